@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from powerprof.database.fetched import historical
-from powerprof.database.products.builds import ServerBuild
+from powerprof.database import historical
+from powerprof.database.builds import ServerBuild
 from powerprof.system import programs
 from tests.balance import counts_idle_exits, polls_before_it_halts
 from tests.disks import slows_disks, slows_loop_devices

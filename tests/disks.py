@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from powerprof.database.isolation import runtree
+from powerprof.database import runtree
 from powerprof.system.errors import PowerprofError
 
 

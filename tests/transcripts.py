@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from powerprof.database.private.server import PrivateServer
+from powerprof.database.private_server import PrivateServer
 from tests.conftest import REPOSITORY
 
 README = REPOSITORY / "README.md"

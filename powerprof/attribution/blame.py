@@ -17,7 +17,7 @@ from powerprof.energy.domains import host_energy
 from powerprof.energy.windows import Consumer, split_host_energy
 from powerprof.model.attribution import Attribution, RunningTime, StackCounts, Wakeup, Waking
 from powerprof.model.records import EnergyReading, EnergySplit, Note
-from powerprof.stacks import runtimes
+from powerprof.stacks import symbols
 from powerprof.system.tasks import ENDED, Task, restore_traced
 from powerprof.tracing.bpf.shared_numbers import RunKind
 from powerprof.tracing.captures import Array
@@ -377,7 +377,7 @@ def _runtime_notes(capture: Capture, rows: Sequence[Wakeup | Waking]) -> list[No
     """Return how to get the names of code that runtimes generated."""
     images = {image.pid: image for image in capture.images}
     stacks = ((row.thread.pid, row.stack) for row in sorted(rows, key=lambda row: row.thread.pid or 0))
-    return runtimes.runtime_notes(stacks, images)
+    return symbols.runtime_notes(stacks, images)
 
 
 def _notes(capture: Capture, exits: Array) -> Iterator[Note]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from powerprof.measure.clock import is_polling
+from powerprof.measure.window import is_polling
 from powerprof.model.records import Cause, Conservation, Mechanism
 from powerprof.system.tasks import Task
 from powerprof.tracing.bpf.shared_numbers import IDLE_LIFE, Flag, WakeEvidence, WakerContext

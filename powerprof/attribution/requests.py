@@ -119,12 +119,12 @@ def thread_name_reader(server: ServerChoice, target: Target) -> ReadThreadNames:
     Raises UsageError if the chosen server cannot be used.
     """
     if any(option is not None for option in (server.server, server.socket, server.defaults_file)):
-        from powerprof.database.clients.given import given_server
+        from powerprof.database.given import given_server
 
         return given_server(server.server, server.socket, server.defaults_file).thread_names
 
     def read_local_names() -> Mapping[int, str]:
-        from powerprof.database.clients.given import read_local_thread_names
+        from powerprof.database.given import read_local_thread_names
 
         names: dict[int, str] = {}
         for pid in target.pids:
@@ -148,7 +148,7 @@ def check_backend(name: str) -> None:
 
 def has_dtrace() -> bool:
     """Return whether DTrace is installed."""
-    from powerprof.tracing.dtrace.backend import find_dtrace
+    from powerprof.tracing.dtrace import find_dtrace
 
     try:
         find_dtrace()

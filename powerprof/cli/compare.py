@@ -15,10 +15,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from powerprof.cli.bench import BenchChoice
 from powerprof.cli.options import (
     DESTINATIONS,
     ENERGY,
+    BenchChoice,
     CommandOptions,
     MeterOptions,
     OfferedLoadOptions,

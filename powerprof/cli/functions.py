@@ -61,7 +61,7 @@ def command(options: Options) -> None:
     saving, probes = check_saving(options.saving), options.probes
     if probes.yes and not probes.allow_unwinding_risk:
         raise UsageError("--yes agrees to --allow-unwinding-risk, which was not given", "leave --yes out")
-    from powerprof.attribution.functions import count_functions
+    from powerprof.attribution.profile import count_functions
     from powerprof.attribution.requests import FunctionsRequest
     from powerprof.report.profile import render_functions_terminal
 

@@ -34,7 +34,7 @@ class WindowOptions:
 
     HEADING: ClassVar[str] = "How many connections, how long and how often"
 
-    # One process holds no more (database/isolation/limits.py).
+    # One process holds no more (database/connections.py).
     clients: int = whole_number(
         "--clients", "N", "Connections that are held open and silent.", default=16, low=0, high=60_000
     )

@@ -46,7 +46,7 @@ from powerprof.cli.output import check_saving, deliver, leave_terminal, print_pr
 from powerprof.cli.parameters import flag, group, option, readable_file, whole_number
 from powerprof.live.statements import StatementHistory, StatementMonitor
 from powerprof.model.runs import RunStore
-from powerprof.queries.history import HistoryKeeper
+from powerprof.queries.comparison import HistoryKeeper
 from powerprof.queries.records import Queries
 from powerprof.queries.session import QueriesRequest
 from powerprof.report.history import about

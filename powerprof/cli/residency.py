@@ -50,9 +50,9 @@ def command(options: Options) -> None:
 
 
 def _replay(before: Path, options: Options, saving: Saving, files: Targets) -> None:
-    from powerprof.measure.clock import format_now
     from powerprof.measure.residency import read_recording
     from powerprof.measure.sampling import make_run
+    from powerprof.measure.window import format_now
     from powerprof.report.residency import render_terminal
 
     recording = read_recording(

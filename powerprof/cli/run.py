@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from powerprof.cli.bench import BenchChoice
 from powerprof.cli.options import (
     DESTINATIONS,
     ENERGY,
+    BenchChoice,
     CommandOptions,
     MeterOptions,
     OfferedLoadOptions,

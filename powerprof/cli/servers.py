@@ -17,7 +17,7 @@ from powerprof.cli.parameters import argument, flag
 from powerprof.system.errors import UsageError
 
 if TYPE_CHECKING:
-    from powerprof.database.fetched.historical import Connector, HistoricalServer
+    from powerprof.database.historical import Connector, HistoricalServer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +37,8 @@ def command(options: Options) -> None:
     check_targets(json)
     servers: list[HistoricalServer] = []
     clients: list[Connector] = []
-    from powerprof.database.fetched import historical
-    from powerprof.database.fetched.historical import is_fetched
+    from powerprof.database import historical
+    from powerprof.database.historical import is_fetched
     from powerprof.report import catalogue
 
     if action == "list":

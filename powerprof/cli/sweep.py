@@ -17,8 +17,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from powerprof.cli.bench import BenchChoice
 from powerprof.cli.options import (
+    BenchChoice,
     CommandOptions,
     MeterOptions,
     Saving,

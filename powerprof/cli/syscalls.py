@@ -29,8 +29,8 @@ class Options(CommandOptions):
 def command(options: Options) -> None:
     """Count system calls, save and print."""
     saving = check_saving(options.saving)
+    from powerprof.attribution.offcpu import count_syscalls
     from powerprof.attribution.requests import SyscallRequest
-    from powerprof.attribution.syscalls import count_syscalls
     from powerprof.report.offcpu import render_syscalls_terminal
 
     request = SyscallRequest(duration_s=options.duration, settle=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from powerprof.cure.remedies import Choice, CureRequest, EventChoice, FindingChoice, VariableChoice
 from powerprof.cure.threads import SlackChoice, check_owner, resolve_target, slack_text
-from powerprof.database.clients.given import is_server_name
+from powerprof.database.given import is_server_name
 from powerprof.diagnosis.collect import list_thread_wakeups
 from powerprof.diagnosis.evidence import Diagnosis, Finding, LiveRemedy, ThreadWakeups
 from powerprof.model import text

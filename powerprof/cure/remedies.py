@@ -22,9 +22,9 @@ from powerprof.cure.threads import (
     slack_text,
     unit_of,
 )
-from powerprof.database.clients import sql
-from powerprof.database.clients.base import Login
-from powerprof.database.clients.given import POSTGRES_PROGRAM, is_server_name, log_in_locally, read_local_thread_names
+from powerprof.database import sql
+from powerprof.database.base import Login
+from powerprof.database.given import POSTGRES_PROGRAM, is_server_name, log_in_locally, read_local_thread_names
 from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
 from powerprof.experiment.options import MOST_PAIRS_FACTOR
 from powerprof.reversible.events import DISABLED, ENABLED, Event
@@ -230,7 +230,7 @@ def _plan_slack(pid: int, request: CureRequest, choice: SlackChoice) -> tuple[Ti
 def _read_thread_names(pid: int, request: CureRequest) -> Mapping[int, str]:
     if not request.names_server:
         return read_local_thread_names(pid)
-    from powerprof.database.clients.given import given_server
+    from powerprof.database.given import given_server
 
     with given_server(request.server_url, request.socket, request.defaults_file) as server:
         return server.thread_names()
@@ -312,7 +312,7 @@ def _plan_variable(pid: int, request: CureRequest, choice: VariableChoice) -> tu
 def _find_login(pid: int, request: CureRequest) -> Login:
     """Return the login with the named account, or else by the server's own socket. Raise UsageError, PowerprofError."""
     if request.names_server:
-        from powerprof.database.clients.given import given_server
+        from powerprof.database.given import given_server
 
         with given_server(request.server_url, request.socket, request.defaults_file) as server:
             if server.pid != pid:

@@ -19,10 +19,10 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from powerprof.cure.remedies import CureRequest
-from powerprof.database.clients import sql
-from powerprof.database.clients.base import Limits, StatementError
-from powerprof.database.clients.given import is_server_name, log_in_locally
-from powerprof.database.clients.performance import ReplicationStatus, read_replication_status
+from powerprof.database import sql
+from powerprof.database.base import Limits, StatementError
+from powerprof.database.given import is_server_name, log_in_locally
+from powerprof.database.performance import ReplicationStatus, read_replication_status
 from powerprof.measure.window import WindowPart
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError
@@ -30,7 +30,7 @@ from powerprof.system.processes import name_of
 from powerprof.system.tasks import read_outer_ids
 
 if TYPE_CHECKING:
-    from powerprof.database.clients.base import Sql
+    from powerprof.database.base import Sql
 
 _INTERVAL_S = 0.25
 _LIMITS = Limits(answer_s=2.0, rows=300, answer_bytes=1 << 20)
@@ -116,7 +116,7 @@ class ReplicaSampler(Closeable, WindowPart):
     def _connect(self) -> Sql:
         request = self._request
         if request.names_server:
-            from powerprof.database.clients.given import given_server
+            from powerprof.database.given import given_server
 
             with given_server(request.server_url, request.socket, request.defaults_file) as server:
                 if server.pid != self._pid:

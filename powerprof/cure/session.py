@@ -14,8 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from powerprof import __version__
-from powerprof.cure.judge import judge_blocks, predict_change
-from powerprof.cure.latencies import LatencyRise, LatencyWatch, StatementLatencies, WindowLatencies
+from powerprof.cure.judge import (
+    LatencyRise,
+    LatencyWatch,
+    StatementLatencies,
+    WindowLatencies,
+    judge_blocks,
+    predict_change,
+)
 from powerprof.cure.records import Arm, Cure, CureBlock, CurePrediction, CureVerdict
 from powerprof.cure.remedies import CureRequest, PlannedChange, plan_change
 from powerprof.cure.replicas import OWN_STATEMENTS, ReplicaSampler
@@ -351,7 +357,7 @@ def run_cure(request: CureRequest, consent: Consent, say: Say) -> Cure:
     Raise UsageError, CapabilityError, PowerprofError, and the errors of `consent`.
     """
     from powerprof.host.describe import host_record
-    from powerprof.measure.clock import format_now
+    from powerprof.measure.window import format_now
 
     target = resolve_target(request.pid)
     plan = plan_change(target.pids[0], request)

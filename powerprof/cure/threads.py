@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from powerprof.database.clients.given import read_local_thread_names
+from powerprof.database.given import read_local_thread_names
 from powerprof.model.attribution import Thread
 from powerprof.model.text import number
 from powerprof.reversible.kinds import TimerSlack, read_start_ticks

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from powerprof.database.clients import sql
-from powerprof.database.clients.given import is_server_name, read_local_thread_names
+from powerprof.database import sql
+from powerprof.database.given import is_server_name, read_local_thread_names
 from powerprof.diagnosis import server_queries
 from powerprof.diagnosis.evidence import (
     SQL_FAMILIES,
@@ -25,8 +25,8 @@ from powerprof.diagnosis.evidence import (
 )
 from powerprof.measure.procfs import process_cpu_ns
 from powerprof.measure.window import run_window
+from powerprof.model.statements import limit_texts, normalise_replication_error
 from powerprof.model.text import Say
-from powerprof.statements.text import limit_texts, normalise_replication_error
 from powerprof.system.errors import CapabilityError
 from powerprof.system.files import try_text, whole
 from powerprof.system.paths import procfs
@@ -36,7 +36,7 @@ from powerprof.system.tasks import look_up
 
 if TYPE_CHECKING:
     from powerprof.attribution.capture import Capture
-    from powerprof.database.clients.base import Sql
+    from powerprof.database.base import Sql
     from powerprof.model.attribution import Attribution, Wakeup, Waking
 
 

@@ -143,7 +143,7 @@ class DiagnosisRequest:
 def run(request: DiagnosisRequest, say: Callable[[str], None]) -> tuple[Diagnosis, Inspection]:
     """Inspect the server and return the diagnosis. Raise UsageError, CapabilityError or PowerprofError."""
     from powerprof.host.describe import host_record
-    from powerprof.measure.clock import format_now
+    from powerprof.measure.window import format_now
 
     started_at = format_now()
     with ExitStack() as stack:
@@ -184,8 +184,8 @@ def _select_server_process(target: Target) -> int:
 
 
 def _resolve_subject(request: DiagnosisRequest, stack: ExitStack, notes: list[str]) -> Subject:
-    from powerprof.database.clients import sql
-    from powerprof.database.clients.given import given_server, is_server_name, log_in_locally, read_version
+    from powerprof.database import sql
+    from powerprof.database.given import given_server, is_server_name, log_in_locally, read_version
 
     has_address = any(part is not None for part in (request.server_url, request.socket, request.defaults_file))
     pid, target = None, None

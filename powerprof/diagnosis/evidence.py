@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from powerprof.database.clients.performance import ReplicationStatus
+from powerprof.database.performance import ReplicationStatus
 from powerprof.model.records import Notes, ToolCost
+from powerprof.model.statements import NormalText
 from powerprof.model.text import number
 from powerprof.reversible.events import printable_name
-from powerprof.statements.text import NormalText
 from powerprof.system.files import whole
 
 SQL_FAMILIES = ("mariadb", "mysql")

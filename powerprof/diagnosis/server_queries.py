@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from powerprof.database.clients import sql
-from powerprof.database.clients.base import StatementError
-from powerprof.database.clients.performance import parse_status, read_status_rows
+from powerprof.database import sql
+from powerprof.database.base import StatementError
+from powerprof.database.performance import parse_status, read_status_rows
 from powerprof.diagnosis.evidence import (
     DUMPS,
     Client,
@@ -23,12 +23,12 @@ from powerprof.diagnosis.evidence import (
     ScheduledEvent,
 )
 from powerprof.diagnosis.thread_pace import SETTINGS
-from powerprof.statements.text import NO_TEXT, NormalText, normalise, normalise_logged_event
+from powerprof.model.statements import NO_TEXT, NormalText, normalise, normalise_logged_event
 from powerprof.system.files import printable
 from powerprof.system.tasks import read_outer_ids
 
 if TYPE_CHECKING:
-    from powerprof.database.clients.base import Sql
+    from powerprof.database.base import Sql
 
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from powerprof.energy.meter import DomainEnergy, SampledMeter, is_any_moving
+from powerprof.energy.domains import DomainEnergy, SampledMeter, is_any_moving
 from powerprof.measure.counters import CounterSample, counter_energy
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.fetching import fetch

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from powerprof.energy.meter import DomainEnergy
-from powerprof.measure.clock import WallOffset
+from powerprof.energy.domains import DomainEnergy
 from powerprof.measure.counters import EnergySeries, PowerSample, power_energy
 from powerprof.measure.program_output import median_step_s, numbered_lines, parse_number
+from powerprof.measure.window import WallOffset
 from powerprof.system.errors import CapabilityError, DataError
 from powerprof.system.files import loader, read_outside_text
 

@@ -8,10 +8,17 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from powerprof.energy.domains import METER_ERROR, fill_containers, find_refuted_psys, host_energy, tier
-from powerprof.energy.meter import DomainEnergy, Meter
-from powerprof.measure.clock import SuspendClock
+from powerprof.energy.domains import (
+    METER_ERROR,
+    DomainEnergy,
+    Meter,
+    fill_containers,
+    find_refuted_psys,
+    host_energy,
+    tier,
+)
 from powerprof.measure.counters import EnergySeries, scale_to_window
+from powerprof.measure.window import SuspendClock
 from powerprof.model.records import EnergyReading, Scope
 from powerprof.system import paths
 from powerprof.system.closeable import Closeable
@@ -172,9 +179,8 @@ _KEPT_S = 3600.0
 
 
 def _list_openers(meter_log: Path | None, is_auto: bool) -> dict[str, Callable[[], Meter]]:
-    from powerprof.energy.ipmi import open_ipmi
     from powerprof.energy.meter_log import open_meter_log
-    from powerprof.energy.program_meters import open_powertop, open_turbostat
+    from powerprof.energy.program_meters import open_ipmi, open_powertop, open_turbostat
     from powerprof.energy.rapl import open_perf_power, open_rapl
     from powerprof.energy.sensors import open_battery, open_hwmon
 

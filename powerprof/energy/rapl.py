@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from powerprof.energy.meter import (
+from powerprof.energy.domains import (
     DomainEnergy,
     SampledMeter,
     distinct_names,

@@ -9,12 +9,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from powerprof.energy.domains import EnergyRequest, EnergyResult, fill_containers, host_energy
-from powerprof.energy.ipmi import looks_like_ipmi, parse_ipmi
-from powerprof.energy.meter import DomainEnergy
+from powerprof.energy.domains import DomainEnergy, EnergyRequest, EnergyResult, fill_containers, host_energy
 from powerprof.energy.meter_log import looks_like_meter_log, parse_meter_log
 from powerprof.energy.meters import make_readings, reconcile
-from powerprof.energy.program_meters import find_report_watts, read_domain_intervals, sum_log_energies
+from powerprof.energy.program_meters import (
+    find_report_watts,
+    looks_like_ipmi,
+    parse_ipmi,
+    read_domain_intervals,
+    sum_log_energies,
+)
 from powerprof.energy.rapl import PowercapDump, Zone, looks_like_powercap, parse_powercap, select_domains, zone_energy
 from powerprof.energy.windows import WindowEnergy
 from powerprof.measure.counters import CounterSample, PowerSample, power_energy

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from powerprof.energy.meter import DomainEnergy, SampledMeter, distinct_names, is_any_moving
+from powerprof.energy.domains import DomainEnergy, SampledMeter, distinct_names, is_any_moving
 from powerprof.measure.counters import (
     CounterSample,
     EnergySeries,

@@ -10,24 +10,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from powerprof.database.clients import sql
-from powerprof.database.clients.base import Login
-from powerprof.database.clients.readers import ReadOnlyAccount
-from powerprof.database.isolation import sandbox
+from powerprof.database import sandbox, sql
+from powerprof.database.base import Login
+from powerprof.database.readers import ReadOnlyAccount
 from powerprof.experiment import bench_data
 from powerprof.experiment.bench_data import BenchOptions, check_supported
 from powerprof.experiment.bench_settings import GivenSettings, PrivateSettings, ServerSettings
 from powerprof.experiment.load import Context
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
-from powerprof.workloads import trust
+from powerprof.workloads import reading
 from powerprof.workloads.definition import Condition, Explain
 from powerprof.workloads.reading import Case
 
 if TYPE_CHECKING:
-    from powerprof.database.clients.base import Server, Sql
-    from powerprof.database.isolation.runtree import RunTree
-    from powerprof.database.private.server import PrivateServer
+    from powerprof.database.base import Server, Sql
+    from powerprof.database.private_server import PrivateServer
+    from powerprof.database.runtree import RunTree
 
 
 _SPARE_CONNECTIONS = 8
@@ -66,7 +65,7 @@ class Node:
 
 def require_private(server: Server) -> PrivateServer:
     """Return a server as a private one. All servers of a node are private if the first one is."""
-    from powerprof.database.private.server import PrivateServer
+    from powerprof.database.private_server import PrivateServer
 
     if not isinstance(server, PrivateServer):
         raise RuntimeError(f"{server.version} is not ours to stop")
@@ -80,10 +79,10 @@ def start_servers(
 
     It has room for the connections of all `cases`, because each of them may use it.
     """
-    from powerprof.database.fetched import historical
-    from powerprof.database.private.preparation import ServerOptions
-    from powerprof.database.private.server import PrivateServer
-    from powerprof.database.private.topology import MemberOptions, ServerTopology, plan_topology
+    from powerprof.database import historical
+    from powerprof.database.preparation import ServerOptions
+    from powerprof.database.private_server import PrivateServer
+    from powerprof.database.topology import MemberOptions, ServerTopology, plan_topology
     from powerprof.experiment.bench_data import member_cpus
     from powerprof.workloads.definition import TopologyMember
 
@@ -163,8 +162,8 @@ class Bench(Closeable):
         self._stack.close()
 
     def _open(self) -> None:
-        from powerprof.database.isolation.runtree import RunTree
-        from powerprof.database.private import preparation as template
+        from powerprof.database import preparation
+        from powerprof.database.runtree import RunTree
 
         check_supported(self._cases, self._options, apart=self._apart)
         self._tree = self._stack.enter_context(RunTree())
@@ -177,9 +176,9 @@ class Bench(Closeable):
         account = given.login.account if given is not None else None
         # Under sudo the clients run as the caller.
         owner = sandbox.choose_user(account)
-        self._copies = trust.copy_trusted(self._cases, self._options.trust, self._tree.path, owner)
+        self._copies = reading.copy_trusted(self._cases, self._options.trust, self._tree.path, owner)
         if owner is not None:
-            template.let_pass(self._tree, owner)
+            preparation.let_pass(self._tree, owner)
         for case in self._cases:
             if self._key(case) not in {*self._nodes, *self._failures}:
                 self._trying(case, self._start)
@@ -374,7 +373,7 @@ class Bench(Closeable):
 
     def _load_login(self, case: Case) -> Login:
         """Return the account of the load: over TCP if the load requires it and the server is private."""
-        from powerprof.database.private.server import PrivateServer
+        from powerprof.database.private_server import PrivateServer
 
         login, server = self.login(case), self.server(case)
         if not case.load.tcp or not isinstance(server, PrivateServer):

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from powerprof.database.clients import sql
-from powerprof.database.clients.connections import check_connections
-from powerprof.database.private import topology as routing
-from powerprof.database.private.topology import MemberPlan, plan_topology
+from powerprof.database import sql
+from powerprof.database import topology as routing
+from powerprof.database.connections import check_connections
+from powerprof.database.topology import MemberPlan, plan_topology
 from powerprof.experiment.bench_settings import find_global_change
 from powerprof.system import signals
 from powerprof.system.errors import PowerprofError, UsageError
@@ -22,8 +22,8 @@ from powerprof.workloads.definition import Dataset, Explain, PlanStep, Topology
 from powerprof.workloads.reading import Case, LoadedWorkload, split_statements
 
 if TYPE_CHECKING:
-    from powerprof.database.clients.base import Server, Sql
-    from powerprof.database.products.builds import ServerBuild
+    from powerprof.database.base import Server, Sql
+    from powerprof.database.builds import ServerBuild
 
 
 # A window cuts the statements of a few clients at its edges.

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from powerprof.database.clients import sql
+from powerprof.database import sql
+from powerprof.model.statements import replace_strings
 from powerprof.reversible import kinds
 from powerprof.reversible.changed import ChangedSettings
 from powerprof.reversible.journal import Journal, SavedSetting
@@ -27,12 +28,11 @@ from powerprof.reversible.kinds import (
     kept_text,
     read_start_ticks,
 )
-from powerprof.statements.text import replace_strings
 from powerprof.system import signals
 from powerprof.system.errors import PowerprofError, UsageError
 
 if TYPE_CHECKING:
-    from powerprof.database.clients.base import Server, Sql
+    from powerprof.database.base import Server, Sql
 
 
 _VARIABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}(\.[A-Za-z][A-Za-z0-9_]{0,63})?")

@@ -20,9 +20,8 @@ from powerprof.experiment.options import RAMP_S, ExperimentOptions
 from powerprof.experiment.plan import Offer, block_order
 from powerprof.experiment.records import Arm, Block, MemberShare, Slices, StormShare
 from powerprof.experiment.sysbench import GatedLoad, Tally, is_gate_supported
-from powerprof.measure.clock import Meters
 from powerprof.measure.sampling import WindowMeter, join_two_windows, join_windows
-from powerprof.measure.window import realtime_scheduling, wait_and_read
+from powerprof.measure.window import Meters, realtime_scheduling, wait_and_read
 from powerprof.model.records import EnergyReading, Note, ProcessTime, Window
 from powerprof.model.text import Say
 from powerprof.system.errors import Retryable
@@ -30,7 +29,7 @@ from powerprof.system.tasks import read_process_stat
 from powerprof.workloads.reading import Case
 
 if TYPE_CHECKING:
-    from powerprof.database.clients.base import Sql
+    from powerprof.database.base import Sql
 
 
 # The equipment of an experiment under load, and the repetition of failed blocks.

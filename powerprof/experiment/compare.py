@@ -71,7 +71,7 @@ from powerprof.experiment.verdict import (
     judge_metrics,
     judge_saved,
 )
-from powerprof.measure.clock import format_now
+from powerprof.measure.window import format_now
 from powerprof.model.records import EnergySource, Figures, Note, Window
 from powerprof.model.text import Say, count_down
 from powerprof.system.errors import Interrupted, PowerprofError, UsageError

@@ -18,22 +18,20 @@ import msgspec
 from msgspec.structs import replace
 
 from powerprof import __version__
-from powerprof.database.clients import connections
-from powerprof.database.clients.base import Server
-from powerprof.database.clients.connections import IdleConnections, check_connections
-from powerprof.database.clients.given import GivenServer, build_login
-from powerprof.database.isolation.sandbox import find_server_account
-from powerprof.database.private.preparation import check_room
-from powerprof.database.private.server import PrivateServer
-from powerprof.database.products import products
+from powerprof.database import connections, products
+from powerprof.database.base import Server
+from powerprof.database.connections import IdleConnections, check_connections
+from powerprof.database.given import GivenServer, build_login
+from powerprof.database.preparation import check_room
+from powerprof.database.private_server import PrivateServer
+from powerprof.database.sandbox import find_server_account
 from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
 from powerprof.energy.windows import WindowEnergy
 from powerprof.experiment import phases
 from powerprof.experiment.phases import split_phase_energy
-from powerprof.measure.clock import Meters, format_now
 from powerprof.measure.procfs import own_peak_bytes, process_cpu_ns
 from powerprof.measure.sampling import WindowInterrupted, WindowMeter
-from powerprof.measure.window import wait_and_read
+from powerprof.measure.window import Meters, format_now, wait_and_read
 from powerprof.model.records import (
     Cause,
     Conservation,
@@ -47,7 +45,7 @@ from powerprof.model.records import (
     Window,
 )
 from powerprof.model.text import Say, approximate_time, count_down
-from powerprof.statistics.rates import BLOCKS, rate_interval
+from powerprof.statistics.intervals import BLOCKS, rate_interval
 from powerprof.system import paths, signals
 from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError, UsageError
 

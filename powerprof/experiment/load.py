@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from powerprof.database.clients.base import Login, Server
-from powerprof.database.isolation import sandbox
-from powerprof.database.isolation.sandbox import Sandbox
+from powerprof.database import sandbox
+from powerprof.database.base import Login, Server
+from powerprof.database.sandbox import Sandbox
 from powerprof.measure.procfs import children_cpu_s
 from powerprof.system import programs
 from powerprof.system.errors import Retryable

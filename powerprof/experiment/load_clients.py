@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from powerprof.database.clients.connections import IdleConnections
-from powerprof.database.fetched import historical
-from powerprof.database.products import products
+from powerprof.database import historical, products
+from powerprof.database.connections import IdleConnections
 from powerprof.experiment import sysbench
 from powerprof.experiment.load import STDIN, Context, LoadFailed, LoadOrder, LoadResult, ProcessLoad, RunningLoad
 from powerprof.system import programs

@@ -12,8 +12,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from powerprof.database.clients import sql
-from powerprof.database.clients.performance import read_replication_status
+from powerprof.database import sql
+from powerprof.database.performance import read_replication_status
 from powerprof.experiment.records import MemberShare, Slices, StormShare
 from powerprof.measure.cpuidle import CpuidleReader
 from powerprof.measure.procfs import process_cpu_ns
@@ -25,7 +25,7 @@ from powerprof.workloads.definition import Storm
 from powerprof.workloads.reading import Case
 
 if TYPE_CHECKING:
-    from powerprof.database.clients.base import Server, Sql
+    from powerprof.database.base import Server, Sql
     from powerprof.experiment.bench import Bench
 
 

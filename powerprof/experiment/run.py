@@ -34,10 +34,9 @@ from powerprof.experiment.records import Arm, Block, ConditionRecord, Design, Lo
 from powerprof.experiment.threats import note_other_load
 from powerprof.experiment.traced import trace_condition
 from powerprof.experiment.verdict import choose_primary_metric
-from powerprof.measure.clock import format_now
 from powerprof.measure.procfs import children_cpu_s
 from powerprof.measure.sampling import WindowMeter
-from powerprof.measure.window import OpenWindow
+from powerprof.measure.window import OpenWindow, format_now
 from powerprof.model import text
 from powerprof.model.records import EnergySource, Note, ProcessTime, ServerInfo, ToolCost, Window
 from powerprof.model.text import Say, count_down

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from powerprof.database.fetched import historical
+from powerprof.database import historical
 from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
 from powerprof.experiment import sweep
 from powerprof.experiment.bench_data import BenchOptions
@@ -25,7 +25,7 @@ from powerprof.experiment.run import run_condition
 from powerprof.experiment.sweep import estimate_seconds, find_key
 from powerprof.experiment.sweep_rounds import SERVER, Sweep
 from powerprof.experiment.verdict import judge_saved
-from powerprof.measure.clock import format_now
+from powerprof.measure.window import format_now
 from powerprof.model.records import Estimate, IdleRun, Kind, Notes, Phase, RunMetric
 from powerprof.model.text import Say, approximate_time
 from powerprof.system import signals

@@ -12,11 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from powerprof.database.clients import connections
-from powerprof.database.clients.connections import check_connections
-from powerprof.database.fetched import historical
-from powerprof.database.isolation.sandbox import find_server_account
-from powerprof.database.products import products
+from powerprof.database import connections, historical, products
+from powerprof.database.connections import check_connections
+from powerprof.database.sandbox import find_server_account
 from powerprof.energy.domains import Vcpu
 from powerprof.experiment.bench import Bench
 from powerprof.experiment.bench_data import BenchOptions
@@ -25,7 +23,7 @@ from powerprof.experiment.options import AROUND_S, ExperimentOptions, condition_
 from powerprof.experiment.plan import Offer, check_options
 from powerprof.experiment.sweep_rounds import SERVER, START_S, Progress, Sweep, measure_rounds
 from powerprof.experiment.traced import SAMPLED_S
-from powerprof.measure.clock import format_now
+from powerprof.measure.window import format_now
 from powerprof.model.runs import RunStore, decode_record, encode_record, read_schema
 from powerprof.model.text import Say, approximate_time
 from powerprof.system.errors import CapabilityError, DataError, Interrupted, PowerprofError, UsageError

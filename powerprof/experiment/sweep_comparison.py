@@ -25,8 +25,7 @@ from powerprof.experiment.verdict import (
 )
 from powerprof.model.records import Kind, Note, Notes, RunMetric
 from powerprof.model.runs import RunInfo, RunStore, decode_record, read_schema
-from powerprof.statistics.intervals import interval_ends
-from powerprof.statistics.rates import Stratum, pool_differences
+from powerprof.statistics.intervals import Stratum, interval_ends, pool_differences
 from powerprof.statistics.verdicts import Verdict, compare_unpaired, survivors, verdict_of
 from powerprof.system.errors import DataError, UsageError
 

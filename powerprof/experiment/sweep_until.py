@@ -16,8 +16,8 @@ from powerprof.experiment.block import Apparatus, Slot, measure_block
 from powerprof.experiment.options import AROUND_S, ExperimentOptions, condition_record
 from powerprof.experiment.plan import Offer, check_comparable, check_options, measure_capacity
 from powerprof.experiment.records import Block, ConditionRecord, Range, Ratio
-from powerprof.measure.clock import format_now
 from powerprof.measure.sampling import interval
+from powerprof.measure.window import format_now
 from powerprof.model.records import Estimate, Notes
 from powerprof.model.text import Say, approximate_time, count_down
 from powerprof.statistics.verdicts import Verdict, compare_pairs

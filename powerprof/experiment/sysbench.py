@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from powerprof.database.clients.base import Login
+from powerprof.database.base import Login
 from powerprof.experiment.load import STDIN, Context, LoadFailed, LoadOrder, LoadResult, ProcessLoad
 from powerprof.measure.window import wait_and_read
 from powerprof.system import programs

@@ -33,7 +33,7 @@ from powerprof.workloads.reading import Case
 
 if TYPE_CHECKING:
     from powerprof.attribution.profile import OnCpuProfile
-    from powerprof.database.clients.base import Server
+    from powerprof.database.base import Server
     from powerprof.experiment.bench import Bench
     from powerprof.model.attribution import Wakeup
     from powerprof.tracing.captures import OnCpuCapture

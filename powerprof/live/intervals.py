@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from powerprof.measure.clock import Snapshot
 from powerprof.measure.residency import find_inconsistency
+from powerprof.measure.window import Snapshot
 from powerprof.model.attribution import Attribution, Wakeup, Waking
 from powerprof.model.records import Cause, EnergyReading, Kind, Notes
 

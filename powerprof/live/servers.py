@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from powerprof.database.clients.given import is_server_name, list_listening_sockets, log_in_locally
-from powerprof.database.clients.performance import ReplicationStatus
+from powerprof.database.given import is_server_name, list_listening_sockets, log_in_locally
+from powerprof.database.performance import ReplicationStatus
 from powerprof.diagnosis.collect import ServerReadings, Subject, build_evidence
 from powerprof.diagnosis.diagnose import diagnose
 from powerprof.diagnosis.evidence import Evidence
@@ -27,7 +27,7 @@ from powerprof.system.processes import ProcessOwner, account_name, is_server_acc
 from powerprof.system.reader_process import shared
 
 if TYPE_CHECKING:
-    from powerprof.database.clients.base import Sql
+    from powerprof.database.base import Sql
 
 # Names of threads seldom change, and each query wakes the server.
 ASK_EVERY_S = 60.0
@@ -104,7 +104,7 @@ class _QueriedServer:
 
     def end_window(self, record: Attribution) -> None:
         """Take the second reading and diagnose the traced window between the two."""
-        from powerprof.database.clients.given import read_version
+        from powerprof.database.given import read_version
 
         if self.asked is None:
             return
@@ -304,8 +304,8 @@ def _list_unqueried(distrusted: Mapping[int, str], trusted: Sequence[int]) -> tu
 
 def _connect_by_account(account: Path) -> tuple[Sql | None, int | None]:
     """Return a connection by an option file and the server's pid; (None, None) if the server is not reached."""
-    from powerprof.database.clients import sql
-    from powerprof.database.clients.given import given_server
+    from powerprof.database import sql
+    from powerprof.database.given import given_server
 
     try:
         with given_server(defaults_file=account) as given:

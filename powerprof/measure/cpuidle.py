@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from powerprof.measure.clock import CpuReading, Snapshot, StateInfo, is_polling, kernel_ns
+from powerprof.measure.window import CpuReading, Snapshot, StateInfo, is_polling, kernel_ns
 from powerprof.system import files, paths
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import DataError, PowerprofError

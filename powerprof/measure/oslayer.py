@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from powerprof.measure import cpufreq
+from powerprof.measure import perf_events
 from powerprof.measure.perf_events import TYPE_SOFTWARE, open_counter, read_counter
 from powerprof.measure.procfs import Stat, read_stat
 from powerprof.model.records import CpuLoad, DeviceInterrupts, DiskRates, OsRates
@@ -202,7 +202,7 @@ class OsReading:
     pressure_us: int | None = None
     stat: Stat | None = None
     migrations: int | None = None
-    frequencies: cpufreq.FrequencyReading | None = None
+    frequencies: perf_events.FrequencyReading | None = None
     io_pressure_us: int | None = None
 
 
@@ -247,7 +247,7 @@ def networks_of(pids: Iterable[int]) -> tuple[Path, ...]:
 def read_counters(
     root: Path | None = None,
     migrations: Migrations | None = None,
-    clocks: cpufreq.PerfClocks | None = None,
+    clocks: perf_events.PerfClocks | None = None,
     networks: Sequence[Path] = (),
 ) -> OsReading:
     """Return the counters of this moment, with further `networks` (see `networks_of`). Unreadable ones are None."""
@@ -265,7 +265,7 @@ def read_counters(
         parse_pressure(try_text(base / "pressure/cpu")),
         stat,
         migrations.total() if migrations else None,
-        cpufreq.read_frequencies(clocks),
+        perf_events.read_frequencies(clocks),
         parse_pressure(try_text(base / "pressure/io")),
     )
 
@@ -358,7 +358,7 @@ def compute_os_rates(before: OsReading, after: OsReading, of_server: frozenset[s
         disks=disks,
         interrupts=_device_interrupts(before.stat, after.stat, seconds),
         cpus=_cpu_loads(before.stat, after.stat, waits or {}),
-        frequencies=cpufreq.compute_frequencies(before.frequencies, after.frequencies)
+        frequencies=perf_events.compute_frequencies(before.frequencies, after.frequencies)
         if before.frequencies and after.frequencies
         else None,
     )
@@ -438,7 +438,7 @@ def join_os_rates(first: OsRates, first_s: float, second: OsRates, second_s: flo
             )
             for a, b in both
         ],
-        frequencies=cpufreq.join_frequencies(first.frequencies, first_s, second.frequencies, second_s)
+        frequencies=perf_events.join_frequencies(first.frequencies, first_s, second.frequencies, second_s)
         if first.frequencies and second.frequencies
         else None,
     )

@@ -21,7 +21,6 @@ from typing import Literal, Protocol, get_args
 import msgspec
 
 from powerprof.measure import procfs
-from powerprof.measure.clock import CpuReading, Snapshot
 from powerprof.measure.cpuidle import (
     CpuidleReader,
     check_pair,
@@ -33,6 +32,7 @@ from powerprof.measure.cpuidle import (
     zero_counters,
 )
 from powerprof.measure.perf_events import IdleEvents
+from powerprof.measure.window import CpuReading, Snapshot
 from powerprof.model.records import Notes, StateResidency, Window
 from powerprof.system import paths
 from powerprof.system.errors import CapabilityError, DataError, UsageError

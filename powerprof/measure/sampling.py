@@ -17,11 +17,10 @@ from typing import Any
 import msgspec
 
 from powerprof import __version__
-from powerprof.measure import cpufreq, oslayer, procfs
-from powerprof.measure.clock import Meters, format_now
+from powerprof.measure import oslayer, perf_events, procfs
 from powerprof.measure.cpuidle import online_cpus
 from powerprof.measure.residency import merge_notes, open_source
-from powerprof.measure.window import EnergySampler, OpenWindow, PassedWindow, WindowPart, run_window
+from powerprof.measure.window import EnergySampler, Meters, OpenWindow, PassedWindow, WindowPart, format_now, run_window
 from powerprof.model.records import Estimate, OsRates, Phase, Run, StateResidency, ToolCost, Window, metric_name
 from powerprof.model.text import Say
 from powerprof.statistics.intervals import bounded_interval
@@ -67,7 +66,7 @@ class WindowMeter(Closeable, WindowPart):
         servers = [pid for name in _SERVERS for pid in (groups or {}).get(name, ())]
         self._of_server, self._networks = oslayer.devices_of(servers), oslayer.networks_of(servers)
         self._migrations: oslayer.Migrations | None = None
-        self._clocks: cpufreq.PerfClocks | None = None
+        self._clocks: perf_events.PerfClocks | None = None
         self._system: oslayer.OsReading | None = None
         self._times: tuple[dict[str, dict[int, int]], dict[str, dict[int, int]]] = {}, {}
 
@@ -85,7 +84,7 @@ class WindowMeter(Closeable, WindowPart):
     def open(self) -> None:
         if self._migrations is None and _has_own_procfs():
             cpus = online_cpus()
-            self._migrations, self._clocks = oslayer.Migrations(cpus), cpufreq.PerfClocks(cpus)
+            self._migrations, self._clocks = oslayer.Migrations(cpus), perf_events.PerfClocks(cpus)
 
     def begin(self) -> None:
         self._started_at, self._system = format_now(), self._read_system()

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from powerprof.measure.clock import is_polling
 from powerprof.measure.program_output import OUTPUT, Outcome, TimedProgram, parse_number
+from powerprof.measure.window import is_polling
 from powerprof.model.records import AchievedResidency, StateResidency, Window
 from powerprof.system.errors import CapabilityError, DataError
 from powerprof.system.files import loader

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import msgspec
 
-from powerprof.database.clients.base import Login, StatementError
-from powerprof.database.clients.readers import ReadOnlyAccount, explain, read_only_login
+from powerprof.database.base import Login, StatementError
+from powerprof.database.readers import ReadOnlyAccount, explain, read_only_login
+from powerprof.model.statements import make_key
 from powerprof.queries.join import UNKNOWN_PREPARED, is_own_statement
 from powerprof.queries.records import QueryPlanStep, Statement
-from powerprof.statements.text import make_key
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.files import printable
 from powerprof.tracing.bpf.shared_numbers import COM_QUERY

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from powerprof.database.clients.performance import MOST_TEXT, Account, ServerReport, list_own_statements
+from powerprof.database.performance import MOST_TEXT, Account, ServerReport, list_own_statements
 from powerprof.model.records import Notes
+from powerprof.model.statements import NO_TEXT, UNREADABLE, Family, NormalText, label_text, make_key, normalise
 from powerprof.queries.records import Asker, Background, Latency, SampledStack, Share, Statement, Waits
-from powerprof.statements.text import NO_TEXT, UNREADABLE, Family, NormalText, label_text, make_key, normalise
 from powerprof.system.files import printable
 from powerprof.system.processes import parse_database
 from powerprof.tracing.bpf.shared_numbers import (

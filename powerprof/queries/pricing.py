@@ -13,14 +13,14 @@ from typing import TypeVar
 import msgspec
 
 from powerprof import __version__
-from powerprof.database.clients.performance import DIGEST_COUNTERS, ServerReport, Statistics
+from powerprof.database.performance import DIGEST_COUNTERS, ServerReport, Statistics
 from powerprof.energy.domains import Total, host_energy
 from powerprof.energy.windows import Consumer, WindowEnergy
 from powerprof.model.records import EnergyPart, EnergyReading, EnergySplit, Notes, ToolCost, Window
+from powerprof.model.statements import make_key
 from powerprof.queries.join import Parts
 from powerprof.queries.records import Method, Queries, QueryServer, Share, Statement, TracingCost
 from powerprof.queries.target import TracedServer
-from powerprof.statements.text import make_key
 
 S = TypeVar("S", bound=Share)
 Digests = Mapping[tuple[str | None, str], tuple[int, ...]]

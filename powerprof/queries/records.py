@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import msgspec
 
 from powerprof.model.records import EnergyReading, EnergySource, EnergySplit, Kind, Notes, ToolCost
-from powerprof.statements.text import Family, NormalText
+from powerprof.model.statements import Family, NormalText
 from powerprof.system.errors import UsageError
 
 if TYPE_CHECKING:

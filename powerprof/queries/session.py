@@ -12,6 +12,7 @@ import msgspec
 from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
 from powerprof.energy.windows import WindowEnergy
 from powerprof.model.records import Note
+from powerprof.model.statements import limit_texts
 from powerprof.model.text import Say
 from powerprof.queries.client_texts import (
     add_plans,
@@ -22,11 +23,9 @@ from powerprof.queries.client_texts import (
 )
 from powerprof.queries.join import add_stacks, make_namer
 from powerprof.queries.pricing import build_record
-from powerprof.queries.probes import Probes, TracedWindow
 from powerprof.queries.records import Queries
-from powerprof.queries.samples import Samples
 from powerprof.queries.target import TracedServer, find_server
-from powerprof.statements.text import limit_texts
+from powerprof.queries.windows import Probes, Samples, TracedWindow
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 
 # Methods in the order of trial.

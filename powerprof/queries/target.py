@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from powerprof.database.clients import sql
-from powerprof.database.clients.base import Login
-from powerprof.database.clients.given import POSTGRES_PROGRAM, is_server_name, log_in_locally, log_in_to_statistics
-from powerprof.database.clients.performance import Account, ServerReport, Statistics, read_report, read_statistics
+from powerprof.database import sql
+from powerprof.database.base import Login
+from powerprof.database.given import POSTGRES_PROGRAM, is_server_name, log_in_locally, log_in_to_statistics
+from powerprof.database.performance import Account, ServerReport, Statistics, read_report, read_statistics
 from powerprof.measure.window import WindowPart
-from powerprof.statements.text import Family
+from powerprof.model.statements import Family
 from powerprof.system import paths
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.processes import parse_client, parse_database, parse_part, read_titles
 from powerprof.tracing.statements import ServerProcesses
 
 if TYPE_CHECKING:
-    from powerprof.database.clients.base import Sql
+    from powerprof.database.base import Sql
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class ServerTime(WindowPart):
 
 def find_server(pid: str | None, url: str | None, socket: Path | None, defaults_file: Path | None) -> TracedServer:
     """Return the server of the command line. Raise UsageError, PowerprofError."""
-    from powerprof.database.clients.given import given_server
+    from powerprof.database.given import given_server
     from powerprof.system.processes import find_first_process, name_of, resolve
 
     if not paths.is_this_host():
@@ -148,7 +148,7 @@ def _label(name: str | None, pid: int) -> str:
 
 
 def _by_its_socket(pid: int, label: str) -> TracedServer:
-    from powerprof.database.clients.given import read_version
+    from powerprof.database.given import read_version
 
     entered = log_in_locally(pid)
     if entered is not None:

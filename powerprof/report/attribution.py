@@ -17,14 +17,13 @@ from powerprof.model.attribution import Attribution, StackFrame, Wakeup
 from powerprof.model.records import Cause
 from powerprof.model.text import number
 from powerprof.report import labels, metrics
-from powerprof.report.csv_file import Line
 from powerprof.report.html.charts import draw_flame
 from powerprof.report.html.page import Extras, clean_name, embed_json, render_page, split_rows
 from powerprof.report.html.svg import Scale, round_step
-from powerprof.report.markdown import MARKDOWN_ROWS, balance_lines, draw_table, note_lines
 from powerprof.report.phases import split_table
 from powerprof.report.stacks import TimelineExit, build_flame, frames_of, modules_of, stacks_of
 from powerprof.report.table import Places
+from powerprof.report.text_forms import MARKDOWN_ROWS, Line, balance_lines, draw_table, note_lines
 from powerprof.report.wakeups import (
     RAN_ANYWAY,
     answer_of,

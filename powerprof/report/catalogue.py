@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from powerprof.attribution.symbols import SymbolFile, Symbols
-from powerprof.database.fetched import historical
-from powerprof.database.fetched.historical import Connector, HistoricalServer, format_size, is_fetched
+from powerprof.database import historical
+from powerprof.database.historical import Connector, HistoricalServer, format_size, is_fetched
 from powerprof.model import text
 from powerprof.report.answers import words
 from powerprof.workloads.reading import Case, LoadedWorkload, resolve

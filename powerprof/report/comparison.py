@@ -15,10 +15,8 @@ from powerprof.experiment.records import Answer, Block, Comparison, ControlRecor
 from powerprof.experiment.threats import find_doubts
 from powerprof.experiment.verdict import SPEED, find_answer_metrics
 from powerprof.model import text
-from powerprof.report import labels
-from powerprof.report import table as terminal
+from powerprof.report import labels, table
 from powerprof.report.answers import NO_BOUND_PERCENT, PHRASES, MetricPhrase, word_threats, words
-from powerprof.report.csv_file import Line, exact_cells
 from powerprof.report.html import charts, svg
 from powerprof.report.html.charts import (
     DrawnInterval,
@@ -39,11 +37,11 @@ from powerprof.report.html.page import (
     without_empty,
 )
 from powerprof.report.labels import answer_and_context
-from powerprof.report.markdown import MARKDOWN_ROWS, draw_table, escape, note_lines
 from powerprof.report.metrics import comparison_table, functions_table, states_table, system_table
 from powerprof.report.run import executions_of, server_lines
 from powerprof.report.stacks import build_flame, build_flame_difference
 from powerprof.report.table import Figure, JudgedCell, Places, Table, Words
+from powerprof.report.text_forms import MARKDOWN_ROWS, Line, draw_table, escape, exact_cells, note_lines
 
 _PERCENT_UNIT = " %"
 
@@ -209,7 +207,7 @@ def _function_lines(comparison: Comparison, width: int) -> list[str]:
         return ["", *text.wrap(f"No function of the server changed significantly ({each}).", width)]
     headings = {"a": "A self", "b": "B self", "difference": "B − A, 95 %", "a_total": "A all", "b_total": "B all"}
     printed = ["", *text.wrap(f"Functions of the server that changed significantly, % of one CPU: {each}", width)]
-    printed += terminal.function_lines(shown, headings, width)
+    printed += table.function_lines(shown, headings, width)
     return [*printed, *([f"{shown.left_count} more: --json"] if shown.left_count > 0 else []), ""]
 
 
@@ -244,7 +242,7 @@ def render_terminal(comparison: Comparison, width: int = text.DEFAULT_WIDTH) -> 
         for difference in comparison.differences:
             printed += text.wrap(difference, width, "  ")
     printed.append("")
-    metrics = terminal.metric_lines(comparison_table(comparison, Places(comparison)), width)
+    metrics = table.metric_lines(comparison_table(comparison, Places(comparison)), width)
     printed += [*metrics, ""]
     if any("[" in line for line in metrics) and any(map(_may_be_chance, comparison.metrics)):
         printed += text.wrap(
@@ -253,7 +251,7 @@ def render_terminal(comparison: Comparison, width: int = text.DEFAULT_WIDTH) -> 
     system = system_table(comparison, Places(comparison))
     if system.of("terminal").rows:
         printed.append("The system: what changed significantly, and the disk of the server's files")
-        printed += [*terminal.metric_lines(system, width), ""]
+        printed += [*table.metric_lines(system, width), ""]
     if comparison.verdict.ground:
         printed += text.wrap(comparison.verdict.ground, width)
     if sentence := speed_and_power(comparison):

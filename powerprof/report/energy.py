@@ -15,8 +15,8 @@ from powerprof.energy.models_file import PowerModel
 from powerprof.experiment.records import Comparison, LoadRun
 from powerprof.model import text
 from powerprof.model.records import EnergyReading, Kind
-from powerprof.report.csv_file import Line
 from powerprof.report.labels import word_notes
+from powerprof.report.text_forms import Line
 from powerprof.system.errors import UsageError
 
 _WIDTH = 80

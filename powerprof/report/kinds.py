@@ -17,9 +17,9 @@ from powerprof.report.labels import word_notes
 from powerprof.system.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from powerprof.report.csv_file import Line
     from powerprof.report.html.page import Extras
     from powerprof.report.stacks import StackSet
+    from powerprof.report.text_forms import Line
 
 R = TypeVar("R")
 
@@ -170,7 +170,7 @@ def _on_cpu_profile() -> RecordKind:
 
 
 def _function_profile() -> RecordKind:
-    from powerprof.attribution.functions import FunctionProfile
+    from powerprof.attribution.profile import FunctionProfile
     from powerprof.report import profile
 
     return RecordKind(
@@ -186,7 +186,7 @@ def _off_cpu_profile() -> RecordKind:
 
 
 def _syscall_profile() -> RecordKind:
-    from powerprof.attribution.syscalls import SyscallProfile
+    from powerprof.attribution.offcpu import SyscallProfile
     from powerprof.report import offcpu
 
     return RecordKind(SyscallProfile, offcpu.render_syscalls_terminal, options=("top",), csv=offcpu.render_syscalls_csv)
@@ -222,25 +222,29 @@ def _queries() -> RecordKind:
 
 
 def _queries_history() -> RecordKind:
-    from powerprof.queries.history import QueriesHistory
-    from powerprof.report import queries_history as history
+    from powerprof.queries.comparison import QueriesHistory
+    from powerprof.report import queries_comparison
 
     return RecordKind(
-        QueriesHistory, history.render_terminal, options=("top",), html=history.render_html, csv=history.render_csv
+        QueriesHistory,
+        queries_comparison.render_history_terminal,
+        options=("top",),
+        html=queries_comparison.render_history_html,
+        csv=queries_comparison.render_history_csv,
     )
 
 
 def _queries_comparison() -> RecordKind:
     from powerprof.queries.comparison import QueriesComparison
-    from powerprof.report import queries_comparison as comparison
+    from powerprof.report import queries_comparison
 
     return RecordKind(
         QueriesComparison,
-        comparison.render_terminal,
+        queries_comparison.render_terminal,
         options=("top",),
-        html=comparison.render_html,
-        markdown=comparison.render_markdown,
-        csv=comparison.render_csv,
+        html=queries_comparison.render_html,
+        markdown=queries_comparison.render_markdown,
+        csv=queries_comparison.render_csv,
     )
 
 

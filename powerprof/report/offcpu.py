@@ -7,13 +7,20 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from powerprof.attribution.offcpu import OffCpuProfile, OffCpuThread, SleepsProfile, WakerRow, WakersProfile
+from powerprof.attribution.offcpu import (
+    OffCpuProfile,
+    OffCpuThread,
+    SleepsProfile,
+    SyscallProfile,
+    SyscallRow,
+    WakerRow,
+    WakersProfile,
+)
 from powerprof.attribution.offcpu import convert_old_record as as_profile
-from powerprof.attribution.syscalls import SyscallProfile, SyscallRow
 from powerprof.model import text
-from powerprof.report.csv_file import Line, field_lines
 from powerprof.report.labels import word_notes
 from powerprof.report.table import align_rows
+from powerprof.report.text_forms import Line, field_lines
 
 # Sleeping threads and their wakers.
 

@@ -7,15 +7,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from powerprof.attribution.functions import FunctionProfile, FunctionRow
-from powerprof.attribution.profile import OnCpuProfile, OnCpuStack
+from powerprof.attribution.profile import FunctionProfile, FunctionRow, OnCpuProfile, OnCpuStack
 from powerprof.model import text
-from powerprof.report.csv_file import Line, field_lines
 from powerprof.report.html.charts import draw_flame
 from powerprof.report.html.page import Extras, clean_name, render_page
 from powerprof.report.labels import word_notes, wrap_note
 from powerprof.report.stacks import build_flame, profile_stacks
 from powerprof.report.table import Cell, Places, Table, TableRow, Words, figures, words
+from powerprof.report.text_forms import Line, field_lines
 
 _DEFAULT_TOP = 20
 BY = ("function", "stack", "thread")

@@ -15,7 +15,6 @@ from powerprof.report import labels
 from powerprof.report.html.charts import FlameView, draw_flame
 from powerprof.report.html.page import DrawnColumn, Extras, clean_name, render_page, without_empty
 from powerprof.report.labels import notes_with_source
-from powerprof.report.markdown import draw_table, escape
 from powerprof.report.phases import split_table
 from powerprof.report.stacks import build_flame
 from powerprof.report.statement_tables import (
@@ -29,6 +28,7 @@ from powerprof.report.statement_tables import (
     unknown_askers,
 )
 from powerprof.report.table import Cell, Figure, Places, Table, TableRow, Words
+from powerprof.report.text_forms import draw_table, escape
 
 _DEFAULT_TOP = 20
 _MAX_NAME = 48

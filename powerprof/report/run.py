@@ -13,12 +13,10 @@ from powerprof.model import text
 from powerprof.model.records import IdleRun, Phase, Run
 from powerprof.report import idle, labels, residency, table
 from powerprof.report.answers import words
-from powerprof.report.csv_file import Line, column_lines
 from powerprof.report.html import charts, svg
 from powerprof.report.html.charts import c0_bars
 from powerprof.report.html.page import Extras, clean_name, render_page, split_rows
 from powerprof.report.labels import answer_and_context, format_significant, word_notes
-from powerprof.report.markdown import MARKDOWN_ROWS, balance_lines, code_span, draw_table, note_lines
 from powerprof.report.metrics import load_system_table, load_table
 from powerprof.report.phases import (
     achieved_table,
@@ -32,6 +30,15 @@ from powerprof.report.phases import (
     split_table,
 )
 from powerprof.report.table import Places, Table
+from powerprof.report.text_forms import (
+    MARKDOWN_ROWS,
+    Line,
+    balance_lines,
+    code_span,
+    column_lines,
+    draw_table,
+    note_lines,
+)
 from powerprof.report.wakeups import causes_table
 
 _OPEN_CAUSES = 12

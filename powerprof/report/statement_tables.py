@@ -7,8 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from powerprof.model import text
-from powerprof.queries.comparison import StatementChange
-from powerprof.queries.history import HistoryStatement
+from powerprof.queries.comparison import HistoryStatement, StatementChange
 from powerprof.queries.records import UNKNOWN, Background, Grouping, Queries, Statement, group_statements, name_asker
 from powerprof.report.table import ALL, Cell, Column, Figure, Form, Places, Table, TableRow, Words, figures
 from powerprof.system.errors import UsageError

@@ -8,11 +8,10 @@ from collections.abc import Iterator, Mapping
 from powerprof.experiment.study import StudyRow, StudyRun
 from powerprof.model import text
 from powerprof.report import labels
-from powerprof.report.csv_file import Line
 from powerprof.report.html.page import Extras, clean_name, render_page
 from powerprof.report.labels import word_notes
-from powerprof.report.markdown import code_span, escape
 from powerprof.report.table import CSV, Cell, Column, Figure, Places, Table, TableRow, Words, words
+from powerprof.report.text_forms import Line, code_span, escape
 
 # The findings as a table: published, today's two sides, the difference, and the verdict.
 

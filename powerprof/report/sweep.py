@@ -19,14 +19,13 @@ from powerprof.model import text
 from powerprof.model.records import RunMetric
 from powerprof.report import labels
 from powerprof.report.answers import NO_BOUND_PERCENT
-from powerprof.report.csv_file import Line, column_lines
 from powerprof.report.html.charts import draw_metrics, one_curve
 from powerprof.report.html.page import Extras, clean_name, render_page
 from powerprof.report.html.svg import SVG, Scale, draw_grid, join_parts, linear_axis
 from powerprof.report.labels import answer_and_context, format_significant, word_notes
-from powerprof.report.markdown import draw_table, note_lines
 from powerprof.report.metrics import paces_table, sweep_table
 from powerprof.report.table import Places, align_rows
+from powerprof.report.text_forms import Line, column_lines, draw_table, note_lines
 
 _MOST_FUNCTIONS = 12
 _MOST_THREADS = 12

@@ -15,13 +15,12 @@ from powerprof.model import text
 from powerprof.model.records import RunMetric
 from powerprof.report import labels, table
 from powerprof.report.answers import NO_BOUND_PERCENT, word_threats, words
-from powerprof.report.csv_file import Line
 from powerprof.report.html.charts import draw_metrics, one_curve
 from powerprof.report.html.page import Extras, clean_name, render_page, without_empty
 from powerprof.report.labels import answer_and_context, format_significant, word_notes
-from powerprof.report.markdown import draw_table, escape, note_lines
 from powerprof.report.metrics import parted_table, points_table
 from powerprof.report.table import Cell, Column, Figure, Places, Table, TableRow, Words
+from powerprof.report.text_forms import Line, draw_table, escape, note_lines
 
 
 def word_sweep_comparison(record: SweepComparison) -> SweepComparison:

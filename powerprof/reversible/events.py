@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from powerprof.database.clients import sql
-from powerprof.database.clients.base import Limits, Login, StatementError
-from powerprof.database.clients.given import find_server_pid
-from powerprof.database.clients.wire import read_process_account
+from powerprof.database import sql
+from powerprof.database.base import Limits, Login, StatementError
+from powerprof.database.given import find_server_pid
+from powerprof.database.wire import read_process_account
 from powerprof.system import paths
 from powerprof.system.errors import PowerprofError
 from powerprof.system.files import printable, try_text
@@ -32,7 +32,7 @@ from powerprof.system.reader_process import link_of
 from powerprof.system.tasks import read_process_stat
 
 if TYPE_CHECKING:
-    from powerprof.database.clients.base import Sql
+    from powerprof.database.base import Sql
 
 
 # The process of a server with settings that outlast it, and its next process.

@@ -23,8 +23,8 @@ from pathlib import Path
 
 import msgspec
 
-from powerprof.database.clients.base import Login
-from powerprof.database.clients.given import read_password
+from powerprof.database.base import Login
+from powerprof.database.given import read_password
 from powerprof.reversible.events import Event
 from powerprof.reversible.kinds import AppliedChange, Setting, TimerSlack, Variable, read_start_ticks
 from powerprof.system import paths

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from powerprof.database.clients import sql
-from powerprof.database.clients.base import Limits, Login, StatementError
+from powerprof.database import sql
+from powerprof.database.base import Limits, Login, StatementError
 from powerprof.reversible.events import Event
 from powerprof.system import files, paths
 from powerprof.system.errors import PowerprofError, UsageError
@@ -30,7 +30,7 @@ from powerprof.system.files import printable
 from powerprof.system.tasks import read_process_stat
 
 if TYPE_CHECKING:
-    from powerprof.database.clients.base import Sql
+    from powerprof.database.base import Sql
 
 
 # Variables that change when another one is set: innodb_io_capacity raises innodb_io_capacity_max, and lowering that one

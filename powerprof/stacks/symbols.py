@@ -1,20 +1,366 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From addresses to frames: the function that covers an address, never the nearest."""
+"""Runtimes that generate code or schedule threads of their own: recognition, and the names of their code.
+
+A runtime is recognised by the files that a process has mapped. Generated code is in memory without a file. Its names
+are only in a perf map, which a runtime writes only with an option.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+import time
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
+from powerprof.model.attribution import StackFrame
+from powerprof.model.records import Note
 from powerprof.stacks.debuginfo import read_debug
 from powerprof.stacks.demangle import demangle
-from powerprof.stacks.image import Mapping, ProcessImage
+from powerprof.stacks.image import Mapping as Mapping_image
+from powerprof.stacks.image import ProcessImage
 from powerprof.stacks.inline import InlineReader
-from powerprof.stacks.runtimes import NO_PERF_MAP, PerfMap, read_perf_map, runtime_of, translate_name
 from powerprof.stacks.store import ModuleTables, TableStore
 from powerprof.stacks.symtab import SymbolTable
 from powerprof.stacks.unwind import Unwound
 from powerprof.system.errors import DataError
+from powerprof.system.files import printable, try_text
+from powerprof.system.paths import procfs
+from powerprof.system.reader_process import Opened, shared
+from powerprof.system.tasks import read_process_stat
+
+# The first word of V8's names is the kind of compilation; a character for the compiler and the name follow.
+_V8_KINDS = frozenset({"LazyCompile", "JS", "Function", "Eval", "Script"})
+_V8_COMPILERS = "~^+*"
+# The start of a script's name after a function's name, which can contain blanks (`get size`).
+_SCRIPT = re.compile(r"(?:^| )(?=/|file:|node:|https?:|evalmachine\.|\[eval\])")
+_POSITION = re.compile(r"(.*):([0-9]{1,9}):([0-9]{1,9})", re.DOTALL)
+# Go threads that wait in these run no goroutine. (findrunnable: before Go 1.19.)
+_GO_IDLE = frozenset(f"runtime.{name}" for name in ("findRunnable", "findrunnable", "stopm", "sysmon"))
+_NODE_LOOP = frozenset({"uv__io_poll", "uv_run", "node::SpinEventLoopInternal(node::Environment*)"})
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """One runtime: `files` matches the mapped files that identify it, `interpreter` are its interpreter's symbols."""
+
+    key: str
+    name: str
+    files: re.Pattern[str]
+    interpreter: frozenset[str] = frozenset()
+
+    @property
+    def code(self) -> str:
+        """The module name of generated code without a name."""
+        return f"[{self.name} code]"
+
+    @property
+    def interpreting(self) -> str:
+        """The function name of the interpreter."""
+        return f"[{self.name} interpreter]"
+
+
+def _runtime(key: str, name: str, files: str, *interpreter: str) -> Runtime:
+    return Runtime(key, name, re.compile(files), frozenset(interpreter))
+
+
+# OpenJ9 also has a file named libjvm.so.
+OPENJ9 = _runtime("openj9", "Java", r"libj9vm[0-9]*\.so")
+JAVA = _runtime("java", "Java", r"libjvm\.so", "Interpreter")
+NODE = _runtime(
+    "node",
+    "Node",
+    r"node|nodejs|libnode\.so.*",
+    "Builtins_InterpreterEntryTrampoline",
+    "Builtin:InterpreterEntryTrampoline",
+)
+LUAJIT = _runtime("luajit", "LuaJIT", r"luajit.*|libluajit.*\.so.*")
+RUNTIMES = (
+    OPENJ9,
+    JAVA,
+    NODE,
+    LUAJIT,
+    _runtime("dotnet", ".NET", r"libcoreclr\.so"),
+    _runtime("mono", "Mono", r"mono|mono-sgen.*|libmono.*\.so.*"),
+    _runtime("ruby", "Ruby", r"ruby[0-9.]*|libruby.*\.so.*"),
+    _runtime("php", "PHP", r"php[0-9.]*|php-fpm.*|php-cgi.*|libphp.*\.so"),
+    _runtime("erlang", "Erlang", r"beam(\..*)?smp"),
+    _runtime("postgres_jit", "PostgreSQL JIT", r"llvmjit\.so"),
+)
+
+
+def runtime_of(image: ProcessImage) -> Runtime | None:
+    """Return the runtime that generated a process's anonymous code; None for no runtime or several."""
+    files = {mapping.module for mapping in image.mappings if mapping.inode}
+    matching = [runtime for runtime in RUNTIMES if any(runtime.files.fullmatch(file) for file in files)]
+    return matching[0] if len(matching) == 1 or matching == [OPENJ9, JAVA] else None
+
+
+def translate_name(runtime: Runtime | None, name: str) -> tuple[str, str | None]:
+    """Return (function, source) of a name in a perf map; the source is `file:line`, or None."""
+    if runtime is None:
+        return name, None
+    if name in runtime.interpreter:
+        return runtime.interpreting, None
+    return _javascript(name) if runtime is NODE else (name, None)
+
+
+def _javascript(name: str) -> tuple[str, str | None]:
+    kind, colon, rest = name.partition(":")
+    position = _POSITION.fullmatch(rest)
+    if not colon or kind not in _V8_KINDS or position is None:
+        return name, None
+    named, line = position[1], position[2]
+    named = named[1:] if named[:1] in _V8_COMPILERS else named
+    begins = _SCRIPT.search(named)
+    at = begins.end() if begins else named.rfind(" ") + 1
+    function, script = named[:at].strip(), named[at:]
+    source = f"{script}:{line}"
+    return function or f"(anonymous at {source.rpartition('/')[2]})", source
+
+
+def runtime_notes(
+    stacks: Iterable[tuple[int | None, Iterable[StackFrame]]], images: Mapping[int, ProcessImage]
+) -> list[Note]:
+    """Return how to get the missing names: one note per runtime with frames in `stacks` of (pid, frames).
+
+    `images` are the images by pid.
+    """
+    pids: dict[str, tuple[str, int | None]] = {}
+    runtimes = {pid: runtime_of(image) for pid, image in images.items()}
+    for pid, frames in stacks:
+        key, is_missing = _classify(runtimes.get(pid) if pid is not None else None, list(frames))
+        if key is not None and (is_missing or key not in pids):
+            first = pids.get(key)
+            pids[key] = first if first is not None and first[0] == "code" else ("code" if is_missing else "waits", pid)
+    return [Note(f"runtime_{key}_{kind}", _values(images.get(pid or 0))) for key, (kind, pid) in sorted(pids.items())]
+
+
+def _classify(runtime: Runtime | None, frames: Sequence[StackFrame]) -> tuple[str | None, bool]:
+    """Return the runtime key of the note for a stack, and whether obtainable names are missing."""
+    functions = {frame.function for frame in frames}
+    if functions & _GO_IDLE:
+        return "go", False
+    if any(LUAJIT.files.fullmatch(frame.module) for frame in frames):
+        return LUAJIT.key, True
+    if runtime is None:
+        return None, False
+    # A perf map has no names of interpreted Java functions.
+    interprets = runtime is not JAVA and runtime.interpreting in functions
+    if interprets or any(frame.module == runtime.code for frame in frames):
+        return runtime.key, True
+    mapped = any(_is_mapped(frame.module) for frame in frames)
+    waits = mapped if runtime is JAVA else runtime is NODE and not mapped and bool(functions & _NODE_LOOP)
+    return (runtime.key, False) if waits else (None, False)
+
+
+def _is_mapped(module: str) -> bool:
+    return module.startswith("perf-") and module.endswith(".map")
+
+
+def _values(image: ProcessImage | None) -> dict[str, float | str]:
+    if image is None:
+        return {"pid": "PID", "as_account": ""}
+    # Numeric ids, because a container's account has no name here. Runtimes answer their own account only, not root.
+    account = (
+        f"setpriv --reuid={image.uid} --regid={image.gid} --clear-groups "
+        if image.uid and image.gid is not None
+        else ""
+    )
+    return {"pid": str(image.pid), "as_account": account}
+
+
+# Perf maps: the names that a just-in-time compiler writes for its code, read as untrusted text.
+#
+# Format (Linux tools/perf/Documentation/jit-interface.txt): `START SIZE name` per line, with hexadecimal numbers.
+# The file belongs to the profiled process, which can change it at any time.
+
+# Several times as many as large JIT programs write. A hostile map of overlapping entries takes about 1 s and 60 MB.
+MAX_ENTRIES = 150_000
+MAX_BYTES = 32 << 20
+MAX_SECONDS = 1.0
+MAX_LINE_BYTES = 4096
+MAX_NAMES_BYTES = 16 << 20
+_CHUNK_BYTES = 256 << 10
+
+
+@dataclass(frozen=True)
+class PerfMap:
+    """Disjoint [start, end) → name, sorted. `notes` are the reasons for omissions."""
+
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
+    names: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def lookup(self, address: int) -> tuple[str, int] | None:
+        """Return (name, start) of the code at an address."""
+        at = bisect_right(self.starts, address) - 1
+        if at >= 0 and address < self.ends[at]:
+            return self.names[at], self.starts[at]
+        return None
+
+
+NO_PERF_MAP = PerfMap((), (), (), ())
+
+
+def read_perf_map(image: ProcessImage) -> PerfMap:
+    """Return the perf map of a living process; NO_PERF_MAP if there is none, with a note if it may not be used."""
+    base = procfs() / str(image.pid)
+    path = f"/tmp/perf-{image.namespace_pid or image.pid}.map"  # noqa: S108 - the name is the interface
+    opened = shared().open_in_root(image.pid, base / "root", path, follow=False)
+    if not isinstance(opened, Opened):
+        absent = opened == "no such file"
+        return NO_PERF_MAP if absent else PerfMap((), (), (), (f"{path}: not read ({opened})",))
+    with opened:
+        try:
+            # The /proc folder of a process that changed its account belongs to root.
+            owner = base.stat().st_uid if image.uid is None else image.uid
+        except OSError:
+            return NO_PERF_MAP
+        stat = read_process_stat(image.pid)
+        if stat is None or stat.started_ticks != image.started_ticks:
+            return NO_PERF_MAP  # The pid was reused, so the map belongs to another process.
+        refusal = owner_refusal(opened.uid, owner) or _refusal(opened, image)
+        if refusal:
+            return PerfMap((), (), (), (f"{path}: not read ({refusal})",))
+        return _parse(opened.fd, path)
+
+
+def owner_refusal(file_uid: int, process_uid: int) -> str | None:
+    """Return why a map's owner is refused: any account can create the name in /tmp before the process does."""
+    return None if file_uid in (0, process_uid) else f"owned by user {file_uid}, the process is of user {process_uid}"
+
+
+def _refusal(opened: Opened, image: ProcessImage) -> str | None:
+    """Return why a file of the right owner is refused."""
+    if opened.mode & 0o002:
+        return "anybody may write it: chmod o-w"
+    booted = next((line.split()[1] for line in (try_text(procfs() / "stat") or "").splitlines() if "btime" in line), "")
+    if booted.isdecimal():
+        started_s = int(booted) + image.started_ticks / os.sysconf("SC_CLK_TCK")
+        # The kernel reports the boot time in whole seconds.
+        if opened.mtime_ns / 1e9 < started_s - 2:
+            return "older than the process: an earlier one of the same number wrote it"
+    return None
+
+
+def _parse(fd: int, path: str) -> PerfMap:
+    entries: list[tuple[int, int, str]] = []
+    malformed = total = names = 0
+    notes: list[str] = []
+    rest = b""
+    skipping = False
+    deadline = time.monotonic() + MAX_SECONDS
+    while True:
+        try:
+            chunk = os.read(fd, _CHUNK_BYTES)
+        except OSError as error:
+            notes.append(f"{path}: cannot be read further ({error.strerror})")
+            break
+        if not chunk:
+            break
+        total += len(chunk)
+        lines = (rest + chunk).split(b"\n")
+        rest = lines.pop()
+        for line in lines:
+            if skipping:
+                skipping = False
+                continue
+            entry = _entry(line)
+            if entry is None:
+                malformed += bool(line.strip())
+                continue
+            names += len(entry[2])
+            entries.append(entry)
+        if len(rest) > MAX_LINE_BYTES:
+            malformed += not skipping
+            rest, skipping = b"", True
+        over = (
+            f"{MAX_BYTES >> 20} MiB"
+            if total >= MAX_BYTES
+            else f"{MAX_ENTRIES:,} entries"
+            if len(entries) >= MAX_ENTRIES
+            else f"{MAX_NAMES_BYTES >> 20} MiB of names"
+            if names >= MAX_NAMES_BYTES
+            else f"{MAX_SECONDS:g} s"
+            if time.monotonic() > deadline
+            else None
+        )
+        if over:
+            notes.append(f"{path}: read only the first {over}; later code has no names")
+            rest = b""
+            break
+    last = None if skipping else _entry(rest)
+    if last is not None:
+        entries.append(last)
+    if malformed:
+        notes.append(f"{path}: {malformed:,} malformed lines were skipped")
+    return _disjoint(entries[:MAX_ENTRIES], notes)
+
+
+def _entry(line: bytes) -> tuple[int, int, str] | None:
+    if len(line) > MAX_LINE_BYTES:
+        return None
+    parts = line.split(None, 2)
+    if len(parts) != 3 or len(parts[0]) > 18 or len(parts[1]) > 18:
+        return None
+    try:
+        start, size = int(parts[0], 16), int(parts[1], 16)
+    except ValueError:
+        return None
+    if not 0 < size <= 1 << 32 or not 0 <= start < 1 << 63:
+        return None
+    name = printable(parts[2].strip().decode("utf-8", "replace"))
+    return (start, start + size, name) if name else None
+
+
+def _disjoint(entries: list[tuple[int, int, str]], notes: list[str]) -> PerfMap:
+    """Return disjoint entries; later lines win, because a compiler reuses memory and appends the new entry."""
+    ordered = sorted(range(len(entries)), key=lambda index: entries[index][0])
+    if all(entries[a][1] <= entries[b][0] for a, b in pairwise(ordered)):
+        kept = [entries[index] for index in ordered]
+    else:
+        kept = _sweep(entries)
+    return PerfMap(
+        tuple(entry[0] for entry in kept),
+        tuple(entry[1] for entry in kept),
+        tuple(entry[2] for entry in kept),
+        tuple(notes),
+    )
+
+
+def _sweep(entries: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+    # Over all edges in order, the youngest open entry owns the range up to the next edge.
+    import heapq
+
+    edges = sorted({edge for start, end, _ in entries for edge in (start, end)})
+    by_start = sorted(range(len(entries)), key=lambda index: entries[index][0])
+    kept: list[tuple[int, int, str]] = []
+    live: list[int] = []
+    coming = 0
+    owner = -1
+    for low, high in pairwise(edges):
+        while coming < len(by_start) and entries[by_start[coming]][0] <= low:
+            heapq.heappush(live, -by_start[coming])
+            coming += 1
+        while live and entries[-live[0]][1] <= low:
+            heapq.heappop(live)
+        if not live:
+            owner = -1
+            continue
+        if -live[0] == owner and kept and kept[-1][1] == low:
+            kept[-1] = (kept[-1][0], high, kept[-1][2])
+        else:
+            owner = -live[0]
+            kept.append((low, high, entries[owner][2]))
+    return kept
+
+
+# From addresses to frames: the function that covers an address, never the nearest.
 
 # The kernel's frame between a signal handler and the interrupted function.
 SIGNAL = "[signal]"
@@ -135,7 +481,7 @@ class Symbolizer:
         runtime = self._runtime
         return runtime.interpreting if runtime and symbol in runtime.interpreter else demangle(symbol)
 
-    def _without_file(self, mapping: Mapping, pc: int, at: int) -> Frame:
+    def _without_file(self, mapping: Mapping_image, pc: int, at: int) -> Frame:
         vaddr = pc - mapping.bias if mapping.bias is not None else None
         if not mapping.is_file:
             if self._perf_map is None:
@@ -160,7 +506,7 @@ class Symbolizer:
                 return NO_PERF_MAP
             return read_perf_map(self.image)
 
-    def _module(self, mapping: Mapping) -> _NamedModule | str:
+    def _module(self, mapping: Mapping_image) -> _NamedModule | str:
         module = self._modules.get(mapping.start)
         if module is None:
             module = self._modules[mapping.start] = self._load(mapping)
@@ -168,7 +514,7 @@ class Symbolizer:
                 self._notes[f"{self.image.module_of(mapping)}: {module}"] = None
         return module
 
-    def _load(self, mapping: Mapping) -> _NamedModule | str:
+    def _load(self, mapping: Mapping_image) -> _NamedModule | str:
         import numpy as np
 
         tables = self.store.tables(self.image, mapping)

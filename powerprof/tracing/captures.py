@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from powerprof.model.statements import Family
 from powerprof.stacks.image import ProcessImage
-from powerprof.statements.text import Family
 from powerprof.tracing.bpf.shared_numbers import WAITS
 from powerprof.tracing.bpf.uprobes import ProbeCost
 

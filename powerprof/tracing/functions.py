@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from powerprof.measure.clock import kernel_ns
 from powerprof.measure.procfs import process_cpu_ns
-from powerprof.measure.window import PassedWindow, WindowPart, run_window
+from powerprof.measure.window import PassedWindow, WindowPart, kernel_ns, run_window
 from powerprof.stacks.effects import branch_target as target_of
 from powerprof.stacks.effects import decode_instructions
 from powerprof.stacks.elf import SHT_DYNSYM, Elf, read_elf, section_bytes

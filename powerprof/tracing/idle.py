@@ -15,12 +15,20 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from powerprof.measure.clock import CpuReading, Meters, Snapshot, format_now
 from powerprof.measure.cpuidle import CpuidleReader, format_cpu_list, online_cpus, read_edge
 from powerprof.measure.perf_events import IdleEvents
 from powerprof.measure.procfs import compute_accounting, count_unseen, read_stat, read_unseen_counts
 from powerprof.measure.residency import compute_residency, find_inconsistency
-from powerprof.measure.window import EnergySampler, PassedWindow, WindowPart, run_window
+from powerprof.measure.window import (
+    CpuReading,
+    EnergySampler,
+    Meters,
+    PassedWindow,
+    Snapshot,
+    WindowPart,
+    format_now,
+    run_window,
+)
 from powerprof.model.records import Note, Window
 from powerprof.model.text import join_words
 from powerprof.stacks.registers import X86_64, Machine, this_machine

@@ -14,10 +14,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from powerprof.measure.clock import CpuReading, Snapshot, format_now, kernel_ns
 from powerprof.measure.cpuidle import CpuidleReader, online_cpus, read_edge
 from powerprof.measure.procfs import compute_accounting, read_stat
 from powerprof.measure.residency import compute_residency
+from powerprof.measure.window import CpuReading, Snapshot, format_now, kernel_ns
 from powerprof.system.closeable import Closeable
 from powerprof.tracing.bpf.shared_numbers import CpuPhase
 from powerprof.tracing.captures import Array, CpuEdge

@@ -5,17 +5,21 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cache
 
 import numpy as np
 
 from powerprof.measure.window import PassedWindow, run_window
+from powerprof.system.errors import CapabilityError
+from powerprof.system.reader_process import shared
 from powerprof.system.tasks import clean
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.maps import SummingProgram
-from powerprof.tracing.bpf.shared_numbers import WHYS, OffCpuReason
+from powerprof.tracing.bpf.shared_numbers import NAME_BYTES, NUMBERS, WHYS, CallKind, OffCpuReason
 from powerprof.tracing.bpf.types import Btf, build_argument_definitions, build_struct_definitions, read_kernel_btf
-from powerprof.tracing.captures import OffCpuTrace, ThreadSums, WakingSum
+from powerprof.tracing.captures import CallSum, FileSum, OffCpuTrace, SyscallTrace, ThreadSums, WakingSum
 
 _PREEMPTED = OffCpuReason.PREEMPTED
 _STATES = tuple(why for why in OffCpuReason if why is not _PREEMPTED)
@@ -125,3 +129,315 @@ class OffCpuTracer(SummingProgram):
             for key, row in pairs
             if int(key["sleeper"]) >> 32 != os.getpid()
         ]
+
+
+# Count system calls by thread and kind, and reads and writes by file, in the kernel (probes/bpf/syscalls.bpf.c).
+
+# Numbers of system calls by machine: include/uapi of the kernel. They never change. @N: the next number is N.
+
+_X86_64 = """
+read write open close stat fstat lstat poll lseek mmap mprotect munmap brk rt_sigaction rt_sigprocmask rt_sigreturn
+ioctl pread64 pwrite64 readv writev access pipe select sched_yield mremap msync mincore madvise shmget shmat shmctl
+dup dup2 pause nanosleep getitimer alarm setitimer getpid sendfile socket connect accept sendto recvfrom sendmsg
+recvmsg shutdown bind listen getsockname getpeername socketpair setsockopt getsockopt clone fork vfork execve exit
+wait4 kill uname semget semop semctl shmdt msgget msgsnd msgrcv msgctl fcntl flock fsync fdatasync truncate
+ftruncate getdents getcwd chdir fchdir rename mkdir rmdir creat link unlink symlink readlink chmod fchmod chown
+fchown lchown umask gettimeofday getrlimit getrusage sysinfo times ptrace getuid syslog getgid setuid setgid geteuid
+getegid setpgid getppid getpgrp setsid setreuid setregid getgroups setgroups setresuid getresuid setresgid getresgid
+getpgid setfsuid setfsgid getsid capget capset rt_sigpending rt_sigtimedwait rt_sigqueueinfo rt_sigsuspend
+sigaltstack utime mknod uselib personality ustat statfs fstatfs sysfs getpriority setpriority sched_setparam
+sched_getparam sched_setscheduler sched_getscheduler sched_get_priority_max sched_get_priority_min
+sched_rr_get_interval mlock munlock mlockall munlockall vhangup modify_ldt pivot_root _sysctl prctl arch_prctl
+adjtimex setrlimit chroot sync acct settimeofday mount umount2 swapon swapoff reboot sethostname setdomainname iopl
+ioperm create_module init_module delete_module get_kernel_syms query_module quotactl nfsservctl getpmsg putpmsg
+afs_syscall tuxcall security gettid readahead setxattr lsetxattr fsetxattr getxattr lgetxattr fgetxattr listxattr
+llistxattr flistxattr removexattr lremovexattr fremovexattr tkill time futex sched_setaffinity sched_getaffinity
+set_thread_area io_setup io_destroy io_getevents io_submit io_cancel get_thread_area lookup_dcookie epoll_create
+epoll_ctl_old epoll_wait_old remap_file_pages getdents64 set_tid_address restart_syscall semtimedop fadvise64
+timer_create timer_settime timer_gettime timer_getoverrun timer_delete clock_settime clock_gettime clock_getres
+clock_nanosleep exit_group epoll_wait epoll_ctl tgkill utimes vserver mbind set_mempolicy get_mempolicy mq_open
+mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr kexec_load waitid add_key request_key keyctl
+ioprio_set ioprio_get inotify_init inotify_add_watch inotify_rm_watch migrate_pages openat mkdirat mknodat fchownat
+futimesat newfstatat unlinkat renameat linkat symlinkat readlinkat fchmodat faccessat pselect6 ppoll unshare
+set_robust_list get_robust_list splice tee sync_file_range vmsplice move_pages utimensat epoll_pwait signalfd
+timerfd_create eventfd fallocate timerfd_settime timerfd_gettime accept4 signalfd4 eventfd2 epoll_create1 dup3 pipe2
+inotify_init1 preadv pwritev rt_tgsigqueueinfo perf_event_open recvmmsg fanotify_init fanotify_mark prlimit64
+name_to_handle_at open_by_handle_at clock_adjtime syncfs sendmmsg setns getcpu process_vm_readv process_vm_writev
+kcmp finit_module sched_setattr sched_getattr renameat2 seccomp getrandom memfd_create kexec_file_load bpf execveat
+userfaultfd membarrier mlock2 copy_file_range preadv2 pwritev2 pkey_mprotect pkey_alloc pkey_free statx
+io_pgetevents rseq
+"""
+_AARCH64 = """
+io_setup io_destroy io_submit io_cancel io_getevents setxattr lsetxattr fsetxattr getxattr lgetxattr fgetxattr
+listxattr llistxattr flistxattr removexattr lremovexattr fremovexattr getcwd lookup_dcookie eventfd2 epoll_create1
+epoll_ctl epoll_pwait dup dup3 fcntl inotify_init1 inotify_add_watch inotify_rm_watch ioctl ioprio_set ioprio_get
+flock mknodat mkdirat unlinkat symlinkat linkat renameat umount2 mount pivot_root nfsservctl statfs fstatfs truncate
+ftruncate fallocate faccessat chdir fchdir chroot fchmod fchmodat fchownat fchown openat close vhangup pipe2
+quotactl getdents64 lseek read write readv writev pread64 pwrite64 preadv pwritev sendfile pselect6 ppoll signalfd4
+vmsplice splice tee readlinkat fstatat fstat sync fsync fdatasync sync_file_range timerfd_create timerfd_settime
+timerfd_gettime utimensat acct capget capset personality exit exit_group waitid set_tid_address unshare futex
+set_robust_list get_robust_list nanosleep getitimer setitimer kexec_load init_module delete_module timer_create
+timer_gettime timer_getoverrun timer_settime timer_delete clock_settime clock_gettime clock_getres clock_nanosleep
+syslog ptrace sched_setparam sched_setscheduler sched_getscheduler sched_getparam sched_setaffinity
+sched_getaffinity sched_yield sched_get_priority_max sched_get_priority_min sched_rr_get_interval restart_syscall
+kill tkill tgkill sigaltstack rt_sigsuspend rt_sigaction rt_sigprocmask rt_sigpending rt_sigtimedwait
+rt_sigqueueinfo rt_sigreturn setpriority getpriority reboot setregid setgid setreuid setuid setresuid getresuid
+setresgid getresgid setfsuid setfsgid times setpgid getpgid getsid setsid getgroups setgroups uname sethostname
+setdomainname getrlimit setrlimit getrusage umask prctl getcpu gettimeofday settimeofday adjtimex getpid getppid
+getuid geteuid getgid getegid gettid sysinfo mq_open mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr
+msgget msgctl msgrcv msgsnd semget semctl semtimedop semop shmget shmctl shmat shmdt socket socketpair bind listen
+accept connect getsockname getpeername sendto recvfrom setsockopt getsockopt shutdown sendmsg recvmsg readahead brk
+munmap mremap add_key request_key keyctl clone execve mmap fadvise64 swapon swapoff mprotect msync mlock munlock
+mlockall munlockall mincore madvise remap_file_pages mbind get_mempolicy set_mempolicy migrate_pages move_pages
+rt_tgsigqueueinfo perf_event_open accept4 recvmmsg @260 wait4 prlimit64 fanotify_init fanotify_mark
+name_to_handle_at open_by_handle_at clock_adjtime syncfs setns sendmmsg process_vm_readv process_vm_writev kcmp
+finit_module sched_setattr sched_getattr renameat2 seccomp getrandom memfd_create bpf execveat userfaultfd
+membarrier mlock2 copy_file_range preadv2 pwritev2 pkey_mprotect pkey_alloc pkey_free statx io_pgetevents rseq
+kexec_file_load @403 clock_gettime64 clock_settime64 clock_adjtime64 clock_getres_time64 clock_nanosleep_time64
+timer_gettime64 timer_settime64 timerfd_gettime64 timerfd_settime64 utimensat_time64 pselect6_time64 ppoll_time64
+@416 io_pgetevents_time64 recvmmsg_time64 mq_timedsend_time64 mq_timedreceive_time64 semtimedop_time64
+rt_sigtimedwait_time64 futex_time64 sched_rr_get_interval_time64
+"""
+# Since Linux 5.1 the numbers are the same on every machine.
+_EVERY = """
+@424 pidfd_send_signal io_uring_setup io_uring_enter io_uring_register open_tree move_mount fsopen fsconfig fsmount
+fspick pidfd_open clone3 close_range openat2 pidfd_getfd faccessat2 process_madvise epoll_pwait2 mount_setattr
+quotactl_fd landlock_create_ruleset landlock_add_rule landlock_restrict_self memfd_secret process_mrelease
+futex_waitv set_mempolicy_home_node cachestat fchmodat2 map_shadow_stack futex_wake futex_wait futex_requeue
+statmount listmount lsm_get_self_attr lsm_set_self_attr lsm_list_modules mseal setxattrat getxattrat listxattrat
+removexattrat
+"""
+_BY_MACHINE = {"x86_64": _X86_64, "aarch64": _AARCH64}
+_FUTEX = {
+    0: "WAIT",
+    1: "WAKE",
+    3: "REQUEUE",
+    4: "CMP_REQUEUE",
+    5: "WAKE_OP",
+    6: "LOCK_PI",
+    7: "UNLOCK_PI",
+    8: "TRYLOCK_PI",
+    9: "WAIT_BITSET",
+    10: "WAKE_BITSET",
+    11: "WAIT_REQUEUE_PI",
+    13: "LOCK_PI2",
+}
+FUTEX_WAITS = frozenset(("WAIT", "WAIT_BITSET", "LOCK_PI", "WAIT_REQUEUE_PI", "LOCK_PI2"))
+"""The operations in which a thread sleeps until a lock is free or a condition is signalled."""
+
+
+@cache
+def syscall_names(machine: str | None = None) -> Mapping[int, str]:
+    """Return the names of system calls by number on this machine or `machine`; the common ones if it is unknown."""
+    found: dict[int, str] = {}
+    for text in (_BY_MACHINE.get(machine or os.uname().machine, ""), _EVERY):
+        number = 0
+        for word in text.split():
+            if word.startswith("@"):
+                number = int(word[1:])
+                continue
+            found[number] = word
+            number += 1
+    return found
+
+
+def name_futex_operation(number: int) -> str:
+    """Return the name of an operation of futex(2)."""
+    return _FUTEX.get(number, f"operation {number}")
+
+
+_KIND_OF = {
+    **dict.fromkeys(("read", "pread64", "readv", "preadv", "preadv2"), CallKind.READ),
+    **dict.fromkeys(("write", "pwrite64", "writev", "pwritev", "pwritev2"), CallKind.WRITE),
+    **dict.fromkeys(("fsync", "fdatasync", "sync_file_range"), CallKind.SYNC),
+    "futex": CallKind.FUTEX,
+    "io_submit": CallKind.SUBMIT,
+}
+_CALLS, _FILES = 65536, 65536
+_CALL_KEY = np.dtype([("who", "<u8"), ("number", "<u4"), ("operation", "<u4")])
+_CALL = np.dtype([(name, "<u8") for name in ("calls", "errors", "ns", "longest_ns")])
+_FILE_KEY = np.dtype([(name, "<u8") for name in ("who", "inode", "device")])
+_USE_NAMES = ("reads", "read_bytes", "writes", "write_bytes", "syncs", "sync_ns", "mode")
+_FILE_USE = np.dtype(
+    [*((name, "<u8") for name in _USE_NAMES), ("name", f"S{NAME_BYTES}"), ("folder", f"S{NAME_BYTES}"), ("comm", "S16")]
+)
+_OPEN_CALL = np.dtype(
+    [("began_ns", "<u8"), ("file", "<u8"), *((name, "<u4") for name in ("number", "operation", "kind", "pad"))]
+)
+_FIELDS = {
+    "task_struct_files": ("task_struct", "files"),
+    "files_struct_fdt": ("files_struct", "fdt"),
+    "fdtable_fd": ("fdtable", "fd"),
+    "fdtable_max_fds": ("fdtable", "max_fds"),
+    "file_f_inode": ("file", "f_inode"),
+    "inode_i_ino": ("inode", "i_ino"),
+    "inode_i_sb": ("inode", "i_sb"),
+    "inode_i_mode": ("inode", "i_mode"),
+    "super_block_s_dev": ("super_block", "s_dev"),
+    "file_dentry": ("file", "f_path.dentry"),
+    "dentry_name": ("dentry", "d_name.name"),
+    "dentry_d_parent": ("dentry", "d_parent"),
+}
+URING = {
+    "io_kiocb_opcode": ("io_kiocb", "opcode"),
+    "io_kiocb_cqe_fd": ("io_kiocb", "cqe.fd"),
+    "io_rw_addr": ("io_rw", "addr"),
+    "io_rw_len": ("io_rw", "len"),
+}
+
+
+def _argument_offsets(btf: Btf, machine: str) -> list[int]:
+    """Return the offsets in pt_regs of a call's first three arguments."""
+    if machine == "x86_64":
+        return [btf.field_offset("pt_regs", name) for name in ("di", "si", "dx")]
+    if machine == "aarch64":
+        first = btf.field_offset("pt_regs", "regs")
+        return [first, first + 8, first + 16]
+    raise CapabilityError(f"system calls are not counted on {machine}", "x86-64 and arm64 are known")
+
+
+def can_count_uring(btf: Btf) -> bool:
+    """Return whether requests of io_uring can be counted: since Linux 6.3 the tracepoint passes the request."""
+    return btf.has_tracepoint("io_uring_submit_req") and all(btf.has_field(*where) for where in URING.values())
+
+
+def build_syscall_definitions(btf: Btf, *, every_process: bool) -> dict[str, int | str]:
+    """Return the definitions of syscalls.bpf.c for this kernel."""
+    offsets = _argument_offsets(btf, os.uname().machine)
+    return {
+        "EVERY_PROCESS": int(every_process),
+        "DIRECT": 0,
+        "CALLS": _CALLS,
+        "FILES": _FILES,
+        **{f"ARGUMENT_{number}": offset for number, offset in enumerate(offsets)},
+        "OFFSET_task_struct_pid": btf.field_offset("task_struct", "pid"),
+        "OFFSET_task_struct_tgid": btf.field_offset("task_struct", "tgid"),
+        **build_struct_definitions(btf, _FIELDS),
+        **({"HAVE_URING": 1, **build_struct_definitions(btf, URING)} if can_count_uring(btf) else {}),
+    }
+
+
+class SyscallTracer(SummingProgram):
+    """The loaded program that counts system calls. A context manager that removes it."""
+
+    def __init__(self, pids: Sequence[int] | None) -> None:
+        """Load the program for these processes, or for every process if `pids` is None. New threads count.
+
+        Raises CapabilityError if this host or user may not.
+        """
+        self._pids = list(pids) if pids is not None else None
+        self._paths: dict[tuple[int, int], str] = {}
+        btf = read_kernel_btf()
+        self._can_count_uring = can_count_uring(btf)
+        kinds = {
+            number: _KIND_OF[name].to_bytes(4, "little")
+            for number, name in syscall_names().items()
+            if name in _KIND_OF and number < NUMBERS
+        }
+        definitions = build_syscall_definitions(btf, every_process=pids is None)
+        tables = ("calls", "files", "open_calls")
+        super().__init__("syscalls.bpf.c", definitions, btf, self._pids, tables, {"kinds": kinds})
+
+    def open(self) -> None:
+        super().open()
+        self._paths = self._open_files()
+
+    def end(self) -> None:
+        super().end()
+        self._paths |= self._open_files()
+
+    def measure(self, duration_s: float, *, settle: bool = False) -> SyscallTrace:
+        """Measure for `duration_s`. An interrupt ends the window early and sets `interrupted`.
+
+        `settle`: give up root's privileges once nothing is left to open.
+        """
+        return self.collect(run_window(duration_s, self, settle=settle))
+
+    def collect(self, passed: PassedWindow) -> SyscallTrace:
+        """Return the counts of the window."""
+        began_s = time.process_time()
+        calls, files, waiting = self._calls(), self._files(), self._waiting()
+        bpf_s = self.bpf_s()
+        lost, parts = self.counters()
+        uses_uring = any(call.name == "io_uring_enter" for call in calls)
+        notes = (
+            ["requests of io_uring are not counted on this kernel"] if uses_uring and not self._can_count_uring else []
+        )
+        return SyscallTrace(
+            pids=self._pids or [],
+            window_s=passed.window_s,
+            calls=calls,
+            files=files,
+            waiting=waiting,
+            lost_count=lost,
+            parts_count=parts,
+            notes=[*passed.notes, *notes],
+            tool_cpu_s=passed.tool_cpu_s + time.process_time() - began_s,
+            bpf_s=bpf_s,
+            interrupted=passed.interrupted is not None,
+        )
+
+    def _calls(self) -> list[CallSum]:
+        keys, values = self.rows("calls")
+        rows = zip(np.frombuffer(keys, _CALL_KEY), np.frombuffer(values, _CALL), strict=True)
+        return [
+            CallSum(
+                pid=int(key["who"]) >> 32,
+                tid=int(key["who"]) & 0xFFFFFFFF,
+                **_named(int(key["number"]), int(key["operation"])),
+                count=int(row["calls"]),
+                errors_count=int(row["errors"]),
+                ns=int(row["ns"]),
+                longest_ns=int(row["longest_ns"]),
+            )
+            for key, row in rows
+            if int(key["who"]) >> 32 != os.getpid()
+        ]
+
+    def _waiting(self) -> dict[str, int]:
+        keys, values = self.rows("open_calls")
+        counts: Counter[str] = Counter()
+        for who, row in zip(np.frombuffer(keys, "<u8"), np.frombuffer(values, _OPEN_CALL), strict=True):
+            if int(who) >> 32 != os.getpid():
+                named = _named(int(row["number"]), int(row["operation"]))
+                counts[" ".join(filter(None, named.values()))] += 1
+        return dict(counts.most_common())
+
+    def _files(self) -> list[FileSum]:
+        keys, values = self.rows("files")
+        sums = []
+        for key, row in zip(np.frombuffer(keys, _FILE_KEY), np.frombuffer(values, _FILE_USE), strict=True):
+            pid = int(key["who"]) >> 32
+            if pid == os.getpid():
+                continue
+            device = int(key["device"])
+            place = (os.makedev(device >> 20, device & 0xFFFFF), int(key["inode"]))
+            within = f"{clean(bytes(row['folder']))}/{clean(bytes(row['name']))}"
+            sums.append(
+                FileSum(
+                    pid=pid,
+                    tid=int(key["who"]) & 0xFFFFFFFF,
+                    comm=clean(bytes(row["comm"])),
+                    path=self._paths.get(place, within.removeprefix("/")),
+                    mode=int(row["mode"]),
+                    reads_count=int(row["reads"]),
+                    read_bytes=int(row["read_bytes"]),
+                    writes_count=int(row["writes"]),
+                    write_bytes=int(row["write_bytes"]),
+                    syncs_count=int(row["syncs"]),
+                    sync_ns=int(row["sync_ns"]),
+                )
+            )
+        return sums
+
+    def _open_files(self) -> dict[tuple[int, int], str]:
+        """Return the paths of the files that the target's processes have open now, by (device, inode)."""
+        found: dict[tuple[int, int], str] = {}
+        for pid in self._pids or ():
+            found |= shared().open_files(pid)
+        return found
+
+
+def _named(number: int, operation: int) -> dict[str, str]:
+    name = syscall_names().get(number, f"call {number}")
+    return {"name": name, "operation": name_futex_operation(operation) if name == "futex" else ""}

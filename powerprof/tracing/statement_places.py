@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
+from powerprof.model.statements import Family
 from powerprof.stacks.effects import decode_instructions
 from powerprof.stacks.elf import Elf, read_elf
 from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.registers import AARCH64, X86_64, Machine
 from powerprof.stacks.store import open_module
-from powerprof.statements.text import Family
 from powerprof.system.errors import CapabilityError, DataError
 from powerprof.system.files import reading
 from powerprof.system.reader_process import Opened

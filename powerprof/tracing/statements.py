@@ -13,12 +13,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from powerprof.measure.clock import kernel_ns
 from powerprof.measure.procfs import list_children, process_cpu_ns, reaped_cpu_ns
-from powerprof.measure.window import WindowPart
+from powerprof.measure.window import WindowPart, kernel_ns
+from powerprof.model.statements import STATES, Family, build_table
 from powerprof.stacks.image import snapshot
 from powerprof.stacks.store import open_probed
-from powerprof.statements.text import STATES, Family, build_table
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.files import try_text

@@ -12,7 +12,7 @@
 #define NAME_BYTES 48
 #include "reading.bpf.h"
 
-/* What is asked of a file. KINDS of tracing/syscalls.py are in this order. */
+/* What is asked of a file. KINDS of tracing/offcpu.py are in this order. */
 enum kind { KIND_OTHER, KIND_READ, KIND_WRITE, KIND_SYNC, KIND_FUTEX, KIND_SUBMIT };
 #define NUMBERS 1024
 #define SUBMITTED_MOST 16

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* Which statement a text is: a hash without comments, and with literals, and lists of them, alike.
  *
- * The table that tells these apart comes from user space (statements/text.py). The first text of each identity is kept.
+ * The table that tells these apart comes from user space (model/statements.py). The first text of each identity is kept.
  * Texts that are longer than a thread's buffer are whole.bpf.h's; where that cannot be called their beginning stands for them.
  */
 #define FNV_OFFSET 0xcbf29ce484222325ULL

@@ -19,9 +19,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from powerprof.database.clients.base import Login
-from powerprof.database.private.server import PrivateServer
-from powerprof.database.products import products
+from powerprof.database import products
+from powerprof.database.base import Login
+from powerprof.database.private_server import PrivateServer
 from powerprof.experiment import bench_data
 from powerprof.experiment.load import Context, LoadFailed, LoadOrder, LoadResult, ProcessLoad, RunningLoad
 from powerprof.experiment.load_clients import start_load

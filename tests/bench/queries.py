@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from powerprof.database.private.server import PrivateServer
+from powerprof.database.private_server import PrivateServer
 from powerprof.measure.cpuidle import CpuidleReader
 from powerprof.tracing.statements import SAMPLE_HZ, MomentSampler, QueryTracer
 from tests.bench import attribution, turns

@@ -21,11 +21,11 @@ from typing import Protocol
 
 import numpy as np
 
-from powerprof.database.clients import sql
-from powerprof.database.clients.base import Sql
-from powerprof.database.private.server import PrivateServer
-from powerprof.measure.clock import kernel_ns
+from powerprof.database import sql
+from powerprof.database.base import Sql
+from powerprof.database.private_server import PrivateServer
 from powerprof.measure.cpuidle import CpuidleReader
+from powerprof.measure.window import kernel_ns
 from powerprof.system.processes import resolve
 from powerprof.tracing.idle import IdleTracer, trace_stacks
 from powerprof.tracing.monitor import TraceMonitor

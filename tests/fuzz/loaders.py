@@ -22,12 +22,13 @@ import msgspec
 
 from powerprof.attribution import attribute, capture
 from powerprof.diagnosis.collect import summarise_log
-from powerprof.energy import ipmi, meter_log, rapl, recordings
+from powerprof.energy import meter_log, program_meters, rapl, recordings
 from powerprof.measure import cpuidle, powertop, turbostat
 from powerprof.measure.residency import read_recording
 from powerprof.report.exports import export
 from powerprof.report.kinds import KIND_LOADERS, RecordKind, lines_of, load_saved
-from powerprof.stacks import demangle, elf, image, runtimes, store, symtab, unwind_tables
+from powerprof.stacks import demangle, elf, image, store, symtab, unwind_tables
+from powerprof.stacks import symbols as runtimes
 from powerprof.system.errors import UsageError
 from powerprof.system.files import reading
 from powerprof.tracing.idle_data import IDLE_EXIT
@@ -318,7 +319,7 @@ LOADERS: tuple[Loader, ...] = (
         _text(powertop.parse_powertop),
         _with(_POWERTOP, _recorded("powertop/powertop-2.14-laptop.csv", most=60_000)),
     ),
-    Loader("ipmi", _text(ipmi.parse_ipmi), _with(_IPMI, _recorded("bdwup0/ipmi-inband.raw.txt"))),
+    Loader("ipmi", _text(program_meters.parse_ipmi), _with(_IPMI, _recorded("bdwup0/ipmi-inband.raw.txt"))),
     Loader("meter-log", _text(meter_log.parse_meter_log), _with(_METER, _recorded("genoa0/acpower.raw.txt"))),
     Loader("cpuidle-dump", _text(cpuidle.parse_dump), _with(_CPUIDLE, _recorded("sysfs-trees/lnl0-cpuidle.txt"))),
     Loader(

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from powerprof.database.isolation import sandbox
+from powerprof.database import sandbox
 from powerprof.system import programs
 
 _PROBE = Path(__file__).with_name("probe.py").read_text()

@@ -54,7 +54,7 @@ def keepers(pid: int) -> list[int]:
                 words = (entry / "cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if any(word.endswith(b"dtrace/keeper.py") for word in words) and str(pid).encode() in words:
+            if any(word.endswith(b"dtrace_keeper.py") for word in words) and str(pid).encode() in words:
                 found.append(int(entry.name))
     return found
 

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from powerprof.database.clients import sql
-from powerprof.database.private.server import PrivateServer
+from powerprof.database import sql
+from powerprof.database.private_server import PrivateServer
 from powerprof.system import programs
 
 _LUA = Path(__file__).with_name("mix.lua")

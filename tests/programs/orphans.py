@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from powerprof.database.clients import sql
-from powerprof.database.private.preparation import ServerOptions
-from powerprof.database.private.server import PrivateServer
-from powerprof.database.private.topology import ServerTopology
+from powerprof.database import sql
+from powerprof.database.preparation import ServerOptions
+from powerprof.database.private_server import PrivateServer
+from powerprof.database.topology import ServerTopology
 
 ORPHAN_ID = 99
 

@@ -10,9 +10,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from powerprof.database.clients import sql
-from powerprof.database.clients.base import Login
-from powerprof.database.private.server import PrivateServer
+from powerprof.database import sql
+from powerprof.database.base import Login
+from powerprof.database.private_server import PrivateServer
 
 BURN = "SELECT BENCHMARK({}, SHA2('x', 256))"
 BURN_TEXT = "SELECT BENCHMARK(?, SHA2(?, …))"

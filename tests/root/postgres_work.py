@@ -15,13 +15,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from psycopg import conninfo, pq
 
-from powerprof.database.clients import sql
-from powerprof.database.clients.base import Login
-from powerprof.database.private import preparation
-from powerprof.database.private.server import PrivateServer
-from powerprof.database.products import products
-from powerprof.database.products.builds import ServerBuild
-from powerprof.database.products.products import Setting
+from powerprof.database import preparation, products, sql
+from powerprof.database.base import Login
+from powerprof.database.builds import ServerBuild
+from powerprof.database.private_server import PrivateServer
+from powerprof.database.products import Setting
 from powerprof.measure.procfs import process_cpu_ns
 from tests.conftest import each_release
 

@@ -19,9 +19,9 @@ import pytest
 from powerprof.cure import session
 from powerprof.cure.judge import waits_by_wall_clock
 from powerprof.cure.records import Cure
-from powerprof.database.clients import sql
-from powerprof.database.private.preparation import ServerOptions
-from powerprof.database.private.server import PrivateServer
+from powerprof.database import sql
+from powerprof.database.preparation import ServerOptions
+from powerprof.database.private_server import PrivateServer
 from powerprof.energy.domains import NO_METER
 from powerprof.energy.windows import WindowEnergy
 from powerprof.model.runs import decode_record

@@ -18,9 +18,9 @@ import psutil
 import pytest
 
 from powerprof.cure.records import Cure
-from powerprof.database.clients import sql
-from powerprof.database.clients.base import Sql
-from powerprof.database.private.server import PrivateServer
+from powerprof.database import sql
+from powerprof.database.base import Sql
+from powerprof.database.private_server import PrivateServer
 from powerprof.model.runs import decode_record
 from tests.conftest import REPOSITORY, Cli
 from tests.root.test_cure import CURED, DEFAULT, Truth, cure, traces, wait_for, with_own_journal

@@ -14,11 +14,11 @@ import pytest
 from powerprof.cure.records import Cure
 from powerprof.cure.remedies import CureRequest
 from powerprof.cure.replicas import COMMITTED, RECEIVED, ReplicaLag, ReplicaSampler
-from powerprof.database.clients import sql
-from powerprof.database.private.preparation import ServerOptions
-from powerprof.database.private.server import PrivateServer
-from powerprof.database.private.topology import ServerTopology
-from powerprof.database.products.builds import ServerBuild
+from powerprof.database import sql
+from powerprof.database.builds import ServerBuild
+from powerprof.database.preparation import ServerOptions
+from powerprof.database.private_server import PrivateServer
+from powerprof.database.topology import ServerTopology
 from powerprof.experiment.verdict import metric_named
 from powerprof.measure.window import run_window
 from powerprof.model.runs import decode_record

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from powerprof.database.clients import sql
-from powerprof.database.private.preparation import ServerOptions
-from powerprof.database.private.server import PrivateServer
-from powerprof.database.private.topology import MemberOptions, ServerTopology
+from powerprof.database import sql
+from powerprof.database.preparation import ServerOptions
+from powerprof.database.private_server import PrivateServer
+from powerprof.database.topology import MemberOptions, ServerTopology
 from tests.conftest import REPOSITORY, Cli
 from tests.programs.orphans import orphan, ring
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("mariadbd", "root_bpf")
 _POLLER = """
 import sys, time
 from pathlib import Path
-from powerprof.database.clients.given import given_server
+from powerprof.database.given import given_server
 with given_server(defaults_file=Path(sys.argv[1])) as server, server.connect() as connection:
     with connection.cursor() as cursor:
         moment = time.monotonic()

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from powerprof.database.clients import sql
-from powerprof.database.private.preparation import ServerOptions
-from powerprof.database.private.server import PrivateServer
-from powerprof.database.private.topology import ServerTopology
-from powerprof.database.products.builds import ServerBuild
+from powerprof.database import sql
+from powerprof.database.builds import ServerBuild
+from powerprof.database.preparation import ServerOptions
+from powerprof.database.private_server import PrivateServer
+from powerprof.database.topology import ServerTopology
 from powerprof.system.errors import PowerprofError
 from tests.conftest import Cli, each_release
 from tests.root.test_diagnose import diagnose

@@ -9,12 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.attribution.functions import FunctionProfile, build_function_profile
+from powerprof.attribution.profile import FunctionProfile, build_function_profile
 from powerprof.measure import window
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.tracing.captures import FunctionTrace
-from powerprof.tracing.dtrace.backend import Dtrace, find_dtrace, read_script, render_script, run_dtrace
-from powerprof.tracing.dtrace.output import parse_latency, parse_wakeups, trace_functions
+from powerprof.tracing.dtrace import (
+    Dtrace,
+    find_dtrace,
+    parse_latency,
+    parse_wakeups,
+    read_script,
+    render_script,
+    run_dtrace,
+    trace_functions,
+)
 from powerprof.tracing.functions import FunctionTracer
 from tests.programs.running import Running
 from tests.root.truth import TRUTH, compiled

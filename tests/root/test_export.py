@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from powerprof.database.private.server import PrivateServer
+from powerprof.database.private_server import PrivateServer
 from powerprof.live.exporter import list_capabilities
 from powerprof.measure.cpuidle import CpuidleReader
 from tests.conftest import Cli

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.attribution.functions import FunctionProfile, build_function_profile
+from powerprof.attribution.profile import FunctionProfile, build_function_profile
 from powerprof.measure import window
 from powerprof.tracing.functions import FunctionTracer
 from tests.conftest import Cli

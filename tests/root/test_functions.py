@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.attribution.functions import FunctionProfile, FunctionRow, build_function_profile
+from powerprof.attribution.profile import FunctionProfile, FunctionRow, build_function_profile
 from powerprof.measure.window import run_window
 from powerprof.system.errors import UsageError
 from powerprof.tracing.functions import FunctionTracer

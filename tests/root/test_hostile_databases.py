@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from powerprof.database.clients import performance, sql
-from powerprof.database.clients.base import Login, StatementError
-from powerprof.database.clients.performance import find_statistics_database, read_statistics
-from powerprof.database.private.server import PrivateServer
-from powerprof.database.products.builds import ServerBuild
+from powerprof.database import performance, sql
+from powerprof.database.base import Login, StatementError
+from powerprof.database.builds import ServerBuild
+from powerprof.database.performance import find_statistics_database, read_statistics
+from powerprof.database.private_server import PrivateServer
 from powerprof.diagnosis import server_queries
 from tests.conftest import Cli, each_release
 from tests.root.mariadb_work import asking

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from powerprof.database.clients import sql
-from powerprof.database.clients.performance import read_replication_status
-from powerprof.database.private.preparation import ServerOptions
-from powerprof.database.private.server import PrivateServer
-from powerprof.database.private.topology import ServerTopology
+from powerprof.database import sql
+from powerprof.database.performance import read_replication_status
+from powerprof.database.preparation import ServerOptions
+from powerprof.database.private_server import PrivateServer
+from powerprof.database.topology import ServerTopology
 from powerprof.system.errors import PowerprofError
 from tests.conftest import Cli
 from tests.programs.waiting import wait_until

@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from powerprof.attribution.functions import count_functions
-from powerprof.attribution.profile import profile_target
+from powerprof.attribution.profile import count_functions, profile_target
 from powerprof.attribution.requests import FunctionsRequest, ProfileRequest
 from powerprof.cli.options import ServerOptions, TargetOptions
 from powerprof.system import caller

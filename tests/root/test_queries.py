@@ -17,11 +17,11 @@ from typing import Any
 import pymysql
 import pytest
 
-from powerprof.database.clients.performance import ServerReport, merge_reports, read_report
-from powerprof.database.private.server import PrivateServer
-from powerprof.database.products.builds import ServerBuild
+from powerprof.database.builds import ServerBuild
+from powerprof.database.performance import ServerReport, merge_reports, read_report
+from powerprof.database.private_server import PrivateServer
+from powerprof.model.statements import hash_statement
 from powerprof.queries.join import UNKNOWN_PREPARED, join_trace
-from powerprof.statements.text import hash_statement
 from powerprof.tracing import statements
 from powerprof.tracing.bpf import syscalls
 from powerprof.tracing.captures import StatementTrace

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from powerprof.database.isolation.runtree import RunTree
-from powerprof.database.private.server import PrivateServer
+from powerprof.database.private_server import PrivateServer
+from powerprof.database.runtree import RunTree
 from powerprof.workloads.reading import read_workload
 from tests.conftest import Cli
 from tests.root.mariadb_work import BURN, BURN_TEXT, asking, execute, prepare

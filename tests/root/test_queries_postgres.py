@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 import pytest
 from psycopg import pq
 
-from powerprof.database.clients.performance import find_statistics_database, merge_reports
-from powerprof.database.private.server import PrivateServer
-from powerprof.database.products.builds import ServerBuild
+from powerprof.database.builds import ServerBuild
+from powerprof.database.performance import find_statistics_database, merge_reports
+from powerprof.database.private_server import PrivateServer
 from powerprof.measure.procfs import process_cpu_ns
+from powerprof.model.statements import hash_statement
 from powerprof.queries.join import BEGAN_BEFORE, Parts, join_trace
 from powerprof.queries.pricing import add_statistics
 from powerprof.queries.records import Statement
 from powerprof.queries.target import TracedServer, ask_server
-from powerprof.statements.text import hash_statement
 from powerprof.tracing import statement_activity, statements
 from powerprof.tracing.captures import StatementTrace
 from powerprof.tracing.statements import QueryTracer

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from powerprof.database.private.server import PrivateServer
+from powerprof.database.private_server import PrivateServer
 from tests.conftest import Cli
 from tests.root.postgres_work import BURN_TEXT, DATABASE, busy, client, run, shop
 

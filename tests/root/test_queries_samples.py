@@ -13,12 +13,12 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from powerprof.database.private.server import PrivateServer
-from powerprof.database.products.builds import ServerBuild
+from powerprof.database.builds import ServerBuild
+from powerprof.database.private_server import PrivateServer
+from powerprof.model.statements import make_key
 from powerprof.queries.join import Parts
 from powerprof.queries.records import Statement
 from powerprof.queries.target import TracedServer
-from powerprof.statements.text import make_key
 from powerprof.system.errors import CapabilityError
 from powerprof.tracing.statements import MomentSampler, StatementSamples
 from tests.conftest import Cli, each_release

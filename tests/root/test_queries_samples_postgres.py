@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from powerprof.database.private.server import PrivateServer
-from powerprof.database.products.builds import ServerBuild
+from powerprof.database.builds import ServerBuild
+from powerprof.database.private_server import PrivateServer
 from powerprof.queries.join import Parts
 from powerprof.queries.target import TracedServer
 from powerprof.tracing.statements import StatementSamples

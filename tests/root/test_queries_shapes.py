@@ -15,8 +15,8 @@ import pymysql
 import pytest
 from pymysql.constants import CLIENT
 
-from powerprof.database.private.server import PrivateServer
-from powerprof.database.products.builds import ServerBuild
+from powerprof.database.builds import ServerBuild
+from powerprof.database.private_server import PrivateServer
 from powerprof.queries.join import Parts, join_trace
 from powerprof.queries.target import TracedServer, ask_server
 from powerprof.tracing.statements import QueryTracer, read_run_ns

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database.clients.performance import ServerReport
-from powerprof.database.private.server import PrivateServer
+from powerprof.database.performance import ServerReport
+from powerprof.database.private_server import PrivateServer
 from powerprof.queries.join import join_trace
 from powerprof.tracing.statements import QueryTracer
 from tests.programs.mixes import ALONE, MIX, TIMES, mix_on

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from powerprof.database.clients.performance import ServerReport
-from powerprof.database.isolation import runtree
-from powerprof.database.isolation.runtree import RunTree
-from powerprof.database.private.server import PrivateServer
-from powerprof.database.products.builds import ServerBuild
+from powerprof.database import runtree
+from powerprof.database.builds import ServerBuild
+from powerprof.database.performance import ServerReport
+from powerprof.database.private_server import PrivateServer
+from powerprof.database.runtree import RunTree
 from powerprof.measure.procfs import read_stat
 from powerprof.queries.join import join_trace
 from powerprof.queries.records import Statement

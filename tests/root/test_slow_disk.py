@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database.isolation import runtree
-from powerprof.database.isolation.runtree import RunTree
+from powerprof.database import runtree
+from powerprof.database.runtree import RunTree
 from powerprof.system.errors import CapabilityError
 
 # Reads of a page, past the page cache, when told to; says how many a second there were.
@@ -29,7 +29,7 @@ print(count / (time.monotonic() - start))
 _KILLED = """
 import os, pathlib, sys, time
 
-from powerprof.database.isolation.runtree import RunTree, limit_disk
+from powerprof.database.runtree import RunTree, limit_disk
 with RunTree() as tree:
     limit_disk(tree, "server-1", pathlib.Path(sys.argv[1]), os.getpid(), 100)
     print(tree.path.name, flush=True)

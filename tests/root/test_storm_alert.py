@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database.clients import sql
+from powerprof.database import sql
 from tests.conftest import Cli
 from tests.integration.monitoring.engines import alertmanager, prometheus, wait_for
 from tests.programs.orphans import ORPHAN_ID, orphan, ring

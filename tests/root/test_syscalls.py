@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.attribution.syscalls import SyscallProfile, build_syscall_profile
+from powerprof.attribution.offcpu import SyscallProfile, build_syscall_profile
 from powerprof.measure import window as runner
-from powerprof.tracing.syscalls import SyscallTracer
+from powerprof.tracing.offcpu import SyscallTracer
 from tests.conftest import Cli
 from tests.programs.running import Running
 from tests.root.truth import compiled

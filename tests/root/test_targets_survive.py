@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from powerprof.tracing.dtrace.keeper import LinkerCode
+from powerprof.tracing.dtrace_keeper import LinkerCode
 from tests.conftest import Cli
 from tests.programs.interrupting import BACKENDS, interrupt, keepers, lives, tracer, wait_until_untraced
 from tests.programs.running import Running

@@ -24,7 +24,7 @@ from pathlib import Path
 import yaml
 
 from powerprof.live.metrics import SharedTotals, Totals, render_metrics
-from powerprof.measure.clock import format_now
+from powerprof.measure.window import format_now
 from tests.integration.monitoring.engines import MONITORING, Prometheus, fetch, free_port, running, victoria, wait_for
 from tests.integration.monitoring.test_monitoring import queries
 from tests.unit.live.intervals import interval, row

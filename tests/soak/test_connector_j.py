@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from powerprof.database.fetched import historical
+from powerprof.database import historical
 from powerprof.system import paths
 from tests.conftest import Cli
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from powerprof.database.clients import sql
-from powerprof.database.private.server import PrivateServer
+from powerprof.database import sql
+from powerprof.database.private_server import PrivateServer
 from tests.conftest import Cli
 from tests.root.test_cure import DEFAULT, Truth, cure
 from tests.root.truth import compiled

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database.private.server import PrivateServer
+from powerprof.database.private_server import PrivateServer
 from powerprof.measure.cpuidle import CpuidleReader
 from powerprof.system.files import read_fields
 from tests.conftest import Cli

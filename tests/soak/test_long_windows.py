@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from powerprof.database.private.server import PrivateServer
+from powerprof.database.private_server import PrivateServer
 from powerprof.system.files import read_fields
 from tests.balance import check_balance
 from tests.conftest import Cli

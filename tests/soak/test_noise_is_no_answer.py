@@ -17,7 +17,7 @@ from typing import cast
 
 import pytest
 
-from powerprof.database.clients.base import Server
+from powerprof.database.base import Server
 from powerprof.experiment.idle import QUICK_REPEAT, QUICK_WINDOW_S, IdleExperiment, IdlePlan
 from powerprof.experiment.phases import judge_costs
 from tests.conftest import Cli

@@ -8,11 +8,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from powerprof.database.private.server import PrivateServer
+from powerprof.database.private_server import PrivateServer
 from powerprof.energy.domains import NO_METER
+from powerprof.model.statements import make_key
 from powerprof.queries import session
 from powerprof.queries.records import Queries
-from powerprof.statements.text import make_key
 from tests.programs.mixes import ALONE, MIX, TIMES, Known, mix_on
 
 pytestmark = [pytest.mark.soak, pytest.mark.usefixtures("root_bpf", "mariadbd", "sysbench")]

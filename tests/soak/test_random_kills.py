@@ -26,8 +26,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from powerprof.database.clients import sql
-from powerprof.database.private.server import PrivateServer
+from powerprof.database import sql
+from powerprof.database.private_server import PrivateServer
 from powerprof.report.kinds import load_saved
 from tests.conftest import Cli
 from tests.programs.remains import Footprint

@@ -7,9 +7,8 @@ import json
 
 import pytest
 
-from powerprof.database.clients import sql
-from powerprof.database.fetched import historical
-from powerprof.database.private.server import PrivateServer
+from powerprof.database import historical, sql
+from powerprof.database.private_server import PrivateServer
 from powerprof.experiment import bench_data
 from powerprof.system import paths
 from powerprof.workloads.catalogue import find_workload

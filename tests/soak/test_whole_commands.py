@@ -26,8 +26,8 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from powerprof.database.clients import sql
-from powerprof.database.private.server import PrivateServer
+from powerprof.database import sql
+from powerprof.database.private_server import PrivateServer
 from tests.conftest import Cli
 from tests.fuzz.mutate import bent
 from tests.soak.hostile_processes import hostile_processes

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.cli.commands import COMMANDS
+from powerprof.cli.app import COMMANDS
 from tests.conftest import Cli
 from tests.contract.docs.pages import CommandLine
 from tests.contract.docs.test_pages import problems_of

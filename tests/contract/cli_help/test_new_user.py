@@ -8,7 +8,7 @@ import shlex
 
 import pytest
 
-from powerprof.cli.commands import COMMANDS
+from powerprof.cli.app import COMMANDS
 from tests.conftest import REPOSITORY
 from tests.contract.docs.cli import commands
 from tests.contract.docs.pages import command_lines

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from powerprof.cli import parameters
-from powerprof.cli.commands import COMMANDS
+from powerprof.cli.app import COMMANDS
 
 
 @dataclass(frozen=True)

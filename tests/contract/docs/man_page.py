@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from powerprof.cli.commands import COMMANDS
+from powerprof.cli.app import COMMANDS
 from tests.conftest import REPOSITORY
 from tests.contract.docs.cli import Command, Parameter, commands
 

@@ -8,9 +8,8 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from powerprof.attribution.functions import FunctionProfile
 from powerprof.attribution.offcpu import OffCpuProfile, SleepsProfile, WakersProfile
-from powerprof.attribution.profile import OnCpuProfile
+from powerprof.attribution.profile import FunctionProfile, OnCpuProfile
 from powerprof.attribution.symbols import Symbols
 from powerprof.cure.records import Cure
 from powerprof.energy.domains import EnergyResult
@@ -19,8 +18,7 @@ from powerprof.experiment.sweep_comparison import SweepComparison, Trend
 from powerprof.experiment.sweep_rounds import Sweep
 from powerprof.model.attribution import Attribution
 from powerprof.model.records import IdleRun, Run
-from powerprof.queries.comparison import QueriesComparison
-from powerprof.queries.history import QueriesHistory
+from powerprof.queries.comparison import QueriesComparison, QueriesHistory
 from powerprof.queries.records import Queries
 from tests.conftest import REPOSITORY
 

@@ -43,7 +43,7 @@ _OTHERS = {
     "report/": {"--contents--", "--w", "--x", "--d"},  # variables of style sheets
     "report/labels.py": None,  # how other runtimes are started so that their functions have names
     "stacks/packages.py": {"--enablerepo"},
-    "stacks/runtimes.py": {"--reuid", "--regid", "--clear-groups"},
+    "stacks/symbols.py": {"--reuid", "--regid", "--clear-groups"},
 }
 # Options of other programs in the pages' prose.
 _OTHERS_IN_PAGES = {
@@ -56,7 +56,7 @@ _OTHERS_IN_PAGES = {
     "--install-completion",
 }
 # Lists of command lines and of options, whose texts are of no one command.
-_LISTS = {"cli/app.py", "cli/commands.py", "cli/options.py", "workloads/catalogue.py"}
+_LISTS = {"cli/app.py", "cli/app.py", "cli/options.py", "workloads/catalogue.py"}
 # Who prints the tables: their hints are for these alone.
 _TABLES = {
     "attribution": ("attribute", "report"),

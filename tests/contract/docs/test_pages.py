@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from powerprof.cli.commands import COMMANDS
+from powerprof.cli.app import COMMANDS
 from tests.conftest import REPOSITORY
 from tests.contract.docs import commands_page
 from tests.contract.docs.cli import commands

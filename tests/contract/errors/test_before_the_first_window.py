@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database.clients.base import Server
-from powerprof.database.private.server import PrivateServer
+from powerprof.database.base import Server
+from powerprof.database.private_server import PrivateServer
 from tests.conftest import Cli
 from tests.contract.errors.conftest import Refused
 

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from powerprof.attribution import capture
-from powerprof.database.clients.performance import parse_status
+from powerprof.database.performance import parse_status
 from powerprof.energy import meter_log, rapl
 from powerprof.measure import turbostat
 from powerprof.stacks import image
@@ -57,7 +57,7 @@ def test_there_is_one_way_to_the_terminal() -> None:
     # These run in children whose output is read.
     children = {
         "tracing/bpf/compiler.py",
-        "stacks/libstdcxx.py",
+        "stacks/demangle.py",
         "system/reader_child.py",
         "system/fetching.py",
         "system/sending.py",

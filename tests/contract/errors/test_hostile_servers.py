@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database.clients import sql
-from powerprof.database.clients.base import Limits, Login
-from powerprof.database.clients.connections import IdleConnections
-from powerprof.database.clients.given import GivenServer
+from powerprof.database import sql
+from powerprof.database.base import Limits, Login
+from powerprof.database.connections import IdleConnections
+from powerprof.database.given import GivenServer
 from powerprof.diagnosis import collect
 from powerprof.diagnosis.diagnose import DiagnosisRequest, run
 from powerprof.system.errors import PowerprofError

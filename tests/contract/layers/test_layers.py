@@ -60,9 +60,9 @@ def test_every_package_and_top_level_module_has_its_layer() -> None:
         ("tracing/profile.py", "from powerprof.tracing import idle", "tracing.profile → tracing.idle"),
         ("report/table.py", "from powerprof.report.html import page", "report.table → report.html.page"),
         (
-            "database/clients/sql.py",
-            "from powerprof.database.private import server",
-            "database.clients.sql → database.private.server",
+            "database/sql.py",
+            "from powerprof.database import private_server",
+            "database.sql → database.private_server",
         ),
     ],
 )

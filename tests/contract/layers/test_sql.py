@@ -14,7 +14,11 @@ from tests.conftest import REPOSITORY
 _VERB = re.compile(r"\s*(SELECT|WITH|CREATE|DROP|ALTER|SET|SHOW|GRANT|EXPLAIN|KILL|CALL|INSERT|UPDATE|DELETE)\s")
 _POSTGRESQL = re.compile(r"\bpg_|OPERATOR\(|current_setting")
 # Private servers alone get these: their data are made by powerprof, and nobody else's.
-_PRIVATE = ("database/private/", "database/products/", "workloads/", "experiment/bench_data.py")
+_PRIVATE = (
+    *(f"database/{name}.py" for name in ("builds", "preparation", "private_server", "products", "topology")),
+    "workloads/",
+    "experiment/bench_data.py",
+)
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'")
 _TABLE = re.compile(r"(?<!SHOW )(?<!SHOW CREATE )\b(?:FROM|JOIN|INTO|UPDATE|TABLE|EVENT)\s+(?!\()([\w.{}\"`]+)")
 _CALL = re.compile(r"(?<![\w.])([a-z_]\w*)\(")

@@ -10,14 +10,13 @@ from typing import get_type_hints
 import msgspec
 import pytest
 
-from powerprof.database.clients.performance import ReplicationStatus
+from powerprof.database.performance import ReplicationStatus
 from powerprof.diagnosis.evidence import Client, Evidence, LoggedEvent, LogSummary
-from powerprof.queries.comparison import StatementChange
-from powerprof.queries.history import HistoryStatement
+from powerprof.queries.comparison import HistoryStatement, StatementChange
 from powerprof.queries.records import Statement
 from tests.conftest import REPOSITORY
 
-_OWNER = "powerprof/statements/text.py"
+_OWNER = "powerprof/model/statements.py"
 # What servers call the texts that clients sent, and what quotes them.
 _TEXTS = re.compile(
     r"\s*(?:SELECT|SHOW)\b.*\b(?:INFO|PROCESSLIST_INFO|SQL_TEXT|DIGEST_TEXT|QUERY_SAMPLE_TEXT|EVENT_DEFINITION"
@@ -28,7 +27,7 @@ _TEXTS = re.compile(
 # The modules that read such texts. Those without a reason pass them through `statements.normal`.
 _READERS = {
     "powerprof/cure/replicas.py": "the number of its own thread alone",
-    "powerprof/database/clients/performance.py": "",
+    "powerprof/database/performance.py": "",
     "powerprof/diagnosis/server_queries.py": "",
     "powerprof/diagnosis/rules_clients.py": "names of statements, as they are shown",
     "powerprof/diagnosis/evidence.py": "names of statements, as they are shown",

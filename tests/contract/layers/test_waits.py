@@ -12,7 +12,7 @@ from tests.conftest import REPOSITORY
 
 _AT_MOST_S = 1.5
 # A program of its own whose handlers only leave a mark: it waits on after a signal.
-_KEEPER = "tracing/dtrace/keeper.py"
+_KEEPER = "tracing/dtrace_keeper.py"
 
 
 def late(source: str) -> Iterator[str]:

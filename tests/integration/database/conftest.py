@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database.private.server import PrivateServer
+from powerprof.database.private_server import PrivateServer
 from tests.conftest import REPOSITORY
 
 # What a script needs to behave as the command line does: a signal is an exception, an error is one line.

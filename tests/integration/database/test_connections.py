@@ -12,9 +12,9 @@ from typing import Literal
 
 import pytest
 
-from powerprof.database.clients import connections, sql
-from powerprof.database.clients.connections import IdleConnections
-from powerprof.database.private.server import PrivateServer
+from powerprof.database import connections, sql
+from powerprof.database.connections import IdleConnections
+from powerprof.database.private_server import PrivateServer
 from powerprof.system.errors import PowerprofError, UsageError
 from tests.integration.database.conftest import Room
 

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database.clients import sql
-from powerprof.database.clients.connections import IdleConnections
-from powerprof.database.clients.given import given_server
-from powerprof.database.isolation import sandbox
-from powerprof.database.private.server import PrivateServer
+from powerprof.database import sandbox, sql
+from powerprof.database.connections import IdleConnections
+from powerprof.database.given import given_server
+from powerprof.database.private_server import PrivateServer
 from powerprof.system.errors import PowerprofError
 from tests.integration.database.conftest import Room
 

@@ -15,7 +15,7 @@ from tests.programs.unprivileged import NOBODY, as_nobody
 
 _HOLD = """
     import time
-    from powerprof.database.private.server import PrivateServer
+    from powerprof.database.private_server import PrivateServer
     with PrivateServer(port="ephemeral") as server:
         print(server.pid, server.tree._janitor.pid, flush=True)
         time.sleep(120)
@@ -80,7 +80,7 @@ def test_kill_of_the_janitor_alone(room: Room, script: Script) -> None:
 def test_kill_of_the_server(room: Room, script: Script) -> None:
     process = script("""
         import os, signal, time
-        from powerprof.database.private.server import PrivateServer
+        from powerprof.database.private_server import PrivateServer
         with PrivateServer() as server:
             os.kill(server.pid, signal.SIGKILL)
             while server.alive():
@@ -95,7 +95,7 @@ def test_kill_of_the_server(room: Room, script: Script) -> None:
 
 def test_an_error_inside(room: Room, script: Script) -> None:
     process = script("""
-        from powerprof.database.private.server import PrivateServer
+        from powerprof.database.private_server import PrivateServer
         with PrivateServer():
             raise ValueError("inside")
     """)
@@ -135,7 +135,7 @@ def test_a_disk_that_fills_up_while_the_server_starts(room: Room, script: Script
     disk.mkdir()
     process = script(
         """
-        from powerprof.database.private.server import PrivateServer
+        from powerprof.database.private_server import PrivateServer
         PrivateServer(settings={"innodb-data-file-path": "ibdata1:12M;ibdata2:300M"}).__enter__()
     """,
         prefix=_DISK,
@@ -169,8 +169,8 @@ def test_an_ordinary_user_needs_no_root(room: Room, script: Script, root: None) 
     process = script(
         """
         import os, psutil
-        from powerprof.database.private.server import PrivateServer
-        from powerprof.database.clients import sql
+        from powerprof.database.private_server import PrivateServer
+        from powerprof.database import sql
         with PrivateServer(port="ephemeral") as server, server.connect() as connection:
             print(psutil.Process(server.pid).uids().real, sql.fetch_scalar(connection, "SELECT 7*6"), flush=True)
     """,

@@ -12,12 +12,10 @@ from typing import Any
 
 import pytest
 
-from powerprof.database.clients import sql
-from powerprof.database.clients.base import StatementError
-from powerprof.database.clients.connections import IdleConnections
-from powerprof.database.isolation import janitor
-from powerprof.database.private.server import PrivateServer
-from powerprof.database.products import products
+from powerprof.database import janitor, products, sql
+from powerprof.database.base import StatementError
+from powerprof.database.connections import IdleConnections
+from powerprof.database.private_server import PrivateServer
 from powerprof.system.errors import CapabilityError
 from powerprof.system.processes import server_names
 from tests.conftest import Cli

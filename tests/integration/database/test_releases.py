@@ -17,12 +17,11 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from powerprof.database.clients import sql
-from powerprof.database.fetched import historical
-from powerprof.database.fetched import packages as apt
-from powerprof.database.fetched.historical import HistoricalServer
-from powerprof.database.fetched.packages import DebianPackages
-from powerprof.database.private.server import PrivateServer
+from powerprof.database import historical, sql
+from powerprof.database import packages as apt
+from powerprof.database.historical import HistoricalServer
+from powerprof.database.packages import DebianPackages
+from powerprof.database.private_server import PrivateServer
 from powerprof.system import paths, programs
 from powerprof.system.child import Confinement
 from powerprof.system.errors import PowerprofError

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database.clients import sql
-from powerprof.database.clients.base import Server
-from powerprof.database.private.server import PrivateServer
-from powerprof.database.private.topology import ServerTopology
+from powerprof.database import sql
+from powerprof.database.base import Server
+from powerprof.database.private_server import PrivateServer
+from powerprof.database.topology import ServerTopology
 from powerprof.experiment import bench_data
 from powerprof.workloads.reading import read_workload, resolve
 

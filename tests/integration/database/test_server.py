@@ -13,10 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from powerprof.database.clients import sql
-from powerprof.database.clients.base import Login
-from powerprof.database.isolation import runtree, sandbox
-from powerprof.database.private.server import PrivateServer
+from powerprof.database import runtree, sandbox, sql
+from powerprof.database.base import Login
+from powerprof.database.private_server import PrivateServer
 from powerprof.measure import oslayer
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from tests.integration.database.conftest import Room
@@ -221,7 +220,7 @@ def test_a_binary_that_is_no_server_is_refused(room: Room, name: str, text: str 
 
 
 def test_a_missing_tmpdir_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from powerprof.database.isolation.runtree import RunTree
+    from powerprof.database.runtree import RunTree
 
     with pytest.raises(PowerprofError, match=r"absent \(no such file or directory\)"):
         PrivateServer(tree=RunTree(tmp_path / "absent").__enter__()).__enter__()

@@ -13,12 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from powerprof.database.clients import sql
-from powerprof.database.clients.performance import ReplicationStatus, read_replication_status
-from powerprof.database.fetched import historical
-from powerprof.database.private.preparation import ServerOptions
-from powerprof.database.private.server import PrivateServer
-from powerprof.database.private.topology import MemberOptions, ServerMember, ServerTopology
+from powerprof.database import historical, sql
+from powerprof.database.performance import ReplicationStatus, read_replication_status
+from powerprof.database.preparation import ServerOptions
+from powerprof.database.private_server import PrivateServer
+from powerprof.database.topology import MemberOptions, ServerMember, ServerTopology
 from powerprof.system.errors import PowerprofError
 from tests.integration.database.conftest import Room, Script
 
@@ -135,7 +134,7 @@ def test_each_server_has_a_network_of_its_own(room: Room, root: None) -> None:
 
 _HOLD = """
     import time
-    from powerprof.database.private.topology import ServerTopology
+    from powerprof.database.topology import ServerTopology
     with ServerTopology("primary-replica", 3, network_namespaces=True):
         print("ready", flush=True)
         time.sleep(120)

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from powerprof.database.clients import sql
-from powerprof.database.private.server import PrivateServer
+from powerprof.database import sql
+from powerprof.database.private_server import PrivateServer
 from tests.conftest import Cli
 from tests.programs.waiting import wait_until
 

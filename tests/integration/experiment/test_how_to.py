@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from powerprof.database.private.server import PrivateServer
+from powerprof.database.private_server import PrivateServer
 from tests.conftest import Cli
 
 REPOSITORY = Path(__file__).resolve().parents[3]

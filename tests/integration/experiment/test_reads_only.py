@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database.clients import sql
-from powerprof.database.clients.given import GivenServer
-from powerprof.database.private.server import PrivateServer
+from powerprof.database import sql
+from powerprof.database.given import GivenServer
+from powerprof.database.private_server import PrivateServer
 from powerprof.experiment.bench import Bench
 from powerprof.experiment.bench_data import BenchOptions
 from powerprof.system.errors import PowerprofError

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database.isolation import runtree
+from powerprof.database import runtree
 from powerprof.measure import oslayer
 
 _READS, _READS_HZ = 40, 40

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from powerprof.database.fetched import historical
-from powerprof.database.products.builds import find_build
+from powerprof.database import historical
+from powerprof.database.builds import find_build
 from powerprof.energy.domains import NO_METER
 from powerprof.experiment import sweep as sweeps
 from powerprof.experiment import sweep_rounds

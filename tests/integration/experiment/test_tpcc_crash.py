@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database.clients import sql
-from powerprof.database.isolation.sandbox import find_server_account
-from powerprof.database.private.server import PrivateServer
-from powerprof.database.products import products
+from powerprof.database import products, sql
+from powerprof.database.private_server import PrivateServer
+from powerprof.database.sandbox import find_server_account
 from powerprof.experiment import bench_data
 from powerprof.experiment.load import Context, LoadFailed, LoadOrder
 from powerprof.experiment.load_clients import start_load

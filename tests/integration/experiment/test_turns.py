@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database.clients import sql
-from powerprof.database.private.server import PrivateServer
+from powerprof.database import sql
+from powerprof.database.private_server import PrivateServer
 from powerprof.experiment.load import Context, LoadFailed
 from powerprof.experiment.sysbench import GatedLoad
 from powerprof.measure.procfs import process_cpu_ns

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from powerprof.live.exporter import MetricsServer
 from powerprof.live.intervals import LiveFinding, ServerState
 from powerprof.live.metrics import SharedTotals, StatementTotals, Totals, render_metrics
-from powerprof.live.serving import MetricsServer
-from powerprof.measure.clock import format_now
+from powerprof.measure.window import format_now
 from tests.conftest import REPOSITORY
 from tests.integration.monitoring.engines import MONITORING, alertmanager, prometheus, wait_for
 from tests.unit.live.intervals import interval, row, served, statement

@@ -14,7 +14,7 @@ import yaml
 
 from powerprof.live.intervals import LiveFinding, ServerState
 from powerprof.live.metrics import SharedTotals, StatementTotals, Totals, render_metrics
-from powerprof.measure.clock import format_now
+from powerprof.measure.window import format_now
 from tests.integration.monitoring.engines import (
     MONITORING,
     Messages,

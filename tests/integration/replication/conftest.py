@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database.private.server import PrivateServer
+from powerprof.database.private_server import PrivateServer
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database.clients import sql
-from powerprof.database.clients.performance import read_replication_status
-from powerprof.database.private.preparation import ServerOptions
-from powerprof.database.private.server import PrivateServer
-from powerprof.database.private.topology import ServerTopology
+from powerprof.database import sql
+from powerprof.database.performance import read_replication_status
+from powerprof.database.preparation import ServerOptions
+from powerprof.database.private_server import PrivateServer
+from powerprof.database.topology import ServerTopology
 from powerprof.diagnosis import server_queries
 from powerprof.diagnosis.evidence import DUMPS
 from powerprof.system.errors import PowerprofError

@@ -9,9 +9,9 @@ import time
 import msgspec
 import pytest
 
-from powerprof.database.clients import sql
-from powerprof.database.clients.base import Server
-from powerprof.database.products.builds import ServerBuild
+from powerprof.database import sql
+from powerprof.database.base import Server
+from powerprof.database.builds import ServerBuild
 from powerprof.experiment.bench import Bench
 from powerprof.experiment.bench_data import BenchOptions
 from powerprof.experiment.observers import CaseObservers

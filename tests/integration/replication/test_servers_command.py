@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from powerprof.database.fetched import historical
+from powerprof.database import historical
 from tests.conftest import REPOSITORY, Cli
 
 

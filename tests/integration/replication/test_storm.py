@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from powerprof.database.clients import sql
-from powerprof.database.private.server import PrivateServer
+from powerprof.database import sql
+from powerprof.database.private_server import PrivateServer
 from powerprof.experiment.observers import StormWatch
 from powerprof.system.errors import PowerprofError
 from powerprof.workloads.definition import Storm

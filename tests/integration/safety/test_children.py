@@ -111,7 +111,7 @@ def test_one_module_starts_every_program() -> None:
             if name in starters.get(of, ()) or (of == "os" and name.startswith(("exec", "spawn"))):
                 found.append(f"{where}: {of}.{name}")
     # system/programs.py starts the keeper of DTrace, a separate script. Its children inherit from it.
-    kept = {f"tracing/dtrace/keeper.py: {call}" for call in ("subprocess.Popen", "os.fork")}
+    kept = {f"tracing/dtrace_keeper.py: {call}" for call in ("subprocess.Popen", "os.fork")}
     # A fork that runs no other program.
     kept.add("system/child.py: os.fork")
     assert set(found) == {"system/programs.py: subprocess.run", "system/programs.py: subprocess.Popen"} | kept

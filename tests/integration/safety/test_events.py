@@ -17,11 +17,10 @@ import msgspec
 import pytest
 
 from powerprof.cure.remedies import lasting_login
-from powerprof.database.clients import sql
-from powerprof.database.clients.base import Limits, Login
-from powerprof.database.isolation import sandbox
-from powerprof.database.private.preparation import ServerOptions
-from powerprof.database.private.server import PrivateServer
+from powerprof.database import sandbox, sql
+from powerprof.database.base import Limits, Login
+from powerprof.database.preparation import ServerOptions
+from powerprof.database.private_server import PrivateServer
 from powerprof.reversible.changed import ChangedSettings
 from powerprof.reversible.events import DISABLED, ENABLED, Event, ServerProcess, quote_name
 from powerprof.reversible.journal import Journal, SavedSetting, restore_orphaned_settings

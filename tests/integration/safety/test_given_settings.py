@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database.clients import sql
-from powerprof.database.clients.given import GivenServer
-from powerprof.database.private.server import PrivateServer
+from powerprof.database import sql
+from powerprof.database.given import GivenServer
+from powerprof.database.private_server import PrivateServer
 from powerprof.reversible.journal import Journal, SavedSetting, restore_orphaned_settings
 from powerprof.reversible.kinds import Variable, read_start_ticks
 from powerprof.system import paths

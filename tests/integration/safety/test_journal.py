@@ -17,9 +17,9 @@ import msgspec
 import psutil
 import pytest
 
-from powerprof.database.clients import sql
-from powerprof.database.clients.base import Login
-from powerprof.database.private.server import PrivateServer
+from powerprof.database import sql
+from powerprof.database.base import Login
+from powerprof.database.private_server import PrivateServer
 from powerprof.reversible.changed import ChangedSettings
 from powerprof.reversible.journal import Journal, JournalState, SavedSetting, restore_orphaned_settings, write_state
 from powerprof.reversible.kinds import TimerSlack, Variable, read_start_ticks

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database.clients import sql
-from powerprof.database.clients.base import Login
-from powerprof.database.clients.given import given_server, list_listening_sockets, log_in_locally
-from powerprof.database.clients.wire import check_account, check_listener, read_listener
-from powerprof.database.private.server import PrivateServer
+from powerprof.database import sql
+from powerprof.database.base import Login
+from powerprof.database.given import given_server, list_listening_sockets, log_in_locally
+from powerprof.database.private_server import PrivateServer
+from powerprof.database.wire import check_account, check_listener, read_listener
 from powerprof.system.errors import PowerprofError
 from tests.conftest import each_release
 from tests.integration.safety.conftest import Attacker

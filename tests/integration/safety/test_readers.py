@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database.clients import sql
-from powerprof.database.clients.base import Login, StatementError
-from powerprof.database.clients.given import build_login, given_server
-from powerprof.database.clients.readers import ReadOnlyAccount, explain, may_only_read, read_only_login
-from powerprof.database.isolation.runtree import RunTree
-from powerprof.database.private.server import PrivateServer
-from powerprof.database.products.builds import ServerBuild
+from powerprof.database import sql
+from powerprof.database.base import Login, StatementError
+from powerprof.database.builds import ServerBuild
+from powerprof.database.given import build_login, given_server
+from powerprof.database.private_server import PrivateServer
+from powerprof.database.readers import ReadOnlyAccount, explain, may_only_read, read_only_login
+from powerprof.database.runtree import RunTree
 from powerprof.queries.client_texts import StatementSample, add_plans
 from powerprof.queries.records import Statement
 from powerprof.system.caller import account_of, connecting_as
@@ -149,9 +149,9 @@ def test_what_a_killed_one_left_is_dropped_by_the_next(
     server: PrivateServer, ending: signal.Signals, tmp_path: Path
 ) -> None:
     script = (
-        "import sys, time; from pathlib import Path; from powerprof.database.clients.base import Login\n"
+        "import sys, time; from pathlib import Path; from powerprof.database.base import Login\n"
         "from powerprof.system import paths, signals; signals.install()\n"
-        "from powerprof.database.clients.readers import ReadOnlyAccount\n"
+        "from powerprof.database.readers import ReadOnlyAccount\n"
         "paths.ROOT_CHANGED_FOR_GOOD = Path(sys.argv[3])\n"
         "login = Login(user=sys.argv[1], password=sys.stdin.readline(), socket=Path(sys.argv[2]))\n"
         "with ReadOnlyAccount(login, 'shop'): print('made', flush=True); time.sleep(60)"

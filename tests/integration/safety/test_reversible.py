@@ -15,9 +15,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from powerprof.database.clients import sql
-from powerprof.database.clients.base import Login
-from powerprof.database.private.server import PrivateServer
+from powerprof.database import sql
+from powerprof.database.base import Login
+from powerprof.database.private_server import PrivateServer
 from powerprof.reversible import changed
 from powerprof.reversible.changed import ChangedSettings
 from powerprof.reversible.kinds import (

@@ -19,13 +19,11 @@ from typing import Any, get_args
 
 import pytest
 
-from powerprof.database.clients import sql
-from powerprof.database.clients.base import Login
-from powerprof.database.clients.given import GivenServer
-from powerprof.database.fetched import historical
-from powerprof.database.isolation import sandbox
-from powerprof.database.private.server import PrivateServer
-from powerprof.database.private.topology import ServerTopology
+from powerprof.database import historical, sandbox, sql
+from powerprof.database.base import Login
+from powerprof.database.given import GivenServer
+from powerprof.database.private_server import PrivateServer
+from powerprof.database.topology import ServerTopology
 from powerprof.experiment import load_clients
 from powerprof.experiment.bench import Bench
 from powerprof.experiment.bench_data import BenchOptions
@@ -316,7 +314,7 @@ def test_where_there_are_no_namespaces_landlock_holds(host: Forbidden, monkeypat
 def test_without_root_it_is_the_caller_in_the_same_sandbox(tmp_path: Path, mariadbd: Path, host: Forbidden) -> None:
     script = (
         "import json, sys\n"
-        "from powerprof.database.isolation import sandbox\n"
+        "from powerprof.database import sandbox\n"
         "assert sandbox.has_namespaces()\n"
         "from tests.programs.forbidden import PYTHON, _PROBE\n"
         "done = sandbox.run([PYTHON, '-I', '-S', '-c', _PROBE, sys.argv[1]], sandbox.Sandbox(), timeout_s=60)\n"
@@ -373,22 +371,21 @@ def test_output_of_a_client_is_read_from_no_other_file(attacker: Attacker, tmp_p
 
 # Who starts programs that do not work for a workload, and what they are.
 _STARTERS = {
-    "database/isolation/runtree.py": "the janitor and ip",
-    "database/isolation/sandbox.py": "the owner",
-    "database/fetched/packages.py": "apt and dpkg-deb, of packages whose signatures or digests were compared",
+    "database/runtree.py": "the janitor and ip",
+    "database/sandbox.py": "the owner",
+    "database/packages.py": "apt and dpkg-deb, of packages whose signatures or digests were compared",
     "energy/calibrate.py": "a loop of ours",
     "system/fetching.py": "a download, under an account without rights",
     "host/survey.py": "tools of the host",
     "reversible/changed.py": "the keeper of settings",
-    "energy/ipmi.py": "ipmitool",
-    "energy/program_meters.py": "powertop and turbostat",
+    "energy/program_meters.py": "ipmitool, powertop and turbostat",
     "measure/program_output.py": "perf",
     "stacks/demangle.py": "libstdc++'s demangler in a limited child",
     "system/reader_process.py": "the reader of memory",
     "tracing/bpf/objects.py": "the compiler",
-    "tracing/dtrace/backend.py": "dtrace",
+    "tracing/dtrace.py": "dtrace",
 }
-_OWNER = "database/isolation/sandbox.py"
+_OWNER = "database/sandbox.py"
 
 
 def starters_in(sources: dict[str, str]) -> set[str]:

@@ -16,12 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database.clients import sql
-from powerprof.database.isolation.runtree import RunTree
-from powerprof.database.private import preparation
-from powerprof.database.private.preparation import ServerOptions
-from powerprof.database.private.server import PrivateServer
-from powerprof.database.products import builds
+from powerprof.database import builds, preparation, sql
+from powerprof.database.preparation import ServerOptions
+from powerprof.database.private_server import PrivateServer
+from powerprof.database.runtree import RunTree
 from powerprof.experiment import bench_data
 from powerprof.system import child
 from powerprof.system.errors import PowerprofError, UsageError

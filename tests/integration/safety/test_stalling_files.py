@@ -22,11 +22,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from powerprof.database.clients.base import Login
-from powerprof.database.clients.wire import PostgresConnection as Connection
+from powerprof.database.base import Login
+from powerprof.database.wire import PostgresConnection as Connection
 from powerprof.diagnosis.collect import read_log_end
 from powerprof.stacks.image import ProcessImage, snapshot
-from powerprof.stacks.runtimes import read_perf_map
+from powerprof.stacks.symbols import read_perf_map
 from powerprof.system.child import SendPart, run_in_fork
 from powerprof.system.processes import language_of, owner_of
 from powerprof.system.reader_process import MOST_WAITED_S, Opened, ReaderProcess, ReaderWaits, link_of, shared
@@ -310,7 +310,7 @@ def test_a_postgresql_server_that_answers_no_look_up_is_an_error(place: Path, fr
         base = Path(f"/proc/{stalled.pid}")
         place_of_socket = base / "root" / os.readlink(base / "cwd").lstrip("/") / ".s.PGSQL.5432"
         login = Login(user="root", socket=place_of_socket, pid=stalled.pid, family="postgresql")
-        from powerprof.database.clients import sql
+        from powerprof.database import sql
 
         began_s = time.monotonic()
         with pytest.raises(Exception, match="cannot connect"):
@@ -330,9 +330,9 @@ OPENING |= {"read_bytes", "read_text", "open_regular", "read_outside_text", "sca
 FOREIGN = re.compile(r"""["'/](exe|map_files|cwd|root|fd/\w+|mem|environ|cmdline)["'/]|/proc/\{\w+\}/(exe|root|cwd)""")
 OWNERS = {"system/reader_child.py"}
 # The janitor's marks are in the environment of its own children; dtrace's keeper writes its own child's memory.
-EXCEPTIONS = {("database/isolation/janitor.py", "environ"), ("tracing/dtrace/keeper.py", "mem")}
+EXCEPTIONS = {("database/janitor.py", "environ"), ("tracing/dtrace_keeper.py", "mem")}
 # Folders of fetched servers are called that.
-EXCEPTIONS.add(("database/fetched/packages.py", "root"))
+EXCEPTIONS.add(("database/packages.py", "root"))
 
 
 def direct_opens(path: str, text: str) -> list[str]:

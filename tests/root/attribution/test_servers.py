@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database.private.server import PrivateServer
+from powerprof.database.private_server import PrivateServer
 from powerprof.system.programs import need, start, stop
 from tests.root.attribution import perf
 from tests.root.attribution.conftest import Attributed, functions_of, slept

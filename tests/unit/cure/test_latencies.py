@@ -9,8 +9,7 @@ from collections import Counter
 import msgspec
 import pytest
 
-from powerprof.cure.judge import judge_blocks
-from powerprof.cure.latencies import LatencyWatch, WindowLatencies, count_latencies
+from powerprof.cure.judge import LatencyWatch, WindowLatencies, count_latencies, judge_blocks
 from powerprof.cure.records import Cure, CurePrediction, CureVerdict, Remedy
 from powerprof.cure.remedies import CureRequest
 from powerprof.experiment.verdict import metric_named

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database.clients import given
-from powerprof.database.clients.given import build_login
+from powerprof.database import given
+from powerprof.database.given import build_login
 from powerprof.system.errors import DataError, UsageError
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database.fetched import historical, packages
-from powerprof.database.fetched.packages import ArchiveMember, Artifact
-from powerprof.database.isolation.runtree import RunTree
+from powerprof.database import historical, packages
+from powerprof.database.packages import ArchiveMember, Artifact
+from powerprof.database.runtree import RunTree
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError, UsageError
 from tests.debs import Link, make_deb
 

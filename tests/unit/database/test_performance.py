@@ -7,14 +7,9 @@ from contextlib import nullcontext
 
 import pytest
 
-from powerprof.database.clients import performance, sql
-from powerprof.database.clients.base import Login
-from powerprof.database.clients.performance import (
-    CountedStatement,
-    find_statistics_database,
-    parse_status,
-    subtract_statistics,
-)
+from powerprof.database import performance, sql
+from powerprof.database.base import Login
+from powerprof.database.performance import CountedStatement, find_statistics_database, parse_status, subtract_statistics
 from powerprof.queries.pricing import add_statistics
 from powerprof.queries.records import Statement
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database.private import preparation
+from powerprof.database import preparation
 from powerprof.system.errors import PowerprofError
 
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from powerprof.database.clients import sql
-from powerprof.database.products import products
-from powerprof.database.products.builds import ServerBuild
+from powerprof.database import products, sql
+from powerprof.database.builds import ServerBuild
 from powerprof.system import processes
 from powerprof.system.errors import PowerprofError, UsageError
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database.isolation import runtree
+from powerprof.database import runtree
 from powerprof.system.errors import CapabilityError
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from powerprof.database.private import server
+from powerprof.database import private_server
 
 
 def _tail(tmp_path: Path, text: bytes) -> str:
     path = tmp_path / "error.log"
     path.write_bytes(text)
     with path.open("rb") as file:
-        return server.read_log_errors(file.fileno())
+        return private_server.read_log_errors(file.fileno())
 
 
 def test_errors_come_before_what_follows_from_them(tmp_path: Path) -> None:
@@ -44,10 +44,10 @@ def test_hostile_bytes_stay_one_printable_line(tmp_path: Path) -> None:
     assert said.isprintable()
     assert len(said) <= 600
     assert _tail(tmp_path, b"") == "it reported nothing"
-    assert server.read_log_errors(-1) == "its log cannot be read (bad file descriptor)"
+    assert private_server.read_log_errors(-1) == "its log cannot be read (bad file descriptor)"
 
 
 def test_a_full_disk_is_told_from_other_errors() -> None:
-    assert server.reports_full_disk("preallocating 314572800 bytes for file ./ibdata2 failed with error 28")
-    assert server.reports_full_disk('Error writing file (Errcode: 28 "No space left on device")')
-    assert not server.reports_full_disk("failed with error 280")
+    assert private_server.reports_full_disk("preallocating 314572800 bytes for file ./ibdata2 failed with error 28")
+    assert private_server.reports_full_disk('Error writing file (Errcode: 28 "No space left on device")')
+    assert not private_server.reports_full_disk("failed with error 280")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.database.private.topology import MemberOptions, plan_topology, replication_settings
+from powerprof.database.topology import MemberOptions, plan_topology, replication_settings
 from powerprof.system.errors import UsageError
 
 

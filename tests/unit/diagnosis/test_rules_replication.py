@@ -11,7 +11,7 @@ import pytest
 from powerprof.diagnosis.diagnose import diagnose
 from powerprof.diagnosis.evidence import Evidence, LoggedEvent, LogSummary, ReplicaHost, ReplicationChannel
 from powerprof.diagnosis.rules_replication import find_duplicate_id_on_replica, find_orphan_event, find_role
-from powerprof.statements.text import normalise, normalise_replication_error
+from powerprof.model.statements import normalise, normalise_replication_error
 from tests.unit.diagnosis.examples import channel, client, counted, evidence, fault_rules, faults, read_recorded
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from powerprof.attribution.blame import energy_split
 from powerprof.energy.domains import (
+    DomainEnergy,
     EnergyRequest,
     HostMeters,
     fill_containers,
@@ -21,8 +22,8 @@ from powerprof.energy.domains import (
     host_meters,
     mean_host_energy,
     note_unmetered_windows,
+    rapl_scope,
 )
-from powerprof.energy.meter import DomainEnergy, rapl_scope
 from powerprof.energy.meters import make_readings
 from powerprof.energy.recordings import make_result
 from powerprof.energy.windows import WindowEnergy

@@ -9,8 +9,8 @@ import pytest
 
 from powerprof.energy import rapl
 from powerprof.energy.domains import host_energy, tier
-from powerprof.energy.ipmi import find_server_watts, parse_ipmi
 from powerprof.energy.meters import MeterSet, open_meters
+from powerprof.energy.program_meters import find_server_watts, parse_ipmi
 from powerprof.model.records import EnergyReading
 from powerprof.report.energy import _meter_row
 from powerprof.system.errors import CapabilityError

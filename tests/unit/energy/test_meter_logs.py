@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from powerprof.energy.ipmi import IpmiLog, parse_ipmi
 from powerprof.energy.meter_log import looks_like_meter_log, parse_meter_log, read_meter_log
 from powerprof.energy.meters import open_meters
-from powerprof.energy.program_meters import read_domain_intervals, sum_log_energies
+from powerprof.energy.program_meters import IpmiLog, parse_ipmi, read_domain_intervals, sum_log_energies
 from powerprof.measure.turbostat import looks_like_turbostat, parse_turbostat
 from powerprof.system.errors import CapabilityError, DataError
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from powerprof.cli.bench import cpu_sets
-from powerprof.database.private.topology import plan_topology
+from powerprof.cli.options import cpu_sets
+from powerprof.database.topology import plan_topology
 from powerprof.experiment.bench_data import (
     BenchOptions,
     PlanMismatch,

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from powerprof.database.clients.base import Login
+from powerprof.database.base import Login
 from powerprof.experiment import load_clients, sysbench
 from powerprof.experiment.load import Context, LoadFailed, LoadOrder
 from powerprof.system.errors import CapabilityError, UsageError

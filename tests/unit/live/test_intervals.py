@@ -15,7 +15,7 @@ from powerprof.live.intervals import (
     measure_span,
     name_function,
 )
-from powerprof.measure.clock import CpuReading, Snapshot, StateInfo
+from powerprof.measure.window import CpuReading, Snapshot, StateInfo
 from powerprof.model.attribution import Attribution, StackCounts, StackFrame, TargetInfo, Thread, Wakeup, Waking
 from powerprof.model.records import Conservation, ToolCost
 from tests.unit.live.intervals import row

@@ -19,7 +19,7 @@ from pathlib import Path
 import bcrypt
 import pytest
 
-from powerprof.live.serving import MetricsServer, check_exposure, parse_address
+from powerprof.live.exporter import MetricsServer, check_exposure, parse_address
 from powerprof.live.webconfig import Admission, Authenticator, WebConfig, load_web_config
 from powerprof.system.errors import DataError, PowerprofError, UsageError
 

@@ -24,13 +24,13 @@ import psutil
 import pytest
 
 from powerprof.live import webconfig
-from powerprof.live.serving import MetricsServer
+from powerprof.live.exporter import MetricsServer
 from powerprof.live.webconfig import Admission, Authenticator, WebConfig
 
 _SERVE = """
 import sys, time
 from pathlib import Path
-from powerprof.live.serving import MetricsServer
+from powerprof.live.exporter import MetricsServer
 from powerprof.live.webconfig import WebConfig, load_web_config
 config = load_web_config(Path(sys.argv[1])) if len(sys.argv) > 1 else WebConfig()
 with MetricsServer(("127.0.0.1", 0), lambda accept: (b"x" * 50_000, "text/plain"), config) as server:

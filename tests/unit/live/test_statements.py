@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from powerprof.live import statements as module
+from powerprof.live import statements
 from powerprof.live.statements import ServedServer
-from powerprof.queries.probes import ProbeTrial
 from powerprof.queries.target import TracedServer
+from powerprof.queries.windows import ProbeTrial
 from powerprof.system.errors import CapabilityError, PowerprofError
 
 CHEAP = ProbeTrial(0.5, 0.4, 0.01, 5_000)
@@ -97,14 +97,14 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeServer:
             raise PowerprofError("no process is called mysqld")
         return TracedServer(10, "mysqld (10)", None, None)
 
-    monkeypatch.setattr(module, "Probes", probes)
-    monkeypatch.setattr(module, "Samples", samples)
-    monkeypatch.setattr(module, "find_server", reached)
-    monkeypatch.setattr(module, "build_record", lambda _, measured, __: _Record(measured))
-    monkeypatch.setattr(module, "replace", lambda measured, **_: measured)
-    monkeypatch.setattr(module, "may_be_forged", lambda _: False)
-    monkeypatch.setattr(module, "list_tcp_ports", lambda _: [3306])
-    monkeypatch.setattr(module, "name_of", lambda _: "mysqld")
+    monkeypatch.setattr(statements, "Probes", probes)
+    monkeypatch.setattr(statements, "Samples", samples)
+    monkeypatch.setattr(statements, "find_server", reached)
+    monkeypatch.setattr(statements, "build_record", lambda _, measured, __: _Record(measured))
+    monkeypatch.setattr(statements, "replace", lambda measured, **_: measured)
+    monkeypatch.setattr(statements, "may_be_forged", lambda _: False)
+    monkeypatch.setattr(statements, "list_tcp_ports", lambda _: [3306])
+    monkeypatch.setattr(statements, "name_of", lambda _: "mysqld")
     monkeypatch.setattr("powerprof.live.statements.time.monotonic", lambda: found.now_s)
     return found
 

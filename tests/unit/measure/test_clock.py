@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from powerprof.measure.clock import SuspendClock, WallOffset, note_suspend
+from powerprof.measure.window import SuspendClock, WallOffset, note_suspend
 from tests.suspended import SuspendedClock
 
 

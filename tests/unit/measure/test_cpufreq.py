@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from powerprof.measure import cpufreq, oslayer
-from powerprof.measure.cpufreq import FrequencyReading, Policy, compute_frequencies, join_frequencies
+from powerprof.measure import oslayer, perf_events
+from powerprof.measure.perf_events import FrequencyReading, Policy, compute_frequencies, join_frequencies
 from powerprof.measure.sampling import WindowMeter, make_run
 from powerprof.model.records import Frequencies, FrequencyLimits, PState
 from powerprof.report import labels, residency
@@ -47,10 +47,10 @@ def shares(states: list[PState]) -> dict[float, float]:
 def test_residency_is_exact_over_policies_of_unlike_size(tree: Tree) -> None:
     tree.policy(0, "0 1 2", {1500000: 1000, 2400000: 5000, 3600000: 7})
     tree.policy(12, "3", {1500000: 0, 2400000: 0, 3600000: 800})
-    before = cpufreq.read_frequencies()
+    before = perf_events.read_frequencies()
     tree.policy(0, "0 1 2", {1500000: 1750, 2400000: 5250, 3600000: 7})
     tree.policy(12, "3", {1500000: 500, 2400000: 0, 3600000: 1300})
-    found = compute_frequencies(before, cpufreq.read_frequencies())
+    found = compute_frequencies(before, perf_events.read_frequencies())
     assert found is not None
     assert [cpu.cpu for cpu in found.cpus] == [0, 1, 2, 3]
     assert shares(found.cpus[1].states) == {1500.0: 75.0, 2400.0: 25.0, 3600.0: 0.0}
@@ -63,9 +63,9 @@ def test_residency_is_exact_over_policies_of_unlike_size(tree: Tree) -> None:
 
 def test_reset_counters_give_no_residency(tree: Tree) -> None:
     tree.policy(0, "0", {1500000: 1000, 2400000: 5000})
-    before = cpufreq.read_frequencies()
+    before = perf_events.read_frequencies()
     tree.policy(0, "0", {1500000: 10, 2400000: 20})
-    found = compute_frequencies(before, cpufreq.read_frequencies())
+    found = compute_frequencies(before, perf_events.read_frequencies())
     assert found is not None and found.states == [] and found.cpus == []
 
 
@@ -90,7 +90,7 @@ def test_a_driver_without_counters_shows_its_limits(tree: Tree, folder: str, dri
     (tree.cpu / folder).mkdir()
     (tree.cpu / folder / "status").write_text(f"{status}\n")
     (tree.cpu / folder / "no_turbo").write_text("0\n")
-    found = compute_frequencies(cpufreq.read_frequencies(), cpufreq.read_frequencies())
+    found = compute_frequencies(perf_events.read_frequencies(), perf_events.read_frequencies())
     assert found is not None
     assert (found.states, found.cpus, found.status) == ([], [], status)
     assert found.turbo is (True if folder == "intel_pstate" else None)
@@ -129,7 +129,7 @@ def test_aperf_over_mperf_is_the_frequency_while_running() -> None:
 
 def test_no_cpufreq_is_unknown(tree: Tree) -> None:
     tree.cpu.mkdir(parents=True)
-    assert compute_frequencies(cpufreq.read_frequencies(), cpufreq.read_frequencies()) is None
+    assert compute_frequencies(perf_events.read_frequencies(), perf_events.read_frequencies()) is None
 
 
 def test_windows_put_together_are_weighted_by_time() -> None:
@@ -196,4 +196,4 @@ def test_windows_carry_them(tree: Tree) -> None:
     tree.policy(0, "0", {1000000: 10, 2000000: 30})
     rates = oslayer.compute_os_rates(before, oslayer.read_counters())
     assert rates.frequencies is not None and shares(rates.frequencies.states) == {1000.0: 25.0, 2000.0: 75.0}
-    assert Policy((0,), {1000000: 10, 2000000: 30}) == cpufreq.read_frequencies().policies["policy0"]
+    assert Policy((0,), {1000000: 10, 2000000: 30}) == perf_events.read_frequencies().policies["policy0"]

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.measure.clock import CpuReading, StateInfo
 from powerprof.measure.cpuidle import (
     CpuidleReader,
     check_pair,
@@ -21,6 +20,7 @@ from powerprof.measure.cpuidle import (
     zero_counters,
 )
 from powerprof.measure.residency import compute_residency
+from powerprof.measure.window import CpuReading, StateInfo
 from powerprof.system.errors import DataError, PowerprofError
 from tests.unit.measure.fake_cpu import C1, C6, HALTPOLL, POLL, FakeCpus
 

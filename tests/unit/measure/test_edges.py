@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from powerprof.measure import procfs
-from powerprof.measure.clock import Snapshot
 from powerprof.measure.cpuidle import CpuidleReader, read_edge
 from powerprof.measure.residency import compute_residency
+from powerprof.measure.window import Snapshot
 from powerprof.model.records import Window
 from tests.unit.measure.fake_cpu import C1, POLL, FakeCpus
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.measure.clock import CpuReading, Snapshot, StateInfo
 from powerprof.measure.cpuidle import CpuidleReader
 from powerprof.measure.residency import compute_residency, read_recording
 from powerprof.measure.turbostat import make_turbostat_window, parse_turbostat
+from powerprof.measure.window import CpuReading, Snapshot, StateInfo
 from powerprof.model.records import StateResidency, Window
 from powerprof.system.errors import UsageError
 from tests.unit.measure.fake_cpu import C1, C6, POLL, FakeCpus

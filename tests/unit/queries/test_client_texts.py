@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from powerprof.database.clients.performance import ServerReport, list_own_statements
+from powerprof.database.performance import ServerReport, list_own_statements
+from powerprof.model.statements import normalise
 from powerprof.queries.client_texts import (
     LeftOutStatements,
     StatementSample,
@@ -22,7 +23,6 @@ from powerprof.queries.client_texts import (
 )
 from powerprof.queries.join import join_trace
 from powerprof.queries.records import Statement
-from powerprof.statements.text import normalise
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.tracing.captures import RecordedText, StatementUse
 from powerprof.workloads.reading import read_workload

@@ -11,7 +11,7 @@ import pytest
 
 from powerprof.cli.app import run_app
 from powerprof.model.runs import RunStore
-from powerprof.queries.history import MOST_STEPS, HistoryKeeper, QueriesHistory
+from powerprof.queries.comparison import MOST_STEPS, HistoryKeeper, QueriesHistory
 from powerprof.queries.records import Queries, Statement
 from powerprof.report.exports import export
 from powerprof.report.history import about

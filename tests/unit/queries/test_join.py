@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.database.clients.performance import Account, ServerReport, merge_reports
+from powerprof.database.performance import Account, ServerReport, merge_reports
 from powerprof.energy.domains import Total
 from powerprof.energy.windows import Consumer, split_energy
-from powerprof.queries import pricing as record
+from powerprof.queries import pricing
 from powerprof.queries.join import UNKNOWN_PREPARED, estimate_latency, join_trace
 from powerprof.queries.records import Share, Statement
 from powerprof.tracing.captures import RecordedText, StatementUse, ThreadUse
@@ -97,12 +97,12 @@ def test_joules_of_the_parts_are_the_servers() -> None:
     whole = Total(
         source="rapl", domains=["package-0"], joules=10.0, watts=5.0, kind="measured", low_watts=4, high_watts=6
     )
-    consumers = [record.build_consumer("mysqld", parts, 0.1), Consumer(name="rest", c0_s=1.0)]
+    consumers = [pricing.build_consumer("mysqld", parts, 0.1), Consumer(name="rest", c0_s=1.0)]
     split = split_energy(10.0, 2.0, idle_watts=1.0, c0_s=2.0, consumers=consumers, kind="measured", source="rapl")
-    price = record.find_price(split, "mysqld", whole, [])
+    price = pricing.find_price(split, "mysqld", whole, [])
     assert price is not None
     assert price.part.joules == pytest.approx(4.0)
-    first = record.price_share(parts[0], 0, 1.0, price, 2.0)
+    first = pricing.price_share(parts[0], 0, 1.0, price, 2.0)
     assert (first.joules, first.watts, first.c0_percent) == (
         pytest.approx(1.6),
         pytest.approx(0.8),
@@ -115,10 +115,10 @@ def test_joules_of_the_parts_are_the_servers() -> None:
 
 def test_without_a_figure_nothing_is_priced() -> None:
     assert (
-        record.find_price(None, "mysqld", Total(source=None, domains=[], joules=None, watts=None, kind=None), [])
+        pricing.find_price(None, "mysqld", Total(source=None, domains=[], joules=None, watts=None, kind=None), [])
         is None
     )
-    assert record.price_share(Share(c0_s=0.1), 0, 0.0, None, 1.0).joules is None
+    assert pricing.price_share(Share(c0_s=0.1), 0, 0.0, None, 1.0).joules is None
 
 
 def test_rows_are_the_servers_own_between_two_looks() -> None:
@@ -127,7 +127,7 @@ def test_rows_are_the_servers_own_between_two_looks() -> None:
         ServerReport(digests={digest: (10, 50, 10)}),
         ServerReport(digests={digest: (30, 150, 30)}, has_digests=True),
     )
-    found = record.add_row_counts(join_trace(trace(), ServerReport()).statements, merge_reports(before, after).digests)
+    found = pricing.add_row_counts(join_trace(trace(), ServerReport()).statements, merge_reports(before, after).digests)
     (point,) = [one for one in found if "WHERE" in one.text]
     assert (point.rows_examined_per_call, point.rows_sent_per_call) == (5.0, 1.0)
     emptied = merge_reports(ServerReport(digests={digest: (90, 9, 9)}), after)
@@ -168,7 +168,7 @@ def test_who_asked_sums_to_the_statement_and_who_served_two_accounts_is_nobody()
 
 def test_what_the_server_counts_of_a_digest_is_put_to_its_statement() -> None:
     counts = (10, 500, 100, 20, 30, 5, 10, 2)
-    (first, *_) = record.add_row_counts(
+    (first, *_) = pricing.add_row_counts(
         [Statement(text="SELECT c FROM t WHERE id = ?", schema_name="shop", c0_s=1.0, calls_count=10)],
         {("shop", "SELECT `c` FROM `t` WHERE `id` = ?"): counts},
     )

@@ -9,7 +9,7 @@ import io
 import msgspec
 import pytest
 
-from powerprof.database.clients.performance import ServerReport
+from powerprof.database.performance import ServerReport
 from powerprof.model.records import ToolCost
 from powerprof.queries.join import join_trace
 from powerprof.queries.pricing import price_share as priced

@@ -7,11 +7,11 @@ import random
 
 import pytest
 
-from powerprof.database.clients.performance import ServerReport
-from powerprof.queries import pricing as record
+from powerprof.database.performance import ServerReport
+from powerprof.model.statements import Family
+from powerprof.queries import pricing
 from powerprof.queries.records import Share, Statement
-from powerprof.queries.samples import join_moments
-from powerprof.statements.text import Family
+from powerprof.queries.windows import join_moments
 from powerprof.tracing.bpf.shared_numbers import COM_QUERY
 from powerprof.tracing.captures import RecordedText
 from powerprof.tracing.statements import SampledThread, StatementSamples
@@ -76,7 +76,7 @@ def test_percentages_sum_to_all_and_none_is_beyond_its_interval_or_the_server() 
         rows = [met(ids[at], 13 if at == 3 else 11, count) for at, count in enumerate(counts)]
         cpu_s = draw.uniform(1e-3, 30)
         parts, _ = join_moments(moments(rows), KNOWN, cpu_s, 4.0)
-        every = [record.price_share(one, 0, cpu_s, None, 4.0) for one in [*parts.statements, *parts.background]]
+        every = [pricing.price_share(one, 0, cpu_s, None, 4.0) for one in [*parts.statements, *parts.background]]
         percents = [one.c0_percent or 0.0 for one in [*every, parts.connections]]
         assert sum(percents) == pytest.approx(100)
         assert max(percents) <= 100
@@ -92,7 +92,7 @@ def test_percentages_sum_to_all_and_none_is_beyond_its_interval_or_the_server() 
 def test_all_of_a_timed_server_is_100_percent() -> None:
     draw = random.Random(7)
     times = [draw.uniform(1e-6, 100) for _ in range(1000)]
-    assert {record.price_share(Share(c0_s=s), 0, s, None, 1.0).c0_percent for s in times} == {100.0}
+    assert {pricing.price_share(Share(c0_s=s), 0, s, None, 1.0).c0_percent for s in times} == {100.0}
 
 
 def test_a_thread_that_works_by_itself_is_background_whatever_it_executes() -> None:

@@ -10,9 +10,9 @@ import pytest
 from powerprof.model.records import Note
 from powerprof.queries import session
 from powerprof.queries.pricing import MeasuredStatements
-from powerprof.queries.probes import ProbeTrial, TracedWindow
 from powerprof.queries.session import QueriesRequest
 from powerprof.queries.target import TracedServer
+from powerprof.queries.windows import ProbeTrial, TracedWindow
 from powerprof.report.labels import word_notes
 from powerprof.system.errors import CapabilityError
 

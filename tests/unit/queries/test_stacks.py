@@ -6,7 +6,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from powerprof.database.clients.performance import ServerReport
+from powerprof.database.performance import ServerReport
 from powerprof.queries.join import INCOMPLETE, add_stacks, join_trace, make_namer
 from powerprof.report.exports import export
 from powerprof.system.errors import UsageError

@@ -8,7 +8,7 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from powerprof.attribution.functions import FunctionProfile, FunctionRow
+from powerprof.attribution.profile import FunctionProfile, FunctionRow
 from powerprof.experiment.phases import Claim
 from powerprof.model.records import Conservation, Estimate, IdleRun, ServerExits
 from powerprof.queries.records import QueryPlanStep

@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from powerprof.attribution.offcpu import build_bpf_profile
-from powerprof.attribution.syscalls import build_syscall_profile
+from powerprof.attribution.offcpu import build_bpf_profile, build_syscall_profile
 from powerprof.energy.domains import EnergyResult, Total
 from powerprof.model.records import EnergyReading
 from powerprof.report import comparison as compare
 from powerprof.report.exports import export, render_csv, render_html, render_markdown
-from powerprof.report.markdown import code_span, escape
+from powerprof.report.text_forms import code_span, escape
 from powerprof.tracing.captures import CallSum, OffCpuTrace, SyscallTrace, ThreadSums
 from tests.unit.report.sample_records import HOSTILE, attribution, comparison, diagnosis, idle_run, load_run, sweep
 

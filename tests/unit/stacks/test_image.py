@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from powerprof.stacks import image as images
+from powerprof.stacks import image
 from powerprof.stacks.elf import read_elf
 from powerprof.stacks.image import ElfCache, Mapping, ProcessImage, check_image, merge_images, parse_maps, snapshot
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError
@@ -147,7 +147,7 @@ def test_kernel_functions_end_where_the_next_symbol_begins(tmp_path, monkeypatch
 
 
 def test_too_many_mappings_are_refused(monkeypatch):
-    monkeypatch.setattr(images, "MAX_MAPPINGS", 3)
+    monkeypatch.setattr(image, "MAX_MAPPINGS", 3)
     text = "".join(f"{low:x}000-{low:x}fff r-xp 00000000 08:01 5 /a\n" for low in range(1, 9))
     with pytest.raises(DataError, match="more than 3"):
         parse_maps(text, "maps")
@@ -156,7 +156,7 @@ def test_too_many_mappings_are_refused(monkeypatch):
 def test_unchanged_files_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = ElfCache()
     first = snapshot(os.getpid(), seen=seen)
-    monkeypatch.setattr(images, "read_elf", None)
+    monkeypatch.setattr(image, "read_elf", None)
     assert snapshot(os.getpid(), seen=seen).mappings == first.mappings
     monkeypatch.setattr(ReaderProcess, "_mapped", None)
     assert snapshot(os.getpid(), before=first).mappings == first.mappings

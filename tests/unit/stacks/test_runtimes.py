@@ -11,19 +11,19 @@ import pytest
 
 from powerprof.model.attribution import StackFrame
 from powerprof.report import labels
-from powerprof.stacks import runtimes
+from powerprof.stacks import symbols
 from powerprof.stacks.image import Mapping, ProcessImage
-from powerprof.stacks.runtimes import (
+from powerprof.stacks.symbols import (
     NODE,
     RUNTIMES,
     PerfMap,
+    Symbolizer,
     owner_refusal,
     read_perf_map,
     runtime_notes,
     runtime_of,
     translate_name,
 )
-from powerprof.stacks.symbols import Symbolizer
 
 
 def process(*files: str, pid: int = 7, uid: int = 0, gid: int = 0) -> ProcessImage:
@@ -68,7 +68,7 @@ def test_two_runtimes_are_ambiguous():
     assert runtime_of(process("/usr/bin/node", "/usr/lib/libjvm.so")) is None
     assert Symbolizer(process("/usr/bin/node", "/usr/lib/libjvm.so")).frames(0x900010)[0].module == "[anonymous]"
     openj9 = runtime_of(process("/usr/bin/java", "/jre/lib/j9vm/libjvm.so", "/jre/lib/default/libj9vm29.so"))
-    assert openj9 is runtimes.OPENJ9
+    assert openj9 is symbols.OPENJ9
 
 
 def test_unnamed_code_has_the_runtimes_module():
@@ -106,8 +106,8 @@ def test_long_hostile_names_are_bounded():
 def test_names_of_other_runtimes_stay_unchanged():
     assert translate_name(None, "JS:*f /a.js:1:1") == ("JS:*f /a.js:1:1", None)
     assert translate_name(None, "Interpreter") == ("Interpreter", None)
-    assert translate_name(runtimes.JAVA, "Interpreter") == ("[Java interpreter]", None)
-    assert translate_name(runtimes.JAVA, "int A.f(int)") == ("int A.f(int)", None)
+    assert translate_name(symbols.JAVA, "Interpreter") == ("[Java interpreter]", None)
+    assert translate_name(symbols.JAVA, "int A.f(int)") == ("int A.f(int)", None)
 
 
 def said(image: ProcessImage, *stacks: list[tuple[str | None, str]], looked_at: bool = True) -> list[str]:
@@ -192,7 +192,7 @@ def written(tmp_path, text: str | bytes):
 
 def parse_file(path: Path) -> PerfMap:
     with path.open("rb") as file:
-        return runtimes._parse(file.fileno(), str(path))
+        return symbols._parse(file.fileno(), str(path))
 
 
 def test_address_has_the_name_of_the_covering_entry(tmp_path):
@@ -225,11 +225,11 @@ def test_huge_map_is_read_within_limits(tmp_path, monkeypatch):
         file.write(b"1000 10 first\n")
         # A sparse gigabyte: one endless line.
         file.truncate(1 << 30)
-    monkeypatch.setattr(runtimes, "MAX_BYTES", 8 << 20)
+    monkeypatch.setattr(symbols, "MAX_BYTES", 8 << 20)
     found = parse_file(path)
     assert found.lookup(0x1000) == ("first", 0x1000)
     assert any("first 8 MiB" in note for note in found.notes)
-    monkeypatch.setattr(runtimes, "MAX_ENTRIES", 1000)
+    monkeypatch.setattr(symbols, "MAX_ENTRIES", 1000)
     many = parse_file(written(tmp_path, "".join(f"{at * 16:x} 10 f{at}\n" for at in range(1, 5000))))
     assert len(many.starts) == 1000
     assert any("1,000 entries" in note for note in many.notes)
@@ -300,7 +300,7 @@ def test_map_of_a_reused_pid_is_not_read(tmp_path, monkeypatch):
     image, path = fake_process(tmp_path, monkeypatch)
     path.write_text("1000 100 jitted\n")
     assert read_perf_map(image).names == ("jitted",)
-    assert read_perf_map(msgspec.structs.replace(image, started_ticks=2)) == runtimes.NO_PERF_MAP
+    assert read_perf_map(msgspec.structs.replace(image, started_ticks=2)) == symbols.NO_PERF_MAP
 
 
 def test_owner_is_compared_with_the_effective_account(tmp_path, monkeypatch):

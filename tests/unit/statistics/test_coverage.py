@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from powerprof.statistics import intervals
-from powerprof.statistics.intervals import UNKNOWN_FACTORS, effective_freedom, serial_factor
-from powerprof.statistics.rates import pool_differences
+from powerprof.statistics.intervals import UNKNOWN_FACTORS, effective_freedom, pool_differences, serial_factor
 from powerprof.statistics.verdicts import compare_pairs, compare_unpaired, p_of_two, primary_verdict, survivors
 from tests.unit.statistics.coverage import correlated, coverage, false_words
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from powerprof.statistics.intervals import Interval
-from powerprof.statistics.rates import (
+from powerprof.statistics.intervals import (
     BLOCKS,
+    Interval,
     Proportion,
     difference_of_rates,
     pool_differences,

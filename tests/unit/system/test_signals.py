@@ -177,8 +177,8 @@ def test_hang_up_has_its_own_error_and_is_ignored_under_nohup() -> None:
 
 
 _CONNECTION = """
-    from powerprof.database.clients.base import Limits
-    from powerprof.database.clients.wire import BoundedConnection
+    from powerprof.database.base import Limits
+    from powerprof.database.wire import BoundedConnection
 
     class Socket:
         def close(self):

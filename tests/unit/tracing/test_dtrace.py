@@ -14,16 +14,16 @@ import pytest
 
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.system.paths import data_dir
-from powerprof.tracing.dtrace.backend import (
+from powerprof.tracing.dtrace import (
     Dtrace,
     ProbedFunction,
     find_dtrace,
+    parse_latency,
     read_script,
     render_probes,
     render_script,
     run_dtrace,
 )
-from powerprof.tracing.dtrace.output import parse_latency
 
 SCRIPTS = sorted((data_dir("probes") / "dtrace").glob("*.d"))
 FakeDtrace = Callable[[str], Path]

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from powerprof.attribution.functions import build_function_profile
 from powerprof.attribution.offcpu import build_dtrace_profile
+from powerprof.attribution.profile import build_function_profile
 from powerprof.system.errors import DataError
-from powerprof.tracing.dtrace.backend import DtraceRun
-from powerprof.tracing.dtrace.output import parse_frame, parse_functions, parse_latency, parse_wakeups
+from powerprof.tracing.dtrace import DtraceRun, parse_frame, parse_functions, parse_latency, parse_wakeups
 
 FUNCTIONS = """\
 begin\t5000000000

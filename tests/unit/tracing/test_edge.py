@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.measure.clock import parse_timens_offset
+from powerprof.measure.window import parse_timens_offset
 from powerprof.tracing.captures import CpuEdge, count_reference_exits, find_unchecked_cpus
 
 

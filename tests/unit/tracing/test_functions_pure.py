@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.attribution.functions import build_function_profile
-from powerprof.attribution.profile import build_on_cpu_profile
+from powerprof.attribution.profile import build_function_profile, build_on_cpu_profile
 from powerprof.report.exports import render_csv
 from powerprof.system.errors import UsageError
 from powerprof.tracing.bpf.uprobes import ProbeCost

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The interfaces of database servers and connections, private or given."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from powerprof.model.statements import Family
+from powerprof.system.caller import HostUser
+from powerprof.system.errors import Retryable
+
+
+class StatementError(Retryable):
+    """The error of a refused statement; `number` is the server's error code, 0 without one."""
+
+    def __init__(self, message: str, hint: str | None, number: int) -> None:
+        super().__init__(message, hint)
+        self.number = number
+
+
+class Sql(Protocol):
+    """A connection to any server: the part of Python's database interface that `sql` uses, and the socket.
+
+    `family` is the dialect of the connection.
+    """
+
+    family: Family
+
+    def cursor(self) -> Any:
+        """Return a cursor for statements."""
+
+    def close(self) -> None:
+        """Close the connection in order."""
+
+    def fileno(self) -> int:
+        """Return the descriptor of the socket."""
+
+    def detach(self) -> int | None:
+        """Return a descriptor that keeps the connection open without this object; None if that is impossible."""
+
+    def __enter__(self) -> Self:
+        """Return the connection."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        """Close the connection."""
+
+
+class Server(Protocol):
+    """A running server. `pid` is None if it runs on another host or cannot be found."""
+
+    @property
+    def private(self) -> bool:
+        """Return whether powerprof started it and may change everything in it."""
+
+    @property
+    def pid(self) -> int | None:
+        """Return its process id on this host."""
+
+    @property
+    def version(self) -> str:
+        """Return product and version, such as `MariaDB 10.11.19`."""
+
+    @property
+    def login(self) -> Login:
+        """Return the address and account for clients."""
+
+    @property
+    def namespaces(self) -> tuple[int, ...]:
+        """Return the open namespaces of its network; empty for the host's network and for unix sockets alone."""
+
+    def connect(self, **options: Any) -> Sql:
+        """Return a control connection that the caller closes. Raise PowerprofError."""
+
+    def thread_names(self) -> dict[int, str]:
+        """Return performance_schema names by kernel thread id; empty if the server does not report them."""
+
+    def check(self) -> None:
+        """Raise PowerprofError if the server has ended."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of a connection: seconds for one answer and in total, and rows and bytes of an answer."""
+
+    answer_s: float = 8.0
+    waiting_s: float = 1e9
+    rows: int = 200_000
+    answer_bytes: int = 16 << 20
+
+
+@dataclass(kw_only=True, slots=True, repr=False, eq=False)
+class Login:
+    """Address and account of a server. The password is in no repr, record or command line.
+
+    Attributes:
+        tls: PyMySQL's TLS options without their prefix `ssl_`.
+        account: User of this host who connects, with at most that user's rights; None for powerprof's own account.
+        pid: Process that must listen at the socket, or a process of the account at the port; None accepts any.
+        session_options: PostgreSQL's start-up options; None for those that exclude settings of other accounts.
+        options: Option file that contained the password.
+    """
+
+    user: str
+    password: str = ""
+    socket: Path | None = None
+    host: str | None = None
+    port: int | None = None
+    database: str | None = None
+    tls: Mapping[str, str] = field(default_factory=dict)
+    family: Family = "mysql"
+    account: HostUser | None = None
+    pid: int | None = None
+    session_options: str | None = None
+    options: Path | None = None
+
+    def __repr__(self) -> str:
+        return f"Login({self.text})"
+
+    def in_database(self, database: str | None) -> Login:
+        """Return this login in another schema of the server; None keeps the schema."""
+        return dataclasses.replace(self, database=database or self.database)
+
+    def with_account(self, user: str, password: str) -> Login:
+        """Return a login of another account of the same server, without a schema."""
+        return dataclasses.replace(self, user=user, password=password, database=None, options=None)
+
+    def for_process(self, pid: int) -> Login:
+        """Return this login for one process: by its socket, or by the account at its port."""
+        return dataclasses.replace(self, pid=pid)
+
+    def with_session_options(self, session_options: str) -> Login:
+        """Return this login with other start-up options of PostgreSQL."""
+        return dataclasses.replace(self, session_options=session_options)
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return all fields, the password included, as plain data for a process of powerprof."""
+        plain = {name: getattr(self, name) for name in self.__slots__}
+        account = self.account and {**asdict(self.account), "home": str(self.account.home)}
+        paths = {name: path and str(path) for name, path in (("socket", self.socket), ("options", self.options))}
+        return plain | paths | {"account": account}
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Login:
+        """Return the login that `fields` describes. Raise ValueError if they describe none."""
+        try:
+            socket, options, account = fields["socket"], fields.get("options"), fields["account"]
+            return cls(
+                **{
+                    **fields,
+                    "socket": Path(socket) if socket else None,
+                    "options": Path(options) if options else None,
+                    "account": HostUser(**{**account, "home": Path(account["home"])}) if account else None,
+                }
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"these are not the fields of a login: {error}") from error
+
+    @property
+    def text(self) -> str:
+        """The address without the password, for output and records."""
+        if self.socket is not None:
+            return f"{self.user}@{self.socket}"
+        host = self.host or "127.0.0.1"
+        return f"{self.family}://{self.user}@{f'[{host}]' if ':' in host else host}:{self.port or 3306}/"

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""The account, folder, network, disk and janitor of a private server."""

@@ -1,0 +1,409 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server's reports about statements, threads and replication, from performance_schema and similar views."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from powerprof.database import sql
+from powerprof.database.base import Login, StatementError
+from powerprof.database.wire import NO_LOGIN_TRIGGERS
+from powerprof.model.statements import NormalText, normalise_replication_error
+from powerprof.system.errors import PowerprofError
+from powerprof.system.files import printable, whole
+
+if TYPE_CHECKING:
+    from powerprof.database.base import Sql
+
+
+MOST_TEXT = 4096
+_MAX_ROWS, _MAX_NAME = 20_000, 128
+
+# PostgreSQL: pg_stat_statements.
+
+_MAX_STATISTICS_TEXT = 65_536
+_MAX_DATABASES = 4
+_FIRST_DATABASE = "postgres"
+# All names and operators are qualified. Otherwise the search_path of the database could choose other objects.
+_SUPERUSER_DATABASES = (
+    "SELECT d.datname FROM pg_catalog.pg_database d"
+    " JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) d.datdba WHERE r.rolsuper"
+)
+_EVENT_TRIGGERS = (
+    "SELECT pg_catalog.current_setting('event_triggers', true), pg_catalog.current_setting('is_superuser')"
+)
+# The view must belong to the extension and a superuser: its schema may belong to another account.
+_EXTENSION_SCHEMA = (
+    "SELECT n.nspname FROM pg_catalog.pg_extension e"
+    " JOIN pg_catalog.pg_depend d ON d.refobjid OPERATOR(pg_catalog.=) e.oid"
+    " JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) d.objid"
+    " JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace"
+    " JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) c.relowner"
+    " WHERE e.extname OPERATOR(pg_catalog.=) 'pg_stat_statements'"
+    " AND c.relname OPERATOR(pg_catalog.=) 'pg_stat_statements' AND c.relkind OPERATOR(pg_catalog.=) 'v'"
+    " AND d.deptype OPERATOR(pg_catalog.=) 'e' AND r.rolsuper"
+    " AND d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass"
+    " AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass"
+)
+_STATISTICS = (
+    "SELECT d.datname, pg_catalog.left(s.query, {text}), s.queryid, s.calls, s.rows"
+    " FROM {schema}.pg_stat_statements s"
+    " JOIN pg_catalog.pg_database d ON d.oid OPERATOR(pg_catalog.=) s.dbid ORDER BY s.calls DESC LIMIT {rows}"
+)
+
+
+class CountedStatement(NamedTuple):
+    """Counters of one statement for all users: calls, rows sent or changed, and the server's number of it."""
+
+    calls: int
+    rows: int
+    query_id: int | None
+
+
+Statistics = dict[tuple[str | None, str], CountedStatement]
+"""Counters by database and text; the text has parameters instead of values."""
+
+
+def find_statistics_database(login: Login, databases: Iterable[str]) -> Login | None:
+    """Return the login at the first of `postgres` and these databases that has pg_stat_statements; None without one.
+
+    Only databases of superusers are tried: the owner of a database can choose code that runs in each session.
+    """
+    try:
+        with sql.connect(login.in_database(_FIRST_DATABASE), limits=sql.WORD_LIMITS) as connection:
+            trusted = {str(name) for (name,) in sql.fetch_rows(connection, _SUPERUSER_DATABASES, columns=1)}
+            ((triggers, is_superuser),) = sql.fetch_rows(connection, _EVENT_TRIGGERS, columns=2)
+            if (triggers, is_superuser) == ("on", "on"):
+                login = login.with_session_options(NO_LOGIN_TRIGGERS)
+            if _FIRST_DATABASE in trusted and _find_extension_schema(connection) is not None:
+                return login.in_database(_FIRST_DATABASE)
+    except PowerprofError:
+        return None
+    for database in sorted(trusted & set(databases) - {_FIRST_DATABASE})[: _MAX_DATABASES - 1]:
+        try:
+            with sql.connect(login.in_database(database), limits=sql.WORD_LIMITS) as connection:
+                if _find_extension_schema(connection) is not None:
+                    return login.in_database(database)
+        except PowerprofError:
+            continue
+    return None
+
+
+def read_statistics(connection: Sql) -> Statistics:
+    """Return the counters since the last reset; empty if the server refuses.
+
+    Raise StatementError for a lost connection.
+    """
+    statistics: Statistics = {}
+    schema = _find_extension_schema(connection)
+    if schema is None:
+        return statistics
+    query = _STATISTICS.format(schema='"' + schema.replace('"', '""') + '"', text=_MAX_STATISTICS_TEXT, rows=_MAX_ROWS)
+    try:
+        rows = sql.fetch_rows(connection, query, columns=5)
+    except StatementError as error:
+        if not error.number:
+            raise
+        return statistics  # The extension exists and is not loaded, for example.
+    for database, text, number, calls, sent in rows:
+        name = (printable(str(database)[:_MAX_NAME]), str(text or ""))
+        old = statistics.get(name, CountedStatement(0, 0, None))
+        query_id = int(number) if number and str(number).lstrip("-").isdigit() else old.query_id
+        statistics[name] = CountedStatement(
+            old.calls + (sql.parse_count(calls) or 0), old.rows + (sql.parse_count(sent) or 0), query_id
+        )
+    return statistics
+
+
+def subtract_statistics(before: Statistics, after: Statistics) -> Statistics:
+    """Return the difference of two readings, for the statements that were executed in between."""
+    moved = {}
+    for name, now in after.items():
+        then = before.get(name, CountedStatement(0, 0, None))
+        if now.calls < then.calls:  # The counters were reset in between.
+            then = CountedStatement(0, 0, None)
+        if now.calls > then.calls:
+            moved[name] = CountedStatement(now.calls - then.calls, now.rows - then.rows, now.query_id)
+    return moved
+
+
+def _find_extension_schema(connection: Sql) -> str | None:
+    rows = sql.fetch_rows(connection, _EXTENSION_SCHEMA, columns=1)
+    return str(rows[0][0]) if rows else None
+
+
+# MariaDB and MySQL: performance_schema and the list of processes.
+
+# powerprof's own connection is excluded: it is in the middle of this statement.
+_THREADS = (
+    "SELECT THREAD_OS_ID, NAME, PROCESSLIST_COMMAND, PROCESSLIST_DB, {info}, PROCESSLIST_ID,"
+    " PROCESSLIST_USER, PROCESSLIST_HOST"
+    " FROM performance_schema.threads WHERE NOT PROCESSLIST_ID <=> CONNECTION_ID()"
+)
+_INFO = f"LEFT(PROCESSLIST_INFO, {MOST_TEXT})"
+# MariaDB's list of processes has kernel thread ids even without performance_schema.
+_PROCESSES = (
+    f"SELECT TID, COMMAND, DB, LEFT(INFO, {MOST_TEXT}), USER, HOST FROM information_schema.PROCESSLIST"  # noqa: S608
+    " WHERE ID <> CONNECTION_ID()"
+)
+_DIGESTS = (
+    "SELECT SCHEMA_NAME, DIGEST_TEXT, COUNT_STAR, SUM_ROWS_EXAMINED, SUM_ROWS_SENT, SUM_ROWS_AFFECTED,"
+    " SUM_CREATED_TMP_TABLES, SUM_CREATED_TMP_DISK_TABLES, SUM_SELECT_SCAN, SUM_ERRORS "
+    "FROM performance_schema.events_statements_summary_by_digest"
+)
+_PREPARED = (
+    f"SELECT t.THREAD_OS_ID, p.STATEMENT_ID, LEFT(p.SQL_TEXT, {MOST_TEXT})"  # noqa: S608
+    " FROM performance_schema.prepared_statements_instances p"
+    f" JOIN performance_schema.threads t ON t.THREAD_ID = p.OWNER_THREAD_ID LIMIT {_MAX_ROWS}"
+)
+
+
+def list_own_statements() -> tuple[str, ...]:
+    """Return the statements of `read_report` as a server shows them."""
+    threads = (_THREADS.format(info=info) for info in (_INFO, "NULL"))
+    return (*threads, _PROCESSES, f"{_DIGESTS} LIMIT {_MAX_ROWS}", _PREPARED, sql.THREADS_QUERY)
+
+
+DIGEST_COUNTERS = ("calls", "examined", "sent", "affected", "tmp", "tmp_disk", "scans", "errors")
+"""Counters of performance_schema for a digest."""
+
+
+class Account(NamedTuple):
+    """The user and host of a client, without the port. None: unknown, or not a network connection."""
+
+    user: str
+    host: str | None
+
+
+@dataclass(frozen=True)
+class ServerReport:
+    """A report of a server. Keys are kernel thread ids if not stated otherwise.
+
+    Attributes:
+        threads: Thread names.
+        schemas: Current schemas.
+        running: Statements that ran when the window began.
+        prepared: Texts by thread and the server's number of the prepared statement.
+        digests: Counters since the server's start by schema and digest text, in the order of `DIGEST_COUNTERS`.
+        connections: The server's numbers of connections.
+        statistics: PostgreSQL's counters of pg_stat_statements.
+        accounts: Users and hosts of clients.
+    """
+
+    threads: Mapping[int, str] = field(default_factory=dict)
+    schemas: Mapping[int, str] = field(default_factory=dict)
+    running: Mapping[int, str] = field(default_factory=dict)
+    prepared: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    digests: Mapping[tuple[str | None, str], tuple[int, ...]] = field(default_factory=dict)
+    has_digests: bool = False
+    connections: Mapping[int, int] = field(default_factory=dict)
+    statistics: Statistics = field(default_factory=dict)
+    accounts: Mapping[int, Account] = field(default_factory=dict)
+
+
+def read_report(connection: Sql, *, running: bool) -> ServerReport:
+    """Query a server once; `running` includes the running statements. Refused or missing parts are empty.
+
+    Raises StatementError for a lost connection.
+    """
+    threads: dict[int, str] = {}
+    schemas: dict[int, str] = {}
+    running_texts: dict[int, str] = {}
+    connections: dict[int, int] = {}
+    accounts: dict[int, Account] = {}
+    query = _THREADS.format(info=_INFO if running else "NULL")
+    for tid, name, command, schema, info, connection_id, *account in _fetch_allowed(connection, query, 8):
+        number = sql.parse_count(tid)
+        if not number:
+            continue
+        if client := sql.parse_count(connection_id):
+            connections[number] = client
+            _note_account(accounts, number, *account)
+        threads[number] = sql.mark_feed(printable(str(name)[:_MAX_NAME]), command)
+        _note_work(schemas, running_texts, number, schema, info if command == "Query" else None)
+    if not threads:
+        for tid, command, schema, info, *account in _fetch_allowed(connection, _PROCESSES, 6):
+            number = sql.parse_count(tid)
+            if number:
+                _note_account(accounts, number, *account)
+                _note_work(schemas, running_texts, number, schema, info if command == "Query" and running else None)
+    digests = _read_digests(connection)
+    prepared = _read_prepared(connection)
+    return ServerReport(
+        threads, schemas, running_texts, prepared, digests, bool(digests), connections, accounts=accounts
+    )
+
+
+def merge_reports(before: ServerReport, after: ServerReport) -> ServerReport:
+    """Return two reports as one. Digests and statistics are the differences."""
+    moved = {}
+    for name, counts in after.digests.items():
+        then = before.digests.get(name, (0,) * len(counts))
+        # The table was emptied in between if a counter has decreased.
+        then = then if counts[0] >= then[0] else (0,) * len(counts)
+        delta = tuple(now - was for now, was in zip(counts, then, strict=True))
+        if delta[0]:
+            moved[name] = delta
+    # Another client of the same thread used the same numbers for other prepared statements.
+    same = {tid for tid, client in before.connections.items() if after.connections.get(tid) == client}
+    # A thread that served two accounts is assigned to none.
+    accounts = {
+        tid: account
+        for tid, account in {**before.accounts, **after.accounts}.items()
+        if before.accounts.get(tid, account) == account
+    }
+    return ServerReport(
+        threads={**before.threads, **after.threads},
+        schemas={**before.schemas, **after.schemas},
+        running=before.running,
+        prepared={where: text for where, text in {**before.prepared, **after.prepared}.items() if where[0] in same},
+        digests=moved,
+        has_digests=before.has_digests or after.has_digests,
+        connections={**before.connections, **after.connections},
+        statistics=subtract_statistics(before.statistics, after.statistics),
+        accounts=accounts,
+    )
+
+
+def _note_account(accounts: dict[int, Account], tid: int, user: Any = None, host: Any = None) -> None:
+    if user:
+        # MariaDB's list contains the client's port.
+        place = str(host or "")[:_MAX_NAME]
+        name, colon, port = place.rpartition(":")
+        place = name if colon and port.isdigit() and ":" not in name.strip("[]") else place
+        accounts[tid] = Account(printable(str(user)[:_MAX_NAME]), printable(place) or None)
+
+
+def _note_work(schemas: dict[int, str], running: dict[int, str], tid: int, schema: Any, info: Any) -> None:
+    if schema:
+        schemas[tid] = printable(str(schema)[:_MAX_NAME])
+    if info:
+        running[tid] = _text(info)
+
+
+def _text(value: Any) -> str:
+    return (value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value))[:MOST_TEXT]
+
+
+def _fetch_allowed(connection: Sql, statement: str, columns: int) -> list[sql.Row]:
+    """Return rows, or an empty list if the server refuses. Raise StatementError for a lost connection."""
+    try:
+        return sql.fetch_rows(connection, statement, columns=columns)
+    except StatementError as error:
+        if error.number >= 2000 or error.number == 0:
+            raise
+        return []
+
+
+def _read_prepared(connection: Sql) -> dict[tuple[int, int], str]:
+    statements: dict[tuple[int, int], str] = {}
+    disputed = set()
+    for tid, number, text in _fetch_allowed(connection, _PREPARED, 3):
+        thread, statement = sql.parse_count(tid), sql.parse_count(number)
+        if not (thread and statement and text):
+            continue
+        if statements.setdefault((thread, statement), _text(text)) != _text(text):
+            disputed.add((thread, statement))  # A thread of a pool has several clients.
+    return {where: text for where, text in statements.items() if where not in disputed}
+
+
+def _read_digests(connection: Sql) -> dict[tuple[str | None, str], tuple[int, ...]]:
+    digests: dict[tuple[str | None, str], tuple[int, ...]] = {}
+    for schema, text, *counts in _fetch_allowed(connection, f"{_DIGESTS} LIMIT {_MAX_ROWS}", 2 + len(DIGEST_COUNTERS)):
+        numbers = tuple(sql.parse_count(value) or 0 for value in counts)
+        if text:
+            name = (printable(str(schema)[:_MAX_NAME]) if schema else None, _text(text))
+            old = digests.get(name, (0,) * len(numbers))
+            digests[name] = tuple(was + now for was, now in zip(old, numbers, strict=True))
+    return digests
+
+
+class ReplicationStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One replication channel as the replica reports it. Unknown is None.
+
+    An error of the SQL thread quotes statements and is kept without their values. An error of the I/O thread quotes
+    none.
+    """
+
+    channel: str
+    source_host: str | None
+    source_port: int | None
+    source_server_id: int | None
+    io_running: str | None
+    io_state: str | None
+    sql_running: bool | None
+    seconds_behind: int | None
+    last_io_error_number: int | None
+    last_io_error: str | None
+    last_sql_error_number: int | None
+    last_sql_error: NormalText | None
+    relay_log_bytes: int | None
+    read_position_bytes: int | None
+    executed_position_bytes: int | None
+    source_log_file: str | None
+    executed_log_file: str | None = None
+    connect_retry_s: int | None
+    ignored_server_ids: tuple[int, ...]
+
+
+def read_replication_status(connection: Sql) -> list[ReplicationStatus]:
+    """Return every channel of a server; empty without replication. Raise PowerprofError."""
+    return [parse_status(row) for row in read_status_rows(connection)]
+
+
+def read_status_rows(connection: Sql) -> list[dict[str, Any]]:
+    """Return the rows of `read_replication_status` as the server sends them."""
+    words = ("SHOW ALL SLAVES STATUS", "SHOW REPLICA STATUS", "SHOW SLAVE STATUS")
+    rows = sql.run_first_known(partial(sql.fetch_records, connection), *words)
+    if rows is None:
+        raise PowerprofError(
+            "the server has no statement that shows replication",
+            "a MariaDB or MySQL account with REPLICATION CLIENT sees it",
+        )
+    return rows
+
+
+def parse_status(row: Mapping[str, Any]) -> ReplicationStatus:
+    """Return the status of one row of SHOW … STATUS. MySQL 8.0.22 renamed master and slave; both are read."""
+    # Names such as Replicate_Ignore_Server_Ids were not renamed.
+    plain = {
+        re.sub("replica(?!te)", "slave", name.lower()).replace("source", "master"): value for name, value in row.items()
+    }
+
+    def text(name: str) -> str | None:
+        value = plain.get(name)
+        return None if value in (None, "") else str(value)[:1000]
+
+    def number(name: str) -> int | None:
+        value = text(name)
+        return whole(value)
+
+    running = text("slave_sql_running")
+    ignored = (text("replicate_ignore_server_ids") or "").replace(",", " ").split()
+    return ReplicationStatus(
+        channel=text("connection_name") or text("channel_name") or "",
+        source_host=text("master_host"),
+        source_port=number("master_port"),
+        source_server_id=number("master_server_id"),
+        io_running=text("slave_io_running"),
+        io_state=text("slave_io_state"),
+        sql_running=None if running is None else running == "Yes",
+        seconds_behind=number("seconds_behind_master"),
+        last_io_error_number=number("last_io_errno"),
+        last_io_error=text("last_io_error"),
+        last_sql_error_number=number("last_sql_errno"),
+        last_sql_error=None if (error := text("last_sql_error")) is None else normalise_replication_error(error),
+        relay_log_bytes=number("relay_log_space"),
+        read_position_bytes=number("read_master_log_pos"),
+        executed_position_bytes=number("exec_master_log_pos"),
+        source_log_file=text("master_log_file"),
+        executed_log_file=text("relay_master_log_file"),
+        connect_retry_s=number("connect_retry"),
+        ignored_server_ids=tuple(server_id for word in ignored if (server_id := whole(word)) is not None),
+    )

@@ -1,0 +1,552 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections to untrusted servers, bounded in time and size, and careful with the password.
+
+PyMySQL trusts a server. It waits as long as bytes arrive, keeps every row in memory, and sends the password to any
+server that requests it (client/server protocol, "Authentication Method Switch"). Here each statement has a deadline, a
+conversation may have one, and an answer has a maximum size. The password is sent only as the answer to a challenge.
+Itself it is sent only through TLS or a unix socket, and for a plain plugin only through TLS with a verified
+certificate.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ipaddress
+import os
+import socket
+import ssl
+import struct
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pymysql import _auth, err
+from pymysql.connections import Connection
+from pymysql.constants import CR
+from pymysql.protocol import FieldDescriptorPacket, MysqlPacket
+
+from powerprof.database.base import Limits, Login, StatementError
+from powerprof.model.statements import Family
+from powerprof.system import files, paths
+from powerprof.system.caller import HostUser, connecting_as
+from powerprof.system.closeable import Closeable
+from powerprof.system.errors import CapabilityError
+from powerprof.system.files import printable, try_text, whole
+from powerprof.system.reader_process import account_ids, process_of, shared
+
+if TYPE_CHECKING:
+    import psutil
+    from psycopg.pq.abc import PGconn, PGresult
+
+    from powerprof.database.base import Sql
+
+
+def read_connection_listener(connection: Sql) -> int:
+    """Return the listener of a connection through a unix socket, as `read_listener`."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as channel:
+        return read_listener(channel)
+
+
+def read_listener(channel: socket.socket) -> int:
+    """Return the process that called listen() on the other end (SO_PEERCRED, unix(7)); 0 if its namespace hides it."""
+    pid, _, _ = struct.unpack("3i", channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(pid)
+
+
+def check_listener(listener_pid: int, pid: int | None) -> None:
+    """Raise ConnectionRefusedError unless the listener is process `pid` or one of its ancestors; None accepts any.
+
+    systemd listens for servers that it activates, and a server may listen before it forks into the background.
+    """
+    if pid is None or listener_pid == pid:
+        return
+    import psutil
+
+    ancestors: list[psutil.Process] = []
+    with contextlib.suppress(psutil.Error):
+        ancestors = psutil.Process(pid).parents()
+    if listener_pid not in [ancestor.pid for ancestor in ancestors]:
+        raise ConnectionRefusedError(errno.ECONNREFUSED, f"process {listener_pid} listens there, not {pid}")
+
+
+def read_process_account(pid: int) -> int | None:
+    """Return the account with which a process opens sockets and files (fsuid); None if it has ended."""
+    uids = account_ids(pid)
+    return uids[3] if len(uids) == 4 else None
+
+
+def check_account(channel: socket.socket, pid: int) -> None:
+    """Raise ConnectionRefusedError unless the other end of a TCP connection belongs to the account of process `pid`.
+
+    The kernel shows the account of each socket to every user, but not its process.
+    """
+    channel.recv(1, socket.MSG_PEEK)  # The server has accepted the connection: until then its account reads 0.
+    account = _read_peer_account(channel)
+    if account is None or account != read_process_account(pid):
+        owner = "no account of this host" if account is None else f"account {account}"
+        raise ConnectionRefusedError(errno.ECONNREFUSED, f"{owner} answers there, not that of process {pid}")
+
+
+def _read_peer_account(channel: socket.socket) -> int | None:
+    theirs, ours = _list_forms(channel.getpeername()), _list_forms(channel.getsockname())
+    for table in ("net/tcp", "net/tcp6"):
+        for line in (try_text(paths.procfs() / table) or "").splitlines()[1:]:
+            words = line.split()
+            if len(words) > 7 and words[1] in theirs and words[2] in ours:
+                return whole(words[7])
+    return None
+
+
+def _list_forms(address: tuple[str, int]) -> list[str]:
+    """Return the forms of an address and port in /proc/net/tcp and tcp6: words in the host's byte order."""
+    ip = ipaddress.ip_address(address[0].partition("%")[0])
+    forms = [ip.packed, b"\0" * 10 + b"\xff\xff" + ip.packed] if ip.version == 4 else [ip.packed, ip.packed[12:]]
+    return [
+        "".join(f"{word:08X}" for word in struct.unpack(f"={len(form) // 4}I", form)) + f":{address[1]:04X}"
+        for form in forms
+        if ip.version == 4 or len(form) == 16 or ip.ipv4_mapped is not None
+    ]
+
+
+_AUTH: Any = _auth
+_CHUNK_BYTES = 64 << 10
+_MAX_COLUMNS = 4096  # MySQL and MariaDB allow no more in a table
+_PLAIN = ("mysql_clear_password", "dialog")
+_HASHED = ("mysql_native_password", "client_ed25519")
+_SHA2 = ("caching_sha2_password", "sha256_password")
+_CA_ADVICE = "put ssl-ca of the server into --defaults-file, or use an account of another plugin"
+
+
+# The overridden methods are private and have no types.
+_Connection: Any = Connection
+
+
+class BoundedConnection(_Connection):  # type: ignore[misc]
+    """A connection to an untrusted server. `patience_s` is the time limit of the next statement."""
+
+    family = "mysql"
+    _rfile: Any
+    _sock: Any
+
+    def __init__(
+        self,
+        limits: Limits,
+        connect_s: float,
+        account: HostUser | None = None,
+        pid: int | None = None,
+        *,
+        defer_connect: bool = False,
+        **options: Any,
+    ) -> None:
+        self._limits = limits
+        self._account = account
+        self._listener = pid
+        self.patience_s = limits.answer_s
+        self._left_s = limits.waiting_s
+        self._received = bytearray()
+        self._received_from: Any = None
+        self._start_answer(connect_s)
+        plugins = dict.fromkeys(_PLAIN, _Plain) | {"caching_sha2_password": _CachingSha2, "sha256_password": _Sha256}
+        # Keys and certificates of an option file are read with the account's rights.
+        with connecting_as(account):
+            super().__init__(local_infile=False, auth_plugin_map=plugins, defer_connect=True, **options)
+        if not defer_connect:
+            self.connect()
+
+    def connect(self, sock: Any = None) -> None:
+        """Connect as the login's account on this host: the server reads it from the kernel (SO_PEERCRED)."""
+        if sock is None and self.unix_socket:
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                if self._account is None and process_of(Path(self.unix_socket)):
+                    sock.close()
+                    sock = shared().connect(Path(self.unix_socket))
+                    sock.settimeout(self.connect_timeout)
+                else:
+                    sock.settimeout(self.connect_timeout)
+                    with connecting_as(self._account):
+                        sock.connect(self.unix_socket)
+                check_listener(read_listener(sock), self._listener)
+            except OSError as error:
+                sock.close()
+                reason = f"Can't connect to MySQL server on {self.unix_socket!r} ({error})"
+                raise err.OperationalError(CR.CR_CONN_HOST_ERROR, reason) from error
+            except BaseException:
+                sock.close()
+                raise
+            self.host_info, self._secure = "Localhost via UNIX socket", True
+        elif sock is None and self._listener is not None:
+            sock = self._connect_to_account(self._listener)
+        super().connect(sock)
+
+    def _connect_to_account(self, pid: int) -> socket.socket:
+        """Return a TCP connection to the account of process `pid`, before anything is sent. Raise OperationalError."""
+        try:
+            sock = socket.create_connection((self.host, self.port), self.connect_timeout)
+            try:
+                check_account(sock, pid)
+            except BaseException:
+                sock.close()
+                raise
+        except OSError as error:
+            reason = f"Can't connect to MySQL server on {self.host!r} ({error})"
+            raise err.OperationalError(CR.CR_CONN_HOST_ERROR, reason) from error
+        return sock
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether the connection uses TLS with a verified certificate."""
+        return isinstance(self._sock, ssl.SSLSocket) and self._sock.context.verify_mode == ssl.CERT_REQUIRED
+
+    @property
+    def is_private(self) -> bool:
+        """Whether the connection uses TLS or a unix socket, so that only the server receives its data."""
+        return bool(self._secure)
+
+    def fileno(self) -> int:
+        """Return the descriptor of the socket. Raise OperationalError if the connection was closed."""
+        if self._sock is None:
+            raise err.OperationalError(CR.CR_SERVER_LOST, "a client was closed while it was opened")
+        return int(self._sock.fileno())
+
+    def detach(self) -> int | None:
+        """Return a copy of the descriptor that outlives this object; None under TLS, whose keys it lacks."""
+        if isinstance(self._sock, ssl.SSLSocket):
+            return None
+        copy = os.dup(self.fileno())
+        self._force_close()
+        return copy
+
+    def close(self) -> None:
+        """Close the connection, even after an error has closed it."""
+        with contextlib.suppress(err.Error):
+            super().close()
+
+    def _force_close(self) -> None:
+        # PyMySQL's version has a bare `except` that swallowed interrupts: powerprof then ran to its end.
+        rfile, sock = self._rfile, self._sock
+        self._rfile = self._sock = None
+        for channel in (rfile, sock):
+            if channel is not None:
+                with contextlib.suppress(Exception):
+                    channel.close()
+
+    # Exceptions of a destructor go to sys.unraisablehook, which raises an interrupt again.
+    __del__ = _force_close
+
+    def _start_answer(self, patience_s: float) -> None:
+        self._granted_s = min(patience_s, self._left_s)
+        self._until_s = time.monotonic() + self._granted_s
+        self._left_bytes = self._limits.answer_bytes
+        self._left_columns = _MAX_COLUMNS
+        # A packet is read in two parts. Besides rows there are columns and end markers.
+        self._left_reads = 2 * (self._limits.rows + _MAX_COLUMNS + 8)
+
+    def _execute_command(self, command: int, sql: Any) -> None:
+        self._start_answer(self.patience_s)
+        super()._execute_command(command, sql)
+
+    def _read_packet(self, packet_type: Any = MysqlPacket) -> Any:
+        if packet_type is FieldDescriptorPacket:
+            self._left_columns -= 1
+            if self._left_columns < 0:
+                self._refuse(CR.CR_NET_PACKET_TOO_LARGE, f"the server's answer has more than {_MAX_COLUMNS} columns")
+        return super()._read_packet(packet_type)
+
+    def _read_bytes(self, num_bytes: int) -> bytes:
+        self._left_bytes -= num_bytes
+        self._left_reads -= 1
+        if self._left_bytes < 0 or self._left_reads < 0:
+            most = f"{self._limits.answer_bytes >> 20} MiB" if self._left_bytes < 0 else f"{self._limits.rows:,} rows"
+            self._refuse(CR.CR_NET_PACKET_TOO_LARGE, f"the server's answer is larger than {most}")
+        if self._sock is not self._received_from:
+            if self._received:
+                # Data before TLS may come from another sender.
+                self._refuse(CR.CR_SSL_CONNECTION_ERROR, "the server sent data before TLS was established")
+            self._received_from = self._sock
+        while len(self._received) < num_bytes:
+            self._receive()
+        data = bytes(self._received[:num_bytes])
+        del self._received[:num_bytes]
+        return data
+
+    def _receive(self) -> None:
+        began_s = time.monotonic()
+        left_s = self._until_s - began_s
+        if left_s <= 0 or self._sock is None:
+            self._refuse(CR.CR_SERVER_LOST, f"the server did not answer in {self._describe_limit()}")
+        self._sock.settimeout(left_s)
+        self._current_timeout = left_s
+        try:
+            part = self._sock.recv(_CHUNK_BYTES)
+        except TimeoutError:
+            return
+        except OSError as error:
+            self._refuse(CR.CR_SERVER_LOST, f"Lost connection to MySQL server during query ({error})")
+        finally:
+            self._left_s -= time.monotonic() - began_s
+        if not part:
+            self._refuse(CR.CR_SERVER_LOST, "Lost connection to MySQL server during query")
+        self._received += part
+
+    def _describe_limit(self) -> str:
+        return f"{self._limits.waiting_s:g} s in all" if self._left_s <= 0 else f"{self._granted_s:.0f} s"
+
+    def _refuse(self, number: int, reason: str) -> NoReturn:
+        """Close the connection and raise: further data would belong to the abandoned answer."""
+        self._received.clear()
+        self._force_close()
+        raise err.OperationalError(number, reason)
+
+    def _process_auth(self, plugin_name: bytes, auth_packet: Any, handler: Any = None) -> Any:
+        if plugin_name.decode("ascii", "replace") not in (*_PLAIN, *_HASHED, *_SHA2):
+            # This refuses mysql_old_password, whose hash is broken in seconds.
+            raise err.OperationalError(
+                CR.CR_AUTH_PLUGIN_CANNOT_LOAD,
+                f"the server asks for the authentication plugin {plugin_name.decode('ascii', 'replace')[:40]}",
+            )
+        return super()._process_auth(plugin_name, auth_packet, handler)
+
+
+class _Plugin:
+    def __init__(self, connection: BoundedConnection) -> None:
+        self.connection = connection
+
+    def refuse(self) -> NoReturn:
+        raise err.OperationalError(
+            CR.CR_AUTH_PLUGIN_ERR, f"the server asks for the password itself, which anybody could read: {_CA_ADVICE}"
+        )
+
+
+class _Plain(_Plugin):
+    """A plugin that sends the password itself, only to a server with a verified certificate."""
+
+    def authenticate(self, packet: Any) -> Any:
+        if not self.connection.is_verified:
+            self.refuse()
+        self.connection.write_packet(bytes(self.connection.password) + b"\0")
+        answer = self.connection._read_packet()
+        answer.check_error()
+        return answer
+
+
+class _CachingSha2(_Plugin):
+    """A plugin that sends a hash, or the password itself if the server has no cached hash.
+
+    It never uses the server's key.
+    """
+
+    def authenticate(self, packet: Any) -> Any:
+        if packet.is_extra_auth_data() and packet.get_all_data()[1:2] == b"\x04":
+            self._check_private()
+        if packet.is_auth_switch_request() and not self.connection.is_private and self.connection.password:
+            return self._answer_switch(packet)
+        return _AUTH.caching_sha2_password_auth(self.connection, packet)
+
+    def _answer_switch(self, packet: Any) -> Any:
+        salt = packet.read_all().removesuffix(b"\0")
+        self.connection.write_packet(_AUTH.scramble_caching_sha2(self.connection.password, salt))
+        # The server's answer is passed to this plugin as extra data.
+        return self.connection._read_packet()
+
+    def _check_private(self) -> None:
+        if not self.connection.is_private:
+            self.refuse()
+
+
+class _Sha256(_Plugin):
+    """A plugin that always sends the password itself."""
+
+    def authenticate(self, packet: Any) -> Any:
+        if not self.connection.is_private and self.connection.password:
+            self.refuse()
+        return _AUTH.sha256_password_auth(self.connection, packet)
+
+
+# ALTER DATABASE and ALTER ROLE set session defaults, and a database's owner may use the former. Start-up options take
+# precedence: names resolve in pg_catalog alone, the role stays that of the login, and no library is loaded.
+SAFE_OPTIONS = "-c search_path= -c role=none -c local_preload_libraries="
+# Event triggers can run at a login in PostgreSQL 17 and later. Only a superuser may set this option.
+NO_LOGIN_TRIGGERS = f"{SAFE_OPTIONS} -c event_triggers=off"
+_LOG = "the server's error log says why"
+_SQLSTATE = ord("C")  # PG_DIAG_SQLSTATE, postgres_ext.h
+
+
+def _connect_postgres(login: Login, parameters: dict[str, str], patience_s: float) -> PGconn:
+    try:
+        from psycopg import conninfo, pq
+    except ImportError as error:
+        raise CapabilityError(f"PostgreSQL's client library is not there ({error})", "apt install libpq5") from None
+    if login.socket is None or not process_of(login.socket):
+        return pq.PGconn.connect(conninfo.make_conninfo("", **parameters).encode())
+    # The path belongs to another process, and the library would resolve it itself. Let it connect to a socket of
+    # powerprof, and replace that descriptor by a connection of the reader process.
+    try:
+        channel = shared().connect(login.socket)
+    except OSError as error:
+        raise StatementError(f"cannot connect to {login.text} ({error.strerror})", "does it run?", 0) from None
+    with channel, tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(f"{folder}/{login.socket.name}")
+        listening.listen(1)
+        handle = pq.PGconn.connect_start(conninfo.make_conninfo("", **parameters | {"host": folder}).encode())
+        if handle.status != pq.ConnStatus.BAD:
+            channel.setblocking(False)
+            os.dup2(channel.fileno(), handle.socket, inheritable=False)
+        end_s = time.monotonic() + patience_s
+        while (state := handle.connect_poll()) in (pq.PollingStatus.READING, pq.PollingStatus.WRITING):
+            left_s = end_s - time.monotonic()
+            ready = files.readable if state == pq.PollingStatus.READING else files.writable
+            if left_s <= 0 or not ready([handle.socket], left_s):
+                handle.finish()
+                raise StatementError(f"cannot connect to {login.text} (it does not answer)", "does it run?", 0)
+    return handle
+
+
+class PostgresConnection(Closeable):
+    """A connection to PostgreSQL with the part of Python's database interface that `sql` uses. Every value is text.
+
+    It uses psycopg's interface to libpq. psycopg's own connections limit neither the size nor the time of an answer.
+    Raises StatementError if the server refuses, CapabilityError without the library.
+    """
+
+    family: Family = "postgresql"
+
+    def __init__(self, login: Login, patience_s: float, limits: Limits) -> None:
+        self._limits = limits
+        self.patience_s = patience_s
+        # Set every parameter that the environment or a service file could set otherwise.
+        parameters = {
+            "host": str(login.socket.parent) if login.socket else login.host or "127.0.0.1",
+            # The name of a socket ends with the port: .s.PGSQL.5432
+            "port": login.socket.suffix.lstrip(".") if login.socket else str(login.port or 5432),
+            "user": login.user,
+            # libpq would search the home directory for an empty password.
+            "password": login.password or "none",
+            "dbname": login.database or "postgres",
+            "sslmode": "disable" if login.socket else "prefer",
+            "gssencmode": "disable",
+            "options": SAFE_OPTIONS if login.session_options is None else login.session_options,
+            "client_encoding": "UTF8",
+            "application_name": "powerprof",
+            "connect_timeout": str(max(2, round(patience_s))),
+        }
+        self._handle: PGconn | None = _connect_postgres(login, parameters, patience_s)
+        if self._handle.status != 0:  # CONNECTION_OK
+            reason = _clean_message(self._handle.error_message)
+            self.close()
+            raise StatementError(
+                f"cannot connect to {login.text} ({reason})", "does it run, and let this account in?", 0
+            )
+        if login.socket is not None:
+            try:
+                check_listener(read_connection_listener(self), login.pid)
+            except OSError as error:
+                self.close()
+                raise StatementError(
+                    f"cannot connect to {login.text} ({error.strerror})", "was the server restarted?", 0
+                ) from None
+
+    def cursor(self) -> Cursor:
+        """Return a cursor; one statement at a time."""
+        return Cursor(self)
+
+    def fileno(self) -> int:
+        """Return the descriptor of the socket."""
+        return self._open_handle().socket
+
+    def detach(self) -> int | None:
+        """Return None: the library closes the connection with its object."""
+        return None
+
+    def close(self) -> None:
+        """Close the connection. A second call does nothing."""
+        if self._handle is not None:
+            self._handle.finish()
+            self._handle = None
+
+    _force_close = close
+
+    def _open_handle(self) -> PGconn:
+        if self._handle is None:
+            raise StatementError("the connection was closed", _LOG, 0)
+        return self._handle
+
+    def run(self, statement: str) -> tuple[list[str], list[tuple[str | None, ...]]]:
+        """Return column names and rows of the last result. Raise StatementError."""
+        from psycopg import pq
+        from psycopg.errors import OperationalError
+
+        handle = self._open_handle()
+        answer: tuple[list[str], list[tuple[str | None, ...]]] = ([], [])
+        refused: StatementError | None = None
+        deadline_s = time.monotonic() + self.patience_s
+        try:
+            handle.send_query(statement.encode())
+            while result := self._wait_for_result(handle, deadline_s):
+                if result.status == pq.ExecStatus.TUPLES_OK:
+                    answer = self._read_rows(result)
+                elif result.status not in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.EMPTY_QUERY):
+                    code, reason = result.error_field(_SQLSTATE), _clean_message(result.error_message)
+                    refused = StatementError(f"{reason}{f' [{code.decode()}]' if code else ''}", None, 1)
+        except OperationalError as error:
+            self.close()
+            raise StatementError(_clean_message(str(error).encode()) or "the connection was lost", _LOG, 0) from None
+        if refused is not None:
+            raise refused
+        return answer
+
+    def _wait_for_result(self, handle: PGconn, deadline_s: float) -> PGresult | None:
+        """Return the next result. The wait returns to Python now and then, so that signals are handled."""
+        while handle.is_busy():
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                self.close()
+                raise StatementError(f"the server did not answer in {self.patience_s:g} s", _LOG, 0)
+            files.readable([handle.socket], left_s)
+            handle.consume_input()
+        return handle.get_result()
+
+    def _read_rows(self, result: PGresult) -> tuple[list[str], list[tuple[str | None, ...]]]:
+        if result.ntuples > self._limits.rows:
+            raise StatementError(f"the server's answer is larger than {self._limits.rows:,} rows", None, 0)
+        columns = range(result.nfields)
+        names = [(result.fname(column) or b"").decode("utf-8", "replace") for column in columns]
+
+        def value(row: int, column: int) -> str | None:
+            raw = result.get_value(row, column)
+            return None if raw is None else raw.decode("utf-8", "replace")
+
+        return names, [tuple(value(row, column) for column in columns) for row in range(result.ntuples)]
+
+
+class Cursor:
+    """The last answer of a connection."""
+
+    def __init__(self, connection: PostgresConnection) -> None:
+        self._connection = connection
+        self._rows: list[tuple[str | None, ...]] = []
+        self.description: list[tuple[str]] | None = None
+
+    def execute(self, statement: str, arguments: Sequence[Any] | None = None) -> None:
+        """Run a statement without arguments. `sql` writes and quotes the values of statements for PostgreSQL."""
+        if arguments:
+            raise StatementError("statements with arguments are not for PostgreSQL here", None, 1)
+        names, self._rows = self._connection.run(statement)
+        self.description = [(name,) for name in names]
+
+    def fetchall(self) -> list[tuple[str | None, ...]]:
+        """Return all rows."""
+        return self._rows
+
+    def __enter__(self) -> Cursor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._rows = []
+
+
+def _clean_message(text: bytes | None) -> str:
+    return printable(" ".join((text or b"").decode("utf-8", "replace").split()))[:300].removeprefix("ERROR: ")
