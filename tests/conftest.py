@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -200,10 +199,14 @@ class Cli:
         return CliResult(code, out, err)
 
 
-@cache
+_FORKERS: list[Forker] = []
+
+
 def _forker() -> Forker:
-    """One for this process of pytest, whose end ends it."""
-    return Forker(REPOSITORY)
+    """The forker of this process of pytest. A test that ends all descendants of this process ends it, too."""
+    if not _FORKERS or not _FORKERS[-1].is_running():
+        _FORKERS.append(Forker(REPOSITORY))
+    return _FORKERS[-1]
 
 
 @pytest.fixture(scope="session")

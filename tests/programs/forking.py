@@ -52,6 +52,10 @@ class Forker:
         """Start a command line. The caller waits for it."""
         return ForkedCommand(self._address, args, environment, folder)
 
+    def is_running(self) -> bool:
+        """Return whether the process lives."""
+        return self._process.poll() is None
+
     def close(self) -> None:
         """End the process; commands that run go on."""
         assert self._process.stdin is not None

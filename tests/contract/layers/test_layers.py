@@ -59,11 +59,7 @@ def test_every_package_and_top_level_module_has_its_layer() -> None:
         ("experiment/records.py", "from powerprof.experiment import idle", "experiment.records → experiment.idle"),
         ("tracing/profile.py", "from powerprof.tracing import idle", "tracing.profile → tracing.idle"),
         ("report/table.py", "from powerprof.report.html import page", "report.table → report.html.page"),
-        (
-            "database/sql.py",
-            "from powerprof.database import private_server",
-            "database.sql → database.private_server",
-        ),
+        ("database/sql.py", "from powerprof.database import private_server", "database.sql → database.private_server"),
     ],
 )
 def test_an_upward_import_that_is_planted_is_found(tmp_path: Path, module: str, line: str, found: str) -> None:
