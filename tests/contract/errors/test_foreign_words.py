@@ -57,7 +57,7 @@ def test_there_is_one_way_to_the_terminal() -> None:
     # These run in children whose output is read.
     children = {
         "tracing/bpf/compiler.py",
-        "stacks/demangle.py",
+        "stacks/libstdcxx.py",
         "system/reader_child.py",
         "system/fetching.py",
         "system/sending.py",
