@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -82,9 +83,9 @@ class ForkedCommand:
     def communicate(self, timeout: float) -> tuple[str, str, int]:
         """Return both outputs and the exit code; raise TimeoutExpired if the command takes longer than `timeout` s."""
         texts: dict[int, bytes] = {self._out: b"", self._err: b""}
-        waiting, deadline = set(texts), _now() + timeout
+        waiting, deadline = set(texts), time.monotonic() + timeout
         while waiting:
-            ready, _, _ = select.select(list(waiting), [], [], max(0.0, deadline - _now()))
+            ready, _, _ = select.select(list(waiting), [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
                 raise subprocess.TimeoutExpired("powerprof", timeout)
             for descriptor in ready:
@@ -92,7 +93,7 @@ class ForkedCommand:
                 texts[descriptor] += data
                 if not data:
                     waiting.remove(descriptor)
-        self._channel.settimeout(max(0.01, deadline - _now()))
+        self._channel.settimeout(max(0.01, deadline - time.monotonic()))
         try:
             status = int.from_bytes(_read_all(self._channel, 8), "little")
         except TimeoutError:
@@ -107,12 +108,6 @@ class ForkedCommand:
             for data in (texts[self._out], texts[self._err])
         )
         return out, err, code
-
-
-def _now() -> float:
-    import time
-
-    return time.monotonic()
 
 
 def _read_all(channel: socket.socket, size: int) -> bytes:
