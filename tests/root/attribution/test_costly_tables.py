@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import tempfile
 import time
@@ -53,5 +54,8 @@ def test_hostile_go_tables_take_less_than_200_mb(powerprof_cli: Cli) -> None:
         record = json.loads(out.read_text())
     assert 0 < most_kib < 200 << 10
     (note,) = [note for note in record["notes"] if "were left out" in note]
-    assert note.startswith("files of 5 processes were left out")
-    assert all(str(pid) in note for pid in running)
+    counted = re.match(r"files of (\d+) processes were left out", note)
+    assert counted is not None, note
+    # Programs of other tests can be beside them; the note names five processes.
+    assert int(counted[1]) >= 5
+    assert int(counted[1]) > 5 or all(str(pid) in note for pid in running), note

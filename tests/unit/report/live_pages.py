@@ -23,12 +23,16 @@ def _queries_comparison() -> msgspec.Struct:
     return compare_queries(before, after, "2026-01-01T00:00:00.000Z")
 
 
+def _study() -> msgspec.Struct:
+    return msgspec.structs.replace(study_run(), started_at="2026-11-27T10:00:00.000Z")
+
+
 LIVE_PAGES: dict[str, Callable[[], msgspec.Struct]] = {
     "queries": waiting,
     "querieshistory": lambda: history.kept(history.window(0, ("SELECT a", 0.2)), history.window(1, ("SELECT a", 0.4))),
     "queriescomparison": _queries_comparison,
     "cure": cure,
-    "study": study_run,
+    "study": _study,
 }
 
 

@@ -66,8 +66,11 @@ def test_later_child_of_a_single_process_joins_the_target(fake_tree: Tree) -> No
 def test_children_that_end_during_the_search_do_not_make_a_name_ambiguous(
     fake_tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake_tree({**_process(10, "forker", children="11"), **_process(11, "forker", 10)})
-    monkeypatch.setattr(processes, "_find_named", lambda name: [10, 11, 98, 99])
+    # While 12 is reaped, its parent is 0.
+    fake_tree(
+        {**_process(10, "forker", children="11"), **_process(11, "forker", 10), **_process(12, "forker", 0, state="X")}
+    )
+    monkeypatch.setattr(processes, "_find_named", lambda name: [10, 11, 12, 98, 99])
     assert resolve(["forker"]).roots == (10,)
 
 
