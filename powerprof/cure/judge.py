@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from powerprof.cure.records import CureBlock, CurePrediction
 from powerprof.cure.remedies import CureRequest, PlannedChange
 from powerprof.cure.threads import SlackChoice
-from powerprof.database.given import is_server_name
+from powerprof.database.given import require_server_program
 from powerprof.diagnosis.collect import compute_timers_hz, list_thread_wakeups
 from powerprof.diagnosis.thread_pace import predict_slack
 from powerprof.energy.domains import host_energy, host_meters
@@ -32,7 +32,7 @@ from powerprof.system import files, paths, signals
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.files import whole
-from powerprof.system.processes import Target, name_of
+from powerprof.system.processes import Target
 from powerprof.tracing.captures import StatementTrace, latency_class_range_ns
 from powerprof.tracing.statements import QueryTracer
 
@@ -257,10 +257,8 @@ class StatementLatencies(Closeable):
         self.unavailable: str | None = None
 
     def _open(self) -> None:
-        if not is_server_name(name_of(self._pid)):
-            self.unavailable = "the process is no MariaDB or MySQL server"
-            return
         try:
+            require_server_program(self._pid)
             self._tracer = QueryTracer(self._pid)
             self._tracer.attach()
         except (CapabilityError, PowerprofError) as error:

@@ -21,12 +21,11 @@ from typing import TYPE_CHECKING
 from powerprof.cure.remedies import CureRequest
 from powerprof.database import sql
 from powerprof.database.base import Limits, StatementError
-from powerprof.database.given import is_server_name, log_in_locally
+from powerprof.database.given import log_in_locally, require_server_program
 from powerprof.database.performance import ReplicationStatus, read_replication_status
 from powerprof.measure.window import WindowPart
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError
-from powerprof.system.processes import name_of
 from powerprof.system.tasks import read_outer_ids
 
 if TYPE_CHECKING:
@@ -96,10 +95,8 @@ class ReplicaSampler(Closeable, WindowPart):
         self.unavailable: str | None = None
 
     def _open(self) -> None:
-        if not is_server_name(name_of(self._pid)):
-            self.unavailable = "the process is no MariaDB or MySQL server"
-            return
         try:
+            require_server_program(self._pid)
             self._connection = connection = self._connect()
             if not read_replication_status(connection):
                 self.close()

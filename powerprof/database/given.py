@@ -403,6 +403,12 @@ def is_server_name(program: str | None) -> bool:
     return _SERVER_NAME.fullmatch(program or "") is not None
 
 
+def require_server_program(pid: int) -> None:
+    """Raise PowerprofError if the process runs no MariaDB or MySQL server."""
+    if not is_server_name(name_of(pid)):
+        raise PowerprofError("the process is no MariaDB or MySQL server")
+
+
 def list_listening_sockets(pid: int) -> list[Path]:
     """Return the unix sockets on which a process listens, as paths that can be opened from here (containers too)."""
     root = paths.procfs() / str(pid) / "root"
