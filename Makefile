@@ -3,23 +3,22 @@
 PYTHON := /usr/bin/python3
 VENV := .venv
 BIN := $(VENV)/bin
-PYTEST := $(BIN)/python -m pytest -m "not soak" -rsR --durations 25
+PYTEST := $(BIN)/python -m pytest -m "not soak" -rsR --durations 40
 # Touched when the Python packages are in .venv: those that powerprof imports, and those of the tests besides.
 IMPORTED := $(VENV)/.imported
 TESTED := $(VENV)/.tested
 # A server of the past that tests look for; absent, they are deselected, which pytest says at the end.
 HISTORICAL := mysql-5.5.9
 
-# What judges this host's idleness or speed runs alone, one after the other. What traces, and judges its target only, runs
-# by threes: four take all of two CPUs, and some of these tests need an idle moment. The rest runs by fours (six were not
-# quicker). tests/conftest.py says what begins first. Neighbours on a host of clouds take CPU time by seconds, so
-# what fails is run again, and named as RERUN: a test that fails always fails here too. Where idleness itself is judged they
-# are waited out: three runs within a minute met the same disturbance.
+# Tests that judge this host's idleness or speed run alone, one after the other. Tests that trace and judge only their
+# target run in five workers, all others in six: they wait more than they compute. tests/conftest.py names the files that
+# begin first. Other guests of the machine take CPU time for seconds, so a test that fails is run again and listed as
+# RERUN. Tests of idleness wait before they run again: three runs within a minute met the same disturbance.
 ALONE := tests/contract/idle/test_json.py tests/contract/idle/test_report.py tests/unit/measure/test_edges.py \
 	tests/integration/replication/test_mysql_5_5_9.py tests/root/attribution/test_ground_truth.py tests/root/test_hotplug.py \
 	tests/root/test_idle_causes.py tests/root/test_idle_identity.py tests/root/test_idle_polling.py tests/root/test_monitor.py
 WAITING := tests/integration/experiment/test_how_to.py tests/contract/attribute tests/root
-PARALLEL := $(PYTEST) --numprocesses 4 --dist loadfile --no-loadscope-reorder \
+PARALLEL := $(PYTEST) --numprocesses 6 --dist loadfile --no-loadscope-reorder \
 	tests $(addprefix --ignore=,$(ALONE) $(WAITING))
 PREPARE = $(BIN)/powerprof servers fetch $(HISTORICAL) --yes --quiet || echo "setup: going on without $(HISTORICAL)" >&2; \
 	export TEST_CACHE="$$(mktemp -d)"; trap 'rm -rf "$$TEST_CACHE"' EXIT; \
@@ -86,7 +85,7 @@ test: setup ## run all tests but the soak; those of tests/root need root and BPF
 		echo "not root: the tests in tests/root will fail or say what they need; sudo make test runs all" >&2
 	@status=0; $(PREPARE); \
 	sh -c '.ci/ungrouped $$$$; exec $(PARALLEL) --reruns 1' || status=1; \
-	$(PYTEST) --numprocesses 3 --dist loadfile --no-loadscope-reorder --reruns 2 $(WAITING) $(addprefix --ignore=,$(ALONE)) || status=1; \
+	$(PYTEST) --numprocesses 5 --dist loadfile --no-loadscope-reorder --reruns 2 $(WAITING) $(addprefix --ignore=,$(ALONE)) || status=1; \
 	$(PYTEST) --reruns 3 --reruns-delay 10 $(ALONE) || status=1; \
 	touch "$$TEST_CACHE/run-again"; echo "run again: $$(wc -l <"$$TEST_CACHE/run-again") (CONTRIBUTING.md: each is a defect)"; \
 	sort "$$TEST_CACHE/run-again"; \
