@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RAPL energy counters: powercap zones of this host or of a recording, and the kernel's perf `power` PMU.
+"""RAPL energy counters: powercap zones, and the kernel's perf `power` PMU.
 
 A powercap counter wraps: ΔE = (new − old) mod (max_energy_range_uj + 1) (Documentation/power/powercap/powercap.rst).
 Only root may read `energy_uj` since Linux 5.10 (CVE-2020-8694). The zones of `intel-rapl-mmio` and `intel-rapl-tpmi`
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,11 +36,10 @@ from powerprof.measure.counters import (
 )
 from powerprof.measure.cpuidle import parse_cpu_list
 from powerprof.measure.perf_events import open_counter, read_counter
-from powerprof.measure.program_output import TIMESTAMP, numbered_lines, parse_epoch
 from powerprof.model.records import Scope
 from powerprof.system import paths
-from powerprof.system.errors import CapabilityError, DataError, PowerprofError
-from powerprof.system.files import loader, read_int, read_text, reason_of, try_int, try_text, whole
+from powerprof.system.errors import CapabilityError, PowerprofError
+from powerprof.system.files import read_int, read_text, reason_of, try_int, try_text, whole
 
 _CONTROL_TYPES = ("intel-rapl", "intel-rapl-tpmi", "intel-rapl-mmio")
 # A package with this power wraps a 65,536 J counter (15.3 µJ units) in 65 s. Half of that limits the sampling interval.
@@ -267,97 +266,6 @@ def open_rapl() -> RaplMeter:
         )
     notes += [f"rapl: {path} cannot be read: what it counts is unknown" for path in unreadable]
     return RaplMeter(domains, folders, notes, root)
-
-
-# Recorded powercap zones: dumps of sysfs as `path|value` lines, `path:` blocks, or `path:value` lines of grep.
-#
-# A file may hold several dumps. Each begins at a line `Timestamp | EPOCH`, or where a path occurs again.
-
-_LEAVES = r"name|energy_uj|max_energy_range_uj|constraint_\d+_(?:max_power|power_limit)_uw"
-_FILE = re.compile(rf"(?:.*/)?(intel-rapl[^/]*)/({_LEAVES})")
-_COUNTS = ("energy_uj", "max_energy_range_uj")
-_LONGEST = 4096
-
-
-@dataclass(frozen=True)
-class PowercapDump:
-    """One dump: zones by id, and their counters in µJ. `time_s` is its epoch time, None without a time stamp."""
-
-    path: str
-    line: int
-    time_s: float | None
-    zones: dict[str, Zone]
-    energy_uj: dict[str, int | None]
-
-
-def looks_like_powercap(text: str) -> bool:
-    """Return whether the text contains files of RAPL zones."""
-    lines = text[:200_000].splitlines()[:2000]
-    return any("intel-rapl" in line and _FILE.search(line[:_LONGEST]) for line in lines)
-
-
-@loader
-def parse_powercap(text: str, path: Path | str) -> list[PowercapDump]:
-    """Return the dumps of a text in its order. Raise DataError(path, reason, line) for a damaged text."""
-    dumps: list[PowercapDump] = []
-    files: dict[str, tuple[str, int]] = {}
-    begin, time_s = 1, None
-    for name, value, line in _read_cells(text, path):
-        is_stamp = name == "Timestamp"
-        if files and (is_stamp or name in files):
-            dumps.append(_make_dump(files, time_s, begin, path))
-            files, begin, time_s = {}, line, None
-        if is_stamp:
-            time_s, begin = parse_epoch(value, path, line), line
-        else:
-            files[name] = (value, line)
-    if files:
-        dumps.append(_make_dump(files, time_s, begin, path))
-    if not dumps or not any(dump.zones for dump in dumps):
-        raise DataError(path, "no RAPL energy counters in it", hint="a dump has lines like …/intel-rapl:0/energy_uj")
-    return dumps
-
-
-def _read_cells(text: str, path: Path | str) -> Iterator[tuple[str, str, int]]:
-    """Yield (path, value, line) of every relevant file, and ("Timestamp", value, line) of every time stamp."""
-    pending: str | None = None
-    for number, raw in numbered_lines(text, path, _LONGEST):
-        line = raw.strip()
-        stamp = TIMESTAMP.fullmatch(line)
-        block, pending = pending, None
-        if stamp:
-            yield "Timestamp", stamp[1], number
-            continue
-        if block is not None and line and not (line.startswith("/") or _FILE.match(line)):
-            yield block, line, number
-            continue
-        name, bar, value = line.partition("|")
-        if bar and _FILE.fullmatch(name):
-            yield name, value, number
-        elif line.endswith(":") and _FILE.fullmatch(line[:-1]):
-            pending = line[:-1]
-        elif not bar:
-            match = re.fullmatch(rf"(\S*/(?:{_LEAVES})):(.*)", line)
-            if match and _FILE.fullmatch(match[1]):
-                yield match[1], match[2], number
-
-
-def _make_dump(files: dict[str, tuple[str, int]], time_s: float | None, begin: int, path: Path | str) -> PowercapDump:
-    by_zone: dict[str, dict[str, str]] = {}
-    energy: dict[str, int | None] = {}
-    for name, (value, line) in files.items():
-        match = _FILE.fullmatch(name)
-        if match is None:
-            continue
-        zone_id, leaf = match[1], match[2]
-        text = value.strip()
-        if leaf in _COUNTS and text and whole(text) is None:
-            raise DataError(path, f"{zone_id}/{leaf} is not a counter ({text[:30]!r})", line)
-        by_zone.setdefault(zone_id, {})[leaf] = text
-        if leaf == "energy_uj":
-            energy[zone_id] = int(text) if text else None
-    zones = {zone_id: zone for zone_id, leaves in by_zone.items() if (zone := make_zone(zone_id, leaves)) is not None}
-    return PowercapDump(str(path), begin, time_s, zones, energy)
 
 
 # The perf `power` PMU.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,14 +20,16 @@ from powerprof.energy.program_meters import (
     read_domain_intervals,
     sum_log_energies,
 )
-from powerprof.energy.rapl import PowercapDump, Zone, looks_like_powercap, parse_powercap, select_domains, zone_energy
+from powerprof.energy.rapl import Zone, make_zone, select_domains, zone_energy
 from powerprof.energy.windows import WindowEnergy
 from powerprof.measure.counters import CounterSample, PowerSample, power_energy
+from powerprof.measure.program_output import parse_epoch
 from powerprof.measure.sampling import WindowInterrupted, WindowMeter
+from powerprof.measure.sysfs_dump import STAMP, read_dump_cells
 from powerprof.measure.turbostat import TurbostatLog, looks_like_turbostat, parse_turbostat
 from powerprof.model.records import EnergyReading, Window
 from powerprof.system.errors import CapabilityError, DataError, UsageError
-from powerprof.system.files import read_outside_text, reading
+from powerprof.system.files import loader, read_outside_text, reading, whole
 
 
 @dataclass(frozen=True)
@@ -197,6 +200,72 @@ def _make_turbostat_recording(log: TurbostatLog) -> MeterRecording:
         energies,
         tuple(notes),
     )
+
+
+# Recorded powercap zones. A file may hold several dumps. Each begins at a line `Timestamp | EPOCH`, or if a path occurs
+# again.
+
+_LEAVES = r"name|energy_uj|max_energy_range_uj|constraint_\d+_(?:max_power|power_limit)_uw"
+_FILE = re.compile(rf"(?:\S*/)?(intel-rapl[^/\s]*)/({_LEAVES})")
+_COUNTS = ("energy_uj", "max_energy_range_uj")
+_LONGEST = 4096
+
+
+@dataclass(frozen=True)
+class PowercapDump:
+    """One dump: zones by id, and their counters in µJ. `time_s` is its epoch time, None without a time stamp."""
+
+    path: str
+    line: int
+    time_s: float | None
+    zones: dict[str, Zone]
+    energy_uj: dict[str, int | None]
+
+
+def looks_like_powercap(text: str) -> bool:
+    """Return whether the text contains files of RAPL zones."""
+    lines = text[:200_000].splitlines()[:2000]
+    return any("intel-rapl" in line and _FILE.search(line[:_LONGEST]) for line in lines)
+
+
+@loader
+def parse_powercap(text: str, path: Path | str) -> list[PowercapDump]:
+    """Return the dumps of a text in its order. Raise DataError(path, reason, line) for a damaged text."""
+    dumps: list[PowercapDump] = []
+    files: dict[str, tuple[str, int]] = {}
+    begin, time_s = 1, None
+    for name, value, line in read_dump_cells(text, path, _FILE):
+        is_stamp = name == STAMP
+        if files and (is_stamp or name in files):
+            dumps.append(_make_dump(files, time_s, begin, path))
+            files, begin, time_s = {}, line, None
+        if is_stamp:
+            time_s, begin = parse_epoch(value or "", path, line), line
+        else:
+            files[name] = (value or "", line)
+    if files:
+        dumps.append(_make_dump(files, time_s, begin, path))
+    if not dumps or not any(dump.zones for dump in dumps):
+        raise DataError(path, "no RAPL energy counters in it", hint="a dump has lines like …/intel-rapl:0/energy_uj")
+    return dumps
+
+
+def _make_dump(files: dict[str, tuple[str, int]], time_s: float | None, begin: int, path: Path | str) -> PowercapDump:
+    by_zone: dict[str, dict[str, str]] = {}
+    energy: dict[str, int | None] = {}
+    for name, (value, line) in files.items():
+        match = _FILE.fullmatch(name)
+        if match is None:
+            continue
+        zone_id, leaf = match[1], match[2]
+        text = value.strip()
+        if leaf in _COUNTS and text and whole(text) is None:
+            raise DataError(path, f"{zone_id}/{leaf} is not a counter ({text[:30]!r})", line)
+        by_zone.setdefault(zone_id, {})[leaf] = text
+        if leaf == "energy_uj":
+            energy[zone_id] = int(text) if text else None
+    zones = {zone_id: zone for zone_id, leaves in by_zone.items() if (zone := make_zone(zone_id, leaves)) is not None}
+    return PowercapDump(str(path), begin, time_s, zones, energy)
 
 
 def _make_powercap_recording(dumps: Sequence[PowercapDump], elapsed_s: float | None) -> MeterRecording:

@@ -22,7 +22,7 @@ import msgspec
 
 from powerprof.attribution import attribute, capture
 from powerprof.diagnosis.collect import summarise_log
-from powerprof.energy import meter_log, program_meters, rapl, recordings
+from powerprof.energy import meter_log, program_meters, recordings
 from powerprof.measure import cpuidle, powertop, turbostat
 from powerprof.measure.residency import read_recording
 from powerprof.report.exports import export
@@ -323,7 +323,9 @@ LOADERS: tuple[Loader, ...] = (
     Loader("meter-log", _text(meter_log.parse_meter_log), _with(_METER, _recorded("genoa0/acpower.raw.txt"))),
     Loader("cpuidle-dump", _text(cpuidle.parse_dump), _with(_CPUIDLE, _recorded("sysfs-trees/lnl0-cpuidle.txt"))),
     Loader(
-        "powercap-dump", _text(rapl.parse_powercap), _with(_POWERCAP, _recorded("sysfs-trees/kepler-powercap-mmio.txt"))
+        "powercap-dump",
+        _text(recordings.parse_powercap),
+        _with(_POWERCAP, _recorded("sysfs-trees/kepler-powercap-mmio.txt")),
     ),
     Loader(
         "residency-recording",

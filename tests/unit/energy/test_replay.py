@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from powerprof.energy.rapl import parse_powercap
-from powerprof.energy.recordings import replay
+from powerprof.energy.recordings import parse_powercap, replay
 from powerprof.measure.turbostat import parse_turbostat
 from powerprof.report.energy import render_terminal
 from powerprof.system.errors import DataError, UsageError
