@@ -95,12 +95,16 @@ def require_this_host(reason: str) -> None:
         )
 
 
+# All packages together, if a meter does not tell them apart.
+ALL_PACKAGES = "packages"
+
+
 def rapl_scope(name: str) -> Scope:
     """Return the scope of a RAPL zone by its name, as in powercap's `name` files.
 
     Later packages have zones such as `psys-1`; some kernels write a literal `psys-%d`.
     """
-    if re.fullmatch(r"package-\d+(-die-\d+)?", name):
+    if name == ALL_PACKAGES or re.fullmatch(r"package-\d+(-die-\d+)?", name):
         return "package"
     if re.fullmatch(r"psys(-(\d+|%d))?", name):
         return "psys"

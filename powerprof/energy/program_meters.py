@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -14,8 +13,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
-from powerprof.energy.domains import DomainEnergy, SampledMeter, distinct_names, rapl_scope, require_this_host
-from powerprof.measure.counters import PowerInterval, PowerSample, interval_energy, power_energy
+from powerprof.energy.domains import (
+    ALL_PACKAGES,
+    DomainEnergy,
+    SampledMeter,
+    distinct_names,
+    rapl_scope,
+    require_this_host,
+)
+from powerprof.measure.counters import EnergySeries, PowerInterval, PowerSample, interval_energy, power_energy
 from powerprof.measure.program_output import (
     OUTPUT,
     TIMESTAMP,
@@ -41,47 +47,85 @@ _INTERVAL_S = 1.0
 _HINT = "run as root with the msr module (modprobe msr); virtual machines hide the counters"
 
 
-def read_domain_intervals(
-    log: TurbostatLog, offset_s: float = 0.0
-) -> dict[str, tuple[list[PowerInterval], str | None]]:
-    """Return the mean watts of each domain, and the domain that includes it. `offset_s` is subtracted from epoch times.
+_Domain = tuple[str, str | None]  # the domain, and the domain that includes it
 
-    Raise DataError for a log without a power column, or with neither times nor a stated interval.
+
+@dataclass(frozen=True)
+class DomainIntervals:
+    """The mean watts of one domain in each table of a log. Without intervals it has no figure, for the reason `why`."""
+
+    domain: str
+    inside: str | None
+    intervals: tuple[PowerInterval, ...]
+    why: str | None = None
+
+
+def has_length(log: TurbostatLog) -> bool:
+    """Return whether the length of any table is known. Otherwise a log has mean watts and no joules."""
+    return any(interval.duration_s for interval in log.intervals)
+
+
+def read_domain_intervals(log: TurbostatLog, offset_s: float = 0.0) -> list[DomainIntervals]:
+    """Return each domain of a log. `offset_s` is subtracted from epoch times.
+
+    Tables without any length count 1 s each: their mean watts are right, and `has_length` is false. Raise DataError for
+    a log without a power column, and for joules without a length.
     """
-    intervals_of: dict[tuple[str, str | None], list[PowerInterval]] = defaultdict(list)
-    clock_s = 0.0
+    if not {*_COLUMNS, *_JOULES, *_JOULES.values()} & set(log.columns):
+        raise DataError(log.path, "no power column (PkgWatt, CorWatt, ...) in it")
+    spans: list[tuple[float, float, TurbostatInterval]] = []
+    clock_s, default_s = 0.0, None if has_length(log) else 1.0
     for interval in log.intervals:
-        if interval.duration_s is None or interval.duration_s <= 0:
+        length_s = interval.duration_s or default_s
+        if length_s is None or length_s <= 0:
             continue  # the duration of the first table may be unknown
-        end = interval.time_s - offset_s if interval.time_s is not None else clock_s + interval.duration_s
-        clock_s = end
-        for key, watts in _interval_watts(interval).items():
-            intervals_of[key].append(PowerInterval(end - interval.duration_s, end, watts))
-    if not intervals_of:
-        reason = (
-            "no power column (PkgWatt, CorWatt, ...) in it"
-            if not {*_COLUMNS, *_JOULES.values()} & set(log.columns)
-            else ("its tables do not say how long they took")
-        )
-        raise DataError(log.path, reason)
-    labels = distinct_names(list(intervals_of))
-    return {
-        label: (intervals_of[key], key[1] if key[0] in ("core", "uncore") else None)
-        for label, key in zip(labels, intervals_of, strict=True)
-    }
+        clock_s = interval.time_s - offset_s if interval.time_s is not None else clock_s + length_s
+        spans.append((clock_s - length_s, clock_s, interval))
+    tables = [_table_watts(interval) for _, _, interval in spans]
+    if not any(tables):
+        raise DataError(log.path, "joules, but its tables do not say how long they took")
+    keys = list(dict.fromkeys(key for watts in tables for key in watts))
+    made = []
+    for label, key in zip(distinct_names(keys), keys, strict=True):
+        values = [watts.get(key) for watts in tables]
+        missing = sum(value is None for value in values)
+        why = f"{label} has no figure in {missing} of {len(values)} tables" if missing else None
+        intervals = [
+            PowerInterval(start_s, end_s, value)
+            for (start_s, end_s, _), value in zip(spans, values, strict=True)
+            if value is not None and why is None
+        ]
+        made.append(DomainIntervals(label, key[1] if key[0] in ("core", "uncore") else None, tuple(intervals), why))
+    return made
 
 
-def _interval_watts(interval: TurbostatInterval) -> dict[tuple[str, str | None], float]:
-    """Return watts by (domain, package). AMD lists CorWatt in each core's row: sum it over the package."""
-    watts: dict[tuple[str, str | None], float] = {}
-    rows = interval.cpus or ((interval.system,) if interval.system else ())
-    for row in rows:
-        package = f"package-{row.package or 0}"
-        for column, name in _COLUMNS.items():
+def _table_watts(interval: TurbostatInterval) -> dict[_Domain, float | None]:
+    """Return watts by (domain, package) of one table.
+
+    They are by package if the rows add up to the system row, otherwise they are the system row's: turbostat may repeat
+    one counter in the rows of several dies, and `--cpu` hides rows. A package without a figure, unlike others, is None.
+    """
+    watts: dict[_Domain, float | None] = {}
+    packages = dict.fromkeys(row.package for row in interval.cpus)
+    for column, name in _COLUMNS.items():
+        whole = None if interval.system is None else _watts(interval.system, column, interval.duration_s)
+        by_package: dict[int | None, float] = {}
+        for row in interval.cpus:
             value = _watts(row, column, interval.duration_s)
             if value is not None:
-                key = (package, None) if name == "package" else (name, package)
-                watts[key] = watts.get(key, 0.0) + value
+                # AMD lists CorWatt in each core's row.
+                by_package[row.package] = by_package.get(row.package, 0.0) + value
+        is_sum = whole is None or abs(sum(by_package.values()) - whole) <= 0.02 * whole + 0.01 * (
+            len(interval.cpus) + 1
+        )
+        if by_package and is_sum:
+            # `--hide Package` merges the packages.
+            is_merged = sum(row.package is None and "PkgWatt" in row.values for row in interval.cpus) > 1
+            for number in packages:
+                package = ALL_PACKAGES if is_merged else f"package-{number or 0}"
+                watts[(package, None) if name == "package" else (name, package)] = by_package.get(number)
+        elif whole is not None:
+            watts[(ALL_PACKAGES, None) if name == "package" else (name, ALL_PACKAGES)] = whole
     system_watts = None if interval.system is None else _watts(interval.system, "SysWatt", interval.duration_s)
     if system_watts is not None:
         watts["psys", None] = system_watts
@@ -98,10 +142,14 @@ def _watts(row: TurbostatRow, column: str, duration_s: float | None) -> float | 
 
 def sum_log_energies(log: TurbostatLog, start_s: float, end_s: float, offset_s: float = 0.0) -> list[DomainEnergy]:
     """Return the energy of every domain of a log in a window of its time axis."""
-    return [
-        DomainEnergy(domain, rapl_scope(domain.rsplit("/", 1)[-1]), interval_energy(intervals, start_s, end_s), inside)
-        for domain, (intervals, inside) in read_domain_intervals(log, offset_s).items()
-    ]
+    energies = []
+    for domain in read_domain_intervals(log, offset_s):
+        scope = rapl_scope(domain.domain.rsplit("/", 1)[-1])
+        series = interval_energy(domain.intervals, start_s, end_s)
+        if domain.why is not None:
+            series = EnergySeries(None, start_s, end_s, notes=(domain.why,))
+        energies.append(DomainEnergy(domain.domain, scope, series, domain.inside))
+    return energies
 
 
 class TurbostatMeter:
@@ -148,7 +196,7 @@ def open_turbostat() -> TurbostatMeter:
         log = parse_turbostat(trial.stdout, "turbostat's output")
     except (PowerprofError, DataError) as error:
         raise CapabilityError(f"turbostat: it cannot run here ({error.message})", _HINT) from error
-    if not any(any(_interval_watts(interval).values()) for interval in log.intervals):
+    if not any(any(_table_watts(interval).values()) for interval in log.intervals):
         raise CapabilityError("turbostat: it runs and shows no watts (PkgWatt is absent or 0)", _HINT)
     output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by the meter
     process = programs.start([*base, "--interval", str(_INTERVAL_S)], stdout=output)

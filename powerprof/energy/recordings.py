@@ -10,11 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from msgspec.structs import replace as replace_fields
+
 from powerprof.energy.domains import DomainEnergy, EnergyRequest, EnergyResult, fill_containers, host_energy
 from powerprof.energy.meter_log import looks_like_meter_log, parse_meter_log
 from powerprof.energy.meters import make_readings, reconcile
 from powerprof.energy.program_meters import (
     find_report_watts,
+    has_length,
     looks_like_ipmi,
     parse_ipmi,
     read_domain_intervals,
@@ -34,7 +37,10 @@ from powerprof.system.files import loader, read_outside_text, reading, whole
 
 @dataclass(frozen=True)
 class MeterRecording:
-    """One recorded meter. It covers `start_s` to `end_s`, in epoch seconds if `has_epoch`."""
+    """One recorded meter. It covers `start_s` to `end_s`, in epoch seconds if `has_epoch`.
+
+    Without `has_length` these times are invented: its mean watts are right, its joules are unknown.
+    """
 
     source: str
     path: str
@@ -43,6 +49,7 @@ class MeterRecording:
     has_epoch: bool
     energies: Callable[[float, float], list[DomainEnergy]]
     notes: tuple[str, ...] = ()
+    has_length: bool = True
 
 
 def read_recordings(files: Sequence[Path], elapsed_s: float | None) -> tuple[list[MeterRecording], list[str]]:
@@ -179,18 +186,18 @@ def _make_power_recording(
 
 
 def _make_turbostat_recording(log: TurbostatLog) -> MeterRecording:
-    spans = [interval for intervals, _ in read_domain_intervals(log).values() for interval in intervals]
+    domains = read_domain_intervals(log)
+    spans = [interval for domain in domains for interval in domain.intervals]
+    if not spans:
+        raise DataError(log.path, "; ".join(domain.why for domain in domains if domain.why))
     has_epoch = all(interval.time_s is not None for interval in log.intervals)
 
     def energies(start_s: float, end_s: float) -> list[DomainEnergy]:
         return sum_log_energies(log, start_s, end_s)
 
     notes = list(log.notes)
-    rows = [i for i in log.intervals if i.system is not None and "PkgWatt" in i.system.values and i.duration_s]
-    if rows:
-        weight = sum(i.duration_s or 0.0 for i in rows)
-        mean = sum(i.system.values["PkgWatt"] * (i.duration_s or 0.0) for i in rows if i.system) / weight
-        notes.append(f"turbostat's own summary rows: {mean:.1f} W package over {len(rows)} intervals")
+    if not has_length(log):
+        notes.append("its tables do not say how long they took: mean watts are known, joules are not")
     return MeterRecording(
         "turbostat",
         log.path,
@@ -199,6 +206,7 @@ def _make_turbostat_recording(log: TurbostatLog) -> MeterRecording:
         has_epoch,
         energies,
         tuple(notes),
+        has_length(log),
     )
 
 
@@ -350,10 +358,14 @@ def replay(files: Sequence[Path], elapsed_s: float | None = None) -> EnergyResul
         notes += [*(f"{recording.path}: {note}" for note in recording.notes), *reading_notes]
     readings = fill_containers(readings)
     notes += reconcile(readings)
+    total = host_energy(readings)
+    timeless = {recording.source for recording in recordings if not recording.has_length}
+    if timeless:
+        common = None
+        readings = [replace_fields(r, joules=None) if r.source in timeless else r for r in readings]
+        total = replace_fields(total, joules=None) if total.source in timeless else total
     window_s = common[1] - common[0] if common else None
-    return EnergyResult(
-        window_s=window_s, meters=readings, total=host_energy(readings), notes=list(dict.fromkeys(notes))
-    )
+    return EnergyResult(window_s=window_s, meters=readings, total=total, notes=list(dict.fromkeys(notes)))
 
 
 # One window of this host's energy.

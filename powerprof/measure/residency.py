@@ -383,8 +383,9 @@ def read_recording(
                 raise UsageError("--elapsed is for cpuidle dumps: a turbostat log has its own times", "leave it out")
             log = turbostat.parse_turbostat(text, before)
             window = turbostat.make_turbostat_window(log, read_at)
-            if not window.states and window.c0_percent is None:
-                raise DataError(before, "a turbostat log without a column of idle states")
+            if not window.states and not window.achieved:
+                hint = "record with turbostat --show Busy%,sysfs, or without --show"
+                raise DataError(before, "a turbostat log without Busy% and columns of idle states", hint=hint)
             return ResidencyRecording(window, log.idle_driver)
         if source == "powertop" or (source is None and "P o w e r T O P" in text[:1000]):
             return ResidencyRecording(

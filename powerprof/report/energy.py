@@ -76,7 +76,7 @@ def _notes(notes: Sequence[str]) -> list[str]:
 def _answer(result: EnergyResult) -> str:
     total = result.total
     window = "" if result.window_s is None else f" over {result.window_s:.1f} s"
-    if total.watts is None or total.joules is None:
+    if total.watts is None:
         bounds = next((r for r in result.meters if r.low_watts is not None and r.high_watts is not None), None)
         if bounds is None or bounds.low_watts is None or bounds.high_watts is None:
             return f"No energy figure{window}."

@@ -52,14 +52,15 @@ def _answer(window: Window) -> str:
             text += f" and woke from idle {_rate(window.wakeups_hz)}"
         return text + "."
     if deepest is not None:
-        return f"{_percent(deepest.residency_percent)} of the idle time was in {deepest.name}."
+        time = "idle time" if window.percent_of == "idle_time" else "time"
+        return f"{_percent(deepest.residency_percent)} of the {time} was in {deepest.name}."
     return "Residency is unknown here."
 
 
 def _context_line(window: Window, driver: str | None) -> str:
-    parts = [f"{window.cpus} CPU{'s' if window.cpus != 1 else ''}"]
-    if driver:
-        parts[0] += f", {driver}"
+    # A recording may hide its CPUs.
+    count = f"{window.cpus} CPU{'s' if window.cpus != 1 else ''}" if window.cpus else ""
+    parts = [part for part in (", ".join(filter(None, (count, driver))),) if part]
     if window.window_s is not None:
         parts.append(f"{window.window_s:.2f} s")
     parts.append(

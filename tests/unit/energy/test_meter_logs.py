@@ -264,7 +264,7 @@ def test_watts_by_package_and_amds_cores_added_up() -> None:
 def test_without_times_the_stated_interval_is_the_axis() -> None:
     text = "\n".join("\t".join(line.split("\t")[1:]) if "\t" in line else line for line in LOG.splitlines()) + "\n"
     log = parse_turbostat(text, "log")
-    intervals, _ = read_domain_intervals(log)["package-0"]
+    (intervals,) = [domain.intervals for domain in read_domain_intervals(log) if domain.domain == "package-0"]
     assert [(i.start_s, i.end_s) for i in intervals] == [(0.0, 5.0), (5.0, 10.0), (10.0, 15.0)]
 
 

@@ -228,7 +228,8 @@ def test_turbostats_table_as_a_window() -> None:
     text = "turbostat version 2024\nMeasurement interval: 2.000 seconds\n" + LOG
     window = make_turbostat_window(parse_turbostat(text, "log"), "")
     assert shares(window) == {"POLL": 0.0, "C1": 20.0, "C6": 70.0}
-    assert (window.c0_percent, window.idle_percent, window.window_s, window.cpus) == (10.0, 90.0, 2.0, 2)
+    # C0 is Busy%, not the time that the requested states leave.
+    assert (window.c0_percent, window.idle_percent, window.window_s, window.cpus) == (5.0, 95.0, 2.0, 2)
     # 20 entries of C6 in 2 s over 70 % of 2 CPUs' time.
     assert window.states[2].entries_hz == 10.0
     assert window.states[2].average_residency_ms == pytest.approx(140.0)

@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""turbostat's output with hidden columns, of one command, and of versions from 2015 to 2025: C0, watts and joules."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from powerprof.energy.recordings import replay
+from powerprof.measure.residency import read_recording
+from powerprof.system.errors import DataError
+
+REFUSED = "refused"
+Figure = float | str | None
+
+# Every state that the kernel has, as turbostat lists them without --quiet.
+BANNER = """turbostat version 2023.11.07 - Len Brown <lenb@kernel.org>
+current_driver: intel_idle
+current_governor: menu
+current_governor_ro: menu
+cpu0: POLL: CPUIDLE CORE POLL IDLE
+cpu0: C1: MWAIT 0x00
+cpu0: C6: MWAIT 0x20
+cpu0: MSR_PKGC6_IRTL: 0x0000886b (valid, 109568 ns)
+"""
+COMMAND = """turbostat version 4.7 27-May, 2015
+CPUID(0): GenuineIntel 11 CPUID levels; family:model:stepping 0x6:1a:5 (6:26:5)
+cpu0: MSR_NHM_PLATFORM_INFO: 0xc0000011401
+20 * 133 = 2667 MHz base frequency
+"""
+COMMAND_TABLE = """
+ Core CPU Avg_MHz Busy% Bzy_MHz TSC_MHz SMI CPU%c1 CPU%c3 CPU%c6 CoreTmp Pkg%pc3 Pkg%pc6 PkgWatt
+ - - 9 0.55 1652 2660 0 1.41 0.24 97.80 31 12.02 71.20 22.50
+ 0 0 13 0.79 1651 2660 0 1.86 0.28 97.07 31 12.02 71.20 22.50
+ 0 4 6 0.35 1655 2660 0 2.29
+ 1 1 8 0.51 1650 2660 0 0.96 0.20 98.33 29
+ 1 5 9 0.55 1652 2660 0 0.93
+"""
+PARTIAL = "Package\tCore\tCPU\tBusy%\tC6\tC6%\tPkgWatt\n" + (
+    "-\t-\t-\t10.00\t1400\t60.00\t30.00\n0\t0\t0\t12.00\t700\t58.00\t30.00\n0\t1\t1\t8.00\t700\t62.00\n"
+)
+
+
+def tab(text: str) -> str:
+    """The table with a tab between its cells."""
+    return "\n".join("\t".join(line.split(" ")) for line in text.strip().splitlines()) + "\n"
+
+
+def shown_time(seconds: int, packages: tuple[float, float]) -> str:
+    rows = (f"{seconds}.99 {sum(packages):.2f}", f"{seconds}.98 {packages[0]:.2f}", f"{seconds}.97 {packages[1]:.2f}")
+    return tab("Time_Of_Day_Seconds PkgWatt\n" + "\n".join(rows))
+
+
+def two_sockets(columns: str, *rows: str) -> str:
+    return tab("\n".join([columns, *rows]))
+
+
+# (text, C0 in percent, watts, joules). None: unknown. REFUSED: a one-line error.
+CASES: dict[str, tuple[str, Figure, Figure, Figure]] = {
+    # Inputs of public bug reports, typed anew.
+    "a state is hidden, Busy% is shown": (PARTIAL * 2, 10.0, 30.0, None),
+    "no ids": (
+        tab("Busy% C1 C6 C1% C6%\n10.00 300 900 15.00 75.00\n2.00 100 500 5.00 93.00\n18.00 200 400 25.00 57.00"),
+        10.0,
+        REFUSED,
+        REFUSED,
+    ),
+    "no ids, time of every row": (
+        "".join(shown_time(1764000005 + 5 * i, (120.0 + 10 * i, 80.0 - 10 * i)) for i in range(3)),
+        REFUSED,
+        200.0,
+        2000.0,
+    ),
+    "no ids, no times": (
+        "".join(tab(f"PkgWatt RAMWatt\n200.00 30.00\n{p}.00 16.00\n{200 - p}.00 14.00") for p in (120, 130, 110)),
+        REFUSED,
+        230.0,
+        None,
+    ),
+    "command, length above the table": (
+        COMMAND + "10.002304 sec\n" + tab(COMMAND_TABLE.replace("\n ", "\n")),
+        0.55,
+        22.5,
+        225.05184,
+    ),
+    "command, length below the table": (
+        COMMAND + COMMAND_TABLE.lstrip("\n") + "10.002304 sec\n",
+        0.55,
+        22.5,
+        225.05184,
+    ),
+    "command, %Busy": (
+        COMMAND + COMMAND_TABLE.lstrip("\n").replace("Busy%", "%Busy") + "10.002304 sec\n",
+        0.55,
+        22.5,
+        225.05184,
+    ),
+    # Inputs of our own.
+    "Busy% hidden, states of the banner all shown": (
+        BANNER + tab("Core CPU POLL% C1% C6%\n- - 1.00 30.00 60.00\n0 0 1.00 30.00 60.00"),
+        10.0,
+        REFUSED,
+        REFUSED,
+    ),
+    "Busy% and a state of the banner hidden": (
+        BANNER + tab("Core CPU C6 C6%\n- - 100 60.00\n0 0 100 60.00"),
+        None,
+        REFUSED,
+        REFUSED,
+    ),
+    "Busy% hidden, no banner": (
+        tab("CPU C1 C6 C1% C6%\n- 30 90 15.00 75.00\n0 30 90 15.00 75.00"),
+        None,
+        REFUSED,
+        REFUSED,
+    ),
+    "only percentages of states": (
+        tab("CPU Busy% C1% C6%\n- 4.00 15.00 80.00\n0 4.00 15.00 80.00"),
+        4.0,
+        REFUSED,
+        REFUSED,
+    ),
+    "only hardware residency": (
+        tab("Core CPU CPU%c1 CPU%c6\n- - 10.00 85.00\n0 0 10.00 85.00"),
+        None,
+        REFUSED,
+        REFUSED,
+    ),
+    "rows by die that repeat one counter": (
+        two_sockets(
+            "Package Die Node Core CPU Busy% PkgWatt",
+            "- - - - - 5.00 100.00",
+            "0 0 0 0 0 5.00 100.00",
+            "0 1 0 4 4 5.00 100.00",
+        ),
+        5.0,
+        100.0,
+        None,
+    ),
+    "rows by die that are counters of their own": (
+        two_sockets(
+            "Package Die Node Core CPU Busy% PkgWatt",
+            "- - - - - 5.00 150.00",
+            "0 0 0 0 0 5.00 100.00",
+            "0 1 0 4 4 5.00 50.00",
+        ),
+        5.0,
+        150.0,
+        None,
+    ),
+    "one CPU of --cpu 0": (
+        two_sockets(
+            "Package Core CPU Busy% C1 C1% PkgWatt", "- - - 20.00 800 40.00 150.00", "0 0 0 60.00 50 20.00 90.00"
+        ),
+        20.0,
+        150.0,
+        None,
+    ),
+    "no package column on two sockets": (
+        two_sockets("CPU Busy% PkgWatt RAMWatt", "- 20.00 150.00 20.00", "0 10.00 90.00 15.00", "1 30.00 60.00 5.00"),
+        20.0,
+        170.0,
+        None,
+    ),
+    "a second socket without watts": (
+        two_sockets("Package Core CPU Busy% PkgWatt", "- - - 20.00 90.00", "0 0 0 10.00 90.00", "1 0 1 30.00"),
+        20.0,
+        None,
+        None,
+    ),
+    "--Summary with times": (
+        tab("Time_Of_Day_Seconds Busy% PkgWatt\n100.0 10.00 50.00\n105.0 20.00 70.00\n110.0 30.00 90.00"),
+        20.0,
+        80.0,
+        800.0,
+    ),
+    "--Summary without ids and times": (tab("Busy% PkgWatt\n10.00 50.00\n20.00 70.00\n30.00 90.00"), 20.0, 70.0, None),
+    "joules of a command": (
+        COMMAND
+        + "2.000000 sec\n"
+        + tab(
+            "Package Core CPU Busy% Pkg_J Cor_J RAM_J\n- - - 3.00 80.00 20.00 10.00\n"
+            "0 0 0 3.00 80.00 20.00 10.00\n0 1 1 3.00"
+        ),
+        3.0,
+        45.0,
+        90.0,
+    ),
+    "joules without a length": (tab("CPU Busy% Pkg_J\n- 3.00 80.00\n0 3.00 80.00"), 3.0, REFUSED, REFUSED),
+    "columns of 2025": (
+        tab(
+            "usec Time_Of_Day_Seconds Package Die L3 Node Core CPU APIC X2APIC Avg_MHz Busy% Bzy_MHz TSC_MHz IPC "
+            + "IRQ NMI SMI LLCkRPS LLC%hit POLL C1 C1+ C1- POLL% C1% CPU%c1 CPU%c6 CoreTmp CoreThr Totl%C0 "
+            + "Any%C0 GFX%C0 CPUGFX% Pkg%pc2 Pk%pc10 CPU%LPI SYS%LPI PkgWatt CorWatt UncMHz SysWatt\n"
+            + "300 10.0 - - - - - - - - 30 1.50 2000 2400 0.9 40 0 0 7 50.00 0 20 1 2 0.00 98.00 20.00 70.00 40 0 "
+            + "140.0 90.00 0.00 0.00 50.00 20.00 10.00 5.00 12.00 3.00 1200 25.00\n"
+            + "20 10.0 0 0 0 0 0 0 0 0 30 1.50 2000 2400 0.9 40 0 0 7 50.00 0 20 1 2 0.00 98.00 20.00 70.00 40 0 "
+            + "140.0 90.00 0.00 0.00 50.00 20.00 10.00 5.00 12.00 3.00 1200"
+        ),
+        1.5,
+        25.0,
+        None,
+    ),
+    "a header whose columns run together": (
+        BANNER
+        + "Core CPUAvg_MHz Busy%Bzy_MHz C1ACPIC2ACPI C1ACPI%C2ACPI% CPU%c1CPU%c6 CoreTmpPkg%pc6PkgWatt\n"
+        + "- - 30 2.00 1500 10 20 8.00 90.00 5.00 90.00 40 60.00 33.00\n"
+        + "0 0 30 2.00 1500 10 20 8.00 90.00 5.00 90.00 40 60.00 33.00\n",
+        2.0,
+        33.0,
+        None,
+    ),
+    "a header with one column too few": (
+        "Core CPU Busy% PkgWatt\n- - 2.00 33.00 7\n0 0 2.00 33.00 7\n",
+        REFUSED,
+        REFUSED,
+        REFUSED,
+    ),
+    "cells that run together": (
+        "Core CPU Busy% IRQ PkgWatt\n- - 2.00 123456789 33.00\n- - 2.0012345678933.00\n",
+        REFUSED,
+        REFUSED,
+        REFUSED,
+    ),
+    "output of the command around the table": (
+        "5 rows\ta\tb\tc\nTime: 12.5\n"
+        + COMMAND
+        + "4.000000 sec\n"
+        + tab("CPU Busy% PkgWatt\n- 7.00 11.00\n0 7.00 11.00")
+        + "Requests/sec: 4\n",
+        7.0,
+        11.0,
+        44.0,
+    ),
+    "two commands in one file": (
+        2 * (COMMAND + tab("CPU Busy% PkgWatt\n- 7.00 10.00\n0 7.00 10.00") + "4.000000 sec\n"),
+        7.0,
+        10.0,
+        80.0,
+    ),
+    "a warning between tables": (PARTIAL + "turbostat: Counter reset detected\n" + PARTIAL, 10.0, 30.0, None),
+    "tables of other columns": (PARTIAL + tab("CPU PkgWatt\n- 90.00\n0 90.00"), REFUSED, REFUSED, REFUSED),
+    "a socket that goes offline": (
+        two_sockets("Package Core CPU Busy% PkgWatt", "- - - 20.00 150.00", "0 0 0 10.00 90.00", "1 0 1 30.00 60.00")
+        + two_sockets("Package Core CPU Busy% PkgWatt", "- - - 10.00 90.00", "0 0 0 10.00 90.00")
+        + two_sockets("Package Core CPU Busy% PkgWatt", "- - - 20.00 150.00", "0 0 0 10.00 90.00", "1 0 1 30.00 60.00"),
+        (20 + 10 + 20) / 3,
+        None,
+        None,
+    ),
+}
+
+
+def c0_of(path: Path) -> Figure:
+    try:
+        return read_recording(path, None, source=None, elapsed_s=None, read_at="").window.c0_percent
+    except DataError:
+        return REFUSED
+
+
+def energy_of(path: Path) -> tuple[Figure, Figure]:
+    try:
+        total = replay([path]).total
+    except DataError:
+        return REFUSED, REFUSED
+    return total.watts, total.joules
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_figures_of_a_log(tmp_path: Path, name: str) -> None:
+    text, c0, watts, joules = CASES[name]
+    path = tmp_path / "turbostat.txt"
+    path.write_text(text)
+
+    def expect(figure: Figure) -> object:
+        return pytest.approx(figure) if isinstance(figure, float) else figure
+
+    assert c0_of(path) == expect(c0)
+    assert energy_of(path) == (expect(watts), expect(joules))
+
+
+@dataclass(frozen=True)
+class Host:
+    """A drawn host: watts of each package, and the shares of C0, C1 and C6 of each CPU in percent."""
+
+    watts: tuple[float, ...]
+    cpus: tuple[tuple[float, float, float], ...]
+
+    def table(self, shown: Set[str], end_s: float) -> list[list[str]]:
+        """The header and the rows of one table, with the columns that are shown."""
+        per_package = len(self.cpus) // len(self.watts)
+        mean = [sum(cpu[i] for cpu in self.cpus) / len(self.cpus) for i in range(3)]
+        rows = [dict(zip(COLUMNS, COLUMNS, strict=True))]
+        for number, cpu in enumerate([mean, *map(list, self.cpus)]):
+            package, core = divmod(max(0, number - 1), per_package)
+            ids = ("-", "-", "-") if number == 0 else (str(package), str(core), str(number - 1))
+            count = len(self.cpus) if number == 0 else 1
+            row = dict(zip(COLUMNS, [f"{end_s - 0.01 * number:.2f}", *ids, f"{cpu[0]:.2f}"], strict=False))
+            row |= {"C1": str(10 * count), "C6": str(20 * count), "C1%": f"{cpu[1]:.2f}", "C6%": f"{cpu[2]:.2f}"}
+            if number == 0 or core == 0:
+                row["PkgWatt"] = f"{sum(self.watts) if number == 0 else self.watts[package]:.2f}"
+            rows.append(row)
+        kept = [[row[column] for column in COLUMNS if column in shown and column in row] for row in rows]
+        return [row for row in kept if row]
+
+
+COLUMNS = ("Time_Of_Day_Seconds", "Package", "Core", "CPU", "Busy%", "C1", "C6", "C1%", "C6%", "PkgWatt")
+# A host may be idle, but two of its CPUs never have the same figures.
+SHARES = st.tuples(st.floats(1, 40), st.floats(1, 30)).map(lambda s: (s[0], s[1], 100.0 - s[0] - s[1]))
+HOSTS = st.integers(1, 2).flatmap(
+    lambda packages: st.builds(
+        Host,
+        st.tuples(*[st.floats(10, 300) for _ in range(packages)]),
+        st.integers(1, 3).flatmap(lambda cores: st.tuples(*[SHARES for _ in range(packages * cores)])),
+    )
+)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    host=HOSTS,
+    shown=st.sets(st.sampled_from(COLUMNS), min_size=1),
+    has_tabs=st.booleans(),
+    banner=st.sampled_from(["", BANNER]),
+    tables=st.integers(1, 3),
+)
+def test_hidden_columns_give_the_true_figures_or_none(
+    tmp_path: Path, host: Host, shown: Set[str], has_tabs: bool, banner: str, tables: int
+) -> None:
+    rows = [row for i in range(tables) for row in host.table(shown, 1000.0 + 5 * i)]
+    path = tmp_path / "turbostat.txt"
+    path.write_text(banner + "".join(("\t" if has_tabs else "   ").join(row) + "\n" for row in rows))
+    c0 = c0_of(path)
+    if "Busy%" in shown:
+        assert c0 == pytest.approx(sum(cpu[0] for cpu in host.cpus) / len(host.cpus), abs=0.02)
+    elif isinstance(c0, float):
+        assert banner and {"C1%", "C6%"} <= shown
+        assert c0 == pytest.approx(sum(cpu[0] for cpu in host.cpus) / len(host.cpus), abs=0.03)
+    watts, joules = energy_of(path)
+    if "PkgWatt" in shown:
+        assert watts == pytest.approx(sum(host.watts), abs=0.02)
+        has_times = "Time_Of_Day_Seconds" in shown and tables > 1
+        assert joules == (pytest.approx(sum(host.watts) * 5 * (tables - 1), rel=0.01) if has_times else None)
+    else:
+        assert watts == REFUSED
