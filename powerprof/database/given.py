@@ -406,7 +406,7 @@ def is_server_name(program: str | None) -> bool:
 def require_server_program(pid: int) -> None:
     """Raise PowerprofError if the process runs no MariaDB or MySQL server."""
     if not is_server_name(name_of(pid)):
-        raise PowerprofError("the process is no MariaDB or MySQL server")
+        raise PowerprofError("the process is no MariaDB or MySQL server", "choose a server by --pid")
 
 
 def list_listening_sockets(pid: int) -> list[Path]:

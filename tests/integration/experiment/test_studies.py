@@ -100,6 +100,7 @@ def test_tpcc_keeps_its_data_intact(on_one_server: dict[int, dict[str, Any]]) ->
             assert block["p95_ms"] > 0
 
 
+@pytest.mark.soak
 def test_a_router_answers_what_one_server_answers_and_costs_cpu_time(
     powerprof_cli: Cli, on_one_server: dict[int, dict[str, Any]]
 ) -> None:
@@ -145,6 +146,7 @@ def test_a_second_server_helps_a_slow_disk(powerprof_cli: Cli, mariadbd: Path, s
     assert pair["queries_hz"] > 1.1 * single["queries_hz"]
 
 
+@pytest.mark.soak
 def test_early_page_writes_write_more(powerprof_cli: Cli, mariadbd: Path, sysbench: Path) -> None:
     options = ["--pairs", "3", "--duration", "2.4", "--energy-source", "none", "--no-save", "--json", "-"]
     done = powerprof_cli(["compare", "dirty-pages-high", "dirty-pages-low", *options])

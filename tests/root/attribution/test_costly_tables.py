@@ -53,9 +53,9 @@ def test_hostile_go_tables_take_less_than_200_mb(powerprof_cli: Cli) -> None:
         assert command.returncode == 0
         record = json.loads(out.read_text())
     assert 0 < most_kib < 200 << 10
-    (note,) = [note for note in record["notes"] if "were left out" in note]
-    counted = re.match(r"files of (\d+) processes were left out", note)
-    assert counted is not None, note
+    counted = re.search(r"files of (\d+) processes were left out.*", "\n".join(record["notes"]))
+    assert counted is not None, record["notes"]
+    note = counted[0]
     # Programs of other tests can be beside them; the note names five processes.
     assert int(counted[1]) >= 5
     assert int(counted[1]) > 5 or all(str(pid) in note for pid in running), note
