@@ -2,21 +2,22 @@
 """A guest's share of its host's energy, as the host offers it: a shared powercap tree or a metrics page.
 
 Scaphandre's qemu exporter writes `DOMAIN/intel-rapl:0/energy_uj` of each guest, in µJ, every five seconds, to a folder
-that the guest mounts (its docs, "How to propagate power metrics from hypervisor to virtual machine"). Kepler and
-similar exporters offer counters in joules in Prometheus' text format, labelled with the name or id of a guest. Figures
-without a guest are the whole host's and are kept separate.
+that the guest mounts (its docs, "How to propagate power metrics from hypervisor to virtual machine"). Kepler offers
+counters in joules in Prometheus' text format for guests and for the node (its docs/user/metrics.md), and powerprof
+offers one of its host (docs/reference/metrics.md). Figures without a guest are the whole host's and are kept separate.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from powerprof.energy.domains import DomainEnergy, SampledMeter, is_any_moving
-from powerprof.measure.counters import CounterSample, counter_energy
+from powerprof.measure.counters import CounterSample, EnergySeries, Missing, counter_energy
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.fetching import fetch
 from powerprof.system.files import not_understood, printable, read_outside_text, whole
@@ -36,12 +37,26 @@ _VALUE = re.compile(r"\s+([0-9.eE+-]{1,64})(?:\s+-?\d{1,20})?")
 # The relevant lines of a page.
 _JOULES = "joules_total"
 _MOST_SAMPLES = 100_000
-# Kepler's names, old and new (docs/user/metrics.md). Package and dram are next to each other.
-_OF_GUESTS = re.compile(r"kepler_vm_(?:cpu|package|dram|platform|other)?_?joules_total")
-_OF_HOST = re.compile(r"kepler_node_(?:cpu|package|dram|platform|other)?_?joules_total|powerprof_energy_joules_total")
-_NAMES = ("vm_name", "vm_id", "name", "domain_name")
-# Zones that are part of another zone of the same page.
-_PARTS = ("core", "uncore", "pp0", "pp1")
+# powerprof's one sum for its host. Its other counters of joules may contain each other.
+_SUM = "powerprof_host_energy_joules_total"
+# Kepler's counters, of 0.9 and before by zone, of 0.10 and later with the label `zone`.
+_KEPLER = re.compile(r"kepler_(vm|node)_(?:(cpu|package|core|uncore|dram|other|gpu|platform)_)?joules_total")
+# Kepler's zones from the outside in: the first level on a page includes all later ones. `other` is the platform without
+# package and dram, so the three add up to it. A card is not part of the host's figure.
+_LEVELS = (
+    re.compile(r""),
+    re.compile(r"platform"),
+    re.compile(r"psys(-\d+)?"),
+    re.compile(r"package(-\d+(-die-\d+)?)?|dram(-\d+)?|other"),
+    re.compile(r"(core|uncore|pp[01])(-\d+)?|gpu"),
+)
+_CPUS = 3
+_PACKAGE = re.compile(r"package.*")
+# The control types of powercap repeat each other's zones.
+_CONTROL_TYPES = ("intel-rapl:", "intel-rapl-tpmi:", "intel-rapl-mmio:")
+# The labels that identify a guest, and those that identify its host.
+_GUEST_LABELS = ("vm_id", "vm_name")
+_HOST_LABELS = ("node_name", "instance", "exported_instance", "node")
 
 
 @dataclass(frozen=True)
@@ -51,6 +66,10 @@ class MetricSample:
     name: str
     labels: Mapping[str, str]
     value: float
+
+    def __str__(self) -> str:
+        """Return the name and the labels, which identify a counter."""
+        return f"{self.name} {sorted(self.labels.items())}"
 
 
 def parse_metrics(text: str) -> list[MetricSample]:
@@ -89,92 +108,198 @@ def _parse_sample(line: str) -> MetricSample | None:
     return MetricSample(name[0], labels, value) if 0.0 <= value < _MOST_JOULES else None
 
 
-def choose_samples(samples: list[MetricSample], guest: str | None) -> tuple[str, list[MetricSample]]:
-    """Return the domain and the counters to sum: one guest's, or else the host's.
+@dataclass(frozen=True)
+class HostFigures:
+    """The counters of one page that add up to its figure, in joules by name and labels.
 
-    Raise CapabilityError for a page without them, or with several guests if `guest` is None.
+    Attributes:
+        inside: counters that the figure includes. They draw no more than the figure.
     """
-    guests = [sample for sample in samples if _OF_GUESTS.fullmatch(sample.name)]
-    names = sorted({name for sample in guests if (name := _guest_name(sample))})
-    if guest is not None:
-        samples_of_guest = [sample for sample in guests if guest in sample.labels.values()]
-        if not samples_of_guest:
-            others = f": {', '.join(names[:8])}" if names else ""
-            raise CapabilityError(f"host: its page has no guest {guest!r}{others}", "name one of those: host:URL#NAME")
-        return "share of host", _select_outer_zones(samples_of_guest)
-    if len(names) == 1:
-        return "share of host", _select_outer_zones(guests)
-    if names:
+
+    domain: str
+    joules: Mapping[str, float]
+    inside: Mapping[str, float] = field(default_factory=dict)
+
+
+def choose_figures(samples: Sequence[MetricSample], guest: str | None) -> HostFigures:
+    """Return the counters to sum: one guest's, or else the host's.
+
+    Raise CapabilityError for a page without them, with several guests or hosts to choose from, or with counters of
+    unknown containment.
+    """
+    kepler = [(sample, match[1]) for sample in samples if (match := _KEPLER.fullmatch(sample.name))]
+    guests: dict[tuple[str, ...], list[MetricSample]] = {}
+    for sample, kind in kepler:
+        # Kepler shows the energy of ended guests for a while.
+        if kind == "vm" and sample.labels.get("state", "running") == "running":
+            guests.setdefault((_host_of(sample), *_guest_names(sample)[:1]), []).append(sample)
+    if guests or guest is not None:
+        return _sum_zones("share of host", _choose_guest(list(guests.values()), guest))
+    nodes = [sample for sample, kind in kepler if kind == "node"]
+    sums = [sample for sample in samples if sample.name == _SUM]
+    hosts = sorted({(sample.name == _SUM, _host_of(sample)) for sample in (*nodes, *sums)})
+    if len(hosts) > 1:
+        names = ", ".join(f"{'powerprof' if is_sum else 'Kepler'} {name}".strip() for is_sum, name in hosts[:8])
         raise CapabilityError(
-            f"host: its page has {len(names)} guests ({', '.join(names[:8])})", "name this one: host:URL#NAME"
+            f"host: its page has the figures of {len(hosts)} hosts or exporters ({names})",
+            "name the page of this guest's host alone: host:URL",
         )
-    host = [sample for sample in samples if _OF_HOST.fullmatch(sample.name)]
-    host = [sample for sample in host if sample.labels.get("kind", "measured") == "measured"]
-    if not host:
+    if nodes:
+        return _sum_zones("host", nodes)
+    measured = [sample for sample in sums if sample.labels.get("kind") == "measured"]
+    if measured:
+        return HostFigures("host", {str(sample): sample.value for sample in measured})
+    raise CapabilityError(
+        "host: its page has only an estimate of the host's energy"
+        if sums
+        else "host: its page has no joules of a guest or of the host",
+        f"it should have kepler_vm_…_joules_total, kepler_node_…_joules_total or a measured {_SUM}",
+    )
+
+
+def _host_of(sample: MetricSample) -> str:
+    return " ".join(sample.labels[key] for key in _HOST_LABELS if key in sample.labels)
+
+
+def _guest_names(sample: MetricSample) -> list[str]:
+    """Return the id and the name of the guest of a sample, as far as it has them."""
+    return [sample.labels[key] for key in _GUEST_LABELS if sample.labels.get(key)]
+
+
+def _choose_guest(guests: Sequence[list[MetricSample]], guest: str | None) -> list[MetricSample]:
+    """Return the counters of the only guest, or of the one with this name or id. Raise CapabilityError for others."""
+    named = [samples for samples in guests if guest is None or guest in _guest_names(samples[0])]
+    if len(named) == 1:
+        return named[0]
+    names = [_guest_names(samples[0]) or ["none"] for samples in named or guests]
+    found = printable(", ".join(f"{words[-1]} (id {words[0]})" for words in sorted(names)[:8]))
+    if not named:
         raise CapabilityError(
-            "host: its page has no joules of a guest or of the host",
-            "it should have kepler_vm_…_joules_total, kepler_node_…_joules_total or powerprof_energy_joules_total",
+            f"host: its page has no guest {guest!r}{': ' if found else ''}{found}", "name one of those: host:URL#NAME"
         )
-    return "host", _select_outer_zones(host)
+    if guest is None:
+        raise CapabilityError(f"host: its page has {len(named)} guests: {found}", "name this one: host:URL#NAME")
+    is_id_enough = len({words[0] for words in names}) == len(names) and guest not in (words[0] for words in names)
+    raise CapabilityError(
+        f"host: its page has {len(named)} guests {guest!r}: {found}",
+        f"name this one by its id: host:URL#{names[0][0]}"
+        if is_id_enough
+        else "name the page of this guest's host alone",
+    )
 
 
-def _guest_name(sample: MetricSample) -> str | None:
-    return next((sample.labels[key] for key in _NAMES if key in sample.labels), None)
+def _sum_zones(domain: str, samples: Sequence[MetricSample]) -> HostFigures:
+    """Return the outermost level of zones. Raise CapabilityError for zones of unknown containment."""
+    levels: list[list[MetricSample]] = [[] for _ in _LEVELS]
+    for sample in samples:
+        zone = _zone_of(sample)
+        level = next((index for index, pattern in enumerate(_LEVELS) if pattern.fullmatch(zone)), None)
+        if level is None:
+            raise CapabilityError(
+                f"host: its page has the zone {printable(zone)!r}, and powerprof does not know which zones contain it",
+                "use another meter (--meter-log FILE), or the estimate (--energy-source model)",
+            )
+        levels[level].append(sample)
+    used = next((index for index, level in enumerate(levels) if level), len(levels))
+    chosen, packages = levels[min(used, _CPUS)], [s for s in levels[_CPUS] if _PACKAGE.fullmatch(_zone_of(s))]
+    if used >= _CPUS and not packages:
+        raise CapabilityError(
+            "host: its page has parts of the CPUs (dram, core), and no package or platform that contains them",
+            "let the exporter show the zone package, or use another meter (--meter-log FILE)",
+        )
+    sources = {sample.labels["source"] for sample in chosen if "source" in sample.labels}
+    if len(sources) > 1:
+        raise CapabilityError(
+            f"host: its page has the same figure by several sources ({', '.join(sorted(sources))})",
+            "let the exporter use one of them",
+        )
+    inside = packages if used < _CPUS else []
+    return HostFigures(domain, _by_label(chosen), _by_label(inside))
 
 
-def _select_outer_zones(samples: list[MetricSample]) -> list[MetricSample]:
-    """Return the samples without zones inside others. If psys or the platform is present, it includes all others."""
-    zones = {
-        id(sample): (sample.labels.get("zone") or sample.labels.get("domain") or sample.name) for sample in samples
-    }
-    outer = [sample for sample in samples if "psys" in zones[id(sample)] or "platform" in zones[id(sample)]]
-    return outer or [s for s in samples if zones[id(s)].rsplit("/", 1)[-1].rstrip("0123456789-") not in _PARTS]
+def _zone_of(sample: MetricSample) -> str:
+    match = _KEPLER.fullmatch(sample.name)
+    by_name = (match[2] or "") if match else sample.name
+    return sample.labels.get("zone", by_name).rsplit("/", 1)[-1] if by_name == "cpu" else by_name
+
+
+def _by_label(samples: Sequence[MetricSample]) -> dict[str, float]:
+    """Return the values by name and labels, of one control type of powercap."""
+    types = [_control_type(sample) for sample in samples]
+    first = min(types, default=0)
+    return {str(s): s.value for s, kind in zip(samples, types, strict=True) if kind in (first, len(_CONTROL_TYPES))}
+
+
+def _control_type(sample: MetricSample) -> int:
+    path = sample.labels.get("path", "")
+    return next((n for n, name in enumerate(_CONTROL_TYPES) if name in path), len(_CONTROL_TYPES))
+
+
+# Counters of one machine agree closely.
+_COUNTER_ERROR = 0.02
 
 
 class HostMeter(SampledMeter[CounterSample]):
-    """The host's counter, read every few seconds. `read` returns the domain and its joules so far."""
+    """The host's counters, read every few seconds: those of its figure, and those that the figure includes."""
 
     name = "host"
     max_interval_s: float | None = _INTERVAL_S
 
-    def __init__(self, where: str, read: Callable[[], tuple[str, float]]) -> None:
-        self._domain = read()[0]
+    def __init__(self, where: str, read: Callable[[], HostFigures]) -> None:
+        self._first = read()
         scope = (
-            "this guest's share of its host" if self._domain == "share of host" else "the whole host, other guests too"
+            "this guest's share of its host"
+            if self._first.domain == "share of host"
+            else "the whole host, other guests too"
         )
         super().__init__(
-            1, [f"host: measured there, {scope}, as {where} says; seconds old: use windows of 30 s and more"]
+            2, [f"host: measured there, {scope}, as {where} reports; seconds old: use windows of 30 s and more"]
         )
         self._read = read
 
     def sample(self, now_s: float) -> None:
         try:
-            value: int | None = round(self._read()[1] * 1e6)
+            figures = self._read()
         except PowerprofError:
-            value = None
-        self._samples[0].append(CounterSample(now_s, value, None if value is not None else "unreadable"))
+            self._append(now_s, None, "unreadable")
+            return
+        # A counter that comes or goes makes a step of the sum.
+        is_same = figures.joules.keys() == self._first.joules.keys()
+        self._append(now_s, figures if is_same else None, "gone")
+
+    def _append(self, now_s: float, figures: HostFigures | None, missing: Missing) -> None:
+        for number, samples in enumerate(self._samples):
+            joules = None if figures is None else math.fsum((figures.joules, figures.inside)[number].values())
+            value = None if joules is None else round(joules * 1e6)
+            samples.append(CounterSample(now_s, value, missing if value is None else None))
 
     def is_counting(self) -> bool | None:
         return is_any_moving(self._samples)
 
     def energies(self, start_s: float, end_s: float) -> list[DomainEnergy]:
-        # The host's counter stands still between its refreshes. Only samples at which it moved have a known time.
-        samples = self._samples[0]
-        moved = [
-            sample for index, sample in enumerate(samples) if index == 0 or sample.value != samples[index - 1].value
-        ]
-        energy = counter_energy(moved, start_s, end_s, joules_per_unit=1e-6, modulus=None, limit_watts=_HOST_WATTS)
-        return [DomainEnergy(self._domain, "server", energy)]
+        energy, inside = (_page_energy(samples, start_s, end_s) for samples in self._samples)
+        watts, inner_watts = energy.watts, inside.watts
+        if watts is not None and inner_watts is not None and watts < (1 - _COUNTER_ERROR) * inner_watts:
+            note = f"its platform counter shows {watts:.1f} W and its packages {inner_watts:.1f} W: no figure"
+            energy = replace(energy, joules=None, notes=(*energy.notes, note))
+        return [DomainEnergy(self._first.domain, "server", energy)]
+
+
+def _page_energy(samples: Sequence[CounterSample], start_s: float, end_s: float) -> EnergySeries:
+    """Return the energy of a counter that does not move between two refreshes of its page."""
+    # Only samples at which it moved have a known time.
+    moved = [sample for index, sample in enumerate(samples) if index == 0 or sample.value != samples[index - 1].value]
+    return counter_energy(moved, start_s, end_s, joules_per_unit=1e-6, modulus=None, limit_watts=_HOST_WATTS)
 
 
 def open_host(where: str) -> HostMeter:
     """Open the host's figures at a URL (`http://HOST:PORT/metrics#GUEST`) or in a folder. Raise CapabilityError."""
     try:
+        place, _, guest = (where, "", "") if Path(where).exists() else where.partition("#")
         if where.startswith(("http://", "https://")):
-            url, _, guest = where.partition("#")
-            return HostMeter(url, lambda: _read_page(url, guest or None))
-        file = _find_counter(Path(where))
-        return HostMeter(str(file), lambda: _read_file(file))
+            return HostMeter(place, lambda: _read_page(place, guest or None))
+        file = _find_counter(Path(place))
+        return HostMeter(str(file), lambda: _read_file(file, guest or None))
     except CapabilityError:
         raise
     except PowerprofError as error:
@@ -195,21 +320,25 @@ def _find_counter(path: Path) -> Path:
         )
     if len(counters) > 1:
         raise CapabilityError(f"host: {path} has several guests", f"name one of them: host:{counters[0].parent.parent}")
+    if any(":" not in other.name.partition(":")[2] for other in counters[0].parent.parent.glob("intel-rapl:[1-9]*")):
+        raise CapabilityError(
+            f"host: {counters[0].parent.parent} has several packages and is not the share of one guest",
+            "use it as this host's own counters: --energy-source rapl",
+        )
     return counters[0]
 
 
-def _read_file(file: Path) -> tuple[str, float]:
+def _read_file(file: Path, guest: str | None) -> HostFigures:
     text = read_outside_text(file, _LIMIT_BYTES)
     if _JOULES in text:
-        domain, chosen = choose_samples(parse_metrics(text), None)
-        return domain, sum(sample.value for sample in chosen)
+        return choose_figures(parse_metrics(text), guest)
     energy_uj = whole(text.strip())
     if energy_uj is None:
         raise not_understood(file, f"not a number: {printable(text[:40])!r}")
-    return "share of host", energy_uj * 1e-6
+    return HostFigures("share of host", {"energy_uj": energy_uj * 1e-6})
 
 
-def _read_page(url: str, guest: str | None) -> tuple[str, float]:
+def _read_page(url: str, guest: str | None) -> HostFigures:
     # The server of the page is not trusted: a child without privileges reads it, from that host only, with a deadline.
     page = os.memfd_create("host", os.MFD_CLOEXEC)
     try:
@@ -219,5 +348,4 @@ def _read_page(url: str, guest: str | None) -> tuple[str, float]:
         raise PowerprofError(f"cannot read {url} ({error})", "is the exporter up, and its address right?") from error
     finally:
         os.close(page)
-    domain, chosen = choose_samples(parse_metrics(text), guest)
-    return domain, sum(sample.value for sample in chosen)
+    return choose_figures(parse_metrics(text), guest)

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from powerprof.energy.domains import host_energy
-from powerprof.energy.host_export import choose_samples, open_host, parse_metrics
+from powerprof.energy.host_export import choose_figures, open_host, parse_metrics
 from powerprof.energy.meters import open_meters
 from powerprof.system.errors import CapabilityError
 from tests.programs.cpu_time import least_cpu_s
@@ -73,7 +73,7 @@ def test_a_named_guest_of_keplers_page(url: str) -> None:
 
 def test_several_guests_need_a_name(url: str) -> None:
     Page.text = KEPLER.replace("{db1}", "100")
-    with pytest.raises(CapabilityError, match=r"2 guests \(db1, web\)") as caught:
+    with pytest.raises(CapabilityError, match=r"2 guests: db1 \(id a1\), web \(id b2\)") as caught:
         open_meters(f"host:{url}")
     assert "#NAME" in str(caught.value.hint)
     with pytest.raises(CapabilityError, match="no guest 'nobody'"):
@@ -82,8 +82,8 @@ def test_several_guests_need_a_name(url: str) -> None:
 
 def test_zones_within_zones_are_not_added() -> None:
     samples = parse_metrics(KEPLER.replace("{db1}", "100"))
-    domain, chosen = choose_samples(samples, "db1")
-    assert (domain, sum(sample.value for sample in chosen)) == ("share of host", 110.0)
+    figures = choose_figures(samples, "db1")
+    assert (figures.domain, sum(figures.joules.values())) == ("share of host", 110.0)
 
 
 def test_figures_other_than_counters_are_left_out() -> None:
@@ -94,15 +94,10 @@ def test_figures_other_than_counters_are_left_out() -> None:
 
 
 def test_a_page_of_the_host_alone_is_the_whole_hosts() -> None:
-    page = (
-        'powerprof_energy_joules_total{domain="psys",kind="measured"} 70\n'
-        'powerprof_energy_joules_total{domain="package-0",kind="measured"} 40\n'
-        'powerprof_energy_joules_total{domain="cpus",kind="estimated"} 33\n'
-    )
-    domain, chosen = choose_samples(parse_metrics(page), None)
-    assert (domain, [sample.value for sample in chosen]) == ("host", [70.0])
+    figures = choose_figures(parse_metrics('powerprof_host_energy_joules_total{kind="measured"} 70\n'), None)
+    assert (figures.domain, list(figures.joules.values())) == ("host", [70.0])
     with pytest.raises(CapabilityError, match="no joules"):
-        choose_samples(parse_metrics("up 1\n"), None)
+        choose_figures(parse_metrics("up 1\n"), None)
 
 
 def test_the_tree_that_scaphandre_shares(tmp_path: Path) -> None:
