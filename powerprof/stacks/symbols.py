@@ -441,7 +441,7 @@ class Symbolizer:
     def stack(self, unwound: Unwound) -> tuple[Frame, ...]:
         """Return all frames of a stack, innermost first."""
         # The frame below an exact pc is the kernel's signal frame, whose own pc has no function.
-        signals = (*unwound.exact[1:], False)
+        signals = (*unwound.exact, False)[1:]
         return tuple(
             frame
             for pc, exact, signal in zip(unwound.pcs, unwound.exact, signals, strict=True)

@@ -24,6 +24,7 @@ from powerprof.stacks.symbols import (
     runtime_of,
     translate_name,
 )
+from powerprof.stacks.unwind import Unwound
 
 
 def process(*files: str, pid: int = 7, uid: int = 0, gid: int = 0) -> ProcessImage:
@@ -74,6 +75,11 @@ def test_two_runtimes_are_ambiguous():
 def test_unnamed_code_has_the_runtimes_module():
     frame = Symbolizer(process("/usr/bin/java", "/usr/lib/libjvm.so")).frames(0x900010)[0]
     assert (frame.function, frame.module) == (None, "[Java code]")
+
+
+def test_a_stack_without_a_frame_has_no_names() -> None:
+    """The walk of a thread whose first address is in no mapping has no frame."""
+    assert Symbolizer(process("/usr/bin/java")).stack(Unwound((), False, "no mapping", ())) == ()
 
 
 JAVASCRIPT = {
