@@ -12,8 +12,10 @@ from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from powerprof.energy.layouts import rapl_scope
 from powerprof.measure.counters import CounterSample, EnergySeries, PowerSample, drop_old_samples
 from powerprof.model.records import EnergyReading, Kind, Notes, Scope
+from powerprof.model.text import join_words
 from powerprof.system import paths
 from powerprof.system.errors import CapabilityError
 
@@ -27,12 +29,14 @@ class DomainEnergy:
     Attributes:
         scope: the measured part of the host. Sums select domains by scope, never by name.
         inside: the domain of the same meter that includes this one.
+        flaw: the reason why the domains of this scope have no total, if the meter knows one.
     """
 
     domain: str
     scope: Scope
     energy: EnergySeries
     inside: str | None = None
+    flaw: str | None = None
 
 
 class Meter(Protocol):
@@ -95,22 +99,6 @@ def require_this_host(reason: str) -> None:
         )
 
 
-# All packages together, if a meter does not tell them apart.
-ALL_PACKAGES = "packages"
-
-
-def rapl_scope(name: str) -> Scope:
-    """Return the scope of a RAPL zone by its name, as in powercap's `name` files.
-
-    Later packages have zones such as `psys-1`; some kernels write a literal `psys-%d`.
-    """
-    if name == ALL_PACKAGES or re.fullmatch(r"package-\d+(-die-\d+)?", name):
-        return "package"
-    if re.fullmatch(r"psys(-(\d+|%d))?", name):
-        return "psys"
-    return "dram" if name == "dram" else "core" if name in ("core", "uncore") else "other"
-
-
 def distinct_names(domains: list[tuple[str, str | None]]) -> list[str]:
     """Return unique domain names: a name that occurs twice gets its parent as a prefix (`package-1/dram`)."""
     names = [name for name, _ in domains]
@@ -138,7 +126,11 @@ _OLD_RAILS = re.compile(r"SVI2_P_(Core|SoC)|(CPU|IO) power|(Core|SoC|RCA) VRD|DI
 
 
 class Total(msgspec.Struct, frozen=True, kw_only=True):
-    """The host's energy as far as it was metered, and the domains of one source in the sum."""
+    """The host's energy as far as it was metered, and the domains of one source in the sum.
+
+    Attributes:
+        reason: why `joules` and `watts` are unknown although a meter has figures. None if they are known.
+    """
 
     source: str | None
     domains: list[str]
@@ -147,6 +139,7 @@ class Total(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind | None
     low_watts: float | None = None
     high_watts: float | None = None
+    reason: str | None = None
 
 
 class HostMeters(NamedTuple):
@@ -196,14 +189,15 @@ def host_energy(readings: Sequence[EnergyReading], meters: HostMeters | None = N
     """Return the host's energy in one window. Every command shows, sums, compares and splits this figure.
 
     `meters` are the run's (`host_meters`); None chooses the set for this window. If one of their domains has no
-    figure, the sum is None: a smaller sum or another meter would mislead.
+    figure, or if they are no recognised layout, the sum is None: a smaller sum or another meter would mislead.
     """
     if meters is None and readings:
         meters = host_meters([readings])
     if meters is None:
         return Total(source=None, domains=[], joules=None, watts=None, kind=None)
     selected = _select_readings(readings, meters)
-    is_lost = any(reading is None or reading.joules is None for reading in selected)
+    reason = _find_reason(selected, meters)
+    is_lost = reason is not None
     known = [reading for reading in selected if reading is not None]
     has_range = any(reading.low_watts is not None and reading.high_watts is not None for reading in known)
     return Total(
@@ -214,7 +208,17 @@ def host_energy(readings: Sequence[EnergyReading], meters: HostMeters | None = N
         watts=None if is_lost else math.fsum(reading.watts or 0.0 for reading in known),
         low_watts=_sum_bounds(known, "low_watts") if has_range and not is_lost else None,
         high_watts=_sum_bounds(known, "high_watts") if has_range and not is_lost else None,
+        reason=reason,
     )
+
+
+def _find_reason(readings: Sequence[EnergyReading | None], meters: HostMeters) -> str | None:
+    """Return the reason why the readings of the host's meters have no sum. None if they have one."""
+    flaw = next((r.unsummed for r in readings if r is not None and r.unsummed is not None), None)
+    lost = [domain for domain, r in zip(meters.domains, readings, strict=True) if r is None or r.joules is None]
+    if flaw is None and lost:
+        flaw = f"{join_words(lost)} by {meters.source} {'has' if len(lost) == 1 else 'have'} no figure"
+    return flaw
 
 
 def _sum_bounds(readings: Sequence[EnergyReading], end: str) -> float:
@@ -231,7 +235,7 @@ def mean_host_energy(windows: Windows, meters: HostMeters | None) -> Total:
     totals = [host_energy(window, meters) for window in windows]
     known = [total for total in totals if total.joules is not None]
     if not known:
-        return msgspec.structs.replace(totals[0], joules=None, watts=None) if totals else host_energy([])
+        return totals[0] if totals else host_energy([])
     lows = [total.low_watts for total in known if total.low_watts is not None]
     highs = [total.high_watts for total in known if total.high_watts is not None]
     return msgspec.structs.replace(
@@ -240,6 +244,7 @@ def mean_host_energy(windows: Windows, meters: HostMeters | None) -> Total:
         watts=math.fsum(total.watts or 0.0 for total in known) / len(known),
         low_watts=math.fsum(lows) / len(lows) if len(lows) == len(known) else None,
         high_watts=math.fsum(highs) / len(highs) if len(highs) == len(known) else None,
+        reason=next((total.reason for total in totals if total.reason is not None), None),
     )
 
 
@@ -293,7 +298,7 @@ def _has_figure(window: Sequence[EnergyReading], meters: HostMeters) -> bool:
 
 
 def _is_complete(window: Sequence[EnergyReading], meters: HostMeters) -> bool:
-    return all(reading is not None and reading.joules is not None for reading in _select_readings(window, meters))
+    return _find_reason(_select_readings(window, meters), meters) is None
 
 
 def _choose_tier_meters(name: str, windows: Windows) -> HostMeters | None:
@@ -311,7 +316,8 @@ def _choose_tier_meters(name: str, windows: Windows) -> HostMeters | None:
         ]
         if (name == "package" and all(_is_dram(r) for r in readings)) or all(r.joules is None for r in readings):
             continue
-        domains = sorted({r.domain for r in readings if not _is_dead_dram(r.domain, readings)}, key=_natural_key)
+        is_dram_dead = all(_is_dead(r) for r in readings if _is_dram(r))
+        domains = sorted({r.domain for r in readings if not (is_dram_dead and _is_dram(r))}, key=_natural_key)
         candidate = HostMeters(source, tuple(domains), "measured")
         complete_count = sum(_is_complete(window, candidate) for window in windows)
         if best is None or complete_count > best[0]:
@@ -319,13 +325,13 @@ def _choose_tier_meters(name: str, windows: Windows) -> HostMeters | None:
     return best[1] if best else None
 
 
-def _is_dead_dram(domain: str, readings: Sequence[EnergyReading]) -> bool:
-    """Return whether a dram domain never counted: many CPUs show one that reads 0, and the sum is complete without it.
+def _is_dead(reading: EnergyReading) -> bool:
+    """Return whether a domain never counted.
 
-    A package that reads 0 next to one that counts is a loss: the sum over fewer sockets looks like a saving.
+    Many CPUs show a dram that reads 0, and the sum is complete without it. One dead dram next to one that counts is a
+    loss, and so is a package that reads 0: the sum over fewer sockets looks like a saving.
     """
-    same = [r for r in readings if r.domain == domain]
-    return all(_is_dram(r) for r in same) and all(r.joules is None and not r.dropped_samples_count for r in same)
+    return reading.joules is None and not reading.dropped_samples_count
 
 
 def _is_dram(reading: EnergyReading) -> bool:
@@ -342,11 +348,17 @@ def _is_refuted(name: str, sets: Mapping[str, HostMeters], windows: Windows) -> 
             continue
         error = _COUNTER_ERROR if name == "psys" else METER_ERROR
         error = _SUPPLY_LOSS if (name, inner_name) == ("server", "supply") else error
-        both = [(host_energy(w, sets[name]), host_energy(w, inner)) for w in windows]
-        pairs = [(a.watts, b.watts) for a, b in both if a.watts is not None and b.watts is not None]
+        both = [(_sum_watts(w, sets[name]), _sum_watts(w, inner)) for w in windows]
+        pairs = [(a, b) for a, b in both if a is not None and b is not None]
         if pairs and sum(a for a, _ in pairs) < (1 - error) * sum(b for _, b in pairs):
             return True
     return False
+
+
+def _sum_watts(window: Sequence[EnergyReading], meters: HostMeters) -> float | None:
+    """Return the watts of a set, of a recognised layout or not. None if one of them has no figure."""
+    watts = [None if reading is None else reading.watts for reading in _select_readings(window, meters)]
+    return None if None in watts else math.fsum(value or 0.0 for value in watts)
 
 
 def _choose_estimate(windows: Windows) -> HostMeters | None:

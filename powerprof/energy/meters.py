@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from powerprof.energy.domains import (
@@ -17,12 +18,13 @@ from powerprof.energy.domains import (
     host_energy,
     tier,
 )
+from powerprof.energy.layouts import UNKNOWN_TOPOLOGY, Topology, find_flaws, read_topology
 from powerprof.measure.counters import EnergySeries, scale_to_window
 from powerprof.measure.window import SuspendClock
 from powerprof.model.records import EnergyReading, Scope
 from powerprof.system import paths
 from powerprof.system.closeable import Closeable
-from powerprof.system.errors import CapabilityError, UsageError
+from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 
 # The energy of a window in which the host was suspended: that of its time awake. Pure.
 #
@@ -47,22 +49,19 @@ def subtract_gaps(start_s: float, end_s: float, gaps: Sequence[Gap]) -> list[Spa
 
 
 def join_spans(
-    domains: Sequence[tuple[str, Scope, str | None]],
-    parts: Sequence[tuple[Span, Sequence[DomainEnergy]]],
-    start_s: float,
-    end_s: float,
+    whole: Sequence[DomainEnergy], parts: Sequence[tuple[Span, Sequence[DomainEnergy]]], start_s: float, end_s: float
 ) -> list[DomainEnergy]:
-    """Return the energy of each domain (name, scope, container) from the spans in which the host was awake.
+    """Return the energy of each domain of `whole` from the spans in which the host was awake.
 
     Their mean power fills the window, as for any gap. The figure is None without samples over half of the window.
     """
     window_s = end_s - start_s
     joined = []
-    for domain, scope, inside in domains:
+    for domain in whole:
         known_s = joules = edge_joules = 0.0
         dropped, notes = 0, list[str]()
         for (a, b), items in parts:
-            energy = next((item.energy for item in items if item.domain == domain), None)
+            energy = next((item.energy for item in items if item.domain == domain.domain), None)
             if energy is None:
                 continue
             dropped += energy.dropped
@@ -80,7 +79,7 @@ def join_spans(
             share = window_s / known_s
             distinct_notes = tuple(dict.fromkeys(notes))
             energy = EnergySeries(joules * share, start_s, end_s, dropped, distinct_notes, edge_joules * share)
-        joined.append(DomainEnergy(domain, scope, energy, inside))
+        joined.append(replace(domain, energy=energy))
     return joined
 
 
@@ -169,6 +168,8 @@ def _note_repeated(readings: Sequence[EnergyReading]) -> list[str]:
 _QUICK = ("rapl", "perf_power")
 _AUTO = ("rapl", "perf_power", "turbostat", "hwmon", "battery", "ipmi")
 NAMES = (*_AUTO, "powertop", "meter_log")
+# Meters with the same domains from opening on. Others show them in their first samples.
+_CHECKED = ("rapl", "perf_power", "hwmon", "battery")
 _HOST = "host:"
 # RAPL counters move every millisecond. Some firmware and hypervisors take longer, but a working counter moves in this
 # time.
@@ -248,7 +249,7 @@ class MeterSet(Closeable):
         for number, meter in enumerate(self._meters):
             meter.drop_samples(start_s - _KEPT_S)
             energies = self._sum_awake(number, start_s, end_s)
-            own_readings, notes = make_readings(meter.name, energies, start_s, end_s)
+            own_readings, notes = make_readings(meter.name, energies, start_s, end_s, read_topology())
             readings += own_readings
             self._notes_by_source[meter.name] = own_notes = [*notes, *meter.notes()]
             self._notes += own_notes
@@ -265,7 +266,7 @@ class MeterSet(Closeable):
         if all(end <= start_s or begin >= end_s for begin, end in gaps):
             return whole
         parts = [(span, meter.energies(*span)) for span in subtract_gaps(start_s, end_s, gaps)]
-        return join_spans([(item.domain, item.scope, item.inside) for item in whole], parts, start_s, end_s)
+        return join_spans(whole, parts, start_s, end_s)
 
     def notes(self) -> list[str]:
         """Return notes on the last `readings`: dropped samples, gaps, containment."""
@@ -282,10 +283,14 @@ class MeterSet(Closeable):
 
 
 def make_readings(
-    source: str, energies: list[DomainEnergy], start_s: float, end_s: float
+    source: str, energies: list[DomainEnergy], start_s: float, end_s: float, topology: Topology = UNKNOWN_TOPOLOGY
 ) -> tuple[list[EnergyReading], list[str]]:
-    """Return the readings of one source in a window, and notes. A domain that read 0 throughout has no figure."""
+    """Return the readings of one source in a window, and notes. A domain that read 0 throughout has no figure.
+
+    Readings that are no recognised layout on CPUs of this topology have the reason in `unsummed`.
+    """
     readings, notes = [], []
+    flaws = find_energy_flaws(source, energies, topology)
     for item in energies:
         joules, watts = scale_to_window(item.energy, start_s, end_s)
         if joules == 0:
@@ -307,9 +312,18 @@ def make_readings(
                 contained_in=item.inside,
                 scope=item.scope,
                 dropped_samples_count=item.energy.dropped,
+                unsummed=flaws.get(item.scope) if item.inside is None else None,
             )
         )
+    notes += [f"{source}: no total: {flaw}" for flaw in dict.fromkeys(flaws.values())]
     return readings, notes
+
+
+def find_energy_flaws(source: str, energies: Sequence[DomainEnergy], topology: Topology) -> dict[Scope, str]:
+    """Return by scope why these domains have no total: the meter's own reasons, or a set that is in no layout."""
+    outer = [item for item in energies if item.inside is None]
+    flaws = {item.scope: item.flaw for item in reversed(outer) if item.flaw is not None}
+    return {**find_flaws(source, [(item.domain, item.scope) for item in outer], topology), **flaws}
 
 
 def parse_energy_source(choice: str) -> list[str]:
@@ -358,17 +372,43 @@ def open_meters(choice: str, *, meter_log: Path | None = None) -> MeterSet:
 
 
 def _open_best(openers: dict[str, Callable[[], Meter]], meters: list[Meter]) -> str:
+    """Open the first meter that counts and is a recognised layout; without one, the first that counts."""
     reasons: list[str] = []
+    flawed: Meter | None = None
     for name in _AUTO:
         try:
-            meters.append(_open_counting(name, openers))
-        except CapabilityError as error:
+            meter = _open_counting(name, openers)
+        except PowerprofError as error:
             message = error.message
             reasons.append(message if message.startswith(f"{name}:") else f"{name}: {message}")
             continue
+        flaw = _find_open_flaw(meter)
+        if flaw is not None:
+            reasons.append(f"{name}: {flaw}")
+            if flawed is None:
+                flawed = meter
+            else:
+                meter.close()
+            continue
+        meters.append(meter)
+        if flawed is not None:
+            flawed.close()
         passed = f" (passed over: {'; '.join(reasons)})" if reasons else ""
         return f"{name} is the most exact meter that counts here{passed}"
+    if flawed is not None:
+        meters.append(flawed)
+        return f"{flawed.name}, without a total ({'; '.join(reasons)})"
     return f"no meter on this host: {'; '.join(reasons)}"
+
+
+def _find_open_flaw(meter: Meter) -> str | None:
+    """Return why the domains of an open meter can have no total. None if they are a recognised layout."""
+    if meter.name not in _CHECKED:
+        return None
+    now_s = time.monotonic()
+    domains = meter.energies(now_s, now_s + _SHORT_S)
+    flaws = find_energy_flaws(meter.name, domains, read_topology())
+    return next(iter(flaws.values()), None)
 
 
 def _open_counting(name: str, openers: dict[str, Callable[[], Meter]]) -> Meter:

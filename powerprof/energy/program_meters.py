@@ -13,14 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
-from powerprof.energy.domains import (
-    ALL_PACKAGES,
-    DomainEnergy,
-    SampledMeter,
-    distinct_names,
-    rapl_scope,
-    require_this_host,
-)
+from powerprof.energy.domains import DomainEnergy, SampledMeter, distinct_names, require_this_host
+from powerprof.energy.layouts import ALL_PACKAGES, rapl_scope
 from powerprof.measure.counters import EnergySeries, PowerInterval, PowerSample, interval_energy, power_energy
 from powerprof.measure.program_output import (
     OUTPUT,

@@ -3,7 +3,8 @@
 
 A powercap counter wraps: ΔE = (new − old) mod (max_energy_range_uj + 1) (Documentation/power/powercap/powercap.rst).
 Only root may read `energy_uj` since Linux 5.10 (CVE-2020-8694). The zones of `intel-rapl-mmio` and `intel-rapl-tpmi`
-repeat zones of `intel-rapl`; each name is used once.
+repeat zones of `intel-rapl`; each name is used once. Counters that move alike are one counter: AMD's kernels list the
+counter of a socket once per die.
 
 The PMU's type, config, scale, unit and CPUs come from /sys/bus/event_source/devices/power. The kernel widens its
 counters to 64 bits (arch/x86/events/rapl.c), so they do not wrap. It needs CAP_PERFMON, or kernel.perf_event_paranoid
@@ -12,20 +13,16 @@ below 1.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
-from powerprof.energy.domains import (
-    DomainEnergy,
-    SampledMeter,
-    distinct_names,
-    is_any_moving,
-    rapl_scope,
-    require_this_host,
-)
+from powerprof.energy.domains import DomainEnergy, SampledMeter, distinct_names, is_any_moving, require_this_host
+from powerprof.energy.layouts import MIRRORED_VENDORS, SUMMED, rapl_scope, read_topology
 from powerprof.measure.counters import (
     PACKAGE_WATTS,
     CounterSample,
@@ -50,6 +47,8 @@ _PSYS_WATTS = 5 * PACKAGE_WATTS
 _ABOVE_STATED = 4.5
 _LEAST_LIMIT_WATTS = 100.0
 _OPEN_LIMIT_UW = 2_000_000_000
+# No package or memory draws more than this for minutes. A longer step may hide a wrap.
+_SUSTAINED_WATTS = 600.0
 # The largest power of a platform above that of its packages: memory, fans, losses, a desktop's graphics card.
 _AROUND_CPUS = 1.5
 _AROUND_CPUS_WATTS = 200.0
@@ -78,6 +77,12 @@ class Zone:
         return None if self.range_uj is None else self.range_uj + 1
 
     @property
+    def max_step_s(self) -> float | None:
+        """The longest step that cannot hide a wrap at a possible mean power. None without a range."""
+        most = self.limit_watts if rapl_scope(self.name) == "psys" else min(self.limit_watts, _SUSTAINED_WATTS)
+        return None if self.modulus is None else self.modulus * 1e-6 / most
+
+    @property
     def limit_watts(self) -> float:
         """The largest possible power, by its stated constraints and by the largest processors on sale."""
         most = _PSYS_WATTS if rapl_scope(self.name) == "psys" else PACKAGE_WATTS
@@ -88,12 +93,16 @@ class Zone:
 
 @dataclass(frozen=True)
 class Domain:
-    """A selected zone, the label of its readings, and the label of the domain that includes it."""
+    """A selected zone, the label of its readings, and the label of the domain that includes it.
+
+    `flaw` is the reason why the domains of its scope have no total.
+    """
 
     zone: Zone
     label: str
     inside: str | None
     limit_watts: float
+    flaw: str | None = None
 
 
 def select_domains(zones: Iterable[Zone]) -> tuple[list[Domain], list[str]]:
@@ -104,12 +113,14 @@ def select_domains(zones: Iterable[Zone]) -> tuple[list[Domain], list[str]]:
     rapl_zones = [zone for zone in by_id.values() if _control_type(zone.id) in _CONTROL_TYPES]
     # One control type may list a whole package and another its dies. Of each scope only one type counts.
     owners: dict[str, str] = {}
+    repeated_zones: list[Zone] = []
     for zone in sorted(rapl_zones, key=lambda z: (_CONTROL_TYPES.index(_control_type(z.id)), z.name, z.id)):
         parent = by_id.get(zone.parent or "")
         key = (zone.name, parent.name if parent else None)
         owner = owners.setdefault(rapl_scope(zone.name), _control_type(zone.id))
         if owner != _control_type(zone.id):
             repeated = used[key].id if key in used else f"zones of {owner}"
+            repeated_zones.append(zone)
             notes.append(f"rapl: {zone.id} ({zone.name}) repeats {repeated} and is not counted")
             continue
         if key in used:
@@ -121,6 +132,7 @@ def select_domains(zones: Iterable[Zone]) -> tuple[list[Domain], list[str]]:
     # A platform counter in wrong units shows kilowatts. The limits of the CPUs bound it.
     packages = [zone.limit_watts for zone in used.values() if rapl_scope(zone.name) == "package"]
     platform = _AROUND_CPUS * sum(packages) + _AROUND_CPUS_WATTS if packages else _PSYS_WATTS
+    flaws = _find_unpaired(used.values(), repeated_zones, by_id)
     # A dram zone is in its package's folder, but the package's counter does not include it (SDM 15.10.1).
     domains = [
         Domain(
@@ -128,10 +140,34 @@ def select_domains(zones: Iterable[Zone]) -> tuple[list[Domain], list[str]]:
             label,
             label_of.get(zone.parent or "") if zone.name in ("core", "uncore") else None,
             min(zone.limit_watts, platform) if rapl_scope(zone.name) == "psys" else zone.limit_watts,
+            flaws.get(rapl_scope(zone.name)),
         )
         for label, zone in zip(labels, used.values(), strict=True)
     ]
     return sorted(domains, key=lambda d: d.label), notes
+
+
+def _find_unpaired(used: Iterable[Zone], repeated: Iterable[Zone], by_id: Mapping[str, Zone]) -> dict[str, str]:
+    """Return by scope why the zones are incomplete: one control type has a package that the selected one lacks.
+
+    A zone of a name that no kernel gives may be a package too.
+    """
+
+    def package_of(zone: Zone) -> tuple[str, str]:
+        outer = by_id.get(zone.parent or "", zone)
+        return rapl_scope(zone.name), re.sub(r"-die-\d+", "", outer.name)
+
+    known = {package_of(zone) for zone in used}
+    flaws: dict[str, str] = {}
+    for zone in repeated:
+        scope, name = package_of(zone)
+        if scope in ("package", "dram") and (scope, name) not in known:
+            flaws.setdefault("package", f"{zone.id} has {name} and the zones that it repeats do not")
+    for zone in by_id.values():
+        if _control_type(zone.id) in _CONTROL_TYPES and zone.parent is None and rapl_scope(zone.name) not in SUMMED:
+            for scope in ("package", "psys"):
+                flaws.setdefault(scope, f"{zone.id} has the name {zone.name[:40]!r}, and no kernel's zone is called so")
+    return flaws
 
 
 def _control_type(zone_id: str) -> str:
@@ -181,7 +217,7 @@ class RaplMeter(SampledMeter[CounterSample]):
         self._files = [folders[d.zone.id] / "energy_uj" for d in domains]
         self._root = root
         self._zone_ids = set(folders)
-        self._types = {_control_type(d.zone.id) for d in domains if rapl_scope(d.zone.name) == "package"}
+        self._types = {(_control_type(d.zone.id), rapl_scope(d.zone.name)) for d in domains}
         ranges = [d.zone.range_uj for d in domains if d.zone.range_uj is not None]
         self._wrap_s: float | None = min(ranges) * 1e-6 / _WORST_WATTS / 2 if ranges else None
 
@@ -195,7 +231,8 @@ class RaplMeter(SampledMeter[CounterSample]):
             try:
                 value = read_int(file)
             except PowerprofError:
-                samples.append(CounterSample(now_s, None, "unreadable" if file.exists() else "gone"))
+                is_gone = not file.exists() and any(sample.value is not None for sample in samples)
+                samples.append(CounterSample(now_s, None, "gone" if is_gone else "unreadable"))
                 continue
             has_range = domain.zone.modulus is not None
             samples.append(CounterSample(now_s, value if has_range else None, None if has_range else "no_range"))
@@ -204,36 +241,139 @@ class RaplMeter(SampledMeter[CounterSample]):
         return is_any_moving(self._samples)
 
     def energies(self, start_s: float, end_s: float) -> list[DomainEnergy]:
-        return [
-            zone_energy(domain, samples, start_s, end_s, self._wrap_s)
-            for domain, samples in zip(self._domains, self._samples, strict=True)
-        ] + self._appeared_packages(start_s, end_s)
+        appeared = self._appeared_zones(start_s, end_s)
+        return zone_energies(self._domains, self._samples, start_s, end_s, read_topology().vendor) + appeared
 
-    def _appeared_packages(self, start_s: float, end_s: float) -> list[DomainEnergy]:
-        """Return packages that came online after opening, without joules: they make the sum of packages unknown."""
-        packages = []
+    def _appeared_zones(self, start_s: float, end_s: float) -> list[DomainEnergy]:
+        """Return zones of the sum that came after opening, without joules: they make the total unknown."""
+        zones = []
         for zone_id, folder in _zone_folders(self._root).items():
             name = try_text(folder / "name") if zone_id not in self._zone_ids else None
-            if name is not None and _control_type(zone_id) in self._types and rapl_scope(name) == "package":
+            scope = rapl_scope(name or "")
+            if name is not None and scope in SUMMED and (_control_type(zone_id), scope) in self._types:
                 note = "appeared after measuring began: no figure"
-                packages.append(DomainEnergy(name, "package", EnergySeries(None, start_s, end_s, 0, (note,))))
-        return packages
+                zones.append(DomainEnergy(name, scope, EnergySeries(None, start_s, end_s, 0, (note,))))
+        return zones
 
 
-def zone_energy(
-    domain: Domain, samples: Sequence[CounterSample], start_s: float, end_s: float, wrap_s: float | None = None
-) -> DomainEnergy:
-    """Return the energy of a zone in a window. Samples further apart than 2 `wrap_s` may hide a wrap."""
-    energy = counter_energy(
-        samples,
-        start_s,
-        end_s,
-        joules_per_unit=1e-6,
-        modulus=domain.zone.modulus,
-        max_step_s=wrap_s,
-        limit_watts=domain.limit_watts,
-    )
-    return DomainEnergy(domain.label, rapl_scope(domain.zone.name), energy, domain.inside)
+def zone_energies(
+    domains: Sequence[Domain],
+    samples_of: Sequence[Sequence[CounterSample]],
+    start_s: float,
+    end_s: float,
+    vendor: str | None = None,
+) -> list[DomainEnergy]:
+    """Return the energy of each zone in a window. Zones that repeat one counter are counted once."""
+    energies = []
+    for domain, samples in zip(domains, samples_of, strict=True):
+        energy = counter_energy(
+            samples,
+            start_s,
+            end_s,
+            joules_per_unit=1e-6,
+            modulus=domain.zone.modulus,
+            max_step_s=domain.zone.max_step_s,
+            limit_watts=domain.limit_watts,
+        )
+        energies.append(DomainEnergy(domain.label, rapl_scope(domain.zone.name), energy, domain.inside, domain.flaw))
+    owners = [domain.zone.parent or domain.zone.id for domain in domains]
+    packages = {domain.zone.id: domain.label for domain in domains}
+    return merge_mirrored(energies, [packages.get(o, "") for o in owners], samples_of, 1e-6, vendor)
+
+
+# Counters that are read one after the other differ by their power over this time, or by one refresh (1 ms).
+_READ_S = 50e-6
+_REFRESH_S = 2e-3
+_UNIT_JOULES = 1e-4
+_DIE = re.compile(r"(package-\d+)-(?:die|cpu)-\d+")
+
+
+def merge_mirrored(
+    energies: Sequence[DomainEnergy],
+    packages: Sequence[str],
+    samples_of: Sequence[Sequence[CounterSample]],
+    joules_per_unit: float,
+    vendor: str | None = None,
+    *,
+    is_absolute: bool = True,
+) -> list[DomainEnergy]:
+    """Return the energies without those of dies that repeat the counter of their socket.
+
+    `packages` has the label of each domain's own package. AMD and Hygon have one counter per socket. For other vendors
+    equal values from the first sample to the last are the evidence (`is_absolute`: the values, otherwise their growth).
+    If the evidence is unclear, or if two platform counters are equal, the domains have a flaw. Counters of different
+    sockets are always two: their names and the topology are evidence enough.
+    """
+    merged: dict[int, int] = {}
+    flaws: dict[int, str] = {}
+    numbers = [n for n, item in enumerate(energies) if item.scope in SUMMED and item.inside is None]
+    for first, second in itertools.combinations(numbers, 2):
+        a, b = energies[first], energies[second]
+        if a.scope != b.scope or first in merged or second in merged:
+            continue
+        sockets = [_DIE.fullmatch(packages[n]) for n in (first, second)]
+        one_socket = sockets[0] is not None and sockets[1] is not None and sockets[0][1] == sockets[1][1]
+        if one_socket and re.fullmatch(MIRRORED_VENDORS, vendor or ""):
+            merged[second] = first
+            continue
+        alike = compare_counters(samples_of[first], samples_of[second], joules_per_unit, is_absolute=is_absolute)
+        if alike == "one" and one_socket:
+            merged[second] = first
+        elif (alike == "one" and a.scope == "psys") or (alike == "unclear" and one_socket):
+            flaws[first] = f"{a.domain} and {b.domain} count alike: one counter or two"
+    return _rename_merged(energies, merged, flaws)
+
+
+def _rename_merged(
+    energies: Sequence[DomainEnergy], merged: Mapping[int, int], flaws: Mapping[int, str]
+) -> list[DomainEnergy]:
+    """Return the remaining energies, each named by its socket if all of its dies were one counter."""
+    dies: dict[str, list[int]] = {}
+    for number, item in enumerate(energies):
+        match = _DIE.fullmatch(item.domain)
+        if match is not None:
+            dies.setdefault(match[1], []).append(number)
+    names = {
+        energies[number].domain: socket
+        for socket, numbers in dies.items()
+        if numbers[1:] and all(merged.get(number) == numbers[0] for number in numbers[1:])
+        for number in numbers
+    }
+    remaining = []
+    for number, item in enumerate(energies):
+        if number in merged:
+            continue
+        kept = replace(item, inside=names.get(item.inside or "", item.inside), flaw=flaws.get(number, item.flaw))
+        repeated = [energies[n].domain for n, first in merged.items() if first == number]
+        if repeated:
+            die, *rest = item.domain.split("/")
+            note = f"is one counter for all of {', '.join([item.domain, *repeated])}: counted once"
+            energy = replace(item.energy, notes=(*item.energy.notes, note))
+            kept = replace(kept, domain="/".join([names.get(die, die), *rest]), energy=energy)
+        remaining.append(kept)
+    return remaining
+
+
+def compare_counters(
+    first: Sequence[CounterSample], second: Sequence[CounterSample], joules_per_unit: float, *, is_absolute: bool
+) -> Literal["one", "two", "unclear"]:
+    """Return whether two series of samples, read at the same times, are of one counter."""
+    pairs = [
+        (a.time_s, a.value, b.value)
+        for a, b in zip(first, second, strict=False)
+        if a.value is not None and b.value is not None
+    ]
+    if len(pairs) < 2 or pairs[-1][0] <= pairs[0][0]:
+        return "two"
+    moved = sum(abs(new[1] - old[1]) for old, new in itertools.pairwise(pairs) if new[1] >= old[1])
+    if not moved:
+        return "two"
+    watts = moved * joules_per_unit / (pairs[-1][0] - pairs[0][0])
+    offset = 0 if is_absolute else pairs[0][1] - pairs[0][2]
+    gaps = [abs(a - b - offset) * joules_per_unit for _, a, b in pairs]
+    if all(gap <= max(_UNIT_JOULES, watts * _READ_S) for gap in gaps):
+        return "one"
+    return "unclear" if all(gap <= watts * _REFRESH_S for gap in gaps) else "two"
 
 
 def open_rapl() -> RaplMeter:
@@ -243,16 +383,17 @@ def open_rapl() -> RaplMeter:
     zones: list[Zone] = []
     unreadable: list[Path] = []
     for zone_id, folder in folders.items():
-        counter = folder / "energy_uj"
-        if not counter.exists():
-            continue
-        if try_int(counter) is None:
-            unreadable.append(counter)
+        if try_int(folder / "energy_uj") is None:
+            unreadable.append(folder / "energy_uj")
         limits = [file.name for file in folder.glob("constraint_*_power*_uw")]
         texts = {name: try_text(folder / name) for name in ("name", "max_energy_range_uj", *limits)}
-        zone = make_zone(zone_id, {"energy_uj": "", **{k: v for k, v in texts.items() if v is not None}})
-        if zone is not None:
+        # A zone without a counter or a name may be a peer of the others: the sum without it is unknown.
+        known = {"name": zone_id, **{name: text for name, text in texts.items() if text}, "energy_uj": ""}
+        zone = make_zone(zone_id, known)
+        if zone is not None and (zone.parent is None or zone.name in ("core", "uncore", "dram")):
             zones.append(zone)
+    if all(not (folder / "energy_uj").exists() for folder in folders.values()):
+        zones = []
     domains, notes = select_domains(zones)
     if unreadable and len(unreadable) == len(zones):
         raise CapabilityError(
@@ -297,6 +438,7 @@ class OpenCounter:
     scope: Scope
     inside: str | None
     joules_per_unit: float
+    package: str = ""
 
 
 def list_events(root: Path) -> tuple[int, list[PowerEvent], list[int]]:
@@ -308,22 +450,43 @@ def list_events(root: Path) -> tuple[int, list[PowerEvent], list[int]]:
             continue
         scale = try_text(file.with_name(file.name + ".scale"))
         unit = try_text(file.with_name(file.name + ".unit"))
-        if scale is None or unit != "Joules":
+        joules_per_unit = _parse_scale(scale)
+        if joules_per_unit is None or unit != "Joules":
             continue
-        events.append(PowerEvent(file.name, int(match[1], 0), float(scale)))
+        events.append(PowerEvent(file.name, int(match[1], 0), joules_per_unit))
     return read_int(root / "type"), events, parse_cpu_list(read_text(root / "cpumask"), root / "cpumask")
 
 
-def _package_names(cpus: Sequence[int]) -> dict[int, str]:
-    """Return the package of each of the PMU's CPUs, or its die if a package has several CPUs in the list."""
+def _parse_scale(text: str | None) -> float | None:
+    try:
+        scale = float(text or "")
+    except ValueError:
+        return None
+    return scale if 0 < scale < 1 else None
+
+
+def _scope_of(name: str) -> Scope:
+    return "package" if _DIE.fullmatch(name) else rapl_scope(name)
+
+
+def _package_names(cpus: Sequence[int], vendor: str | None = None) -> dict[int, str]:
+    """Return the package of each of the PMU's CPUs, or its die if a package has several CPUs in the list.
+
+    For AMD and Hygon only the first CPU of a package is in it: the others repeat the counter of the socket.
+    """
     topology = {cpu: paths.sysfs() / f"devices/system/cpu/cpu{cpu}/topology" for cpu in cpus}
     package = {cpu: max(try_int(folder / "physical_package_id") or 0, 0) for cpu, folder in topology.items()}
     packages = list(package.values())
+    if re.fullmatch(MIRRORED_VENDORS, vendor or ""):
+        return {cpus[packages.index(number)]: f"package-{number}" for number in dict.fromkeys(packages)}
+    dies = {cpu: (package[cpu], try_int(folder / "die_id") or 0) for cpu, folder in topology.items()}
     return {
-        cpu: f"package-{package[cpu]}"
-        if packages.count(package[cpu]) == 1
-        else f"package-{package[cpu]}-die-{try_int(folder / 'die_id') or 0}"
-        for cpu, folder in topology.items()
+        cpu: f"package-{number}"
+        if packages.count(number) == 1
+        else f"package-{number}-die-{die}"
+        if list(dies.values()).count((number, die)) == 1
+        else f"package-{number}-cpu-{cpu}"
+        for cpu, (number, die) in dies.items()
     }
 
 
@@ -353,7 +516,7 @@ class PerfPowerMeter(SampledMeter[CounterSample]):
         return is_any_moving(self._samples)
 
     def energies(self, start_s: float, end_s: float) -> list[DomainEnergy]:
-        return [
+        energies = [
             DomainEnergy(
                 counter.label,
                 counter.scope,
@@ -369,6 +532,9 @@ class PerfPowerMeter(SampledMeter[CounterSample]):
             )
             for counter, samples in zip(self._counters, self._samples, strict=True)
         ]
+        owners = [counter.label if counter.scope == "package" else counter.package for counter in self._counters]
+        unit = self._counters[0].joules_per_unit
+        return merge_mirrored(energies, owners, self._samples, unit, is_absolute=False)
 
     def close(self) -> None:
         for counter in self._counters:
@@ -386,11 +552,14 @@ def open_perf_power() -> PerfPowerMeter:
             "modprobe rapl; where that fails use another meter (--meter-log FILE) or the estimate",
         )
     require_this_host("perf_power: perf counters are the running kernel's")
-    kind, events, cpus = list_events(root)
+    try:
+        kind, events, cpus = list_events(root)
+    except PowerprofError as error:
+        raise CapabilityError(f"perf_power: {error.message}", "use another meter, or the estimate") from error
     plan = []
     for event in events:
         base = _EVENT_DOMAINS.get(event.name, event.name.removeprefix("energy-"))
-        for cpu, package in _package_names(cpus).items():
+        for cpu, package in _package_names(cpus, read_topology().vendor).items():
             name, parent = (package, None) if base == "package" else (base, package)
             plan.append((event, cpu, name, parent))
     labels = distinct_names([(name, parent) for _, _, name, parent in plan])
@@ -406,7 +575,7 @@ def open_perf_power() -> PerfPowerMeter:
             refusal = error
             notes.append(f"perf_power: {event.name} on CPU {cpu} cannot be opened ({reason_of(error)})")
         inside = parent if name in ("core", "uncore") and parent in packages else None
-        counters.append(OpenCounter(descriptor, label, rapl_scope(name), inside, event.joules_per_unit))
+        counters.append(OpenCounter(descriptor, label, _scope_of(name), inside, event.joules_per_unit, parent or ""))
     if all(counter.descriptor is None for counter in counters):
         reason = reason_of(refusal) if refusal else "no energy events"
         raise CapabilityError(

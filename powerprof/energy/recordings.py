@@ -23,7 +23,7 @@ from powerprof.energy.program_meters import (
     read_domain_intervals,
     sum_log_energies,
 )
-from powerprof.energy.rapl import Zone, make_zone, select_domains, zone_energy
+from powerprof.energy.rapl import Zone, make_zone, select_domains, zone_energies
 from powerprof.energy.windows import WindowEnergy
 from powerprof.measure.counters import CounterSample, PowerSample, power_energy
 from powerprof.measure.program_output import parse_epoch
@@ -313,10 +313,8 @@ def _make_powercap_recording(dumps: Sequence[PowercapDump], elapsed_s: float | N
         return made
 
     def energies(start_s: float, end_s: float) -> list[DomainEnergy]:
-        return [
-            zone_energy(domain, samples(domain.zone.id, domain.zone.range_uj is not None), start_s, end_s)
-            for domain in domains
-        ]
+        series = [samples(domain.zone.id, domain.zone.range_uj is not None) for domain in domains]
+        return zone_energies(domains, series, start_s, end_s)
 
     path = dumps[0].path if len({d.path for d in dumps}) == 1 else f"{len(dumps)} powercap dumps"
     unused = [zone_id for zone_id in zones if zone_id not in used and "mmio" not in zone_id]

@@ -2,7 +2,7 @@
 """Kernel sensors as meters: hwmon channels and the batteries of a laptop.
 
 hwmon has energy (`energyN_input`, µJ) and power (`powerN_average` or `powerN_input`, µW) channels. Each chip names its
-channels in its own way (Documentation/hwmon/sysfs-interface.rst). `_CHIPS` lists the known chips. Channels
+channels in its own way (Documentation/hwmon/sysfs-interface.rst). `layouts` lists the known chips. Channels
 of graphics cards, disks and unknown chips are listed and never counted as the host's.
 
 Batteries show the draw of the whole laptop, only while they discharge (Documentation/power/power_supply_class.rst).
@@ -11,12 +11,13 @@ Batteries show the draw of the whole laptop, only while they discharge (Document
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from powerprof.energy.domains import DomainEnergy, SampledMeter, distinct_names, is_any_moving
+from powerprof.energy.layouts import find_roles, is_unknown_supply
 from powerprof.measure.counters import (
     CounterSample,
     EnergySeries,
@@ -33,172 +34,15 @@ from powerprof.system.files import read_int, try_int, try_text
 
 _POWER_INTERVAL_S = 1.0
 
-# The channels of known hwmon chips. The source of each entry is the kernel's Documentation/hwmon/NAME.rst or driver.
-# A chip without an entry is listed as `other/…` and is in no sum: only its author knows what a label "total" covers.
-
-
-@dataclass(frozen=True)
-class Role:
-    """The meaning of a channel.
-
-    Attributes:
-        domain: the name in readings.
-        scope: `server`: input of the whole machine. `supply`: input of one of its power supplies. `package`: a socket.
-            `rail`: a part next to the chip's other rails. `device` and `other` are in no sum.
-        inside: the domain of the same chip that includes it.
-    """
-
-    domain: str
-    scope: Scope
-    inside: str | None = None
-
-
-# Arguments: the channel's number, its label (None without one), and the labels of all channels of the chip by number.
-RoleFinder = Callable[[str, str | None, Mapping[str, str]], Role]
-
-
-def _server(number: str, label: str | None, labels: Mapping[str, str]) -> Role:
-    return Role("server", "server")
-
-
-def _amd_energy(number: str, label: str | None, labels: Mapping[str, str]) -> Role:
-    socket = re.fullmatch(r"Esocket(\d+)", label or "")
-    if socket:
-        return Role(f"package-{int(socket[1])}", "package")
-    core = re.fullmatch(r"Ecore(\d+)", label or "")
-    if core is None:
-        return Role(f"other/amd_energy {label or number}", "other")
-    # Cores are numbered across all sockets. The socket of a core is known only if there is one socket.
-    sockets = [text for text in labels.values() if text.startswith("Esocket")]
-    return Role(f"core{int(core[1])}", "core", "package-0" if sockets == ["Esocket0"] else None)
-
-
-def _fam15h(number: str, label: str | None, labels: Mapping[str, str]) -> Role:
-    return Role("package-0", "package") if number == "1" else Role(f"other/fam15h_power {number}", "other")
-
-
-def _corsair(number: str, label: str | None, labels: Mapping[str, str]) -> Role:
-    return Role("supply", "supply") if number == "1" else Role(f"supply {label or number}", "rail", "supply")
-
-
-def _rails(names: Mapping[str, str]) -> RoleFinder:
-    """Return a finder of independent rails by channel number."""
-
-    def find(number: str, label: str | None, labels: Mapping[str, str]) -> Role:
-        return Role(names[number], "rail") if number in names else Role(f"other/{label or number}", "other")
-
-    return find
-
-
-def _zenpower(number: str, label: str | None, labels: Mapping[str, str]) -> Role:
-    if label in ("SVI2_P_Core", "SVI2_P_SoC"):
-        return Role(label, "rail")
-    return Role(f"other/zenpower {label or number}", "other")
-
-
-def _macsmc(number: str, label: str | None, labels: Mapping[str, str]) -> Role:
-    texts = set(labels.values())
-    if label == "Total System Power":
-        return Role("server", "server")
-    if label == "AC Input Power":
-        # On a laptop this input also charges the battery. It stands for the machine only without a better channel.
-        return Role("other/AC Input Power", "other") if "Total System Power" in texts else Role("server", "server")
-    if {"Total System Power", "AC Input Power"} & texts:
-        return Role(label or number, "rail", "server")
-    return Role(f"other/macsmc {label or number}", "other")
-
-
-def _power_supply(number: str, label: str | None, labels: Mapping[str, str]) -> Role:
-    if re.fullmatch(r"pin\d*", label or ""):
-        return Role("supply", "supply")
-    has_input = any(re.fullmatch(r"pin\d*", text) for text in labels.values())
-    if re.fullmatch(r"pout\d*", label or ""):
-        # Without an input channel the output is closest to the machine's input. Several outputs are its rails.
-        outputs = [text for text in labels.values() if text.startswith("pout")]
-        if has_input:
-            return Role(f"supply {label}", "rail", "supply")
-        return Role("supply" if len(outputs) == 1 else f"supply {label}", "supply")
-    return Role(f"other/supply {label or number}", "other")
-
-
-def _jetson(number: str, label: str | None, labels: Mapping[str, str]) -> Role:
-    if label in _JETSON_INPUTS:
-        return Role("server", "server")
-    if set(_JETSON_INPUTS) & set(labels.values()):
-        return Role(label or number, "rail", "server")
-    return Role(f"other/ina3221 {label or number}", "other")
-
-
-def _powernv(number: str, label: str | None, labels: Mapping[str, str]) -> Role:
-    if label == "System":
-        return Role("server", "server")
-    if "System" in labels.values():
-        return Role(label or number, "rail", "server")
-    return Role(f"other/{label or number}", "other")
-
-
-# The input of the module: NVIDIA Jetson Linux Developer Guide, "Platform Power and Performance", Power Monitor
-# Channels. SYS_VIN_HV of the AGX modules is one of two inputs and is left out.
-_JETSON_INPUTS = ("VDD_IN", "POM_5V_IN")
-
-_CHIPS: dict[str, RoleFinder] = {
-    # acpi_power_meter.rst (prefix power_meter): the ACPI 4.0 meter of the whole machine, mean over an interval.
-    "power_meter": _server,
-    # amd_energy.rst (Linux 5.8 to 5.17): Ecore000 … and Esocket0 …; a socket includes its cores.
-    "amd_energy": _amd_energy,
-    # fam15h_power.rst: power1_input is the power of the processor's node.
-    "fam15h_power": _fam15h,
-    # zenpower (not in the kernel; its README): the independent core and SoC supplies of a socket.
-    "zenpower": _zenpower,
-    # xgene-hwmon.rst: power1 is all CPUs, power2 the I/O, next to each other.
-    "apm_xgene": _rails({"1": "CPU power", "2": "IO power"}),
-    # smpro-hwmon.c (Ampere Altra; its document says smpro): independent regulators; 3 and 4 feed the memory.
-    "smpro_hwmon": _rails({"1": "Core VRD", "2": "SoC VRD", "3": "DIMM VRD1", "4": "DIMM VRD2", "5": "RCA VRD"}),
-    # macsmc-hwmon.rst; labels from arch/arm64/boot/dts/apple/hwmon-common.dtsi and hwmon-laptop.dtsi.
-    "macsmc_hwmon": _macsmc,
-    # corsair-psu.rst: power1 is the total, 2 to 4 its 12 V, 5 V and 3.3 V rails.
-    "corsairpsu": _corsair,
-    # ibmpowernv.rst: the label System is the machine's.
-    "ibmpowernv": _powernv,
-    # ina3221.rst: three rails. Each board feeds other parts from them; only the Jetson's are known.
-    "ina3221": _jetson,
-}
-# PMBus power supplies (labels pin and poutN), by the names in their drivers' i2c_device_id, or by the device tree's
-# name without the maker, as hwmon shows it: ibm-cffps.c, inspur-ipsps.c, dps920ab.c, fsp-3y.c, bel-pfe.c,
-# acbel-fsg032.c, crps.c (crps185), bpa-rs600.c, aps-379.c, d1u74t.c, hac300s.c. Other PMBus chips feed
-# parts of a board.
-_SUPPLIES = re.compile(
-    r"(ibm_)?cffps[12]?|ipsps1|dps920ab|ym2151e|yh5151e|pfe(1100|3000)|(acbel_)?fsg032|(intel_)?crps185"
-    r"|bp[ad][-_]rs600|aps[-_]379|d1u74t|hac300s"
-)
-# Cards, disks and fans (drivers/acpi/fan_hwmon.c) are shown and never counted as CPUs. An SFP's power is its light's.
-_DEVICES = re.compile(
-    r"amdgpu|radeon|nouveau|i915|xe$|nvme|drivetemp|mlx|bnxt|nvidia|habanalabs|sfp|nfp|acpi_fan", re.I
-)
-
-
-def find_role(
-    chip: str, number: str, label: str | None, labels: Mapping[str, str], *, is_standard: bool = True
-) -> Role:
-    """Return the meaning of a channel. `labels` has the labels of all power channels of the chip, by number.
-
-    `is_standard` is False if the machine is known to use the chip for another purpose than `_CHIPS` lists.
-    """
-    chip = "smpro_hwmon" if chip == "smpro" else chip
-    if chip in _CHIPS and is_standard:
-        return _CHIPS[chip](number, label, labels)
-    if _SUPPLIES.fullmatch(chip):
-        return _power_supply(number, label, labels)
-    if _DEVICES.match(chip):
-        return Role(f"device/{label or chip}", "device")
-    name = f"{chip} {label}" if label else chip if number == "1" else f"{chip} {number}"
-    return Role(f"other/{name}", "other")
-
-
 # Chips of batteries and of input devices.
 _IGNORED = re.compile(r"BAT|AC\b|ACAD|ADP|ucsi|hidpp|wacom", re.I)
 # ACPI's names of the system bus and of the system itself.
 _WHOLE_SYSTEM = ("LNXSYBUS", "LNXSYSTM")
+# Descriptions of a whole machine in power1_oem_info. Any other text may name a part.
+_WHOLE_MACHINE = re.compile(
+    r"(total |whole )?(system|server|machine|platform|chassis)( total)?( input)?( power)?( meter)?", re.I
+)
+_AT_EDGE_S = 0.005
 # A window needs this many averaging intervals of a meter.
 _LEAST_AVERAGING_INTERVALS = 2.0
 
@@ -214,6 +58,7 @@ class SensorChannel:
     scope: Scope
     second: Path | None = None
     chip: str = ""
+    flaw: str | None = None
 
     @property
     def is_energy(self) -> bool:
@@ -233,18 +78,18 @@ class SensorChannel:
 def find_channels(root: Path) -> list[SensorChannel]:
     """Return the channels below `root` (…/class/hwmon), ordered by chip, with unique domain names."""
     channels: list[SensorChannel] = []
-    board = try_text(root.parents[1] / "firmware/devicetree/base/compatible") or ""
+    unknown_supply: str | None = None
     for folder in sorted(root.glob("hwmon*"), key=lambda f: (try_text(f / "name") or "", f.name)):
         # Kernels before 3.15 keep the files in the device's folder.
         home = folder if list(folder.glob("*_input")) or list(folder.glob("*_average")) else folder / "device"
         chip = try_text(folder / "name") or try_text(home / "name")
         if chip is None or _IGNORED.match(chip):
             continue
-        channels += _find_chip_channels(home, chip, is_standard=_is_standard(chip, home, board))
-    # If two meters measure a whole server, it is unknown which of them contains the other.
-    servers = {channel.file.parent for channel in channels if channel.scope == "server"}
-    if len(servers) > 1:
-        channels = [replace(c, scope="other") if c.scope == "server" else c for c in channels]
+        channels += _find_chip_channels(home, chip, root.parents[1])
+        if any(is_unknown_supply(chip, try_text(file)) for file in home.glob("power*_label")):
+            unknown_supply = f"{chip} ({folder.name}) may be one more power supply, of an unknown driver"
+    if unknown_supply is not None:
+        channels = [replace(c, flaw=c.flaw or unknown_supply) if c.scope == "supply" else c for c in channels]
     names = distinct_names([(c.domain, c.file.parent.name) for c in channels])
     renamed = {(c.file.parent, c.domain): name for c, name in zip(channels, names, strict=True)}
     return [
@@ -253,42 +98,57 @@ def find_channels(root: Path) -> list[SensorChannel]:
     ]
 
 
-def _is_standard(chip: str, folder: Path, board: str) -> bool:
-    """Return whether a chip has its usual meaning of `_CHIPS`. Two chips have other uses too.
+def _find_other_use(chip: str, folder: Path, sysfs: Path) -> str | None:
+    """Return what else than the table lists a chip measures on this machine. None if it has its usual meaning.
 
-    ACPI's meter may measure a battery (`power1_is_battery`), or name its devices: the bus of the whole system or parts
-    (`measures`, drivers/hwmon/acpi_power_meter.c). An INA3221 has the labels that a board gives it.
+    ACPI's meter may measure a battery (`power1_is_battery`), name the measured devices (`measures`,
+    drivers/hwmon/acpi_power_meter.c), or describe itself: Grace has meters of "CPU Power Socket 0". An INA3221 has the
+    labels that a board gives it. The input of a laptop charges its battery too.
     """
-    if chip == "ina3221":
-        return "nvidia,tegra" in board
+    if chip == "ina3221" and "nvidia,tegra" not in (try_text(sysfs / "firmware/devicetree/base/compatible") or ""):
+        return "the rails of an unknown board"
     if chip != "power_meter":
-        return True
+        return None
     devices = [link.name for parent in (folder, folder / "device") for link in parent.glob("measures/*")]
-    is_whole = not devices or any(name.startswith(_WHOLE_SYSTEM) for name in devices)
-    return is_whole and not try_int(folder / "power1_is_battery")
+    described = (try_text(folder / "power1_oem_info") or try_text(folder / "device/power1_oem_info") or "").strip()
+    if try_int(folder / "power1_is_battery"):
+        return "a battery"
+    if described and not _WHOLE_MACHINE.fullmatch(described):
+        return described[:60]
+    return None if not devices or any(name.startswith(_WHOLE_SYSTEM) for name in devices) else "some devices"
 
 
-def _find_chip_channels(folder: Path, chip: str, *, is_standard: bool) -> list[SensorChannel]:
-    """Return one channel per domain. An energy counter is preferred to a power channel: it has no gaps."""
+def _find_chip_channels(folder: Path, chip: str, sysfs: Path) -> list[SensorChannel]:
+    """Return the channels of a chip. An energy counter is preferred to a power channel of one domain: no gaps."""
     powers = _find_numbered(folder, r"power(\d+)_(average|input)")
     energies = _find_numbered(folder, r"energy(\d+)_input")
     volts = _find_numbered(folder, r"in(\d+)_input") if chip == "ina3221" and not powers else {}
+    other_use = _find_other_use(chip, folder, sysfs)
     channels: dict[str, SensorChannel] = {}
     for prefix, files in (("in", volts), ("power", powers), ("energy", energies)):
-        labels = {n: text for n in files if (text := try_text(folder / f"{prefix}{n}_label")) is not None}
+        roles = find_roles(chip, {n: try_text(folder / f"{prefix}{n}_label") for n in files}, doubt=other_use)
         for number, file in files.items():
-            role = find_role(chip, number, labels.get(number), labels, is_standard=is_standard)
-            if prefix == "in":
-                current = folder / f"curr{number}_input"
-                channel = SensorChannel(file, role.domain, role.inside, "product", role.scope, current, chip)
-            else:
-                kind: Literal["energy", "power"] = "energy" if prefix == "energy" else "power"
-                channel = SensorChannel(file, role.domain, role.inside, kind, role.scope, chip=chip)
-            is_readable = try_int(file) is not None and (channel.second is None or try_int(channel.second) is not None)
+            role = roles[number]
+            kind: Literal["energy", "power", "product"] = "power"
+            kind = "product" if prefix == "in" else "energy" if prefix == "energy" else kind
+            current = folder / f"curr{number}_input" if kind == "product" else None
+            scope, flaw = role.scope, role.flaw
+            if (
+                chip == "macsmc_hwmon"
+                and role.domain == "server"
+                and _may_charge(try_text(folder / f"power{number}_label"), sysfs)
+            ):
+                flaw = "AC Input Power also charges the battery"
+            channel = SensorChannel(file, role.domain, role.inside, kind, scope, current, chip, flaw)
+            is_readable = try_int(file) is not None and (current is None or try_int(current) is not None)
             # Keep an unreadable part of the host: its sum is then unknown. Without it the sum is too small.
             if is_readable or (channel.is_host and role.domain not in channels):
                 channels[role.domain] = channel
     return [channels[domain] for domain in sorted(channels)]
+
+
+def _may_charge(label: str | None, sysfs: Path) -> bool:
+    return label == "AC Input Power" and bool(find_batteries(sysfs / "class/power_supply"))
 
 
 def _find_numbered(folder: Path, pattern: str) -> Mapping[str, Path]:
@@ -306,8 +166,12 @@ class HwmonMeter:
 
     name = "hwmon"
 
-    def __init__(self, channels: list[SensorChannel]) -> None:
+    def __init__(self, channels: list[SensorChannel], root: Path) -> None:
         self._channels = channels
+        self._root = root
+        self._chips = _list_chips(root)
+        # Channels of the host that came after opening, and the time of the first sample with them.
+        self._appeared: dict[Path, tuple[float, SensorChannel]] = {}
         self._counters: list[list[CounterSample]] = [[] for _ in channels]
         self._powers: list[list[PowerSample]] = [[] for _ in channels]
         # The interval over which the meter itself averages (ACPI's, in ms).
@@ -324,6 +188,12 @@ class HwmonMeter:
         return min((value for value in intervals if value is not None), default=None)
 
     def sample(self, now_s: float) -> None:
+        if _list_chips(self._root) != self._chips:
+            self._chips = _list_chips(self._root)
+            known = {channel.file for channel in self._channels}
+            for channel in find_channels(self._root):
+                if channel.is_host and channel.file not in known:
+                    self._appeared.setdefault(channel.file, (now_s, channel))
         for channel, counters, powers in zip(self._channels, self._counters, self._powers, strict=True):
             try:
                 value: int | None = channel.read()
@@ -332,8 +202,10 @@ class HwmonMeter:
             if channel.is_energy:
                 missing = None if value is not None else "unreadable" if channel.file.exists() else "gone"
                 counters.append(CounterSample(now_s, value, missing))  # type: ignore[arg-type]
+            elif value is None:
+                powers.append(PowerSample(now_s, None, is_gone=not channel.file.exists()))
             else:
-                powers.append(PowerSample(now_s, None if value is None else value * 1e-6))
+                powers.append(PowerSample(now_s, value * 1e-6))
 
     def is_counting(self) -> bool | None:
         if any(s.watts for powers in self._powers for s in powers):
@@ -358,7 +230,12 @@ class HwmonMeter:
             elif averaging_s > _POWER_INTERVAL_S:
                 watts = [s.watts for s in powers if s.watts is not None and s.time_s >= start_s]
                 energy = replace(energy, edge_joules=(max(watts) - min(watts)) * averaging_s if watts else 0.0)
-            domains.append(DomainEnergy(channel.domain, channel.scope, energy, channel.inside))
+            domains.append(DomainEnergy(channel.domain, channel.scope, energy, channel.inside, channel.flaw))
+        for came_s, channel in self._appeared.values():
+            if came_s <= end_s + _AT_EDGE_S and all(channel.domain != item.domain for item in domains):
+                note = "appeared after measuring began: no figure"
+                none = EnergySeries(None, start_s, end_s, 0, (note,))
+                domains.append(DomainEnergy(channel.domain, channel.scope, none, channel.inside))
         return domains
 
     def drop_samples(self, before_s: float) -> None:
@@ -367,11 +244,14 @@ class HwmonMeter:
             drop_old_samples(powers, before_s)
 
     def notes(self) -> list[str]:
-        return [
-            f"hwmon: unknown what {channel.domain.replace('other/', '')} measures: listed, but not summed"
-            for channel in self._channels
-            if channel.scope == "other"
-        ]
+        notes = []
+        for channel in self._channels:
+            if channel.scope == "other":
+                name = channel.domain.replace("other/", "")
+                use = _find_other_use(channel.chip, channel.file.parent, self._root.parents[1])
+                about = f"unknown what {name} measures" if use is None else f"{name} measures {use}"
+                notes.append(f"hwmon: {about}: listed, but not summed")
+        return notes
 
     def close(self) -> None:
         self._counters = [[] for _ in self._channels]
@@ -387,7 +267,11 @@ def open_hwmon(*, host_only: bool = False) -> HwmonMeter:
             f"hwmon: no chip in {root} reports the host's energy or power",
             "load the board's sensor driver (sensors-detect), or use another meter (--meter-log FILE)",
         )
-    return HwmonMeter(channels)
+    return HwmonMeter(channels, root)
+
+
+def _list_chips(root: Path) -> frozenset[str]:
+    return frozenset(folder.name for folder in root.glob("hwmon*"))
 
 
 # Batteries.
@@ -441,12 +325,37 @@ def read_discharge_watts(folder: Path) -> float | None:
     """
     if try_text(folder / "status") != "Discharging" or find_external_supply(folder.parent) is not None:
         return None
-    # In µW, µA and µV. Some firmware gives a discharge a sign, and writes 0 for an unknown value.
-    power = try_int(folder / "power_now")
-    if power:
-        return abs(power) * 1e-6
-    current, voltage = try_int(folder / "current_now"), try_int(folder / "voltage_now")
-    return abs(current) * voltage * 1e-12 if current and voltage else None
+    watts = _read_watts(folder)
+    return watts if isinstance(watts, float) else None
+
+
+def _read_watts(folder: Path) -> float | str:
+    """Return the power of a battery, or the reason why it is unknown.
+
+    Files are in µW, µA and µV (Documentation/ABI/testing/sysfs-class-power). Some firmware gives a discharge a sign,
+    writes 0 for an unknown value, or uses mW.
+    """
+    power, current, voltage = (try_int(folder / name) for name in ("power_now", "current_now", "voltage_now"))
+    product = abs(current) * voltage * 1e-12 if current and voltage else None
+    if power is None and current is None:
+        return f"{folder.name} has neither power_now nor current_now"
+    if not power and product is None:
+        return f"{folder.name} shows a power of 0 or no voltage"
+    watts = abs(power) * 1e-6 if power else product or 0.0
+    if power and product is not None and not 1 / _SAME_POWER <= watts / product <= _SAME_POWER:
+        return f"{folder.name} shows {watts:.3g} W in power_now and {product:.3g} W in current_now times voltage_now"
+    if not _LEAST_WATTS <= watts <= _MOST_WATTS:
+        return f"{folder.name} shows {watts:.3g} W: its files are not in µW, µA and µV"
+    return watts
+
+
+# power_now may be a mean over seconds, current_now is of this moment.
+_SAME_POWER = 2.0
+# A running machine draws more than a tenth of a watt. No battery of a laptop gives a kilowatt.
+_LEAST_WATTS, _MOST_WATTS = 0.1, 1000.0
+# The kernel's names of ACPI's batteries. Drivers of gauges choose other names for the same battery.
+_ACPI_BATTERY = re.compile(r"(BAT|CMB)\w*")
+_NO_SERIAL = re.compile(r"[\s0]*|N/?A|none|unknown", re.I)
 
 
 class BatteryMeter(SampledMeter[PowerSample]):
@@ -455,16 +364,21 @@ class BatteryMeter(SampledMeter[PowerSample]):
     name = "battery"
     max_interval_s: float | None = _POWER_INTERVAL_S
 
-    def __init__(self, folders: list[Path], resting: list[Path]) -> None:
-        super().__init__(len(folders))
+    def __init__(self, folders: list[Path], repeated: Sequence[Path] = (), flaw: str | None = None) -> None:
+        notes = [f"battery: {folder.name} has the serial number of another one: counted once" for folder in repeated]
+        super().__init__(len(folders), notes)
         self._folders = folders
-        self._resting = resting
+        self._repeated = set(repeated)
+        self._flaw = flaw
 
     def sample(self, now_s: float) -> None:
-        # If another battery starts to feed the machine, these give only a part of its power.
-        is_complete = all(try_text(folder / "status") != "Discharging" for folder in self._resting)
+        # If another battery feeds the machine, these give only a part of its power.
+        others = set(find_batteries(self._folders[0].parent)) - set(self._folders) - self._repeated
+        is_complete = all(try_text(folder / "status") != "Discharging" for folder in others)
         for folder, samples in zip(self._folders, self._samples, strict=True):
-            samples.append(PowerSample(now_s, read_discharge_watts(folder) if is_complete else None))
+            is_present = folder.exists() and (try_text(folder / "present") or "1") == "1"
+            watts = read_discharge_watts(folder) if is_complete and is_present else None
+            samples.append(PowerSample(now_s, watts, is_gone=not is_present))
 
     def is_counting(self) -> bool | None:
         return any(s.watts for samples in self._samples for s in samples) if self._samples[0] else None
@@ -472,7 +386,7 @@ class BatteryMeter(SampledMeter[PowerSample]):
     def energies(self, start_s: float, end_s: float) -> list[DomainEnergy]:
         # Firmware refreshes power_now every few seconds to half a minute.
         return [
-            DomainEnergy(folder.name, "battery", power_energy(samples, start_s, end_s, 30.0))
+            DomainEnergy(folder.name, "battery", power_energy(samples, start_s, end_s, 30.0), None, self._flaw)
             for folder, samples in zip(self._folders, self._samples, strict=True)
         ]
 
@@ -483,11 +397,39 @@ def open_battery() -> BatteryMeter:
     folders = find_batteries(root)
     if not folders:
         raise CapabilityError(f"battery: none in {root}", "use another meter, or the estimate")
-    discharging = [folder for folder in folders if read_discharge_watts(folder) is not None]
+    discharging = [folder for folder in folders if try_text(folder / "status") == "Discharging"]
     supply = find_external_supply(root)
-    if not discharging and supply is not None:
+    if supply is not None:
         raise CapabilityError(f"battery: the mains feed this machine too ({supply})", "unplug it and run again")
     if not discharging:
         states = ", ".join(f"{f.name} {(try_text(f / 'status') or 'unknown').lower()}" for f in folders)
         raise CapabilityError(f"battery: not discharging ({states})", "unplug the power supply and run again")
-    return BatteryMeter(discharging, [folder for folder in folders if folder not in discharging])
+    unknown = [watts for folder in discharging if isinstance(watts := _read_watts(folder), str)]
+    if len(unknown) == len(discharging):
+        raise CapabilityError(f"battery: {'; '.join(unknown)}", "use another meter (--meter-log FILE), or the estimate")
+    selected, repeated, flaw = _select_batteries(discharging)
+    return BatteryMeter(selected, repeated, flaw)
+
+
+def _select_batteries(folders: Sequence[Path]) -> tuple[list[Path], list[Path], str | None]:
+    """Return the distinct batteries, those that repeat one by its serial number, and the reason if that is unclear.
+
+    ACPI and the driver of a gauge may list one battery twice.
+    """
+    selected: list[Path] = []
+    repeated: list[Path] = []
+    flaw = None
+    for folder in sorted(
+        folders, key=lambda f: (isinstance(_read_watts(f), str), not _ACPI_BATTERY.match(f.name), f.name)
+    ):
+        serial = try_text(folder / "serial_number") or ""
+        same = [f for f in selected if try_text(f / "serial_number") == serial and not _NO_SERIAL.fullmatch(serial)]
+        mine, other = _read_watts(folder), _read_watts(same[0]) if same else ""
+        if isinstance(mine, float) and isinstance(other, float) and max(mine, other) > 1.2 * min(mine, other):
+            flaw = f"{same[0].name} and {folder.name} have one serial number and show {other:.1f} and {mine:.1f} W"
+        (repeated if same and flaw is None else selected).append(folder)
+    kinds = {bool(_ACPI_BATTERY.match(folder.name)) for folder in selected}
+    if len(kinds) > 1:
+        names = " and ".join(sorted(folder.name for folder in selected))
+        flaw = flaw or f"{names} are listed by different drivers: one battery or two"
+    return sorted(selected), repeated, flaw

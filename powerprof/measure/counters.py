@@ -249,10 +249,14 @@ _SPIKE = 20.0
 
 @dataclass(frozen=True)
 class PowerSample:
-    """Watts at one moment. None if the channel was unreadable or does not count now (mains plugged in)."""
+    """Watts at one moment. None if the channel was unreadable or does not count now (mains plugged in).
+
+    `is_gone`: the channel no longer exists.
+    """
 
     time_s: float
     watts: float | None
+    is_gone: bool = False
 
 
 @dataclass(frozen=True)
@@ -314,6 +318,31 @@ class _Piece:
         return (self.first_watts * (b - a) + rise * (b * b - a * a) / 2) * length
 
 
+def find_absence(samples: Sequence[tuple[float, bool, bool]], start_s: float) -> str | None:
+    """Return a note if a channel went away or came within the window. None if it was there.
+
+    A sample has its time, whether it is missing, and whether the channel is known to be gone. If one supply, battery or
+    package is removed, the others take over its load: neither the mean of its readings nor the sum is the host's. A
+    single missing reading between two others is a fault of the reading.
+    """
+    gone = next((time_s for time_s, _, is_gone in samples if is_gone), None)
+    missing = [is_missing for _, is_missing, _ in samples]
+    if gone is None and all(missing):
+        return None
+    runs = [(n, n + 1) for n, pair in enumerate(itertools.pairwise(missing)) if all(pair)]
+    if gone is None and missing[-1]:
+        last = max(n for n, is_missing in enumerate(missing) if not is_missing)
+        gone = samples[last + 1][0]
+    elif gone is None and missing[0]:
+        came = samples[missing.index(False)][0]
+        return f"came {max(0.0, came - start_s):.1f} s into the window: no joules are given for it"
+    elif gone is None and runs:
+        gone = samples[runs[0][0]][0]
+    if gone is None:
+        return None
+    return f"went away {max(0.0, gone - start_s):.1f} s into the window: no joules are given for it"
+
+
 def counter_energy(
     samples: Sequence[CounterSample],
     start_s: float,
@@ -326,19 +355,19 @@ def counter_energy(
 ) -> EnergySeries:
     """Return the energy of a counter in a window.
 
-    A domain that disappears within the window has no joules. Samples that are unreadable or impossible (above
-    `limit_watts`) are dropped, counted and noted. Samples further apart than 2 `max_step_s` may hide a wrap.
+    A domain that disappears or appears within the window has no joules (`find_absence`), and neither has one with
+    samples further apart than `max_step_s`: the counter may have wrapped unseen. Samples that are unreadable or
+    impossible (above `limit_watts`) are dropped, counted and noted.
     """
     first, last = _find_enclosing_samples([s.time_s for s in samples], start_s, end_s)
     inside = samples[first : last + 1]
     unreadable = sum(1 for s in inside if s.value is None)
-    gone = next((s for s in inside if s.missing == "gone"), None)
-    if gone is not None:
-        note = f"went away {max(0.0, gone.time_s - start_s):.1f} s into the window: no joules are given for it"
-        return EnergySeries(None, start_s, end_s, unreadable, (note,))
     if any(s.missing == "no_range" for s in inside):
         note = f"its wrap point cannot be read, so {unreadable} of {len(inside)} samples were dropped"
         return EnergySeries(None, start_s, end_s, unreadable, (note,))
+    absence = find_absence([(s.time_s, s.value is None, s.missing == "gone") for s in inside], start_s)
+    if absence is not None:
+        return EnergySeries(None, start_s, end_s, unreadable, (absence,))
     # Some earlier samples show the usual behaviour of this counter.
     refresh = detect_refresh(samples[max(first - _HISTORY, 0) : last + 1], joules_per_unit)
     counted = count_steps(refresh.samples, joules_per_unit, modulus, limit_watts)
@@ -373,8 +402,12 @@ def counter_energy(
             "other step: a jump or a burst, and the interval holds both"
         )
     longest = max(step.end_s - step.start_s for step in steps)
-    if max_step_s is not None and longest > 2 * max_step_s:
-        notes.append(f"{longest:.0f} s without a sample: the counter may have wrapped unseen")
+    if max_step_s is not None and longest > max_step_s:
+        notes.append(
+            f"{longest:.0f} s without a sample, and the counter may wrap within {max_step_s:.0f} s: no figure; "
+            "sample it more often"
+        )
+        return EnergySeries(None, start_s, end_s, dropped, tuple(notes))
     # Whole units are summed before scaling: a window between samples is exact to one unit.
     exact = sum(step.units for step in steps) * joules_per_unit
     pieces = [_uniform(step.start_s, step.end_s, step.units * joules_per_unit) for step in steps]
@@ -391,6 +424,9 @@ def power_energy(
     """
     first, last = _find_enclosing_samples([s.time_s for s in samples], start_s, end_s)
     inside = samples[first : last + 1]
+    absence = find_absence([(s.time_s, s.watts is None, s.is_gone) for s in inside], start_s)
+    if absence is not None:
+        return EnergySeries(None, start_s, end_s, sum(s.watts is None for s in inside), (absence,))
     known = [(s.time_s, s.watts) for s in inside if s.watts is not None]
     good = _drop_impossible(known)
     notes, dropped = [], len(inside) - len(good)

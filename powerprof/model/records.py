@@ -218,6 +218,7 @@ class EnergyReading(msgspec.Struct, frozen=True, kw_only=True):
         low_watts, high_watts: the interval of an estimate; `range` has the figures behind it.
         scope: the part of the host that the domain measures. `device` and `other` are in no sum. None before
             2026-12.
+        unsummed: the reason why the domains of this tier have no total. None if they are a recognised layout.
     """
 
     source: str
@@ -232,6 +233,7 @@ class EnergyReading(msgspec.Struct, frozen=True, kw_only=True):
     dropped_samples_count: int = 0
     range: EstimateRange | None = None
     scope: Scope | None = None
+    unsummed: str | None = None
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):

@@ -76,6 +76,9 @@ def _notes(notes: Sequence[str]) -> list[str]:
 def _answer(result: EnergyResult) -> str:
     total = result.total
     window = "" if result.window_s is None else f" over {result.window_s:.1f} s"
+    if total.reason is not None:
+        known = "name the meter of the whole machine: --energy-source NAME, or model for an estimate"
+        return f"The total is unknown{window}: {total.reason}. Each meter has its own figure below; {known}."
     if total.watts is None:
         bounds = next((r for r in result.meters if r.low_watts is not None and r.high_watts is not None), None)
         if bounds is None or bounds.low_watts is None or bounds.high_watts is None:

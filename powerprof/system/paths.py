@@ -54,6 +54,11 @@ def is_this_host() -> bool:
     )
 
 
+def has_one_host() -> bool:
+    """Return whether sysfs and procfs are of one host: this one, or a recorded one that has both."""
+    return is_this_host() or all(os.environ.get(name) for name in ("POWERPROF_SYSFS", "POWERPROF_PROCFS"))
+
+
 @cache
 def _is_usual(given: str | None, usual: str) -> bool:
     # Every edge of a window calls this, and creating two Paths would cost more than the answer.
