@@ -194,7 +194,9 @@ def host_energy(readings: Sequence[EnergyReading], meters: HostMeters | None = N
     if meters is None and readings:
         meters = host_meters([readings])
     if meters is None:
-        return Total(source=None, domains=[], joules=None, watts=None, kind=None)
+        sources = list(dict.fromkeys(r.source for r in readings if r.joules is not None))
+        reason = f"{join_words(sources)} measures cards or single parts, not the machine" if sources else None
+        return Total(source=None, domains=[], joules=None, watts=None, kind=None, reason=reason)
     selected = _select_readings(readings, meters)
     reason = _find_reason(selected, meters)
     is_lost = reason is not None

@@ -316,7 +316,8 @@ def _make_role(
     if row.scope == "server" and row is not first:
         return Role(f"other/{label}", "other")
     if len(numbers) > 1 and "{}" not in row.domain:
-        flaw = f"channels {join_words(numbers)} of one chip are both {label}: it is unknown whether they add up"
+        names = join_words([labels[n] or n for n in numbers])
+        flaw = f"one chip has {len(numbers)} channels of one kind ({names}): they may add up or be one"
         return Role(f"{domain} {number}", row.scope, flaw=flaw)
     return Role(domain, row.scope)
 
@@ -405,8 +406,10 @@ def _check_count(
     counts = {names.count(name) for name in names} if scope == "rail" else {len(names)}
     expected = 1 if row.count == "one" else sockets
     if len(counts) > 1 or (expected and counts != {expected}):
-        shown = join_words([str(count) for count in sorted(counts)])
-        return f"{shown} {scope} channels for {sockets or 'an unknown number of'} sockets"
+        shown = min(counts)
+        if expected and shown < expected:
+            return f"{scope} is shown for {shown} of {expected} sockets"
+        return f"{max(counts)} {scope} channels for {expected or shown} sockets"
     return None
 
 

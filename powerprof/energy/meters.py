@@ -18,7 +18,7 @@ from powerprof.energy.domains import (
     host_energy,
     tier,
 )
-from powerprof.energy.layouts import UNKNOWN_TOPOLOGY, Topology, find_flaws, read_topology
+from powerprof.energy.layouts import SUMMED, UNKNOWN_TOPOLOGY, Topology, find_flaws, read_topology
 from powerprof.measure.counters import EnergySeries, scale_to_window
 from powerprof.measure.window import SuspendClock
 from powerprof.model.records import EnergyReading, Scope
@@ -104,6 +104,8 @@ def reconcile(readings: Sequence[EnergyReading]) -> list[str]:
     if len(levels) > 2:
         pairs.append((levels[-1], levels[0]))
     lines += [_compare_tiers(inner, outer) for inner, outer in pairs]
+    reason = host_energy(readings).reason
+    lines += [] if reason is None else [f"no total: {reason}"]
     return lines + _note_two_server_meters(readings) + _note_oversized_parts(readings) + _note_repeated(readings)
 
 
@@ -315,7 +317,6 @@ def make_readings(
                 unsummed=flaws.get(item.scope) if item.inside is None else None,
             )
         )
-    notes += [f"{source}: no total: {flaw}" for flaw in dict.fromkeys(flaws.values())]
     return readings, notes
 
 
@@ -382,10 +383,10 @@ def _open_best(openers: dict[str, Callable[[], Meter]], meters: list[Meter]) -> 
             message = error.message
             reasons.append(message if message.startswith(f"{name}:") else f"{name}: {message}")
             continue
-        flaw = _find_open_flaw(meter)
+        flaw, is_host = _find_open_flaw(meter)
         if flaw is not None:
             reasons.append(f"{name}: {flaw}")
-            if flawed is None:
+            if flawed is None and is_host:
                 flawed = meter
             else:
                 meter.close()
@@ -401,14 +402,16 @@ def _open_best(openers: dict[str, Callable[[], Meter]], meters: list[Meter]) -> 
     return f"no meter on this host: {'; '.join(reasons)}"
 
 
-def _find_open_flaw(meter: Meter) -> str | None:
-    """Return why the domains of an open meter can have no total. None if they are a recognised layout."""
+def _find_open_flaw(meter: Meter) -> tuple[str | None, bool]:
+    """Return why the domains of an open meter can have no total (None if they can), and if any is of the machine."""
     if meter.name not in _CHECKED:
-        return None
+        return None, True
     now_s = time.monotonic()
     domains = meter.energies(now_s, now_s + _SHORT_S)
+    if all(item.scope not in SUMMED for item in domains):
+        return "it shows no package, supply or other part that stands for the machine", False
     flaws = find_energy_flaws(meter.name, domains, read_topology())
-    return next(iter(flaws.values()), None)
+    return next(iter(flaws.values()), None), True
 
 
 def _open_counting(name: str, openers: dict[str, Callable[[], Meter]]) -> Meter:

@@ -406,6 +406,12 @@ def open_rapl() -> RaplMeter:
             "modprobe intel_rapl_msr; where that fails use another meter (--meter-log FILE) or the estimate",
         )
     notes += [f"rapl: {path} cannot be read: what it counts is unknown" for path in unreadable]
+    domains = [
+        replace(domain, flaw=f"{domain.label} cannot be read ({folders[domain.zone.id] / 'energy_uj'})")
+        if folders[domain.zone.id] / "energy_uj" in unreadable
+        else domain
+        for domain in domains
+    ]
     return RaplMeter(domains, folders, notes, root)
 
 
@@ -529,6 +535,7 @@ class PerfPowerMeter(SampledMeter[CounterSample]):
                     limit_watts=_PSYS_WATTS if counter.scope == "psys" else PACKAGE_WATTS,
                 ),
                 counter.inside,
+                f"{counter.label} cannot be opened" if counter.descriptor is None else None,
             )
             for counter, samples in zip(self._counters, self._samples, strict=True)
         ]

@@ -88,6 +88,9 @@ def find_channels(root: Path) -> list[SensorChannel]:
         channels += _find_chip_channels(home, chip, root.parents[1])
         if any(is_unknown_supply(chip, try_text(file)) for file in home.glob("power*_label")):
             unknown_supply = f"{chip} ({folder.name}) may be one more power supply, of an unknown driver"
+    labels = {_label_of(c) for c in channels if c.scope == "supply"}
+    if any(label.startswith("pin") for label in labels) and any(label.startswith("pout") for label in labels):
+        unknown_supply = "one power supply shows its input and another only its output"
     if unknown_supply is not None:
         channels = [replace(c, flaw=c.flaw or unknown_supply) if c.scope == "supply" else c for c in channels]
     names = distinct_names([(c.domain, c.file.parent.name) for c in channels])
@@ -96,6 +99,10 @@ def find_channels(root: Path) -> list[SensorChannel]:
         replace(c, domain=name, inside=c.inside and renamed.get((c.file.parent, c.inside), c.inside))
         for c, name in zip(channels, names, strict=True)
     ]
+
+
+def _label_of(channel: SensorChannel) -> str:
+    return try_text(channel.file.with_name(channel.file.name.split("_")[0] + "_label")) or ""
 
 
 def _find_other_use(chip: str, folder: Path, sysfs: Path) -> str | None:
@@ -139,8 +146,9 @@ def _find_chip_channels(folder: Path, chip: str, sysfs: Path) -> list[SensorChan
                 and _may_charge(try_text(folder / f"power{number}_label"), sysfs)
             ):
                 flaw = "AC Input Power also charges the battery"
-            channel = SensorChannel(file, role.domain, role.inside, kind, scope, current, chip, flaw)
             is_readable = try_int(file) is not None and (current is None or try_int(current) is not None)
+            flaw = flaw if is_readable or flaw else f"{role.domain} cannot be read ({file})"
+            channel = SensorChannel(file, role.domain, role.inside, kind, scope, current, chip, flaw)
             # Keep an unreadable part of the host: its sum is then unknown. Without it the sum is too small.
             if is_readable or (channel.is_host and role.domain not in channels):
                 channels[role.domain] = channel
@@ -370,25 +378,44 @@ class BatteryMeter(SampledMeter[PowerSample]):
         self._folders = folders
         self._repeated = set(repeated)
         self._flaw = flaw
+        self._causes: list[tuple[float, str]] = []
 
     def sample(self, now_s: float) -> None:
-        # If another battery feeds the machine, these give only a part of its power.
-        others = set(find_batteries(self._folders[0].parent)) - set(self._folders) - self._repeated
-        is_complete = all(try_text(folder / "status") != "Discharging" for folder in others)
+        cause = self._find_other_feed()
+        if cause is not None:
+            self._causes.append((now_s, cause))
         for folder, samples in zip(self._folders, self._samples, strict=True):
             is_present = folder.exists() and (try_text(folder / "present") or "1") == "1"
-            watts = read_discharge_watts(folder) if is_complete and is_present else None
+            watts = read_discharge_watts(folder) if cause is None and is_present else None
             samples.append(PowerSample(now_s, watts, is_gone=not is_present))
+
+    def _find_other_feed(self) -> str | None:
+        """Return what else feeds the machine now: then the metered batteries give only a part of its power."""
+        root = self._folders[0].parent
+        others = set(find_batteries(root)) - set(self._folders) - self._repeated
+        feeding = sorted(folder.name for folder in others if try_text(folder / "status") == "Discharging")
+        supply = find_external_supply(root)
+        if supply is not None:
+            return f"the mains feed this machine too ({supply})"
+        return f"another battery discharges too ({feeding[0]})" if feeding else None
 
     def is_counting(self) -> bool | None:
         return any(s.watts for samples in self._samples for s in samples) if self._samples[0] else None
 
     def energies(self, start_s: float, end_s: float) -> list[DomainEnergy]:
-        # Firmware refreshes power_now every few seconds to half a minute.
-        return [
-            DomainEnergy(folder.name, "battery", power_energy(samples, start_s, end_s, 30.0), None, self._flaw)
-            for folder, samples in zip(self._folders, self._samples, strict=True)
-        ]
+        causes = [text for time_s, text in self._causes if start_s <= time_s <= end_s + _AT_EDGE_S]
+        domains = []
+        for folder, samples in zip(self._folders, self._samples, strict=True):
+            # Firmware refreshes power_now every few seconds to half a minute.
+            energy = power_energy(samples, start_s, end_s, 30.0)
+            if energy.joules is None and causes:
+                energy = replace(energy, notes=(f"{causes[0]}: no figure",))
+            domains.append(DomainEnergy(folder.name, "battery", energy, None, self._flaw))
+        return domains
+
+    def drop_samples(self, before_s: float) -> None:
+        super().drop_samples(before_s)
+        self._causes = [cause for cause in self._causes if cause[0] >= before_s]
 
 
 def open_battery() -> BatteryMeter:

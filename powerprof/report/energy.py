@@ -22,7 +22,7 @@ from powerprof.system.errors import UsageError
 _WIDTH = 80
 
 # Prefixes of these notes in `powerprof energy`.
-_DOUBT, _NO_METER = "doubt: ", "energy source: no meter on this host: "
+_DOUBT, _NO_METER, _NO_TOTAL = "doubt: ", "energy source: no meter on this host: ", "no total: "
 
 
 def render_csv(result: EnergyResult) -> Iterator[Line]:
@@ -63,12 +63,15 @@ def render_terminal(result: EnergyResult, width: int = _WIDTH) -> list[str]:
 
 
 def _notes(notes: Sequence[str]) -> list[str]:
-    """Return the notes without the reasons for missing meters, which doctor prints; the doubts are one paragraph."""
+    """Return the notes without the reasons for missing meters, which doctor prints; the doubts are one paragraph.
+
+    The reason for an unknown total is in the first line.
+    """
     doubts = [note.removeprefix(_DOUBT) for note in notes if note.startswith(_DOUBT)]
     others = [
         "no meter on this host (powerprof doctor)" if note.startswith(_NO_METER) else note
         for note in notes
-        if not note.startswith(_DOUBT)
+        if not note.startswith((_DOUBT, _NO_TOTAL))
     ]
     return [*others, *([f"doubts: {'; '.join(doubts)}"] if doubts else [])]
 

@@ -162,7 +162,10 @@ def test_long_gaps_between_samples_may_hide_a_wrap() -> None:
     energy = counter_energy(
         [CounterSample(0.0, 0), CounterSample(100.0, 5)], 0.0, 100.0, joules_per_unit=1.0, modulus=1000, max_step_s=30.0
     )
-    assert energy.notes == ("100 s without a sample: the counter may have wrapped unseen",)
+    assert energy.joules is None
+    assert energy.notes == (
+        "100 s without a sample, and the counter may wrap within 30 s: no figure; sample it more often",
+    )
 
 
 @settings(max_examples=100, deadline=None)
