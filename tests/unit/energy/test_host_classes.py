@@ -311,7 +311,7 @@ def test_a_battery_of_a_peripheral_is_ignored(tree: Tree, name: str) -> None:
         open_meters("battery")
 
 
-# Zones of one control type, their names, whether their range can be read, and the host's watts of 100 J, 102 J … in 2 s.
+# Zones of one control type, their names, whether their range can be read, and the watts of 100 J, 102 J … in 2 s.
 _ZONES: list[tuple[str, list[str], bool, float | None]] = [
     ("four dies", [f"package-{n // 2}-die-{n % 2}" for n in range(4)], True, 206.0),
     ("no wrap point", ["package-0"], False, None),
