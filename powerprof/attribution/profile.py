@@ -27,7 +27,7 @@ from powerprof.model.text import Say
 from powerprof.statistics.intervals import proportion
 from powerprof.system.errors import CapabilityError, UsageError
 from powerprof.system.processes import Target
-from powerprof.tracing.captures import Event, FunctionCounts, FunctionTrace, OnCpuCapture
+from powerprof.tracing.captures import Event, FunctionCounts, FunctionTrace, OnCpuCapture, estimate_cpu_time
 from powerprof.tracing.profile import OnCpuFrame, PathNames
 
 _EVENTS: tuple[Event, ...] = ("cpu-clock", "page-faults")
@@ -72,6 +72,10 @@ class OnCpuProfile(msgspec.Struct, frozen=True, kw_only=True):
     Percentages are of the targets' own samples (`percent_of` "target") or faults; older runs have "c0", the share of
     all C0 samples of the host. `c0_percent` is the sampled C0 share of all CPUs, `target_percent` the targets' share
     of it. The count of the target is the sum of named and lost samples.
+
+    `target_c0_ms` is the targets' CPU time: exact by their clocks (`clock_c0_ms`) if these are known, else by samples.
+    Each sample of the target stands for an equal part of it. `sampled_c0_ms` is the time by samples with its 95 %
+    interval. Older runs have only `target_c0_ms`, by samples.
     """
 
     event: str
@@ -84,6 +88,10 @@ class OnCpuProfile(msgspec.Struct, frozen=True, kw_only=True):
     target_percent: float | None
     target_hz: float
     target_c0_ms: float | None
+    clock_c0_ms: float | None = None
+    sampled_c0_ms: float | None = None
+    low_c0_ms: float | None = None
+    high_c0_ms: float | None = None
     functions: list[FunctionShare]
     stacks: list[OnCpuStack]
     complete_count: int
@@ -128,6 +136,12 @@ def build_on_cpu_profile(capture: OnCpuCapture, server_names: Mapping[int, str] 
     """Return the profile of one window. `server_names` maps thread ids to the server's names."""
     names = PathNames(capture)
     whole = capture.target_count
+    clock = capture.event == "cpu-clock"
+    sampled, clock_ms = None, None
+    if clock and capture.period_ms is not None:
+        sampled = estimate_cpu_time(whole, capture.events_count, capture.events_count * capture.period_ms)
+        clock_ms = capture.process_cpu_ms
+    used_ms = clock_ms if clock_ms is not None else sampled.ms if sampled is not None else None
     merged: dict[tuple[int, tuple[str, ...], str], tuple[list[OnCpuFrame], int, int]] = {}
     states = dict.fromkeys(("complete", "truncated", "failed", "lost", "kernel"), 0)
     for row in sorted(capture.rows, key=lambda sample: (sample.pid, sample.tid, sample.user, sample.kernel)):
@@ -144,14 +158,13 @@ def build_on_cpu_profile(capture: OnCpuCapture, server_names: Mapping[int, str] 
             server_name=(server_names or {}).get(tid),
             count=count,
             percent=_percent(count, whole),
-            c0_ms=_ms(count, capture),
+            c0_ms=_part_ms(used_ms, count, whole),
             stack_state=state,  # type: ignore[arg-type]
             stack=frames,
         )
         for (tid, _, state), (frames, pid, count) in merged.items()
     ]
     stacks.sort(key=lambda row: (-row.count, row.pid, row.tid, [frame.label for frame in row.stack]))
-    clock = capture.event == "cpu-clock"
     return OnCpuProfile(
         event=capture.event,
         pids=capture.pids,
@@ -162,8 +175,12 @@ def build_on_cpu_profile(capture: OnCpuCapture, server_names: Mapping[int, str] 
         target_count=capture.target_count,
         target_percent=_percent(capture.target_count, capture.busy_count) if clock and capture.busy_count else None,
         target_hz=capture.target_count / capture.window_s,
-        target_c0_ms=_ms(capture.target_count, capture),
-        functions=_functions(stacks, whole, capture),
+        target_c0_ms=used_ms,
+        clock_c0_ms=clock_ms,
+        sampled_c0_ms=sampled.ms if sampled is not None else None,
+        low_c0_ms=sampled.low_ms if sampled is not None else None,
+        high_c0_ms=sampled.high_ms if sampled is not None else None,
+        functions=_functions(stacks, whole, used_ms),
         stacks=stacks,
         complete_count=states["complete"] + states["kernel"],
         truncated_count=states["truncated"],
@@ -171,22 +188,23 @@ def build_on_cpu_profile(capture: OnCpuCapture, server_names: Mapping[int, str] 
         lost_count=states["lost"] + capture.lost_rows_count,
         missed_count=capture.missed_count,
         copied_stacks_count=capture.stacks_count,
-        notes=[*capture.notes, *names.notes],
+        notes=[*capture.notes, *(sampled.compare_with_clock(clock_ms) if sampled is not None else ()), *names.notes],
         tool_cpu_s=capture.tool_cpu_s,
         bpf_s=capture.bpf_s,
         interrupted=capture.interrupted,
     )
 
 
-def _ms(count: int, capture: OnCpuCapture) -> float | None:
-    return count * capture.period_ms if capture.period_ms is not None else None
+def _part_ms(used_ms: float | None, count: int, whole: int) -> float | None:
+    """Return the part of the target's CPU time that `count` of its samples stand for."""
+    return None if used_ms is None else used_ms * count / whole if whole else 0.0
 
 
 def _percent(count: int, whole: int) -> float:
     return 100.0 * count / whole if whole else 0.0
 
 
-def _functions(stacks: list[OnCpuStack], whole: int, capture: OnCpuCapture) -> list[FunctionShare]:
+def _functions(stacks: list[OnCpuStack], whole: int, used_ms: float | None) -> list[FunctionShare]:
     own: dict[tuple[str, str, bool], int] = {}
     total: dict[tuple[str, str, bool], int] = {}
     for row in stacks:
@@ -197,7 +215,7 @@ def _functions(stacks: list[OnCpuStack], whole: int, capture: OnCpuCapture) -> l
     rows = []
     for key, count in total.items():
         alone = own.get(key, 0)
-        sampled = proportion(alone, whole) if capture.event == "cpu-clock" and whole else None
+        sampled = proportion(alone, whole) if used_ms is not None and whole else None
         rows.append(
             FunctionShare(
                 function=key[0],
@@ -207,7 +225,7 @@ def _functions(stacks: list[OnCpuStack], whole: int, capture: OnCpuCapture) -> l
                 self_percent=_percent(alone, whole),
                 low_percent=None if sampled is None else sampled.low_percent,
                 high_percent=None if sampled is None else sampled.high_percent,
-                self_ms=_ms(alone, capture),
+                self_ms=_part_ms(used_ms, alone, whole),
                 total_count=count,
                 total_percent=_percent(count, whole),
             )

@@ -30,7 +30,6 @@ _ATTR_SIZE = 64  # PERF_ATTR_SIZE_VER0: every kernel takes it
 _CLOEXEC = 8  # PERF_FLAG_FD_CLOEXEC
 # _IOW('$', 6, char *), _IOW('$', 8, __u32)
 _SET_FILTER, _SET_PROGRAM = {"ppc64le": (0x80082406, 0x80042408)}.get(platform.machine(), (0x40082406, 0x40042408))
-_FREQUENCY = 1 << 10  # the attributes' bit that makes the period a rate
 TYPE_SOFTWARE = 1
 TYPE_TRACEPOINT = 2
 
@@ -40,10 +39,9 @@ def open_counter(kind: int, config: int, cpu: int) -> int:
     return open_event(struct.pack("=IIQ", kind, _ATTR_SIZE, config).ljust(_ATTR_SIZE, b"\0"), cpu=cpu)
 
 
-def open_sampler(kind: int, config: int, cpu: int, *, period: int = 0, frequency_hz: int = 0) -> int:
-    """Return a counter that overflows every `period` events, or `frequency_hz` times per second. Raise OSError."""
-    flags = _FREQUENCY if frequency_hz else 0
-    attributes = struct.pack("=IIQQQQQ", kind, _ATTR_SIZE, config, frequency_hz or period, 0, 0, flags)
+def open_sampler(kind: int, config: int, cpu: int, period: int) -> int:
+    """Return a counter that overflows every `period` events. Raise OSError."""
+    attributes = struct.pack("=IIQQ", kind, _ATTR_SIZE, config, period)
     return open_event(attributes.ljust(_ATTR_SIZE, b"\0"), cpu=cpu)
 
 

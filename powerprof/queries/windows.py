@@ -35,7 +35,7 @@ from powerprof.queries.target import ServerTime, TracedServer, ask_server
 from powerprof.statistics.intervals import proportion
 from powerprof.system.closeable import Closeable
 from powerprof.system.processes import parse_database
-from powerprof.tracing.captures import OnCpuCapture, RecordedText, StatementTrace
+from powerprof.tracing.captures import OnCpuCapture, RecordedText, StatementTrace, estimate_cpu_time
 from powerprof.tracing.profile import OnCpuTracer
 from powerprof.tracing.statement_places import MOST_TEXT_BYTES
 from powerprof.tracing.statements import (
@@ -68,9 +68,14 @@ def _note_trace(
     return notes
 
 
-def note_samples(moments: StatementSamples, count: int, known: ServerReport, server: TracedServer) -> list[Note]:
-    """Return the notes on a window of samples."""
+def note_samples(
+    moments: StatementSamples, count: int, known: ServerReport, server: TracedServer, cpu_s: float
+) -> list[Note]:
+    """Return the notes on a window of samples of a server that ran for `cpu_s`."""
+    sampled = estimate_cpu_time(count, moments.events_count, moments.sampled_ms)
     return [
+        *moments.notes,
+        *sampled.compare_with_clock(1e3 * cpu_s if moments.sampled_ms else None),
         Note("shares_of_samples", {"count": count, "hz": SAMPLE_HZ}),
         Note("samples_count_calls" if known.has_digests or known.statistics else "samples_without_calls"),
         _note_server(known, server),
@@ -424,7 +429,7 @@ class Samples(Closeable):
             cost_s=moments.cost_s,
             bpf_s=moments.bpf_s,
             seen_count=0,
-            notes=note_samples(moments, count, known, server),
+            notes=note_samples(moments, count, known, server, cpu_s),
             lost_count=moments.lost_count,
             unreadable_count=moments.unreadable_count,
             cut_count=moments.cut_count,

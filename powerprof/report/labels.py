@@ -256,6 +256,11 @@ WORDS: dict[str, str] = {
     "packet",
     "messages_alike": "messages of this build cannot be distinguished: preparing a statement counts as a call, a "
     "pipeline of one statement as one call",
+    "cpus_not_sampled": "CPU {cpus} went offline or came back within the window: the samples miss its work of at most "
+    "{seconds:.2f} s",
+    "samples_miss_clock": "samples found {sampled_ms:,.0f} ms ({low_ms:,.0f} – {high_ms:,.0f}, 95 %), but the process "
+    "ran for {clock_ms:,.0f} ms by its CPU clock: the samples may miss a part of its work, and their shares are "
+    "doubtful; measure again",
     "shares_of_samples": "shares are those of {count:,} {count:sample|samples} ({hz} a second and CPU) and have 95 % "
     "intervals; each CPU was woken for them, which joules contain",
     "samples_count_calls": "samples show neither wake-ups, page faults nor latencies of statements; calls are the "

@@ -29,10 +29,15 @@ def answer_of(profile: OnCpuProfile) -> str:
             f"({text.number(profile.target_hz, 1)}/s)."
         )
     window = text.number(profile.window_s, 1)
-    if not profile.target_count or profile.target_c0_ms is None:
+    if profile.target_c0_ms is None or not (profile.target_count or profile.target_c0_ms):
         return f"{who} did not run when a sample was taken in {window} s."
     one_cpu = text.number(profile.target_c0_ms / profile.window_s / 10.0, 1)
-    ran = f"{who} ran for {text.number(profile.target_c0_ms, 0)} ms of {window} s, {one_cpu} % of one CPU"
+    interval = ""
+    if profile.clock_c0_ms is None and profile.low_c0_ms is not None:
+        interval = f" ({text.number(profile.low_c0_ms, 0)} – {text.number(profile.high_c0_ms, 0)}, 95 %)"
+    ran = f"{who} ran for {text.number(profile.target_c0_ms, 0)} ms{interval} of {window} s, {one_cpu} % of one CPU"
+    if not profile.target_count:
+        return f"{ran}. No sample found it running, so its functions are unknown; measure longer."
     return f"{ran}: {_main_function(profile)}."
 
 
@@ -174,6 +179,12 @@ def render_terminal(
         printed += text.wrap("Percentages are of all C0 time of the host.", width)
     if profile.percent_of != "page_faults":
         printed += text.wrap(_host_share(profile), width)
+    if profile.sampled_c0_ms is not None and profile.clock_c0_ms is not None:
+        printed += text.wrap(
+            f"The time is the process's own CPU clock. The samples give {text.number(profile.sampled_c0_ms, 0)} ms "
+            f"({text.number(profile.low_c0_ms, 0)} – {text.number(profile.high_c0_ms, 0)}, 95 %).",
+            width,
+        )
     printed += text.wrap(
         f"{profile.target_count:,} counted: stacks complete {profile.complete_count:,}, cut "
         f"{profile.truncated_count:,}, failed {profile.failed_count:,}, lost {profile.lost_count:,}; "

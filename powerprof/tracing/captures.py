@@ -10,8 +10,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from powerprof.model.records import Note, Notes
 from powerprof.model.statements import Family
 from powerprof.stacks.image import ProcessImage
+from powerprof.statistics.intervals import proportion
 from powerprof.tracing.bpf.shared_numbers import WAITS
 from powerprof.tracing.bpf.uprobes import ProbeCost
 
@@ -200,7 +202,8 @@ class OnCpuCapture(msgspec.Struct, frozen=True, kw_only=True):
     `period_ms` is the CPU time of one sample, None for page faults, whose counts are exact. `busy_count`: events on a
     CPU that was not idle, of any process. `target_count`: events of the targets. `kernel` maps a hash to addresses,
     innermost first, `kernel_names` an address to (function, module, start). `missed_count`: events that only the
-    kernel's own counter saw.
+    kernel's own counter saw. `process_cpu_ms`: the targets' CPU time by the kernel's clocks of processes, None for the
+    whole system or if a target ended.
     """
 
     event: Event
@@ -221,15 +224,49 @@ class OnCpuCapture(msgspec.Struct, frozen=True, kw_only=True):
     stacks_count: int
     lost_stacks_count: int
     lost_rows_count: int
-    notes: list[str]
+    notes: Notes
     tool_cpu_s: float
     bpf_s: float | None = None
     interrupted: bool = False
+    process_cpu_ms: float | None = None
 
     @property
     def busy_count(self) -> int:
         """Events on a CPU that was not idle."""
         return self.events_count - self.idle_count
+
+
+# The kernel's clock of a process leaves out interrupts on some hosts, and the edges of both figures differ a little.
+_CLOCK_TOLERANCE, _CLOCK_TOLERANCE_MS = 0.05, 20.0
+
+
+class SampledTime(msgspec.Struct, frozen=True):
+    """CPU time in ms by samples, with its 95 % interval."""
+
+    ms: float
+    low_ms: float
+    high_ms: float
+
+    def compare_with_clock(self, clock_ms: float | None) -> list[Note]:
+        """Return a note if the exact CPU time of the process is outside of the interval. None is unknown."""
+        if clock_ms is None:
+            return []
+        margin_ms = _CLOCK_TOLERANCE * clock_ms + _CLOCK_TOLERANCE_MS
+        if self.low_ms - margin_ms <= clock_ms <= self.high_ms + margin_ms:
+            return []
+        values: dict[str, float | str] = {
+            "sampled_ms": self.ms,
+            "low_ms": self.low_ms,
+            "high_ms": self.high_ms,
+            "clock_ms": clock_ms,
+        }
+        return [Note("samples_miss_clock", values)]
+
+
+def estimate_cpu_time(count: int, samples_count: int, sampled_ms: float) -> SampledTime:
+    """Return the CPU time of `count` samples among all samples of `sampled_ms` of CPUs."""
+    share = proportion(count, samples_count)
+    return SampledTime(*(sampled_ms * part / 100 for part in (share.percent, share.low_percent, share.high_percent)))
 
 
 NO_WAITS = (0,) * WAITS

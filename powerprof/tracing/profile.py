@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from powerprof.measure.procfs import process_cpu_ns
 from powerprof.measure.window import PassedWindow, WindowPart, run_window
 from powerprof.model import text
 from powerprof.model.records import Note
@@ -31,17 +32,16 @@ from powerprof.system.reader_process import shared
 from powerprof.system.tasks import check_process_ids, clean
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.loaded import LoadedProgram
+from powerprof.tracing.bpf.sampler import Sampler
 from powerprof.tracing.bpf.shared_numbers import PathCount, RecordKind
 from powerprof.tracing.bpf.types import STACK_RING_PAGES, build_path_definitions
-from powerprof.tracing.bpf.uprobes import CPU_CLOCK, MAJOR_FAULTS, MINOR_FAULTS, Sampler
 from powerprof.tracing.captures import Event, OnCpuCapture, SampleRow, UserStack
 from powerprof.tracing.kernel_symbols import locate_kernel_addresses
 
-SAMPLE_HZ = 99  # not a divisor of timers' usual rates, or samples would run in step with them
+SAMPLE_HZ = 99
 MAX_HZ = 10_000
 _MOST_LOOKS = 20  # at one process: an address in none of its mappings has it looked at again
 # Processes are looked at when their first stack arrives. One that has ended by then cannot be named.
-_DRAIN_S = 0.2
 _MAX_CAPTURE_BYTES = 256 << 20
 _TARGET = struct.Struct("<4Q")
 _SAMPLE = np.dtype([("user", "<u8"), ("kernel", "<u8"), ("what", "<u8"), ("pid", "<u4"), ("tid", "<u4")])
@@ -127,34 +127,40 @@ class OnCpuTracer(Closeable, WindowPart):
 
     @property
     def read_interval_s(self) -> float:
-        """The interval of reading, in seconds, after which processes with a new stack may have ended."""
-        return _DRAIN_S
+        """The interval of reading, in seconds: processes with a new stack may end, and CPUs may come back."""
+        return Sampler.RENEW_S
 
     def open(self) -> None:
-        """Open the event on every CPU and drop earlier data.
-
-        The event's counters show the samples that the program missed.
-        """
+        """Open the event on every CPU and drop earlier data."""
         for name in ("samples", "seen"):
             self.program.clear(name)
         self._records.clear()
         self._bytes = self._dropped = 0
         self._moved = self.program.per_cpu_sum("path_counters")
         if self._event == "cpu-clock":
-            self._sampler.open(CPU_CLOCK, frequency_hz=self._frequency_hz)
+            self._sampler.open_clock(self._frequency_hz)
         else:
-            for event in (MINOR_FAULTS, MAJOR_FAULTS):
-                self._sampler.open(event, period=1)
+            self._sampler.open_faults()
 
     def begin(self) -> None:
         # The kernel's own count is read inside the program's. If it is larger, events were missed for certain.
-        self._seen = self.program.per_cpu_sum("path_counters")[PathCount.EVENTS]
-        self._counted = _read_counts(self._sampler.descriptors)
+        counters = self.program.per_cpu_sum("path_counters")
+        self._begun = counters[PathCount.EVENTS]
+        self._counted = self._sampler.counted()
+        self._clock_ns = self._read_clocks()
+        self._sampler.begin()
 
     def end(self) -> None:
-        self._counted = _read_counts(self._sampler.descriptors) - self._counted
-        self._seen = self.program.per_cpu_sum("path_counters")[PathCount.EVENTS] - self._seen
-        self._sampler.close()
+        clock_ns = self._read_clocks()
+        self._used_ns = None if clock_ns is None or self._clock_ns is None else clock_ns - self._clock_ns
+        self._counted = self._sampler.counted() - self._counted
+        self._sampler.end()
+        self._seen = self.program.per_cpu_sum("path_counters")[PathCount.EVENTS] - self._begun
+
+    def _read_clocks(self) -> int | None:
+        """Return the CPU time of the targets in ns, or None for the whole system or if a target has ended."""
+        times = [process_cpu_ns(pid) for pid in self._pids or ()]
+        return sum(ns for ns in times if ns is not None) if times and None not in times else None
 
     def measure(self, duration_s: float, *, settle: bool = False) -> OnCpuCapture:
         """Measure for `duration_s`. An interrupt ends the window early and sets `interrupted`.
@@ -166,7 +172,7 @@ class OnCpuTracer(Closeable, WindowPart):
     def collect(self, passed: PassedWindow) -> OnCpuCapture:
         """Return the samples of the window."""
         began_s = time.process_time()
-        self.read()
+        self._read_stacks()
         tool_cpu_s = passed.tool_cpu_s + time.process_time() - began_s
         moved = [now - then for then, now in zip(self._moved, self.program.per_cpu_sum("path_counters"), strict=True)]
         # The clock counts in ns, the fault counters in faults.
@@ -179,7 +185,7 @@ class OnCpuTracer(Closeable, WindowPart):
             pids=self._pids,
             window_s=passed.window_s,
             cpus=os.cpu_count() or 1,
-            period_ms=1e3 / self._frequency_hz if self._event == "cpu-clock" else None,
+            period_ms=self._period_ms(),
             rows=rows,
             users=users,
             images=self._images,
@@ -193,11 +199,18 @@ class OnCpuTracer(Closeable, WindowPart):
             stacks_count=moved[PathCount.STACKS],
             lost_stacks_count=moved[PathCount.LOST_STACKS] + self._dropped,
             lost_rows_count=moved[PathCount.LOST_ROWS],
-            notes=[*passed.notes, *notes],
+            notes=[*passed.notes, *self._sampler.notes(), *notes],
+            process_cpu_ms=self._used_ns / 1e6 if self._used_ns is not None else None,
             tool_cpu_s=tool_cpu_s,
             bpf_s=self.program.run_time_s(),
             interrupted=passed.interrupted is not None,
         )
+
+    def _period_ms(self) -> float | None:
+        """Return the CPU time that one sample stands for, or None for page faults."""
+        if self._event == "page-faults":
+            return None
+        return self._sampler.sampled_ns / 1e6 / self._seen if self._seen else 1e3 / self._frequency_hz
 
     def _on_record(self, data: bytes) -> None:
         if self._bytes + len(data) > _MAX_CAPTURE_BYTES:
@@ -207,7 +220,11 @@ class OnCpuTracer(Closeable, WindowPart):
         self._records.append((data, None))
 
     def read(self) -> None:
-        """Read the ring buffer, and look at the processes of its stacks while they live."""
+        """Read the ring buffer, look at the processes of its stacks while they live, and sample CPUs that came back."""
+        self._sampler.renew()
+        self._read_stacks()
+
+    def _read_stacks(self) -> None:
         first = len(self._records)
         self.program.consume()
         for at in range(first, len(self._records)):

@@ -7,7 +7,7 @@ import os
 import re
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -15,6 +15,7 @@ import msgspec
 
 from powerprof.measure.procfs import list_children, process_cpu_ns, reaped_cpu_ns
 from powerprof.measure.window import WindowPart, kernel_ns
+from powerprof.model.records import Note
 from powerprof.model.statements import STATES, Family, build_table
 from powerprof.stacks.image import snapshot
 from powerprof.stacks.store import open_probed
@@ -28,6 +29,7 @@ from powerprof.tracing import statement_places
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.maps import RunTimeMeter
+from powerprof.tracing.bpf.sampler import Sampler
 from powerprof.tracing.bpf.shared_numbers import POSTGRESQL, MomentCount, StatementCount
 from powerprof.tracing.bpf.types import (
     Btf,
@@ -36,15 +38,7 @@ from powerprof.tracing.bpf.types import (
     build_struct_definitions,
     read_kernel_btf,
 )
-from powerprof.tracing.bpf.uprobes import (
-    CPU_CLOCK,
-    EVERY_PROCESS,
-    Sampler,
-    Site,
-    Uprobes,
-    choose_attach_type,
-    measure_entry_cost_ns,
-)
+from powerprof.tracing.bpf.uprobes import EVERY_PROCESS, Site, Uprobes, choose_attach_type, measure_entry_cost_ns
 from powerprof.tracing.captures import RecordedText, StatementTrace, ThreadUse, TraceCost
 from powerprof.tracing.statement_activity import find_activity, read_running_texts
 from powerprof.tracing.statement_places import (
@@ -462,7 +456,7 @@ def _hits_of(counters: list[int]) -> int:
     return counters[StatementCount.DISPATCHES] + counters[StatementCount.ENDINGS]
 
 
-SAMPLE_HZ = 149  # no divisor of timers' usual rates, or samples would run in step with them
+SAMPLE_HZ = 149
 _WALKS = ("sample__walk", "sample__walked")
 _MOMENT, _MET = struct.Struct("<Q2I"), struct.Struct("<Q16s")
 # An interrupt shows as a gap in a loop that reads the clock.
@@ -486,7 +480,8 @@ class StatementSamples(msgspec.Struct, frozen=True, kw_only=True):
     """A window of samples.
 
     `events_count`: all samples of the host, most of which met something else. `bpf_s`: CPU time of the programs.
-    `cost_s`: with the interrupts that start them. None if unknown.
+    `cost_s`: with the interrupts that start them. None if unknown. `sampled_ms`: the time of all CPUs that was
+    sampled. `notes`: on CPUs that were not sampled.
     """
 
     family: Family
@@ -498,6 +493,8 @@ class StatementSamples(msgspec.Struct, frozen=True, kw_only=True):
     cut_count: int
     bpf_s: float | None
     cost_s: float | None
+    sampled_ms: float = 0.0
+    notes: Sequence[Note] = ()
 
 
 class MomentSampler(Closeable, WindowPart):
@@ -540,7 +537,7 @@ class MomentSampler(Closeable, WindowPart):
         """Return the CPU time in ns of a sample that meets no statement, or None if no sample was seen."""
         steps: list[int] = []
         with self._sampler:
-            self._sampler.open(CPU_CLOCK, frequency_hz=_TRIED_HZ)
+            self._sampler.open_clock(_TRIED_HZ)
             last = time.perf_counter_ns()
             end = last + int(_TRIED_S * 1e9)
             while last < end:
@@ -564,10 +561,19 @@ class MomentSampler(Closeable, WindowPart):
             self.program.count_run_time()
         self._run_s = self.program.run_time_s()
         self.program.put("target", 0, self._pid.to_bytes(8, "little"))
-        self._sampler.open(CPU_CLOCK, frequency_hz=frequency_hz)
+        self._sampler.open_clock(frequency_hz)
+
+    @property
+    def read_interval_s(self) -> float:
+        """The interval of looking for CPUs that came back, in seconds."""
+        return Sampler.RENEW_S
+
+    def read(self) -> None:
+        """Sample CPUs that came back."""
+        self._sampler.renew()
 
     def end(self) -> None:
-        self._sampler.close()
+        self._sampler.end()
 
     def collect(self) -> StatementSamples:
         """Return the samples between `begin` and `end`."""
@@ -588,6 +594,8 @@ class MomentSampler(Closeable, WindowPart):
             cut_count=moved[MomentCount.CUT],
             bpf_s=bpf_s,
             cost_s=cost_s,
+            sampled_ms=self._sampler.sampled_ns / 1e6,
+            notes=self._sampler.notes(),
         )
 
     def _met(self) -> Iterator[SampledThread]:

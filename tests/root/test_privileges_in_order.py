@@ -18,7 +18,7 @@ from powerprof.attribution.profile import count_functions, profile_target
 from powerprof.attribution.requests import FunctionsRequest, ProfileRequest
 from powerprof.cli.options import ServerOptions, TargetOptions
 from powerprof.system import caller
-from powerprof.tracing.bpf import syscalls, uprobes
+from powerprof.tracing.bpf import sampler, syscalls, uprobes
 from tests.programs.ground_truth import build
 
 pytestmark = pytest.mark.usefixtures("root_bpf")
@@ -36,7 +36,7 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return call
 
-    monkeypatch.setattr(uprobes, "open_sampler", noted("opened", uprobes.open_sampler))
+    monkeypatch.setattr(sampler, "open_sampler", noted("opened", sampler.open_sampler))
     monkeypatch.setattr(uprobes, "open_event", noted("opened", uprobes.open_event))
     monkeypatch.setattr(syscalls, "create_link", noted("opened", syscalls.create_link))
     monkeypatch.setattr(caller, "drop_privileges", noted("given up", lambda *_: None))

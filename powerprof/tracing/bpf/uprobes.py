@@ -25,14 +25,11 @@ from typing import Any
 
 import msgspec
 
-from powerprof.measure.cpuidle import online_cpus
-from powerprof.measure.perf_events import TYPE_SOFTWARE, open_event, open_sampler, set_program
-from powerprof.system.closeable import Closeable
+from powerprof.measure.perf_events import open_event
 from powerprof.system.errors import CapabilityError, PowerprofError
-from powerprof.system.files import read_int, reason_of
+from powerprof.system.files import read_int
 from powerprof.system.paths import sysfs
 from powerprof.tracing.bpf import syscalls
-from powerprof.tracing.bpf.features import not_permitted_error
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.syscalls import encode_instruction
 
@@ -344,38 +341,3 @@ def _unmap(base: int) -> None:
     libc = ctypes.CDLL(None)
     libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     libc.munmap(base, mmap.PAGESIZE)
-
-
-# PERF_COUNT_SW_… of include/uapi/linux/perf_event.h.
-CPU_CLOCK, MINOR_FAULTS, MAJOR_FAULTS = 0, 5, 6
-
-
-class Sampler(Closeable):
-    """Software events of perf on every online CPU, at which a loaded program runs. `descriptors` are their counters."""
-
-    def __init__(self, program: int) -> None:
-        self._program = program
-        self.descriptors: list[int] = []
-
-    def open(self, event: int, *, period: int = 0, frequency_hz: int = 0) -> None:
-        """Open one more event. Raises CapabilityError, PowerprofError if the kernel refuses it."""
-        for cpu in online_cpus():
-            try:
-                opened = open_sampler(TYPE_SOFTWARE, event, cpu, period=period, frequency_hz=frequency_hz)
-                self.descriptors.append(opened)
-                set_program(opened, self._program)
-            except OSError as error:
-                if error.errno == errno.ENODEV:
-                    continue  # the CPU went offline
-                self.close()
-                if error.errno in (errno.EPERM, errno.EACCES):
-                    raise not_permitted_error() from error
-                raise PowerprofError(
-                    f"cannot sample on CPU {cpu} ({reason_of(error)})",
-                    "end other profilers, and allow more open files (ulimit -n)",
-                ) from error
-
-    def close(self) -> None:
-        """Stop sampling."""
-        while self.descriptors:
-            os.close(self.descriptors.pop())
