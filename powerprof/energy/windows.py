@@ -318,9 +318,11 @@ def estimate_window(model: ChosenModel, window: Window) -> EnergyReading:
     """Return the model's energy for a window."""
     # The hypervisor gave this time to another guest: the CPU was not idle, and drew no energy for this guest.
     stolen = window.steal_percent or 0.0
-    c0_percent = None if window.c0_percent is None else max(window.c0_percent - stolen, 0.0)
+    is_known = window.c0_percent is not None and not window.unknown_cpus_count
+    c0_percent = max((window.c0_percent or 0.0) - stolen, 0.0) if is_known else None
     # A window in which no CPU left an idle state has no CPUs: they slept and drew their floor or more.
-    return estimate(model, window.cpus or len(online_cpus()), window.window_s, c0_percent, window.states)
+    cpus = window.cpus + window.unknown_cpus_count or len(online_cpus())
+    return estimate(model, cpus, window.window_s, c0_percent, window.states)
 
 
 def estimate_doubts(model: ChosenModel, window: Window) -> list[str]:

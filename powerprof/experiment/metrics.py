@@ -124,8 +124,8 @@ def _per_query(value: float | None, block: Block) -> float | None:
 
 
 def _c0_ms(window: Window, less_percent: float | None = 0.0) -> float | None:
-    if window.c0_percent is None or window.window_s is None or less_percent is None:
-        return None
+    if window.c0_percent is None or window.window_s is None or less_percent is None or window.unknown_cpus_count:
+        return None  # a sum without some CPUs would be too small
     return (window.c0_percent - less_percent) / 100 * window.cpus * window.window_s * 1e3
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from powerprof.measure import perf_events
 from powerprof.measure.perf_events import TYPE_SOFTWARE, open_counter, read_counter
-from powerprof.measure.procfs import Stat, read_stat
+from powerprof.measure.procfs import Stat, compute_cpu_times, read_stat
 from powerprof.model.records import CpuLoad, DeviceInterrupts, DiskRates, OsRates
 from powerprof.system.errors import PowerprofError
 from powerprof.system.files import try_text
@@ -377,17 +377,11 @@ def _waiting_tasks(
 
 
 def _cpu_loads(before: Stat | None, after: Stat | None, waits: Mapping[int, float]) -> list[CpuLoad]:
-    loads = []
-    for cpu in sorted(set(before.cpus) & set(after.cpus)) if before and after else ():
-        spent = {
-            name: max(0.0, value - before.cpus[cpu].get(name, 0.0))  # type: ignore[union-attr]
-            for name, value in after.cpus[cpu].items()  # type: ignore[union-attr]
-            if not name.startswith("guest")
-        }
-        if total := sum(spent.values()):
-            idle = spent.get("idle", 0.0) + spent.get("iowait", 0.0)
-            loads.append(CpuLoad(cpu=cpu, busy_percent=100 * (1 - idle / total), waiting_tasks=waits.get(cpu)))
-    return loads
+    times = compute_cpu_times(before, after).spent if before and after else {}
+    return [
+        CpuLoad(cpu=cpu, busy_percent=100 * (1 - spent["idle"] / sum(spent.values())), waiting_tasks=waits.get(cpu))
+        for cpu, spent in times.items()
+    ]
 
 
 def _device_interrupts(before: Stat | None, after: Stat | None, seconds: float) -> list[DeviceInterrupts]:

@@ -7,7 +7,7 @@ import os
 import resource
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
 
@@ -19,12 +19,19 @@ from powerprof.system.tasks import read_process_stat
 
 _USER_HZ = 100  # the unit of /proc/stat for user space on every architecture (include/asm-generic/param.h)
 _FIELDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal", "guest", "guest_nice")
+_RUNNING, _IDLE = ("user", "nice", "system", "irq", "softirq", "steal"), ("idle", "iowait")
+# No counter of a running host has counted for a century.
+_LONGEST_S = 100 * 365 * 86400.0
+# The kernel sets idle time back by some ticks. It rounds each field down to 10 ms, and counts in ticks of 1 to 10 ms.
+_SET_BACK_S, _SLACK_S, _SLACK = 0.05, 0.1, 0.02
+# lxcfs and others update a CPU's times once in a while: less than this share of a window has other reasons.
+_LEAST = 0.7
 _CPUCLOCK_SCHED = 2  # include/linux/posix-timers.h: clock of a process = ~pid << 3 | CPUCLOCK_SCHED
 
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """/proc/stat at CLOCK_MONOTONIC `at_ns`.
+    """/proc/stat at CLOCK_MONOTONIC `at_ns`, read within `read_ns`.
 
     Attributes:
         cpus: seconds since boot by CPU, in the kernel's field names.
@@ -36,11 +43,12 @@ class Stat:
     interrupts_count: int
     context_switches_count: int
     interrupts: Mapping[int, int] = field(default_factory=dict)
+    read_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Accounting:
-    """The use of CPU time between two `Stat`, in percent of the accounted time of the CPUs in both."""
+    """The use of CPU time between two `Stat`, in percent of the accounted time of the known CPUs."""
 
     cpus: int
     window_s: float
@@ -49,8 +57,8 @@ class Accounting:
     irq_percent: float
     steal_percent: float
     idle_percent: float
-    interrupts_hz: float
-    context_switches_hz: float
+    interrupts_hz: float | None
+    context_switches_hz: float | None
 
 
 def parse_stat(text: str, path: object, at_ns: int = 0) -> Stat:
@@ -79,38 +87,113 @@ def read_stat(root: Path | None = None) -> Stat:
     """Return this moment's /proc/stat. Raise PowerprofError."""
     path = (root or paths.procfs()) / "stat"
     at_ns = time.monotonic_ns()
-    return parse_stat(files.read_text(path), path, at_ns)
+    text = files.read_text(path)
+    return replace(parse_stat(text, path, at_ns), read_ns=time.monotonic_ns() - at_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class CpuTimes:
+    """The seconds that each CPU spent between two `Stat`, by the kernel's field names; `idle` includes iowait.
+
+    Attributes:
+        unknown: the CPUs without figures and the reason. They are in no sum.
+        partial: the share of the window, in percent, that /proc/stat accounts for, if that is not all of it.
+    """
+
+    spent: Mapping[int, Mapping[str, float]]
+    unknown: Mapping[int, str]
+    partial: Mapping[int, float]
+
+
+def compute_cpu_times(before: Stat, after: Stat) -> CpuTimes:
+    """Return the CPU time between two readings, of the CPUs whose counters are possible.
+
+    The counters of a CPU are possible if none goes backwards and all together grow by the time that passed. Containers
+    and hypervisors print others (lxcfs): then the CPU is unknown.
+    """
+    spent: dict[int, dict[str, float]] = {}
+    unknown: dict[int, str] = {}
+    partial: dict[int, float] = {}
+    for cpu in sorted(set(before.cpus) | set(after.cpus)):
+        if cpu not in before.cpus or cpu not in after.cpus:
+            unknown[cpu] = "the CPU is in one of the two readings only"
+            continue
+        deltas = _subtract_fields(before.cpus[cpu], after.cpus[cpu])
+        share = deltas if isinstance(deltas, str) else _check_total(deltas, before, after)
+        if isinstance(deltas, str) or isinstance(share, str):
+            unknown[cpu] = str(share)
+            continue
+        spent[cpu] = deltas
+        if share is not None:
+            partial[cpu] = share
+    return CpuTimes(spent, unknown, partial)
+
+
+def _subtract_fields(old: Mapping[str, float], new: Mapping[str, float]) -> dict[str, float] | str:
+    """Return the seconds by field, or the reason why they are impossible. User includes guest time (proc(5)).
+
+    The kernel moves time between idle and iowait, so only their sum may not go backwards.
+    """
+    for name in (*_RUNNING, *_IDLE):
+        if not 0 <= new.get(name, 0.0) <= _LONGEST_S or not 0 <= old.get(name, 0.0) <= _LONGEST_S:
+            return f"the {name} time is impossible ({new.get(name, 0.0):.3g} s)"
+    if "idle" not in new or "idle" not in old:
+        return "the idle time is missing"
+    deltas = {name: new.get(name, 0.0) - old.get(name, 0.0) for name in _RUNNING}
+    deltas["idle"] = sum(new.get(name, 0.0) - old.get(name, 0.0) for name in _IDLE)
+    for name, seconds in deltas.items():
+        if seconds < -_SET_BACK_S:
+            return f"the {name} time went backwards"
+    return {name: max(0.0, seconds) for name, seconds in deltas.items()}
+
+
+def _check_total(deltas: Mapping[str, float], before: Stat, after: Stat) -> float | str | None:
+    """Return the share of the window that is accounted for, in percent, None for all of it, or a reason against it."""
+    total, idle = sum(deltas.values()), deltas["idle"]
+    if total <= 0:
+        return "its counters stand still"
+    if after.at_ns <= before.at_ns:
+        return None
+    shortest_s = (after.at_ns - before.at_ns - before.read_ns) / 1e9
+    longest_s = (after.at_ns - before.at_ns + after.read_ns) / 1e9
+    if total > longest_s * (1 + _SLACK) + _SLACK_S:
+        return "its times grew by more than the time that passed"
+    if total >= shortest_s * (1 - _SLACK) - _SLACK_S:
+        return None
+    if idle == 0:
+        return "the idle time stands still"
+    if idle == total:
+        return "the running time stands still"
+    if total < shortest_s * _LEAST:
+        return "its times grew by much less than the time that passed"
+    return 100.0 * total / shortest_s
 
 
 def compute_accounting(before: Stat, after: Stat) -> Accounting | None:
-    """Return the use of CPU time between two readings. None without a common CPU or without accounted time.
-
-    Idle includes iowait: an idle CPU with an outstanding request. User already includes guest time (proc(5)). The
-    kernel may set idle and iowait back a little: a field never counts less than 0.
-    """
-    both = set(before.cpus) & set(after.cpus)
-    spent = dict.fromkeys(_FIELDS, 0.0)
-    for cpu in both:
-        for name, value in after.cpus[cpu].items():
-            spent[name] += max(0.0, value - before.cpus[cpu].get(name, 0.0))
-    total = sum(value for name, value in spent.items() if not name.startswith("guest"))
+    """Return the use of CPU time between two readings. None without a CPU whose counters are possible."""
+    times = compute_cpu_times(before, after)
+    total = sum(sum(fields.values()) for fields in times.spent.values())
     window_s = (after.at_ns - before.at_ns) / 1e9
-    if not both or total <= 0 or window_s <= 0:
+    if not times.spent or window_s <= 0:
         return None
 
     def percent(*names: str) -> float:
-        return 100.0 * sum(spent[name] for name in names) / total
+        return 100.0 * sum(fields[name] for fields in times.spent.values() for name in names) / total
+
+    def rate(old: int, new: int) -> float | None:
+        # A running host has had some. A count of 0 is a missing line.
+        return (new - old) / window_s if new >= old and new > 0 else None
 
     return Accounting(
-        len(both),
+        len(times.spent),
         window_s,
         percent("user", "nice"),
         percent("system"),
         percent("irq", "softirq"),
         percent("steal"),
-        percent("idle", "iowait"),
-        max(0, after.interrupts_count - before.interrupts_count) / window_s,
-        max(0, after.context_switches_count - before.context_switches_count) / window_s,
+        percent("idle"),
+        rate(before.interrupts_count, after.interrupts_count),
+        rate(before.context_switches_count, after.context_switches_count),
     )
 
 

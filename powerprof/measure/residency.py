@@ -66,6 +66,7 @@ def _add_delta(total: int | None, before: int | None, after: int | None) -> int 
 class _Sums:
     totals: dict[str, _StateTotal] = field(default_factory=dict)
     cpus: list[int] = field(default_factory=list)
+    unknown: int = 0
     wall_us: float | None = 0.0
     forced: int = 0
     unresolved: list[int] = field(default_factory=list)
@@ -95,6 +96,7 @@ def compute_residency(before: Snapshot, after: Snapshot, *, started_at: str, ela
             started_at=started_at,
             window_s=elapsed_s,
             cpus=0,
+            unknown_cpus_count=sums.unknown,
             c0_percent=None,
             idle_percent=None,
             wakeups_hz=None,
@@ -114,6 +116,7 @@ def compute_residency(before: Snapshot, after: Snapshot, *, started_at: str, ela
         started_at=started_at,
         window_s=window_s,
         cpus=len(sums.cpus),
+        unknown_cpus_count=sums.unknown,
         c0_percent=c0,
         idle_percent=None if c0 is None else 100.0 - c0,
         wakeups_hz=None if not window_s else entries / window_s,
@@ -131,12 +134,14 @@ def _sum_cpus(before: Snapshot, after: Snapshot, elapsed_s: float | None, notes:
     changed = sorted(set(before.cpus) ^ set(after.cpus))
     if changed:
         notes.append(f"CPU {format_cpu_list(changed)} came or went during the window: left out")
+        sums.unknown += len(changed)
     silent = []
     for cpu in both:
         old, new = before.cpus[cpu], after.cpus[cpu]
         reason = find_inconsistency(old, new)
         if reason:
             notes.append(f"CPU {cpu}: {reason}: left out")
+            sums.unknown += 1
             continue
         is_resolved = old.resolved and new.resolved
         if not is_resolved and old.usage == new.usage:
@@ -145,6 +150,7 @@ def _sum_cpus(before: Snapshot, after: Snapshot, elapsed_s: float | None, notes:
         _add_cpu(sums, old, new, elapsed_s, is_resolved)
     if silent:
         # The counters stand still if the CPU slept or ran throughout: they cannot distinguish the two.
+        sums.unknown += len(silent)
         cpus = format_cpu_list(silent)
         notes.append(f"CPU {cpus} entered and left no idle state (asleep or busy throughout): left out")
     return sums
@@ -203,6 +209,21 @@ def _make_states(
 
 def _rate(count: int | None, window_s: float | None) -> float | None:
     return None if count is None or not window_s else count / window_s
+
+
+def note_unknown_cpus(times: procfs.CpuTimes, figures: str) -> Notes:
+    """Return a note for each reason why figures of CPUs are unknown or cover a part of the window."""
+    reasons = {
+        reason: [cpu for cpu, why in times.unknown.items() if why == reason] for reason in times.unknown.values()
+    }
+    notes = [
+        f"CPU {format_cpu_list(cpus)}: {figures} unknown, because in /proc/stat {reason}"
+        for reason, cpus in reasons.items()
+    ]
+    if times.partial:
+        least = min(times.partial.values())
+        notes.append(f"CPU {format_cpu_list(list(times.partial))}: /proc/stat accounts for {least:.0f} % of the window")
+    return notes
 
 
 def merge_notes(*lists: Notes) -> Notes:
@@ -291,15 +312,17 @@ class ProcfsResidency:
         if self._before is None or after is None:
             raise RuntimeError("the window was never opened")
         spent = procfs.compute_accounting(self._before, after)
-        notes = list(self._notes)
-        if spent is None:
-            notes.append("/proc/stat stood still: C0 is unknown")
+        times = procfs.compute_cpu_times(self._before, after)
+        notes = [*self._notes, *note_unknown_cpus(times, "C0 is")]
+        if times.unknown:
+            notes.append("a container may show invented counters: measure outside of it")
         idle = None if spent is None else spent.idle_percent
         window_s, wakeups = (after.at_ns - self._before.at_ns) / 1e9, self._count_wakeups()
         return Window(
             started_at=started_at,
             window_s=window_s,
-            cpus=len(set(self._before.cpus) & set(after.cpus)),
+            cpus=len(times.spent),
+            unknown_cpus_count=len(times.unknown),
             c0_percent=None if idle is None else 100.0 - idle,
             idle_percent=idle,
             wakeups_hz=None if wakeups is None or window_s <= 0 else wakeups / window_s,
@@ -384,8 +407,8 @@ def read_recording(
             log = turbostat.parse_turbostat(text, before)
             window = turbostat.make_turbostat_window(log, read_at)
             if not window.states and not window.achieved:
-                hint = "record with turbostat --show Busy%,sysfs, or without --show"
-                raise DataError(before, "a turbostat log without Busy% and columns of idle states", hint=hint)
+                reason = "a turbostat log without Busy% and columns of idle states"
+                raise DataError(before, reason, hint=turbostat.COMPLETE)
             return ResidencyRecording(window, log.idle_driver)
         if source == "powertop" or (source is None and "P o w e r T O P" in text[:1000]):
             return ResidencyRecording(

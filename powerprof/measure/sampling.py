@@ -19,7 +19,7 @@ import msgspec
 from powerprof import __version__
 from powerprof.measure import oslayer, perf_events, procfs
 from powerprof.measure.cpuidle import online_cpus
-from powerprof.measure.residency import merge_notes, open_source
+from powerprof.measure.residency import merge_notes, note_unknown_cpus, open_source
 from powerprof.measure.window import EnergySampler, Meters, OpenWindow, PassedWindow, WindowPart, format_now, run_window
 from powerprof.model.records import Estimate, OsRates, Phase, Run, StateResidency, ToolCost, Window, metric_name
 from powerprof.model.text import Say
@@ -104,14 +104,15 @@ class WindowMeter(Closeable, WindowPart):
         """Return the window between the edges. Raise PowerprofError if the source cannot measure it."""
         energy, meter_notes = self._meters.collect()
         window = self._source.finish(self._started_at)
-        wall_cpu_s = window.window_s * window.cpus if window.window_s else None
+        wall_cpu_s = window.window_s * (window.cpus + window.unknown_cpus_count) if window.window_s else None
         processes, notes = procfs.compute_process_times(*self._times, wall_cpu_s)
         before, after = self._system, self._read_system()
-        spent = (
-            procfs.compute_accounting(before.stat, after.stat)
-            if before and after and before.stat and after.stat
-            else None
-        )
+        spent = None
+        if before and after and before.stat and after.stat:
+            spent = procfs.compute_accounting(before.stat, after.stat)
+            if window.residency_source != "procfs":
+                times = procfs.compute_cpu_times(before.stat, after.stat)
+                notes += map(str, note_unknown_cpus(times, "user and system time are"))
         return msgspec.structs.replace(
             window,
             energy=energy,

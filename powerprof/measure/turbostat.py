@@ -42,6 +42,8 @@ _COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_%.+:/-]*")
 _SECONDS = re.compile(r"(\d+\.\d+) sec")
 # Columns of which the system row has the sum or the mean of the CPU rows.
 _ADDITIVE = re.compile(r"(Pkg|Cor|GFX|RAM)(Watt|_J)|Busy%|IRQ|" + _STATE.pattern)
+# The remedy for hidden columns.
+COMPLETE = "record with turbostat --show Busy%,sysfs or without --show and --hide"
 _MAX_COLUMNS = 512
 # turbostat's intervals stretch by milliseconds, on a busy host by tenths of a second.
 _GAP = 1.5
@@ -508,9 +510,7 @@ def make_turbostat_window(log: TurbostatLog, started_at: str) -> Window:
         apart = ": C0 and the requested states need not add up to 100 %" if states else ""
         notes.append(f"C0 is Busy%, which the hardware counts{apart}")
     elif c0 is None:
-        notes.append(
-            "C0 is unknown: the table has no Busy%, and idle states may be hidden (record with --show Busy%,sysfs)"
-        )
+        notes.append(f"C0 is unknown: the table has no Busy%, and idle states may be hidden; {COMPLETE}")
     return Window(
         started_at=started_at,
         window_s=window_s,

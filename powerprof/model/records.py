@@ -303,6 +303,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     """One measured window. Percentages are of all CPUs' wall time; `wakeups_hz` is over all CPUs.
 
     Attributes:
+        unknown_cpus_count: the CPUs whose counters are impossible or missing. They are in no figure and not in `cpus`.
         percent_of: "idle_time" for recordings without wall time: the states' percentages are shares of idle
             time and C0 is unknown.
         residual_percent: the correction that brought C0 to 0, if states sum to more than the wall time (idle
@@ -329,6 +330,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     edge_exits_count: int = 0
     percent_of: Literal["wall_time", "idle_time"] = "wall_time"
     residency_source: str = "cpuidle"
+    unknown_cpus_count: int = 0
     achieved: list[AchievedResidency] = []
     tool_cpu_s: float | None = None
     tool_wakeups_count: int | None = None

@@ -47,9 +47,13 @@ def _answer(window: Window) -> str:
         key=lambda state: state.residency_percent or 0.0,
     )
     if window.c0_percent is not None:
-        text = f"The CPUs ran {_percent(window.c0_percent)} of the time"
+        unknown = window.unknown_cpus_count
+        subject = f"{window.cpus} of {window.cpus + unknown} CPUs" if unknown else "The CPUs"
+        text = f"{subject} ran {_percent(window.c0_percent)} of the time"
         if window.wakeups_hz is not None:
             text += f" and woke from idle {_rate(window.wakeups_hz)}"
+        if unknown:
+            text += "; the other is unknown" if unknown == 1 else f"; the other {unknown} are unknown"
         return text + "."
     if deepest is not None:
         time = "idle time" if window.percent_of == "idle_time" else "time"

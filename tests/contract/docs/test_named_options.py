@@ -27,7 +27,7 @@ _EVERYWHERE = {"--help", "--version", "--debug"}
 # Options of what powerprof was, printed with what took their place.
 _GONE = {"--functions", "--wakers", "--sleeps", "--enable-consumers", "--speedscope", "--parquet"}
 _POWERTOP = {"--csv", "--time", "--calibrate"}
-_TURBOSTAT = {"--quiet", "--show", "--interval", "--num_iterations", "--enable", "--out", "--num"}
+_TURBOSTAT = {"--quiet", "--show", "--hide", "--cpu", "--interval", "--num_iterations", "--enable", "--out", "--num"}
 # Options of other programs: the words that programs of ours and theirs are started with, and remedies.
 _OTHERS = {
     "database/": None,  # the words of servers and their clients
@@ -54,6 +54,7 @@ _OTHERS_IN_PAGES = {
     "--enable-dtrace",
     "--perf-basic-prof",
     "--install-completion",
+    *("--show", "--hide", "--cpu"),  # of turbostat
 }
 # Lists of command lines and of options, whose texts are of no one command.
 _LISTS = {"cli/app.py", "cli/app.py", "cli/options.py", "workloads/catalogue.py"}

@@ -194,6 +194,21 @@ def test_a_host_without_idle_states(powerprof_cli: Cli, tmp_path: Path) -> None:
     assert any("no cpuidle driver: idle states are unknown, C0 is /proc/stat's" in note for note in phase["notes"])
 
 
+def test_a_cpu_with_impossible_counters_is_named_and_not_summed(powerprof_cli: Cli, tmp_path: Path) -> None:
+    """A container whose /proc/stat shows an idle time of 1.6e17 s for one CPU."""
+    FakeCpus(tmp_path / "sys", [[], []], driver="none")
+    fake_stat(tmp_path / "proc", [(100, 1000), (100, 15910903933238771776)])
+    moved = {"POWERPROF_SYSFS": str(tmp_path / "sys"), "POWERPROF_PROCFS": str(tmp_path / "proc")}
+    process = powerprof_cli.start(["residency", "--duration", "2", "--residency-source", "procfs"], env=moved)
+    until_in_window(process, 2)
+    fake_stat(tmp_path / "proc", [(120, 1180), (200, 15910903933238771776)])
+    out, _ = process.communicate(timeout=30)
+    text = " ".join(out.split())
+    assert text.startswith("1 of 2 CPUs ran 10.00 % of the time; the other is unknown. 1 CPU · ")
+    assert "CPU 1: C0 is unknown, because in /proc/stat the idle time is impossible (1.59e+17 s)" in text
+    assert "measure outside of it" in text
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_is_saved_as_interrupted(powerprof_cli: Cli, number: int) -> None:
     process = powerprof_cli.start(["residency", "--duration", "60", "--json", "-"])

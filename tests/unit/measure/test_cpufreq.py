@@ -150,7 +150,7 @@ def test_a_window_reports_p_states(tree: Tree) -> None:
     tree.policy(1, "1", {1500000: 0, 2400000: 0}, **files)
     with WindowMeter() as meter:
         meter.open_window()
-        fake_stat(tree.cpu.parents[2], [(30, 110), (10, 130)])
+        fake_stat(tree.cpu.parents[2], [(3, 101), (1, 103)])
         fake.add(0, 1, us=10, usage=1)
         tree.policy(0, "0", {1500000: 10, 2400000: 30}, **files)
         tree.policy(1, "1", {1500000: 40, 2400000: 0}, **files)

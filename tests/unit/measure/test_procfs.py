@@ -7,12 +7,16 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from powerprof.measure import procfs
 from powerprof.measure.procfs import count_unseen, read_unseen_counts
+from powerprof.measure.residency import note_unknown_cpus
 from powerprof.system.errors import PowerprofError
 from tests.unit.measure.fake_cpu import fake_stat
 
@@ -33,17 +37,100 @@ ctxt 1500
 def test_accounting_splits_the_time() -> None:
     spent = procfs.compute_accounting(procfs.parse_stat(STAT, "stat", 0), procfs.parse_stat(LATER, "stat", 10**9))
     assert spent is not None
-    # 20 user, 10 system, 60 + 100 idle, 5 softirq, 10 steal: 205 ticks; iowait went back by 5, which counts as 0.
-    assert spent.user_percent == pytest.approx(100 * 20 / 205)
-    assert spent.steal_percent == pytest.approx(100 * 10 / 205)
-    assert spent.irq_percent == pytest.approx(100 * 5 / 205)
-    assert spent.idle_percent == pytest.approx(100 * 160 / 205)
+    # 20 user, 10 system, 60 + 100 idle, −5 iowait, 5 softirq, 10 steal: 200 ticks, the second of both CPUs.
+    assert spent.user_percent == pytest.approx(100 * 20 / 200)
+    assert spent.steal_percent == pytest.approx(100 * 10 / 200)
+    assert spent.irq_percent == pytest.approx(100 * 5 / 200)
+    assert spent.idle_percent == pytest.approx(100 * 155 / 200)
     assert (spent.cpus, spent.interrupts_hz, spent.context_switches_hz) == (2, 200.0, 500.0)
 
 
 def test_an_unchanged_stat_gives_no_accounting() -> None:
     first, second = procfs.parse_stat(STAT, "stat", 0), procfs.parse_stat(STAT, "stat", 10**9)
     assert procfs.compute_accounting(first, second) is None
+
+
+# The fields of a CPU before and after a window of 4 s, in ticks: user nice system idle iowait irq softirq steal guest.
+# Then the share of its time in C0, None if it is unknown.
+HUGE = 15910903933238771776
+CPUS: dict[str, tuple[str, str, float | None]] = {
+    # Inputs of public bug reports, typed anew.
+    "sound": ("28354 9 12394 1240426 2522 0 326 0 0", "28394 9 12394 1240786 2522 0 326 0 0", 10.0),
+    "idle stands at 1.6e19": (f"29235 10 12058 {HUGE} 2661 0 309 0 0", f"29435 10 12058 {HUGE} 2661 0 309 0 0", None),
+    "idle was set back for one reading": ("100 0 0 1000 0 0 0 0 0", "140 0 0 1160 0 0 0 0 0", None),
+    # Inputs of our own.
+    "fully idle": ("100 0 0 1000 0 0 0 0 0", "100 0 0 1400 0 0 0 0 0", 0.0),
+    "fully busy": ("100 0 0 1000 0 0 0 0 0", "300 0 200 1000 0 0 0 0 0", 100.0),
+    "iowait moved to idle": ("100 0 0 1000 500 0 0 0 0", "140 0 0 1560 300 0 0 0 0", 10.0),
+    "guest time is part of user": ("100 0 0 1000 0 0 0 0 50", "300 0 0 1200 0 0 0 0 240", 50.0),
+    "steal is counted in user too": ("100 0 0 1000 0 0 0 0 0", "300 0 0 1200 0 0 0 200 0", None),
+    "user went backwards": ("100 0 0 1000 0 0 0 0 0", "60 0 40 1400 0 0 0 0 0", None),
+    "steal went backwards": ("100 0 0 1000 0 0 0 900 0", "140 0 0 1360 0 0 0 20 0", None),
+    "idle went backwards": ("100 0 0 9000 0 0 0 0 0", "500 0 0 8000 0 0 0 0 0", None),
+    "idle jumps": ("100 0 0 1000 0 0 0 0 0", "140 0 0 91360 0 0 0 0 0", None),
+    "idle jumps by a quarter of the window": ("100 0 0 1000 0 0 0 0 0", "140 0 0 1460 0 0 0 0 0", None),
+    "idle stands still": ("100 0 0 1000 0 0 0 0 0", "440 0 0 1000 0 0 0 0 0", None),
+    "running time stands still": ("100 0 0 1000 0 0 0 0 0", "100 0 0 1360 0 0 0 0 0", None),
+    "all stands still": ("100 0 0 1000 0 0 0 0 0", "100 0 0 1000 0 0 0 0 0", None),
+    "all was reset": ("5000 0 700 100000 0 0 0 0 0", "4 0 0 36 0 0 0 0 0", None),
+    "an earlier moment of three seconds": ("100 0 0 1000 0 0 0 0 0", "130 0 0 1270 0 0 0 0 0", 10.0),
+    "negative": ("-1 0 0 1000 0 0 0 0 0", "-1 0 0 1400 0 0 0 0 0", None),
+    "without idle": ("100 0 0", "500 0 0", None),
+    "gone": ("100 0 0 1000 0 0 0 0 0", "", None),
+    "new": ("", "140 0 0 1360 0 0 0 0 0", None),
+}
+
+
+def stat_of(rows: Sequence[str], at_s: float, counts: tuple[int, int] = (100, 200)) -> procfs.Stat:
+    cpus = [f"cpu{number} {row}" for number, row in enumerate(rows) if row]
+    text = "\n".join(["cpu  0 0 0 0 0 0 0 0 0 0", *cpus, f"intr {counts[0]} 1", f"ctxt {counts[1]}"])
+    return procfs.parse_stat(text, "stat", int(at_s * 1e9))
+
+
+def account(names: Sequence[str]) -> procfs.Accounting | None:
+    before, after = ([CPUS[name][side] for name in names] for side in (0, 1))
+    return procfs.compute_accounting(stat_of(before, 0.0), stat_of(after, 4.0))
+
+
+@pytest.mark.parametrize("name", CPUS)
+def test_a_cpu_has_its_true_share_or_none(name: str) -> None:
+    c0 = CPUS[name][2]
+    spent = account(["sound", name])
+    assert spent is not None
+    assert spent.cpus == (1 if c0 is None else 2)
+    # An unknown CPU is in no sum: the share is that of the sound CPU.
+    lengths = 3.0 if name.startswith("an earlier") else 4.0
+    expected = 10.0 if c0 is None else (4.0 * 10.0 + lengths * c0) / (4.0 + lengths)
+    assert 100.0 - spent.idle_percent == pytest.approx(expected)
+
+
+@given(st.lists(st.sampled_from(sorted(CPUS)), min_size=1, max_size=6))
+def test_unknown_cpus_are_never_summed(names: list[str]) -> None:
+    known = [name for name in names if CPUS[name][2] is not None]
+    assert account(["sound", *names]) == account(["sound", *known])
+
+
+def test_the_reason_of_an_unknown_cpu_is_named() -> None:
+    names = ["sound", "idle stands at 1.6e19", "idle went backwards", "gone", "idle went backwards"]
+    before, after = ([CPUS[name][side] for name in names] for side in (0, 1))
+    times = procfs.compute_cpu_times(stat_of(before, 0.0), stat_of(after, 4.0))
+    assert note_unknown_cpus(times, "C0 is") == [
+        "CPU 1: C0 is unknown, because in /proc/stat the idle time is impossible (1.59e+17 s)",
+        "CPU 2,4: C0 is unknown, because in /proc/stat the idle time went backwards",
+        "CPU 3: C0 is unknown, because in /proc/stat the CPU is in one of the two readings only",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("counts", "rate_hz"), [((180, 240), (20.0, 10.0)), ((90, 240), (None, 10.0)), ((0, 0), (None, None))]
+)
+def test_a_count_that_goes_backwards_has_no_rate(
+    counts: tuple[int, int], rate_hz: tuple[float | None, float | None]
+) -> None:
+    sound = CPUS["sound"]
+    spent = procfs.compute_accounting(stat_of(sound[:1], 0.0), stat_of(sound[1:2], 4.0, counts))
+    assert spent is not None
+    assert (spent.interrupts_hz, spent.context_switches_hz) == rate_hz
 
 
 @pytest.mark.parametrize("text", ["", "cpu0 a b c\n", "nonsense\n", "cpu0 1 2 3\nctxt\n"])

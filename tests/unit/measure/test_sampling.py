@@ -107,7 +107,7 @@ def test_a_host_without_driver_is_measured_by_proc_stat(tmp_path: Path, monkeypa
     monkeypatch.setenv("POWERPROF_PROCFS", str(tmp_path / "proc"))
     with WindowMeter() as meter:
         meter.open_window()
-        fake_stat(tmp_path / "proc", [(20, 80), (0, 100)])
+        fake_stat(tmp_path / "proc", [(2, 8), (0, 10)])
         window = meter.close_window()
     assert (window.c0_percent, window.idle_percent, window.user_percent) == (10.0, 90.0, 10.0)
     assert (window.states, window.wakeups_hz, window.cpus) == ([], None, 2)
