@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from powerprof.energy.domains import HostMeters, host_energy
 from powerprof.measure.residency import find_inconsistency
 from powerprof.measure.window import Snapshot
 from powerprof.model.attribution import Attribution, Wakeup, Waking
@@ -61,13 +62,12 @@ class IntervalRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Joules(msgspec.Struct, frozen=True, kw_only=True):
-    """The energy of one domain in joules; None without a figure. `in_host`: it counts in the sum of the host."""
+    """The energy of one domain in joules; None without a figure."""
 
     source: str
     domain: str
     kind: Kind
     joules: float | None
-    in_host: bool = False
 
 
 class ServerState(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,6 +152,7 @@ class LiveInterval(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         ahead_count: Exits in this interval that are in the trace but not yet in the kernel's counters.
+        host_joules: The energy of the host by its one sum of domains (`host_energy`). None if it is unknown.
         balance_error: The difference between trace and kernel, as a share of the kernel's count.
         suspended_s: Seconds of suspend, in no other figure.
         used: CPU time of processes by name, if the CPUs were busy and the clocks were read.
@@ -169,6 +170,8 @@ class LiveInterval(msgspec.Struct, frozen=True, kw_only=True):
     c0_s: float
     own: OwnCost
     energy: tuple[Joules, ...] = ()
+    host_joules: float | None = None
+    host_kind: Kind = "measured"
     lost_count: int = 0
     lost_stacks_count: int = 0
     unknown_count: int = 0
@@ -193,11 +196,10 @@ class LiveInterval(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def host_watts(self) -> tuple[float, Kind] | None:
-        """Return the power of the host and its kind (measured or estimated); None if a domain has no figure."""
-        readings = [reading for reading in self.energy if reading.in_host]
-        if not readings or self.window_s <= 0 or any(reading.joules is None for reading in readings):
+        """Return the power of the host and its kind (measured or estimated); None if it is unknown."""
+        if self.host_joules is None or self.window_s <= 0:
             return None
-        return sum(reading.joules or 0.0 for reading in readings) / self.window_s, readings[0].kind
+        return self.host_joules / self.window_s, self.host_kind
 
 
 def compute_balance_error(traced_count: int, kernel_count: int | None) -> float | None:
@@ -379,9 +381,7 @@ def count_ahead_exits(total: int, exits_count: int | None, ahead_count: int) -> 
     return min(max(0, total + ahead_count - exits_count), total // _MAX_AHEAD_DIVISOR)
 
 
-def scale_energy(
-    energy: Sequence[EnergyReading], host_domains: Sequence[tuple[str, str]], factor: float
-) -> tuple[Joules, ...]:
+def scale_energy(energy: Sequence[EnergyReading], factor: float) -> tuple[Joules, ...]:
     """Return the readings of a traced window, multiplied by `factor` to cover the whole interval.
 
     The time between two windows is about 1 % of an interval and is assumed to draw the same power.
@@ -392,7 +392,6 @@ def scale_energy(
             domain=reading.domain,
             kind=reading.kind,
             joules=None if reading.joules is None else reading.joules * factor,
-            in_host=(reading.source, reading.domain) in host_domains,
         )
         for reading in energy
     )
@@ -404,7 +403,7 @@ def build_interval(
     *,
     ended_at: str,
     processes: Mapping[int, str],
-    host_domains: Sequence[tuple[str, str]],
+    meters: HostMeters | None,
     own_cpu_s: float,
     own_bpf_s: float | None,
     own_memory_bytes: int,
@@ -413,12 +412,15 @@ def build_interval(
 ) -> LiveInterval:
     """Return the interval at the end of a traced window.
 
-    `span` begins at the end of the interval before, and `ahead_count` is that interval's.
+    `span` begins at the end of the interval before, and `ahead_count` is that interval's. `meters` stand for the host
+    in all intervals.
     """
     rows = limit_running_time(build_rows(record, processes), span.c0_s)
     mechanisms, total = count_mechanisms(rows, span.exits_count, ahead_count)
     own_exits = sum(row.exits_count for row in rows if row.key.process == OWN)
     window_s = span.window_s or record.window_s
+    factor = window_s / record.window_s if record.window_s > 0 else 1.0
+    host = host_energy(record.energy, meters)
     traced = record.conservation
     return LiveInterval(
         ended_at=ended_at,
@@ -434,7 +436,9 @@ def build_interval(
         own=OwnCost(
             cpu_s=own_cpu_s, wakeups_count=own_exits + span.forced_count, bpf_s=own_bpf_s, memory_bytes=own_memory_bytes
         ),
-        energy=scale_energy(record.energy, host_domains, window_s / record.window_s if record.window_s > 0 else 1.0),
+        energy=scale_energy(record.energy, factor),
+        host_joules=None if host.joules is None else host.joules * factor,
+        host_kind=host.kind or "measured",
         lost_count=traced.lost_count,
         lost_stacks_count=record.stacks.lost_count,
         unknown_count=traced.unknown_count,

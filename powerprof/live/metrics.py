@@ -20,7 +20,6 @@ from powerprof.live.intervals import (
     OTHER,
     REST,
     UNTRACED,
-    Joules,
     LiveFinding,
     LiveInterval,
     RowKey,
@@ -266,6 +265,7 @@ class Totals:
     mechanisms: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*get_args(Mechanism), UNTRACED), 0))
     joules: dict[tuple[str, str, str], float] = field(default_factory=dict)
     host_joules: dict[str, float] = field(default_factory=dict)
+    is_host_known: bool = False
     meters: dict[tuple[str, str], bool] = field(default_factory=dict)
     queries: dict[str, int] = field(default_factory=dict)
     servers: tuple[ServerState, ...] = ()
@@ -302,7 +302,7 @@ class Totals:
             self.idle_s[key] = self.idle_s.get(key, 0.0) + max(0.0, seconds)
         for name, count in interval.mechanisms.items():
             self.mechanisms[name] = self.mechanisms.get(name, 0) + count
-        self._add_energy(interval.energy)
+        self._add_energy(interval)
         self.servers, self.findings = interval.servers, interval.findings
         # The counter of a server that is gone ends.
         self.queries = {server.name: self.queries.get(server.name, 0) for server in interval.servers}
@@ -319,14 +319,16 @@ class Totals:
         if self.statements is not None:
             self.statements.mark_read()
 
-    def _add_energy(self, energy: Iterable[Joules]) -> None:
+    def _add_energy(self, interval: LiveInterval) -> None:
         self.meters = {}
-        for reading in energy:
+        if interval.host_joules is not None:
+            kind = interval.host_kind
+            self.host_joules[kind] = self.host_joules.get(kind, 0.0) + max(0.0, interval.host_joules)
+        self.is_host_known = interval.host_joules is not None
+        for reading in interval.energy:
             key, joules = (reading.source, reading.domain, reading.kind), max(0.0, reading.joules or 0.0)
             self.joules[key] = self.joules.get(key, 0.0) + joules
             self.meters[(reading.source, reading.domain)] = reading.joules is not None
-            if reading.in_host:
-                self.host_joules[reading.kind] = self.host_joules.get(reading.kind, 0.0) + joules
 
     def _add_rows(self, interval: LiveInterval) -> None:
         rows = {row.key: (row.exits_count, row.c0_s) for row in merge_rows(interval.rows)}
@@ -455,7 +457,8 @@ def _list_counters(totals: Totals) -> Iterator[Metric]:
     yield _counter("powerprof_unit_c0_seconds", "CPU time in C0 by service, container or pod.", ("unit",), unit_c0_s)
     energy_labels = ("source", "domain", "kind")
     yield _counter("powerprof_energy_joules", "Energy by meter and domain.", energy_labels, totals.joules)
-    host = {(kind,): value for kind, value in totals.host_joules.items()}
+    # A counter that stands still would show a host without power. While the total is unknown the series is absent.
+    host = {(kind,): value for kind, value in totals.host_joules.items() if totals.is_host_known}
     yield _counter("powerprof_host_energy_joules", "Energy of the host: one sum of domains.", ("kind",), host)
     if totals.statements is not None and totals.statements.server:
         yield from _list_statement_counters(totals.statements)

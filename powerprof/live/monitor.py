@@ -12,7 +12,7 @@ import os
 import resource
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from powerprof.attribution import blame
 from powerprof.attribution.attribute import CaptureContext, build_capture
 from powerprof.attribution.capture import Capture
 from powerprof.attribution.sites import SiteStacks, StackMemo
-from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest, host_meters
+from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest, HostMeters, host_meters
 from powerprof.energy.windows import WindowEnergy
 from powerprof.live import naming
 from powerprof.live.intervals import CpuUse, LiveInterval, Span, build_interval, format_changed_cpus, measure_span
@@ -238,7 +238,7 @@ class HostMonitor(Closeable):
         self._servers = WatchedServers(pids, plan.ask_every_s, plan.accounts)
         self._suspended = SuspendClock()
         self._usual_hz: float | None = None
-        self._host_set: Sequence[tuple[str, str]] = ()
+        self._host_meters: HostMeters | None = None
         self._tasks: OrderedDict[int, Task] = OrderedDict()
         self._naming_budget = naming.TimeBudget()
         self._clear_caches()
@@ -334,7 +334,7 @@ class HostMonitor(Closeable):
             _measure_counters(window),
             ended_at=ended_at,
             processes={task.pid: task.process for task in capture.tasks if task.pid is not None},
-            host_domains=self._choose_host_domains(record),
+            meters=self._choose_host_meters(record),
             own_cpu_s=self._own.take_cpu_s(),
             own_bpf_s=self._own.take_bpf_s(window.trace.run_time_s, self._monitor.switches_count),
             own_memory_bytes=memory_bytes,
@@ -445,12 +445,11 @@ class HostMonitor(Closeable):
         self._cleared_s = time.monotonic()
         self._tasks.clear()
 
-    def _choose_host_domains(self, record: Attribution) -> Sequence[tuple[str, str]]:
-        """Return the domains of the host's sum. They are chosen once, so that all intervals sum the same domains."""
-        if not self._host_set:
-            meter = host_meters([record.energy])
-            self._host_set = [] if meter is None else [(meter.source, domain) for domain in meter.domains]
-        return self._host_set
+    def _choose_host_meters(self, record: Attribution) -> HostMeters | None:
+        """Return the meters of the host's sum. They are chosen once, so that all intervals sum the same domains."""
+        if self._host_meters is None:
+            self._host_meters = host_meters([record.energy])
+        return self._host_meters
 
     def _react_to_rate(self, interval: LiveInterval) -> None:
         """Query the servers early if the rate of idle exits jumps, so that a storm is reported within two intervals."""

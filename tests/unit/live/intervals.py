@@ -33,7 +33,8 @@ def interval(*rows: IntervalRow, untraced: int = 0, window_s: float = 10.0, **mo
         "rows": rows,
         "c0_s": 1.5,
         "own": OwnCost(cpu_s=0.01, wakeups_count=3),
-        "energy": (Joules(source="rapl", domain="package-0", kind="measured", joules=30.0, in_host=True),),
+        "energy": (Joules(source="rapl", domain="package-0", kind="measured", joules=30.0),),
+        "host_joules": 30.0,
     }
     return LiveInterval(**{**given, **more})
 

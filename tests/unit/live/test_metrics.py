@@ -11,7 +11,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as plain
 
 from powerprof.live.intervals import LiveFinding, RowKey, ServedStatements, ServerState, merge_rows
-from powerprof.live.metrics import Ranking, SharedTotals, StatementTotals, Totals, render_metrics
+from powerprof.live.metrics import Ranking, SharedTotals, StatementTotals, Totals, _list_counters, render_metrics
 from powerprof.live.statements import format_label
 from tests.conftest import REPOSITORY
 from tests.unit.live.intervals import interval, row, served, statement
@@ -219,6 +219,17 @@ def test_joules_are_summed_by_domain_and_for_the_host() -> None:
     assert totals.joules == {("rapl", "package-0", "measured"): 90.0}
     assert totals.host_joules == {"measured": 90.0}
     assert totals.idle_s == {("all", "C1"): 55.5}
+
+
+def test_an_interval_without_a_total_adds_nothing_to_the_host() -> None:
+    totals = Totals()
+    totals.add(interval())
+    assert "powerprof_host_energy_joules" in {family.name for family in _list_counters(totals) if family.samples}
+    totals.add(interval(host_joules=None))
+    assert totals.joules == {("rapl", "package-0", "measured"): 60.0}
+    assert totals.host_joules == {"measured": 30.0}
+    # A counter that stands still would show a host of 0 W.
+    assert "powerprof_host_energy_joules" not in {family.name for family in _list_counters(totals) if family.samples}
 
 
 def test_units_are_summed_over_their_rows() -> None:
