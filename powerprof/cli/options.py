@@ -294,8 +294,8 @@ class EnergyOptions:
 
     energy_source: str = option(
         "--energy-source",
-        "NAME[,NAME]",
-        "auto, or the meters to read (powerprof doctor).",
+        "NAME[:DOMAIN+…][,NAME]",
+        "auto, or the meters to read (powerprof doctor); their domains that measure the machine, if you know better.",
         convert=_energy_source,
         default="auto",
     )

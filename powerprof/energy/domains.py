@@ -273,11 +273,15 @@ def host_meters(windows: Windows) -> HostMeters | None:
 
 def note_unmetered_windows(windows: Windows, meters: HostMeters | None) -> list[str]:
     """Return a note if some windows lack the run's meters: their energy is unknown."""
-    missing = sum(host_energy(window, meters).joules is None for window in windows) if meters else 0
-    if not missing:
+    totals = [host_energy(window, meters) for window in windows] if meters else []
+    reasons = [total.reason for total in totals if total.joules is None]
+    if not reasons:
         return []
-    have = "window has" if missing == 1 else f"of {len(windows)} windows have"
-    return [f"{missing} {have} no figure of {meters}, the run's meter: their energy is unknown, no other stands in"]
+    have = "window has" if len(reasons) == 1 else f"of {len(windows)} windows have"
+    return [
+        f"{len(reasons)} {have} no figure of {meters}, the run's meter: their energy is unknown, no other stands in"
+        f" ({reasons[0]})"
+    ]
 
 
 def find_refuted_psys(readings: Sequence[EnergyReading]) -> EnergyReading | None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+
+import msgspec
 
 from powerprof.energy.domains import (
     METER_ERROR,
@@ -206,9 +208,11 @@ class MeterSet(Closeable):
     Call `sample` at both edges of every window and, within it, at least every `max_interval_s`.
     """
 
-    def __init__(self, meters: list[Meter], why: str) -> None:
+    def __init__(self, meters: list[Meter], why: str, selected: Mapping[str, Sequence[str]] | None = None) -> None:
         self._meters = meters
         self.why = why
+        # The domains that the user named as the whole machine, by meter.
+        self._selected = selected or {}
         self._notes: list[str] = []
         self._notes_by_source: dict[str, list[str]] = {}
         self._suspended = SuspendClock()
@@ -252,7 +256,7 @@ class MeterSet(Closeable):
             meter.drop_samples(start_s - _KEPT_S)
             energies = self._sum_awake(number, start_s, end_s)
             own_readings, notes = make_readings(meter.name, energies, start_s, end_s, read_topology())
-            readings += own_readings
+            readings += _select_named(own_readings, self._selected.get(meter.name, ()))
             self._notes_by_source[meter.name] = own_notes = [*notes, *meter.notes()]
             self._notes += own_notes
             if end_s - start_s < _SHORT_S and meter.name in _QUICK:
@@ -320,6 +324,23 @@ def make_readings(
     return readings, notes
 
 
+def _select_named(readings: list[EnergyReading], domains: Sequence[str]) -> list[EnergyReading]:
+    """Return the readings with the named domains as the machine's, and the others of its parts in no sum."""
+    if not domains:
+        return readings
+    scopes = {reading.scope for reading in readings if reading.domain in domains}
+    scope: Scope | None = next(iter(scopes)) if len(scopes) == 1 and scopes <= set(SUMMED) else None
+    scope = scope or ("server" if len(domains) == 1 else "supply")
+    return [
+        msgspec.structs.replace(reading, scope=scope, unsummed=None, contained_in=None)
+        if reading.domain in domains
+        else msgspec.structs.replace(
+            reading, scope="other" if reading.scope in SUMMED else reading.scope, unsummed=None
+        )
+        for reading in readings
+    ]
+
+
 def find_energy_flaws(source: str, energies: Sequence[DomainEnergy], topology: Topology) -> dict[Scope, str]:
     """Return by scope why these domains have no total: the meter's own reasons, or a set that is in no layout."""
     outer = [item for item in energies if item.inside is None]
@@ -329,28 +350,43 @@ def find_energy_flaws(source: str, energies: Sequence[DomainEnergy], topology: T
 
 def parse_energy_source(choice: str) -> list[str]:
     """Return the names in `--energy-source`. Raise UsageError for an unknown name or one that must be alone."""
+    return list(_parse_choice(choice))
+
+
+def _parse_choice(choice: str) -> dict[str, tuple[str, ...]]:
+    """Return the named meters, and for each the domains that stand for the machine (none: the recognised layout)."""
     words = [word.strip() for word in choice.split(",")]
+    names: dict[str, tuple[str, ...]] = {}
     known = (*NAMES, "auto", "none", "model")
-    unknown = [word for word in words if word not in known and not word.startswith(_HOST)]
-    twice = next((word for word in words if words.count(word) > 1), None)
+    twice = unknown = None
+    for word in words:
+        name, colon, domains = word.partition(":")
+        if word.startswith(_HOST) or name not in NAMES:
+            name, domains = word, ""
+        is_known = name.startswith(_HOST) or (name in known and bool(domains) == bool(colon))
+        unknown = unknown if is_known or unknown else word or "an empty name"
+        twice = name if name in names else twice
+        names[name] = tuple(domain.strip() for domain in domains.split("+") if domain.strip())
     if twice:
         raise UsageError(f"--energy-source {choice} names {twice} twice", "name each meter once")
     alone = len(words) > 1 and {"auto", "none", "model"} & set(words)
     if unknown or alone:
-        reason = f"{min(alone)} stands alone" if alone else f"{unknown[0] or 'an empty name'} is not a choice"
+        reason = f"{min(alone)} stands alone" if alone else f"{unknown} is not a choice"
         raise UsageError(
             f"--energy-source {choice}: {reason}",
-            f"auto, none, model, or one or more of {', '.join(NAMES)}, host:URL, host:FOLDER (a comma between)",
+            f"auto, none, model, or one or more of {', '.join(NAMES)}, host:URL, host:FOLDER (a comma between); "
+            "NAME:DOMAIN+DOMAIN sums these domains",
         )
-    return words
+    return names
 
 
 def open_meters(choice: str, *, meter_log: Path | None = None) -> MeterSet:
-    """Open the meters of `--energy-source`: `auto`, `none`, or NAME[,NAME]. A meter log is always opened.
+    """Open the meters of `--energy-source`: `auto`, `none`, or NAME[:DOMAIN+…][,NAME]. A meter log is always opened.
 
     Raise UsageError for an unknown name, CapabilityError if a named meter is missing or does not count.
     """
-    words = parse_energy_source(choice)
+    selected = _parse_choice(choice)
+    words = list(selected)
     openers = _list_openers(meter_log, is_auto=words == ["auto"])
     meters: list[Meter] = []
     try:
@@ -359,8 +395,9 @@ def open_meters(choice: str, *, meter_log: Path | None = None) -> MeterSet:
         elif words in (["none"], ["model"]):
             why = "no meter was requested"
         else:
-            for name in dict.fromkeys(words):
+            for name, domains in selected.items():
                 meters.append(_open_counting(name, openers))
+                _require_domains(meters[-1], domains)
             why = f"{', '.join(m.name for m in meters)} as asked"
         if meter_log is not None and all(m.name != "meter_log" for m in meters):
             meters.append(openers["meter_log"]())
@@ -369,7 +406,18 @@ def open_meters(choice: str, *, meter_log: Path | None = None) -> MeterSet:
         for meter in meters:
             meter.close()
         raise
-    return MeterSet(meters, why)
+    return MeterSet(meters, why, selected)
+
+
+def _require_domains(meter: Meter, domains: Sequence[str]) -> None:
+    """Raise CapabilityError if a meter whose domains are known lacks a named one."""
+    if not domains or meter.name not in _CHECKED:
+        return
+    now_s = time.monotonic()
+    shown = [item.domain for item in meter.energies(now_s, now_s + _SHORT_S)]
+    missing = next((domain for domain in domains if domain not in shown), None)
+    if missing is not None:
+        raise CapabilityError(f"{meter.name}: it has no domain {missing!r}", f"it has {', '.join(shown)}")
 
 
 def _open_best(openers: dict[str, Callable[[], Meter]], meters: list[Meter]) -> str:
@@ -398,7 +446,8 @@ def _open_best(openers: dict[str, Callable[[], Meter]], meters: list[Meter]) -> 
         return f"{name} is the most exact meter that counts here{passed}"
     if flawed is not None:
         meters.append(flawed)
-        return f"{flawed.name}, without a total ({'; '.join(reasons)})"
+        flaw = next(reason for reason in reasons if reason.startswith(f"{flawed.name}:"))
+        return f"{flawed.name}, which has no total ({flaw}), as no better meter counts here"
     return f"no meter on this host: {'; '.join(reasons)}"
 
 

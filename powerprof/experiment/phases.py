@@ -69,6 +69,7 @@ def _energy(windows: Sequence[Window]) -> list[EnergyReading]:
                 low_watts=_mean([other.low_watts for other in same]),
                 high_watts=_mean([other.high_watts for other in same]),
                 dropped_samples_count=sum(other.dropped_samples_count for other in same),
+                unsummed=next((other.unsummed for other in same if other.unsummed is not None), None),
             )
         )
     return energies

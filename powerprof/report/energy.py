@@ -80,8 +80,7 @@ def _answer(result: EnergyResult) -> str:
     total = result.total
     window = "" if result.window_s is None else f" over {result.window_s:.1f} s"
     if total.reason is not None:
-        known = "name the meter of the whole machine: --energy-source NAME, or model for an estimate"
-        return f"The total is unknown{window}: {total.reason}. Each meter has its own figure below; {known}."
+        return f"The total is unknown{window}: {total.reason}. Each meter has its own figure below.{_remedy(result)}"
     if total.watts is None:
         bounds = next((r for r in result.meters if r.low_watts is not None and r.high_watts is not None), None)
         if bounds is None or bounds.low_watts is None or bounds.high_watts is None:
@@ -96,6 +95,17 @@ def _answer(result: EnergyResult) -> str:
     if total.low_watts is not None and total.high_watts is not None:
         text += f", between {_figure(total.low_watts)} and {_figure(total.high_watts)} W"
     return text + "."
+
+
+def _remedy(result: EnergyResult) -> str:
+    """Return how to name the machine's own meter. Recordings have no choice of meters."""
+    if not any(str(note).startswith("energy source: ") for note in result.notes):
+        return " Read the recording of the machine's own meter alone."
+    source = result.total.source or (result.meters[0].source if result.meters else "NAME")
+    return (
+        f" If you know which of them measure the machine, name them: --energy-source {source}:DOMAIN+DOMAIN. "
+        "--energy-source model estimates it."
+    )
 
 
 def _name(reading: EnergyReading) -> str:

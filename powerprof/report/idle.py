@@ -284,6 +284,9 @@ def _readings(phase: Phase) -> list[list[EnergyReading]]:
 def _power_note(run: IdleRun, shown: Sequence[Phase]) -> list[str]:
     host = host_of(run, shown[0])
     reading = next((r for r in shown[0].energy if r.domain in host.domains and r.source == host.source), None)
+    if host.watts is None and host.reason is not None:
+        remedy = "powerprof energy shows each meter's own figure"
+        return text.wrap(f"power unknown: {host.reason}; {remedy}", 76, "  ")
     if reading is None:
         return ["  no energy figure: no meter and no model for this CPU (powerprof doctor)"]
     if reading.kind == "measured":
