@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Name the control group of a process: a service, a container, a pod.
 
-systemd, Docker, Podman, containerd, CRI-O, Kubernetes and LXC make these paths (systemd.slice(5), k8s:
-pkg/kubelet/cm). The name of a container is the runtime's, if its files can be read.
+systemd, Docker, Podman, containerd, CRI-O, Kubernetes, LXC, libvirt, Amazon ECS and Nomad make these paths. The name of
+a container is the runtime's, if its files can be read.
 """
 
 from __future__ import annotations
@@ -38,34 +38,63 @@ _SHORT_ID = 12
 # A scan (of groups, or of container names) is followed by a pause of this many times its duration.
 _PAUSE_FACTOR = 20
 _ID = r"[0-9a-f]{64}"
-# docker-ID.scope, libpod-ID.scope, cri-containerd-ID.scope, crio-ID.scope; ID alone if cgroupfs is the driver.
-_CONTAINER = re.compile(rf"(?:([a-z][a-z-]*?)-)?(?:conmon-)?({_ID})(?:\.scope)?")
-_POD = re.compile(r"(?:kubepods(?:-[a-z]+)*-)?pod([0-9a-f]{8}[-_0-9a-f]{4,32})(?:\.slice)?")
+# Forms of the folders that name an owner. Tests list paths of each runtime with their sources.
+#
+# Containers: docker-ID.scope, libpod-ID.scope, libpod-payload-ID, cri-containerd-ID.scope, crio-ID, nerdctl-ID.scope;
+# ID alone if the runtime uses no systemd.
+_CONTAINER = re.compile(rf"(?:([a-z][a-z-]*?)-)?(?:conmon-|payload-)?({_ID})(?:\.scope)?")
+_RUNTIMES = {"docker": "docker", "libpod": "podman", "cri-containerd": "containerd", "crio": "cri-o"}
+# A runtime without systemd support makes a folder of the systemd form SLICE:PREFIX:NAME (runc, docs/systemd.md).
+_COLONS = re.compile(rf"([^:]*):([a-z][a-z-]*):({_ID})")
+_POD = re.compile(r"(?:[a-z0-9]+-)*pod([0-9a-f]{8}[-_0-9a-f]{4,32})(?:\.slice)?")
+# Amazon ECS: /ecs/TASK/ID, /ecstasks.slice/ecstasks-TASK.slice/docker-ID.scope; on Fargate /ecs/TASK/TASK-NUMBER.
+_ECS_ROOTS = ("ecs", "ecs.slice", "ecstasks", "ecstasks.slice")
+_ECS_TASK = re.compile(r"(?:ecs(?:tasks)?-)?([0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4,12}){4})(?:\.slice)?")
+_FARGATE = re.compile(r"[0-9a-f]{32}-[0-9]+")
+# Nomad: ALLOCATION.TASK.scope below nomad.slice, ALLOCATION.TASK below /nomad.
+_NOMAD = re.compile(r"([0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\.(.+?)(?:\.scope)?")
+# Machines: systemd-nspawn and systemd-vmspawn; systemd-machined, also for libvirt (KIND, number, name); libvirt without
+# systemd; LXC, LXD and Incus.
+_MACHINES = (
+    re.compile(r"systemd-(?:nspawn|vmspawn)@(?P<name>.+)\.service"),
+    re.compile(r"machine-(?:(?P<kind>qemu|lxc)-(?:[0-9]+-)?)?(?P<name>.+)\.scope"),
+    re.compile(r"(?:(?:qemu|lxc)-[0-9]+-)?(?P<name>.+)\.libvirt-(?P<kind>qemu|lxc)"),
+)
+_LXC = re.compile(r"lxc\.(?:payload|monitor)\.(.+)")
 _UNITS = (".service", ".scope", ".socket", ".mount", ".swap")
+# Services of root that keep the control groups of containers and machines below their own.
+_RUNTIME_UNIT = re.compile(
+    r"(?:containerd|docker|cri-docker|crio|podman|kubelet|k3s(?:-agent)?|rke2-(?:server|agent)|k0s(?:controller|worker)"
+    r"|nomad|ecs|buildkit|lxc|lxc@.+|lxc-net|lxd|incus|libvirtd|virtlxcd"
+    r"|snap\.(?:docker|lxd|microk8s)\.(?:dockerd|daemon(?:-containerd|-kubelite)?))\.service"
+)
 _USER = re.compile(r"user-([0-9]+)\.slice|user@([0-9]+)\.service")
 # The links in `/var/log/containers` are called POD_NAMESPACE_CONTAINER-ID.log.
 _KUBELET = re.compile(rf"([^_]+)_([^_]+)_(.+)-({_ID})\.log")
-_RUNTIMES = {"docker": "docker", "libpod": "podman", "cri-containerd": "containerd", "crio": "cri-o"}
 # name_to_handle_at(2): the handle of a control group is its number (FILEID_KERNFS of include/linux/exportfs.h).
 _HANDLE = struct.Struct("=IiQ")
 _FILEID_KERNFS = 0xFE
 
 
 def unit_of(path: str, containers: Mapping[str, str]) -> str:
-    """Return the name of the unit of a control group. `containers`: the runtimes' names of containers, by id.
+    """Return the name of the owner of a control group. `containers`: the runtimes' names of containers, by id.
 
-    The outermost unit names the group, because its processes may make any group below their own. Below the groups of
-    a user the name ends in the user, and no container there has a name of root's runtimes.
+    The innermost container or machine names the group, else the outermost unit. An owner can make any group below its
+    own: a name from there ends in the outermost owner (a user, service, container or machine), and no container there
+    has a name of root's runtimes.
     """
     parts = _split(path)
-    at = _outermost(parts)
-    user = _user(parts, at)
-    if user is not None and parts[at + 1 : at + 2] == [f"user@{user}.service"]:
-        at += 1
-    below = parts[at + 1 :]
+    owner, inner = _find_owners(parts)
+    if inner is not None:
+        name = _name(parts[: inner + 1], containers if inner == owner else {})
+        return _cut(name) if inner == owner else f"{_cut(name)} ({_cut(_name_owner(parts, owner, containers))})"
+    user = _user(parts, owner)
+    if user is not None and parts[owner + 1 : owner + 2] == [f"user@{user}.service"]:
+        owner += 1
+    below = parts[owner + 1 :]
     unit = _outermost(below)
     if user is None or unit == len(below):
-        return _cut(_name(parts[: at + 1], containers))
+        return _cut(_name(parts[: owner + 1], containers))
     return f"{_cut(_name(below[: unit + 1], {}))} (user {_cut(user)})"
 
 
@@ -76,21 +105,39 @@ def is_made_by_root(path: str) -> bool:
 
 
 def _split(path: str) -> list[str]:
-    return [part for part in path.split("/") if part not in ("", "..", ".")]
+    """Return the parts of a path, with a part SLICE:PREFIX:ID as the slice and the scope that it stands for."""
+    parts: list[str] = []
+    for part in path.split("/"):
+        if match := _COLONS.fullmatch(part):
+            parts += [*filter(None, [match[1]]), f"{match[2]}-{match[3]}.scope"]
+        elif part not in ("", "..", "."):
+            parts.append(part)
+    return parts
 
 
 def _outermost(parts: Sequence[str]) -> int:
-    """Return the index of the first part that belongs to a user, unit or container; else the number of parts.
+    """Return the index of the first part that belongs to a user, unit, container or machine; else their number.
 
     pam_cgfs makes /user/NAME for LXC without root.
     """
     for number, part in enumerate(parts):
-        top = parts[0] if number == 1 else ""
-        if part.endswith(_UNITS) or _USER.fullmatch(part) or _CONTAINER.fullmatch(part):
-            return number
-        if part.startswith("lxc.payload.") or top in ("lxc", "user"):
+        is_pam_user = number == 1 and parts[0] == "user"
+        if part.endswith(_UNITS) or _USER.fullmatch(part) or is_pam_user or _name_container(parts[: number + 1], {}):
             return number
     return len(parts)
+
+
+def _find_owners(parts: Sequence[str]) -> tuple[int, int | None]:
+    """Return the indexes of the outermost owner, and of the innermost container or machine (None if there is none).
+
+    A service of a container runtime owns no container.
+    """
+    numbers = range(len(parts))
+    inner = max((number for number in numbers if _name_container(parts[: number + 1], {})), default=None)
+    owner = _outermost(parts)
+    while inner is not None and owner < inner and _RUNTIME_UNIT.fullmatch(parts[owner]):
+        owner += 1 + _outermost(parts[owner + 1 :])
+    return owner, inner
 
 
 def _user(parts: Sequence[str], at: int) -> str | None:
@@ -102,36 +149,74 @@ def _user(parts: Sequence[str], at: int) -> str | None:
     return parts[at] if at == 1 and parts[0] == "user" else None
 
 
+def _name_owner(parts: Sequence[str], at: int, containers: Mapping[str, str]) -> str:
+    """Return the short name of the outermost owner: `user 1001`, `container web`, `machine db1`, `app.service`."""
+    user = _user(parts, at)
+    name = _name(parts[: at + 1], containers)
+    return f"user {user}" if user is not None else re.sub(r" \([^()]*\)$", "", name)
+
+
 def _container_of(path: str) -> str | None:
     """Return the container id of a control group that only root can make; None if it has no container."""
     parts = _split(path)
-    at = _outermost(parts)
-    match = _CONTAINER.fullmatch(parts[at]) if at < len(parts) else None
+    owner, inner = _find_owners(parts)
+    match = _CONTAINER.fullmatch(parts[inner]) if inner is not None and inner == owner else None
     return match[2] if match else None
 
 
 def _name(parts: Sequence[str], containers: Mapping[str, str]) -> str:
-    """Return the name of the last part: a container, pod, LXC container, unit or slice; otherwise the path."""
+    """Return the name of the last part: a container, machine, pod, unit or slice; otherwise the path."""
     if not parts:
         return NO_UNIT
     last = parts[-1]
-    pod = next((match[1].replace("_", "-") for part in parts if (match := _POD.fullmatch(part))), None)
-    if match := _CONTAINER.fullmatch(last):
-        return _container(match[2], match[1] or "", pod, parts, containers)
-    if pod is not None:
+    if name := _name_container(parts, containers):
+        return name
+    if (pod := _find_pod(parts)) is not None:
         return f"pod {pod}"
-    if last.startswith("lxc.payload.") or (len(parts) == 2 and parts[0] == "lxc"):
-        return f"lxc {last.removeprefix('lxc.payload.')}"
     is_unit = last.endswith(_UNITS) or all(part.endswith(".slice") for part in parts)
     return _unescaped(last) if is_unit else "/".join(parts)
 
 
-def _container(number: str, prefix: str, pod: str | None, path: Sequence[str], containers: Mapping[str, str]) -> str:
-    name = containers.get(number)
-    if pod is not None:
-        return f"pod {name}" if name else f"pod {pod}: {number[:_SHORT_ID]}"
-    runtime = _RUNTIMES.get(prefix) or next((runtime for runtime in ("docker", "podman") if runtime in path), None)
-    return f"container {name or number[:_SHORT_ID]}{f' ({runtime})' if runtime else ''}"
+def _name_container(parts: Sequence[str], containers: Mapping[str, str]) -> str | None:
+    """Return the name of the container or machine that the last part names; None if it names none."""
+    last, folders = parts[-1], parts[:-1]
+    is_ecs = bool(folders) and folders[0] in _ECS_ROOTS
+    match = _CONTAINER.fullmatch(last)
+    if match or (is_ecs and _FARGATE.fullmatch(last)):
+        number, prefix = (match[2], match[1] or "") if match else (last, "")
+        return _container(number, prefix, folders, containers)
+    if match := _LXC.fullmatch(last):
+        return f"lxc {_unescaped(match[1])}"
+    if len(folders) == 1 and folders[0] in ("lxc", "lxc.payload"):
+        return f"lxc {last}"
+    if "nomad.slice" in folders or folders[:1] == ["nomad"]:
+        match = _NOMAD.fullmatch(last)
+        return f"nomad {_unescaped(match[2])} ({match[1]})" if match else None
+    plain = _unescaped(last)
+    for form in _MACHINES:
+        if match := form.fullmatch(plain):
+            kind = match.groupdict().get("kind")
+            return f"machine {match['name']}{f' ({kind})' if kind else ''}"
+    return None
+
+
+def _find_pod(folders: Sequence[str]) -> str | None:
+    """Return the id of the innermost pod; None if there is none."""
+    return next((match[1].replace("_", "-") for part in reversed(folders) if (match := _POD.fullmatch(part))), None)
+
+
+def _container(number: str, prefix: str, folders: Sequence[str], containers: Mapping[str, str]) -> str:
+    name, shown = containers.get(number), number[:_SHORT_ID]
+    # Pods of an outer container are not those of this one.
+    nearest = next((n + 1 for n in reversed(range(len(folders))) if _CONTAINER.fullmatch(folders[n])), 0)
+    if (pod := _find_pod(folders[nearest:])) is not None:
+        return f"pod {name}" if name else f"pod {pod}: {shown}"
+    if folders and folders[0] in _ECS_ROOTS:
+        task = next((match[1] for part in reversed(folders) if (match := _ECS_TASK.fullmatch(part))), None)
+        shown = number.rpartition("-")[2] if _FARGATE.fullmatch(number) else shown
+        return f"ecs task {task}: {name or shown}" if task else f"container {name or shown} (ecs)"
+    runtime = _RUNTIMES.get(prefix) or next((runtime for runtime in ("docker", "podman") if runtime in folders), None)
+    return f"container {name or shown}{f' ({runtime})' if runtime else ''}"
 
 
 def _unescaped(name: str) -> str:

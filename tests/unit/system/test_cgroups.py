@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.system.cgroups import NO_UNIT, Units, container_names, group_of, unit_of
+from powerprof.system.cgroups import NO_UNIT, Units, container_names, group_of, is_made_by_root, unit_of
 
 ID = "3f2a9c1b7d42" + "0" * 51 + "7"
 POD = "0a1b2c3d-1111-2222-3333-444455556666"
@@ -28,7 +28,7 @@ USER = "/user.slice/user-1001.slice/user@1001.service"
         ("/user.slice/user-1000.slice/session-3.scope", "session-3.scope (user 1000)"),
         ("/user.slice/user-1000.slice/user@1000.service/app.slice/app-x.scope", "app-x.scope (user 1000)"),
         ("/user.slice/user-1000.slice/user@1000.service", "user@1000.service"),
-        ("/machine.slice/machine-qemu\\x2d1\\x2dvm.scope", "machine-qemu-1-vm.scope"),
+        ("/machine.slice/machine-qemu\\x2d1\\x2dvm.scope", "machine vm (qemu)"),
         (f"/system.slice/docker-{ID}.scope", "container web (docker)"),
         (f"/docker/{ID}", "container web (docker)"),
         (f"/machine.slice/libpod-{ID}.scope/container", "container web (podman)"),
@@ -46,7 +46,7 @@ USER = "/user.slice/user-1001.slice/user@1001.service"
         ("/app.slice", "app.slice"),
         ("/batch/nightly", "batch/nightly"),
         ("/evil\x1b[31m.service", "evil?[31m.service"),
-        # The outermost unit names a group: its processes can make any group below.
+        # An owner can make any group below its own: such a name ends in the outermost owner.
         (f"{USER}/docker-{ID}.scope", "container 3f2a9c1b7d42 (docker) (user 1001)"),
         (f"{USER}/user.slice/libpod-{ID}.scope/container", "container 3f2a9c1b7d42 (podman) (user 1001)"),
         (f"{USER}/kubepods/burstable/pod{POD}/{ID}", f"pod {POD}: 3f2a9c1b7d42 (user 1001)"),
@@ -56,19 +56,114 @@ USER = "/user.slice/user-1001.slice/user@1001.service"
         (f"{USER}/{'x' * 200}.service", f"{'x' * 120} (user 1001)"),
         (f"{USER}/pod shop: api\x1b.service", "pod shop: api?.service (user 1001)"),
         (f"{USER}/lxc.payload.shop", "lxc shop (user 1001)"),
-        (f"/user.slice/user-1001.slice/session-3.scope/docker-{ID}.scope", "session-3.scope (user 1001)"),
+        (
+            f"/user.slice/user-1001.slice/session-3.scope/docker-{ID}.scope",
+            "container 3f2a9c1b7d42 (docker) (user 1001)",
+        ),
         (f"/user.slice/user-1001.slice/{ID}", "container 3f2a9c1b7d42 (user 1001)"),
         (f"/user/alice/0/docker-{ID}.scope", "container 3f2a9c1b7d42 (docker) (user alice)"),
-        (f"/system.slice/alice.service/docker-{ID}.scope", "alice.service"),
+        (f"/system.slice/alice.service/docker-{ID}.scope", "container 3f2a9c1b7d42 (docker) (alice.service)"),
         ("/system.slice/alice.service/mariadb.service", "alice.service"),
-        ("/machine.slice/systemd-nspawn@db.service/payload/system.slice/sshd.service", "systemd-nspawn@db.service"),
+        ("/machine.slice/systemd-nspawn@db.service/payload/system.slice/sshd.service", "machine db"),
         (f"/system.slice/docker-{ID}.scope/user.slice/user-0.slice/session-1.scope", "container web (docker)"),
-        (f"/docker/{ID}/kubelet.slice/kubepods/pod{POD}/{ID[:-1]}8", "container web (docker)"),
+        (f"/docker/{ID}/kubelet.slice/kubepods/pod{POD}/{ID[:-1]}8", f"pod {POD}: 3f2a9c1b7d42 (container web)"),
         ("/../../x.service", "x.service"),
     ],
 )
 def test_path_has_the_usual_name_of_its_unit(path: str, unit: str) -> None:
     assert unit_of(path, NAMED) == unit
+
+
+OTHER = "8d1f60c2aa3b" + "0" * 52
+SLICE = POD.replace("-", "_")
+TASK = "158d1c8083dd49d6b527399fd6414f5c"
+ALLOCATION = "f7ae0a8e-c4b9-11ee-9d1b-0242ac120002"
+
+# (path, unit): the forms of each runtime. NAMED has a name for ID and none for OTHER.
+FORMS = [
+    # Kubernetes (pkg/kubelet/cm/cgroup_manager_linux.go), with systemd and without, in three classes of quality.
+    (f"/kubepods.slice/kubepods-pod{SLICE}.slice/cri-containerd-{OTHER}.scope", f"pod {POD}: 8d1f60c2aa3b"),
+    (f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{SLICE}.slice/crio-{ID}.scope", "pod web"),
+    (f"/kubepods/pod{POD}/{ID}", "pod web"),
+    (f"/kubepods/besteffort/pod{POD}/crio-{OTHER}", f"pod {POD}: 8d1f60c2aa3b"),
+    (f"/kubepods/besteffort/pod{TASK}/{ID}", "pod web"),
+    (f"/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{SLICE}.slice/docker-{ID}.scope", "pod web"),
+    (f"/kubepods.slice/kubepods-pod{SLICE}.slice/crio-{ID}.scope/container", "pod web"),
+    (f"/kubepods.slice/kubepods-pod{SLICE}.slice/crio-conmon-{OTHER}.scope", f"pod {POD}: 8d1f60c2aa3b"),
+    # runc without systemd makes a folder of the systemd form (docs/systemd.md): containerd 3.x, Docker.
+    (
+        f"/system.slice/containerd.service/kubepods-burstable-pod{SLICE}.slice:cri-containerd:{OTHER}",
+        f"pod {POD}: 8d1f60c2aa3b",
+    ),
+    (f"/kubepods-burstable-pod{SLICE}.slice:cri-containerd:{ID}", "pod web"),
+    (f"/system.slice/docker.service/system.slice:docker:{ID}", "container web (docker)"),
+    (f"/system.slice/crio.service/:crio:{OTHER}", "container 8d1f60c2aa3b (cri-o)"),
+    # k3s, RKE2 and MicroK8s keep containers below their service.
+    (f"/system.slice/k3s.service/kubepods/burstable/pod{POD}/{ID}", "pod web"),
+    (f"/system.slice/snap.microk8s.daemon-containerd.service/kubepods/pod{POD}/{ID}", "pod web"),
+    ("/system.slice/containerd.service", "containerd.service"),
+    # kind, k3d and Docker in Docker: the innermost container counts.
+    (
+        f"/docker/{ID}/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{SLICE}.slice/cri-containerd-{OTHER}.scope",
+        f"pod {POD}: 8d1f60c2aa3b (container web)",
+    ),
+    (f"/system.slice/docker-{ID}.scope/docker/{OTHER}", "container 8d1f60c2aa3b (docker) (container web)"),
+    (f"/kubepods/burstable/pod{POD}/{ID}/docker/{OTHER}", "container 8d1f60c2aa3b (docker) (pod web)"),
+    (f"/docker/{OTHER}/system.slice/mariadb.service", "container 8d1f60c2aa3b (docker)"),
+    (f"/lxc.payload.shop/system.slice/docker-{ID}.scope", "container 3f2a9c1b7d42 (docker) (lxc shop)"),
+    # Podman: pods, systemd's services, cgroupfs (libpod/container_internal_linux.go).
+    (f"/machine.slice/machine-libpod_pod_{OTHER}.slice/libpod-{ID}.scope/container", "container web (podman)"),
+    (f"/libpod_parent/libpod-{ID}", "container web (podman)"),
+    (f"/system.slice/shop.service/libpod-payload-{ID}", "container 3f2a9c1b7d42 (podman) (shop.service)"),
+    # nerdctl and ctr.
+    (f"/system.slice/nerdctl-{ID}.scope", "container web"),
+    (f"/default/{ID}", "container web"),
+    # systemd-nspawn(1), systemd-machined, libvirt (src/util/vircgroup.c).
+    ("/machine.slice/systemd-nspawn@db1.service/payload/system.slice/mariadb.service", "machine db1"),
+    ("/machine.slice/systemd-nspawn@db\\x2d1.service/supervisor", "machine db-1"),
+    ("/machine.slice/machine-db1.scope/payload/init.scope", "machine db1"),
+    ("/machine.slice/machine-lxc\\x2d12345\\x2ddb.scope/system.slice/mariadb.service", "machine db (lxc)"),
+    ("/machine/lxc-12345-db.libvirt-lxc/system.slice/mariadb.service", "machine db (lxc)"),
+    ("/machine/qemu-1-vm.libvirt-qemu/vcpu0", "machine vm (qemu)"),
+    (
+        "/machine.slice/systemd-nspawn@a.service/payload/machine.slice/systemd-nspawn@b.service/payload/init.scope",
+        "machine b (machine a)",
+    ),
+    # LXC, LXD, Incus, Proxmox.
+    ("/lxc/101/ns/system.slice/mariadb.service", "lxc 101"),
+    ("/lxc.payload/shop/init.scope", "lxc shop"),
+    ("/lxc.monitor.shop", "lxc shop"),
+    ("/lxc.payload.outer/lxc.payload.inner/system.slice/x.service", "lxc inner (lxc outer)"),
+    # Amazon ECS: agent (ecs-agent/cgroup), with systemd, Fargate.
+    (f"/ecs/{TASK}/{ID}", f"ecs task {TASK}: web"),
+    (f"/ecs/cluster/{TASK}/{OTHER}", f"ecs task {TASK}: 8d1f60c2aa3b"),
+    (f"/ecs/{POD}/{OTHER}", f"ecs task {POD}: 8d1f60c2aa3b"),
+    (f"/ecstasks.slice/ecstasks-{TASK}.slice/docker-{ID}.scope", f"ecs task {TASK}: web"),
+    (f"/ecs.slice/ecs-{TASK}.slice/docker-{OTHER}.scope", f"ecs task {TASK}: 8d1f60c2aa3b"),
+    (f"/ecs/{TASK}/{TASK}-1234567890", f"ecs task {TASK}: 1234567890"),
+    # Nomad (client/lib/cgroupslib).
+    (f"/nomad.slice/share.slice/{ALLOCATION}.redis.scope", "nomad redis (f7ae0a8e)"),
+    (f"/nomad/share/{ALLOCATION}.redis", "nomad redis (f7ae0a8e)"),
+    (f"/nomad.slice/docker-{ID}.scope", "container web (docker)"),
+    # No container: a name with colons, a scope of systemd-run.
+    ("/system.slice/a:b:c.service", "a:b:c.service"),
+    ("/system.slice/run-r1f.scope", "run-r1f.scope"),
+]
+
+
+@pytest.mark.parametrize(("path", "unit"), FORMS)
+def test_each_runtime_has_its_forms(path: str, unit: str) -> None:
+    assert unit_of(path, NAMED) == unit
+
+
+@pytest.mark.parametrize("owner", ["/user.slice/user-7.slice/session-3.scope", USER, "/system.slice/app.service"])
+@pytest.mark.parametrize(("path", "unit"), FORMS)
+def test_no_owner_can_make_a_name_of_another_one(owner: str, path: str, unit: str) -> None:
+    """A container or machine below a user or service has no name of root's runtimes, and its name ends in the owner."""
+    name = unit_of(f"{owner}{path}", NAMED)
+    assert name != unit and "web" not in name
+    assert name == "app.service" or name.endswith(("(app.service)", "(user 7)", "(user 1001)"))
+    assert not is_made_by_root(f"{owner}{path}")
 
 
 def test_container_names_come_from_the_runtimes(tmp_path: Path) -> None:
