@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -11,8 +11,8 @@ import numpy as np
 
 from powerprof.attribution.capture import Capture
 from powerprof.attribution.causes import LookUp, build_conservation, classify_exits, group_causes
-from powerprof.attribution.join import NO_STACK, BlamedRow, Blamer, WokenAt, WokenKey, share_wakings
-from powerprof.attribution.sites import SiteStacks
+from powerprof.attribution.join import BlamedRow, Blamer, WokenAt, WokenKey, share_wakings
+from powerprof.attribution.sites import NO_STACK, SiteStacks
 from powerprof.energy.domains import host_energy
 from powerprof.energy.windows import Consumer, split_host_energy
 from powerprof.model.attribution import Attribution, RunningTime, StackCounts, Wakeup, Waking
@@ -27,6 +27,9 @@ from powerprof.tracing.idle_data import RunTimes
 #
 # Captures that were saved before running time was traced hold only the time until the CPU idled again. That time is
 # given to the waker whole, as it was then.
+
+# Less running time without a row gets no note.
+_ROWLESS_NS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -162,7 +165,7 @@ def balance_running_time(
 
 def _stack_counts(stacks: SiteStacks, rows: list[BlamedRow], lost: int) -> StackCounts:
     # Threads that the kernel runs for a process, such as io_uring workers, have no user stack to complete.
-    rows = [row for row in rows if row.stack is not NO_STACK]
+    rows = [row for row in rows if row.stack != NO_STACK]
     blamed = sum(row.count for row in rows)
     with_stack = sum(row.count for row in rows if row.stack.captured)
     complete = sum(row.count for row in rows if row.stack.complete)
@@ -331,6 +334,7 @@ def build_attribution(capture: Capture, stacks: SiteStacks) -> Attribution:
     ]
     without_exit.sort(key=lambda row: (-row.wakings_count, row.thread.tid, [frame.address for frame in row.stack]))
     wakeups = blamer.wakeups(rows, shares, exits, has_own_time=ran is not None)
+    rowless = _find_rowless_time(ran, {row.thread for row in rows} | {key[0] for key in unplaced}, blamer.in_target)
     running = (
         None
         if ran is None
@@ -367,10 +371,28 @@ def build_attribution(capture: Capture, stacks: SiteStacks) -> Attribution:
             *capture.notes,
             *stacks.notes(),
             *_runtime_notes(capture, [*wakeups, *without_exit]),
+            *([_note_rowless_time(rowless)] if counted and sum(rowless.values()) >= _ROWLESS_NS else []),
             *_notes(capture, exits),
         ],
         interrupted=capture.interrupted,
     )
+
+
+def _find_rowless_time(
+    ran: RunTimes | None, placed: Collection[int], in_target: Callable[[int, int], bool]
+) -> dict[int, int]:
+    """Return the running time in ns of the target's threads that have no row: nothing woke them in the window."""
+    threads = () if ran is None else ran.threads[["tid", "pid", "ns", "kind"]].tolist()
+    return {
+        tid: ns
+        for tid, pid, ns, kind in threads
+        if kind != RunKind.KERNEL and tid not in placed and in_target(pid, tid)
+    }
+
+
+def _note_rowless_time(rowless: Mapping[int, int]) -> Note:
+    most = max(rowless, key=lambda tid: rowless[tid])
+    return Note("running_without_row", {"ms": sum(rowless.values()) / 1e6, "count": len(rowless), "tid": most})
 
 
 def _runtime_notes(capture: Capture, rows: Sequence[Wakeup | Waking]) -> list[Note]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from powerprof.attribution.capture import Capture
 from powerprof.attribution.causes import MECHANISMS, regular_period_ms
-from powerprof.attribution.sites import NamedStack, SiteStacks
+from powerprof.attribution.sites import NO_STACK, NamedStack, SiteStacks
 from powerprof.model.attribution import ExternalWakeup, Origin, Thread, Waker, Wakeup, Waking
 from powerprof.model.records import Mechanism
 from powerprof.system.tasks import ENDED, ENDED_IN_TARGET
@@ -20,18 +20,24 @@ from powerprof.tracing.bpf.shared_numbers import Flag, StackKind, WakerContext
 from powerprof.tracing.captures import Array
 from powerprof.tracing.idle_data import SOFTIRQS
 
-# Timer callbacks that wake the thread that set the timer: nanosleep, futex and poll time-outs; schedule_timeout;
-# timerfd; POSIX timers; setitimer (kernel: kernel/time/{hrtimer,sleep_timeout,posix-timers,itimer}.c, fs/timerfd.c).
+# Timer callbacks that wake the thread that set the timer, by the kernel's file: time-outs of futex, poll, select,
+# nanosleep, sigtimedwait and message queues (hrtimer.c); schedule_timeout (timer.c); timerfd.c; POSIX timers and
+# setitimer (posix-timers.c, itimer.c); CLOCK_*_ALARM in all of these (alarmtimer.c); the wait for completions and the
+# time-out requests of io_uring (io_uring.c, timeout.c); the timer of a KVM guest's CPU (lapic.c, arch_timer.c).
 OWN_TIMERS = frozenset(
     {
         "hrtimer_wakeup",
         "process_timeout",
         "timerfd_tmrproc",
-        "timerfd_alarmproc",
         "posix_timer_fn",
         "it_real_fn",
-        "alarm_handle_timer",
-        "alarmtimer_nsleep_wakeup",
+        "alarmtimer_fired",
+        "io_cqring_timer_wakeup",
+        "io_cqring_min_timer_wakeup",
+        "io_timeout_fn",
+        "io_link_timeout_fn",
+        "apic_timer_fn",
+        "kvm_bg_timer_expire",
     }
 )
 # Plain integers: `&` of an IntFlag creates another IntFlag, which takes a microsecond.
@@ -41,7 +47,6 @@ _TIMER_SOFTIRQS = frozenset({"TIMER", "HRTIMER", "RCU", "SCHED"})
 _BY_NOBODY: tuple[Origin, str | None] = ("kernel", None)
 # The thread did not sleep: a CPU limit released it, or an idle CPU pulled it from a busy one's queue.
 _DID_NOT_SLEEP: tuple[Origin, str | None] = ("runnable", "throttled or moved")
-NO_STACK = NamedStack((), (), False, "no user stack", False)
 _GONE = NamedStack((), (), False, "the process is gone", False)
 
 

@@ -343,7 +343,8 @@ def _sum_of(costs: list[float | None]) -> float | None:
 
 _LIMITS = (
     "calls that began before the window or end after it are not counted",
-    "mapped memory is not seen, and of io_uring and io_submit what was asked for",
+    "mapped memory is not seen; reads, writes and syncs of io_uring and io_submit count with the bytes that they ask "
+    "for, other requests of io_uring do not",
     "the page cache is between these calls and the disk, but for O_DIRECT",
 )
 

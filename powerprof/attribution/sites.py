@@ -18,7 +18,7 @@ from powerprof.stacks.registers import SavedStack
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.symbols import Frame, Symbolizer
 from powerprof.stacks.unwind import Unwinder
-from powerprof.tracing.bpf.shared_numbers import CODE_NEWBORN, StackKind
+from powerprof.tracing.bpf.shared_numbers import CODE_NEWBORN, CODE_WORKER, StackKind
 from powerprof.tracing.idle_data import SavedSite
 
 # Python functions in place of the interpreter's loop.
@@ -102,6 +102,10 @@ class NamedStack:
     reason: str | None
     captured: bool = True
     interpreted: bool = False
+
+
+# Of a thread that the kernel runs in a process, such as a worker of io_uring.
+NO_STACK = NamedStack((), (), False, "no user stack", False)
 
 
 def _stack_frame(frame: Frame) -> StackFrame:
@@ -302,7 +306,7 @@ class SiteStacks:
     def _saved(self, kind: int, pid: int, key: Key) -> SavedStack | None:
         tid, ip, sp, code = key
         site = self._exact.get((kind, key)) if code else None
-        if site is None and code > CODE_NEWBORN:
+        if site is None and code > CODE_WORKER:
             site = self._same.get((kind, pid, ip, sp, code))
         if site is None and kind == StackKind.SLEEPER:
             asleep, registers = self._sleeping.get((tid, ip, sp)), self._registers.get((tid, ip, sp))
@@ -312,6 +316,8 @@ class SiteStacks:
         return None if site is None else SavedStack(pid, tid, site.registers, site.stack)
 
     def _name(self, kind: int, pid: int, key: Key) -> NamedStack:
+        if key[3] == CODE_WORKER:
+            return NO_STACK
         images = self._images.get(pid, [])
         saved = self._saved(kind, pid, key)
         ip = key[1]

@@ -210,6 +210,9 @@ WORDS: dict[str, str] = {
     "process_ended": "process {pid} ended during the window",
     "group_unseen": "the control group used {used_ms:,.0f} ms of CPU time, {missing_ms:,.0f} ms of them in processes "
     "that joined it and ended before they were looked for: they are in no figure",
+    "running_without_row": "{ms:,.0f} ms of CPU time of {count:one thread is|{count} threads are} in no row, because "
+    "nothing woke {count:it|them} in the window ({count:|most of it is of }thread {tid}): powerprof profile "
+    "shows what {count:it runs|they run}",
     "no_registers": "no stacks: this kernel keeps the registers of its threads where they were not found",
     "runtime_java_code": "Java: `{as_account}jcmd {pid} Compiler.perfmap` (JDK 17 or later) writes the names of its "
     "methods, then run again; callers can be missing unless it was started with -XX:+PreserveFramePointer",

@@ -382,6 +382,13 @@ def build_idle_definitions(btf: Btf) -> Definitions:
         "CAUSE_SLOTS": CAUSES,
     }
     values["DIRECT"] = int(features.can_read_directly(btf))
+    on_rq = values["OFFSET_task_struct_on_rq"] = btf.field_offset("task_struct", "on_rq")
+    # Before 6.12 no sleeper stays in a run queue: the highest byte of `on_rq` is always 0.
+    values["OFFSET_task_struct_sched_delayed"] = (
+        btf.field_offset("task_struct", "se") + btf.field_offset("sched_entity", "sched_delayed")
+        if btf.has_field("sched_entity", "sched_delayed")
+        else on_rq + 3
+    )
     values.update(build_struct_definitions(btf, _FIELDS))
     values.update(idle_data.run_time_definitions(btf))
     if btf.has_field("task_struct", "on_cpu"):

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from powerprof.system.reader_process import shared
 from powerprof.system.tasks import clean
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.maps import SummingProgram
-from powerprof.tracing.bpf.shared_numbers import NAME_BYTES, NUMBERS, WHYS, CallKind, OffCpuReason
+from powerprof.tracing.bpf.shared_numbers import NAME_BYTES, NUMBERS, WHYS, Abi, CallKind, OffCpuReason
 from powerprof.tracing.bpf.types import Btf, build_argument_definitions, build_struct_definitions, read_kernel_btf
 from powerprof.tracing.captures import CallSum, FileSum, OffCpuTrace, SyscallTrace, ThreadSums, WakingSum
 
@@ -167,6 +168,53 @@ kcmp finit_module sched_setattr sched_getattr renameat2 seccomp getrandom memfd_
 userfaultfd membarrier mlock2 copy_file_range preadv2 pwritev2 pkey_mprotect pkey_alloc pkey_free statx
 io_pgetevents rseq
 """
+# 32-bit calls (int 0x80, i386 programs), and the calls of x32 with other numbers than those of 64 bits.
+_I386 = """
+restart_syscall exit fork read write open close waitpid creat link unlink execve chdir time mknod chmod lchown break
+oldstat lseek getpid mount umount setuid getuid stime ptrace alarm oldfstat pause utime stty gtty access nice ftime
+sync kill rename mkdir rmdir dup pipe times prof brk setgid getgid signal geteuid getegid acct umount2 lock ioctl
+fcntl mpx setpgid ulimit oldolduname umask chroot ustat dup2 getppid getpgrp setsid sigaction sgetmask ssetmask
+setreuid setregid sigsuspend sigpending sethostname setrlimit getrlimit getrusage gettimeofday settimeofday
+getgroups setgroups select symlink oldlstat readlink uselib swapon reboot readdir mmap munmap truncate ftruncate
+fchmod fchown getpriority setpriority profil statfs fstatfs ioperm socketcall syslog setitimer getitimer stat lstat
+fstat olduname iopl vhangup idle vm86old wait4 swapoff sysinfo ipc fsync sigreturn clone setdomainname uname
+modify_ldt adjtimex mprotect sigprocmask create_module init_module delete_module get_kernel_syms quotactl getpgid
+fchdir bdflush sysfs personality afs_syscall setfsuid setfsgid _llseek getdents _newselect flock msync readv writev
+getsid fdatasync _sysctl mlock munlock mlockall munlockall sched_setparam sched_getparam sched_setscheduler
+sched_getscheduler sched_yield sched_get_priority_max sched_get_priority_min sched_rr_get_interval nanosleep mremap
+setresuid getresuid vm86 query_module poll nfsservctl setresgid getresgid prctl rt_sigreturn rt_sigaction
+rt_sigprocmask rt_sigpending rt_sigtimedwait rt_sigqueueinfo rt_sigsuspend pread64 pwrite64 chown getcwd capget
+capset sigaltstack sendfile getpmsg putpmsg vfork ugetrlimit mmap2 truncate64 ftruncate64 stat64 lstat64 fstat64
+lchown32 getuid32 getgid32 geteuid32 getegid32 setreuid32 setregid32 getgroups32 setgroups32 fchown32 setresuid32
+getresuid32 setresgid32 getresgid32 chown32 setuid32 setgid32 setfsuid32 setfsgid32 pivot_root mincore madvise
+getdents64 fcntl64 @224 gettid readahead setxattr lsetxattr fsetxattr getxattr lgetxattr fgetxattr listxattr
+llistxattr flistxattr removexattr lremovexattr fremovexattr tkill sendfile64 futex sched_setaffinity
+sched_getaffinity set_thread_area get_thread_area io_setup io_destroy io_getevents io_submit io_cancel fadvise64
+@252 exit_group lookup_dcookie epoll_create epoll_ctl epoll_wait remap_file_pages set_tid_address timer_create
+timer_settime timer_gettime timer_getoverrun timer_delete clock_settime clock_gettime clock_getres clock_nanosleep
+statfs64 fstatfs64 tgkill utimes fadvise64_64 vserver mbind get_mempolicy set_mempolicy mq_open mq_unlink
+mq_timedsend mq_timedreceive mq_notify mq_getsetattr kexec_load waitid @286 add_key request_key keyctl ioprio_set
+ioprio_get inotify_init inotify_add_watch inotify_rm_watch migrate_pages openat mkdirat mknodat fchownat futimesat
+fstatat64 unlinkat renameat linkat symlinkat readlinkat fchmodat faccessat pselect6 ppoll unshare set_robust_list
+get_robust_list splice sync_file_range tee vmsplice move_pages getcpu epoll_pwait utimensat signalfd timerfd_create
+eventfd fallocate timerfd_settime timerfd_gettime signalfd4 eventfd2 epoll_create1 dup3 pipe2 inotify_init1 preadv
+pwritev rt_tgsigqueueinfo perf_event_open recvmmsg fanotify_init fanotify_mark prlimit64 name_to_handle_at
+open_by_handle_at clock_adjtime syncfs sendmmsg setns process_vm_readv process_vm_writev kcmp finit_module
+sched_setattr sched_getattr renameat2 seccomp getrandom memfd_create bpf execveat socket socketpair bind connect
+listen accept4 getsockopt setsockopt getsockname getpeername sendto sendmsg recvfrom recvmsg shutdown userfaultfd
+membarrier mlock2 copy_file_range preadv2 pwritev2 pkey_mprotect pkey_alloc pkey_free statx arch_prctl io_pgetevents
+rseq @393 semget semctl shmget shmctl shmat shmdt msgget msgsnd msgrcv msgctl clock_gettime64 clock_settime64
+clock_adjtime64 clock_getres_time64 clock_nanosleep_time64 timer_gettime64 timer_settime64 timerfd_gettime64
+timerfd_settime64 utimensat_time64 pselect6_time64 ppoll_time64 @416 io_pgetevents_time64 recvmmsg_time64
+mq_timedsend_time64 mq_timedreceive_time64 semtimedop_time64 rt_sigtimedwait_time64 futex_time64
+sched_rr_get_interval_time64
+"""
+_X32 = """
+@512 rt_sigaction rt_sigreturn ioctl readv writev recvfrom sendmsg recvmsg execve ptrace rt_sigpending
+rt_sigtimedwait rt_sigqueueinfo sigaltstack timer_create mq_notify kexec_load waitid set_robust_list get_robust_list
+vmsplice move_pages preadv pwritev rt_tgsigqueueinfo recvmmsg sendmmsg process_vm_readv process_vm_writev setsockopt
+getsockopt io_setup io_submit execveat preadv2 pwritev2
+"""
 _AARCH64 = """
 io_setup io_destroy io_submit io_cancel io_getevents setxattr lsetxattr fsetxattr getxattr lgetxattr fgetxattr
 listxattr llistxattr flistxattr removexattr lremovexattr fremovexattr getcwd lookup_dcookie eventfd2 epoll_create1
@@ -207,7 +255,17 @@ futex_waitv set_mempolicy_home_node cachestat fchmodat2 map_shadow_stack futex_w
 statmount listmount lsm_get_self_attr lsm_set_self_attr lsm_list_modules mseal setxattrat getxattrat listxattrat
 removexattrat
 """
-_BY_MACHINE = {"x86_64": _X86_64, "aarch64": _AARCH64}
+_TABLES: Mapping[tuple[str, int], tuple[str, ...]] = {
+    ("x86_64", Abi.NATIVE): (_X86_64,),
+    ("x86_64", Abi.COMPAT): (_I386,),
+    ("x86_64", Abi.X32): (_X86_64, _X32),
+    ("aarch64", Abi.NATIVE): (_AARCH64,),
+}
+_ABI_NAMES: Mapping[tuple[str, int], str] = {
+    ("x86_64", Abi.COMPAT): "ia32",
+    ("x86_64", Abi.X32): "x32",
+    ("aarch64", Abi.COMPAT): "arm",
+}
 _FUTEX = {
     0: "WAIT",
     1: "WAKE",
@@ -227,18 +285,18 @@ FUTEX_WAITS = frozenset(("WAIT", "WAIT_BITSET", "LOCK_PI", "WAIT_REQUEUE_PI", "L
 
 
 @cache
-def syscall_names(machine: str | None = None) -> Mapping[int, str]:
-    """Return the names of system calls by number on this machine or `machine`; the common ones if it is unknown."""
-    found: dict[int, str] = {}
-    for text in (_BY_MACHINE.get(machine or os.uname().machine, ""), _EVERY):
+def syscall_names(machine: str | None = None, abi: int = Abi.NATIVE) -> Mapping[int, str]:
+    """Return the names of system calls by number in an ABI of this machine or `machine`; the common ones if unknown."""
+    names: dict[int, str] = {}
+    for text in (*_TABLES.get((machine or os.uname().machine, abi), ()), _EVERY):
         number = 0
         for word in text.split():
             if word.startswith("@"):
                 number = int(word[1:])
                 continue
-            found[number] = word
+            names[number] = word
             number += 1
-    return found
+    return names
 
 
 def name_futex_operation(number: int) -> str:
@@ -247,14 +305,20 @@ def name_futex_operation(number: int) -> str:
 
 
 _KIND_OF = {
-    **dict.fromkeys(("read", "pread64", "readv", "preadv", "preadv2"), CallKind.READ),
-    **dict.fromkeys(("write", "pwrite64", "writev", "pwritev", "pwritev2"), CallKind.WRITE),
+    **dict.fromkeys(("read", "pread64", "readv", "preadv", "preadv2", "recvfrom", "recvmsg"), CallKind.READ),
+    **dict.fromkeys(("write", "pwrite64", "writev", "pwritev", "pwritev2", "sendto", "sendmsg"), CallKind.WRITE),
     **dict.fromkeys(("fsync", "fdatasync", "sync_file_range"), CallKind.SYNC),
-    "futex": CallKind.FUTEX,
+    **dict.fromkeys(("futex", "futex_time64"), CallKind.FUTEX),
+    **dict.fromkeys(("sendfile", "sendfile64"), CallKind.SEND),
+    **dict.fromkeys(("splice", "copy_file_range"), CallKind.SPLICE),
+    "tee": CallKind.TEE,
+    "vmsplice": CallKind.PIPE,
     "io_submit": CallKind.SUBMIT,
 }
+# Calls whose bytes are in no sum: they return a number of messages, or carry several operations.
+_BYTES_UNKNOWN = frozenset(("recvmmsg", "recvmmsg_time64", "sendmmsg", "socketcall"))
 _CALLS, _FILES = 65536, 65536
-_CALL_KEY = np.dtype([("who", "<u8"), ("number", "<u4"), ("operation", "<u4")])
+_CALL_KEY = np.dtype([("who", "<u8"), ("number", "<u4"), ("operation", "<u4"), ("abi", "<u8")])
 _CALL = np.dtype([(name, "<u8") for name in ("calls", "errors", "ns", "longest_ns")])
 _FILE_KEY = np.dtype([(name, "<u8") for name in ("who", "inode", "device")])
 _USE_NAMES = ("reads", "read_bytes", "writes", "write_bytes", "syncs", "sync_ns", "mode")
@@ -262,7 +326,10 @@ _FILE_USE = np.dtype(
     [*((name, "<u8") for name in _USE_NAMES), ("name", f"S{NAME_BYTES}"), ("folder", f"S{NAME_BYTES}"), ("comm", "S16")]
 )
 _OPEN_CALL = np.dtype(
-    [("began_ns", "<u8"), ("file", "<u8"), *((name, "<u4") for name in ("number", "operation", "kind", "pad"))]
+    [
+        *((name, "<u8") for name in ("began_ns", "file", "into")),
+        *((name, "<u4") for name in ("number", "operation", "kind", "abi")),
+    ]
 )
 _FIELDS = {
     "task_struct_files": ("task_struct", "files"),
@@ -270,6 +337,7 @@ _FIELDS = {
     "fdtable_fd": ("fdtable", "fd"),
     "fdtable_max_fds": ("fdtable", "max_fds"),
     "file_f_inode": ("file", "f_inode"),
+    "file_f_mode": ("file", "f_mode"),
     "inode_i_ino": ("inode", "i_ino"),
     "inode_i_sb": ("inode", "i_sb"),
     "inode_i_mode": ("inode", "i_mode"),
@@ -286,14 +354,28 @@ URING = {
 }
 
 
-def _argument_offsets(btf: Btf, machine: str) -> list[int]:
-    """Return the offsets in pt_regs of a call's first three arguments."""
+def _call_definitions(btf: Btf, machine: str) -> dict[str, int | str]:
+    """Return the places of a call's first three arguments in pt_regs, and the mark of a thread in a 32-bit call.
+
+    The marks are TS_COMPAT (arch/x86/include/asm/thread_info.h) and TIF_32BIT (arch/arm64/include/asm/thread_info.h).
+    """
     if machine == "x86_64":
-        return [btf.field_offset("pt_regs", name) for name in ("di", "si", "dx")]
-    if machine == "aarch64":
+        native, compat = (
+            [btf.field_offset("pt_regs", name) for name in names] for names in (("di", "si", "dx"), ("bx", "cx", "dx"))
+        )
+        mark, mask = "thread_info.status", 1 << 1
+    elif machine == "aarch64":
         first = btf.field_offset("pt_regs", "regs")
-        return [first, first + 8, first + 16]
-    raise CapabilityError(f"system calls are not counted on {machine}", "x86-64 and arm64 are known")
+        native = compat = [first, first + 8, first + 16]
+        mark, mask = "thread_info.flags", 1 << 22
+    else:
+        raise CapabilityError(f"system calls are not counted on {machine}", "x86-64 and arm64 are known")
+    return {
+        **{f"ARGUMENT_{number}": offset for number, offset in enumerate(native)},
+        **{f"OFFSET_compat_argument_{number}": offset for number, offset in enumerate(compat)},
+        "OFFSET_task_struct_compat": btf.field_offset("task_struct", mark),
+        "COMPAT_MASK": mask,
+    }
 
 
 def can_count_uring(btf: Btf) -> bool:
@@ -301,15 +383,14 @@ def can_count_uring(btf: Btf) -> bool:
     return btf.has_tracepoint("io_uring_submit_req") and all(btf.has_field(*where) for where in URING.values())
 
 
-def build_syscall_definitions(btf: Btf, *, every_process: bool) -> dict[str, int | str]:
-    """Return the definitions of syscalls.bpf.c for this kernel."""
-    offsets = _argument_offsets(btf, os.uname().machine)
+def build_syscall_definitions(btf: Btf, *, every_process: bool, machine: str | None = None) -> dict[str, int | str]:
+    """Return the definitions of syscalls.bpf.c for this kernel, on this machine or `machine`."""
     return {
         "EVERY_PROCESS": int(every_process),
         "DIRECT": 0,
         "CALLS": _CALLS,
         "FILES": _FILES,
-        **{f"ARGUMENT_{number}": offset for number, offset in enumerate(offsets)},
+        **_call_definitions(btf, machine or os.uname().machine),
         "OFFSET_task_struct_pid": btf.field_offset("task_struct", "pid"),
         "OFFSET_task_struct_tgid": btf.field_offset("task_struct", "tgid"),
         **build_struct_definitions(btf, _FIELDS),
@@ -330,8 +411,9 @@ class SyscallTracer(SummingProgram):
         btf = read_kernel_btf()
         self._can_count_uring = can_count_uring(btf)
         kinds = {
-            number: _KIND_OF[name].to_bytes(4, "little")
-            for number, name in syscall_names().items()
+            abi * NUMBERS + number: _KIND_OF[name].to_bytes(4, "little")
+            for abi in Abi
+            for number, name in syscall_names(abi=abi).items()
             if name in _KIND_OF and number < NUMBERS
         }
         definitions = build_syscall_definitions(btf, every_process=pids is None)
@@ -359,10 +441,12 @@ class SyscallTracer(SummingProgram):
         calls, files, waiting = self._calls(), self._files(), self._waiting()
         bpf_s = self.bpf_s()
         lost, parts = self.counters()
-        uses_uring = any(call.name == "io_uring_enter" for call in calls)
-        notes = (
-            ["requests of io_uring are not counted on this kernel"] if uses_uring and not self._can_count_uring else []
-        )
+        names = {call.name for call in calls}
+        notes = []
+        if "io_uring_enter" in names and not self._can_count_uring:
+            notes.append("requests of io_uring are not counted on this kernel")
+        if unknown := sorted(names & _BYTES_UNKNOWN):
+            notes.append(f"bytes of {', '.join(unknown)} are in no sum: the kernel does not return them for each file")
         return SyscallTrace(
             pids=self._pids or [],
             window_s=passed.window_s,
@@ -379,28 +463,32 @@ class SyscallTracer(SummingProgram):
 
     def _calls(self) -> list[CallSum]:
         keys, values = self.rows("calls")
-        rows = zip(np.frombuffer(keys, _CALL_KEY), np.frombuffer(values, _CALL), strict=True)
-        return [
-            CallSum(
-                pid=int(key["who"]) >> 32,
-                tid=int(key["who"]) & 0xFFFFFFFF,
-                **_named(int(key["number"]), int(key["operation"])),
-                count=int(row["calls"]),
-                errors_count=int(row["errors"]),
-                ns=int(row["ns"]),
-                longest_ns=int(row["longest_ns"]),
+        sums: dict[tuple[int, str, str], CallSum] = {}
+        for key, row in zip(np.frombuffer(keys, _CALL_KEY), np.frombuffer(values, _CALL), strict=True):
+            who, (name, operation) = int(key["who"]), _name_call(key)
+            if who >> 32 == os.getpid():
+                continue
+            # A thread may make the same call by two ABIs.
+            known = sums.get((who, name, operation))
+            count, errors, ns, longest_ns = (int(row[field]) for field in _CALL.names or ())
+            sums[who, name, operation] = CallSum(
+                pid=who >> 32,
+                tid=who & 0xFFFFFFFF,
+                name=name,
+                operation=operation,
+                count=count + (known.count if known else 0),
+                errors_count=errors + (known.errors_count if known else 0),
+                ns=ns + (known.ns if known else 0),
+                longest_ns=max(longest_ns, known.longest_ns if known else 0),
             )
-            for key, row in rows
-            if int(key["who"]) >> 32 != os.getpid()
-        ]
+        return list(sums.values())
 
     def _waiting(self) -> dict[str, int]:
         keys, values = self.rows("open_calls")
         counts: Counter[str] = Counter()
         for who, row in zip(np.frombuffer(keys, "<u8"), np.frombuffer(values, _OPEN_CALL), strict=True):
             if int(who) >> 32 != os.getpid():
-                named = _named(int(row["number"]), int(row["operation"]))
-                counts[" ".join(filter(None, named.values()))] += 1
+                counts[" ".join(filter(None, _name_call(row)))] += 1
         return dict(counts.most_common())
 
     def _files(self) -> list[FileSum]:
@@ -438,6 +526,9 @@ class SyscallTracer(SummingProgram):
         return found
 
 
-def _named(number: int, operation: int) -> dict[str, str]:
-    name = syscall_names().get(number, f"call {number}")
-    return {"name": name, "operation": name_futex_operation(operation) if name == "futex" else ""}
+def _name_call(row: Any) -> tuple[str, str]:
+    """Return the name of the call in a row of a table, and the operation of futex."""
+    number, operation, abi = (int(row[field]) for field in ("number", "operation", "abi"))
+    machine = os.uname().machine
+    name = syscall_names(machine, abi).get(number, f"{_ABI_NAMES.get((machine, abi), 'call')} {number}")
+    return name, name_futex_operation(operation) if name in ("futex", "futex_time64") else ""

@@ -22,6 +22,7 @@
 /* Values of a site's code that are no hash. */
 #define CODE_UNREADABLE 1
 #define CODE_NEWBORN 2
+#define CODE_WORKER 3       /* no user code: a worker of io_uring */
 
 /* In a look's window where its stack found no room: it is sent when the thread sleeps there again. */
 #define WINDOW_NO_ROOM (1ULL << 63)
@@ -184,6 +185,18 @@ static __always_inline int where_is(u64 registers, u64 *ip, u64 *sp)
     return *ip && !(*ip >> 56);
 }
 
+/* The place of a thread that the kernel runs in a process (io_uring's workers): it has no user registers. Returns 0 for the
+ * kernel's own threads. */
+static __always_inline int place_worker(struct look *look, u64 task)
+{
+    if (FIELD_U32(task, OFFSET_task_struct_flags) & PF_KTHREAD)
+        return 0;
+    look->ip = look->sp = 0;
+    look->code = CODE_WORKER;
+    look->alike = 0;
+    return 1;
+}
+
 /* The interpreter's frames, which a call path does not show. */
 static __always_inline void look_at_frames(struct target *target, struct stack_record *record, u64 task)
 {
@@ -245,7 +258,7 @@ static __always_inline void look_at_path(struct target *target, struct stack_rec
         count_back(COUNT_LOST_STACKS);
 }
 
-/* Where is the current thread? Returns 0 where it has no user registers. The usual case reads two registers and touches
+/* Where is the current thread? Returns 0 where that cannot be read, and for the kernel's own threads. The usual case reads two registers and touches
  * nothing but the thread's slot: what is not in a CPU's cache costs more than any instruction here. */
 static __always_inline int look_at_current(struct cpu_state *cpu, struct look *look, u64 task, u64 pid_tgid, u32 kind)
 {
@@ -255,8 +268,10 @@ static __always_inline int look_at_current(struct cpu_state *cpu, struct look *l
     struct stack_record *record;
     struct target *target;
 
-    if (!window || !registers || !where_is(registers, &ip, &sp))
+    if (!window || !registers)
         return 0;
+    if (!where_is(registers, &ip, &sp))
+        return place_worker(look, task);
     if (look->alike >= ALIKE_ENOUGH && look->ip == ip && look->sp == sp && look->window == *window &&
         look->unread < look->alike / 2 && look->unread < TRUSTED_MOST && is_brisk(cpu)) {
         look->unread++;

@@ -54,6 +54,17 @@ static __always_inline int is_counting(struct cpu_state *cpu)
     return counting && *counting && !is_loaded(cpu);
 }
 
+/* Whether a thread sleeps: off its CPU and out of the run queue, or left in it only to be dequeued later (sched_delayed,
+ * since 6.12). A thread whose time-out has passed before it calls schedule() is woken without having slept. */
+static __always_inline int is_asleep(u64 task)
+{
+#ifdef OFFSET_task_struct_on_cpu
+    if (FIELD_U8(task, OFFSET_task_struct_on_cpu))
+        return 0;
+#endif
+    return !FIELD_U32(task, OFFSET_task_struct_on_rq) || FIELD_U8(task, OFFSET_task_struct_sched_delayed);
+}
+
 /* A thread is being woken. One that was not seen going to sleep (it slept when the trace began) is known by its
  * registers alone. */
 static __always_inline void note_waking(struct cpu_state *cpu, u64 task, u32 tid, u32 tgid, u32 context, u32 irq, u64 waker)
@@ -62,8 +73,8 @@ static __always_inline void note_waking(struct cpu_state *cpu, u64 task, u32 tid
     struct look found = {};
     u64 registers;
 
-    if (!thread || !is_judged(tgid))
-        return;
+    if (!thread || (u32)waker == tid || !is_judged(tgid))
+        return;   /* the current thread does not sleep: a timer interrupted it */
     if (thread->tid == tid) {
         if (!thread->asleep)
             return;   /* it had not gone to sleep yet */
@@ -71,14 +82,15 @@ static __always_inline void note_waking(struct cpu_state *cpu, u64 task, u32 tid
         count_waking(&thread->sleeper, tid, thread->tgid, cpu->timer_active, context, irq, waker);
         return;
     }
-    if (!is_target(tgid))
+    if (!is_target(tgid) || !is_asleep(task))
         return;
     registers = user_registers(task);
     if (!registers)
         return;
-    if (!where_is(registers, &found.ip, &found.sp))
+    if (where_is(registers, &found.ip, &found.sp))
+        send_registers(registers, found.ip, found.sp, tid, tgid, bpf_ktime_get_ns());
+    else if (!place_worker(&found, task))
         return;
-    send_registers(registers, found.ip, found.sp, tid, tgid, bpf_ktime_get_ns());
     count_waking(&found, tid, tgid, cpu->timer_active, context, irq, waker);
 }
 
@@ -149,6 +161,7 @@ static __always_inline void note_site(struct cpu_state *cpu, u64 task, u32 tid, 
 {
     int slot = tid & (SITE_SLOTS - 1);
     struct thread *thread = thread_at(tid);
+    struct look worker = {};
     u64 registers, ip, sp;
     u32 *asked;
 
@@ -157,8 +170,14 @@ static __always_inline void note_site(struct cpu_state *cpu, u64 task, u32 tid, 
     registers = user_registers(task);
     if (!registers)
         return;
-    if (!where_is(registers, &ip, &sp))
+    if (!where_is(registers, &ip, &sp)) {
+        if (!place_worker(&worker, task))
+            return;
+        cpu->period.site_ip = cpu->period.site_sp = 0;
+        cpu->period.site_code = CODE_WORKER;
+        cpu->period.flags |= IDLE_SITE | IDLE_SITE_FRESH;
         return;
+    }
     cpu->period.site_ip = ip;
     cpu->period.site_sp = sp;
     cpu->period.flags |= IDLE_SITE;

@@ -6,15 +6,23 @@
  * Privileges: CAP_BPF and CAP_PERFMON (or root). Raw tracepoints only; every offset comes from the running kernel's BTF.
  * Checked against a program that counts its own calls and bytes, and against strace (tests/root).
  *
- * The loader puts in front: OFFSET_*, ARGUMENT_0 to 2 (of a call, in pt_regs), HAVE_URING, EVERY_PROCESS, CALLS, FILES.
+ * The loader puts in front: OFFSET_*, ARGUMENT_0 to 2 (of a call, in pt_regs; of a 32-bit call OFFSET_compat_argument_*),
+ * COMPAT_MASK (a thread's bits in a 32-bit call), HAVE_URING, EVERY_PROCESS, CALLS, FILES.
  */
 #define COMM_BYTES 16
 #define NAME_BYTES 48
 #include "reading.bpf.h"
 
-/* What is asked of a file. KINDS of tracing/offcpu.py are in this order. */
-enum kind { KIND_OTHER, KIND_READ, KIND_WRITE, KIND_SYNC, KIND_FUTEX, KIND_SUBMIT };
+/* What is asked of a file. Calls that move bytes from one file to another: KIND_SEND (sendfile) to the first argument,
+ * KIND_TEE to the second, KIND_SPLICE to the third. KIND_PIPE (vmsplice) writes to a pipe or reads it, by its open end. */
+enum kind {
+    KIND_OTHER, KIND_READ, KIND_WRITE, KIND_SYNC, KIND_FUTEX, KIND_SUBMIT, KIND_PIPE, KIND_SEND, KIND_TEE, KIND_SPLICE,
+};
+/* Whose numbers: the machine's own, those of 32-bit calls, those of x32. Each table has NUMBERS of them. */
+enum abi { ABI_NATIVE, ABI_COMPAT, ABI_X32, ABIS };
 #define NUMBERS 1024
+#define X32_BIT 0x40000000
+#define FMODE_WRITE 2
 #define SUBMITTED_MOST 16
 #define PARTS_MOST 16
 
@@ -22,6 +30,7 @@ struct call_key {
     u64 who;
     u32 number;
     u32 operation;   /* of futex; else 0 */
+    u64 abi;
 };
 
 struct call {
@@ -44,14 +53,15 @@ struct file_use {
 struct open_call {
     u64 began_ns;
     u64 file;        /* struct file; 0 where the call names none */
+    u64 into;        /* the file to which bytes are moved, else 0 */
     u32 number;
     u32 operation;
     u32 kind;
-    u32 pad;
+    u32 abi;
 };
 
 BPF_HASH(targets, u32, u64, 4096);
-BPF_ARRAY(kinds, u32, NUMBERS);
+BPF_ARRAY(kinds, u32, ABIS * NUMBERS);
 BPF_HASH(open_calls, u64, struct open_call, 65536);
 BPF_HASH(calls, struct call_key, struct call, CALLS);
 BPF_HASH(files, struct file_key, struct file_use, FILES);
@@ -84,6 +94,22 @@ static __always_inline int is_wanted(u64 who)
     return targets.lookup(&tgid) != 0;
 #endif
 }
+
+/* The ABI of the call that the current thread is in. No call has a negative number. */
+static __always_inline u32 abi_of(u32 number)
+{
+    if (read_u32(bpf_get_current_task() + OFFSET_task_struct_compat) & COMPAT_MASK)
+        return ABI_COMPAT;
+    return number & X32_BIT && (s32)number > 0 ? ABI_X32 : ABI_NATIVE;
+}
+
+/* An argument of the call by its place in pt_regs. */
+static __always_inline u64 argument(u64 registers, u32 abi, u64 native, u64 compat)
+{
+    return abi == ABI_COMPAT ? (u32)read_u64(registers + compat) : read_u64(registers + native);
+}
+
+#define ARGUMENT(number) argument(registers, call.abi, ARGUMENT_##number, OFFSET_compat_argument_##number)
 
 /* struct file of a descriptor of the current thread; 0 where there is none. */
 static __always_inline u64 file_of(u32 descriptor)
@@ -141,8 +167,9 @@ static __always_inline void add_use(u64 who, u64 file, u32 kind, u64 bytes, u64 
     }
 }
 
-/* The sum of the lengths of a request in several parts: struct iovec { void *base; size_t length; }. */
-static __always_inline u64 bytes_of_parts(u64 parts, u32 many)
+/* The sum of the lengths of a request in several parts: struct iovec { void *base; size_t length; }, of words of 4 bytes
+ * in a 32-bit call. */
+static __always_inline u64 bytes_of_parts(u64 parts, u32 many, u32 word)
 {
     u64 bytes = 0;
 
@@ -152,8 +179,8 @@ static __always_inline u64 bytes_of_parts(u64 parts, u32 many)
         u64 length = 0;
         if (i >= many)
             break;
-        bpf_probe_read_user(&length, sizeof(length), (void *)(parts + 16ULL * i + 8));
-        bytes += length;
+        bpf_probe_read_user(&length, sizeof(length), (void *)(parts + (2ULL * i + 1) * word));
+        bytes += word == 4 ? (u32)length : length;
     }
     return bytes;
 }
@@ -167,7 +194,7 @@ struct request {
     u64 buffer, bytes;
 };
 
-static __always_inline void add_submitted(u64 who, u64 many, u64 table)
+static __always_inline void add_submitted(u64 who, u64 many, u64 table, u32 word)
 {
     if (many > SUBMITTED_MOST)
         count(COUNT_PARTS);
@@ -177,13 +204,15 @@ static __always_inline void add_submitted(u64 who, u64 many, u64 table)
         u32 kind;
         if (i >= many)
             break;
-        bpf_probe_read_user(&place, sizeof(place), (void *)(table + 8ULL * i));
+        bpf_probe_read_user(&place, sizeof(place), (void *)(table + (u64)word * i));
+        if (word == 4)
+            place = (u32)place;
         bpf_probe_read_user(&one, sizeof(one), (void *)place);
         kind = one.operation == 0 || one.operation == 7   ? KIND_READ
                : one.operation == 1 || one.operation == 8 ? KIND_WRITE
                : one.operation == 2 || one.operation == 3 ? KIND_SYNC
                                                           : KIND_OTHER;
-        bytes = one.operation == 7 || one.operation == 8 ? bytes_of_parts(one.buffer, (u32)one.bytes) : one.bytes;
+        bytes = one.operation == 7 || one.operation == 8 ? bytes_of_parts(one.buffer, (u32)one.bytes, word) : one.bytes;
         add_use(who, file_of(one.descriptor), kind, bytes, 0);
     }
 }
@@ -192,20 +221,32 @@ RAW_TRACEPOINT_PROBE(sys_enter)
 {
     u64 who = bpf_get_current_pid_tgid(), registers = ctx->args[0];
     struct open_call call = {};
-    u32 number = (u32)ctx->args[1], *kind;
+    u32 number = (u32)ctx->args[1], slot, *kind;
 
     if (!window_is_open() || !is_wanted(who))
         return 0;
     call.began_ns = bpf_ktime_get_ns();
-    call.number = number;
-    kind = kinds.lookup(&number);
+    call.abi = abi_of(number);
+    call.number = call.abi == ABI_X32 ? number & ~X32_BIT : number;
+    slot = call.abi * NUMBERS + call.number;
+    kind = call.number < NUMBERS ? kinds.lookup(&slot) : 0;
     call.kind = kind ? *kind : KIND_OTHER;
-    if (call.kind == KIND_FUTEX)
-        call.operation = (u32)read_u64(registers + ARGUMENT_1) & 0x7f;
-    else if (call.kind == KIND_SUBMIT)
-        add_submitted(who, read_u64(registers + ARGUMENT_1), read_u64(registers + ARGUMENT_2));
-    else if (call.kind != KIND_OTHER)
-        call.file = file_of((u32)read_u64(registers + ARGUMENT_0));
+    if (call.kind == KIND_FUTEX) {
+        call.operation = (u32)ARGUMENT(1) & 0x7f;
+    } else if (call.kind == KIND_SUBMIT) {
+        add_submitted(who, ARGUMENT(1), ARGUMENT(2), call.abi == ABI_COMPAT ? 4 : 8);
+    } else if (call.kind == KIND_SEND) {
+        call.file = file_of((u32)ARGUMENT(1));
+        call.into = file_of((u32)ARGUMENT(0));
+    } else if (call.kind != KIND_OTHER) {
+        call.file = file_of((u32)ARGUMENT(0));
+        if (call.kind == KIND_TEE)
+            call.into = file_of((u32)ARGUMENT(1));
+        else if (call.kind == KIND_SPLICE)
+            call.into = file_of((u32)ARGUMENT(2));
+        else if (call.kind == KIND_PIPE)
+            call.kind = read_u32(call.file + OFFSET_file_f_mode) & FMODE_WRITE ? KIND_WRITE : KIND_READ;
+    }
     if (open_calls.update(&who, &call))
         count(COUNT_LOST);
     return 0;
@@ -231,6 +272,7 @@ RAW_TRACEPOINT_PROBE(sys_exit)
     key.who = who;
     key.number = ended.number;
     key.operation = ended.operation;
+    key.abi = ended.abi;
     known = calls.lookup(&key);
     if (!known) {
         if (calls.update(&key, &fresh))
@@ -244,8 +286,12 @@ RAW_TRACEPOINT_PROBE(sys_exit)
         if (ns > known->longest_ns)
             known->longest_ns = ns;
     }
-    if (ended.file && !failed)
-        add_use(who, ended.file, ended.kind, result, ns);
+    if (failed)
+        return 0;
+    if (ended.file)
+        add_use(who, ended.file, ended.into ? KIND_READ : ended.kind, result, ns);
+    if (ended.into)
+        add_use(who, ended.into, KIND_WRITE, result, ns);
     return 0;
 }
 
@@ -267,7 +313,7 @@ RAW_TRACEPOINT_PROBE(io_uring_submit_req)
         return 0;
     bytes = read_u32(request + OFFSET_io_rw_len);
     if (operation == 1 || operation == 2)
-        bytes = bytes_of_parts(read_u64(request + OFFSET_io_rw_addr), (u32)bytes);
+        bytes = bytes_of_parts(read_u64(request + OFFSET_io_rw_addr), (u32)bytes, abi_of(0) == ABI_COMPAT ? 4 : 8);
     add_use(who, file_of(read_u32(request + OFFSET_io_kiocb_cqe_fd)), kind, bytes, 0);
     return 0;
 }

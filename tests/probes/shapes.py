@@ -140,7 +140,9 @@ def offcpu(btf: PaperBtf) -> Iterator[Definitions]:
 def syscalls(btf: PaperBtf) -> Iterator[Definitions]:
     """syscalls.bpf.c: with requests of io_uring and without."""
     for every_process in (False, True):
-        definitions = offcpu_tracer.build_syscall_definitions(btf, every_process=every_process)
+        definitions = offcpu_tracer.build_syscall_definitions(
+            btf, every_process=every_process, machine=btf.machine.name
+        )
         yield definitions
         without = {f"OFFSET_{name}" for name in offcpu_tracer.URING} | {"HAVE_URING"}
         yield {name: value for name, value in definitions.items() if name not in without}

@@ -89,6 +89,7 @@ ENUMS = [
         "functions.bpf.c", "stat_field", "FunctionSum", "A function's sums, in this order", "STAT_", ("STAT_FIELDS",)
     ),
     Shared("offcpu.bpf.c", "why", "OffCpuReason", "Reasons for leaving the CPU", "WHY_", ("WHYS",)),
+    Shared("syscalls.bpf.c", "abi", "Abi", "The table of numbers of a system call", "ABI_", ("ABIS",)),
     Shared("syscalls.bpf.c", "kind", "CallKind", "The use of a file by a system call", "KIND_"),
     Shared("queries.bpf.c", "counter", "StatementCount", "Outcomes of packets", "COUNT_", ("COUNTERS",)),
     Shared(
@@ -103,7 +104,7 @@ ENUMS = [
 NUMBERS: Mapping[str, Sequence[str]] = {
     "idle_period.h": ("COMM_BYTES", "IDLE_LIFE"),
     "causes.h": ("CAUSE_STATES", "CAUSE_HALF"),
-    "looks.bpf.h": ("CODE_NEWBORN",),
+    "looks.bpf.h": ("CODE_NEWBORN", "CODE_WORKER"),
     "interpreter.bpf.h": ("INTERPRETER_FRAMES",),
     "busy.bpf.h": ("GROUP_SPAN",),
     "joins.bpf.h": ("GROWS_FAMILY", "GROWS_GROUP"),

@@ -28,9 +28,19 @@ pytestmark = pytest.mark.usefixtures("root_bpf")
 
 @pytest.fixture
 def target(tmp_path: Path, compilers: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
-    compiled(compilers[0], "syscalls_truth.c", tmp_path)
-    monkeypatch.chdir(tmp_path)
-    running = Running(tmp_path / "syscalls_truth")
+    yield from started("syscalls_truth", tmp_path, compilers, monkeypatch)
+
+
+@pytest.fixture
+def mover(tmp_path: Path, compilers: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+    yield from started("moved_truth", tmp_path, compilers, monkeypatch)
+
+
+def started(name: str, folder: Path, compilers: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+    """A program of this folder, in an empty working directory."""
+    compiled(compilers[0], f"{name}.c", folder)
+    monkeypatch.chdir(folder)
+    running = Running(folder / name)
     yield running
     running.end()
 
@@ -100,6 +110,33 @@ def test_calls_by_kind_are_those_of_strace(target: Running, tmp_path: Path) -> N
     assert len(compared) >= 10
     assert {name: ours[name] for name in compared} == {name: theirs.get(name, (0, 0))[0] for name in compared}
     assert {name: errors[name] for name in compared} == {name: theirs.get(name, (0, 0))[1] for name in compared}
+
+
+def test_moved_bytes_count_for_both_files(mover: Running, tmp_path: Path) -> None:
+    """Calls that move bytes from one file to another, and 32-bit calls by their own numbers."""
+    with SyscallTracer([mover.pid]) as tracer:
+        window = runner.OpenWindow(tracer)
+        mover.begin()
+        assert mover.line().strip() == "done"
+        profile = build_syscall_profile(tracer.collect(window.end()), {})
+    is_compat = os.uname().machine == "x86_64"
+    files = {Path(row.path).name: row for row in profile.files if row.kind == "file"}
+    assert (files["source"].reads_count, files["source"].read_bytes) == (18 + 2 * is_compat, 840_000 + 2000 * is_compat)
+    written = {name: (row.writes_count, row.write_bytes) for name, row in files.items() if row.writes_count}
+    expected = {"sent": (5, 500_000), "copied": (3, 300_000), "spliced": (10, 40_000)}
+    assert written == expected | ({"compat": (11, 5750)} if is_compat else {})
+    pipes = [row for row in profile.files if row.kind == "pipe" and row.write_bytes != 5]
+    moved = sorted((row.reads_count, row.read_bytes, row.writes_count, row.write_bytes) for row in pipes)
+    # The third pipe is only filled. The first is read by tee and by splice.
+    assert moved == [(0, 0, 4, 12_000), (10, 40_000, 10, 40_000), (20, 80_000, 10, 40_000)]
+    sockets = [row for row in profile.files if row.kind == "socket"]
+    assert sorted((row.read_bytes, row.write_bytes) for row in sockets) == [(0, 7000), (7000, 0)]
+    counts = counts_of(profile)
+    assert counts["getppid"] == 9
+    if is_compat:
+        known = {"getpid": 8, "nanosleep": 5, "write": 7, "writev": 3, "ia32 1234567": 4, "sendfile": 7}
+        assert {name: counts[name] for name in known} == known
+    assert not set(counts) & {"sync", "swapoff", "sched_get_priority_max", "stat"}
 
 
 def test_the_name_of_a_file_may_have_any_bytes(tmp_path: Path, powerprof_cli: Cli) -> None:

@@ -18,6 +18,7 @@ CAUSE_HALF = 0x10000
 
 # looks.bpf.h
 CODE_NEWBORN = 2
+CODE_WORKER = 3  # no user code: a worker of io_uring
 
 # interpreter.bpf.h
 INTERPRETER_FRAMES = 32
@@ -225,6 +226,14 @@ class OffCpuReason(IntEnum):
     PREEMPTED = 5
 
 
+class Abi(IntEnum):
+    """The table of numbers of a system call: enum abi of syscalls.bpf.c."""
+
+    NATIVE = 0
+    COMPAT = 1
+    X32 = 2
+
+
 class CallKind(IntEnum):
     """The use of a file by a system call: enum kind of syscalls.bpf.c."""
 
@@ -234,6 +243,10 @@ class CallKind(IntEnum):
     SYNC = 3
     FUTEX = 4
     SUBMIT = 5
+    PIPE = 6
+    SEND = 7
+    TEE = 8
+    SPLICE = 9
 
 
 class StatementCount(IntEnum):

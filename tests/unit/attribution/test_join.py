@@ -19,7 +19,7 @@ from powerprof.model.records import ToolCost
 from powerprof.report.labels import word_notes
 from powerprof.stacks.store import TableStore
 from powerprof.system.tasks import Task
-from powerprof.tracing.bpf.shared_numbers import Flag, WakeEvidence, WakerContext
+from powerprof.tracing.bpf.shared_numbers import CODE_WORKER, Flag, WakeEvidence, WakerContext
 from powerprof.tracing.captures import CpuEdge, select_in_window
 from powerprof.tracing.idle_data import CAUSE_BEFORE, IDLE_EXIT, RUN_TIME, SiteWakings, aggregate_exits
 
@@ -142,6 +142,44 @@ def waking(tid: int, count: int, context: int = WakerContext.TIMER, **more: Any)
 def test_origin_follows_from_waker_context(row: dict[str, Any], origin: str) -> None:
     (found,) = attribution(exits(row)).wakeups
     assert found.origin == origin
+
+
+@pytest.mark.parametrize(
+    ("function", "origin"),
+    [
+        *((name, "own_timer") for name in ("hrtimer_wakeup", "process_timeout", "timerfd_tmrproc", "posix_timer_fn")),
+        *((name, "own_timer") for name in ("it_real_fn", "alarmtimer_fired", "io_timeout_fn", "io_link_timeout_fn")),
+        *((name, "own_timer") for name in ("io_cqring_timer_wakeup", "io_cqring_min_timer_wakeup")),
+        # Timers of the kernel, whoever they wake.
+        *((name, "kernel") for name in ("tick_nohz_handler", "sched_cfs_period_timer", "delayed_work_timer_fn")),
+        *((name, "kernel") for name in ("tcp_write_timer", "commit_timeout", "perf_swevent_hrtimer")),
+    ],
+)
+def test_timers_that_wake_their_own_thread(function: str, origin: str) -> None:
+    found = attribution(exits(own_timer(101)), [waking(101, 3)], functions={HRTIMER: function})
+    assert [(row.origin, row.detail, row.wakings_count) for row in found.wakeups] == [(origin, function, 3)]
+
+
+def test_worker_of_io_uring_has_a_row_without_a_stack() -> None:
+    """Its wakings and running time are in the row, and it is not a stack that failed."""
+    row = woken_by(101, 102, PID, site_code=CODE_WORKER)
+    more = waking(101, 9, WakerContext.TASK, code=CODE_WORKER, waker_tid=102, waker_pid=PID)
+    found = attribution(exits(row, row), [more], ran=ran((101, PID, 1, 403.0)))
+    (worker,) = found.wakeups
+    assert (worker.count, worker.wakings_count, worker.stack, worker.own_ms) == (2, 9, [], pytest.approx(403.0))
+    assert found.stacks.failed_count == 0 and found.stacks.exits_with_stack_percent is None
+    assert word_notes(found.notes) == []
+
+
+def test_running_time_without_a_row_has_a_note() -> None:
+    """Nothing woke the thread in the window, so it has no row."""
+    found = attribution(exits(own_timer(101)), [waking(101, 3)], ran=ran((101, PID, 1, 5.0), (102, PID, 1, 403.0)))
+    assert found.running is not None and found.running.target_ms == pytest.approx(408.0, abs=1)
+    assert [row.thread.tid for row in found.wakeups] == [101]
+    assert (
+        "403 ms of CPU time of one thread is in no row, because nothing woke it in the window (thread 102): "
+        "powerprof profile shows what it runs"
+    ) in word_notes(found.notes)
 
 
 def test_runnable_thread_has_no_waking_and_no_stack() -> None:
