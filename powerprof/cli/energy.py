@@ -67,7 +67,11 @@ class Options(CommandOptions):
     """The options of `energy`."""
 
     recordings: list[Path] | None = option(
-        "--from", "FILE…", "Recordings instead of this host's meters.", convert=Path, is_repeatable=True
+        "--from",
+        "FILE…",
+        "Recordings instead of this host's meters (a CSV log: FILE#COLUMN).",
+        convert=Path,
+        is_repeatable=True,
     )
     more: list[Path] | None = argument("[FILE…]", "More of --from.", convert=Path, is_repeatable=True)
     elapsed: float | None = number(

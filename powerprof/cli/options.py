@@ -265,6 +265,14 @@ def residency_source(default: str | None = "cpuidle") -> Any:
     return option("--residency-source", "NAME", text, convert=_residency_source, default=default)
 
 
+def _meter_log(text: str) -> Path:
+    """Return `FILE` or `FILE#COLUMN`. Raise DataError if the file cannot be read."""
+    from powerprof.energy.meter_log import split_column
+
+    readable_file(str(split_column(Path(text))[0]))
+    return Path(text)
+
+
 def _energy_source(text: str) -> str:
     if text != "auto":
         from powerprof.energy.meters import parse_energy_source
@@ -300,7 +308,10 @@ class EnergyOptions:
         default="auto",
     )
     meter_log: Path | None = option(
-        "--meter-log", "FILE", "CSV log that an external meter is writing.", convert=readable_file
+        "--meter-log",
+        "FILE[#COLUMN]",
+        "CSV log that an external meter is writing, and its column of the whole machine.",
+        convert=_meter_log,
     )
     cpu_model: str | None = option(
         "--cpu-model",

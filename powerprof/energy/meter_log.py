@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A wall meter's CSV log: one column of times and one of power, found by the header.
+"""A wall meter's CSV log: one column of times and one of power, found by the header or named by the user.
 
-Times are epoch seconds (or ms, µs, ns by their size) or ISO 8601. Times without a zone are this machine's local time.
+Times are epoch seconds (or ms, µs, ns by their size), ISO 8601, or a date and a time in two columns. Times without a
+zone are this machine's local time. A log with several columns of power, or with one of a part of the machine, needs the
+name of its column: `FILE#COLUMN`, or `FILE#COLUMN+COLUMN` for the sum. Home Assistant's history has one row per state.
 Loggers may end their file with a message ("Interrupted, exiting") or half a row: the last line may be damaged.
 """
 
@@ -11,7 +13,7 @@ import csv
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -35,10 +37,22 @@ _TIMES = (
     "unixtime",
     "unix time",
     "seconds",
+    "last changed",
+    "last updated",
 )
-_POWERS = ("p", "w", "kw", "mw", "watt", "watts", "wattage", "pwr", "power", "consumption", "load", "draw")
+_POWERS = ("power", "watts", "watt", "wattage", "pwr")
+_SHORT_POWERS = re.compile(r"p( \d+)?|k?w|mw")
+# Words of one figure of the whole machine. A column with any other word may be a part of it.
+_WHOLE = {*_POWERS, "p", "w", "kw", "mw", "total", "wall", "ac", "mains", "plug", "active", "real", "input", "draw"}
+_WHOLE |= {"instantaneous", "current", "average", "avg", "mean", "meter", "system", "server", "host", "machine"}
+# Words of a part, which is never the whole machine.
+_PARTS = {"cpu", "gpu", "igpu", "package", "pkg", "core", "cores", "uncore", "dram", "ram", "memory", "soc", "rapl"}
+_PARTS |= {"disk", "ssd", "nvme", "fan", "fans", "nic"}
 # Columns other than active power: power factor, apparent and reactive power, limits, energy.
-_OTHERS = ("factor", "apparent", "reactive", "limit", "max", "min", "energy", "va")
+_OTHERS = {"factor", "apparent", "reactive", "limit", "max", "min", "energy", "va", "state", "status"}
+# Cells of Home Assistant and other loggers for a time without a reading.
+_NO_READING = {"", "-", "unavailable", "unknown", "none", "null", "n/a", "na"}
+_ENTITY = "entity id"
 # Smaller times are seconds since the log began: 1e8 is in 1973.
 _EPOCH_S = 1e8
 _UNITS = {"mw": 1e-3, "milliwatts": 1e-3, "w": 1.0, "watt": 1.0, "watts": 1.0, "kw": 1e3, "kilowatts": 1e3}
@@ -64,39 +78,81 @@ class MeterLog:
         return not self.samples or self.samples[0].time_s >= _EPOCH_S
 
 
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a log by index.
+
+    Attributes:
+        clock: the time of day, if `time` holds the date alone.
+        powers: each column and its factor to watts. Their sum is the power.
+        entity: the column and the name of the entity whose rows count. None if all rows count.
+    """
+
+    time: int
+    powers: tuple[tuple[int, float], ...]
+    clock: int | None = None
+    entity: tuple[int, str] | None = None
+
+    @property
+    def count(self) -> int:
+        """The least number of cells in a row."""
+        return 1 + max(self.time, self.clock or 0, self.entity[0] if self.entity else 0, *(n for n, _ in self.powers))
+
+
+def split_column(path: Path) -> tuple[Path, str | None]:
+    """Return the file and the column of `FILE#COLUMN`. An existing file may have a # in its name."""
+    name, mark, column = str(path).rpartition("#")
+    return (path, None) if not mark or path.exists() else (Path(name), column)
+
+
 def read_meter_log(path: Path, minimum: int = 2) -> MeterLog:
-    """Return the log of a file of at least `minimum` samples. Raise DataError."""
-    return parse_meter_log(read_outside_text(path), path, minimum)
+    """Return the log of `FILE` or `FILE#COLUMN` with at least `minimum` samples. Raise DataError."""
+    file, column = split_column(path)
+    return parse_meter_log(read_outside_text(file), file, minimum, column)
 
 
 def looks_like_meter_log(text: str) -> bool:
-    """Return whether the first line is the header of such a log, or two plain figures."""
+    """Return whether the first line has a time and a power, or names of columns with a time, or two plain figures."""
     first = next((line for line in text[:_LONGEST].splitlines() if line.strip()), "")
-    return _find_columns(_split(first, _find_delimiter(first)))[0] is not None
+    cells = _split(first, _find_delimiter(first))
+    names = [_split_unit(cell)[0] for cell in cells]
+    has_power = any(_is_power(cell) for cell in cells) or {_ENTITY, "state"} <= set(names)
+    return _has_no_header(cells) or (has_power and any(name in _TIMES for name in names))
 
 
 @loader
-def parse_meter_log(text: str, path: Path | str, minimum: int = 2) -> MeterLog:
-    """Return the log of a text of at least `minimum` samples.
+def parse_meter_log(text: str, path: Path | str, minimum: int = 2, column: str | None = None) -> MeterLog:
+    """Return the log of a text of at least `minimum` samples. `column` names one or more columns, joined by `+`.
 
-    Raise DataError(path, reason, line) for a damaged header or row, or if time runs backwards.
+    Raise DataError(path, reason, line) for a damaged header or row, if time runs backwards, or if it is unknown which
+    column is the power of the whole machine.
     """
     rows = [(number, line) for number, line in numbered_lines(text, path, _LONGEST) if line.strip()]
     if not rows:
         raise DataError(path, "empty")
     number, line = rows[0]
     delimiter = _find_delimiter(line)
-    columns, has_header = _find_columns(_split(line, delimiter))
-    if columns is None:
-        raise DataError(path, "no column of time and power in the header", number, "name them, for example: time,watts")
+    cells = _split(line, delimiter)
+    has_header = not _has_no_header(cells)
+    rows = rows[has_header:]
+    try:
+        columns = _find_columns(cells, column) if has_header else Columns(0, ((1, 1.0),))
+        if has_header and {_ENTITY, "state"} <= {_split_unit(cell)[0] for cell in cells}:
+            columns = _find_entity(cells, [_split(line, delimiter) for _, line in rows], column)
+        form = _find_date_form([_split(line, delimiter) for _, line in rows[:-1] or rows], columns)
+    except _AmbiguousError as error:
+        raise DataError(path, str(error), number, error.hint.replace("FILE", str(path))) from None
     samples: list[PowerSample] = []
     notes: list[str] = []
     has_local_times = False
-    rows = rows[has_header:]
+    silent_count = 0
     for index, (number, line) in enumerate(rows):
         try:
-            time_s, is_local, watts = _parse_row(_split(line, delimiter), columns)
-        except ValueError as error:
+            row = _split(line, delimiter)
+            if columns.entity is not None and columns.entity[1] != row[columns.entity[0] : columns.entity[0] + 1][0]:
+                continue
+            time_s, is_local, watts = _parse_row(row, columns, form)
+        except (ValueError, IndexError) as error:
             if index == len(rows) - 1 and samples:
                 notes.append(f"the last line is not a sample and was left out: {line.strip()[:40]!r}")
                 break
@@ -104,11 +160,18 @@ def parse_meter_log(text: str, path: Path | str, minimum: int = 2) -> MeterLog:
         has_local_times = has_local_times or is_local
         if samples and time_s <= samples[-1].time_s:
             raise DataError(path, "time does not advance", number)
-        samples.append(PowerSample(time_s, watts))
+        if watts is None:
+            silent_count += 1
+        else:
+            samples.append(PowerSample(time_s, watts))
     if len(samples) < minimum:
         raise DataError(path, "fewer than two samples")
     if has_local_times:
         notes.append("its times carry no zone and are taken as this machine's local time")
+    if silent_count:
+        notes.append(f"{silent_count} of {silent_count + len(samples)} rows have no reading: their time is a gap")
+    if column is not None:
+        notes.append(f"the power of the whole machine is {column}, as named")
     return MeterLog(str(path), tuple(samples), median_step_s([sample.time_s for sample in samples]), tuple(notes))
 
 
@@ -122,31 +185,101 @@ def _split(line: str, delimiter: str) -> list[str]:
     return [c.replace(",", ".") if delimiter == ";" else c for c in cells]
 
 
-def _find_columns(cells: Sequence[str]) -> tuple[tuple[int, int, float] | None, bool]:
-    """Return the index of the time, the index of the power and its factor to watts, and whether this is a header."""
-    time_index = power_index = None
-    factor = 1.0
-    for index, cell in enumerate(cells):
-        name, unit = _split_unit(cell)
-        if time_index is None and name in _TIMES:
-            time_index = index
-        elif (
-            power_index is None and not set(name.split()) & set(_OTHERS) and (name in _POWERS or name.endswith("power"))
-        ):
-            power_index = index
-            factor = _UNITS.get(unit, _UNITS.get(name, 1.0))
-    if time_index is not None and power_index is not None:
-        return (time_index, power_index, factor), True
-    if len(cells) == 2 and all(_parse_figure(cell) is not None for cell in cells):
-        return (0, 1, 1.0), False
-    return None, False
+class _AmbiguousError(ValueError):
+    """A header that does not show the power or the times. `hint` is the remedy."""
+
+    def __init__(self, reason: str, hint: str) -> None:
+        super().__init__(reason)
+        self.hint = hint
+
+
+_NAME_ONE = "name the power of the whole machine: FILE#COLUMN, or FILE#COLUMN+COLUMN for a sum (two power supplies)"
+
+
+def _has_no_header(cells: Sequence[str]) -> bool:
+    return len(cells) == 2 and all(_parse_figure(cell) is not None for cell in cells)
+
+
+def _find_columns(cells: Sequence[str], column: str | None) -> Columns:
+    """Return the columns of a header. Raise _AmbiguousError without a time, or without one power of the machine."""
+    names = [_split_unit(cell)[0] for cell in cells]
+    times = [index for index, name in enumerate(names) if name in _TIMES]
+    if not times:
+        raise _AmbiguousError("no column of time and power in the header", "name them, for example: time,watts")
+    powers = [index for index, cell in enumerate(cells) if _is_power(cell)]
+    if column is not None:
+        powers = [_find_named(cells, name) for name in column.split("+")]
+    elif {_ENTITY, "state"} <= set(names):
+        powers = [names.index("state")]
+    elif not powers:
+        raise _AmbiguousError("no column of time and power in the header", _NAME_ONE)
+    elif len(powers) > 1:
+        listed = ", ".join(cells[index] for index in powers)
+        raise _AmbiguousError(f"{len(powers)} columns of power ({listed}): powerprof does not choose one", _NAME_ONE)
+    elif not set(names[powers[0]].split()) <= _WHOLE:
+        raise _AmbiguousError(f"{cells[powers[0]]} may be the power of a part of the machine", _NAME_ONE)
+    clock = next((index for index in times if names[index] in ("time", "clock")), None)
+    date = next((index for index in times if names[index] in ("date", "day")), None)
+    if clock is None or date is None:
+        clock, date = None, times[0]
+    return Columns(date, tuple((index, _factor_of(cells[index])) for index in powers), clock)
+
+
+def _find_named(cells: Sequence[str], name: str) -> int:
+    """Return the index of a column by its heading, with or without its unit. Raise _AmbiguousError."""
+    wanted = name.strip().lower()
+    matches = [index for index, cell in enumerate(cells) if cell.lstrip("\ufeff# ").lower() == wanted]
+    matches = matches or [index for index, cell in enumerate(cells) if _split_unit(cell)[0] == _split_unit(name)[0]]
+    if {_split_unit(cell)[0] for cell in cells} >= {_ENTITY, "state"}:
+        return [_split_unit(cell)[0] for cell in cells].index("state")
+    if len(matches) != 1:
+        raise _AmbiguousError(f"it has no column {name.strip()!r}", f"name one of its columns: {', '.join(cells)}")
+    heading, unit = _split_unit(cells[matches[0]])
+    if set(heading.split()) & _PARTS:
+        raise _AmbiguousError(f"{name.strip()} is the power of a part, not of the machine", _NAME_ONE)
+    if unit and unit not in _UNITS:
+        raise _AmbiguousError(f"{name.strip()} has the unit {unit}, which is not a power", _NAME_ONE)
+    return matches[0]
+
+
+def _find_entity(cells: Sequence[str], rows: Sequence[Sequence[str]], column: str | None) -> Columns:
+    """Return the columns of Home Assistant's history, with its only entity of power or the named one."""
+    columns = _find_columns(cells, column)
+    index = [_split_unit(cell)[0] for cell in cells].index(_ENTITY)
+    names = list(dict.fromkeys(row[index] for row in rows if len(row) > index))
+    if column is None and len(names) == 1 and names[0].endswith(("_power", "_watts", "_w")):
+        column = names[0]
+    if column not in names:
+        raise _AmbiguousError(
+            f"the history of {', '.join(names[:8])}", "name the entity with the power of the whole machine: FILE#ENTITY"
+        )
+    return replace(columns, entity=(index, column))
+
+
+def _is_power(cell: str) -> bool:
+    """Return whether a heading is one of an active power."""
+    name, unit = _split_unit(cell)
+    words = set(name.split())
+    if words & _OTHERS or (unit and unit not in _UNITS):
+        return False
+    return unit in _UNITS or bool(words & set(_POWERS)) or _SHORT_POWERS.fullmatch(name) is not None
+
+
+def _factor_of(cell: str) -> float:
+    name, unit = _split_unit(cell)
+    return _UNITS.get(unit, _UNITS.get(name, 1.0))
 
 
 def _split_unit(cell: str) -> tuple[str, str]:
-    """Return the name and the unit of a column's heading, in lower case."""
-    text = re.sub(r"[_\s-]+", " ", cell.strip().lstrip("\ufeff# ").lower())
-    match = re.fullmatch(r"(.+?) ?[(\[](.+)[)\]]", text) or re.fullmatch(r"(.+) (mw|w|kw|watts?|s|ms|us|ns|utc)", text)
-    return (match[1].strip(), match[2].strip()) if match else (text, "")
+    """Return the name and the unit of a column's heading, in lower case. The unit MW stays: it is no server's."""
+    spaced = re.sub(r"(?<=[a-z]{2})(?=[A-Z])|(?<=[A-Za-z])(?=\d)", " ", cell.strip().lstrip("\ufeff# "))
+    text = re.sub(r"[_\s-]+", " ", spaced).strip()
+    match = re.fullmatch(r"(.+?) ?[(\[](.+)[)\]]", text)
+    match = match or re.fullmatch(r"(.+) (mw|w|kw|watts?|wh|kwh|va|var|s|ms|us|ns|utc)", text, re.I)
+    if match is None:
+        return text.lower(), ""
+    unit = match[2].strip().replace(" ", "")
+    return match[1].strip().lower(), unit if unit == "MW" else unit.lower()
 
 
 def _parse_figure(cell: str) -> float | None:
@@ -154,19 +287,55 @@ def _parse_figure(cell: str) -> float | None:
     return None if value is None or abs(value) == 1e20 else value
 
 
-def _parse_row(cells: Sequence[str], columns: tuple[int, int, float]) -> tuple[float, bool, float]:
-    """Return the epoch time, whether it is local time, and watts. Raise ValueError with the reason."""
-    time_index, power_index, factor = columns
-    if len(cells) <= max(time_index, power_index):
+def _parse_row(cells: Sequence[str], columns: Columns, form: str | None) -> tuple[float, bool, float | None]:
+    """Return the epoch time, whether it is local time, and watts (None: no reading). Raise ValueError."""
+    if len(cells) < columns.count:
         raise ValueError(f"{len(cells)} columns, the header has more")
-    power = _parse_figure(cells[power_index])
-    if power is None or not 0 <= power * factor <= _MAX_WATTS:
-        raise ValueError(f"not a power: {cells[power_index][:30]!r}")
-    time_s, is_local = _parse_time(cells[time_index])
-    return time_s, is_local, power * factor
+    watts: float | None = 0.0
+    for index, factor in columns.powers:
+        power = _parse_figure(cells[index])
+        if power is None and cells[index].lower() in _NO_READING:
+            watts = None
+        elif power is None or not 0 <= power * factor <= _MAX_WATTS:
+            raise ValueError(f"not a power: {cells[index][:30]!r}")
+        elif watts is not None:
+            watts += power * factor
+    return *_parse_time(_time_cell(cells, columns), form), watts
 
 
-def _parse_time(cell: str) -> tuple[float, bool]:
+def _time_cell(cells: Sequence[str], columns: Columns) -> str:
+    cell = cells[columns.time]
+    return cell if columns.clock is None or ":" in cell else f"{cell} {cells[columns.clock]}"
+
+
+_DATES = {".": ("%d.%m.%Y",), "/": ("%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d"), "-": ("%d-%m-%Y",)}
+_CLOCKS = ("%H:%M:%S", "%H:%M:%S.%f", "%H:%M", "%I:%M:%S %p", "%I:%M %p")
+
+
+def _find_date_form(rows: Sequence[Sequence[str]], columns: Columns) -> str | None:
+    """Return the form of dates other than ISO 8601, by all rows. None for ISO 8601, epoch times and unknown forms.
+
+    Raise _AmbiguousError if the order of day and month is unknown.
+    """
+    cells = [_time_cell(row, columns) for row in rows if len(row) >= columns.count]
+    match = re.match(r"\d{1,4}([./-])\d{1,2}\1\d{2,4}\b", cells[0]) if cells else None
+    if match is None or (match[1] == "-" and cells[0][:4].isdigit()):
+        return None
+    forms = [f"{date} {clock}" for date in _DATES[match[1]] for clock in _CLOCKS]
+    valid = [form for form in forms if all(_parse_moment(cell, form) is not None for cell in cells)]
+    if len({form.partition(" ")[0] for form in valid}) > 1 and match[0].split("/")[0] != match[0].split("/")[1]:
+        raise _AmbiguousError(f"the date {match[0]} may begin with its day or its month", "write dates as YYYY-MM-DD")
+    return valid[0] if valid else None
+
+
+def _parse_moment(cell: str, form: str) -> datetime | None:
+    try:
+        return datetime.strptime(cell, form)
+    except ValueError:
+        return None
+
+
+def _parse_time(cell: str, form: str | None) -> tuple[float, bool]:
     value = _parse_figure(cell)
     if value is not None:
         if value < 0:
@@ -176,7 +345,7 @@ def _parse_time(cell: str) -> tuple[float, bool]:
             if value < limit:
                 return value / divisor, False
     try:
-        moment = datetime.fromisoformat(cell)
+        moment = datetime.fromisoformat(cell) if form is None else datetime.strptime(cell, form)
         return moment.timestamp(), moment.tzinfo is None
     except (ValueError, OverflowError, OSError):
         raise ValueError(f"not a time: {cell[:30]!r}") from None

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,10 +26,12 @@ from powerprof.measure.program_output import (
     numbered_lines,
     open_unnamed_file,
     parse_epoch,
+    parse_number,
     read_from_start,
 )
 from powerprof.measure.turbostat import TurbostatInterval, TurbostatLog, TurbostatRow, parse_turbostat
 from powerprof.measure.window import WallOffset
+from powerprof.model.text import join_words
 from powerprof.system import programs
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError
 from powerprof.system.files import loader, printable
@@ -285,21 +289,27 @@ def open_powertop() -> PowertopMeter:
 
 # IPMI: the whole server's power by its management controller, seconds old and rounded to watts.
 #
-# Live readings come from `ipmitool dcmi power reading`. Recordings are series of its output, or of `ipmitool sdr`
-# listings, each after a line `Timestamp | EPOCH`. A sensor of the whole server is preferred to the sum of its power
-# supplies.
+# Live readings come from `ipmitool dcmi power reading`. Recordings are series of its output, or of the listings of
+# `ipmitool sdr`, `sdr elist` and `sensor`, each after a line `Timestamp | EPOCH`. A sensor of the whole server is
+# preferred to the sum of its power supplies. One sensor, or one set of supplies, counts in all listings of a log.
 
 _DCMI = "DCMI"
 _IPMI_INTERVAL_S = 5.0  # the controllers' sampling period (DCMI 1.5, 6.6.1)
 _TIMEOUT_S = 10.0
 _MAX_WATTS = 1e6
 _LONGEST = 1024
-_SDR_POWER = re.compile(r"([^|]+?)\s*\|\s*([\d.]+)\s*Watts\s*\|\s*(\w+)\s*", re.I)
+_WATTS = re.compile(r"([\d.]+)\s*Watts\b.*", re.I)
 _DCMI_POWER = re.compile(r"\s*Instantaneous power reading:\s*(\d+)\s*Watts", re.I)
 _DCMI_STAMP = re.compile(r"\s*IPMI timestamp:\s*(.+?)\s*$", re.I)
 _DCMI_STATE = re.compile(r"\s*Power reading state is:\s*(\w+)", re.I)
 # ipmitool 1.8.19 prints the next field on the line of the time stamp.
 _AFTER_STAMP = re.compile(r"\s+Sampling period:.*", re.I)
+# The zone of the machine that ran ipmitool, after the time or before the year.
+_ZONE = re.compile(r" (?!AM\b|PM\b)([A-Z]{2,5})(?= \d{4}$|$)")
+_STAMP_FORMS = (
+    "%a %b %d %H:%M:%S %Y",
+    *(f"{date} {clock}" for date in ("%m/%d/%Y", "%m/%d/%y", "%Y-%m-%d") for clock in ("%H:%M:%S", "%I:%M:%S %p")),
+)
 # Sensors of the whole server, as Supermicro, Dell, HPE, Lenovo, Fujitsu and Intel name them, the outermost first:
 # Fujitsu's Total Power feeds its System Power. The whole name must match, since CPU_Total_Power and GPU Total Power are
 # parts.
@@ -312,6 +322,7 @@ _WHOLE = [
 ]
 # A sensor beyond a threshold still gives a reading (ipmitool's lib/ipmi_sdr.c).
 _READ = ("ok", "nc", "cr", "nr", "lnc", "lcr", "lnr", "unc", "ucr", "unr")
+_NO_READING = ("ns", "no reading", "disabled")
 _SUPPLY = re.compile(
     r"(ps|psu|power supply)[ _]*\d+[ _]+(p(wr|ower)?[ _]*in(put)?|(ac[ _])?input([ _]*p(o?we)?r)?)", re.I
 )
@@ -326,6 +337,7 @@ class IpmiLog:
     sensor: str
     step_s: float
     notes: tuple[str, ...] = ()
+    has_epoch: bool = True
 
 
 def looks_like_ipmi(text: str) -> bool:
@@ -334,60 +346,113 @@ def looks_like_ipmi(text: str) -> bool:
     return bool(re.search(r"^Timestamp\s*\|", head, re.M) or re.search(r"Instantaneous power reading:", head, re.I))
 
 
+@dataclass(frozen=True)
+class _Listing:
+    """Watts by sensor at one time. None: no reading."""
+
+    time_s: float
+    line: int
+    watts: Mapping[str, float | None]
+
+
 @loader
 def parse_ipmi(text: str, path: Path | str) -> IpmiLog:
     """Return the log of a text. Raise DataError(path, reason, line) for a damaged time or a log without power."""
-    samples: list[PowerSample] = []
-    without_power = 0
-    names: set[str] = set()
+    listings: list[_Listing] = []
     for time_s, line_number, lines in _read_listings(text, path):
-        watts, name = find_server_watts(lines)
-        if watts is None:
-            without_power += 1
-            continue
-        if watts > _MAX_WATTS:
-            raise DataError(path, f"not a server's power: {watts:g} W", line_number)
-        if samples and time_s <= samples[-1].time_s:
+        if listings and time_s <= listings[-1].time_s:
             raise DataError(path, "time does not advance", line_number)
-        names.add(name)
-        samples.append(PowerSample(time_s, watts))
-    if not samples:
-        raise DataError(path, "no power reading in it")
-    if len(names) > 1:
-        raise DataError(path, f"the power sensor changes within the log ({', '.join(sorted(names))})")
-    notes = [f"{without_power} listings without a power reading were left out"] if without_power else []
-    if names == {_DCMI} and not TIMESTAMP.search(text):
+        try:
+            listings.append(_Listing(time_s, line_number, _read_sensors(lines)))
+        except ValueError as error:
+            raise DataError(path, str(error), line_number, "record one server at a time") from None
+    sensors = _choose_sensors(listings, path)
+    samples: list[PowerSample] = []
+    for listing in listings:
+        values = [listing.watts.get(name) for name in sensors]
+        watts = None if None in values else math.fsum(value or 0.0 for value in values)
+        if watts is not None and watts > _MAX_WATTS:
+            raise DataError(path, f"not a server's power: {watts:g} W", listing.line)
+        # A missing reading of one sensor is a gap. One of several supplies may be unplugged: that leaves no total.
+        if watts is not None or len(sensors) > 1:
+            samples.append(PowerSample(listing.time_s, watts))
+    missing = len(listings) - len(samples)
+    notes = [f"{missing} listings without a power reading were left out"] if missing else []
+    stamps = [] if TIMESTAMP.search(text) else [m[1] for line in text.splitlines() if (m := _DCMI_STAMP.match(line))]
+    zones = {_find_zone(stamp) for stamp in stamps} - {"UTC", "GMT"}
+    if len(zones) > 1:
+        raise DataError(path, f"its times are of several zones ({', '.join(sorted(map(str, zones)))})")
+    if zones == {None}:
         notes.append("its times are the controller's own clock, taken as UTC")
-    return IpmiLog(
-        str(path), tuple(samples), names.pop(), median_step_s([sample.time_s for sample in samples]), tuple(notes)
-    )
+    elif zones:
+        notes.append(f"its times are in the zone {zones.copy().pop()} and are not compared with other recordings")
+    has_epoch = zones <= {None}
+    step_s = median_step_s([sample.time_s for sample in samples])
+    return IpmiLog(str(path), tuple(samples), " + ".join(sensors), step_s, tuple(notes), has_epoch)
 
 
-def find_server_watts(lines: list[str]) -> tuple[float | None, str]:
-    """Return the server's watts in one listing and the name of the sensor; None without a valid reading."""
-    supplies: dict[str, float] = {}
-    sensors: dict[int, tuple[float, str]] = {}
+def _choose_sensors(listings: Sequence[_Listing], path: Path | str) -> list[str]:
+    """Return the sensor of the whole server, or else its power supplies. Raise DataError without a complete set."""
+    last: dict[str, float | None] = {}
+    for listing in listings:
+        last.update({name: watts for name, watts in listing.watts.items() if watts or name not in last})
+    for pattern in (re.compile(_DCMI), *_WHOLE):
+        name = next((name for name, watts in last.items() if pattern.fullmatch(name) and watts), None)
+        if name is not None:
+            return [name]
+    # A supply has sensors of several kinds. Those of one kind count: that with readings in watts.
+    kinds = {re.sub(r"\d+", "", name) for name, watts in last.items() if watts and _SUPPLY.fullmatch(name)}
+    supplies = sorted(name for name in last if _SUPPLY.fullmatch(name) and re.sub(r"\d+", "", name) in kinds)
+    dead = [name for name in supplies if last[name] is None]
+    if dead:
+        raise DataError(
+            path,
+            f"{join_words(dead)} {'has' if len(dead) == 1 else 'have'} no reading, so the total is unknown",
+            hint="if the slot is empty, remove its lines from the file; otherwise record: ipmitool dcmi power reading",
+        )
+    if not supplies:
+        others = ", ".join(f"{name} {watts:g} W" for name, watts in list(last.items())[:4] if watts)
+        reason = f"no sensor of the whole server in it ({others})" if others else "no power reading in it"
+        raise DataError(path, reason, hint="record: ipmitool dcmi power reading")
+    return supplies
+
+
+def find_server_watts(lines: list[str]) -> float | None:
+    """Return the server's watts in the output of `ipmitool dcmi power reading`. None without a valid reading."""
+    return _read_sensors(lines).get(_DCMI)
+
+
+def _read_sensors(lines: list[str]) -> dict[str, float | None]:
+    """Return watts by sensor in one listing. Raise ValueError for two sensors of one name with different readings."""
     states = [state[1].lower() for line in lines if (state := _DCMI_STATE.match(line[:_LONGEST]))]
+    sensors: dict[str, float | None] = {}
     for line in lines:
         dcmi = _DCMI_POWER.match(line[:_LONGEST])
         if dcmi:
             # A running server draws some power: 0 stands for no reading.
             is_valid = float(dcmi[1]) > 0 and all(state == "activated" for state in states)
-            return (float(dcmi[1]), _DCMI) if is_valid else (None, "")
-        match = _SDR_POWER.fullmatch(line[:_LONGEST])
-        if match is None or match[3].lower() not in _READ:
+            sensors[_DCMI] = float(dcmi[1]) if is_valid else None
             continue
-        name, watts = match[1].strip(), float(match[2])
-        rank = next((rank for rank, pattern in enumerate(_WHOLE) if pattern.fullmatch(name)), None)
-        if rank is not None and watts:
-            sensors.setdefault(rank, (watts, name))
-        if _SUPPLY.fullmatch(name):
-            supplies[name] = watts
-    if sensors:
-        return sensors[min(sensors)]
-    if not any(supplies.values()):
-        return None, ""
-    return (sum(supplies.values()), " + ".join(sorted(supplies)))
+        cells = [cell.strip() for cell in line[:_LONGEST].split("|" if "|" in line else ",")]
+        name = cells[0]
+        is_silent = cells[1:2] == ["na"] or any(cell.lower() in _NO_READING for cell in cells)
+        if len(cells) < 3 or not (is_silent or any("watts" in cell.lower() for cell in cells)):
+            continue
+        watts = _watts_of(cells)
+        if name in sensors and sensors[name] != watts:
+            raise ValueError(f"two sensors are called {name}: two servers, or two parts of one")
+        sensors[name] = watts
+    return sensors
+
+
+def _watts_of(cells: Sequence[str]) -> float | None:
+    """Return the watts of a row: `98 Watts` of `sdr`, or `98.000` and `Watts` of `sensor`. None without a reading."""
+    if not any(cell.lower() in _READ for cell in cells[1:]):
+        return None
+    joined = next((match[1] for cell in cells[1:] if (match := _WATTS.fullmatch(cell))), None)
+    pairs = itertools.pairwise(cells[1:])
+    word = joined or next((value for value, unit in pairs if unit.lower() == "watts"), "")
+    return parse_number(word, 0.0)
 
 
 def _read_listings(text: str, path: Path | str) -> Iterator[tuple[float, int, list[str]]]:
@@ -404,7 +469,7 @@ def _read_listings(text: str, path: Path | str) -> Iterator[tuple[float, int, li
                 yield time_s, begin, lines
             time_s, begin, lines = parse_epoch(stamp[1], path, number), number, []
         elif dcmi and time_s is None:
-            controller = _parse_controller_time(_AFTER_STAMP.sub("", dcmi[1]), path, number), number
+            controller = _parse_controller_time(dcmi[1], path, number), number
         else:
             if controller is not None and _DCMI_POWER.match(line):
                 yield *controller, lines
@@ -416,9 +481,16 @@ def _read_listings(text: str, path: Path | str) -> Iterator[tuple[float, int, li
         yield *controller, lines
 
 
+def _find_zone(stamp: str) -> str | None:
+    """Return the zone's name in a time of the controller."""
+    match = _ZONE.search(_AFTER_STAMP.sub("", stamp))
+    return match[1] if match else None
+
+
 def _parse_controller_time(text: str, path: Path | str, line: int) -> float:
-    plain = re.sub(r" (UTC|GMT)$", "", text)
-    for form in ("%a %b %d %H:%M:%S %Y", "%m/%d/%Y %H:%M:%S", "%m/%d/%y %H:%M:%S", "%Y-%m-%d %H:%M:%S"):
+    """Return epoch seconds of a time that is taken as UTC, whatever its zone. Raise DataError."""
+    plain = _ZONE.sub("", _AFTER_STAMP.sub("", text))
+    for form in _STAMP_FORMS:
         try:
             return datetime.strptime(plain, form).replace(tzinfo=UTC).timestamp()
         except ValueError:
@@ -440,7 +512,7 @@ class IpmiMeter(SampledMeter[PowerSample]):
 
     def sample(self, now_s: float) -> None:
         try:
-            watts, _ = find_server_watts(_read_power(self._program))
+            watts = find_server_watts(_read_power(self._program))
         except PowerprofError:
             watts = None
         self._samples[0].append(PowerSample(now_s, watts))
@@ -471,6 +543,6 @@ def open_ipmi() -> IpmiMeter:
         raise CapabilityError(
             f"ipmi: the controller's power reading is {state.lower()}", "ipmitool dcmi power activate, or another meter"
         )
-    if not find_server_watts(lines)[0]:
+    if not find_server_watts(lines):
         raise CapabilityError("ipmi: the controller reports no power (0 W)", "use another meter (--meter-log FILE)")
     return IpmiMeter(program)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from typing import Literal
 from msgspec.structs import replace as replace_fields
 
 from powerprof.energy.domains import DomainEnergy, EnergyRequest, EnergyResult, fill_containers, host_energy
-from powerprof.energy.meter_log import looks_like_meter_log, parse_meter_log
+from powerprof.energy.meter_log import looks_like_meter_log, parse_meter_log, split_column
 from powerprof.energy.meters import make_readings, reconcile
 from powerprof.energy.program_meters import (
     find_report_watts,
@@ -23,7 +24,7 @@ from powerprof.energy.program_meters import (
     read_domain_intervals,
     sum_log_energies,
 )
-from powerprof.energy.rapl import Zone, make_zone, select_domains, zone_energies
+from powerprof.energy.rapl import Domain, Zone, make_zone, select_domains, zone_energies
 from powerprof.energy.windows import WindowEnergy
 from powerprof.measure.counters import CounterSample, PowerSample, power_energy
 from powerprof.measure.program_output import parse_epoch
@@ -59,7 +60,8 @@ def read_recordings(files: Sequence[Path], elapsed_s: float | None) -> tuple[lis
     notes: list[str] = []
     unusable: list[DataError] = []
     seen: dict[str, Path] = {}
-    for path in files:
+    for name in files:
+        path, column = split_column(name)
         try:
             text = read_outside_text(path)
             # Powercap dumps may be equal (an idle domain's counter). Any other repeated file adds nothing.
@@ -68,7 +70,7 @@ def read_recordings(files: Sequence[Path], elapsed_s: float | None) -> tuple[lis
                 continue
             seen[text] = path
             with reading(path):
-                made = _make_recording(text, path, notes)
+                made = _make_recording(text, path, notes, column)
         except DataError as error:
             unusable.append(error)
             continue
@@ -89,13 +91,17 @@ def read_recordings(files: Sequence[Path], elapsed_s: float | None) -> tuple[lis
     return _drop_repeated(recordings, notes), notes
 
 
-def _make_recording(text: str, path: Path, notes: list[str]) -> MeterRecording | list[PowercapDump] | None:
+def _make_recording(
+    text: str, path: Path, notes: list[str], column: str | None
+) -> MeterRecording | list[PowercapDump] | None:
     """Return the recording of a text by its content, or None with a note for PowerTOP's report.
 
     Raise DataError for others.
     """
     if not text.strip():
         raise DataError(path, "empty")
+    if column is not None:
+        return _make_log_recording(text, path, column)
     if looks_like_turbostat(text):
         return _make_turbostat_recording(parse_turbostat(text, path))
     if looks_like_powercap(text):
@@ -103,7 +109,8 @@ def _make_recording(text: str, path: Path, notes: list[str]) -> MeterRecording |
     if looks_like_ipmi(text):
         ipmi = parse_ipmi(text, path)
         ipmi_notes = (f"read from {ipmi.sensor}", *ipmi.notes)
-        return _make_power_recording("ipmi", "server", str(path), ipmi.samples, ipmi.step_s, ipmi_notes)
+        recording = _make_power_recording("ipmi", "server", str(path), ipmi.samples, ipmi.step_s, ipmi_notes)
+        return replace(recording, has_epoch=ipmi.has_epoch)
     if "PowerTOP Version" in text[:4096]:
         notes.append(_note_powertop(text, path))
         return None
@@ -111,14 +118,18 @@ def _make_recording(text: str, path: Path, notes: list[str]) -> MeterRecording |
     if "\t" in text and ("Busy%" in text or "PkgWatt" in text):
         parse_turbostat(text, path)
     if looks_like_meter_log(text):
-        wall = parse_meter_log(text, path)
-        recording = _make_power_recording("meter_log", "wall", str(path), wall.samples, wall.step_s, wall.notes)
-        return replace(recording, has_epoch=wall.has_epoch)
+        return _make_log_recording(text, path, None)
     raise DataError(
         path,
         "not an energy recording: neither turbostat, powercap, IPMI nor a wall meter's CSV",
         hint="a CSV log has a header such as time,watts",
     )
+
+
+def _make_log_recording(text: str, path: Path, column: str | None) -> MeterRecording:
+    wall = parse_meter_log(text, path, column=column)
+    recording = _make_power_recording("meter_log", "wall", str(path), wall.samples, wall.step_s, wall.notes)
+    return replace(recording, has_epoch=wall.has_epoch)
 
 
 def _drop_repeated(recordings: Sequence[MeterRecording], notes: list[str]) -> list[MeterRecording]:
@@ -272,7 +283,9 @@ def _make_dump(files: dict[str, tuple[str, int]], time_s: float | None, begin: i
         by_zone.setdefault(zone_id, {})[leaf] = text
         if leaf == "energy_uj":
             energy[zone_id] = int(text) if text else None
-    zones = {zone_id: zone for zone_id, leaves in by_zone.items() if (zone := make_zone(zone_id, leaves)) is not None}
+    # A zone without a counter or a name may be a peer of the others: the sum without it is unknown.
+    named = {zone_id: {"name": zone_id, "energy_uj": "", **leaves} for zone_id, leaves in by_zone.items()}
+    zones = {zone_id: zone for zone_id, leaves in named.items() if (zone := make_zone(zone_id, leaves)) is not None}
     return PowercapDump(str(path), begin, time_s, zones, energy)
 
 
@@ -299,6 +312,7 @@ def _make_powercap_recording(dumps: Sequence[PowercapDump], elapsed_s: float | N
             if known.range_uj is None and zone.range_uj is not None:
                 zones[zone_id] = zone
     domains, notes = select_domains(zones.values())
+    _check_distances(domains, dumps, times)
     used = {domain.zone.id for domain in domains}
 
     def samples(zone_id: str, known_range: bool) -> list[CounterSample]:
@@ -327,6 +341,23 @@ def _make_powercap_recording(dumps: Sequence[PowercapDump], elapsed_s: float | N
         energies,
         (*notes, *(f"{zone_id} is not counted" for zone_id in unused)),
     )
+
+
+def _check_distances(domains: Sequence[Domain], dumps: Sequence[PowercapDump], times: Sequence[float]) -> None:
+    """Raise DataError if two dumps are so far apart that a counter may have wrapped between them, unseen."""
+    limits = [(d.zone.max_step_s, d.label) for d in domains if d.inside is None and d.zone.max_step_s is not None]
+    longest_s, label = min(limits, default=(None, ""))
+    if longest_s is None:
+        return
+    for before, after, dump in zip(times, times[1:], dumps[1:], strict=False):
+        if after - before > longest_s:
+            most_s, gap_s = math.floor(longest_s), after - before
+            raise DataError(
+                dump.path,
+                f"{gap_s:.0f} s after the dump before: the counter of {label} may wrap unseen after {most_s} s",
+                dump.line,
+                f"take dumps at most {most_s} s apart",
+            )
 
 
 def _note_powertop(text: str, path: Path) -> str:

@@ -10,10 +10,10 @@ import pytest
 from powerprof.energy import rapl
 from powerprof.energy.domains import host_energy, tier
 from powerprof.energy.meters import MeterSet, open_meters
-from powerprof.energy.program_meters import find_server_watts, parse_ipmi
+from powerprof.energy.program_meters import parse_ipmi
 from powerprof.model.records import EnergyReading
 from powerprof.report.energy import _meter_row
-from powerprof.system.errors import CapabilityError
+from powerprof.system.errors import CapabilityError, DataError
 from tests.unit.energy.meter_trees import Tree
 
 Chip = tuple[str, dict[str, float]]
@@ -222,7 +222,12 @@ _LISTINGS: list[tuple[str, float | None]] = [
 
 @pytest.mark.parametrize(("text", "watts"), _LISTINGS)
 def test_only_a_sensor_of_the_whole_server_is_the_servers(text: str, watts: float | None) -> None:
-    assert find_server_watts(text.splitlines())[0] == watts
+    log = "".join(f"Timestamp | {time_s}\n{text}\n" for time_s in (1764000000, 1764000060))
+    if watts is None:
+        with pytest.raises(DataError, match=r"no power reading|no sensor of the whole server|so the total is unknown"):
+            parse_ipmi(log, "ipmi.log")
+    else:
+        assert [sample.watts for sample in parse_ipmi(log, "ipmi.log").samples] == [watts, watts]
 
 
 _DCMI = """
