@@ -271,7 +271,7 @@ def find_roles(chip: str, labels: Mapping[str, str | None], *, doubt: str | None
     matches: dict[Layout, list[str]] = {}
     roles: dict[str, Role] = {}
     for number, label in labels.items():
-        row = next((row for row in rows if _is_channel(row, number, label)), None)
+        row = next((row for row in rows if _is_channel(row, number, label, _needs_labels(rows))), None)
         if row is not None:
             matches.setdefault(row, []).append(number)
             continue
@@ -322,10 +322,10 @@ def _make_role(
     return Role(domain, row.scope)
 
 
-def _is_channel(row: Layout, number: str, label: str | None) -> bool:
+def _is_channel(row: Layout, number: str, label: str | None, needs_label: bool) -> bool:
     if row.channel.startswith("#"):
         return row.channel == f"#{number}"
-    return re.fullmatch(row.channel, number if label is None and row.channel == ".+" else label or "") is not None
+    return re.fullmatch(row.channel, label or ("" if needs_label else number)) is not None
 
 
 def _summed_rows(rows: Sequence[Layout]) -> list[Layout]:

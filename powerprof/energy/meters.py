@@ -60,6 +60,12 @@ def join_spans(
     window_s = end_s - start_s
     joined = []
     for domain in whole:
+        absent = next(
+            (i.energy for _, items in parts for i in items if i.domain == domain.domain and i.energy.is_absent), None
+        )
+        if absent is not None:
+            joined.append(replace(domain, energy=replace(absent, start_s=start_s, end_s=end_s)))
+            continue
         known_s = joules = edge_joules = 0.0
         dropped, notes = 0, list[str]()
         for (a, b), items in parts:

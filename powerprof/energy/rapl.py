@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Literal
 
 from powerprof.energy.domains import DomainEnergy, SampledMeter, distinct_names, is_any_moving, require_this_host
-from powerprof.energy.layouts import MIRRORED_VENDORS, SUMMED, rapl_scope, read_topology
+from powerprof.energy.layouts import MIRRORED_VENDORS, SUMMED, UNKNOWN_TOPOLOGY, Topology, rapl_scope, read_topology
 from powerprof.measure.counters import (
     PACKAGE_WATTS,
     CounterSample,
@@ -242,7 +242,7 @@ class RaplMeter(SampledMeter[CounterSample]):
 
     def energies(self, start_s: float, end_s: float) -> list[DomainEnergy]:
         appeared = self._appeared_zones(start_s, end_s)
-        return zone_energies(self._domains, self._samples, start_s, end_s, read_topology().vendor) + appeared
+        return zone_energies(self._domains, self._samples, start_s, end_s, read_topology()) + appeared
 
     def _appeared_zones(self, start_s: float, end_s: float) -> list[DomainEnergy]:
         """Return zones of the sum that came after opening, without joules: they make the total unknown."""
@@ -252,7 +252,7 @@ class RaplMeter(SampledMeter[CounterSample]):
             scope = rapl_scope(name or "")
             if name is not None and scope in SUMMED and (_control_type(zone_id), scope) in self._types:
                 note = "appeared after measuring began: no figure"
-                zones.append(DomainEnergy(name, scope, EnergySeries(None, start_s, end_s, 0, (note,))))
+                zones.append(DomainEnergy(name, scope, EnergySeries(None, start_s, end_s, 0, (note,), is_absent=True)))
         return zones
 
 
@@ -261,7 +261,7 @@ def zone_energies(
     samples_of: Sequence[Sequence[CounterSample]],
     start_s: float,
     end_s: float,
-    vendor: str | None = None,
+    topology: Topology = UNKNOWN_TOPOLOGY,
 ) -> list[DomainEnergy]:
     """Return the energy of each zone in a window. Zones that repeat one counter are counted once."""
     energies = []
@@ -278,7 +278,7 @@ def zone_energies(
         energies.append(DomainEnergy(domain.label, rapl_scope(domain.zone.name), energy, domain.inside, domain.flaw))
     owners = [domain.zone.parent or domain.zone.id for domain in domains]
     packages = {domain.zone.id: domain.label for domain in domains}
-    return merge_mirrored(energies, [packages.get(o, "") for o in owners], samples_of, 1e-6, vendor)
+    return merge_mirrored(energies, [packages.get(o, "") for o in owners], samples_of, 1e-6, topology)
 
 
 # Counters that are read one after the other differ by their power over this time, or by one refresh (1 ms).
@@ -293,7 +293,7 @@ def merge_mirrored(
     packages: Sequence[str],
     samples_of: Sequence[Sequence[CounterSample]],
     joules_per_unit: float,
-    vendor: str | None = None,
+    topology: Topology,
     *,
     is_absolute: bool = True,
 ) -> list[DomainEnergy]:
@@ -301,11 +301,12 @@ def merge_mirrored(
 
     `packages` has the label of each domain's own package. AMD and Hygon have one counter per socket. For other vendors
     equal values from the first sample to the last are the evidence (`is_absolute`: the values, otherwise their growth).
-    If the evidence is unclear, or if two platform counters are equal, the domains have a flaw. Counters of different
-    sockets are always two: their names and the topology are evidence enough.
+    If the evidence is unclear, the domains have a flaw, and so have equal counters of two packages or platforms, unless
+    the topology shows that there are several sockets.
     """
     merged: dict[int, int] = {}
     flaws: dict[int, str] = {}
+    doubtful = ("psys",) if len(topology.dies) > 1 else ("psys", "package")
     numbers = [n for n, item in enumerate(energies) if item.scope in SUMMED and item.inside is None]
     for first, second in itertools.combinations(numbers, 2):
         a, b = energies[first], energies[second]
@@ -313,13 +314,13 @@ def merge_mirrored(
             continue
         sockets = [_DIE.fullmatch(packages[n]) for n in (first, second)]
         one_socket = sockets[0] is not None and sockets[1] is not None and sockets[0][1] == sockets[1][1]
-        if one_socket and re.fullmatch(MIRRORED_VENDORS, vendor or ""):
+        if one_socket and re.fullmatch(MIRRORED_VENDORS, topology.vendor or ""):
             merged[second] = first
             continue
         alike = compare_counters(samples_of[first], samples_of[second], joules_per_unit, is_absolute=is_absolute)
         if alike == "one" and one_socket:
             merged[second] = first
-        elif (alike == "one" and a.scope == "psys") or (alike == "unclear" and one_socket):
+        elif (alike == "one" and a.scope in doubtful) or (alike == "unclear" and one_socket):
             flaws[first] = f"{a.domain} and {b.domain} count alike: one counter or two"
     return _rename_merged(energies, merged, flaws)
 
@@ -541,7 +542,7 @@ class PerfPowerMeter(SampledMeter[CounterSample]):
         ]
         owners = [counter.label if counter.scope == "package" else counter.package for counter in self._counters]
         unit = self._counters[0].joules_per_unit
-        return merge_mirrored(energies, owners, self._samples, unit, is_absolute=False)
+        return merge_mirrored(energies, owners, self._samples, unit, read_topology(), is_absolute=False)
 
     def close(self) -> None:
         for counter in self._counters:

@@ -82,8 +82,8 @@ def find_channels(root: Path) -> list[SensorChannel]:
     for folder in sorted(root.glob("hwmon*"), key=lambda f: (try_text(f / "name") or "", f.name)):
         # Kernels before 3.15 keep the files in the device's folder.
         home = folder if list(folder.glob("*_input")) or list(folder.glob("*_average")) else folder / "device"
-        chip = try_text(folder / "name") or try_text(home / "name")
-        if chip is None or _IGNORED.match(chip):
+        chip = try_text(folder / "name") or try_text(home / "name") or "unnamed"
+        if _IGNORED.match(chip):
             continue
         channels += _find_chip_channels(home, chip, root.parents[1])
         if any(is_unknown_supply(chip, try_text(file)) for file in home.glob("power*_label")):
@@ -129,7 +129,9 @@ def _find_chip_channels(folder: Path, chip: str, sysfs: Path) -> list[SensorChan
     """Return the channels of a chip. An energy counter is preferred to a power channel of one domain: no gaps."""
     powers = _find_numbered(folder, r"power(\d+)_(average|input)")
     energies = _find_numbered(folder, r"energy(\d+)_input")
-    volts = _find_numbered(folder, r"in(\d+)_input") if chip == "ina3221" and not powers else {}
+    # Channels 4 to 7 of an INA3221 are shunt voltages (Documentation/hwmon/ina3221.rst).
+    volts = _find_numbered(folder, r"in([123])_input") if chip == "ina3221" and not powers else {}
+    volts = {number: file for number, file in volts.items() if (folder / f"curr{number}_input").exists()}
     other_use = _find_other_use(chip, folder, sysfs)
     channels: dict[str, SensorChannel] = {}
     for prefix, files in (("in", volts), ("power", powers), ("energy", energies)):
@@ -140,6 +142,8 @@ def _find_chip_channels(folder: Path, chip: str, sysfs: Path) -> list[SensorChan
             kind = "product" if prefix == "in" else "energy" if prefix == "energy" else kind
             current = folder / f"curr{number}_input" if kind == "product" else None
             scope, flaw = role.scope, role.flaw
+            if role.domain in channels and channels[role.domain].kind == kind:
+                role = replace(role, domain=f"{role.domain} {number}")
             if (
                 chip == "macsmc_hwmon"
                 and role.domain == "server"
@@ -242,7 +246,7 @@ class HwmonMeter:
         for came_s, channel in self._appeared.values():
             if came_s <= end_s + _AT_EDGE_S and all(channel.domain != item.domain for item in domains):
                 note = "appeared after measuring began: no figure"
-                none = EnergySeries(None, start_s, end_s, 0, (note,))
+                none = EnergySeries(None, start_s, end_s, 0, (note,), is_absent=True)
                 domains.append(DomainEnergy(channel.domain, channel.scope, none, channel.inside))
         return domains
 
@@ -438,6 +442,16 @@ def open_battery() -> BatteryMeter:
     return BatteryMeter(selected, repeated, flaw)
 
 
+def _look_alike(first: Path, second: Path) -> bool:
+    """Return whether two entries may be one battery: equal power, voltage and charge as far as both show them."""
+    powers = [_read_watts(folder) for folder in (first, second)]
+    pairs = [([power for power in powers if isinstance(power, float)], 1.2)]
+    for name, ratio in (("voltage_now", 1.02), ("capacity", 1.05)):
+        values = [try_int(folder / name) for folder in (first, second)]
+        pairs.append(([float(value) for value in values if value], ratio))
+    return all(len(values) < 2 or max(values) <= ratio * min(values) for values, ratio in pairs)
+
+
 def _select_batteries(folders: Sequence[Path]) -> tuple[list[Path], list[Path], str | None]:
     """Return the distinct batteries, those that repeat one by its serial number, and the reason if that is unclear.
 
@@ -451,9 +465,8 @@ def _select_batteries(folders: Sequence[Path]) -> tuple[list[Path], list[Path], 
     ):
         serial = try_text(folder / "serial_number") or ""
         same = [f for f in selected if try_text(f / "serial_number") == serial and not _NO_SERIAL.fullmatch(serial)]
-        mine, other = _read_watts(folder), _read_watts(same[0]) if same else ""
-        if isinstance(mine, float) and isinstance(other, float) and max(mine, other) > 1.2 * min(mine, other):
-            flaw = f"{same[0].name} and {folder.name} have one serial number and show {other:.1f} and {mine:.1f} W"
+        if same and not _look_alike(same[0], folder):
+            flaw = f"{same[0].name} and {folder.name} have one serial number and different figures"
         (repeated if same and flaw is None else selected).append(folder)
     kinds = {bool(_ACPI_BATTERY.match(folder.name)) for folder in selected}
     if len(kinds) > 1:

@@ -276,6 +276,7 @@ class EnergySeries:
         dropped: the number of unused samples.
         edge_joules: the uncertainty from samples across the window's edges.
         is_count: the joules are whole steps of a counter, exact to one unit.
+        is_absent: the channel went away or came within the window.
     """
 
     joules: float | None
@@ -285,6 +286,7 @@ class EnergySeries:
     notes: tuple[str, ...] = ()
     edge_joules: float = 0.0
     is_count: bool = False
+    is_absent: bool = False
 
     @property
     def watts(self) -> float | None:
@@ -367,7 +369,7 @@ def counter_energy(
         return EnergySeries(None, start_s, end_s, unreadable, (note,))
     absence = find_absence([(s.time_s, s.value is None, s.missing == "gone") for s in inside], start_s)
     if absence is not None:
-        return EnergySeries(None, start_s, end_s, unreadable, (absence,))
+        return EnergySeries(None, start_s, end_s, unreadable, (absence,), is_absent=True)
     # Some earlier samples show the usual behaviour of this counter.
     refresh = detect_refresh(samples[max(first - _HISTORY, 0) : last + 1], joules_per_unit)
     counted = count_steps(refresh.samples, joules_per_unit, modulus, limit_watts)
@@ -426,7 +428,8 @@ def power_energy(
     inside = samples[first : last + 1]
     absence = find_absence([(s.time_s, s.watts is None, s.is_gone) for s in inside], start_s)
     if absence is not None:
-        return EnergySeries(None, start_s, end_s, sum(s.watts is None for s in inside), (absence,))
+        unread = sum(s.watts is None for s in inside)
+        return EnergySeries(None, start_s, end_s, unread, (absence,), is_absent=True)
     known = [(s.time_s, s.watts) for s in inside if s.watts is not None]
     good = _drop_impossible(known)
     notes, dropped = [], len(inside) - len(good)
