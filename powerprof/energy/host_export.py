@@ -9,14 +9,16 @@ offers one of its host (docs/reference/metrics.md). Figures without a guest are 
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from powerprof.energy.domains import DomainEnergy, SampledMeter, is_any_moving
+from powerprof.energy.rapl import compare_counters
 from powerprof.measure.counters import CounterSample, EnergySeries, Missing, counter_energy
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.fetching import fetch
@@ -37,6 +39,8 @@ _VALUE = re.compile(r"\s+([0-9.eE+-]{1,64})(?:\s+-?\d{1,20})?")
 # The relevant lines of a page.
 _JOULES = "joules_total"
 _MOST_SAMPLES = 100_000
+# More than the dies of the largest hosts, with Kepler's two modes each.
+_MOST_ZONES = 256
 # powerprof's one sum for its host. Its other counters of joules may contain each other.
 _SUM = "powerprof_host_energy_joules_total"
 # Kepler's counters, of 0.9 and before by zone, of 0.10 and later with the label `zone`.
@@ -114,11 +118,13 @@ class HostFigures:
 
     Attributes:
         inside: counters that the figure includes. They draw no more than the figure.
+        zones: the zone of each counter in `joules`, for an exporter of zones.
     """
 
     domain: str
     joules: Mapping[str, float]
     inside: Mapping[str, float] = field(default_factory=dict)
+    zones: Mapping[str, str] = field(default_factory=dict)
 
 
 def choose_figures(samples: Sequence[MetricSample], guest: str | None) -> HostFigures:
@@ -207,6 +213,11 @@ def _sum_zones(domain: str, samples: Sequence[MetricSample]) -> HostFigures:
             "host: its page has parts of the CPUs (dram, core), and no package or platform that contains them",
             "let the exporter show the zone package, or use another meter (--meter-log FILE)",
         )
+    if len(chosen) > _MOST_ZONES:
+        raise CapabilityError(
+            f"host: its page has {len(chosen):,} counters for one figure, more than a host can have",
+            "name the page of this guest's host alone: host:URL",
+        )
     sources = {sample.labels["source"] for sample in chosen if "source" in sample.labels}
     if len(sources) > 1:
         raise CapabilityError(
@@ -214,7 +225,7 @@ def _sum_zones(domain: str, samples: Sequence[MetricSample]) -> HostFigures:
             "let the exporter use one of them",
         )
     inside = packages if used < _CPUS else []
-    return HostFigures(domain, _by_label(chosen), _by_label(inside))
+    return HostFigures(domain, _by_label(chosen), _by_label(inside), {str(s): _zone_of(s) for s in chosen})
 
 
 def _zone_of(sample: MetricSample) -> str:
@@ -252,37 +263,59 @@ class HostMeter(SampledMeter[CounterSample]):
             if self._first.domain == "share of host"
             else "the whole host, other guests too"
         )
+        # One channel per counter of the figure, and one for all that it includes.
         super().__init__(
-            2, [f"host: measured there, {scope}, as {where} reports; seconds old: use windows of 30 s and more"]
+            len(self._first.joules) + 1,
+            [f"host: measured there, {scope}, as {where} reports; seconds old: use windows of 30 s and more"],
         )
         self._read = read
 
     def sample(self, now_s: float) -> None:
+        missing: Missing = "unreadable"
+        joules: list[float] | None = None
         try:
             figures = self._read()
         except PowerprofError:
-            self._append(now_s, None, "unreadable")
-            return
-        # A counter that comes or goes makes a step of the sum.
-        is_same = figures.joules.keys() == self._first.joules.keys()
-        self._append(now_s, figures if is_same else None, "gone")
-
-    def _append(self, now_s: float, figures: HostFigures | None, missing: Missing) -> None:
+            pass
+        else:
+            # A counter that comes or goes makes a step of the sum.
+            missing = "gone"
+            if figures.joules.keys() == self._first.joules.keys():
+                joules = [figures.joules[key] for key in self._first.joules] + [math.fsum(figures.inside.values())]
         for number, samples in enumerate(self._samples):
-            joules = None if figures is None else math.fsum((figures.joules, figures.inside)[number].values())
-            value = None if joules is None else round(joules * 1e6)
+            value = None if joules is None else round(joules[number] * 1e6)
             samples.append(CounterSample(now_s, value, missing if value is None else None))
 
     def is_counting(self) -> bool | None:
         return is_any_moving(self._samples)
 
     def energies(self, start_s: float, end_s: float) -> list[DomainEnergy]:
-        energy, inside = (_page_energy(samples, start_s, end_s) for samples in self._samples)
+        counted, flaw = self._select_distinct()
+        energy, inside = (_page_energy(samples, start_s, end_s) for samples in (counted, self._samples[-1]))
         watts, inner_watts = energy.watts, inside.watts
+        if inner_watts is not None and len({sample.value for sample in counted}) == 1:
+            watts = 0.0
         if watts is not None and inner_watts is not None and watts < (1 - _COUNTER_ERROR) * inner_watts:
             note = f"its platform counter shows {watts:.1f} W and its packages {inner_watts:.1f} W: no figure"
-            energy = replace(energy, joules=None, notes=(*energy.notes, note))
-        return [DomainEnergy(self._first.domain, "server", energy)]
+            energy = EnergySeries(None, start_s, end_s, energy.dropped, (note,))
+        return [DomainEnergy(self._first.domain, "server", energy, flaw=flaw)]
+
+    def _select_distinct(self) -> tuple[list[CounterSample], str | None]:
+        """Return the sum of the figure's counters, one of those that move alike, and a reason for no total."""
+        zones = [self._first.zones.get(key, "") for key in self._first.joules]
+        repeated: set[int] = set()
+        flaw: str | None = None
+        for first, second in itertools.combinations(range(len(zones)), 2):
+            alike = compare_counters(self._samples[first], self._samples[second], 1e-6, is_absolute=True)
+            sockets = {re.sub(r"-die-\d+", "", zones[number]) for number in (first, second)}
+            if alike == "one" and len(sockets) == 1:
+                repeated.add(second)
+            elif alike == "one" or (alike == "unclear" and len(sockets) == 1):
+                flaw = f"{zones[first]} and {zones[second]} count alike: one counter or two"
+        kept = [samples for number, samples in enumerate(self._samples[:-1]) if number not in repeated]
+        columns = list(zip(*kept, strict=True))
+        sums = [None if column[0].value is None else sum(s.value or 0 for s in column) for column in columns]
+        return [CounterSample(c[0].time_s, value, c[0].missing) for c, value in zip(columns, sums, strict=True)], flaw
 
 
 def _page_energy(samples: Sequence[CounterSample], start_s: float, end_s: float) -> EnergySeries:

@@ -161,6 +161,12 @@ REFUSED = {
         r"several sources \(acpi, redfish\)",
         "one of them",
     ),
+    "more counters than a host has": (
+        "".join(node("package", 1, path=str(n)) for n in range(300)),
+        None,
+        "300 counters for one figure",
+        "host:URL",
+    ),
     "Scaphandre's page": ("scaph_host_energy_microjoules 5e9\n", None, "no joules", "kepler"),
 }
 
@@ -214,6 +220,37 @@ def test_a_platform_below_its_packages_has_no_figure(tmp_path: Path) -> None:
     joules, notes = replay_pages(tmp_path / "page", *pages)
     assert joules is None
     assert "its platform counter shows 5.0 W and its packages 10.0 W: no figure" in notes
+
+
+def dies(*joules: tuple[float, float], names: tuple[str, str] = ("package-0-die-0", "package-0-die-1")) -> list[str]:
+    return [node(names[0], a) + node(names[1], b) for a, b in joules]
+
+
+def test_dies_that_count_alike_are_one_counter(tmp_path: Path) -> None:
+    alike = dies((31000, 31000.00002), (31680, 31680), (32360, 32360.00001))
+    assert replay_pages(tmp_path / "page", *alike)[0] == pytest.approx(1360)
+    assert replay_pages(tmp_path / "page", *dies((31000, 500), (31680, 1180)))[0] == pytest.approx(1360)
+    same_name = dies((31000, 31000), (31680, 31680), names=("package", "package"))
+    same_name = [page.replace('"host1"', '"host1",path="/a"', 1) for page in same_name]
+    assert replay_pages(tmp_path / "page", *same_name)[0] == pytest.approx(680)
+
+
+def test_sockets_that_count_alike_have_no_total(tmp_path: Path) -> None:
+    pages = dies((31000, 31000), (31680, 31680), names=("package-0", "package-1"))
+    path = tmp_path / "page"
+    path.write_text(pages[0])
+    meter = open_host(str(path))
+    for number, page in enumerate(pages):
+        path.write_text(page)
+        meter.sample(10.0 * number)
+    (energy,) = meter.energies(0.0, 10.0)
+    assert energy.flaw == "package-0 and package-1 count alike: one counter or two"
+
+
+def test_a_platform_that_stands_still_has_no_figure(tmp_path: Path) -> None:
+    joules, notes = replay_pages(tmp_path / "page", *[node("psys", 5) + node("package", 100 * n) for n in range(3)])
+    assert joules is None
+    assert notes == ("its platform counter shows 0.0 W and its packages 10.0 W: no figure",)
 
 
 def test_a_guest_of_a_page_in_a_file(tmp_path: Path) -> None:
