@@ -9,25 +9,55 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
-from io import TextIOWrapper
+from io import BufferedReader, BufferedWriter, TextIOWrapper
 
 from powerprof.model.text import STAND_IN
 from powerprof.system import signals
 from powerprof.system.errors import Interrupted
+from powerprof.system.files import WaitingFile, reason_of
 
 
 def _prepare_streams() -> None:
-    """Open closed standard streams on /dev/null and let stdout and stderr replace characters of other encodings.
+    """Open the standard streams so that they wait, and let stdout and stderr replace characters of other encodings.
 
-    A stream that was closed (`>&-`) leaves its number free. The next open file would take it and receive the output.
+    A stream that was closed (`>&-`) leaves its number free. The next open file would take it and receive the output:
+    closed streams are opened on /dev/null. A parent may have made the others non-blocking, which loses output.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             # open() takes the lowest free number, which is the number of this stream.
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - open until the end
+        elif isinstance(stream := getattr(sys, name), TextIOWrapper):
+            setattr(sys, name, _open_waiting(stream, mode))
+
+
+def _open_waiting(stream: TextIOWrapper, mode: str) -> TextIOWrapper:
+    """Return a stream of the same descriptor that waits while it is full or empty."""
+    file = WaitingFile(stream.fileno(), mode, closefd=False)
+    return TextIOWrapper(
+        BufferedReader(file) if mode == "r" else BufferedWriter(file),
+        encoding=stream.encoding,
+        errors=stream.errors if mode == "r" else STAND_IN,
+        line_buffering=stream.line_buffering or stream.write_through,
+    )
+
+
+def _end_output(code: int) -> int:
+    """Write the buffered output and return the exit code: 1 if stdout cannot be written and the command succeeded.
+
+    Output that cannot be written is dropped. The interpreter would try again and end with a traceback and code 120.
+    """
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors=STAND_IN)
+        try:
+            stream.flush()
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            if code == 0 and stream is sys.stdout and not isinstance(error, BrokenPipeError):
+                code = 1
+                with suppress(OSError):
+                    print(f"error: cannot write to stdout ({reason_of(error)})", file=sys.stderr)
+                    print("hint: redirect it to another place", file=sys.stderr)
+    return code
 
 
 def main() -> None:
@@ -41,7 +71,7 @@ def main() -> None:
             # Half of the time of a short command passes in this import. An interrupt during it is reported too.
             from powerprof.cli.app import run_app
 
-            code = run_app(sys.argv[1:])
+            code = _end_output(run_app(sys.argv[1:]))
         except Interrupted as error:
             code = error.exit_code
             with suppress(OSError):  # the terminal may be gone

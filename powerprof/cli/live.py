@@ -26,6 +26,7 @@ from powerprof.report.watch import ScreenView
 from powerprof.system import files
 from powerprof.system.errors import Interrupted, PowerprofError
 from powerprof.system.files import printable
+from powerprof.system.folders import write_all
 
 # Alternate screen, no cursor, no wrapping; and back.
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"
@@ -88,8 +89,7 @@ class Screen:
     def _write(self, text: str) -> None:
         data = text.encode(sys.stdout.encoding or "utf-8", sys.stdout.errors or "replace")
         with suppress(OSError):
-            while data:
-                data = data[os.write(self._out, data) :]
+            write_all(self._out, data)
 
     def _resized(self, number: int, frame: FrameType | None) -> None:
         # The other thread draws: this one may hold the lock.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import math
 import os
 import re
@@ -15,7 +16,7 @@ from contextlib import contextmanager
 from functools import wraps
 from inspect import signature
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 from powerprof.system.errors import DataError, PowerprofError
 
@@ -196,6 +197,27 @@ def writable(descriptors: Sequence[int], timeout_s: float | None = None) -> list
     return _poll(descriptors, select.POLLOUT, timeout_s)
 
 
+class WaitingFile(io.FileIO):
+    """An open descriptor that waits while it cannot be written or read, even if it does not block (O_NONBLOCK).
+
+    Another process can set O_NONBLOCK on a pipe or terminal that it shares with this one. Python's own files then lose
+    output.
+    """
+
+    def write(self, data: Any, /) -> int:
+        """Write some of the data and return the number of bytes, at least 1."""
+        # The type stubs do not know that FileIO returns None if the descriptor is full.
+        while (count := cast("int | None", super().write(data))) is None:
+            writable([self.fileno()])
+        return count
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Fill some of the buffer and return the number of bytes; 0 at the end."""
+        while (count := cast("int | None", super().readinto(buffer))) is None:
+            readable([self.fileno()])
+        return count
+
+
 def _poll(descriptors: Sequence[int], event: int, timeout_s: float | None) -> list[int]:
     # select() refuses descriptors above 1,023. A process with a thousand connections has some.
     poll = select.poll()
@@ -285,7 +307,7 @@ def reading(path: object) -> Iterator[None]:
     """
     try:
         yield
-    except PowerprofError:
+    except (PowerprofError, BrokenPipeError):  # a closed pipe is the output's, never a file's
         raise
     except RecursionError:
         raise DataError(path, "nested too deeply") from None

@@ -17,6 +17,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from powerprof.system.files import writable
+
 _WALK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_LINKS = 40  # the kernel's limit (path_resolution(7))
 
@@ -135,10 +137,13 @@ def check_free(handle: int, needed_bytes: int) -> None:
 
 
 def write_all(handle: int, data: bytes) -> None:
-    """Write all of `data` to an open file. Raise OSError."""
+    """Write all of `data` to an open file. Wait while a pipe or terminal is full. Raise OSError."""
     rest = memoryview(data)
     while rest:
-        rest = rest[os.write(handle, rest) :]
+        try:
+            rest = rest[os.write(handle, rest) :]
+        except BlockingIOError:
+            writable([handle])
 
 
 def set_owner(handle: int, owner: tuple[int, int] | None, mode: int | None = None) -> None:
