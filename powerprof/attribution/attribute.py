@@ -39,8 +39,8 @@ from powerprof.model.text import Say
 from powerprof.stacks.image import ProcessImage
 from powerprof.system.cgroups import Units
 from powerprof.system.errors import DataError
-from powerprof.system.processes import Target, has_ended
-from powerprof.system.tasks import Task, clean, list_threads, look_up
+from powerprof.system.processes import Target
+from powerprof.system.tasks import Task, clean, has_ended, list_threads, look_up
 from powerprof.tracing.bpf.maps import RunTimeMeter
 from powerprof.tracing.bpf.shared_numbers import Flag, RunKind
 from powerprof.tracing.captures import Array

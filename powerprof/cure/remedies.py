@@ -37,11 +37,11 @@ from powerprof.reversible.kinds import (
     has_session_copies,
     read_start_ticks,
 )
-from powerprof.system import paths
 from powerprof.system.caller import is_delegated
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.processes import name_of
 from powerprof.system.reader_process import shared
+from powerprof.system.tasks import process_folder
 
 _SLACK = re.compile(r"([0-9]{1,11}(?:\.[0-9]{1,9})?) ?(ns|us|µs|ms|s)")
 _UNITS_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
@@ -272,7 +272,7 @@ def _plan_event(pid: int, request: CureRequest, choice: EventChoice) -> tuple[Ev
 
 def lasting_login(login: Login, pid: int) -> Login:
     """Return the login for any later process with the data of the server: an event outlasts the process."""
-    inside = paths.procfs() / str(pid) / "root"
+    inside = process_folder(pid) / "root"
     socket = login.socket
     if socket is not None and socket.is_relative_to(inside):
         # The path through the process of a container is valid only until the process ends. Use it if no other leads to

@@ -29,6 +29,7 @@ from powerprof.system.errors import DataError, PowerprofError, UsageError
 from powerprof.system.files import loader
 from powerprof.system.processes import list_unix_sockets, name_of, server_names
 from powerprof.system.reader_process import shared
+from powerprof.system.tasks import process_folder
 
 if TYPE_CHECKING:
     from powerprof.database.base import Sql
@@ -411,7 +412,7 @@ def require_server_program(pid: int) -> None:
 
 def list_listening_sockets(pid: int) -> list[Path]:
     """Return the unix sockets on which a process listens, as paths that can be opened from here (containers too)."""
-    root = paths.procfs() / str(pid) / "root"
+    root = process_folder(pid) / "root"
     return [root / path.lstrip("/") for path in list_unix_sockets(pid)]
 
 

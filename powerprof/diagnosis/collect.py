@@ -32,7 +32,7 @@ from powerprof.system.files import try_text, whole
 from powerprof.system.paths import procfs
 from powerprof.system.processes import Target, language_of
 from powerprof.system.reader_process import shared
-from powerprof.system.tasks import look_up
+from powerprof.system.tasks import look_up, process_folder
 
 if TYPE_CHECKING:
     from powerprof.attribution.capture import Capture
@@ -58,7 +58,7 @@ _STARTED = re.compile("I/O thread: (Start asynchronous replication|connected to 
 
 def read_log_end(pid: int) -> str | None:
     """Return the end of the file that the process uses as stderr, the error log of a server; None if unreadable."""
-    data = shared().read(pid, procfs() / str(pid) / "fd/2", _LOG_END_BYTES, from_end=True)
+    data = shared().read(pid, process_folder(pid) / "fd/2", _LOG_END_BYTES, from_end=True)
     return None if data is None else data.decode("utf-8", errors="replace")
 
 

@@ -20,6 +20,7 @@ from powerprof.system.errors import PowerprofError
 from powerprof.system.files import try_text
 from powerprof.system.paths import is_this_host, procfs, sysfs
 from powerprof.system.reader_process import link_of, process_of, shared
+from powerprof.system.tasks import process_folder
 
 # Block devices by /proc/diskstats (Documentation/admin-guide/iostats.rst), and the device with a server's files.
 
@@ -76,7 +77,7 @@ def devices_of(pids: Iterable[int]) -> frozenset[str]:
     Database servers work in their data directory. A directory on no device (tmpfs, a network's file system) is left
     out, and so is an unreadable one.
     """
-    return frozenset(device for pid in pids if (device := _find_device(procfs() / str(pid))) is not None)
+    return frozenset(device for pid in pids if (device := _find_device(process_folder(pid))) is not None)
 
 
 def _find_device(process: Path) -> str | None:
@@ -236,7 +237,7 @@ class Migrations:
 def networks_of(pids: Iterable[int]) -> tuple[Path, ...]:
     """Return the interface counters of each network namespace of these processes other than ours."""
     networks: dict[str, Path] = {}
-    for process in (procfs() / str(pid) for pid in pids):
+    for process in map(process_folder, pids):
         with suppress(OSError):
             networks.setdefault(os.readlink(process / "ns/net"), process / "net/dev")
     with suppress(OSError):

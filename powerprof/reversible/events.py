@@ -27,9 +27,9 @@ from powerprof.database.wire import read_process_account
 from powerprof.system import paths
 from powerprof.system.errors import PowerprofError
 from powerprof.system.files import printable, try_text
-from powerprof.system.processes import has_ended, list_pids
+from powerprof.system.processes import list_pids
 from powerprof.system.reader_process import link_of
-from powerprof.system.tasks import read_process_stat
+from powerprof.system.tasks import has_ended, process_folder, read_process_stat
 
 if TYPE_CHECKING:
     from powerprof.database.base import Sql
@@ -62,9 +62,9 @@ class ServerProcess(msgspec.Struct, frozen=True):
         stat, uid = read_process_stat(pid), read_process_account(pid)
         if stat is None or uid is None or has_ended(pid):
             return None
-        base = paths.procfs() / str(pid)
-        link = link_of(base / "exe")
-        program = link.removesuffix(" (deleted)") if link is not None else (try_text(base / "comm") or "").strip()
+        link = link_of(process_folder(pid) / "exe")
+        comm = try_text(paths.procfs() / str(pid) / "comm") or ""
+        program = link.removesuffix(" (deleted)") if link is not None else comm.strip()
         return cls(pid, stat.started_ticks, uid, program)
 
     def connect(self, login: Login, limits: Limits) -> Sql:

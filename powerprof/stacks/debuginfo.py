@@ -23,8 +23,9 @@ from powerprof.stacks.time_budget import Budget
 from powerprof.system import fetching
 from powerprof.system.errors import DataError, PowerprofError
 from powerprof.system.folders import Folder
-from powerprof.system.paths import cache_dir, cache_folder, procfs
+from powerprof.system.paths import cache_dir, cache_folder
 from powerprof.system.reader_process import Opened, shared
+from powerprof.system.tasks import process_folder
 
 # Debug files from debuginfod servers. Servers are queried only if the user set DEBUGINFOD_URLS.
 #
@@ -146,7 +147,7 @@ def find_debug_file(
     The process's own root is searched before this system's, because a container has its own debug files. `elf` is the
     module's file, needed for .gnu_debuglink only. Without `download` no server is queried.
     """
-    roots = [procfs() / str(image.pid) / "root", Path("/")]
+    roots = [process_folder(image.pid) / "root", Path("/")]
     build_id = mapping.build_id
     if build_id and len(build_id) > 2:
         name = f"{_DEBUG_ROOT}/.build-id/{build_id[:2]}/{build_id[2:]}.debug"

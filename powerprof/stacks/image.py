@@ -19,7 +19,7 @@ from powerprof.system.errors import CapabilityError, DataError, PowerprofError
 from powerprof.system.files import loader, read_fields, reason_of, try_text
 from powerprof.system.paths import procfs
 from powerprof.system.reader_process import Opened, ReaderProcess, Unreadable, link_of, shared
-from powerprof.system.tasks import read_process_stat
+from powerprof.system.tasks import process_folder, read_process_stat
 
 # TASK_COMM_LEN: a name of this length may be cut.
 _MOST_COMM = 15
@@ -33,9 +33,9 @@ def find_program_name(pid: int, executable: str, reader: ReaderProcess) -> str |
     The kernel takes the comm from it, but a process may choose its comm and its arguments freely: a name counts only
     if it leads, in the process's root, to the very file that runs. If the comm was cut, the file's name counts.
     """
-    base = procfs() / str(pid)
+    base = process_folder(pid)
     folder, _, name = executable.rpartition("/")
-    comm = try_text(base / "comm") or ""
+    comm = try_text(procfs() / str(pid) / "comm") or ""
     if name.startswith(comm) or len(comm) >= _MOST_COMM or not _PLAIN_NAME.fullmatch(comm):
         return None
     program = reader.status(base / "exe")
@@ -172,7 +172,7 @@ def snapshot(
     snapshots. `before` is the last image of this process: unchanged mappings are taken from it.
     """
     aside = aside or shared()
-    base = procfs() / str(pid)
+    base = process_folder(pid)
     try:
         stat = read_process_stat(pid)
         maps, vdso = aside.maps(pid)

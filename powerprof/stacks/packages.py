@@ -30,8 +30,8 @@ from powerprof.stacks.store import ModuleTables, TableStore, open_module
 from powerprof.stacks.symtab import SymbolTable, read_go_functions
 from powerprof.system.caller import is_delegated
 from powerprof.system.errors import DataError
-from powerprof.system.paths import procfs
 from powerprof.system.reader_process import Opened, process_of, shared
+from powerprof.system.tasks import process_folder
 
 _MOST_LISTS = 50_000
 _LIST_BYTES = 16 << 20
@@ -313,7 +313,7 @@ class Remedies:
     def __init__(self, pid: int, files: Sequence[FileNames]) -> None:
         self._pid = pid
         self.files = [file for file in files if not file.is_complete and file.build_id]
-        root = procfs() / str(pid) / "root"
+        root = process_folder(pid) / "root"
         here = Path("/")
         status, ours = shared().status(root), shared().status(here)
         self._is_contained = (

@@ -30,7 +30,7 @@ from powerprof.system.errors import DataError
 from powerprof.system.files import printable, try_text
 from powerprof.system.paths import procfs
 from powerprof.system.reader_process import Opened, shared
-from powerprof.system.tasks import read_process_stat
+from powerprof.system.tasks import process_folder, read_process_stat
 
 # The first word of V8's names is the kind of compilation; a character for the compiler and the name follow.
 _V8_KINDS = frozenset({"LazyCompile", "JS", "Function", "Eval", "Script"})
@@ -209,7 +209,7 @@ NO_PERF_MAP = PerfMap((), (), (), ())
 
 def read_perf_map(image: ProcessImage) -> PerfMap:
     """Return the perf map of a living process; NO_PERF_MAP if there is none, with a note if it may not be used."""
-    base = procfs() / str(image.pid)
+    base = process_folder(image.pid)
     path = f"/tmp/perf-{image.namespace_pid or image.pid}.map"  # noqa: S108 - the name is the interface
     opened = shared().open_in_root(image.pid, base / "root", path, follow=False)
     if not isinstance(opened, Opened):

@@ -16,7 +16,7 @@ from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.files import printable, read_fields, try_text, whole
 from powerprof.system.paths import procfs
 from powerprof.system.reader_process import FileStatus, Unreadable, account_ids, link_of, shared
-from powerprof.system.tasks import clean, look_up
+from powerprof.system.tasks import clean, has_ended, is_ended, look_up, process_folder
 
 # Listening unix sockets and TCP ports. psutil reads only our own network namespace, and a server may be in a container.
 
@@ -30,7 +30,7 @@ def _socket_inodes(pid: int) -> set[str]:
     """Return the inodes of the sockets that a process has open; empty if they are not readable."""
     inodes = set()
     try:
-        for entry in (procfs() / str(pid) / "fd").iterdir():
+        for entry in (process_folder(pid) / "fd").iterdir():
             if (target := link_of(entry) or "").startswith("socket:["):
                 inodes.add(target[8:-1])
     except OSError:
@@ -42,7 +42,7 @@ def list_unix_sockets(pid: int) -> list[str]:
     """Return the paths of the unix sockets on which a process listens, in its own file system."""
     inodes = _socket_inodes(pid)
     sockets = []
-    for line in (try_text(procfs() / str(pid) / "net/unix") or "").split("\n")[1:]:
+    for line in (try_text(process_folder(pid) / "net/unix") or "").split("\n")[1:]:
         words = line.split(maxsplit=7)
         if len(words) == 8 and words[3] == _UNIX_LISTENING and words[6] in inodes and words[7].startswith("/"):
             sockets.append(words[7])
@@ -54,7 +54,7 @@ def list_tcp_ports(pid: int) -> list[int]:
     inodes = _socket_inodes(pid)
     ports = set()
     for table in ("net/tcp", "net/tcp6"):
-        for line in (try_text(procfs() / str(pid) / table) or "").splitlines()[1:]:
+        for line in (try_text(process_folder(pid) / table) or "").splitlines()[1:]:
             words = line.split()
             if len(words) > 9 and words[3] == _TCP_LISTENING and words[9] in inodes:
                 ports.add(int(words[1].rpartition(":")[2], 16))
@@ -94,7 +94,7 @@ def owner_of(pid: int, *, any_service: bool = False) -> ProcessOwner:
 
     With `any_service`, every system account is trusted, not only the accounts of database servers.
     """
-    exe = procfs() / str(pid) / "exe"
+    exe = process_folder(pid) / "exe"
     program = (link_of(exe) or "unknown").removesuffix(" (deleted)")
     uids = uids_of(pid)
     trusted = {0, os.geteuid(), *_read_server_uids(pid)}
@@ -152,7 +152,7 @@ def account_name(uid: int | None) -> str:
 
 def _read_server_uids(pid: int) -> set[int]:
     """Return the uids of server accounts in the passwd file of the process's root, if only root can write it."""
-    root = procfs() / str(pid) / "root"
+    root = process_folder(pid) / "root"
     passwd = Path("/etc/passwd")
     opened = shared().open_in_root(pid, root, str(passwd))
     if isinstance(opened, str):
@@ -206,11 +206,10 @@ def list_pids() -> list[int]:
 
 def name_of(pid: int) -> str | None:
     """Return the program's file name, else its comm; None if the process has ended."""
-    base = procfs() / str(pid)
-    comm = try_text(base / "comm")
+    comm = try_text(procfs() / str(pid) / "comm")
     if comm is None:
         return None
-    program = (link_of(base / "exe") or "").removesuffix(" (deleted)").rpartition("/")[2]
+    program = (link_of(process_folder(pid) / "exe") or "").removesuffix(" (deleted)").rpartition("/")[2]
     return clean(program or comm)
 
 
@@ -240,22 +239,13 @@ def _find_named(name: str) -> list[int]:
 def describe(pid: int) -> str:
     """Return number, program and listening sockets, which distinguish several servers of one name."""
     # The command line is in the memory of the process, which could block a reader.
-    shown = clean(link_of(procfs() / str(pid) / "exe") or "")[:60]
+    shown = clean(link_of(process_folder(pid) / "exe") or "")[:60]
     reached = describe_listeners(pid)
     return f"{pid} ({shown or name_of(pid) or 'gone'}{f'; {reached}' if reached else ''})"
 
 
 def _read_status(pid: int) -> dict[str, str]:
     return read_fields(procfs() / str(pid) / "status")
-
-
-def has_ended(pid: int) -> bool:
-    """Return whether a process no longer exists, or is a zombie that its parent has not reaped."""
-    return _is_ended(_read_status(pid))
-
-
-def _is_ended(status: dict[str, str]) -> bool:
-    return not status or status.get("State", "").startswith(("Z", "X"))
 
 
 def _list_family(root: int) -> list[int]:
@@ -284,7 +274,7 @@ def _find_root(pids: Sequence[int]) -> int | None:
 
     Processes that end during the search are ignored: while one is reaped, the kernel names 0 as its parent.
     """
-    parents = {pid: int(status["PPid"]) for pid in pids if not _is_ended(status := _read_status(pid))}
+    parents = {pid: int(status["PPid"]) for pid in pids if not is_ended(status := _read_status(pid))}
     roots = [pid for pid, parent in parents.items() if parent not in parents]
     return roots[0] if len(roots) == 1 else None
 
@@ -506,7 +496,7 @@ def _read_command_line(pid: int) -> str | None:
 
     The text is in the memory of the process.
     """
-    line = shared().read(pid, procfs() / str(pid) / "cmdline", _LIMIT_BYTES)
+    line = shared().read(pid, process_folder(pid) / "cmdline", _LIMIT_BYTES)
     return None if line is None else line.replace(b"\0", b" ").decode("utf-8", "replace")
 
 
@@ -521,7 +511,7 @@ _HEAD_BYTES = 1 << 16
 
 def language_of(pid: int) -> str | None:
     """Return the language run-time whose timers run on the threads of a process; None if there is none."""
-    exe = procfs() / str(pid) / "exe"
+    exe = process_folder(pid) / "exe"
     program = (link_of(exe) or "").rpartition("/")[2]
     if program in _PROGRAM_NAMES:
         return _PROGRAM_NAMES[program]

@@ -24,6 +24,7 @@ from powerprof.system.caller import account_of, caller, is_delegated
 from powerprof.system.child import Child, Confinement, die_with_parent
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.folders import only_root_writes
+from powerprof.system.tasks import has_ended
 
 if TYPE_CHECKING:
     import psutil
@@ -75,7 +76,7 @@ def _list_descendants(kept: Collection[int]) -> list[psutil.Process]:
         if child.pid not in kept and not _reap(child.pid):
             with suppress(psutil.NoSuchProcess):
                 processes += [child, *child.children(recursive=True)]
-    return [process for process in processes if not _has_ended(process)]
+    return [process for process in processes if not has_ended(process.pid)]
 
 
 def _reap(pid: int) -> bool:
@@ -83,15 +84,6 @@ def _reap(pid: int) -> bool:
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:
-        return True
-
-
-def _has_ended(process: psutil.Process) -> bool:
-    import psutil
-
-    try:
-        return process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-    except psutil.NoSuchProcess:
         return True
 
 

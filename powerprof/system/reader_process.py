@@ -29,6 +29,7 @@ from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError
 from powerprof.system.files import whole
 from powerprof.system.paths import procfs
+from powerprof.system.tasks import process_folder
 
 # A page or an inode arrives at once, or its server blocks us. Only time asleep counts: a child that waits for a CPU is
 # late, but no process blocks it.
@@ -567,7 +568,7 @@ def process_of(path: Path) -> int:
 
 
 def _base(pid: int) -> str:
-    return _word(procfs() / str(pid))
+    return _word(process_folder(pid))
 
 
 def _word(path: Path | str) -> str:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -40,6 +42,38 @@ def read_process_stat(pid: int) -> ProcessStat | None:
         return ProcessStat(name, int(words[6]), int(words[7]), int(words[13]) + int(words[14]), int(words[19]))
     except (IndexError, ValueError):
         return None
+
+
+def is_ended(status: Mapping[str, str]) -> bool:
+    """Return whether a process has ended, by its fields in /proc/PID/status; also a zombie that its parent has to reap.
+
+    A process whose first thread has ended is alive while it has others, although the kernel shows it as a zombie.
+    """
+    is_zombie = status.get("State", "").startswith(("Z", "X"))
+    return not status or (is_zombie and (whole(status.get("Threads", "")) or 1) <= 1)
+
+
+def has_ended(pid: int) -> bool:
+    """Return whether a process no longer exists, or is a zombie that its parent has not reaped."""
+    return is_ended(read_fields(procfs() / str(pid) / "status"))
+
+
+def process_folder(pid: int) -> Path:
+    """Return the folder in /proc with the program, memory, files and network of a process.
+
+    It is the folder of a living thread if the first thread has ended: the kernel took all these from that one. The
+    name of a process (comm), its accounts and its control group stay in /proc/PID.
+    """
+    folder = procfs() / str(pid)
+    if _state(folder) in ("Z", "X"):
+        living = (tid for tid in list_threads(pid) if _state(folder / "task" / str(tid)) not in ("", "Z", "X"))
+        return procfs() / str(next(living, pid))
+    return folder
+
+
+def _state(folder: Path) -> str:
+    """Return the state of a thread, one letter; "" if it has ended."""
+    return (try_text(folder / "stat") or "").rpartition(")")[2].strip()[:1]
 
 
 _SWITCHES = "voluntary_ctxt_switches"

@@ -21,7 +21,7 @@ from powerprof.experiment.run import run_command
 from powerprof.report.labels import word_notes
 from powerprof.system import programs
 from powerprof.system.errors import PowerprofError
-from powerprof.system.processes import has_ended
+from powerprof.system.tasks import has_ended
 from tests.balance import counts_idle_exits
 
 SPIN = "import time\nend = time.process_time() + {}\nwhile time.process_time() < end: pass"

@@ -4,12 +4,29 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-from powerprof.system.tasks import ENDED, ProcessStat, Task, look_up, read_outer_ids, read_process_stat, restore_traced
+from powerprof.stacks.image import snapshot
+from powerprof.system import processes
+from powerprof.system.reader_process import shared
+from powerprof.system.tasks import (
+    ENDED,
+    ProcessStat,
+    Task,
+    has_ended,
+    list_threads,
+    look_up,
+    process_folder,
+    read_outer_ids,
+    read_process_stat,
+    restore_traced,
+)
 
 Tree = Callable[[Mapping[str, str]], Path]
 
@@ -103,3 +120,76 @@ def test_container_threads_are_found_by_their_own_ids(procfs: Path) -> None:
 def test_threads_of_this_namespace_need_no_other_ids(status: str, procfs: Path) -> None:
     add_container_thread(procfs, 4711, status)
     assert read_outer_ids(4711) == read_outer_ids(4712) == read_outer_ids(None) == {}
+
+
+def start_without_first_thread() -> subprocess.Popen[str]:
+    """Start a Python whose first thread has ended while another one sleeps."""
+    code = (
+        "import ctypes, threading, time, sys\n"
+        "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+        "print('ready', flush=True)\n"
+        "ctypes.CDLL(None).syscall(60 if sys.argv[1] == 'x86_64' else 93, 0)\n"
+    )
+    words = [sys.executable, "-c", code, os.uname().machine]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    until_s = time.monotonic() + 20
+    while "Z" not in (Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]):
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
+    return process
+
+
+def test_process_without_its_first_thread_is_alive() -> None:
+    """The kernel shows it as a zombie. Its program, memory and files are read by a living thread."""
+    process = start_without_first_thread()
+    pid = process.pid
+    try:
+        assert not has_ended(pid)
+        folder = process_folder(pid)
+        assert folder != Path(f"/proc/{pid}") and os.readlink(folder / "exe") == os.path.realpath(sys.executable)
+        assert not os.path.lexists(f"/proc/{pid}/exe") or not Path(f"/proc/{pid}/maps").read_text()
+        assert processes.name_of(pid) == Path(os.path.realpath(sys.executable)).name
+        assert processes.owner_of(pid).program == os.path.realpath(sys.executable)
+        assert processes.resolve([str(pid)]).pids == (pid,)
+        assert processes.language_of(pid) is None
+        assert processes.read_titles([pid])[pid].startswith(sys.executable)
+        assert pid in processes._find_named(processes.name_of(pid) or "")
+        assert snapshot(pid).mappings
+        assert shared().open_files(pid)
+    finally:
+        process.kill()
+        until_s = time.monotonic() + 20
+        while len(list_threads(pid)) > 1:
+            assert time.monotonic() < until_s
+            time.sleep(0.01)
+        # All threads have ended, and nobody has waited for it yet.
+        assert has_ended(pid) and process_folder(pid) == Path(f"/proc/{pid}")
+        process.wait()
+    assert has_ended(pid)
+
+
+@pytest.mark.parametrize(
+    ("state", "threads", "ended"),
+    [
+        ("S (sleeping)", "1", False),
+        ("R (running)", "30", False),
+        ("T (stopped)", "1", False),
+        ("t (tracing stop)", "1", False),
+        ("D (disk sleep)", "2", False),
+        ("I (idle)", "1", False),
+        ("Z (zombie)", "1", True),
+        ("Z (zombie)", "2", False),
+        ("Z (zombie)", "400", False),
+        ("Z (zombie)", "0", True),
+        ("Z (zombie)", "", True),
+        ("X (dead)", "1", True),
+        ("X (dead)", "7", False),
+        ("", "1", False),
+    ],
+)
+def test_process_has_ended_with_its_last_thread(procfs: Path, state: str, threads: str, ended: bool) -> None:
+    (procfs / "70").mkdir()
+    (procfs / "70/status").write_text(f"Name:\tx\nState:\t{state}\nThreads:\t{threads}\n")
+    assert has_ended(70) == ended
+    assert has_ended(71)
