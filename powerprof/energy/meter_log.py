@@ -53,6 +53,8 @@ _OTHERS = {"factor", "apparent", "reactive", "limit", "max", "min", "energy", "v
 # Cells of Home Assistant and other loggers for a time without a reading.
 _NO_READING = {"", "-", "unavailable", "unknown", "none", "null", "n/a", "na"}
 _ENTITY = "entity id"
+# The distance of two samples at a step of the power.
+_BEFORE_S = 1e-3
 # Smaller times are seconds since the log began: 1e8 is in 1973.
 _EPOCH_S = 1e8
 _UNITS = {"mw": 1e-3, "milliwatts": 1e-3, "w": 1.0, "watt": 1.0, "watts": 1.0, "kw": 1e3, "kilowatts": 1e3}
@@ -145,7 +147,7 @@ def parse_meter_log(text: str, path: Path | str, minimum: int = 2, column: str |
     samples: list[PowerSample] = []
     notes: list[str] = []
     has_local_times = False
-    silent_count = 0
+    silent_count, is_silent = 0, False
     for index, (number, line) in enumerate(rows):
         try:
             row = _split(line, delimiter)
@@ -160,6 +162,10 @@ def parse_meter_log(text: str, path: Path | str, minimum: int = 2, column: str |
         has_local_times = has_local_times or is_local
         if samples and time_s <= samples[-1].time_s:
             raise DataError(path, "time does not advance", number)
+        # A history has a row per change: the last power holds until the next row.
+        if columns.entity is not None and samples and not is_silent:
+            samples.append(PowerSample(time_s - _BEFORE_S, samples[-1].watts))
+        is_silent = watts is None
         if watts is None:
             silent_count += 1
         else:
@@ -169,10 +175,12 @@ def parse_meter_log(text: str, path: Path | str, minimum: int = 2, column: str |
     if has_local_times:
         notes.append("its times carry no zone and are taken as this machine's local time")
     if silent_count:
-        notes.append(f"{silent_count} of {silent_count + len(samples)} rows have no reading: their time is a gap")
+        notes.append(f"{silent_count} rows have no reading: their time is a gap")
     if column is not None:
         notes.append(f"the power of the whole machine is {column}, as named")
-    return MeterLog(str(path), tuple(samples), median_step_s([sample.time_s for sample in samples]), tuple(notes))
+    times_s = [sample.time_s for sample in samples]
+    step_s = times_s[-1] - times_s[0] if columns.entity is not None and times_s else median_step_s(times_s)
+    return MeterLog(str(path), tuple(samples), step_s, tuple(notes))
 
 
 def _find_delimiter(line: str) -> str:
@@ -232,7 +240,9 @@ def _find_named(cells: Sequence[str], name: str) -> int:
     matches = matches or [index for index, cell in enumerate(cells) if _split_unit(cell)[0] == _split_unit(name)[0]]
     if {_split_unit(cell)[0] for cell in cells} >= {_ENTITY, "state"}:
         return [_split_unit(cell)[0] for cell in cells].index("state")
-    if len(matches) != 1:
+    if len(matches) > 1:
+        raise _AmbiguousError(f"{len(matches)} columns are called {name.strip()!r}", "give each column its own heading")
+    if not matches:
         raise _AmbiguousError(f"it has no column {name.strip()!r}", f"name one of its columns: {', '.join(cells)}")
     heading, unit = _split_unit(cells[matches[0]])
     if set(heading.split()) & _PARTS:

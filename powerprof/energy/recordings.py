@@ -119,10 +119,16 @@ def _make_recording(
         parse_turbostat(text, path)
     if looks_like_meter_log(text):
         return _make_log_recording(text, path, None)
+    if re.search(r"\|[^|]*\bWatts\b", text):
+        raise DataError(
+            path,
+            "listings of ipmitool without times",
+            hint='print the time before each: echo "Timestamp | $(date +%s)"; ipmitool sdr elist',
+        )
     raise DataError(
         path,
         "not an energy recording: neither turbostat, powercap, IPMI nor a wall meter's CSV",
-        hint="a CSV log has a header such as time,watts",
+        hint="a CSV log has a header such as time,watts; name another column of it: FILE#COLUMN",
     )
 
 

@@ -150,7 +150,29 @@ def test_one_power_of_the_whole_machine_or_a_named_one(headings: list[str]) -> N
 def test_rows_without_a_reading_are_noted() -> None:
     log = parse_meter_log(csv("time,power", silent(2, 3)), "log")
     assert len(log.samples) == 4
-    assert "2 of 6 rows have no reading: their time is a gap" in log.notes
+    assert "2 rows have no reading: their time is a gap" in log.notes
+
+
+def test_a_power_of_a_history_holds_until_the_next_row(tmp_path: Path) -> None:
+    rows = ((0, "100"), (3540, "300"), (3600, "unavailable"), (4000, "300"), (4060, "100"))
+    text = "entity_id,state,last_changed\n" + "".join(
+        f"sensor.rack_power,{state},{START_S + at_s}\n" for at_s, state in rows
+    )
+    log = parse_meter_log(text, "log")
+    assert "1 rows have no reading: their time is a gap" in log.notes
+    # 3,540 s of 100 W and 520 s of 300 W, of which 400 s are a gap between two equal readings.
+    assert total_watts(tmp_path, text) == pytest.approx((3540 * 100 + 520 * 300) / 4060, rel=1e-3)
+
+
+def test_two_columns_of_one_heading_have_no_name() -> None:
+    with pytest.raises(DataError, match="2 columns are called 'power'"):
+        parse_meter_log(csv("time,power,power", 1, 2), "log", column="power")
+
+
+def test_listings_without_times_name_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="listings of ipmitool without times") as caught:
+        total_watts(tmp_path, "Pwr Consumption  | 77h | ok  |  7.1 | 98 Watts\n")
+    assert "Timestamp |" in str(caught.value.hint)
 
 
 def test_a_log_in_progress_has_a_named_column(tmp_path: Path) -> None:
