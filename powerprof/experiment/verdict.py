@@ -26,6 +26,7 @@ from powerprof.experiment.records import (
 )
 from powerprof.model.records import Figures
 from powerprof.statistics.intervals import Interval, bounded_interval, interval_ends
+from powerprof.statistics.pairs import Noise, pool_noise
 from powerprof.statistics.verdicts import (
     FAMILY_LEVEL,
     FUNCTIONS_LEVEL,
@@ -57,12 +58,13 @@ def judge_metrics(
     metrics by every possible model of the estimate. The uncertainty of the model widens the intervals.
     """
     judged = []
+    noise = _noise(compared) if paired else None
     for each in compared:
-        result = _result(each, seed, paired=paired)
+        result = _result(each, seed, noise)
         if result is not None:
             metric = _metric(each, result)
             if each.a.kind == "estimated":
-                metric = _widen(metric, _by_name(by_model, each.a.name, seed))
+                metric = _widen(metric, _by_name(by_model, each.a.name, seed, noise))
             judged.append((metric, result.p_value))
     return _as_a_family(judged, primary, level)
 
@@ -81,16 +83,24 @@ def _both_known(compared: Compared) -> list[tuple[float, float]]:
     return [(x, y) for x, y in values if x is not None and y is not None]
 
 
-def _result(compared: Compared, seed: int, *, paired: bool = True) -> PairedResult | None:
-    if not paired:
+def _noise(compared: Sequence[Compared]) -> Noise:
+    """Return the noise of all rows: the correlation of pairs and their typical scatter belong to the experiment."""
+    return pool_noise([([x for x, _ in both], [y for _, y in both]) for both in map(_both_known, compared) if both])
+
+
+def _result(compared: Compared, seed: int, noise: Noise | None) -> PairedResult | None:
+    """Judge one row; `noise` is None for conditions that were not measured in pairs."""
+    if noise is None:
         a, b = compared.a.known, compared.b.known
         return compare_unpaired(a, b, seed=seed) if a and b else None
     both = _both_known(compared)
-    return compare_pairs([x for x, _ in both], [y for _, y in both], seed=seed, step=compared.step) if both else None
+    if not both:
+        return None
+    return compare_pairs([x for x, _ in both], [y for _, y in both], seed=seed, step=compared.step, noise=noise)
 
 
-def _by_name(by_model: Sequence[Sequence[Compared]], name: str, seed: int) -> list[PairedResult]:
-    found = (_result(each, seed) for model in by_model for each in model if each.a.name == name)
+def _by_name(by_model: Sequence[Sequence[Compared]], name: str, seed: int, noise: Noise | None) -> list[PairedResult]:
+    found = (_result(each, seed, noise) for model in by_model for each in model if each.a.name == name)
     return [result for result in found if result is not None]
 
 
@@ -144,7 +154,7 @@ def _possible_range(figures: Figures, of_mean: Interval | None) -> Range | None:
     floor, ceiling = figures.limits
     if of_mean is None or ((floor is None or of_mean.low >= floor) and (ceiling is None or of_mean.high <= ceiling)):
         return interval_ends(of_mean)
-    return interval_ends(bounded_interval(figures.known, floor, ceiling))
+    return interval_ends(bounded_interval(figures.known, floor, ceiling, of_mean.half_width))
 
 
 def _widen(metric: Metric, others: Sequence[PairedResult]) -> Metric:
@@ -345,7 +355,12 @@ def compare_functions(windows: Sequence[SampledWindow], seed: int) -> FunctionCh
         for function in window.functions:
             key = (function.function, function.module, function.kernel)
             counts[key] = counts.get(key, 0) + function.total_count
-    judged = [_change(key, pairs, seed) for key, count in counts.items() if count >= _FEWEST_SAMPLES and len(pairs) > 0]
+    sample_percent = max((_sample_percent(window) for window in windows), default=0.0)
+    judged = [
+        _change(key, pairs, seed, sample_percent)
+        for key, count in counts.items()
+        if count >= _FEWEST_SAMPLES and len(pairs) > 0
+    ]
     changes = keep_surviving_verdicts(judged, FUNCTIONS_LEVEL)
     changes.sort(
         key=lambda change: (-abs(change.b_minus_a_percent), -abs(change.b_total_percent - change.a_total_percent))
@@ -361,12 +376,17 @@ def compare_functions(windows: Sequence[SampledWindow], seed: int) -> FunctionCh
 _Percents = dict[FunctionKey, tuple[float, float]]
 
 
-def _percents_by_key(window: SampledWindow) -> _Percents:
-    """Return the self and total time of each function in percent of one CPU."""
+def _sample_percent(window: SampledWindow) -> float:
+    """Return one sample of a window in percent of one CPU; 0 if no function was sampled."""
     sampled = (function for function in window.functions if function.self_count and function.self_ms is not None)
     first = next(sampled, None)
     period_ms = first.self_ms / first.self_count if first is not None and first.self_ms is not None else 0.0
-    each = 0.1 * period_ms / window.window_s  # Milliseconds per second are tenths of a percent.
+    return 0.1 * period_ms / window.window_s  # Milliseconds per second are tenths of a percent.
+
+
+def _percents_by_key(window: SampledWindow) -> _Percents:
+    """Return the self and total time of each function in percent of one CPU."""
+    each = _sample_percent(window)
     return {
         (function.function, function.module, function.kernel): (each * function.self_count, each * function.total_count)
         for function in window.functions
@@ -374,10 +394,10 @@ def _percents_by_key(window: SampledWindow) -> _Percents:
 
 
 def _change(
-    key: FunctionKey, pairs: Sequence[tuple[_Percents, _Percents]], seed: int
+    key: FunctionKey, pairs: Sequence[tuple[_Percents, _Percents]], seed: int, sample_percent: float
 ) -> tuple[FunctionChange, float | None]:
     a, b = ([pair[side].get(key, (0.0, 0.0)) for pair in pairs] for side in (0, 1))
-    result = compare_pairs([own for own, _ in a], [own for own, _ in b], seed=seed)
+    result = compare_pairs([own for own, _ in a], [own for own, _ in b], seed=seed, step=sample_percent)
     return build_function_change(key, result, [total for _, total in a], [total for _, total in b]), result.p_value
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from powerprof.experiment.records import Threat
-from powerprof.report.labels import fill_template
+from powerprof.report.labels import UNPAIRED, fill_template
 
 # The sentences of threats to a comparison, and of its control.
 
@@ -27,7 +27,7 @@ WORDS = {
     "falls": "C0 falls from block to block (Kendall's tau {tau:+.2f})",
     "saturated": "{condition} completed only {percent:.0f} % of the offered load",
     "repeats": "{count} {count:block|blocks} failed and {count:was|were} repeated",
-    "unpaired": "measured at different times: a drift of the host is not cancelled out",
+    "unpaired": UNPAIRED,
     "interrupted": "{run} was ended early",
     "unfinished": "{run} is not finished",
     "others": "{run}: {percent:.0f} % of the CPUs were used by neither the server nor the client",

@@ -198,12 +198,16 @@ def choose_format(unit: str, values: Iterable[float | None]) -> NumberFormat:
 # A template is a format string. Bars in a format select a form by the value: `{count:stack was|stacks were}` for 1 and
 # for more, `{count:none|one|{count} of them}` for 0, 1 and more.
 
+UNPAIRED = (
+    "measured at different times: a verdict assumes that the level of a run varies by twice the deviation of its "
+    "windows; compare smaller differences in pairs"
+)
 WORDS: dict[str, str] = {
     "pairs_left_out": "other programs ran during {count} of the pairs, which {count:is|are} left out (the JSON has "
     "{count:it|them})",
     "crowded": "other programs used {percent:.0f} % of the CPUs: figures of the whole host include them",
     "sources_differ": "{metric} comes from different sources: steps between them are not judged",
-    "unpaired": "measured at different times: a drift of the host is not cancelled out",
+    "unpaired": UNPAIRED,
     "not_in_both": "{parameter} {values}: not measured in both sweeps",
     "energy": "energy: {why}",
     "estimate": "estimate: {doubt}",

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import statistics
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
@@ -23,38 +23,31 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     import numpy as np
 
-    Statistic = Callable[..., Any]
-
 
 # Uncertainty of a mean from the correlation of windows and the resolution of readings.
 
-CORRELATED_FROM = 6  # fewer values cannot show a correlation
+CORRELATED_FROM = 6  # fewer consecutive windows cannot show a correlation
 # Factors by number of consecutive windows. With a correlation of 0.8, 94 % of Welch's intervals cover if they are this
 # much longer (a million simulated each). The factor grows with the number, because Student's quantile falls faster.
 UNKNOWN_FACTORS = {1: 2.0, 2: 2.0, 3: 2.0, 4: 2.4, 5: 2.7}
 # Prior for consecutive windows: a correlation of 0.6 with the weight of 6 windows.
-_IN_A_ROW = (0.6, 6)
-# Prior for pairs that show a correlation: few pairs show too little of it.
-_INTERLEAVED = (0.6, 6)
+_USUAL, _WEIGHT = 0.6, 6
 _MOST_CORRELATED = 0.95
-# An estimate over ten values scatters by a third. Add this many standard errors, about 1 / √n. For pairs it covers 93 %
-# of six and more pairs with a correlation of 0.5.
+# An estimate over ten windows scatters by a third. Add this many standard errors, about 1 / √n.
 _MARGIN = 0.75
-_INTERLEAVED_MARGIN = 0.6
 
 
-def serial_factor(values: Sequence[float], *, in_a_row: bool = False) -> float:
-    """Return the standard error of the mean relative to that of independent values; at least 1.
+def serial_factor(values: Sequence[float]) -> float:
+    """Return the standard error of the mean of consecutive windows relative to independent ones; at least 1.
 
     The model is an autoregression of order 1. Its estimated coefficient is too small by (1 + 3 r) / n (M. Kendall,
     Biometrika 41, 1954), which is corrected; a small one is shrunk towards the prior. The variance of the mean follows,
-    and the share of the variance that correlated values show. Fewer than CORRELATED_FROM values get UNKNOWN_FACTORS if
-    they are consecutive windows, else 1.
+    and the share of the variance that correlated values show. Fewer than CORRELATED_FROM windows get UNKNOWN_FACTORS.
     """
     count = len(values)
     if count < CORRELATED_FROM:
-        return UNKNOWN_FACTORS[count] if in_a_row else 1.0
-    longer = _variance_factor(values, in_a_row)
+        return UNKNOWN_FACTORS[count]
+    longer = _variance_factor(values)
     return math.sqrt(longer * (count - 1) / (count - longer))
 
 
@@ -68,32 +61,42 @@ def effective_freedom(values: Sequence[float]) -> float:
     count = len(values)
     if count < CORRELATED_FROM:
         return count - 1.0
-    return min(count / _variance_factor(values, in_a_row=True), count - 1.0)
+    return min(count / _variance_factor(values), count - 1.0)
 
 
-def _variance_factor(values: Sequence[float], in_a_row: bool) -> float:
-    """Return the variance of the mean relative to independent values, for at least CORRELATED_FROM values."""
+def _variance_factor(values: Sequence[float]) -> float:
+    """Return the variance of the mean relative to independent values, for at least CORRELATED_FROM windows."""
     import numpy as np
 
     count = len(values)
-    around = np.asarray(values, dtype=float) - np.mean(values)
-    total = float(around @ around)
-    if not total or not math.isfinite(total):
+    seen = lag_of(values)
+    if math.isnan(seen):
         return 1.0
-    seen = (count * float(around[1:] @ around[:-1]) / total + 1) / (count - 3)
-    seen += (_MARGIN if in_a_row else _INTERLEAVED_MARGIN) / math.sqrt(count)
-    if seen <= 0 and not in_a_row:
-        return 1.0
-    usual, weight = _IN_A_ROW if in_a_row else _INTERLEAVED
-    coefficient = min(max(seen, (count * max(seen, 0.0) + weight * usual) / (count + weight)), _MOST_CORRELATED)
+    seen = (count * seen + 1) / (count - 3) + _MARGIN / math.sqrt(count)
+    coefficient = min(max(seen, (count * max(seen, 0.0) + _WEIGHT * _USUAL) / (count + _WEIGHT)), _MOST_CORRELATED)
     lags = np.arange(1, count)
     return 1 + 2 * float(np.sum((1 - lags / count) * coefficient**lags))
 
 
+def lag_of(values: Sequence[float]) -> float:
+    """Return the sample correlation of neighbouring values; NaN for equal values."""
+    centre = fmean(values)
+    around = [value - centre for value in values]
+    total = math.fsum(each * each for each in around)
+    if not total or not math.isfinite(total):
+        return math.nan
+    return math.fsum(x * y for x, y in pairwise(around)) / total
+
+
 def step_of(*series: Sequence[float]) -> float:
-    """Return the apparent resolution of the values: the smallest gap between two different ones, or 0."""
+    """Return the apparent resolution of the values: the smallest gap between two different ones, or 0.
+
+    The gap of only two different values can be their difference. Readings are multiples of their step, so it is at most
+    the smaller value.
+    """
     each = sorted({value for values in series for value in values})
-    return min((high - low for low, high in pairwise(each)), default=0.0)
+    step = min((high - low for low, high in pairwise(each)), default=0.0)
+    return min([step, *(abs(value) for value in each if value)]) if len(each) == 2 else step
 
 
 def rounding(step: float) -> float:
@@ -103,7 +106,6 @@ def rounding(step: float) -> float:
 
 RESAMPLES = 9_999
 LEVEL = 0.95
-_MOST_REACH = 30.0  # in logarithms to either side: thirteen powers of ten
 MINIMUM_RESAMPLED = 6  # fewer values have too few distinct resamples for these tails
 
 
@@ -164,20 +166,19 @@ def student_p(ratio: float, freedom: float) -> float:
     return 2 * float(special.stdtr(freedom, -abs(ratio)))
 
 
-def _bca(samples: tuple[np.ndarray[Any, Any], ...], statistic: Statistic, level: float, seed: int) -> Interval | None:
-    """Return SciPy's BCa interval; None if the bootstrap distribution is degenerate."""
+def _bca(values: np.ndarray[Any, Any], seed: int) -> Interval | None:
+    """Return SciPy's BCa interval of a mean; None if the bootstrap distribution is degenerate."""
     import numpy as np
     from scipy import stats
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # SciPy warns of a degenerate distribution and returns NaN
         bounds = stats.bootstrap(
-            samples,
-            statistic,
+            (values,),
+            np.mean,
             n_resamples=RESAMPLES,
             vectorized=True,
-            paired=len(samples) > 1,
-            confidence_level=level,
+            confidence_level=widened_level(values.size),
             method="BCa",
             random_state=np.random.default_rng(seed),
         ).confidence_interval
@@ -200,9 +201,9 @@ def _bounded_exp(power: float) -> float:
 
 
 def bounded_interval(
-    values: Sequence[float], floor: float | None = None, ceiling: float | None = None
+    values: Sequence[float], floor: float | None = None, ceiling: float | None = None, reach: float | None = None
 ) -> Interval | None:
-    """Return Student's interval of a figure with bounds, such as a rate or a residency.
+    """Return Student's interval of a figure with bounds, such as a rate or a residency; `reach` replaces Student's.
 
     If the plain interval exceeds a bound, it is computed on the logarithm of the distance from that bound by the delta
     method. If it exceeds both bounds, then on the logarithm of the ratio of both distances. So it bends towards the
@@ -211,6 +212,8 @@ def bounded_interval(
     plain = student_interval(values)
     if plain is None:
         return None
+    if reach is not None:
+        plain = Interval(fmean(values) - reach, fmean(values) + reach, plain.method)
     below, above = floor is not None and plain.low < floor, ceiling is not None and plain.high > ceiling
     if not (below or above):
         return plain
@@ -234,36 +237,38 @@ def bounded_interval(
     return Interval(ends[0], ends[1], "student-logit")
 
 
-def welch_error(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
+def welch_error(a: Sequence[float], b: Sequence[float], levels: float = 0.0) -> tuple[float, float]:
     """Return the standard error of mean(b) − mean(a) and its degrees of freedom, with separate scatters.
 
     Windows of one run are consecutive. Each side's error includes their correlation, and at least the resolution of the
-    readings. The degrees of freedom are those of the smaller side, which is valid for any two scatters (P. L. Hsu,
-    1938; H. Scheffé, 1970). B. L. Welch's are more, too many for a few values. Each side needs two values.
+    readings. `levels` is the deviation of a run's level relative to that of its windows: windows do not show it. The
+    degrees of freedom are those of the smaller side, which is valid for any two scatters (P. L. Hsu, 1938; H. Scheffé,
+    1970). B. L. Welch's are more, too many for a few values. Each side needs two values.
     """
     least = rounding(step_of(a, b))
     errors = []
     for values in (a, b):
-        errors.append(serial_factor(values, in_a_row=True) * max(stdev(values), least) / math.sqrt(len(values)))
+        deviation = max(stdev(values), least)
+        errors.append(deviation * math.hypot(serial_factor(values) / math.sqrt(len(values)), levels))
     return math.hypot(*errors), min(len(a), len(b)) - 1
 
 
-def welch_interval(a: Sequence[float], b: Sequence[float]) -> Interval | None:
+def welch_interval(a: Sequence[float], b: Sequence[float], levels: float = 0.0) -> Interval | None:
     """Return the interval of mean(b) − mean(a) for unpaired values with different scatters.
 
-    None if one side has a single value.
+    None if one side has a single value. `levels` is that of `welch_error`.
     """
     if len(a) < 2 or len(b) < 2:
         return None
-    (error, freedom), centre = welch_error(a, b), fmean(b) - fmean(a)
+    (error, freedom), centre = welch_error(a, b, levels), fmean(b) - fmean(a)
     if not error:
         return Interval(centre, centre, "constant")
     reach = student_quantile(LEVEL, freedom) * error
     return Interval(centre - reach, centre + reach, "welch")
 
 
-def _lognormal(logs: Sequence[np.ndarray[Any, Any]], centre: float) -> Interval | None:
-    """Return D. R. Cox's interval of a mean of lognormal values; for two logs that of the ratio of their means.
+def _lognormal(logs: np.ndarray[Any, Any], centre: float) -> Interval:
+    """Return D. R. Cox's interval of a mean of lognormal values.
 
     It includes the long tail that a few skewed values have not shown. The uncertainty of the variance of the logarithms
     counts twice as much as in Cox's formula, which is too small for five values. The interval contains `centre`, the
@@ -271,96 +276,37 @@ def _lognormal(logs: Sequence[np.ndarray[Any, Any]], centre: float) -> Interval 
     """
     import numpy as np
 
-    count = logs[0].size
-    apart = logs[-1] - logs[0] if len(logs) == 2 else logs[0]
-    variances = [float(np.var(each, ddof=1)) for each in logs]
-    error = math.sqrt(float(np.var(apart, ddof=1)) / count + sum(v**2 / (count - 1) for v in variances))
-    reach = student_quantile(LEVEL, count - 1) * error
-    middle = float(apart.mean()) + (variances[-1] - (variances[0] if len(logs) == 2 else 0.0)) / 2
+    count, variance = logs.size, float(np.var(logs, ddof=1))
+    reach = student_quantile(LEVEL, count - 1) * math.sqrt(variance / count + variance**2 / (count - 1))
+    middle = float(logs.mean()) + variance / 2
     low, high = _bounded_exp(min(middle - reach, math.log(centre))), _bounded_exp(max(middle + reach, math.log(centre)))
     return Interval(low, high, "lognormal")
 
 
-def mean_interval(values: Sequence[float], *, seed: int) -> Interval | None:
-    """Return the interval of the mean; None for fewer than three values, a point for equal values.
+def mean_interval(values: Sequence[float], *, seed: int, least: float = 0.0) -> Interval | None:
+    """Return the interval of the mean of consecutive windows; None for fewer than three values, a point for equal ones.
 
-    Fewer than MINIMUM_RESAMPLED values get Student's interval. Correlated values get a longer one. For positive values
-    it includes the lognormal interval.
+    The bootstrap and Student's interval are joined from MINIMUM_RESAMPLED values. Both are longer by the serial factor.
+    For positive values the interval includes the lognormal one. `least` is the smallest credible deviation of a window.
     """
     import numpy as np
 
     data = np.asarray(values, dtype=float)
     if data.size < 3 or not np.isfinite(data).all():
         return None
-    if np.ptp(data) == 0:
+    centre, equal = float(data.mean()), bool(np.ptp(data) == 0)
+    if equal and not least:
         return Interval(float(data[0]), float(data[0]), "constant")
-    found = student_interval(data.tolist())
-    assert found is not None  # noqa: S101  for the type checker: there are three values
-    centre = float(data.mean())
+    factor = serial_factor(values)
+    reach = student_quantile(LEVEL, data.size - 1) * factor * max(float(data.std(ddof=1)), least) / math.sqrt(data.size)
+    found = Interval(centre - reach, centre + reach, "student")
+    if equal:
+        return found
     if data.size >= MINIMUM_RESAMPLED:
-        resampled = _bca((data,), np.mean, widened_level(data.size), seed)
+        resampled = _bca(data, seed)
         if resampled is not None:
-            found = replace(found.with_ends(resampled), method="bca+student")
-    found = found.stretched(centre, serial_factor(values))
-    return found.with_ends(_lognormal([np.log(data)], centre)) if (data > 0).all() else found
-
-
-def difference_interval(a: Sequence[float], b: Sequence[float], *, seed: int) -> Interval | None:
-    """Return the interval of mean(b − a) over pairs, without the lognormal interval."""
-    differences = [y - x for x, y in zip(a, b, strict=True)]
-    if min(differences, default=0.0) <= 0:
-        return mean_interval(differences, seed=seed)
-    turned = mean_interval([-each for each in differences], seed=seed)
-    return None if turned is None else replace(turned, low=-turned.high, high=-turned.low)
-
-
-def ratio_interval(a: Sequence[float], b: Sequence[float], *, seed: int) -> Interval | None:
-    """Return the interval of mean(b) / mean(a) over pairs.
-
-    None below three pairs, for an a that is not positive, or for few pairs with a value far below its resolution. Below
-    MINIMUM_RESAMPLED pairs it is Student's over the logarithms of the ratios, which cannot reach below 0. Otherwise it
-    is the union of the bootstrap and Student's interval of the logarithm of the ratio, by the delta method. For
-    positive values it includes the lognormal interval, and correlated pairs make it longer.
-    """
-    import numpy as np
-
-    x, y = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
-    if x.size != y.size:
-        raise ValueError("pairs need as many values of a as of b")
-    if x.size < 3 or not (np.isfinite(x).all() and np.isfinite(y).all()) or (x <= 0).any():
-        return None
-    if np.ptp(x) == 0 and np.ptp(y) == 0:
-        return Interval(float(y[0] / x[0]), float(y[0] / x[0]), "constant")
-    positive, centre = bool((y > 0).all()), float(y.mean() / x.mean())
-    quantile = student_quantile(LEVEL, x.size - 1) / math.sqrt(x.size)
-    if x.size < MINIMUM_RESAMPLED:
-        if not positive:
-            return None
-        logs = np.log(y / x)
-        middle, reach = float(logs.mean()), quantile * max(float(logs.std(ddof=1)), log_rounding(a, b))
-        if reach > _MOST_REACH:
-            return None
-        found = Interval(math.exp(middle - reach), math.exp(middle + reach), "student-log")
-        return found.with_ends(_lognormal([np.log(x), np.log(y)], centre))
-
-    def ratio(first: Any, second: Any, axis: int = -1) -> Any:
-        return np.mean(second, axis=axis) / np.mean(first, axis=axis)
-
-    resampled = _bca((x, y), ratio, widened_level(x.size), seed)
-    if not positive or resampled is None:
-        return resampled
-    around = y / y.mean() - x / x.mean()  # effect of each pair on the logarithm of the ratio
-    reach = quantile * float(around.std(ddof=1))
-    found = resampled.with_ends(Interval(centre * math.exp(-reach), centre * math.exp(reach), "student-log"))
-    factor = serial_factor(around.tolist())
-    low, high = (centre * _bounded_exp(factor * math.log(end / centre)) for end in (found.low, found.high))
-    return replace(found, low=low, high=high).with_ends(_lognormal([np.log(x), np.log(y)], centre))
-
-
-def log_rounding(a: Sequence[float], b: Sequence[float], step: float | None = None) -> float:
-    """Return the smallest deviation of log(b / a) over pairs of positive values with this resolution."""
-    each = rounding(step_of(a, b) if step is None else step)
-    return each * math.sqrt(fmean([1 / x**2 + 1 / y**2 for x, y in zip(a, b, strict=True)]))
+            found = replace(found.with_ends(resampled.stretched(centre, factor)), method="bca+student")
+    return found.with_ends(_lognormal(np.log(data), centre)) if (data > 0).all() else found
 
 
 # Student's t without SciPy, for whole degrees of freedom: a process that runs all day must not load 20 MB for it.
@@ -413,7 +359,7 @@ def rate_interval(count: int, blocks: Sequence[float], window_s: float) -> Inter
         return _poisson(count, window_s)
     mean = sum(blocks) / len(blocks)
     variance = sum((block - mean) ** 2 for block in blocks) / (len(blocks) - 1)
-    error = math.sqrt(max(variance, _EDGES) / len(blocks)) * serial_factor(blocks, in_a_row=True)
+    error = math.sqrt(max(variance, _EDGES) / len(blocks)) * serial_factor(blocks)
     reach = student_quantile(LEVEL, len(blocks) - 1) * error * len(blocks) / window_s
     rate = count / window_s
     return Interval(max(0.0, rate - reach), rate + reach, "blocks")
@@ -471,7 +417,7 @@ def pool_differences(strata: Sequence[Stratum]) -> Pooled | None:
         for values in (a, b):
             if len(values) < 2 or not centre:
                 continue
-            spread_of = max(statistics.stdev(values) * serial_factor(values, in_a_row=True), least)
+            spread_of = max(statistics.stdev(values) * serial_factor(values), least)
             part = (spread_of * 100 / centre) ** 2 / len(values)
             variance += part
             spread += part**2 / (len(values) - 1)

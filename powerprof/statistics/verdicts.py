@@ -14,19 +14,15 @@ from typing import Literal
 from powerprof.statistics.intervals import (
     LEVEL,
     Interval,
-    difference_interval,
     effective_freedom,
-    log_rounding,
     mean_interval,
-    ratio_interval,
-    rounding,
-    serial_factor,
     step_of,
     student_p,
     student_quantile,
     welch_error,
     welch_interval,
 )
+from powerprof.statistics.pairs import INDEPENDENT, Noise, PairedTest, measure_difference, pool_noise
 
 Verdict = Literal["b_lower", "b_higher", "inconclusive"]
 POWER = 0.8
@@ -68,69 +64,62 @@ def verdict_of(interval: Interval | None) -> Verdict:
     return "b_higher" if interval.low > 0 else "b_lower"
 
 
-def minimum_detectable_percent(a: Sequence[float], b: Sequence[float], step: float | None = None) -> float | None:
+def _minimum_detectable_percent(tested: PairedTest, a_mean: float) -> float | None:
     """Return the smallest difference in percent of mean(a) that these pairs detect in four of five cases.
 
-    It is (t[0.9925] + t[0.8]) · s/√n with n − 1 degrees of freedom, at the level of the primary metric. s is the
-    deviation of the paired differences, including their correlation and the resolution of the readings.
+    It is (t[0.9925] + t[0.8]) standard errors, at the level of the primary metric.
     """
-    count = len(a)
-    centre = statistics.fmean(a) if a else 0.0
-    if count < 3 or centre == 0:
-        return None
-    spread = _spread([y - x for x, y in zip(a, b, strict=True)], _rounding(a, b, step))
-    quantiles = student_quantile(PRIMARY_LEVEL, count - 1) + student_quantile(2 * POWER - 1, count - 1)
-    return 100 * quantiles * spread / math.sqrt(count) / abs(centre)
+    quantiles = student_quantile(PRIMARY_LEVEL, tested.freedom) + student_quantile(2 * POWER - 1, tested.freedom)
+    if tested.on_logs:
+        return 100 * math.expm1(min(quantiles * tested.error, _MOST_LOG))
+    return 100 * quantiles * tested.error / abs(a_mean) if a_mean else None
 
 
-def _rounding(a: Sequence[float], b: Sequence[float], step: float | None) -> float:
-    """Return the smallest deviation of b − a for readings of this resolution."""
-    return math.sqrt(2) * rounding(step_of(a, b) if step is None else step)
+def compare_pairs(
+    a: Sequence[float], b: Sequence[float], *, seed: int, step: float | None = None, noise: Noise | None = None
+) -> PairedResult:
+    """Judge paired values in the order of time.
 
-
-def _spread(each: Sequence[float], least: float) -> float:
-    """Return the deviation whose √n-th part is the standard error of the mean."""
-    return max(statistics.stdev(each) * serial_factor(each), least)
-
-
-def compare_pairs(a: Sequence[float], b: Sequence[float], *, seed: int, step: float | None = None) -> PairedResult:
-    """Judge paired values.
-
-    `step` is the resolution of the readings; None estimates it from the values. Equal values are known only to that
-    resolution. Raises ValueError for different lengths or no values.
+    `step` is the resolution of the readings; None estimates it from the values. `noise` is that of all rows of the
+    report; None estimates it from these pairs alone. Raises ValueError for different lengths or no values.
     """
     if len(a) != len(b) or not a:
         raise ValueError("pairs need as many values of a as of b")
-    a_mean = statistics.fmean(a)
-    interval = difference_interval(a, b, seed=seed)
-    ratios = ratio_interval(a, b, seed=seed)
-    if ratios is not None and ratios.method == "student-log":
-        # The noise of a few windows is proportional to the figure. Logarithms show a tenfold effect with three pairs,
-        # differences do not. So compute the difference from the ends of the ratio.
-        interval = Interval(a_mean * (ratios.low - 1), a_mean * (ratios.high - 1), "student-log")
-    if interval is not None:
-        difference = statistics.fmean(b) - a_mean
-        reach = student_quantile(LEVEL, len(a) - 1) * _rounding(a, b, step) / math.sqrt(len(a))
-        interval = interval.with_ends(Interval(difference - reach, difference + reach, "step"))
-    on_logs = interval is not None and interval.method == "student-log"
+    if noise is None or min(*a, *b) == max(*a, *b):
+        noise = pool_noise([(a, b)])  # Equal readings show no noise.
+    plain = _result(a, b, None, seed, noise)
+    if len(a) < 3:
+        return dataclasses.replace(plain, pairs_count=len(a))
+    tested, a_mean = measure_difference(a, b, step, noise), plain.a_mean
+    interval, ratios = tested.interval, None
+    if tested.on_logs:
+        low, high = (math.exp(min(max(end, -_MOST_LOG), _MOST_LOG)) for end in (interval.low, interval.high))
+        ratio = plain.b_mean / a_mean
+        ratios = Interval(min(low, ratio), max(high, ratio), interval.method)
+        interval = Interval(a_mean * (ratios.low - 1), a_mean * (ratios.high - 1), interval.method)
     return dataclasses.replace(
-        _result(a, b, interval, seed),
+        plain,
         pairs_count=len(a),
+        difference_interval=interval,
         ratio_interval=ratios,
-        minimum_detectable_percent=minimum_detectable_percent(a, b, step),
-        p_value=_p_of_pairs(a, b, step, on_logs=on_logs),
+        verdict=verdict_of(interval),
+        minimum_detectable_percent=_minimum_detectable_percent(tested, a_mean),
+        p_value=tested.p_value,
     )
 
 
-def _result(a: Sequence[float], b: Sequence[float], interval: Interval | None, seed: int) -> PairedResult:
+def _result(
+    a: Sequence[float], b: Sequence[float], interval: Interval | None, seed: int, noise: Noise | None = None
+) -> PairedResult:
     """Return the common part for two sets of values; `interval` is that of the difference."""
     a_mean, b_mean = statistics.fmean(a), statistics.fmean(b)
+    side = 0.0 if noise is None else noise.side_least(len(a))
     return PairedResult(
         pairs_count=0,
         a_mean=a_mean,
         b_mean=b_mean,
-        a_interval=mean_interval(a, seed=seed),
-        b_interval=mean_interval(b, seed=seed),
+        a_interval=mean_interval(a, seed=seed, least=side * abs(a_mean)),
+        b_interval=mean_interval(b, seed=seed, least=side * abs(b_mean)),
         difference=b_mean - a_mean,
         difference_interval=interval,
         percent=100 * (b_mean - a_mean) / abs(a_mean) if a_mean else None,
@@ -139,22 +128,6 @@ def _result(a: Sequence[float], b: Sequence[float], interval: Interval | None, s
         verdict=verdict_of(interval),
         minimum_detectable_percent=None,
     )
-
-
-def paired_difference(
-    a: Sequence[float], b: Sequence[float], step: float | None = None, *, on_logs: bool
-) -> tuple[float, float]:
-    """Return the mean of b − a over at least two pairs, or of log(b / a), and its standard error."""
-    each = [math.log(y / x) if on_logs else y - x for x, y in zip(a, b, strict=True)]
-    least = log_rounding(a, b, step) if on_logs else _rounding(a, b, step)
-    return statistics.fmean(each), _spread(each, least) / math.sqrt(len(each))
-
-
-def _p_of_pairs(a: Sequence[float], b: Sequence[float], step: float | None, *, on_logs: bool) -> float | None:
-    if len(a) < 3:
-        return None
-    difference, error = paired_difference(a, b, step, on_logs=on_logs)
-    return student_p(difference / error, len(a) - 1) if error else 1.0
 
 
 def primary_verdict(verdict: Verdict, p_value: float | None, level: float = PRIMARY_LEVEL) -> Verdict:
@@ -177,19 +150,24 @@ def survivors(p_values: Sequence[float | None], level: float = FAMILY_LEVEL) -> 
     return claimed
 
 
+# Two runs: each is one sample of its level, and its windows do not show how far runs of one condition differ. So a
+# verdict assumes a deviation of levels of twice that of a run's windows.
+RUN_LEVELS = 2.0
+
+
 def compare_unpaired(a: Sequence[float], b: Sequence[float], *, seed: int) -> PairedResult:
-    """Judge two saved runs, whose blocks were not interleaved, by Welch's interval."""
+    """Judge two saved runs, whose windows were not interleaved: beyond the assumed differences between runs."""
     if not a or not b:
         raise ValueError("two runs need values each")
-    interval = welch_interval(a, b) if min(len(a), len(b)) >= 3 else None
-    return dataclasses.replace(_result(a, b, interval, seed), p_value=p_of_two(a, b))
+    interval = welch_interval(a, b, RUN_LEVELS) if min(len(a), len(b)) >= 3 else None
+    return dataclasses.replace(_result(a, b, interval, seed), p_value=_p_of_runs(a, b))
 
 
-def p_of_two(a: Sequence[float], b: Sequence[float]) -> float | None:
+def _p_of_runs(a: Sequence[float], b: Sequence[float]) -> float | None:
     """Return the probability of this difference between two runs of equal conditions; None for few windows."""
     if min(len(a), len(b)) < 3:
         return None
-    difference, (error, _) = statistics.fmean(b) - statistics.fmean(a), welch_error(a, b)
+    difference, (error, _) = statistics.fmean(b) - statistics.fmean(a), welch_error(a, b, RUN_LEVELS)
     return student_p(difference / error, min(map(effective_freedom, (a, b)))) if error else 1.0
 
 
@@ -310,21 +288,21 @@ def compare_points(points: Sequence[Mapping[int, float]], *, in_rounds: bool) ->
 
 def _compared(first: int, second: int, a: Sequence[float], b: Sequence[float], step: float | None) -> PointPair:
     """Compare two points; `step` is the resolution of the values, None for points that were not measured in rounds."""
-    on_logs = step is not None and min(*a, *b) > 0
-    freedom: float = len(a) - 1
     if step is not None:
-        middle, error = paired_difference(a, b, step, on_logs=on_logs)
+        # Rounds run forwards and backwards, so a drift alternates in the differences.
+        tested = measure_difference(a, b, step, INDEPENDENT)
+        tested = dataclasses.replace(tested, lognormal=None)  # Points are compared by their typical ratio.
     else:
-        middle, (error, freedom) = statistics.fmean(b) - statistics.fmean(a), welch_error(a, b)
-    p_value = student_p(middle / error, freedom) if error else 1.0
-    base, reach = abs(statistics.fmean(a)), student_quantile(LEVEL, freedom) * error
-    if not on_logs and not base:
-        return PointPair(first, second, p_value=p_value)
+        error, freedom = welch_error(a, b)
+        tested = PairedTest(statistics.fmean(b) - statistics.fmean(a), error, freedom, on_logs=False)
+    base, interval = abs(statistics.fmean(a)), tested.interval
+    if not tested.on_logs and not base:
+        return PointPair(first, second, p_value=tested.p_value)
     low, percent, high = (
-        100 * (math.expm1(min(value, _MOST_LOG)) if on_logs else value / base)
-        for value in (middle - reach, middle, middle + reach)
+        100 * (math.expm1(min(value, _MOST_LOG)) if tested.on_logs else value / base)
+        for value in (interval.low, tested.mean, interval.high)
     )
-    return PointPair(first, second, percent, Interval(low, high, "student-log" if on_logs else "student"), p_value)
+    return PointPair(first, second, percent, Interval(low, high, interval.method), tested.p_value)
 
 
 def which_differ(p_values: Sequence[float | None]) -> list[bool]:

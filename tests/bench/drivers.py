@@ -27,7 +27,7 @@ from powerprof.experiment.load import Context, LoadFailed, LoadOrder, LoadResult
 from powerprof.experiment.load_clients import start_load
 from powerprof.experiment.plan import block_order
 from powerprof.measure.procfs import family_cpu_ns
-from powerprof.statistics.intervals import ratio_interval
+from powerprof.statistics.verdicts import compare_pairs
 from powerprof.system import paths
 from powerprof.workloads.catalogue import find_workload
 from powerprof.workloads.reading import Case, read_workload, resolve
@@ -63,7 +63,7 @@ class Comparison:
     @property
     def interval(self) -> tuple[float, float]:
         """95 % of the ratio."""
-        found = ratio_interval(self._rates(self.theirs), self._rates(self.ours), seed=1)
+        found = compare_pairs(self._rates(self.theirs), self._rates(self.ours), seed=1).ratio_interval
         return (found.low, found.high) if found else (0.0, float("inf"))
 
     @staticmethod

@@ -33,7 +33,7 @@ def test_diverging_points_have_a_difference_with_an_interval() -> None:
     metric = next(one for one in found.points[3].metrics if one.name == "queries_hz")
     assert metric.difference.percent == pytest.approx(-30.0)
     assert metric.difference.ci95 is not None
-    assert -8000 * 0.40 < metric.difference.ci95[0] < -8000 * 0.30 < metric.difference.ci95[1] < -8000 * 0.20
+    assert -8000 * 0.45 < metric.difference.ci95[0] < -8000 * 0.30 < metric.difference.ci95[1] < -8000 * 0.15
     assert found.differences == ["host kernel: 6.1.0-32-amd64 → 6.12.1-amd64"]
 
 

@@ -83,7 +83,7 @@ def test_markdown_of_a_comparison_has_every_metric() -> None:
     table = [line for line in text.splitlines() if line.startswith("|")]
     assert len(table) == 2 + len(record.metrics)
     assert all(len(re.findall(r"(?<!\\)\|", line)) == 8 for line in table)
-    assert "| 0.057 | 2.723 | +2.666 | +2.631 to +2.697 | +4,675 % |" in table[2] and "**worse**" in table[2]
+    assert "| 0.057 | 2.723 | +2.666 | +2.624 to +2.709 | +4,675 % |" in table[2] and "**worse**" in table[2]
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -4,16 +4,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from powerprof.attribution.profile import FunctionShare
 from powerprof.experiment.plan import block_order, round_order
+from powerprof.experiment.records import Metric
 from powerprof.experiment.sweep_rounds import compare_metrics
-from powerprof.experiment.verdict import judge_saved
+from powerprof.experiment.verdict import SampledWindow, compare_functions, judge_saved
 from powerprof.model.records import Figures
-from powerprof.statistics.intervals import Interval, mean_interval, ratio_interval, welch_interval
+from powerprof.statistics.intervals import Interval, mean_interval, welch_interval
 from powerprof.statistics.verdicts import compare_pairs
 from powerprof.workloads.definition import Value
 
@@ -32,12 +34,9 @@ def correlated(generator: Generator, count: int, coefficient: float) -> Values:
     return values
 
 
-def _pairs(coefficient: float) -> Trial:
-    def trial(generator: Generator, count: int) -> tuple[Interval | None, float]:
-        a, b = (10 + correlated(generator, count, coefficient) for _ in range(2))
-        return compare_pairs(a.tolist(), b.tolist(), seed=1).difference_interval, 0.0
-
-    return trial
+def _pairs(generator: Generator, count: int) -> tuple[Interval | None, float]:
+    a, b = (generator.normal(10, 1, count) for _ in range(2))
+    return compare_pairs(a.tolist(), b.tolist(), seed=1).difference_interval, 0.0
 
 
 def _apart(coefficient: float, spread: float = 1.0) -> Trial:
@@ -58,7 +57,7 @@ def _side(sigma: float) -> Trial:
 def _ratio(sigma_a: float, sigma_b: float) -> Trial:
     def trial(generator: Generator, count: int) -> tuple[Interval | None, float]:
         a, b = generator.lognormal(0, sigma_a, count), generator.lognormal(0, sigma_b, count)
-        return ratio_interval(a.tolist(), b.tolist(), seed=1), math.exp((sigma_b**2 - sigma_a**2) / 2)
+        return compare_pairs(a.tolist(), b.tolist(), seed=1).ratio_interval, math.exp((sigma_b**2 - sigma_a**2) / 2)
 
     return trial
 
@@ -68,8 +67,7 @@ def _gamma_side(generator: Generator, count: int) -> tuple[Interval | None, floa
 
 
 TRIALS: dict[str, tuple[Trial, tuple[int, ...]]] = {
-    "pairs, normal": (_pairs(0.0), (3, 6, 10, 20)),
-    "pairs, AR(0.5)": (_pairs(0.5), (6, 8, 10, 20)),
+    "pairs, normal": (_pairs, (3, 6, 10, 20)),
     "apart, normal": (_apart(0.0), (3, 5, 6, 10)),
     "apart, B scatters 10 times as much": (_apart(0.0, 10.0), (3, 5, 6, 10)),
     "apart, AR(0.8)": (_apart(0.8), (3, 4, 5, 6, 10, 20)),
@@ -104,16 +102,49 @@ def _unequal(generator: Generator, count: int) -> tuple[Values, Values]:
     return generator.normal(100, 1, count), generator.normal(100, 10, count)
 
 
-def _drifting(generator: Generator, count: int) -> tuple[Values, Values]:
-    """A host that changes by a fifth over the run, as both conditions meet it in their order."""
-    order = block_order(count, int(generator.integers(1_000_000)))
-    host = 100 * (1 + np.linspace(0, 0.2, 2 * count)) + generator.normal(0, 1, 2 * count)
-    places = {arm: [2 * pair + arms.index(arm) for pair, arms in enumerate(order)] for arm in ("a", "b")}
-    return host[places["a"]], host[places["b"]]
+def _in_order(host: Callable[[Generator, int], Values]) -> Callable[[Generator, int], tuple[Values, Values]]:
+    """Values of a host of about 100 that changes over the run, as both conditions meet it in their order."""
+
+    def draw(generator: Generator, count: int) -> tuple[Values, Values]:
+        order = block_order(count, int(generator.integers(1_000_000)))
+        values = 100 + host(generator, 2 * count) + generator.normal(0, 1, 2 * count)
+        places = {arm: [2 * pair + arms.index(arm) for pair, arms in enumerate(order)] for arm in ("a", "b")}
+        return values[places["a"]], values[places["b"]]
+
+    return draw
 
 
-def _correlated_sides(generator: Generator, count: int) -> tuple[Values, Values]:
-    return 100 + correlated(generator, count, 0.8), 100 + correlated(generator, count, 0.8)
+def _correlated_sides(coefficient: float) -> Callable[[Generator, int], tuple[Values, Values]]:
+    return _independent(lambda generator, count: 100 + 5 * correlated(generator, count, coefficient))
+
+
+def _with_levels(levels: float) -> Callable[[Generator, int], tuple[Values, Values]]:
+    """Each run has a level of its own, whose deviation is `levels` times that of a window."""
+    return _independent(
+        lambda generator, count: 100 + 2 * (levels * generator.normal() + generator.normal(0, 1, count))
+    )
+
+
+def _two_modes(generator: Generator, count: int, share: float, scatter: float) -> Values:
+    """Windows with or without a disturbance of 20 %."""
+    return (100 + 20.0 * (generator.random(count) < share)) * (1 + scatter * generator.normal(0, 1, count))
+
+
+def _mixed(generator: Generator, count: int) -> tuple[Values, Values]:
+    scatter = math.exp(generator.uniform(math.log(3e-4), math.log(0.3)))
+    return generator.lognormal(0, scatter, count), generator.lognormal(0, scatter, count)
+
+
+def _equal_means(generator: Generator, count: int) -> tuple[Values, Values]:
+    return generator.lognormal(-0.02, 0.2, count), generator.lognormal(-0.5, 1.0, count)
+
+
+def _disturbed(generator: Generator, count: int) -> Values:
+    return generator.normal(100, 3, count) + 50 * (generator.random(count) < 0.1)
+
+
+def _uneven_counts(generator: Generator, count: int, mean: float = 3) -> Values:
+    return generator.poisson(mean, count) / generator.normal(1, 0.002, count)
 
 
 # Figures of a condition and of itself, by how they come out; whether in pairs, and whether apart as well.
@@ -122,20 +153,130 @@ ROWS: dict[str, tuple[Callable[[Generator, int], tuple[Values, Values]], tuple[b
     "lognormal 0.8": (_independent(lambda generator, count: generator.lognormal(0, 0.8, count)), (True, False)),
     "counts of 2": (_independent(lambda generator, count: generator.poisson(2, count).astype(float)), (True, False)),
     "counts of 20": (_independent(lambda generator, count: generator.poisson(20, count).astype(float)), (True, False)),
+    "counts of 3, unequal windows": (_independent(_uneven_counts), (True, False)),
+    "heavy counts": (_independent(lambda generator, count: generator.lognormal(0, 1.0, count) // 0.1), (True, False)),
+    "Student's t, 3": (_independent(lambda generator, count: 100 + 4 * generator.standard_t(3, count)), (True, False)),
+    "two modes, 3:7": (_independent(lambda generator, count: _two_modes(generator, count, 0.3, 0.02)), (True, False)),
+    "two modes, 1:1": (_independent(lambda generator, count: _two_modes(generator, count, 0.5, 0.005)), (True, False)),
     "B scatters 10 times as much": (_unequal, (True, False)),
-    "a drift of 20 %": (_drifting, (True,)),
-    "AR(0.8)": (_correlated_sides, (False,)),
+    "gamma 0.3": (_independent(lambda generator, count: generator.gamma(0.3, 1.0, count)), (True,)),
+    "counts of 8, unequal windows": (
+        _independent(lambda generator, count: _uneven_counts(generator, count, 8)),
+        (True,),
+    ),
+    "three modes": (_independent(lambda generator, count: 100 + 15.0 * generator.integers(0, 3, count)), (True,)),
+    "steps of 2 %": (_independent(lambda generator, count: 2 * np.round(generator.normal(50, 0.8, count))), (True,)),
+    "near zero": (_independent(lambda generator, count: generator.normal(0.5, 1, count)), (True,)),
+    "rows scatter by 0.03 to 30 %": (_mixed, (True,)),
+    "lognormal 0.2 and 1.0, equal means": (_equal_means, (True,)),
+    "one pair in ten disturbed": (_independent(_disturbed), (True,)),
+    "a sine over the run": (_in_order(lambda generator, count: 20 * np.sin(np.arange(count) / 2)), (True,)),
+    "a drift of 20 %": (_in_order(lambda generator, count: np.linspace(0, 20, count)), (True,)),
+    "a step of 20 %": (_in_order(lambda generator, count: 20.0 * (np.arange(count) > count // 3)), (True,)),
+    "host AR(0.5)": (_in_order(lambda generator, count: 5 * correlated(generator, count, 0.5)), (True,)),
+    "host AR(0.8)": (_in_order(lambda generator, count: 5 * correlated(generator, count, 0.8)), (True,)),
+    "host AR(0.9)": (_in_order(lambda generator, count: 5 * correlated(generator, count, 0.9)), (True,)),
+    "sides AR(0.5)": (_correlated_sides(0.5), (True, False)),
+    "sides AR(0.8)": (_correlated_sides(0.8), (True, False)),
+    "sides AR(0.9)": (_correlated_sides(0.9), (True, False)),
+    "runs, level 1": (_with_levels(1.0), (False,)),
+    "runs, level 2": (_with_levels(2.0), (False,)),
+    "runs, level 4": (_with_levels(4.0), (False,)),
 }
+
+
+def _report(
+    kind: str, generator: Generator, count: int, effects: Sequence[float], *, paired: bool = True
+) -> list[Metric]:
+    """Judge a report whose row n has B multiplied by the n-th effect; the first row is the headline."""
+    rows = [ROWS[kind][0](generator, count) for _ in effects]
+    a = [_figures(f"row{number}", row[0]) for number, row in enumerate(rows)]
+    b = [_figures(f"row{number}", row[1] * effects[number]) for number, row in enumerate(rows)]
+    return judge_saved(a, b, "row0", 1, paired=paired)
 
 
 def false_words(kind: str, count: int, trials: int, *, paired: bool = True, seed: int = 7) -> float:
     """The share of reports with a false word anywhere, headline included: 20 rows of a condition and itself."""
     generator, wrong = np.random.default_rng(seed), 0
     for _ in range(trials):
-        rows = [ROWS[kind][0](generator, count) for _ in range(20)]
-        a, b = ([_figures(f"row{number}", row[side]) for number, row in enumerate(rows)] for side in (0, 1))
-        judged = judge_saved(a, b, "row0", 1, paired=paired)
+        judged = _report(kind, generator, count, [1.0] * 20, paired=paired)
         wrong += any(metric.verdict != "inconclusive" for metric in judged)
+    return wrong / trials
+
+
+def power(
+    kind: str, effect: float, count: int, trials: int, *, headline: bool = True, rows: int = 20, seed: int = 5
+) -> float:
+    """The share of reports that find an effect in the headline, or in the second row; the other rows have none."""
+    generator, right = np.random.default_rng(seed), 0
+    effects = [1.0] * rows
+    effects[0 if headline else 1] = effect
+    for _ in range(trials):
+        metric = next(
+            each for each in _report(kind, generator, count, effects) if each.name == ("row0" if headline else "row1")
+        )
+        right += metric.verdict == ("b_higher" if effect > 1 else "b_lower")
+    return right / trials
+
+
+def report_coverage(
+    kind: str, truth: float | None, count: int, trials: int, *, paired: bool = True, seed: int = 3
+) -> float:
+    """The share of intervals in reports of 20 rows that hold the truth: of column A, or of the difference (None)."""
+    generator, held, known = np.random.default_rng(seed), 0, 0
+    for _ in range(trials):
+        for metric in _report(kind, generator, count, [1.0] * 20, paired=paired):
+            ends = metric.difference.ci95 if truth is None else metric.a.ci95
+            known += ends is not None
+            held += ends is not None and ends[0] <= (truth or 0.0) <= ends[1]
+    return held / known if known else 1.0
+
+
+# Kinds whose noise both conditions share or that is independent: a false word in at most 2.5 % of reports.
+SHARED = [kind for kind, (_, ways) in ROWS.items() if True in ways and not kind.startswith("sides ")]
+# The noise of the rows of which column A is checked, with its mean.
+COLUMNS = {
+    "normal": 100.0,
+    "lognormal 0.8": math.exp(0.32),
+    "counts of 2": 2.0,
+    "two modes, 3:7": 106.0,
+    "two modes, 1:1": 110.0,
+    "host AR(0.5)": 100.0,
+    "host AR(0.8)": 100.0,
+    "host AR(0.9)": 100.0,
+}
+# The noise with which the share of found effects must grow with every further pair.
+POWERS = ("normal", "a drift of 20 %", "host AR(0.8)", "Student's t, 3", "lognormal 0.8")
+EFFECTS = (1.05, 1.1, 1.3, 8.0)
+COUNTS = (3, 4, 5, 6, 8, 10, 20)
+
+
+def false_functions(count: int, trials: int, *, window_s: float = 2.0, functions: int = 250, seed: int = 4) -> float:
+    """The share of tables of functions with a false word: samples of one server, compared with itself."""
+    generator, wrong = np.random.default_rng(seed), 0
+    for _ in range(trials):
+        means, windows = generator.lognormal(1.0, 1.2, functions), []
+        for arm in ("a", "b") * count:
+            length_s = window_s + abs(float(generator.normal(0, 0.003)))
+            shares = [
+                FunctionShare(
+                    function=f"f{number}",
+                    module="server",
+                    kernel=False,
+                    self_count=int(samples),
+                    self_percent=0.0,
+                    low_percent=None,
+                    high_percent=None,
+                    self_ms=10.0 * samples,
+                    total_count=int(samples),
+                    total_percent=0.0,
+                )
+                for number, samples in enumerate(generator.poisson(means * length_s / window_s))
+                if samples
+            ]
+            windows.append(SampledWindow(arm, length_s, shares))  # type: ignore[arg-type]
+        judged = compare_functions(windows, 1).functions
+        wrong += any(change.verdict != "inconclusive" for change in judged)
     return wrong / trials
 
 

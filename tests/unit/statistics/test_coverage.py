@@ -3,13 +3,27 @@
 
 from __future__ import annotations
 
+import math
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
 from powerprof.statistics import intervals
-from powerprof.statistics.intervals import UNKNOWN_FACTORS, effective_freedom, pool_differences, serial_factor
-from powerprof.statistics.verdicts import compare_pairs, compare_unpaired, p_of_two, primary_verdict, survivors
-from tests.unit.statistics.coverage import correlated, coverage, false_words
+from powerprof.statistics.intervals import UNKNOWN_FACTORS, effective_freedom, pool_differences, serial_factor, step_of
+from powerprof.statistics.pairs import pool_noise
+from powerprof.statistics.verdicts import compare_pairs, compare_unpaired, primary_verdict
+from tests.unit.statistics.coverage import (
+    COLUMNS,
+    COUNTS,
+    SHARED,
+    correlated,
+    coverage,
+    false_functions,
+    false_words,
+    power,
+    report_coverage,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +34,7 @@ def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "count", "at_least"),
     [
-        ("pairs, AR(0.5)", 10, 0.90),
+        ("pairs, normal", 5, 0.93),
         ("apart, AR(0.8)", 3, 0.92),
         ("apart, AR(0.8)", 4, 0.92),
         ("apart, AR(0.8)", 5, 0.92),
@@ -36,20 +50,108 @@ def test_the_interval_holds_the_truth(name: str, count: int, at_least: float) ->
     assert coverage(name, count, 300) >= at_least
 
 
-@pytest.mark.parametrize(("kind", "count"), [("counts of 2", 3), ("normal", 3)])
+@pytest.fixture
+def without_bootstrap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skip the bootstrap of the columns: it takes no part in verdicts."""
+    monkeypatch.setattr(intervals, "_bca", lambda values, seed: None)
+
+
+@pytest.mark.usefixtures("without_bootstrap")
+@pytest.mark.parametrize("kind", SHARED)
+@pytest.mark.parametrize("count", [3, 6])
 def test_equal_conditions_have_few_false_verdicts(kind: str, count: int) -> None:
-    assert false_words(kind, count, 100) <= 0.06
+    """At most 2.5 % of reports; 40 of them are worth ± 2.5 points. The soak has the table."""
+    assert false_words(kind, count, 40) <= 0.025 + 0.05
 
 
-@pytest.mark.parametrize("count", [4, 5, 10])
-def test_correlated_windows_have_few_false_verdicts(count: int) -> None:
-    """The p-values alone decide, and 300 reports are worth ± 1 point: 9 % at 5 windows and 13 % at 10 before."""
-    generator, wrong = np.random.default_rng(count), 0
-    for _ in range(300):
-        rows = [[correlated(generator, count, 0.8).tolist() for _ in "ab"] for _ in range(20)]
-        first, *others = (p_of_two(a, b) for a, b in rows)
-        wrong += primary_verdict("b_lower", first) != "inconclusive" or any(survivors(others))
-    assert wrong / 300 <= 0.06
+@pytest.mark.usefixtures("without_bootstrap")
+@pytest.mark.parametrize(("kind", "most"), [("sides AR(0.5)", 0.08), ("sides AR(0.8)", 0.12), ("sides AR(0.9)", 0.16)])
+@pytest.mark.parametrize("count", [4, 10])
+def test_the_correlation_of_a_report_widens_its_rows(kind: str, most: float, count: int) -> None:
+    """Each side with a correlation of its own: 42 % of reports at 4 pairs with 0.8 if every row is judged alone."""
+    assert false_words(kind, count, 80) <= most
+
+
+@pytest.mark.usefixtures("without_bootstrap")
+@pytest.mark.parametrize("kind", ["runs, level 1", "runs, level 2", "sides AR(0.8)"])
+@pytest.mark.parametrize("count", [3, 20])
+def test_a_run_is_one_sample_of_its_level(kind: str, count: int) -> None:
+    """93 % of reports had a false word at level 1 and 20 windows: windows do not show the levels of runs."""
+    assert false_words(kind, count, 40, paired=False) <= 0.025 + 0.05
+
+
+@pytest.mark.usefixtures("without_bootstrap")
+@pytest.mark.parametrize("kind", ["normal", "a drift of 20 %", "host AR(0.8)"])
+@pytest.mark.parametrize(("effect", "headline"), [(1.3, True), (1.3, False), (8.0, False)])
+def test_more_pairs_never_lose_an_effect(kind: str, effect: float, headline: bool) -> None:
+    """From 5 to 6 pairs 30 % was found in 99 and 71 % of reports; an 8-fold row in 100 and 45 %."""
+    shares = [power(kind, effect, count, 40, headline=headline) for count in COUNTS]
+    assert all(later >= earlier - 0.05 for earlier, later in pairwise(shares)), shares
+    assert shares[-1] == 1.0
+
+
+@pytest.mark.usefixtures("without_bootstrap")
+@pytest.mark.parametrize("kind", COLUMNS)
+@pytest.mark.parametrize("count", [3, 4, 6])
+def test_the_interval_of_a_column_holds_its_mean(kind: str, count: int) -> None:
+    """0.58 with a correlation of 0.9 and 0.65 with two modes at 3 pairs, if its windows count as independent."""
+    assert report_coverage(kind, COLUMNS[kind], count, 40) >= (0.84 if kind == "host AR(0.9)" else 0.90)
+
+
+@pytest.mark.parametrize("count", [3, 4, 5])
+def test_equal_functions_have_no_false_verdicts(count: int) -> None:
+    """32 % of tables at 3 pairs if windows of unequal length hide the step of one sample."""
+    assert false_functions(count, 12) == 0.0
+
+
+def test_the_noise_of_a_report_is_that_of_all_rows() -> None:
+    generator = np.random.default_rng(3)
+    independent = [tuple(generator.normal(100, 5, 6).tolist() for _ in "ab") for _ in range(40)]
+    sides = [tuple((100 + 5 * correlated(generator, 6, 0.9)).tolist() for _ in "ab") for _ in range(40)]
+    small, large = pool_noise(independent), pool_noise(sides)  # type: ignore[arg-type]
+    assert small.lag == pytest.approx(-1 / 6, abs=0.1) and large.lag > 0.05
+    row = [1.0, -1.0, 0.5, -0.5, 0.2, -0.2]
+    assert small.serial(row)[0] < 1.2 < 2.0 < large.serial(row)[0]
+    assert large.serial(row)[1] < small.serial(row)[1] <= 5.0
+    assert small.scatter == pytest.approx(math.hypot(0.05, 0.05), rel=0.2)
+    assert small.side == pytest.approx(0.05, rel=0.2)
+    # Rows of two pairs, equal rows and no rows show nothing.
+    for rows in ([], [([1.0, 2.0], [2.0, 3.0])], [([3.0] * 4, [3.0] * 4)]):
+        assert pool_noise(rows).serial(row) == (1.0, 5.0)
+        assert pool_noise(rows).least(5) == 0.0
+
+
+def test_a_row_with_a_correlation_of_its_own_is_widened_more() -> None:
+    generator = np.random.default_rng(8)
+    rows = [tuple(generator.normal(100, 5, 30).tolist() for _ in "ab") for _ in range(10)]
+    rows += [tuple((100 + 5 * correlated(generator, 30, 0.9)).tolist() for _ in "ab") for _ in range(10)]
+    noise = pool_noise(rows)  # type: ignore[arg-type]
+    first, last = ([math.log(y / x) for x, y in zip(*row, strict=True)] for row in (rows[0], rows[-1]))
+    assert noise.serial(last)[0] > 1.1 * noise.serial(first)[0]
+
+
+def test_pairs_that_are_alike_by_chance_are_no_certainty() -> None:
+    """Disturbed windows: three times 100 against three times 120, while the other rows scatter by 10 %."""
+    alike = ([100.0, 100.1, 99.9], [120.0, 120.2, 119.9])
+    alone = compare_pairs(*alike, seed=1)
+    other = ([100.0, 120.0, 101.0], [121.0, 99.0, 119.0])
+    in_report = compare_pairs(*alike, seed=1, noise=pool_noise([alike, other, other]))
+    assert alone.p_value is not None and in_report.p_value is not None
+    assert alone.p_value < 0.001 < 0.015 < in_report.p_value
+
+
+def test_means_and_medians_must_differ() -> None:
+    """Equal means with a deviation of 0.2 and 1.0 of the logarithms: the medians alone differ."""
+    generator = np.random.default_rng(2)
+    a, b = generator.lognormal(-0.02, 0.2, 200), generator.lognormal(-0.5, 1.0, 200)
+    assert compare_pairs(a.tolist(), b.tolist(), seed=1).verdict == "inconclusive"
+
+
+def test_the_gap_of_two_values_is_no_step_of_which_they_are_no_multiples() -> None:
+    assert step_of([0.12] * 3, [2.8] * 3) == pytest.approx(0.12)
+    assert step_of([4.0] * 3, [5.0] * 3) == 1.0
+    assert step_of([0.0] * 3, [5.0] * 3) == 5.0
+    assert step_of([3.0] * 3) == 0.0
 
 
 def test_correlated_windows_are_worth_fewer_degrees_of_freedom() -> None:
@@ -82,10 +184,8 @@ def test_the_primary_verdict_uses_its_level() -> None:
 
 
 def test_consecutive_windows_have_a_prior_correlation() -> None:
-    assert serial_factor([1.0, 5.0, 2.0], in_a_row=True) == UNKNOWN_FACTORS[3]
-    assert serial_factor([1.0, 5.0, 2.0]) == 1.0
+    assert serial_factor([1.0, 5.0, 2.0]) == UNKNOWN_FACTORS[3]
     assert serial_factor([3.0] * 10) == 1.0
     turning = [1.0, -1.0] * 5
-    assert serial_factor(turning) == 1.0
-    assert 1.0 < serial_factor(turning, in_a_row=True) < 1.7
+    assert 1.0 < serial_factor(turning) < 1.7
     assert serial_factor([float(n) for n in range(10)]) > 3.0

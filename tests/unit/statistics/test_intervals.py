@@ -15,23 +15,22 @@ from scipy.special import stdtrit
 from powerprof.statistics import intervals
 from powerprof.statistics.intervals import (
     bounded_interval,
-    difference_interval,
     mean_interval,
-    ratio_interval,
+    serial_factor,
     student_interval,
     two_sided_quantile,
     widened_level,
 )
+from powerprof.statistics.pairs import INDEPENDENT
 from powerprof.statistics.verdicts import compare_pairs
 
 A = [2.71, 2.69, 2.75, 2.70, 2.68, 2.74, 2.72, 2.73, 2.66, 2.70, 2.71, 2.69]
 B = [2.80, 2.79, 2.86, 2.78, 2.79, 2.83, 2.85, 2.80, 2.77, 2.81, 2.84, 2.76]
 
 
-def test_the_interval_of_differences_joins_scipys_and_students() -> None:
-    differences = np.array(B) - np.array(A)
+def test_the_interval_of_a_mean_joins_scipys_and_students() -> None:
     expected = stats.bootstrap(
-        (differences,),
+        (np.array(A),),
         np.mean,
         n_resamples=9_999,
         confidence_level=widened_level(12),
@@ -39,29 +38,24 @@ def test_the_interval_of_differences_joins_scipys_and_students() -> None:
         vectorized=True,
         random_state=np.random.default_rng(5),
     ).confidence_interval
-    student = stats.ttest_1samp(differences, 0).confidence_interval(0.95)
-    found = difference_interval(A, B, seed=5)
+    student = stats.ttest_1samp(A, 0).confidence_interval(0.95)
+    found, factor, mean = mean_interval(A, seed=5), serial_factor(A), float(np.mean(A))
     assert found is not None
-    assert found.low == pytest.approx(min(expected.low, student.low), abs=1e-12)
-    assert found.high == pytest.approx(max(expected.high, student.high), abs=1e-12)
+    assert mean - found.low == pytest.approx(factor * (mean - min(expected.low, student.low)), abs=1e-12)
+    assert found.high - mean == pytest.approx(factor * (max(expected.high, student.high) - mean), abs=1e-12)
 
 
-def test_the_ratio_interval_contains_scipys() -> None:
-    expected = stats.bootstrap(
-        (np.array(A), np.array(B)),
-        lambda x, y, axis=-1: np.mean(y, axis=axis) / np.mean(x, axis=axis),
-        n_resamples=9_999,
-        confidence_level=widened_level(12),
-        method="BCa",
-        paired=True,
-        vectorized=True,
-        random_state=np.random.default_rng(5),
-    ).confidence_interval
-    found = ratio_interval(A, B, seed=5)
-    assert found is not None
-    assert found.low <= expected.low + 1e-12
-    assert found.high >= expected.high - 1e-12
-    assert found.high - found.low < 1.6 * (expected.high - expected.low)
+@pytest.mark.parametrize("count", [3, 5, 6, 12])
+def test_the_ratio_of_pairs_is_students_over_logarithms_for_any_count(count: int) -> None:
+    a, b = A[:count], B[:count]
+    student = stats.ttest_1samp(np.log(np.array(b) / np.array(a)), 0)
+    found = compare_pairs(a, b, seed=5, step=0.0, noise=INDEPENDENT)
+    ends = student.confidence_interval(0.95)
+    assert found.ratio_interval is not None
+    assert (found.ratio_interval.low, found.ratio_interval.high) == pytest.approx(
+        (math.exp(ends.low), math.exp(ends.high)), rel=1e-3
+    )
+    assert found.p_value == pytest.approx(student.pvalue, rel=0.05)
 
 
 def test_the_level_is_widened_by_students_quantile_and_the_lost_degree_of_freedom() -> None:
@@ -93,14 +87,9 @@ def test_constant_values_give_a_point() -> None:
     assert (found.low, found.high, found.method) == (3.0, 3.0, "constant")
 
 
-def test_the_ratio_of_few_pairs_holds_students_over_logarithms() -> None:
-    found = ratio_interval([1.0, 1.1, 0.9], [2.0, 2.4, 1.7], seed=1)
-    logs = np.log([2.0 / 1.0, 2.4 / 1.1, 1.7 / 0.9])
-    student = stats.ttest_1samp(logs, 0).confidence_interval(0.95)
-    assert found is not None
-    assert found.method == "student-log"
-    assert (found.low, found.high) == pytest.approx((np.exp(student.low), np.exp(student.high)), rel=0.05)
-    assert ratio_interval([1.0, 1.1], [2.0, 2.4], seed=1) is None
+def test_two_pairs_have_no_interval() -> None:
+    found = compare_pairs([1.0, 1.1], [2.0, 2.4], seed=1)
+    assert (found.ratio_interval, found.difference_interval, found.p_value) == (None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -113,14 +102,12 @@ def test_the_ratio_of_few_pairs_holds_students_over_logarithms() -> None:
     ],
 )
 def test_a_value_far_below_the_resolution_gives_no_ratio(a: list[float], b: list[float]) -> None:
-    assert ratio_interval(a, b, seed=1) is None
+    found = compare_pairs(a, b, seed=1)
+    assert found.ratio_interval is None
     # Differences do not need it.
-    compared, plain = compare_pairs(a, b, seed=1), difference_interval(a, b, seed=1)
-    assert compared.difference_interval is not None
-    assert plain is not None
-    assert (compared.difference_interval.low, compared.difference_interval.high) == pytest.approx(
-        (plain.low, plain.high), rel=0.1
-    )
+    plain = student_interval([y - x for x, y in zip(a, b, strict=True)])
+    assert found.difference_interval is not None and plain is not None
+    assert found.difference_interval.low < plain.low * 0.9 and found.difference_interval.method == "student"
 
 
 @given(
@@ -138,7 +125,7 @@ def test_no_pairs_are_too_odd(pairs: list[tuple[float, float]]) -> None:
 
 
 def test_a_ratio_over_a_zero_is_refused() -> None:
-    assert ratio_interval([0.0, *A[1:]], B, seed=1) is None
+    assert compare_pairs([0.0, *A[1:]], B, seed=1).ratio_interval is None
 
 
 @pytest.mark.parametrize("kind", ["normal", "outliers"])
