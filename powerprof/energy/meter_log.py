@@ -147,7 +147,7 @@ def parse_meter_log(text: str, path: Path | str, minimum: int = 2, column: str |
     samples: list[PowerSample] = []
     notes: list[str] = []
     has_local_times = False
-    silent_count, is_silent = 0, False
+    silent_count, silent_s, silent_from_s = 0, 0.0, None
     for index, (number, line) in enumerate(rows):
         try:
             row = _split(line, delimiter)
@@ -163,23 +163,27 @@ def parse_meter_log(text: str, path: Path | str, minimum: int = 2, column: str |
         if samples and time_s <= samples[-1].time_s:
             raise DataError(path, "time does not advance", number)
         # A history has a row per change: the last power holds until the next row.
-        if columns.entity is not None and samples and not is_silent:
+        if columns.entity is not None and samples and silent_from_s is None:
             samples.append(PowerSample(time_s - _BEFORE_S, samples[-1].watts))
-        is_silent = watts is None
         if watts is None:
             silent_count += 1
+            silent_from_s = time_s if silent_from_s is None else silent_from_s
         else:
+            silent_s += 0.0 if silent_from_s is None else time_s - silent_from_s
+            silent_from_s = None
             samples.append(PowerSample(time_s, watts))
     if len(samples) < minimum:
         raise DataError(path, "fewer than two samples")
+    span_s = samples[-1].time_s - samples[0].time_s if samples else 0.0
+    if minimum and silent_s > span_s / 2:
+        raise DataError(path, f"no reading for {silent_s:.0f} of {span_s:.0f} s: its mean power is unknown")
     if has_local_times:
         notes.append("its times carry no zone and are taken as this machine's local time")
     if silent_count:
-        notes.append(f"{silent_count} rows have no reading: their time is a gap")
+        notes.append(f"{silent_count} rows have no reading: {silent_s:.0f} s are a gap, bridged in a straight line")
     if column is not None:
         notes.append(f"the power of the whole machine is {column}, as named")
-    times_s = [sample.time_s for sample in samples]
-    step_s = times_s[-1] - times_s[0] if columns.entity is not None and times_s else median_step_s(times_s)
+    step_s = span_s if columns.entity is not None else median_step_s([sample.time_s for sample in samples])
     return MeterLog(str(path), tuple(samples), step_s, tuple(notes))
 
 

@@ -150,7 +150,12 @@ def test_one_power_of_the_whole_machine_or_a_named_one(headings: list[str]) -> N
 def test_rows_without_a_reading_are_noted() -> None:
     log = parse_meter_log(csv("time,power", silent(2, 3)), "log")
     assert len(log.samples) == 4
-    assert "2 rows have no reading: their time is a gap" in log.notes
+    assert "2 rows have no reading: 20 s are a gap, bridged in a straight line" in log.notes
+
+
+def test_a_log_that_is_silent_for_most_of_its_time_has_no_figure(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no reading for 30 of 50 s"):
+        total_watts(tmp_path, csv("time,power", silent(1, 2, 3)))
 
 
 def test_a_power_of_a_history_holds_until_the_next_row(tmp_path: Path) -> None:
@@ -159,7 +164,7 @@ def test_a_power_of_a_history_holds_until_the_next_row(tmp_path: Path) -> None:
         f"sensor.rack_power,{state},{START_S + at_s}\n" for at_s, state in rows
     )
     log = parse_meter_log(text, "log")
-    assert "1 rows have no reading: their time is a gap" in log.notes
+    assert "1 rows have no reading: 400 s are a gap, bridged in a straight line" in log.notes
     # 3,540 s of 100 W and 520 s of 300 W, of which 400 s are a gap between two equal readings.
     assert total_watts(tmp_path, text) == pytest.approx((3540 * 100 + 520 * 300) / 4060, rel=1e-3)
 
