@@ -139,7 +139,7 @@ def build_on_cpu_profile(capture: OnCpuCapture, server_names: Mapping[int, str] 
     clock = capture.event == "cpu-clock"
     sampled, clock_ms = None, None
     if clock and capture.period_ms is not None:
-        sampled = estimate_cpu_time(whole, capture.events_count, capture.events_count * capture.period_ms)
+        sampled = estimate_cpu_time(whole, capture.period_ms, capture.sampled_ms)
         clock_ms = capture.process_cpu_ms
     used_ms = clock_ms if clock_ms is not None else sampled.ms if sampled is not None else None
     merged: dict[tuple[int, tuple[str, ...], str], tuple[list[OnCpuFrame], int, int]] = {}
@@ -171,7 +171,7 @@ def build_on_cpu_profile(capture: OnCpuCapture, server_names: Mapping[int, str] 
         window_s=capture.window_s,
         cpus=capture.cpus,
         percent_of="target" if clock else "page_faults",
-        c0_percent=_percent(capture.busy_count, capture.events_count) if clock and capture.events_count else None,
+        c0_percent=_percent(capture.busy_count, capture.expected_count) if clock and capture.events_count else None,
         target_count=capture.target_count,
         target_percent=_percent(capture.target_count, capture.busy_count) if clock and capture.busy_count else None,
         target_hz=capture.target_count / capture.window_s,

@@ -72,7 +72,7 @@ def note_samples(
     moments: StatementSamples, count: int, known: ServerReport, server: TracedServer, cpu_s: float
 ) -> list[Note]:
     """Return the notes on a window of samples of a server that ran for `cpu_s`."""
-    sampled = estimate_cpu_time(count, moments.events_count, moments.sampled_ms)
+    sampled = estimate_cpu_time(count, 1e3 / SAMPLE_HZ, moments.sampled_ms)
     return [
         *moments.notes,
         *sampled.compare_with_clock(1e3 * cpu_s if moments.sampled_ms else None),

@@ -9,6 +9,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -331,6 +332,28 @@ def _describe(mapping: Mapping, headers: _FileHeaders) -> Mapping:
         mtime_ns=headers.mtime_ns,
         note=note,
     )
+
+
+# Code of the kernel in every process. The vdso is next to the main thread's stack.
+_KERNEL_CODE = ("[vdso]", "[vsyscall]", "[vectors]", "[sigpage]", "[uprobes]")
+
+
+def find_code_ranges(image: ProcessImage) -> tuple[int, int, int, int]:
+    """Return the two ranges that contain a process's code, each as start and bytes.
+
+    The widest gap between two mappings separates them: usually the program from its libraries and a JIT compiler's
+    code. The owner of a mapping does not show that: V8 maps a part of its program between the libraries. A range from
+    there to the program would contain the heap, and every pointer on a stack would be a new call path.
+    """
+    mappings = [mapping for mapping in image.mappings if mapping.path not in _KERNEL_CODE]
+    if not mappings:
+        return 0, 0, 0, 0
+    gaps = [after.start - before.end for before, after in pairwise(mappings)]
+    first = gaps.index(max(gaps)) + 1 if gaps else 1
+    start, end = mappings[0].start, mappings[first - 1].end
+    if first == len(mappings):
+        return start, end - start, 0, 0
+    return start, end - start, mappings[first].start, mappings[-1].end - mappings[first].start
 
 
 def merge_images(older: ProcessImage, newer: ProcessImage) -> ProcessImage:

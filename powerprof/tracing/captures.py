@@ -203,7 +203,7 @@ class OnCpuCapture(msgspec.Struct, frozen=True, kw_only=True):
     CPU that was not idle, of any process. `target_count`: events of the targets. `kernel` maps a hash to addresses,
     innermost first, `kernel_names` an address to (function, module, start). `missed_count`: events that only the
     kernel's own counter saw. `process_cpu_ms`: the targets' CPU time by the kernel's clocks of processes, None for the
-    whole system or if a target ended.
+    whole system or if a target ended. `sampled_ms`: the time of all CPUs that was sampled.
     """
 
     event: Event
@@ -229,11 +229,19 @@ class OnCpuCapture(msgspec.Struct, frozen=True, kw_only=True):
     bpf_s: float | None = None
     interrupted: bool = False
     process_cpu_ms: float | None = None
+    sampled_ms: float = 0.0
 
     @property
     def busy_count(self) -> int:
         """Events on a CPU that was not idle."""
         return self.events_count - self.idle_count
+
+    @property
+    def expected_count(self) -> int:
+        """The samples of the window if every CPU had taken all of its timer interrupts. Older captures: those seen."""
+        if not self.sampled_ms or not self.period_ms:
+            return self.events_count
+        return max(round(self.sampled_ms / self.period_ms), self.busy_count)
 
 
 # The kernel's clock of a process leaves out interrupts on some hosts, and the edges of both figures differ a little.
@@ -263,10 +271,15 @@ class SampledTime(msgspec.Struct, frozen=True):
         return [Note("samples_miss_clock", values)]
 
 
-def estimate_cpu_time(count: int, samples_count: int, sampled_ms: float) -> SampledTime:
-    """Return the CPU time of `count` samples among all samples of `sampled_ms` of CPUs."""
-    share = proportion(count, samples_count)
-    return SampledTime(*(sampled_ms * part / 100 for part in (share.percent, share.low_percent, share.high_percent)))
+def estimate_cpu_time(count: int, period_ms: float, sampled_ms: float) -> SampledTime:
+    """Return the CPU time of `count` samples, of one per `period_ms` in `sampled_ms` of CPUs.
+
+    The number of samples that arrived is not used: a guest's idle CPUs may take their timer interrupts late or never.
+    """
+    share = proportion(count, max(round(sampled_ms / period_ms), count))
+    return SampledTime(
+        count * period_ms, *(sampled_ms * part / 100 for part in (share.low_percent, share.high_percent))
+    )
 
 
 NO_WAITS = (0,) * WAITS

@@ -22,7 +22,7 @@ import numpy as np
 
 from powerprof.measure.procfs import process_cpu_ns
 from powerprof.measure.window import WindowPart
-from powerprof.stacks.image import ElfCache, ProcessGoneError, ProcessImage, merge_images, snapshot
+from powerprof.stacks.image import ElfCache, ProcessGoneError, ProcessImage, find_code_ranges, merge_images, snapshot
 from powerprof.stacks.interpreter import Interpreter, InterpreterFinder, PythonFrame, read_frames
 from powerprof.stacks.registers import Machine
 from powerprof.stacks.time_budget import Budget
@@ -153,13 +153,7 @@ def keep_latest_program(images: ProcessImages, image: ProcessImage) -> ProcessIm
 
 def _pack_entry(image: ProcessImage, judged: bool, interpreter: Interpreter | None) -> bytes:
     """Return `struct target`: the process's code ranges, whether it is judged, and its interpreter."""
-    own = [mapping for mapping in image.mappings if mapping.path == image.executable]
-    others = [mapping for mapping in image.mappings if mapping.path != image.executable and mapping.inode]
-    ranges = []
-    for mappings in (own, others):
-        first = min((mapping.start for mapping in mappings), default=0)
-        ranges += [first, max((mapping.end for mapping in mappings), default=0) - first]
-    return _TARGET.pack(*ranges, judged, *(interpreter.packed() if interpreter else _NO_INTERPRETER))
+    return _TARGET.pack(*find_code_ranges(image), judged, *(interpreter.packed() if interpreter else _NO_INTERPRETER))
 
 
 class TargetMembers:

@@ -8,7 +8,6 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,7 +16,7 @@ from powerprof.measure.procfs import process_cpu_ns
 from powerprof.measure.window import PassedWindow, WindowPart, run_window
 from powerprof.model import text
 from powerprof.model.records import Note
-from powerprof.stacks.image import ProcessImage, merge_images, snapshot
+from powerprof.stacks.image import ProcessImage, find_code_ranges, merge_images, snapshot
 from powerprof.stacks.packages import missing_names
 from powerprof.stacks.registers import X86_64, SavedStack
 from powerprof.stacks.store import TableStore
@@ -120,9 +119,7 @@ class OnCpuTracer(Closeable, WindowPart):
     def _fill_targets(self) -> None:
         for pid, index in self._by_pid.items():
             if index is not None and pid not in self._filled:
-                text, library = find_code_ranges(self._images[index])
-                ranges = _TARGET.pack(text[0], text[1] - text[0], library[0], library[1] - library[0])
-                self.program.put("targets", pid, ranges)
+                self.program.put("targets", pid, _TARGET.pack(*find_code_ranges(self._images[index])))
                 self._filled.add(pid)
 
     @property
@@ -185,7 +182,8 @@ class OnCpuTracer(Closeable, WindowPart):
             pids=self._pids,
             window_s=passed.window_s,
             cpus=os.cpu_count() or 1,
-            period_ms=self._period_ms(),
+            period_ms=1e3 / self._frequency_hz if self._event == "cpu-clock" else None,
+            sampled_ms=self._sampler.sampled_ns / 1e6,
             rows=rows,
             users=users,
             images=self._images,
@@ -205,12 +203,6 @@ class OnCpuTracer(Closeable, WindowPart):
             bpf_s=self.program.run_time_s(),
             interrupted=passed.interrupted is not None,
         )
-
-    def _period_ms(self) -> float | None:
-        """Return the CPU time that one sample stands for, or None for page faults."""
-        if self._event == "page-faults":
-            return None
-        return self._sampler.sampled_ns / 1e6 / self._seen if self._seen else 1e3 / self._frequency_hz
 
     def _on_record(self, data: bytes) -> None:
         if self._bytes + len(data) > _MAX_CAPTURE_BYTES:
@@ -300,17 +292,6 @@ def _names(addresses: set[int]) -> tuple[dict[int, tuple[str, str, int]], list[s
 
 def _read_counts(descriptors: Sequence[int]) -> int:
     return sum(int.from_bytes(os.read(fd, 8), "little") for fd in descriptors)
-
-
-def find_code_ranges(image: ProcessImage) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return [start, end) of the executable's own code and of all its libraries' code."""
-    own = [mapping for mapping in image.mappings if mapping.path == image.executable]
-    others = [mapping for mapping in image.mappings if mapping.path != image.executable and mapping.start < 1 << 47]
-
-    def hull(mappings: list[Any]) -> tuple[int, int]:
-        return (mappings[0].start, max(mapping.end for mapping in mappings)) if mappings else (0, 0)
-
-    return hull(own), hull(others)
 
 
 class OnCpuFrame(msgspec.Struct, frozen=True):

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A CPU that goes and comes back under a running exporter: said, left out of that interval, measured again."""
+"""A CPU that goes and comes back: a running exporter leaves it out of that interval, samplers open it again."""
 
 from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from powerprof.attribution.profile import build_on_cpu_profile
 from powerprof.live.monitor import HostMonitor, MonitorPlan
 from powerprof.measure import cpuidle
 from powerprof.measure.cpuidle import online_cpus
@@ -18,6 +21,7 @@ from powerprof.measure.window import OpenWindow
 from powerprof.report.labels import word_notes
 from powerprof.system.processes import resolve
 from powerprof.tracing.idle import IdleTracer, WindowTracer, trace_exits
+from powerprof.tracing.profile import OnCpuTracer
 
 LAST = max(online_cpus())
 SWITCH = Path(f"/sys/devices/system/cpu/cpu{LAST}/online")
@@ -103,3 +107,46 @@ def test_the_time_offline_is_nobody_s_running_time(unpluggable: None) -> None:
     after = mine[mine["enter_ns"] > gone_ns]
     assert len(before) and len(after)
     assert int(before["next_ns"].max()) <= gone_ns
+
+
+_WORK = """
+import os, sys, time
+print(flush=True)
+sys.stdin.readline()
+os.sched_setaffinity(0, {int(sys.argv[1])})
+end = time.process_time() + 1.5
+while time.process_time() < end:
+    pass
+print(flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_profile_has_the_work_on_a_cpu_that_came_back(unpluggable: None) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", _WORK, str(LAST)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        process.stdout.readline()
+        with OnCpuTracer([process.pid]) as tracer:
+            window = OpenWindow(tracer)
+            window.wait(0.3)
+            switch(False)
+            window.wait(0.3)
+            switch(True)
+            window.wait(0.3)
+            process.stdin.write("\n")
+            process.stdin.flush()
+            window.wait(60.0, until=process.stdout.fileno())
+            capture = tracer.collect(window.end())
+        profile = build_on_cpu_profile(capture)
+    finally:
+        process.kill()
+        process.communicate()
+    assert profile.target_c0_ms == profile.clock_c0_ms == pytest.approx(1500, abs=30)
+    assert profile.low_c0_ms is not None and profile.high_c0_ms is not None
+    assert 0.9 * profile.low_c0_ms < 1500 < 1.1 * profile.high_c0_ms
+    notes = word_notes(profile.notes)
+    assert [note for note in notes if note.startswith(f"CPU {LAST} went offline or came back within the window")]
+    assert not [note for note in notes if "by its CPU clock" in note]

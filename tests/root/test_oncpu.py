@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -129,3 +130,40 @@ def test_a_saved_capture_gives_the_same_answer(program: Path) -> None:
     capture, *_ = measure(program, ["touch", "300"], "page-faults", 0.3)
     saved = msgspec.msgpack.encode(capture)
     assert build_on_cpu_profile(msgspec.msgpack.decode(saved, type=OnCpuCapture)) == build_on_cpu_profile(capture)
+
+
+_IN_STEP = """
+import sys, time
+print(flush=True)
+sys.stdin.readline()
+due = time.monotonic()
+while True:
+    end = time.thread_time() + 0.002
+    while time.thread_time() < end:
+        pass
+    due = max(due + 1 / 99, time.monotonic())
+    time.sleep(max(due - time.monotonic(), 0))
+"""
+
+
+def test_work_in_step_with_the_rate_is_sampled(program: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", _IN_STEP], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        process.stdout.readline()
+        process.stdin.write("\n")
+        process.stdin.flush()
+        with OnCpuTracer([process.pid], frequency_hz=99) as tracer:
+            capture = tracer.measure(4.0)
+        profile = build_on_cpu_profile(capture)
+    finally:
+        process.kill()
+        process.communicate()
+    assert profile.clock_c0_ms is not None and profile.low_c0_ms is not None and profile.high_c0_ms is not None
+    assert profile.target_c0_ms == profile.clock_c0_ms > 200
+    # Four deviations: 95 % intervals twice as wide.
+    assert 2 * profile.low_c0_ms - profile.sampled_c0_ms < profile.clock_c0_ms
+    assert profile.clock_c0_ms < 2 * profile.high_c0_ms - profile.sampled_c0_ms
+    assert sum(row.self_ms for row in profile.functions) == pytest.approx(profile.clock_c0_ms)

@@ -59,7 +59,9 @@ def _silent(_: str) -> None:
 
 def test_samplers_are_opened_before(order: list[str], target: TargetOptions) -> None:
     profile_target(target, ServerOptions(), ProfileRequest(duration_s=0.2, settle=True), _silent)
-    assert order == [*["opened"] * (os.cpu_count() or 1), "given up"]
+    opened = order.index("given up")
+    assert opened >= (os.cpu_count() or 1)
+    assert order == [*["opened"] * opened, "given up"]
 
 
 def test_probes_are_placed_before(order: list[str], target: TargetOptions) -> None:

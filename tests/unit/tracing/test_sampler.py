@@ -52,7 +52,7 @@ def test_the_interval_contains_work_of_any_rhythm(period_s: float, work_s: float
     truth_ms, inside, windows = 1e3 * WINDOW_S * work_s / period_s, 0, 200
     for _ in range(windows):
         met, made = sample_rhythm(period_s, work_s, drawn.uniform(0, period_s))
-        estimate = estimate_cpu_time(met, made, 1e3 * WINDOW_S)
+        estimate = estimate_cpu_time(met, 1e3 / RATE_HZ, 1e3 * WINDOW_S)
         inside += estimate.low_ms <= truth_ms <= estimate.high_ms
         assert 0.96 * RATE_HZ * WINDOW_S < made <= RATE_HZ * WINDOW_S
     assert inside >= 0.88 * windows  # 95 %, less four deviations of 200 windows, and a point for its coarse counts
@@ -218,7 +218,7 @@ def test_a_steady_window_has_no_note(kernel: FakeKernel) -> None:
     ],
 )
 def test_the_cpu_clock_of_the_process_shows_missing_samples(count: int, clock_ms: float | None, noted: bool) -> None:
-    estimate = estimate_cpu_time(count, 990, 10_000.0)
+    estimate = estimate_cpu_time(count, 1e3 / RATE_HZ, 10_000.0)
     assert estimate.low_ms <= estimate.ms <= estimate.high_ms
     notes = estimate.compare_with_clock(clock_ms)
     assert bool(notes) == noted
