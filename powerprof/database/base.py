@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from powerprof.model.statements import Family
+from powerprof.model.identities import Family
 from powerprof.system.caller import HostUser
 from powerprof.system.errors import Retryable
 

@@ -27,7 +27,7 @@ from powerprof.database.connections import check_clients
 from powerprof.database.products import Setting
 from powerprof.database.runtree import RunTree, may_enter
 from powerprof.database.sandbox import account_name, find_server_account, find_server_owner
-from powerprof.model.statements import Family
+from powerprof.model.identities import Family
 from powerprof.system import paths
 from powerprof.system.caller import acting_as
 from powerprof.system.errors import PowerprofError, UsageError

@@ -24,7 +24,7 @@ from powerprof.database.base import Login, Sql
 from powerprof.database.builds import ServerBuild, check_program, on_host, raise_missing_library
 from powerprof.database.connections import SPARE_FILES
 from powerprof.measure.procfs import list_children
-from powerprof.model.statements import Family
+from powerprof.model.identities import Family
 from powerprof.system import programs
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.system.processes import server_names

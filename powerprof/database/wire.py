@@ -29,7 +29,7 @@ from pymysql.constants import CR
 from pymysql.protocol import FieldDescriptorPacket, MysqlPacket
 
 from powerprof.database.base import Limits, Login, StatementError
-from powerprof.model.statements import Family
+from powerprof.model.identities import Family
 from powerprof.system import files, paths
 from powerprof.system.caller import HostUser, connecting_as
 from powerprof.system.closeable import Closeable

@@ -13,163 +13,16 @@ words, each text is read once, and texts past the budget are left out and counte
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import cache, lru_cache
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
-from typing import Any, Literal, NewType
+from typing import Any, NamedTuple, NewType
 
+from powerprof.model.identities import Family
 from powerprof.system.files import printable
-
-# Identity: a hash of a text that ignores literals, comments and blanks.
-#
-# The kernel program computes it byte by byte from the table of `build_table`. `normalise` creates the text for people
-# and combines texts with different hashes (`id=5` and `id = 5`). The hash is deliberately coarser for lists
-# (`IN (1,2)`, `IN (1,2,3)`): otherwise each length of a list would be another statement.
-
-Family = Literal["mysql", "postgresql"]
-"""The dialect. In PostgreSQL `"` quotes names, a backslash escapes only in E'…', and # is an operator."""
-
-STATES = 32
-_OFFSET, _PRIME, _MASK = 0xCBF29CE484222325, 0x100000001B3, (1 << 64) - 1
-_TEXT_BIT = 256  # Smaller identities are numbers of commands.
-
-(_OTHER, _WORD_STATE, _NAME, _SPACE, _SLASH, _COMMENT, _STAR, _DASH, _LINE) = range(9)
-# States of literals and after them. Those of a list (after a literal and a comma) are 8 higher.
-(_AFTER, _NUMBER, _SINGLE, _SINGLE_ESCAPE, _DOUBLE, _DOUBLE_ESCAPE) = range(9, 15)
-_LIST_SHIFT = 8
-_E_PREFIX = 15  # PostgreSQL: a word that consists of E so far
-_LITERAL = ord("?")
-_BLANK_BYTES = b" \t\r\n\f\v"
-
-
-def _is_word_byte(byte: int) -> bool:
-    return byte >= 0x80 or chr(byte).isalnum() or byte in b"_$"
-
-
-def _start_literal(byte: int, shift: int, family: Family) -> int | None:
-    """Return the state after a literal's first byte; None if the byte starts no literal."""
-    if byte == ord("'"):
-        return _SINGLE + shift
-    if byte == ord('"') and family == "mysql":
-        return _DOUBLE + shift
-    if chr(byte).isdigit() and byte < 0x80:
-        return _NUMBER + shift
-    return _AFTER + shift if byte == _LITERAL else None
-
-
-def _step_outside(byte: int, family: Family) -> tuple[int, int]:
-    """Return the next state and the value to mix in (0: none), at the start or after an operator."""
-    literal = _start_literal(byte, 0, family)
-    if literal is not None:
-        return literal, _LITERAL
-    if byte in _BLANK_BYTES or not byte:
-        return _OTHER, 0
-    if byte == ord("#") and family == "mysql":
-        return _LINE, 0
-    if byte in b"Ee" and family == "postgresql":
-        return _E_PREFIX, byte
-    maybe = {ord("/"): _SLASH, ord("-"): _DASH}.get(byte)
-    if maybe is not None:
-        return maybe, 0
-    return _NAME if byte == _name_quote(family) else _WORD_STATE if _is_word_byte(byte) else _OTHER, byte
-
-
-def _name_quote(family: Family) -> int:
-    return ord("`") if family == "mysql" else ord('"')
-
-
-def _step_after_mark(first: str, byte: int, family: Family) -> tuple[int, int]:
-    """Return the step after a byte that started no comment: both bytes are mixed in as one distinct value."""
-    state, mixed = _step_outside(byte, family)
-    return state, (mixed + ord(first)) % 255 + 1
-
-
-def _step_after_literal(byte: int, shift: int, family: Family) -> tuple[int, int]:
-    """Return the step after a literal.
-
-    Further literals with blanks, parentheses and commas between count once, as a list.
-    """
-    literal = _start_literal(byte, shift, family)
-    if literal is not None:
-        return literal, 0
-    if byte in _BLANK_BYTES or byte in b"()" or not byte:
-        return _AFTER + shift, 0
-    if byte == ord(","):
-        return _AFTER + _LIST_SHIFT, 0 if shift else byte
-    if shift and byte == ord("-"):
-        return _AFTER + _LIST_SHIFT, 0
-    return _step_outside(byte, family)
-
-
-def _step_word(byte: int, family: Family) -> tuple[int, int]:
-    if _is_word_byte(byte):
-        return _WORD_STATE, byte
-    return (_SPACE, ord(" ")) if byte in _BLANK_BYTES else _step_outside(byte, family)
-
-
-def _step_quoted(byte: int, quote: str, inside: int, escape: int | None, after: int) -> tuple[int, int]:
-    if byte == ord("\\") and escape is not None:
-        return escape, 0
-    return (after if byte == ord(quote) else inside), 0
-
-
-def _step_string(state: int, plain: int, byte: int, shift: int, family: Family) -> tuple[int, int]:
-    """Return the step within quotes. PostgreSQL's second kind is E'…', the only one with escapes."""
-    if family == "postgresql":
-        return _step_quoted(byte, "'", state, None if plain == _SINGLE else _DOUBLE_ESCAPE + shift, _AFTER + shift)
-    quote, escape = ("'", _SINGLE_ESCAPE) if plain == _SINGLE else ('"', _DOUBLE_ESCAPE)
-    return _step_quoted(byte, quote, state, escape + shift, _AFTER + shift)
-
-
-def next_state(state: int, byte: int, family: Family = "mysql") -> tuple[int, int]:
-    """Return the next state and the value to mix into the hash (0: none)."""
-    shift = _LIST_SHIFT if state >= _AFTER + _LIST_SHIFT else 0
-    plain = state - shift
-    if state == _E_PREFIX and byte == ord("'"):
-        return _DOUBLE, _LITERAL
-    if plain == _WORD_STATE or state == _E_PREFIX:
-        return _step_word(byte, family)
-    if plain == _NAME:
-        return (_OTHER if byte == _name_quote(family) else _NAME), byte
-    if plain == _SLASH:
-        return (_COMMENT, 0) if byte == ord("*") else _step_after_mark("/", byte, family)
-    if plain == _COMMENT:
-        return (_STAR if byte == ord("*") else _COMMENT), 0
-    if plain == _STAR:
-        return {ord("/"): (_OTHER, 0), ord("*"): (_STAR, 0)}.get(byte, (_COMMENT, 0))
-    if plain == _DASH:
-        return (_LINE, 0) if byte == ord("-") else _step_after_mark("-", byte, family)
-    if plain == _LINE:
-        return (_OTHER if byte == ord("\n") else _LINE), 0
-    if plain == _NUMBER:
-        more = _is_word_byte(byte) or byte == ord(".")
-        return (state, 0) if more else _step_after_literal(byte, shift, family)
-    if plain in (_SINGLE, _DOUBLE):
-        return _step_string(state, plain, byte, shift, family)
-    if plain in (_SINGLE_ESCAPE, _DOUBLE_ESCAPE):
-        return state - 1, 0
-    return _step_after_literal(byte, shift, family) if plain == _AFTER else _step_outside(byte, family)
-
-
-@cache
-def build_table(family: Family = "mysql") -> bytes:
-    """Return the kernel program's table: 256 next states for each state, then as many values to mix in."""
-    steps = [next_state(state, byte, family) for state in range(STATES) for byte in range(256)]
-    return bytes(state for state, _ in steps) + bytes(mixed for _, mixed in steps)
-
-
-def hash_statement(text: bytes, family: Family = "mysql") -> int:
-    """Return the identity of the statement of a text, as the kernel program computes it."""
-    how, state, value = build_table(family), 0, _OFFSET
-    for byte in text:
-        at = state << 8 | byte
-        state, mixed = how[at], how[STATES * 256 + at]
-        if mixed:
-            value = (value ^ mixed) * _PRIME & _MASK
-    return value | _TEXT_BIT
-
 
 # Strings of a statement, in every reading that its server may use.
 #
@@ -199,27 +52,33 @@ _STRING_SPAN, _COMMENT_SPAN = 1, 2
 _REPLACEMENTS = {_STRING_SPAN: b"'0'", _COMMENT_SPAN: b" "}
 
 
-def replace_strings(text: str, family: Family, *, is_whole: bool = True) -> str:
+def replace_strings(text: str, family: Family, *, is_whole: bool = True, ansi_quotes: bool = False) -> str:
     """Return the text with every string as `'0'`, without comments except those that MySQL and MariaDB execute.
+
+    With `ansi_quotes`, double quotes are those of names, as in PostgreSQL.
 
     Bytes outside of UTF-8 are surrogates (PEP 383). If the text may be cut off (not `is_whole`), readings with an
     unfinished string or comment fit as well.
     """
     data = text.encode("utf-8", "surrogateescape" if _is_bytes(text) else "replace")
-    usual, ends = _find_spans(data, family, escapes=family == "mysql", pairs=False, executed=True)
+    names = b'"' if family == "postgresql" else b'`"' if ansi_quotes else b"`"
+    usual, ends = _find_spans(data, family, names, escapes=family == "mysql", pairs=False, executed=True)
     strings = [(start, end) for start, end, kind in usual if kind == _STRING_SPAN]
     if strings and (not ends or any(_WORD_BYTE.match(data, end) for _, end in strings)):
         # With an extra quote (`'O'Brien'`) or a cut, the parts are certain only up to the first string.
         others = [
-            start for spans in _read_other_ways(data, family, False) for start, _, kind in spans if kind == _STRING_SPAN
+            start
+            for spans in _read_other_ways(data, family, names, False)
+            for start, _, kind in spans
+            if kind == _STRING_SPAN
         ]
         rest = min([strings[0][0], *others])
         data = data[:rest] + _REPLACEMENTS[_STRING_SPAN]
-        usual, _ = _find_spans(data, family, escapes=family == "mysql", pairs=False, executed=True)
+        usual, _ = _find_spans(data, family, names, escapes=family == "mysql", pairs=False, executed=True)
     kinds = bytearray(len(data))
     for start, end, kind in usual:
         kinds[start:end] = bytes((kind,)) * (end - start)
-    for spans in _read_other_ways(data, family, is_whole):
+    for spans in _read_other_ways(data, family, names, is_whole):
         for start, end, kind in spans:
             if kind == _STRING_SPAN:
                 kinds[start:end] = b"\1" * (end - start)
@@ -238,7 +97,7 @@ def _is_bytes(text: str) -> bool:
     return True
 
 
-def _read_other_ways(data: bytes, family: Family, is_whole: bool) -> Iterator[list[tuple[int, int, int]]]:
+def _read_other_ways(data: bytes, family: Family, names: bytes, is_whole: bool) -> Iterator[list[tuple[int, int, int]]]:
     """Yield the spans of the other readings that fit. In a whole text every string and comment must end."""
     try:
         data.decode()
@@ -249,17 +108,20 @@ def _read_other_ways(data: bytes, family: Family, is_whole: bool) -> Iterator[li
     executed = (True, False) if family == "mysql" and re.search(rb"/\*M?!", data) else (True,)
     for way in list(product(escapes, pairs, executed)):
         if way != (family == "mysql", False, True):
-            spans, ends = _find_spans(data, family, escapes=way[0], pairs=way[1], executed=way[2])
+            spans, ends = _find_spans(data, family, names, escapes=way[0], pairs=way[1], executed=way[2])
             if ends or not is_whole:
                 yield spans
 
 
 def _find_spans(
-    data: bytes, family: Family, *, escapes: bool, pairs: bool, executed: bool
+    data: bytes, family: Family, names: bytes, *, escapes: bool, pairs: bool, executed: bool
 ) -> tuple[list[tuple[int, int, int]], bool]:
-    """Return start, end and kind of strings and comments in one reading, and whether all of them end in the text."""
+    """Return start, end and kind of strings and comments in one reading, and whether all of them end in the text.
+
+    `names` are the quotes of names.
+    """
     spans: list[tuple[int, int, int]] = []
-    at, names = 0, b"`" if family == "mysql" else b'"'
+    at = 0
     while (mark := _MARKS[family].search(data, at)) is not None:
         start, word = mark.start(), mark[0]
         kind: int | None = _COMMENT_SPAN
@@ -273,7 +135,7 @@ def _find_spans(
         elif word[:1] == b"$":
             kind, end = _STRING_SPAN, data.find(word, mark.end()) + 1 and data.find(word, mark.end()) + len(word)
         else:
-            kind = None if word == names else _STRING_SPAN
+            kind = None if word in names else _STRING_SPAN
             escaping = escapes or (
                 family == "postgresql" and _ESCAPING.search(data[max(0, start - 2) : start]) is not None
             )
@@ -302,6 +164,10 @@ def _find_comment_end(data: bytes, at: int, *, nested: bool) -> int:
 NormalText = NewType("NormalText", str)
 """A text of a client, or of a server about it, without values."""
 MANY = "…"
+# Words of digests: lists, introducers, hexadecimal strings (MariaDB), units of intervals.
+_DIGEST_WORDS = (("...", "?, ?"), ("(_charset)", "_charset"), ("(unknown)", "?"), ("SQL_TSI_", ""))
+_MORE = [(",", False), (MANY, True)]
+_VALUES = {MANY: "?"}
 NO_TEXT = NormalText("")
 UNREADABLE = NormalText("(not kept: the values in it cannot be recognised)")
 _LITERALS = frozenset(
@@ -325,10 +191,38 @@ _NO_SPACE_BEFORE = frozenset((",", ")", ".", ";", "::", "[", "]"))
 _NO_SPACE_AFTER = frozenset(("(", ".", "@", "@@", "::", "["))
 # A parameter of PostgreSQL's extended protocol.
 _PARAMETER = re.compile(r"(?<![\w$])\$\d+")
+# Strings are replaced before. What is left are names in backticks, comments that servers execute, and operators.
+# Version 999999 stands for no server: tools write notes so.
+_NAME_OR_MARK = re.compile(
+    r"(`(?:[^`]|``)*+`?)|\"((?:[^\"]|\"\")*+)\"?|(/\*M?!99\d*+[\s\S]*?(?:\*/|\Z)|/\*M?!\d*+|\*/)|--"
+)
 _BLANKS = re.compile(r"\s+")
 _AROUND = re.compile(r" ?([^\w\s]+) ?")
 _WORD = re.compile(r"\w+|[^\w\s]")
-_OPERAND = re.compile(r"[\w$)`?]")
+_OPERAND = re.compile(r"[\w$)`\"\]?]")
+# Words before a value, not an operator between two.
+_BEFORE_VALUES = frozenset(
+    (
+        *("SELECT", "DISTINCT", "ALL", "THEN", "ELSE", "WHEN", "CASE", "AND", "OR", "XOR", "BETWEEN", "LIKE"),
+        *("REGEXP", "RLIKE", "DEFAULT", "RETURN", "BY", "WHERE", "HAVING", "LIMIT", "OFFSET", "INTERVAL"),
+        *("DIV", "MOD", "IN"),
+    )
+)
+_BEFORE_SIGNS = _BEFORE_VALUES | {"NOT", "TO", "FETCH", "RETURNING", "VALUES"}
+_BEFORE_ROWS = frozenset(("SELECT", "WITH", "VALUES", "TABLE", "("))
+_BEFORE_SAVEPOINTS = frozenset(
+    (*words, *to)
+    for words in (("ROLLBACK",), ("ROLLBACK", "WORK"), ("ROLLBACK", "TRANSACTION"))
+    for to in (("TO",), ("TO", "SAVEPOINT"))
+) | {("SAVEPOINT",), ("RELEASE",), ("RELEASE", "SAVEPOINT")}
+# Words that end the item of a list without parentheses, with the marks that end any.
+_ENDS_OF_ITEMS = frozenset(
+    (
+        *(",", ")", "]", ";", "SELECT", "DISTINCT", "ALL", "VALUES", "VALUE", "FROM", "WHERE", "HAVING"),
+        *("BY", "SET", "ORDER", "GROUP", "LIMIT", "OFFSET", "UNION", "EXCEPT", "INTERSECT", "ON", "INTO"),
+        *("FOR", "RETURNING", "USING", "WINDOW"),
+    )
+)
 _GTID = re.compile(r"GTID \d+-\d+-\d+")
 # Replication errors (MariaDB: sql/slave.cc, sql/log_event_server.cc). A quote after a letter is an apostrophe.
 _QUOTED_PART = re.compile(r"(?<![A-Za-z])['\"`]|;")
@@ -363,7 +257,7 @@ class TextBudget:
 
     def __init__(self, words: int = MOST_WORDS) -> None:
         self._left = words
-        self._known: dict[tuple[str, Family, bool], NormalText] = {}
+        self._known: dict[tuple[str, Family, bool, bool], NormalText] = {}
         self._left_out: set[int] = set()
 
     @property
@@ -380,9 +274,9 @@ class TextBudget:
             f"their statements are in the row {LEFT_OUT}"
         ]
 
-    def normalise(self, text: str, family: Family, is_whole: bool) -> NormalText:
+    def normalise(self, text: str, family: Family, is_whole: bool, ansi_quotes: bool) -> NormalText:
         """Return the normal text, or LEFT_OUT past the budget."""
-        known = self._known.get((text, family, is_whole))
+        known = self._known.get((text, family, is_whole, ansi_quotes))
         if known is None:
             # The cost is the larger of words and blocks of 16 bytes: a single word may be as long as the text.
             cost = max(len(_WORD.findall(text)), len(text) // _BLOCK_BYTES) + 1
@@ -390,7 +284,8 @@ class TextBudget:
                 self._left_out.add(hash((text, family)))
                 return LEFT_OUT
             self._left -= cost
-            known = self._known[text, family, is_whole] = _normalise(text, family, is_whole)
+            known = _normalise(text, family, is_whole, ansi_quotes)
+            self._known[text, family, is_whole, ansi_quotes] = known
         return known
 
 
@@ -419,28 +314,38 @@ def _tokenizer(family: Family) -> Any:
     return type("Words", (Postgres.Tokenizer,), {"COMMANDS": set()})(dialect=Postgres())
 
 
-def normalise(text: str, family: Family = "mysql", *, is_whole: bool = True) -> NormalText:
+def normalise(text: str, family: Family = "mysql", *, is_whole: bool = True, ansi_quotes: bool = False) -> NormalText:
     """Return the statement with each value as `?` and lists of values as `?, …`, without comments.
 
     The result is printable. A text that the tokenizer refuses is not kept, because its values cannot be recognised. A
     text past the budget of a window (`limit_texts`) is LEFT_OUT. Pass `is_whole=False` if the text may be cut off or
-    may have failed: an unfinished quote then excludes no reading.
+    may have failed: an unfinished quote then excludes no reading. Pass `ansi_quotes` if the server read the text with
+    that mode: double quotes are then those of names, which the result has in backticks.
     """
     is_whole = is_whole and len(text) <= _MAX_BYTES
     text, budget = text[:_MAX_BYTES], _BUDGET.get()
+    # Such a text may change the mode and go on with a string.
+    ansi_quotes = ansi_quotes and family == "mysql" and "sql_mode" not in text.lower()
     if budget is None or text == LEFT_OUT:
-        return _normalise(text, family, is_whole)
-    return budget.normalise(text, family, is_whole)
+        return _normalise(text, family, is_whole, ansi_quotes)
+    return budget.normalise(text, family, is_whole, ansi_quotes)
 
 
-def _normalise(text: str, family: Family, is_whole: bool) -> NormalText:
-    text = replace_strings(text, family, is_whole=is_whole)
-    if family == "postgresql":
-        text = _PARAMETER.sub("?", text)
+def _normalise(text: str, family: Family, is_whole: bool, ansi_quotes: bool) -> NormalText:
+    text = replace_strings(text, family, is_whole=is_whole, ansi_quotes=ansi_quotes)
+    text = _PARAMETER.sub("?", text) if family == "postgresql" else _NAME_OR_MARK.sub(_rewrite_mark, text)
     for closer in _CLOSING_MARKS:
         with suppress(Exception):  # sqlglot's errors, and any exception that a hostile text causes in it
-            return NormalText(printable(_join_words(_fold_lists(list(_read_words(text + closer, family))))))
+            words = _fold_lists(_replace_values(_read_words(text + closer, family), family))
+            return NormalText(printable(_join_words(words)))
     return UNREADABLE
+
+
+def _rewrite_mark(mark: re.Match[str]) -> str:
+    """Return names with backticks, no marks of executed comments, and two signs that begin no comment."""
+    if mark[2] is not None:
+        return "`" + mark[2].replace('""', '"').replace("`", "``") + "`"
+    return mark[1] or (" " if mark[3] else "- -")
 
 
 def label_text(label: str, text: NormalText = NO_TEXT, after: str = "") -> NormalText:
@@ -481,7 +386,9 @@ def normalise_replication_error(message: str) -> NormalText:
 
 def make_key(text: str, family: Family = "mysql") -> str:
     """Return a key that is equal for texts of one statement, from a client or a server's digest (`IN (...)`)."""
-    plain = normalise(text.replace("...", "?, ?"), family).rstrip("; ")
+    for shown, word in _DIGEST_WORDS:
+        text = text.replace(shown, word)
+    plain = normalise(text, family).rstrip("; ")
     plain = plain.replace("`", "").lower() if family == "mysql" else _lower_outside_quotes(plain)
     return _AROUND.sub(r"\1", _BLANKS.sub(" ", plain))
 
@@ -493,50 +400,143 @@ def _lower_outside_quotes(text: str) -> str:
     return '"'.join(part.lower() if (last - at) % 2 == 0 else part for at, part in enumerate(parts))
 
 
-def _read_words(text: str, family: Family) -> Iterator[tuple[str, bool]]:
-    """Yield each word, with `?` for literals, and whether a blank or comment precedes it."""
+class _Word(NamedTuple):
+    """A word of a text: `?` for a literal, and whether a blank or comment precedes it."""
+
+    text: str
+    apart: bool
+    kind: str = ""
+
+
+def _read_words(text: str, family: Family) -> Iterator[_Word]:
+    """Yield the words of a text without strings and comments."""
     end = -1
     for token in _tokenizer(family).tokenize(text):
         kind, raw, apart = token.token_type.name, text[token.start : token.end + 1], token.start > end + 1
         end = token.end
         if raw == "?::":  # sqlglot reads it as an operator of another dialect.
-            yield "?", apart
-            yield "::", False
+            yield _Word("?", apart, "PLACEHOLDER")
+            yield _Word("::", False)
             continue
-        yield ("?" if kind in _LITERALS else raw), apart
+        yield _Word("?" if kind in _LITERALS else raw, apart, kind)
 
 
-_SHAPES = (["(", "?", ",", MANY, ")"], ["(", "?", ")"])
-_ROWS = tuple((shape, [*shape, ",", *shape]) for shape in _SHAPES)
+def _replace_values(words: Iterator[_Word], family: Family) -> list[_Word]:
+    """Return the words with one `?` for each value: NULL, signs, fractions, strings side by side, savepoints."""
+    values: list[_Word] = []
+    start = 0  # of the statement
+    for read in words:
+        word, before = read, values[-1] if values else _Word("", False)
+        if (word.kind == "NULL" and _starts_value(before.text)) or _names_savepoint(values[start : start + 5], word):
+            word = word._replace(text="?")
+        if family == "mysql" and word.kind == "INTRODUCER":
+            word = word._replace(text="_charset")
+        elif family == "mysql" and before.text == "@" and not word.apart:
+            word = word._replace(text="?")  # The digests have no names of variables and hosts.
+        if word.text == "?":
+            if before.text == "." and not word.apart and (before.apart or not _is_operand(values[:-1])):
+                word = word._replace(apart=values.pop().apart)
+            while values and values[-1].text in ("-", "+") and not _is_operand(values[:-1]):
+                values.pop()
+            before = values[-1] if values else _Word("", False)
+        if not (before.text == "?" and _continues_value(before, word, family)):
+            values.append(word)
+        if word.text == ";":
+            start = len(values)
+    return values
 
 
-def _fold_lists(words: list[tuple[str, bool]]) -> list[tuple[str, bool]]:
-    """Return the words with signs of numbers and lists of literals combined."""
+def _starts_value(before: str) -> bool:
+    """Return whether NULL is a value after this word. It is none in `IS NULL`, `NOT NULL`, `SET NULL`, `INT NULL`."""
+    return before.upper() in _BEFORE_VALUES or (before != "" and not _OPERAND.fullmatch(before[-1]))
+
+
+def _is_operand(before: Sequence[_Word]) -> bool:
+    """Return whether a sign after these words is an operator: `a - 1`, but `= -1`, `(-1`, `SELECT -1`."""
+    word = before[-1].text if before else ""
+    return word != "" and bool(_OPERAND.fullmatch(word[-1])) and word.upper() not in _BEFORE_SIGNS
+
+
+def _names_savepoint(before: Sequence[_Word], word: _Word) -> bool:
+    """Return whether a word is the name of a savepoint. The words before it are those of its statement."""
+    words = tuple(earlier.text.upper() for earlier in before)
+    return words in _BEFORE_SAVEPOINTS and (words[-1] == "SAVEPOINT" or word.text.upper() != "SAVEPOINT")
+
+
+def _continues_value(before: _Word, word: _Word, family: Family) -> bool:
+    """Return whether a word belongs to the literal before it: strings side by side, digits of PostgreSQL."""
+    if word.text == "?":
+        return family == "mysql" or before.kind == word.kind == "STRING"
+    return family == "postgresql" and before.kind == "NUMBER" and not word.apart and word.text[:1].isidentifier()
+
+
+@dataclass
+class _List:
+    """An open list: places of its first word, its present item and the last different one, and the word before it."""
+
+    begin: int
+    before: str = ""
+    start: int = 0
+    last: tuple[int, int] | None = None
+    is_single: bool = True
+
+    def begin_item(self, start: int) -> None:
+        """Note that an item starts."""
+        self.start, self.is_single = start, False
+
+    def end_item(self, words: list[tuple[str, bool]]) -> None:
+        """Remove the item that ends the words if it repeats the one before."""
+        start, end = self.last or (0, 0)
+        count = len(words) - self.start
+        if count == 1 and words[-1][0] == MANY:
+            return
+        if count and end - start == count:
+            item = [_VALUES.get(word, word) for word, _ in words[self.start :]]
+            is_row = (item[0], item[-1]) == ("(", ")")
+            if (is_row or "?" in item) and item == [_VALUES.get(word, word) for word, _ in words[start:end]]:
+                del words[end:]
+                if not is_row:
+                    words += _MORE
+                return
+        self.last = self.start, len(words)
+
+
+def _fold_lists(words: list[_Word]) -> list[tuple[str, bool]]:
+    """Return the words with lists combined: `?, …` for values and equal expressions, one row of several.
+
+    Values behind commas are combined first, across operators, as the digests of MySQL and MariaDB do it.
+    """
     folded: list[tuple[str, bool]] = []
-    for word, apart in words:
-        if word == "?" and folded and folded[-1][0] in ("-", "+") and not _is_operand(folded[-2:-1]):
-            folded.pop()
-        folded.append((word, apart))
-        tail = [token for token, _ in folded[-3:]]
-        if tail in (["?", ",", "?"], [MANY, ",", "?"]):
+    lists = [_List(0)]
+    for word in words:
+        text, top = word.text, lists[-1]
+        ends = text.upper() in _ENDS_OF_ITEMS
+        if ends:
+            top.end_item(folded)
+        if text in (")", "]") and len(lists) > 1:
+            lists.pop()
+            if top.before == "IN" and top.is_single and _is_value(folded[top.begin :]):
+                folded += _MORE
+        before = folded[-1][0].upper() if folded else ""
+        folded.append((text, word.apart))
+        if text in ("(", "["):
+            lists.append(_List(len(folded), before, len(folded)))
+        elif text == ",":
+            top.begin_item(len(folded))
+        elif ends and top is lists[-1]:
+            top.start, top.last = len(folded), None
+        elif text == "?" and [token for token, _ in folded[-3:-1]] in (["?", ","], [MANY, ","]):
             del folded[-2:]
             if folded[-1][0] == "?":
-                folded += [(",", False), (MANY, True)]
-        if word != ")":
-            continue
-        for shape, rows in _ROWS:
-            # Keep one row of VALUES.
-            if [token for token, _ in folded[-len(rows) :]] == rows:
-                del folded[-len(shape) - 1 :]
+                folded += _MORE
+            top.start = len(folded) - 1
+    lists[-1].end_item(folded)
     return folded
 
 
-def _is_operand(before: list[tuple[str, bool]]) -> bool:
-    """Return whether a sign after this word is an operator: `a - 1`, but `= -1`, `(-1`, `SELECT -1`."""
-    if not before:
-        return False
-    word = before[0][0]
-    return bool(_OPERAND.fullmatch(word[-1])) and word.upper() not in ("SELECT", "THEN", "ELSE", "LIMIT", "BY", "AND")
+def _is_value(words: Sequence[tuple[str, bool]]) -> bool:
+    """Return whether these words of a list are one value or expression of values, not a row or another statement."""
+    return words[:1] not in ([], [("(", False)]) and words[0][0].upper() not in _BEFORE_ROWS and ("?" in dict(words))
 
 
 def _join_words(words: list[tuple[str, bool]]) -> str:

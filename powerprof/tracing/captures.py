@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from powerprof.model.identities import Family
 from powerprof.model.records import Note, Notes
-from powerprof.model.statements import Family
 from powerprof.stacks.image import ProcessImage
 from powerprof.statistics.intervals import proportion
 from powerprof.tracing.bpf.shared_numbers import WAITS
@@ -335,7 +335,7 @@ class RecordedText(msgspec.Struct, frozen=True):
 class ThreadUse(msgspec.Struct, frozen=True):
     """One thread of the server, or with number 0 `count` ended threads.
 
-    `before_ns`: CPU time before its first statement of the window.
+    `before_ns`: CPU time before its first statement of the window. `is_helper`: it worked for statements of others.
     """
 
     tid: int
@@ -345,6 +345,7 @@ class ThreadUse(msgspec.Struct, frozen=True):
     statements: int
     before_ns: int
     count: int = 1
+    is_helper: bool = False
 
 
 class TraceCost(msgspec.Struct, frozen=True):

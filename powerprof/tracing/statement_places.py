@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
-from powerprof.model.statements import Family
+from powerprof.model.identities import Family
 from powerprof.stacks.effects import decode_instructions
 from powerprof.stacks.elf import Elf, read_elf
 from powerprof.stacks.image import Mapping, ProcessImage
@@ -238,8 +238,9 @@ Entries = Iterable[tuple[bytes, bytes]]
 
 TEXT_BYTES = 1024
 MOST_TEXT_BYTES = MOST_WALKS * WALKED_AT_ONCE * (TEXT_BYTES - 1)  # whole.bpf.h hashes and keeps so many
-_THREAD = struct.Struct("<12Q72s5QI4x160x5I8xI4B2x")  # without `own` and its count, and what it prepares
+_THREAD = struct.Struct("<12Q72s5QI4x160x5I8xI4B2xB")  # without `own` and its count, and what it prepares
 _PAST = struct.Struct("<5Q")
+_HELPERS = 2  # of `pasts`
 _TEXT = struct.Struct("<4I2Q")
 _TOTAL = struct.Struct("<4Qq72sQ")
 _WAITS_FORMAT = "<9Q"  # by enum wait
@@ -279,6 +280,7 @@ class ThreadCounters(NamedTuple):
     dead: int
     is_known: int
     is_over: int
+    is_helper: int
 
     def ran_until(self, at_ns: int) -> int:
         """Return the CPU time at a moment: until the last switch, plus the time since the thread was switched in."""
@@ -359,14 +361,14 @@ def compute_thread_use(tid: int, comm: str, thread: ThreadCounters, base_ns: int
         begin = min(base_ns, begin)
     used = thread.past_ns + max(thread.ran_until(ended_at) - begin, 0)
     before = max(thread.before_ns - begin, 0) if thread.statements else 0
-    return ThreadUse(tid, comm, used, thread.wakeups, thread.statements, before)
+    return ThreadUse(tid, comm, used, thread.wakeups, thread.statements, before, is_helper=bool(thread.is_helper))
 
 
 def read_ended_threads(values: bytes) -> Iterator[ThreadUse]:
-    """Yield the sums of ended threads (ended.bpf.h): those without a statement, and those with some."""
-    for threads, cpu, wakeups, statements, before in _PAST.iter_unpack(values):
+    """Yield the sums of ended threads (ended.bpf.h): those without a statement, those with some, and helpers."""
+    for kind, (threads, cpu, wakeups, statements, before) in enumerate(_PAST.iter_unpack(values)):
         if threads:
-            yield ThreadUse(0, "ended threads", cpu, wakeups, statements, before, threads)
+            yield ThreadUse(0, "ended threads", cpu, wakeups, statements, before, threads, kind == _HELPERS)
 
 
 def add_open_statement(sums: StatementSums, tid: int, thread: ThreadCounters, text: bytes, ended_at: int) -> None:
@@ -409,6 +411,9 @@ POSTGRESQL_TEXT, POSTGRESQL_CLIENT = "debug_query_string", "MyProcPort"
 # MariaDB's function since 5.1 and MySQL's until 5.6, and MySQL's variable since 5.7.
 _CONNECTIONS, _CONNECTION = ("_current_thd", "_Z12_current_thdv", "_Z11current_thdv"), "current_thd"
 _TEXTS = ("thd_query_string", "thd_query_unsafe", "_Z16thd_query_unsafeP3THD")
+# Tests two bits of a connection's sql_mode, whose place is known thereby.
+_STRICT = ("thd_is_strict_mode", "_Z18thd_is_strict_modePK3THD", "_Z18thd_is_strict_modeP3THD")
+_STRICT_BITS = (("qword", "0x600000", 0), ("dword", "0x600000", 0), ("byte", "0x60", 2))
 _MOST_BYTES, _MOST_INSTRUCTIONS = 64, 16
 _FRAME = frozenset(("endbr64", "push", "pop", "nop"))
 _OFFSET = r"(?: ([+-]) (0x[0-9a-f]+|\d+))?\]"
@@ -423,14 +428,15 @@ class TextPlace:
 
     text: int
     client: int
+    mode: int = 0
 
 
-_PLACE = struct.Struct("<2Q")
+_PLACE = struct.Struct("<3Q")
 
 
 def pack_text_place(place: TextPlace) -> bytes:
     """Return struct place."""
-    return _PLACE.pack(place.text % (1 << 64), place.client % (1 << 64))
+    return _PLACE.pack(place.text % (1 << 64), place.client % (1 << 64), place.mode)
 
 
 def find_text(image: ProcessImage, family: Family) -> TextPlace:
@@ -461,7 +467,8 @@ def _mysql(elf: Elf, mapping: Mapping) -> TextPlace:
     if text is None or client is None:
         what = "a connection has its text" if text is None else "a thread has its connection"
         raise CapabilityError(f"{mapping.module} does not show where {what}", EXPORTING)
-    return TextPlace(text, client)
+    modes = (find_mode_offset(code) for code in _code_of(elf, symbols, _STRICT))
+    return TextPlace(text, client, next((at for at in modes if at is not None), 0))
 
 
 def _code_of(elf: Elf, symbols: dict[str, int], names: Sequence[str]) -> Iterator[Code]:
@@ -504,6 +511,19 @@ def find_connection_offset(code: Code, machine: Machine = X86_64) -> int | None:
         return None if found is None else _signed(int(found[1], 0))
     if len(body) == 2 and body[0] == ("mov", "rax, qword ptr fs:[0]"):
         return _offset(body[1], "mov", "rax", r"qword ptr \[rax")
+    return None
+
+
+def find_mode_offset(code: Code) -> int | None:
+    """Return the offset of sql_mode in a connection: `test qword ptr [rdi + N], 0x600000`, or the byte of these bits.
+
+    Other code, such as that of arm64, shows none.
+    """
+    for word, operands in _body(code)[:1]:
+        for size, bits, shift in _STRICT_BITS:
+            found = re.fullmatch(rf"{size} ptr \[rdi{_OFFSET}, {bits}", operands) if word == "test" else None
+            if found is not None and found[1] == "+":
+                return int(found[2], 0) - shift
     return None
 
 

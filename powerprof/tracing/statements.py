@@ -15,8 +15,8 @@ import msgspec
 
 from powerprof.measure.procfs import list_children, process_cpu_ns, reaped_cpu_ns
 from powerprof.measure.window import WindowPart, kernel_ns
+from powerprof.model.identities import STATES, Family, build_tables
 from powerprof.model.records import Note
-from powerprof.model.statements import STATES, Family, build_table
 from powerprof.stacks.image import snapshot
 from powerprof.stacks.store import open_probed
 from powerprof.system.closeable import Closeable
@@ -267,7 +267,8 @@ class QueryTracer(Closeable, WindowPart):
         )
         self._probes = Uprobes(self.program, how)
         self._stack.callback(self._probes.close)
-        self.program.put("table", 0, build_table(self.family))
+        for slot, table in enumerate(build_tables(self.family)):
+            self.program.put("table", slot, table)
         self.program.put_programs("walks", WALKS)
         if not self.members.is_family and (place := self._place()) is not None:
             self.program.put("place_of", 0, pack_text_place(place))
@@ -520,7 +521,8 @@ class MomentSampler(Closeable, WindowPart):
         definitions = build_moment_definitions(read_kernel_btf(), machine, postgresql=family == "postgresql")
         self.program = LoadedProgram("moments.bpf.c", definitions, optional=_WALKS)
         try:
-            self.program.put("table", 0, build_table(family))
+            for slot, table in enumerate(build_tables(family)):
+                self.program.put("table", slot, table)
             self.program.put("place_of", 0, pack_text_place(place))
             self.program.put_programs("walks", _WALKS)
             self._sampler = Sampler(self.program.descriptor("sample__moment"))

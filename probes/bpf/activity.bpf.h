@@ -74,8 +74,11 @@ static __always_inline void report(struct thread *thread, u32 tid, u32 message, 
     thread->is_over = 0;
     thread->began_at = now;
     thread->began_ns = cpu_of(thread, now);
-    if (message == WORKER && !thread->statements)
-        thread->began_ns = thread->first_ns;
+    if (message == WORKER) {
+        thread->is_helper = 1;
+        if (!thread->statements)
+            thread->began_ns = thread->first_ns;
+    }
     if (!thread->statements++)
         thread->before_ns = thread->began_ns;
     /* Now, because the next message of this statement brings its text again, and maybe another one's. */

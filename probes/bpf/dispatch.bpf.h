@@ -70,6 +70,7 @@ int uprobe__entry(u64 *ctx)
     u64 who = bpf_get_current_pid_tgid(), now, task, id;
     struct packet packet;
     u32 tid = who;
+    int zero = 0;
     struct thread *thread;
 
     if (!is_target(who))
@@ -90,6 +91,7 @@ int uprobe__entry(u64 *ctx)
     thread->began_ns = cpu_of(thread, now);
     id = packet.command;
     if (packet.command == COM_QUERY || packet.command == COM_STMT_PREPARE) {
+        thread->walk.ansi = ansi_of(place_of.lookup(&zero), packet.thd);
         if (packet.length >= TEXT) {
             walk_from(thread, packet.address, packet.length, now);
             walks.call(ctx, WALK_ON);
@@ -125,6 +127,7 @@ int uprobe__procedure(u64 *ctx)
     thread->length = thread->answer_at = thread->nameless = 0;
     thread->began_at = now;
     thread->began_ns = cpu_of(thread, now);
+    thread->walk.ansi = ansi_of(place, ctx[REGISTER_SI]);
     walk_from(thread, text[0], text[1], now);
     walks.call(ctx, WALK_ON);
     return 0;

@@ -7,7 +7,7 @@ struct past {
     u64 threads, cpu_ns, wakeups, statements, before_ns;
 };
 
-BPF_ARRAY(pasts, struct past, 2);   /* of those that executed no statement, and of those that did */
+BPF_ARRAY(pasts, struct past, 3);   /* of those that executed no statement, of those that did, and of helpers */
 BPF_ARRAY(deaths, u64, 1);
 
 #if LAYOUT != POSTGRESQL
@@ -88,9 +88,9 @@ static __always_inline void hand_over(u64 id, u32 tid)
 /* At a thread's last switch. */
 static __always_inline void let_go(struct thread *thread, u32 tid)
 {
-    int zero = 0, executed = thread->statements != 0, i;
+    int zero = 0, kind = thread->is_helper ? 2 : thread->statements != 0, i;
     u64 *died = deaths.lookup(&zero);
-    struct past *past = pasts.lookup(&executed);
+    struct past *past = pasts.lookup(&kind);
 
     if (!died || !past)
         return;
@@ -101,7 +101,7 @@ static __always_inline void let_go(struct thread *thread, u32 tid)
     __sync_fetch_and_add(&past->cpu_ns, thread->past_ns);
     __sync_fetch_and_add(&past->wakeups, thread->wakeups);
     __sync_fetch_and_add(&past->statements, thread->statements);
-    if (executed)
+    if (kind)
         __sync_fetch_and_add(&past->before_ns, thread->before_ns);
 #pragma unroll
     for (i = 0; i < OWN_STATEMENTS; i++) {

@@ -73,12 +73,12 @@ static __always_inline int generation_of(u64 who, u64 task, u64 first)
 }
 
 /* Where the text is that the interrupted thread executes, 0: nowhere; and its length where it does not end with a zero. */
-static __always_inline u64 text_of(struct place *place, u64 task, u32 *length)
+static __always_inline u64 text_of(struct thread *thread, struct place *place, u64 task, u32 *length)
 {
     return read_user(place->text);
 }
 #else
-static __always_inline u64 text_of(struct place *place, u64 task, u32 *length)
+static __always_inline u64 text_of(struct thread *thread, struct place *place, u64 task, u32 *length)
 {
     u64 text[2] = {}, connection;
 
@@ -87,6 +87,7 @@ static __always_inline u64 text_of(struct place *place, u64 task, u32 *length)
         return 0;
     bpf_probe_read_user(text, sizeof(text), (void *)(connection + place->text));
     *length = text[1];
+    thread->walk.ansi = ansi_of(place, connection);
     return text[1] ? text[0] : 0;
 }
 #endif
@@ -183,7 +184,7 @@ int sample__moment(struct bpf_perf_event_data *ctx)
     if (who >> 32 != wanted)
         return 0;
 #endif
-    address = text_of(place, task, &length);
+    address = text_of(thread, place, task, &length);
     if (address) {
 #if LAYOUT == POSTGRESQL
         id = identify_string(thread, address);

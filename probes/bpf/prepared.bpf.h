@@ -135,6 +135,7 @@ static __always_inline void name_executed(void *ctx, struct thread *thread, u32 
     bpf_probe_read_user(text, sizeof(text), (void *)(thread->nameless + place->text));
     if (!text[0] || !text[1] || (text[0] == thread->walk.address && (u32)text[1] == thread->walk.length))
         return;
+    thread->walk.ansi = ansi_of(place, thread->nameless);
     walk_from(thread, text[0], text[1], 0);
     if ((u32)text[1] >= TEXT)
         walks_sent.call(ctx, WALK_ON);

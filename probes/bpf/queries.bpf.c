@@ -76,6 +76,7 @@ struct thread {
     u8 is_over;              /* the server says so; what is left is its last packet */
     u8 own_count;
     u8 has_waited;
+    u8 is_helper;            /* it works for the statement of another process */
     char text[TEXT];
 };
 
@@ -155,6 +156,9 @@ static __always_inline void switch_out(struct thread *thread, u32 tid, u64 task,
     if (thread->dead && state & TASK_DEAD) {
 #if LAYOUT != POSTGRESQL
         note_end(task, ran);
+#else
+        if (thread->id)
+            finish(thread, tid, bpf_ktime_get_ns(), task);
 #endif
         thread->past_ns += ran - thread->first_ns;
         thread->before_ns -= thread->first_ns;   /* where it executed any: what it counts from is 0 now */
@@ -221,7 +225,9 @@ RAW_TRACEPOINT_PROBE(sched_process_exit)
         return 0;
     thread = threads.lookup(&tid);
     if (thread) {
-        finish(thread, tid, bpf_ktime_get_ns(), bpf_get_current_task());
+        /* What a worker gives back, its memory above all, is of its statement: that ends with its last switch. */
+        if (!thread->is_helper)
+            finish(thread, tid, bpf_ktime_get_ns(), bpf_get_current_task());
         thread->dead = 1;
 #if LAYOUT != POSTGRESQL
         note_ending(bpf_get_current_task());

@@ -6,6 +6,7 @@
  */
 #define FNV_OFFSET 0xcbf29ce484222325ULL
 #define FNV_PRIME 0x100000001b3ULL
+#define ANSI_QUOTES 512ULL   /* the bit of identities of texts with that sql_mode */
 
 /* What a byte of a text does in a state: the next state, and what is mixed into the hash (0: nothing). */
 struct table {
@@ -24,7 +25,7 @@ struct text {
 };
 
 BPF_HASH(texts, u64, struct text, TEXTS);
-BPF_ARRAY(table, struct table, 1);
+BPF_ARRAY(table, struct table, 2);   /* the second one for ANSI_QUOTES */
 BPF_PERCPU_ARRAY(new_text, struct text, 1);
 
 /* Put the text that a thread has in its own buffer where it outlives it. */
@@ -50,10 +51,16 @@ static __always_inline void keep_text(struct thread *thread, u64 id, u32 command
         count(COUNT_NO_ROOM);
 }
 
+/* Below are commands. */
+static __always_inline u64 identity_of(struct thread *thread, u64 hash)
+{
+    return (hash & ~ANSI_QUOTES) | 256 | (thread->walk.ansi ? ANSI_QUOTES : 0);
+}
+
 static __always_inline u64 hashed(struct thread *thread, u32 length)
 {
-    int zero = 0;
-    struct table *how = table.lookup(&zero);
+    int ansi = thread->walk.ansi;
+    struct table *how = table.lookup(&ansi);
     u64 hash = FNV_OFFSET;
     u32 state = 0, i;
 
@@ -70,7 +77,7 @@ static __always_inline u64 hashed(struct thread *thread, u32 length)
         if (mixed)
             hash = (hash ^ mixed) * FNV_PRIME;
     }
-    return hash | 256;   /* below are commands */
+    return identity_of(thread, hash);
 }
 
 /* The text of `length` bytes at `address`, in the thread's own buffer. */

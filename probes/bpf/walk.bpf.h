@@ -8,5 +8,6 @@ struct walk {
     u32 start;               /* where its first byte is that is in no comment */
     u32 goes_on;             /* it is longer than that */
     u32 calls;
-    u32 size, unused;        /* of a piece */
+    u32 size;                /* of a piece */
+    u32 ansi;                /* double quotes are those of names (texts.bpf.h) */
 };

@@ -75,8 +75,8 @@ static __always_inline enum next_walk walk_on(struct thread *thread)
     struct walk *walk = &thread->walk;
     u64 hash = walk->hash, state = walk->state, start = walk->start;
     u32 piece, begin, i;
-    int zero = 0;
-    struct table *how = table.lookup(&zero);
+    int zero = 0, ansi = walk->ansi;
+    struct table *how = table.lookup(&ansi);
     struct piece *empty = zeros.lookup(&zero);
 
     if (!how || !empty)
@@ -142,7 +142,7 @@ static __always_inline u32 keep_pieces(struct thread *thread, u64 id, u64 addres
 static __always_inline u64 walked(struct thread *thread)
 {
     struct walk *walk = &thread->walk;
-    u64 id = walk->hash | 256, address = walk->address + walk->start;
+    u64 id = identity_of(thread, walk->hash), address = walk->address + walk->start;
     u32 known = walk->at - walk->start, length = walk->length ? walk->length - walk->start : known;
     u32 kept = 0, is_new = !texts.lookup(&id);
     u64 size = known < TEXT ? known : TEXT - 1;

@@ -20,7 +20,7 @@ import pytest
 from powerprof.database.builds import ServerBuild
 from powerprof.database.performance import ServerReport, merge_reports, read_report
 from powerprof.database.private_server import PrivateServer
-from powerprof.model.statements import hash_statement
+from powerprof.model.identities import hash_statement
 from powerprof.queries.join import UNKNOWN_PREPARED, join_trace
 from powerprof.tracing import statements
 from powerprof.tracing.bpf import syscalls

@@ -11,7 +11,7 @@ import pytest
 
 from powerprof.database import products
 from powerprof.database.sandbox import find_server_account
-from powerprof.model.statements import Family
+from powerprof.model.identities import Family
 from powerprof.system import programs
 from powerprof.system.errors import UsageError
 from powerprof.workloads import reading

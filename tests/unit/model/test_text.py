@@ -14,13 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from powerprof.database.performance import ServerReport
+from powerprof.model.identities import STATES, Family, build_tables, hash_statement
 from powerprof.model.statements import (
     LEFT_OUT,
     MOST_WORDS,
-    STATES,
-    Family,
-    build_table,
-    hash_statement,
     limit_texts,
     make_key,
     normalise,
@@ -92,7 +89,7 @@ def test_operators_are_told_apart_though_comments_begin_like_them() -> None:
 
 
 def test_the_table_leads_to_states_that_exist_and_fits_the_program() -> None:
-    for how in (build_table(), build_table("postgresql")):
+    for how in (*build_tables("mysql"), *build_tables("postgresql")):
         assert len(how) == 2 * STATES * 256
         assert max(how[: STATES * 256]) < STATES
 

@@ -111,7 +111,7 @@ LAYOUTS = [
     Layout("moments.bpf.c", "moment", statements._MOMENT, ["id", "tid", "is_client"]),
     Layout("moments.bpf.c", "met", statements._MET, ["count", "comm"]),
     Layout("whole.bpf.h", "piece_key", PAIR, ["id", "number"]),
-    Layout("place.bpf.h", "place", statement_places._PLACE, ["text", "client"]),
+    Layout("place.bpf.h", "place", statement_places._PLACE, ["text", "client", "mode"]),
 ]
 
 

@@ -49,7 +49,7 @@ def _thread(**fields: Any) -> ThreadCounters:
 
 
 def _entry(thread: ThreadCounters, text: bytes = _TEXT) -> tuple[bytes, bytes]:
-    return struct.pack("<I", _TID), struct.pack("<12Q72s5QI4x160x5I8xI4B2x", *thread) + text.ljust(TEXT_BYTES, b"\0")
+    return struct.pack("<I", _TID), struct.pack("<12Q72s5QI4x160x5I8xI4B2xB", *thread) + text.ljust(TEXT_BYTES, b"\0")
 
 
 @pytest.mark.parametrize("duration_ns", [8, 9, 15, 16, 1_000, 123_456_789, 2**40 - 1, 2**40])
@@ -58,10 +58,14 @@ def test_a_time_lies_in_its_class(duration_ns: int) -> None:
     assert low <= duration_ns < high <= low * 9 / 8
 
 
-def test_threads_that_were_let_go_are_two_sums() -> None:
-    """Those that executed no statement, and those that did; a sum of none is no thread."""
+def test_threads_that_were_let_go_are_three_sums() -> None:
+    """Those that executed no statement, those that did, and helpers; a sum of none is no thread."""
     none, some = struct.pack("<5Q", 0, 0, 0, 0, 0), struct.pack("<5Q", 300, 9_000, 40, 900, 2_000)
-    assert list(read_ended_threads(none + some)) == [ThreadUse(0, "ended threads", 9_000, 40, 900, 2_000, 300)]
+    helpers = struct.pack("<5Q", 110, 8_000, 40, 110, 0)
+    assert list(read_ended_threads(none + some + helpers)) == [
+        ThreadUse(0, "ended threads", 9_000, 40, 900, 2_000, 300),
+        ThreadUse(0, "ended threads", 8_000, 40, 110, 0, 110, is_helper=True),
+    ]
 
 
 def test_what_has_ended_is_read_as_it_was_counted() -> None:
