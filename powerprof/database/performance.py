@@ -194,6 +194,7 @@ class ServerReport:
         connections: The server's numbers of connections.
         statistics: PostgreSQL's counters of pg_stat_statements.
         accounts: Users and hosts of clients.
+        lost_digests_count: Calls that performance_schema had no room for: it counts them in one row without a text.
     """
 
     threads: Mapping[int, str] = field(default_factory=dict)
@@ -205,6 +206,7 @@ class ServerReport:
     connections: Mapping[int, int] = field(default_factory=dict)
     statistics: Statistics = field(default_factory=dict)
     accounts: Mapping[int, Account] = field(default_factory=dict)
+    lost_digests_count: int = 0
 
 
 def read_report(connection: Sql, *, running: bool) -> ServerReport:
@@ -233,10 +235,18 @@ def read_report(connection: Sql, *, running: bool) -> ServerReport:
             if number:
                 _note_account(accounts, number, *account)
                 _note_work(schemas, running_texts, number, schema, info if command == "Query" and running else None)
-    digests = _read_digests(connection)
+    digests, lost_count = _read_digests(connection)
     prepared = _read_prepared(connection)
     return ServerReport(
-        threads, schemas, running_texts, prepared, digests, bool(digests), connections, accounts=accounts
+        threads,
+        schemas,
+        running_texts,
+        prepared,
+        digests,
+        bool(digests),
+        connections,
+        accounts=accounts,
+        lost_digests_count=lost_count,
     )
 
 
@@ -268,6 +278,9 @@ def merge_reports(before: ServerReport, after: ServerReport) -> ServerReport:
         connections={**before.connections, **after.connections},
         statistics=subtract_statistics(before.statistics, after.statistics),
         accounts=accounts,
+        # Below the earlier count, the table was emptied in between.
+        lost_digests_count=after.lost_digests_count
+        - (before.lost_digests_count if before.lost_digests_count <= after.lost_digests_count else 0),
     )
 
 
@@ -313,15 +326,19 @@ def _read_prepared(connection: Sql) -> dict[tuple[int, int], str]:
     return {where: text for where, text in statements.items() if where not in disputed}
 
 
-def _read_digests(connection: Sql) -> dict[tuple[str | None, str], tuple[int, ...]]:
+def _read_digests(connection: Sql) -> tuple[dict[tuple[str | None, str], tuple[int, ...]], int]:
+    """Return the counters by schema and text, and the calls in the row of digests that had no room."""
     digests: dict[tuple[str | None, str], tuple[int, ...]] = {}
+    lost_count = 0
     for schema, text, *counts in _fetch_allowed(connection, f"{_DIGESTS} LIMIT {_MAX_ROWS}", 2 + len(DIGEST_COUNTERS)):
         numbers = tuple(sql.parse_count(value) or 0 for value in counts)
         if text:
             name = (printable(str(schema)[:_MAX_NAME]) if schema else None, _text(text))
             old = digests.get(name, (0,) * len(numbers))
             digests[name] = tuple(was + now for was, now in zip(old, numbers, strict=True))
-    return digests
+        else:
+            lost_count += numbers[0]
+    return digests, lost_count
 
 
 class ReplicationStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -62,7 +62,7 @@ class QueriesSide(msgspec.Struct, frozen=True, kw_only=True):
     version: str | None
     method: Method
     percent_of_cpu: float
-    calls_hz: float
+    calls_hz: float | None
 
 
 class QueriesComparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,7 +120,7 @@ def _side(record: Queries) -> QueriesSide:
         version=record.server.version,
         method=record.method,
         percent_of_cpu=100 * record.server_c0_s / record.window_s,
-        calls_hz=record.calls_count / record.window_s,
+        calls_hz=None if record.calls_count is None else record.calls_count / record.window_s,
     )
 
 
@@ -236,7 +236,7 @@ class HistoryStep(msgspec.Struct, frozen=True, kw_only=True):
     window_s: float
     windows_count: int
     cpu_percent: float
-    calls_hz: float
+    calls_hz: float | None
     watts: float | None = None
     lost_count: int = 0
 
@@ -270,7 +270,7 @@ class QueriesHistory(msgspec.Struct, frozen=True, kw_only=True):
     cpus: int
     server_c0_s: float
     other_c0_s: float
-    calls_count: int
+    calls_count: int | None
     lost_count: int
     joules: float | None
     kind: Kind | None
@@ -302,7 +302,7 @@ class _Step:
     window_s: float = 0.0
     windows: int = 0
     c0_s: float = 0.0
-    calls: int = 0
+    calls: int | None = 0
     joules: float | None = 0.0
     lost: int = 0
     statements: dict[Key, _UsedSoFar] = field(default_factory=dict)
@@ -313,7 +313,7 @@ class _Step:
         self.window_s += other.window_s
         self.windows += other.windows
         self.c0_s += other.c0_s
-        self.calls += other.calls
+        self.calls = None if self.calls is None or other.calls is None else self.calls + other.calls
         self.joules = None if self.joules is None or other.joules is None else self.joules + other.joules
         self.lost += other.lost
         for key, used in other.statements.items():
@@ -364,6 +364,7 @@ class HistoryKeeper:
         c0_s = sum(step.c0_s for step in self._steps)
         joules = [step.joules for step in self._steps]
         known = [value for value in joules if value is not None]
+        calls = [step.calls for step in self._steps if step.calls is not None]
         return QueriesHistory(
             id=None,
             started_at=first.started_at,
@@ -374,7 +375,7 @@ class HistoryKeeper:
             cpus=last.cpus,
             server_c0_s=c0_s,
             other_c0_s=c0_s - sum(used.c0_s for _, used in most),
-            calls_count=sum(step.calls for step in self._steps),
+            calls_count=sum(calls) if len(calls) == len(self._steps) else None,
             lost_count=sum(step.lost for step in self._steps),
             joules=sum(known) if len(known) == len(joules) else None,
             kind=last.kind,
@@ -437,7 +438,7 @@ def _shown(step: _Step) -> HistoryStep:
         window_s=step.window_s,
         windows_count=step.windows,
         cpu_percent=100 * step.c0_s / step.window_s,
-        calls_hz=step.calls / step.window_s,
+        calls_hz=None if step.calls is None else step.calls / step.window_s,
         watts=None if step.joules is None else step.joules / step.window_s,
         lost_count=step.lost,
     )

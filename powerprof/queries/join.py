@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from powerprof.database.performance import MOST_TEXT, Account, ServerReport, list_own_statements
+from powerprof.model.identities import ANSI_BIT, Family
 from powerprof.model.records import Notes
-from powerprof.model.statements import NO_TEXT, UNREADABLE, Family, NormalText, label_text, make_key, normalise
+from powerprof.model.statements import NO_TEXT, UNREADABLE, NormalText, label_text, make_key, normalise
 from powerprof.queries.records import Asker, Background, Latency, SampledStack, Share, Statement, Waits
 from powerprof.system.files import printable
 from powerprof.system.processes import parse_database
@@ -118,7 +119,7 @@ def join_trace(trace: StatementTrace, known: ServerReport) -> Parts:
     if trace.family == "postgresql":
         trace, known = _without_autovacuum(trace, known)
     sums: dict[tuple[str, str | None], StatementSum] = {}
-    name_of = make_namer(trace.texts, trace.family, ((use.id, use.tid) for use in trace.uses), known)
+    name_of = StatementNames(trace.texts, trace.family, ((use.id, use.tid) for use in trace.uses), known).name
     in_statements: dict[int, int] = defaultdict(int)
     calls_of: dict[int, int] = defaultdict(int)
     for use in trace.uses:
@@ -182,27 +183,70 @@ def _without_autovacuum(trace: StatementTrace, known: ServerReport) -> tuple[Sta
     return quiet, dataclasses.replace(known, threads=names, running=running)
 
 
-def make_namer(
-    texts: Iterable[RecordedText], family: Family, met: Iterable[tuple[int, int]], known: ServerReport
-) -> Callable[[int, int], tuple[NormalText, str | None]]:
-    """Return a function from an identity and a thread to its text and schema; `met` are identities with threads."""
-    named = {text.id: _name_text(text, known, family) for text in texts if text.id > _MAX_COMMAND}
-    commands = _COMMANDS if family == "mysql" else _MESSAGES
+def count_calls(known: ServerReport, family: Family) -> dict[str, dict[str | None, int]]:
+    """Return the server's own number of calls by key of the text and schema (None: no schema)."""
+    calls: dict[str, dict[str | None, int]] = defaultdict(lambda: defaultdict(int))
+    for (schema, text), (count, *_) in known.digests.items():
+        calls[make_key(text, family)][schema] += count
+    for (schema, text), counts in known.statistics.items():
+        calls[make_key(text, family)][schema] += counts.calls
+    return calls
 
-    where: dict[int, set[str]] = defaultdict(set)
-    if family == "postgresql":
-        # Workers and ended processes report no database. Use that of the other threads if they share one.
+
+class StatementNames:
+    """The text and schema of each identity and thread, and the server's number of calls of each of these rows.
+
+    Rules: threads that were gone before the server was queried have an unknown schema. If all others of the text, and
+    the server's counts, have one schema, it is theirs too. Else they are a row without a schema. With `joined`, it is
+    the only row of the text, because counts of several schemas cannot be divided.
+    """
+
+    def __init__(
+        self,
+        texts: Iterable[RecordedText],
+        family: Family,
+        met: Iterable[tuple[int, int]],
+        known: ServerReport,
+        *,
+        joined: bool = False,
+    ) -> None:
+        """Name texts; `met` are identities with threads."""
+        self._known, self._joined = known, joined
+        self._named = {text.id: _name_text(text, known, family) for text in texts if text.id > _MAX_COMMAND}
+        self._keys = {id: make_key(text, family) for id, text in self._named.items()}
+        self._commands = _COMMANDS if family == "mysql" else _MESSAGES
+        self._calls = count_calls(known, family)
+        self._unknown: set[str] = set()
+        self._schemas: dict[str, set[str | None]] = defaultdict(set)
         for id, tid in met:
-            if tid in known.schemas:
-                where[id].add(known.schemas[tid])
+            if (key := self._keys.get(id)) is None:
+                continue
+            if tid in known.schemas or tid in known.accounts:
+                self._schemas[key].add(known.schemas.get(tid))
+            else:
+                self._unknown.add(key)
+        if not known.lost_digests_count:
+            for key in self._unknown:
+                self._schemas[key] |= set(self._calls.get(key, ()))
 
-    def name_of(id: int, tid: int) -> tuple[NormalText, str | None]:
-        if id in named:
-            others = where.get(id, set())
-            return named[id], known.schemas.get(tid) or (next(iter(others)) if len(others) == 1 else None)
-        return label_text(f"({commands.get(id, f'command {id}')})"), None
+    def name(self, id: int, tid: int) -> tuple[NormalText, str | None]:
+        """Return text and schema of an identity that a thread executed."""
+        if id not in self._named:
+            return label_text(f"({self._commands.get(id, f'command {id}')})"), None
+        key, own = self._keys[id], self._known.schemas.get(tid)
+        if key in self._unknown:
+            if len(self._schemas[key]) == 1:
+                (own,) = self._schemas[key]
+            elif self._joined and key in self._calls:
+                own = None
+        return self._named[id], own
 
-    return name_of
+    def calls_of(self, key: str, schema: str | None) -> int | None:
+        """Return the server's number of calls of a row; None if unknown."""
+        calls = self._calls.get(key, {})
+        if schema is None and key in self._unknown:
+            return None if self._known.lost_digests_count else sum(calls.values()) or None
+        return calls.get(schema)
 
 
 def _name_text(seen: RecordedText, known: ServerReport, family: Family) -> NormalText:
@@ -212,7 +256,8 @@ def _name_text(seen: RecordedText, known: ServerReport, family: Family) -> Norma
     original, event = seen.text.decode("utf-8", "surrogateescape"), ""
     if seen.command == COM_EVENT and (match := _EVENT.match(original)) is not None:
         original, event = original[match.end() :], f"(event {printable(match[2])}) "
-    text = label_text(event, normalise(original, family, is_whole=not seen.is_cut))
+    normal = normalise(original, family, is_whole=not seen.is_cut, ansi_quotes=bool(seen.id & ANSI_BIT))
+    text = label_text(event, normal)
     if family == "mysql" and is_own_statement(text):
         text = label_text(OWN, text)
     if text == UNREADABLE:
@@ -255,8 +300,8 @@ def _is_connection(thread: ThreadUse, known: ServerReport) -> bool:
 
 
 def _is_helper(thread: ThreadUse, known: ServerReport) -> bool:
-    """Return whether a process works for a statement of another process."""
-    return known.threads.get(thread.tid) == "parallel worker"
+    """Return whether a process works for a statement of another process: a parallel worker of PostgreSQL."""
+    return thread.is_helper or known.threads.get(thread.tid) == "parallel worker"
 
 
 def _join_background(trace: StatementTrace, known: ServerReport) -> list[Background]:

@@ -166,6 +166,7 @@ class MeasuredStatements:
     Attributes:
         process_cpu_s: The kernel's count for the process; None without one.
         cost_s: CPU time of the measurement, for `seen_count` statements.
+        calls_count: All statements of the window; None if unknown.
         version: The server's version from its program, if it is not queried.
         gap_before_s: Time since the previous window.
     """
@@ -179,6 +180,7 @@ class MeasuredStatements:
     cost_s: float | None
     bpf_s: float | None
     seen_count: int
+    calls_count: int | None
     notes: Notes
     version: str | None = None
     gap_before_s: float | None = None
@@ -245,7 +247,7 @@ def build_record(server: TracedServer, measured: MeasuredStatements, energy: Win
         explained_percent=100 * (explained_s / server_s)
         if server_s > 0 and measured.process_cpu_s is not None
         else None,
-        calls_count=sum(statement.calls_count or 0 for statement in statements),
+        calls_count=measured.calls_count,
         lost_count=measured.lost_count,
         unreadable_count=measured.unreadable_count,
         cut_count=measured.cut_count,

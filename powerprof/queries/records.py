@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 
+from powerprof.model.identities import Family
 from powerprof.model.records import EnergyReading, EnergySource, EnergySplit, Kind, Notes, ToolCost
-from powerprof.model.statements import Family, NormalText
+from powerprof.model.statements import NormalText
 from powerprof.system.errors import UsageError
 
 if TYPE_CHECKING:
@@ -177,7 +178,8 @@ class Queries(msgspec.Struct, frozen=True, kw_only=True):
 
     `other_c0_s` is `connections_c0_s` (threads of connections without a statement) + `residual_c0_s` (unexplained;
     negative if the parts exceed the total). `energy` is that of the host; `joules` is that of the server above the idle
-    floor. `gap_before_s` is the time between the previous window and this one.
+    floor. `calls_count` is None if nothing counts calls, as for samples without the server's own count. `gap_before_s`
+    is the time between the previous window and this one.
     """
 
     id: str | None
@@ -197,7 +199,7 @@ class Queries(msgspec.Struct, frozen=True, kw_only=True):
     residual_c0_s: float
     other_c0_s: float
     explained_percent: float | None
-    calls_count: int
+    calls_count: int | None
     lost_count: int
     unreadable_count: int
     cut_count: int

@@ -21,7 +21,7 @@ from powerprof.queries.client_texts import (
     format_workload,
     list_missing_plans,
 )
-from powerprof.queries.join import add_stacks, make_namer
+from powerprof.queries.join import StatementNames, add_stacks
 from powerprof.queries.pricing import build_record
 from powerprof.queries.records import Queries
 from powerprof.queries.target import TracedServer, find_server
@@ -82,7 +82,7 @@ def _run(request: QueriesRequest, say: Say, consent: Callable[[str], None]) -> Q
     if traced.stacks is not None and traced.trace is not None:
         say("naming the functions")
         ids = ((use.id, use.tid) for use in traced.trace.uses)
-        name_of = make_namer(traced.texts, server.family, ids, traced.measured.known)
+        name_of = StatementNames(traced.texts, server.family, ids, traced.measured.known).name
         statements, modules, notes = add_stacks(record.statements, traced.stacks, name_of, server.family)
         record = msgspec.structs.replace(record, statements=statements, modules=modules, notes=[*record.notes, *notes])
     chosen = choose_texts(traced.texts, record.statements, _MAX_SAVED)

@@ -15,7 +15,7 @@ from powerprof.database.base import Login
 from powerprof.database.given import POSTGRES_PROGRAM, is_server_name, log_in_locally, log_in_to_statistics
 from powerprof.database.performance import Account, ServerReport, Statistics, read_report, read_statistics
 from powerprof.measure.window import WindowPart
-from powerprof.model.statements import Family
+from powerprof.model.identities import Family
 from powerprof.system import paths
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.processes import parse_client, parse_database, parse_part, read_titles

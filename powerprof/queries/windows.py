@@ -18,14 +18,16 @@ from powerprof.database.performance import Account, ServerReport, merge_reports
 from powerprof.energy.windows import WindowEnergy
 from powerprof.measure.sampling import WindowMeter
 from powerprof.measure.window import WindowPart, run_window
+from powerprof.model.identities import Family
 from powerprof.model.records import Note, Window
-from powerprof.model.statements import Family, NormalText, make_key
+from powerprof.model.statements import NormalText, make_key
 from powerprof.queries.join import (
     UNKNOWN_PREPARED,
     Parts,
+    StatementNames,
     is_connection_name,
+    is_own_statement,
     join_trace,
-    make_namer,
     make_row_id,
     rank_askers,
 )
@@ -60,12 +62,27 @@ def _note_trace(
     if any(statement.text == UNKNOWN_PREPARED for statement in statements):
         notes.append(Note("prepared_before"))
     notes.append(_note_server(known, server))
+    notes += _note_digests(known)
     notes += _note_texts(trace.cut_count, trace.unreadable_count, trace.lost_count)
     if trace.ends_by in ("do_command", "report"):
         notes.append(Note(f"ends_by_{trace.ends_by}"))
     if not trace.is_sure:
         notes.append(Note("messages_alike"))
     return notes
+
+
+def _note_calls(known: ServerReport, server: TracedServer) -> Note:
+    """Return the origin of the calls of sampled statements, or the reason why they are unknown."""
+    if known.has_digests or known.statistics:
+        return Note("samples_count_calls")
+    if server.family == "postgresql":
+        return Note("samples_without_statistics")
+    return Note("samples_without_calls" if server.login is None else "samples_without_digests")
+
+
+def _note_digests(known: ServerReport) -> list[Note]:
+    """Return a note on calls that performance_schema had no room for."""
+    return [Note("digests_lost", {"count": known.lost_digests_count})] if known.lost_digests_count else []
 
 
 def note_samples(
@@ -77,8 +94,9 @@ def note_samples(
         *moments.notes,
         *sampled.compare_with_clock(1e3 * cpu_s if moments.sampled_ms else None),
         Note("shares_of_samples", {"count": count, "hz": SAMPLE_HZ}),
-        Note("samples_count_calls" if known.has_digests or known.statistics else "samples_without_calls"),
+        _note_calls(known, server),
         _note_server(known, server),
+        *_note_digests(known),
         *_note_texts(moments.cut_count, moments.unreadable_count, moments.lost_count),
     ]
 
@@ -205,6 +223,7 @@ class Probes(Closeable):
             cost_s=None if cost.bpf_s is None else cost.bpf_s + cost.trap_ns / 1e9,
             bpf_s=cost.bpf_s,
             seen_count=trace.dispatches_count,
+            calls_count=sum(statement.calls_count or 0 for statement in parts.statements),
             version=tracer.dispatch.version,
             notes=_note_trace(trace, known, server, parts.statements),
             lost_count=trace.lost_count,
@@ -289,7 +308,7 @@ class SampleCounts:
 
 
 def _parts_of(
-    counts: SampleCounts, known: ServerReport, cpu_s: float, window_s: float, connections_count: int
+    counts: SampleCounts, names: StatementNames, cpu_s: float, window_s: float, connections_count: int
 ) -> Parts:
     """Return the parts of a server's CPU time with the interval of each share. Each sample stands for an equal part."""
     total, inside = counts.total, counts.clients
@@ -300,8 +319,6 @@ def _parts_of(
     def percent(count: int) -> float | None:
         return 100 * count / total if total else None
 
-    calls = _calls(known, counts.family)
-    rows = Counter(text for text, _ in counts.statements)
     statements = []
     for (name, schema), count in counts.statements.items():
         share = proportion(count, inside, of=total)
@@ -316,9 +333,7 @@ def _parts_of(
             high_percent=share.high_percent,
             askers=rank_askers({account: (part_s(met), None) for account, met in counts.askers[name, schema].items()}),
         )
-        # A row without a schema gets all calls if it is the only row of its text.
-        made = calls.get((schema, name)) or (calls.get((None, name)) if rows[name] == 1 else None)
-        if made:
+        if made := names.calls_of(name, schema):
             statement = msgspec.structs.replace(
                 statement, calls_count=made, calls_hz=made / window_s, c0_ms_per_call=1e3 * statement.c0_s / made
             )
@@ -338,22 +353,25 @@ def _parts_of(
 def join_moments(moments: StatementSamples, known: ServerReport, cpu_s: float, window_s: float) -> tuple[Parts, int]:
     """Return the parts and the number of samples."""
     family = moments.family
-    name_of = make_namer(moments.texts, family, ((met.id, met.tid) for met in moments.met), known)
+    names = StatementNames(moments.texts, family, ((met.id, met.tid) for met in moments.met), known, joined=True)
     clients = {met.tid for met in moments.met if _is_client(met, known, family)}
     counts = SampleCounts(family)
     several = {text.id for text in moments.texts if text.may_be_several}
+    # A parallel worker has no text in its memory before and after the statement that it works for.
+    workers = {met.tid: met.id for met in moments.met if met.id and met.tid not in clients}
     for met in moments.met:
+        id = met.id or (workers.get(met.tid, 0) if family == "postgresql" else 0)
         # Background threads of MariaDB and MySQL execute statements too, such as those of a replica.
-        if met.id and (met.tid in clients or family == "postgresql"):
+        if id and (met.tid in clients or family == "postgresql"):
             who = known.accounts.get(met.tid)
-            is_several = met.id in several
-            counts.add_statement(*name_of(met.id, met.tid), met.count, account=who, may_be_several=is_several)
+            is_several = id in several
+            counts.add_statement(*names.name(id, met.tid), met.count, account=who, may_be_several=is_several)
         elif met.tid in clients:
             counts.connections += met.count
         else:
             name = known.threads.get(met.tid) or (_ENDED if family == "postgresql" else met.comm)
             counts.add_background(name, met.tid, met.count)
-    return _parts_of(counts, known, cpu_s, window_s, len(clients)), counts.total
+    return _parts_of(counts, names, cpu_s, window_s, len(clients)), counts.total
 
 
 def _is_client(met: SampledThread, known: ServerReport, family: Family) -> bool:
@@ -364,16 +382,12 @@ def _is_client(met: SampledThread, known: ServerReport, family: Family) -> bool:
     return is_connection_name(name) if name is not None else bool(met.id or known.threads)
 
 
-def _calls(known: ServerReport, family: Family) -> dict[tuple[str | None, str], int]:
-    """Return the server's number of calls by schema (None: all schemas) and key of the text."""
-    calls: dict[tuple[str | None, str], int] = defaultdict(int)
-    for (schema, text), (count, *_) in known.digests.items():
-        for where in {(schema, make_key(text, family)), (None, make_key(text, family))}:
-            calls[where] += count
-    for (schema, text), counts in known.statistics.items():
-        for where in {(schema, make_key(text, family)), (None, make_key(text, family))}:
-            calls[where] += counts.calls
-    return calls
+def _count_all_calls(known: ServerReport) -> int | None:
+    """Return the server's own number of calls of all statements but powerprof's; None if it counts none."""
+    if not (known.has_digests or known.statistics):
+        return None
+    digests = sum(count for (_, text), (count, *_) in known.digests.items() if not is_own_statement(text))
+    return digests + known.lost_digests_count + sum(counts.calls for counts in known.statistics.values())
 
 
 class Samples(Closeable):
@@ -429,6 +443,7 @@ class Samples(Closeable):
             cost_s=moments.cost_s,
             bpf_s=moments.bpf_s,
             seen_count=0,
+            calls_count=_count_all_calls(known),
             notes=note_samples(moments, count, known, server, cpu_s),
             lost_count=moments.lost_count,
             unreadable_count=moments.unreadable_count,

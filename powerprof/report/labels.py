@@ -274,6 +274,15 @@ WORDS: dict[str, str] = {
     "server's own count, from just before the window to just after it; preparing a statement counts as executing it",
     "samples_without_calls": "samples show neither wake-ups, page faults nor latencies of statements; calls are "
     "unknown; preparing a statement counts as executing it",
+    "samples_without_digests": "samples show neither wake-ups, page faults nor latencies of statements; calls are "
+    "unknown, because performance_schema is off or does not collect statements (performance_schema=ON in the server's "
+    "configuration, and a restart); preparing a statement counts as executing it",
+    "samples_without_statistics": "samples show neither wake-ups, page faults nor latencies of statements; calls are "
+    "unknown, because pg_stat_statements is not loaded or not readable (shared_preload_libraries, a restart, and "
+    "CREATE EXTENSION pg_stat_statements in the database postgres); preparing a statement counts as executing it",
+    "digests_lost": "performance_schema had no room for {count:,} {count:call|calls}, whose statements have unknown "
+    "calls and rows (a larger performance_schema_digests_size, and a restart of the server; its status variable "
+    "Performance_schema_digest_lost counts them)",
     "postgresql_not_asked": "PostgreSQL itself is not asked: schemas are the databases in the titles of processes that "
     "live at one end of the window; rows are unknown; what functions execute is within the statement that calls them",
     "postgresql_counted": "rows sent and query ids are those of pg_stat_statements, from just before the window to "

@@ -37,7 +37,8 @@ _MAX_NAME = 48
 def answer_of(record: Queries) -> str:
     """Return the statement with most CPU time, and its share."""
     if not record.statements:
-        return f"{record.server.label} executed no statement in {text.number(record.window_s, 1)} s."
+        met = "executed no statement" if record.method == "probes" else "was in no statement at any sample"
+        return f"{record.server.label} {met} in {text.number(record.window_s, 1)} s."
     first = record.statements[0]
     share = text.number(first.c0_percent, 0) if first.c0_percent is not None else text.UNKNOWN
     joules = ""
@@ -61,8 +62,9 @@ def context_of(record: Queries) -> str:
         record.method, "shares by samples and the server's history"
     )
     version = f" · {server.version}" if server.version else ""
+    calls = "number of statements unknown" if record.calls_count is None else f"{record.calls_count:,} statements"
     return (
-        f"{server.label}{version} · {text.number(record.window_s, 1)} s · {record.calls_count:,} statements · "
+        f"{server.label}{version} · {text.number(record.window_s, 1)} s · {calls} · "
         f"{text.number(100 * record.server_c0_s / record.window_s, 1)} % of one CPU · {how}"
     )
 
@@ -237,20 +239,23 @@ def _tool_line(record: Queries) -> str:
     cost = record.tracing
     if cost.probes_ms is None:
         return "Tracing cost is unknown on this kernel."
+    calls = record.calls_count
     rate = (
-        f"{text.number(record.calls_count / record.window_s, 0)} statements/s" if record.window_s > 0 else "this rate"
+        "this rate"
+        if calls is None or not record.window_s
+        else f"{text.number(calls / record.window_s, 0)} statements/s"
     )
     per_statement = "" if cost.per_call_us is None else f", {text.number(cost.per_call_us, 1)} µs a statement at {rate}"
     share = 100.0 * cost.probes_ms / 1e3 / record.server_c0_s if record.server_c0_s else None
     server = "" if share is None else f" and {text.number(share, 2)} % of the server's CPU time"
-    if not record.calls_count:
+    if calls == 0:
         server = "; the server executed nothing"
     is_expensive = record.method == "probes" and share is not None and share > EXPENSIVE_PERCENT
     return (
         f"Tracing cost {text.number(cost.probes_ms, 0)} ms of CPU time, {text.number(cost.percent, 2)} % of this host"
         f"{server}{per_statement}, which the figures contain. "
         + "Cheaper, with intervals: powerprof queries --method samples. "
-        * (is_expensive and record.calls_count > 0)
+        * (is_expensive and calls != 0)
         + f"powerprof itself: {text.number(record.tool.cpu_percent, 2)} % CPU, "
         f"{text.number(record.tool.wakeups_hz, 1)} wake-ups/s, {record.lost_count:,} updates lost."
     )

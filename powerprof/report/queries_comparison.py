@@ -261,7 +261,8 @@ def context_of_history(record: QueriesHistory) -> str:
     span = record.steps[-1].until_s
     share = text.number(100 * record.window_s / span if span else None, 0)
     windows = "1 window" if record.windows_count == 1 else f"{record.windows_count:,} windows"
-    parts = [f"{windows} in {_duration(span)}, {share} % of it measured", f"{record.calls_count:,} calls"]
+    calls = "number of calls unknown" if record.calls_count is None else f"{record.calls_count:,} calls"
+    parts = [f"{windows} in {_duration(span)}, {share} % of it measured", calls]
     if record.joules is not None:
         parts.append(f"{text.number(record.joules, 2)} J above the idle floor ({record.kind})")
     if record.lost_count:

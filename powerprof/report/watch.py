@@ -460,12 +460,12 @@ def _queries_head(history: StatementHistory, newest: Queries, view: ScreenView, 
     first = f"{title} · {newest.server.label} · {newest.window_s:.0f} s"
     wide = 12 if width >= 100 else 8
     used = history.series(_cpu_percent)
-    calls = history.series(lambda window: window.calls_count / window.window_s)
+    calls = history.series(_calls_hz)
     power = history.series(_watts)
     estimated = " est." if newest.kind == "estimated" else ""
     parts = [
         f"CPU {text.number(used[-1], 1)} % of one {draw_bars(used, wide)}",
-        f"{_queries_rate(calls[-1] or 0.0)} statements/s {draw_bars(calls, wide)}",
+        f"{_queries_rate(calls[-1])} statements/s {draw_bars(calls, wide)}",
         f"{text.number(power[-1], 2)} W{estimated} {draw_bars(power, wide)}"
         if power[-1] is not None
         else "no power figure",
@@ -498,8 +498,12 @@ def _balance(newest: Queries) -> str:
     return " + ".join(f"{name} {text.number(100.0 * used / whole, 1)} %" for name, used in parts.items())
 
 
-def _queries_rate(hertz: float) -> str:
-    return f"{hertz:,.0f}" if hertz >= 10 else text.number(hertz, 1)
+def _calls_hz(window: Queries) -> float | None:
+    return None if window.calls_count is None else window.calls_count / window.window_s
+
+
+def _queries_rate(hertz: float | None) -> str:
+    return f"{hertz:,.0f}" if hertz is not None and hertz >= 10 else text.number(hertz, 1)
 
 
 def _queries_columns() -> str:
@@ -578,7 +582,7 @@ def queries_plain_line(newest: Queries | None, width: int = 100) -> str:
     )
     return text.shorten(
         f"{newest.started_at[11:19]:<8} {_cpu_percent(newest):>6.1f} "
-        f"{_queries_rate(newest.calls_count / newest.window_s):>8} "
+        f"{_queries_rate(_calls_hz(newest)):>8} "
         f"{text.number(watts, 2):>7} {newest.lost_count:>5}  {most}",
         width,
     )

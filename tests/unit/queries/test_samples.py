@@ -6,9 +6,11 @@ from __future__ import annotations
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from powerprof.database.performance import ServerReport
-from powerprof.model.statements import Family
+from powerprof.model.identities import Family
 from powerprof.queries import pricing
 from powerprof.queries.records import Share, Statement
 from powerprof.queries.windows import join_moments
@@ -122,6 +124,96 @@ def test_processes_of_clients_are_told_by_themselves_and_workers_are_no_clients(
     assert parts.connections.c0_s == pytest.approx(0.1)
     assert [one.thread for one in parts.background] == ["ended processes"]
     assert parts.connections_count == 2
+
+
+def test_what_a_worker_does_before_and_after_its_statement_is_part_of_it() -> None:
+    rows = [met(POINT, 31, 4, is_client=True), met(POINT, 32, 4), met(0, 32, 2), met(0, 34, 1)]
+    parts, _ = join_moments(moments(rows, "postgresql"), ServerReport(threads={31: "backend of shop"}), 1.0, 1.0)
+    (statement,) = parts.statements
+    assert statement.c0_s == pytest.approx(10 / 11)
+    assert [one.c0_s for one in parts.background] == [pytest.approx(1 / 11)]
+
+
+NAMED = {11: "thread/sql/one_connection"}
+CALLED = "SELECT `c` FROM `t` WHERE `id` = ?"
+
+
+@pytest.mark.parametrize(
+    ("schemas", "rows", "digests", "shown"),
+    [
+        # Short connections: gone before the server is queried, with one that stays.
+        ({11: "shop"}, [(11, 46), (21, 31)], {("shop", CALLED): 64_400}, [("shop", 77, 64_400)]),
+        # All are gone, and the server has counted one schema.
+        ({}, [(21, 46), (22, 31)], {("shop", CALLED): 64_400}, [("shop", 77, 64_400)]),
+        # Several schemas: the counts cannot be divided among the connections that are gone.
+        ({11: "shop"}, [(11, 46), (21, 31)], {("shop", CALLED): 40, ("mall", CALLED): 60}, [(None, 77, 100)]),
+        ({11: "shop", 12: "mall"}, [(11, 4), (12, 5), (21, 6)], {("shop", CALLED): 40}, [(None, 15, 40)]),
+        # All connections are known.
+        (
+            {11: "shop", 12: "mall"},
+            [(11, 4), (12, 5)],
+            {("shop", CALLED): 40, ("mall", CALLED): 60},
+            [("shop", 4, 40), ("mall", 5, 60)],
+        ),
+        ({11: "shop"}, [(11, 4)], {("shop", CALLED): 40, ("mall", CALLED): 60}, [("shop", 4, 40)]),
+        # Without a schema, as the server counts it too.
+        ({}, [(21, 4)], {(None, CALLED): 40}, [(None, 4, 40)]),
+        ({11: "shop"}, [(11, 4), (21, 5)], {("shop", CALLED): 30, (None, CALLED): 40}, [(None, 9, 70)]),
+        # The server counts nothing, or another statement.
+        ({11: "shop"}, [(11, 46), (21, 31)], {}, [("shop", 77, None)]),
+        (
+            {11: "shop", 12: "mall"},
+            [(11, 4), (12, 5), (21, 6)],
+            {},
+            [("shop", 4, None), ("mall", 5, None), (None, 6, None)],
+        ),
+        ({11: "shop"}, [(11, 4)], {("shop", "SELECT ?"): 5}, [("shop", 4, None)]),
+        # Two digests of one normal form.
+        (
+            {11: "shop"},
+            [(11, 4)],
+            {("shop", CALLED): 40, ("shop", "SELECT `c` FROM `t` WHERE `id` = - ?"): 2},
+            [("shop", 4, 42)],
+        ),
+    ],
+)
+def test_each_statement_has_its_calls_once(
+    schemas: dict[int, str],
+    rows: list[tuple[int, int]],
+    digests: dict[tuple[str | None, str], int],
+    shown: list[tuple[str | None, int, int | None]],
+) -> None:
+    known = ServerReport(
+        threads=dict.fromkeys(schemas, "thread/sql/one_connection"),
+        schemas=schemas,
+        digests={name: (count, 0, 0) for name, count in digests.items()},
+    )
+    total = sum(count for _, count in rows)
+    parts, _ = join_moments(moments([met(POINT, tid, count) for tid, count in rows]), known, float(total), 1.0)
+    found = {(one.schema_name, round(one.c0_s), one.calls_count) for one in parts.statements}
+    assert found == set(shown)
+    assert len(parts.statements) == len(shown)
+
+
+def test_calls_are_unknown_where_performance_schema_lost_some() -> None:
+    """The lost ones may be those of another schema."""
+    known = ServerReport(digests={("shop", CALLED): (40, 0, 0)}, has_digests=True, lost_digests_count=7)
+    parts, _ = join_moments(moments([met(POINT, 21, 4)]), known, 1.0, 1.0)
+    assert [(one.schema_name, one.calls_count) for one in parts.statements] == [(None, None)]
+
+
+@given(
+    st.dictionaries(st.integers(11, 14), st.sampled_from(("shop", "mall"))),
+    st.lists(st.integers(11, 18), min_size=1, max_size=12),
+    st.dictionaries(st.sampled_from(("shop", "mall", None)), st.integers(1, 99)),
+)
+def test_no_call_is_counted_twice(schemas: dict[int, str], tids: list[int], counted: dict[str | None, int]) -> None:
+    digests = {(schema, CALLED): (count, 0, 0) for schema, count in counted.items()}
+    known = ServerReport(threads=NAMED, schemas=schemas, digests=digests)
+    parts, _ = join_moments(moments([met(POINT, tid, 1) for tid in set(tids)]), known, 1.0, 1.0)
+    assert sum(one.calls_count or 0 for one in parts.statements) <= sum(counted.values())
+    assert len({one.schema_name for one in parts.statements}) == len(parts.statements)
+    assert sum(one.c0_s for one in parts.statements) == pytest.approx(1.0)
 
 
 def test_a_text_that_could_not_be_read_is_said_so_and_no_sample_is_no_part() -> None:

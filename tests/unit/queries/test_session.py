@@ -31,6 +31,7 @@ def measured(method: Any) -> MeasuredStatements:
         cost_s=None,
         bpf_s=None,
         seen_count=0,
+        calls_count=0,
         notes=[],
     )
 

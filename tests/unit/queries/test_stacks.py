@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from powerprof.database.performance import ServerReport
-from powerprof.queries.join import INCOMPLETE, add_stacks, join_trace, make_namer
+from powerprof.queries.join import INCOMPLETE, StatementNames, add_stacks, join_trace
 from powerprof.report.exports import export
 from powerprof.system.errors import UsageError
 from powerprof.tracing.captures import OnCpuCapture, SampleRow
@@ -55,7 +55,7 @@ ROWS = [
 def test_paths_of_a_statement_are_those_of_all_its_threads() -> None:
     taken = trace()
     told, modules, notes = add_stacks(
-        join_trace(taken, KNOWN).statements, capture(ROWS), make_namer(taken.texts, "mysql", [], KNOWN)
+        join_trace(taken, KNOWN).statements, capture(ROWS), StatementNames(taken.texts, "mysql", [], KNOWN).name
     )
     stacks = {one.text: [(one.frames, one.count) for one in one.stacks] for one in told if one.stacks}
     assert stacks == {
@@ -70,7 +70,9 @@ def test_paths_of_a_statement_are_those_of_all_its_threads() -> None:
 
 def test_they_leave_as_flame_graphs_and_folded_stacks() -> None:
     taken, whole = trace(), record()
-    told, modules, _ = add_stacks(whole.statements, capture(ROWS), make_namer(taken.texts, "mysql", [], ServerReport()))
+    told, modules, _ = add_stacks(
+        whole.statements, capture(ROWS), StatementNames(taken.texts, "mysql", [], ServerReport()).name
+    )
     found = msgspec.structs.replace(whole, statements=told, modules=modules)
     lines = export(found, "folded").decode().splitlines()
     assert "SELECT c FROM t WHERE id = ?;entry_[k];read_[k] 6" in lines
