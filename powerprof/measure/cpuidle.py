@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from powerprof.measure.sysfs_dump import read_dump_cells
 from powerprof.measure.window import CpuReading, Snapshot, StateInfo, is_polling, kernel_ns
 from powerprof.system import files, paths
 from powerprof.system.closeable import Closeable
@@ -313,19 +314,16 @@ def read_edge(
     return Snapshot(readings, tuple(notes))
 
 
-# Recorded cpuidle trees: text dumps of `/sys/devices/system/cpu`, in one of two common layouts.
-#
-# A dump has blocks `/sys/…/cpu0/cpuidle/state1/time:` with the value on the next line, or lines
-# `/sys/…/cpu0/cpuidle/state1/time|1253058`.
+# Recorded cpuidle trees: text dumps of `/sys/devices/system/cpu`, in the layouts of `sysfs_dump`.
 #
 # Dumps come from other machines: a missing value, a wrong number or a wrong order is an error with its line. Other
 # files of the tree are ignored.
 
-_FILE = re.compile(r"/\S*?/cpu(\d{1,6})/cpuidle/state(\d{1,3})/([a-z_]+)")
-_DRIVER = re.compile(r"/\S*?/cpu/cpuidle/(current_driver|current_governor_ro)")
+_FILE = re.compile(r"(?:\S*/)?cpu(\d{1,6})/cpuidle/state(\d{1,3})/([a-z_]+)")
+_DRIVER = re.compile(r"(?:\S*/)?cpuidle/(current_driver|current_governor_ro)")
+_DUMPED = re.compile(rf"(?:{_FILE.pattern}|{_DRIVER.pattern})")
 _NUMBER = re.compile(r"\d{1,20}")
 _NEEDED = ("name", "time", "usage")
-_LONGEST = 4096
 
 Cell = tuple[str, int]  # a value and its line
 
@@ -341,37 +339,10 @@ class Dump:
     governor: str | None = None
 
 
-def _read_cells(lines: list[str], path: Path) -> Iterator[tuple[str, str | None, int]]:
-    """Yield (file, value or None if it is missing, line) of either layout."""
-    number = 0
-    while number < len(lines):
-        line = lines[number].strip()
-        number += 1
-        if not line:
-            continue
-        if len(line) > _LONGEST:
-            raise DataError(path, "line too long", number)
-        name, bar, value = line.partition("|")
-        if bar and name.startswith("/"):
-            yield name, value.strip() or None, number
-        elif line.startswith("/") and line.endswith(":"):
-            following = lines[number].strip() if number < len(lines) else ""
-            if not following or (following.startswith("/") and following.endswith(":")):
-                yield line[:-1], None, number
-            else:
-                yield line[:-1], following[:_LONGEST], number + 1
-                number += 1
-        elif not line.startswith("/"):
-            # A multi-line value of another file would look like this. A cpuidle file never does.
-            raise DataError(path, f"neither a sysfs path nor its value ({line[:40]!r})", number)
-        else:
-            raise DataError(path, f"a path without a value ({line[-60:]!r})", number)
-
-
 def _collect(text: str, path: Path) -> tuple[dict[int, dict[int, dict[str, Cell]]], dict[str, str]]:
     cpus: dict[int, dict[int, dict[str, Cell]]] = {}
     about: dict[str, str] = {}
-    for name, value, line in _read_cells(text.splitlines(), path):
+    for name, value, line in read_dump_cells(text, path, _DUMPED):
         head = _DRIVER.fullmatch(name)
         if head and value:
             about[head[1]] = value

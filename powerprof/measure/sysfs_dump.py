@@ -37,7 +37,7 @@ def read_dump_cells(text: str, path: Path | str, file: re.Pattern[str]) -> Itera
     one_line = re.compile(rf"({file.pattern}){_SEPARATOR}(\S.*)")
     header: tuple[str, int] | None = None
     for number, raw in numbered_lines(text, path):
-        line = raw.strip().removeprefix("\ufeff")
+        line = raw.removeprefix("\ufeff").strip()
         if line and set(line) == {":"}:
             continue  # `more` frames a path by two such lines
         heading = _HEADING.fullmatch(line)

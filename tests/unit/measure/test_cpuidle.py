@@ -217,9 +217,13 @@ def test_a_damaged_counter_is_refused_with_its_line(cpus: FakeCpus, value: str) 
     ("text", "reason"),
     [
         ("", "no cpuidle counters in it"),
-        ("hello\n", "dump:1: neither a sysfs path nor its value .'hello'."),
-        ("\x00\x01\n", "dump:1: neither a sysfs path"),
-        ("/sys/a/cpu0/cpuidle/state0/time\n", "dump:1: a path without a value"),
+        ("hello\n", "dump: no cpuidle counters in it"),
+        ("\x00\x01\n", "dump: no cpuidle counters in it"),
+        ("/sys/a/cpu0/cpuidle/state0/time\n", "dump:1: cpu0/cpuidle/state0/time has no value"),
+        ("/sys/a/cpu0/cpuidle/state0/time\n/sys/a/cpu0/cpuidle/state0/usage\n1\n", "dump:1: .*/time has no value"),
+        ("==> /sys/a/cpu0/cpuidle/state0/time <==\n\n==> /sys/a/cpu0 <==\n1\n", "dump:1: .*/time has no value"),
+        ("/sys/a/cpu0/cpuidle/state0/time:1:x5\n", "dump:1: .*/time is not a counter .'x5'."),
+        ("cpu0/cpuidle/state0/name:C1\ncpu0/cpuidle/state0/usage:4\n", "dump:1: cpu0/cpuidle/state0 has no time"),
         ("/sys/a/cpu0/cpuidle/state0/time|1\n/sys/a/cpu0/cpuidle/state0/time|2\n", "dump:2: .* appears twice"),
         ("/sys/a/cpu0/cpuidle/state0/time|1\n", "dump:1: cpu0/cpuidle/state0 has no name"),
         ("/sys/a/cpu0/cpuidle/state0/name|\x1b[2J\n", r"dump:1: .*/name is not text \('.x1b\[2J'\)"),
@@ -260,3 +264,40 @@ def test_recorded_laptops_since_boot(recordings: Path, name: str) -> None:
     deepest = max(window.states, key=lambda state: state.residency_percent or 0.0)
     assert deepest.name == {"dell-9360-kbl": "C10", "lnl0": "C3_ACPI"}[name]
     assert sum(state.residency_percent or 0.0 for state in window.states) == pytest.approx(100.0)
+
+
+# A line of `find`, `grep` and others for a path and its value; a dump is all of them.
+LAYOUTS = {
+    "path:value of grep -r": "{path}:{value}\n",
+    "path:1:value of grep -n": "{path}:1:{value}\n",
+    "find -exec cat": "{path}\n{value}\n",
+    "tail -n +1": "==> {path} <==\n{value}\n\n",
+    "path|value": "{path}|{value}\n",
+    "path:, value below": "{path}:\n{value}\n\n",
+    "path=value": "{path}={value}\n",
+    "path value": "{path} {value}\n",
+    "path, tab, value": "{path}\t{value}\n",
+    "more": "::::::::::::::\n{path}\n::::::::::::::\n{value}\n",
+    "with the ends of lines of Windows": "{path}:{value}\r\n",
+    "indented": "  {path} : {value}\n",
+    "value below, indented": "{path}\n\t{value}\n",
+}
+ROOTS = ("/sys/devices/system/cpu/", "", "./", "sys/devices/system/cpu/")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_dump_of_every_layout_has_the_same_figures(cpus: FakeCpus, layout: str) -> None:
+    cpus.add(0, 1, us=5000, usage=10, above=2)
+    want = parse_dump(cpus.dump(), Path("dump"))
+    (cpus.state(1, 2) / "s2idle").mkdir()
+    (cpus.state(1, 2) / "s2idle/time").write_text("77\n")
+    files = sorted(path for path in cpus.folder.glob("cpu*/**/*") if path.is_file())
+    for root in ROOTS:
+        text = "".join(
+            LAYOUTS[layout].format(path=f"{root}{path.relative_to(cpus.folder)}", value=path.read_text().strip())
+            for path in files
+        )
+        noise = "grep: /sys/devices/system/cpu/cpu0/cpuidle/state0/power: Permission denied\n"
+        for printed in (text, noise + text, "\ufeff" + text):
+            dump = parse_dump(printed, Path("dump"))
+            assert (dump.snapshot, dump.driver) == (want.snapshot, "intel_idle")

@@ -306,3 +306,22 @@ def test_a_source_that_does_not_fit_two_dumps(tmp_path: Path) -> None:
     (tmp_path / "log").write_text(LOG)
     with pytest.raises(UsageError, match="a turbostat log has its own times"):
         read_recording(tmp_path / "log", None, source=None, elapsed_s=3.0, read_at="")
+
+
+def test_an_elapsed_time_shorter_than_the_idle_time_is_not_used(tmp_path: Path) -> None:
+    cpus = FakeCpus(tmp_path / "sys", [[POLL, C1, C6]] * 2)
+    for name in ("before", "after"):
+        (tmp_path / name).write_text(cpus.dump(bar=True))
+        cpus.add(0, 1, us=4 * SECOND, usage=10)
+        cpus.add(1, 2, us=12 * SECOND, usage=30)
+
+    def read(elapsed_s: float) -> Window:
+        return read_recording(
+            tmp_path / "before", tmp_path / "after", source=None, elapsed_s=elapsed_s, read_at=""
+        ).window
+
+    assert read(10.0).c0_percent == pytest.approx(20.0)
+    short = read(4.0)
+    assert (short.c0_percent, short.wakeups_hz, short.percent_of) == (None, None, "idle_time")
+    assert shares(short) == {"POLL": 0.0, "C1": 25.0, "C6": 75.0}
+    assert short.notes[0] == "--elapsed is not used: the CPUs would have been idle for 200 % of these 4 s"
