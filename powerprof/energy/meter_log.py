@@ -169,7 +169,7 @@ def parse_meter_log(text: str, path: Path | str, minimum: int = 2, column: str |
             silent_count += 1
             silent_from_s = time_s if silent_from_s is None else silent_from_s
         else:
-            silent_s += 0.0 if silent_from_s is None else time_s - silent_from_s
+            silent_s += 0.0 if silent_from_s is None or not samples else time_s - silent_from_s
             silent_from_s = None
             samples.append(PowerSample(time_s, watts))
     if len(samples) < minimum:
@@ -180,7 +180,9 @@ def parse_meter_log(text: str, path: Path | str, minimum: int = 2, column: str |
     if has_local_times:
         notes.append("its times carry no zone and are taken as this machine's local time")
     if silent_count:
-        notes.append(f"{silent_count} rows have no reading: {silent_s:.0f} s are a gap, bridged in a straight line")
+        rows_have = "row has" if silent_count == 1 else "rows have"
+        bridged = f": {silent_s:.0f} s are a gap, bridged in a straight line" if silent_s else ""
+        notes.append(f"{silent_count} {rows_have} no reading{bridged}")
     if column is not None:
         notes.append(f"the power of the whole machine is {column}, as named")
     step_s = span_s if columns.entity is not None else median_step_s([sample.time_s for sample in samples])

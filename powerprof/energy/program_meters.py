@@ -482,17 +482,19 @@ def _read_listings(text: str, path: Path | str) -> Iterator[tuple[float, int, li
 
 
 def _find_zone(stamp: str) -> str | None:
-    """Return the zone's name in a time of the controller."""
-    match = _ZONE.search(_AFTER_STAMP.sub("", stamp))
-    return match[1] if match else None
+    """Return the zone's name in a time of the controller: UTC for one with an offset, None without a zone."""
+    plain = _AFTER_STAMP.sub("", stamp)
+    match = _ZONE.search(plain)
+    return match[1] if match else "UTC" if re.search(r" [+-]\d{4}$", plain) else None
 
 
 def _parse_controller_time(text: str, path: Path | str, line: int) -> float:
     """Return epoch seconds of a time that is taken as UTC, whatever its zone. Raise DataError."""
     plain = _ZONE.sub("", _AFTER_STAMP.sub("", text))
-    for form in _STAMP_FORMS:
+    for form in (*_STAMP_FORMS, *(f"{form} %z" for form in _STAMP_FORMS)):
         try:
-            return datetime.strptime(plain, form).replace(tzinfo=UTC).timestamp()
+            moment = datetime.strptime(plain, form)
+            return (moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment).timestamp()
         except ValueError:
             continue
     raise DataError(path, f"not a time: {text[:30]!r}", line)

@@ -32,6 +32,7 @@ READING = {
     "dropped_samples_count",
     "scope",
     "range",
+    "unsummed",
 }
 
 
@@ -139,6 +140,7 @@ def test_a_counter_that_moves_is_measured(powerprof_cli: Cli, bare: tuple[Tree, 
         "kind": "measured",
         "low_watts": None,
         "high_watts": None,
+        "reason": None,
     }
 
 

@@ -164,7 +164,7 @@ def test_a_power_of_a_history_holds_until_the_next_row(tmp_path: Path) -> None:
         f"sensor.rack_power,{state},{START_S + at_s}\n" for at_s, state in rows
     )
     log = parse_meter_log(text, "log")
-    assert "1 rows have no reading: 400 s are a gap, bridged in a straight line" in log.notes
+    assert "1 row has no reading: 400 s are a gap, bridged in a straight line" in log.notes
     # 3,540 s of 100 W and 520 s of 300 W, of which 400 s are a gap between two equal readings.
     assert total_watts(tmp_path, text) == pytest.approx((3540 * 100 + 520 * 300) / 4060, rel=1e-3)
 
@@ -278,6 +278,7 @@ IPMI: dict[str, tuple[str, float]] = {
     "DCMI, EDT": (dcmi("%m/%d/%Y %H:%M:%S EDT"), 201.5),
     "DCMI, EDT with PM": (dcmi("%m/%d/%Y %I:%M:%S %p EDT"), 201.5),
     "DCMI, UTC": (dcmi("%m/%d/%Y %H:%M:%S UTC", ""), 201.5),
+    "DCMI, an offset": (dcmi("%m/%d/%Y %H:%M:%S +0100", ""), 201.5),
     "DCMI, CEST at the end": (dcmi("%a %b %d %H:%M:%S %Y CEST", ""), 201.5),
     "DCMI, CET before the year": (dcmi("%a %b %d %H:%M:%S CET %Y", ""), 201.5),
 }
