@@ -22,7 +22,7 @@ import msgspec
 
 from powerprof.attribution import attribute, capture
 from powerprof.diagnosis.collect import summarise_log
-from powerprof.energy import meter_log, program_meters, recordings
+from powerprof.energy import host_export, meter_log, program_meters, recordings
 from powerprof.measure import cpuidle, powertop, turbostat
 from powerprof.measure.residency import read_recording
 from powerprof.report.exports import export
@@ -132,6 +132,22 @@ PS1 Input Power  | 60 Watts          | ok
 Timestamp | 1700000005.5
 PW Consumption   | 122 Watts         | ok
 """
+_ELIST = (
+    b"Timestamp | 1700000000\nPS1 Power In     | 52h | ok  | 10.1 | 132 Watts\n"
+    b"PS2 Power In     | 53h | ok  | 10.2 | 160 Watts\nTimestamp | 1700000060\n"
+    b"PS1 Power In     | 52h | ok  | 10.1 | 133 Watts\nPS2 Power In     | 53h | ok  | 10.2 | 160 Watts\n"
+)
+_DATES = b"date;time;power_kW\n24.11.2025;16:00:00;0,1\n24.11.2025;16:00:10;unavailable\n24.11.2025;16:00:20;0,2\n"
+_HISTORY = (
+    b"entity_id,state,last_changed\nsensor.rack_power,100,2025-11-24T16:00:00.000Z\n"
+    b"sensor.rack_power,unknown,2025-11-24T16:00:10.000Z\nsensor.rack_power,90,2025-11-24T16:00:20.000Z\n"
+)
+_PAGE = (
+    b'kepler_vm_cpu_joules_total{vm_id="a1",vm_name="db1",zone="package",node_name="h"} 100\n'
+    b'kepler_node_cpu_joules_total{zone="package",path="/sys/class/powercap/intel-rapl:0",node_name="h"} 300\n'
+    b'kepler_node_cpu_joules_total{zone="dram",node_name="h"} 30\n'
+    b'powerprof_host_energy_joules_total{kind="measured"} 5\n'
+)
 _METER = b"time,watts\n1700000000,100.5\n1700000001,101.5\n2026-01-01T00:00:00+01:00,99\nInterrupted, exiting\n"
 _CPUIDLE = b"".join(
     b"/sys/devices/system/cpu/cpu%d/cpuidle/state%d/%s|%s\n" % (cpu, state, name, value)
@@ -319,8 +335,19 @@ LOADERS: tuple[Loader, ...] = (
         _text(powertop.parse_powertop),
         _with(_POWERTOP, _recorded("powertop/powertop-2.14-laptop.csv", most=60_000)),
     ),
-    Loader("ipmi", _text(program_meters.parse_ipmi), _with(_IPMI, _recorded("bdwup0/ipmi-inband.raw.txt"))),
-    Loader("meter-log", _text(meter_log.parse_meter_log), _with(_METER, _recorded("genoa0/acpower.raw.txt"))),
+    Loader(
+        "ipmi", _text(program_meters.parse_ipmi), lambda: [_IPMI, _ELIST, *_recorded("bdwup0/ipmi-inband.raw.txt")()]
+    ),
+    Loader(
+        "meter-log",
+        _text(meter_log.parse_meter_log),
+        lambda: [_METER, _DATES, _HISTORY, *_recorded("genoa0/acpower.raw.txt")()],
+    ),
+    Loader(
+        "host-page",
+        _lenient(lambda text: host_export.choose_figures(host_export.parse_metrics(text), None)),
+        lambda: [_PAGE],
+    ),
     Loader("cpuidle-dump", _text(cpuidle.parse_dump), _with(_CPUIDLE, _recorded("sysfs-trees/lnl0-cpuidle.txt"))),
     Loader(
         "powercap-dump",
