@@ -499,7 +499,10 @@ def compare_sweep_functions(
     others = [pair for pair in elsewhere if pair[0] and pair[1]]
     here, there = _rounds(known), _rounds(others)
     keys = {key for side in here for own in side for key, (share, _) in own.items() if share >= _LEAST_PERCENT}
-    judged = [_compare_function(key, here, there if others else None, seed) for key in sorted(keys)]
+    # One sample of one window, as a share of the mean over the values.
+    samples = [window.samples_count for pair in known for side in pair for window in side if window.samples_count]
+    step = 100 / min(samples) / len(known) if samples else None
+    judged = [_compare_function(key, here, there if others else None, seed, step) for key in sorted(keys)]
     changes = keep_surviving_verdicts(judged, FUNCTIONS_LEVEL)
     changes.sort(key=lambda change: (change.verdict == "inconclusive", -abs(change.b_minus_a_percent), change.function))
     return changes[:_MOST_CHANGES]
@@ -536,10 +539,10 @@ def _mean_shares(every: Sequence[_Shares]) -> _Shares:
 
 
 def _compare_function(
-    key: FunctionKey, here: _Sides, there: _Sides | None, seed: int
+    key: FunctionKey, here: _Sides, there: _Sides | None, seed: int, step: float | None
 ) -> tuple[PartingFunction, float | None]:
     a, b = _values(key, here, 0)
-    result = compare_unpaired(a, b, seed=seed)
+    result = compare_unpaired(a, b, seed=seed, step=step)
     beside = None
     if there is not None and all(there):
         before, after = _values(key, there, 0)

@@ -237,15 +237,18 @@ def bounded_interval(
     return Interval(ends[0], ends[1], "student-logit")
 
 
-def welch_error(a: Sequence[float], b: Sequence[float], levels: float = 0.0) -> tuple[float, float]:
+def welch_error(
+    a: Sequence[float], b: Sequence[float], levels: float = 0.0, step: float | None = None
+) -> tuple[float, float]:
     """Return the standard error of mean(b) − mean(a) and its degrees of freedom, with separate scatters.
 
     Windows of one run are consecutive. Each side's error includes their correlation, and at least the resolution of the
-    readings. `levels` is the deviation of a run's level relative to that of its windows: windows do not show it. The
-    degrees of freedom are those of the smaller side, which is valid for any two scatters (P. L. Hsu, 1938; H. Scheffé,
-    1970). B. L. Welch's are more, too many for a few values. Each side needs two values.
+    readings, `step` (None estimates it from the values). `levels` is the deviation of a run's level relative to that of
+    its windows, which do not show it. The degrees of freedom are those of the smaller side, which is valid for any two
+    scatters (P. L. Hsu, 1938; H. Scheffé, 1970). B. L. Welch's are more, too many for a few values. Each side needs two
+    values.
     """
-    least = rounding(step_of(a, b))
+    least = rounding(step_of(a, b) if step is None else step)
     errors = []
     for values in (a, b):
         deviation = max(stdev(values), least)
@@ -253,14 +256,16 @@ def welch_error(a: Sequence[float], b: Sequence[float], levels: float = 0.0) -> 
     return math.hypot(*errors), min(len(a), len(b)) - 1
 
 
-def welch_interval(a: Sequence[float], b: Sequence[float], levels: float = 0.0) -> Interval | None:
+def welch_interval(
+    a: Sequence[float], b: Sequence[float], levels: float = 0.0, step: float | None = None
+) -> Interval | None:
     """Return the interval of mean(b) − mean(a) for unpaired values with different scatters.
 
-    None if one side has a single value. `levels` is that of `welch_error`.
+    None if one side has a single value. `levels` and `step` are those of `welch_error`.
     """
     if len(a) < 2 or len(b) < 2:
         return None
-    (error, freedom), centre = welch_error(a, b, levels), fmean(b) - fmean(a)
+    (error, freedom), centre = welch_error(a, b, levels, step), fmean(b) - fmean(a)
     if not error:
         return Interval(centre, centre, "constant")
     reach = student_quantile(LEVEL, freedom) * error

@@ -155,19 +155,22 @@ def survivors(p_values: Sequence[float | None], level: float = FAMILY_LEVEL) -> 
 RUN_LEVELS = 2.0
 
 
-def compare_unpaired(a: Sequence[float], b: Sequence[float], *, seed: int) -> PairedResult:
-    """Judge two saved runs, whose windows were not interleaved: beyond the assumed differences between runs."""
+def compare_unpaired(a: Sequence[float], b: Sequence[float], *, seed: int, step: float | None = None) -> PairedResult:
+    """Judge two saved runs, whose windows were not interleaved: beyond the assumed differences between runs.
+
+    `step` is the resolution of the readings; None estimates it from the values.
+    """
     if not a or not b:
         raise ValueError("two runs need values each")
-    interval = welch_interval(a, b, RUN_LEVELS) if min(len(a), len(b)) >= 3 else None
-    return dataclasses.replace(_result(a, b, interval, seed), p_value=_p_of_runs(a, b))
+    interval = welch_interval(a, b, RUN_LEVELS, step) if min(len(a), len(b)) >= 3 else None
+    return dataclasses.replace(_result(a, b, interval, seed), p_value=_p_of_runs(a, b, step))
 
 
-def _p_of_runs(a: Sequence[float], b: Sequence[float]) -> float | None:
+def _p_of_runs(a: Sequence[float], b: Sequence[float], step: float | None) -> float | None:
     """Return the probability of this difference between two runs of equal conditions; None for few windows."""
     if min(len(a), len(b)) < 3:
         return None
-    difference, (error, _) = statistics.fmean(b) - statistics.fmean(a), welch_error(a, b, RUN_LEVELS)
+    difference, (error, _) = statistics.fmean(b) - statistics.fmean(a), welch_error(a, b, RUN_LEVELS, step)
     return student_p(difference / error, min(map(effective_freedom, (a, b)))) if error else 1.0
 
 

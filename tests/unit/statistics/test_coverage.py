@@ -104,6 +104,13 @@ def test_equal_functions_have_no_false_verdicts(count: int) -> None:
     assert false_functions(count, 12) == 0.0
 
 
+def test_runs_are_known_to_the_step_of_their_readings() -> None:
+    """Two samples in each window against four, in windows of slightly different length."""
+    few, more = [0.2, 0.20001, 0.2], [0.4, 0.40002, 0.4]
+    assert compare_unpaired(few, more, seed=1).verdict == "b_higher"
+    assert compare_unpaired(few, more, seed=1, step=0.1).verdict == "inconclusive"
+
+
 def test_the_noise_of_a_report_is_that_of_all_rows() -> None:
     generator = np.random.default_rng(3)
     independent = [tuple(generator.normal(100, 5, 6).tolist() for _ in "ab") for _ in range(40)]
