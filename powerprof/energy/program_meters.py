@@ -207,8 +207,8 @@ def open_turbostat() -> TurbostatMeter:
 # does not name the battery sample.
 
 _SECONDS = 5
-_DISCHARGE = re.compile(r"battery reports a discharge rate of:?[\s;]*([\d.]+)\s*([mu]?)\s*W", re.I)
-_BASELINE = re.compile(r"system baseline power is estimated at:?[\s;]*([\d.]+)\s*([mu]?)\s*W", re.I)
+_DISCHARGE = re.compile(r"battery reports a discharge rate of:?[\s;,]*([\d.]+)\s*([mu]?)\s*W", re.I)
+_BASELINE = re.compile(r"system baseline power is estimated at:?[\s;,]*([\d.]+)\s*([mu]?)\s*W", re.I)
 _PREFIX = {"": 1.0, "m": 1e-3, "u": 1e-6}
 
 

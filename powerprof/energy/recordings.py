@@ -27,6 +27,7 @@ from powerprof.energy.program_meters import (
 from powerprof.energy.rapl import Domain, Zone, make_zone, select_domains, zone_energies
 from powerprof.energy.windows import WindowEnergy
 from powerprof.measure.counters import CounterSample, PowerSample, power_energy
+from powerprof.measure.powertop import check_csv, looks_like_powertop
 from powerprof.measure.program_output import parse_epoch
 from powerprof.measure.sampling import WindowInterrupted, WindowMeter
 from powerprof.measure.sysfs_dump import STAMP, read_dump_cells
@@ -111,7 +112,8 @@ def _make_recording(
         ipmi_notes = (f"read from {ipmi.sensor}", *ipmi.notes)
         recording = _make_power_recording("ipmi", "server", str(path), ipmi.samples, ipmi.step_s, ipmi_notes)
         return replace(recording, has_epoch=ipmi.has_epoch)
-    if "PowerTOP Version" in text[:4096]:
+    if looks_like_powertop(text):
+        check_csv(text, path)
         notes.append(_note_powertop(text, path))
         return None
     # turbostat's columns without a readable header: the error must name the damaged line.

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """PowerTOP's CSV report, and its run as a residency source.
 
-The report is a text of sections for people (src/report/report-formatter-csv.cpp of PowerTOP 2.14): blocks of
-`Package;0`, `;Core 0`, `CPU;0;CPU;2`, followed by `STATE;percent;average ms` for each CPU side by side. States of CPUs
-are the kernel's requests; `C6 (pc6)` and `C7 (cc7)` are the hardware's residency.
+The report is a text of sections for people (src/report/report-formatter-csv.cpp): blocks of `Package;0`, `;Core 0`,
+`CPU;0;CPU;2`, followed by `STATE;percent;average ms` for each CPU side by side. Up to PowerTOP 2.15 a section begins
+with `* * * TITLE * * *` and cells end with semicolons; from 2.16 on it begins with `# TITLE`, and cells end with
+commas. States of CPUs are the kernel's requests; `C6 (pc6)` and `C7 (cc7)` are the hardware's residency.
 """
 
 from __future__ import annotations
 
+import csv
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -23,9 +26,13 @@ from powerprof.system.files import loader
 Scope = Literal["package", "core"]
 
 _LONGEST = 64 << 10
-_PERCENT = re.compile(r"\s*(-?[\d.]+|-?nan|-?inf)\s*%\s*", re.I)
-_MS = re.compile(r"\s*([\d.]+)\s*ms\s*")
-_WAKEUPS = re.compile(r"System:\s*([\d.]+) wakeup/s")
+# Up to PowerTOP 2.15 the decimal point is that of the caller's language.
+_PERCENT = re.compile(r"\s*(-?[\d.,]+|-?nan|-?inf)\s*%\s*", re.I)
+_MS = re.compile(r"\s*([\d.,]+)\s*ms\s*")
+_WAKEUPS = re.compile(r"System:\s*,?\s*([\d.,]+)\s+wakeup/s")
+_OLD_TITLE, _NEW_TITLE = re.compile(r" \*  \*  \*\s*(.*?)\s*\*  \*  \*\s*"), re.compile(r"# (\S.*?)\s*")
+# PowerTOP's pages for a browser and, from 2.16 on, in Markdown.
+_OTHER_FORMS = (("HTML", re.compile(r"\s*<")), ("Markdown", re.compile(r"[\s_]*# PowerTOP")))
 _HARDWARE = re.compile(r".*\((?:pc|cc)\d+\)")
 
 
@@ -51,19 +58,26 @@ class PowertopReport:
 @loader
 def parse_powertop(text: str, path: Path | str) -> PowertopReport:
     """Return the report of PowerTOP's CSV. Raise DataError(path, reason, line) for another or a damaged text."""
+    check_csv(text, path)
     version: str | None = None
     wakeups: float | None = None
-    idle: list[tuple[int, str]] = []
+    idle: list[tuple[int, list[str]]] = []
     section = ""
-    for number, line in numbered_lines(text, path, _LONGEST):
-        if line.startswith(" *  *  *"):
-            section = line.strip(" *")
-        elif line.startswith("PowerTOP Version;"):
-            version = line.split(";", 1)[1].split(" ran at ")[0].strip()
-        elif (match := _WAKEUPS.search(line)) and wakeups is None and line.startswith("Target:"):
-            wakeups = _number(match[1], path, number)
+    title = _NEW_TITLE if _is_new_form(text) else _OLD_TITLE
+    for number, cells in _read_rows(text, path):
+        line = ";".join(cells)
+        if len(cells) == 1 and (match := title.fullmatch(line)):
+            section = match[1]
+        elif cells[0] == "PowerTOP Version" and len(cells) > 1:
+            version = cells[1].split(" ran at ")[0].strip()
         elif section == "Processor Idle State Report":
-            idle.append((number, line))
+            idle.append((number, cells))
+        elif (
+            wakeups is None
+            and (cells[0].startswith(("Target:", "System:")))
+            and (match := _WAKEUPS.search(",".join(cells)))
+        ):
+            wakeups = _number(match[1], path, number)
     if not idle:
         raise DataError(path, "no PowerTOP idle state report in it")
     cpus, hardware = _parse_idle_states(idle, path)
@@ -72,13 +86,45 @@ def parse_powertop(text: str, path: Path | str) -> PowertopReport:
     return PowertopReport(str(path), version, wakeups, cpus, hardware)
 
 
+def looks_like_powertop(text: str) -> bool:
+    """Return whether the text is a report of PowerTOP, in any form."""
+    head = text[:4096]
+    return "P o w e r T O P" in head or "PowerTOP Version" in head or "<title>PowerTOP" in head
+
+
+def check_csv(text: str, path: Path | str) -> None:
+    """Raise DataError for a report of PowerTOP in another form than CSV."""
+    for name, form in _OTHER_FORMS:
+        if form.match(text.removeprefix("\ufeff")):
+            raise DataError(path, f"PowerTOP's {name} report", hint="write its report with powertop --csv=FILE")
+
+
+def _is_new_form(text: str) -> bool:
+    """Return whether sections begin with `# TITLE` and cells end with commas (PowerTOP 2.16 and later)."""
+    return re.search(r"^# ", text, re.M) is not None and _OLD_TITLE.search(text) is None
+
+
+def _read_rows(text: str, path: Path | str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line number and the cells of each row with any. A quoted cell may have several lines."""
+    if not _is_new_form(text):
+        for number, line in numbered_lines(text, path, _LONGEST):
+            if line.strip("; _"):
+                yield number, line.split(";")
+        return
+    rows = csv.reader((line for _, line in numbered_lines(text, path, _LONGEST)), strict=True)
+    try:
+        yield from ((rows.line_num, cells) for cells in rows if any(cell.strip() for cell in cells))
+    except csv.Error as error:
+        raise DataError(path, f"damaged ({error})", rows.line_num) from None
+
+
 def is_hardware_state(name: str) -> bool:
     """Return whether the hardware counts a state: `C6 (pc6)`, `C7 (cc7)`. A guest's package block repeats requests."""
     return _HARDWARE.fullmatch(name) is not None
 
 
 def _number(text: str, path: Path | str, line: int, most: float = 1e9) -> float:
-    value = parse_number(text, 0.0, most)
+    value = parse_number(text.replace(",", "."), 0.0, most)
     if value is None:
         raise DataError(path, f"not a figure from 0 to {most:g} ({text.strip()[:30]!r})", line)
     return value
@@ -100,19 +146,20 @@ def _percent(cell: str, path: Path | str, line: int) -> float:
 
 
 def _parse_idle_states(
-    lines: list[tuple[int, str]], path: Path | str
+    lines: list[tuple[int, list[str]]], path: Path | str
 ) -> tuple[dict[int, CpuStates], dict[tuple[Scope, str], dict[str, float]]]:
     cpus: dict[int, CpuStates] = {}
     hardware: dict[tuple[Scope, str], dict[str, float]] = {}
     columns: list[CpuStates] = []
     block: dict[str, float] | None = None
     package = "0"
-    for number, line in lines:
-        cells = line.split(";")
-        if not line.strip("; _"):
+    for number, cells in lines:
+        if not any(cell.strip("_ ") for cell in cells):
             continue
-        if cells[0] == "CPU":
-            columns, block = _parse_cpu_header(cells, cpus, path, number), None
+        # PowerTOP 2.16 keeps the empty cell above the names of the states.
+        header = cells[1:] if cells[0].strip() == "" and cells[1].strip() == "CPU" else cells
+        if header[0] == "CPU":
+            columns, block = _parse_cpu_header(header, cpus, path, number), None
         elif cells[0] == "Package" and len(cells) > 1:
             package = cells[1].strip()[:16]
             columns, block = [], hardware.setdefault(("package", package), {})
@@ -141,6 +188,11 @@ def _parse_cpu_header(cells: list[str], cpus: dict[int, CpuStates], path: Path |
 def _parse_state_row(cells: list[str], columns: list[CpuStates], path: Path | str, line: int) -> None:
     name, figures = _state_name(cells[0], path, line), cells[1:]
     if name == "C0 active":
+        # PowerTOP 2.16 keeps an empty cell below each average.
+        if len(figures) >= 2 * len(columns) and not any(cell.strip() for cell in figures[1::2]):
+            figures = figures[::2]
+        if len(figures) < len(columns):
+            raise DataError(path, f"{name}: {len(figures)} figures for {len(columns)} CPUs", line)
         for column, cell in zip(columns, figures, strict=False):
             column.active_percent = _percent(cell, path, line)
         return

@@ -412,7 +412,7 @@ def read_recording(
                 reason = "a turbostat log without Busy% and columns of idle states"
                 raise DataError(before, reason, hint=turbostat.COMPLETE)
             return ResidencyRecording(window, log.idle_driver)
-        if source == "powertop" or (source is None and "P o w e r T O P" in text[:1000]):
+        if source == "powertop" or (source is None and powertop.looks_like_powertop(text)):
             return ResidencyRecording(
                 powertop.make_powertop_window(powertop.parse_powertop(text, before), read_at, elapsed_s), None
             )

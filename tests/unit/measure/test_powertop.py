@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from powerprof.energy.program_meters import find_report_watts
+from powerprof.energy.recordings import replay
 from powerprof.measure.powertop import PowertopReport, make_powertop_window, parse_powertop
 from powerprof.measure.program_output import OUTPUT, Outcome, TimedProgram
+from powerprof.measure.residency import read_recording
 from powerprof.system.errors import CapabilityError, DataError
 
 LINE = "_" * 68
@@ -143,3 +147,112 @@ def test_a_program_is_stopped_with_its_window() -> None:
     window = program.unknown_window("")
     assert (window.c0_percent, window.notes) == (None, ["the window ended before sleep had measured: nothing is known"])
     program.close()
+
+
+# PowerTOP 2.16, by src/report/report-formatter-csv.cpp: `# TITLE`, commas, quoted cells, empty cells kept.
+NEW = """PowerTOP
+
+# System Information
+
+PowerTOP Version,2.16 ran at Fri Nov 20 10:49:56 2026
+Kernel Version,Linux version 6.12.0
+System Name,"ACME, Inc.board"
+CPU Information,2Intel(R) Xeon(R)
+
+Target:,1 units/s
+System: , 32.8  wakeup/s
+CPU: , 98.7%  usage
+GPU:,  0.0  ops/s
+
+# Top 10 Power Consumers
+
+Usage,Events/s,Category,Description
+"  0.6%","3.0",Process,"[PID 15] sh -c ""echo
+# Processor Idle State Report
+CPU,9 ""x"" z"
+
+# Processor Idle State Report
+
+Package,0
+C6 (pc6), 40.0%
+,
+,
+
+,Core 0
+C7 (cc7), 60.0%
+,GPU 0
+RC6, 98.9%
+
+,CPU,0,CPU,1
+C0 active,  8.0%,,  6.0%,
+POLL,  1.0%,   0.1 ms,  0.0%,   0.0 ms
+C1, 30.0%,   0.3 ms, 10.0%,   0.1 ms
+C3, 60.0%,   2.0 ms, 84.0%,   4.0 ms
+
+# Device Power Report
+
+The battery reports a discharge rate of: , 9.57  W
+The energy consumed was : , 191 J
+"""
+# 2.16-rc1 has the titles of 2.15 and the empty cells of 2.16.
+BETWEEN = (
+    REPORT.replace("CPU;0;CPU;1", ";CPU;0;CPU;1")
+    .replace("  8.0%;  6.0%;", "  8.0%;;  6.0%;")
+    .replace("System:  32.8 wakeup/s", "System:   32.8  wakeup/s")
+)
+HTML = "<!DOCTYPE html PUBLIC '-//W3C//DTD HTML 4.01//EN'>\n<html><head><title>PowerTOP report</title></head></html>\n"
+MARKDOWN = "_____\n\n# PowerTOP Report\n\n## System Information\n\n| PowerTOP Version | 2.16 ran at Fri Nov 20 |\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [NEW, BETWEEN, REPORT.replace(".", ","), NEW.replace("\n", "\r\n"), "\n" + NEW, REPORT.replace("2.14", "2.15")],
+    ids=["2.16", "2.16-rc1", "decimal commas", "ends of lines of Windows", "empty line above", "2.15"],
+)
+def test_reports_of_every_version_have_the_same_figures(text: str, tmp_path: Path) -> None:
+    (tmp_path / "report.csv").write_bytes(text.encode())
+    want = make_powertop_window(parse_powertop(REPORT, "report"), "", None)
+    found = read_recording(tmp_path / "report.csv", None, source=None, elapsed_s=None, read_at="").window
+    assert found.c0_percent == pytest.approx(8.0)
+    assert (found.states, found.achieved, found.wakeups_hz, found.cpus) == (
+        want.states,
+        want.achieved,
+        want.wakeups_hz,
+        want.cpus,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (NEW.replace(" 84.0%,   4.0 ms", " 84.0%"), "C3: 3 figures for 2 CPUs"),
+        (NEW.replace(" 84.0%", ""), "not a percentage"),
+        (NEW.replace("  8.0%,,  6.0%,", "  8.0%"), "C0 active: 1 figures for 2 CPUs"),
+        (NEW.replace(",CPU,0,CPU,1", ",CPU,0,CPU,0"), "CPU 0 appears twice"),
+        (NEW.replace("\n\n# Processor Idle State Report", "\n\n# Idle"), "no PowerTOP idle state report"),
+        (NEW.replace('x"" z"', 'x" z'), "damaged"),
+    ],
+)
+def test_damage_of_the_new_form_is_refused(text: str, reason: str) -> None:
+    assert text != NEW
+    with pytest.raises(DataError, match=reason):
+        parse_powertop(text, "report")
+
+
+@pytest.mark.parametrize(("text", "form"), [(HTML, "HTML"), ("\ufeff\n" + HTML, "HTML"), (MARKDOWN, "Markdown")])
+def test_other_forms_are_named_with_their_remedy(text: str, form: str, tmp_path: Path) -> None:
+    (tmp_path / "report").write_text(text)
+    readers: list[Callable[[], object]] = [
+        lambda: read_recording(tmp_path / "report", None, source=None, elapsed_s=None, read_at=""),
+        lambda: replay([tmp_path / "report"]),
+    ]
+    for reader in readers:
+        with pytest.raises(DataError) as caught:
+            reader()
+        assert caught.value.reason == f"PowerTOP's {form} report"
+        assert caught.value.hint == "write its report with powertop --csv=FILE"
+
+
+@pytest.mark.parametrize("text", [REPORT, NEW])
+def test_the_battery_of_every_version(text: str) -> None:
+    assert find_report_watts(text) == (9.57, "battery discharge")
