@@ -52,11 +52,12 @@ $(TESTED): pyproject.toml $(IMPORTED)
 demo: setup-demo ## measure an idle private MariaDB with 16 clients and print the report
 	$(BIN)/powerprof idle --clients 16 --quick
 
-man: setup ## write the manual page, the commands, the JSON Schemas, the glossary and the licences
+man: setup ## write the manual page, the commands, the JSON Schemas, the glossary, the meters and the licences
 	$(BIN)/python -m tests.contract.docs.man_page
 	$(BIN)/python -m tests.contract.docs.commands_page
 	$(BIN)/python -m tests.contract.docs.schemas
 	$(BIN)/python -m tests.contract.docs.glossary_page
+	$(BIN)/python -m tests.contract.docs.meters_page
 	$(BIN)/python -m tests.contract.docs.licences_page
 
 probes: setup ## compile the BPF programs that powerprof carries, those whose sources changed

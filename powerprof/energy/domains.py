@@ -194,9 +194,9 @@ def host_energy(readings: Sequence[EnergyReading], meters: HostMeters | None = N
     if meters is None and readings:
         meters = host_meters([readings])
     if meters is None:
-        sources = list(dict.fromkeys(r.source for r in readings if r.joules is not None))
-        reason = f"{join_words(sources)} measures cards or single parts, not the machine" if sources else None
-        return Total(source=None, domains=[], joules=None, watts=None, kind=None, reason=reason)
+        return Total(
+            source=None, domains=[], joules=None, watts=None, kind=None, reason=_find_reason_without_meters(readings)
+        )
     selected = _select_readings(readings, meters)
     reason = _find_reason(selected, meters)
     is_lost = reason is not None
@@ -221,6 +221,16 @@ def _find_reason(readings: Sequence[EnergyReading | None], meters: HostMeters) -
     if flaw is None and lost:
         flaw = f"{join_words(lost)} by {meters.source} {'has' if len(lost) == 1 else 'have'} no figure"
     return flaw
+
+
+def _find_reason_without_meters(readings: Sequence[EnergyReading]) -> str | None:
+    """Return why readings without any set of the host have no total. None without readings of a meter."""
+    measured = [r for r in readings if r.kind == "measured"]
+    lost = sorted((TIERS.index(tier(r)), r.domain, r.source) for r in measured if tier(r) in TIERS[:-1])
+    if lost:
+        return f"{lost[0][1]} by {lost[0][2]} has no figure"
+    sources = sorted({r.source for r in measured if r.joules is not None})
+    return f"{join_words(sources)} measures cards or single parts, not the machine" if sources else None
 
 
 def _sum_bounds(readings: Sequence[EnergyReading], end: str) -> float:

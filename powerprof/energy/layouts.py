@@ -53,7 +53,9 @@ class Layout:
 # All packages together, if a meter does not tell them apart.
 ALL_PACKAGES = "packages"
 _RAPL = ("rapl", "perf_power", "turbostat")
-_POWERCAP = "intel_rapl_common.c (rapl_package_add_powercap); Documentation/power/powercap/powercap.rst"
+_POWERCAP = "drivers/powercap/intel_rapl_common.c (rapl_add_package_cpuslocked, rapl_init_domains)"
+_PERF = "perf/x86/rapl: Fix the energy-pkg event for AMD CPUs: one counter per socket; codecarbon issue 1274"
+_DIES = r"package-(\d+)-die-(\d+)"
 # One counter per socket (Linux, "perf/x86/rapl: Fix the energy-pkg event for AMD CPUs"; a Threadripper 1950X in
 # codecarbon's issue 1274). Powercap and perf list it once per die.
 MIRRORED_VENDORS = "AuthenticAMD|HygonGenuine"
@@ -73,15 +75,8 @@ _MACSMC = "Documentation/hwmon/macsmc-hwmon.rst; arch/arm64/boot/dts/apple/hwmon
 
 LAYOUTS: tuple[Layout, ...] = (
     Layout(_RAPL, "intel-rapl, power PMU", r"package-(\d+)", "", "package", "one per socket", _POWERCAP),
-    Layout(
-        _RAPL,
-        "intel-rapl, power PMU",
-        r"package-(\d+)-die-(\d+)",
-        "",
-        "package",
-        "one per die",
-        _POWERCAP + "; for AMD and Hygon the zones of a socket are one counter (perf/x86/rapl)",
-    ),
+    Layout(_RAPL, "intel-rapl, power PMU", _DIES, "", "package", "one per die", _POWERCAP),
+    Layout(_RAPL, "intel-rapl, power PMU", _DIES, "", "package", "one per socket", _PERF, vendor=MIRRORED_VENDORS),
     Layout(_RAPL, "intel-rapl, power PMU", "dram", "", "dram", "one per socket", "Intel SDM 15.10.1: beside package"),
     Layout(_RAPL, "intel-rapl, power PMU", r"psys(-(\d+|%d))?", "", "psys", "one per socket", _POWERCAP),
     Layout(
@@ -124,7 +119,7 @@ LAYOUTS: tuple[Layout, ...] = (
         "package-0",
         "package",
         "one per socket",
-        "Documentation/hwmon/fam15h_power.rst: the driver binds to the first node of a socket",
+        "drivers/hwmon/fam15h_power.c (fam15h_power_is_internal_node0): the first node of a socket",
     ),
     *(
         Layout(
@@ -311,6 +306,8 @@ def _make_role(
     if row.inside is not None:  # the output of a supply
         if any(other.domain == row.inside for other in matches):
             return Role(domain, "rail", row.inside)
+        if [labels[n] for n in numbers].count(labels[number]) > 1:
+            return Role(f"{domain} {number}", row.scope, flaw=f"one chip has several channels {label}")
         return Role(row.inside if len(numbers) == 1 else domain, row.scope)
     first = next(other for other in rows if other in matches and other.scope == row.scope)
     if row.scope == "server" and row is not first:

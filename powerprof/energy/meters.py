@@ -112,7 +112,8 @@ def reconcile(readings: Sequence[EnergyReading]) -> list[str]:
     if len(levels) > 2:
         pairs.append((levels[-1], levels[0]))
     lines += [_compare_tiers(inner, outer) for inner, outer in pairs]
-    reason = host_energy(readings).reason
+    # Without any figure the notes on each domain are the reason.
+    reason = host_energy(readings).reason if any(r.joules is not None for r in readings) else None
     lines += [] if reason is None else [f"no total: {reason}"]
     return lines + _note_two_server_meters(readings) + _note_oversized_parts(readings) + _note_repeated(readings)
 

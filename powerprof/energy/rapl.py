@@ -30,6 +30,7 @@ from powerprof.measure.counters import (
     Missing,
     choose_interval_s,
     counter_energy,
+    step_units,
 )
 from powerprof.measure.cpuidle import parse_cpu_list
 from powerprof.measure.perf_events import open_counter, read_counter
@@ -278,7 +279,8 @@ def zone_energies(
         energies.append(DomainEnergy(domain.label, rapl_scope(domain.zone.name), energy, domain.inside, domain.flaw))
     owners = [domain.zone.parent or domain.zone.id for domain in domains]
     packages = {domain.zone.id: domain.label for domain in domains}
-    return merge_mirrored(energies, [packages.get(o, "") for o in owners], samples_of, 1e-6, topology)
+    moduli = [domain.zone.modulus for domain in domains]
+    return merge_mirrored(energies, [packages.get(o, "") for o in owners], samples_of, moduli, 1e-6, topology)
 
 
 # Counters that are read one after the other differ by their power over this time, or by one refresh (1 ms).
@@ -292,6 +294,7 @@ def merge_mirrored(
     energies: Sequence[DomainEnergy],
     packages: Sequence[str],
     samples_of: Sequence[Sequence[CounterSample]],
+    moduli: Sequence[int | None],
     joules_per_unit: float,
     topology: Topology,
     *,
@@ -317,7 +320,9 @@ def merge_mirrored(
         if one_socket and re.fullmatch(MIRRORED_VENDORS, topology.vendor or ""):
             merged[second] = first
             continue
-        alike = compare_counters(samples_of[first], samples_of[second], joules_per_unit, is_absolute=is_absolute)
+        alike = compare_counters(
+            samples_of[first], samples_of[second], joules_per_unit, moduli[first], is_absolute=is_absolute
+        )
         if alike == "one" and one_socket:
             merged[second] = first
         elif (alike == "one" and a.scope in doubtful) or (alike == "unclear" and one_socket):
@@ -356,7 +361,12 @@ def _rename_merged(
 
 
 def compare_counters(
-    first: Sequence[CounterSample], second: Sequence[CounterSample], joules_per_unit: float, *, is_absolute: bool
+    first: Sequence[CounterSample],
+    second: Sequence[CounterSample],
+    joules_per_unit: float,
+    modulus: int | None,
+    *,
+    is_absolute: bool,
 ) -> Literal["one", "two", "unclear"]:
     """Return whether two series of samples, read at the same times, are of one counter."""
     pairs = [
@@ -366,12 +376,14 @@ def compare_counters(
     ]
     if len(pairs) < 2 or pairs[-1][0] <= pairs[0][0]:
         return "two"
-    moved = sum(abs(new[1] - old[1]) for old, new in itertools.pairwise(pairs) if new[1] >= old[1])
+    moved = sum(step_units(old[1], new[1], modulus) or 0 for old, new in itertools.pairwise(pairs))
     if not moved:
         return "two"
-    watts = moved * joules_per_unit / (pairs[-1][0] - pairs[0][0])
+    watts = min(moved * joules_per_unit / (pairs[-1][0] - pairs[0][0]), PACKAGE_WATTS)
     offset = 0 if is_absolute else pairs[0][1] - pairs[0][2]
-    gaps = [abs(a - b - offset) * joules_per_unit for _, a, b in pairs]
+    units = [abs(a - b - offset) for _, a, b in pairs]
+    # One of them may have been read just before a wrap.
+    gaps = [(unit if modulus is None else min(unit, abs(modulus - unit))) * joules_per_unit for unit in units]
     if all(gap <= max(_UNIT_JOULES, watts * _READ_S) for gap in gaps):
         return "one"
     return "unclear" if all(gap <= watts * _REFRESH_S for gap in gaps) else "two"
@@ -541,8 +553,8 @@ class PerfPowerMeter(SampledMeter[CounterSample]):
             for counter, samples in zip(self._counters, self._samples, strict=True)
         ]
         owners = [counter.label if counter.scope == "package" else counter.package for counter in self._counters]
-        unit = self._counters[0].joules_per_unit
-        return merge_mirrored(energies, owners, self._samples, unit, read_topology(), is_absolute=False)
+        unit, moduli = self._counters[0].joules_per_unit, [1 << 64] * len(self._counters)
+        return merge_mirrored(energies, owners, self._samples, moduli, unit, read_topology(), is_absolute=False)
 
     def close(self) -> None:
         for counter in self._counters:
