@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from powerprof.energy.domains import DomainEnergy, SampledMeter, is_any_moving
-from powerprof.energy.rapl import compare_counters
+from powerprof.energy.mirrored import compare_counters
 from powerprof.measure.counters import CounterSample, EnergySeries, Missing, counter_energy
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.fetching import fetch
@@ -306,7 +306,7 @@ class HostMeter(SampledMeter[CounterSample]):
         repeated: set[int] = set()
         flaw: str | None = None
         for first, second in itertools.combinations(range(len(zones)), 2):
-            alike = compare_counters(self._samples[first], self._samples[second], 1e-6, is_absolute=True)
+            alike = compare_counters(self._samples[first], self._samples[second], 1e-6, None, is_absolute=True)
             sockets = {re.sub(r"-die-\d+", "", zones[number]) for number in (first, second)}
             if alike == "one" and len(sockets) == 1:
                 repeated.add(second)
