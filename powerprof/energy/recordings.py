@@ -315,10 +315,17 @@ def _make_powercap_recording(dumps: Sequence[PowercapDump], elapsed_s: float | N
     for dump in dumps:
         for zone_id, zone in dump.zones.items():
             known = zones.setdefault(zone_id, zone)
-            if known.name != zone.name:
-                raise DataError(dump.path, f"{zone_id} is {zone.name} here and {known.name} before", dump.line)
-            if known.range_uj is None and zone.range_uj is not None:
-                zones[zone_id] = zone
+            name = zone.name if known.name == zone_id else known.name
+            if zone.name not in (name, zone_id):
+                raise DataError(dump.path, f"{zone_id} is {zone.name} here and {name} before", dump.line)
+            zones[zone_id] = replace(known, name=name, range_uj=known.range_uj or zone.range_uj)
+    unnamed = next((zone_id for zone_id, zone in zones.items() if zone.name == zone_id), None)
+    if unnamed is not None:
+        raise DataError(
+            dumps[0].path,
+            f"{unnamed} has a counter and no name: its part of the machine is unknown",
+            hint="dump the files name, energy_uj and max_energy_range_uj of each zone",
+        )
     domains, notes = select_domains(zones.values())
     _check_distances(domains, dumps, times)
     used = {domain.zone.id for domain in domains}

@@ -416,11 +416,20 @@ def test_the_stated_distance_is_usable(tmp_path: Path) -> None:
     assert total_watts(tmp_path, dumps([P0], longest_s)) == pytest.approx(300)
 
 
-@pytest.mark.parametrize("peer", [("intel-rapl:1", "package-1", None), ("intel-rapl:1", None, 200.0)])
-def test_a_package_that_is_not_understood_leaves_no_total(
-    tmp_path: Path, peer: tuple[str, str | None, float | None]
-) -> None:
-    assert total_watts(tmp_path, dumps([P0, peer], 60)) is None
+def test_a_package_without_a_counter_leaves_no_total(tmp_path: Path) -> None:
+    assert total_watts(tmp_path, dumps([P0, ("intel-rapl:1", "package-1", None)], 60)) is None
+
+
+def test_a_counter_without_a_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="intel-rapl:1 has a counter and no name") as caught:
+        total_watts(tmp_path, dumps([P0, ("intel-rapl:1", None, 200.0)], 60))
+    assert "name, energy_uj and max_energy_range_uj" in str(caught.value.hint)
+
+
+def test_names_in_the_first_dump_count_for_all(tmp_path: Path) -> None:
+    first, second, third = (f"Timestamp{text}" for text in dumps([P0, P1], 60).split("Timestamp")[1:])
+    rest = "".join(line for line in (second + third).splitlines(keepends=True) if "/name|" not in line)
+    assert total_watts(tmp_path, first + rest) == pytest.approx(500)
 
 
 def test_dies_that_count_alike_are_one_counter(tmp_path: Path) -> None:
