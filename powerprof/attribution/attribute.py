@@ -79,11 +79,12 @@ def attribute(
     target = resolve_target(chosen)
     capture = trace_target(target, request, thread_name_reader(server, target), say)
     from powerprof.attribution.blame import build_attribution
+    from powerprof.attribution.merge import merge_equal_rows
     from powerprof.attribution.sites import SiteStacks
     from powerprof.stacks.packages import missing_names
 
     stacks = SiteStacks(capture, store)
-    record = build_attribution(capture, stacks)
+    record = merge_equal_rows(build_attribution(capture, stacks))
     named = stacks.export_names()
     # Free the unwind and symbol tables: the search for missing names reads as much again.
     del stacks
@@ -108,7 +109,10 @@ def replay(name: str, runs_dir: Path | None) -> AttributionResult:
         raise DataError(path, "has no trace; only runs of attribute have one", hint="powerprof runs lists them")
     capture = captures.load(file)
     run_id = path.parent.name if path.name != captures.FILE else None
-    return AttributionResult(msgspec.structs.replace(analyse(capture), id=run_id), capture, is_kept=True)
+    from powerprof.attribution.merge import merge_equal_rows
+
+    record = msgspec.structs.replace(merge_equal_rows(analyse(capture)), id=run_id)
+    return AttributionResult(record, capture, is_kept=True)
 
 
 def analyse(capture: Capture) -> Attribution:

@@ -55,7 +55,8 @@ class Thread(msgspec.Struct, frozen=True, kw_only=True):
     """A thread.
 
     Attributes:
-        tid: 0 represents all ended threads of that name, if there were too many to list each.
+        tid: 0 represents several threads of that name: ended ones, if there were too many to list each, or
+            `threads_count` that do the same.
         server_name: performance_schema's name.
         process: the process, if the target has several.
         unit: the name of its control group: a service, a container or a pod.
@@ -67,11 +68,13 @@ class Thread(msgspec.Struct, frozen=True, kw_only=True):
     pid: int | None = None
     process: str | None = None
     unit: str | None = None
+    threads_count: int = 1
 
     @property
     def label(self) -> str:
-        """The server's own name without its prefix, else the comm."""
-        return self.server_name.removeprefix("thread/") if self.server_name else self.comm
+        """The server's own name without its prefix, else the comm, with the number of threads if there are several."""
+        name = self.server_name.removeprefix("thread/") if self.server_name else self.comm
+        return f"{name} ×{self.threads_count:,}" if self.threads_count > 1 else name
 
 
 class Waker(msgspec.Struct, frozen=True, kw_only=True):

@@ -56,7 +56,7 @@ def suggest_remedies(record: Attribution) -> list[str]:
     """
     if record.target.system or record.interrupted or _uses_managed_runtime(record):
         return []
-    rows = [row for row in list_thread_wakeups(record) if "one_connection" not in (row.name or "")]
+    rows = [row for row in list_thread_wakeups(record) if row.tid and "one_connection" not in (row.name or "")]
     evidence = Evidence(
         version="",
         family=record.target.label,

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Equal rows of an attribution become one with the number of threads, and no sum changes."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from powerprof.attribution.merge import merge_equal_rows
+from powerprof.model.attribution import Attribution, StackCounts, StackFrame, TargetInfo, Thread, Waker, Wakeup, Waking
+from powerprof.model.records import Conservation, EnergyPart, EnergySplit, ToolCost
+
+CONNECTION = "thread/sql/one_connection"
+
+
+def frame(function: str, address: int, module: str = "mariadbd") -> StackFrame:
+    return StackFrame(function=function, module=module, address=f"{address:#x}")
+
+
+POLL = [frame("poll", 0x10, "libc.so.6"), frame("vio_io_wait", 0x20), frame("handle_connection", 0x30)]
+LOCK = [frame("futex_wait", 0x11, "libc.so.6"), frame("lock_wait", 0x21)]
+
+
+def wakeup(tid: int, count: int = 3, **more: Any) -> Wakeup:
+    values: dict[str, Any] = {
+        "mechanism": "timer",
+        "origin": "own_timer",
+        "rate_hz": count / 10,
+        "wakings_count": 2 * count,
+        "period_ms": 1000.0,
+        "c0_ms": 0.25 * count,
+        "own_ms": 0.125 * count,
+        "thread": Thread(tid=tid, comm="mariadbd", server_name=CONNECTION, pid=7),
+        "waker": None,
+        "stack": POLL,
+        "stack_complete": True,
+        "idle_ms": 4.0,
+        "states": {"C1": count},
+        "joules": 0.5 * count,
+        **more,
+    }
+    return Wakeup(count=count, **values)
+
+
+def waking(tid: int, count: int = 5, **more: Any) -> Waking:
+    values: dict[str, Any] = {
+        "origin": "own_timer",
+        "thread": Thread(tid=tid, comm="mariadbd", server_name=CONNECTION, pid=7),
+        "waker": None,
+        "stack": POLL,
+        "stack_complete": True,
+        "own_ms": 0.5,
+        **more,
+    }
+    return Waking(wakings_count=count, wakings_hz=count / 10, **values)
+
+
+def record(wakeups: list[Wakeup], wakings: list[Waking] | None = None) -> Attribution:
+    children = [
+        EnergyPart(name="row", joules=row.joules or 0.0, percent=1.0, c0_s=row.c0_ms / 1e3, wakeups_count=row.count)
+        for row in wakeups
+    ]
+    whole = EnergyPart(name="mariadbd", joules=9.0, percent=50.0, c0_s=1.0, wakeups_count=9, children=children)
+    other = EnergyPart(name="powerprof", joules=1.0, percent=5.0, c0_s=0.1, wakeups_count=1)
+    return Attribution(
+        id=None,
+        started_at="2026-01-01T00:00:00Z",
+        target=TargetInfo(pid=7, executable="/x", build_id=None, label="mariadbd"),
+        window_s=10.0,
+        cpus=2,
+        conservation=Conservation(
+            idle_exits_count=9,
+            cpuidle_usage_delta_count=9,
+            classified_count=9,
+            unknown_count=0,
+            lost_count=0,
+            coverage_percent=100.0,
+        ),
+        wakeups=wakeups,
+        stacks=StackCounts(captured_count=1, complete_count=1, truncated_count=0, failed_count=0),
+        tool=ToolCost(version="1", cpu_s=0.0, wakeups_hz=0.0),
+        wakings_without_exit=wakings or [],
+        energy_split=EnergySplit(
+            total_joules=20.0,
+            kind="estimated",
+            source="model",
+            idle_joules=10.0,
+            active_joules=10.0,
+            parts=[whole, other],
+            residual_joules=0.0,
+        ),
+    )
+
+
+def test_two_thousand_connections_are_one_row() -> None:
+    before = record([wakeup(tid) for tid in range(100, 2100)], [waking(tid, origin="device") for tid in range(9, 2009)])
+    after = merge_equal_rows(before)
+    assert len(after.wakeups) == len(after.wakings_without_exit) == 1
+    thread = after.wakeups[0].thread
+    assert (thread.tid, thread.threads_count, thread.label) == (0, 2000, "sql/one_connection ×2,000")
+    assert after.wakeups[0].period_ms == 1000.0
+    assert len(msgspec.json.encode(after)) < 10_000 < 1_000_000 < len(msgspec.json.encode(before))
+
+
+@pytest.mark.parametrize(
+    ("rows", "left"),
+    [
+        ([wakeup(tid) for tid in range(8)], 8),  # few threads stay apart: each may have its remedy
+        ([wakeup(tid) for tid in range(9)], 1),
+        ([wakeup(tid, stack=LOCK if tid % 2 else POLL) for tid in range(40)], 2),
+        ([wakeup(tid, mechanism="device" if tid % 2 else "timer") for tid in range(40)], 2),
+        ([wakeup(tid, origin="device", detail=f"virtio{tid % 2}") for tid in range(40)], 2),
+        ([wakeup(tid, stack_complete=bool(tid % 2)) for tid in range(40)], 2),
+        ([wakeup(tid, thread=Thread(tid=tid, comm=f"worker {tid}")) for tid in range(40)], 40),
+        ([wakeup(tid, thread=Thread(tid=tid, comm="w", unit=f"pod {tid % 2}")) for tid in range(40)], 2),
+        ([wakeup(tid, thread=Thread(tid=tid, comm="postgres", pid=tid, process="postgres")) for tid in range(40)], 1),
+        ([wakeup(tid, waker=Waker(pid=tid, tid=tid, comm="client")) for tid in range(40)], 1),
+        ([wakeup(tid, waker=Waker(pid=1, tid=1, comm=f"client{tid % 2}")) for tid in range(40)], 2),
+        ([wakeup(1, stack=[frame("sleepA", at, "perf-9.map"), *POLL]) for at in range(40)], 1),  # V8 moves its code
+        ([wakeup(1, stack=[frame(f"f{at % 2}", at, "perf-9.map"), *POLL]) for at in range(40)], 2),
+        ([wakeup(1, stack=[frame("poll_loop", at), *POLL]) for at in range(3)], 3),  # three calls in one function
+        ([], 0),
+    ],
+)
+def test_rows_that_report_the_same_are_one(rows: list[Wakeup], left: int) -> None:
+    after = merge_equal_rows(record(rows))
+    assert len(after.wakeups) == left
+    assert sum(row.count for row in after.wakeups) == sum(row.count for row in rows)
+
+
+def test_unknown_figures_stay_unknown() -> None:
+    rows = [wakeup(tid, wakings_count=None if tid == 4 else 9, idle_ms=None, period_ms=tid or None) for tid in range(9)]
+    row = merge_equal_rows(record(rows)).wakeups[0]
+    assert (row.wakings_count, row.idle_ms, row.period_ms) == (None, None, None)
+
+
+def test_sums_and_order_of_drawn_records_stay() -> None:
+    drawn = random.Random(5)
+    for _ in range(200):
+        size = drawn.randint(0, 60)
+        rows = [
+            wakeup(
+                drawn.randint(1, 20),
+                drawn.randint(1, 9),
+                stack=drawn.choice([POLL, LOCK, [frame("js", drawn.randint(1, 5), "perf-1.map")]]),
+                mechanism=drawn.choice(["timer", "ipi"]),
+                waker=drawn.choice([None, Waker(pid=drawn.randint(1, 3), tid=1, comm="x")]),
+            )
+            for _ in range(size)
+        ]
+        wakings = [waking(drawn.randint(1, 20), drawn.randint(1, 9)) for _ in range(drawn.randint(0, 40))]
+        before = record(rows, wakings)
+        after = merge_equal_rows(before)
+        for name in ("count", "wakings_count", "rate_hz", "c0_ms", "own_ms", "joules"):
+            assert math.fsum(getattr(row, name) for row in after.wakeups) == pytest.approx(
+                math.fsum(getattr(row, name) for row in rows)
+            )
+        for name in ("wakings_count", "wakings_hz", "own_ms"):
+            assert math.fsum(getattr(row, name) for row in after.wakings_without_exit) == pytest.approx(
+                math.fsum(getattr(row, name) for row in wakings)
+            )
+        assert sum(sum(row.states.values()) for row in after.wakeups) == sum(row.count for row in rows)
+        assert [row.count for row in after.wakeups] == sorted((row.count for row in after.wakeups), reverse=True)
+        assert after.energy_split is not None and before.energy_split is not None
+        parts = after.energy_split.parts[0].children
+        assert [part.wakeups_count for part in parts] == [row.count for row in after.wakeups]
+        assert math.fsum(part.joules for part in parts) == pytest.approx(math.fsum(row.joules or 0 for row in rows))
+        assert merge_equal_rows(after).conservation == before.conservation
