@@ -340,6 +340,11 @@ def _unlisted_role(chip: str, number: str, label: str | None) -> Role:
     return Role(f"other/{name}", "other")
 
 
+def is_supply(chip: str) -> bool:
+    """Return whether a chip is a power supply of a known driver."""
+    return re.fullmatch(_SUPPLIES, chip) is not None
+
+
 def is_unknown_supply(chip: str, label: str | None) -> bool:
     """Return whether a channel may be the input of a power supply of an unknown driver."""
     is_known = re.fullmatch(_SUPPLIES, chip) or _BOARD_CHIPS.fullmatch(chip) or _DEVICES.match(chip)

@@ -328,7 +328,29 @@ def make_readings(
                 unsummed=flaws.get(item.scope) if item.inside is None else None,
             )
         )
-    return readings, notes
+    return [_refuse_contradiction(reading, readings) for reading in readings], notes
+
+
+# Less than any machine draws. A meter with such a figure has other units.
+_LEAST_MACHINE_WATTS = 0.5
+# A part may show more than its container by the errors of both at a light load.
+_PART_ERROR = 0.25
+
+
+def _refuse_contradiction(reading: EnergyReading, readings: Sequence[EnergyReading]) -> EnergyReading:
+    """Return a reading without a total if its figure is impossible for a machine, or smaller than one of its parts."""
+    if reading.unsummed is not None or reading.watts is None or reading.scope not in SUMMED:
+        return reading
+    is_machine = reading.scope in ("wall", "server", "supply") and reading.source != "host"
+    if is_machine and reading.watts < _LEAST_MACHINE_WATTS:
+        flaw = f"{reading.domain} shows {reading.watts:.3g} W, less than a machine draws"
+        return msgspec.structs.replace(reading, unsummed=flaw)
+    inside = [r for r in readings if r.contained_in == reading.domain and r.watts is not None]
+    part = max(inside, key=lambda r: r.watts or 0.0, default=None)
+    if part is not None and (part.watts or 0.0) > (1 + _PART_ERROR) * reading.watts:
+        flaw = f"{part.domain} shows {part.watts:.1f} W inside {reading.domain} of {reading.watts:.1f} W"
+        return msgspec.structs.replace(reading, unsummed=flaw)
+    return reading
 
 
 def _select_named(readings: list[EnergyReading], domains: Sequence[str]) -> list[EnergyReading]:

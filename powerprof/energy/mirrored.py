@@ -13,9 +13,10 @@ from powerprof.energy.domains import DomainEnergy
 from powerprof.energy.layouts import MIRRORED_VENDORS, SUMMED, Topology
 from powerprof.measure.counters import PACKAGE_WATTS, CounterSample, step_units
 
-# Counters that are read one after the other differ by their power over this time, or by one refresh (1 ms).
+# One counter that is read twice differs by its power over the time between the reads: some µs, or with many dies and a
+# busy host some ms.
 _READ_S = 50e-6
-_REFRESH_S = 2e-3
+_SLOW_READ_S = 20e-3
 _UNIT_JOULES = 1e-4
 DIE = re.compile(r"(package-\d+)-(?:die|cpu)-\d+")
 
@@ -39,6 +40,8 @@ def merge_mirrored(
     """
     merged: dict[int, int] = {}
     flaws: dict[int, str] = {}
+    # Intel's dies have a counter each (Cascade Lake AP).
+    is_intel = topology.vendor == "GenuineIntel"
     doubtful = ("psys",) if len(topology.dies) > 1 else ("psys", "package")
     numbers = [n for n, item in enumerate(energies) if item.scope in SUMMED and item.inside is None]
     for first, second in itertools.combinations(numbers, 2):
@@ -55,7 +58,7 @@ def merge_mirrored(
         )
         if alike == "one" and one_socket:
             merged[second] = first
-        elif (alike == "one" and a.scope in doubtful) or (alike == "unclear" and one_socket):
+        elif (alike == "one" and a.scope in doubtful) or (alike == "unclear" and one_socket and not is_intel):
             flaws[first] = f"{a.domain} and {b.domain} count alike: one counter or two"
     return _rename_merged(energies, merged, flaws)
 
@@ -116,4 +119,4 @@ def compare_counters(
     gaps = [(unit if modulus is None else min(unit, abs(modulus - unit))) * joules_per_unit for unit in units]
     if all(gap <= max(_UNIT_JOULES, watts * _READ_S) for gap in gaps):
         return "one"
-    return "unclear" if all(gap <= watts * _REFRESH_S for gap in gaps) else "two"
+    return "unclear" if all(gap <= watts * _SLOW_READ_S for gap in gaps) else "two"

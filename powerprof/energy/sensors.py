@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from powerprof.energy.domains import DomainEnergy, SampledMeter, distinct_names, is_any_moving
-from powerprof.energy.layouts import find_roles, is_unknown_supply
+from powerprof.energy.layouts import find_roles, is_supply, is_unknown_supply
 from powerprof.measure.counters import (
     CounterSample,
     EnergySeries,
@@ -40,7 +40,7 @@ _IGNORED = re.compile(r"BAT|AC\b|ACAD|ADP|ucsi|hidpp|wacom", re.I)
 _WHOLE_SYSTEM = ("LNXSYBUS", "LNXSYSTM")
 # Descriptions of a whole machine in power1_oem_info. Any other text may name a part.
 _WHOLE_MACHINE = re.compile(
-    r"(total |whole )?(system|server|machine|platform|chassis)( total)?( input)?( power)?( meter)?", re.I
+    r"(total |whole )?(system|server|machine|platform)( total)?( input)?( power)?( meter)?", re.I
 )
 _AT_EDGE_S = 0.005
 # A window needs this many averaging intervals of a meter.
@@ -88,6 +88,8 @@ def find_channels(root: Path) -> list[SensorChannel]:
         channels += _find_chip_channels(home, chip, root.parents[1])
         if any(is_unknown_supply(chip, try_text(file)) for file in home.glob("power*_label")):
             unknown_supply = f"{chip} ({folder.name}) may be one more power supply, of an unknown driver"
+        if is_supply(chip) and not _find_numbered(home, r"power(\d+)_(average|input)"):
+            unknown_supply = f"the power supply {chip} ({folder.name}) shows no power"
     labels = {_label_of(c) for c in channels if c.scope == "supply"}
     if any(label.startswith("pin") for label in labels) and any(label.startswith("pout") for label in labels):
         unknown_supply = "one power supply shows its input and another only its output"
@@ -367,6 +369,7 @@ _SAME_POWER = 2.0
 _LEAST_WATTS, _MOST_WATTS = 0.1, 1000.0
 # The kernel's names of ACPI's batteries. Drivers of gauges choose other names for the same battery.
 _ACPI_BATTERY = re.compile(r"(BAT|CMB)\w*")
+_RESTING = ("Charging", "Full", "Not charging")
 _NO_SERIAL = re.compile(r"[\s0]*|N/?A|none|unknown", re.I)
 
 
@@ -397,7 +400,7 @@ class BatteryMeter(SampledMeter[PowerSample]):
         """Return what else feeds the machine now: then the metered batteries give only a part of its power."""
         root = self._folders[0].parent
         others = set(find_batteries(root)) - set(self._folders) - self._repeated
-        feeding = sorted(folder.name for folder in others if try_text(folder / "status") == "Discharging")
+        feeding = sorted(folder.name for folder in others if _may_discharge(folder))
         supply = find_external_supply(root)
         if supply is not None:
             return f"the mains feed this machine too ({supply})"
@@ -420,6 +423,13 @@ class BatteryMeter(SampledMeter[PowerSample]):
     def drop_samples(self, before_s: float) -> None:
         super().drop_samples(before_s)
         self._causes = [cause for cause in self._causes if cause[0] >= before_s]
+
+
+def _may_discharge(folder: Path) -> bool:
+    """Return whether a battery feeds the machine, or may do so: some firmware shows the status Unknown."""
+    status = try_text(folder / "status")
+    figures = [try_int(folder / name) for name in ("power_now", "current_now")]
+    return status == "Discharging" or (status not in _RESTING and any(figures))
 
 
 def open_battery() -> BatteryMeter:
@@ -469,7 +479,9 @@ def _select_batteries(folders: Sequence[Path]) -> tuple[list[Path], list[Path], 
             flaw = f"{same[0].name} and {folder.name} have one serial number and different figures"
         (repeated if same and flaw is None else selected).append(folder)
     kinds = {bool(_ACPI_BATTERY.match(folder.name)) for folder in selected}
-    if len(kinds) > 1:
+    serials = {try_text(folder / "serial_number") or "" for folder in selected}
+    is_distinct = len(serials) == len(selected) and not any(_NO_SERIAL.fullmatch(serial) for serial in serials)
+    if len(selected) > 1 and kinds != {True} and (len(kinds) > 1 or not is_distinct):
         names = " and ".join(sorted(folder.name for folder in selected))
-        flaw = flaw or f"{names} are listed by different drivers: one battery or two"
+        flaw = flaw or f"{names} are listed by different drivers or without serial numbers: one battery or two"
     return sorted(selected), repeated, flaw

@@ -152,6 +152,8 @@ _LEAST_STEP_JOULES = 0.01
 # A counter stands still if it does not move for this many times its longest pause.
 _FROZEN = 3.0
 _LEAST_MOVES = 3
+# A counter that moved in so many steps, and not in the last one, stopped.
+_LEAST_MOVING = 5
 _LEAST_STILL = 2
 _SLOW_SHARE = 0.2
 # A step with this many times the power of any other one is a jump of the counter or a burst.
@@ -196,6 +198,14 @@ class Refresh:
 def detect_refresh(samples: Sequence[CounterSample], joules_per_unit: float) -> Refresh:
     """Return the refresh of a counter. If it is sampled more often than refreshed, only its moves have a known time."""
     pairs = list(itertools.pairwise([s for s in samples if s.value is not None]))
+    lengths = [b.time_s - a.time_s for a, b in pairs]
+    if (
+        len(pairs) > _LEAST_MOVING
+        and pairs[-1][0].value == pairs[-1][1].value
+        and lengths[-1] > sum(lengths) / len(lengths) / 2 > _FAST_S
+        and all(a.value != b.value for a, b in pairs[:-1])
+    ):
+        return Refresh(samples, frozen_s=pairs[-1][0].time_s)
     moved = [(a, b) for a, b in pairs if a.value != b.value]
     still = [b for a, b in pairs if a.value == b.value and b.time_s - a.time_s > _SHORTEST_S]
     most = max((abs((b.value or 0) - (a.value or 0)) for a, b in moved), default=0)

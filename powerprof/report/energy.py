@@ -33,7 +33,7 @@ def render_csv(result: EnergyResult) -> Iterator[Line]:
     ]
     total = result.total
     for meter in result.meters:
-        summed = meter.source == total.source and meter.domain in total.domains
+        summed = total.watts is not None and meter.source == total.source and meter.domain in total.domains
         figures = (meter.joules, meter.watts, meter.low_watts, meter.high_watts)
         yield [
             *(meter.source, meter.domain, meter.kind, *figures, meter.contained_in, meter.dropped_samples_count),
@@ -116,7 +116,7 @@ def _meter_row(reading: EnergyReading, width: int) -> str:
     watts = "no figure" if reading.watts is None else _figure(reading.watts)
     joules = "" if reading.joules is None else f"{reading.joules:,.1f}"
     kind = "estimated" if reading.kind == "estimated" else reading.contained_in or ""
-    kind = "in no sum" if reading.scope in ("device", "other") else kind
+    kind = "in no sum" if reading.scope in ("device", "other") or reading.unsummed else kind
     return f"{_name(reading):{width}}{watts:>10}{joules:>13}   {kind}".rstrip()
 
 

@@ -125,7 +125,7 @@ def count(
     first_uj=st.integers(0, 262_143_328_850),
     late_s=st.floats(0.0, 40e-6),
     seconds=st.integers(1, 30),
-    share=st.floats(0.01, 0.5),
+    share=st.floats(0.03, 0.5),
 )
 def test_one_counter_is_one_and_a_near_one_is_two(
     watts: float, first_uj: int, late_s: float, seconds: int, share: float
