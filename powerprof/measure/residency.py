@@ -38,6 +38,9 @@ from powerprof.system import paths
 from powerprof.system.errors import CapabilityError, DataError, UsageError
 from powerprof.system.files import loader, read_outside_text
 
+# The clocks of idle times and of windows differ by this share and time at most.
+_CLOCKS, _CLOCKS_US = 0.05, 50_000.0
+
 
 @dataclass
 class _StateTotal:
@@ -147,6 +150,10 @@ def _sum_cpus(before: Snapshot, after: Snapshot, elapsed_s: float | None, notes:
         if not is_resolved and old.usage == new.usage:
             silent.append(cpu)
             continue
+        if is_resolved and _is_too_long(old, new):
+            notes.append(f"CPU {cpu}: its idle time grew by more than the time that passed: left out")
+            sums.unknown += 1
+            continue
         _add_cpu(sums, old, new, elapsed_s, is_resolved)
     if silent:
         # The counters stand still if the CPU slept or ran throughout: they cannot distinguish the two.
@@ -154,6 +161,14 @@ def _sum_cpus(before: Snapshot, after: Snapshot, elapsed_s: float | None, notes:
         cpus = format_cpu_list(silent)
         notes.append(f"CPU {cpus} entered and left no idle state (asleep or busy throughout): left out")
     return sums
+
+
+def _is_too_long(old: CpuReading, new: CpuReading) -> bool:
+    """Return whether a CPU was idle for longer than the time between its two edges, without open idle periods."""
+    if old.at_ns is None or new.at_ns is None:
+        return False
+    idle_us = sum(new.time_us) - sum(old.time_us)
+    return idle_us > (new.at_ns - old.at_ns) / 1e3 * (1 + _CLOCKS) + _CLOCKS_US
 
 
 def _add_cpu(sums: _Sums, old: CpuReading, new: CpuReading, elapsed_s: float | None, is_resolved: bool) -> None:

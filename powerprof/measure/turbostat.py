@@ -47,6 +47,10 @@ COMPLETE = "record with turbostat --show Busy%,sysfs or without --show and --hid
 _MAX_COLUMNS = 512
 # turbostat's intervals stretch by milliseconds, on a busy host by tenths of a second.
 _GAP = 1.5
+# The times of the rows of one table are this close to the system row's; intervals are longer.
+_SPREAD_S = 0.05
+# Busy% rounds, and its two counters are read one after the other.
+_MOST_BUSY = 105.0
 _MAX_LINE = 64 << 10
 _MAX_CELL = 40
 
@@ -102,12 +106,13 @@ class TurbostatLog:
             if column.endswith("%") and (column[:-1] in names or _STATE.fullmatch(column))
         )
 
-    def has_all_states(self) -> bool:
+    def has_all_states(self, *, polling: bool) -> bool:
         """Return whether the table provably has every idle state: the header lists them (turbostat without `--quiet`).
 
-        A polling state may be missing: polling counts as running.
+        Without `polling` the polling states may be missing.
         """
-        shown, needed = self.requested_states(), [name for name in self.declared if not is_polling(name, "")]
+        shown = self.requested_states()
+        needed = [name for name in self.declared if polling or not is_polling(name, "")]
         return bool(self.declared) and all(_short_state(name) in shown for name in needed)
 
     def achieved_columns(self) -> tuple[str, ...]:
@@ -214,7 +219,8 @@ def _find_first_header(lines: list[str], path: Path | str, *, has_command: bool)
 
 
 def _cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.rstrip("\r\n").split("\t")] if "\t" in line else line.split()
+    line = line.rstrip()
+    return [cell.strip() for cell in line.split("\t")] if "\t" in line else line.split()
 
 
 def _parse_columns(line: str, path: Path | str, number: int) -> tuple[str, ...]:
@@ -340,7 +346,7 @@ def _begins_with_system(rows: list[TurbostatRow], path: Path | str) -> bool:
         return True
     times = [row.values[_TIME] for row in rows if _TIME in row.values]
     if times:
-        return max(times) <= times[0]
+        return max(times) <= times[0] + _SPREAD_S
     system, parts = rows[0].values, [row.values for row in rows[1:]]
     columns = [column for column in system if _ADDITIVE.fullmatch(column) and any(column in part for part in parts)]
     return all(is_sum_or_mean(system[column], [p[column] for p in parts if column in p]) for column in columns)
@@ -493,8 +499,13 @@ def make_turbostat_window(log: TurbostatLog, started_at: str) -> Window:
     shares = [state.residency_percent for state in states if not state.polling]
     idle = sum(share for share in shares if share is not None)
     busy = _mean(log, "Busy%")
-    has_all = bool(shares) and None not in shares and log.has_all_states()
-    c0 = busy if busy is not None else max(0.0, 100.0 - idle) if has_all else None
+    # Polling counts as running.
+    has_all = bool(shares) and None not in shares and log.has_all_states(polling=False)
+    is_possible = busy is not None and 0.0 <= busy <= _MOST_BUSY
+    if busy is not None:
+        c0 = min(100.0, busy) if is_possible else None
+    else:
+        c0 = max(0.0, 100.0 - idle) if has_all else None
     rates = [state.entries_hz for state in states]
     scopes: dict[str, Literal["cpu", "core", "package"]] = {"Busy%": "cpu"}
     scopes |= {column: "package" if column.startswith("P") else "core" for column in log.achieved_columns()}
@@ -506,7 +517,9 @@ def make_turbostat_window(log: TurbostatLog, started_at: str) -> Window:
     notes = list(log.notes)
     if states:
         notes.append("states are what the kernel requested (C6%), achieved ones the hardware's (CPU%c6, Pkg%pc6)")
-    if busy is not None:
+    if busy is not None and not is_possible:
+        notes.append(f"C0 is unknown: a Busy% of {busy:.2f} is impossible")
+    elif busy is not None:
         apart = ": C0 and the requested states need not add up to 100 %" if states else ""
         notes.append(f"C0 is Busy%, which the hardware counts{apart}")
     elif c0 is None:
@@ -520,7 +533,9 @@ def make_turbostat_window(log: TurbostatLog, started_at: str) -> Window:
         c0_percent=c0,
         idle_percent=None if c0 is None else 100.0 - c0,
         residual_percent=None if c0 is None else 0.0 if busy is not None else max(0.0, idle - 100.0),
-        wakeups_hz=sum(rate or 0.0 for rate in rates) if rates and None not in rates and log.has_all_states() else None,
+        wakeups_hz=sum(rate or 0.0 for rate in rates)
+        if rates and None not in rates and log.has_all_states(polling=True)
+        else None,
         frequency_mhz=_mean(log, "Bzy_MHz"),
         residency_source="turbostat",
         notes=notes,

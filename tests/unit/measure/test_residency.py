@@ -325,3 +325,15 @@ def test_an_elapsed_time_shorter_than_the_idle_time_is_not_used(tmp_path: Path) 
     assert (short.c0_percent, short.wakeups_hz, short.percent_of) == (None, None, "idle_time")
     assert shares(short) == {"POLL": 0.0, "C1": 25.0, "C6": 75.0}
     assert short.notes[0] == "--elapsed is not used: the CPUs would have been idle for 200 % of these 4 s"
+
+
+def test_a_cpu_idle_for_longer_than_its_window_is_left_out(tmp_path: Path) -> None:
+    cpus = FakeCpus(tmp_path, [[POLL, C1]] * 2)
+
+    def idle() -> None:
+        cpus.add(0, 1, us=900_000, usage=10)
+        cpus.add(1, 1, us=90_000_000, usage=10)
+
+    window = between(cpus, idle)
+    assert (window.c0_percent, window.cpus, window.unknown_cpus_count) == (pytest.approx(10.0), 1, 1)
+    assert "CPU 1: its idle time grew by more than the time that passed: left out" in window.notes

@@ -243,6 +243,16 @@ CASES: dict[str, tuple[str, Figure, Figure, Figure]] = {
         10.0,
         80.0,
     ),
+    "rows of CPUs a little later than the system's": (
+        tab("Time_Of_Day_Seconds PkgWatt\n10.000 200.00\n10.001 120.00\n10.002 80.00")
+        + tab("Time_Of_Day_Seconds PkgWatt\n15.000 200.00\n15.001 120.00\n15.002 80.00"),
+        REFUSED,
+        200.0,
+        1000.0,
+    ),
+    "tabs at the ends of lines": ("CPU\tBusy%\tPkgWatt\t\n-\t7.00\t11.00\t\n0\t7.00\t11.00\t\n", 7.0, 11.0, None),
+    "a Busy% of a little above 100": (tab("CPU Busy% PkgWatt\n- 100.04 11.00\n0 100.04 11.00"), 100.0, 11.0, None),
+    "an impossible Busy%": (tab("CPU Busy% PkgWatt\n- 4294967.00 11.00\n0 4294967.00 11.00"), None, 11.0, None),
     "a warning between tables": (PARTIAL + "turbostat: Counter reset detected\n" + PARTIAL, 10.0, 30.0, None),
     "tables of other columns": (PARTIAL + tab("CPU PkgWatt\n- 90.00\n0 90.00"), REFUSED, REFUSED, REFUSED),
     "a socket that goes offline": (
@@ -282,6 +292,18 @@ def test_figures_of_a_log(tmp_path: Path, name: str) -> None:
 
     assert c0_of(path) == expect(c0)
     assert energy_of(path) == (expect(watts), expect(joules))
+
+
+@pytest.mark.parametrize(
+    ("columns", "hz"), [("POLL C1 C6 POLL% C1% C6%", 7.0), ("C1 C6 C1% C6%", None), ("POLL C1 POLL% C1%", None)]
+)
+def test_wake_ups_need_every_state(tmp_path: Path, columns: str, hz: float | None) -> None:
+    counts = {"POLL": "4", "C1": "8", "C6": "16", "POLL%": "0.10", "C1%": "9.00", "C6%": "80.00"}
+    row = " ".join(counts[column] for column in columns.split())
+    path = tmp_path / "turbostat.txt"
+    path.write_text(BANNER + "4.000000 sec\n" + tab(f"CPU Busy% {columns}\n- 10.00 {row}\n0 10.00 {row}"))
+    window = read_recording(path, None, source=None, elapsed_s=None, read_at="").window
+    assert (window.c0_percent, window.wakeups_hz) == (10.0, hz)
 
 
 @dataclass(frozen=True)
