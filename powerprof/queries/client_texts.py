@@ -14,7 +14,8 @@ import msgspec
 
 from powerprof.database.base import Login, StatementError
 from powerprof.database.readers import ReadOnlyAccount, explain, read_only_login
-from powerprof.model.statements import make_key
+from powerprof.model.identities import ANSI_BIT
+from powerprof.model.statements import make_key, normalise
 from powerprof.queries.join import UNKNOWN_PREPARED, is_own_statement
 from powerprof.queries.records import QueryPlanStep, Statement
 from powerprof.system.errors import PowerprofError, UsageError
@@ -65,7 +66,7 @@ def choose_texts(
     """Return texts of the first statements that only read and whose text is complete and has its values."""
     texts: dict[str, str] = {}
     for seen in seen_texts:
-        if seen.command == COM_QUERY and seen.length < TEXT_BYTES:
+        if seen.command == COM_QUERY and seen.length < TEXT_BYTES and not (seen.id & ANSI_BIT and b'"' in seen.text):
             text = seen.text.decode("utf-8", "replace")
             name = make_key(text)
             if (
@@ -98,7 +99,8 @@ def explain_left_out(
     raw: dict[str, RecordedText] = {}
     for seen in seen_texts:
         if seen.command == COM_QUERY and not seen.prepared_number:
-            raw.setdefault(make_key(seen.text.decode("utf-8", "replace")), seen)
+            text = normalise(seen.text.decode("utf-8", "replace"), ansi_quotes=bool(seen.id & ANSI_BIT))
+            raw.setdefault(make_key(text), seen)
     taken = {sample.number for sample in chosen}
     reasons: LeftOutStatements = {}
     for number, statement in enumerate(statements):
@@ -122,6 +124,8 @@ def _reason(text: str, seen: RecordedText | None) -> str | None:
         return "it does more than read"
     if seen is None:
         return "no text with its values was seen: prepared before the window, or executed within a procedure"
+    if seen.id & ANSI_BIT and b'"' in seen.text:
+        return "its names are in double quotes, which are those of strings without its client's ANSI_QUOTES"
     if seen.length >= TEXT_BYTES:
         return f"its text has {TEXT_BYTES:,} bytes or more"
     decoded = seen.text.decode("utf-8", "replace")

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from powerprof import __version__
-from powerprof.database.performance import DIGEST_COUNTERS, ServerReport, Statistics
+from powerprof.database.performance import DIGEST_COUNTERS, CountedStatement, ServerReport, Statistics
 from powerprof.energy.domains import Total, host_energy
 from powerprof.energy.windows import Consumer, WindowEnergy
 from powerprof.model.records import EnergyPart, EnergyReading, EnergySplit, Notes, ToolCost, Window
@@ -124,17 +124,26 @@ def drop_children(split: EnergySplit) -> EnergySplit:
 
 
 def add_row_counts(statements: Sequence[Statement], digests: Digests) -> list[Statement]:
-    """Return the statements with the server's row counters by schema and text, per call of its own count."""
-    counted: dict[tuple[str | None, str], list[int]] = defaultdict(lambda: [0] * len(DIGEST_COUNTERS))
+    """Return the statements with the server's row counters by schema and text, per call of its own count.
+
+    The only row of a text has the counts of all schemas if its own is unknown.
+    """
+    counted: dict[str, dict[str | None, list[int]]] = defaultdict(
+        lambda: defaultdict(lambda: [0] * len(DIGEST_COUNTERS))
+    )
     for (schema, text), counts in digests.items():
-        for where in {(schema, make_key(text)), (None, make_key(text))}:
-            counted[where] = [was + now for was, now in zip_longest(counted[where], counts, fillvalue=0)]
+        by_schema = counted[make_key(text)]
+        by_schema[schema] = [was + now for was, now in zip_longest(by_schema[schema], counts, fillvalue=0)]
     if not counted:
         return list(statements)
+    keys = [make_key(statement.text) for statement in statements]
+    rows = Counter(keys)
     with_counts = []
-    for statement in statements:
-        sums = counted.get((statement.schema_name, make_key(statement.text)))
-        named = dict(zip(DIGEST_COUNTERS, sums or (), strict=False))
+    for statement, key in zip(statements, keys, strict=True):
+        by_schema = counted.get(key, {})
+        is_whole = statement.schema_name is None and rows[key] == 1
+        shares = list(by_schema.values()) if is_whole else [by_schema.get(statement.schema_name, [])]
+        named = dict(zip(DIGEST_COUNTERS, map(sum, zip_longest(*shares, fillvalue=0)), strict=False))
         if named.get("calls") and not statement.began_before:
             means = {field: named[name] / named["calls"] for name, field in _MEAN_FIELDS.items()}
             with_counts.append(msgspec.structs.replace(statement, errors_count=named["errors"], **means))
@@ -144,17 +153,26 @@ def add_row_counts(statements: Sequence[Statement], digests: Digests) -> list[St
 
 
 def add_statistics(statements: Sequence[Statement], statistics: Statistics) -> list[Statement]:
-    """Return the statements with rows per call and number of pg_stat_statements."""
-    by_key = {(schema, make_key(text, "postgresql")): counts for (schema, text), counts in statistics.items()}
+    """Return the statements with rows per call and number of pg_stat_statements.
+
+    Query ids of several lengths of a list are one statement here, which then has no number.
+    """
+    by_key: dict[tuple[str | None, str], list[CountedStatement]] = defaultdict(list)
+    for (schema, text), counts in statistics.items():
+        by_key[schema, make_key(text, "postgresql")].append(counts)
     with_counts = []
     for statement in statements:
-        counts = by_key.get((statement.schema_name, make_key(statement.text, "postgresql")))
-        if counts is None or statement.began_before:
+        found = by_key.get((statement.schema_name, make_key(statement.text, "postgresql")), [])
+        if not found or statement.began_before:
             with_counts.append(statement)
             continue
-        number = None if counts.query_id is None else str(counts.query_id)
+        numbers = {counts.query_id for counts in found}
+        number = numbers.pop() if len(numbers) == 1 else None
+        sent = sum(counts.rows for counts in found) / sum(counts.calls for counts in found)
         with_counts.append(
-            msgspec.structs.replace(statement, rows_sent_per_call=counts.rows / counts.calls, query_id=number)
+            msgspec.structs.replace(
+                statement, rows_sent_per_call=sent, query_id=None if number is None else str(number)
+            )
         )
     return with_counts
 

@@ -73,7 +73,7 @@ def _note_trace(
 
 def _note_calls(known: ServerReport, server: TracedServer) -> Note:
     """Return the origin of the calls of sampled statements, or the reason why they are unknown."""
-    if known.has_digests or known.statistics:
+    if known.digests or known.statistics:
         return Note("samples_count_calls")
     if server.family == "postgresql":
         return Note("samples_without_statistics")
@@ -383,8 +383,11 @@ def _is_client(met: SampledThread, known: ServerReport, family: Family) -> bool:
 
 
 def _count_all_calls(known: ServerReport) -> int | None:
-    """Return the server's own number of calls of all statements but powerprof's; None if it counts none."""
-    if not (known.has_digests or known.statistics):
+    """Return the server's own number of calls of all statements but powerprof's; None if it counts none.
+
+    A server that counts has counted powerprof's, so that no count at all is no zero.
+    """
+    if not (known.digests or known.statistics):
         return None
     digests = sum(count for (_, text), (count, *_) in known.digests.items() if not is_own_statement(text))
     return digests + known.lost_digests_count + sum(counts.calls for counts in known.statistics.values())

@@ -81,6 +81,70 @@ def test_calls_are_exact_and_the_parts_are_the_process(server: PrivateServer) ->
     assert sum(thread.cpu_ns for thread in trace.threads) == pytest.approx(trace.process_cpu_ns, rel=0.01, abs=2e6)
 
 
+TABLES = {"Attributes": "InventoryId", "Inventory": "TenantId", "Users": "UserId", "Orders": "OrderId"}
+
+
+def work_with_names(server: PrivateServer, times: int) -> None:
+    """Statements that differ in names in double quotes, in a session with ANSI_QUOTES, and one of another session."""
+    with server.connect() as ansi, server.connect() as usual, ansi.cursor() as cursor, usual.cursor() as other:
+        cursor.execute("SET SESSION sql_mode = 'ANSI_QUOTES'")
+        cursor.execute("CREATE DATABASE IF NOT EXISTS quoted")
+        cursor.execute("USE quoted")
+        for table, column in TABLES.items():
+            cursor.execute(f'CREATE TABLE IF NOT EXISTS "{table}" ("{column}" INT, "IsDeleted" INT)')
+        for number in range(times):
+            for table, column in TABLES.items():
+                cursor.execute(f'SELECT * FROM "{table}" WHERE "{column}"={number} AND "IsDeleted"=0')
+            other.execute(f'SELECT "value {number}"')
+
+
+def test_double_quotes_are_those_of_names_with_ansi_quotes(server: PrivateServer) -> None:
+    found = rows(traced(server, lambda: work_with_names(server, 20)))
+    for table, column in TABLES.items():
+        assert found[f"SELECT * FROM `{table}` WHERE `{column}` = ? AND `IsDeleted` = ?"].calls_count == 20
+    assert found["SELECT ?"].calls_count == 20
+
+
+def test_long_and_prepared_texts_have_names_in_double_quotes(server: PrivateServer) -> None:
+    columns = ", ".join(f'{number} AS "a long name of {number}"' for number in range(100))
+
+    def work() -> None:
+        with server.connect() as connection:
+            with connection.cursor() as cursor:
+                cursor.execute("SET SESSION sql_mode = 'ANSI_QUOTES'")
+                for name in ("one", "other"):
+                    cursor.execute(f'SELECT {columns}, 1 AS "{name}"')
+            for name in ("one", "other"):
+                number = prepare(connection, f'SELECT 1 AS "prepared {name}"')
+                execute(connection, number)
+
+    found = rows(traced(server, work))
+    long = [text for text in found if text.startswith("SELECT ? AS `a long")]
+    assert {text.rpartition(" ")[2] for text in long} == {"`one`", "`other`"}
+    assert {text for text in found if text.startswith("SELECT ? AS `prepared")} == {
+        "SELECT ? AS `prepared one`",
+        "SELECT ? AS `prepared other`",
+    }
+
+
+def test_names_of_savepoints_and_nulls_are_values(server: PrivateServer) -> None:
+    def work() -> None:
+        with server.connect() as connection, connection.cursor() as cursor:
+            for number in range(30):
+                cursor.execute("BEGIN")
+                cursor.execute(f"SAVEPOINT s{number}_x{number}")
+                cursor.execute(f"SELECT {'NULL' if number % 2 else number}, {number}, {'NULL' if number % 3 else 1}")
+                cursor.execute(f"RELEASE SAVEPOINT s{number}_x{number}")
+                cursor.execute("COMMIT")
+
+    trace = traced(server, work)
+    found = rows(trace)
+    texts = ("SAVEPOINT ?", "SELECT ?, …", "RELEASE SAVEPOINT ?")
+    assert [found[text].calls_count for text in texts] == [30, 30, 30]
+    # One identity, because a busy server draws more names than the tables have room for.
+    assert len([text for text in trace.texts if text.text.startswith(b"SAVEPOINT")]) == 1
+
+
 def test_a_statement_that_sleeps_costs_next_to_nothing(server: PrivateServer) -> None:
     with server.connect() as connection:
 

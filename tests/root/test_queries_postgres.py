@@ -310,6 +310,21 @@ def test_parallel_workers_are_part_of_the_statement(server: PrivateServer) -> No
     assert len({use.tid for use in window.trace.uses}) > 1
     # The rest is the first process's, which starts the workers. Of ended ones the kernel tells in steps of 10 ms.
     assert scan.c0_s == pytest.approx(window.process_s, rel=0.2, abs=0.03)
+    # From birth to end: also the memory that a worker gives back.
+    assert window.parts.connections.c0_s < 0.01 * window.process_s
+    assert window.parts.connections_count == 1
+
+
+def test_more_workers_than_the_tables_have_room_for_are_no_connections(
+    server: PrivateServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(statements, "_LEAST_THREADS", 64)
+    with scanned_in_parallel(server) as handle:
+        window = traced(server, lambda: [run(handle, SCAN) for _ in range(60)])
+    (scan,) = window.parts.statements
+    assert scan.calls_count == 60
+    assert window.parts.connections.c0_s < 0.01 * window.process_s
+    assert window.parts.connections_count == 1
 
 
 def test_processes_that_come_and_go_are_counted(server: PrivateServer) -> None:

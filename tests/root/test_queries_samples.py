@@ -9,12 +9,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pymysql
 import pytest
 
 from powerprof.database.builds import ServerBuild
 from powerprof.database.private_server import PrivateServer
+from powerprof.database.products import Setting
 from powerprof.model.statements import make_key
 from powerprof.queries.join import Parts
 from powerprof.queries.records import Statement
@@ -211,6 +213,73 @@ def test_the_command_says_what_samples_tell(powerprof_cli: Cli, tmp_path: Path) 
     assert 0 < record["tracing"]["percent"] < 5
     assert "BENCHMARK(100000" in (tmp_path / "made" / "workload.toml").read_text()
     assert (stacks.code, "--stacks needs" in stacks.err) == (2, True)
+
+
+def test_each_statement_of_short_connections_has_its_calls_once() -> None:
+    """Most connections are gone when the server is queried. One stays, whose schema is known."""
+    made = []
+
+    def ask(connection: pymysql.connections.Connection[Any]) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(BURN.format(20_000 + len(made)))
+        made.append(1)
+
+    def work() -> None:
+        for _ in range(150):
+            with counting.connect(database="shop") as connection:
+                ask(connection)
+            ask(stays)
+
+    with PrivateServer(settings={"performance_schema": "ON", "thread_cache_size": 0}) as counting:
+        with counting.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("CREATE DATABASE shop")
+        with counting.connect(database="shop") as stays:
+            _, parts = sampled(counting, work)
+    burns = [one for one in parts.statements if one.text == BURN_TEXT]
+    assert [(one.calls_count, one.schema_name) for one in burns] == [(300, "shop")]
+    assert percents(parts)[BURN_TEXT] > 90
+
+
+def test_names_in_double_quotes_are_told_in_samples_too(server: PrivateServer) -> None:
+    def work() -> None:
+        with server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SET SESSION sql_mode = 'ANSI_QUOTES'")
+            for number in range(20):
+                for name in ("one", "other"):
+                    cursor.execute(f'{BURN.format(20_000 + number)} AS "{name}"')
+
+    _, parts = sampled(server, work)
+    assert {one.text for one in parts.statements if "BENCHMARK" in one.text} == {
+        f"{BURN_TEXT} AS `{name}`" for name in ("one", "other")
+    }
+
+
+def test_calls_that_nothing_counts_are_unknown(powerprof_cli: Cli, server: PrivateServer) -> None:
+    words = ["queries", "--socket", str(server.socket), "--method", "samples", "--no-save", "--duration", "1"]
+    with asking(server, BURN.format(100_000)):
+        plain, found = powerprof_cli(words), powerprof_cli([*words, "--json", "-"])
+    record = json.loads(found.out)
+    assert (record["calls_count"], record["statements"][0]["calls_count"]) == (None, None)
+    printed = " ".join(plain.out.split())
+    assert "number of statements unknown" in printed
+    assert "calls are unknown, because performance_schema is off" in printed
+    assert "executed nothing" not in printed
+
+
+def test_lost_digests_are_named(powerprof_cli: Cli) -> None:
+    settings: dict[str, Setting] = {"performance_schema": "ON", "performance_schema_digests_size": 8}
+    texts = [f"{BURN.format(20_000)} AS c{number}" for number in range(12)]
+    with PrivateServer(settings=settings) as small, asking(small, *texts):
+        time.sleep(0.2)
+        words = ["queries", "--socket", str(small.socket), "--method", "samples", "--no-save", "--duration", "2"]
+        found = powerprof_cli([*words, "--json", "-"])
+    record = json.loads(found.out)
+    assert any(
+        "performance_schema had no room for" in str(note) or "digests_lost" in str(note) for note in record["notes"]
+    )
+    counts = [one["calls_count"] for one in record["statements"] if "BENCHMARK" in one["text"]]
+    assert None in counts
+    assert record["calls_count"] > sum(count or 0 for count in counts)
 
 
 @pytest.mark.historical("mysql-5.5.9")
