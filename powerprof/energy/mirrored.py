@@ -40,8 +40,6 @@ def merge_mirrored(
     """
     merged: dict[int, int] = {}
     flaws: dict[int, str] = {}
-    # Intel's dies have a counter each (Cascade Lake AP).
-    is_intel = topology.vendor == "GenuineIntel"
     doubtful = ("psys",) if len(topology.dies) > 1 else ("psys", "package")
     numbers = [n for n, item in enumerate(energies) if item.scope in SUMMED and item.inside is None]
     for first, second in itertools.combinations(numbers, 2):
@@ -58,7 +56,7 @@ def merge_mirrored(
         )
         if alike == "one" and one_socket:
             merged[second] = first
-        elif (alike == "one" and a.scope in doubtful) or (alike == "unclear" and one_socket and not is_intel):
+        elif (alike == "one" and a.scope in doubtful) or (alike == "unclear" and one_socket):
             flaws[first] = f"{a.domain} and {b.domain} count alike: one counter or two"
     return _rename_merged(energies, merged, flaws)
 

@@ -7,11 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from powerprof.energy.domains import host_energy
+from powerprof.energy.domains import EnergyResult, host_energy
 from powerprof.energy.meters import open_meters
-from powerprof.system.errors import CapabilityError
+from powerprof.energy.recordings import replay
+from powerprof.report.energy import render_csv, render_terminal
+from powerprof.system.errors import CapabilityError, UsageError
 from tests.unit.energy.meter_trees import RANGE_UJ, Tree
 
 AMD_RANGE_UJ = 65_532_610_987
@@ -148,10 +151,20 @@ MIRRORED = {
     ),
     "2 Intel dies of equal power and other starts": Host(
         200.0,
-        "total",
+        "either",
         (
             Zone("intel-rapl:0", "package-0-die-0", 100.0, 4_000_000),
             Zone("intel-rapl:1", "package-0-die-1", 100.0, 5_000_000),
+        ),
+        dies={0: 2},
+        vendor=INTEL,
+    ),
+    "2 Intel dies of equal power and starts far apart": Host(
+        200.0,
+        "total",
+        (
+            Zone("intel-rapl:0", "package-0-die-0", 100.0, 4_000_000),
+            Zone("intel-rapl:1", "package-0-die-1", 100.0, 9_000_000),
         ),
         dies={0: 2},
         vendor=INTEL,
@@ -481,3 +494,70 @@ def test_a_total_is_right_or_unknown(name: str, tmp_path: Path, monkeypatch: pyt
         assert watts == pytest.approx(host.truth, rel=2e-3), notes
     else:
         assert notes
+
+
+def test_a_battery_without_a_current_has_its_true_reason(tree: Tree) -> None:
+    for name, value in {**battery("BAT0", None, voltage_now=11_140_000, charge_now=3_850_000), **_OFF}.items():
+        tree.write(name, value)
+    with pytest.raises(CapabilityError) as caught:
+        open_meters("battery")
+    assert caught.value.message == "battery: BAT0 has neither power_now nor current_now"
+
+
+def test_a_dump_of_two_dies_of_one_counter_is_counted_once(tmp_path: Path) -> None:
+    file = tmp_path / "threadripper.txt"
+    lines = []
+    for second, (first, second_die) in {0: (33_040, 33_040), 10: (33_720, 33_720), 20: (34_400, 34_400.0009)}.items():
+        lines.append(f"Timestamp | {1_764_000_000 + second}")
+        for die, joules in enumerate((first, second_die)):
+            folder = f"/sys/class/powercap/intel-rapl/intel-rapl:{die}"
+            lines += [
+                f"{folder}/name|package-0-die-{die}",
+                f"{folder}/energy_uj|{round(joules * 1e6)}",
+                f"{folder}/max_energy_range_uj|{AMD_RANGE_UJ}",
+            ]
+    file.write_text("\n".join(lines) + "\n")
+    result = replay([file])
+    assert result.total.watts == pytest.approx(68.0)
+    assert result.total.domains == ["package-0"]
+
+
+def test_the_user_may_name_the_domains_of_the_machine(tree: Tree) -> None:
+    for name, value in {**chip(0, "power_meter", power1=200.0), **chip(1, "power_meter", power1=150.0)}.items():
+        tree.write(name, value)
+
+    def total_of(choice: str) -> float | None:
+        with open_meters(choice) as meters:
+            meters.sample(START_S)
+            meters.sample(START_S + 2)
+            return host_energy(meters.readings(START_S, START_S + 2)).watts
+
+    assert total_of("auto") is None
+    assert total_of("hwmon") is None
+    assert total_of("hwmon:hwmon1/server") == pytest.approx(150.0)
+    assert total_of("hwmon:hwmon0/server+hwmon1/server") == pytest.approx(350.0)
+    with pytest.raises(CapabilityError, match="it has no domain 'server'") as caught:
+        open_meters("hwmon:server")
+    assert caught.value.hint == "it has hwmon0/server, hwmon1/server"
+    for choice in ("hwmon:", "auto:server", "none:x", "hwmon:a,hwmon:b"):
+        with pytest.raises(UsageError):
+            open_meters(choice)
+
+
+def test_the_first_line_gives_the_reason_and_the_remedy(tree: Tree) -> None:
+    for name, value in {**chip(0, "power_meter", power1=200.0), **chip(1, "power_meter", power1=150.0)}.items():
+        tree.write(name, value)
+    with open_meters("auto") as meters:
+        meters.sample(START_S)
+        meters.sample(START_S + 2)
+        readings = meters.readings(START_S, START_S + 2)
+        notes = [f"energy source: {meters.why}", *meters.notes()]
+    result = EnergyResult(window_s=2.0, meters=readings, total=host_energy(readings), notes=notes)
+    answer = " ".join(" ".join(render_terminal(result)).split())
+    assert answer.startswith("The total is unknown over 2.0 s: 2 meters each measure a whole machine.")
+    assert "--energy-source hwmon:DOMAIN+DOMAIN" in answer
+    assert "no total:" not in answer
+    assert [row[-2] for row in render_csv(result)][1:] == ["no", "no"]
+    document = msgspec.to_builtins(result)
+    assert (document["total"]["joules"], document["total"]["watts"]) == (None, None)
+    assert document["total"]["reason"] == "2 meters each measure a whole machine"
