@@ -118,13 +118,35 @@ def model_for_this_host(request: EnergyRequest) -> ChosenModel:
     Raise DataError for a damaged user file, and UsageError if the table does not contain the named CPU.
     """
     active = files.try_text(paths.sysfs() / "devices/system/cpu/smt/active")
-    return choose_model(
-        load_models(),
-        this_cpu(),
-        smt=None if active is None else active == "1",
-        cpu_model=request.cpu_model,
-        vcpu=request.vcpu,
-    )
+    smt = None if active is None else active == "1"
+    vcpu = request.vcpu
+    if vcpu is None and smt is False and shows_its_topology():
+        vcpu = "core"
+    return choose_model(load_models(), this_cpu(), smt=smt, cpu_model=request.cpu_model, vcpu=vcpu)
+
+
+# Makers of guests whose CPUs show the host's threads (DMI sys_vendor), and the smallest guest of which that holds. A
+# guest with one CPU of Google or Azure can be one thread of a core. Nitro sells whole cores only; its older Xen guests
+# have another sys_vendor. Azure differs from other Hyper-V hosts by the chassis's asset tag.
+_CLOUDS = {"Amazon EC2": 1, "Google": 2, "Microsoft Corporation": 2}
+_AZURE_TAG = "7783-7084-3265-9085-8269-3286-77"
+
+
+def shows_its_topology() -> bool:
+    """Return whether this host shows which of its CPUs share a core: without a hypervisor, or in a known cloud.
+
+    CPUs without a sibling are then whole cores.
+    """
+    cpuinfo = files.try_text(paths.procfs() / "cpuinfo") or ""
+    flags = next((line.partition(":")[2].split() for line in cpuinfo.splitlines() if line.startswith("flags")), None)
+    if flags is not None and "hypervisor" not in flags:
+        return True
+    dmi = paths.sysfs() / "class/dmi/id"
+    vendor, tag = ((files.try_text(dmi / name) or "").strip() for name in ("sys_vendor", "chassis_asset_tag"))
+    if vendor == "Microsoft Corporation" and tag != _AZURE_TAG:
+        return False
+    cpus = sum(line.startswith("processor") for line in cpuinfo.splitlines())
+    return flags is not None and vendor in _CLOUDS and cpus >= _CLOUDS[vendor]
 
 
 def _list_doubts(model: PowerModel) -> list[str]:

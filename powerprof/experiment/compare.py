@@ -22,6 +22,7 @@ from powerprof.experiment.metrics import (
     Baseline,
     list_measured,
     mean_baseline,
+    note_below_idle,
     pair_figures,
     read_figures,
     system_of_blocks,
@@ -128,7 +129,13 @@ def build_comparison(collected: MeasuredPairs) -> Comparison:
         tool={"version": __version__, "cpu_s": collected.own_cpu_s, "cpu_percent": cpu_percent},
         options=_options(collected),
         energy_source=collected.energy_source,
-        notes=[*dict.fromkeys(collected.notes), *note_unmetered_windows(windows, baseline.meters)],
+        notes=[
+            *dict.fromkeys(collected.notes),
+            *note_below_idle(
+                (metric.name, side.ci95[0]) for metric in metrics for side in (metric.a, metric.b) if side.ci95
+            ),
+            *note_unmetered_windows(windows, baseline.meters),
+        ],
         interrupted=collected.interrupted,
         failure=collected.failure,
     )

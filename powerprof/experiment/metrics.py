@@ -9,7 +9,7 @@ time of a user (lower is better).
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from powerprof.energy.domains import HostMeters, Total, host_energy, host_meters
 from powerprof.energy.windows import Consumer, split_host_energy
 from powerprof.experiment.records import Block, BlockPair, MemberShare, Slices
 from powerprof.measure.sampling import interval
-from powerprof.model.records import Estimate, Figures, Kind, OsRates, RunMetric, Window, metric_name
+from powerprof.model.records import Estimate, Figures, Kind, Note, OsRates, RunMetric, Window, metric_name
 from powerprof.statistics.intervals import mean_interval
 
 # Bursts within a window, from its slices.
@@ -499,3 +499,10 @@ def _picked(rates: Sequence[OsRates], attribute: str) -> list[float | None]:
 
 def _divided(values: Sequence[float | None], by: Sequence[float | None]) -> list[float | None]:
     return [None if a is None or not b else a / b for a, b in zip(values, by, strict=True)]
+
+
+def note_below_idle(ends: Iterable[tuple[str, float | None]]) -> list[Note]:
+    """Return a note if an interval of a metric net of idle begins below 0; `ends` are names and lower ends."""
+    return (
+        [Note("below_idle")] if any(name.endswith("_net") and low is not None and low < 0 for name, low in ends) else []
+    )

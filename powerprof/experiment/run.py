@@ -27,7 +27,14 @@ from powerprof.experiment import phases
 from powerprof.experiment.bench import Bench
 from powerprof.experiment.bench_data import BenchOptions
 from powerprof.experiment.block import Apparatus, measure_block
-from powerprof.experiment.metrics import add_mean, list_measured, mean_baseline, read_figures, system_of_blocks
+from powerprof.experiment.metrics import (
+    add_mean,
+    list_measured,
+    mean_baseline,
+    note_below_idle,
+    read_figures,
+    system_of_blocks,
+)
 from powerprof.experiment.options import ExperimentOptions, condition_record
 from powerprof.experiment.plan import Offer, calibrate, check_options
 from powerprof.experiment.records import Arm, Block, ConditionRecord, Design, LoadOptions, LoadRun, TraceSummary
@@ -128,6 +135,7 @@ class _RunState:
             notes=[
                 *dict.fromkeys(self.notes),
                 *note_other_load(blocks),
+                *note_below_idle((metric.name, metric.estimate.low) for metric in metrics),
                 *note_unmetered_windows(metered, baseline.meters),
             ],
             interrupted=self.interrupted,

@@ -268,6 +268,8 @@ WORDS: dict[str, str] = {
     "samples_miss_clock": "samples found {sampled_ms:,.0f} ms ({low_ms:,.0f} – {high_ms:,.0f}, 95 %), but the process "
     "ran for {clock_ms:,.0f} ms by its CPU clock: the samples may miss a part of its work, and their shares are "
     "doubtful; measure again",
+    "below_idle": "an interval net of idle begins below 0: the work used hardly more than the idle host, and the idle "
+    "host's share is subtracted with its scatter. The work adds 0 or more, and at most the upper end",
     "shares_of_samples": "shares are those of {count:,} {count:sample|samples} ({hz} a second and CPU) and have 95 % "
     "intervals; each CPU was woken for them, which joules contain",
     "samples_count_calls": "samples show neither wake-ups, page faults nor latencies of statements; calls are the "
