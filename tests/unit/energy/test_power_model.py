@@ -317,6 +317,23 @@ def test_stolen_time_is_not_charged() -> None:
     assert any("stolen by other guests" in note for note in estimate_doubts(chosen, with_estimate))
 
 
+def test_an_unknown_cpu_widens_the_estimate_to_all_that_it_may_have_done() -> None:
+    window = Window(
+        started_at="",
+        window_s=10.0,
+        cpus=1,
+        unknown_cpus_count=1,
+        c0_percent=30.0,
+        idle_percent=70.0,
+        wakeups_hz=1.0,
+        states=[],
+    )
+    chosen = choose_model(SHIPPED, GENOA)
+    reading = estimate_window(chosen, window)
+    assert reading == estimate(chosen, 2, 10.0, None, [])
+    assert reading.watts is None and reading.low_watts is not None
+
+
 def test_a_model_survives_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse_models(encode_model(CALIBRATED), "mine") == [CALIBRATED]
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))

@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -73,6 +74,14 @@ def test_per_query_figures_divide_the_use_by_the_queries() -> None:
     assert values["joules_per_query_net"] == pytest.approx(0.04)
     assert values["wakeups_per_query"] == pytest.approx(10.0)
     assert values["edp_joule_seconds"] == pytest.approx(0.06 * 1.5e-3)
+
+
+def test_a_window_with_an_unknown_cpu_has_no_sum_of_running_time() -> None:
+    measured = msgspec.structs.replace(window(10.0, server_s=0.4, watts=3.0), unknown_cpus_count=1)
+    one = block(0, "a", queries=100, one=measured)
+    values = {figures.name: figures.values[0] for figures in read_figures([one], BASELINE)}
+    assert values.get("c0_ms_per_query") is None
+    assert values["c0_ms_per_query_server"] == pytest.approx(4.0)
     assert values["rows_examined_per_query"] == pytest.approx(5.0)
     assert values["queries_hz"] == pytest.approx(50.0)
     assert values["residency_percent:C1"] == pytest.approx(90.0)
