@@ -12,6 +12,7 @@ from powerprof.cure.threads import SlackChoice, check_owner, resolve_target, sla
 from powerprof.database.given import is_server_name
 from powerprof.diagnosis.collect import list_thread_wakeups
 from powerprof.diagnosis.evidence import Diagnosis, Finding, LiveRemedy, ThreadWakeups
+from powerprof.diagnosis.thread_pace import explain_no_slack, group_by_own_timer, sum_woken_hz
 from powerprof.model import text
 from powerprof.model.text import Say
 from powerprof.system import signals
@@ -26,10 +27,13 @@ _MAX_THREADS = 8
 
 @dataclass(frozen=True)
 class Candidate:
-    """A remedy with the reason for it and the options that try it."""
+    """A remedy with the reason for it and the options that try it.
+
+    `options` is None for a thread that wakes often if timer slack is not proposed; then `why` contains the reason.
+    """
 
     why: str
-    options: str
+    options: str | None
     pid: int
     tid: int | None = None
 
@@ -48,7 +52,7 @@ def list_candidates(request: CureRequest, say: Say) -> list[Candidate]:
         rows = _trace(target, request, say)
     candidates = list_finding_candidates(pid, findings)
     tids = {candidate.tid for candidate in candidates}
-    threads = [] if language_of(pid) else list_thread_candidates(pid, rows)
+    threads = list_thread_candidates(pid, rows, language_of(pid))
     return [*candidates, *(candidate for candidate in threads if candidate.tid not in tids)]
 
 
@@ -89,24 +93,21 @@ def _options(remedy: LiveRemedy, number: int) -> str:
     return f"--finding {number}"
 
 
-def list_thread_candidates(pid: int, rows: Iterable[ThreadWakeups]) -> list[Candidate]:
-    """Return the threads with the most wake-ups by their own timers, which slack may combine."""
-    rates: dict[int, float] = {}
-    names: dict[int, str] = {}
-    for row in rows:
-        if row.origin == "own_timer" and row.tid:
-            rates[row.tid] = rates.get(row.tid, 0.0) + max(row.rate_hz, row.wakings_hz or 0.0)
-            names[row.tid] = (row.name or row.comm).removeprefix("thread/")
-    tids = sorted((tid for tid, rate in rates.items() if rate >= _MIN_RATE_HZ), key=lambda tid: -rates[tid])
-    return [
-        Candidate(
-            f"{names[tid]} (thread {tid}) wakes {text.number(rates[tid], 1)} times a second by its own timers",
-            f"--thread {tid} --slack 50ms",
-            pid,
-            tid,
-        )
-        for tid in tids[:_MAX_THREADS]
-    ]
+def list_thread_candidates(pid: int, rows: Iterable[ThreadWakeups], language: str | None = None) -> list[Candidate]:
+    """Return the threads with the most wake-ups by their own timers, which slack may combine.
+
+    `language`: the run-time of the process, whose timers run on a few threads.
+    """
+    threads = group_by_own_timer(rows)
+    rates = {tid: rate for tid, own in threads.items() if tid and (rate := sum_woken_hz(own)) >= _MIN_RATE_HZ}
+    candidates = []
+    for tid in sorted(rates, key=lambda tid: -rates[tid])[:_MAX_THREADS]:
+        name = (threads[tid][-1].name or threads[tid][-1].comm).removeprefix("thread/")
+        why = f"{name} (thread {tid}) wakes {text.number(rates[tid], 1)} times a second by its own timers"
+        reason = explain_no_slack(threads[tid], language)
+        options = f"--thread {tid} --slack 50ms" if reason is None else None
+        candidates.append(Candidate(f"{why}; {reason}" if reason else why, options, pid, tid))
+    return candidates
 
 
 def resolve_finding(request: CureRequest, say: Say) -> tuple[CureRequest, list[str]]:

@@ -17,7 +17,7 @@ from powerprof.cure.remedies import CureRequest, PlannedChange
 from powerprof.cure.threads import SlackChoice
 from powerprof.database.given import require_server_program
 from powerprof.diagnosis.collect import compute_timers_hz, list_thread_wakeups
-from powerprof.diagnosis.thread_pace import predict_slack
+from powerprof.diagnosis.thread_pace import group_by_own_timer, predict_slack, sum_woken_hz
 from powerprof.energy.domains import host_energy, host_meters
 from powerprof.experiment import verdict
 from powerprof.experiment.metrics import Compared
@@ -177,8 +177,8 @@ def predict_change(plan: PlannedChange, target: Target, request: CureRequest, sa
     finally:
         signals.release()  # Signals are held from the end of a window, but this one is not saved.
     rows = [row for row in list_thread_wakeups(attribution) if row.tid == thread.tid]
-    own_hz = sum(row.rate_hz for row in rows if row.origin == "own_timer")
-    own_wakings_hz = max(own_hz, sum(row.wakings_hz or 0.0 for row in rows if row.origin == "own_timer"))
+    own_rows = group_by_own_timer(rows).get(thread.tid, [])
+    own_hz, own_wakings_hz = sum(row.rate_hz for row in own_rows), sum_woken_hz(own_rows)
     cpus = attribution.cpus or 1
     others_hz = max(0.0, (compute_timers_hz(attribution) or 0.0) - own_hz / cpus)
     interrupts_hz = 0.0  # of one CPU, whether idle or not

@@ -24,13 +24,16 @@ from powerprof.diagnosis.thread_pace import (
     POLLING_HZ,
     TRIED_NS,
     PeriodicThread,
+    explain_no_slack,
     find_periodic_thread,
     format_prediction,
+    group_by_own_timer,
     list_live_settings,
     list_polling_remedies,
     list_settings,
     rank_by_saving,
     reacts_to_slack,
+    sum_woken_hz,
 )
 from powerprof.model.text import number, period
 
@@ -61,11 +64,7 @@ def _compute_woken_hz(rows: Sequence[ThreadWakeups], evidence: Evidence) -> floa
     """
     if evidence.rate_hz("Questions") >= _BUSY_HZ:
         return _sum_exits_hz(rows)
-    stacks: dict[tuple[str, ...], list[ThreadWakeups]] = {}
-    for row in rows:
-        stacks.setdefault(tuple(row.stack), []).append(row)
-    # Rows of one stack share one count of wakings.
-    return sum(max(_sum_exits_hz(same), *(row.wakings_hz or 0.0 for row in same)) for same in stacks.values())
+    return sum_woken_hz(rows)
 
 
 def _group_timer_rows(evidence: Evidence) -> list[list[ThreadWakeups]]:
@@ -73,12 +72,12 @@ def _group_timer_rows(evidence: Evidence) -> list[list[ThreadWakeups]]:
 
     Connections and replication threads have separate rules.
     """
-    threads: dict[int, list[ThreadWakeups]] = {}
-    for row in evidence.wakeups:
-        is_client = "one_connection" in (row.name or "")
-        if row.origin == "own_timer" and not is_client and find_role(row.name, row.stack) is None:
-            threads.setdefault(row.tid, []).append(row)
-    return sorted(threads.values(), key=lambda rows: -_compute_woken_hz(rows, evidence))
+    judged = (
+        row
+        for row in evidence.wakeups
+        if "one_connection" not in (row.name or "") and find_role(row.name, row.stack) is None
+    )
+    return sorted(group_by_own_timer(judged).values(), key=lambda rows: -_compute_woken_hz(rows, evidence))
 
 
 def _group_polling_threads(evidence: Evidence) -> list[list[list[ThreadWakeups]]]:
@@ -155,16 +154,14 @@ def _propose_slack(
     threads: Sequence[Sequence[ThreadWakeups]], evidence: Evidence
 ) -> tuple[list[str], list[LiveRemedy]]:
     """Return the line and the live remedy for timer slack on the most frequent thread, if its waits react to it."""
-    if evidence.language is not None:
-        return [f"it is a program of {evidence.language}: timer slack would delay all its own timers"], []
     rows = max(threads, key=lambda rows: sum(row.woken_hz for row in rows))
-    reactions = [reacts_to_slack(row.stack) for row in rows if row.stack]
-    if any(reactions):
+    if reason := explain_no_slack(rows, evidence.language):
+        return [reason], []
+    if any(reacts_to_slack(row.stack) for row in rows if row.stack):
         return [f"to try it live: {_format_cure(evidence, rows[0].tid)}"], [
             LiveRemedy(tid=rows[0].tid, slack_ns=TRIED_NS)
         ]
-    is_known = False in reactions and None not in reactions
-    return ["timer slack does not change how long it waits"] if is_known else [], []
+    return [], []
 
 
 def _format_cure(evidence: Evidence, tid: int) -> str:

@@ -397,6 +397,36 @@ def format_prediction(then_hz: float, most_hz: float | None, is_bound: bool) -> 
     return f"{'at best ' * is_bound}{number(then_hz, 1)}"
 
 
+def group_by_own_timer(rows: Iterable[ThreadWakeups]) -> dict[int, list[ThreadWakeups]]:
+    """Return the rows that timers of the threads themselves caused, by thread; 0 stands for all ended threads."""
+    threads: dict[int, list[ThreadWakeups]] = {}
+    for row in rows:
+        if row.origin == "own_timer":
+            threads.setdefault(row.tid, []).append(row)
+    return threads
+
+
+def sum_woken_hz(rows: Iterable[ThreadWakeups]) -> float:
+    """Return the wake-ups per second of the rows of one thread. Rows of one stack share one count of wakings."""
+    stacks: dict[tuple[str, ...], list[ThreadWakeups]] = {}
+    for row in rows:
+        stacks.setdefault(tuple(row.stack), []).append(row)
+    return sum(
+        max(sum(row.rate_hz for row in same), *(row.wakings_hz or 0.0 for row in same)) for same in stacks.values()
+    )
+
+
+def explain_no_slack(rows: Iterable[ThreadWakeups], language: str | None) -> str | None:
+    """Return why timer slack is not proposed for the own timers of a thread; None if it can be tried.
+
+    `language`: the run-time whose timers run on a few threads of the process, if any.
+    """
+    if language is not None:
+        return f"it is a program of {language}: timer slack would delay all its own timers"
+    reactions = {reacts_to_slack(row.stack) for row in rows if row.stack}
+    return "timer slack does not change how long it waits" if reactions == {False} else None
+
+
 def rank_by_saving(evidence: Evidence) -> list[tuple[ThreadWakeups, SlackPrediction]]:
     """Return the most frequent row of each thread with the effect of TRIED_NS, the largest saving first."""
     threads: dict[int, list[ThreadWakeups]] = {}

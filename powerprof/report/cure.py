@@ -163,12 +163,16 @@ def released_line(change: SlackChange) -> str:
 
 def candidate_lines(candidates: Sequence[Candidate], pid: str) -> list[str]:
     """Return the changes that can be tried, each with its command line."""
+    live = [candidate for candidate in candidates if candidate.options is not None]
+    others = [f"  {candidate.why}" for candidate in candidates if candidate.options is None]
     if not candidates:
         return ["Nothing was found that can be tried live: no thread wakes often by its own timers."]
+    if not live:
+        return ["Nothing was found that can be tried live:", *others]
     lines = ["What can be tried live (it is measured in turns and put back):"]
-    for candidate in candidates:
+    for candidate in live:
         lines += [f"  {candidate.why}", f"    powerprof cure --pid {candidate.pid or pid} {candidate.options}"]
-    return lines
+    return [*lines, "What cannot be tried live:", *others] if others else lines
 
 
 _LETTERS = {"before": "A", "cured": "B"}

@@ -11,7 +11,9 @@ from powerprof.cure import remedies
 from powerprof.cure.candidates import find_remedy, list_finding_candidates, list_thread_candidates
 from powerprof.cure.remedies import CureRequest, EventChoice, FindingChoice, VariableChoice, parse_choice, parse_slack
 from powerprof.cure.threads import SlackChoice, slack_text
-from powerprof.diagnosis.evidence import Finding, LiveRemedy, ThreadWakeups
+from powerprof.diagnosis.evidence import Evidence, Finding, LiveRemedy, ThreadWakeups
+from powerprof.diagnosis.rules_threads import find_polling_waits
+from powerprof.report.cure import candidate_lines
 from powerprof.reversible.journal import is_same_value
 from powerprof.system.errors import UsageError
 
@@ -156,6 +158,36 @@ def test_list_threads_with_frequent_own_timers() -> None:
         "--thread 4 --slack 50ms",
         "--thread 2 --slack 50ms",
     ]
+
+
+def test_threads_that_slack_does_not_help_are_named_with_the_reason() -> None:
+    """`diagnose` reports the same threads at the same rates: one rule has both."""
+
+    def row(tid: int, stack: list[str], wakings_hz: float) -> ThreadWakeups:
+        return ThreadWakeups(
+            tid=tid, comm=f"t{tid}", name=None, origin="own_timer", rate_hz=0.0, wakings_hz=wakings_hz,
+            period_ms=None, stack=stack, waker=None,
+        )  # fmt: skip
+
+    usleep = ["runtime.usleep.abi0", "runtime.sysmon"]
+    rows = [row(1, usleep, 110.0), row(1, usleep, 110.0), row(2, usleep, 1.0)]
+    (candidate,) = list_thread_candidates(9, rows, "Go")
+    assert (candidate.tid, candidate.options) == (1, None)
+    printed = candidate_lines([candidate], "9")
+    assert printed == [
+        "Nothing was found that can be tried live:",
+        "  t1 (thread 1) wakes 110.0 times a second by its own timers; it is a program of Go: timer slack would delay "
+        "all its own timers",
+    ]
+    # Rows of one stack share one count of wakings.
+    assert [each.why for each in list_thread_candidates(9, rows)] == [
+        "t1 (thread 1) wakes 110.0 times a second by its own timers"
+    ]
+    evidence = Evidence(version="", family="", window_s=1.0, wakeups=rows, pid=9, language="Go")
+    (polling,) = find_polling_waits(evidence)
+    assert polling.rate_hz == 110.0 and not polling.tries
+    assert "it is a program of Go: timer slack would delay all its own timers" in polling.remedy
+    assert candidate_lines([], "9")[0].endswith("no thread wakes often by its own timers.")
 
 
 @pytest.mark.parametrize("percent", [0.0, -1.0, 100.0, float("nan"), float("inf")])
