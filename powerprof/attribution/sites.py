@@ -303,7 +303,8 @@ class SiteStacks:
             files.setdefault(reason, []).append(file)
         return [f"{_list_files(names)}: {reason}" if any(names) else reason for reason, names in files.items()]
 
-    def _saved(self, kind: int, pid: int, key: Key) -> SavedStack | None:
+    def _saved(self, kind: int, pid: int, key: Key) -> tuple[SavedStack, int] | None:
+        """Return the stack of a site, and the `space` of the image in which it was; None if its bytes are missing."""
         tid, ip, sp, code = key
         site = self._exact.get((kind, key)) if code else None
         if site is None and code > CODE_WORKER:
@@ -311,9 +312,9 @@ class SiteStacks:
         if site is None and kind == StackKind.SLEEPER:
             asleep, registers = self._sleeping.get((tid, ip, sp)), self._registers.get((tid, ip, sp))
             if asleep is not None and registers is not None:
-                return SavedStack(pid, tid, registers.registers, asleep.stack)
+                return SavedStack(pid, tid, registers.registers, asleep.stack), registers.space
         site = site or self._near.get((kind, tid, ip, sp))
-        return None if site is None else SavedStack(pid, tid, site.registers, site.stack)
+        return None if site is None else (SavedStack(pid, tid, site.registers, site.stack), site.space)
 
     def _name(self, kind: int, pid: int, key: Key) -> NamedStack:
         if key[3] == CODE_WORKER:
@@ -328,12 +329,15 @@ class SiteStacks:
         if key[3] == CODE_NEWBORN:
             # The thread is at its first instruction, which has no caller.
             self._count(True, None, captured=True)
-            return NamedStack((ip,), self._frames_at(images[-1], ip), True, None)
+            image = next((image for image in reversed(images) if image.mapping_at(ip)), images[-1])
+            return NamedStack((ip,), self._frames_at(image, ip), True, None)
         if saved is None:
             self._count(False, "its bytes were not copied", captured=False)
             return NamedStack((ip,), self._frames_at(images[-1], ip), False, "its bytes were not copied", False)
-        # After an exec only one of the process's images is right: the one with the longest walk.
-        walks = [(image, self._unwinder.unwind(image, saved)) for image in reversed(images)]
+        stack, space = saved
+        # After an exec only one of the process's images is right. If its `space` is unknown, take the longest walk.
+        fitting = [image for image in images if space and image.space == space] or images
+        walks = [(image, self._unwinder.unwind(image, stack)) for image in reversed(fitting)]
         image, unwound = max(walks, key=lambda walk: (walk[1].complete, len(walk[1].pcs)))
         self._count(unwound.complete, unwound.reason, captured=True)
         calls = [(pc, self._frames_at(image, pc, exact)) for pc, exact in zip(unwound.pcs, unwound.exact, strict=True)]

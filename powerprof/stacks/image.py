@@ -97,7 +97,8 @@ class ProcessImage(msgspec.Struct, frozen=True, kw_only=True):
     """The executable mappings of one process at one moment, sorted and disjoint.
 
     `started_ticks` (clock ticks after boot) distinguishes a process from a later one of the same pid. `uid` and `gid`
-    are its effective ids. `called` is the link by which its program was started, if there is one.
+    are its effective ids. `called` is the link by which its program was started, if there is one. `space` (the start of
+    the stack) distinguishes the programs that a process executes one after the other; 0 if it is unknown.
     """
 
     pid: int
@@ -109,6 +110,7 @@ class ProcessImage(msgspec.Struct, frozen=True, kw_only=True):
     uid: int | None = None
     gid: int | None = None
     called: str | None = None
+    space: int = 0
 
     def module_of(self, mapping: Mapping) -> str:
         """Return the name of a mapping's file; for the program the name by which it was started."""
@@ -176,6 +178,7 @@ def snapshot(
     base = process_folder(pid)
     try:
         stat = read_process_stat(pid)
+        living = stat if base.name == str(pid) else read_process_stat(int(base.name))
         maps, vdso = aside.maps(pid)
         text = maps.decode("utf-8", "surrogateescape")
         executable = link_of(base / "exe")
@@ -228,6 +231,7 @@ def snapshot(
         uid=uid,
         gid=gid,
         called=find_program_name(pid, executable, aside),
+        space=living.start_stack if living is not None else 0,
     )
 
 
@@ -356,14 +360,19 @@ def find_code_ranges(image: ProcessImage) -> tuple[int, int, int, int]:
     return start, end - start, mappings[first].start, mappings[-1].end - mappings[first].start
 
 
+def is_same_program(older: ProcessImage, newer: ProcessImage) -> bool:
+    """Return whether two images are of one process without an exec in between, also one of the same program."""
+    same = (older.pid, older.started_ticks, older.executable) == (newer.pid, newer.started_ticks, newer.executable)
+    return same and (not older.space or not newer.space or older.space == newer.space)
+
+
 def merge_images(older: ProcessImage, newer: ProcessImage) -> ProcessImage:
     """Return both images of one process as one: the newer's mappings, and those of the older that do not overlap them.
 
-    Libraries that were unloaded between the two snapshots stay known. After an exec (another executable), and for
-    another process of the same pid, the older image is dropped.
+    Libraries that were unloaded between the two snapshots stay known. After an exec, and for another process of the
+    same pid, the older image is dropped.
     """
-    same = (older.pid, older.started_ticks, older.executable) == (newer.pid, newer.started_ticks, newer.executable)
-    if not same:
+    if not is_same_program(older, newer):
         return newer
     kept = list(newer.mappings)
     for old in older.mappings:

@@ -24,6 +24,7 @@ class ProcessStat(NamedTuple):
         comm: the name, as the process chose it.
         reaped_ticks: CPU time of the ended children that it waited for, in clock ticks.
         started_ticks: start time in clock ticks after the boot.
+        start_stack: the address at which the stack begins, another one after each exec; 0 if it may not be read.
     """
 
     comm: str
@@ -31,6 +32,7 @@ class ProcessStat(NamedTuple):
     minor_faults: int
     reaped_ticks: int
     started_ticks: int
+    start_stack: int = 0
 
 
 def read_process_stat(pid: int) -> ProcessStat | None:
@@ -39,7 +41,8 @@ def read_process_stat(pid: int) -> ProcessStat | None:
     name, _, rest = (try_text(procfs() / str(pid) / "stat") or "").partition("(")[2].rpartition(")")
     words = rest.split()
     try:
-        return ProcessStat(name, int(words[6]), int(words[7]), int(words[13]) + int(words[14]), int(words[19]))
+        reaped_ticks, start_stack = int(words[13]) + int(words[14]), int(words[25]) if len(words) > 25 else 0
+        return ProcessStat(name, int(words[6]), int(words[7]), reaped_ticks, int(words[19]), start_stack)
     except (IndexError, ValueError):
         return None
 

@@ -355,6 +355,7 @@ _FIELDS = {
     "timer_list_function": ("timer_list", "function"),
     "work_struct_func": ("work_struct", "func"),
 }
+_STACK_FIELDS = {"task_struct_mm": ("task_struct", "mm"), "mm_struct_start_stack": ("mm_struct", "start_stack")}
 # 2 MiB hold 7,000 periods. The reader is woken when a quarter of the buffer is full.
 EXIT_PAGES, _NO_EXIT_PAGES = 512, 1
 # 4 MiB of stacks: the reader is woken when 64 of the largest stacks are waiting, and 190 more fit until it reads them.
@@ -412,6 +413,7 @@ def build_stack_definitions(btf: Btf, machine: Machine, joining: JoinedProcesses
         **joining.definitions(btf),
         **build_register_definitions(btf, machine),
         **thread_pointer,
+        **build_struct_definitions(btf, _STACK_FIELDS),
         "STACKS": 1,
         "CAUSE_SLOTS": _CAUSES_WITH_STACKS,
         "LOADED_PER_100MS": LOADED_PER_100MS,

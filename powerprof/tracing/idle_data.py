@@ -106,6 +106,7 @@ CPU_STATE = np.dtype(
 STACK_HEADER = np.dtype(
     [(name, "<u8") for name in ("at_ns", "ip", "sp", "code")]
     + [(name, "<u4") for name in ("tid", "tgid", "kind", "bytes")]
+    + [("space", "<u8")]
 )
 
 # The number of words of frames, and these words.
@@ -475,7 +476,7 @@ class SavedSite(msgspec.Struct, frozen=True, array_like=True):
     """The place where a thread slept or woke another.
 
     `kind` is a StackKind. `stack` is empty if only registers are known. `chain`: the frames of its interpreter in the
-    layout of interpreter.bpf.h.
+    layout of interpreter.bpf.h. `space` is that of the process's image; 0 if it is unknown.
     """
 
     at_ns: int
@@ -488,6 +489,7 @@ class SavedSite(msgspec.Struct, frozen=True, array_like=True):
     registers: bytes
     stack: bytes
     chain: bytes = b""
+    space: int = 0
 
 
 def decode_site(data: bytes, register_bytes: int) -> SavedSite:
@@ -508,6 +510,7 @@ def decode_site(data: bytes, register_bytes: int) -> SavedSite:
         data[STACK_HEADER.itemsize : frames_at],
         stack,
         data[frames_at + 8 : frames_at + 8 + min(8 * words, CHAIN_BYTES)],
+        int(header["space"]),
     )
 
 

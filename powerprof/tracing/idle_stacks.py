@@ -22,7 +22,15 @@ import numpy as np
 
 from powerprof.measure.procfs import process_cpu_ns
 from powerprof.measure.window import WindowPart
-from powerprof.stacks.image import ElfCache, ProcessGoneError, ProcessImage, find_code_ranges, merge_images, snapshot
+from powerprof.stacks.image import (
+    ElfCache,
+    ProcessGoneError,
+    ProcessImage,
+    find_code_ranges,
+    is_same_program,
+    merge_images,
+    snapshot,
+)
 from powerprof.stacks.interpreter import Interpreter, InterpreterFinder, PythonFrame, read_frames
 from powerprof.stacks.registers import Machine
 from powerprof.stacks.time_budget import Budget
@@ -141,7 +149,7 @@ ImageRetention = Callable[[ProcessImages, ProcessImage], ProcessImages]
 
 def keep_every_program(images: ProcessImages, image: ProcessImage) -> ProcessImages:
     """Return the images of a process with a new one. For a window: an exec starts another entry."""
-    if images and (images[-1].started_ticks, images[-1].executable) == (image.started_ticks, image.executable):
+    if images and is_same_program(images[-1], image):
         return [*images[:-1], merge_images(images[-1], image)]
     return [*images, image]
 

@@ -28,7 +28,7 @@ from powerprof.system.errors import CapabilityError, DataError, PowerprofError, 
 from powerprof.system.files import try_text
 from powerprof.system.paths import procfs
 from powerprof.system.reader_process import shared
-from powerprof.system.tasks import check_process_ids, clean
+from powerprof.system.tasks import check_process_ids, clean, read_process_stat
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.sampler import Sampler
@@ -88,6 +88,8 @@ class OnCpuTracer(Closeable, WindowPart):
         self._looks: Counter[int] = Counter()
         self._filled: set[int] = set()
         self._by_pid: dict[int, int | None] = {}
+        # Indexes of the images of a process before and after each exec.
+        self._spaces: dict[int, list[int]] = {}
         self._records: list[tuple[bytes, int | None]] = []
         self._bytes = 0
         self._dropped = 0
@@ -112,9 +114,7 @@ class OnCpuTracer(Closeable, WindowPart):
             self.program.close()
 
     def _look_at(self, pid: int) -> None:
-        image = snapshot(pid, self._budget, self._aside)
-        self._by_pid[pid] = len(self._images)
-        self._images.append(image)
+        self._add_image(snapshot(pid, self._budget, self._aside))
 
     def _fill_targets(self) -> None:
         for pid, index in self._by_pid.items():
@@ -223,18 +223,27 @@ class OnCpuTracer(Closeable, WindowPart):
             data = self._records[at][0]
             if int.from_bytes(data[:4], "little") != RecordKind.USER:
                 continue
-            _, _, _, pid, _, _, registers = _HEADER.unpack_from(data)
-            ip = int.from_bytes(registers[8 * X86_64.ip :][:8], "little")
-            self._records[at] = (data, self._image_of(pid, ip))
+            _, _, _, pid, tid, _, registers = _HEADER.unpack_from(data)
+            ip, sp = (int.from_bytes(registers[8 * at :][:8], "little") for at in (X86_64.ip, X86_64.sp))
+            self._records[at] = (data, self._image_of(pid, ip, sp if tid == pid else None))
         self._fill_targets()
 
-    def _image_of(self, pid: int, ip: int) -> int | None:
-        """Return the index of the image that maps `ip`, or None.
+    def _image_of(self, pid: int, ip: int, sp: int | None) -> int | None:
+        """Return the index of the image that maps `ip`, or None. `sp`: the stack pointer of a process's first thread.
 
-        The process is looked at again if it loaded a library or executed another program.
+        The process is looked at again if it loaded a library or executed another program. A stack of the first thread
+        from before the exec belongs to the older image. Other threads live for at most one read after an exec.
         """
+        index = self._look_again(pid, ip)
+        if index is None or sp is None:
+            return index
+        below = {at: self._images[at].space - sp for at in self._spaces.get(pid, []) if self._images[at].space >= sp}
+        return min(below, key=lambda at: below[at], default=index)
+
+    def _look_again(self, pid: int, ip: int) -> int | None:
+        """Return the index of the latest image of a process, or None."""
         index = self._by_pid.get(pid)
-        if pid in self._by_pid and (index is None or self._images[index].mapping_at(ip)):
+        if pid in self._by_pid and (index is None or self._is_current(self._images[index], ip)):
             return index
         try:
             self._looks[pid] += 1
@@ -247,9 +256,22 @@ class OnCpuTracer(Closeable, WindowPart):
         if index is not None and merge_images(self._images[index], newer) is not newer:
             self._images[index] = merge_images(self._images[index], newer)
             return index
-        self._by_pid[pid] = len(self._images)
-        self._images.append(newer)
+        self._add_image(newer)
         return self._by_pid[pid]
+
+    @staticmethod
+    def _is_current(image: ProcessImage, ip: int) -> bool:
+        """Return whether an image maps `ip` and its process has executed no other program since."""
+        if image.mapping_at(ip) is None:
+            return False
+        stat = read_process_stat(image.pid) if image.space else None
+        return stat is None or stat.start_stack in (0, image.space)
+
+    def _add_image(self, image: ProcessImage) -> None:
+        self._by_pid[image.pid] = len(self._images)
+        if image.space:
+            self._spaces.setdefault(image.pid, []).append(len(self._images))
+        self._images.append(image)
 
     def _stacks(self) -> tuple[list[UserStack], dict[int, list[int]], dict[int, str]]:
         """Return the stacks of threads, the kernel's stacks by hash, and the names of the threads."""

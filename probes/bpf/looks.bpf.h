@@ -45,6 +45,7 @@ struct stack_record {
     u64 at_ns;
     u64 ip, sp, code;
     u32 tid, tgid, kind, bytes;
+    u64 space;        /* where the stack of the process begins, which tells its programs before and after an exec apart */
     u64 registers[REGISTER_COUNT];
     u64 frame_words;
     u64 frames[FRAME_WORDS];
@@ -246,6 +247,7 @@ static __always_inline void look_at_path(struct target *target, struct stack_rec
     key.kind = kind;
     if (!seen.lookup(&key)) {
         seen.update(&key, &one);
+        record->space = FIELD_U64(FIELD_U64(task, OFFSET_task_struct_mm), OFFSET_mm_struct_start_stack);
         if (!send_stack(record, window)) {
             seen.delete(&key);
             look->window |= WINDOW_NO_ROOM;
@@ -312,6 +314,7 @@ static __always_inline void send_registers(u64 registers, u64 ip, u64 sp, u32 ti
     record->ip = ip;
     record->sp = sp;
     record->code = 0;
+    record->space = 0;
     record->frame_words = 0;
     record->tid = tid;
     record->tgid = tgid;

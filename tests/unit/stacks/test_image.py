@@ -13,10 +13,21 @@ import pytest
 
 from powerprof.stacks import image
 from powerprof.stacks.elf import read_elf
-from powerprof.stacks.image import ElfCache, Mapping, ProcessImage, check_image, merge_images, parse_maps, snapshot
+from powerprof.stacks.image import (
+    ElfCache,
+    Mapping,
+    ProcessImage,
+    check_image,
+    is_same_program,
+    merge_images,
+    parse_maps,
+    snapshot,
+)
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError
 from powerprof.system.programs import start, stop
 from powerprof.system.reader_process import Opened, ReaderProcess, shared
+from powerprof.system.tasks import read_process_stat
+from powerprof.tracing.idle_stacks import keep_every_program
 from powerprof.tracing.kernel_symbols import read_kernel_symbols
 
 
@@ -160,3 +171,34 @@ def test_unchanged_files_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert snapshot(os.getpid(), seen=seen).mappings == first.mappings
     monkeypatch.setattr(ReaderProcess, "_mapped", None)
     assert snapshot(os.getpid(), before=first).mappings == first.mappings
+
+
+@pytest.mark.parametrize(
+    ("older", "newer", "same"),
+    [
+        # (executable, space): an exec of the same program draws another space.
+        (("/bin/a", 0x7FFC00001000), ("/bin/a", 0x7FFC00001000), True),
+        (("/bin/a", 0x7FFC00001000), ("/bin/a", 0x7FFD00002000), False),
+        (("/bin/a", 0x7FFC00001000), ("/bin/b", 0x7FFC00001000), False),
+        (("/bin/a", 0x7FFC00001000), ("/bin/b", 0x7FFD00002000), False),
+        # It may not be read, or the record is of an older version.
+        (("/bin/a", 0), ("/bin/a", 0x7FFD00002000), True),
+        (("/bin/a", 0x7FFC00001000), ("/bin/a", 0), True),
+        (("/bin/a", 0), ("/bin/a", 0), True),
+        (("/bin/a", 0), ("/bin/b", 0), False),
+        (("", 0), ("/bin/b", 0x7FFD00002000), False),
+    ],
+)
+def test_exec_ends_an_image(older: tuple[str, int], newer: tuple[str, int], same: bool) -> None:
+    images = [
+        ProcessImage(pid=9, started_ticks=5, executable=executable, mappings=(), space=space)
+        for executable, space in (older, newer)
+    ]
+    assert is_same_program(*images) == same
+    assert len(keep_every_program([images[0]], images[1])) == 2 - same
+    assert is_same_program(images[0], msgspec.structs.replace(images[0], started_ticks=6)) is False
+
+
+def test_own_image_has_the_start_of_the_stack() -> None:
+    stat = read_process_stat(os.getpid())
+    assert stat is not None and snapshot(os.getpid()).space == stat.start_stack > 1 << 40
