@@ -304,7 +304,7 @@ def other_servers(draw: Random) -> Iterator[Host]:
     host.chip(0, "occ", _labelled({"system": 650.0, "proc": 180.0, "vdd": 90.0, "vdn": 20.0}))
     yield host
 
-    mac = {"Total System Power": 18.0, "AC Input Power": 20.0, "3.8 V Rail Power": 9.0, "Heatpipe Power": 6.0}
+    mac = {"Total System Power": 18.0, "AC Input Power": 18.2, "3.8 V Rail Power": 9.0, "Heatpipe Power": 6.0}
     host = drawn("Mac mini", "figure", server=18.0)
     host.chip(0, "macsmc_hwmon", _labelled(mac))
     yield host

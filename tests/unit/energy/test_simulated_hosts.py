@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 from tests.unit.energy import battery_hosts, counter_hosts, sensor_hosts
+from tests.unit.energy.host_faults import break_channel
 from tests.unit.energy.simulated_host import Host, Verdict, judge_host
 
 FAMILIES: tuple[Callable[[Random], Iterator[Host]], ...] = (
@@ -38,13 +39,24 @@ def _describe(host: Host, verdict: Verdict) -> str:
     return f"{host.name}: {verdict.meter} gives {watts} of {' + '.join(verdict.domains)}, right is {truth}"
 
 
+def draw_broken(family: Callable[[Random], Iterator[Host]], seed: int) -> list[Host]:
+    """Return the hosts of a family that have a figure, each with one broken channel."""
+    hosts = [host for host in draw_family(family, seed) if host.truth and not host.sensors]
+    draw = Random(f"broken {family.__name__} {seed}")
+    return [host for host in hosts if break_channel(host, draw)]
+
+
+Drawing = Callable[[Callable[[Random], Iterator[Host]], int], list[Host]]
+
+
+@pytest.mark.parametrize("draw", [draw_family, draw_broken], ids=["whole", "broken"])
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
 def test_no_total_of_a_family_is_wrong(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: Callable[[Random], Iterator[Host]]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: Callable[[Random], Iterator[Host]], draw: Drawing
 ) -> None:
     """Judge the automatic choice and every meter that can be chosen by name."""
     wrong = []
-    for number, host in enumerate(draw_family(family, seed=1)):
+    for number, host in enumerate(draw(family, 1)):
         with monkeypatch.context() as patch:
             for verdict in judge_host(host, tmp_path / str(number), patch):
                 if verdict.word in ("wrong", "silent"):
