@@ -293,9 +293,8 @@ def other_servers(draw: Random) -> Iterator[Host]:
         host.put(f"class/hwmon/hwmon0/energy{number}_input", counter(Load(watts * share), 10**9, None))
     yield host
     host = drawn("POWER server of two System channels", "either", server=1350.0)
-    host.chip(0, "ibmpowernv", {"power1_label": "System", "power1_input": Load(700.0)})
-    for file, value in {"power2_label": "System", "power2_input": Load(650.0)}.items():
-        host.put(f"class/hwmon/hwmon0/{file}", value if isinstance(value, str) else microwatts(value))
+    system: dict[str, Value] = {"power1_label": "System", "power1_input": Load(700.0)}
+    host.chip(0, "ibmpowernv", {**system, "power2_label": "System", "power2_input": Load(650.0)})
     yield host
     host = drawn("POWER9 without a System channel", "unknown")
     host.chip(0, "ibmpowernv", _labelled({"Chip 0 Vdd": 90.0, "Chip 8 Vdd": 80.0, "Chip 0 Vdn": 20.0}))
