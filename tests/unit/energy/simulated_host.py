@@ -108,6 +108,10 @@ class Host:
     processes: dict[str, str] = field(default_factory=dict)
     sensors: dict[tuple[str, int], Callable[[float], float] | None] = field(default_factory=dict)
 
+    def is_steady(self) -> bool:
+        """Return whether all files exist during the whole window."""
+        return all(signal(float(t)) is not None for signal in self.files.values() for t in range(WINDOW_S + 1))
+
     def put(self, path: str, value: Value) -> None:
         self.files[path] = _signal(value)
 

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from tests.unit.energy import battery_hosts, counter_hosts, sensor_hosts
+from tests.unit.energy import battery_hosts, counter_hosts, rare_hosts, sensor_hosts
 from tests.unit.energy.host_faults import break_channel
 from tests.unit.energy.simulated_host import Host, Verdict, judge_host
 
@@ -26,6 +26,9 @@ FAMILIES: tuple[Callable[[Random], Iterator[Host]], ...] = (
     sensor_hosts.cards,
     sensor_hosts.guests,
     battery_hosts.batteries,
+    rare_hosts.rare_counters,
+    rare_hosts.rare_sensors,
+    rare_hosts.rare_batteries,
 )
 
 
@@ -40,8 +43,8 @@ def _describe(host: Host, verdict: Verdict) -> str:
 
 
 def draw_broken(family: Callable[[Random], Iterator[Host]], seed: int) -> list[Host]:
-    """Return the hosts of a family that have a figure, each with one broken channel."""
-    hosts = [host for host in draw_family(family, seed) if host.truth and not host.sensors]
+    """Return the hosts of a family that have a figure and all their files all the time, each with a broken channel."""
+    hosts = [host for host in draw_family(family, seed) if host.truth and not host.sensors and host.is_steady()]
     draw = Random(f"broken {family.__name__} {seed}")
     return [host for host in hosts if break_channel(host, draw)]
 
