@@ -308,7 +308,7 @@ def _make_role(
             return Role(domain, "rail", row.inside)
         if [labels[n] for n in numbers].count(labels[number]) > 1:
             return Role(f"{domain} {number}", row.scope, flaw=f"one chip has several channels {label}")
-        return Role(row.inside if len(numbers) == 1 else domain, row.scope)
+        return Role(f"{row.inside} output" if len(numbers) == 1 else domain, row.scope)
     first = next(other for other in rows if other in matches and other.scope == row.scope)
     if row.scope == "server" and row is not first:
         return Role(f"other/{label}", "other")

@@ -246,11 +246,13 @@ class RaplMeter(SampledMeter[CounterSample]):
     def _appeared_zones(self, start_s: float, end_s: float) -> list[DomainEnergy]:
         """Return zones of the sum that came after opening, without joules: they make the total unknown."""
         zones = []
+        labels = {domain.label for domain in self._domains}
         for zone_id, folder in _zone_folders(self._root).items():
             name = try_text(folder / "name") if zone_id not in self._zone_ids else None
             scope = rapl_scope(name or "")
             if name is not None and scope in SUMMED and (_control_type(zone_id), scope) in self._types:
                 note = "appeared after measuring began: no figure"
+                name = f"{name}@{zone_id}" if name in labels else name
                 zones.append(DomainEnergy(name, scope, EnergySeries(None, start_s, end_s, 0, (note,), is_absent=True)))
         return zones
 

@@ -151,6 +151,8 @@ _FAST_LOOK_S, _SLOW_LOOK_S = 1.0, 0.2
 _LEAST_STEP_JOULES = 0.01
 # A counter stands still if it does not move for this many times its longest pause.
 _FROZEN = 3.0
+# One that moved in every step before stands still after this time.
+_STOPPED_S = 0.5
 _LEAST_MOVES = 3
 # A counter that moved in so many steps, and not in the last one, stopped.
 _LEAST_MOVING = 5
@@ -209,6 +211,11 @@ def detect_refresh(samples: Sequence[CounterSample], joules_per_unit: float) -> 
     moved = [(a, b) for a, b in pairs if a.value != b.value]
     still = [b for a, b in pairs if a.value == b.value and b.time_s - a.time_s > _SHORTEST_S]
     most = max((abs((b.value or 0) - (a.value or 0)) for a, b in moved), default=0)
+    if len(moved) >= _LEAST_MOVES and most * joules_per_unit >= _LEAST_STEP_JOULES:
+        # It moved in every step, and in none after a certain moment.
+        stop_s, end_s = moved[-1][1].time_s, pairs[-1][1].time_s
+        if all(sample.time_s > stop_s for sample in still) and end_s - stop_s >= _STOPPED_S:
+            return Refresh(samples, frozen_s=stop_s)
     if len(still) < _LEAST_STILL or most * joules_per_unit < _LEAST_STEP_JOULES:
         return Refresh(samples)
     moves = [b for _, b in moved]

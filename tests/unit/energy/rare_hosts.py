@@ -159,17 +159,18 @@ def rare_sensors(draw: Random) -> Iterator[Host]:
     supply(host, 0, 150.0, "ipsps1")
     supply(host, 1, 150.0, "dps920ab")
     yield host
-    host = drawn("2 supplies, one of an unknown driver", "either", supply=300.0, server=300.0)
+    host = drawn("2 supplies, one of an unknown driver", "unknown")
     supply(host, 0, 150.0)
     supply(host, 1, 150.0, "delta-dps1300")
     yield host
-    host = drawn("2 supplies, one of a generic PMBus driver", "either", supply=300.0, server=300.0)
+    host = drawn("2 supplies, one of a generic PMBus driver", "unknown")
     supply(host, 0, 150.0)
     supply(host, 1, 150.0, "pmbus")
     yield host
     host = drawn("2 supplies whose load rises at 4.5 s", "either", supply=310.0, server=310.0)
     for number in range(2):
         supply(host, number, switched(100_000_000, 200_000_000, 4.5))
+    host.is_breakable = False
     yield host
     host = drawn("2 supplies, one goes at 3 s and returns at 6 s", "either", supply=300.0, server=300.0)
     supply(host, 0, lambda t: str(300_000_000 if 3 <= t < 6 else 150_000_000))
@@ -227,6 +228,7 @@ def rare_sensors(draw: Random) -> Iterator[Host]:
     yield host
     host = drawn("an ACPI meter whose load rises at 4.5 s", "figure", server=260.0)
     acpi(host, 0, switched(150_000_000, 350_000_000, 4.5))
+    host.is_breakable = False
     yield host
     host = drawn("a MacBook on its battery", "either", server=14.0, battery=14.0)
     host.chip(0, "macsmc_hwmon", {"power1_label": "Total System Power", "power1_input": Load(14.0)})
@@ -250,6 +252,7 @@ def rare_batteries(draw: Random) -> Iterator[Host]:
         yield host
     host = drawn("a load that doubles at 4.5 s", "figure", 15.5)
     battery(host, "BAT0", switched(10_000_000, 20_000_000, 4.5))
+    host.is_breakable = False
     yield host
     host = drawn("2 of one default serial number", "either")
     battery(host, "BAT0", Load(9.0), serial_number="12345")

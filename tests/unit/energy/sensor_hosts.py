@@ -101,6 +101,8 @@ def acpi_meters(draw: Random) -> Iterator[Host]:
     _acpi(host, 0, Load(40.0), measures="PNP0C80:00")
     yield host
     host, load = drawn("twice, of unknown parts", "unknown")
+    # ACPI 6.5, 10.4.1: a device without the capability of measuring is no meter, so the other one is alone.
+    host.is_breakable = False
     _acpi(host, 0, load)
     _acpi(host, 1, Load(load.watts / 2))
     yield host

@@ -97,6 +97,7 @@ class Host:
     Attributes:
         truth: watts by tier (`package`, `dram`, `psys`, `server`, `supply`, `battery`, `rail`). A tier that is absent
             has no right figure.
+        is_breakable: a fault of a channel leaves the truth right. A lost sample at the moment of a step does not.
         sensors: counters of the perf `power` PMU in joules, by event and CPU. None: the event cannot be opened.
     """
 
@@ -106,11 +107,14 @@ class Host:
     truth: dict[str, float] = field(default_factory=dict)
     files: dict[str, Signal] = field(default_factory=dict)
     processes: dict[str, str] = field(default_factory=dict)
+    is_breakable: bool = True
     sensors: dict[tuple[str, int], Callable[[float], float] | None] = field(default_factory=dict)
 
     def is_steady(self) -> bool:
-        """Return whether all files exist during the whole window."""
-        return all(signal(float(t)) is not None for signal in self.files.values() for t in range(WINDOW_S + 1))
+        """Return whether a fault may be added: all files exist during the whole window."""
+        return self.is_breakable and all(
+            signal(float(t)) is not None for signal in self.files.values() for t in range(WINDOW_S + 1)
+        )
 
     def put(self, path: str, value: Value) -> None:
         self.files[path] = _signal(value)
