@@ -434,9 +434,9 @@ def _replace_values(words: Iterator[_Word], family: Family) -> list[_Word]:
         elif family == "mysql" and before.text == "@" and not word.apart:
             word = word._replace(text="?")  # The digests have no names of variables and hosts.
         if word.text == "?":
-            if before.text == "." and not word.apart and (before.apart or not _is_operand(values[:-1])):
+            if before.text == "." and not word.apart and (before.apart or not _is_operand(values[-2:-1])):
                 word = word._replace(apart=values.pop().apart)
-            while values and values[-1].text in ("-", "+") and not _is_operand(values[:-1]):
+            while values and values[-1].text in ("-", "+") and not _is_operand(values[-2:-1]):
                 values.pop()
             before = values[-1] if values else _Word("", False)
         if not (before.text == "?" and _continues_value(before, word, family)):
@@ -452,7 +452,7 @@ def _starts_value(before: str) -> bool:
 
 
 def _is_operand(before: Sequence[_Word]) -> bool:
-    """Return whether a sign after these words is an operator: `a - 1`, but `= -1`, `(-1`, `SELECT -1`."""
+    """Return whether a sign after this word is an operator: `a - 1`, but `= -1`, `(-1`, `SELECT -1`."""
     word = before[-1].text if before else ""
     return word != "" and bool(_OPERAND.fullmatch(word[-1])) and word.upper() not in _BEFORE_SIGNS
 
@@ -479,6 +479,7 @@ class _List:
     start: int = 0
     last: tuple[int, int] | None = None
     is_single: bool = True
+    has_value: bool = False
 
     def begin_item(self, start: int) -> None:
         """Note that an item starts."""
@@ -515,10 +516,18 @@ def _fold_lists(words: list[_Word]) -> list[tuple[str, bool]]:
             top.end_item(folded)
         if text in (")", "]") and len(lists) > 1:
             lists.pop()
-            if top.before == "IN" and top.is_single and _is_value(folded[top.begin :]):
+            lists[-1].has_value |= top.has_value
+            # One value or expression of values, not a row or another statement.
+            if (
+                top.before == "IN"
+                and top.is_single
+                and top.has_value
+                and folded[top.begin][0].upper() not in _BEFORE_ROWS
+            ):
                 folded += _MORE
         before = folded[-1][0].upper() if folded else ""
         folded.append((text, word.apart))
+        top.has_value |= text == "?"
         if text in ("(", "["):
             lists.append(_List(len(folded), before, len(folded)))
         elif text == ",":
@@ -532,11 +541,6 @@ def _fold_lists(words: list[_Word]) -> list[tuple[str, bool]]:
             top.start = len(folded) - 1
     lists[-1].end_item(folded)
     return folded
-
-
-def _is_value(words: Sequence[tuple[str, bool]]) -> bool:
-    """Return whether these words of a list are one value or expression of values, not a row or another statement."""
-    return words[:1] not in ([], [("(", False)]) and words[0][0].upper() not in _BEFORE_ROWS and ("?" in dict(words))
 
 
 def _join_words(words: list[tuple[str, bool]]) -> str:

@@ -269,6 +269,9 @@ _LONG = {
     "rows": "INSERT INTO t VALUES " + ",".join("(1,2)" for _ in range(700)),
     "commands": "SHOW " * 800,
     "open comments": "/* " * 1300,
+    "negative numbers": "-1," * 1300,
+    "nested lists": "a IN (1, (" * 400,
+    "equal expressions": "f(a, 1)," * 500,
 }
 
 

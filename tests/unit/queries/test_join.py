@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.database.performance import Account, ServerReport, merge_reports
+from powerprof.database.performance import Account, CountedStatement, ServerReport, Statistics, merge_reports
 from powerprof.energy.domains import Total
 from powerprof.energy.windows import Consumer, split_energy
+from powerprof.model.statements import normalise
 from powerprof.queries import pricing
 from powerprof.queries.join import UNKNOWN_PREPARED, estimate_latency, join_trace
 from powerprof.queries.records import Share, Statement
 from powerprof.tracing.captures import RecordedText, StatementUse, ThreadUse
-from tests.unit.queries.sample import MS, trace
+from tests.unit.queries.sample import MS, POINT, trace
 
 
 def test_the_parts_are_the_threads() -> None:
@@ -39,6 +40,79 @@ def test_schemas_tell_rows_apart_and_names_come_from_the_server() -> None:
     points = {one.schema_name: one.calls_count for one in parts.statements if "WHERE" in one.text}
     assert points == {"shop": 100, "blog": 300}
     assert parts.background[0].thread == "thread/innodb/page_cleaner_thread"
+
+
+@pytest.mark.parametrize(
+    ("schemas", "digests", "shown"),
+    [
+        # Ended threads are one with the number 0, of whose schema nothing is known.
+        ({12: "shop"}, {}, {"shop": 400}),
+        ({}, {}, {None: 400}),
+        ({}, {"shop": 400}, {"shop": 400}),
+        ({}, {"shop": 300, "mall": 100}, {None: 400}),
+        ({12: "shop"}, {"shop": 300, "mall": 100}, {None: 100, "shop": 300}),
+        ({12: "shop"}, {"mall": 100}, {None: 100, "shop": 300}),
+    ],
+)
+def test_ended_threads_have_the_schema_of_the_others_if_it_is_one(
+    schemas: dict[int, str], digests: dict[str, int], shown: dict[str | None, int]
+) -> None:
+    uses = [StatementUse(POINT, 0, 100, 100 * MS, 200 * MS, 50, 4), StatementUse(POINT, 12, 300, MS, MS, 10, 0)]
+    known = ServerReport(
+        schemas=schemas,
+        digests={(name, "SELECT `c` FROM `t` WHERE `id` = ?"): (count, 1, 1) for name, count in digests.items()},
+    )
+    parts = join_trace(trace(uses=uses), known)
+    assert {one.schema_name: one.calls_count for one in parts.statements} == shown
+
+
+def test_workers_that_were_born_and_ended_in_the_window_are_no_connections() -> None:
+    scan = 1001
+    postgres = trace(
+        family="postgresql",
+        uses=[StatementUse(scan, 11, 55, 300 * MS, 400 * MS, 5, 0), StatementUse(scan, 0, 0, 220 * MS, 250 * MS, 0, 0)],
+        texts=[RecordedText(scan, 3, 22, b"SELECT sum(n) FROM big")],
+        threads=[
+            ThreadUse(11, "postgres", 301 * MS, 5, 55, 0),
+            ThreadUse(12, "postgres", 2 * MS, 0, 1, 0, is_helper=True),
+            ThreadUse(0, "ended threads", 218 * MS, 0, 109, 0, 109, is_helper=True),
+        ],
+        latencies={},
+    )
+    parts = join_trace(postgres, ServerReport(threads={11: "backend of shop"}, schemas={11: "shop"}))
+    (statement,) = parts.statements
+    assert (statement.schema_name, statement.calls_count, statement.c0_s) == ("shop", 55, 0.52)
+    assert (parts.connections_count, parts.connections.c0_s) == (1, pytest.approx(0.001))
+
+
+def row(schema: str | None) -> Statement:
+    return Statement(text=normalise("SELECT c FROM t WHERE id = 1"), schema_name=schema, c0_s=1.0, calls_count=10)
+
+
+@pytest.mark.parametrize(
+    ("schemas", "errors"),
+    [(["shop"], [2]), ([None], [5]), (["shop", "mall"], [2, 3]), (["shop", None], [2, None]), (["blog"], [None])],
+)
+def test_each_row_has_its_own_errors(schemas: list[str | None], errors: list[int | None]) -> None:
+    digests = {
+        (schema, "SELECT `c` FROM `t` WHERE `id` = ?"): (10, 0, 20, 0, 0, 0, 0, count)
+        for schema, count in (("shop", 2), ("mall", 3))
+    }
+    found = pricing.add_row_counts([row(schema) for schema in schemas], digests)
+    assert [one.errors_count for one in found] == errors
+    assert [one.rows_sent_per_call for one in found] == [None if count is None else 2.0 for count in errors]
+
+
+def test_query_ids_of_several_lengths_of_a_list_are_one_statement_without_a_number() -> None:
+    statistics: Statistics = {
+        ("shop", "SELECT a FROM t WHERE b IN ($1, $2)"): CountedStatement(3, 30, 7),
+        ("shop", "SELECT a FROM t WHERE b IN ($1, $2, $3)"): CountedStatement(1, 30, 8),
+        ("shop", "SELECT 1"): CountedStatement(5, 5, 9),
+    }
+    texts = ("SELECT a FROM t WHERE b IN (1, 2)", "SELECT 2")
+    listed = [Statement(text=normalise(text, "postgresql"), schema_name="shop", c0_s=1.0) for text in texts]
+    found = pricing.add_statistics(listed, statistics)
+    assert [(one.rows_sent_per_call, one.query_id) for one in found] == [(15.0, None), (1.0, "9")]
 
 
 def test_a_prepared_statement_has_the_text_that_the_server_knows() -> None:
