@@ -21,8 +21,11 @@ _MOST_REACH = 30.0  # in logarithms to either side: thirteen powers of ten
 Pairs = tuple[Sequence[float], Sequence[float]]
 # A report without correlation counts as this many pairs.
 _PRIOR = 5
-# The typical scatter of the report's rows counts as this share of one value. Three windows can be alike by chance.
-_TYPICAL = 0.36
+# The sum of squares of a row counts as at least this multiple of the squared typical deviation of the report's rows.
+# Three windows can be alike by chance.
+_TYPICAL, _TYPICAL_SIDE = 2.0, 0.36
+# The typical deviation has this many degrees of freedom more than pairs.
+_TYPICAL_FREEDOM = 5
 # A row follows its own correlation only if the rows differ by more than this multiple of chance.
 _CHANCE = 1.25
 _MANY = 60
@@ -75,7 +78,7 @@ class Noise:
 
     def side_least(self, count: int) -> float:
         """Return the smallest credible deviation of a side over `count` windows, relative to the figure."""
-        return self.side * math.sqrt(_TYPICAL / (count - 1)) if count > 1 else 0.0
+        return self.side * math.sqrt(_TYPICAL_SIDE / (count - 1)) if count > 1 else 0.0
 
 
 INDEPENDENT = Noise(math.nan, 0, 0.0, 0.0, 0.0)
@@ -172,6 +175,7 @@ def _expected_lags(count: int) -> tuple[float, ...]:
 class PairedTest:
     """The mean of b − a or, `on_logs`, of log(b / a), with its standard error and degrees of freedom.
 
+    `typical` is the standard error by the typical scatter of the report, with its degrees of freedom.
     `lognormal` is log(mean(b) / mean(a)) of lognormal values and its standard error; the mean of logarithms compares
     medians.
     """
@@ -181,6 +185,12 @@ class PairedTest:
     freedom: float
     on_logs: bool
     lognormal: tuple[float, float] | None = None
+    typical: tuple[float, float] = (0.0, 1.0)
+
+    def reach(self, level: float) -> float:
+        """Return the half width of an interval of this level: of both errors the larger one."""
+        typical, freedom = self.typical
+        return max(student_quantile(level, self.freedom) * self.error, student_quantile(level, freedom) * typical)
 
     @property
     def p_value(self) -> float:
@@ -188,6 +198,8 @@ class PairedTest:
         if not self.error:
             return 1.0
         p_value = student_p(self.mean / self.error, self.freedom)
+        if self.typical[0]:
+            p_value = max(p_value, student_p(self.mean / self.typical[0], self.typical[1]))
         if self.lognormal is None:
             return p_value
         centre, error = self.lognormal
@@ -196,7 +208,7 @@ class PairedTest:
     @property
     def interval(self) -> Interval:
         """The interval of the mean on its scale."""
-        reach = student_quantile(LEVEL, self.freedom) * self.error
+        reach = self.reach(LEVEL)
         low, high = self.mean - reach, self.mean + reach
         if self.lognormal is not None:
             centre, error = self.lognormal
@@ -217,17 +229,18 @@ def measure_difference(a: Sequence[float], b: Sequence[float], step: float | Non
         logs = [math.log(y) - math.log(x) for x, y in zip(a, b, strict=True)]
         step_least = each_step * math.sqrt(fmean([1 / x**2 + 1 / y**2 for x, y in zip(a, b, strict=True)]))
         factor, freedom = noise.serial(logs)
-        error = max(factor * _deviation(logs), step_least, noise.least(count)) / math.sqrt(count)
+        error = max(factor * _deviation(logs), step_least) / math.sqrt(count)
+        typical = factor * noise.least(count) / math.sqrt(count), float(count + _TYPICAL_FREEDOM)
         if student_quantile(LEVEL, count - 1) * error <= _MOST_REACH:
             variances = [_variance([math.log(value) for value in side]) for side in (a, b)]
             mean = fmean(logs)
             # D. R. Cox's mean of lognormal values. Twice his uncertainty of the variance covers five values.
             further = math.sqrt(error**2 + sum(variance**2 for variance in variances) / (count - 1))
-            return PairedTest(mean, error, freedom, True, (mean + (variances[1] - variances[0]) / 2, further))
+            lognormal = mean + (variances[1] - variances[0]) / 2, further
+            return PairedTest(mean, error, freedom, on_logs=True, lognormal=lognormal, typical=typical)
     differences = [y - x for x, y in zip(a, b, strict=True)]
     factor, freedom = noise.serial(differences)
     level = abs(fmean(a) + fmean(b)) / 2
-    least = max(math.sqrt(2) * each_step, noise.least(count) * level)
-    return PairedTest(
-        fmean(differences), max(factor * _deviation(differences), least) / math.sqrt(count), freedom, False
-    )
+    error = max(factor * _deviation(differences), math.sqrt(2) * each_step) / math.sqrt(count)
+    typical = factor * noise.least(count) * level / math.sqrt(count), float(count + _TYPICAL_FREEDOM)
+    return PairedTest(fmean(differences), error, freedom, on_logs=False, typical=typical)

@@ -18,7 +18,6 @@ from powerprof.statistics.intervals import (
     mean_interval,
     step_of,
     student_p,
-    student_quantile,
     welch_error,
     welch_interval,
 )
@@ -69,10 +68,10 @@ def _minimum_detectable_percent(tested: PairedTest, a_mean: float) -> float | No
 
     It is (t[0.9925] + t[0.8]) standard errors, at the level of the primary metric.
     """
-    quantiles = student_quantile(PRIMARY_LEVEL, tested.freedom) + student_quantile(2 * POWER - 1, tested.freedom)
+    reach = tested.reach(PRIMARY_LEVEL) + tested.reach(2 * POWER - 1)
     if tested.on_logs:
-        return 100 * math.expm1(min(quantiles * tested.error, _MOST_LOG))
-    return 100 * quantiles * tested.error / abs(a_mean) if a_mean else None
+        return 100 * math.expm1(min(reach, _MOST_LOG))
+    return 100 * reach / abs(a_mean) if a_mean else None
 
 
 def compare_pairs(

@@ -94,7 +94,7 @@ def test_widen_intervals_of_constant_counts_by_one_count() -> None:
     first = judge_blocks(still, "thread_wakings_hz", 1)[0]
     assert first.verdict == "b_lower"
     low, high = first.difference.ci95 or (0.0, 0.0)
-    assert 0.2 <= high - low <= 1.0
+    assert 0.2 <= high - low <= 1.5  # The other rows scatter.
 
 
 def test_judge_complete_pairs_only() -> None:
