@@ -460,7 +460,7 @@ def _open_best(openers: dict[str, Callable[[], Meter]], meters: list[Meter]) -> 
             message = error.message
             reasons.append(message if message.startswith(f"{name}:") else f"{name}: {message}")
             continue
-        flaw, is_host = _find_open_flaw(meter)
+        flaw, is_host = find_open_flaw(meter)
         if flaw is not None:
             reasons.append(f"{name}: {flaw}")
             if flawed is None and is_host:
@@ -480,7 +480,7 @@ def _open_best(openers: dict[str, Callable[[], Meter]], meters: list[Meter]) -> 
     return f"no meter on this host: {'; '.join(reasons)}"
 
 
-def _find_open_flaw(meter: Meter) -> tuple[str | None, bool]:
+def find_open_flaw(meter: Meter) -> tuple[str | None, bool]:
     """Return why the domains of an open meter can have no total (None if they can), and if any is of the machine."""
     if meter.name not in _CHECKED:
         return None, True

@@ -14,8 +14,10 @@ from typing import Literal
 
 import msgspec
 
-from powerprof.energy.rapl import open_perf_power
-from powerprof.energy.sensors import find_channels
+from powerprof.energy.domains import Meter
+from powerprof.energy.meters import find_open_flaw
+from powerprof.energy.rapl import open_perf_power, open_rapl
+from powerprof.energy.sensors import find_channels, open_battery, open_hwmon
 from powerprof.host.describe import read_virtualisation
 from powerprof.measure import cpuidle
 from powerprof.stacks.registers import this_machine
@@ -277,7 +279,20 @@ def probe_rapl() -> Capability:
     # The counter is read: for root in a container the file mode is not enough.
     if any(try_text(zone) is None for zone in zones):
         return limited("rapl", f"only root may read {names}", _sudo_command())
-    return ok("rapl", f"powercap: {names}")
+    return _judge_total("rapl", f"powercap: {names}", open_rapl)
+
+
+def _judge_total(name: str, detail: str, open_meter: Callable[[], Meter]) -> Capability:
+    """Return whether a meter with figures has a total: its domains are a recognised layout."""
+    try:
+        meter = open_meter()
+    except CapabilityError as error:
+        return limited(name, error.message.removeprefix(f"{name}: "))
+    try:
+        flaw, _ = find_open_flaw(meter)
+    finally:
+        meter.close()
+    return ok(name, detail) if flaw is None else limited(name, f"{detail}: no total, {flaw}")
 
 
 def probe_perf_power() -> Capability:
@@ -311,7 +326,7 @@ def probe_hwmon() -> Capability:
     channels = find_channels(paths.sysfs() / "class/hwmon")
     chips = dict.fromkeys(channel.chip for channel in channels if channel.is_host)
     if chips:
-        return ok("hwmon", ", ".join(chips))
+        return _judge_total("hwmon", ", ".join(chips), open_hwmon)
     others = ", ".join(dict.fromkeys(channel.chip for channel in channels))
     return none("hwmon", f"{others}: not the host's, or unknown" if others else "no sensor of power or energy")
 
@@ -324,7 +339,7 @@ def probe_battery() -> Capability:
         return none("battery", "no battery")
     names = ", ".join(folder.name for folder in batteries)
     if any(try_text(folder / "status") == "Discharging" for folder in batteries):
-        return ok("battery", f"{names}, discharging")
+        return _judge_total("battery", f"{names}, discharging", open_battery)
     return limited("battery", f"{names} counts only while it discharges", "unplug the power supply")
 
 

@@ -86,6 +86,8 @@ def test_battery_counts_only_while_it_discharges(fake_tree: Make) -> None:
     fake_tree({f"{supply}/type": "Battery\n", f"{supply}/status": "Charging\n"})
     assert survey()["battery"].status == "limited"
     fake_tree({f"{supply}/status": "Discharging\n"})
+    assert survey()["battery"].detail == "BAT0 has neither power_now nor current_now"
+    fake_tree({f"{supply}/power_now": "9000000\n"})
     assert survey()["battery"] == ok("battery", "BAT0, discharging")
 
 
