@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,3 +37,37 @@ def test_idle_go_thread_belongs_to_the_scheduler(
     hints = [note for note in found.record["notes"] if note.startswith("Go: ")]
     assert len(hints) == 1
     assert "no goroutine ran" in hints[0]
+
+
+_NODE = """
+const word = new Int32Array(new SharedArrayBuffer(4));
+function nap() { Atomics.wait(word, 0, 0, 1); }
+function work(n) { return JSON.stringify(Array.from({length: n}, (_, i) => ({x: Math.sin(i)}))).length; }
+console.log(process.pid);
+function loop() { for (let i = 0; i < 50; i++) { work(5 + Math.random() * 20 | 0); nap(); } setTimeout(loop, 1); }
+loop();
+"""
+
+
+def test_the_heap_of_v8_makes_no_new_call_paths(attribute: Callable[..., Attributed], tmp_path: Path) -> None:
+    """Each waking had a path of its own, and after 2,048 of them its functions were lost."""
+    if shutil.which("node") is None:
+        pytest.skip("no program: node")
+    script = tmp_path / "naps.js"
+    script.write_text(_NODE)
+    process = subprocess.Popen(["node", "--perf-basic-prof", script], stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+    assert process.stdout is not None
+    try:
+        pid = int(process.stdout.readline())
+        found = attribute(pid, duration=6)
+    finally:
+        process.kill()
+        process.communicate()
+        Path(f"/tmp/perf-{process.pid}.map").unlink(missing_ok=True)
+    naps = [row for row in found.rows if any("AtomicsWait" in (frame["function"] or "") for frame in row["stack"])]
+    count = sum(row["wakings_count"] for row in naps)
+    assert count > 1500
+    assert count >= 0.9 * sum(row["wakings_count"] for row in found.rows if row["thread"]["tid"] == pid)
+    assert found.record["stacks"]["captured_count"] < count / 2
+    named = [row for row in naps if {"nap", "loop"} & {frame["function"] for frame in row["stack"]}]
+    assert sum(row["wakings_count"] for row in named) >= 0.95 * count
