@@ -91,6 +91,22 @@ def test_names_in_double_quotes_are_names_with_ansi_quotes_alone(text: str, show
     assert '"' not in normalise(text) and "secret" not in normalise(text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT \"a\", '\\', 'secret'",
+        "SELECT 'it\\'s', 'secret' FROM \"t\"",
+        "SELECT \"it's\", 'secret' FROM t",
+        'SELECT \'secret"\', "a"',
+        "SELECT \"a\" -- 'secret\n, 'secret'",
+        "SELECT /*! \"a\", 'secret' */ 0x736563726574",
+    ],
+)
+def test_no_string_is_kept_with_ansi_quotes(text: str) -> None:
+    kept = normalise(text, ansi_quotes=True, is_whole=False)
+    assert "secret" not in kept and "736563726574" not in kept
+
+
 _ITEM = st.sampled_from(("1", "-2", "NULL", "'x'", ".5", "0x1F", "X'00'"))
 
 

@@ -10,7 +10,7 @@ import pytest
 from powerprof.stacks.effects import decode_instructions
 from powerprof.stacks.elf import PT_TLS, parse_elf
 from powerprof.stacks.registers import AARCH64, X86_64, Machine
-from powerprof.tracing.statement_places import Code, find_connection_offset, find_text_offset
+from powerprof.tracing.statement_places import Code, find_connection_offset, find_mode_offset, find_text_offset
 from powerprof.tracing.symbols import find_thread_offset
 from tests.unit.stacks.elves import Part, make, symbol
 
@@ -48,6 +48,24 @@ def test_where_a_connection_has_its_text(data: str, offset: int | None) -> None:
 )
 def test_where_a_thread_has_its_connection(data: str, offset: int | None) -> None:
     assert find_connection_offset(code(data)) == offset
+
+
+@pytest.mark.parametrize(
+    ("data", "offset"),
+    [
+        # MariaDB 10.11: test qword ptr [rdi + 0x898], 0x600000; setne al; ret
+        ("48f7879808000000006000 0f95c0c3", 0x898),
+        ("f30f1efa48f7879808000000006000 0f95c0c3", 0x898),  # with a landing mark
+        ("f7879808000000006000 0f95c0c3", 0x898),  # four bytes
+        ("f6879a08000060 0f95c0c3", 0x898),  # the byte that has them
+        ("48f7879808000000004000 0f95c0c3", None),  # one bit alone
+        ("48f7869808000000006000 0f95c0c3", None),  # of what is passed second
+        ("488b8798080000c3", None),
+        ("c3", None),
+    ],
+)
+def test_where_a_connection_has_its_mode(data: str, offset: int | None) -> None:
+    assert find_mode_offset(code(data)) == offset
 
 
 def arm_code(data: str) -> Code:
