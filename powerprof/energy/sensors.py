@@ -429,7 +429,8 @@ def _may_discharge(folder: Path) -> bool:
     """Return whether a battery feeds the machine, or may do so: some firmware shows the status Unknown."""
     status = try_text(folder / "status")
     figures = [try_int(folder / name) for name in ("power_now", "current_now")]
-    return status == "Discharging" or (status not in _RESTING and any(figures))
+    is_zero = 0 in figures and not any(figures)
+    return status == "Discharging" or (status not in (None, *_RESTING) and not is_zero)
 
 
 def open_battery() -> BatteryMeter:
