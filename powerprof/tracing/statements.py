@@ -7,7 +7,7 @@ import os
 import re
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -283,19 +283,17 @@ class QueryTracer(Closeable, WindowPart):
             self.program.put("messages", address.to_bytes(8, "little"), kind.to_bytes(4, "little"))
         self.program.count_run_time()
         self._switch(os.getpid())
-        hits = self._hits()
+        hits = _hits_of(self._counters())
         call_ns = measure_entry_cost_ns(self._probes)
         self._switch(0)
-        seen = self._hits() - hits
+        seen = _hits_of(self._counters()) - hits
         if not seen and self._probes.multi:
             # Before Linux 6.10 the pid filter of uprobe_multi selected one thread instead of a process.
             self._stack.close()
             self._load(False, sends)
             return
         if not seen:
-            raise PowerprofError(
-                "probes of functions count nothing on this host", "--method samples does without probes"
-            )
+            raise PowerprofError("probes of functions count nothing on this host", "use --method samples")
         inside = self.program.run_time_s()
         self.program.stop_counting()
         self._trap_ns = max(call_ns - (1e9 * inside / seen if inside else 0.0), 0.0)
@@ -318,17 +316,13 @@ class QueryTracer(Closeable, WindowPart):
         """Set the server's processes. The kernel adds the processes that they start from then on."""
         self.program.clear("members")
         self.program.put("members", self.pid, _MEMBER)
-        for _ in range(2):  # one that was started while the first look went on by one that was not known yet
+        # The first pass can miss a process that an unknown process starts meanwhile.
+        for _ in range(2):
             for pid in self.members.pids():
                 self.program.put("members", pid, _MEMBER)
 
     def _counters(self) -> list[int]:
         return self.program.per_cpu_sum("counters")
-
-    def _hits(self) -> int:
-        """Return the number of hits of the probe."""
-        moved = self._counters()
-        return _hits_of(moved)
 
     def _clear(self) -> None:
         for name in _TABLES if self.members.is_family else (*_TABLES, *_NUMBERED):
@@ -543,8 +537,7 @@ class MomentSampler(Closeable, WindowPart):
             last = time.perf_counter_ns()
             end = last + int(_TRIED_S * 1e9)
             while last < end:
-                now = time.perf_counter_ns()
-                steps.append(now - last)
+                steps.append((now := time.perf_counter_ns()) - last)
                 last = now
         steps.sort()
         usual = steps[len(steps) // 2]
@@ -588,7 +581,7 @@ class MomentSampler(Closeable, WindowPart):
             cost_s = bpf_s + moved[MomentCount.EVENTS] * self._sample_ns / 1e9
         return StatementSamples(
             family=self.family,
-            met=list(self._met()),
+            met=[_decode_moment(key, value) for key, value in self.program.entries("moments")],
             texts=list(read_texts(self.program.entries("texts"), self.program.entries("pieces"))),
             events_count=moved[MomentCount.EVENTS],
             lost_count=moved[MomentCount.NO_ROOM],
@@ -600,8 +593,8 @@ class MomentSampler(Closeable, WindowPart):
             notes=self._sampler.notes(),
         )
 
-    def _met(self) -> Iterator[SampledThread]:
-        for key, value in self.program.entries("moments"):
-            id, tid, is_client = _MOMENT.unpack(key)
-            count, comm = _MET.unpack(value)
-            yield SampledThread(id, tid, bool(is_client), count, clean(comm.partition(b"\0")[0]))
+
+def _decode_moment(key: bytes, value: bytes) -> SampledThread:
+    id, tid, is_client = _MOMENT.unpack(key)
+    count, comm = _MET.unpack(value)
+    return SampledThread(id, tid, bool(is_client), count, clean(comm.partition(b"\0")[0]))
