@@ -11,14 +11,14 @@ TESTED := $(VENV)/.tested
 HISTORICAL := mysql-5.5.9
 
 # Tests that judge this host's idleness or speed run alone, one after the other. Tests that trace and judge only their
-# target run in five workers, all others in eight: they wait more than they compute. tests/conftest.py names the files that
+# target run in four workers, all others in six: they wait more than they compute. tests/conftest.py names the files that
 # begin first. Other guests of the machine take CPU time for seconds, so a test that fails is run again and listed as
 # RERUN. Tests of idleness wait before they run again: three runs within a minute met the same disturbance.
 ALONE := tests/contract/idle/test_json.py tests/contract/idle/test_report.py tests/unit/measure/test_edges.py \
 	tests/integration/replication/test_mysql_5_5_9.py tests/root/attribution/test_ground_truth.py tests/root/test_hotplug.py \
 	tests/root/test_idle_causes.py tests/root/test_idle_identity.py tests/root/test_idle_polling.py tests/root/test_monitor.py
 WAITING := tests/integration/experiment/test_how_to.py tests/contract/attribute tests/root
-PARALLEL := $(PYTEST) --numprocesses 8 --dist loadfile --no-loadscope-reorder \
+PARALLEL := $(PYTEST) --numprocesses 6 --dist loadfile --no-loadscope-reorder \
 	tests $(addprefix --ignore=,$(ALONE) $(WAITING))
 PREPARE = $(BIN)/powerprof servers fetch $(HISTORICAL) --yes --quiet || echo "setup: going on without $(HISTORICAL)" >&2; \
 	export TEST_CACHE="$$(mktemp -d)"; trap 'rm -rf "$$TEST_CACHE"' EXIT; \
@@ -86,7 +86,7 @@ test: setup ## run all tests but the soak; those of tests/root need root and BPF
 		echo "not root: the tests in tests/root will fail or say what they need; sudo make test runs all" >&2
 	@status=0; $(PREPARE); \
 	sh -c '.ci/ungrouped $$$$; exec $(PARALLEL) --reruns 1' || status=1; \
-	$(PYTEST) --numprocesses 5 --dist loadfile --no-loadscope-reorder --reruns 2 $(WAITING) $(addprefix --ignore=,$(ALONE)) || status=1; \
+	$(PYTEST) --numprocesses 4 --dist loadfile --no-loadscope-reorder --reruns 2 $(WAITING) $(addprefix --ignore=,$(ALONE)) || status=1; \
 	$(PYTEST) --reruns 3 --reruns-delay 10 $(ALONE) || status=1; \
 	touch "$$TEST_CACHE/run-again"; echo "run again: $$(wc -l <"$$TEST_CACHE/run-again") (CONTRIBUTING.md: each is a defect)"; \
 	sort "$$TEST_CACHE/run-again"; \
