@@ -56,6 +56,9 @@ def test_hostile_go_tables_take_less_than_200_mb(powerprof_cli: Cli) -> None:
     counted = re.search(r"files of (\d+) processes were left out.*", "\n".join(record["notes"]))
     assert counted is not None, record["notes"]
     note = counted[0]
-    # Programs of other tests can be beside them; the note names five processes.
-    assert int(counted[1]) >= 5
-    assert int(counted[1]) > 5 or all(str(pid) in note for pid in running), note
+    # On a busy host not all of them are woken; programs of other tests can be among the five that are named.
+    rows = [*record["wakeups"], *record["wakings_without_exit"]]
+    woken = {row["thread"]["pid"] for row in rows} & set(running)
+    assert woken
+    assert int(counted[1]) >= len(woken)
+    assert int(counted[1]) > 5 or all(str(pid) in note for pid in woken), note
