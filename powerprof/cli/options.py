@@ -302,8 +302,8 @@ class EnergyOptions:
 
     energy_source: str = option(
         "--energy-source",
-        "NAME[:DOMAIN+…][,NAME]",
-        "auto, or the meters to read (powerprof doctor); their domains that measure the machine, if you know better.",
+        "NAME[,NAME]",
+        "auto, or the meters to read (powerprof doctor); NAME:DOMAIN+DOMAIN names the domains of the machine.",
         convert=_energy_source,
         default="auto",
     )
