@@ -99,15 +99,12 @@ def test_thousand_threads_are_counted(attribute: Attribute, wakes: Callable[...,
     with wakes("many=1024") as running:
         found = attribute(running.pid, duration=2.5)
     noted = running.noted_by_thread(found.captured)
-    counted = {}
-    for row in found.rows:
-        tid = row["thread"]["tid"]
-        counted[tid] = counted.get(tid, 0) + row["wakings_count"]
     assert len(noted) == 1024
-    # Each thread sleeps a second at a time: two or three wakings, one of which may lie on an edge.
-    wrong = [(tid, times, counted.get(tid, 0)) for tid, times in noted.items() if abs(counted.get(tid, 0) - times) > 1]
-    assert wrong == []
-    assert abs(sum(counted.values()) - noted.total()) <= 0.01 * noted.total()
+    counted = sum(row["wakings_count"] for row in found.rows)
+    # Equal threads are one row without a thread number.
+    assert {row["thread"]["tid"] for row in found.rows if row["wakings_count"] > 9} == {0}
+    assert max(row["thread"].get("threads_count") or 1 for row in found.rows) <= 1025
+    assert abs(counted - noted.total()) <= 0.01 * noted.total()
     assert found.record["target"]["threads_count"] == 1025
     stacks = found.record["stacks"]
     assert stacks["complete_count"] >= 0.99 * stacks["captured_count"]
