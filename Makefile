@@ -15,7 +15,8 @@ HISTORICAL := mysql-5.5.9
 # begin first. Other guests of the machine take CPU time for seconds, so a test that fails is run again and listed as
 # RERUN. Tests of idleness wait before they run again: three runs within a minute met the same disturbance.
 ALONE := tests/contract/idle/test_json.py tests/contract/idle/test_report.py tests/unit/measure/test_edges.py \
-	tests/integration/replication/test_mysql_5_5_9.py tests/root/attribution/test_ground_truth.py tests/root/test_hotplug.py \
+	tests/integration/replication/test_mysql_5_5_9.py tests/root/attribution/test_costly_tables.py \
+	tests/root/attribution/test_ground_truth.py tests/root/test_hotplug.py \
 	tests/root/test_idle_causes.py tests/root/test_idle_identity.py tests/root/test_idle_polling.py tests/root/test_monitor.py
 WAITING := tests/integration/experiment/test_how_to.py tests/contract/attribute tests/root
 PARALLEL := $(PYTEST) --numprocesses 6 --dist loadfile --no-loadscope-reorder \

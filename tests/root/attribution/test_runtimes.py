@@ -49,6 +49,7 @@ loop();
 """
 
 
+@pytest.mark.soak  # only the packages of the soak include Node
 def test_the_heap_of_v8_makes_no_new_call_paths(attribute: Callable[..., Attributed], tmp_path: Path) -> None:
     """Each waking had a path of its own, and after 2,048 of them its functions were lost."""
     if shutil.which("node") is None:
