@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -52,8 +51,6 @@ loop();
 @pytest.mark.soak  # only the packages of the soak include Node
 def test_the_heap_of_v8_makes_no_new_call_paths(attribute: Callable[..., Attributed], tmp_path: Path) -> None:
     """Each waking had a path of its own, and after 2,048 of them its functions were lost."""
-    if shutil.which("node") is None:
-        pytest.skip("no program: node")
     script = tmp_path / "naps.js"
     script.write_text(_NODE)
     process = subprocess.Popen(["node", "--perf-basic-prof", script], stdout=subprocess.PIPE, text=True, cwd=tmp_path)
