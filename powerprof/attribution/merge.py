@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from msgspec.structs import replace
 
 from powerprof.model.attribution import Attribution, StackFrame, Thread, Waker, Wakeup, Waking
-from powerprof.model.records import EnergyPart, EnergySplit
+from powerprof.model.records import EnergyPart, EnergySplit, sum_known
 
 # Threads with one name that work differently, such as page cleaners, are few. Connections are many.
 _MOST_SEPARATE = 8
@@ -86,18 +86,13 @@ def _waker_of(rows: Sequence[Wakeup] | Sequence[Waking]) -> Waker | None:
     return replace(wakers[0], tid=0, pid=wakers[0].pid if is_one else 0)
 
 
-def _sum(amounts: Iterable[float | None]) -> float | None:
-    known = list(amounts)
-    return None if None in known else math.fsum(amount for amount in known if amount is not None)
-
-
 def _count(amounts: Iterable[int | None]) -> int | None:
-    whole = _sum(amounts)
+    whole = sum_known(amounts)
     return None if whole is None else int(whole)
 
 
 def _mean(rows: Sequence[Wakeup], amounts: Sequence[float | None]) -> float | None:
-    whole = _sum(None if amount is None else amount * row.count for row, amount in zip(rows, amounts, strict=True))
+    whole = sum_known(None if amount is None else amount * row.count for row, amount in zip(rows, amounts, strict=True))
     return None if whole is None else whole / sum(row.count for row in rows)
 
 
@@ -117,12 +112,12 @@ def _merge_wakeups(rows: Sequence[Wakeup]) -> Wakeup:
         wakings_count=_count(row.wakings_count for row in rows),
         period_ms=_mean(rows, periods) if is_same else None,
         c0_ms=math.fsum(row.c0_ms for row in rows),
-        own_ms=_sum(row.own_ms for row in rows),
+        own_ms=sum_known(row.own_ms for row in rows),
         thread=_thread_of(rows),
         waker=_waker_of(rows),
         idle_ms=_mean(rows, [row.idle_ms for row in rows]),
         states=dict(states.most_common()),
-        joules=_sum(row.joules for row in rows),
+        joules=sum_known(row.joules for row in rows),
     )
 
 
@@ -133,7 +128,7 @@ def _merge_wakings(rows: Sequence[Waking]) -> Waking:
         rows[0],
         wakings_count=sum(row.wakings_count for row in rows),
         wakings_hz=math.fsum(row.wakings_hz for row in rows),
-        own_ms=_sum(row.own_ms for row in rows),
+        own_ms=sum_known(row.own_ms for row in rows),
         thread=_thread_of(rows),
         waker=_waker_of(rows),
     )
@@ -152,7 +147,7 @@ def _merge_parts(parts: Sequence[EnergyPart]) -> EnergyPart:
     return replace(
         parts[0],
         joules=math.fsum(part.joules for part in parts),
-        percent=_sum(part.percent for part in parts),
+        percent=sum_known(part.percent for part in parts),
         c0_s=math.fsum(part.c0_s for part in parts),
         wakeups_count=math.fsum(part.wakeups_count for part in parts),
     )

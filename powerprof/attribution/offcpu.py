@@ -27,7 +27,7 @@ from powerprof.attribution.requests import (
 )
 from powerprof.measure.window import format_now
 from powerprof.model import text
-from powerprof.model.records import Notes
+from powerprof.model.records import Notes, sum_known
 from powerprof.model.text import Say
 from powerprof.system.errors import CapabilityError
 from powerprof.system.processes import Target
@@ -329,16 +329,10 @@ def build_dtrace_profile(sleeps: SleepsTrace, wakings: WakersTrace | None, names
         notes=[*sleeps.notes, *(wakings.notes if wakings is not None else ())],
         limits=list(_DTRACE_LIMITS),
         method="dtrace",
-        tool_cpu_s=_sum_of([trace.tool_cpu_s for trace in (sleeps, wakings) if trace is not None]),
+        tool_cpu_s=sum_known(trace.tool_cpu_s for trace in (sleeps, wakings) if trace is not None),
         bpf_s=None,
         interrupted=sleeps.interrupted or wakings is None or wakings.interrupted,
     )
-
-
-def _sum_of(costs: list[float | None]) -> float | None:
-    """Return the sum; None if one of the costs is unknown."""
-    known = [cost for cost in costs if cost is not None]
-    return sum(known) if len(known) == len(costs) else None
 
 
 _LIMITS = (

@@ -14,7 +14,7 @@ import msgspec
 
 from powerprof.energy.layouts import rapl_scope
 from powerprof.measure.counters import CounterSample, EnergySeries, PowerSample, drop_old_samples
-from powerprof.model.records import EnergyReading, Kind, Notes, Scope
+from powerprof.model.records import EnergyReading, Kind, Notes, Scope, sum_known
 from powerprof.model.text import join_words
 from powerprof.system import paths
 from powerprof.system.errors import CapabilityError
@@ -373,8 +373,7 @@ def _is_refuted(name: str, sets: Mapping[str, HostMeters], windows: Windows) -> 
 
 def _sum_watts(window: Sequence[EnergyReading], meters: HostMeters) -> float | None:
     """Return the watts of a set, of a recognised layout or not. None if one of them has no figure."""
-    watts = [None if reading is None else reading.watts for reading in _select_readings(window, meters)]
-    return None if None in watts else math.fsum(value or 0.0 for value in watts)
+    return sum_known(None if reading is None else reading.watts for reading in _select_readings(window, meters))
 
 
 def _choose_estimate(windows: Windows) -> HostMeters | None:

@@ -3,7 +3,7 @@
 
 `LAYOUTS` has one row per channel that measures the host or a part of it, with its evidence. Roles of sensor channels
 and scopes of RAPL zones come from this table, and `find_flaws` compares a meter's domains with it and with the sockets
-and dies of the CPU topology. docs/dev/energy.md prints the table.
+and dies of the CPU topology. docs/reference/meters.md prints the table.
 """
 
 from __future__ import annotations

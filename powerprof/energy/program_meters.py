@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import re
 import subprocess
 import tempfile
@@ -31,6 +30,7 @@ from powerprof.measure.program_output import (
 )
 from powerprof.measure.turbostat import TurbostatInterval, TurbostatLog, TurbostatRow, parse_turbostat
 from powerprof.measure.window import WallOffset
+from powerprof.model.records import sum_known
 from powerprof.model.text import join_words
 from powerprof.system import programs
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError
@@ -369,8 +369,7 @@ def parse_ipmi(text: str, path: Path | str) -> IpmiLog:
     sensors = _choose_sensors(listings, path)
     samples: list[PowerSample] = []
     for listing in listings:
-        values = [listing.watts.get(name) for name in sensors]
-        watts = None if None in values else math.fsum(value or 0.0 for value in values)
+        watts = sum_known(listing.watts.get(name) for name in sensors)
         if watts is not None and watts > _MAX_WATTS:
             raise DataError(path, f"not a server's power: {watts:g} W", listing.line)
         # A missing reading of one sensor is a gap. One of several supplies may be unplugged: that leaves no total.

@@ -6,10 +6,18 @@ Measurements fill them, `runs` saves them, statistics and reports read them. An 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import msgspec
+
+
+def sum_known(amounts: Iterable[float | None]) -> float | None:
+    """Return the sum. None if one of the amounts is unknown: a smaller sum would mislead."""
+    known = list(amounts)
+    return None if None in known else math.fsum(amount for amount in known if amount is not None)
+
 
 # System activity in a window: disks, network, faults, interrupts, CPUs.
 
