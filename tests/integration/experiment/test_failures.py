@@ -156,7 +156,7 @@ def test_fail_if_worse_ends_with_4(powerprof_cli: Cli, mariadbd: Path, sysbench:
             "index",
             "no-index",
             "--pairs",
-            "3",
+            "5",
             "--duration",
             "0.4",
             "--energy-source",
