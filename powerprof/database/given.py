@@ -23,6 +23,7 @@ from powerprof.database.base import Limits, Login
 from powerprof.database.performance import find_statistics_database
 from powerprof.database.wire import read_connection_listener, read_listener
 from powerprof.measure.procfs import list_children
+from powerprof.model.identities import Family
 from powerprof.system import files, paths
 from powerprof.system.caller import HostUser, acting_as, caller, is_delegated
 from powerprof.system.errors import DataError, PowerprofError, UsageError
@@ -416,7 +417,7 @@ def list_listening_sockets(pid: int) -> list[Path]:
     return [root / path.lstrip("/") for path in list_unix_sockets(pid)]
 
 
-def log_in_locally(pid: int, limits: Limits = sql.LOOK_LIMITS) -> tuple[Login, Sql] | None:
+def log_in_locally(pid: int, limits: Limits = sql.LOOK_LIMITS, family: Family = "mysql") -> tuple[Login, Sql] | None:
     """Return login and connection through the server's own socket; None if every socket refuses.
 
     It logs in as the system user (unix_socket authentication) without a password or prompt. The caller closes the
@@ -427,7 +428,7 @@ def log_in_locally(pid: int, limits: Limits = sql.LOOK_LIMITS) -> tuple[Login, S
         left_s = end_s - time.monotonic()
         if left_s <= 0:
             break
-        login = Login(user=getpass.getuser(), socket=place, pid=pid)
+        login = Login(user=getpass.getuser(), socket=place, pid=pid, family=family)
         try:
             return login, sql.connect(login, timeout_s=left_s, limits=limits)
         except (PowerprofError, OSError):

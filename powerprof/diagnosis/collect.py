@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from powerprof.database import sql
-from powerprof.database.given import is_server_name, read_local_thread_names
+from powerprof.database.given import POSTGRES_PROGRAM, is_server_name, read_local_thread_names
 from powerprof.diagnosis import server_queries
 from powerprof.diagnosis.evidence import (
     SQL_FAMILIES,
@@ -23,6 +23,7 @@ from powerprof.diagnosis.evidence import (
     ThreadCpu,
     ThreadWakeups,
 )
+from powerprof.diagnosis.process_starts import WATCH_S, read_subscriptions, watch_starts
 from powerprof.measure.procfs import process_cpu_ns
 from powerprof.measure.window import run_window
 from powerprof.model.statements import limit_texts, normalise_replication_error
@@ -30,7 +31,7 @@ from powerprof.model.text import Say
 from powerprof.system.errors import CapabilityError
 from powerprof.system.files import try_text, whole
 from powerprof.system.paths import procfs
-from powerprof.system.processes import Target, language_of
+from powerprof.system.processes import Target, language_of, name_of
 from powerprof.system.reader_process import shared
 from powerprof.system.tasks import look_up, process_folder
 
@@ -238,6 +239,8 @@ def inspect_server(subject: Subject, duration_s: float, say: Say) -> Inspection:
     notes: list[str] = []
     readings = ServerReadings(subject.connection, notes, subject.pid)
     readings.read_before()
+    postgres = subject.pid if subject.pid is not None and name_of(subject.pid) == POSTGRES_PROGRAM else None
+    before = None if postgres is None else read_subscriptions(postgres)
     cpu_before = None if subject.pid is None else read_cpu_times(subject.pid)
     started_s = time.monotonic()
     capture = attribution = None
@@ -255,6 +258,16 @@ def inspect_server(subject: Subject, duration_s: float, say: Say) -> Inspection:
         interrupted = run_window(left_s).interrupted is not None
     cpu_after = None if subject.pid is None else read_cpu_times(subject.pid)
     readings.read_after()
+    if postgres is not None and before is not None:
+        if not interrupted:
+            say(f"watching the processes that it starts for {WATCH_S:g} s")
+            readings.facts |= watch_starts(postgres)
+        readings.window_s = time.monotonic() - started_s
+        readings.facts |= {
+            "subscriptions_before": before.subscriptions,
+            "subscriptions_after": read_subscriptions(postgres).subscriptions,
+            "variables": before.settings,
+        }
     readings.facts |= compute_cpu_shares(cpu_before, cpu_after, subject.pid or 0, readings.names)
     evidence = build_evidence(subject, readings, attribution, duration_s, notes)
     return Inspection(evidence, attribution, capture, interrupted)

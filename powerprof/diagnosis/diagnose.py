@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from powerprof.diagnosis import rules_clients, rules_replication, rules_threads
+from powerprof.diagnosis import rules_clients, rules_processes, rules_replication, rules_threads
 from powerprof.diagnosis.collect import Inspection, Subject, inspect_server
 from powerprof.diagnosis.evidence import (
     SQL_FAMILIES,
@@ -25,7 +25,7 @@ from powerprof.diagnosis.evidence import (
 from powerprof.model.text import number
 from powerprof.system import paths
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
-from powerprof.system.processes import Target, describe, name_of, resolve
+from powerprof.system.processes import Target, describe, name_of, resolve, resolve_family
 
 RULES: tuple[Callable[[Evidence], list[Finding]], ...] = (
     rules_replication.find_duplicate_id_on_source,
@@ -38,6 +38,8 @@ RULES: tuple[Callable[[Evidence], list[Finding]], ...] = (
     rules_clients.find_failed_logins,
     rules_clients.find_monitoring,
     rules_clients.find_short_connections,
+    rules_processes.find_restarted_workers,
+    rules_processes.find_failed_archiving,
     rules_threads.find_polling_waits,
     rules_threads.find_event_cpu,
     rules_clients.find_table_pollers,
@@ -55,6 +57,7 @@ _REPLICATION_FAULTS = ("duplicate_server_id", "orphan_event", "reconnect_loop", 
 
 def diagnose(evidence: Evidence) -> list[Finding]:
     """Return the findings of all rules: faults before notes, each in the order of the rules."""
+    evidence = rules_processes.omit_explained_rows(evidence)
     findings = [finding for rule in RULES for finding in rule(evidence)]
     if any(finding.rule == "duplicate_server_id" for finding in findings):
         # This fault already explains the returning replicas.
@@ -94,6 +97,12 @@ def list_coverage(evidence: Evidence) -> Coverage:
         missing.append("wake-ups of its threads (not traced)")
     if evidence.cpu_percent is not None:
         examined.append(f"its CPU time ({number(evidence.cpu_percent, 1)} % of one CPU)")
+    if evidence.starts_span_s is not None:
+        examined.append(f"the processes that it started in {format_seconds(evidence.starts_span_s)}")
+        if evidence.subscriptions_after is None:
+            missing.append("its subscriptions and their errors (it does not let this user in by its socket)")
+        else:
+            examined.append(f"its logical subscriptions ({len(evidence.subscriptions_after)})")
     if evidence.asked:
         _list_sql_coverage(evidence, examined, missing)
     elif evidence.family in SQL_FAMILIES:
@@ -185,7 +194,7 @@ def _select_server_process(target: Target) -> int:
 
 def _resolve_subject(request: DiagnosisRequest, stack: ExitStack, notes: list[str]) -> Subject:
     from powerprof.database import sql
-    from powerprof.database.given import given_server, is_server_name, log_in_locally, read_version
+    from powerprof.database.given import POSTGRES_PROGRAM, given_server, is_server_name, log_in_locally, read_version
 
     has_address = any(part is not None for part in (request.server_url, request.socket, request.defaults_file))
     pid, target = None, None
@@ -205,6 +214,9 @@ def _resolve_subject(request: DiagnosisRequest, stack: ExitStack, notes: list[st
     if pid is None or target is None:
         raise UsageError("say which server", "--pid mysqld, --socket PATH or --server mysql://user@host/")
     label = name_of(pid) or str(pid)
+    if label == POSTGRES_PROGRAM:  # A number names one of its processes.
+        target = resolve_family(pid)
+        return Subject(target.roots[0], target.label, None, target.label, None, target)
     login = log_in_locally(pid)
     if login is not None:
         local_connection = stack.enter_context(login[1])

@@ -137,6 +137,30 @@ class ThreadCpu(msgspec.Struct, frozen=True, kw_only=True):
     percent: float
 
 
+class ProcessStarts(msgspec.Struct, frozen=True, kw_only=True):
+    """The processes with one role that a server started while its processes were watched.
+
+    Attributes:
+        role: The role in the title, without accounts and statements; None if they ended before it could be read.
+    """
+
+    role: str | None
+    count: int
+
+
+class Subscription(msgspec.Struct, frozen=True, kw_only=True):
+    """A logical subscription of PostgreSQL.
+
+    Attributes:
+        oid: The number in the titles of its workers.
+        errors_count: Errors of its workers since the last reset; None before PostgreSQL 15.
+    """
+
+    oid: int
+    name: str
+    errors_count: int | None = None
+
+
 class LoggedEvent(msgspec.Struct, frozen=True, kw_only=True):
     """An event that was written to the binary log during the window.
 
@@ -193,6 +217,10 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         threads_cpu: The threads that ran through the whole window, highest CPU use first.
         ended_cpu_percent: CPU use of threads that ended in the window, such as event workers and connections.
         asked: Whether the server was queried by SQL.
+        starts: Processes that PostgreSQL started within `starts_span_s`, after the traced window.
+        starts_span_s: Seconds of that watch; None for other servers.
+        archiver: The role in the title of PostgreSQL's archiver.
+        subscriptions_before: Logical subscriptions; None if the server does not let powerprof log in.
     """
 
     version: str
@@ -231,6 +259,11 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     threads_cpu: list[ThreadCpu] = []
     ended_cpu_percent: float | None = None
     asked: bool = True
+    starts: list[ProcessStarts] = []
+    starts_span_s: float | None = None
+    archiver: str | None = None
+    subscriptions_before: list[Subscription] | None = None
+    subscriptions_after: list[Subscription] | None = None
     notes: list[str] = []
 
     @property

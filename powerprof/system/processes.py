@@ -261,6 +261,12 @@ def _list_family(root: int) -> list[int]:
     return sorted(members)
 
 
+def resolve_family(pid: int) -> Target:
+    """Return the whole server of one of its processes: its first process and all descendants of the same name."""
+    root = find_first_process(pid)
+    return Target(tuple(_list_family(root)), _choose_label(root), roots=(root,))
+
+
 def find_first_process(pid: int) -> int:
     """Return the topmost ancestor with the same name; the process itself if its parent has another name."""
     name = name_of(pid)
@@ -442,7 +448,8 @@ _MAX_NAME = 128
 # "postgres: 15/main: checkpointer", "postgres: app shop 10.0.0.7(5541) SELECT". The cluster's name is optional and
 # distinguishes several servers (cluster_name, which Debian sets to VERSION/NAME).
 _TITLE = re.compile(r"^postgres: (?:[^ :]+: )?(.*)$")
-_CLIENT = re.compile(r"^(\S+) (\S+) (?:\[local\]|(\S+?)(?:\(\d+\))?)(?: .*)?$")
+# A client's host has its port or is [local]. Extensions choose titles of any words: "pglogical apply 16384:2342".
+_CLIENT = re.compile(r"^(\S+) (\S+) (?:\[local\]|(\S+?)\(\d+\))(?: .*)?$")
 _BACKEND = "backend of "
 _HELPERS = re.compile(
     r"^(logger|startup|checkpointer|background writer|walwriter|autovacuum|archiver|stats collector|logical replication"

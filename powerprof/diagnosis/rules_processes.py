@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules on the processes of a PostgreSQL server: workers that start and end again and again."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+import msgspec
+
+from powerprof.diagnosis.evidence import Evidence, Finding, Severity, Subscription, format_rate, format_seconds
+
+# A worker that lasts is started once. A change of its subscription or a promotion starts it a second time.
+_MIN_STARTS = 3
+_MIN_ERRORS = 2
+_AUTOVACUUM_HZ = 2.0
+_CLIENTS_HZ = 5.0
+# "logical replication worker for subscription 16394 sync 16400" (PostgreSQL 10 to 15), "logical replication apply
+# worker for subscription 16394", "logical replication tablesync worker for subscription 16394 sync 16400" (16).
+_SUBSCRIBER = re.compile(
+    r"(?:bgworker: )?logical replication (?:apply |tablesync )?worker for subscription (\d{1,10})(?: sync (\d{1,10}))?$"
+)
+_PGLOGICAL = re.compile(r"(?:bgworker: )?pglogical (?:apply|sync \S+) (\d{1,10}):(\d{1,10})")
+_LAUNCHER = "logical replication launcher"
+_ERRORS_IN_LOG = "the server's error log has the ERROR of each attempt"
+_LOWER_RETRY = "to make the attempts rare meanwhile: a longer wal_retrieve_retry_interval (5 s by default)"
+
+
+@dataclass(frozen=True)
+class _WorkerKind:
+    """A kind of worker, by the beginning of its role, with its finding.
+
+    Attributes:
+        text: The sentence of the finding; `{rate}` is the rate of starts, `{role}` the role.
+        fault_hz: The least rate of a fault; below it the finding is a note.
+        least_hz: The least rate of a finding.
+        is_normal: Whether such processes come and go by design, without a finding.
+    """
+
+    pattern: str
+    text: str = ""
+    remedy: tuple[str, ...] = ()
+    fault_hz: float = 0.0
+    least_hz: float = 0.0
+    is_normal: bool = False
+
+
+_KINDS = (
+    _WorkerKind("parallel worker|logical replication parallel apply worker|parallel apply", is_normal=True),
+    _WorkerKind(
+        "backend of",
+        "Clients connect {rate}, and PostgreSQL starts a process for each connection.",
+        ("Keep the connections, or use a pool (PgBouncer, the driver's own)", "who connects: log_connections=on"),
+        least_hz=_CLIENTS_HZ,
+        fault_hz=math.inf,
+    ),
+    _WorkerKind(
+        "autovacuum worker",
+        "Autovacuum starts a worker {rate}.",
+        (
+            "a longer autovacuum_naptime (1 min by default): each naptime starts a worker for every database",
+            "fewer databases in this server",
+        ),
+        fault_hz=_AUTOVACUUM_HZ,
+    ),
+    _WorkerKind(
+        "walsender",
+        "A subscriber or standby connects to this server {rate} and cannot stay connected.",
+        (
+            "On the subscriber or standby: its error log has the error of each attempt; powerprof diagnose there",
+            "its name and address: pg_stat_replication, or log_replication_commands=on",
+        ),
+    ),
+    _WorkerKind(
+        "walreceiver",
+        "This standby starts its WAL receiver {rate}, which ends again each time: it does not stream.",
+        (
+            f"{_ERRORS_IN_LOG}: address and account in primary_conninfo, a missing slot, or removed WAL segments",
+            _LOWER_RETRY,
+        ),
+    ),
+    _WorkerKind(
+        "startup|checkpointer|background writer|walwriter|archiver|logger|stats collector|autovacuum launcher"
+        f"|{_LAUNCHER}|walsummarizer|slotsync worker",
+        "The server starts its {role} {rate}: one process lasts as long as the server, if nothing fails.",
+        (f"{_ERRORS_IN_LOG}, and names a process that was terminated by a signal",),
+    ),
+    _WorkerKind(
+        "",
+        "The server starts the background worker '{role}' {rate}, and it ends each time.",
+        (
+            f"If it fails: {_ERRORS_IN_LOG}, and 'exited with exit code 1'",
+            "if it does a short job: a longer interval of its jobs in the settings of its extension",
+        ),
+    ),
+)
+
+
+def find_restarted_workers(evidence: Evidence) -> list[Finding]:
+    """Find workers of PostgreSQL that start and end again and again, with the reason as far as the server reports it.
+
+    Workers that come and go by design have no finding: parallel workers of queries, and one worker per table while a
+    subscription copies its tables.
+    """
+    span_s = evidence.starts_span_s
+    findings = _find_subscriptions(evidence)
+    if not span_s:
+        return findings
+    for starts in evidence.starts:
+        role = starts.role
+        if starts.count < _MIN_STARTS or (role is not None and _SUBSCRIBER.match(role)):
+            continue
+        rate_hz = starts.count / span_s
+        seen = f"{starts.count} processes of this kind started in {format_seconds(span_s)}"
+        if role is None:
+            findings.append(_report_unknown(rate_hz, seen))
+        elif match := _PGLOGICAL.match(role):
+            findings.append(_report_pglogical(match[2], rate_hz, seen))
+        else:
+            kind = next(kind for kind in _KINDS if re.match(kind.pattern, role))
+            if not kind.is_normal and rate_hz >= kind.least_hz:
+                findings.append(_report_kind(kind, role, rate_hz, seen))
+    return findings
+
+
+def _format_starts(rate_hz: float) -> str:
+    """Return a rate of starts as a lower bound: the watch misses processes that live for less than a look."""
+    return f"at least {format_rate(rate_hz)}"
+
+
+def _report(severity: Severity, text: str, seen: list[str], remedy: list[str], rate_hz: float) -> Finding:
+    return Finding(rule="restarted_worker", severity=severity, text=text, evidence=seen, remedy=remedy, rate_hz=rate_hz)
+
+
+def _report_kind(kind: _WorkerKind, role: str, rate_hz: float, seen: str) -> Finding:
+    text = kind.text.format(rate=_format_starts(rate_hz), role=role)
+    return _report("fault" if rate_hz >= kind.fault_hz else "note", text, [seen], list(kind.remedy), rate_hz)
+
+
+def _report_unknown(rate_hz: float, seen: str) -> Finding:
+    return _report(
+        "note",
+        f"The server starts processes {_format_starts(rate_hz)} that end before their titles can be read: "
+        "their kind is unknown.",
+        [seen],
+        ["log_connections=on shows whether they are connections of clients", _ERRORS_IN_LOG],
+        rate_hz,
+    )
+
+
+def _report_pglogical(number: str, rate_hz: float, seen: str) -> Finding:
+    return _report(
+        "fault",
+        f"The pglogical subscription {number} fails: its workers start {_format_starts(rate_hz)} and end each time.",
+        [seen],
+        [
+            _ERRORS_IN_LOG,
+            f"its name: SELECT sub_name FROM pglogical.subscription WHERE sub_id = {number}",  # noqa: S608 - printed
+            "to stop it until it is mended: SELECT pglogical.alter_subscription_disable('NAME')",
+        ],
+        rate_hz,
+    )
+
+
+@dataclass
+class _Attempts:
+    """The failing workers of one subscription: their starts, and the tables of those that copy a table."""
+
+    apply_count: int = 0
+    sync_count: int = 0
+    tables: int = 0
+
+
+def _find_subscriptions(evidence: Evidence) -> list[Finding]:
+    """Find subscriptions whose apply worker, or the worker of one table, starts again and again, or counts errors."""
+    attempts: dict[int, _Attempts] = {}
+    for starts in evidence.starts:
+        match = _SUBSCRIBER.match(starts.role or "")
+        if match is None or starts.count < _MIN_STARTS:
+            continue
+        entry = attempts.setdefault(int(match[1]), _Attempts())
+        if match[2] is None:
+            entry.apply_count += starts.count
+        else:
+            entry.sync_count, entry.tables = entry.sync_count + starts.count, entry.tables + 1
+    names = {entry.oid: entry for entry in evidence.subscriptions_after or []}
+    before = {entry.oid: entry.errors_count for entry in evidence.subscriptions_before or []}
+    errors: dict[int, int] = {}
+    for oid, subscription in names.items():
+        now, then = subscription.errors_count, before.get(oid)
+        if now is not None and then is not None and now - then >= _MIN_ERRORS:
+            errors[oid] = now - then
+    return [
+        _report_subscription(evidence, oid, attempts.get(oid, _Attempts()), names.get(oid), errors.get(oid))
+        for oid in sorted({*attempts, *errors})
+    ]
+
+
+def _report_subscription(
+    evidence: Evidence, oid: int, attempts: _Attempts, named: Subscription | None, errors: int | None
+) -> Finding:
+    started = attempts.apply_count + attempts.sync_count
+    span_s = evidence.starts_span_s or 0.0
+    rate_hz = max(started / span_s if span_s else 0.0, (errors or 0) / max(evidence.window_s, 1.0))
+    seen = []
+    if attempts.apply_count:
+        seen.append(f"{attempts.apply_count} apply workers of it started in {format_seconds(span_s)}")
+    if attempts.sync_count:
+        tables = f"{attempts.tables} table{'s' if attempts.tables > 1 else ''}"
+        seen.append(f"{attempts.sync_count} workers that copy {tables} of it started in {format_seconds(span_s)}")
+    if errors is not None:
+        seen.append(f"pg_stat_subscription_stats: {errors} errors in {format_seconds(evidence.window_s)}")
+    name = "NAME" if named is None else '"' + named.name.replace('"', '""') + '"'
+    remedy = [
+        f"{_ERRORS_IN_LOG} (logical replication worker): mend its cause, such as a row that is there already",
+        f"to stop it until it is mended, in its database: ALTER SUBSCRIPTION {name} DISABLE",
+        f"from PostgreSQL 15: ALTER SUBSCRIPTION {name} SET (disable_on_error = true) stops it at its next error",
+        _LOWER_RETRY,
+    ]
+    if named is None:
+        subject = f"The logical subscription with number {oid} (its name is unknown without a login)"
+        remedy.insert(0, f"its name: SELECT subname FROM pg_subscription WHERE oid = {oid}")  # noqa: S608 - printed
+    else:
+        subject = f"The logical subscription {named.name}"
+    if interval := evidence.variables.get("wal_retrieve_retry_interval"):
+        seen.append(f"wal_retrieve_retry_interval is {interval}: the pause between attempts")
+    return _report(
+        "fault",
+        f"{subject} fails: its workers start {_format_starts(rate_hz)} and end each time.",
+        seen,
+        remedy,
+        rate_hz,
+    )
+
+
+def find_failed_archiving(evidence: Evidence) -> list[Finding]:
+    """Find an archive_command that failed at its last attempt, by the title of the archiver."""
+    if not (evidence.archiver or "").startswith("archiver failed on"):
+        return []
+    return [
+        Finding(
+            rule="failed_archiving",
+            severity="fault",
+            text="archive_command fails and is tried again and again: WAL files pile up in pg_wal.",
+            evidence=[f"the title of its process: {evidence.archiver}"],
+            remedy=[
+                f"{_ERRORS_IN_LOG} (archive command failed); pg_stat_archiver has their count",
+                "mend archive_command, and its destination if that is full",
+            ],
+        )
+    ]
+
+
+def omit_explained_rows(evidence: Evidence) -> Evidence:
+    """Return the evidence without the wake-ups of the launcher, if failing subscriptions explain them."""
+    if not _find_subscriptions(evidence):
+        return evidence
+    rows = [row for row in evidence.wakeups if row.name != _LAUNCHER]
+    return msgspec.structs.replace(evidence, wakeups=rows)

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules on processes of PostgreSQL: workers that start again and again, and those that come and go by design."""
+
+from __future__ import annotations
+
+import pytest
+
+from powerprof.diagnosis.diagnose import diagnose, list_coverage
+from powerprof.diagnosis.evidence import Evidence, Finding, Subscription
+from powerprof.diagnosis.process_starts import count_roles
+from powerprof.system.processes import parse_part
+from tests.unit.diagnosis.examples import evidence, row
+
+APPLY = "postgres: logical replication worker for subscription 16391 "
+
+
+def postgres(*titles: str | None, **fields: object) -> Evidence:
+    """Return the evidence of two seconds in which processes with these titles started."""
+    roles = [None if title is None else parse_part(title) for title in titles]
+    base = {"version": "postgres", "family": "postgres", "asked": False, "starts_span_s": 2.0}
+    return evidence(**{**base, "starts": count_roles(roles), **fields})
+
+
+def findings(here: Evidence) -> list[Finding]:
+    return [finding for finding in diagnose(here) if finding.rule in ("restarted_worker", "failed_archiving")]
+
+
+@pytest.mark.parametrize(
+    ("titles", "text"),
+    [
+        (
+            [APPLY] * 120,
+            "number 16391 (its name is unknown without a login) fails: its workers start at least 60 times/s",
+        ),
+        (["postgres: 15/main: logical replication worker for subscription 7"] * 3, "subscription with number 7 "),
+        (
+            ["postgres: logical replication apply worker for subscription 16391"] * 10,
+            "workers start at least 5.0 times/s",
+        ),
+        (
+            ["postgres: bgworker: logical replication worker for subscription 16391"] * 10,
+            "workers start at least 5.0 times/s",
+        ),
+        (["postgres: logical replication tablesync worker for subscription 9 sync 77"] * 8, "number 9 "),
+        (
+            ["postgres: logical replication worker for subscription 9 sync 77 "] * 8,
+            "workers start at least 4.0 times/s",
+        ),
+        (
+            ["postgres: pglogical apply 16384:2342 "] * 120,
+            "pglogical subscription 2342 fails: its workers start at least 60",
+        ),
+        (
+            ["postgres: autovacuum worker shop"] * 5 + ["postgres: autovacuum worker app"] * 5,
+            "a worker at least 5.0 times/s",
+        ),
+        (["postgres: walreceiver "] * 4, "This standby starts its WAL receiver at least 2.0 times/s"),
+        (
+            ["postgres: walreceiver streaming 0/3000148"] * 4,
+            "This standby starts its WAL receiver at least 2.0 times/s",
+        ),
+        (
+            ["postgres: walsender rep shop 10.0.0.9(4711) START_REPLICATION"] * 50,
+            "connects to this server at least 25 times/s",
+        ),
+        (["postgres: checkpointer "] * 3, "The server starts its checkpointer at least 1.5 times/s"),
+        (["postgres: my queue worker "] * 40, "the background worker 'my queue worker' at least 20 times/s"),
+    ],
+)
+def test_workers_that_start_again_and_again_are_a_fault(titles: list[str], text: str) -> None:
+    (fault,) = findings(postgres(*titles))
+    assert fault.severity == "fault"
+    assert text in fault.text
+    assert fault.rate_hz == len(titles) / 2
+    assert fault.evidence
+    assert fault.remedy
+
+
+@pytest.mark.parametrize(
+    "titles",
+    [
+        [],
+        ["postgres: parallel worker for PID 4711"] * 400,
+        ["postgres: logical replication parallel apply worker for subscription 16391"] * 9,
+        # The first copy of 40 tables: each table has one worker.
+        [f"postgres: logical replication tablesync worker for subscription 9 sync {table}" for table in range(40)],
+        [APPLY, APPLY],  # ALTER SUBSCRIPTION restarts the worker once.
+        ["postgres: autovacuum worker shop", "postgres: autovacuum worker app"],
+        ["postgres: walreceiver ", "postgres: walsender rep [local] BASE_BACKUP", "postgres: checkpointer "],
+        ["postgres: app shop 10.0.0.7(5541) idle"] * 8,  # A pool that opens its connections.
+        [None, None],
+    ],
+)
+def test_workers_that_come_and_go_by_design_have_no_finding(titles: list[str | None]) -> None:
+    assert findings(postgres(*titles)) == []
+
+
+@pytest.mark.parametrize(
+    ("titles", "text"),
+    [
+        (["postgres: app shop 10.0.0.7(5541) SELECT"] * 40, "Clients connect at least 20 times/s"),
+        (["postgres: autovacuum worker shop"] * 3, "Autovacuum starts a worker at least 1.5 times/s."),
+        ([None] * 30, "The server starts processes at least 15.0 times/s that end before their titles can be read"),
+    ],
+)
+def test_starts_that_need_not_be_a_failure_are_a_note(titles: list[str | None], text: str) -> None:
+    (note,) = findings(postgres(*titles))
+    assert note.severity == "note"
+    assert text in note.text
+
+
+def subscriptions(errors: int | None, name: str = "orders") -> list[Subscription]:
+    return [Subscription(oid=16391, name=name, errors_count=errors), Subscription(oid=5, name="idle", errors_count=4)]
+
+
+def test_a_login_adds_the_name_the_errors_and_the_pause() -> None:
+    (fault,) = findings(
+        postgres(
+            *[APPLY] * 120,
+            window_s=10.0,
+            subscriptions_before=subscriptions(100, 'my "sub'),
+            subscriptions_after=subscriptions(700, 'my "sub'),
+            variables={"wal_retrieve_retry_interval": "10ms"},
+        )
+    )
+    assert (
+        fault.text == 'The logical subscription my "sub fails: its workers start at least 60 times/s and end each time.'
+    )
+    assert fault.evidence == [
+        "120 apply workers of it started in 2.0 s",
+        "pg_stat_subscription_stats: 600 errors in 10 s",
+        "wal_retrieve_retry_interval is 10ms: the pause between attempts",
+    ]
+    assert any('ALTER SUBSCRIPTION "my ""sub" DISABLE' in line for line in fault.remedy)
+
+
+def test_counted_errors_show_attempts_that_are_too_rare_for_the_watch() -> None:
+    before, after = subscriptions(100), subscriptions(103)
+    (fault,) = findings(postgres(window_s=15.0, subscriptions_before=before, subscriptions_after=after))
+    assert "The logical subscription orders fails: its workers start at least 0.20 times/s" in fault.text
+    # One error may pass, a reset of the counts is no error, and PostgreSQL 14 has no counts.
+    for errors in (101, 2, None):
+        here = postgres(subscriptions_before=before, subscriptions_after=subscriptions(errors))
+        assert findings(here) == []
+
+
+def test_the_failing_subscription_explains_the_wakeups_of_the_launcher() -> None:
+    launcher = row("logical replication launcher", 60.0, comm="postgres", stack=["epoll_wait"])
+    assert {finding.rule for finding in diagnose(postgres(*[APPLY] * 9, wakeups=[launcher]))} == {"restarted_worker"}
+    assert "polling_wait" in {finding.rule for finding in diagnose(postgres(wakeups=[launcher]))}
+
+
+@pytest.mark.parametrize(
+    ("title", "count"),
+    [
+        ("postgres: archiver failed on 000000010000000000000001", 1),
+        ("postgres: 15/main: archiver failed on 00000002.history", 1),
+        ("postgres: archiver last was 000000010000000000000001", 0),
+        ("postgres: archiver archiving 000000010000000000000001", 0),
+        ("postgres: archiver", 0),
+    ],
+)
+def test_a_failed_archive_command_is_known_by_the_title_of_the_archiver(title: str, count: int) -> None:
+    assert len(findings(postgres(archiver=parse_part(title)))) == count
+
+
+def test_titles_of_extensions_are_not_clients() -> None:
+    assert parse_part("postgres: pglogical apply 16384:2342 ") == "pglogical apply 16384:2342"
+    assert parse_part("postgres: TimescaleDB Background Worker Scheduler") == "TimescaleDB Background Worker Scheduler"
+    assert parse_part("postgres: app shop fe80::1(5541) idle") == "backend of shop"
+
+
+def test_coverage_names_the_watch_and_the_missing_login() -> None:
+    blind = list_coverage(postgres())
+    assert "the processes that it started in 2.0 s" in blind.examined
+    assert "its subscriptions and their errors (it does not let this user in by its socket)" in blind.not_examined
+    seen = list_coverage(postgres(subscriptions_after=subscriptions(0)))
+    assert "its logical subscriptions (2)" in seen.examined
