@@ -91,6 +91,10 @@ def is_any_moving(counters: Sequence[Sequence[CounterSample]]) -> bool | None:
     return any(len({s.value for s in samples if s.value is not None}) > 1 for samples in counters)
 
 
+class UnusableMeterError(CapabilityError):
+    """A meter that this host has and that gives no figure now; the hint is the remedy."""
+
+
 def require_this_host(reason: str) -> None:
     """Raise CapabilityError if POWERPROF_SYSFS or POWERPROF_PROCFS names the files of another host."""
     if not paths.is_this_host():

@@ -15,6 +15,7 @@ from powerprof.energy.domains import (
     METER_ERROR,
     DomainEnergy,
     Meter,
+    UnusableMeterError,
     fill_containers,
     find_refuted_psys,
     host_energy,
@@ -452,6 +453,7 @@ def _require_domains(meter: Meter, domains: Sequence[str]) -> None:
 def _open_best(openers: dict[str, Callable[[], Meter]], meters: list[Meter]) -> str:
     """Open the first meter that counts and is a recognised layout; without one, the first that counts."""
     reasons: list[str] = []
+    remedies: list[str] = []
     flawed: Meter | None = None
     for name in _AUTO:
         try:
@@ -459,6 +461,8 @@ def _open_best(openers: dict[str, Callable[[], Meter]], meters: list[Meter]) -> 
         except PowerprofError as error:
             message = error.message
             reasons.append(message if message.startswith(f"{name}:") else f"{name}: {message}")
+            if isinstance(error, UnusableMeterError) and error.hint:
+                remedies.append(f"{name}: {error.hint}")
             continue
         flaw, is_host = find_open_flaw(meter)
         if flaw is not None:
@@ -477,7 +481,8 @@ def _open_best(openers: dict[str, Callable[[], Meter]], meters: list[Meter]) -> 
         meters.append(flawed)
         flaw = next(reason for reason in reasons if reason.startswith(f"{flawed.name}:"))
         return f"{flawed.name}, which has no total ({flaw}), as no better meter counts here"
-    return f"no meter on this host: {'; '.join(reasons)}"
+    remedy = f". To use one: {'; '.join(remedies)}" if remedies else ""
+    return f"no meter on this host: {'; '.join(reasons)}{remedy}"
 
 
 def find_open_flaw(meter: Meter) -> tuple[str | None, bool]:
@@ -502,10 +507,14 @@ def _open_counting(name: str, openers: dict[str, Callable[[], Meter]]) -> Meter:
     if not paths.is_this_host() or name in ("meter_log", "powertop"):
         return meter
     try:
+        start_s = time.monotonic()
         if not _probe(meter):
+            unread = next((i for i in meter.energies(start_s, time.monotonic()) if i.energy.notes), None)
+            reason = "present but does not count (reads 0)"
+            if unread is not None and unread.energy.joules is None:
+                reason = f"{unread.domain} {unread.energy.notes[0]}"
             raise CapabilityError(
-                f"{name}: present but does not count (reads 0)",
-                "use another meter (--meter-log FILE), or the estimate (--energy-source model)",
+                f"{name}: {reason}", "use another meter (--meter-log FILE), or the estimate (--energy-source model)"
             )
     except BaseException:
         meter.close()

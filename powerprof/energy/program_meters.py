@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
-from powerprof.energy.domains import DomainEnergy, SampledMeter, distinct_names, require_this_host
+from powerprof.energy.domains import DomainEnergy, SampledMeter, UnusableMeterError, distinct_names, require_this_host
 from powerprof.energy.layouts import ALL_PACKAGES, rapl_scope
 from powerprof.measure.counters import EnergySeries, PowerInterval, PowerSample, interval_energy, power_energy
 from powerprof.measure.program_output import (
@@ -301,6 +301,7 @@ _LONGEST = 1024
 _WATTS = re.compile(r"([\d.]+)\s*Watts\b.*", re.I)
 _DCMI_POWER = re.compile(r"\s*Instantaneous power reading:\s*(\d+)\s*Watts", re.I)
 _DCMI_STAMP = re.compile(r"\s*IPMI timestamp:\s*(.+?)\s*$", re.I)
+_NO_DCMI = re.compile(r"DCMI request failed", re.I)
 _DCMI_STATE = re.compile(r"\s*Power reading state is:\s*(\w+)", re.I)
 # ipmitool 1.8.19 prints the next field on the line of the time stamp.
 _AFTER_STAMP = re.compile(r"\s+Sampling period:.*", re.I)
@@ -536,12 +537,17 @@ def open_ipmi() -> IpmiMeter:
     try:
         lines = _read_power(program)
     except PowerprofError as error:
-        raise CapabilityError(
+        if _NO_DCMI.search(error.message):
+            raise UnusableMeterError(
+                f"ipmi: the controller has no DCMI power reading ({error.message})",
+                "its sensors may have one: record ipmitool sdr elist, then powerprof energy --from FILE",
+            ) from error
+        raise UnusableMeterError(
             f"ipmi: no management controller answers ({error.message})", "modprobe ipmi_devintf ipmi_si; run as root"
         ) from error
     state = next((m[1] for line in lines if (m := _DCMI_STATE.match(line[:_LONGEST]))), "activated")
     if state.lower() != "activated":
-        raise CapabilityError(
+        raise UnusableMeterError(
             f"ipmi: the controller's power reading is {state.lower()}", "ipmitool dcmi power activate, or another meter"
         )
     if not find_server_watts(lines):

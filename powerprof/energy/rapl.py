@@ -19,7 +19,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from powerprof.energy.domains import DomainEnergy, SampledMeter, distinct_names, is_any_moving, require_this_host
+from powerprof.energy.domains import (
+    DomainEnergy,
+    SampledMeter,
+    UnusableMeterError,
+    distinct_names,
+    is_any_moving,
+    require_this_host,
+)
 from powerprof.energy.layouts import MIRRORED_VENDORS, SUMMED, UNKNOWN_TOPOLOGY, Topology, rapl_scope, read_topology
 from powerprof.energy.mirrored import DIE, merge_mirrored
 from powerprof.measure.counters import (
@@ -302,8 +309,14 @@ def open_rapl() -> RaplMeter:
     if all(not (folder / "energy_uj").exists() for folder in folders.values()):
         zones = []
     domains, notes = select_domains(zones)
+    if folders and all(folder.is_symlink() and not folder.exists() for folder in folders.values()):
+        # Container engines mask /sys/devices/virtual/powercap, and the links to it stay.
+        raise UnusableMeterError(
+            f"rapl: the zones in {root} lead nowhere: this container hides the host's counters",
+            "run powerprof on the host, or start the container with --security-opt systempaths=unconfined",
+        )
     if unreadable and len(unreadable) == len(zones):
-        raise CapabilityError(
+        raise UnusableMeterError(
             f"rapl: {unreadable[0]} cannot be read: only root may since Linux 5.10",
             "run as root, or: chmod -R a+r /sys/class/powercap/intel-rapl:*/energy_uj",
         )
@@ -492,7 +505,7 @@ def open_perf_power() -> PerfPowerMeter:
         counters.append(OpenCounter(descriptor, label, _scope_of(name), inside, event.joules_per_unit, parent or ""))
     if all(counter.descriptor is None for counter in counters):
         reason = reason_of(refusal) if refusal else "no energy events"
-        raise CapabilityError(
+        raise UnusableMeterError(
             f"perf_power: the power PMU cannot be opened ({reason})",
             "run as root, or: setcap cap_perfmon+ep on python, or: sysctl kernel.perf_event_paranoid=0",
         )

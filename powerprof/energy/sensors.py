@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from powerprof.energy.domains import DomainEnergy, SampledMeter, distinct_names, is_any_moving
+from powerprof.energy.domains import DomainEnergy, SampledMeter, UnusableMeterError, distinct_names, is_any_moving
 from powerprof.energy.layouts import find_roles, is_supply, is_unknown_supply
 from powerprof.measure.counters import (
     CounterSample,
@@ -442,10 +442,10 @@ def open_battery() -> BatteryMeter:
     discharging = [folder for folder in folders if try_text(folder / "status") == "Discharging"]
     supply = find_external_supply(root)
     if supply is not None:
-        raise CapabilityError(f"battery: the mains feed this machine too ({supply})", "unplug it and run again")
+        raise UnusableMeterError(f"battery: the mains feed this machine too ({supply})", "unplug it and run again")
     if not discharging:
         states = ", ".join(f"{f.name} {(try_text(f / 'status') or 'unknown').lower()}" for f in folders)
-        raise CapabilityError(f"battery: not discharging ({states})", "unplug the power supply and run again")
+        raise UnusableMeterError(f"battery: not discharging ({states})", "unplug the power supply and run again")
     unknown = [watts for folder in discharging if isinstance(watts := _read_watts(folder), str)]
     if len(unknown) == len(discharging):
         raise CapabilityError(f"battery: {'; '.join(unknown)}", "use another meter (--meter-log FILE), or the estimate")
