@@ -26,7 +26,7 @@ from powerprof.experiment.records import (
 )
 from powerprof.model.records import Figures
 from powerprof.statistics.intervals import Interval, bounded_interval, interval_ends
-from powerprof.statistics.pairs import Noise, pool_noise
+from powerprof.statistics.pairs import Noise, pool_noise, pool_sampling_noise
 from powerprof.statistics.verdicts import (
     FAMILY_LEVEL,
     FUNCTIONS_LEVEL,
@@ -356,11 +356,9 @@ def compare_functions(windows: Sequence[SampledWindow], seed: int) -> FunctionCh
             key = (function.function, function.module, function.kernel)
             counts[key] = counts.get(key, 0) + function.total_count
     sample_percent = max((_sample_percent(window) for window in windows), default=0.0)
-    judged = [
-        _change(key, pairs, seed, sample_percent)
-        for key, count in counts.items()
-        if count >= _FEWEST_SAMPLES and len(pairs) > 0
-    ]
+    keys = [key for key, count in counts.items() if count >= _FEWEST_SAMPLES and len(pairs) > 0]
+    noises = pool_sampling_noise([_own_percents(key, pairs) for key in keys], sample_percent)
+    judged = [_change(key, pairs, seed, sample_percent, noise) for key, noise in zip(keys, noises, strict=True)]
     changes = keep_surviving_verdicts(judged, FUNCTIONS_LEVEL)
     changes.sort(
         key=lambda change: (-abs(change.b_minus_a_percent), -abs(change.b_total_percent - change.a_total_percent))
@@ -393,12 +391,17 @@ def _percents_by_key(window: SampledWindow) -> _Percents:
     }
 
 
+def _own_percents(key: FunctionKey, pairs: Sequence[tuple[_Percents, _Percents]]) -> tuple[list[float], list[float]]:
+    a, b = ([pair[side].get(key, (0.0, 0.0))[0] for pair in pairs] for side in (0, 1))
+    return a, b
+
+
 def _change(
-    key: FunctionKey, pairs: Sequence[tuple[_Percents, _Percents]], seed: int, sample_percent: float
+    key: FunctionKey, pairs: Sequence[tuple[_Percents, _Percents]], seed: int, sample_percent: float, noise: Noise
 ) -> tuple[FunctionChange, float | None]:
-    a, b = ([pair[side].get(key, (0.0, 0.0)) for pair in pairs] for side in (0, 1))
-    result = compare_pairs([own for own, _ in a], [own for own, _ in b], seed=seed, step=sample_percent)
-    return build_function_change(key, result, [total for _, total in a], [total for _, total in b]), result.p_value
+    a_total, b_total = ([pair[side].get(key, (0.0, 0.0))[1] for pair in pairs] for side in (0, 1))
+    result = compare_pairs(*_own_percents(key, pairs), seed=seed, step=sample_percent, noise=noise)
+    return build_function_change(key, result, a_total, b_total), result.p_value
 
 
 def build_function_change(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -110,6 +110,44 @@ def pool_noise(rows: Sequence[Pairs]) -> Noise:
         variance = _variance(lags)
         own = max(1 - chance / variance, 0.0) if variance else 0.0
     return Noise(fmean(lags), len(lags), own, statistics.median(scatters), statistics.median(sides or [0.0]))
+
+
+# Functions with fewer samples per window show hardly more than the chance of sampling.
+_SHOWING_SAMPLES = 10
+
+
+def pool_sampling_noise(rows: Sequence[Pairs], step: float) -> list[Noise]:
+    """Return the noise of each row of a table of sampled functions; `step` is one sample in the unit of the values.
+
+    The variance of a row is the chance of sampling, known from its samples, and that of the server, pooled over the
+    rows. A function with two modes is alike in a few windows by chance.
+    """
+    seen, chances, levels = [], [], []
+    for a, b in rows:
+        chance, variance, level = math.inf, math.nan, fmean([*a, *b])
+        if level > 0 and len(a) > 2:
+            if min(*a, *b) > 0:
+                chance = step * fmean([1 / x + 1 / y for x, y in zip(a, b, strict=True)])
+                variance = _variance([math.log(y) - math.log(x) for x, y in zip(a, b, strict=True)])
+            else:
+                chance = 2 * step / level
+                variance = _variance([y - x for x, y in zip(a, b, strict=True)]) / level**2
+        seen.append(variance - chance)
+        chances.append(chance)
+        levels.append(level)
+    known = [value for value in seen if not math.isnan(value)]
+    showing = [
+        value
+        for value, level in zip(seen, levels, strict=True)
+        if level >= _SHOWING_SAMPLES * step and not math.isnan(value)
+    ]
+    shared = max(statistics.median(showing or known or [0.0]), 0.0)
+    # Many functions need small p-values, and a function is alike by chance more rarely with each further pair.
+    shared *= min(_TYPICAL / max(len(rows[0][0]) - 1, 1), 1.0) if rows else 1.0
+    return [
+        replace(pool_noise([row]), scatter=0.0 if math.isinf(chance) else math.sqrt(shared + chance))
+        for row, chance in zip(rows, chances, strict=True)
+    ]
 
 
 def _factor_and_freedom(count: int, lag: float, weight: float) -> tuple[float, float]:

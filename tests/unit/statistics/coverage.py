@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from powerprof.attribution.profile import FunctionShare
 from powerprof.experiment.plan import block_order, round_order
 from powerprof.experiment.records import Metric
 from powerprof.experiment.sweep_rounds import compare_metrics
-from powerprof.experiment.verdict import SampledWindow, compare_functions, judge_saved
+from powerprof.experiment.verdict import judge_saved
 from powerprof.model.records import Figures
 from powerprof.statistics.intervals import Interval, mean_interval, welch_interval
 from powerprof.statistics.verdicts import compare_pairs
@@ -249,35 +248,6 @@ COLUMNS = {
 POWERS = ("normal", "a drift of 20 %", "host AR(0.8)", "Student's t, 3", "lognormal 0.8")
 EFFECTS = (1.05, 1.1, 1.3, 8.0)
 COUNTS = (3, 4, 5, 6, 8, 10, 20)
-
-
-def false_functions(count: int, trials: int, *, window_s: float = 2.0, functions: int = 250, seed: int = 4) -> float:
-    """The share of tables of functions with a false word: samples of one server, compared with itself."""
-    generator, wrong = np.random.default_rng(seed), 0
-    for _ in range(trials):
-        means, windows = generator.lognormal(1.0, 1.2, functions), []
-        for arm in ("a", "b") * count:
-            length_s = window_s + abs(float(generator.normal(0, 0.003)))
-            shares = [
-                FunctionShare(
-                    function=f"f{number}",
-                    module="server",
-                    kernel=False,
-                    self_count=int(samples),
-                    self_percent=0.0,
-                    low_percent=None,
-                    high_percent=None,
-                    self_ms=10.0 * samples,
-                    total_count=int(samples),
-                    total_percent=0.0,
-                )
-                for number, samples in enumerate(generator.poisson(means * length_s / window_s))
-                if samples
-            ]
-            windows.append(SampledWindow(arm, length_s, shares))  # type: ignore[arg-type]
-        judged = compare_functions(windows, 1).functions
-        wrong += any(change.verdict != "inconclusive" for change in judged)
-    return wrong / trials
 
 
 def _walk(generator: Generator, count: int) -> Values:

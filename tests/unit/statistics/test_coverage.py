@@ -19,11 +19,11 @@ from tests.unit.statistics.coverage import (
     SHARED,
     correlated,
     coverage,
-    false_functions,
     false_words,
     power,
     report_coverage,
 )
+from tests.unit.statistics.function_noise import KINDS, judge_tables
 
 
 @pytest.fixture(autouse=True)
@@ -98,10 +98,17 @@ def test_the_interval_of_a_column_holds_its_mean(kind: str, count: int) -> None:
     assert report_coverage(kind, COLUMNS[kind], count, 40) >= (0.84 if kind == "host AR(0.9)" else 0.90)
 
 
-@pytest.mark.parametrize("count", [3, 4, 5])
-def test_equal_functions_have_no_false_verdicts(count: int) -> None:
-    """32 % of tables at 3 pairs if windows of unequal length hide the step of one sample."""
-    assert false_functions(count, 12) == 0.0
+@pytest.mark.usefixtures("without_bootstrap")
+@pytest.mark.parametrize("kind", KINDS)
+def test_equal_functions_have_no_false_verdicts(kind: str) -> None:
+    """Two modes of each function: 23 % of tables at 4 pairs if every function is judged by its own scatter."""
+    tables = {3: 1, 4: 8} if kind in ("two modes of each function", "work in half of the windows") else {3: 1, 4: 1}
+    assert [judge_tables(kind, pairs, count).false for pairs, count in tables.items()] == [0.0, 0.0]
+
+
+@pytest.mark.usefixtures("without_bootstrap")
+def test_ten_pairs_find_a_function_of_three_times_the_time() -> None:
+    assert judge_tables("Poisson", 10, 3, effect=3.0).found == 1.0
 
 
 def test_runs_are_known_to_the_step_of_their_readings() -> None:
