@@ -114,7 +114,10 @@ def find_restarted_workers(evidence: Evidence) -> list[Finding]:
         rate_hz = starts.count / span_s
         seen = f"{starts.count} processes of this kind started in {format_seconds(span_s)}"
         if role is None:
-            findings.append(_report_unknown(rate_hz, seen))
+            # Among others of a known kind, those that were missed are probably of that kind.
+            known_count = sum(other.count for other in evidence.starts if other.role is not None)
+            if rate_hz >= _CLIENTS_HZ and starts.count > known_count:
+                findings.append(_report_unknown(rate_hz, seen))
         elif match := _PGLOGICAL.match(role):
             findings.append(_report_pglogical(match[2], rate_hz, seen))
         else:
@@ -253,8 +256,9 @@ def find_failed_archiving(evidence: Evidence) -> list[Finding]:
 
 
 def omit_explained_rows(evidence: Evidence) -> Evidence:
-    """Return the evidence without the wake-ups of the launcher, if failing subscriptions explain them."""
-    if not _find_subscriptions(evidence):
-        return evidence
-    rows = [row for row in evidence.wakeups if row.name != _LAUNCHER]
+    """Return the evidence without the wake-ups of the processes that only start the failing workers."""
+    explained = {_LAUNCHER} if _find_subscriptions(evidence) else set()
+    if any(starts.count >= _MIN_STARTS and (starts.role or "").startswith("walreceiver") for starts in evidence.starts):
+        explained.add("startup")
+    rows = [row for row in evidence.wakeups if row.name not in explained]
     return msgspec.structs.replace(evidence, wakeups=rows)

@@ -88,7 +88,9 @@ def test_workers_that_start_again_and_again_are_a_fault(titles: list[str], text:
         ["postgres: autovacuum worker shop", "postgres: autovacuum worker app"],
         ["postgres: walreceiver ", "postgres: walsender rep [local] BASE_BACKUP", "postgres: checkpointer "],
         ["postgres: app shop 10.0.0.7(5541) idle"] * 8,  # A pool that opens its connections.
-        [None, None],
+        [None] * 9,
+        # Short queries: some of their workers end before they are read.
+        ["postgres: parallel worker for PID 4711"] * 40 + [None] * 30,
     ],
 )
 def test_workers_that_come_and_go_by_design_have_no_finding(titles: list[str | None]) -> None:
@@ -144,10 +146,13 @@ def test_counted_errors_show_attempts_that_are_too_rare_for_the_watch() -> None:
         assert findings(here) == []
 
 
-def test_the_failing_subscription_explains_the_wakeups_of_the_launcher() -> None:
-    launcher = row("logical replication launcher", 60.0, comm="postgres", stack=["epoll_wait"])
-    assert {finding.rule for finding in diagnose(postgres(*[APPLY] * 9, wakeups=[launcher]))} == {"restarted_worker"}
-    assert "polling_wait" in {finding.rule for finding in diagnose(postgres(wakeups=[launcher]))}
+@pytest.mark.parametrize(
+    ("title", "name"), [(APPLY, "logical replication launcher"), ("postgres: walreceiver ", "startup")]
+)
+def test_the_failing_worker_explains_the_wakeups_of_the_process_that_starts_it(title: str, name: str) -> None:
+    starter = row(name, 60.0, comm="postgres", stack=["epoll_wait"])
+    assert {finding.rule for finding in diagnose(postgres(*[title] * 9, wakeups=[starter]))} == {"restarted_worker"}
+    assert "polling_wait" in {finding.rule for finding in diagnose(postgres(wakeups=[starter]))}
 
 
 @pytest.mark.parametrize(
