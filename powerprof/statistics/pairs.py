@@ -142,8 +142,8 @@ def pool_sampling_noise(rows: Sequence[Pairs], step: float) -> list[Noise]:
         if level >= _SHOWING_SAMPLES * step and not math.isnan(value)
     ]
     shared = max(statistics.median(showing or known or [0.0]), 0.0)
-    # Many functions need small p-values, and a function is alike by chance more rarely with each further pair.
-    shared *= min(_TYPICAL / max(len(rows[0][0]) - 1, 1), 1.0) if rows else 1.0
+    # Many functions need small p-values, and more than six pairs are hardly alike by chance.
+    shared *= min((5 / max(len(rows[0][0]) - 1, 1)) ** 2, 1.0) if rows else 1.0
     return [
         replace(pool_noise([row]), scatter=0.0 if math.isinf(chance) else math.sqrt(shared + chance))
         for row, chance in zip(rows, chances, strict=True)
