@@ -39,6 +39,7 @@ from powerprof.model.text import Say
 from powerprof.stacks.image import ProcessImage
 from powerprof.system.cgroups import Units
 from powerprof.system.errors import DataError
+from powerprof.system.own_processes import own_pids
 from powerprof.system.processes import Target
 from powerprof.system.tasks import Task, clean, has_ended, list_threads, look_up
 from powerprof.tracing.bpf.maps import RunTimeMeter
@@ -193,7 +194,8 @@ def build_capture(
     states.update({cpu: list(DRIVERLESS_STATES) for cpu in window.edges if cpu not in states})
     causes = window.trace.causes
     tasks = _traced_tasks(causes, stacks.wakings, context.look_up)
-    own_count = int(causes["count"][causes["next_tgid"] == os.getpid()].sum())
+    own = sorted(own_pids())
+    own_count = int(causes["count"][np.isin(causes["next_tgid"], own)].sum())
     tool = ToolCost(
         version=__version__,
         cpu_s=window.tool_cpu_s,
@@ -240,6 +242,7 @@ def build_capture(
         counted_from_ns=stacks.counted_from_ns,
         counted_to_ns=stacks.counted_to_ns,
         own_pid=os.getpid(),
+        own_helpers=[pid for pid in own if pid != os.getpid()],
         c0_percent=completed.c0_percent,
         steal_percent=completed.steal_percent,
         energy=completed.energy,

@@ -130,14 +130,14 @@ def add_running_times(
 
 
 def balance_running_time(
-    causes: Array, ran: RunTimes, c0_s: float | None, in_target: Callable[[int, int], bool], own_pid: int
+    causes: Array, ran: RunTimes, c0_s: float | None, in_target: Callable[[int, int], bool], own_pids: Collection[int]
 ) -> RunningTime:
     """Return all CPU running time by owner. `c0_s` is the host's C0 time; None if it is unknown."""
     target_ns, tool_ns, others_ns, kernel_ns = float(ran.target_ns), 0.0, float(ran.others_ns), 0.0
 
     def add(pid: int, tid: int, ns: float, kind: int = RunKind.OTHER) -> None:
         nonlocal target_ns, tool_ns, others_ns
-        if pid == own_pid:
+        if pid in own_pids:
             tool_ns += ns
         elif kind != RunKind.KERNEL and in_target(pid, tid):
             target_ns += ns
@@ -190,7 +190,7 @@ def _split_energy(
     """Split the host's energy over the target's rows, powerprof and the rest, in proportion to running time."""
     if not capture.energy:
         return None
-    own = others["next_tgid"] == capture.own_pid
+    own = np.isin(others["next_tgid"], sorted(capture.own_pids()))
     rows = tuple(
         Consumer(
             name=f"{row.thread.label} · {row.stack[0].label if row.stack else row.origin}",
@@ -314,7 +314,7 @@ def build_attribution(capture: Capture, stacks: SiteStacks) -> Attribution:
             _task_finder(capture),
             functions=capture.functions,
             interrupts=capture.interrupts,
-            own_pid=capture.own_pid,
+            own_pids=capture.own_pids(),
             c0_ns=sum_c0_ns(others, ran),
         )
         if len(others)
@@ -338,7 +338,9 @@ def build_attribution(capture: Capture, stacks: SiteStacks) -> Attribution:
     running = (
         None
         if ran is None
-        else balance_running_time(exits, ran, _host_running_s(capture, len(edges)), blamer.in_target, capture.own_pid)
+        else balance_running_time(
+            exits, ran, _host_running_s(capture, len(edges)), blamer.in_target, capture.own_pids()
+        )
     )
     split = _split_energy(capture, wakeups, others, len(edges), running)
     if split is not None and split.rate_watts is not None:

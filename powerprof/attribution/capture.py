@@ -188,6 +188,7 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     interrupted: bool = False
     named: NamedSites | None = None
     stat_idle_percent: float | None = None
+    own_helpers: list[int] = []
     causes: bytes = b""
     sample_1_in: int = 1
     sample_lost_count: int = 0
@@ -196,6 +197,10 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     ran_target_ns: int = 0
     frames: list[PythonFrame] = []
     version: int = 3
+
+    def own_pids(self) -> frozenset[int]:
+        """Return powerprof's processes: itself and its helpers."""
+        return frozenset((self.own_pid, *self.own_helpers))
 
     def exit_records(self) -> npt.NDArray[Any]:
         """Return the sampled idle exits as an array of `idle_data.IDLE_EXIT`."""

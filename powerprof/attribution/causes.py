@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -211,13 +211,13 @@ def group_causes(
     functions: Mapping[int, str],
     interrupts: Mapping[int, str],
     server_names: Mapping[int, str] | None = None,
-    own_pid: int | None = None,
+    own_pids: Collection[int] = (),
     c0_ns: Array | None = None,
 ) -> list[Cause]:
     """Group exits (`idle_data.CAUSE`) by mechanism, name and thread, most frequent first; `percent` is of all exits.
 
     `c0_ns` is the running time of each entry (`blame.sum_c0_ns`). `server_names` maps thread ids to
-    performance_schema names. Threads of `own_pid` are named powerprof.
+    performance_schema names. Threads of `own_pids` are named powerprof.
     """
     unique, index = np.unique(_keys(exits, ended_by), return_inverse=True)
     comms = _names(exits)
@@ -226,7 +226,7 @@ def group_causes(
     for number, key in enumerate(unique):
         tid, life = int(key["tid"]), int(key["life"])
         task = look_up(tid, int(key["tgid"]) or None, comms.get((tid, life), ""), bool(key["is_kernel"]))
-        process = "powerprof" if own_pid is not None and task.pid == own_pid else task.process
+        process = "powerprof" if task.pid in own_pids else task.process
         thread = _thread(task, int(key["work"]), functions, server_names or {}) if tid else None
         label: _Label = (
             MECHANISMS[int(key["mechanism"])],

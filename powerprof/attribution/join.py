@@ -156,6 +156,7 @@ class Blamer:
         self._stacks = stacks
         self._tasks = {task.tid: task for task in capture.tasks}
         self._pids = set(capture.target.pids)
+        self._own_pids = capture.own_pids()
         self._many = capture.target.system or len(self._pids) != 1
         self._counted_s = max(1, capture.counted_to_ns - capture.counted_from_ns) / 1e9
         self._named_wakers: dict[tuple[int, ...], NamedStack] = {}
@@ -163,9 +164,11 @@ class Blamer:
 
     def in_target(self, pid: int, tid: int) -> bool:
         """Return whether a thread belongs to the target."""
+        if pid in self._own_pids:
+            return False
         if self._capture.target.system:
             task = self._tasks.get(tid)
-            return pid != self._capture.own_pid and tid != 0 and not (task is not None and task.is_kernel)
+            return tid != 0 and not (task is not None and task.is_kernel)
         return pid in self._pids or pid >= ENDED_IN_TARGET
 
     def _origin(

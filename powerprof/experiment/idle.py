@@ -48,6 +48,7 @@ from powerprof.model.text import Say, approximate_time, count_down
 from powerprof.statistics.intervals import BLOCKS, rate_interval
 from powerprof.system import paths, signals
 from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError, UsageError
+from powerprof.system.own_processes import own_pids
 
 if TYPE_CHECKING:
     from powerprof.tracing.idle import TracedWindow
@@ -80,7 +81,7 @@ class ToolTally:
 
     def add(self, window: Window) -> None:
         """Add a window without tracing."""
-        self.cpu_s += next((group.cpu_s for group in window.processes if group.name == "powerprof"), 0.0)
+        self.cpu_s += window.tool_cpu_s or 0.0
         self.wall_s += window.window_s or 0.0
         self.cpus = window.cpus or 1
 
@@ -131,7 +132,7 @@ def trace_phase(
             functions=window.trace.addresses,
             interrupts=read_interrupt_names(),
             server_names=server_names,
-            own_pid=os.getpid(),
+            own_pids=own_pids(),
             c0_ns=blame.sum_c0_ns(exits, window.trace.ran),
         )
         if len(exits)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import resource
 import select
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from powerprof.model.records import EnergyReading
 from powerprof.system import caller, signals
 from powerprof.system.errors import Interrupted, PowerprofError
 from powerprof.system.files import try_text, whole
+from powerprof.system.own_processes import read_own_cost
 
 
 def format_now(ago_s: float = 0.0) -> str:
@@ -241,8 +241,8 @@ class WindowPart:
 class PassedWindow:
     """The result of a window.
 
-    `window_s`: from the beginning of the last part to the end of the first one. `tool_cpu_s`: powerprof's own CPU
-    time, edges included. `tool_wakeups_count`: wake-ups of powerprof between the edges. `notes` apply to every figure
+    `window_s`: from the beginning of the last part to the end of the first one. `tool_cpu_s`: CPU time of powerprof and
+    its helpers, edges included. `tool_wakeups_count`: their wake-ups between the edges. `notes` apply to every figure
     of the window. `interrupted`: the signal that ended it early.
     """
 
@@ -267,13 +267,13 @@ class OpenWindow:
             part.open()
         if settle:
             caller.drop_privileges(True, source)
-        self._suspended, self._cpu_s = SuspendClock(), time.process_time()
+        self._suspended, self._cost = SuspendClock(), read_own_cost()
         for part in parts:
             part.prepare()
         for part in parts:
             part.begin()
         # After the edges: moving from CPU to CPU there is not a wake-up of the window.
-        self._switches, self._start_s = _count_switches(), time.monotonic()
+        self._edge_cost, self._start_s = read_own_cost(), time.monotonic()
         self._due_s = [self._start_s + part.read_interval_s for part in parts]
 
     def wait(self, duration_s: float, until: int | None = None) -> None:
@@ -282,15 +282,16 @@ class OpenWindow:
 
     def end(self, interrupted: Interrupted | None = None) -> PassedWindow:
         """End the parts. Raises PowerprofError if a part fails, or `interrupted` instead if it is set."""
-        window_s, switches = time.monotonic() - self._start_s, _count_switches()
+        window_s, edge_cost = time.monotonic() - self._start_s, read_own_cost()
         try:
             for part in reversed(self._parts):
                 part.end()
         except PowerprofError as error:
             raise interrupted or error from error
-        cpu_s = time.process_time() - self._cpu_s
+        cpu_s, _ = read_own_cost().since(self._cost)
+        _, switches = edge_cost.since(self._edge_cost)
         notes = note_suspend(self._suspended.since_s())
-        return PassedWindow(window_s, cpu_s, switches - self._switches, notes, interrupted)
+        return PassedWindow(window_s, cpu_s, switches, notes, interrupted)
 
 
 def run_window(
@@ -373,11 +374,6 @@ class EnergySampler(WindowPart):
         """Return the readings of the window and notes about them."""
         meters = self._meters
         return ([], []) if meters is None else (meters.readings(self._start_s, self._end_s), meters.notes())
-
-
-def _count_switches() -> int:
-    """Return the voluntary context switches of this process. Each is followed by a wake-up."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
 
 
 @contextmanager

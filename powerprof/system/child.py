@@ -20,6 +20,7 @@ from typing import Any
 
 from powerprof.system import files
 from powerprof.system.errors import PowerprofError
+from powerprof.system.own_processes import add_helper
 
 # Limits for the files, TCP ports, abstract sockets and signals of a process, for any account (landlock(7)).
 #
@@ -450,6 +451,7 @@ def run_in_fork(work: Callable[[SendPart], None], timeout_s: float) -> ForkResul
         pid = os.fork()
         if pid == 0:
             _work(work, results, parent)
+        add_helper(pid)
         status, cpu_s = _wait(pid, timeout_s)
         pid = 0
         return ForkResult(_parts(results), status == 0, cpu_s)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -24,6 +25,7 @@ from powerprof.system.caller import account_of, caller, is_delegated
 from powerprof.system.child import Child, Confinement, die_with_parent
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.folders import only_root_writes
+from powerprof.system.own_processes import add_ended_cost, add_helper
 from powerprof.system.tasks import has_ended
 
 if TYPE_CHECKING:
@@ -244,6 +246,17 @@ def _starting(program: str, confinement: Confinement | None) -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def _helper_cost(confinement: Confinement | None) -> Iterator[None]:
+    """Count the program that runs and ends inside as powerprof's own, unless it is confined like a server."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    try:
+        yield
+    finally:
+        if confinement is None:
+            add_ended_cost(before, resource.getrusage(resource.RUSAGE_CHILDREN))
+
+
 def run(
     argv: Sequence[str | Path],
     *,
@@ -267,28 +280,35 @@ def run(
     words = _check_program(argv, user, confinement)
     child = Child(user, confinement, own_mounts=own_mounts)
     try:
-        with _starting(words[0], confinement):
-            done = subprocess.run(
+        with _starting(words[0], confinement), _helper_cost(confinement):
+            process = subprocess.Popen(
                 words,
-                input=stdin or "",
-                capture_output=True,
-                timeout=timeout_s,
-                check=False,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
                 cwd=cwd or _ROOT_FOLDER,
                 env=build_environment(user, env),
                 encoding="utf-8",
                 errors="replace",
-                preexec_fn=child.prepare,
+                preexec_fn=child.prepare,  # noqa: PLW1509
                 **child.account(),
             )
+            with process:
+                if confinement is None:
+                    add_helper(process.pid)
+                try:
+                    out, err = process.communicate(stdin or "", timeout_s)
+                except BaseException:
+                    process.kill()
+                    raise
     except subprocess.TimeoutExpired as error:
         raise PowerprofError(
             f"{words[0]} did not finish in {timeout_s:g} s", "the host may be too busy: try again when it is idle"
         ) from error
-    finished = Finished(words, done.returncode, done.stdout, done.stderr)
-    if check and done.returncode != 0:
+    finished = Finished(words, process.returncode, out, err)
+    if check and process.returncode != 0:
         raise PowerprofError(
-            f"{Path(words[0]).name} failed with {done.returncode}: {finished.tail()}",
+            f"{Path(words[0]).name} failed with {process.returncode}: {finished.tail()}",
             "run it directly to see what is missing",
         )
     return finished
@@ -333,6 +353,9 @@ def start(
         )
     _list_running()
     _STARTED.append(process)
+    # Only servers and their programs are confined, and only loads are pinned.
+    if confinement is None and affinity is None:
+        add_helper(process.pid)
     return process
 
 

@@ -36,6 +36,7 @@ from powerprof.stacks.registers import Machine
 from powerprof.stacks.time_budget import Budget
 from powerprof.system.caller import is_system_account
 from powerprof.system.errors import PowerprofError
+from powerprof.system.own_processes import own_pids
 from powerprof.system.processes import Target, list_pids, uids_of
 from powerprof.system.reader_process import ReaderProcess, Unreadable, shared
 from powerprof.system.tasks import has_ended
@@ -209,11 +210,14 @@ class TargetMembers:
         """Add the processes that the target names, or every process of this host except powerprof."""
         # Processes of user accounts come last, because they may keep their readers waiting.
         by_trust = sorted(list_pids(), key=lambda pid: any(not is_system_account(uid) for uid in uids_of(pid)))
-        self.add(self.target.pids or [pid for pid in by_trust if pid != os.getpid()])
+        self.add(self.target.pids or by_trust)
 
     def add(self, pids: Iterable[int]) -> None:
-        """Add these processes as they are now. Skip processes that have ended and kernel threads."""
+        """Add these processes as they are now. Skip powerprof's own, those that have ended, and kernel threads."""
+        own = own_pids()
         for pid in pids:
+            if pid in own:
+                continue
             images = self.images.get(pid, [])
             try:
                 image = snapshot(
@@ -567,7 +571,7 @@ class DemandStacks(StackReader):
 
     def look_at(self, pids: Iterable[int]) -> None:
         """Add these processes as they are now."""
-        self.members.add(pid for pid in pids if pid != os.getpid())
+        self.members.add(pids)
 
     def reset(self) -> None:
         """Drop the cached facts about programs and let the program send all stacks again."""

@@ -9,7 +9,6 @@ CPU's state is the same before and after they are read.
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +18,7 @@ from powerprof.measure.procfs import compute_accounting, read_stat
 from powerprof.measure.residency import compute_residency
 from powerprof.measure.window import CpuReading, Snapshot, format_now, kernel_ns
 from powerprof.system.closeable import Closeable
+from powerprof.system.own_processes import read_own_cost
 from powerprof.tracing.bpf.shared_numbers import CpuPhase
 from powerprof.tracing.captures import Array, CpuEdge
 from powerprof.tracing.idle import IdleTracer, TracedWindow
@@ -61,7 +61,7 @@ class TraceMonitor(Closeable):
         tracer.cpus.set_polling_states(self._reader.polls())
         self._edges: dict[int, int] = {}
         self._snapshot = Snapshot({})
-        self._stat, self._cpu_s = read_stat(), time.process_time()
+        self._stat, self._cost = read_stat(), read_own_cost()
         self._started_at, self._run_time_s = format_now(), 0.0
         self._read_ns = kernel_ns()
 
@@ -76,7 +76,7 @@ class TraceMonitor(Closeable):
         self._snapshot = replace(edges, cpus={cpu: edge for cpu, edge in edges.cpus.items() if edge.states})
         # powerprof runs on a CPU at its edge, so no period is open and nothing is summed.
         self._idle = np.zeros(len(self._tracer.cpus.states()), dtype=CPU_TOTAL)
-        self._stat, self._cpu_s, self._started_at = read_stat(), time.process_time(), format_now()
+        self._stat, self._cost, self._started_at = read_stat(), read_own_cost(), format_now()
         self._read_ns = kernel_ns()
 
     def close(self) -> None:
@@ -93,9 +93,9 @@ class TraceMonitor(Closeable):
         The residency is exact on every CPU. A period that is not complete (its CPU has not idled again) is in the
         causes of a later read. Over all reads the sums are those of one long window.
         """
-        began, started_at, stat, cpu_s = self._snapshot, self._started_at, self._stat, self._cpu_s
+        began, started_at, stat, cost = self._snapshot, self._started_at, self._stat, self._cost
         self._snapshot, self._started_at = self._read_counters(), format_now()
-        self._stat, self._cpu_s = read_stat(), time.process_time()
+        self._stat, self._cost = read_stat(), read_own_cost()
         trace = self._tracer.snapshot()
         spent = compute_accounting(stat, self._stat)
         stat_idle_percent = None if spent is None else spent.idle_percent
@@ -125,7 +125,7 @@ class TraceMonitor(Closeable):
             window_s,
             residency,
             self._reader.state_names(),
-            self._cpu_s - cpu_s,
+            self._cost.since(cost)[0],
             stat_idle_percent=stat_idle_percent,
             counters=(began, self._snapshot),
         )

@@ -14,6 +14,7 @@ import numpy as np
 
 from powerprof.measure.window import PassedWindow, run_window
 from powerprof.system.errors import CapabilityError
+from powerprof.system.own_processes import own_pids
 from powerprof.system.reader_process import shared
 from powerprof.system.tasks import clean
 from powerprof.tracing.bpf import features
@@ -112,7 +113,7 @@ class OffCpuTracer(SummingProgram):
                 preempted_count=int(row["counts"][_PREEMPTED]),
                 preempted_ns=int(row["off_ns"][_PREEMPTED]),
             )
-            if thread.pid != os.getpid():
+            if thread.pid not in own_pids():
                 sums.append(thread)
         return sums
 
@@ -128,7 +129,7 @@ class OffCpuTracer(SummingProgram):
                 count=int(row["count"]),
             )
             for key, row in pairs
-            if int(key["sleeper"]) >> 32 != os.getpid()
+            if int(key["sleeper"]) >> 32 not in own_pids()
         ]
 
 
@@ -466,7 +467,7 @@ class SyscallTracer(SummingProgram):
         sums: dict[tuple[int, str, str], CallSum] = {}
         for key, row in zip(np.frombuffer(keys, _CALL_KEY), np.frombuffer(values, _CALL), strict=True):
             who, (name, operation) = int(key["who"]), _name_call(key)
-            if who >> 32 == os.getpid():
+            if who >> 32 in own_pids():
                 continue
             # A thread may make the same call by two ABIs.
             known = sums.get((who, name, operation))
@@ -487,7 +488,7 @@ class SyscallTracer(SummingProgram):
         keys, values = self.rows("open_calls")
         counts: Counter[str] = Counter()
         for who, row in zip(np.frombuffer(keys, "<u8"), np.frombuffer(values, _OPEN_CALL), strict=True):
-            if int(who) >> 32 != os.getpid():
+            if int(who) >> 32 not in own_pids():
                 counts[" ".join(filter(None, _name_call(row)))] += 1
         return dict(counts.most_common())
 
@@ -496,7 +497,7 @@ class SyscallTracer(SummingProgram):
         sums = []
         for key, row in zip(np.frombuffer(keys, _FILE_KEY), np.frombuffer(values, _FILE_USE), strict=True):
             pid = int(key["who"]) >> 32
-            if pid == os.getpid():
+            if pid in own_pids():
                 continue
             device = int(key["device"])
             place = (os.makedev(device >> 20, device & 0xFFFFF), int(key["inode"]))

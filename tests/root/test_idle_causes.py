@@ -125,7 +125,7 @@ def system_wide(tracer: IdleTracer, duration_s: float) -> Traced:
         look_up,
         functions=window.trace.addresses,
         interrupts=read_interrupt_names(),
-        own_pid=os.getpid(),
+        own_pids=(os.getpid(),),
     )
     balance = causes.build_conservation(summed, found, window.trace.lost_count, window.edges)
     assert (window.trace.sample_1_in, window.trace.sample_lost_count) == (1, 0)

@@ -53,7 +53,7 @@ def traced(tracer: IdleTracer, *names: str, again: bool) -> tuple[list[int], lis
         look_up,
         functions=window.trace.addresses,
         interrupts={},
-        own_pid=os.getpid(),
+        own_pids=(os.getpid(),),
     )
     return pids, rows
 

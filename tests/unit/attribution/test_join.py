@@ -357,3 +357,26 @@ def test_divided_running_time_adds_up(total: float, places: list[tuple[float, in
     assert all(part >= place.after_exits_ns for part, place in zip(parts, known, strict=True))
     if measured or any(place.exits or place.other_wakings for place in known):
         assert sum(parts) == pytest.approx(max(total, measured))
+
+
+_HELPER = 700
+
+
+@pytest.mark.parametrize(
+    "pids", [[PID], [PID, _HELPER], [PID, 1, _HELPER], []], ids=["pid", "group", "own group", "system"]
+)
+@pytest.mark.parametrize("number", [1, _HELPER], ids=["itself", "helper"])
+def test_wakeups_of_powerprof_are_its_own(pids: list[int], number: int) -> None:
+    """Whatever the target is: a thread of powerprof or of a helper, such as turbostat, is in powerprof's row."""
+    thread = number + 1
+    records = exits(own_timer(101), *({**own_timer(thread), "next_tgid": number} for _ in range(3)))
+    found = attribution(
+        records,
+        target=TargetInfo(pid=None, executable=None, build_id=None, label="x", pids=pids, system=not pids),
+        tasks=[Task(101, PID, "t101", "x", False), Task(thread, number, "turbostat", "turbostat", False)],
+        own_helpers=[_HELPER],
+        ran=ran((101, PID, 1, 5.0), (thread, number, 0, 7.0)),
+    )
+    assert sum(row.count for row in found.wakeups) == 1
+    assert [(cause.process, cause.count) for cause in found.other_causes] == [("powerprof", 3)]
+    assert found.running is not None and found.running.tool_ms > 0 and found.running.others_ms == 0

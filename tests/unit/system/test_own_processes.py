@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""powerprof's helpers are powerprof; servers, loads and commands are not."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from powerprof.measure.window import run_window
+from powerprof.system import own_processes, programs
+from powerprof.system.child import Confinement, run_in_fork
+from powerprof.system.own_processes import own_pids, read_own_cost
+from powerprof.system.reader_process import ReaderProcess
+
+_SHELL = ["/bin/sh", "-c", "echo $$"]
+
+
+def _ran(tmp_path: Path) -> int:
+    return int(programs.run(_SHELL).stdout)
+
+
+def _confined(tmp_path: Path) -> int:
+    return int(programs.run(_SHELL, user=(65534, 65534), confinement=Confinement(no_network=True)).stdout)
+
+
+def _started(tmp_path: Path) -> int:
+    process = programs.start(["/bin/sleep", "30"])
+    programs.stop(process)
+    return process.pid
+
+
+def _load(tmp_path: Path) -> int:
+    process = programs.start(["/bin/sleep", "30"], affinity=[min(os.sched_getaffinity(0))])
+    programs.stop(process)
+    return process.pid
+
+
+def _keeper(tmp_path: Path) -> int:
+    process = programs.start(["/bin/sleep", "30"], dies_with_us=False)
+    programs.stop(process)
+    return process.pid
+
+
+def _command(tmp_path: Path) -> int:
+    with (tmp_path / "errors").open("w") as errors:
+        process = programs.start_typed(["/bin/true"], stderr=errors)
+        process.wait()
+    return process.pid
+
+
+def _forked(tmp_path: Path) -> int:
+    return int(b"".join(run_in_fork(lambda send: send(str(os.getpid()).encode()), 5.0).parts))
+
+
+def _reader(tmp_path: Path) -> int:
+    with ReaderProcess() as reader:
+        child = reader._ensure_child()
+        return child.pid
+
+
+def _refused(tmp_path: Path) -> int:
+    """A program that fails worked for powerprof too."""
+    return int(programs.run(["/bin/sh", "-c", "echo $$; exit 3"], check=False).stdout)
+
+
+def _itself(tmp_path: Path) -> int:
+    return os.getpid()
+
+
+def _other(tmp_path: Path) -> int:
+    return os.getppid()
+
+
+@pytest.mark.parametrize(
+    ("start", "is_own"),
+    [
+        (_itself, True),
+        (_ran, True),
+        (_refused, True),
+        (_started, True),
+        (_keeper, True),
+        (_forked, True),
+        (_reader, True),
+        (_confined, False),
+        (_load, False),
+        (_command, False),
+        (_other, False),
+    ],
+)
+def test_helpers_are_own_processes(start: Callable[[Path], int], is_own: bool, tmp_path: Path) -> None:
+    assert (start(tmp_path) in own_pids()) == is_own
+
+
+def test_old_helpers_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_processes, "_HELPERS", {})
+    for pid in range(3_000_000, 3_002_000):
+        own_processes.add_helper(pid)
+    assert len(own_pids()) == own_processes._KEPT + 1
+    assert 3_001_999 in own_pids() and 3_000_000 not in own_pids()
+
+
+def test_the_cost_has_a_helper_that_ended() -> None:
+    before = read_own_cost()
+    programs.run(["/bin/sh", "-c", "i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done; sleep 0.01; sleep 0.01"])
+    cpu_s, switches = read_own_cost().since(before)
+    assert cpu_s > 0.02 and switches >= 2
+
+
+def test_a_window_has_the_wakings_of_its_helpers() -> None:
+    process = programs.start(["/usr/bin/env", "python3", "-c", "import time\nfor _ in range(2000): time.sleep(0.01)"])
+    try:
+        time.sleep(0.3)
+        passed = run_window(0.5)
+    finally:
+        programs.stop(process)
+    assert passed.tool_wakeups_count > 20
