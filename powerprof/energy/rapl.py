@@ -313,7 +313,7 @@ def open_rapl() -> RaplMeter:
         # Container engines mask /sys/devices/virtual/powercap, and the links to it stay.
         raise UnusableMeterError(
             f"rapl: the zones in {root} lead nowhere: this container hides the host's counters",
-            "run powerprof on the host, or start the container with --security-opt systempaths=unconfined",
+            "run powerprof on the host, or start the container with the security option systempaths=unconfined",
         )
     if unreadable and len(unreadable) == len(zones):
         raise UnusableMeterError(
