@@ -137,7 +137,7 @@ def test_the_index_lists_every_page() -> None:
     assert {name_of(page) for page in pages() if page.parent.parent == index.parent and page not in listed} == set()
 
 
-@pytest.mark.parametrize("folder", ["how-to"])
+@pytest.mark.parametrize("folder", ["how-to", "studies"])
 def test_the_index_shows_the_titles_of_the_pages(folder: str) -> None:
     text = (REPOSITORY / "docs/README.md").read_text(encoding="utf-8")
     listed = {name: title for title, name in re.findall(rf"\[([^\]]+)\]\({folder}/([\w-]+\.md)\)", text)}
