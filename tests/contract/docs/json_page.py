@@ -35,7 +35,8 @@ This page is generated from the types that write and read the documents. Each do
 
 - **Units.** The key of a quantity ends in its unit: `_s` `_ms` `_us` `_hz` `_mhz` `_percent` `_joules` `_watts`
   `_bytes` `_count`; `joules`, `watts`, `percent` and `count` alone are units too. Identities, numbers of CPUs
-  and ratios have no unit: `cpus`, `cpu`, `pid`, `tid`, `cpu_family`, `cpu_model_number`, `cpu_stepping`, `odds_low`, `odds_high`.
+  and ratios have no unit: `cpus`, `cpu`, `pid`, `tid`, `cpu_family`, `cpu_model_number`, `cpu_stepping`, `odds_low`,
+  `odds_high`.
 - **Null.** An unknown value is `null`, never 0. A 0 was measured.
 - **Intervals** cover 95 % (Student's t over repeated windows, Welch's t for differences). They have the unit of their
   metric. `low` and `high` are null for a single window.
