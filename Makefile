@@ -68,7 +68,7 @@ probes: setup ## compile the BPF programs that powerprof carries, those whose so
 probes-anew: setup ## compile them again, and compare (some minutes)
 	$(BIN)/python -m tests.probes --anew
 
-gallery: setup ## measure again what docs/gallery and README show, and photograph it (five minutes); as root
+gallery: setup ## measure again what docs/gallery and docs/read-a-report.md show, and photograph it (five minutes); as root
 	$(BIN)/python -m tests.gallery
 
 STUDIES = $(basename $(notdir $(wildcard workloads/studies/*.toml)))
@@ -96,7 +96,7 @@ test: setup ## run all tests but the soak; those of tests/root need root and BPF
 bench: setup ## measure powerprof's own cost beside other tools
 	$(BIN)/python -m tests.bench
 
-matrix: setup-demo ## boot every machine of the matrix (40 minutes), and write docs/dev/machines.md; as root
+matrix: setup-demo ## boot every machine of the matrix (40 minutes), and write docs/reference/machines.md; as root
 	@.ci/matrix-packages
 	$(BIN)/python -m tests.matrix --write
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make gallery`: the pages and screenshots of docs/gallery, and the README's answers, by real runs on this host (five
-minutes, as root)."""
+"""`make gallery`: measure again, as root in five minutes, the pages and screenshots of docs/gallery and the
+transcripts of docs/read-a-report.md."""
 
 from __future__ import annotations
 

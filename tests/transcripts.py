@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The README's answers by real runs on this host, shortened at `…` to the lines that are kept (`make gallery`).
+"""Write the transcripts of docs/read-a-report.md by real runs on this host, shortened at `…` (`make gallery`).
 
-A block of the README is found by its command, and keeps its place.
+A block of the page is found by its command.
 """
 
 from __future__ import annotations
@@ -17,26 +17,44 @@ from pathlib import Path
 from powerprof.database.private_server import PrivateServer
 from tests.conftest import REPOSITORY
 
-README = REPOSITORY / "README.md"
+PAGE = REPOSITORY / "docs/read-a-report.md"
 # After the answer, what is kept of each report; the answer itself always is.
 KEPT = {
-    "idle --clients 16 --duration 3": (),
-    "attribute --pid mysqld --duration 5": (r"[\d,]+ classified \+ ",),
+    "idle --clients 16 --duration 3": (
+        r" +baseline ",
+        r"C0 \(running\)",
+        r"  average residency",
+        r"wake-ups from idle",
+        r"  by the server",
+        r" +/s +% ",
+        r" +\d.* timer ",
+        r" +[\d,]+ classified \+ ",
+        r"(Baseline drift|powerprof itself)",
+    ),
+    "attribute --pid mysqld --duration 5": (
+        r" +/s +",
+        r" +\d.* own timer",
+        r" {12,}\w+.* ← ",
+        r"[\d,]+ classified \+ ",
+        r"powerprof itself",
+    ),
     "compare index no-index --pairs 6 --duration 1": (
         r" +index +no-index",
         r"C0 ms/query, server ",
         r"joules/query",
         r"wake-ups/query",
+        r"p95 latency",
+        r"Threats",
     ),
 }
 Account = Callable[[PrivateServer, Path], Path]
 
 
 def write(folder: Path, account: Account, server: Callable[[], AbstractContextManager[PrivateServer]]) -> None:
-    """Measure each and put it into the README."""
-    text = README.read_text(encoding="utf-8")
+    """Measure each and put it into the page."""
+    text = PAGE.read_text(encoding="utf-8")
     for command, kept in KEPT.items():
-        print(f"gallery: README, {command}", file=sys.stderr)
+        print(f"gallery: transcript, {command}", file=sys.stderr)
         words = command.split()
         if "mysqld" in words:
             with server() as running:
@@ -45,7 +63,7 @@ def write(folder: Path, account: Account, server: Callable[[], AbstractContextMa
         else:
             printed = _run(words)
         text = replaced(text, command, shortened(printed.splitlines(), kept))
-    README.write_text(text, encoding="utf-8")
+    PAGE.write_text(text, encoding="utf-8")
 
 
 def _run(words: Sequence[str]) -> str:
@@ -70,9 +88,9 @@ def shortened(lines: Sequence[str], kept: Iterable[str]) -> list[str]:
 
 
 def replaced(text: str, command: str, lines: Sequence[str]) -> str:
-    """The README with these lines below the command."""
+    """Return the text with these lines below the command."""
     head = f"```console\n$ sudo powerprof {command}\n"
     before, found, after = text.partition(head)
     if not found:
-        raise ValueError(f"the README has no block of: {command}")
+        raise ValueError(f"the page has no block of: {command}")
     return before + head + "\n".join(lines) + "\n```" + after.partition("```")[2]

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The README's answers are those of real runs: each has its block, of what `make gallery` would write."""
+"""The transcripts of docs/read-a-report.md have the form that `make gallery` writes."""
 
 from __future__ import annotations
 
 import re
 
-from tests.transcripts import KEPT, README, replaced, shortened
+from tests.transcripts import KEPT, PAGE, replaced, shortened
 
 
 def test_every_answer_has_its_block_of_80_columns() -> None:
-    text = README.read_text(encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
     for command, kept in KEPT.items():
         (block,) = re.findall(rf"```console\n\$ sudo powerprof {re.escape(command)}\n(.*?)```", text, re.DOTALL)
         lines = block.splitlines()
