@@ -96,7 +96,7 @@ test: setup ## run all tests but the soak; those of tests/root need root and BPF
 bench: setup ## measure powerprof's own cost beside other tools
 	$(BIN)/python -m tests.bench
 
-matrix: setup-demo ## boot every machine of the matrix (40 minutes), and write docs/reference/machines.md; as root
+matrix: setup-demo ## boot every machine of the matrix (40 minutes), and write docs/dev/machines.md; as root
 	@.ci/matrix-packages
 	$(BIN)/python -m tests.matrix --write
 

@@ -261,6 +261,10 @@ class FunctionRow(msgspec.Struct, frozen=True, kw_only=True):
     `self_cpu_percent` is the share of the process's CPU time; None if that is unknown. `cpu_ms` and `wall_ms` are
     measured from entry to return and include the probes of inner calls. `probe_ms` is the cost of the function's
     probes.
+
+    Attributes:
+        abandoned_count: calls that longjmp or an exception ended. None if unknown (DTrace).
+        unfinished_count: calls that were open at the end of the window.
     """
 
     function: str

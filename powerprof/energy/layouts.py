@@ -77,7 +77,7 @@ LAYOUTS: tuple[Layout, ...] = (
     Layout(_RAPL, "intel-rapl, power PMU", r"package-(\d+)", "", "package", "one per socket", _POWERCAP),
     Layout(_RAPL, "intel-rapl, power PMU", _DIES, "", "package", "one per die", _POWERCAP),
     Layout(_RAPL, "intel-rapl, power PMU", _DIES, "", "package", "one per socket", _PERF, vendor=MIRRORED_VENDORS),
-    Layout(_RAPL, "intel-rapl, power PMU", "dram", "", "dram", "one per socket", "Intel SDM 15.10.1: beside package"),
+    Layout(_RAPL, "intel-rapl, power PMU", "dram", "", "dram", "one per socket", "Intel SDM 15.10.1: outside package"),
     Layout(_RAPL, "intel-rapl, power PMU", r"psys(-(\d+|%d))?", "", "psys", "one per socket", _POWERCAP),
     Layout(
         _RAPL, "intel-rapl, power PMU", "core|uncore", "", "core", "-", "Intel SDM 15.10.1: PP0 and PP1", "package-N"

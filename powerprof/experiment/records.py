@@ -157,7 +157,12 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Metric(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric of both conditions and its verdict."""
+    """One metric of both conditions and its verdict.
+
+    Attributes:
+        verdict: `inconclusive` if the interval of the difference contains 0.
+        minimum_detectable_percent: the difference that four of five such comparisons would detect.
+    """
 
     name: str
     unit: str

@@ -100,8 +100,7 @@ class Frequencies(msgspec.Struct, frozen=True, kw_only=True):
     """P-states and frequencies of a window.
 
     Attributes:
-        states: the mean over all CPUs, in sum 100 %. Empty without a counting driver (intel_pstate, amd-
-            pstate).
+        states: the mean over all CPUs, in sum 100 %. Empty if the driver does not count (intel_pstate, amd-pstate).
         busy_mhz: the mean over the time in which CPUs ran.
         status: the mode of intel_pstate or amd-pstate.
     """
@@ -179,7 +178,11 @@ class StateResidency(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         residency_percent: of the CPUs' wall time, or of their idle time (`Window.percent_of`).
+        average_residency_ms: its time divided by its entries.
         entries_count: without the exits that reading the counters caused.
+        above_hz: exits before the target residency of the state. A shallower state was the better choice.
+        below_hz: stays that were long enough for a deeper state.
+        rejected_hz: failed entries.
     """
 
     name: str
@@ -245,7 +248,17 @@ class EnergyReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
-    """Idle exits with one cause and the thread that ran because of it."""
+    """Idle exits with one cause and the thread that ran because of it.
+
+    Attributes:
+        mechanism: `no_ipi` is a polling CPU that was woken by a flag.
+        name: the function of the timer, the device of the interrupt, or the kind of IPI.
+        process: `kernel` for kernel threads.
+        thread: for server threads the name from performance_schema.
+        percent: of all idle exits in the window.
+        period_ms: the interval of regular exits.
+        c0_ms: the time that the thread ran, and the kernel's time from these exits until then.
+    """
 
     mechanism: Mechanism
     name: str | None
@@ -357,7 +370,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EnergyPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A consumer's joules above the idle floor. `residual_joules` is the part that its children do not account for."""
+    """A consumer's joules above the idle floor. `residual_joules` is the part that its children do not explain."""
 
     name: str
     joules: float
@@ -369,11 +382,13 @@ class EnergyPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EnergySplit(msgspec.Struct, frozen=True, kw_only=True):
-    """idle_joules + Σ parts + residual_joules = total_joules.
+    """The energy of a window by consumer: `idle_joules` + Σ `parts` + `residual_joules` = `total_joules`.
 
-    `rate_watts` is the price of one running CPU above the floor.
-
-    `active_low_joules` and `active_high_joules` are set if the floor is a model's share of a measured total.
+    Attributes:
+        idle_joules, active_joules: the energy of the idle host (the floor), and the energy above it.
+        active_low_joules, active_high_joules: an interval, if the floor is a model's share of a measured total.
+        rate_watts: the price of one running CPU above the floor.
+        wakeup_joules: the price of one wake-up.
     """
 
     total_joules: float

@@ -86,7 +86,7 @@ CELLS: tuple[Cell, ...] = (
     ),
     Cell(
         name="6.1-hotplug",
-        why="a CPU goes and comes back within the window",
+        why="a CPU is removed and added within the window",
         cpus=4,
         idle_states=True,
         meanwhile="hotplug",
@@ -101,12 +101,7 @@ CELLS: tuple[Cell, ...] = (
         window_s=40.0,
         steps=("doctor", "tick", "attribute", "nothing-left"),
     ),
-    Cell(
-        name="6.1-timens",
-        why="all of it in a time namespace, whose clocks are a day ahead",
-        time_namespace=True,
-        steps=IDLE_STEPS,
-    ),
+    Cell(name="6.1-timens", why="in a time namespace with clocks one day ahead", time_namespace=True, steps=IDLE_STEPS),
     Cell(
         name="5.10",
         why="Debian 11's kernel, where functions and profile are refused",
@@ -125,7 +120,7 @@ CELLS: tuple[Cell, ...] = (
     ),
     Cell(
         name="6.12-polling",
-        why="Debian 13, whose CPUs poll instead of halting while a latency limit asks for it",
+        why="Debian 13, with CPUs that poll instead of halting because of a latency limit",
         root="trixie",
         kernel="trixie",
         idle_states=True,
@@ -173,7 +168,7 @@ CELLS: tuple[Cell, ...] = (
     Cell(name="trixie", why="Debian 13 on the host's kernel", root="trixie", kernel=None, steps=HERE_STEPS, quick=True),
     Cell(
         name="container",
-        why="Debian 13 in a container's namespaces: what cannot work there is refused",
+        why="Debian 13 in a container's namespaces: impossible commands are refused",
         root="trixie",
         kernel=None,
         steps=("contained", "functions"),

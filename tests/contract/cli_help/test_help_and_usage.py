@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -136,8 +137,10 @@ def test_slow_libraries_and_other_commands_are_not_imported_at_the_start(words: 
         f"import sys; sys.argv={['powerprof', *words]}\nfrom powerprof.cli import main\n"
         f"try: main()\nexcept SystemExit: pass\nprint(sorted({slow} & set(sys.modules)))"
     )
+    # On another host than this one no setting is restored that a killed command of another test left.
+    env = {**os.environ, "POWERPROF_SYSFS": str(tmp_path), "POWERPROF_PROCFS": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, encoding="utf-8", cwd=tmp_path, check=True
+        [sys.executable, "-c", program], capture_output=True, encoding="utf-8", cwd=tmp_path, env=env, check=True
     )
     assert done.stdout.splitlines()[-1] == "[]"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes docs/reference/licences.md, of all that powerprof imports: `python -m tests.contract.docs.licences_page`."""
+"""Writes THIRD_PARTY.md, the licences of imported libraries: `python -m tests.contract.docs.licences_page`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 
 from tests.conftest import REPOSITORY
 
-PAGE = REPOSITORY / "docs/reference/licences.md"
+PAGE = REPOSITORY / "THIRD_PARTY.md"
 COMMAND = "python -m tests.contract.docs.licences_page"
 # What a package says in its own words → a name; none other is taken: an unknown licence has to be read by somebody.
 _NAMES = (
@@ -69,10 +69,9 @@ def rows() -> dict[str, str]:
 def render() -> str:
     """The page as it has to be."""
     head = (
-        "# Licences of what powerprof imports\n\n"
-        "powerprof itself is under the Apache License 2.0, its BPF programs under that or GPL-2.0. These libraries\n"
-        "come from PyPI with it, are imported and not changed; `make test` holds the list against what is installed,\n"
-        "and needs each requirement met.\n\n"
+        "# Third-party licences\n\n"
+        "powerprof is licensed under the Apache License 2.0, its BPF programs under Apache-2.0 or GPL-2.0. It imports\n"
+        "these libraries from PyPI without changes. `make test` compares this list with the installed libraries.\n\n"
         "| library | licence |\n|---|---|"
     )
     return "\n".join([head, *(f"| {name} | {said} |" for name, said in sorted(rows().items()))]) + "\n"

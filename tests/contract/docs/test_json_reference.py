@@ -1,74 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages about JSON name every key that a record can have."""
+"""The page about JSON is generated from the types, and names every key of every document."""
 
 from __future__ import annotations
 
-from typing import Any, get_args
+import json
+from typing import Any
 
-import msgspec
 import pytest
 
-from powerprof.attribution.offcpu import OffCpuProfile, SleepsProfile, WakersProfile
-from powerprof.attribution.profile import FunctionProfile, OnCpuProfile
-from powerprof.attribution.symbols import Symbols
-from powerprof.cure.records import Cure
-from powerprof.energy.domains import EnergyResult
-from powerprof.experiment.records import Comparison, LoadRun
-from powerprof.experiment.sweep_comparison import SweepComparison, Trend
-from powerprof.experiment.sweep_rounds import Sweep
-from powerprof.model.attribution import Attribution
-from powerprof.model.records import IdleRun, Run
-from powerprof.queries.comparison import QueriesComparison, QueriesHistory
-from powerprof.queries.records import Queries
-from tests.conftest import REPOSITORY
-
-PAGES = REPOSITORY / "docs/reference"
-# `replication` is told as a whole: its keys are the server's own words.
-_AS_A_WHOLE = {"ReplicationStatus"}
+from powerprof.report.kinds import json_schema, schema_names
+from tests.contract.docs import json_page
 
 
-def _structs(kind: Any) -> set[type[msgspec.Struct]]:
-    """The records that a type is made of."""
-    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        return {kind}
-    return {found for part in get_args(kind) for found in _structs(part)}
+def test_the_page_is_generated_from_the_types() -> None:
+    assert json_page.PAGE.read_text(encoding="utf-8") == json_page.render(), json_page.COMMAND
 
 
-def _keys(record: type[msgspec.Struct], seen: set[type]) -> set[str]:
-    seen.add(record)
-    found = set()
-    for field in msgspec.structs.fields(record):
-        found.add(field.encode_name)
-        for inner in _structs(field.type):
-            if inner not in seen and inner.__name__ not in _AS_A_WHOLE:
-                found |= _keys(inner, seen)
-    return found
+def _keys(schema: Any) -> set[str]:
+    found = {key for part in schema["$defs"].values() for key in part.get("properties", {})}
+    return found | set(schema.get("properties", {}))
 
 
-@pytest.mark.parametrize(
-    "record",
-    [
-        Run,
-        IdleRun,
-        LoadRun,
-        Comparison,
-        Sweep,
-        SweepComparison,
-        Trend,
-        Attribution,
-        OnCpuProfile,
-        FunctionProfile,
-        OffCpuProfile,
-        WakersProfile,
-        SleepsProfile,
-        EnergyResult,
-        Symbols,
-        Cure,
-        Queries,
-        QueriesComparison,
-        QueriesHistory,
-    ],
-)
-def test_every_key_of_a_record_is_explained(record: type[msgspec.Struct]) -> None:
-    text = "".join(path.read_text() for path in PAGES.glob("json*.md"))
-    assert {key for key in _keys(record, set()) if f"`{key}`" not in text} == set()
+@pytest.mark.parametrize("name", [name for name in schema_names() if name not in json_page.EARLIER])
+def test_every_key_of_a_schema_is_on_the_page(name: str) -> None:
+    text = json_page.PAGE.read_text(encoding="utf-8")
+    schema = json.loads(json.dumps(json_schema(name)))
+    if name == "powerprof.diagnosis/1":  # the evidence of a diagnosis is not a part of the contract
+        schema["$defs"] = {key: schema["$defs"][key] for key in ("Finding", "LiveRemedy", "DiagnosedServer")}
+    schema["$defs"].pop("ReplicationStatus", None)
+    assert {key for key in _keys(schema) if f"`{key}`" not in text} == set()
