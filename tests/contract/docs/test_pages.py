@@ -144,3 +144,9 @@ def test_titles_in_the_index_are_titles_of_the_pages() -> None:
     titles = {path: (index.parent / path).read_text(encoding="utf-8").splitlines()[0] for _, path in rows}
     assert len(rows) > 40
     assert [(title, titles[path]) for title, path in rows if titles[path] != f"# {title}"] == []
+
+
+def test_make_demo_installs_the_load_of_the_readme() -> None:
+    assert "powerprof compare index no-index" in (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    packages = (REPOSITORY / ".ci/packages").read_text(encoding="utf-8")
+    assert re.search(r"^demo +sysbench ", packages, re.MULTILINE)

@@ -9,7 +9,10 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from powerprof.system import errors
+from powerprof.tracing.bpf import features
 from tests.conftest import REPOSITORY
 from tests.contract.docs import commands_page
 from tests.contract.docs.cli import commands
@@ -117,3 +120,16 @@ def test_the_map_of_packages_is_complete() -> None:
     rows = table_of(REPOSITORY / "docs/dev/architecture.md", "## Packages")
     packages = {f"{folder.name}/" for folder in PACKAGE.iterdir() if (folder / "__init__.py").is_file()}
     assert {codes_of(row[0])[0] for row in rows} == packages
+
+
+@pytest.mark.parametrize("page", ["cost-and-safety", "permissions", "support"])
+def test_tables_by_command_have_every_command(page: str) -> None:
+    rows = table_of(REPOSITORY / f"docs/{page}.md")
+    assert {code.split()[0] for row in rows for code in codes_of(row[0])} >= set(commands())
+
+
+def test_supported_kernels_are_those_of_the_code() -> None:
+    rows = {row[0]: row[1] for row in table_of(REPOSITORY / "docs/support.md")}
+    needed = max((features.CURRENT_TASK, features.TASK_REGISTERS), key=lambda feature: feature.since)
+    assert rows["`profile`"] == f"{needed.since} and newer"
+    assert rows["`functions`"] == f"{features.ATTACH_COOKIE.since} and newer"
