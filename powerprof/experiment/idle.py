@@ -241,9 +241,14 @@ class IdlePlan:
         return 1 + (not self.given) + bool(self.clients)
 
     @property
+    def last_repeat(self) -> int:
+        """The number of windows of the final baseline; 0 for a server of the user."""
+        return 0 if self.given else max(2, self.repeat // 2)
+
+    @property
     def seconds(self) -> float:
         """The approximate duration in s."""
-        windows = self.phases_count * self.repeat + (0 if self.given else max(2, self.repeat // 2))
+        windows = self.phases_count * self.repeat + self.last_repeat
         traced_s = (not self.given) * self.duration_s + (1 + bool(self.clients)) * self.server_traced_s
         return windows * self.duration_s + self.trace * traced_s + _READY_S
 
@@ -357,7 +362,7 @@ class IdleExperiment:
                         self._notes.append(f"{lost} of {plan.clients} connections were closed by the server")
         if not plan.given:
             wait_and_read((), min(1.0, plan.settle_s))
-            self._phase("baseline-after", None, max(2, plan.repeat // 2), trace=False)
+            self._phase("baseline-after", None, plan.last_repeat, trace=False)
 
     def _settle(self, server: Server) -> None:
         """Wait until the server uses hardly any CPU, up to SETTLE_AT_MOST_S."""

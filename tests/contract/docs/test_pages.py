@@ -11,6 +11,9 @@ import pytest
 import yaml
 
 from powerprof.cli.app import COMMANDS
+from powerprof.cli.idle import WindowOptions
+from powerprof.experiment.idle import IdlePlan
+from powerprof.model.text import approximate_time
 from tests.conftest import REPOSITORY
 from tests.contract.docs import commands_page
 from tests.contract.docs.cli import commands
@@ -132,6 +135,29 @@ def test_the_index_lists_every_page() -> None:
     index = REPOSITORY / "docs/README.md"
     listed = {(index.parent / link.target.partition("#")[0]).resolve() for link in links(index)}
     assert {name_of(page) for page in pages() if page.parent.parent == index.parent and page not in listed} == set()
+
+
+def test_the_exporter_has_one_unit_name() -> None:
+    texts = "".join(page.read_text(encoding="utf-8") for page in pages())
+    assert set(re.findall(r"systemctl enable --now (\S+)", texts)) == {"powerprof"}
+    assert set(re.findall(r"/([\w-]+)\.service\b", texts)) == {"powerprof"}
+    assert "systemd/system/powerprof.service" in (REPOSITORY / "packaging/deb").read_text(encoding="utf-8")
+
+
+def test_the_page_of_idle_shows_its_plan() -> None:
+    text = (REPOSITORY / "docs/how-to/idle-server.md").read_text(encoding="utf-8")
+    windows = WindowOptions()
+    plan = IdlePlan(clients=windows.clients, duration_s=windows.duration, repeat=windows.repeat)
+    assert (plan.phases_count, plan.repeat, plan.duration_s, plan.last_repeat) == (3, 5, 8, 2)
+    assert "five windows of eight seconds" in text
+    assert "the baseline again: two windows" in text
+    assert text.count("five windows") == plan.phases_count
+    assert (approximate_time(plan.seconds), "about three minutes" in text) == ("about 3 min", True)
+
+
+def test_no_page_promises_a_password_prompt() -> None:
+    found = [name_of(page) for page in pages() if re.search(r"\bprompt\b", page.read_text(encoding="utf-8"))]
+    assert found == []
 
 
 def test_the_readme_leads_to_the_index() -> None:

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of docs/studies are those of the saved studies, and every study that can be run has its page."""
+"""Compare the pages of docs/studies with the saved studies and with the studies that can run."""
 
 from __future__ import annotations
+
+import re
+from collections import Counter
 
 from powerprof.experiment.study import StudyRun
 from powerprof.model.runs import decode_record
 from powerprof.report.kinds import load_saved
 from powerprof.workloads.catalogue import find_study, list_studies
+from tests.conftest import REPOSITORY
 from tests.contract.docs import study_pages
 
 
@@ -17,6 +21,7 @@ def test_pages_show_the_saved_studies() -> None:
         page = (study_pages.FOLDER / record.page).read_text(encoding="utf-8")
         assert study_pages.block(record, path) in page, study_pages.COMMAND
         assert load_saved(str(path)) == record == study_pages.anonymous(record)
+        assert study_pages.reworded(record, find_study(path.stem)) == record, study_pages.COMMAND
 
 
 def test_every_study_has_a_page_with_a_place_for_its_table() -> None:
@@ -25,3 +30,29 @@ def test_every_study_has_a_page_with_a_place_for_its_table() -> None:
     without = [name for name, page in pages.items() if study_pages.BEGIN not in page.read_text(encoding="utf-8")]
     assert without == []
     assert {path.stem for path in study_pages.saved()} <= set(list_studies())
+
+
+def test_a_run_id_names_one_run_of_one_study() -> None:
+    records = [decode_record(path, StudyRun) for path in study_pages.saved()]
+    uses = Counter(step.run for record in records for step in record.steps if step.run)
+    assert {run: count for run, count in uses.items() if count > 1} == {}
+    for record in records:
+        page = (study_pages.FOLDER / record.page).read_text(encoding="utf-8")
+        shown = set(re.findall(r"\b(?:run|idle|compare|sweep)-\d{4}\b", page))
+        assert shown <= {step.run for step in record.steps}, record.page
+
+
+def test_a_page_marks_a_trial_and_doubtful_runs() -> None:
+    for path in study_pages.saved():
+        record = decode_record(path, StudyRun)
+        block = study_pages.block(record, path)
+        assert ("trial with short windows" in block) == bool(record.options.get("quick"))
+        assert all(doubt in block for step in record.steps for doubt in step.doubts)
+
+
+def test_the_rows_of_the_city_study_are_the_dataset() -> None:
+    text = (study_pages.FOLDER / "power-efficiency.md").read_text(encoding="utf-8")
+    workload = (REPOSITORY / "workloads/city/workload.toml").read_text(encoding="utf-8")
+    assert "With an index five rows are read" in workload
+    assert "all 20,395" in workload
+    assert "the 20,395 rows and" in text
