@@ -52,6 +52,7 @@ $(TESTED): pyproject.toml $(IMPORTED)
 
 demo: setup-demo ## measure an idle private MariaDB with 16 clients and print the report
 	$(BIN)/powerprof idle --clients 16 --quick
+	@echo; echo "To let sudo and your shell find powerprof: sudo ln -s $(CURDIR)/$(BIN)/powerprof /usr/local/bin/powerprof"
 
 man: setup ## write the manual page, the commands, the JSON Schemas, the glossary, the meters and the licences
 	$(BIN)/python -m tests.contract.docs.man_page
