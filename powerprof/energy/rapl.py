@@ -507,6 +507,6 @@ def open_perf_power() -> PerfPowerMeter:
         reason = reason_of(refusal) if refusal else "no energy events"
         raise UnusableMeterError(
             f"perf_power: the power PMU cannot be opened ({reason})",
-            "run as root, or: setcap cap_perfmon+ep on python, or: sysctl kernel.perf_event_paranoid=0",
+            "run as root, or: sysctl kernel.perf_event_paranoid=0",
         )
     return PerfPowerMeter(counters, notes)

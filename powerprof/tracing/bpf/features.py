@@ -55,7 +55,7 @@ def choose_coarse_clock() -> int:
 
 def not_permitted_error() -> CapabilityError:
     """Return the error for a user who may not load programs."""
-    hint = "run as root, or: setcap cap_bpf,cap_perfmon,cap_sys_ptrace,cap_dac_read_search+ep on the interpreter"
+    hint = "run as root"
     if os.geteuid() == 0:
         hint = (
             "in a container: capabilities BPF, PERFMON and SYS_PTRACE, and a seccomp profile that allows bpf and "
