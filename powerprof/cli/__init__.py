@@ -56,7 +56,7 @@ def _end_output(code: int) -> int:
                 code = 1
                 with suppress(OSError):
                     print(f"error: cannot write to stdout ({reason_of(error)})", file=sys.stderr)
-                    print("hint: redirect it to another place", file=sys.stderr)
+                    print("hint: redirect it to another file", file=sys.stderr)
     return code
 
 

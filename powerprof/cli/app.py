@@ -7,6 +7,7 @@ import difflib
 import errno
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -23,7 +24,7 @@ from typer.core import TyperCommand, TyperGroup
 from powerprof import __version__
 from powerprof.cli.output import leave_terminal, print_text
 from powerprof.cli.parameters import OWN_HEADING, read_options, walk_parameters
-from powerprof.model.text import join_words
+from powerprof.model.text import approximate_time, join_words
 from powerprof.system import paths
 from powerprof.system.errors import DataError, HungUp, Interrupted, PowerprofError, UsageError
 from powerprof.system.files import printable
@@ -38,14 +39,14 @@ class Command:
     Attributes:
         panel: the question of the help that it belongs to.
         example: a command line that works when pasted, without `powerprof`.
-        takes: the usual duration of the example.
+        takes: the duration of the example; empty if it is computed from the plan of the command.
         as_root: the example shows more with sudo.
         runs_words: it runs the words after -- as a command of the caller.
     """
 
     panel: str
     example: str
-    takes: str
+    takes: str = ""
     as_root: bool = False
     runs_words: bool = False
 
@@ -55,41 +56,30 @@ class Command:
         return f"{'sudo ' if self.as_root else ''}powerprof {self.example}"
 
 
-_TRACE = "the window and some seconds"
-
 # Commands of the help in their order: name → command. A module of the same name has its options and its function.
 COMMANDS = {
-    "idle": Command("Idle", "idle --clients 16", "two minutes and a half, less than one with --quick", as_root=True),
-    "residency": Command("Idle", "residency --duration 10", "as long as its window"),
-    "attribute": Command("Why", "attribute --pid mysqld", "15 seconds", as_root=True),
-    "profile": Command("Why", "profile --pid mysqld", _TRACE, as_root=True),
-    "functions": Command("Why", "functions 'handle_*' --pid mysqld", _TRACE, as_root=True),
-    "offcpu": Command("Why", "offcpu --pid mysqld", _TRACE, as_root=True),
-    "syscalls": Command("Why", "syscalls --pid mysqld", _TRACE, as_root=True),
-    "queries": Command("Why", "queries --pid mysqld --duration 30", _TRACE, as_root=True),
-    "diagnose": Command("Why", "diagnose --pid mysqld", "15 seconds", as_root=True),
-    "run": Command(
-        "What if",
-        "run -- gzip -k -c dump.sql",
-        "a minute and a half; a command half a minute or 11 times its own",
-        runs_words=True,
-    ),
-    "compare": Command(
-        "What if", "compare index no-index", "four minutes, less than one with --quick", runs_words=True
-    ),
-    "sweep": Command("What if", "sweep city:index --clients 1,2,4,8", "half a minute a point"),
-    "study": Command(
-        "What if", "study power-efficiency --html page.html", "half an hour, with --quick five minutes", as_root=True
-    ),
-    "cure": Command("Fix", "cure --pid mysqld --thread page_cleaner --slack 50ms", "a minute", as_root=True),
-    "watch": Command("Watch", "watch", "until q", as_root=True),
+    "idle": Command("Idle", "idle --clients 16", as_root=True),
+    "residency": Command("Idle", "residency --duration 10"),
+    "attribute": Command("Why", "attribute --pid mysqld", as_root=True),
+    "profile": Command("Why", "profile --pid mysqld", as_root=True),
+    "functions": Command("Why", "functions 'handle_*' --pid mysqld", as_root=True),
+    "offcpu": Command("Why", "offcpu --pid mysqld", as_root=True),
+    "syscalls": Command("Why", "syscalls --pid mysqld", as_root=True),
+    "queries": Command("Why", "queries --pid mysqld --duration 30", as_root=True),
+    "diagnose": Command("Why", "diagnose --pid mysqld", as_root=True),
+    "run": Command("What if", "run -- gzip -k -c dump.sql", runs_words=True),
+    "compare": Command("What if", "compare index no-index", runs_words=True),
+    "sweep": Command("What if", "sweep city:index --clients 1,2,4,8"),
+    "study": Command("What if", "study power-efficiency --html page.html", as_root=True),
+    "cure": Command("Fix", "cure --pid mysqld --thread page_cleaner --slack 50ms", as_root=True),
+    "watch": Command("Watch", "watch", "until you press q", as_root=True),
     "export": Command("Watch", "export --interval 15", "until it is stopped", as_root=True),
-    "doctor": Command("Host", "doctor", "ten seconds", as_root=True),
-    "energy": Command("Host", "energy --duration 10", "as long as its window", as_root=True),
-    "workloads": Command("Host", "workloads city", "no time"),
-    "servers": Command("Host", "servers", "no time; a download some minutes"),
-    "runs": Command("Saved runs", "runs", "no time"),
-    "report": Command("Saved runs", "report compare-0001 --html page.html", "a second"),
+    "doctor": Command("Host", "doctor", "about a second", as_root=True),
+    "energy": Command("Host", "energy --duration 10", as_root=True),
+    "workloads": Command("Host", "workloads city", "less than a second"),
+    "servers": Command("Host", "servers", "less than a second; a download takes minutes"),
+    "runs": Command("Saved runs", "runs", "less than a second"),
+    "report": Command("Saved runs", "report compare-0001 --html page.html", "about a second"),
 }
 
 # Removed commands → the words to type instead. An entry has no effect while the command exists.
@@ -136,7 +126,7 @@ def _option_named(context: typer.Context) -> Iterator[None]:
             if any(Path(value) == Path(error.path) for value in values) and not error.message.startswith(option):
                 error.message = f"{option} {error.message}"
                 break
-        error.hint = error.hint or f"what it takes: {context.command_path} --help"
+        error.hint = error.hint or f"usage: {context.command_path} --help"
         raise
 
 
@@ -177,7 +167,7 @@ class ModuleCommand(TyperCommand):
         """
         for text in args:
             if "\0" in text or any("\ud800" <= char <= "\udfff" for char in text):
-                raise UsageError(f"{text} is not UTF-8", "rename it, or give it another name by a link")
+                raise UsageError(f"{text} is not UTF-8", "rename the file, or create a link with another name")
         with_value = {parameter.flag: parameter for _, _, parameter in self.parameters if not parameter.is_flag}
         options = {name for parameter in self.get_params(ctx) for name in parameter.opts if name.startswith("-")}
         values: dict[str, list[str]] = {}
@@ -197,7 +187,7 @@ class ModuleCommand(TyperCommand):
             if not value.strip():
                 raise UsageError(f"{option} has an empty value", "give it one, or leave it out")
             if option in values and not with_value[option].is_repeatable:
-                raise UsageError(f"{option} {value}: {option} was given before", "give it once")
+                raise UsageError(f"{option} {value}: {option} was given twice", "give it once")
             values.setdefault(option, []).append(value)
         return values
 
@@ -228,14 +218,32 @@ class ModuleCommand(TyperCommand):
         for heading, rows in sections.items():
             if rows:
                 with formatter.section(heading):
-                    formatter.write_dl(rows)
+                    formatter.write_dl(rows, col_max=min(30, formatter.width // 2))
 
     def format_epilog(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
-        """Write an example and its usual duration."""
-        entry = COMMANDS[str(self.name)]
+        """Write an example and its duration."""
         with formatter.section("Example"):
-            formatter.write_text(entry.example_line)
-            formatter.write_text(f"takes {entry.takes}")
+            formatter.write_text(COMMANDS[str(self.name)].example_line)
+            formatter.write_text(f"Duration: {self.example_duration()}")
+
+    def example_duration(self) -> str:
+        """Return the duration of the example, by the plan that the command prints at its start."""
+        entry = COMMANDS[str(self.name)]
+        if entry.takes:
+            return entry.takes
+        if not hasattr(self._module, "estimate_s"):
+            return f"{self._parse(entry.example).duration:g} s plus a few seconds"
+        text = approximate_time(self._module.estimate_s(self._parse(entry.example)))
+        if any(parameter.flag == "--quick" for _, _, parameter in self.parameters):
+            quick_s = self._module.estimate_s(self._parse(f"{entry.example} --quick"))
+            text += f", with --quick {approximate_time(quick_s)}"
+        return text
+
+    def _parse(self, line: str) -> Any:
+        """Return the options of a command line."""
+        own_words, command_words = _split_words(shlex.split(line))
+        context = self.make_context(str(self.name), own_words[1:])
+        return read_options(self._module.Options, context.params, str(self.name), command_words=command_words)
 
 
 class CommandGroup(TyperGroup):
@@ -375,7 +383,7 @@ def _split_words(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
         return list(arguments), ()
     at = list(arguments).index("--")
     if not arguments[at + 1 :]:
-        raise UsageError("there is no command after --", f"powerprof {name} -- COMMAND…")
+        raise UsageError("the command after -- is missing", f"powerprof {name} -- COMMAND…")
     return list(arguments[:at]), tuple(arguments[at + 1 :])
 
 
@@ -414,9 +422,9 @@ def run_app(arguments: Sequence[str]) -> int:
         if os.environ.get("POWERPROF_DEBUG"):
             raise
         if error.filename is None and error.errno == errno.ENOSPC:  # in Typer's output of the help
-            _print_error(PowerprofError("cannot write (no space left on device)", "redirect it to another place"))
+            _print_error(PowerprofError("cannot write (no space left on device)", "redirect it to another file"))
             return 1
         name = f" {error.filename}" if error.filename else ""
         reason = (error.strerror or str(error)).lower()
-        _print_error(PowerprofError(f"the system refused{name} ({reason})", "powerprof --debug shows where"))
+        _print_error(PowerprofError(f"the system refused{name} ({reason})", "powerprof --debug prints a traceback"))
         return 1

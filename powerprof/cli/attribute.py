@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which function, on which thread, wakes the CPUs? Stacks to blame for every idle exit of a process.
+"""Find the function and thread that wake the CPUs. Every idle exit of a process has a stack.
 
---pid takes process ids and names (mysqld finds mariadbd too); --system looks at every process; --from analyses a
-saved capture again, without root. Other questions have commands of their own: profile (where CPU time goes), functions
-(calls and self time), offcpu (sleeps, and who ends them).
+--pid takes process ids and names (mysqld also finds mariadbd). --system traces every process. --from analyses a saved
+capture again, without root. Related commands: profile (CPU time by function), functions (calls and self time), offcpu
+(sleeps, and the wakers that end them).
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _MEASURING = (*("duration", "stack_buffer", *ENERGY), *("server", "socket", "def
 class ViewOptions:
     """The content of the report, and its capture."""
 
-    HEADING: ClassVar[str] = "What the report shows, and of which capture"
+    HEADING: ClassVar[str] = "Report"
 
     by: str | None = option(
-        "--by", "WHAT", "Rows by stack, function, thread, device or unit (service, container, pod)."
+        "--by", "WHAT", "Group rows by stack, function, thread, device or unit (service, container, pod)."
     )
     top: int = top()
     lines: bool = source_lines()
@@ -58,7 +58,7 @@ class Options(CommandOptions):
     server: ServerOptions = group(ServerOptions)
     energy: EnergyOptions = group(EnergyOptions)
     stack_buffer: int = whole_number(
-        "--stack-buffer", "KIB", "Ring buffer for stacks, a power of two.", default=4096, low=4, high=1 << 20
+        "--stack-buffer", "KIB", "Ring buffer for stacks in KiB, a power of two.", default=4096, low=4, high=1 << 20
     )
     html: str | None = html_file()
     profiles: ProfileOptions = group(ProfileOptions)
@@ -70,7 +70,7 @@ def command(options: Options) -> None:
     target, view, saving = options.target, options.view, options.saving
     files = files_of(options.profiles, html=options.html)
     if view.from_run is not None:
-        options.refuse_without_effect("with --from, which measures nothing", _MEASURING)
+        options.refuse_without_effect("with --from", _MEASURING)
         saving = replace(saving, no_save=True)
     saving = check_saving(saving, files, reads_runs=True)
     from powerprof.attribution import attribute
@@ -89,7 +89,7 @@ def command(options: Options) -> None:
         )
         result = attribute.attribute(target, options.server, request, progress_printer(saving))
     elif target.pid or target.cgroup or target.system:
-        raise UsageError("--from analyses a saved capture: it takes no target", "leave out all but --from and outputs")
+        raise UsageError("--pid, --cgroup and --system have no effect with --from", "leave them out")
     else:
         result = attribute.replay(view.from_run, saving.runs_dir)
     # These imports come after the window, which they would delay.

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does one condition cost less than the other, and significantly so? Two conditions, two commands or two saved runs.
+"""Compare the cost of two conditions, two commands or two saved runs, with a verdict.
 
-A condition is a name that `powerprof workloads` lists (index, or city:index where several have it). Both
-run in turns on a private MariaDB, or on a server of yours; the answer comes with a 95 % interval. Saved
-runs (of `run`, `idle` or `compare`, RUN:condition) are compared without measuring; what differs between
-their hosts, kernels and servers is listed first. So are two sweeps: at which values they diverge, by how
-much, and which figure of the system changes with them; and two runs of `queries`: which statements
-became more expensive. powerprof compare -- COMMAND… -- COMMAND… runs two
-commands of yours in turns, as you (under sudo too).
+`powerprof workloads` lists the conditions. Name one as index, or as city:index if several workloads have that name. A
+and B alternate on a private MariaDB or on a server of yours. Each difference has a 95 % interval.
+
+powerprof compare -- COMMAND... -- COMMAND... alternates two commands of yours, under your account even with sudo.
+
+Saved runs of `run`, `idle` or `compare` (RUN, or RUN:condition) are compared without measuring; differences between
+their hosts, kernels and servers are listed first. For two sweeps the report shows the values at which they diverge, the
+size of the difference, and the system metric that changes with it. For two runs of `queries` it shows the statements
+that became more expensive.
 """
 
 from __future__ import annotations
@@ -68,54 +70,90 @@ _OF_COMMANDS = (*("duration", "pairs", "quick", "allow_failure", *ENERGY, "resid
 class WindowOptions:
     """The length and number of the windows."""
 
-    HEADING: ClassVar[str] = "How long and how often"
+    HEADING: ClassVar[str] = "Windows"
 
     duration: float | None = own_duration()
-    pairs: int = whole_number("--pairs", "N", "Pairs of windows that count.", default=PAIRS, low=1, high=1000)
-    turn: float = number("--turn", "S", "Length of a turn of one condition; 0: whole windows.", default=TURN_S)
-    precision: str | None = option("--precision", "P%", "Continue until the interval is this narrow, such as 2%.")
-    quick: bool = flag("--quick", "Within 40 s: 4 pairs of windows of 1.2 s, and wider intervals.")
+    pairs: int = whole_number(
+        "--pairs", "N", "Number of A/B window pairs (a warm-up pair is added).", default=PAIRS, low=1, high=1000
+    )
+    turn: float = number(
+        "--turn", "S", "Time after which A and B alternate within a window; 0: whole windows.", default=TURN_S
+    )
+    precision: str | None = option("--precision", "P%", "Continue until the 95 % interval is this narrow, such as 2%.")
+    quick: bool = flag("--quick", "4 pairs of windows of 1.2 s: faster, with wider intervals.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerdictOptions:
     """The verdict to reach."""
 
-    HEADING: ClassVar[str] = "What is asked of the answer"
+    HEADING: ClassVar[str] = "Verdict"
 
-    control: bool = flag("--control", "Also compare A with itself: it must be inconclusive.")
+    control: bool = flag("--control", "Also compare A with itself; the result must be inconclusive.")
     seed: int = seed()
-    fail_if_worse: bool = flag("--fail-if-worse", "Exit with 4 where B is worse.")
+    fail_if_worse: bool = flag("--fail-if-worse", "Exit with code 4 if B is worse.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(CommandOptions):
     """The options of `compare`."""
 
-    a: str | None = argument("[A]", "A condition, or a saved run.")
-    b: str | None = argument("[B]", "Another one.")
+    a: str | None = argument("[A]", "Condition, or saved run.")
+    b: str | None = argument("[B]", "Condition or saved run to compare with A.")
     windows: WindowOptions = group(WindowOptions)
     load: OfferedLoadOptions = group(OfferedLoadOptions)
     verdict: VerdictOptions = group(VerdictOptions)
-    other: str | None = option("--with", "last|LABEL", "Compare saved run A with the last one of its kind before it.")
+    other: str | None = option(
+        "--with",
+        "last|LABEL",
+        "Compare saved run A with an earlier run: the previous one of its kind, or the one with a label.",
+    )
     bench: BenchChoice = group(BenchChoice)
     attribute: float | None = trace_after()
-    on_cpu: bool = flag("--on-cpu", "Also sample which functions of the server grew or shrank (as root).")
+    on_cpu: bool = flag("--on-cpu", "Also sample the CPU time of the server's functions (as root).")
     allow_failure: bool = allow_failure()
     meters: MeterOptions = group(MeterOptions)
     tables: Tables = group(Tables)
     saving: Saving = group(Saving)
 
 
+def estimate_s(options: Options) -> float:
+    """Return the approximate duration in s of a measured comparison."""
+    return _plan(options).seconds(2)
+
+
+def _plan(options: Options) -> ExperimentOptions:
+    windows, load, verdict, meters = options.windows, options.load, options.verdict, options.meters
+    is_command = bool(options.command_words)
+    default_s = COMMAND_WINDOW_S if is_command else WINDOW_S
+    return ExperimentOptions(
+        pairs=QUICK_PAIRS if windows.quick else windows.pairs,
+        window_s=QUICK_WINDOW_S if windows.quick else windows.duration or default_s,
+        baseline_windows=QUICK_BASELINES if windows.quick else BASELINE_WINDOWS,
+        quick=windows.quick,
+        turn_s=0.0 if is_command else windows.turn,
+        seed=verdict.seed,
+        design=load.chosen,
+        rate_hz=load.rate,
+        queries=load.queries,
+        precision_percent=parse_percent("--precision", windows.precision),
+        control=verdict.control,
+        energy=meters.energy.request,
+        residency_source=meters.residency_source,
+        attribute_s=options.attribute,
+        on_cpu=options.on_cpu,
+    )
+
+
 def command(options: Options) -> None:
     """Measure or read two sides, save and print their difference."""
     files = files_of(options.tables)
     a, b, words, windows = options.a, options.b, options.command_words, options.windows
-    load, verdict, meters = options.load, options.verdict, options.meters
+    load, verdict = options.load, options.verdict
     saving = check_saving(options.saving, files, reads_runs=True, judged=verdict.fail_if_worse)
     if options.other is not None:
         if words or a is None or b is not None:
-            raise UsageError("--with compares one saved run with another", "powerprof compare RUN --with last")
+            raise UsageError("--with needs one saved run", "powerprof compare RUN --with last")
         from powerprof.model.runs import RunStore
         from powerprof.report.history import find_earlier_run
 
@@ -132,38 +170,22 @@ def command(options: Options) -> None:
             "compare needs two conditions, two saved runs, or -- COMMAND… -- COMMAND…", "powerprof compare --help"
         )
     elif options.allow_failure:
-        raise UsageError("--allow-failure has no effect on conditions and runs", "leave it out")
+        raise UsageError("--allow-failure has no effect on conditions and saved runs", "leave it out")
     from powerprof.experiment.compare import compare
     from powerprof.experiment.saved import are_runs
 
     if not words and are_runs(str(a), str(b), saving.runs_dir):
-        options.refuse_without_effect("on saved runs, which are compared as they are", but=_OF_SAVED_RUNS)
+        options.refuse_without_effect("on saved runs", but=_OF_SAVED_RUNS)
         if _are_queries(str(a), str(b), saving.runs_dir):
             _compare_queries(str(a), str(b), saving, files, judged=verdict.fail_if_worse)
             return
     elif windows.quick:
         own = ("duration", "pairs", "precision", "control", "attribute")
-        options.refuse_without_effect("with --quick, which sets pairs and windows", own)
+        options.refuse_without_effect("with --quick", own)
     refuse_too_few("--pairs", windows.pairs, MINIMUM_PAIRS)
     if load.chosen == "work":
-        options.refuse_without_effect("with equal work, whose windows are whole", ("turn",))
-    plan = ExperimentOptions(
-        pairs=QUICK_PAIRS if windows.quick else windows.pairs,
-        window_s=QUICK_WINDOW_S if windows.quick else windows.duration or (COMMAND_WINDOW_S if words else WINDOW_S),
-        baseline_windows=QUICK_BASELINES if windows.quick else BASELINE_WINDOWS,
-        quick=windows.quick,
-        turn_s=0.0 if words else windows.turn,
-        seed=verdict.seed,
-        design=load.chosen,
-        rate_hz=load.rate,
-        queries=load.queries,
-        precision_percent=parse_percent("--precision", windows.precision),
-        control=verdict.control,
-        energy=meters.energy.request,
-        residency_source=meters.residency_source,
-        attribute_s=options.attribute,
-        on_cpu=options.on_cpu,
-    )
+        options.refuse_without_effect("with equal work", ("turn",))
+    plan = _plan(options)
     if words:
         from powerprof.experiment.compare import compare_commands
 
@@ -195,9 +217,9 @@ def _split_commands(words: tuple[str, ...], a: str | None) -> tuple[tuple[str, .
     at = words.index("--") if "--" in words else -1
     first, second = words[:at], words[at + 1 :]
     if a is not None:
-        raise UsageError(f"{a} and commands after -- were given", "compare two of a kind")
+        raise UsageError(f"{a} cannot be compared with a command", "compare two conditions, or two commands")
     if at < 0 or not first or not second:
-        raise UsageError("compare needs two commands, each after its own --", "compare -- COMMAND… -- COMMAND…")
+        raise UsageError("compare needs two commands, each after --", "compare -- COMMAND… -- COMMAND…")
     return first, second
 
 
@@ -208,7 +230,7 @@ def _are_queries(a: str, b: str, runs_dir: Path | None) -> bool:
     store = RunStore(runs_dir)
     are = [name for name in (a, b) if _is_saved(store, name) and read_schema(store.find(name)) == "powerprof.queries/1"]
     if len(are) == 1:
-        raise UsageError(f"{are[0]} is a run of queries and the other is not", "compare two runs of queries")
+        raise UsageError(f"{are[0]} is a run of queries, the other run is not", "compare two runs of queries")
     return len(are) == 2
 
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does a remedy save wake-ups on this live server? Try it in turns, measure it, put it back.
+"""Try a remedy on a live server, measure the saved wake-ups, and restore the old value.
 
---thread NAME --slack 50ms lets the kernel wake one thread later, so that its timeouts fall together; --set
-VARIABLE=VALUE is SET GLOBAL, as root by the server's own socket, or as an account that you name; --finding RULE is the
-first remedy of a finding of diagnose, such as an event of the server, which is disabled. Without a choice it lists what
-can be tried. It is put back whatever happens, and read back.
+Windows with and without the remedy alternate. --thread NAME --slack 50ms sets the timer slack of one thread, so that
+its timers fire later and together. --set VARIABLE=VALUE runs SET GLOBAL: as root through the server's own socket, or
+with an account of yours. --finding RULE applies the first remedy of a finding of `diagnose`, such as disabling an
+event. Without a remedy, cure lists the available remedies. The old value is always restored, and then read back.
 
---keep sets the slack of the thread and leaves it so until the thread ends; --release sets the kernel's default again.
-Neither measures anything. --print-unit prints a systemd service that keeps it after each start, --print-drop-in the
-drop-in that gives it to all threads of the service; they set nothing.
+--keep sets the slack until the thread ends. --release restores the kernel's default. Neither measures anything.
+--print-unit prints a systemd service that sets the slack after each start. --print-drop-in prints a drop-in that sets
+it for all threads of the service. Printing does not change the server.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from powerprof.system.errors import UsageError
 
 if TYPE_CHECKING:
     from powerprof.cure.records import CurePrediction
-    from powerprof.cure.remedies import PlannedChange
+    from powerprof.cure.remedies import CureRequest, PlannedChange
     from powerprof.system.processes import Target
 
 # Options without an effect on the list of candidates.
@@ -50,47 +50,52 @@ _KEEP_OPTIONS = ("pid", "thread", "slack", "keep", *_PRINT_OPTIONS)
 class Options(CommandOptions):
     """The options of `cure`."""
 
-    pid: str = option("--pid", "ID|NAME", "The process id or name.", is_required=True)
-    thread: str | None = option("--thread", "NAME|ID", "The thread, as the kernel or its server calls it.")
-    slack: str | None = option("--slack", "TIME", "Its timer slack to try: 500us, 50ms, 1s.")
-    variable: str | None = option("--set", "VARIABLE=VALUE", "The global variable to try.")
-    finding: str | None = option("--finding", "RULE|NUMBER", "The finding of diagnose whose remedy to try.")
-    pairs: int = whole_number("--pairs", "N", "Pairs of windows.", default=4, low=3, high=1000)
+    pid: str = option("--pid", "ID|NAME", "Process id or name of the server.", is_required=True)
+    thread: str | None = option(
+        "--thread", "NAME|ID", "Thread id, or the name of the thread in the kernel or the server."
+    )
+    slack: str | None = option("--slack", "TIME", "Timer slack to try, such as 500us, 50ms or 1s.")
+    variable: str | None = option("--set", "VARIABLE=VALUE", "Global variable of the server to try.")
+    finding: str | None = option("--finding", "RULE|NUMBER", "Try the remedy of this finding of diagnose.")
+    pairs: int = whole_number(
+        "--pairs", "N", "Number of window pairs, with and without the remedy.", default=4, low=3, high=1000
+    )
     precision: str | None = option(
-        "--precision", "P%", "Continue until the interval is this narrow, at most 4 × --pairs."
+        "--precision", "P%", "Continue until the 95 % interval is this narrow, up to 4 × --pairs."
     )
     window: float = number("--window", "S", "Length of each window in seconds.", default=5.0, low=0.5, high=3600)
     max_p95: float = number(
-        "--max-p95", "PERCENT", "End where latency (p95) rises by more.", default=10.0, low=0, high=10000
+        "--max-p95", "PERCENT", "End if the p95 latency rises by more than this.", default=10.0, low=0, high=10000
     )
     seed: int = seed()
-    keep: bool = flag("--keep", "Set --slack and leave it, until the thread ends.")
-    release: bool = flag("--release", "Set the default slack of the thread again.")
+    keep: bool = flag("--keep", "Set --slack until the thread ends; measure nothing.")
+    release: bool = flag("--release", "Restore the default slack of the thread.")
     wait: float = number(
-        "--wait", "S", "With --keep: wait so long for the process and thread.", default=0.0, low=0, high=3600
+        "--wait", "S", "With --keep: wait this long for the process and thread.", default=0.0, low=0, high=3600
     )
-    print_unit: bool = flag("--print-unit", "With --keep: print a service that follows restarts.")
-    print_drop_in: bool = flag("--print-drop-in", "With --keep: print a drop-in for all threads.")
-    yes: bool = flag("--yes", "Do not ask before something is changed.")
+    print_unit: bool = flag("--print-unit", "With --keep: print a systemd service that follows restarts.")
+    print_drop_in: bool = flag("--print-drop-in", "With --keep: print a systemd drop-in for all threads.")
+    yes: bool = flag("--yes", "Do not ask for confirmation.")
     server: ServerOptions = group(ServerOptions)
     energy: EnergyOptions = group(EnergyOptions)
     saving: Saving = group(Saving)
     html: str | None = html_file()
 
 
-def command(options: Options) -> None:
-    """Try a remedy, judge it, save and print; or list the remedies, or keep or release timer slack."""
-    if options.keep or options.release:
-        _change_slack(options)
-        return
-    options.refuse_without_effect("without --keep", _PRINT_OPTIONS)
-    server, saving = options.server, options.saving
+def estimate_s(options: Options) -> float:
+    """Return the approximate duration of a trial in s."""
+    from powerprof.cure.session import estimate_seconds
+
+    return estimate_seconds(_request(options))
+
+
+def _request(options: Options) -> CureRequest:
     from powerprof.cure.remedies import CureRequest, parse_choice
 
-    choice = parse_choice(options.thread, options.slack, options.variable, options.finding)
-    request = CureRequest(
+    server = options.server
+    return CureRequest(
         pid=options.pid,
-        choice=choice,
+        choice=parse_choice(options.thread, options.slack, options.variable, options.finding),
         pairs=options.pairs,
         window_s=options.window,
         seed=options.seed,
@@ -101,10 +106,21 @@ def command(options: Options) -> None:
         defaults_file=server.defaults_file,
         energy=options.energy.request,
     )
-    if choice is None:
+
+
+def command(options: Options) -> None:
+    """Try a remedy, judge it, save and print; or list the remedies, or keep or release timer slack."""
+    if options.keep or options.release:
+        _change_slack(options)
+        return
+    options.refuse_without_effect("without --keep", _PRINT_OPTIONS)
+    saving = options.saving
+    request = _request(options)
+    if request.choice is None:
         if saving.json is not None or saving.label or options.html is not None:
             raise UsageError(
-                "without a remedy there is nothing to save", "--thread NAME --slack TIME, --set or --finding"
+                "--json, --label and --html have no effect without a remedy",
+                "--thread NAME --slack TIME, --set or --finding",
             )
         options.refuse_without_effect("without --thread and --slack, --set or --finding", _TRIAL_OPTIONS)
         from powerprof.cure.candidates import list_candidates
@@ -131,15 +147,15 @@ def command(options: Options) -> None:
 def _change_slack(options: Options) -> None:
     """Set the timer slack of a thread, or print a unit that sets it. Raise UsageError, PowerprofError."""
     if options.keep and options.release:
-        raise UsageError("--keep and --release are two changes", "choose one")
+        raise UsageError("--keep and --release exclude each other", "choose one")
     name, allowed = ("--release", _RELEASE_OPTIONS) if options.release else ("--keep", _KEEP_OPTIONS)
     options.refuse_without_effect(f"with {name}", but=allowed)
     if options.thread is None:
-        raise UsageError(f"{name} needs a thread", "--thread NAME, or a thread id")
+        raise UsageError(f"{name} needs a thread", "--thread NAME, or --thread ID")
     if options.print_unit and options.print_drop_in:
-        raise UsageError("--print-unit and --print-drop-in are two ways to keep it", "choose one")
+        raise UsageError("--print-unit and --print-drop-in exclude each other", "choose one")
     if (options.print_unit or options.print_drop_in) and options.wait:
-        raise UsageError("--wait has no effect where nothing is set", "leave it out")
+        raise UsageError("--wait has no effect with --print-unit or --print-drop-in", "leave it out")
     from powerprof.cure import threads
     from powerprof.cure.remedies import parse_choice
     from powerprof.diagnosis.thread_pace import DEFAULT_NS
@@ -180,12 +196,12 @@ def _agree(announcement: list[str], yes: bool, copied: str | None) -> None:
     if yes and copied is not None:
         raise UsageError(
             f"--yes does not cover {copied}: connections that open during the cure copy it and keep it afterwards",
-            "run it on a terminal without --yes, or try a variable without session scope",
+            "run it on a terminal without --yes, or try a variable that has only a global scope",
         )
     if yes:
         return
     confirm(
         "Try it?",
         without_terminal="add --yes" if copied is None else f"run it on a terminal: --yes does not cover {copied}",
-        declined=UsageError("not agreed: nothing was changed", "add --yes to be not asked"),
+        declined=UsageError("declined: the server is unchanged", "add --yes to skip the question"),
     )

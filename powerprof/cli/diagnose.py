@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does this server wake for, and what ends it? Faults in plain words, with the evidence and the remedy.
+"""Find out why a server keeps waking the CPUs, and how to stop it.
 
---pid takes a process id or a name (mysqld finds mariadbd too) and asks the server by its own socket; --socket, --server
-and --defaults-file name it or an account. Nothing in the server is changed. Without the right to trace, its status
-alone is judged. The exit code is 0 whether or not there is a fault.
+It reports known faults with their evidence and remedy. --pid takes a process id or a name (mysqld also finds mariadbd).
+powerprof connects through the server's own socket; --socket, --server and --defaults-file choose a server or an
+account. The server is not changed. Without the right to trace, powerprof checks only the server's status. The exit code
+is 0 with and without faults.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Options(CommandOptions):
 
     pid: str | None = server_pid()
     duration: float = duration(8.0)
-    all_notes: bool = flag("--all", "Also show what is no fault.")
+    all_notes: bool = flag("--all", "Also show findings that are normal behaviour.")
     server: ServerOptions = group(ServerOptions)
     tables: Tables = group(Tables)
     saving: Saving = group(Saving)

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can this host do, and what fixes the rest?
+"""Check the abilities of this host, and how to enable what is missing.
 
-Looks at every capability that powerprof can use and really tries the ones that often fail, such as loading a
-BPF program. Needs no privileges, changes nothing and always ends with 0 when it could look.
+It tests every capability that powerprof can use, for example by loading a BPF program. It needs no root, changes
+nothing, and exits with 0 if the check itself worked.
 
-ok: works. missing: the command after the arrow provides it. none: this host has no such hardware. limited:
-works in part, or for root.
+ok: works. missing: the command after the arrow provides it. none: this host lacks the hardware. limited: works in part,
+or only as root.
 
-With --pid it shows instead which programs and libraries of a process have names for their functions, and the one
-command that gets the missing names: the distribution's debug package, else debuginfod. --duration traces wake-ups to
-show which names matter. --from uses a saved run of attribute. --fetch downloads debug files after a question.
+--pid shows instead which binaries of a process lack debug symbols, and the command that installs them: the
+distribution's debug package, or debuginfod. --duration traces wake-ups to show which symbols matter. --from uses a
+saved run of `attribute`. --fetch downloads debug files after a confirmation.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Options(CommandOptions):
     """The options of `doctor`."""
 
     target: TargetOptions = group(TargetOptions)
-    duration: float | None = number("--duration", "S", "Trace wake-ups for so long.", low=0.3, high=3600)
-    from_run: str | None = option("--from", "RUN", "Show the names in a saved run of attribute.")
+    duration: float | None = number("--duration", "S", "Trace wake-ups for this many seconds.", low=0.3, high=3600)
+    from_run: str | None = option("--from", "RUN", "Check the symbols of a saved run of attribute.")
     fetch: bool = flag("--fetch", "Download debug files from the servers in DEBUGINFOD_URLS.")
-    yes: bool = flag("--yes", "Agree to the download; for scripts.")
+    yes: bool = flag("--yes", "Do not ask for confirmation.")
     top: int = top()
     runs_dir: Path | None = runs_dir()
     json: str | None = json_file()
@@ -62,11 +62,11 @@ def command(options: Options) -> None:
             print_text(capability_text(capabilities))
         return
     if from_run is not None and options.duration is not None:
-        raise UsageError("--duration has no effect with a saved run, which measures nothing", "leave it out")
+        raise UsageError("--duration has no effect with --from", "leave it out")
     if from_run is None and options.runs_dir is not None:
-        raise UsageError("--runs-dir has no effect without a saved run: doctor saves none", "leave it out")
+        raise UsageError("--runs-dir has no effect without --from", "leave it out")
     if options.yes and not options.fetch:
-        raise UsageError("--yes agrees to a download, and there is none without --fetch", "add --fetch")
+        raise UsageError("--yes has no effect without --fetch", "add --fetch")
     from powerprof.attribution.symbols import SymbolsRequest, find_symbols
     from powerprof.report.catalogue import symbols_lines
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much energy does this host use, and which meter says so?
+"""Measure the energy use of this host, and show which meter was read.
 
-Reads every meter that --energy-source names (auto: the best one that counts), or estimates from idle states
-where there is none. With --from it computes the same from recordings: powercap dumps in their order (say the
-seconds between them with --elapsed), turbostat logs, IPMI logs, a wall meter's CSV.
+It reads every meter that --energy-source names (auto: the best working meter). Without a meter, energy is estimated
+from the idle states. --from reads recordings instead: powercap dumps in order of time (give the seconds between them
+with --elapsed), turbostat logs, IPMI logs, or the CSV log of a wall meter.
 
-With --calibrate it writes a power model that a guest on the same kind of CPU can use. This needs a meter and an idle
-host. It steps through idle and several loads, meters each, and fits watts by idle state and joules by wake-up. The
-model is saved among your models, and every estimate finds it there by the CPU's family and model.
+--calibrate creates a power model for guests on the same kind of CPU. It needs a meter and an idle host. It measures
+idle and several loads, and fits watts per idle state and joules per wake-up. The model is saved with your other models,
+and later estimates select it by CPU family and model.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class CalibrationOptions:
 
     HEADING: ClassVar[str] = "Calibration"
 
-    calibrate: bool = flag("--calibrate", "Write a power model of this CPU, by a meter and steps of load.")
-    step: float = number("--step", "S", "Length of a step in seconds.", default=5.0, low=0.2, high=3600)
-    repeats: int = whole_number("--repeats", "N", "How often a level is metered.", default=2, low=1, high=100)
-    name: str | None = option("--name", "NAME", "The model's name (default: CPU and date).")
-    output: Path | None = option("--output", "FILE", "Where to write the model.", convert=Path)
-    seed: int = seed("Seed of the random order of steps.")
+    calibrate: bool = flag("--calibrate", "Create a power model of this CPU from metered load steps.")
+    step: float = number("--step", "S", "Length of a load step in seconds.", default=5.0, low=0.2, high=3600)
+    repeats: int = whole_number("--repeats", "N", "Measurements per load level.", default=2, low=1, high=100)
+    name: str | None = option("--name", "NAME", "Name of the model (default: CPU and date).")
+    output: Path | None = option("--output", "FILE", "File of the model.", convert=Path)
+    seed: int = seed("Random seed of the order of steps.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,13 +67,9 @@ class Options(CommandOptions):
     """The options of `energy`."""
 
     recordings: list[Path] | None = option(
-        "--from",
-        "FILE…",
-        "Recordings instead of this host's meters (a CSV log: FILE#COLUMN).",
-        convert=Path,
-        is_repeatable=True,
+        "--from", "FILE…", "Read recordings instead of meters (CSV log: FILE#COLUMN).", convert=Path, is_repeatable=True
     )
-    more: list[Path] | None = argument("[FILE…]", "More of --from.", convert=Path, is_repeatable=True)
+    more: list[Path] | None = argument("[FILE…]", "More recordings for --from.", convert=Path, is_repeatable=True)
     elapsed: float | None = number(
         "--elapsed", "S", "Seconds between two powercap dumps.", low=0.001, high=1_000_000_000
     )
@@ -89,7 +85,7 @@ class Options(CommandOptions):
 def command(options: Options) -> None:
     """Measure, read recordings or calibrate, and print the result."""
     if options.calibration.calibrate:
-        options.refuse_without_effect("with --calibrate, which writes a model", _NOT_CALIBRATION)
+        options.refuse_without_effect("with --calibrate", _NOT_CALIBRATION)
         _calibrate(options.calibration, options.energy, options.quiet)
         return
     options.refuse_without_effect("without --calibrate", _CALIBRATION)
@@ -98,15 +94,14 @@ def command(options: Options) -> None:
     files = files_of(csv=options.csv, **{"csv-bom": options.csv_bom})
     check_targets(json, files)
     if not recordings and (more or elapsed is not None):
-        raise UsageError("files and --elapsed belong to --from FILE…", "powerprof energy --help")
+        raise UsageError("FILE and --elapsed need --from FILE", "powerprof energy --help")
     if recordings:
-        options.refuse_without_effect("with --from, which reads what was measured", ("duration",))
+        options.refuse_without_effect("with --from", ("duration",))
         from powerprof.energy.recordings import replay
 
         if options.energy != EnergyOptions():
             raise UsageError(
-                "--energy-source, --meter-log, --cpu-model and --vcpu are of this host, --from reads recordings",
-                "leave them out",
+                "--energy-source, --meter-log, --cpu-model and --vcpu have no effect with --from", "leave them out"
             )
         _show(replay([*recordings, *(more or [])], elapsed), files, json, quiet)
         return
@@ -117,7 +112,7 @@ def command(options: Options) -> None:
         result = measure(options.energy.request, options.duration)
     except EnergyInterrupted as error:
         _show(error.result, files, json, quiet)
-        raise Interrupted("interrupted", "the figures are those until then") from None
+        raise Interrupted("interrupted", "the figures cover the time until the interruption") from None
     _show(result, files, json, quiet)
 
 

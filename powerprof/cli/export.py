@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serve this host's idle states, wake-ups and joules to Prometheus. It runs until it is stopped.
+"""Export idle states, wake-ups and energy of this host to Prometheus.
 
-Listens on 127.0.0.1:9477 and answers /metrics; --listen takes another address or unix:PATH, and --web-config the file
-of Prometheus' exporters with TLS and passwords. The rows that cost most have series of their own, all others are
-`other`, so that the sum is the host's. Database servers are asked for their state by their own sockets (--no-ask: not).
---print-unit writes a systemd unit, --pprof-dir a profile of each minute.
+It runs until it is stopped and serves /metrics on 127.0.0.1:9477. --listen takes another address or unix:PATH.
+--web-config takes the TLS and password file of Prometheus exporters. The most expensive rows have their own series; the
+rest is summed as `other`, so the series add up to the host. powerprof reads the state of the database servers through
+their own sockets, unless --no-ask is given. --print-unit prints a systemd unit; --pprof-dir writes one profile per
+minute.
 """
 
 from __future__ import annotations
@@ -32,11 +33,13 @@ class ExporterOptions(MonitorOptions):
 class ProfileFolderOptions:
     """The folder of profiles."""
 
-    HEADING: ClassVar[str] = "Files for what takes profiles"
+    HEADING: ClassVar[str] = "Profiles"
 
-    pprof_dir: Path | None = option("--pprof-dir", "DIR", "Write a pprof file each minute there.", convert=Path)
+    pprof_dir: Path | None = option(
+        "--pprof-dir", "DIR", "Write one pprof file per minute to this directory.", convert=Path
+    )
     pprof_keep: int = whole_number(
-        "--pprof-keep", "N", "Of --pprof-dir: keep the newest N.", default=1440, low=1, high=1_000_000
+        "--pprof-keep", "N", "With --pprof-dir: keep the newest N files.", default=1440, low=1, high=1_000_000
     )
 
 
@@ -44,15 +47,22 @@ class ProfileFolderOptions:
 class SeriesOptions:
     """The number of time series."""
 
-    HEADING: ClassVar[str] = "How many series there may be"
+    HEADING: ClassVar[str] = "Time series"
 
-    top: int = whole_number("--top", "N", "Rows with their own series.", default=20, low=0, high=1000)
-    stale: float = number("--stale", "S", "A row that does nothing so long ends.", default=300.0, low=1, high=86_400)
-    per_cpu: str = option("--per-cpu", "auto|yes|no", "Idle time by CPU (auto: up to 8 CPUs).", default="auto")
+    top: int = whole_number("--top", "N", "Number of rows with their own series.", default=20, low=0, high=1000)
+    stale: float = number(
+        "--stale",
+        "S",
+        "Drop the series of a row after this many seconds without activity.",
+        default=300.0,
+        low=1,
+        high=86_400,
+    )
+    per_cpu: str = option("--per-cpu", "auto|yes|no", "Export idle time per CPU (auto: up to 8 CPUs).", default="auto")
     statements: str | None = option(
         "--statements",
         "ID|NAME|PATH",
-        "Also serve the 20 costliest statements of this server (process id or name, or its socket).",
+        "Also export the 20 most expensive statements of this server (process id, name or socket).",
     )
 
 
@@ -62,15 +72,15 @@ class Options(CommandOptions):
 
     watched: ExporterOptions = group(ExporterOptions)
     energy: EnergyOptions = group(EnergyOptions)
-    listen: str = option("--listen", "ADDRESS", "HOST:PORT, [V6]:PORT or unix:PATH.", default="127.0.0.1:9477")
+    listen: str = option("--listen", "ADDRESS", "Address: HOST:PORT, [V6]:PORT or unix:PATH.", default="127.0.0.1:9477")
     web_config: Path | None = option(
-        "--web-config", "FILE", "TLS and passwords, as Prometheus' exporters take.", convert=Path
+        "--web-config", "FILE", "TLS and password file of Prometheus exporters.", convert=Path
     )
-    insecure: bool = flag("--insecure", "Listen beyond this host with neither TLS nor passwords.")
+    insecure: bool = flag("--insecure", "Allow a network address without TLS and passwords.")
     series: SeriesOptions = group(SeriesOptions)
     profiles: ProfileFolderOptions = group(ProfileFolderOptions)
-    print_unit: bool = flag("--print-unit", "Print a sandboxed systemd unit, and do nothing else.")
-    quiet: bool = quiet("No progress.")
+    print_unit: bool = flag("--print-unit", "Print a sandboxed systemd unit and exit.")
+    quiet: bool = quiet("Do not print progress.")
 
 
 def command(options: Options) -> None:
@@ -79,7 +89,7 @@ def command(options: Options) -> None:
     from powerprof.live import exporter
 
     if series.per_cpu not in ("auto", "yes", "no"):
-        raise UsageError(f"--per-cpu {series.per_cpu} is no choice", "auto, yes or no")
+        raise UsageError(f"--per-cpu {series.per_cpu} is not a choice", "auto, yes or no")
     if watched.no_ask:
         options.refuse_without_effect("with --no-ask", SERVER_QUERIES)
     if profiles.pprof_dir is None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How often are functions called, and how much CPU time do they use themselves? Counted by probes in a process.
+"""Count the calls of functions and their own CPU time, with probes in a running process.
 
-GLOB means functions of the program ('handle_slave*'); libc.so*:mem* those of a library. Where exceptions can pass,
-probes are placed where a function is left, which harms nothing; --allow-unwinding-risk takes the cheaper return probes,
-and then an exception that passes one ends the process.
+GLOB selects functions of the program ('handle_slave*'); libc.so*:mem* selects functions of a library. If an exception
+can pass through a function, powerprof probes its return instructions, which is safe. --allow-unwinding-risk uses return
+probes, which are cheaper: an exception that passes through one ends the process.
 """
 
 from __future__ import annotations
@@ -22,21 +22,24 @@ from powerprof.system.errors import UsageError
 class ProbeOptions:
     """The kind and number of the probes."""
 
-    HEADING: ClassVar[str] = "How they are probed"
+    HEADING: ClassVar[str] = "Probes"
 
-    max_functions: int = whole_number("--max-functions", "N", "Most functions to probe.", default=200, low=1, high=1022)
+    max_functions: int = whole_number(
+        "--max-functions", "N", "Maximum number of probed functions.", default=200, low=1, high=1022
+    )
     backend: str = backend()
     allow_unwinding_risk: bool = flag(
-        "--allow-unwinding-risk", "Return probes: cheaper, but an exception that passes one ENDS THE PROCESS."
+        "--allow-unwinding-risk",
+        "Use return probes: cheaper, but an exception that passes through one ENDS THE PROCESS.",
     )
-    yes: bool = flag("--yes", "Do not ask before what --allow-unwinding-risk allows.")
+    yes: bool = flag("--yes", "Do not ask before using --allow-unwinding-risk.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(CommandOptions):
     """The options of `functions`."""
 
-    pattern: str = argument("GLOB", "Which functions: GLOB or MODULE:GLOB.", is_required=True)
+    pattern: str = argument("GLOB", "Functions to count: GLOB or MODULE:GLOB.", is_required=True)
     target: TargetOptions = group(TargetOptions)
     duration: float = duration(10.0)
     probes: ProbeOptions = group(ProbeOptions)
@@ -52,7 +55,7 @@ def _agree(danger: str, yes: bool) -> None:
         confirm(
             "Place these probes?",
             without_terminal=f"add --yes, or {remedy}",
-            declined=UsageError("not agreed: nothing was probed", remedy),
+            declined=UsageError("declined: no probe was placed", remedy),
         )
 
 
@@ -60,7 +63,7 @@ def command(options: Options) -> None:
     """Count calls with probes, save and print."""
     saving, probes = check_saving(options.saving), options.probes
     if probes.yes and not probes.allow_unwinding_risk:
-        raise UsageError("--yes agrees to --allow-unwinding-risk, which was not given", "leave --yes out")
+        raise UsageError("--yes has no effect without --allow-unwinding-risk", "leave --yes out")
     from powerprof.attribution.profile import count_functions
     from powerprof.attribution.requests import FunctionsRequest
     from powerprof.report.profile import render_functions_terminal

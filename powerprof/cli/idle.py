@@ -1,46 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does an idle database server cost? Baseline, server, silent clients, and the differences.
+"""Measure the cost of an idle database server: CPU wake-ups, idle states and energy.
 
-By default on a private MariaDB that is removed afterwards; --server, --socket or --defaults-file choose a
-server of yours, which is never changed. As root, what woke the CPUs is named too.
+It measures a baseline without a server, the idle server, and the server with silent clients. The differences have 95 %
+intervals. By default it starts a private MariaDB and removes it afterwards. --server, --socket or --defaults-file
+choose a server of yours; it is never changed, and there is no baseline. As root, it also reports the causes of the
+wake-ups.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from powerprof.cli.options import (
     CommandOptions,
     EnergyOptions,
+    OptionalServerOptions,
+    PrivateServerOptions,
     Saving,
-    ServerOptions,
     Tables,
     duration,
     files_of,
     refuse_too_few,
     residency_source,
-    server_binary,
     windows_repeat,
 )
-from powerprof.cli.output import check_saving, deliver, progress_printer
+from powerprof.cli.output import check_saving, command_line, deliver, progress_printer
 from powerprof.cli.parameters import flag, group, whole_number
+
+if TYPE_CHECKING:
+    from powerprof.experiment.idle import IdlePlan
+    from powerprof.model.records import ServerInfo
 
 
 @dataclass(frozen=True, kw_only=True)
 class WindowOptions:
     """The connections and the windows."""
 
-    HEADING: ClassVar[str] = "How many connections, how long and how often"
+    HEADING: ClassVar[str] = "Windows and connections"
 
     # One process holds no more (database/connections.py).
     clients: int = whole_number(
-        "--clients", "N", "Connections that are held open and silent.", default=16, low=0, high=60_000
+        "--clients", "N", "Number of silent client connections.", default=16, low=0, high=60_000
     )
     duration: float = duration(8.0)
-    repeat: int = windows_repeat(5, "Windows in each phase.")
-    quick: bool = flag("--quick", "Within 45 s: 3 windows of 1.5 s in each phase, and wider intervals.")
+    repeat: int = windows_repeat(5, "Windows per phase.")
+    quick: bool = flag("--quick", "3 windows of 1.5 s per phase: faster, with wider intervals.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,24 +55,23 @@ class Options(CommandOptions):
     windows: WindowOptions = group(WindowOptions)
     residency_source: str = residency_source()
     energy: EnergyOptions = group(EnergyOptions)
-    server: ServerOptions = group(ServerOptions)
-    server_binary: Path | None = server_binary()
-    no_causes: bool = flag("--no-causes", "Do not trace what wakes the CPUs.")
+    server: OptionalServerOptions = group(OptionalServerOptions)
+    program: PrivateServerOptions = group(PrivateServerOptions)
+    no_causes: bool = flag("--no-causes", "Do not trace the causes of wake-ups.")
     tables: Tables = group(Tables)
     saving: Saving = group(Saving)
 
 
-def command(options: Options) -> None:
-    """Measure all phases, save and print."""
-    files = files_of(options.tables)
-    saving, windows = check_saving(options.saving, files), options.windows
-    from powerprof.experiment.idle import QUICK_REPEAT, QUICK_WINDOW_S, IdlePlan, measure_idle
-    from powerprof.experiment.options import MINIMUM_WINDOWS
+def estimate_s(options: Options) -> float:
+    """Return the approximate duration in s."""
+    return _plan(options).seconds
 
-    if windows.quick:
-        options.refuse_without_effect("with --quick, which has its own windows", ("duration", "repeat"))
-    refuse_too_few("--repeat", windows.repeat, MINIMUM_WINDOWS)
-    plan = IdlePlan(
+
+def _plan(options: Options) -> IdlePlan:
+    from powerprof.experiment.idle import QUICK_REPEAT, QUICK_WINDOW_S, IdlePlan
+
+    windows, server, program = options.windows, options.server, options.program
+    return IdlePlan(
         clients=windows.clients,
         duration_s=QUICK_WINDOW_S if windows.quick else windows.duration,
         repeat=QUICK_REPEAT if windows.quick else windows.repeat,
@@ -75,15 +79,32 @@ def command(options: Options) -> None:
         trace=not options.no_causes,
         residency_source=options.residency_source,
         energy=options.energy.request,
-        server_binary=options.server_binary,
-        server_url=options.server.server,
-        socket=options.server.socket,
-        defaults_file=options.server.defaults_file,
+        server_binary=program.server_binary,
+        server_basedir=program.server_basedir,
+        server_build=program.load_build(),
+        server_url=server.server,
+        socket=server.socket,
+        defaults_file=server.defaults_file,
     )
-    deliver(
-        measure_idle(plan, progress_printer(saving)),
-        "idle",
-        saving,
-        files,
-        next_step="Next, which function: sudo powerprof attribute --pid mysqld",
-    )
+
+
+def command(options: Options) -> None:
+    """Measure all phases, save and print."""
+    files = files_of(options.tables)
+    saving, windows = check_saving(options.saving, files), options.windows
+    from powerprof.experiment.idle import measure_idle
+    from powerprof.experiment.options import MINIMUM_WINDOWS
+
+    if windows.quick:
+        options.refuse_without_effect("with --quick", ("duration", "repeat"))
+    refuse_too_few("--repeat", windows.repeat, MINIMUM_WINDOWS)
+    options.program.refuse_with(options.server)
+    run = measure_idle(_plan(options), progress_printer(saving))
+    deliver(run, "idle", saving, files, next_step=next_step(run.server))
+
+
+def next_step(server: ServerInfo | None) -> str | None:
+    """Return the command that finds the functions behind the wake-ups; None for a server that has ended."""
+    if server is None or server.private or server.pid is None:
+        return None
+    return f"Find the functions: {command_line(f'attribute --pid {server.pid}', as_root=True)}"

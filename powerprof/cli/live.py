@@ -236,7 +236,7 @@ class LiveView(Generic[H]):
             view = replace(view, paused=not view.paused)
         elif key == "w":
             self._is_save_due = True
-            view = replace(view, message="saved when this interval ends")
+            view = replace(view, message="saving at the end of this interval")
         self._view = view
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long do a process's threads sleep and wait for a CPU, and who wakes them?
+"""Show how long threads sleep or wait for a CPU, and which thread wakes them.
 
-Sleeps are summed in the kernel by thread and by the state in which the thread waits; a timer or a device that wakes it
-is an interrupt. --backend dtrace follows one process, its sleeps in one window and its wakings in a second one.
+The kernel sums sleeps by thread and wait state. A timer or device that wakes a thread is shown as an interrupt.
+--backend dtrace traces one process: sleeps in the first window, wake-ups in the second.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class CommandOptions:
 def refuse_too_few(words: str, count: int, least: int) -> None:
     """Raise UsageError if there are fewer windows than a confidence interval needs."""
     if count < least:
-        raise UsageError(f"{words} {count}: no interval can be had from fewer than {least}", f"{words} {least}")
+        raise UsageError(f"{words} {count}: an interval needs at least {least}", f"{words} {least}")
 
 
 def parse_percent(words: str, typed: str | None) -> float | None:
@@ -90,7 +90,7 @@ def duration(default: float) -> Any:
 
 def own_duration() -> Any:
     """Return the field of --duration in seconds, with a default that depends on the load."""
-    text = "Length of each window in seconds (default: 6.4; of a command 2, or one execution)."
+    text = "Length of each window in seconds (default: 6.4; for a command 2, or one execution)."
     return number("--duration", "S", text, low=0.3, high=3600)
 
 
@@ -113,41 +113,41 @@ def _query_rate(text: str) -> float:
 
 def rate() -> Any:
     """Return the field of --rate in queries/s."""
-    return option("--rate", "HZ", "Queries/s to offer, instead of calibrating.", convert=_query_rate)
+    return option("--rate", "HZ", "Queries per second (default: calibrated).", convert=_query_rate)
 
 
-def seed(text: str = "Seed of the order and of the intervals.") -> Any:
+def seed(text: str = "Random seed of the order and the intervals.") -> Any:
     """Return the field of --seed."""
     return whole_number("--seed", "N", text, default=1, low=0, high=_MAX_SEED)
 
 
 def trace_after() -> Any:
     """Return the field of --attribute in seconds."""
-    return number("--attribute", "S", "Afterwards trace each server for S seconds.", low=0.5, high=3600)
+    return number("--attribute", "S", "Trace each server for S seconds afterwards.", low=0.5, high=3600)
 
 
 def allow_failure() -> Any:
     """Return the field of --allow-failure."""
-    return flag("--allow-failure", "Measure a command of yours also where it fails (an exit code but 0).")
+    return flag("--allow-failure", "Keep measuring if the command exits with a non-zero code.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class OfferedLoadOptions:
     """The load of each condition."""
 
-    HEADING: ClassVar[str] = "How much each condition has to do"
+    HEADING: ClassVar[str] = "Load"
 
-    design: str | None = option("--design", "rate|work", "Equal rate for equal time (default), or equal work.")
+    design: str | None = option("--design", "rate|work", "Equal query rate (default), or equal number of queries.")
     rate: float | None = rate()
     queries: int | None = whole_number(
-        "--queries", "N", "Queries of each window: equal work.", low=1, high=_MAX_QUERIES
+        "--queries", "N", "Queries per window (implies --design work).", low=1, high=_MAX_QUERIES
     )
 
     @property
     def chosen(self) -> Literal["rate", "work"] | None:
         """The design; None if the options leave it open. Raises UsageError."""
         if self.rate is not None and self.queries is not None:
-            raise UsageError("--rate and --queries are two designs: equal rate, equal work", "leave one of the two out")
+            raise UsageError("--rate and --queries exclude each other", "leave one of them out")
         if self.design not in (None, "rate", "work"):
             raise UsageError(f"--design {self.design} is not a choice", "rate or work")
         return cast(Literal["rate", "work"] | None, self.design or ("work" if self.queries is not None else None))
@@ -162,37 +162,37 @@ def _file(kind: str, text: str) -> Any:
 
 def json_file() -> Any:
     """Return the field of --json."""
-    return _file("json", "Write the result as JSON; - is stdout and nothing else goes there.")
+    return _file("json", "Write the result as JSON; - for stdout, without the report.")
 
 
 def html_file() -> Any:
     """Return the field of --html."""
-    return _file("html", "One self-contained page: opens offline, prints; - is stdout.")
+    return _file("html", "Write a self-contained HTML report; - for stdout.")
 
 
 def csv_file() -> Any:
     """Return the field of --csv."""
-    return _file("csv", "The main table, one row a line, in UTF-8.")
+    return _file("csv", "Write the main table as CSV in UTF-8; - for stdout.")
 
 
 def csv_bom_file() -> Any:
     """Return the field of --csv-bom."""
-    return _file("csv-bom", "As --csv, with the mark by which Excel knows UTF-8.")
+    return _file("csv-bom", "Like --csv, with a byte order mark for Excel.")
 
 
-def quiet(text: str = "No report and no progress.") -> Any:
+def quiet(text: str = "Do not print the report and the progress.") -> Any:
     """Return the field of --quiet."""
     return flag("--quiet", text)
 
 
-def runs_dir(text: str = "Where runs are saved (default: the state directory).") -> Any:
+def runs_dir(text: str = "Directory of saved runs (default: the state directory).") -> Any:
     """Return the field of --runs-dir."""
     return option("--runs-dir", "DIR", text, convert=Path)
 
 
 def labels() -> Any:
     """Return the field of --label."""
-    text = "Label the run, such as a release; repeatable (powerprof runs)."
+    text = "Label of the run, such as a release; repeatable."
     return option("--label", "NAME", text, is_repeatable=True)
 
 
@@ -204,7 +204,7 @@ DESTINATIONS = ("html", "markdown", "csv", "csv_bom", "json", "quiet", "runs_dir
 class Saving:
     """The destinations of a result besides the terminal."""
 
-    HEADING: ClassVar[str] = "Where a result goes besides the terminal"
+    HEADING: ClassVar[str] = "Output"
 
     json: str | None = json_file()
     quiet: bool = quiet()
@@ -217,10 +217,10 @@ class Saving:
 class Tables:
     """The files of a record for people."""
 
-    HEADING: ClassVar[str] = "A record as files for people"
+    HEADING: ClassVar[str] = "Reports"
 
     html: str | None = html_file()
-    markdown: str | None = _file("markdown", "A summary for a pull request.")
+    markdown: str | None = _file("markdown", "Write a Markdown summary for a pull request.")
     csv: str | None = csv_file()
     csv_bom: str | None = csv_bom_file()
 
@@ -229,13 +229,15 @@ class Tables:
 class ProfileOptions:
     """The files of stacks for other viewers."""
 
-    HEADING: ClassVar[str] = "Stacks as files for other viewers"
+    HEADING: ClassVar[str] = "Stacks"
 
-    flame: str | None = _file("flame", "A flame graph as a separate page.")
-    folded: str | None = _file("folded", "Folded stacks, for flamegraph.pl and others.")
-    pprof: str | None = _file("pprof", "A profile for go tool pprof.")
-    otlp: str | None = option("--otlp", "URL|FILE", "OTLP, to a collector (http, https) or a file.")
-    perfetto: str | None = _file("perfetto", "A timeline per CPU for ui.perfetto.dev.")
+    flame: str | None = _file("flame", "Write a flame graph as HTML.")
+    folded: str | None = _file("folded", "Write folded stacks for flamegraph.pl and speedscope.")
+    pprof: str | None = _file("pprof", "Write a profile for go tool pprof.")
+    otlp: str | None = option(
+        "--otlp", "URL|FILE", "Send the profile as OTLP to a collector (http, https), or write it to a file."
+    )
+    perfetto: str | None = _file("perfetto", "Write a timeline per CPU for ui.perfetto.dev.")
 
 
 def files_of(*groups: Tables | ProfileOptions, **single: str | None) -> dict[str, str | None]:
@@ -261,7 +263,7 @@ def _residency_source(text: str) -> str:
 
 def residency_source(default: str | None = "cpuidle") -> Any:
     """Return the field of --residency-source."""
-    text = "cpuidle (default), powertop, turbostat or procfs."
+    text = "Source of idle states: cpuidle (default), powertop, turbostat or procfs."
     return option("--residency-source", "NAME", text, convert=_residency_source, default=default)
 
 
@@ -298,32 +300,29 @@ def _vcpu(text: str) -> Vcpu:
 class EnergyOptions:
     """The meters to read, and parameters of the estimate without any."""
 
-    HEADING: ClassVar[str] = "Which meters are read, and what the estimate cannot see where none is"
+    HEADING: ClassVar[str] = "Energy"
 
     energy_source: str = option(
         "--energy-source",
         "NAME[,NAME]",
-        "auto, or the meters to read (powerprof doctor); NAME:DOMAIN+DOMAIN names the domains of the machine.",
+        "Meters to read (powerprof doctor lists them). NAME:DOMAIN+DOMAIN names the domains of the whole machine.",
         convert=_energy_source,
         default="auto",
     )
     meter_log: Path | None = option(
         "--meter-log",
         "FILE[#COLUMN]",
-        "CSV log that an external meter is writing, and its column of the whole machine.",
+        "CSV log of a running external meter, and the column of the whole machine.",
         convert=_meter_log,
     )
     cpu_model: str | None = option(
         "--cpu-model",
         "NAME[:CPUS]",
-        "For the estimate: the CPU that a guest hides ('EPYC 7763'), and its server's logical CPUs.",
+        "Real CPU model of a VM for the estimate, with the logical CPUs of its host: 'EPYC 7763:256'.",
         convert=_cpu_model,
     )
     vcpu: Vcpu | None = option(
-        "--vcpu",
-        "<thread|core>",
-        "For the estimate: what one CPU of this guest is, a hardware thread or a core.",
-        convert=_vcpu,
+        "--vcpu", "<thread|core>", "Whether one vCPU is a hardware thread or a core, for the estimate.", convert=_vcpu
     )
 
     @property
@@ -338,7 +337,7 @@ class EnergyOptions:
 class MeterOptions:
     """The meters of each window."""
 
-    HEADING: ClassVar[str] = "What each window is measured with"
+    HEADING: ClassVar[str] = "Measurement"
 
     energy: EnergyOptions = group(EnergyOptions)
     residency_source: str = residency_source()
@@ -354,23 +353,23 @@ def top(text: str = "Rows to print.", default: int | None = 20) -> Any:
 
 def source_lines() -> Any:
     """Return the field of --lines."""
-    return flag("--lines", "Show stacks with file and line of the source.")
+    return flag("--lines", "Show source file and line in stacks.")
 
 
 def backend() -> Any:
     """Return the field of --backend."""
-    return option("--backend", "NAME", "auto (BPF, else DTrace), bpf or dtrace.", default="auto")
+    return option("--backend", "NAME", "auto (BPF, or DTrace without BPF), bpf or dtrace.", default="auto")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TargetOptions:
     """The processes to trace."""
 
-    HEADING: ClassVar[str] = "Which processes"
+    HEADING: ClassVar[str] = "Target"
 
-    pid: list[str] | None = option("--pid", "ID|NAME", "Process ids or names, with commas between.", is_repeatable=True)
-    cgroup: str | None = option("--cgroup", "PATH|UNIT", "All processes of a cgroup or unit.")
-    system: bool = flag("--system", "Every process of this host.")
+    pid: list[str] | None = option("--pid", "ID|NAME", "Process ids or names, separated by commas.", is_repeatable=True)
+    cgroup: str | None = option("--cgroup", "PATH|UNIT", "All processes of a cgroup or systemd unit.")
+    system: bool = flag("--system", "All processes of this host.")
 
 
 # Fields of `MonitorOptions` that concern the queried servers.
@@ -381,18 +380,20 @@ SERVER_QUERIES = ("ask_every", "defaults_file")
 class MonitorOptions:
     """The processes to watch, and the interval."""
 
-    HEADING: ClassVar[str] = "What is measured, and how often"
+    HEADING: ClassVar[str] = "Target and interval"
 
     pid: list[str] | None = option(
-        "--pid", "ID|NAME", "These processes by function (default: all).", is_repeatable=True
+        "--pid", "ID|NAME", "Processes to show by function (default: all).", is_repeatable=True
     )
     interval: float = interval(5.0)
-    no_ask: bool = flag("--no-ask", "Do not ask database servers for their state.")
-    ask_every: float = number("--ask-every", "S", "How often servers are asked.", default=60.0, low=0.5, high=86_400)
+    no_ask: bool = flag("--no-ask", "Do not connect to database servers.")
+    ask_every: float = number(
+        "--ask-every", "S", "Seconds between connections to the servers.", default=60.0, low=0.5, high=86_400
+    )
     defaults_file: list[Path] | None = option(
         "--defaults-file",
         "FILE",
-        "Option file of a server to ask; repeatable.",
+        "Option file with an account of a server; repeatable.",
         convert=readable_file,
         is_repeatable=True,
     )
@@ -402,20 +403,32 @@ class MonitorOptions:
 class ServerOptions:
     """The address and the account of an existing server."""
 
-    HEADING: ClassVar[str] = "A server of yours instead of a private one"
+    HEADING: ClassVar[str] = "Server to connect to"
 
     server: str | None = option(
-        "--server", "URL", "Your server: mysql://user@host:port/ (password: --defaults-file, MYSQL_PWD)."
+        "--server", "URL", "URL of the server: mysql://user@host:port/ (password: --defaults-file or MYSQL_PWD)."
     )
-    socket: Path | None = option("--socket", "PATH", "Your server's unix socket.", convert=Path)
+    socket: Path | None = option("--socket", "PATH", "Unix socket of the server.", convert=Path)
     defaults_file: Path | None = option(
-        "--defaults-file", "FILE", "Option file with user, password, socket.", convert=readable_file
+        "--defaults-file", "FILE", "Option file with user, password and socket.", convert=readable_file
     )
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the options name a server."""
+        return any(part is not None for part in (self.server, self.socket, self.defaults_file))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptionalServerOptions(ServerOptions):
+    """The address and the account of an existing server, for commands that otherwise start a private one."""
+
+    HEADING: ClassVar[str] = "Server to connect to (default: start a private server)"
 
 
 def server_pid() -> Any:
     """Return the field of --pid, of one server."""
-    return option("--pid", "ID|NAME", "The server's process id or name.")
+    return option("--pid", "ID|NAME", "Process id or name of the server.")
 
 
 def _server_program(text: str) -> Path:
@@ -428,14 +441,45 @@ def _server_program(text: str) -> Path:
     return Path(text)
 
 
-def server_binary() -> Any:
-    """Return the field of --server-binary."""
-    return option("--server-binary", "FILE", "Another mariadbd or mysqld to run.", convert=_server_program)
+@dataclass(frozen=True, kw_only=True)
+class PrivateServerOptions:
+    """The program of private servers."""
+
+    HEADING: ClassVar[str] = "Private server"
+
+    server_binary: Path | None = option(
+        "--server-binary", "FILE", "Start this mariadbd or mysqld.", convert=_server_program
+    )
+    server_basedir: Path | None = option(
+        "--server-basedir", "DIR", "Base directory of --server-binary.", convert=existing_folder
+    )
+    server_build: str | None = option("--server-build", "NAME", "Start this fetched server (powerprof servers).")
+
+    def refuse_with(self, server: ServerOptions) -> None:
+        """Raise UsageError if a program and an existing server are given."""
+        if server.is_given and self != PrivateServerOptions():
+            raise UsageError(
+                "--server-binary, --server-basedir and --server-build have no effect with your own server",
+                "leave out --server, --socket and --defaults-file",
+            )
+
+    def load_build(self) -> ServerBuild | None:
+        """Return the fetched server of --server-build, if any. Raises UsageError, PowerprofError."""
+        if self.server_build is None:
+            return None
+        from powerprof.database import historical
+
+        if self.server_binary is not None or self.server_basedir is not None:
+            raise UsageError("--server-build excludes --server-binary and --server-basedir", "use one of them")
+        try:
+            return historical.load_build(self.server_build)
+        except UsageError as error:
+            raise UsageError(f"--server-build: {error.message}", error.hint) from error
 
 
 def workload_folders() -> Any:
     """Return the field of --workloads."""
-    text = "Also look for workloads here; repeatable."
+    text = "Additional directory with workloads; repeatable."
     return option("--workloads", "DIR", text, convert=existing_folder, is_repeatable=True)
 
 
@@ -475,24 +519,20 @@ _MAX_CPU = 1 << 16
 class BenchChoice:
     """The workload folders, and the place of their servers."""
 
-    HEADING: ClassVar[str] = "Where the workloads are found and where their servers run"
+    HEADING: ClassVar[str] = "Workloads and placement"
 
     workloads: list[Path] | None = workload_folders()
-    server: ServerOptions = group(ServerOptions)
-    server_binary: Path | None = server_binary()
-    server_basedir: Path | None = option(
-        "--server-basedir", "DIR", "Where that server keeps its files.", convert=existing_folder
-    )
-    network_namespaces: bool = flag("--network-namespaces", "One network namespace per server of a topology (root).")
-    server_build: str | None = option("--server-build", "NAME", "A fetched server to run (powerprof servers).")
+    server: OptionalServerOptions = group(OptionalServerOptions)
+    program: PrivateServerOptions = group(PrivateServerOptions)
+    network_namespaces: bool = flag("--network-namespaces", "One network namespace per server of a topology (as root).")
     server_cpus: str | None = option(
-        "--server-cpus", "LIST", "CPUs of private servers: 0-1,4, or by name or role: router=0,host=1-2."
+        "--server-cpus", "LIST", "CPUs of private servers: 0-1,4, or per name or role: router=0,host=1-2."
     )
     client_cpus: str | None = option("--client-cpus", "LIST", "CPUs of the client, such as 2-3.")
     world_sql: Path | None = option(
-        "--world-sql", "FILE", "The official world.sql instead of generated data.", convert=readable_file
+        "--world-sql", "FILE", "Load the official world.sql instead of generated data.", convert=readable_file
     )
-    trust: bool = flag("--trust", "Let the workload run code of its author here; remembered for its content.")
+    trust: bool = flag("--trust", "Allow the workload to run its own programs; remembered until its files change.")
 
     @property
     def folders(self) -> list[Path]:
@@ -512,9 +552,9 @@ class BenchChoice:
                 member_cpus=members,
                 client_cpus=cpu_list(self.client_cpus, "--client-cpus"),
                 world_sql=self.world_sql,
-                server_binary=self.server_binary,
-                server_build=_build(self),
-                server_basedir=self.server_basedir,
+                server_binary=self.program.server_binary,
+                server_build=self.program.load_build(),
+                server_basedir=self.program.server_basedir,
                 network_namespaces=self.network_namespaces,
                 trust=self.trust,
             )
@@ -522,34 +562,20 @@ class BenchChoice:
 
 @contextmanager
 def _given(bench: BenchChoice) -> Iterator[Server | None]:
-    url, socket, defaults_file = bench.server.server, bench.server.socket, bench.server.defaults_file
-    if url is None and socket is None and defaults_file is None:
+    existing = bench.server
+    if not existing.is_given:
         yield None
         return
-    private = (bench.server_binary, bench.server_basedir, bench.server_build, bench.server_cpus, bench.world_sql)
-    if any(part is not None for part in private) or bench.network_namespaces:
+    bench.program.refuse_with(existing)
+    if bench.server_cpus is not None or bench.world_sql is not None or bench.network_namespaces:
         raise UsageError(
-            "--server-binary, --server-basedir, --server-build, --server-cpus, --network-namespaces and --world-sql "
-            "are for a private server",
+            "--server-cpus, --network-namespaces and --world-sql have no effect with your own server",
             "leave out --server, --socket and --defaults-file",
         )
     from powerprof.database.given import given_server
 
-    with given_server(url, socket=socket, defaults_file=defaults_file) as server:
+    with given_server(existing.server, socket=existing.socket, defaults_file=existing.defaults_file) as server:
         yield server
-
-
-def _build(bench: BenchChoice) -> ServerBuild | None:
-    if bench.server_build is None:
-        return None
-    from powerprof.database import historical
-
-    if bench.server_binary is not None or bench.server_basedir is not None:
-        raise UsageError("--server-binary or --server-basedir and --server-build name two servers", "use one of them")
-    try:
-        return historical.load_build(bench.server_build)
-    except UsageError as error:
-        raise UsageError(f"--server-build: {error.message}", error.hint) from error
 
 
 def cpu_sets(text: str | None, option: str) -> tuple[tuple[int, ...] | None, dict[str, tuple[int, ...]]]:
@@ -564,7 +590,9 @@ def cpu_sets(text: str | None, option: str) -> tuple[tuple[int, ...] | None, dic
         name, equals, rest = part.partition("=")
         name = name.strip() if equals else next(reversed(lists), "")
         if not name or (equals and name in lists):
-            raise UsageError(f"{option} {text} is not a list of CPUs by server", "such as router=0,host-a=1-2,host-b=3")
+            raise UsageError(
+                f"{option} {text} is not a list of CPUs per server", "such as router=0,host-a=1-2,host-b=3"
+            )
         lists.setdefault(name, []).append(rest if equals else part)
     return None, {name: cpu_list(",".join(parts), f"{option} {name}=") or () for name, parts in lists.items()}
 
@@ -581,11 +609,11 @@ def cpu_list(text: str | None, option: str) -> tuple[int, ...] | None:
             if first > last or not part.isascii():
                 raise ValueError(part)
             if last > _MAX_CPU:
-                raise UsageError(f"{option} {text}: there is no CPU {last}", "such as 0-1,4")
+                raise UsageError(f"{option} {text}: CPU {last} does not exist", "such as 0-1,4")
             numbers |= set(range(first, last + 1))
     except ValueError:
         raise UsageError(f"{option} {text} is not a list of CPUs", "such as 0-1,4") from None
     usable = os.sched_getaffinity(0)
     if not numbers or not numbers <= usable:
-        raise UsageError(f"{option} {text}: not all are usable here", f"usable: {','.join(map(str, sorted(usable)))}")
+        raise UsageError(f"{option} {text}: some are not usable here", f"usable: {','.join(map(str, sorted(usable)))}")
     return tuple(sorted(numbers))

@@ -32,7 +32,7 @@ def check_targets(json: str | None = None, files: Targets | None = None) -> None
     """Raise UsageError or PowerprofError if one of the files could not be written after the measurement."""
     targets = {**(files or {}), "json": json}
     if list(targets.values()).count("-") > 1:
-        raise UsageError("only one of the files can be stdout", "give the others names")
+        raise UsageError("only one file can be stdout", "give the others names")
     to_files = {name: file for name, file in targets.items() if file is not None and not _is_collector(name, file)}
     for option, target in to_files.items():
         folder = Path(target).parent
@@ -44,7 +44,7 @@ def check_targets(json: str | None = None, files: Targets | None = None) -> None
     for option, target in to_files.items():
         other = by_path.setdefault(os.path.realpath(target), option) if target != "-" else option
         if other != option:
-            raise UsageError(f"--{other} and --{option} name the same file, {target}", "give each its own")
+            raise UsageError(f"--{other} and --{option} name the same file, {target}", "name two files")
     if to_files:
         from powerprof.report.files import check_output
 
@@ -77,11 +77,11 @@ def check_saving(
     if saving.no_save:
         has_files = any((saving.json, *(files or {}).values()))
         if saving.label:
-            raise UsageError("--label names a saved run and --no-save says not to save", "leave one of the two out")
+            raise UsageError("--label has no effect with --no-save", "leave one of them out")
         if saving.runs_dir is not None and not reads_runs:
-            raise UsageError("--runs-dir says where to save and --no-save not to", "leave one of the two out")
+            raise UsageError("--runs-dir has no effect with --no-save", "leave one of them out")
         if saving.quiet and not judged and not has_files:
-            raise UsageError("--quiet and --no-save would leave nothing of the result", "add --json FILE")
+            raise UsageError("--quiet and --no-save discard the result", "add --json FILE")
         if not has_files:
             _check_stdout()
         return saving
@@ -186,7 +186,7 @@ class Outcome:
         """Raise the most important error of the steps, with the saved run in its hint."""
         for error in (self.writing, self.sending):
             if error is not None and self.run is not None:
-                error.hint = f"the run is saved: powerprof report {self.run} writes it elsewhere"
+                error.hint = f"the run is saved; write it again: {command_line(f'report {self.run}')}"
         error = self.measuring or self.writing or self.showing or self.sending
         if error is not None:
             raise error
@@ -228,7 +228,7 @@ def deliver(
 
     signals.hold()
     record, outcome = _save(record, command, saving, raw)
-    outcome.hint = resumed_by or (f"what was measured is saved as {outcome.run}" if outcome.run else None)
+    outcome.hint = resumed_by or (f"the measured part is saved as {outcome.run}" if outcome.run else None)
     failure = getattr(record, "failure", None)
     if failure is not None and not signals.has_arrived():  # the signal may have ended the server too
         outcome.measuring = PowerprofError(failure, outcome.hint)
@@ -346,6 +346,27 @@ def leave_terminal() -> None:
 
 # Text on the terminal.
 
+# The directories in which sudo searches programs (secure_path in /etc/sudoers of Debian).
+_SUDO_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def command_line(words: str, *, as_root: bool = False) -> str:
+    """Return a command of powerprof as this user has to type it: the program as it was called, with sudo if needed."""
+    import shlex
+    import shutil
+
+    from powerprof.system.caller import is_delegated
+
+    called = sys.argv[0]
+    with_sudo = as_root and (os.geteuid() != 0 or is_delegated())
+    if Path(called).name == "__main__.py":
+        program = f"{shlex.quote(sys.executable)} -m powerprof"
+    else:
+        path = shutil.which("powerprof", path=_SUDO_PATH if with_sudo else None)
+        is_on_path = path is not None and os.path.realpath(path) == os.path.realpath(called)
+        program = "powerprof" if is_on_path or "/" not in called else shlex.quote(called)
+    return f"{'sudo ' if with_sudo else ''}{program} {words}"
+
 
 def report_lines(record: R, lines: Callable[[R, int], list[str]] | None = None) -> list[str]:
     """Return the report of a record for this terminal; in a pipe, statements are not cut.
@@ -388,7 +409,7 @@ def _writing_to(stream: str) -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise PowerprofError(f"cannot write to {stream} ({reason_of(error)})", "redirect it to another place") from None
+        raise PowerprofError(f"cannot write to {stream} ({reason_of(error)})", "redirect it to another file") from None
 
 
 def ask_consent(question: str, yes: bool) -> bool:
@@ -397,10 +418,10 @@ def ask_consent(question: str, yes: bool) -> bool:
     Raises PowerprofError if there is neither.
     """
     if yes:
-        print_text(f"{question}: agreed by --yes", error=True)
+        print_text(f"{question}: confirmed by --yes", error=True)
         return True
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise PowerprofError("a download needs consent, and there is no terminal to ask on", "use --yes")
+        raise PowerprofError("the download needs confirmation on a terminal", "add --yes")
     print_text(f"{question}. Fetch it? [y/N] ", error=True, end="")
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 

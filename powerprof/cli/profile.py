@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where does a process's CPU time go? Every CPU is sampled; with --event page-faults, who takes them is counted.
+"""Show which functions of a process use CPU time, or cause page faults (--event page-faults).
 
-Each row is a function's share of all CPU time of this host, with the interval that sampling leaves. Sampling wakes the
-CPUs: no energy figure comes from such a window.
+Every CPU is sampled. Each row is a function's share of the target's CPU time, with its sampling error as a 95 %
+interval. Sampling wakes the CPUs, so the report has no energy figures.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Options(CommandOptions):
 
     target: TargetOptions = group(TargetOptions)
     duration: float = duration(10.0)
-    event: str = option("--event", "NAME", "What is counted: cpu-clock or page-faults.", default="cpu-clock")
-    frequency: int = whole_number("--frequency", "HZ", "Samples a second and CPU.", default=99, low=1, high=10_000)
-    by: str | None = option("--by", "WHAT", "Rows by function, stack or thread.")
+    event: str = option("--event", "NAME", "Event to count: cpu-clock or page-faults.", default="cpu-clock")
+    frequency: int = whole_number("--frequency", "HZ", "Samples per second and CPU.", default=99, low=1, high=10_000)
+    by: str | None = option("--by", "WHAT", "Group rows by function, stack or thread.")
     top: int = top()
     lines: bool = source_lines()
     server: ServerOptions = group(ServerOptions)
@@ -60,7 +60,7 @@ def command(options: Options) -> None:
     check_files("powerprof.oncpu/1", [kind for kind, place in files.items() if place is not None])
     check_by(options.by, profile.BY, lines=options.lines, default="function")
     if options.event == "page-faults":
-        options.refuse_without_effect("with --event page-faults, which counts each", ("frequency",))
+        options.refuse_without_effect("with --event page-faults", ("frequency",))
     request = ProfileRequest(
         duration_s=options.duration, event=options.event, frequency_hz=options.frequency, settle=True
     )

@@ -1,24 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which statements of a live server use the CPU, wake it, and cost the energy? Per statement, and the parts sum.
+"""Show which SQL statements use the most CPU time, wake the CPUs and cost energy. The rows add up to the whole server.
 
---pid takes a process id or a name (mysqld finds mariadbd too, postgres a whole server) and asks the server by its own
-socket, but for PostgreSQL, which is not asked; --socket, --server and --defaults-file name it or an account. A probe
-where the server begins a command separates its statements; nothing in the server is changed, and its
-performance_schema need not be on. Values in texts are shown as ?, and saved so.
+--pid takes a process id or a name: mysqld also finds mariadbd, postgres finds a whole server. powerprof connects
+through the server's own socket; for PostgreSQL only to read pg_stat_statements. --socket, --server and --defaults-file
+choose a server or an account. A probe on the server's command dispatcher separates the statements. The server is not
+changed, and its performance_schema may be off. Values in statement texts are replaced by ?.
 
-Where no probe can be placed, or with --method samples where probes are too expensive, texts in the server's memory are
-sampled: shares have intervals then. --explain and --save-workload use statements with the values that clients sent, and
-ask before; --yes agrees.
+--method samples reads statement texts from the server's memory. It is used if probes are too expensive or impossible;
+shares then have 95 % intervals. --explain and --save-workload use the literal values of the clients and ask for
+confirmation first; --yes confirms.
 
---watch measures window after window, each of --duration, and shows them as `watch` does: a screen with its keys, or a
-line each (--plain), or a document each (--json-lines). A server that is named by more than its number may be restarted.
-At its end all windows are saved as one run, with a timeline (powerprof report).
+--watch repeats windows of --duration and shows them live: on a screen with keys, as one line per window (--plain) or as
+one JSON document per window (--json-lines). Unless you gave a process id, a restarted server is followed. At the end
+all windows are saved as one run with a timeline (powerprof report).
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -42,7 +43,15 @@ from powerprof.cli.options import (
     server_pid,
     top,
 )
-from powerprof.cli.output import check_saving, deliver, leave_terminal, print_progress, print_text, progress_printer
+from powerprof.cli.output import (
+    check_saving,
+    command_line,
+    deliver,
+    leave_terminal,
+    print_progress,
+    print_text,
+    progress_printer,
+)
 from powerprof.cli.parameters import flag, group, option, readable_file, whole_number
 from powerprof.live.statements import StatementHistory, StatementMonitor
 from powerprof.model.runs import RunStore
@@ -59,41 +68,43 @@ from powerprof.system.errors import HungUp, PowerprofError, UsageError
 class MethodOptions:
     """The method that distinguishes statements."""
 
-    HEADING: ClassVar[str] = "How statements are distinguished"
+    HEADING: ClassVar[str] = "Method"
 
-    method: str = option("--method", "NAME", "probes, samples (cheap), or auto: the first that can.", default="auto")
-    stacks: bool = flag("--stacks", "Also sample call stacks (99 Hz): a flame graph of each statement.")
+    method: str = option(
+        "--method", "NAME", "probes, samples (lower overhead), or auto (probes if cheap enough).", default="auto"
+    )
+    stacks: bool = flag("--stacks", "Also sample call stacks (99 Hz) for one flame graph per statement.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampleOptions:
     """The use of statements with the values of clients."""
 
-    HEADING: ClassVar[str] = "What is done with texts as clients sent them"
+    HEADING: ClassVar[str] = "Plans and workloads (use the literal values of the clients)"
 
-    explain: bool = flag("--explain", "Ask for the plans of the costliest, with their values.")
+    explain: bool = flag("--explain", "Run EXPLAIN on the most expensive statements.")
     explain_as: Path | None = option(
         "--explain-as",
         "FILE",
-        "Option file of an account with SELECT only, which makes the plans (default: one made for it).",
+        "Option file of an account with SELECT only, for EXPLAIN (default: a temporary account).",
         convert=readable_file,
     )
     save_workload: Path | None = option(
-        "--save-workload", "DIR", "Make a workload of the costliest, with their values.", convert=Path
+        "--save-workload", "DIR", "Save the most expensive statements as a workload.", convert=Path
     )
-    yes: bool = flag("--yes", "Do not ask before these.")
+    yes: bool = flag("--yes", "Do not ask for confirmation.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class WatchOptions:
     """Repeated windows."""
 
-    HEADING: ClassVar[str] = "Window after window"
+    HEADING: ClassVar[str] = "Live view"
 
-    watch: bool = flag("--watch", "Measure again and again, and show it live.")
-    plain: bool = flag("--plain", "With --watch: print a line each window.")
-    json_lines: bool = flag("--json-lines", "With --watch: print a JSON document each window.")
-    count: int | None = whole_number("--count", "N", "With --watch: end after N.", low=1, high=1_000_000)
+    watch: bool = flag("--watch", "Repeat the measurement and show it live.")
+    plain: bool = flag("--plain", "With --watch: print one line per window.")
+    json_lines: bool = flag("--json-lines", "With --watch: print one JSON document per window.")
+    count: int | None = whole_number("--count", "N", "With --watch: end after N windows.", low=1, high=1_000_000)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,9 +115,9 @@ class Options(CommandOptions):
     duration: float = duration(10.0)
     top: int = top("Statements to print.")
     columns: str | None = option(
-        "--columns", "NAMES", "Columns to print: cpu,p50,p99,run-queue,row-lock,disk … (waits: all waits)."
+        "--columns", "NAMES", "Columns to print, such as cpu,p50,p99,run-queue,row-lock,disk; waits: all waits."
     )
-    by: str | None = option("--by", "WHAT", "Print a row for each user, host, account or database.")
+    by: str | None = option("--by", "WHAT", "Print one row per user, host, account or database.")
     method: MethodOptions = group(MethodOptions)
     samples: SampleOptions = group(SampleOptions)
     server: ServerOptions = group(ServerOptions)
@@ -124,7 +135,7 @@ def _agree(note: str, yes: bool) -> None:
         confirm(
             "Continue?",
             without_terminal=f"add --yes, or {remedy}",
-            declined=UsageError("not agreed: nothing was measured", remedy),
+            declined=UsageError("declined: no measurement", remedy),
         )
 
 
@@ -135,9 +146,9 @@ def command(options: Options) -> None:
     method, samples, watching = options.method, options.samples, options.watching
     _check_watching(watching, method, samples, options.saving, files)
     if watching.watch and (columns is not None or by is not None):
-        raise UsageError("--columns and --by are for one window", "leave out --watch")
+        raise UsageError("--columns and --by have no effect with --watch", "leave out --watch")
     if samples.yes and not samples.explain and samples.save_workload is None:
-        raise UsageError("--yes agrees to --explain and --save-workload, and neither was given", "leave --yes out")
+        raise UsageError("--yes has no effect without --explain or --save-workload", "leave --yes out")
     saving = check_saving(options.saving, files)
     folder = samples.save_workload
     if folder is not None:
@@ -177,10 +188,8 @@ def command(options: Options) -> None:
         except PowerprofError as error:
             unwritten = error  # raised after the run is saved
         else:
-            next_step = (
-                f"The workload is in {folder}/workload.toml: "
-                f"powerprof compare as-is changed --workloads {folder.parent}"
-            )
+            compare = command_line(f"compare as-is changed --workloads {shlex.quote(str(folder.parent))}")
+            next_step = f"The workload is in {folder}/workload.toml. Compare it with a change: {compare}"
     deliver(
         result.record,
         "queries",
@@ -298,4 +307,6 @@ def _save(keeper: HistoryKeeper, saving: Saving) -> None:
     except PowerprofError as error:
         print_text(f"not saved: {error.message}", error=True)
     else:
-        progress_printer(saving)(f"saved as {run.id}: powerprof report {run.id} --html FILE has its timeline")
+        progress_printer(saving)(
+            f"saved as {run.id}; show the timeline: {command_line(f'report {run.id} --html FILE')}"
+        )

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Show a saved run again, or write it as a file of another kind.
+"""Show a saved run again, or convert it to HTML, Markdown, CSV, JSON or a profile.
 
-That is HTML, Markdown, CSV, JSON, or a profile for another viewer; the same run always gives the same output. A flame
-graph, folded stacks and profiles need an attribution. The page of a comparison has the flame graphs of its own traced
-windows, or with --flame-a and --flame-b those of two attributions and their difference.
+The same run always gives the same output. Flame graphs, folded stacks and profiles need a run of `attribute`. The page
+of a comparison contains the flame graphs of its own traced windows. --flame-a and --flame-b use two runs of `attribute`
+instead, and add their difference.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from powerprof.system.files import reading
 class PriceOptions:
     """The price and the emissions of energy."""
 
-    HEADING: ClassVar[str] = "What a year of it costs, derived from what you state"
+    HEADING: ClassVar[str] = "Yearly cost"
 
-    price: str | None = option("--price", "0.30EUR", "Price of a kWh.")
-    grid: float | None = option("--grid", "G", "Grams of CO2 of a kWh there.", convert=finite_number)
+    price: str | None = option("--price", "0.30EUR", "Price of one kWh.")
+    grid: float | None = option("--grid", "G", "CO2 emissions of one kWh in grams.", convert=finite_number)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(CommandOptions):
     """The options of `report`."""
 
-    name: str = argument("RUN", "Run id, run folder or JSON file.", is_required=True)
+    name: str = argument("RUN", "Run id, run folder or JSON file of a run.", is_required=True)
     tables: Tables = group(Tables)
     profiles: ProfileOptions = group(ProfileOptions)
-    flame_a: str | None = option("--flame-a", "RUN", "Attribution of a comparison's A.")
-    flame_b: str | None = option("--flame-b", "RUN", "Attribution of a comparison's B.")
+    flame_a: str | None = option("--flame-a", "RUN", "Run of attribute for side A of a comparison.")
+    flame_b: str | None = option("--flame-b", "RUN", "Run of attribute for side B of a comparison.")
     prices: PriceOptions = group(PriceOptions)
     top: int | None = top(default=None)
-    columns: str | None = option("--columns", "NAMES", "Columns of `queries`, as its --columns.")
-    by: str | None = option("--by", "WHAT", "Rows of `queries`: user, host, account or database.")
+    columns: str | None = option("--columns", "NAMES", "Columns of a run of queries, as in queries --columns.")
+    by: str | None = option("--by", "WHAT", "Group rows of a run of queries by user, host, account or database.")
     runs_dir: Path | None = runs_dir()
     json: str | None = json_file()
 
@@ -55,7 +55,7 @@ def command(options: Options) -> None:
     files = files_of(tables, profiles)
     output.check_targets(json, files)
     if (flame_a or flame_b) and tables.html is None:
-        raise UsageError("--flame-a and --flame-b are for a page", "add --html FILE")
+        raise UsageError("--flame-a and --flame-b need --html", "add --html FILE")
     from powerprof.report import energy
     from powerprof.report.kinds import load_saved
 

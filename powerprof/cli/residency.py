@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long are the CPUs in each idle state? And how often do they wake?
+"""Measure how long the CPUs stay in each idle state, and how often they wake up.
 
-Measures this host; needs no root and no server. With --from it computes the same from recordings: two dumps
-of cpuidle's counters (BEFORE AFTER; they carry no wall time, say it with --elapsed), or one dump, turbostat
-log or PowerTOP report.
+It needs no root and no server. --from reads recordings instead of this host: two dumps of cpuidle's counters (BEFORE
+AFTER), or one dump, turbostat log or PowerTOP report. Dumps have no timestamps: give the time between them with
+--elapsed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,9 @@ from powerprof.system.errors import UsageError
 class Options(CommandOptions):
     """The options of `residency`."""
 
-    before: Path | None = option("--from", "BEFORE", "A recording instead of this host.", convert=Path)
-    after: Path | None = argument("[AFTER]", "The second dump of --from.", convert=Path)
-    elapsed: float | None = number(
-        "--elapsed", "S", "Wall time between two dumps in seconds.", low=0.001, high=1_000_000_000
-    )
+    before: Path | None = option("--from", "BEFORE", "Read a recording instead of this host.", convert=Path)
+    after: Path | None = argument("[AFTER]", "Second dump for --from.", convert=Path)
+    elapsed: float | None = number("--elapsed", "S", "Seconds between the two dumps.", low=0.001, high=1_000_000_000)
     duration: float = duration(5.0)
     # No default: a recording names its source itself.
     residency_source: str | None = residency_source(None)
@@ -38,14 +36,14 @@ def command(options: Options) -> None:
     """Measure or read a recording, save and print."""
     files, saving = files_of(options.tables), options.saving
     if options.before is not None:
-        options.refuse_without_effect("with --from, which measures nothing", ("duration", "runs_dir", "no_save"))
+        options.refuse_without_effect("with --from", ("duration", "runs_dir", "no_save"))
         check_targets(saving.json, files)
         # Results of recordings are not saved.
         _replay(options.before, options, replace(saving, no_save=True), files)
         return
     saving = check_saving(saving, files)
     if options.after is not None or options.elapsed is not None:
-        raise UsageError("AFTER and --elapsed belong to --from BEFORE", "powerprof residency --help")
+        raise UsageError("AFTER and --elapsed need --from BEFORE", "powerprof residency --help")
     _measure(options.duration, options.residency_source or "cpuidle", saving, files)
 
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does one condition of a workload cost, or any command? As `compare` measures it, alone.
+"""Measure the cost of one configuration of a workload, or of a command of yours.
 
-powerprof run -- COMMAND… runs a command of yours in each window, as often as fits, as you (under sudo too): its joules,
-CPU time, wake-ups and time an execution. The run is saved with one value of each metric a window; `powerprof compare
-RUN1 RUN2` compares two of them, also from other hosts, kernels or servers.
+It measures as `compare` does, without a second side. powerprof run -- COMMAND... runs the command as often as it fits
+into each window, under your account even with sudo, and reports energy, CPU time, wake-ups and time per execution. The
+saved run has one value of each metric per window. `powerprof compare RUN1 RUN2` compares two runs, even from different
+hosts, kernels or servers.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from powerprof.cli.options import (
 )
 from powerprof.cli.output import check_saving, deliver, progress_printer
 from powerprof.cli.parameters import argument, group
-from powerprof.experiment.options import COMMAND_WINDOW_S, MINIMUM_WINDOWS, WINDOW_S
+from powerprof.experiment.options import COMMAND_WINDOW_S, MINIMUM_WINDOWS, TURN_S, WINDOW_S, ExperimentOptions
 from powerprof.system.errors import UsageError
 
 # Options with an effect on a command of the caller.
@@ -41,17 +42,19 @@ _OF_COMMANDS = ("duration", "repeat", "allow_failure", *ENERGY, "residency_sourc
 class WindowOptions:
     """The length and number of the windows."""
 
-    HEADING: ClassVar[str] = "How long and how often"
+    HEADING: ClassVar[str] = "Windows"
 
     duration: float | None = own_duration()
-    repeat: int = windows_repeat(10, "Windows that count.")
+    repeat: int = windows_repeat(10, "Number of windows (a warm-up window is added).")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(CommandOptions):
     """The options of `run`."""
 
-    name: str | None = argument("[CONDITION]", "Its name, workload:condition, or a workload of one.")
+    name: str | None = argument(
+        "[CONDITION]", "Condition to run: NAME or WORKLOAD:NAME (or a workload with only one condition)."
+    )
     windows: WindowOptions = group(WindowOptions)
     load: OfferedLoadOptions = group(OfferedLoadOptions)
     seed: int = seed()
@@ -63,49 +66,17 @@ class Options(CommandOptions):
     saving: Saving = group(Saving)
 
 
-def command(options: Options) -> None:
-    """Measure a condition or a command, save and print."""
-    files = files_of(options.tables)
-    saving = check_saving(options.saving, files)
-    name, words, windows, load, meters = (
-        options.name,
-        options.command_words,
-        options.windows,
-        options.load,
-        options.meters,
-    )
-    if name is not None and words:
-        raise UsageError(f"{name} and a command after -- were given", "run one of them")
-    if name is None and not words:
-        raise UsageError("run needs a condition, or -- COMMAND…", "powerprof run --help")
-    refuse_too_few("--repeat", windows.repeat, MINIMUM_WINDOWS)
-    from powerprof.experiment.options import ExperimentOptions
+def estimate_s(options: Options) -> float:
+    """Return the approximate duration in s."""
+    return _plan(options).seconds(1)
 
-    if words:
-        options.refuse_without_effect("on a command", but=_OF_COMMANDS)
-        from powerprof.experiment.run import run_command
 
-        plan = ExperimentOptions(
-            pairs=windows.repeat,
-            window_s=windows.duration or COMMAND_WINDOW_S,
-            turn_s=0.0,
-            energy=meters.energy.request,
-            residency_source=meters.residency_source,
-        )
-        deliver(
-            run_command(words, plan, progress_printer(saving), may_fail=options.allow_failure), "run", saving, files
-        )
-        return
-    if options.allow_failure:
-        raise UsageError("--allow-failure has no effect on a condition", "leave it out")
-    from powerprof.experiment.run import run_condition
-    from powerprof.workloads.catalogue import find_one
-    from powerprof.workloads.reading import resolve
-
-    case = resolve(*find_one(str(name), options.bench.folders))
-    plan = ExperimentOptions(
-        pairs=windows.repeat,
-        window_s=windows.duration or WINDOW_S,
+def _plan(options: Options) -> ExperimentOptions:
+    load, meters, is_command = options.load, options.meters, bool(options.command_words)
+    return ExperimentOptions(
+        pairs=options.windows.repeat,
+        window_s=options.windows.duration or (COMMAND_WINDOW_S if is_command else WINDOW_S),
+        turn_s=0.0 if is_command else TURN_S,
         seed=options.seed,
         design=load.chosen,
         rate_hz=load.rate,
@@ -114,6 +85,32 @@ def command(options: Options) -> None:
         residency_source=meters.residency_source,
         attribute_s=options.attribute,
     )
+
+
+def command(options: Options) -> None:
+    """Measure a condition or a command, save and print."""
+    files = files_of(options.tables)
+    saving = check_saving(options.saving, files)
+    name, words = options.name, options.command_words
+    if name is not None and words:
+        raise UsageError(f"{name} and a command after -- exclude each other", "run one of them")
+    if name is None and not words:
+        raise UsageError("run needs a condition, or -- COMMAND…", "powerprof run --help")
+    refuse_too_few("--repeat", options.windows.repeat, MINIMUM_WINDOWS)
+    if words:
+        options.refuse_without_effect("on a command", but=_OF_COMMANDS)
+        from powerprof.experiment.run import run_command
+
+        run = run_command(words, _plan(options), progress_printer(saving), may_fail=options.allow_failure)
+        deliver(run, "run", saving, files)
+        return
+    if options.allow_failure:
+        raise UsageError("--allow-failure has no effect on a condition", "leave it out")
+    from powerprof.experiment.run import run_condition
+    from powerprof.workloads.catalogue import find_one
+    from powerprof.workloads.reading import resolve
+
+    case = resolve(*find_one(str(name), options.bench.folders))
     with options.bench.open() as server_options:
-        run = run_condition(case, server_options, plan, progress_printer(saving))
+        run = run_condition(case, server_options, _plan(options), progress_printer(saving))
     deliver(run, "run", saving, files)

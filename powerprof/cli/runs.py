@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""List the saved runs with what they said, label one, or remove old ones.
+"""List saved runs and their results, label one, or remove old ones.
 
-powerprof runs RUN says where it is, --label NAME labels it, --trend shows all runs of its condition in the order of
-time and where they changed. powerprof runs prune removes what --keep and --older-than leave over, labelled runs never.
+powerprof runs RUN prints the path of a run. --label NAME labels it. --trend shows all runs of its condition over time,
+and the points of change. powerprof runs prune removes runs beyond --keep or older than --older-than; labelled runs are
+kept.
 """
 
 from __future__ import annotations
@@ -31,14 +32,16 @@ _OF_PRUNE = ("keep", "older_than", "yes", "runs_dir")
 class Options(CommandOptions):
     """The options of `runs`."""
 
-    name: str | None = argument("[RUN|prune]", "A run: its file is printed.")
+    name: str | None = argument("[RUN|prune]", "Run to show or label; or the word prune.")
     label: list[str] | None = labels()
-    trend: bool = flag("--trend", "All runs of this run's condition, and where they changed.")
+    trend: bool = flag("--trend", "Show all runs of this condition over time, and the points of change.")
     keep: int | None = whole_number(
-        "--keep", "N", "Of prune: keep the newest N of each command.", low=0, high=1_000_000
+        "--keep", "N", "With prune: keep the newest N runs of each command.", low=0, high=1_000_000
     )
-    older_than: float | None = number("--older-than", "DAYS", "Of prune: keep what is younger.", low=0, high=36_525)
-    yes: bool = flag("--yes", "Of prune: remove, instead of saying what would be.")
+    older_than: float | None = number(
+        "--older-than", "DAYS", "With prune: keep runs younger than this.", low=0, high=36_525
+    )
+    yes: bool = flag("--yes", "With prune: delete the runs (default: only list them).")
     html: str | None = html_file()
     runs_dir: Path | None = runs_dir()
     json: str | None = json_file()
@@ -53,7 +56,7 @@ def command(options: Options) -> None:
         _prune(runs_dir, options.keep, options.older_than, options.yes)
         return
     if name == "export":
-        raise UsageError("runs has no export", "powerprof report RUN --csv FILE")
+        raise UsageError("no such action: export", "powerprof report RUN --csv FILE")
     options.refuse_without_effect("without prune", ("keep", "older_than", "yes"))
     if name is None:
         options.refuse_without_effect("without a RUN", but=_OF_ALL)
@@ -64,7 +67,7 @@ def command(options: Options) -> None:
     else:
         options.refuse_without_effect("without --trend", ("html",))
         if json is not None:
-            raise UsageError("--json lists the runs, and one was named", f"powerprof report {name} --json FILE")
+            raise UsageError("--json has no effect with a RUN", f"powerprof report {name} --json FILE")
         _one(name, runs_dir, options.label or [])
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""List and fetch servers of other releases, and Java connectors.
+"""List and download servers of other releases, and Java connectors.
 
-`list` shows those that there are, `fetch NAME` brings one: the MySQL of 2011 that a study was made on, or what Debian
-built, unpacked with its libraries into a root of its own; nothing is installed. A fetched server is checked, kept in
-the cache and run only with data of its own. `compare`, `run` and `sweep` take it by --server-build NAME.
+`list` shows the available servers, `fetch NAME` downloads one: releases of MySQL and packages of Debian, unpacked with
+their libraries into a separate root. Nothing is installed. Each download is verified and cached, and runs only with
+private data. `idle`, `run`, `compare` and `sweep` start it with --server-build NAME.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 class Options(CommandOptions):
     """The options of `servers`."""
 
-    action: str = argument("[ACTION]", "list or fetch.", default="list")
-    name: str | None = argument("[NAME]", "Which one to fetch, such as mariadb-11.8.")
-    yes: bool = flag("--yes", "Agree to the download; for scripts.")
+    action: str = argument("[ACTION]", "Action: list or fetch.", default="list")
+    name: str | None = argument("[NAME]", "Server to fetch, such as mariadb-11.8.")
+    yes: bool = flag("--yes", "Do not ask for confirmation.")
     json: str | None = json_file()
     quiet: bool = quiet()
 
@@ -45,7 +45,7 @@ def command(options: Options) -> None:
         if name is not None:
             raise UsageError("list takes no name", "powerprof servers fetch NAME")
         if yes:
-            raise UsageError("--yes agrees to a download, and list makes none", "powerprof servers fetch NAME --yes")
+            raise UsageError("--yes has no effect on list", "powerprof servers fetch NAME --yes")
         servers = list(historical.CATALOGUE.values())
         clients = list(historical.CONNECTORS.values())
         lines = catalogue.server_lines([*servers, *clients])
@@ -60,7 +60,7 @@ def command(options: Options) -> None:
         lines = [f"{name}: {clients[0].place}"]
     elif action == "fetch" and name is not None:
         servers = [historical.find_release(name)]
-        state = "was there already" if is_fetched(servers[0]) else "fetched, checked and started once"
+        state = "is already fetched" if is_fetched(servers[0]) else "fetched, checked and started once"
         historical.fetch_release(
             name, lambda question: ask_consent(question, yes), lambda text: print_progress(text, quiet)
         )

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does a published study still hold? Measure it again, finding by finding.
+"""Repeat a published study and compare its findings with today's figures.
 
-Without a name the studies are listed. With one its steps (idle, run, compare, sweep) are measured one after the
-other. Each is saved as a separate run as soon as it is done; the answer shows today's figures next to those that were
-published. Ctrl-C keeps the steps that are done.
+Without a name, powerprof lists the studies. With one, it measures the steps of the study (idle, run, compare, sweep)
+one after another. Each finished step is saved as a separate run; Ctrl-C keeps it.
 """
 
 from __future__ import annotations
@@ -17,20 +16,42 @@ from powerprof.cli.parameters import argument, flag, group, option
 from powerprof.system.errors import UsageError
 
 if TYPE_CHECKING:
-    from powerprof.experiment.study import StepRecord
+    from powerprof.experiment.study import StepRecord, StudyOptions
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(CommandOptions):
     """The options of `study`."""
 
-    name: str | None = argument("[STUDY]", "Its name; without one they are listed.")
-    quick: bool = flag("--quick", "Few and short windows, for a trial.")
-    only: list[str] | None = option("--only", "STEP", "Measure this step; repeatable.", is_repeatable=True)
+    name: str | None = argument("[STUDY]", "Study to measure (default: list the studies).")
+    quick: bool = flag("--quick", "Few, short windows for a trial.")
+    only: list[str] | None = option("--only", "STEP", "Measure only this step; repeatable.", is_repeatable=True)
     seed: int = seed()
     meters: MeterOptions = group(MeterOptions)
     tables: Tables = group(Tables)
     saving: Saving = group(Saving)
+
+
+def estimate_s(options: Options) -> float:
+    """Return the approximate duration of a named study in s."""
+    from powerprof.experiment.study import estimate_study_seconds
+    from powerprof.workloads.catalogue import find_study
+
+    return estimate_study_seconds(find_study(str(options.name)), _plan(options, options.saving))
+
+
+def _plan(options: Options, saving: Saving) -> StudyOptions:
+    from powerprof.experiment.study import StudyOptions
+
+    return StudyOptions(
+        quick=options.quick,
+        seed=options.seed,
+        energy=options.meters.energy.request,
+        residency_source=options.meters.residency_source,
+        only=tuple(options.only or ()),
+        runs_dir=saving.runs_dir,
+        keeps=not saving.no_save,
+    )
 
 
 def command(options: Options) -> None:
@@ -47,19 +68,12 @@ def command(options: Options) -> None:
     steps = [step.name for step in study.steps]
     unknown = next((step for step in only if step not in steps), None)
     if unknown is not None:
-        raise UsageError(f"--only {unknown}: {name} has no such step", f"it has: {', '.join(steps)}")
-    from powerprof.experiment.study import StudyOptions, measure_study
+        raise UsageError(f"--only {unknown}: {name} has no such step", f"steps: {', '.join(steps)}")
+    from powerprof.experiment.study import measure_study
 
-    plan = StudyOptions(
-        quick=options.quick,
-        seed=options.seed,
-        energy=options.meters.energy.request,
-        residency_source=options.meters.residency_source,
-        only=tuple(only),
-        runs_dir=saving.runs_dir,
-        keeps=not saving.no_save,
+    record = measure_study(
+        name, study, _plan(options, saving), lambda kind, step: _keep(kind, step, saving), progress_printer(saving)
     )
-    record = measure_study(name, study, plan, lambda kind, step: _keep(kind, step, saving), progress_printer(saving))
     deliver(record, "study", saving, files)
 
 

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does a condition change with clients, or another parameter?
+"""Measure one condition at several numbers of clients, or at several values of another parameter.
 
-At each point the condition runs as fast as it goes, or at --rate, and the system's own figures are taken beside it.
-All points are measured once a round, in another order each time, so that what changes on the host is no
-point's own. Every round is saved when it is done: after an interruption, --resume RUN continues. --set server=NAME,NAME
-sweeps over servers of other releases (powerprof servers), and --attribute S reports after each window how often each of
-its threads wakes.
+At each point the workload runs at full speed (or at --rate) while system metrics are recorded. Each round measures all
+points in a different order, so that changes on the host affect all points equally. Every finished round is saved;
+--resume RUN continues an interrupted sweep. --set server=NAME,NAME compares server releases (powerprof servers). With
+--attribute S, powerprof also counts the wake-ups of each server thread after each window.
 
---until LIMIT searches the highest rate of queries at which latency or the CPUs stay within the limit. Each round halves
-the range of rates, so the result has an interval. With a second condition both are searched alternately and compared.
+--until LIMIT finds the highest query rate within a limit on latency or CPU use. Each round halves the range of rates,
+so the result has an interval. With a second condition, both searches alternate and the results are compared.
 """
 
 from __future__ import annotations
@@ -30,11 +29,12 @@ from powerprof.cli.options import (
     trace_after,
     windows_repeat,
 )
-from powerprof.cli.output import check_saving, deliver, progress_printer
+from powerprof.cli.output import check_saving, command_line, deliver, progress_printer
 from powerprof.cli.parameters import argument, flag, group, number, option, whole_number
 from powerprof.system.errors import UsageError
 
 if TYPE_CHECKING:
+    from powerprof.experiment.options import ExperimentOptions
     from powerprof.experiment.sweep_until import Limit
     from powerprof.workloads.definition import Value
 
@@ -75,16 +75,16 @@ _OF_POINTS = (
 class VariedOptions:
     """The varied parameter."""
 
-    HEADING: ClassVar[str] = "What is varied"
+    HEADING: ClassVar[str] = "Parameter"
 
     clients: str | None = option("--clients", "LIST", "Numbers of clients, such as 1,2,4.")
-    setting: str | None = option("--set", "NAME=LIST", "Another parameter and its values, or server=NAMES.")
+    setting: str | None = option("--set", "NAME=LIST", "Another parameter and its values, or server=NAME,NAME.")
 
     @property
     def parameter(self) -> tuple[str, list[Value]]:
         """The name and the values; without values, the workload declares them. Raises UsageError."""
         if self.clients is not None and self.setting is not None:
-            raise UsageError("--clients and --set are two parameters", "sweep one at a time")
+            raise UsageError("--clients and --set exclude each other", "sweep one at a time")
         if self.setting is None:
             return "clients", _values(self.clients, "--clients ") if self.clients is not None else []
         name, separator, rest = self.setting.partition("=")
@@ -97,26 +97,28 @@ class VariedOptions:
 class WindowOptions:
     """The length and number of the windows."""
 
-    HEADING: ClassVar[str] = "How long and how often at each point"
+    HEADING: ClassVar[str] = "Windows"
 
     duration: float | None = number(
         "--duration", "S", "Length of each window in seconds (default: 5; with --until 2).", low=0.3, high=3600
     )
-    repeat: int = windows_repeat(5, "Rounds, a window at each point.")
+    repeat: int = windows_repeat(5, "Number of rounds; each measures one window per point.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
     """The search for the highest rate."""
 
-    HEADING: ClassVar[str] = "The highest rate that holds a limit"
+    HEADING: ClassVar[str] = "Highest rate within a limit"
 
     until: str | None = option(
         "--until",
         "LIMIT",
-        "Search the highest rate with p50=TIME, p95=TIME, p99=TIME (such as 5ms), or cpu=PERCENT of all CPUs.",
+        "Find the highest rate within p50=TIME, p95=TIME, p99=TIME (such as 5ms) or cpu=PERCENT of all CPUs.",
     )
-    steps: int = whole_number("--steps", "N", "With --until: windows of a round.", default=6, low=2, high=12)
+    steps: int = whole_number(
+        "--steps", "N", "With --until: windows per round; each halves the range of rates.", default=6, low=2, high=12
+    )
 
 
 _LATENCY = re.compile(r"p(50|95|99)=([0-9]+(?:\.[0-9]+)?)(us|ms|s)", re.ASCII)
@@ -147,7 +149,7 @@ def _values(text: str, option: str) -> list[Value]:
     values = [_number(word) for word in words]
     twice = next((value for value in values if values.count(value) > 1), None)
     if twice is not None:
-        raise UsageError(f"{option}{text} names {twice} twice", "each value is one point of the sweep")
+        raise UsageError(f"{option}{text} names {twice} twice", "name each value once")
     return values
 
 
@@ -165,20 +167,45 @@ def _number(text: str) -> Value:
 class Options(CommandOptions):
     """The options of `sweep`."""
 
-    name: str | None = argument("[CONDITION]", "Its name, or workload:condition.")
-    other: str | None = argument("[OTHER]", "With --until: the same after a change.")
+    name: str | None = argument("[CONDITION]", "Condition to measure: NAME or WORKLOAD:NAME.")
+    other: str | None = argument("[OTHER]", "With --until: condition to compare with.")
     varied: VariedOptions = group(VariedOptions)
     windows: WindowOptions = group(WindowOptions)
     search: SearchOptions = group(SearchOptions)
     rate: float | None = rate()
     seed: int = seed()
     attribute: float | None = trace_after()
-    on_cpu: bool = flag("--on-cpu", "Also sample which functions the server runs at each point (as root).")
-    resume: str | None = option("--resume", "RUN", "Continue a sweep that was interrupted.")
+    on_cpu: bool = flag("--on-cpu", "Also sample the CPU time of the server's functions at each point (as root).")
+    resume: str | None = option("--resume", "RUN", "Continue an interrupted sweep.")
     bench: BenchChoice = group(BenchChoice)
     meters: MeterOptions = group(MeterOptions)
     tables: Tables = group(Tables)
     saving: Saving = group(Saving)
+
+
+def estimate_s(options: Options) -> float:
+    """Return the approximate duration in s, without --until."""
+    from powerprof.experiment.sweep import estimate_seconds
+    from powerprof.experiment.sweep_rounds import SERVER
+
+    name, values = options.varied.parameter
+    return estimate_seconds(len(values), _plan(options), baseline=name == SERVER)
+
+
+def _plan(options: Options) -> ExperimentOptions:
+    from powerprof.experiment.options import ExperimentOptions
+
+    return ExperimentOptions(
+        pairs=options.windows.repeat,
+        window_s=5.0 if options.windows.duration is None else options.windows.duration,
+        seed=options.seed,
+        rate_hz=options.rate,
+        attribute_s=options.attribute,
+        on_cpu=options.on_cpu,
+        warm_up_pairs=0,
+        energy=options.meters.energy.request,
+        residency_source=options.meters.residency_source,
+    )
 
 
 def command(options: Options) -> None:
@@ -187,7 +214,7 @@ def command(options: Options) -> None:
     files = files_of(options.tables)
     saving = check_saving(options.saving, files, reads_runs=resume is not None)
     if options.search.until is not None:
-        options.refuse_without_effect("with --until, which searches the highest rate", _OF_POINTS)
+        options.refuse_without_effect("with --until", _OF_POINTS)
         if name is None:
             raise UsageError("sweep needs a condition", "powerprof sweep --help")
         _search(name, parse_limit(options.search.until), options, files, saving)
@@ -197,34 +224,23 @@ def command(options: Options) -> None:
     if name is None and resume is None:
         raise UsageError("sweep needs a condition, or --resume RUN", "powerprof sweep --help")
     if name is not None and resume is not None:
-        raise UsageError(f"--resume {resume} keeps its own condition, and {name} was given", f"leave {name} out")
+        raise UsageError(f"{name} has no effect with --resume, which keeps the original condition", f"leave {name} out")
     if resume is not None:
         options.refuse_without_effect("with --resume, which keeps the original values", _KEPT)
     if varied.parameter[0] == "rate" and options.rate is not None:
-        raise UsageError("--rate and --set rate=… are one parameter", "leave one of the two out")
+        raise UsageError("--rate and --set rate=… set the same parameter", "leave one of the two out")
     if options.attribute is not None and varied.parameter[0] != "server":
         raise UsageError(
-            "--attribute traces servers of a sweep over servers", "--set server=mariadb-10.11,mariadb-11.8"
+            "--attribute has no effect without a sweep over servers", "--set server=mariadb-10.11,mariadb-11.8"
         )
     from powerprof.experiment import sweep
-    from powerprof.experiment.options import MINIMUM_PAIRS, ExperimentOptions
+    from powerprof.experiment.options import MINIMUM_PAIRS
 
     refuse_too_few("--repeat", windows.repeat, MINIMUM_PAIRS)
-    plan = ExperimentOptions(
-        pairs=windows.repeat,
-        window_s=5.0 if windows.duration is None else windows.duration,
-        seed=options.seed,
-        rate_hz=options.rate,
-        attribute_s=options.attribute,
-        on_cpu=options.on_cpu,
-        warm_up_pairs=0,
-        energy=options.meters.energy.request,
-        residency_source=options.meters.residency_source,
-    )
     store = sweep.SweepStore(saving.runs_dir, keep=not saving.no_save)
     asked = resume or sweep.SweepRequest(str(name), *varied.parameter)
     record = sweep.measure_sweep(
-        asked, options.bench.open, plan, store, extra=options.bench.folders, say=progress_printer(saving)
+        asked, options.bench.open, _plan(options), store, extra=options.bench.folders, say=progress_printer(saving)
     )
     # It is in the store since its first point.
     if record.id is not None:
@@ -232,7 +248,7 @@ def command(options: Options) -> None:
         from powerprof.report.history import about
 
         RunStore(saving.runs_dir).describe(record.id, about(record, saving.label or ()))
-    resumed_by = f"powerprof sweep --resume {record.id}" if record.id else None
+    resumed_by = command_line(f"sweep --resume {record.id}") if record.id else None
     deliver(record, "sweep", replace(saving, no_save=True, label=None), files, resumed_by=resumed_by)
 
 
@@ -249,7 +265,7 @@ def _search(name: str, limit: Limit, options: Options, files: dict[str, str | No
     refuse_too_few("--repeat", windows.repeat, MINIMUM_WINDOWS if other is None else MINIMUM_PAIRS)
     cases = [resolve(*find_one(each, bench.folders)) for each in (name, other) if each is not None]
     if len(cases) == 2 and cases[0].qualified == cases[1].qualified:
-        raise UsageError(f"{name} and {other} are the same condition", "name another one, or one alone")
+        raise UsageError(f"{name} and {other} are the same condition", "name another condition, or only one")
     window_s = 2.0 if windows.duration is None else windows.duration
     plan = ExperimentOptions(pairs=windows.repeat, window_s=window_s, seed=options.seed, warm_up_pairs=0, turn_s=0.0)
     with bench.open() as server_options:

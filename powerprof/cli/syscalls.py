@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does a process ask of the kernel, which files does it read and write, and how long does it wait for locks?
+"""Count the system calls of a process, its file I/O, and its waits for locks.
 
-Counted in the kernel: system calls by kind with their errors and times; reads, writes and syncs in operations and bytes
-by file and thread (the page cleaner, the log writer); and waits in futex by thread.
+The kernel counts system calls with their errors and times, reads, writes and syncs by file and thread (such as the page
+cleaner or the log writer), and futex waits by thread.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watch this host live: idle states, watts, and which functions wake the CPUs. It runs until q or Ctrl-C.
+"""Watch this host live: idle states, power, and the functions that wake the CPUs.
 
-On a terminal a screen that is redrawn each interval, else a line each interval (--plain); --json-lines prints a
-document each. Keys: ? explains keys and columns, s sorts, / filters, the arrows choose a row and Enter shows its stack,
-space pauses, w saves the interval as a run, q quits. Findings of `diagnose` appear as servers of this host are asked
-for their state. Where the CPUs are more than half busy, a line names the processes that use them.
+On a terminal it redraws a screen each interval until q or Ctrl-C. In a pipe, or with --plain, it prints one line per
+interval; --json-lines prints one JSON document per interval. Keys: ? explains keys and columns, s sorts, / filters, the
+arrows select a row, Enter shows its stack, space pauses, w saves the interval as a run, q quits. The screen also shows
+findings of `diagnose` for the database servers of this host. If the CPUs are more than half busy, one line lists the
+processes that use them.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ class Options(CommandOptions):
 
     watched: MonitorOptions = group(MonitorOptions)
     energy: EnergyOptions = group(EnergyOptions)
-    plain: bool = flag("--plain", "Print a line each interval.")
-    json_lines: bool = flag("--json-lines", "Print a JSON document each interval.")
+    plain: bool = flag("--plain", "Print one line per interval.")
+    json_lines: bool = flag("--json-lines", "Print one JSON document per interval.")
     count: int | None = whole_number("--count", "N", "End after N intervals.", low=1, high=1_000_000)
-    runs_dir: Path | None = runs_dir("Where w saves (default: the state directory).")
+    runs_dir: Path | None = runs_dir("Directory for runs saved with w (default: the state directory).")
 
 
 def command(options: Options) -> None:
@@ -43,7 +44,7 @@ def command(options: Options) -> None:
         raise UsageError("--plain and --json-lines exclude each other", "leave one out")
     if runs_dir is not None:
         if plain or json_lines:
-            raise UsageError("--runs-dir says where the key w saves, and lines have no keys", "leave it out")
+            raise UsageError("--runs-dir has no effect with --plain or --json-lines", "leave it out")
         from powerprof.model.runs import RunStore
 
         RunStore(runs_dir).check()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """List the workloads and their conditions, or explain one.
 
-A workload is a folder with a workload.toml; the how-to "Write a workload" in the documentation shows how to write one.
+A workload is a folder with a workload.toml. The how-to "Write a workload" explains the format.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from powerprof.system.errors import UsageError
 class Options(CommandOptions):
     """The options of `workloads`."""
 
-    name: str | None = argument("[NAME]", "A workload, or the path of its folder.")
+    name: str | None = argument("[NAME]", "Workload, or the path of its folder.")
     schema: bool = flag("--schema", "Print the JSON Schema of a workload.toml.")
     workloads: list[Path] | None = workload_folders()
     json: str | None = json_file()
@@ -35,7 +35,7 @@ def command(options: Options) -> None:
     from powerprof.workloads.reading import read_workload
 
     if options.schema and (name is not None or options.workloads):
-        raise UsageError("--schema is the same for every workload", "leave out NAME and --workloads")
+        raise UsageError("NAME and --workloads have no effect with --schema", "leave them out")
     if options.schema:
         write_json(json_schema(), json or "-")
         return

@@ -197,8 +197,14 @@ _SETTLE_S = 0.5
 # `--precision` adds pairs in fours, so that the blocks stay balanced.
 _ADDED_PAIRS = 4
 
+
 # Called with the plan, the target, the duration in seconds and the prediction, before anything is changed. Raises
 # UsageError without consent.
+def estimate_seconds(request: CureRequest) -> float:
+    """Return the approximate duration of a trial in s."""
+    return 2 * request.most_pairs * (request.window_s + _SETTLE_S)
+
+
 Consent = Callable[[PlannedChange, Target, float, CurePrediction | None], None]
 
 
@@ -362,7 +368,7 @@ def run_cure(request: CureRequest, consent: Consent, say: Say) -> Cure:
     target = resolve_target(request.pid)
     plan = plan_change(target.pids[0], request)
     prediction = predict_change(plan, target, request, say)
-    lasts_s = 2 * request.most_pairs * (request.window_s + _SETTLE_S)
+    lasts_s = estimate_seconds(request)
     consent(plan, target, lasts_s, prediction)
     started_at = format_now()
     trial = _Trial(request, target, plan, count_down(say, lasts_s))

@@ -226,7 +226,7 @@ def _parse_value(text: str, path: Path, number: int) -> str:
     return re.sub(r"\\(.)", lambda escape: _ESCAPES.get(escape[1], escape[0]), text)
 
 
-_SAFE_PLACES = "put it into an option file (--defaults-file), into MYSQL_PWD, or let powerprof ask for it"
+_SAFE_PLACES = "put it into an option file (--defaults-file) or into MYSQL_PWD"
 
 
 def build_login(url: str | None = None, socket: Path | None = None, defaults_file: Path | None = None) -> Login:

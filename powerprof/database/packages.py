@@ -117,8 +117,7 @@ class Suite:
         listed = [WantedPackage(name, int(size), sha256) for _, name, size, sha256 in _URI_LINE.findall(output)]
         if not listed:
             raise PowerprofError(
-                f"Debian's {self._suite} has not what is needed ({', '.join(packages)})",
-                "powerprof servers lists the others",
+                f"Debian {self._suite} does not provide {', '.join(packages)}", "powerprof servers lists the others"
             )
         return sorted(listed, key=lambda package: package.file_name)
 
@@ -154,7 +153,7 @@ class Suite:
         if done.returncode != 0:
             errors = [line for line in done.stderr.splitlines() if line.startswith(("E:", "Err:"))]
             raise PowerprofError(
-                f"cannot have packages of Debian's {self._suite} from {read_mirror_address()} "
+                f"cannot download packages of Debian {self._suite} from {read_mirror_address()} "
                 f"({' / '.join(errors[:3])[:300] or done.tail()})",
                 f"check the network, or set {_MIRROR_VARIABLE}",
             )

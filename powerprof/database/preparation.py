@@ -191,7 +191,7 @@ def _check_entry(place: Path, owner: tuple[int, int]) -> None:
     blocked = may_enter(place, *owner)
     if blocked is not None:
         raise PowerprofError(
-            f"the user {account_name(owner)}, as whom the server runs, cannot enter {blocked}",
+            f"the server's account {account_name(owner)} cannot access {blocked}",
             "set TMPDIR to a directory that it may enter, such as /tmp",
         )
 
@@ -348,7 +348,7 @@ def _initialise(build: ServerBuild, work: Path, tree: RunTree) -> Path:
         blocked = may_enter(Path(steps[0][0][0]).parent, *owner)
         if blocked is not None:
             raise PowerprofError(
-                f"the user {account_name(owner)}, as whom the server runs, cannot enter {blocked}",
+                f"the server's account {account_name(owner)} cannot access {blocked}",
                 "put the server below a directory that it may enter, such as /opt",
             )
     check_room_in(work, _TEMPLATE_BYTES)

@@ -31,7 +31,7 @@ _MAX_NAME = 128
 _SYNTAX_ERROR = 1064
 _ACCESS_DENIED = (1045, 1698)
 _HINTS = {
-    1045: "give the user and password with --defaults-file, MYSQL_PWD or the prompt",
+    1045: "give the user and password with --defaults-file or MYSQL_PWD",
     1698: "run as the system user of that account, or name another account",
     1040: "raise max_connections, or use fewer --clients",
     2002: "is the server running, and is the socket or port right?",

@@ -212,7 +212,7 @@ def _resolve_subject(request: DiagnosisRequest, stack: ExitStack, notes: list[st
         label = (name_of(pid) if pid else None) or "the server"
         return Subject(pid, label, connection, server.version, server.login.text)
     if pid is None or target is None:
-        raise UsageError("say which server", "--pid mysqld, --socket PATH or --server mysql://user@host/")
+        raise UsageError("no server was named", "add --pid mysqld, --socket PATH or --server mysql://user@host/")
     label = name_of(pid) or str(pid)
     if label == POSTGRES_PROGRAM:  # A number names one of its processes.
         target = resolve_family(pid)

@@ -118,7 +118,7 @@ def check_data(connection: Sql, condition: str, checks: Sequence[str]) -> None:
         if rows:
             row = ", ".join(str(value) for value in rows[0])
             raise PowerprofError(
-                f"{condition}: check {number} of the data does not hold: {row[:200]}",
+                f"{condition}: consistency check {number} of the data failed: {row[:200]}",
                 "the load or the server lost or doubled something: its figures mean nothing",
             )
 

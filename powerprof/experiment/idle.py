@@ -47,10 +47,11 @@ from powerprof.model.records import (
 from powerprof.model.text import Say, approximate_time, count_down
 from powerprof.statistics.intervals import BLOCKS, rate_interval
 from powerprof.system import paths, signals
-from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError, UsageError
+from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError
 from powerprof.system.own_processes import own_pids
 
 if TYPE_CHECKING:
+    from powerprof.database.builds import ServerBuild
     from powerprof.tracing.idle import TracedWindow
 
 
@@ -224,6 +225,8 @@ class IdlePlan:
     residency_source: str = "cpuidle"
     energy: EnergyRequest = DEFAULT_REQUEST
     server_binary: Path | None = None
+    server_basedir: Path | None = None
+    server_build: ServerBuild | None = None
     server_url: str | None = None
     socket: Path | None = None
     defaults_file: Path | None = None
@@ -256,7 +259,8 @@ class IdlePlan:
     def description(self) -> str:
         """The phases and the duration, to be printed at the start."""
         windows = f"{self.phases_count} phases of {self.repeat} windows of {self.duration_s:g} s"
-        return f"{windows}: {approximate_time(self.seconds)}"
+        last = f", and {self.last_repeat} of the last baseline" if self.last_repeat else ""
+        return f"{windows}{last}: {approximate_time(self.seconds)}"
 
     @property
     def given(self) -> bool:
@@ -454,7 +458,7 @@ def _server(plan: IdlePlan) -> Callable[[], AbstractContextManager[Server]]:
         if plan.clients:
             connections.raise_open_files(plan.clients)
         return lambda: GivenServer(login)
-    build = products.find_program("mysql", plan.server_binary, None)
+    build = plan.server_build or products.find_program("mysql", plan.server_binary, plan.server_basedir)
     account = find_server_account()
     connections.check_threads(plan.clients, server_uid=account[0] if account else os.geteuid())
     connections.raise_open_files(plan.clients)
@@ -464,8 +468,6 @@ def _server(plan: IdlePlan) -> Callable[[], AbstractContextManager[Server]]:
 
 def measure_idle(plan: IdlePlan, say: Say) -> IdleRun:
     """Run the experiment on this host. Raise PowerprofError if nothing could be measured."""
-    if plan.given and plan.server_binary is not None:
-        raise UsageError("--server-binary is for a private server", "leave out --server, --socket and --defaults-file")
     connections.check_clients(plan.clients)
     server = _server(plan)
     with WindowEnergy(plan.energy) as energy:

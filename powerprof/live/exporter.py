@@ -85,8 +85,8 @@ def check_exposure(address: tuple[str, int] | Path, config: WebConfig, insecure:
         return
     if config.tls_server_config is None and not config.basic_auth_users:
         raise UsageError(
-            f"--listen {address[0]} is no loopback address: anyone on that network can read what runs on this host",
-            "add --web-config FILE (TLS, passwords), or --insecure where the network is trusted",
+            f"--listen {address[0]} is reachable from other hosts: anyone there could see the programs of this host",
+            "add --web-config FILE (TLS, passwords), or --insecure on a trusted network",
         )
 
 

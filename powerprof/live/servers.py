@@ -294,11 +294,11 @@ def _list_unqueried(distrusted: Mapping[int, str], trusted: Sequence[int]) -> tu
     if distrusted:
         pid, reason = next(iter(distrusted.items()))
         notes.append(
-            f"{len(distrusted):,} processes called a database server are not asked, such as {pid} ({reason}): any "
-            "account can run one; name it by --pid to have it asked"
+            f"ignored {len(distrusted):,} processes that look like database servers, such as {pid} ({reason}): any "
+            "account can run one; to query it, name it with --pid"
         )
     if len(trusted) > _MAX_SERVERS:
-        notes.append(f"{len(trusted) - _MAX_SERVERS:,} servers are not asked: more than {_MAX_SERVERS} on one host")
+        notes.append(f"{len(trusted) - _MAX_SERVERS:,} servers are not queried: more than {_MAX_SERVERS} on one host")
     return tuple(notes)
 
 

@@ -235,7 +235,7 @@ def parse_grouping(value: str) -> Grouping:
     for known in GROUPINGS:
         if value == known:
             return known
-    raise UsageError(f"--by {value[:40]} is no choice", f"one of {', '.join(GROUPINGS)}")
+    raise UsageError(f"--by {value[:40]} is not a choice", f"one of {', '.join(GROUPINGS)}")
 
 
 @dataclass

@@ -71,9 +71,9 @@ def run(request: QueriesRequest, say: Say, consent: Callable[[str], None]) -> Qu
 
 def _run(request: QueriesRequest, say: Say, consent: Callable[[str], None]) -> QueriesResult:
     if request.method == "history":
-        raise UsageError("--method history is no more", "--method samples, which needs no account")
+        raise UsageError("--method history was removed", "--method samples, which needs no account")
     if request.method not in _METHODS:
-        raise UsageError(f"--method {request.method} is no choice", f"one of {', '.join(_METHODS)}")
+        raise UsageError(f"--method {request.method} is not a choice", f"one of {', '.join(_METHODS)}")
     server = find_server(request.pid, request.server_url, request.socket, request.defaults_file)
     _check_values(request, server, consent)
     with WindowEnergy(request.energy) as energy:

@@ -41,7 +41,7 @@ class TracedServer:
     def connect(self) -> Sql:
         """Return a connection for a few questions. Raise PowerprofError, also without a login."""
         if self.login is None:
-            raise PowerprofError("the server cannot be asked", "name an account with --defaults-file")
+            raise PowerprofError("the server refuses powerprof's accounts", "name an account with --defaults-file")
         return sql.connect(self.login, limits=sql.LOOK_LIMITS)
 
 
@@ -75,7 +75,7 @@ def find_server(pid: str | None, url: str | None, socket: Path | None, defaults_
         raise PowerprofError("cannot trace a recorded host", "unset POWERPROF_SYSFS and POWERPROF_PROCFS")
     given = any(part is not None for part in (url, socket, defaults_file))
     if pid is None and not given:
-        raise UsageError("say which server", "--pid mysqld, --socket PATH or --server mysql://user@host/")
+        raise UsageError("no server was named", "add --pid mysqld, --socket PATH or --server mysql://user@host/")
     number = None
     if pid is not None:
         target = resolve([pid])

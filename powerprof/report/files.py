@@ -108,7 +108,7 @@ def _check_descriptor(number: int) -> None:
         poll = select.poll()
         poll.register(number, 0)
         if any(event & select.POLLERR for _, event in poll.poll(0)):
-            raise BrokenPipeError(errno.EPIPE, "nobody reads it any more")
+            raise BrokenPipeError(errno.EPIPE, "the reader closed the pipe")
 
 
 def _write_error(target: str, error: OSError) -> PowerprofError:

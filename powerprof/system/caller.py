@@ -283,5 +283,5 @@ def _check_dropped(result: int) -> None:
     if result != 0:
         raise PowerprofError(
             f"cannot give up privileges ({os.strerror(ctypes.get_errno()).lower()})",
-            "run it where capset is allowed (a container's seccomp profile may forbid it)",
+            "allow capset: a container's seccomp profile may forbid it",
         )

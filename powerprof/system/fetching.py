@@ -36,7 +36,7 @@ def fetch(address: str, handle: int, *, limit_bytes: int, total_s: float, elsewh
     if code == _MISSING:
         raise FileNotFoundError(reason)
     if code != 0:
-        raise OSError((reason.splitlines() or [f"the download ended with {code}"])[-1][:300])
+        raise OSError((reason.splitlines() or [f"the download exited with code {code}"])[-1][:300])
 
 
 def run_without_rights(

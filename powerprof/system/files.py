@@ -37,7 +37,7 @@ def reason_of(error: OSError) -> str:
 def not_understood(path: object, reason: str) -> PowerprofError:
     """Return an error for a pseudo file in a format that the kernel does not write."""
     return PowerprofError(
-        f"cannot read {path} ({reason})", "no kernel writes that: is POWERPROF_SYSFS or POWERPROF_PROCFS set?"
+        f"cannot read {path} ({reason})", "a kernel never writes that: is POWERPROF_SYSFS or POWERPROF_PROCFS set?"
     )
 
 
@@ -124,12 +124,12 @@ def _open_outside(path: Path) -> int:
 def _unreadable(path: Path, error: OSError | ValueError) -> DataError:
     # A ValueError means that the name contains NUL.
     if not isinstance(error, OSError) or error.errno == errno.ENOENT:
-        return DataError(path, "no such file", hint="name one that is there")
+        return DataError(path, "no such file", hint="name an existing file")
     if isinstance(error, NotRegular):
-        return DataError(path, "not a regular file", hint="name a file, no folder, pipe or device")
+        return DataError(path, "not a regular file", hint="name a file, not a directory, pipe or device")
     if error.errno == errno.EAGAIN:
         return DataError(path, "another process holds a lease on it", hint="end that process, or copy the file")
-    hint = "run as its owner, or as root" if error.errno in (errno.EACCES, errno.EPERM) else "name another one"
+    hint = "run as its owner, or as root" if error.errno in (errno.EACCES, errno.EPERM) else "name another file"
     return DataError(path, f"cannot be read ({reason_of(error)})", hint=hint)
 
 
@@ -183,7 +183,7 @@ def _unpack(data: bytes, path: Path, limit_bytes: int) -> bytes:
     except zlib.error as error:
         raise DataError(path, f"damaged gzip file ({error})") from None
     if not worker.eof:
-        raise DataError(path, "damaged gzip file (it is cut off)")
+        raise DataError(path, "damaged gzip file (truncated)")
     return b"".join(parts)
 
 

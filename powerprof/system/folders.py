@@ -279,7 +279,7 @@ def _target(link: int, info: os.stat_result, links: int) -> str:
     if links > _MAX_LINKS:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
     if info.st_uid not in (0, _acting_uid()):
-        raise OSError(errno.ELOOP, f"a symbolic link of user {info.st_uid} is in its way")
+        raise OSError(errno.ELOOP, f"a symbolic link of user {info.st_uid} is in the path")
     return os.readlink("", dir_fd=link)
 
 

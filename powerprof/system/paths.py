@@ -78,7 +78,7 @@ def private_directory(path: Path) -> Path:
     except OSError as error:
         raise PowerprofError(
             f"cannot create {path} ({(error.strerror or str(error)).lower()})",
-            "choose another place with --runs-dir, XDG_STATE_HOME or XDG_CACHE_HOME",
+            "choose another directory: --runs-dir, XDG_STATE_HOME or XDG_CACHE_HOME",
         ) from error
 
 
@@ -155,15 +155,16 @@ def cache_folder(kind: str) -> Path:
             info = folder.stat()
     except OSError as error:
         raise PowerprofError(
-            f"cannot create {path} ({(error.strerror or str(error)).lower()})", "set XDG_CACHE_HOME to another place"
+            f"cannot create {path} ({(error.strerror or str(error)).lower()})",
+            "set XDG_CACHE_HOME to another directory",
         ) from error
     if os.geteuid() == 0:
         reason = only_root_writes(path)
     else:
-        reason = "others may write to it" if info.st_uid != os.geteuid() or info.st_mode & 0o022 else None
+        reason = "other users may write to it" if info.st_uid != os.geteuid() or info.st_mode & 0o022 else None
     if reason is not None:
         raise PowerprofError(
-            f"cannot keep a cache in {path} ({reason})", "set XDG_CACHE_HOME to a folder of yours alone"
+            f"cannot keep a cache in {path} ({reason})", "set XDG_CACHE_HOME to a directory that only you can write"
         )
     return path
 

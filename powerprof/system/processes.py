@@ -115,7 +115,7 @@ def _distrust(uids: set[int], program: FileStatus | None, trusted: set[int], any
     if program.uid not in trusted and not (any_service and is_system_account(program.uid)):
         return f"its program belongs to {account_name(program.uid)}"
     if program.mode & stat.S_IWOTH:
-        return "anybody may write to its program"
+        return "every user may write to its program"
     if program.mode & stat.S_IWGRP and program.gid:
         return f"group {program.gid} may write to its program"
     return None
@@ -299,16 +299,16 @@ def _find_processes(word: str) -> tuple[list[int], list[int]]:
     pid = whole(word)
     if pid is not None:
         if pid <= 0 or not (procfs() / word).is_dir():
-            raise UsageError(f"--pid {word}: there is no process {word}", "ps -e lists them")
+            raise UsageError(f"--pid {word}: no process has this id", "ps -e lists them")
         status = _read_status(pid)
         if has_ended(pid):
             raise UsageError(
-                f"--pid {word}: it has ended (a zombie that its parent has not reaped)", "ps -e lists them"
+                f"--pid {word}: the process has ended (a zombie that its parent has not reaped)", "ps -e lists them"
             )
         _refuse_kernel_thread(pid, word)
         return [int(status.get("Tgid") or pid)], []
     if not word or word.startswith("-"):
-        raise UsageError(f"--pid {word!r} is neither a process id nor a name", "such as 1234 or mysqld")
+        raise UsageError(f"--pid {word!r} is not a process id or name", "such as 1234 or mysqld")
     pids = _find_named(word)
     if not pids:
         raise UsageError(f"--pid {word}: no process is called {word}", "ps -e lists them; --pid takes ids and names")
@@ -319,7 +319,9 @@ def _find_processes(word: str) -> tuple[list[int], list[int]]:
         root = _find_root(pids)
     if len(pids) > 1 and root is None:
         listed = "; ".join(describe(pid) for pid in pids[:8])
-        raise UsageError(f"--pid {word}: {len(pids)} processes are called {word}: {listed}", "choose by --pid ID[,ID…]")
+        raise UsageError(
+            f"--pid {word}: {len(pids)} processes are called {word}: {listed}", "choose with --pid ID[,ID…]"
+        )
     _refuse_kernel_thread(pids[0], word)
     return pids, [] if root is None else [root]
 
@@ -327,9 +329,8 @@ def _find_processes(word: str) -> tuple[list[int], list[int]]:
 def _refuse_kernel_thread(pid: int, word: str) -> None:
     if look_up(pid).is_kernel:
         raise UsageError(
-            f"--pid {word}: {pid} ({name_of(pid)}) is a kernel thread: it runs no program whose functions could be "
-            "blamed",
-            "powerprof idle names what kernel threads do",
+            f"--pid {word}: {pid} ({name_of(pid)}) is a kernel thread without functions of a program",
+            "powerprof idle names the work of kernel threads",
         )
 
 
@@ -367,7 +368,9 @@ def _find_cgroup(name: str) -> Path:
             f"choose one by its path: --cgroup {printable(matches[0])}",
         )
     if not matches:
-        raise UsageError(f"--cgroup {name}: there is no such cgroup or unit", "a path below /sys/fs/cgroup, or a unit")
+        raise UsageError(
+            f"--cgroup {name}: no such cgroup or unit", "name a path below /sys/fs/cgroup, or a systemd unit"
+        )
     return folders[matches[0]]
 
 
@@ -394,8 +397,8 @@ def resolve(words: Sequence[str], *, cgroup: str | None = None, system: bool = F
     kinds = sum((bool(words), cgroup is not None, system))
     if kinds != 1:
         raise UsageError(
-            "no process was named" if kinds == 0 else "--pid, --cgroup and --system exclude each other",
-            "one of --pid ID|NAME[,…], --cgroup PATH|UNIT, --system",
+            "no target was named" if kinds == 0 else "--pid, --cgroup and --system exclude each other",
+            "add --pid ID|NAME[,…], --cgroup PATH|UNIT or --system",
         )
     if system:
         return Target((), "this system", system=True)
@@ -404,7 +407,7 @@ def resolve(words: Sequence[str], *, cgroup: str | None = None, system: bool = F
         pids = cgroup_pids(folder)
         if not pids:
             raise PowerprofError(
-                f"--cgroup {cgroup}: {folder} has no processes", "systemctl status says whether its unit runs"
+                f"--cgroup {cgroup}: {folder} has no processes", "systemctl status shows if the unit is running"
             )
         return Target(tuple(pids), _label_group(folder), cgroup=folder)
     parts = [part.strip() for word in words for part in word.split(",")]
@@ -412,7 +415,7 @@ def resolve(words: Sequence[str], *, cgroup: str | None = None, system: bool = F
     unique = tuple(dict.fromkeys(pid for pids, _ in selected for pid in pids))
     roots = tuple(root for _, roots in selected for root in roots)
     if os.getpid() in unique:
-        raise UsageError("powerprof cannot attribute to itself", "its own cost is in every report")
+        raise UsageError("powerprof cannot trace itself", "every report states the cost of powerprof")
     names = tuple(part for part in parts if whole(part) is None)
     return Target(unique, ", ".join(dict.fromkeys(map(_choose_label, unique))), roots=roots, names=names)
 

@@ -206,13 +206,15 @@ def _check_program(
         program = Path(words[0])
         reason = only_root_writes(program) if program.exists() else None
         if reason is not None:
-            raise PowerprofError(f"{program} is not run as root ({reason})", "install it where only root may write")
+            raise PowerprofError(
+                f"{program} is not run as root ({reason})", "install it in a directory that only root can write"
+            )
     return words
 
 
 def _cannot_run(program: str, error: OSError) -> PowerprofError:
     reason = "no such program" if isinstance(error, FileNotFoundError) else (error.strerror or str(error)).lower()
-    return PowerprofError(f"cannot run {program} ({reason})", "run it directly: is it a program of this machine?")
+    return PowerprofError(f"cannot run {program} ({reason})", "run it directly: is it a program for this machine?")
 
 
 def _explain_not_found(word: str) -> PowerprofError:
@@ -221,7 +223,7 @@ def _explain_not_found(word: str) -> PowerprofError:
         return PowerprofError(f"cannot run {word!r} (no such program)", "is it installed, and on PATH?")
     if os.path.isdir(word):  # noqa: PTH112 - Path's raises where a name is too long
         return PowerprofError(f"cannot run {word} (it is a directory)", "name a program")
-    return PowerprofError(f"cannot run {word} (not executable)", "chmod +x makes a script of yours a program")
+    return PowerprofError(f"cannot run {word} (not executable)", "if it is a script, make it executable: chmod +x")
 
 
 @contextmanager
@@ -238,11 +240,11 @@ def _starting(program: str, confinement: Confinement | None) -> Iterator[None]:
         if confinement.root is None:
             raise PowerprofError(
                 f"cannot run {program} (the kernel refused its sandbox)",
-                "as root, or on a host that lets accounts have user namespaces",
+                "run as root, or on a host that allows user namespaces",
             ) from error
         raise PowerprofError(
             f"cannot run {program} in a private file system (this host does not allow it)",
-            "as root, or where accounts may have user namespaces: sysctl kernel.unprivileged_userns_clone=1",
+            "run as root, or allow user namespaces: sysctl kernel.unprivileged_userns_clone=1",
         ) from error
 
 
@@ -309,7 +311,7 @@ def run(
     if check and process.returncode != 0:
         raise PowerprofError(
             f"{Path(words[0]).name} failed with {process.returncode}: {finished.tail()}",
-            "run it directly to see what is missing",
+            "run it directly to see the cause",
         )
     return finished
 

@@ -29,7 +29,7 @@ def is_address(target: str) -> bool:
     from powerprof.system.errors import UsageError
 
     if _HOST_AND_PORT.fullmatch(target):
-        raise UsageError("--otlp: a host and port are no address", "put http:// before it, or ./ before a file's name")
+        raise UsageError("--otlp: the address lacks http://", "put http:// before a host, or ./ before a file name")
     if "://" not in target:
         return False
     scheme = target.partition("://")[0].lower()
@@ -45,7 +45,7 @@ def is_address(target: str) -> bool:
     if "@" in parts.netloc:
         raise UsageError(
             "--otlp: an address with a user or password is refused",
-            "the process list would show it: send to a collector on this host, which knows the password",
+            "the process list would show the password: send to a local collector that knows it",
         )
     return True
 
@@ -70,7 +70,7 @@ def send(address: str, data: bytes) -> None:
         reason = printable(str(error))[:200] or "no reason was given"
         raise PowerprofError(
             f"cannot send the profile to {origin_of(address)} ({reason})",
-            "does a collector listen there that has a pipeline for profiles?",
+            "does a collector with a pipeline for profiles listen there?",
         ) from error
 
 
@@ -92,7 +92,7 @@ def _post_by_child(address: str, data: bytes) -> bytes:
         except TimeoutError:
             raise TimeoutError(f"no answer after {TOTAL_S:g} s") from None
         if code != 0:
-            raise OSError((reason.splitlines() or [f"the sender ended with {code}"])[-1])
+            raise OSError((reason.splitlines() or [f"the sender exited with code {code}"])[-1])
         out.seek(0)
         return out.read(_MAX_BYTES)
 

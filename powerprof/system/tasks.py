@@ -186,7 +186,7 @@ def check_process_ids() -> None:
     """
     if is_in_pid_namespace():
         raise CapabilityError(
-            "process ids in this pid namespace are not those of the kernel's tracepoints",
+            "process ids in this pid namespace differ from the ids in the kernel's tracepoints",
             "run powerprof on the host (--cgroup takes a container), or with its namespace: docker run --pid=host",
         )
 

@@ -45,7 +45,7 @@ def test_attribution_is_refused_where_the_kernel_numbers_processes_otherwise(wor
     refused = inside(*words, "--duration", "1", "--no-save")
     assert refused.returncode == 3
     assert refused.stderr.splitlines() == [
-        "error: process ids in this pid namespace are not those of the kernel's tracepoints",
+        "error: process ids in this pid namespace differ from the ids in the kernel's tracepoints",
         "hint: run powerprof on the host (--cgroup takes a container), or with its namespace: docker run --pid=host",
     ]
 
@@ -55,14 +55,14 @@ def test_an_idle_run_goes_on_without_causes_and_says_why(tmp_path: Path) -> None
         "idle", "--clients", "0", "--duration", "0.5", "--repeat", "2", "--markdown", str(tmp_path / "page.md")
     )
     assert done.returncode == 0, done.stderr
-    assert "causes unknown: process ids in this pid namespace are not those of the kernel" in " ".join(
+    assert "causes unknown: process ids in this pid namespace differ from the ids in the kernel" in " ".join(
         done.stdout.split()
     )
 
 
 def test_doctor_says_what_is_left_in_there() -> None:
     told = " ".join(inside("doctor").stdout.split())
-    assert "tracing limited functions only: process ids in this pid namespace are not those of the kernel" in told
+    assert "tracing limited functions only: process ids in this pid namespace differ from the ids in the kernel" in told
     assert "docker run --pid=host" in told
 
 

@@ -244,7 +244,7 @@ def kill(bench: Bench, number: int, lengths_s: dict[str, float]) -> str:
     if victim in ("INT", "TERM"):
         early = code == -getattr(signal, f"SIG{victim}") and moment_s < _INTERPRETER_S
         assert code in (0, 130) or early, words
-        saved = re.search(r"(?:what was measured is saved as|powerprof sweep --resume) (\S+)", err)
+        saved = re.search(r"(?:the measured part is saved as|powerprof sweep --resume) (\S+)", err)
         if command in _UNSAVED:
             return f"{command} {victim} {code}"
         assert (code == 0) == (bool(new) and not saved) or saved, words

@@ -209,10 +209,10 @@ def test_numbers_out_of_range_in_exits_do_no_harm(taken: Taken, powerprof_cli: C
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ((), 2, "no process was named"),
+        ((), 2, "no target was named"),
         (("--pid", "1", "--system"), 2, "exclude each other"),
         (("--pid", "2"), 2, "kernel thread"),
-        (("--pid", "4194999"), 2, "there is no process"),
+        (("--pid", "4194999"), 2, "no process has this id"),
         (("--pid", "no-such-program"), 2, "no process is called"),
         (("--pid", "1", "--stack-buffer", "12"), 2, "not a power of two"),
         (("--cgroup", "no-such.service"), 2, "no such cgroup or unit"),
@@ -266,7 +266,7 @@ def test_nobody_is_told_what_is_missing(root: None) -> None:
         )
     assert done.returncode == 3
     assert done.stderr.splitlines()[0] == "error: cannot load BPF programs: not permitted"
-    assert done.stderr.splitlines()[1].startswith("hint: run as root, or: setcap")
+    assert done.stderr.splitlines()[1].startswith("hint: run as root")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -286,7 +286,7 @@ def test_an_interrupted_window_is_saved_and_reported(number: int, root_bpf: None
             command.kill()
             command.wait()
     assert command.returncode == 130
-    assert err.splitlines() == ["error: interrupted", "hint: what was measured is saved as attribute-0001"]
+    assert err.splitlines() == ["error: interrupted", "hint: the measured part is saved as attribute-0001"]
     assert "Interrupted: this is what was traced until then." in out
     saved = json.loads((powerprof_cli.home / "state/powerprof/runs/attribute-0001/run.json").read_text())
     assert saved["interrupted"]

@@ -13,6 +13,7 @@ import pytest
 
 from powerprof.cli.app import COMMANDS
 from tests.conftest import Cli
+from tests.contract.docs.cli import example_duration
 from tests.contract.docs.pages import CommandLine
 from tests.contract.docs.test_pages import problems_of
 
@@ -37,14 +38,13 @@ def test_a_command_has_help_with_an_example_and_its_duration(powerprof_cli: Cli,
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith(f"Usage: powerprof {name} [OPTIONS]")
     assert problems_of(CommandLine(Path("help"), command.example)) == []
-    assert f"Example: {command.example_line} takes {command.takes}" in " ".join(done.out.split())
+    assert f"Example: {command.example_line} Duration: {example_duration(name)}" in " ".join(done.out.split())
 
 
 def test_options_are_in_groups_with_limits_in_words(powerprof_cli: Cli) -> None:
     text = powerprof_cli(["compare", "--help"]).out
     headings = re.findall(r"^(\S.*):$", text, re.MULTILINE)
-    assert {"Arguments", "Options", "Where a result goes besides the terminal"} <= set(headings)
-    assert any(heading.startswith("Which meters are read") for heading in headings)
+    assert {"Arguments", "Options", "Output", "Energy"} <= set(headings)
     assert "1 to 1000" in text
 
 
@@ -85,7 +85,7 @@ def test_help_fits_the_terminal(powerprof_cli: Cli, columns: int) -> None:
         ("attribute --pid 1 --by function --lines", "--lines has no effect on rows by function", "add --by stack"),
         ("profile --pid 1 --lines", "--lines has no effect on rows by function", "add --by stack"),
         ("export --statements abc", "--statements abc: no process is called abc", "ps -e lists them"),
-        ("export --statements -3", "--statements '-3' is neither a process id nor a name", ".*such as 1234"),
+        ("export --statements -3", "--statements '-3' is not a process id or name", ".*such as 1234"),
         # Options that moved to another command.
         ("attribute --pid 1 --on-cpu", "attribute has no --on-cpu$", "powerprof profile$"),
         ("attribute --pid 1 --event page-faults --on-cpu", "attribute has no --event$", "powerprof profile$"),

@@ -20,7 +20,7 @@ __all__ = ["the_commands", "up_to_the_first_window"]
 _NOT_HERE = (
     r"no process is called (mysqld|mariadbd)$",
     r"\d+ processes are called (mysqld|mariadbd)",
-    r"there is no process \d+$",
+    r"no process has this id$",
     r"no run '[a-z]+-\d+' in ",
     r"energy --calibrate needs a meter: ",
     r"not fetched",

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from powerprof.cli import parameters
-from powerprof.cli.app import COMMANDS
+from powerprof.cli.app import COMMANDS, ModuleCommand
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,11 @@ class Command:
 def commands() -> dict[str, Command]:
     """Name → command, in the order of `powerprof --help`."""
     return {name: _command(name) for name in COMMANDS}
+
+
+def example_duration(name: str) -> str:
+    """The duration of the example in the help of a command."""
+    return ModuleCommand(name, import_module(f"powerprof.cli.{name}")).example_duration()
 
 
 def _command(name: str) -> Command:

@@ -16,12 +16,12 @@ _HEAD = "| option | meaning | default | range |\n|---|---|---|---|"
 
 _INTRODUCTION = """# Commands
 
-`powerprof COMMAND --help` (or `-h`, or `help COMMAND`) says the same; `--install-completion` lets bash, zsh
-and fish complete commands and options. An option's value is the next word or follows `=`. The report goes to stdout,
-progress and errors go to stderr, progress only to a terminal. How a command ends: [exit codes](exit-codes.md). What it
-obeys beside its options: [environment](environment.md).
+`powerprof COMMAND --help` (or `-h`, or `help COMMAND`) prints the same text. `--install-completion` sets up completion
+for bash, zsh and fish. The value of an option is the next word, or follows `=`. The report is printed on stdout, errors
+on stderr. Progress is printed on stderr if that is a terminal. See also [exit codes](exit-codes.md) and
+[environment variables](environment.md).
 
-`powerprof --version` prints the version, `powerprof --debug COMMAND …` a traceback with an error.
+`powerprof --version` prints the version. `powerprof --debug COMMAND …` adds a traceback to an error.
 
 """
 

@@ -7,7 +7,7 @@ import re
 
 from powerprof.cli.app import COMMANDS
 from tests.conftest import REPOSITORY
-from tests.contract.docs.cli import Command, Parameter, commands
+from tests.contract.docs.cli import Command, Parameter, commands, example_duration
 
 PAGE = REPOSITORY / "docs/powerprof.1"
 COMMAND = "make man"
@@ -25,17 +25,16 @@ powerprof \- power\-efficiency profiling for database servers on Linux
 .RB [ \-\-version | \-\-help | help
 .IR COMMAND ]
 .SH DESCRIPTION
-powerprof says what a database server costs while it does nothing, which function on which thread wakes the CPUs,
-and how much energy a change would save, with an interval and a verdict. The report goes to standard output, progress
-and errors to standard error.
+powerprof finds the functions and threads that keep the CPUs of a database server awake, measures or estimates the
+energy, and shows if a change saves any. The report goes to standard output, progress and errors to standard error.
 """
 _EXITS = {
     "0": "done",
-    "1": "it failed: a server that died, a damaged file, a full disk",
-    "2": "the command line makes no sense",
-    "3": "this host cannot do it; the message names what is missing",
+    "1": "failure: a server that died, a damaged file, a full disk",
+    "2": "wrong command line",
+    "3": "missing capability of this host; the message names it",
     "4": "compare \\-\\-fail\\-if\\-worse found B worse than A",
-    "129, 130": "hung up, or interrupted; what was measured until then is saved",
+    "129, 130": "hung up, or interrupted; the measured part is saved",
 }
 
 
@@ -59,13 +58,11 @@ def _option(option: Parameter) -> str:
 
 def _command(command: Command) -> str:
     words = " ".join(f"[{one.name}]" if not one.required else one.name for one in command.arguments)
-    example = COMMANDS[command.name]
+    example, duration = COMMANDS[command.name].example_line, example_duration(command.name)
     paragraphs = [" ".join(part.split()) for part in command.help.split("\n\n")]
     parts = [f".SS {_escaped(f'powerprof {command.name} {words}'.strip())}", "\n.PP\n".join(map(_escaped, paragraphs))]
     parts += [_option(one) for one in command.options]
-    parts.append(
-        f".PP\nExample, which takes {_escaped(example.takes)}:\n.PP\n.RS\n{_escaped(example.example_line)}\n.RE"
-    )
+    parts.append(f".PP\nExample (duration: {_escaped(duration)}):\n.PP\n.RS\n{_escaped(example)}\n.RE")
     return "\n".join(parts)
 
 

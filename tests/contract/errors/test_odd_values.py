@@ -177,7 +177,7 @@ def test_each_option_given_twice(command: str, up_to_the_first_window: Run) -> N
             continue
         line = [*_line(command, option.name), option.name, "3", f"{option.name}=4"]
         ended = up_to_the_first_window(line)
-        if ended.code != 2 or problem_of(ended) or f"{option.name} was given before" not in ended.err:
+        if ended.code != 2 or problem_of(ended) or f"{option.name} was given twice" not in ended.err:
             wrong.append(f"{command} {option.name} {ended}")
     assert not wrong, "\n".join(wrong)
 

@@ -161,7 +161,7 @@ def test_a_disk_that_fills_meanwhile(tmp_path: Path, powerprof_cli: Cli, args: l
 
 
 @pytest.mark.parametrize(
-    ("stdout", "said"), [("/dev/full", "no space left on device"), ("a pipe", "nobody reads it any more")]
+    ("stdout", "said"), [("/dev/full", "no space left on device"), ("a pipe", "the reader closed the pipe")]
 )
 def test_a_stdout_that_takes_nothing(powerprof_cli: Cli, stdout: str, said: str) -> None:
     """Refused before a window of a minute where the result is for stdout."""
@@ -178,7 +178,7 @@ def test_a_report_for_a_stdout_that_takes_nothing(powerprof_cli: Cli) -> None:
         1,
         [
             "error: cannot write to stdout (no space left on device)",
-            "hint: what was measured is saved as residency-0001",
+            "hint: the measured part is saved as residency-0001",
         ],
     )
     refused = _into("/dev/full", powerprof_cli, ["residency", "--duration", "60", "--no-save"])

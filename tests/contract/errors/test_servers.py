@@ -84,7 +84,7 @@ def test_two_servers(refused: Refused) -> None:
     )
     refused(
         2,
-        r"--server-binary is for a private server",
+        r"--server-binary, .* have no effect with your own server",
         ["idle", *QUICK, "--server-binary", "/bin/true", "--socket", "/x"],
     )
 

@@ -67,7 +67,7 @@ def test_what_was_measured_until_a_signal_is_saved(powerprof_cli: Cli, number: s
     process.send_signal(number)
     out, err = process.communicate(timeout=30)
     assert process.returncode == code, err
-    assert "what was measured is saved as residency-0001" in err
+    assert "the measured part is saved as residency-0001" in err
     assert "Saved as residency-0001." in out
 
 

@@ -143,8 +143,8 @@ def test_dumps_in_the_wrong_order_are_refused(powerprof_cli: Cli, tmp_path: Path
         (["--duration", "nan"], 2, "not a finite number"),
         (["--duration", "x"], 2, "duration"),
         (["--residency-source", "guess"], 2, "no residency source 'guess'"),
-        (["--elapsed", "3"], 2, "belong to --from"),
-        (["after.txt"], 2, "belong to --from"),
+        (["--elapsed", "3"], 2, "need --from"),
+        (["after.txt"], 2, "need --from"),
         (["--from", "/no/such/dump"], 1, "/no/such/dump: no such file"),
         (["--from", "/dev/zero"], 1, "/dev/zero: not a regular file"),
         (["--from", "/proc/self/exe"], 1, "/proc/self/exe:1: not text"),
@@ -172,7 +172,7 @@ def test_unreadable_counters_are_one_line(powerprof_cli: Cli, tmp_path: Path) ->
     assert (result.code, result.out) == (1, "")
     assert result.err.splitlines() == [
         f"error: cannot read {cpus.state(0, 1)}/time (not a number: b'junk\\n')",
-        "hint: no kernel writes that: is POWERPROF_SYSFS or POWERPROF_PROCFS set?",
+        "hint: a kernel never writes that: is POWERPROF_SYSFS or POWERPROF_PROCFS set?",
     ]
 
 
@@ -216,7 +216,7 @@ def test_an_interrupted_run_is_saved_as_interrupted(powerprof_cli: Cli, number: 
     process.send_signal(number)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert err == "error: interrupted\nhint: what was measured is saved as residency-0001\n"
+    assert err == "error: interrupted\nhint: the measured part is saved as residency-0001\n"
     run = json.loads(out)
     assert run["interrupted"] is True
     assert run["phases"][0]["window_s"] < 59

@@ -187,7 +187,7 @@ def test_words_after_the_dashes_belong_to_the_command(tmp_path: Path) -> None:
     record = json.loads(done.stdout)
     assert (record["a"]["name"], record["b"]["name"]) == ("sleep 0.1", "sleep 0.3")
     assert run("run", "--rate", "5", "--", "true").returncode == 2
-    assert run("run", "--").stderr.startswith("error: there is no command after --")
+    assert run("run", "--").stderr.startswith("error: the command after -- is missing")
     assert run("compare", "index", "--", "true", "--", "true").returncode == 2
     assert run("compare", "--", "true").returncode == 2
     assert run("run", "index", "--allow-failure").returncode == 2

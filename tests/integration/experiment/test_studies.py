@@ -176,7 +176,7 @@ def test_damaged_data_are_reported_and_not_measured(
     )
     done = powerprof_cli(["run", "broken:one", "--workloads", str(tmp_path), "--repeat", "2", "--duration", "0.4"])
     assert done.code == 1
-    assert "broken:one: check 2 of the data does not hold: 7, 8" in done.err
+    assert "broken:one: consistency check 2 of the data failed: 7, 8" in done.err
 
 
 @pytest.mark.soak  # The workload's own counter asserts it in every window.

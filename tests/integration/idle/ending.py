@@ -113,7 +113,7 @@ def check_interrupted(idle: Idle, number: int, moment_s: float) -> str:
         assert first.startswith("error: interrupted")
         return "nothing measured"
     assert first == "error: interrupted", idle.err
-    assert idle.err.splitlines()[1] == f"hint: what was measured is saved as {runs[0]['id']}"
+    assert idle.err.splitlines()[1] == f"hint: the measured part is saved as {runs[0]['id']}"
     names = [phase["name"] for phase in runs[0]["phases"]]
     whole = ["baseline", "server", "clients", "baseline-after"]
     assert names == whole[: len(names)]

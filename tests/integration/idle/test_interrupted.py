@@ -43,7 +43,7 @@ def test_a_signal_while_the_server_runs_saves_the_baseline(root_bpf: None, idle:
     assert baseline["traced_window_s"] > 0
     assert sum(cause["count"] for cause in baseline["causes"]) == baseline["conservation"]["idle_exits_count"]
     assert "Interrupted. This is what was measured until then." in running.out
-    assert running.err.splitlines() == ["error: interrupted", f"hint: what was measured is saved as {run['id']}"]
+    assert running.err.splitlines() == ["error: interrupted", f"hint: the measured part is saved as {run['id']}"]
 
 
 def test_a_signal_in_the_first_window_saves_what_there_is_of_it(idle: Start) -> None:

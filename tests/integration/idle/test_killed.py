@@ -44,7 +44,7 @@ def test_kill_of_the_server(idle: Start) -> None:
     assert run["interrupted"] is True
     assert run["phases"][0]["name"] == "baseline"
     assert run["failure"].startswith("the private server ")
-    assert running.err.splitlines()[1] == f"hint: what was measured is saved as {run['id']}"
+    assert running.err.splitlines()[1] == f"hint: the measured part is saved as {run['id']}"
 
 
 def test_kill_of_the_janitor(idle: Start) -> None:

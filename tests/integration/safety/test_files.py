@@ -46,7 +46,7 @@ def test_a_planted_link_is_not_followed(attacker: Attacker, writer: str) -> None
     """As plain root, which may write everywhere."""
     target = attacker.home / "report"
     attacker.does(lambda: target.symlink_to(attacker.secret))
-    with pytest.raises(PowerprofError, match=f"cannot write {target} .a symbolic link of user {UID} is in its way"):
+    with pytest.raises(PowerprofError, match=f"cannot write {target} .a symbolic link of user {UID} is in the path"):
         if writer == "html":
             write_output(str(target), b"overwritten")
         else:

@@ -27,7 +27,7 @@ def test_interrupt_during_the_report_names_the_saved_run(tmp_path: Path) -> None
     saving = Saving(runs_dir=tmp_path)
     with pytest.raises(Interrupted) as caught:
         deliver(record, "idle", saving, lines=_interrupted)
-    assert caught.value.hint == "what was measured is saved as idle-0001"
+    assert caught.value.hint == "the measured part is saved as idle-0001"
     assert RunStore(tmp_path).find("idle-0001").is_file()
 
 
@@ -37,4 +37,4 @@ def test_killed_server_is_a_failure_not_an_interrupt(tmp_path: Path) -> None:
     with pytest.raises(PowerprofError) as caught:
         deliver(broken, "run", Saving(runs_dir=tmp_path, quiet=True))
     assert (caught.value.message, caught.value.exit_code) == ("the server was killed", 1)
-    assert caught.value.hint == "what was measured is saved as run-0001"
+    assert caught.value.hint == "the measured part is saved as run-0001"

@@ -77,7 +77,7 @@ def test_command_keeps_slack_and_releases_it(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--keep --release", "--keep and --release are two changes"),
+        ("--keep --release", "--keep and --release exclude each other"),
         ("--keep --slack 1ms", "--keep needs a thread"),
         ("--keep --thread x", "--thread needs a slack to try"),
         ("--keep --thread x --slack 1ms --pairs 9 --yes", "--pairs and --yes have no effect with --keep"),
@@ -85,8 +85,11 @@ def test_command_keeps_slack_and_releases_it(
         ("--release", "--release needs a thread"),
         ("--release --thread x --slack 1ms", "--slack has no effect with --release"),
         ("--thread x --slack 1ms --print-unit", "--print-unit has no effect without --keep"),
-        ("--keep --thread x --slack 1ms --print-unit --print-drop-in", "two ways to keep it"),
-        ("--keep --thread x --slack 1ms --print-unit --wait 9", "--wait has no effect where nothing is set"),
+        (
+            "--keep --thread x --slack 1ms --print-unit --print-drop-in",
+            "--print-unit and --print-drop-in exclude each other",
+        ),
+        ("--keep --thread x --slack 1ms --print-unit --wait 9", "--wait has no effect with --print-unit"),
     ],
 )
 def test_refuse_options_without_effect_on_kept_slack(

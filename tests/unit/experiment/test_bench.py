@@ -145,12 +145,12 @@ def test_cpu_lists_apply_to_all_servers_or_to_named_ones() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("0,host=1", "is not a list of CPUs by server"),
-        ("=0", "is not a list of CPUs by server"),
-        ("host=0,host=1", "is not a list of CPUs by server"),
+        ("0,host=1", "is not a list of CPUs per server"),
+        ("=0", "is not a list of CPUs per server"),
+        ("host=0,host=1", "is not a list of CPUs per server"),
         ("host=", "is not a list of CPUs"),
         ("host=x", "--server-cpus host= x is not a list of CPUs"),
-        ("host=60000", "not all are usable here"),
+        ("host=60000", "some are not usable here"),
     ],
 )
 def test_malformed_cpu_lists_are_refused(text: str, reason: str) -> None:

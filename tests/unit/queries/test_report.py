@@ -237,7 +237,7 @@ def test_who_asks_is_a_column_and_nobody_has_a_reason() -> None:
     assert any("app@web1 +1" in line and "BENCHMARK" in line for line in found)
     said = " ".join(render_terminal(record(), 200, by="user"))
     assert "user: ?: the server does not let this user in" in said
-    with pytest.raises(UsageError, match="--by users is no choice"):
+    with pytest.raises(UsageError, match="--by users is not a choice"):
         render_terminal(record(), 80, by="users")
 
 
