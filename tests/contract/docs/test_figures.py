@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures and limits that appear on two pages agree."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY
+from tests.contract.docs.test_reference import table_of
+
+DOCS = REPOSITORY / "docs"
+
+
+def _flat(name: str) -> str:
+    """Return the text of a page on one line."""
+    return " ".join((DOCS / name).read_text(encoding="utf-8").split())
+
+
+def test_the_fleet_is_sized_with_the_series_of_the_reference() -> None:
+    metrics, fleet = _flat("reference/metrics.md"), _flat("how-to/fleet.md")
+    assert "About 75 on a host with 2 CPUs" in metrics and "about 75, plus two per unit" in fleet
+    assert "at most 86 with `--statements`" in metrics and "at most 86 more with `--statements`" in fleet
+    assert "(at most 20 units)" in metrics and "With 20 units that is 115, and 201 with statements" in fleet
+    assert (75 + 2 * 20, 75 + 2 * 20 + 86) == (115, 201)
+
+
+def test_the_cost_of_attribute_is_the_measured_one() -> None:
+    measured = {row[0]: row for row in table_of(DOCS / "dev/tracing.md", "## Cost")}
+    shown = {row[0]: row[1] for row in table_of(DOCS / "reference/attribute.md", "## Cost")}
+    for load in ("saturated, 78,800 queries/s", "one waiting client, 12,000 queries/s"):
+        assert f"throughput −{measured[load][2].partition(' [')[0]}" in shown[load]
+    for load in ("one waiting client, 12,000 queries/s", "eight clients, 12,000 queries/s offered"):
+        assert f"CPU time per query +{measured[load][1].partition(' [')[0]}" in shown[load]
+
+
+@pytest.mark.parametrize("command", ["functions", "syscalls"])
+def test_a_command_needs_the_same_platform_on_both_pages(command: str) -> None:
+    supported = {row[0]: row for row in table_of(DOCS / "support.md")}
+    row = next(row for names, row in supported.items() if f"`{command}`" in names)
+    page = _flat(f"reference/{command}.md")
+    assert all(architecture in page for architecture in row[2].split(", "))
+    assert ("arm64" in page) == ("arm64" in row[2])
+    if command == "functions":
+        assert f"Linux {row[1].split()[0]} or newer" in page
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "reference").glob("*.md")), ids=lambda page: page.stem)
+def test_a_limitation_appears_once(page: Path) -> None:
+    section = page.read_text(encoding="utf-8").partition("## Limitations")[2].partition("\n## ")[0]
+    starts = [item[:24] for item in re.findall(r"^- (.+)$", section, re.MULTILINE)]
+    assert len(starts) == len(set(starts))
