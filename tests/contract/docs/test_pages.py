@@ -155,9 +155,10 @@ def test_the_page_of_idle_shows_its_plan() -> None:
     assert (approximate_time(plan.seconds), "about three minutes" in text) == ("about 3 min", True)
 
 
-def test_no_page_promises_a_password_prompt() -> None:
-    found = [name_of(page) for page in pages() if re.search(r"\bprompt\b", page.read_text(encoding="utf-8"))]
-    assert found == []
+def test_no_page_or_hint_promises_a_password_prompt() -> None:
+    files = [*pages(), *(REPOSITORY / "powerprof/database").glob("*.py")]
+    promise = re.compile(r"\bthe prompt\b|powerprof ask for it")
+    assert [name_of(path) for path in files if promise.search(path.read_text(encoding="utf-8"))] == []
 
 
 def test_the_readme_leads_to_the_index() -> None:
