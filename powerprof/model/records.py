@@ -410,6 +410,13 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
 
     Plain figures are means over `windows`. Causes and their conservation come from a separate traced window
     (`traced_window_s`), so that no headline figure includes tracing.
+
+    Attributes:
+        name: `idle` has the phases `baseline`, `server`, `clients` and `baseline-after`.
+        window_s: the mean length of the windows.
+        steal_percent: time that the hypervisor gave to other guests.
+        intervals: the interval of each metric; `residency_percent:C1` is one state.
+        server_exits: None without a server on this host, or without tracing.
     """
 
     name: str

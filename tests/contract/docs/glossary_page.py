@@ -13,7 +13,7 @@ COMMAND = "python -m tests.contract.docs.glossary_page"
 def render() -> str:
     """The page as it has to be."""
     rows = [f"| {term} | {meaning} |" for term, meaning in TERMS.items()]
-    head = "# Glossary\n\nThe terms of the reports; a page explains them in place.\n\n| term | |\n|---|---|"
+    head = "# Glossary\n\nTerms of the reports. [Concepts](../concepts.md) has longer explanations.\n\n| term | meaning |\n|---|---|"
     return "\n".join([head, *rows]) + "\n"
 
 

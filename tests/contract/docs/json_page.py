@@ -194,7 +194,7 @@ def _keys(record: Struct, meanings: dict[str, str], left_out: set[str]) -> list[
         lines.append(f"- {', '.join(shown[key] for key in keys)}: {meaning}")
     others = [text for key, text in shown.items() if key not in described | left_out]
     if others:
-        lines.append(f"- {', '.join(others)}")
+        lines.append(f"- {'others: ' if lines else ''}{', '.join(others)}")
     return ["", *lines]
 
 
