@@ -13,7 +13,10 @@ COMMAND = "python -m tests.contract.docs.glossary_page"
 def render() -> str:
     """The page as it has to be."""
     rows = [f"| {term} | {meaning} |" for term, meaning in TERMS.items()]
-    head = "# Glossary\n\nTerms of the reports. [Concepts](../concepts.md) has longer explanations.\n\n| term | meaning |\n|---|---|"
+    head = (
+        "# Glossary\n\nTerms of the reports. [Concepts](../concepts.md) has longer explanations.\n\n"
+        "| term | meaning |\n|---|---|"
+    )
     return "\n".join([head, *rows]) + "\n"
 
 
