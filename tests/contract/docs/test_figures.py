@@ -36,6 +36,27 @@ def test_the_cost_of_attribute_is_the_measured_one() -> None:
         assert f"CPU time per query +{measured[load][1].partition(' [')[0]}" in shown[load]
 
 
+def test_the_cost_of_watch_is_the_measured_one() -> None:
+    measured = next(row for row in table_of(DOCS / "dev/live.md", "## Cost") if row[0] == "full, short-lived programs")
+    page = _flat("how-to/watch.md")
+    total, bpf = measured[2].partition(" [")[0], measured[3]
+    assert f"{total} on a full host with short-lived programs, plus {bpf} in its BPF programs" in page
+    assert "itself: 3.7 % of a CPU" in page and "3.7 % of a CPU on the screen above" in page
+
+
+def test_the_replica_page_separates_the_host_from_the_server() -> None:
+    page = _flat("how-to/warm-idle-replica.md")
+    assert "**MySQL 5.5.9** (2011)" in page.partition("## 1.")[0]
+    assert "7,039 wake-ups a second of the whole host" in page
+    assert "The server itself caused 2,186.7 of the host's idle exits" in page
+    assert "rate fell from 2,186.7 to 1.7" in page
+
+
+def test_no_page_claims_published_results_for_postgresql() -> None:
+    assert "2012, and one paper in 2017" in _flat("studies/README.md")
+    assert "No results for PostgreSQL were published" in _flat("studies/postgresql.md")
+
+
 @pytest.mark.parametrize("command", ["functions", "syscalls"])
 def test_a_command_needs_the_same_platform_on_both_pages(command: str) -> None:
     supported = {row[0]: row for row in table_of(DOCS / "support.md")}
