@@ -106,7 +106,7 @@ class Options(CommandOptions):
     other: str | None = option(
         "--with",
         "last|LABEL",
-        "Compare saved run A with an earlier run: the previous one of its kind, or the one with a label.",
+        "Compare saved run A with an earlier run: the previous run of its kind, or the run with LABEL.",
     )
     bench: BenchChoice = group(BenchChoice)
     attribute: float | None = trace_after()

@@ -68,7 +68,7 @@ class Options(CommandOptions):
         "--max-p95", "PERCENT", "End if the p95 latency rises by more than this.", default=10.0, low=0, high=10000
     )
     seed: int = seed()
-    keep: bool = flag("--keep", "Set --slack until the thread ends; measure nothing.")
+    keep: bool = flag("--keep", "Set --slack until the thread ends, without measuring.")
     release: bool = flag("--release", "Restore the default slack of the thread.")
     wait: float = number(
         "--wait", "S", "With --keep: wait this long for the process and thread.", default=0.0, low=0, high=3600

@@ -212,14 +212,14 @@ def _check_watching(
     """Raise UsageError for options that need --watch, or do not fit to it."""
     if not watching.watch:
         if watching.plain or watching.json_lines or watching.count is not None:
-            raise UsageError("--plain, --json-lines and --count go with --watch", "add --watch")
+            raise UsageError("--plain, --json-lines and --count need --watch", "add --watch")
         return
     if watching.plain and watching.json_lines:
         raise UsageError("--plain and --json-lines exclude each other", "leave one out")
     if method.method == "samples" or method.stacks or samples.explain or samples.explain_as or samples.save_workload:
-        raise UsageError("--watch uses probes, and shows what they measure", "leave out the options of one window")
+        raise UsageError("--watch supports only probes: no samples, stacks, plans or workloads", "leave them out")
     if saving.json or any(files.values()):
-        raise UsageError("--watch writes no files", "--json-lines, or report of the run that it saves")
+        raise UsageError("--watch does not write files", "use --json-lines, or powerprof report RUN afterwards")
 
 
 def _check_folder(folder: Path) -> None:

@@ -47,7 +47,7 @@ from powerprof.model.records import (
 from powerprof.model.text import Say, approximate_time, count_down
 from powerprof.statistics.intervals import BLOCKS, rate_interval
 from powerprof.system import paths, signals
-from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError
+from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError, UsageError
 from powerprof.system.own_processes import own_pids
 
 if TYPE_CHECKING:
@@ -459,6 +459,10 @@ def _server(plan: IdlePlan) -> Callable[[], AbstractContextManager[Server]]:
             connections.raise_open_files(plan.clients)
         return lambda: GivenServer(login)
     build = plan.server_build or products.find_program("mysql", plan.server_binary, plan.server_basedir)
+    if build.family == "postgresql":
+        raise UsageError(
+            f"idle does not start {build.name}", "powerprof attribute --pid postgres measures a running server"
+        )
     account = find_server_account()
     connections.check_threads(plan.clients, server_uid=account[0] if account else os.geteuid())
     connections.raise_open_files(plan.clients)

@@ -48,6 +48,12 @@ def test_options_are_in_groups_with_limits_in_words(powerprof_cli: Cli) -> None:
     assert "1 to 1000" in text
 
 
+def test_shares_of_profile_are_of_the_target(powerprof_cli: Cli) -> None:
+    text = " ".join(powerprof_cli(["profile", "--help"]).out.split())
+    assert "share of the target's CPU time" in text
+    assert "of this host" not in text.partition("Options:")[0]
+
+
 @pytest.mark.parametrize("columns", [40, 80, 200])
 def test_help_fits_the_terminal(powerprof_cli: Cli, columns: int) -> None:
     """Lines have at most 80 columns. On a narrower terminal no line wraps twice."""

@@ -186,6 +186,17 @@ def test_options_in_texts_of_the_product_exist() -> None:
     assert wrong == []
 
 
+def test_no_hint_promises_a_prompt_or_gives_rights_to_the_interpreter() -> None:
+    """powerprof never asks for a password, and file capabilities of the interpreter apply to every Python program."""
+    wrong = [
+        f"{path}:{line}: {text!r}"
+        for path in modules()
+        for line, text in _texts(trees()[path])
+        if re.search(r"\bthe prompt\b|powerprof asks? for|let powerprof ask|setcap", text)
+    ]
+    assert wrong == []
+
+
 def test_many_are_found() -> None:
     """The finder has not gone blind."""
     assert sum(len(_OPTION.findall(text)) for tree in trees().values() for _, text in _texts(tree)) > 300

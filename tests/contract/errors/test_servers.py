@@ -89,6 +89,12 @@ def test_two_servers(refused: Refused) -> None:
     )
 
 
+def test_two_programs(refused: Refused) -> None:
+    words = ["idle", *QUICK, "--server-build", "mysql-9.7", "--server-binary", "/bin/true"]
+    refused(2, r"--server-build excludes --server-binary and --server-basedir", words)
+    refused(2, r"--server-build: no server is called 'nonsense'", ["idle", *QUICK, "--server-build", "nonsense"])
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
