@@ -47,7 +47,7 @@ def list_candidates(request: CureRequest, say: Say) -> list[Candidate]:
         diagnosis = _diagnose(pid, request, say)
         findings, rows = diagnosis.findings, diagnosis.evidence.wakeups
         if diagnosis.evidence.exits_hz is None and not findings:
-            raise CapabilityError("what wakes its threads is unknown without the right to trace", "run as root")
+            raise CapabilityError("the causes of its wake-ups are unknown without the right to trace", "run as root")
     else:
         rows = _trace(target, request, say)
     candidates = list_finding_candidates(pid, findings)
@@ -143,10 +143,10 @@ def _find_finding(word: str, findings: Sequence[Finding]) -> tuple[int, Finding]
     matches = [(number, finding) for number, finding in numbered if number == whole(word) or finding.rule == word]
     if not matches:
         rules = ", ".join(f"{number} {finding.rule}" for number, finding in numbered) or "nothing"
-        raise UsageError(f"no finding is called {word!r}", f"found now: {rules}")
+        raise UsageError(f"no finding matches {word!r}", f"found now: {rules}")
     if len(matches) > 1:
         numbers = ", ".join(str(number) for number, _ in matches)
-        raise UsageError(f"{len(matches)} findings are {word}", f"name one by its number: {numbers}")
+        raise UsageError(f"{len(matches)} findings match {word}", f"name one by its number: {numbers}")
     return matches[0]
 
 
@@ -154,7 +154,7 @@ def _choice_of(finding: Finding) -> Choice:
     if not finding.tries:
         advice = f": {finding.remedy[0]}" if finding.remedy else ""
         raise UsageError(
-            f"the finding {finding.rule} has no remedy that can be tried live", f"what it says{advice}"[:300]
+            f"the finding {finding.rule} has no remedy to try on the live server", f"its advice{advice}"[:300]
         )
     remedy = finding.tries[0]
     if remedy.database is not None and remedy.event is not None:

@@ -119,20 +119,20 @@ def parse_choice(
     """Return the remedy of the options; None without a remedy. Raise UsageError."""
     if finding is not None:
         if thread is not None or slack is not None or variable is not None:
-            raise UsageError("--finding names a remedy, and --thread or --set another", "try one after the other")
+            raise UsageError("--finding excludes --thread and --set: each chooses a remedy", "try one after the other")
         return _parse_finding(finding)
     if variable is not None:
         if thread is not None or slack is not None:
-            raise UsageError("--set and --thread are two remedies", "try one after the other")
+            raise UsageError("--set and --thread exclude each other: each chooses a remedy", "try one after the other")
         return _parse_variable(variable)
     if thread is None and slack is None:
         return None
     if thread is None:
         raise UsageError("--slack needs a thread", "--thread NAME, or a thread id")
     if slack is None:
-        raise UsageError("--thread needs a slack to try", "--slack 50ms")
+        raise UsageError("--thread needs --slack", "--slack 50ms")
     if not thread.strip() or len(thread) > 128 or not thread.isprintable():
-        raise UsageError("--thread is not the name of a thread", "ps -L -o tid,comm -p PID lists them")
+        raise UsageError("--thread needs the name or id of a thread", "ps -L -o tid,comm -p PID lists them")
     return SlackChoice(thread.strip(), parse_slack(slack))
 
 
@@ -189,7 +189,7 @@ def plan_change(pid: int, request: CureRequest) -> PlannedChange:
     check_owner(pid)
     started = read_start_ticks(pid)
     if started is None:
-        raise PowerprofError(f"process {pid} has ended", "name one that runs")
+        raise PowerprofError(f"process {pid} has ended", "choose a running process")
     setting: Setting
     connections = None
     if isinstance(request.choice, SlackChoice):
@@ -219,9 +219,10 @@ def _plan_slack(pid: int, request: CureRequest, choice: SlackChoice) -> tuple[Ti
         from_value=before,
         to_value=setting.value,
         lasting=f"after each start: powerprof cure --pid {name_of(pid) or pid} --thread {command_name_of(pid, thread)} "
-        f"--slack {slack} --keep (--print-unit prints the service that does it; timer slack ends with its thread); "
-        f"or in a drop-in of {unit}: [Service] TimerSlackNSec={slack}, which delays every timeout of all threads "
-        f"of the server, those of connections too, by at most {slack}",
+        f"--slack {slack} --keep (timer slack ends with its thread; --print-unit prints a service that sets it at "
+        f"each start). "
+        f"Or in a drop-in of {unit}: [Service] TimerSlackNSec={slack}, which delays all timeouts of the server "
+        f"by at most {slack}, including those of connections",
         delays=f"every timeout of this one thread, by at most {slack}" + (f" ({warning})" if warning else ""),
     )
     return setting, before, remedy
@@ -241,13 +242,13 @@ def _check_server(pid: int, option: str, what: str) -> None:
     label = name_of(pid) or str(pid)
     if label == POSTGRES_PROGRAM and option == "--set":
         raise UsageError(
-            f"--set: no setting of PostgreSQL ({pid}) can be tried: its processes take them from files "
-            "(postgresql.conf, ALTER SYSTEM), which stay changed where powerprof and the host are killed",
-            "to keep one: its line in postgresql.conf, then SELECT pg_reload_conf(); to try live: --thread and --slack",
+            f"--set: no setting of PostgreSQL ({pid}) can be tried: its processes read them from files "
+            "(postgresql.conf, ALTER SYSTEM), which would stay changed after a crash of powerprof or the host",
+            "set it in postgresql.conf, then SELECT pg_reload_conf(); to try a change live: --thread and --slack",
         )
     if not is_server_name(label):
         raise UsageError(
-            f"{option}: {label} ({pid}) is not a MariaDB or MySQL server, which has {what}",
+            f"{option}: {label} ({pid}) is not a MariaDB or MySQL server, so it has no {what}",
             "--thread NAME --slack TIME",
         )
 
@@ -257,7 +258,7 @@ def _plan_event(pid: int, request: CureRequest, choice: EventChoice) -> tuple[Ev
     setting = Event.find(lasting_login(_find_login(pid, request), pid), choice.database, choice.event)
     before = setting.read()
     if before != ENABLED:
-        raise UsageError(f"{setting.name} is {before or 'gone'}: there is nothing to disable", "choose another remedy")
+        raise UsageError(f"{setting.name} is {before or 'gone'}, so it cannot be disabled", "choose another remedy")
     remedy = Remedy(
         kind="event",
         name=setting.name,
@@ -265,7 +266,7 @@ def _plan_event(pid: int, request: CureRequest, choice: EventChoice) -> tuple[Ev
         to_value=setting.value,
         lasting=f"{setting.by_hand(DISABLED).partition('; ')[2]}; or ON SCHEDULE EVERY … instead of DISABLE: "
         "less often",
-        delays="what the event does: it is not done while it is disabled, nor made up for",
+        delays="the event: while it is disabled it does not run, and missed runs are not made up",
     )
     return setting, before, remedy
 
@@ -294,9 +295,9 @@ def _plan_variable(pid: int, request: CureRequest, choice: VariableChoice) -> tu
     setting.check_type(before)
     with sql.connect(login, limits=sql.WORD_LIMITS) as connection:
         is_copied = has_session_copies(connection, choice.name)
-    delays = "what the variable does, for the whole server and all its clients, while it is changed"
+    delays = "the whole server and all its clients, during the change"
     if is_copied:
-        delays += f"; connections that open meanwhile keep {choice.value} until they end"
+        delays += f"; connections opened during the change keep {choice.value} until they end"
     remedy = Remedy(
         kind="variable",
         name=choice.name,
@@ -317,20 +318,18 @@ def _find_login(pid: int, request: CureRequest) -> Login:
         with given_server(request.server_url, request.socket, request.defaults_file) as server:
             if server.pid != pid:
                 raise UsageError(
-                    f"--pid is {pid}, but the server that was named is "
+                    f"--pid is {pid}, but the named server is "
                     + ("on another host" if server.pid is None else f"process {server.pid}"),
-                    "name one server",
+                    "name the same server",
                 )
             return server.login
     if is_delegated():
         raise UsageError(
-            "under sudo a server is changed with an account of the caller's own only, and none is named",
+            "under sudo, cure changes a server only with an account of the caller, but no account is named",
             "--socket PATH, --server URL or --defaults-file FILE; or run as root itself",
         )
     entered = log_in_locally(pid, sql.LOOK_LIMITS)
     if entered is None:
-        raise PowerprofError(
-            f"server {pid} does not let this user in by its socket", "name an account with --defaults-file"
-        )
+        raise PowerprofError(f"server {pid} refuses this user on its socket", "name an account with --defaults-file")
     entered[1].close()
     return entered[0]

@@ -100,7 +100,7 @@ class ReplicaSampler(Closeable, WindowPart):
             self._connection = connection = self._connect()
             if not read_replication_status(connection):
                 self.close()
-                self.unavailable = "the server replicates from no other"
+                self.unavailable = "the server is not a replica"
                 return
             with suppress(StatementError):
                 _read_delays(connection)
@@ -117,11 +117,11 @@ class ReplicaSampler(Closeable, WindowPart):
 
             with given_server(request.server_url, request.socket, request.defaults_file) as server:
                 if server.pid != self._pid:
-                    raise PowerprofError("the server that was named is another process", "name the one of --pid")
+                    raise PowerprofError("the named server is another process", "name the one of --pid")
                 return server.connect(limits=_LIMITS)
         entered = log_in_locally(self._pid, _LIMITS)
         if entered is None:
-            raise PowerprofError("the server does not let this user in by its socket", "--defaults-file")
+            raise PowerprofError("the server refuses this user on its socket", "--defaults-file")
         return entered[1]
 
     def close(self) -> None:

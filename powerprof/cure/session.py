@@ -240,7 +240,7 @@ class _Trial:
     def run(self, energy: WindowEnergy, journal: Journal) -> None:
         """Measure alternating windows until there are enough, a signal arrives, or latency rises too far."""
         request, plan = self.request, self.plan
-        self.say("changing it and putting it back once, to see that both can be done")
+        self.say("testing the change: set it once and restore it")
         with self._change(journal) as change:
             changed_value = change.since[0]
         thread = plan.remedy.thread
@@ -275,7 +275,7 @@ class _Trial:
         with counted, ChangedSettings([plan.setting], journal, [plan.before]) as changed:
             yield changed
         if changed.notes:
-            raise PowerprofError(changed.notes[0], "read the value now, and set the one that you want")
+            raise PowerprofError(changed.notes[0], "read the current value, and set the value you want")
 
     def _measure(
         self,
@@ -312,13 +312,13 @@ class _Trial:
             )
         if now is None:
             raise PowerprofError(
-                f"{name} is gone with what had it: it ended, or was started again, in the middle",
-                "try again when it stays up",
+                f"{self.target.label} ended or was restarted during the test, so {name} is gone",
+                "try again when it runs without restarts",
             )
         if expected is not None and now != expected:
             raise PowerprofError(
-                f"{name} was set to {now} by somebody else meanwhile, and is left so: it was {self.plan.before} before",
-                "agree with them who tries what",
+                f"another user set {name} to {now} during the test; it stays so (before the test: {self.plan.before})",
+                "coordinate with whoever changed it",
             )
 
     def _count_missing_pairs(self, done: int) -> int:
@@ -334,7 +334,7 @@ class _Trial:
             return 0
         if done + _ADDED_PAIRS > self.request.most_pairs:
             interval = "unknown" if width is None else f"±{width:.2g} %"
-            needed = "" if width is None else f"; about {round(done * (width / wanted) ** 2)} pairs would do"
+            needed = "" if width is None else f"; about {round(done * (width / wanted) ** 2)} pairs would be enough"
             self.notes.append(f"±{wanted:g} % was not reached in {done} pairs: the interval is {interval}{needed}")
             return 0
         return _ADDED_PAIRS
@@ -448,7 +448,7 @@ def _latency_text(trial: _Trial) -> str:
         return f"not measured: {trial.unprobed}"
     count = sum(block.statements_count or 0 for block in trial.blocks)
     if not count:
-        return "not measured: no statement was sent to the server in the windows"
+        return "not measured: the server received no statement in the windows"
     return f"of {count} statements in {len(trial.blocks)} windows"
 
 
@@ -459,19 +459,19 @@ def _replication_text(trial: _Trial) -> str:
     if not looks:
         return f"not measured: {trial.unsampled or 'no window was measured'}"
     sources = sorted({block.replica_delay_source for block in blocks if block.replica_delay_source})
-    measured = f"by the replica's own report, in {looks} looks of {len(blocks)} windows"
+    measured = f"by the replica's own report, in {looks} samples of {len(blocks)} windows"
     if sources:
         measured += f"; delay: {', '.join(sources)}"
     stopped = sum(block.replica_stopped_count or 0 for block in blocks)
-    return f"{measured}; in {stopped} of them its SQL thread did not run" if stopped else measured
+    return f"{measured}; in {stopped} of them its SQL thread was stopped" if stopped else measured
 
 
 def _make_notes(trial: _Trial) -> Notes:
     notes: list[str] = list(trial.notes)
     if trial.untraced is not None:
-        notes.append(f"not traced, so whose idle exits they are is unknown: {trial.untraced}")
+        notes.append(f"not traced, so the owners of the idle exits are unknown: {trial.untraced}")
     if not trial.has_effect:
-        notes.append("the value tried is the one that was set: nothing was changed")
+        notes.append("the new value equals the present one, so the setting did not change")
     for block in trial.blocks:
         notes += [note for note in block.window.notes if isinstance(note, str) and note not in notes]
     return notes

@@ -37,7 +37,7 @@ def resolve_target(word: str) -> Target:
     target = resolve([word])
     if len(target.pids) != 1:
         shown = "; ".join(describe(pid) for pid in target.pids[:8])
-        raise UsageError(f"one process at a time: {shown}", f"name one with --pid {target.pids[0]}, by its number")
+        raise UsageError(f"several processes match: {shown}", f"choose one: --pid {target.pids[0]}")
     return target
 
 
@@ -56,7 +56,7 @@ def check_owner(pid: int) -> None:
     reason = "runs as root" if not uids or 0 in uids else owner_of(pid, any_service=True).distrust
     if reason is not None:
         raise UsageError(
-            f"process {pid} {reason}: under sudo root changes processes of the caller and of system accounts",
+            f"process {pid} {reason}: under sudo, cure changes only processes of the caller and of system accounts",
             "run as root itself",
         )
 
@@ -85,7 +85,7 @@ def find_thread(pid: int, word: str, server_names: Mapping[int, str]) -> Thread:
             f"process {pid} has no thread {printable(word)[:60]!r}", f"it has {', '.join(names[:_MAX_NAMES])}{more}"
         )
     ids = ", ".join(f"{thread.tid} ({thread.label})" for thread in matches[:_MAX_NAMES])
-    raise UsageError(f"{len(matches)} threads are called {printable(word)[:60]!r}", f"name one by its id: {ids}")
+    raise UsageError(f"{len(matches)} threads have the name {printable(word)[:60]!r}", f"choose one by its id: {ids}")
 
 
 def _names_of(thread: Thread) -> tuple[str, ...]:
@@ -99,9 +99,9 @@ def check_slack(pid: int, thread: Thread) -> None:
     runtime = language_of(pid)
     if runtime is not None:
         raise UsageError(
-            f"process {pid} is a program of {runtime}, whose timers all hang on a few threads: "
-            "slack would delay the application's own",
-            "change what sets those timers, in the application",
+            f"process {pid} is a program of {runtime}. Its timers share a few threads: "
+            "slack would delay those of the application",
+            "change the timers in the application",
         )
     try:
         policy = os.sched_getscheduler(thread.tid) & 0xFFFF
@@ -109,7 +109,7 @@ def check_slack(pid: int, thread: Thread) -> None:
         policy = None
     if policy in _REAL_TIME:
         raise UsageError(
-            f"thread {thread.tid} ({thread.label}) runs in real time ({_REAL_TIME[policy]}): it has no slack",
+            f"thread {thread.tid} ({thread.label}) runs in real time ({_REAL_TIME[policy]}), so it has no timer slack",
             "choose another thread",
         )
     from powerprof.host.survey import effective_capabilities
@@ -127,7 +127,8 @@ def loop_warning(pid: int, thread: Thread) -> str:
     if not words or words[0] not in _EPOLL.get(platform.machine(), ()):
         return ""
     return (
-        f"{thread.label} ({thread.tid}) is an event loop: this delays every timer of its program, those of clients too"
+        f"{thread.label} ({thread.tid}) is an event loop: this delays every timer of its program, including "
+        f"timers of clients"
     )
 
 
@@ -175,7 +176,7 @@ def read_slack(thread: Thread, slack_ns: int) -> tuple[TimerSlack, str]:
     setting = TimerSlack(thread.tid, started or 0, str(slack_ns))
     before = setting.read() if started is not None else None
     if before is None:
-        raise PowerprofError(f"thread {thread.tid} has ended", "name one that runs")
+        raise PowerprofError(f"thread {thread.tid} has ended", "choose a running thread")
     return setting, before
 
 
@@ -202,9 +203,11 @@ def keep_slack(pid: str, choice: SlackChoice, wait_s: float = 0.0) -> SlackChang
     setting, before = read_slack(thread, choice.slack_ns)
     now = setting.write(setting.value)
     if now is None:
-        raise PowerprofError(f"thread {thread.tid} has ended", "name one that runs")
+        raise PowerprofError(f"thread {thread.tid} has ended", "choose a running thread")
     if now != setting.value:
-        raise PowerprofError(f"{setting.name} reads {now}, not {setting.value}", "does something else set it?")
+        raise PowerprofError(
+            f"{setting.name} reads {now}, not {setting.value}", "check whether another program sets it"
+        )
     return SlackChange(target, thread, before, now, loop_warning(target.pids[0], thread))
 
 
@@ -242,15 +245,15 @@ def unit_text(program: str, pid: str, choice: SlackChoice, target: Target, threa
     unit = unit_of(target.pids[0])
     if unit is None:
         raise UsageError(
-            f"process {target.pids[0]} belongs to no systemd service: nothing can be bound to its restarts",
-            "run powerprof cure --keep after each start, from what starts it",
+            f"process {target.pids[0]} is not part of a systemd service, so no unit can follow its restarts",
+            "run powerprof cure --keep after each start of the process",
         )
     # After a restart another process or thread may have the number.
     process_name = target.label if pid.isdigit() else pid
     thread_name = thread.label if choice.thread.isdigit() else choice.thread
     for word in (program, process_name, thread_name):
         if not _WORD.fullmatch(word):
-            raise UsageError(f"{word[:60]!r} cannot stand in a unit", "name process and thread by plain words")
+            raise UsageError(f"{word[:60]!r} is not allowed in a unit", "give names of letters, digits, -, _ and .")
     slack = slack_text(choice.slack_ns)
     return _UNIT.format(program=program, unit=unit, pid=process_name, thread=thread_name, slack=slack)
 
@@ -261,11 +264,12 @@ def drop_in_text(choice: SlackChoice, target: Target) -> str:
 
 
 _UNIT = """\
-# To be kept as /etc/systemd/system/powerprof-slack.service; then systemctl enable powerprof-slack, and start it.
+# Save as /etc/systemd/system/powerprof-slack.service, then run:
+# systemctl enable powerprof-slack; systemctl start powerprof-slack
 [Unit]
 Description=powerprof: {slack} of timer slack for {thread} of {unit}
 Documentation=man:powerprof(1)
-# It is started and stopped with the server, restarts after failures included.
+# It starts and stops with the server, also at restarts after failures.
 BindsTo={unit}
 After={unit}
 
@@ -280,8 +284,8 @@ WantedBy={unit}
 """
 
 _DROP_IN = """\
-# systemctl edit {unit}, paste this, then restart it. It delays every timeout of all threads of the
-# service, those of connections too, by at most {slack}.
+# systemctl edit {unit}, paste this, then restart it. It delays all timeouts of the service
+# by at most {slack}, including those of connections.
 [Service]
 TimerSlackNSec={slack}
 """

@@ -106,15 +106,15 @@ def list_coverage(evidence: Evidence) -> Coverage:
     if evidence.asked:
         _list_sql_coverage(evidence, examined, missing)
     elif evidence.family in SQL_FAMILIES:
-        missing.append("what the server says (no account): replication, clients, events, settings")
+        missing.append("replication, clients, events and settings (no account on the server)")
     if evidence.family not in SQL_FAMILIES:
         missing.append(
-            "its settings, clients and statements: of such a program threads, timers and CPU time are judged"
+            "its settings, clients and statements (of this program, only threads, timers and CPU time are checked)"
         )
     if evidence.log is not None:
         examined.append(f"the last {format_seconds(evidence.log.span_s)} of its error log")
     elif evidence.family in SQL_FAMILIES:
-        missing.append("its error log (not a file that can be read)")
+        missing.append("its error log (not a readable file)")
     return Coverage(examined, missing)
 
 
@@ -162,7 +162,7 @@ def run(request: DiagnosisRequest, say: Callable[[str], None]) -> tuple[Diagnosi
         evidence, attribution = inspection.evidence, inspection.attribution
         if attribution is None and subject.connection is None:
             raise CapabilityError(
-                f"{subject.label} can neither be traced nor asked: {'; '.join(evidence.notes[:1])}",
+                f"{subject.label} can be neither traced nor queried: {'; '.join(evidence.notes[:1])}",
                 "run as root, or name an account with --defaults-file",
             )
     coverage = list_coverage(evidence)
@@ -189,7 +189,7 @@ def _select_server_process(target: Target) -> int:
     if len(target.roots) == 1:
         return target.roots[0]
     shown = "; ".join(describe(pid) for pid in target.pids[:8])
-    raise UsageError(f"one server at a time: {shown}", f"name one with --pid {target.pids[0]}, by its number")
+    raise UsageError(f"several servers match: {shown}", f"choose one: --pid {target.pids[0]}")
 
 
 def _resolve_subject(request: DiagnosisRequest, stack: ExitStack, notes: list[str]) -> Subject:
@@ -200,14 +200,14 @@ def _resolve_subject(request: DiagnosisRequest, stack: ExitStack, notes: list[st
     pid, target = None, None
     if request.pid is not None:
         if not paths.is_this_host():
-            raise PowerprofError("cannot look at a recorded host", "unset POWERPROF_SYSFS and POWERPROF_PROCFS")
+            raise PowerprofError("cannot diagnose a recorded host", "unset POWERPROF_SYSFS and POWERPROF_PROCFS")
         target = resolve([request.pid])
         pid = _select_server_process(target)
     if has_address:
         server = stack.enter_context(given_server(request.server_url, request.socket, request.defaults_file))
         connection = stack.enter_context(server.connect(limits=sql.LOOK_LIMITS))
         if pid is not None and server.pid is not None and pid != server.pid:
-            raise UsageError(f"--pid is {pid}, but the server that was named is process {server.pid}", "leave one out")
+            raise UsageError(f"--pid is {pid}, but the named server is process {server.pid}", "give only one of them")
         pid = pid if pid is not None else server.pid
         label = (name_of(pid) if pid else None) or "the server"
         return Subject(pid, label, connection, server.version, server.login.text)
@@ -224,7 +224,7 @@ def _resolve_subject(request: DiagnosisRequest, stack: ExitStack, notes: list[st
     if not is_server_name(label):
         return Subject(pid, target.label, None, target.label, None, target)
     notes.append(
-        "the server does not let this user in by its socket: only its wake-ups were looked at "
+        "the server refuses this user on its socket: only its wake-ups were examined "
         "(name an account with --defaults-file)"
     )
     return Subject(pid, label, None, label, None)

@@ -79,6 +79,12 @@ def _sum_wakings_hz(rows: Sequence[ThreadWakeups]) -> float:
     return sum(row.rate_hz if row.wakings_hz is None else row.wakings_hz for row in rows)
 
 
+def _format_caused(rows: Sequence[ThreadWakeups]) -> str:
+    """Return the measured wake-ups of a client as a sentence; empty if its thread ended no idle period."""
+    exits_hz = sum(row.rate_hz for row in rows)
+    return f" It caused {format_event_rate(exits_hz, 'wake-ups')}." if exits_hz > 0 else ""
+
+
 def find_monitoring(evidence: Evidence) -> list[Finding]:
     """Find a client that reads the state of the server more often than a person could."""
     # A replica that reconnects reads variables and registers itself. MySQL 5.5 counts COM_REGISTER_SLAVE as an admin
@@ -97,24 +103,25 @@ def find_monitoring(evidence: Evidence) -> list[Finding]:
     statements = [(label, count / 1000) for label, count in rates.most_common(4) if count >= 100]
     culprit = find_polling_client(evidence, statements)
     lines = [f"{label} {format_rate(rate_hz)} by the server's own count" for label, rate_hz in statements]
-    remedy = ["Let it ask every 10 s or more (scrape interval, refresh, health check interval)"]
+    remedy = ["Poll every 10 s or less often (scrape interval, refresh, health check interval)"]
     if culprit is None:
         account = "A client"
-        lines.append("which connection asks is unknown: no statement and rate of one match")
-        remedy.append("to see who asks: SHOW FULL PROCESSLIST, or performance_schema=ON in my.cnf")
+        lines.append("the connection is unknown: no connection matches by statement and rate")
+        remedy.append("to find the client: SHOW FULL PROCESSLIST, or performance_schema=ON in my.cnf")
     else:
         account, number_ = _format_account(culprit.client), culprit.client.id
         lines.append(f"connection {number_}, {account}: {culprit.reason}")
         remedy.append(f"to stop it now: KILL {number_}, because {culprit.reason}")
+    rows = [] if culprit is None else _select_rows(evidence, culprit.client.tid)
     return [
         Finding(
             rule="monitoring_client",
             severity="fault",
-            text=f"{account} asks {statements[0][0]} {format_rate(statements[0][1])}: it keeps the CPUs awake.",
+            text=f"{account} sends {statements[0][0]} {format_rate(statements[0][1])}.{_format_caused(rows)}",
             evidence=lines,
             remedy=remedy,
             rate_hz=total_hz,
-            stack=select_stack(_select_rows(evidence, culprit.client.tid if culprit is not None else None)),
+            stack=select_stack(rows),
         )
     ]
 
@@ -170,7 +177,7 @@ def find_polling_client(evidence: Evidence, statements: Sequence[tuple[str, floa
     if len(matches) != 1:
         return None
     client, woken_hz = matches[0]
-    return PollingClient(client, f"it was seen asking, and its thread is woken {format_rate(woken_hz)}")
+    return PollingClient(client, f"it was seen with this statement, and its thread is woken {format_rate(woken_hz)}")
 
 
 def find_short_connections(evidence: Evidence) -> list[Finding]:
@@ -194,12 +201,12 @@ def find_short_connections(evidence: Evidence) -> list[Finding]:
         Finding(
             rule="client_reconnect_loop",
             severity="fault",
-            text=f"A client reconnects {format_rate(made_hz)} and asks next to nothing.",
+            text=f"A client reconnects {format_rate(made_hz)} and runs almost no statements.",
             evidence=[
-                f"Connections rises {format_rate(made_hz)}, {per_connection:.1f} statements for each",
+                f"Connections rises {format_rate(made_hz)}, {per_connection:.1f} statements per connection",
                 *([f"newcomers: {newcomers}"] if newcomers else []),
             ],
-            remedy=["Keep the connection, use a pool, or let the health check ask every 10 s or more"],
+            remedy=["Keep the connection open, use a pool, or run the health check every 10 s or less often"],
             rate_hz=made_hz,
         )
     ]
@@ -221,7 +228,7 @@ def describe_client_work(evidence: Evidence) -> list[Finding]:
             text=f"Clients send statements {format_rate(rate_hz)}.",
             evidence=[f"Questions rises {format_rate(rate_hz)}"]
             + ([f"connection threads end {format_event_rate(exits_hz, 'idle periods')}"] if exits_hz else []),
-            remedy=["which functions those are: powerprof attribute"],
+            remedy=["to see the functions: powerprof attribute"],
             rate_hz=rate_hz,
             stack=select_stack(rows),
         )
@@ -273,11 +280,11 @@ def _report_refused_replica(account: str, user: str, rate_hz: float, source: str
     return Finding(
         rule="replica_refused",
         severity="fault",
-        text=f"A replica tries to log in as {account} {format_rate(rate_hz)} and is refused: it replicates nothing.",
+        text=f"A replica tries to log in as {account} {format_rate(rate_hz)} and is refused. It does not replicate.",
         evidence=[source, f"{user} is an account that may replicate (mysql.user)"],
         remedy=[
             "On the replica: STOP SLAVE; CHANGE MASTER TO MASTER_PASSWORD='…'; START SLAVE",
-            "or, where that replica is to go: STOP SLAVE; RESET SLAVE ALL there",
+            "or, to retire that replica, run there: STOP SLAVE; RESET SLAVE ALL",
         ],
         rate_hz=rate_hz,
     )
@@ -346,15 +353,15 @@ def find_returning_replicas(evidence: Evidence) -> list[Finding]:
         Finding(
             rule="replica_returns",
             severity="fault",
-            text=f"A replica begins to read this server's binary log {format_rate(rate_hz)}: it cannot stay "
-            "connected, or is started again and again.",
+            text=f"A replica starts to read this server's binary log {format_rate(rate_hz)}: it cannot stay "
+            "connected, or it is restarted repeatedly.",
             evidence=[
-                f"replicas asked for the binary log {count} times (performance_schema)",
+                f"replicas requested the binary log {count} times (performance_schema)",
                 *([f"seen: {', '.join(replicas[:3])}"] if replicas else []),
             ],
             remedy=[
-                "On the replica: SHOW SLAVE STATUS (SHOW REPLICA STATUS) has its error, and so has its error log",
-                "two replicas with one server id or uuid do that too: each needs its own",
+                "On the replica: SHOW SLAVE STATUS (SHOW REPLICA STATUS) and the error log show the error",
+                "two replicas that share a server id or uuid also do this: give each its own",
             ],
             rate_hz=rate_hz,
         )
@@ -372,7 +379,7 @@ def find_failed_logins(evidence: Evidence) -> list[Finding]:
     connected = {client.user for client in _list_all_clients(evidence) if client.command.startswith("Binlog Dump")}
     absent = [account for account in evidence.replica_accounts if account.rpartition("@")[0] not in connected]
     lines = [f"Aborted_connects rises {format_rate(failed_hz)}"]
-    remedy = ["give it the right account, or a pause between attempts"]
+    remedy = ["give it the right account, or make it pause between attempts"]
     subject = "A client"
     if others:
         subject = f"A client ({', '.join(others[:3])})"
@@ -382,7 +389,7 @@ def find_failed_logins(evidence: Evidence) -> list[Finding]:
         )
         if absent:
             subject = "A client, perhaps a replica,"
-            lines.append(f"{', '.join(absent[:3])} may replicate, and no replica is connected as that")
+            lines.append(f"{', '.join(absent[:3])} may replicate, but no replica is connected with that account")
     return [
         Finding(
             rule="client_reconnect_loop",
@@ -426,7 +433,7 @@ def find_table_pollers(evidence: Evidence) -> list[Finding]:
     pace = f"{period(period_ms)} ({format_rate(scans_hz)})" if period_ms else format_rate(scans_hz)
     rows_read = evidence.count_increase("Handler_read_rnd_next") / scans
     lines = [
-        f"{format_rate(scans_hz)} a SELECT without an index (Select_scan), {number(rows_read, 0)} rows read for each",
+        f"a SELECT without an index {format_rate(scans_hz)} (Select_scan), {number(rows_read, 0)} rows read by each",
         f"{changes} statements that change rows in the window"
         + (f", {number(rows_found, 2)} rows found by each SELECT" if rows_found is not None else ""),
     ]
@@ -440,12 +447,12 @@ def find_table_pollers(evidence: Evidence) -> list[Finding]:
         Finding(
             rule="table_poller",
             severity="fault",
-            text=f"{account} reads a whole table {pace} to see whether there is work: it keeps the CPUs awake.",
+            text=f"{account} scans a whole table {pace} to look for work.{_format_caused(rows)}",
             evidence=lines,
             remedy=[
-                "an index on what its WHERE names makes each look cheap; a longer pause makes them few",
-                "or a queue that blocks until there is work, instead of asking",
-                *([] if statement else ["which statement it is: powerprof queries"]),
+                "Index the WHERE columns to make each poll cheap, or poll less often",
+                "or use a queue that blocks until there is work",
+                *([] if statement else ["to find the statement: powerprof queries"]),
             ],
             rate_hz=scans_hz,
             stack=select_stack(rows),
@@ -491,7 +498,7 @@ def _find_scanning_client(evidence: Evidence, scans_hz: float) -> PollingClient 
     if len(matches) != 1:
         return None
     client, woken_hz = matches[0]
-    return PollingClient(client, f"its thread is woken {format_rate(woken_hz)}, as often as they are asked")
+    return PollingClient(client, f"its thread is woken {format_rate(woken_hz)}, at the same rate")
 
 
 def _find_statement(evidence: Evidence, client: Client) -> str:

@@ -96,7 +96,7 @@ def _select_recent_starts(evidence: Evidence) -> dict[str, int]:
 
 _DUPLICATE_REMEDY = [
     "On one of the two replicas: SET GLOBAL server_id=ANOTHER; STOP SLAVE; START SLAVE",
-    "and server_id=ANOTHER in its my.cnf: every server of a replication setup needs its own id",
+    "and set server_id=ANOTHER in its my.cnf: each server of a replication setup needs its own id",
 ]
 
 
@@ -118,7 +118,7 @@ def find_duplicate_id_on_source(evidence: Evidence) -> list[Finding]:
             f"{format_seconds(evidence.samples_span_s)}, {format_event_rate(churn_hz, 'connections')} are made"
         )
     for server_id, hosts in shared.items():
-        lines.append(f"SHOW SLAVE HOSTS lists server id {server_id} in turns as {' and '.join(hosts)}")
+        lines.append(f"SHOW SLAVE HOSTS lists server id {server_id} alternately as {' and '.join(hosts)}")
     for key, count in starts.items():
         if evidence.log:
             lines.append(
@@ -197,10 +197,10 @@ def find_duplicate_id_on_replica(evidence: Evidence) -> list[Finding]:
     lines = []
     if is_evicted:
         lines.append(
-            f"the relay log was changed {format_rate(reconnects_hz)}, as at every reconnect, with the source's log "
-            "where it was"
+            f"the relay log was changed {format_rate(reconnects_hz)}, as at every reconnect, without new events from "
+            "the source"
         )
-    lines += [f"the source says: {error}" for error in errors[:1]]
+    lines += [f"error from the source: {error}" for error in errors[:1]]
     if log and is_logged:
         lines.append(
             f"the error log: evicted {log.same_id_count} times by a replica with the same id, "
@@ -264,7 +264,7 @@ def find_reconnect_loop(evidence: Evidence) -> list[Finding]:
                 evidence=[*lines, *_describe_io_thread(evidence)],
                 remedy=[
                     "fix the account, address or network named above",
-                    "or, where the source is gone for good: STOP SLAVE; RESET SLAVE ALL",
+                    "or, if the source no longer exists: STOP SLAVE; RESET SLAVE ALL",
                 ],
                 rate_hz=reconnects_hz or None,
                 stack=_select_io_stack(evidence),
@@ -369,10 +369,9 @@ def find_stopped_threads(evidence: Evidence) -> list[Finding]:
                 Finding(
                     rule="replication_stopped",
                     severity="note",
-                    text=f"Replication from {source} is stopped: both of its threads are off, and no error stands "
-                    "beside them.",
+                    text=f"Replication from {source} is stopped: both of its threads are off, without an error.",
                     evidence=["Slave_IO_Running and Slave_SQL_Running are No"],
-                    remedy=["START SLAVE, or RESET SLAVE ALL where it is never to replicate again"],
+                    remedy=["START SLAVE, or RESET SLAVE ALL if it will never replicate again"],
                 )
             )
     return findings
@@ -390,7 +389,7 @@ def _count_stopped(statuses: list[ReplicationStatus]) -> int:
 
 def _describe_delay(statuses: list[ReplicationStatus]) -> list[str]:
     unknown = sum(status.seconds_behind is None for status in statuses)
-    return [f"Seconds_Behind_Master is NULL in {unknown} of {len(statuses)} looks"] if unknown else []
+    return [f"Seconds_Behind_Master is NULL in {unknown} of {len(statuses)} samples"] if unknown else []
 
 
 def _compute_starts_hz(evidence: Evidence) -> float:
@@ -410,20 +409,19 @@ def _report_sql_error(
     text = f"The SQL thread of this replica (source {source}) stops with " + (
         f"error {number}" if number is not None else "an error"
     )
-    text += ": nothing that its source writes is applied."
+    text += ": it applies no changes from the source."
     lines = [f"{error} (SHOW SLAVE STATUS has the whole message)"] if error else []
     lines += [
-        f"Slave_SQL_Running is No in {_count_stopped(statuses)} of {len(statuses)} looks",
+        f"Slave_SQL_Running is No in {_count_stopped(statuses)} of {len(statuses)} samples",
         *_describe_delay(statuses),
     ]
     if evidence.log is not None and evidence.log.sql_errors_count:
         lines.append(
-            f"the error log: it ended with an error {evidence.log.sql_errors_count} times in "
-            f"{format_seconds(evidence.log.span_s)}"
+            f"the error log: it failed {evidence.log.sql_errors_count} times in {format_seconds(evidence.log.span_s)}"
         )
     remedy = [
-        "compare the row or table named with the source's, mend it here, then START SLAVE",
-        "where its data cannot be trusted any more: rebuild the replica from its source",
+        "compare the named row or table with the source, repair it here, then START SLAVE",
+        "if the data of this replica is unreliable: rebuild it from its source",
     ]
     # The coordinator stopped because of a worker ("... error(s) in the worker(s)"), whose error is elsewhere.
     if "error(s) in the worker" in error:
@@ -431,8 +429,8 @@ def _report_sql_error(
             0, "SELECT * FROM performance_schema.replication_applier_status_by_worker shows the worker's error"
         )
     if starts_hz:
-        text += f" START SLAVE is issued {format_rate(starts_hz)}, and it stops again each time."
-        remedy.append("end what issues START SLAVE: it hides the error and mends nothing")
+        text += f" START SLAVE is issued {format_rate(starts_hz)}, and the thread stops again each time."
+        remedy.append("stop whatever keeps issuing START SLAVE: it only hides the error")
     return Finding(
         rule="replication_stopped",
         severity="fault",
@@ -445,20 +443,17 @@ def _report_sql_error(
 
 def _report_sql_stop(statuses: list[ReplicationStatus], source: str) -> Finding:
     size_bytes = statuses[-1].relay_log_bytes
-    lines = [
-        f"Slave_SQL_Running is No in all of {len(statuses)} looks, and no error stands beside it",
-        *_describe_delay(statuses),
-    ]
+    lines = [f"Slave_SQL_Running is No in all {len(statuses)} samples, without an error", *_describe_delay(statuses)]
     if size_bytes is not None:
         lines.append(f"the relay logs hold {size_bytes / 1e6:,.1f} MB")
     return Finding(
         rule="replication_stopped",
         severity="fault",
-        text=f"The SQL thread of this replica (source {source}) is stopped while its I/O thread reads on: nothing is "
-        "applied.",
+        text=f"The SQL thread of this replica (source {source}) is stopped, but its I/O thread still reads: no change "
+        "is applied.",
         evidence=lines,
         remedy=[
-            "START SLAVE SQL_THREAD; where it is stopped on purpose: STOP SLAVE IO_THREAD too, before the disk is full"
+            "START SLAVE SQL_THREAD; if it is stopped on purpose: STOP SLAVE IO_THREAD too, before the disk is full"
         ],
     )
 
@@ -469,12 +464,16 @@ def _report_io_error(evidence: Evidence, last: ReplicationStatus, source: str) -
         rule="replication_stopped",
         severity="fault",
         text=f"The I/O thread of this replica (source {source}) has stopped with error {last.last_io_error_number}: "
-        "nothing is read from its source."
-        + (f" START SLAVE is issued {format_rate(starts_hz)}, and it stops again each time." if starts_hz else ""),
+        "it reads nothing from its source."
+        + (
+            f" START SLAVE is issued {format_rate(starts_hz)}, and the thread stops again each time."
+            if starts_hz
+            else ""
+        ),
         evidence=[last.last_io_error or "", "Slave_IO_Running is No"],
         remedy=[
-            "mend what the error names, then START SLAVE",
-            "where the source has deleted the binary logs that it needs: rebuild the replica",
+            "fix the cause named in the error, then START SLAVE",
+            "if the source has deleted binary logs that it needs: rebuild the replica",
         ],
         rate_hz=starts_hz or None,
     )

@@ -133,8 +133,8 @@ def _format_pace(rows: Sequence[ThreadWakeups], woken_hz: float) -> str:
 def _describe_exits(rows: Sequence[ThreadWakeups]) -> str:
     exits_hz = _sum_exits_hz(rows)
     if exits_hz <= 0:
-        return "no idle period ended with it: others kept the CPUs busy"
-    return f"{format_event_rate(exits_hz, 'idle periods')} ended with it, by its own timers"
+        return "it ended no idle period: other programs kept the CPUs busy"
+    return f"{format_event_rate(exits_hz, 'idle periods')} ended by its own timers"
 
 
 def _describe_timeouts(rows: Sequence[ThreadWakeups]) -> list[str]:
@@ -147,7 +147,7 @@ def _describe_timeouts(rows: Sequence[ThreadWakeups]) -> list[str]:
         pace = f"regularly, {period(most.period_ms)}"
     else:  # Without idle exits there are no intervals to compare.
         pace = "irregularly" if most.rate_hz >= 1 else format_rate(most.woken_hz)
-    return [f"its wait times out {pace}: nothing had come meanwhile"]
+    return [f"its wait times out {pace}, without an event"]
 
 
 def _propose_slack(
@@ -228,7 +228,7 @@ def predict_most_helpful(evidence: Evidence) -> list[Finding]:
         Finding(
             rule="most_helpful",
             severity="note",
-            text=f"What would help most: 50 ms of timer slack, up to {format_rate(saved_hz)} less in all (predicted).",
+            text=f"Most helpful change: 50 ms of timer slack, up to {format_rate(saved_hz)} less in all (predicted).",
             evidence=[
                 f"{_label_thread(row)}: {number(prediction.now_hz, 1)} → "
                 f"{format_prediction(prediction.then_hz, prediction.most_hz, prediction.is_bound)}/s"
@@ -252,9 +252,9 @@ def describe_replication_threads(evidence: Evidence) -> list[Finding]:
         Finding(
             rule="replication_thread",
             severity="note",
-            text=f"The {role} wakes {format_rate(_sum_exits_hz(rows))}: what the source writes, and its heartbeats.",
+            text=f"The {role} wakes {format_rate(_sum_exits_hz(rows))}, for changes and heartbeats from the source.",
             evidence=[f"it ended {format_event_rate(_sum_exits_hz(rows), 'idle periods')}"],
-            remedy=["CHANGE MASTER TO MASTER_HEARTBEAT_PERIOD sets how often a silent source says so"],
+            remedy=["CHANGE MASTER TO MASTER_HEARTBEAT_PERIOD sets the interval of heartbeats from an idle source"],
             rate_hz=_sum_exits_hz(rows),
             stack=select_stack(rows),
         )
@@ -288,7 +288,7 @@ def find_event_scheduler(evidence: Evidence) -> list[Finding]:
             remedy=[
                 f"as its definer (any other account would become it): ALTER EVENT {quote_event(first)} "
                 "ON SCHEDULE EVERY 1 MINUTE (or DISABLE)",
-                "SET GLOBAL event_scheduler=OFF where no event is needed",
+                "SET GLOBAL event_scheduler=OFF if no event is needed",
                 *([describe_live_try(evidence, "event_scheduler")] if list_event_tries(first) else []),
             ],
             rate_hz=rate_hz,
@@ -354,7 +354,7 @@ def find_event_cpu(evidence: Evidence) -> list[Finding]:
                     for event in started[:1]
                 ),
                 *(describe_live_try(evidence, "event_cpu") for event in started[:1] if list_event_tries(event)),
-                "which of its statements cost what: powerprof queries",
+                "to see the cost of each statement: powerprof queries",
             ],
             rate_hz=sum(1 / event.interval_s for event in started if event.interval_s > 0) or None,
             tries=[remedy for event in started[:1] for remedy in list_event_tries(event)],
@@ -366,7 +366,7 @@ def _name_events(started: Sequence[ScheduledEvent], evidence: Evidence) -> str:
     if len(started) > 1:
         return f"{len(started)} events ({', '.join(event.name for event in started[:_SHOWN])})"
     events = started or [event for event in evidence.events if event.enabled]
-    return f"The event {events[0].name}" if len(events) == 1 else "An event that runs since before the window"
+    return f"The event {events[0].name}" if len(events) == 1 else "An event that started before the window"
 
 
 def describe_cpu_time(evidence: Evidence) -> list[Finding]:
@@ -381,13 +381,13 @@ def describe_cpu_time(evidence: Evidence) -> list[Finding]:
     ]
     ended = evidence.ended_cpu_percent or 0.0
     if ended >= 1:
-        lines.append(f"threads that ended meanwhile: {number(ended, 1)} %")
+        lines.append(f"threads that ended during the window: {number(ended, 1)} %")
     return [
         Finding(
             rule="cpu_time",
             severity="note",
             text=f"It used {number(percent, 0)} % of one CPU.",
             evidence=lines,
-            remedy=["for what: powerprof profile; which statements: powerprof queries"],
+            remedy=["to see the functions: powerprof profile; the statements: powerprof queries"],
         )
     ]

@@ -75,7 +75,7 @@ PERIODIC = (
     # tpool_generic.cc: the maintenance timer of the pool runs every 400 ms, also without work.
     PeriodicThread(
         "mysys/statement_timer",
-        "runs the server's timers, and InnoDB's thread pool has one of 400 ms",
+        "runs the server's timers, among them a 400 ms timer of InnoDB's thread pool",
         functions=("timer_handler",),
     ),
     PeriodicThread(
@@ -85,20 +85,22 @@ PERIODIC = (
         ("buf_flush_page_cleaner",),
         2.0,
     ),
-    PeriodicThread("innodb/srv_master", "keeps house for InnoDB, once a second", functions=("srv_master_thread",)),
     PeriodicThread(
-        "innodb/srv_error_monitor", "watches InnoDB's latches, once a second", functions=("srv_error_monitor_thread",)
+        "innodb/srv_master", "does InnoDB's background maintenance once a second", functions=("srv_master_thread",)
     ),
-    PeriodicThread("innodb/srv_lock_timeout", "ends lock waits, once a second", functions=("srv_lock_timeout_thread",)),
+    PeriodicThread(
+        "innodb/srv_error_monitor", "checks InnoDB's latches once a second", functions=("srv_error_monitor_thread",)
+    ),
+    PeriodicThread(
+        "innodb/srv_lock_timeout", "times out lock waits, once a second", functions=("srv_lock_timeout_thread",)
+    ),
     PeriodicThread(
         "innodb/srv_monitor",
         "writes InnoDB's monitor output",
         (PaceSetting("innodb_status_output", "OFF", live=True),),
         ("srv_monitor_thread",),
     ),
-    PeriodicThread(
-        "innodb/srv_purge", "removes old row versions, as long as old transactions are open", (), ("srv_purge",)
-    ),
+    PeriodicThread("innodb/srv_purge", "removes old row versions", (), ("srv_purge",)),
     # MySQL with native I/O: each thread waits for at most 500 ms (os0file.cc). On an idle 9.7.4 the eight threads
     # woke 16 times/s together, and 4 times/s with one thread of each kind.
     PeriodicThread(
@@ -114,16 +116,14 @@ PERIODIC = (
     PeriodicThread("innodb/thread_pool", "starts InnoDB's background tasks", functions=("tpool::",)),
     # MySQL 8.0.30 and later: log0files_governor.cc waits for at most 10 ms with any settings. On an idle MySQL 9.7.4
     # it woke 97 times/s, with innodb_log_writer_threads both ON and OFF.
-    PeriodicThread(
-        "innodb/log_files_governor", "keeps the redo log's files at their size", functions=("log_files_governor",)
-    ),
-    PeriodicThread("innodb/log_checkpointer", "makes checkpoints of the redo log"),
+    PeriodicThread("innodb/log_files_governor", "manages the redo log files", functions=("log_files_governor",)),
+    PeriodicThread("innodb/log_checkpointer", "writes checkpoints of the redo log"),
     # clone0repl.cc checks every 100 ms for GTIDs to save.
     PeriodicThread("innodb/clone_gtid", "saves GTIDs", usual_hz=5.0),
     # MySQL 8.0.22 and later. On an idle 9.7.4 four threads woke 10 times/s each with ON. With OFF they did not wake.
     PeriodicThread(
         "innodb/log_",
-        "has its part in writing the redo log",
+        "takes part in writing the redo log",
         (PaceSetting("innodb_log_writer_threads", "OFF", when="on a server with few commits"),),
         usual_hz=5.0,
     ),
@@ -131,10 +131,10 @@ PERIODIC = (
     PeriodicThread(
         "innodb/dict_stats", "recomputes statistics", (PaceSetting("innodb_stats_auto_recalc", "OFF", live=True),)
     ),
-    PeriodicThread("innodb/fts_optimize", "tidies full-text indexes"),
+    PeriodicThread("innodb/fts_optimize", "optimizes full-text indexes"),
     PeriodicThread(
         "aria/checkpoint",
-        "makes Aria's checkpoints, every 30 s",
+        "writes Aria's checkpoints, every 30 s",
         (PaceSetting("aria_checkpoint_interval", unit="s"),),
         ("ma_checkpoint_background",),
     ),
@@ -143,7 +143,7 @@ PERIODIC = (
     PeriodicThread(
         "sql/event_scheduler",
         "waits for the next event",
-        (PaceSetting("event_scheduler", "OFF", when="where no event is needed", live=True),),
+        (PaceSetting("event_scheduler", "OFF", when="if no event is needed", live=True),),
         ("Event_scheduler::run",),
     ),
     PeriodicThread(
@@ -153,35 +153,37 @@ PERIODIC = (
         ("handle_manager",),
     ),
     PeriodicThread("feedback/sender", "sends feedback", (PaceSetting("feedback", "OFF"),)),
-    PeriodicThread("sql/binlog_background", "tidies the binary log"),
-    PeriodicThread("sql/slave_background", "tidies GTID positions"),
+    PeriodicThread("sql/binlog_background", "cleans up the binary log"),
+    PeriodicThread("sql/slave_background", "cleans up GTID positions"),
     PeriodicThread(
         "iou-wrk",
-        "is the kernel's own worker of io_uring, and ends itself when idle",
+        "is the kernel's io_uring worker, which ends when idle",
         (PaceSetting("innodb_use_native_aio", "OFF"),),
     ),
     # Processes of PostgreSQL, by their titles. On an idle server the writers sleep 50 and 25 times as long
     # (bgwriter.c, walwriter.c).
     PeriodicThread("background writer", "writes dirty pages", (PaceSetting("bgwriter_delay", unit="ms"),)),
-    PeriodicThread("walwriter", "writes the log of transactions", (PaceSetting("wal_writer_delay", unit="ms"),)),
-    PeriodicThread("autovacuum launcher", "looks for tables to tidy", (PaceSetting("autovacuum_naptime", unit="s"),)),
-    PeriodicThread("stats collector", "counts what the others report"),
+    PeriodicThread("walwriter", "writes the transaction log (WAL)", (PaceSetting("wal_writer_delay", unit="ms"),)),
+    PeriodicThread(
+        "autovacuum launcher", "looks for tables to vacuum or analyze", (PaceSetting("autovacuum_naptime", unit="s"),)
+    ),
+    PeriodicThread("stats collector", "collects the statistics of the other processes"),
     PeriodicThread("logical replication launcher", "looks for subscriptions"),
     # server.c of Redis and Valkey: serverCron runs `hz` times a second, also on an idle server.
     PeriodicThread(
         "redis-server",
-        "runs its own chores (serverCron)",
-        (PaceSetting("hz", "1", when="in redis.conf, or CONFIG SET hz: how often it does so (10 by default)"),),
+        "runs periodic maintenance (serverCron)",
+        (PaceSetting("hz", "1", when="in redis.conf, or CONFIG SET hz (runs per second, 10 by default)"),),
         usual_hz=5.0,
     ),
     PeriodicThread(
         "valkey-server",
-        "runs its own chores (serverCron)",
-        (PaceSetting("hz", "1", when="in valkey.conf, or CONFIG SET hz: how often it does so (10 by default)"),),
+        "runs periodic maintenance (serverCron)",
+        (PaceSetting("hz", "1", when="in valkey.conf, or CONFIG SET hz (runs per second, 10 by default)"),),
         usual_hz=5.0,
     ),
-    PeriodicThread("mc-lrumaint", "tidies memcached's lists, more often while they change"),
-    PeriodicThread("wsrep", "replicates for Galera, at the intervals of evs and gcs in wsrep_provider_options"),
+    PeriodicThread("mc-lrumaint", "maintains memcached's LRU lists, more often while they change"),
+    PeriodicThread("wsrep", "runs Galera replication, at the evs and gcs intervals in wsrep_provider_options"),
 )
 SETTINGS = tuple(sorted({setting.name for periodic in PERIODIC for setting in periodic.settings}))
 """Settings to read from a server, so that a value in force is not recommended."""
@@ -239,16 +241,17 @@ def list_polling_remedies(periodic: PeriodicThread | None, evidence: Evidence, p
     if settings:
         return settings
     in_force = [
-        f"{setting.name}={evidence.variables[setting.name]} is in force already"
+        f"{setting.name}={evidence.variables[setting.name]} is already set"
         for setting in (periodic.settings if periodic else ())
         if setting.value and setting.name in evidence.variables
     ]
     return [
         *in_force,
-        "no setting is known that ends it"
+        "no known setting stops it"
         if periodic
-        else "the thread is not a known one: its functions say what it waits for",
-        f"to report it to {_REPORT_TO.get(evidence.family, 'its makers')}, send: version {evidence.version}; {pace}; "
+        else "the thread is unknown: its functions show the reason for the wait",
+        f"to report this to {_REPORT_TO.get(evidence.family, 'its developers')}, send: version "
+        f"{evidence.version}; {pace}; "
         "the stack above",
     ]
 

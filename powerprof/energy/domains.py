@@ -292,10 +292,7 @@ def note_unmetered_windows(windows: Windows, meters: HostMeters | None) -> list[
     if not reasons:
         return []
     have = "window has" if len(reasons) == 1 else f"of {len(windows)} windows have"
-    return [
-        f"{len(reasons)} {have} no figure of {meters}, the run's meter: their energy is unknown, no other stands in"
-        f" ({reasons[0]})"
-    ]
+    return [f"{len(reasons)} {have} no figure of {meters}, the run's meter: their energy is unknown ({reasons[0]})"]
 
 
 def find_refuted_psys(readings: Sequence[EnergyReading]) -> EnergyReading | None:

@@ -416,9 +416,9 @@ def find_kind(text: str) -> CpuKind:
     if not re.fullmatch(r"[0-9]{1,5}", size.strip()) or int(size) not in sizes:
         published = join_words([str(number) for number in sizes])
         raise UsageError(
-            f'--cpu-model "{shown}": "{shorten(printable(size), 20)}" is no number of logical CPUs of a '
-            "published server",
-            f"published are servers of {published}; or leave out the colon and what follows",
+            f'--cpu-model "{shown}": "{shorten(printable(size), 20)}" is not the number of logical CPUs of '
+            "a published server",
+            f"published are servers of {published}; or leave out the colon and the number",
         )
     results = tuple(result for result in kind.results if result.cpus == int(size))
     return CpuKind(kind.name, kind.generation, results, int(size))

@@ -427,7 +427,7 @@ def _check_packages(names: Sequence[str], topology: Topology) -> str | None:
     if missing:
         return f"{join_words([f'package-{n}' for n in missing])} of {len(expected)} sockets has no counter here"
     if extra:
-        return f"{join_words([f'package-{n}' for n in extra])} is no socket of this host"
+        return f"{join_words([f'package-{n}' for n in extra])} is not a socket of this host"
     for package, numbers in dies.items():
         if numbers == [None]:
             continue

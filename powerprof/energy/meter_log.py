@@ -417,7 +417,7 @@ def open_meter_log(path: Path | None) -> MeterLogMeter:
     log = read_meter_log(path, minimum=0)
     if not log.has_epoch:
         raise CapabilityError(
-            f"meter_log: the times of {path} count from 0 and have no place on this machine's clock",
+            f"meter_log: the times of {path} count from 0 and cannot be matched to this machine's clock",
             "let the logger write times of day, or replay it alone: powerprof energy --from FILE",
         )
     age_s = time.time() - log.samples[-1].time_s if log.samples else 0.0

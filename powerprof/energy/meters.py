@@ -492,7 +492,7 @@ def find_open_flaw(meter: Meter) -> tuple[str | None, bool]:
     now_s = time.monotonic()
     domains = meter.energies(now_s, now_s + _SHORT_S)
     if all(item.scope not in SUMMED for item in domains):
-        return "it shows no package, supply or other part that stands for the machine", False
+        return "it shows no package, supply or other part that covers the whole machine", False
     flaws = find_energy_flaws(meter.name, domains, read_topology())
     return next(iter(flaws.values()), None), True
 

@@ -80,7 +80,7 @@ def choose_model(
     matches.sort(key=lambda pair: pair[1].nearest is not None)
     if not matches:
         model = next(m for m in reversed(models) if m.name == GENERIC)
-        doubt = f"{cpu} is not in the table: the median of all its CPUs stands in, with the widest interval"
+        doubt = f"{cpu} is not in the table: estimated by the median of all its CPUs, with the widest interval"
         return _adapt_to_host(model, model.name, (doubt,), smt, vcpu)
     model, match = matches[0]
     if match.nearest is None:
@@ -88,7 +88,7 @@ def choose_model(
         if shown is not None:
             return _adapt_to_host(shown.model(), shown.title, (), smt, vcpu)
         return _adapt_to_host(model, model.name, (), smt, vcpu)
-    doubt = f"no published figure for {match.nearest}: its nearest neighbour's stands in, the interval is doubled"
+    doubt = f"no published figure for {match.nearest}: estimated by its nearest neighbour, with a doubled interval"
     chosen = _adapt_to_host(model, f"{model.name}, nearest to {match.nearest}", (doubt,), smt, vcpu)
     return replace(chosen, widening=_NEIGHBOUR)
 
@@ -105,8 +105,9 @@ def _adapt_to_host(
         return ChosenModel(model, title, all_doubts, scale=float(threads))
     if vcpu is None and smt is False:
         doubt = (
-            f"a CPU here may be a core of {threads} threads: the upper bound allows for it, and --vcpu thread or "
-            "--vcpu core says it"
+            f"a CPU here may be a core of {threads} threads (included in the upper bound); to narrow it: --vcpu "
+            f"thread or "
+            "--vcpu core"
         )
         return ChosenModel(model, title, (*all_doubts, doubt), cores_per_cpu=float(threads))
     return ChosenModel(model, title, all_doubts)
@@ -154,10 +155,10 @@ def _list_doubts(model: PowerModel) -> list[str]:
         return []
     doubts = ["includes power supply and memory", "watts are these CPUs' share of a server of that kind"]
     if model.range_from == "results":
-        doubts.append("published servers are tuned: one as delivered may idle at several times as much")
+        doubts.append("published servers are tuned: yours may draw several times as much when idle")
     if model.results_count is not None and model.results_count < 10:
         doubts.append(f"only {model.results_count} results are published for it")
-    doubts.append("a guest sees its own idle states, not what the hardware or its neighbours do")
+    doubts.append("a guest sees only its own idle states, not those of the hardware or of other guests")
     return doubts
 
 
@@ -290,7 +291,7 @@ def describe_estimate(chosen: ChosenModel, reading: EnergyReading) -> str:
 
 
 HOW_TO_NARROW = (
-    "what would narrow it: the CPU's name (--cpu-model) and --vcpu where this guest hides them, "
+    "to narrow it: the CPU's name (--cpu-model) and --vcpu where this guest hides them, "
     "a model calibrated on the metered host (powerprof energy --calibrate), the host's own figures "
     "(--energy-source host:URL), or a meter's log (--meter-log)"
 )

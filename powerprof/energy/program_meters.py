@@ -81,7 +81,7 @@ def read_domain_intervals(log: TurbostatLog, offset_s: float = 0.0) -> list[Doma
         spans.append((clock_s - length_s, clock_s, interval))
     tables = [_table_watts(interval) for _, _, interval in spans]
     if not any(tables):
-        raise DataError(log.path, "joules, but its tables do not say how long they took")
+        raise DataError(log.path, "joules, but its tables contain no durations")
     keys = list(dict.fromkeys(key for watts in tables for key in watts))
     made = []
     for label, key in zip(distinct_names(keys), keys, strict=True):
@@ -177,7 +177,7 @@ class TurbostatMeter:
         """Keep everything: the samples are in the log."""
 
     def notes(self) -> list[str]:
-        return ["turbostat: it wakes every CPU once a second, which is part of what is measured"]
+        return ["turbostat: it wakes every CPU once a second, which adds to the measured power"]
 
     def close(self) -> None:
         programs.stop(self._process, patience_s=3.0)
@@ -230,7 +230,7 @@ class PowertopMeter(SampledMeter[PowerSample]):
     max_interval_s: float | None = float(_SECONDS)
 
     def __init__(self, program: Path) -> None:
-        super().__init__(1, ["powertop: its watts are an estimate, and running it is part of what is measured"])
+        super().__init__(1, ["powertop: its watts are an estimate, and running it adds to the measured power"])
         self._program = program
         self._report = open_unnamed_file()
         self._process: subprocess.Popen[bytes] | None = None

@@ -323,9 +323,9 @@ def open_rapl() -> RaplMeter:
     if not domains:
         raise CapabilityError(
             f"rapl: no RAPL energy counters in {root} (a virtual machine, or the driver is not loaded)",
-            "modprobe intel_rapl_msr; where that fails use another meter (--meter-log FILE) or the estimate",
+            "modprobe intel_rapl_msr; if that fails, use another meter (--meter-log FILE) or the estimate",
         )
-    notes += [f"rapl: {path} cannot be read: what it counts is unknown" for path in unreadable]
+    notes += [f"rapl: {path} cannot be read, so its domain is unknown" for path in unreadable]
     domains = [
         replace(domain, flaw=f"{domain.label} cannot be read ({folders[domain.zone.id] / 'energy_uj'})")
         if folders[domain.zone.id] / "energy_uj" in unreadable
@@ -476,7 +476,7 @@ def open_perf_power() -> PerfPowerMeter:
     if not (root / "events").is_dir():
         raise CapabilityError(
             f"perf_power: no power PMU in {root} (a virtual machine, or the rapl driver is not loaded)",
-            "modprobe rapl; where that fails use another meter (--meter-log FILE) or the estimate",
+            "modprobe rapl; if that fails, use another meter (--meter-log FILE) or the estimate",
         )
     require_this_host("perf_power: perf counters are the running kernel's")
     try:

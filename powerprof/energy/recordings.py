@@ -86,7 +86,7 @@ def read_recordings(files: Sequence[Path], elapsed_s: float | None) -> tuple[lis
         with reading(dumps[0].path):
             recordings.append(_make_powercap_recording(dumps, elapsed_s))
     elif elapsed_s is not None:
-        raise UsageError("--elapsed is the time between powercap dumps, and none of these files is one", "leave it out")
+        raise UsageError("--elapsed is the time between powercap dumps, but these files are not dumps", "leave it out")
     if not recordings and not notes:
         raise UsageError("no recordings were given", "powerprof energy --from FILE…")
     return _drop_repeated(recordings, notes), notes
@@ -216,7 +216,7 @@ def _make_turbostat_recording(log: TurbostatLog) -> MeterRecording:
 
     notes = list(log.notes)
     if not has_length(log):
-        notes.append("its tables do not say how long they took: mean watts are known, joules are not")
+        notes.append("its tables contain no durations: only mean watts are known")
     return MeterRecording(
         "turbostat",
         log.path,

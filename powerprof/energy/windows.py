@@ -87,7 +87,7 @@ def split_energy(
         parts.append(EnergyPart(name=STOLEN, joules=0.0, percent=0.0, c0_s=steal_s, wakeups_count=0.0))
     residual = total_joules - math.fsum([idle, *(part.joules for part in parts)])
     if residual < -_CLOCKS_SHARE * active and active >= 0:
-        notes.append("the parts sum to more than the CPUs ran: what cannot be attributed is below 0")
+        notes.append("the parts sum to more than the running time of the CPUs: the rest is below 0")
     return EnergySplit(
         total_joules=total_joules,
         kind=kind,
@@ -190,8 +190,8 @@ class WindowEnergy(Closeable):
         is_unmetered = request.source.strip() == "none"
         if is_unmetered and (request.cpu_model is not None or request.vcpu is not None):
             raise UsageError(
-                "--cpu-model and --vcpu have no effect with --energy-source none, which estimates nothing",
-                "leave them out, or ask for --energy-source model",
+                "--cpu-model and --vcpu have no effect with --energy-source none",
+                "leave them out, or use --energy-source model",
             )
         # Read the models first: a damaged file is then reported before the run.
         self._model: ChosenModel | None = None if is_unmetered else model_for_this_host(request)

@@ -336,7 +336,7 @@ class Bench(Closeable):
                     break
                 time.sleep(0.25)
         if not server.private:
-            raise PowerprofError("the server did not come back", "what was measured until then is kept")
+            raise PowerprofError("the server did not come back", "the partial results are saved")
         node.generation += 1
         index = list(self._nodes).index(self._key(case)) + 1
         node.members = self._members(case, f"server-{index}-{node.generation}")

@@ -119,7 +119,7 @@ def check_data(connection: Sql, condition: str, checks: Sequence[str]) -> None:
             row = ", ".join(str(value) for value in rows[0])
             raise PowerprofError(
                 f"{condition}: consistency check {number} of the data failed: {row[:200]}",
-                "the load or the server lost or doubled something: its figures mean nothing",
+                "the load or the server lost or doubled statements, so its figures are invalid",
             )
 
 

@@ -123,10 +123,12 @@ class GivenSettings:
         wanted = {_checked(name): _text(value) for name, value in values.items()}
         with signals.uninterrupted():
             if self._has_restarted():
-                raise PowerprofError("the server was restarted during the run", "try again when it stays up")
+                raise PowerprofError(
+                    "the server was restarted during the run", "try again when it runs without restarts"
+                )
             foreign = self._foreign() if wanted == self._wanted else self._restore()
             if foreign:
-                raise PowerprofError(foreign[0], "agree with them who changes the server's settings")
+                raise PowerprofError(foreign[0], "coordinate with whoever changes the server's settings")
             if wanted != self._wanted:
                 self._set(wanted)
 

@@ -421,7 +421,7 @@ class _PairRun:
             # Both halves of a pair use the same random numbers.
             slots = [Slot(number, arm, dropped, seed=1 + 1000 * seed + number) for arm in pair]
             if self._collected.turn_s is not None:
-                self._say(f"{label}: {cases[0].name} and {cases[1].name} take turns")
+                self._say(f"{label}: {cases[0].name} and {cases[1].name} alternate")
                 blocks += self._taking_turns(cases, slots, self._collected.turn_s)
                 continue
             for slot in slots:
@@ -465,7 +465,7 @@ class _PairRun:
                 return
             if done + 4 > options.most_pairs:
                 interval = "unknown" if width is None else f"±{width:.2g} %"
-                needed = "" if width is None else f"; about {round(done * (width / wanted) ** 2)} pairs would do"
+                needed = "" if width is None else f"; about {round(done * (width / wanted) ** 2)} pairs would be enough"
                 collected.notes.append(
                     f"±{wanted:g} % was not reached in {done} pairs: the interval is {interval}{needed}"
                 )

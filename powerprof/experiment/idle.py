@@ -49,6 +49,7 @@ from powerprof.statistics.intervals import BLOCKS, rate_interval
 from powerprof.system import paths, signals
 from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError, UsageError
 from powerprof.system.own_processes import own_pids
+from powerprof.system.processes import name_of
 
 if TYPE_CHECKING:
     from powerprof.database.builds import ServerBuild
@@ -344,10 +345,11 @@ class IdleExperiment:
         self._say = count_down(self._say, plan.seconds)
         if plan.quick:
             self._notes.append(
-                f"--quick: {plan.repeat} windows of {plan.duration_s:g} s a phase; for narrower intervals, leave it out"
+                f"--quick: {plan.repeat} windows of {plan.duration_s:g} s per phase; for narrower intervals, "
+                f"leave it out"
             )
         if plan.given:
-            self._notes.append("a given server: there is no baseline without it")
+            self._notes.append("a given server: no baseline without the server")
         else:
             self._phase("baseline", None, plan.repeat)
         with self._open_server() as server:
@@ -386,7 +388,7 @@ class IdleExperiment:
         plan = self._plan
         groups: dict[str, list[int]] = {"powerprof": [os.getpid()]}
         if server is not None and server.pid:
-            groups["mysqld"] = [server.pid]
+            groups[name_of(server.pid) or "server"] = [server.pid]
         measured = _Measured(name)
         self._measured.append(measured)
         try:
@@ -401,7 +403,7 @@ class IdleExperiment:
         if plan.trace if trace is None else trace:
             # This count is the answer, so the server is traced for longer than one window.
             traced_s = plan.duration_s if server is None else plan.server_traced_s
-            self._say(f"{name}: what wakes the CPUs, {traced_s:g} s")
+            self._say(f"{name}: tracing wake-ups, {traced_s:g} s")
             # Read the names before the window: the query itself would wake the server.
             names = server.thread_names() if server is not None else {}
             try:

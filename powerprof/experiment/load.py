@@ -197,7 +197,7 @@ class ProcessLoad:
         text = self.text()
         if code != 0:
             errors = [line.strip() for line in text.splitlines() if "FATAL" in line or "rror" in line][:2]
-            reason = " / ".join(errors)[:300] or "it reported nothing"
+            reason = " / ".join(errors)[:300] or "it printed no report"
             how = f"was killed by signal {-code}" if code < 0 else f"failed with {code}"
             raise LoadFailed(f"{self._name} {how}: {reason}", _REFUSED_HINT if _REFUSED.search(reason) else None)
         return replace(self._parse(text, elapsed_s), client_cpu_s=cpu_s)

@@ -135,7 +135,7 @@ def _wait_for_connector(running: ProcessLoad) -> None:
 def connector_properties(load: Load, statements: Sequence[str], context: Context, order: LoadOrder) -> str:
     """Return the runner's settings for java.util.Properties. Raise UsageError for unsupported statements."""
     if len(statements) != 1 or load.session or load.reconnect or load.transaction:
-        raise UsageError("a load of kind connector-j asks one statement, on connections that stay", "one in load.sql")
+        raise UsageError("a load of kind connector-j runs one statement on persistent connections", "one in load.sql")
     text = _UNIFORM.sub("?", statements[0])
     if "{{" in text:
         raise UsageError(f"{statements[0][:40]!r}: connector-j knows {{{{uniform A B}}}} only", "write it so")
@@ -238,7 +238,7 @@ def _pgbench_script(statement: str) -> str:
     if "\\" in statement:
         raise UsageError(
             f"{statement.strip()[:40]!r} has a backslash, which begins a command of pgbench's own",
-            "write it as chr(92) in SQL, or let sysbench ask (load.kind = 'statements')",
+            "write it as chr(92) in SQL, or use sysbench (load.kind = 'statements')",
         )
     variables: list[str] = []
 
@@ -249,7 +249,7 @@ def _pgbench_script(statement: str) -> str:
     text = _RANDOM.sub(variable, statement)
     if "{{" in text:
         raise UsageError(
-            f"{statement.strip()[:40]!r}: pgbench knows {{{{uniform A B}}}} only", "write it so, or let sysbench ask"
+            f"{statement.strip()[:40]!r}: pgbench knows {{{{uniform A B}}}} only", "write it so, or use sysbench"
         )
     return "".join(variables) + text.rstrip().rstrip(";") + ";\n"
 

@@ -139,7 +139,7 @@ def _counters(connection: Sql) -> dict[str, int]:
     try:
         rows = sql.fetch_rows(connection, "SHOW GLOBAL STATUS", columns=2)
     except PowerprofError as error:
-        raise Retryable(f"a server of the topology is gone: {error.message}", error.hint) from error
+        raise Retryable(f"a server of the topology has ended: {error.message}", error.hint) from error
     counted = {str(name): sql.parse_count(value) for name, value in rows if name in _COUNTED}
     return {name: value for name, value in counted.items() if value is not None}
 
@@ -310,7 +310,7 @@ class StormWatch(Closeable):
         for name, statements in self._storm.trigger.items():
             if name not in self._servers:
                 raise PowerprofError(
-                    f"the storm is to be started on {name}: there is no such server",
+                    f"the storm is to be started on {name}: this server does not exist",
                     "storm.trigger names members of the topology",
                 )
             with self._servers[name].connect() as connection:

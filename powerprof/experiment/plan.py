@@ -207,14 +207,14 @@ def _list_ignored_options(case: Case, options: ExperimentOptions) -> list[tuple[
     rate = [] if options.rate_hz is None else ["--rate"]
     queries = [] if options.queries is None else ["--queries"]
     if case.load.is_silent:
-        return [(option, f"its clients ask nothing (load {kind})") for option in (*design, *rate, *queries)]
+        return [(option, f"its clients send no statements (load {kind})") for option in (*design, *rate, *queries)]
     if kind == "tpcc":
-        return [(option, "its clients ask as fast as they can (load tpcc)") for option in (*design, *rate, *queries)]
+        return [(option, "its clients run at full speed (load tpcc)") for option in (*design, *rate, *queries)]
     if kind == "slap":
         wrong = design if options.design == "rate" else []
-        return [(option, "mysqlslap runs a number of queries as fast as it goes") for option in (*wrong, *rate)]
+        return [(option, "mysqlslap runs a number of queries at full speed") for option in (*wrong, *rate)]
     if kind == "command":
         words = " ".join(case.load.argv)
         unasked = [*design, *(rate if "{rate_hz}" not in words else []), *(queries if "{queries}" not in words else [])]
-        return [(option, "its command does not ask for it") for option in unasked]
+        return [(option, "its command does not use it") for option in unasked]
     return []

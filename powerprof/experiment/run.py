@@ -241,7 +241,7 @@ def _execute(command: Command, running: OpenWindow) -> tuple[int, float]:
         command.leftovers_count += programs.end_session(process)
         code = process.returncode if process.returncode >= 0 else _SIGNALLED - process.returncode
         if code and not command.may_fail:
-            raise PowerprofError(_failure(command.argv[0], code, stderr), "--allow-failure measures it nevertheless")
+            raise PowerprofError(_failure(command.argv[0], code, stderr), "to measure it anyway: --allow-failure")
     return code, elapsed_s
 
 

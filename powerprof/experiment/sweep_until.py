@@ -192,8 +192,8 @@ def search_highest_rate(
     for case in cases:
         if case.load.kind not in _AT_A_RATE:
             raise UsageError(
-                f"{case.qualified} cannot be asked at a rate (load {case.load.kind})",
-                f"--until takes conditions whose load is one of {', '.join(_AT_A_RATE)}",
+                f"{case.qualified} cannot run at a given rate (load {case.load.kind})",
+                f"--until needs a condition with a load of kind {', '.join(_AT_A_RATE)}",
             )
     check_comparable(cases)
     sides, started_at, interrupted = [_SaturatedSide(case) for case in cases], format_now(), False
@@ -207,7 +207,7 @@ def search_highest_rate(
             one = bench.server(cases[0])
             server = {"version": one.version, "private": one.private}
             for side in sides:
-                say(f"{side.case.name}: as fast as it goes")
+                say(f"{side.case.name}: at full speed")
                 side.capacity_hz = measure_capacity(bench, side.case, options.calibrate_s)
             for number in range(options.pairs):
                 # Alternate the order, so that a drift affects both conditions.

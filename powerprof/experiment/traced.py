@@ -341,7 +341,7 @@ def sample_window(bench: Bench, case: Case, rate_hz: float | None, seed: int, sa
 def _sampler(bench: Bench, case: Case, say: Say) -> OnCpuTracer:
     from powerprof.tracing.profile import OnCpuTracer
 
-    say(f"{case.name}: sampling what the server runs")
+    say(f"{case.name}: sampling the server")
     return OnCpuTracer(bench.pids(case), "cpu-clock", frequency_hz=_FREQUENCY_HZ)
 
 

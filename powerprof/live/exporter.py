@@ -57,7 +57,7 @@ _SOCKET_MODE = 0o660
 Answer = Callable[[str], tuple[bytes, str]]
 _PAGE = b"<!doctype html><title>powerprof</title><h1>powerprof</h1><p><a href=/metrics>metrics</a>\n"
 _MISDIRECTED = (
-    "{host} is no name of this host: read the metrics by an address or localhost, with TLS or a password, or let a "
+    "{host} is not a name of this host: read the metrics by an address or localhost, with TLS or a password, or let a "
     "proxy send such a Host, or connect it to --listen unix:PATH\n"
 )
 
@@ -71,12 +71,14 @@ def parse_address(text: str) -> tuple[str, int] | Path:
         return path
     host, colon, port = text.rpartition(":")
     if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise UsageError(f"--listen {text} is no address", f"{DEFAULT}, [::1]:9477 or unix:/run/powerprof/metrics.sock")
+        raise UsageError(
+            f"--listen {text} is not an address", f"{DEFAULT}, [::1]:9477 or unix:/run/powerprof/metrics.sock"
+        )
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     try:
         return str(ipaddress.ip_address(bare or "0.0.0.0")), int(port)  # noqa: S104
     except ValueError:
-        raise UsageError(f"--listen {text}: {host} is no IP address", f"for example {DEFAULT}") from None
+        raise UsageError(f"--listen {text}: {host} is not an IP address", f"for example {DEFAULT}") from None
 
 
 def check_exposure(address: tuple[str, int] | Path, config: WebConfig, insecure: bool) -> None:
@@ -419,7 +421,7 @@ class _SocketFile:
             probe.connect(self._short_path)
             raise PowerprofError(
                 f"cannot listen on {self._path} (another process does)",
-                "end that one, or name another path with --listen unix:PATH",
+                "end that process, or name another path with --listen unix:PATH",
             )
         self._folder.remove(self._name)
 
@@ -542,14 +544,14 @@ ExecStart={program} export --quiet $POWERPROF_EXPORT_OPTIONS
 EnvironmentFile=-/etc/default/powerprof
 Restart=on-failure
 RestartSec=10
-# It polls nothing and is in nobody's way.
+# It runs at low priority.
 Nice=5
 CacheDirectory=powerprof
 RuntimeDirectory=powerprof
 StateDirectory=powerprof
 Environment=HOME=/var/lib/powerprof XDG_STATE_HOME=/var/lib XDG_CONFIG_HOME=/etc
 
-# Measuring needs these, and nothing else of what root may do.
+# Capabilities for measuring.
 CapabilityBoundingSet={capabilities}
 AmbientCapabilities=
 NoNewPrivileges=yes
@@ -573,7 +575,7 @@ SystemCallArchitectures=native
 SystemCallFilter=@system-service bpf perf_event_open kcmp open_by_handle_at
 SystemCallErrorNumber=EPERM
 UMask=0027
-# 60 to 70 MB, and for a moment as much again where the tables of a large program are read.
+# 60 to 70 MB, and briefly twice as much while it reads the tables of a large program.
 MemoryMax=512M
 TasksMax=64
 

@@ -414,9 +414,9 @@ class _Collector:
                 last_at_s = self._shared.last_at_s
         yield from families
         ended = {(): last_at_s} if last_at_s else {}
-        yield _gauge("powerprof_last_interval_timestamp_seconds", "When the last interval ended.", (), ended)
+        yield _gauge("powerprof_last_interval_timestamp_seconds", "End of the last interval.", (), ended)
         build = self._shared.build
-        yield _gauge("powerprof_build_info", "What runs here.", tuple(build), {tuple(build.values()): 1.0})
+        yield _gauge("powerprof_build_info", "Version of powerprof.", tuple(build), {tuple(build.values()): 1.0})
 
 
 def _counter(name: str, help_text: str, labels: tuple[str, ...], rows: Rows) -> Metric:
@@ -444,13 +444,13 @@ def _list_counters(totals: Totals) -> Iterator[Metric]:
     units[(OTHER,)] = totals.units.rest
     yield _counter("powerprof_idle_seconds", "Time in an idle state.", ("cpu", "state"), totals.idle_s)
     exits = {(name,): float(count) for name, count in totals.mechanisms.items()}
-    yield _counter("powerprof_idle_exits", "Idle exits of the host by what ended the period.", ("mechanism",), exits)
+    yield _counter("powerprof_idle_exits", "Idle exits of the host by cause.", ("mechanism",), exits)
     wakeups = {key: float(place.exits_count) for key, place in places.items()}
     yield _counter(
         "powerprof_wakeups", "Idle exits by blamed thread; all rows together are the host.", _ROW_LABELS, wakeups
     )
     running = {key: place.c0_s for key, place in places.items()}
-    yield _counter("powerprof_c0_seconds", "CPU time in C0 by what the CPU was woken for.", _ROW_LABELS, running)
+    yield _counter("powerprof_c0_seconds", "CPU time in C0 by cause of the wake-up.", _ROW_LABELS, running)
     unit_exits = {key: float(place.exits_count) for key, place in units.items()}
     yield _counter("powerprof_unit_wakeups", "Idle exits by service, container or pod.", ("unit",), unit_exits)
     unit_c0_s = {key: place.c0_s for key, place in units.items()}
@@ -465,13 +465,13 @@ def _list_counters(totals: Totals) -> Iterator[Metric]:
     queries = {(name,): float(count) for name, count in totals.queries.items()}
     yield _counter("powerprof_server_queries", "Statements that a server answered.", ("server",), queries)
     for name, help_text, value in (
-        ("powerprof_lost_events", "Idle exits whose cause was lost on the way from the kernel.", totals.lost_count),
+        ("powerprof_lost_events", "Idle exits with a lost cause (full buffer).", totals.lost_count),
         ("powerprof_lost_stacks", "Stacks that did not fit into their buffer.", totals.lost_stacks_count),
         ("powerprof_measured_seconds", "Time that intervals covered.", totals.measured_s),
         ("powerprof_intervals", "Intervals that were measured.", totals.intervals_count),
         (
             "powerprof_suspended_seconds",
-            "Time in which the host was suspended, in no other figure.",
+            "Time in which the host was suspended (not in other figures).",
             totals.suspended_s,
         ),
         ("powerprof_tool_cpu_seconds", "CPU time of powerprof itself.", totals.own_cpu_s),
@@ -524,7 +524,7 @@ def _list_statement_gauges(statements: StatementTotals) -> Iterator[Metric]:
         texts = {id: statements.texts.get(id) for id in statements.rows.places}
         info = {(server, id, row.schema, row.text): 1.0 for id, row in texts.items() if row is not None}
         labels = (*_STATEMENT_LABELS, "schema", "text")
-        yield _gauge("powerprof_statement_info", "The text of a statement, without values, cut.", labels, info)
+        yield _gauge("powerprof_statement_info", "Text of a statement, without values, shortened.", labels, info)
 
 
 def _list_gauges(totals: Totals) -> Iterator[Metric]:
@@ -532,7 +532,7 @@ def _list_gauges(totals: Totals) -> Iterator[Metric]:
     up = {(server.name, server.account, server.program): float(server.up) for server in servers}
     yield _gauge("powerprof_server_up", "Whether the server answered.", ("server", *_OWNER_LABELS), up)
     roles = {(server.name, server.role): 1.0 for server in servers if server.up}
-    yield _gauge("powerprof_server_role", "Its part in replication.", ("server", "role"), roles)
+    yield _gauge("powerprof_server_role", "Role in replication.", ("server", "role"), roles)
     healthy = {
         (server.name,): float(server.replication_healthy)
         for server in servers
@@ -542,7 +542,7 @@ def _list_gauges(totals: Totals) -> Iterator[Metric]:
         "powerprof_replication_healthy", "Whether a replica's threads run without errors.", ("server",), healthy
     )
     lag = {(server.name,): server.lag_s for server in servers if server.lag_s is not None}
-    yield _gauge("powerprof_replication_lag_seconds", "How far a replica is behind.", ("server",), lag)
+    yield _gauge("powerprof_replication_lag_seconds", "Delay of a replica.", ("server",), lag)
     findings = {
         (finding.rule, finding.severity, finding.server, finding.account, finding.program): 1.0
         for finding in totals.findings
@@ -556,8 +556,8 @@ def _list_gauges(totals: Totals) -> Iterator[Metric]:
     percent = totals.stacks_complete_percent
     complete_ratio = None if percent is None else percent / 100.0
     single: list[tuple[str, str, float | None]] = [
-        ("powerprof_balance_error_ratio", "How far the trace and the kernel's count are apart.", totals.balance_error),
-        ("powerprof_stacks_complete_ratio", "Of stacks, those that reach the start.", complete_ratio),
+        ("powerprof_balance_error_ratio", "Difference between the trace and the kernel's count.", totals.balance_error),
+        ("powerprof_stacks_complete_ratio", "Share of complete stacks.", complete_ratio),
         ("powerprof_tool_resident_bytes", "Memory of powerprof itself.", totals.own_memory_bytes),
         ("powerprof_online_cpus", "CPUs that were measured.", totals.cpus),
     ]

@@ -123,7 +123,7 @@ class StatementMonitor(Closeable):
         pid = self._request.pid
         if pid is not None and pid.isdigit():
             raise PowerprofError(
-                f"{self._server.label} has ended", "name it by --pid mysqld or --socket: then it is waited for"
+                f"{self._server.label} has ended", "name it by --pid mysqld or --socket: powerprof then waits for it"
             )
 
     def _find_again(self) -> bool:
@@ -269,7 +269,9 @@ class ServedServer(Closeable):
             with limit_texts():
                 measured = self._method.finish_window(energy.complete(window)).measured
                 if measured.process_cpu_s is None:
-                    raise PowerprofError(f"{self._server.label} has ended", "start it again: it is found by its name")
+                    raise PowerprofError(
+                        f"{self._server.label} has ended", "start it again: powerprof finds it by its name"
+                    )
                 # Energy and C0 cover the whole interval, of which the time for naming and blaming was not traced.
                 whole = replace(measured, window_s=window.window_s or measured.window_s)
                 record = build_record(self._server, whole, energy)
@@ -323,7 +325,8 @@ class ServedServer(Closeable):
                 raise
             # The bound on the cost matters more than the statements.
             raise PowerprofError(
-                f"probes cost more than {COSTLY_PERCENT:g} % of the server, and samples: {error.message}", error.hint
+                f"probes cost more than {COSTLY_PERCENT:g} % of the server, and samples failed: {error.message}",
+                error.hint,
             ) from error
 
     def _choose_method(self, method: Method, interval: ProbeTrial) -> None:

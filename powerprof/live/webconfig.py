@@ -72,22 +72,22 @@ def load_web_config(path: Path) -> WebConfig:
     try:
         config = msgspec.convert(yaml.safe_load(text) or {}, WebConfig)
     except msgspec.ValidationError as error:
-        raise DataError(path, _FIELD.sub("that has another name", str(error))) from None
+        raise DataError(path, _FIELD.sub("the option has another name", str(error))) from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         raise DataError(path, "no YAML", mark.line + 1 if mark is not None else None) from None
     for number, hashed in enumerate(config.basic_auth_users.values(), 1):
         if not _BCRYPT.fullmatch(hashed):
-            raise DataError(path, f"password {number} is no bcrypt hash", hint="htpasswd -nBC 10 '' prints one")
+            raise DataError(path, f"password {number} is not a bcrypt hash", hint="htpasswd -nBC 10 '' prints one")
     tls = config.tls_server_config
     if tls is None:
         return config
     if tls.min_version not in _VERSIONS:
-        raise DataError(path, f"min_version is none of {', '.join(_VERSIONS)}")
+        raise DataError(path, f"min_version is not one of {', '.join(_VERSIONS)}")
     if tls.client_auth_type not in ("NoClientCert", "RequireAndVerifyClientCert"):
         raise DataError(path, "client_auth_type is neither NoClientCert nor RequireAndVerifyClientCert")
     if tls.client_auth_type != "NoClientCert" and not tls.client_ca_file:
-        raise DataError(path, "client_auth_type asks for certificates, and no client_ca_file says whose")
+        raise DataError(path, "client_auth_type requires certificates, but client_ca_file is missing")
     folder = path.parent
     names = {
         name: str(folder / value)

@@ -29,8 +29,8 @@ from powerprof.system.closeable import Closeable
 from powerprof.system.errors import Interrupted, PowerprofError
 
 _WAITED_S = 0.1
-# Groups of processes that are servers. The devices of their files are listed separately.
-_SERVERS = ("server", "mysqld")
+# Groups of processes that are not servers. The devices of the servers' files are listed separately.
+_OTHERS = ("powerprof", "client")
 _SHORTER = "interrupted: the window is shorter than asked"
 _SHARES = ("user_percent", "system_percent", "irq_percent", "steal_percent")
 _ACCOUNTED = (*_SHARES, "interrupts_hz", "context_switches_hz")
@@ -63,7 +63,7 @@ class WindowMeter(Closeable, WindowPart):
         self._source = open_source(residency_source)
         self._announced_s: float | None = None
         self._started_at = ""
-        servers = [pid for name in _SERVERS for pid in (groups or {}).get(name, ())]
+        servers = [pid for name, pids in (groups or {}).items() if name not in _OTHERS for pid in pids]
         self._of_server, self._networks = oslayer.devices_of(servers), oslayer.networks_of(servers)
         self._migrations: oslayer.Migrations | None = None
         self._clocks: perf_events.PerfClocks | None = None

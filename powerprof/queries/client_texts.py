@@ -125,7 +125,7 @@ def _reason(text: str, seen: RecordedText | None) -> str | None:
     if seen is None:
         return "no text with its values was seen: prepared before the window, or executed within a procedure"
     if seen.id & ANSI_BIT and b'"' in seen.text:
-        return "its names are in double quotes, which are those of strings without its client's ANSI_QUOTES"
+        return "its names are in double quotes, which mean strings without the client's ANSI_QUOTES"
     if seen.length >= TEXT_BYTES:
         return f"its text has {TEXT_BYTES:,} bytes or more"
     decoded = seen.text.decode("utf-8", "replace")
@@ -222,7 +222,7 @@ def format_workload(
     usable = [sample for sample in samples if "{{" not in sample.text]
     if not usable:
         raise PowerprofError(
-            "no statement for a workload: none only reads and was seen whole, with its values",
+            "no statement for a workload: no read-only statement was seen complete with its values",
             "a longer --duration, or write one (docs/how-to/write-a-workload.md)",
         )
     schema = Counter(sample.statement.schema_name for sample in usable).most_common(1)[0][0]
@@ -236,10 +236,10 @@ name = {_text(name)}
 title = {_text(f"Statements of {label}")}
 description = \"\"\"
 {len(usable)} statements as clients sent them, with their values, each as often
-as it was seen beside the others. Change something for the second condition (a table
+as it was seen. Change something for the second condition (a table
 with an index, another statement), then: powerprof compare as-is changed --workloads DIR --socket PATH\"\"\"
 
-# The tables are those of the server that --socket or --server names. For a private server put their SQL into files:
+# --socket or --server names the server with the tables. For a private server, put their SQL into files:
 # [dataset]
 # kind = "sql"
 # files = ["tables.sql"]
@@ -251,7 +251,7 @@ kind = "none"
 {texts}]
 {_comments(missing)}clients = {max(1, min(clients, 64))}
 rate_hz = {max(rate, 0.1):.6g}
-# On a server of yours these run under an account that may only SELECT, made for it and dropped afterwards.
+# On your server these run under a temporary account that may only SELECT.
 reads_only = true
 
 [conditions.as-is]

@@ -262,7 +262,7 @@ def _name_text(seen: RecordedText, known: ServerReport, family: Family) -> Norma
         text = label_text(OWN, text)
     if text == UNREADABLE:
         # The identity contains no values.
-        text = label_text(f"(statement {seen.id:016x}: the values in it cannot be recognised)")
+        text = label_text(f"(statement {seen.id:016x}: its values cannot be recognised)")
     if seen.is_cut:  # Another statement may begin with the same text.
         text = label_text("", text, f" … ({seen.hashed:,} bytes, {seen.id >> 40:06x})")
     return label_text("(prepare) ", text) if seen.command == COM_STMT_PREPARE else text
@@ -430,7 +430,7 @@ def add_stacks(
     inside = sum(counter.total() for counter in counters.values())
     note = (
         f"{capture.target_count:,} samples of the server, {inside:,} of them in statements; each CPU was woken for "
-        f"them {1e3 / (capture.period_ms or 1.0):.0f} times a second, which wake-ups and joules contain"
+        f"them {1e3 / (capture.period_ms or 1.0):.0f} times a second, which is included in wake-ups and joules"
     )
     return (
         with_paths,

@@ -295,6 +295,4 @@ def build_record(server: TracedServer, measured: MeasuredStatements, energy: Win
 def _note_energy(price: Pricing | None) -> Notes:
     if price is not None:
         return price.split.notes
-    return [
-        "no joules by statement: without an idle floor a share of them means nothing (powerprof energy --calibrate)"
-    ]
+    return ["no joules by statement: a share of them needs an idle floor (powerprof energy --calibrate)"]

@@ -88,7 +88,7 @@ def _run(request: QueriesRequest, say: Say, consent: Callable[[str], None]) -> Q
     chosen = choose_texts(traced.texts, record.statements, _MAX_SAVED)
     left_out = explain_left_out(traced.texts, record.statements[:_MAX_SAVED], chosen)
     if request.explain and server.login is not None:
-        say("asking for plans")
+        say("running EXPLAIN")
         statements, plan_notes = add_plans(record.statements, chosen[:_MAX_EXPLAINED], server.login, request.explain_as)
         record = msgspec.structs.replace(
             record, statements=statements, notes=[*record.notes, *plan_notes, *list_missing_plans(left_out)]
@@ -108,10 +108,8 @@ def _check_values(request: QueriesRequest, server: TracedServer, consent: Callab
         )
     if request.explain:
         if server.login is None:
-            raise PowerprofError(
-                "--explain: the server does not let this user in", "name an account with --defaults-file"
-            )
-        by = "" if request.explain_as else ", by an account with SELECT only that is made for it and dropped"
+            raise PowerprofError("--explain: the server refuses this user", "name an account with --defaults-file")
+        by = "" if request.explain_as else ", by a temporary account with SELECT only"
         consent(f"About to run EXPLAIN on up to {_MAX_EXPLAINED} statements of clients, with their values{by}")
     if request.workload is not None:
         consent(f"About to write the statements of clients, with their values, to {request.workload}")

@@ -61,7 +61,7 @@ class ServerTime(WindowPart):
         """Return CPU time and elapsed time in s. Raise PowerprofError if the server has ended."""
         if self._first is None or self._second is None:
             raise PowerprofError(
-                f"{self._label} ended within the window", "its error log says why; measure again when it is up"
+                f"{self._label} ended within the window", "see its error log; measure again when it is up"
             )
         return (self._second - self._first) / 1e9, self._took_s
 
@@ -88,7 +88,7 @@ def find_server(pid: str | None, url: str | None, socket: Path | None, defaults_
         with given_server(url, socket, defaults_file) as server:
             if number is not None and server.pid is not None and number != server.pid:
                 raise UsageError(
-                    f"--pid is {number}, but the server that was named is process {server.pid}", "leave one out"
+                    f"--pid is {number}, but the named server is process {server.pid}", "give only one of them"
                 )
             number = number or server.pid
             if number is None:
@@ -108,7 +108,7 @@ def find_server(pid: str | None, url: str | None, socket: Path | None, defaults_
     if not is_server_name(name):
         raise UsageError(
             f"--pid {number}: {name or 'the process'} is not a MariaDB, MySQL or PostgreSQL server: its statements are "
-            "not known",
+            "unknown",
             f"powerprof profile --pid {number} shows where its CPU time goes",
         )
     return _by_its_socket(number, _label(name, number))

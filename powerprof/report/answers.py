@@ -28,9 +28,9 @@ WORDS = {
     "saturated": "{condition} completed only {percent:.0f} % of the offered load",
     "repeats": "{count} {count:block|blocks} failed and {count:was|were} repeated",
     "unpaired": UNPAIRED,
-    "interrupted": "{run} was ended early",
-    "unfinished": "{run} is not finished",
-    "others": "{run}: {percent:.0f} % of the CPUs were used by neither the server nor the client",
+    "interrupted": "{run} ended early",
+    "unfinished": "{run} is unfinished",
+    "others": "{run}: {percent:.0f} % of the CPUs were used by other programs than the server and the client",
     "no_pairs": "no complete pair was measured",
 }
 

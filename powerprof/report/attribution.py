@@ -173,7 +173,7 @@ def _waking_lines(record: Attribution, width: int, limit: int, sources: bool) ->
         return []
     lines = [
         "",
-        *text.wrap("On a quieter host these wakings would end idle periods:", width),
+        *text.wrap("On a quieter host, these wakings would end idle periods:", width),
         f"{'/s':>8}  {'C0':>9}  thread and stack (innermost first)",
     ]
     causes = group_wakings(rows)
@@ -333,7 +333,7 @@ def render_terminal(
     printed.append("")
     split = record.energy_split
     if suggestions := suggest_remedies(record):
-        printed += ["What would help most", *(line for each in suggestions for line in text.wrap(each, width, "  "))]
+        printed += ["Most helpful changes", *(line for each in suggestions for line in text.wrap(each, width, "  "))]
     if printed[-1]:
         printed.append("")
     for line in (
@@ -346,7 +346,7 @@ def render_terminal(
         printed += text.wrap(line, width)
     printed += labels.wrap_notes(record, width)
     if record.interrupted:
-        printed.append("Interrupted: this is what was traced until then.")
+        printed.append("Interrupted: partial results.")
     return printed
 
 
@@ -406,7 +406,7 @@ def lanes(exits: Sequence[TimelineExit]) -> Lanes | None:
         ran = "" if period.next_ns is None else f", ran {(period.next_ns - period.exit_ns) / 1e6:.3f} ms"
         width = 0.0 if period.next_ns is None else across((period.next_ns - origin) / 1e6) - leave
         place, exit_ms = (_mechanism_of(period), leave, top + 1, max(0.12, width)), (period.exit_ns - origin) / 1e6
-        parts.append(_RAN.format(*place, exit_ms, blame, clean_name(period.thread or "nobody ran", 80), ran))
+        parts.append(_RAN.format(*place, exit_ms, blame, clean_name(period.thread or "no task ran", 80), ran))
     height = len(cpus) * _LANE
     span_ms = (end - origin) / 1e6
     distance = round_step(span_ms, 5)
@@ -462,7 +462,7 @@ def _timeline_data(exits: Sequence[TimelineExit], origin: int, whole_ms: float) 
     words: dict[str, int] = {}
     rows = []
     for period in exits:
-        who = f"{clean_name(period.cause, 80)}, {clean_name(period.thread or 'nobody ran', 80)}"
+        who = f"{clean_name(period.cause, 80)}, {clean_name(period.thread or 'no task ran', 80)}"
         times = [
             None if at is None else (at - origin) // 1000 for at in (period.enter_ns, period.exit_ns, period.next_ns)
         ]

@@ -27,7 +27,7 @@ def workload_records(workloads: Sequence[LoadedWorkload]) -> list[dict[str, Any]
 
 def workload_lines(workloads: Sequence[LoadedWorkload], width: int = text.DEFAULT_WIDTH) -> list[str]:
     """Return each workload with its conditions."""
-    printed = [f"{len(workloads)} workloads. One of them explained: powerprof workloads NAME"]
+    printed = [f"{len(workloads)} workloads. For details: powerprof workloads NAME"]
     for workload in workloads:
         printed += ["", text.shorten(f"{workload.definition.name}: {workload.definition.title}", width)]
         printed += text.wrap(", ".join(workload.definition.conditions), width, "  ")
@@ -43,7 +43,7 @@ def explain_workload(workload: LoadedWorkload, width: int = text.DEFAULT_WIDTH) 
         printed += ["", *text.wrap(f"Published: {definition.origin}", width)]
     printed.append("")
     printed += text.wrap(
-        f"Judged by {words(definition.primary_metric).rstrip(',')} ({definition.primary_metric}).", width
+        f"Primary metric: {words(definition.primary_metric).rstrip(',')} ({definition.primary_metric}).", width
     )
     printed += text.wrap(_dataset_text(workload), width)
     for name in definition.conditions:
@@ -71,7 +71,7 @@ def _dataset_text(workload: LoadedWorkload) -> str:
         return f"Data: the generated world dataset, {dataset.engine}, city_huge = {dataset.huge_copies} copies of City."
     if dataset.kind == "sql":
         return f"Data: {', '.join(dataset.files)}."
-    return "Data: none."
+    return "Data: no tables."
 
 
 def _case_lines(case: Case) -> list[str]:
@@ -85,7 +85,7 @@ def _case_lines(case: Case) -> list[str]:
     if load.kind == "none":
         printed.append("no clients")
     elif load.kind == "idle":
-        printed.append(f"{load.clients} connections that send nothing")
+        printed.append(f"{load.clients} idle connections")
     elif load.kind == "tpcc":
         printed.append(
             f"{load.clients} clients run TPC-C's transactions" + (f", think × {load.think:g}" if load.think else "")
@@ -193,10 +193,10 @@ def symbols_answer(record: Symbols) -> str:
     complete = sum(file.is_complete for file in record.files)
     completeness = f"complete in {complete} of {text.plural(len(record.files), 'file')}"
     if record.wakeups_named_percent is None or record.wakeups_count is None:
-        return f"Names of {record.label} are {completeness}."
+        return f"Symbols of {record.label} are {completeness}."
     share = text.number(record.wakeups_named_percent, 1)
-    ends = f"{share} % of {record.wakeups_count:,} wake-ups of {record.label} are for a function with a name"
-    return f"{ends}; names are {completeness}."
+    ends = f"{share} % of {record.wakeups_count:,} wake-ups of {record.label} have a function name"
+    return f"{ends}; symbols are {completeness}."
 
 
 def symbols_lines(record: Symbols, width: int = text.DEFAULT_WIDTH, *, top: int = 20) -> list[str]:
@@ -217,13 +217,13 @@ def symbols_lines(record: Symbols, width: int = text.DEFAULT_WIDTH, *, top: int 
     refused = [file for file in record.files if file.fetched is False]
     if fetched or refused:
         fetched_count = f"{text.plural(len(fetched), 'debug file')} fetched"
-        printed += ["", *text.wrap(f"{fetched_count}, {len(refused)} not.", width)]
+        printed += ["", *text.wrap(f"{fetched_count}, {len(refused)} failed.", width)]
         printed += [line for note in record.notes for line in text.wrap(f"Note: {note}.", width)]
     if record.command is not None:
         # One line of any length, so that it can be copied.
         printed += ["", "To get the missing names:", f"  {record.command}"]
     elif not all(file.is_complete for file in record.files):
-        printed += ["", *text.wrap("No package and no server is known to have the missing names.", width)]
+        printed += ["", *text.wrap("No known package or debuginfod server has the missing names.", width)]
     return printed
 
 

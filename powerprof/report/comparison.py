@@ -67,7 +67,7 @@ def control_text(control: ControlRecord) -> str:
         return "the A/A control has too few pairs to judge"
     if control.sound or difference is None:
         return f"A/A ±{width:.2g} %"
-    return f"the A/A control differs by {difference:+.2g} %: something else changes, trust no verdict"
+    return f"the A/A control differs by {difference:+.2g} %: another factor changes, so no verdict is reliable"
 
 
 def word_answer(answer: Answer, metrics: Sequence[Metric], a: str, b: str) -> Answer:
@@ -75,7 +75,7 @@ def word_answer(answer: Answer, metrics: Sequence[Metric], a: str, b: str) -> An
     asked = answer.asked or answer.metric
     parts = find_answer_metrics(metrics, asked)
     if parts.chosen is None:
-        text = f"No answer: {words(asked)} was not measured." if asked else "No answer: nothing was measured."
+        text = f"No answer: {words(asked)} was not measured." if asked else "No answer: no metric was measured."
         return msgspec.structs.replace(answer, text=text)
     family = len(metrics) - 1
     return msgspec.structs.replace(
@@ -134,7 +134,7 @@ def _less_than(metric: Metric) -> str | None:
         return None
     most = max(abs(end) for end in ends)
     if not most:
-        return "every window read the same"  # the meter's step is unknown, so the hidden difference is unknown too
+        return "all windows measured the same value"  # The meter's step is unknown: the difference may be hidden.
     scale, unit, figure = _shown_scale(metric, difference, ends[0])
     # In its own unit a bound beyond the figure is useful, because the figure may be 0.
     widest = NO_BOUND_PERCENT if unit == _PERCENT_UNIT else 10 * NO_BOUND_PERCENT
@@ -214,7 +214,7 @@ def _function_lines(comparison: Comparison, width: int) -> list[str]:
 def turns_of(comparison: Comparison) -> str:
     """Return ` in turns of 0.05 s` for windows that alternate in slices; empty otherwise."""
     turn_s = comparison.options.get("turn_s")
-    return f" in turns of {turn_s:.2g} s" if isinstance(turn_s, int | float) else ""
+    return f" alternating every {turn_s:.2g} s" if isinstance(turn_s, int | float) else ""
 
 
 def speed_and_power(comparison: Comparison) -> str:
@@ -236,21 +236,19 @@ def render_terminal(comparison: Comparison, width: int = text.DEFAULT_WIDTH) -> 
     if comparison.verdict.doubts:
         printed += text.wrap(f"Caution: {'; '.join(comparison.verdict.doubts)}.", width)
     if comparison.interrupted:
-        printed += text.wrap("Ended early: this is what was measured until then.", width)
+        printed += text.wrap("Ended early: partial results.", width)
     if comparison.differences:
-        printed += ["", "What differs besides the condition"]
+        printed += ["", "Other differences"]
         for difference in comparison.differences:
             printed += text.wrap(difference, width, "  ")
     printed.append("")
     metrics = table.metric_lines(comparison_table(comparison, Places(comparison)), width)
     printed += [*metrics, ""]
     if any("[" in line for line in metrics) and any(map(_may_be_chance, comparison.metrics)):
-        printed += text.wrap(
-            "The rows after the first are judged together: an interval clear of 0 may be chance.", width
-        )
+        printed += text.wrap("Verdicts below the first row are corrected for multiple comparisons.", width)
     system = system_table(comparison, Places(comparison))
     if system.of("terminal").rows:
-        printed.append("The system: what changed significantly, and the disk of the server's files")
+        printed.append("System metrics with a significant change, and the disk of the server's files")
         printed += [*table.metric_lines(system, width), ""]
     if comparison.verdict.ground:
         printed += text.wrap(comparison.verdict.ground, width)
@@ -287,7 +285,7 @@ def _context_line(comparison: Comparison) -> str:
         parts.append(f"{sum(windows) / len(windows):.1f} s each{turns_of(comparison)}")
     energy = next((metric for metric in comparison.metrics if metric.name.startswith("joules_per_")), None)
     if energy is not None:
-        doubt = ", intervals with the model's doubt" if energy.difference.sampling_ci95 else ""
+        doubt = ", intervals with the model's uncertainty" if energy.difference.sampling_ci95 else ""
         parts.append(f"{energy.kind} joules ({energy.source}{doubt})")
     if comparison.control is not None:
         parts.append(comparison.control.text)
@@ -447,7 +445,8 @@ def render_html(record: Comparison, extras: Extras) -> str:
     names = (clean_name(record.a.name, 60), clean_name(record.b.name, 60))
     over = "over pairs of neighbouring blocks" if record.blocks_count else "of two runs at different times"
     caption = (
-        f"The difference is {names[1]} − {names[0]} {over}. Drawn: B relative to A with its 95 % interval; filled "
+        f"The difference is {names[1]} − {names[0]} {over}. The chart shows B relative to A with its 95 % "
+        f"interval; filled "
         "where the interval excludes no difference, an arrow where it continues beyond the axis."
     )
     return render_page(

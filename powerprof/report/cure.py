@@ -43,7 +43,7 @@ def answer_of(cure: Cure) -> str:
     thread = cure.remedy.thread
     who = thread.label if thread is not None else cure.target.label
     if metric is None or metric.a.mean is None or metric.b.mean is None:
-        return f"Nothing can be said of {cure.remedy.name}: no pair of windows was measured."
+        return f"No result for {cure.remedy.name}: no complete pair of windows."
     hurt = _latency_limit_text(cure)
     if hurt:
         return hurt
@@ -52,9 +52,9 @@ def answer_of(cure: Cure) -> str:
     if metric.verdict == "inconclusive":
         seen = metric.minimum_detectable_percent
         power = "" if seen is None else f"; smallest detectable change: {text.number(seen, 1)} %"
-        return f"Inconclusive: no change of the wake-ups of {who} was shown: {change}{power}."
+        return f"Inconclusive: no measurable change of the wake-ups of {who}: {change}{power}."
     cost = _cost_text(cure)
-    word = "less" if metric.verdict == "b_lower" else "more"
+    word = "less often" if metric.verdict == "b_lower" else "more often"
     return f"{who} wakes up {text.number(abs(difference), 1)} times a second {word}: {change}{cost}."
 
 
@@ -66,8 +66,8 @@ def _latency_limit_text(cure: Cure) -> str:
     percent = 100 * (verdict.hurts_to_ms / verdict.hurts_from_ms - 1)
     what = "statements" if verdict.hurts == "statements" else "statements that commit"
     return (
-        f"It hurts, and was ended: p95 of {what} rose by {text.number(percent, 0)} % "
-        f"({text.number(verdict.hurts_from_ms, 2)} → {text.number(verdict.hurts_to_ms, 2)} ms), which is more than "
+        f"Stopped early: p95 latency of {what} rose by {text.number(percent, 0)} % "
+        f"({text.number(verdict.hurts_from_ms, 2)} → {text.number(verdict.hurts_to_ms, 2)} ms), above "
         f"--max-p95 {verdict.max_p95_percent:g} %."
     )
 
@@ -77,7 +77,7 @@ def _cost_text(cure: Cure) -> str:
     parts = []
     for name, what in (
         ("latency_p95_ms", "p95 of statements"),
-        ("commit_p95_ms", "p95 of those that commit"),
+        ("commit_p95_ms", "p95 of statements that commit"),
         ("replica_delay_ms", "the replica's delay"),
     ):
         metric = metric_named(cure.metrics, name)
@@ -118,26 +118,29 @@ def announce_lines(
     before, then = format_value(remedy.kind, remedy.from_value), format_value(remedy.kind, remedy.to_value)
     limit = "some" if request.precision_percent is None else "at most"
     printed = [
-        f"This changes {remedy.name} of {label} ({pid}) from {before} to {then}, in turns: "
+        f"This changes {remedy.name} of {label} ({pid}) from {before} to {then}, alternately: "
         f"{_windows_text(request)} s, {limit} {lasts_s:.0f} s in all.",
         f"{side_effect(remedy)}.",
     ]
     if predicted is not None:
         rate = format_prediction(predicted.then_hz, predicted.most_hz, predicted.is_bound)
         printed.append(f"Predicted: {text.number(predicted.now_hz, 1)} → {rate} wake-ups/s of the thread.")
-    return [*printed, "It is put back after each turn, also where powerprof is killed, and read back."]
+    return [*printed, "It is restored after each window, even if powerprof is killed, and verified."]
 
 
 def _windows_text(request: CureRequest) -> str:
     pairs, most = request.pairs, request.most_pairs
     count = f"{pairs}" if most == pairs else f"{pairs} to {most}"
-    return f"{count} windows as it is and {'as many' if most > pairs else pairs} changed, of {request.window_s:g}"
+    return (
+        f"{count} windows without the change and {'as many' if most > pairs else pairs} with it, of "
+        f"{request.window_s:g}"
+    )
 
 
 def side_effect(remedy: Remedy) -> str:
     """Return the other effects of the change while it lasts."""
-    verb = {"timer_slack": "delays", "variable": "changes", "event": "ends"}[remedy.kind]
-    return f"While it is changed it {verb} {remedy.delays.replace(', while it is changed', '', 1)}"
+    verb = {"timer_slack": "delays", "variable": "affects", "event": "stops"}[remedy.kind]
+    return f"During the change it {verb} {remedy.delays.replace(', during the change', '', 1)}"
 
 
 def slack_lines(change: SlackChange, pid: str) -> list[str]:
@@ -158,7 +161,7 @@ def released_line(change: SlackChange) -> str:
     """Return the timer slack before and after a change."""
     before, now = (format_value("timer_slack", value) for value in (change.before, change.now))
     thread = change.thread
-    return f"Timer slack of {thread.label} (thread {thread.tid} of {change.target.label}): {before} → {now}, read back."
+    return f"Timer slack of {thread.label} (thread {thread.tid} of {change.target.label}): {before} → {now}, verified."
 
 
 def candidate_lines(candidates: Sequence[Candidate], pid: str) -> list[str]:
@@ -166,13 +169,13 @@ def candidate_lines(candidates: Sequence[Candidate], pid: str) -> list[str]:
     live = [candidate for candidate in candidates if candidate.options is not None]
     others = [f"  {candidate.why}" for candidate in candidates if candidate.options is None]
     if not candidates:
-        return ["Nothing was found that can be tried live: no thread wakes often by its own timers."]
+        return ["No changes to try on the live server: no thread wakes often by its own timers."]
     if not live:
-        return ["Nothing was found that can be tried live:", *others]
-    lines = ["What can be tried live (it is measured in turns and put back):"]
+        return ["No changes to try on the live server:", *others]
+    lines = ["You can try these on the live server (measured, then undone):"]
     for candidate in live:
         lines += [f"  {candidate.why}", f"    powerprof cure --pid {candidate.pid or pid} {candidate.options}"]
-    return [*lines, "What cannot be tried live:", *others] if others else lines
+    return [*lines, "Not possible on the live server:", *others] if others else lines
 
 
 _LETTERS = {"before": "A", "cured": "B"}
@@ -185,7 +188,7 @@ def render_terminal(cure: Cure, width: int = text.DEFAULT_WIDTH) -> list[str]:
     if prediction := prediction_line(cure):
         printed += text.wrap(prediction, width)
     if cure.interrupted:
-        printed += text.wrap("Ended early: this is what was measured until then.", width)
+        printed += text.wrap("Ended early: partial results.", width)
     if cure.metrics:
         printed += ["", *table.metric_lines(cure_table(cure, Places(cure)), width)]
     printed.append("")
@@ -217,8 +220,8 @@ def _restored_text(cure: Cure) -> str:
         return "it ended with its thread"
     read_back = format_value(cure.remedy.kind, cure.read_back)
     if cure.reverted:
-        return f"put back, read back: {read_back}"
-    return f"NOT PUT BACK: it reads {read_back}, which somebody else has set meanwhile"
+        return f"restored and verified: {read_back}"
+    return f"NOT RESTORED: its value is {read_back}, which another user set during the test"
 
 
 # The HTML page: the answer, both arms side by side, each window, and how to keep the change.

@@ -28,7 +28,7 @@ def render_terminal(diagnosis: Diagnosis, width: int = text.DEFAULT_WIDTH, *, al
     if not faults:
         printed += text.wrap(answer_of(diagnosis), width)
     if all_notes and notes:
-        printed += ["", "What it wakes for besides"]
+        printed += ["", "Other wake-ups"]
         for note in notes:
             printed += text.wrap(note.text, width, "  ")
             for remedy in note.remedy:
@@ -53,8 +53,8 @@ def answer_of(diagnosis: Diagnosis) -> str:
     used = evidence.cpu_percent
     busy = f" It used {text.number(used, 0)} % of one CPU." if used is not None and used >= _BUSY_PERCENT else ""
     if evidence.exits_hz is None:
-        return f"No fault was found by its status; its wake-ups were not looked at.{busy}"
-    return f"No fault was found: it woke a CPU {text.number(evidence.exits_hz, 1)} times/s.{busy}"
+        return f"No known problem in its status. Its wake-ups were not traced.{busy}"
+    return f"No known problem: it woke a CPU {text.number(evidence.exits_hz, 1)} times/s.{busy}"
 
 
 def _finding_lines(finding: Finding, width: int) -> list[str]:
@@ -75,7 +75,7 @@ def _labelled_lines(label: str, content: str, width: int) -> list[str]:
 
 def scope_lines(diagnosis: Diagnosis) -> list[str]:
     """Return the examined and the unexamined areas; empty for runs of older versions."""
-    lists = (("Looked at", diagnosis.looked_at), ("Not looked at", diagnosis.not_looked_at))
+    lists = (("Checked", diagnosis.looked_at), ("Not checked", diagnosis.not_looked_at))
     return [f"{label}: {'; '.join(things)}." for label, things in lists if things]
 
 
@@ -118,7 +118,7 @@ def wakeups_table(diagnosis: Diagnosis, places: Places, limit: int) -> Table:
         *words("thread"),
         Column("path", "stack, innermost first", left=True, beside="thread"),
     ]
-    caption = "Idle exits and wakings by thread and the place where it waited; frames innermost first."
+    caption = "Idle exits and wakings by thread and waiting stack, innermost frame first."
     return Table(columns, rows, "wake-ups by thread", caption, max(0, len(diagnosis.evidence.wakeups) - limit))
 
 
@@ -139,7 +139,7 @@ def render_markdown(diagnosis: Diagnosis, context_line: str) -> list[str]:
         written += ["", *(f"- seen: {escape(line)}" for line in fault.evidence)]
         if fault.stack:
             written.append(f"- stack: {code_span(' ← '.join(fault.stack[:_MAX_FRAMES]), 600)}")
-        written += [f"- what ends it: {escape(line)}" for line in fault.remedy]
+        written += [f"- do: {escape(line)}" for line in fault.remedy]
     return [*written, "", escape(context_of(diagnosis))]
 
 

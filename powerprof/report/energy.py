@@ -86,7 +86,7 @@ def _answer(result: EnergyResult) -> str:
         if bounds is None or bounds.low_watts is None or bounds.high_watts is None:
             return f"No energy figure{window}."
         low, high = _figure(bounds.low_watts), _figure(bounds.high_watts)
-        return f"{low} to {high} W possible{window} (estimate): how long the CPUs ran is unknown."
+        return f"{low} to {high} W possible{window} (estimate): the running time of the CPUs is unknown."
     if total.low_watts is not None and total.high_watts is not None and total.high_watts > WIDE * total.low_watts:
         low, high = _two_digits(total.low_watts), _two_digits(total.high_watts)
         return f"About {_two_digits(total.watts)} W{window} (estimate; {low} to {high} W possible)."
@@ -100,7 +100,7 @@ def _answer(result: EnergyResult) -> str:
 def _remedy(result: EnergyResult) -> str:
     """Return how to name the machine's own meter. Recordings have no choice of meters."""
     if not any(str(note).startswith("energy source: ") for note in result.notes):
-        return " Read the recording of the machine's own meter alone."
+        return " Read only the recording of the machine's own meter."
     source = result.total.source or (result.meters[0].source if result.meters else "NAME")
     return (
         f" If you know which of them measure the machine, name them: --energy-source {source}:DOMAIN+DOMAIN. "
@@ -116,7 +116,7 @@ def _meter_row(reading: EnergyReading, width: int) -> str:
     watts = "no figure" if reading.watts is None else _figure(reading.watts)
     joules = "" if reading.joules is None else f"{reading.joules:,.1f}"
     kind = "estimated" if reading.kind == "estimated" else reading.contained_in or ""
-    kind = "in no sum" if reading.scope in ("device", "other") or reading.unsummed else kind
+    kind = "not summed" if reading.scope in ("device", "other") or reading.unsummed else kind
     return f"{_name(reading):{width}}{watts:>10}{joules:>13}   {kind}".rstrip()
 
 
@@ -142,7 +142,7 @@ def calibration_lines(model: PowerModel) -> list[str]:
         low, high = model.wakeup.range_joules
         printed.append(f"{'a wake-up, µJ':<24}{model.wakeup.joules * 1e6:8.2f}   {low * 1e6:.2f} – {high * 1e6:.2f}")
     if model.cross_validated_percent is not None:
-        printed.append(f"Error on levels that the fit had not seen: {model.cross_validated_percent:.1f} %.")
+        printed.append(f"Error on levels outside the fit: {model.cross_validated_percent:.1f} %.")
     return [*printed, *(f"· {doubt}" for doubt in model.doubts)]
 
 
@@ -177,7 +177,7 @@ def parse_terms(price: str | None, grid: float | None) -> PriceTerms:
     if price is not None and (match is None or not 0 < float(match[1]) < _MAX_PRICE):
         raise UsageError(f"--price {price} is not a price per kWh", "a number and a currency, such as 0.30EUR")
     if grid is not None and not (math.isfinite(grid) and 0 <= grid <= 5000):
-        raise UsageError(f"--grid {grid:g} is not a grid intensity", "grams of CO2 of a kWh, such as 380")
+        raise UsageError(f"--grid {grid:g} is not a grid intensity", "grams of CO2 per kWh, such as 380")
     return PriceTerms(float(match[1]) if match else None, match[2] if match else "", grid)
 
 
@@ -192,7 +192,7 @@ def draw_of(record: object) -> PowerDraw | None:
         return PowerDraw(abs(change), metric.kind, f"{record.b.name} draws {{}} {more} than {record.a.name}")
     if isinstance(record, LoadRun):
         own = next((metric for metric in record.metrics if metric.name == "watts"), None)
-        return None if own is None else PowerDraw(own.estimate.mean, own.kind, "the host draws {} in this load")
+        return None if own is None else PowerDraw(own.estimate.mean, own.kind, "the host draws {} under this load")
     return None
 
 
@@ -208,7 +208,7 @@ def yearly_sentence(record: object, asked: PriceTerms) -> str:
     if asked.grid_g is not None:
         parts.append(f"{_three(kwh * asked.grid_g / 1e3)} kg CO2 at {asked.grid_g:g} g/kWh")
     watts = draw.what.format(f"{_three(draw.watts)} W ({draw.kind})")
-    return f"Derived, not measured: {watts}; all year round that is {text.join_words(parts)}."
+    return f"Derived, not measured: {watts}; over a year that is {text.join_words(parts)}."
 
 
 def _three(value: float) -> str:

@@ -105,7 +105,7 @@ def _read_stacks(record: msgspec.Struct, file: str) -> StackSet:
     kind = kind_of(record)
     if kind is None or kind.stacks is None:
         hint = "powerprof attribute, profile and queries save them"
-        raise UsageError(f"--{file} needs stacks, and {name_of(record)} has none", hint)
+        raise UsageError(f"--{file} needs stacks, but {name_of(record)} has no stacks", hint)
     return kind.stacks(record)
 
 
@@ -157,9 +157,9 @@ def _export_otlp(record: msgspec.Struct, stack_set: StackSet) -> bytes:
 
 def _export_perfetto(record: msgspec.Struct, extras: Extras) -> bytes:
     if not isinstance(record, Attribution):
-        raise UsageError("--perfetto needs an attribution", "powerprof attribute makes one")
+        raise UsageError("--perfetto needs an attribution", "powerprof attribute records one")
     if not extras.timeline:
-        raise UsageError("--perfetto needs the capture that is saved with a run", "name the run, not its JSON file")
+        raise UsageError("--perfetto needs the capture saved with a run", "give the run, not its JSON file")
     return json.dumps(build_trace(extras.timeline), ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
 
 
@@ -181,7 +181,7 @@ def read_extras(name: str, runs_dir: Path | None, flames: tuple[str | None, str 
     capture_file = path.parent / capture.FILE
     schema = read_schema(path)
     if any(flames) and schema != _COMPARISON:
-        raise UsageError("--flame-a and --flame-b belong to a comparison", f"{name} is none")
+        raise UsageError("--flame-a and --flame-b need a comparison", f"{name} is not a comparison")
     if schema == _ATTRIBUTION:
         # A record that was copied elsewhere may be next to the capture of another one: only a run's folder counts.
         in_run = path.name == "run.json" and capture_file.is_file()
@@ -191,8 +191,8 @@ def read_extras(name: str, runs_dir: Path | None, flames: tuple[str | None, str 
         programs = [_SAME_PROGRAM.get(name, name) for name in (_program_of(a), _program_of(b))]
         if programs[0] != programs[1]:
             raise UsageError(
-                f"{flames[0]} is of {a.target.label}, {flames[1]} of {b.target.label}: a difference would mean nothing",
-                "name two attributions of one program",
+                f"{flames[0]} is of {a.target.label}, {flames[1]} of {b.target.label}: a difference needs one program",
+                "give two attributions of the same program",
             )
     return extras_of_two(a, b)
 
@@ -211,7 +211,7 @@ def _program_of(record: Attribution) -> str:
 def _read_attribution(name: str, runs_dir: Path | None) -> Attribution:
     path = RunStore(runs_dir).find(name)
     if read_schema(path) != _ATTRIBUTION:
-        raise UsageError(f"{name} is not an attribution", "powerprof attribute makes one")
+        raise UsageError(f"{name} is not an attribution", "powerprof attribute records one")
     return decode_record(path, Attribution)
 
 
@@ -297,7 +297,7 @@ def build_trace(exits: Iterable[TimelineExit]) -> dict[str, Any]:
     def label(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:
         return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": {"name": name}}
 
-    labels = [label("process_name", _CPUS, 0, "CPUs"), label("process_name", _CAUSES, 0, "What woke them")]
+    labels = [label("process_name", _CPUS, 0, "CPUs"), label("process_name", _CAUSES, 0, "Causes of wake-ups")]
     labels += [label("thread_name", _CPUS, cpu, f"CPU {cpu}") for cpu in sorted({period.cpu for period in ordered})]
     labels += [label("thread_name", _CAUSES, tid, name) for tid, name in enumerate(tracks.names, 1)]
     return {"displayTimeUnit": "ms", "traceEvents": labels + events}

@@ -114,9 +114,9 @@ def _check_descriptor(number: int) -> None:
 def _write_error(target: str, error: OSError) -> PowerprofError:
     shown = "to stdout" if target == "-" else target
     if is_delegated() and error.errno in (errno.EACCES, errno.EPERM):
-        hint = f"under sudo files are written as {caller().name}: choose a place of theirs, or run as root itself"
+        hint = f"under sudo, files are written as {caller().name}: choose a folder of this user, or run as root itself"
     else:
-        hint = "name another place"
+        hint = "choose another file"
     return PowerprofError(f"cannot write {shown} ({reason_of(error)})", hint)
 
 
@@ -132,7 +132,7 @@ def _stat_special(folder: Folder, name: str) -> os.stat_result | None:
     if stat.S_ISREG(info.st_mode):
         return None
     if info.st_uid not in (0, caller().uid):
-        raise OSError(errno.ENXIO, f"it is not a file, and belongs to user {info.st_uid}")
+        raise OSError(errno.ENXIO, f"it is a special file of user {info.st_uid}")
     if stat.S_ISBLK(info.st_mode):
         raise OSError(errno.ENXIO, "it is a disk")
     if stat.S_ISSOCK(info.st_mode):

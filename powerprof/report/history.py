@@ -90,7 +90,7 @@ def removable_runs(
     Raises UsageError if neither limit is given.
     """
     if keep is None and older_than_days is None:
-        raise UsageError("prune needs --keep N or --older-than DAYS", "labelled runs are kept in any case")
+        raise UsageError("prune needs --keep N or --older-than DAYS", "labelled runs are always kept")
     moment = now or datetime.now(UTC)
     by_command: dict[str, list[RunInfo]] = defaultdict(list)
     for run in runs:
@@ -125,6 +125,6 @@ def find_earlier_run(runs: Sequence[RunInfo], this: RunInfo, label: str) -> RunI
     if not same_target:
         wanted = "earlier run" if label == "last" else f"run with the label {label}"
         raise PowerprofError(
-            f"there is no {wanted} of the same command and target as {this.id}", "powerprof runs lists them"
+            f"no {wanted} of the same command and target as {this.id}", "powerprof runs lists the runs"
         )
     return same_target[-1]

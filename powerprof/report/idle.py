@@ -48,7 +48,7 @@ def answer_of(run: IdleRun) -> str:
     for busy, when in ((busy_before(run), "before the server started"), (busy_while_counted(run), "all the time")):
         if busy is not None:
             wakings = _server_wakings(run)
-            unknown = f"{wakings}What this costs is unknown" if wakings else "No answer"
+            unknown = f"{wakings}The cost is unknown" if wakings else "No answer"
             return (
                 f"{unknown}: the CPUs were {text.number(busy, 0)} % busy {when}. Measure again when the host is quiet."
             )
@@ -113,9 +113,13 @@ def _server_answer(run: IdleRun, cost: ServerCost) -> str:
 def _busy_note(cost: ServerCost) -> str:
     if cost.busy_percent is None:
         return ""
-    unknown = ", and what connections add is unknown" if cost.alone is not None and cost.connected is not None else ""
+    unknown = (
+        ", and the effect of the connections is unknown"
+        if cost.alone is not None and cost.connected is not None
+        else ""
+    )
     busy = text.number(cost.busy_percent, 0)
-    return f" The CPUs were up to {busy} % busy meanwhile: an idle host may show more{unknown}."
+    return f" The CPUs were up to {busy} % busy during the window: an idle host may show more{unknown}."
 
 
 def _exit_rate(rate: Estimate, thread: tuple[str, float] | None) -> str:
@@ -161,7 +165,7 @@ def _host_answer(run: IdleRun) -> str:
     if len(shown) < 2:
         if not run.interrupted:
             return "Only one phase was measured."
-        return f"{'Ended early' if run.failure else 'Interrupted'}, before there was anything to compare."
+        return f"{'Ended early' if run.failure else 'Interrupted'}, before a comparison was possible."
     first, last = shown[0], shown[-1]
     if last.name != "clients":
         what, has = "An idle server costs", "has"
@@ -178,13 +182,14 @@ def _host_answer(run: IdleRun) -> str:
     costs = [_claimed_figure(claim) for claim in claimed if claim.finding == "costs"]
     rest = " and ".join(_claimed_figure(claim) for claim in claimed if claim.finding != "costs")
     if not costs and "single" in kinds:
-        return f"One window a phase has no interval: {rest} more. A cost needs two or more (--repeat)."
+        return f"One window per phase gives no interval: {rest} more. Measure two or more (--repeat)."
     if not costs and "drift" in kinds:
         drifted = " and ".join(_claimed_figure(claim) for claim in claimed if claim.finding == "drift")
         others = [_claimed_figure(claim) for claim in claimed if claim.finding != "drift"]
         unsure = f"; the rest is inconclusive: {' and '.join(others)}" if others else ""
         return (
-            f"No answer: the host changed meanwhile: {drifted}, but the baseline drifted as far{unsure}. Measure again "
+            f"No answer: the host changed during the run: {drifted}, but the baseline drifted as far{unsure}. "
+            f"Measure again "
             "when it is quiet."
         )
     if not costs:
@@ -236,7 +241,7 @@ def _context_line(run: IdleRun) -> str:
     driver = run.host.get("idle_driver") or "no cpuidle driver"
     return (
         f"{server}{first.cpus} CPUs, {driver} · {len(first.windows)} × "
-        f"{text.number(first.window_s, 1).removesuffix('.0')} s windows a phase"
+        f"{text.number(first.window_s, 1).removesuffix('.0')} s windows per phase"
     )
 
 
@@ -296,7 +301,7 @@ def _power_note(run: IdleRun, shown: Sequence[Phase]) -> list[str]:
     if change is not None and reading.range is not None:
         ends = [change.mean if end is None else end for end in (change.low, change.high)]
         low, high = bound_difference(ends[0], ends[1], reading.range)
-        parts.append(f"difference {text.number(low)} to {text.number(high)} W with the model's doubt")
+        parts.append(f"difference {text.number(low)} to {text.number(high)} W with the model's uncertainty")
         if low > 0:
             parts += _power_ratio(host.watts, host_of(run, shown[-1]).watts, reading.range)
     if reading.low_watts is not None and reading.high_watts is not None:
@@ -345,7 +350,7 @@ def _cause_lines(run: IdleRun, width: int) -> list[str]:
             return ["", *text.wrap(metrics.describe_accounting(blind), width)]
         return ["", *text.wrap(metrics.describe_balance(seen[-1], ""), width - 2, "  ")] if seen else []
     c = phase.conservation
-    title = f"What woke the CPUs, {phase_title(run, phase)}"
+    title = f"Causes of wake-ups, {phase_title(run, phase)}"
     named = f"{text.number(c.coverage_percent, 1)} % of {text.count(c.idle_exits_count)} idle exits named"
     table = causes_table(phase.causes, Places(run), f"/phases/{run.phases.index(phase)}/causes", _SHOWN_CAUSES)
     left = [cause for group in same_sleepers(phase.causes)[_SHOWN_CAUSES:] for cause in group]
@@ -376,7 +381,7 @@ def _drift(run: IdleRun) -> str:
             drifted.append(f"{text.plus_minus(delta.difference, digits, sign=True)} {unit}")
     if not drifted:
         return " No significant baseline drift."
-    return f" Baseline drift: {' and '.join(drifted)}; trust no smaller difference."
+    return f" Baseline drift: {' and '.join(drifted)}. Smaller differences are not meaningful."
 
 
 def _notes(run: IdleRun) -> list[str]:
@@ -411,5 +416,5 @@ def render_terminal(run: IdleRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
         printed += text.wrap(line, width)
     if run.interrupted:
         why = f"Ended early: {run.failure}" if run.failure else "Interrupted"
-        printed += text.wrap(f"{why.rstrip('.')}. This is what was measured until then.", width)
+        printed += text.wrap(f"{why.rstrip('.')}. Partial results.", width)
     return printed

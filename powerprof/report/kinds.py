@@ -330,16 +330,16 @@ def check_files(schema: str, files: Iterable[str]) -> None:
     available = [*kind.file_names(), *(["perfetto"] if schema == "powerprof.attribution/1" else [])]
     for name in names:
         if name not in available:
-            raise UsageError(f"there is no --{name} of what this measures", _available_hint(kind))
+            raise UsageError(f"--{name} is not available for this command", _available_hint(kind))
 
 
 def _available_hint(kind: RecordKind | None) -> str:
-    return f"it has: {', '.join(f'--{name}' for name in [*(kind.file_names() if kind else []), 'json'])}"
+    return f"available: {', '.join(f'--{name}' for name in [*(kind.file_names() if kind else []), 'json'])}"
 
 
 def missing_form(record: Any, label: str) -> UsageError:
     """Return the error for a record that has no form called `label`; its hint lists the available files."""
-    return UsageError(f"there is no {label} of {name_of(record)}", _available_hint(kind_of(record)))
+    return UsageError(f"{label} is not available for {name_of(record)}", _available_hint(kind_of(record)))
 
 
 def name_of(record: Any) -> str:
@@ -366,7 +366,7 @@ def load_saved(name: str, runs_dir: Path | None = None) -> msgspec.Struct:
     head = read_head(path)
     kind = kind_of(head)
     if kind is None:
-        raise DataError(path, f"there is no report for {head.schema[:40]!r}")
+        raise DataError(path, f"no report exists for {head.schema[:40]!r}")
     record = decode_record(path, kind.record)
     if isinstance(record, Run):
         if not record.phases:

@@ -200,111 +200,113 @@ def choose_format(unit: str, values: Iterable[float | None]) -> NumberFormat:
 
 UNPAIRED = (
     "measured at different times: a verdict assumes that the level of a run varies by twice the deviation of its "
-    "windows; compare smaller differences in pairs"
+    "windows; to detect smaller differences, compare in pairs"
 )
 WORDS: dict[str, str] = {
     "pairs_left_out": "other programs ran during {count} of the pairs, which {count:is|are} left out (the JSON has "
     "{count:it|them})",
     "crowded": "other programs used {percent:.0f} % of the CPUs: figures of the whole host include them",
-    "sources_differ": "{metric} comes from different sources: steps between them are not judged",
+    "sources_differ": "{metric} comes from different sources: steps between them have no verdict",
     "unpaired": UNPAIRED,
     "not_in_both": "{parameter} {values}: not measured in both sweeps",
     "energy": "energy: {why}",
     "estimate": "estimate: {doubt}",
     "process_ended": "process {pid} ended during the window",
     "group_unseen": "the control group used {used_ms:,.0f} ms of CPU time, {missing_ms:,.0f} ms of them in processes "
-    "that joined it and ended before they were looked for: they are in no figure",
+    "that joined it and ended unobserved. No figure includes them",
     "running_without_row": "{ms:,.0f} ms of CPU time of {count:one thread is|{count} threads are} in no row, because "
-    "nothing woke {count:it|them} in the window ({count:|most of it is of }thread {tid}): powerprof profile "
-    "shows what {count:it runs|they run}",
-    "no_registers": "no stacks: this kernel keeps the registers of its threads where they were not found",
-    "runtime_java_code": "Java: `{as_account}jcmd {pid} Compiler.perfmap` (JDK 17 or later) writes the names of its "
-    "methods, then run again; callers can be missing unless it was started with -XX:+PreserveFramePointer",
-    "runtime_java_waits": "Java: interpreted methods have no names, and callers of compiled ones can be missing unless "
-    "it was started with -XX:+PreserveFramePointer",
-    "runtime_node_code": "Node: functions have names where it is started with --perf-basic-prof "
+    "{count:it|they} did not wake in the window ({count:|mostly }thread {tid}). To see the functions: powerprof "
+    "profile",
+    "no_registers": "no stacks: the registers of threads were not found in this kernel",
+    "runtime_java_code": "Java: `{as_account}jcmd {pid} Compiler.perfmap` (JDK 17 or later) writes the method "
+    "names; then "
+    "run again. Callers can be missing unless it was started with -XX:+PreserveFramePointer",
+    "runtime_java_waits": "Java: interpreted methods have no names, and callers of compiled methods can be missing "
+    "unless it was started with -XX:+PreserveFramePointer",
+    "runtime_node_code": "Node: functions have names if it is started with --perf-basic-prof "
     "--interpreted-frames-native-stack",
-    "runtime_node_waits": "Node: its event loop waits without a function of JavaScript: which one a timer or a packet "
-    "calls next is not known yet (node --cpu-prof says where it runs)",
-    "runtime_go_waits": "Go: in runtime.findRunnable, stopm and sysmon its scheduler waits, no goroutine ran: which is "
-    "next is not known yet (go tool trace shows goroutines)",
-    "runtime_luajit_code": "LuaJIT: only functions of C are seen (luajit -jp, or require('jit.p').start(), shows those "
-    "of Lua)",
-    "runtime_dotnet_code": ".NET: methods have names where it is started with DOTNET_PerfMapEnabled=1 in its "
-    "environment",
-    "runtime_mono_code": "Mono: methods have names where it is started with mono --jitmap",
-    "runtime_ruby_code": "Ruby: compiled methods have names where it is started with ruby --yjit-perf (3.3 or later)",
+    "runtime_node_waits": "Node: its event loop waits outside JavaScript, so the function that a timer or packet calls "
+    "is unknown (node --cpu-prof shows the running functions)",
+    "runtime_go_waits": "Go: in runtime.findRunnable, stopm and sysmon its scheduler waits, so the next goroutine is "
+    "unknown (go tool trace shows goroutines)",
+    "runtime_luajit_code": "LuaJIT: only C functions are visible (Lua functions: luajit -jp, or "
+    "require('jit.p').start())",
+    "runtime_dotnet_code": ".NET: methods have names if it is started with DOTNET_PerfMapEnabled=1 in its environment",
+    "runtime_mono_code": "Mono: methods have names if it is started with mono --jitmap",
+    "runtime_ruby_code": "Ruby: compiled methods have names if it is started with ruby --yjit-perf (3.3 or later)",
     "runtime_php_code": "PHP: compiled functions have names with opcache.jit_debug=16 in php.ini",
-    "runtime_erlang_code": "Erlang: functions have names where it is started with erl +JPperf true",
-    "runtime_postgres_jit_code": "PostgreSQL: what it compiled for a query has no name here (jit_profiling_support "
-    "writes it for perf); with SET jit = off the executor's functions are seen",
-    "runtime_openj9_code": "OpenJ9: methods have names where it is started with -XX:+PerfTool",
-    "wakings_not_counted": "the load was too high to look at every sleep and waking of the target: wakings_count is "
+    "runtime_erlang_code": "Erlang: functions have names if it is started with erl +JPperf true",
+    "runtime_postgres_jit_code": "PostgreSQL: code compiled for a query has no name here (jit_profiling_support "
+    "writes it for perf); SET jit = off shows the executor's functions",
+    "runtime_openj9_code": "OpenJ9: methods have names if it is started with -XX:+PerfTool",
+    "wakings_not_counted": "the load was too high to trace every sleep and waking of the target: wakings_count is "
     "unknown",
     "sites_left_out": "too many call sites to count wakings at: {count} {count:was|were} left out",
     "stacks_lost": "{count} {count:stack was|stacks were} lost to a full buffer: "
     "{count:that exit has|those exits have} no complete stack (a larger --stack-buffer)",
-    "sampled_exits": "every idle exit is counted; single periods (timeline) are one in {one_in} of them"
+    "sampled_exits": "every idle exit is counted; the timeline samples one idle period in {one_in}"
     "{lost_count:| (1 of these was lost)| ({lost_count:,} of these were lost)}",
     "interrupts_unseen": "{count:,} {count:interrupt|interrupts} without a tracepoint came in the window ({named}): "
-    "idle periods that {count:it|they} ended are named by what they did, or unknown",
+    "idle periods that {count:it|they} ended are named by their effect, or unknown",
     "ended_threads": "{count} idle {count:exit of a thread|exits of threads} that had ended {count:is|are} grouped by "
-    "name: there were too many causes",
-    "causes_lost": "there were more causes than are kept: {count} idle {count:exit is|exits are} not in any row",
-    "stacks_not_copied": "there were more call paths than are kept: the {count:stack|stacks} of {count} "
-    "{count:was|were} not copied",
-    "wakeups_of_traced_window": "without tracing nothing counts wake-ups here: those shown are of the traced window",
-    "within_call": "what a stored procedure executes is within its CALL: the statements inside are not listed",
-    "prepared_before": "statements that were prepared before the window, or whose numbers were not seen, have no text: "
-    "performance_schema has it (performance_schema=ON at the server's start), and so have clients that reconnect",
+    "name, because there were too many causes",
+    "causes_lost": "too many causes: {count} idle {count:exit is|exits are} not in any row",
+    "stacks_not_copied": "too many call paths: {count} {count:stack was|stacks were} not copied",
+    "wakeups_of_traced_window": "this host counts wake-ups only while tracing: the figures are from the traced window",
+    "within_call": "statements in a stored procedure are part of its CALL and not listed separately",
+    "prepared_before": "statements prepared before the window, or with unknown numbers, have no text. Their text is "
+    "available with performance_schema=ON, or after the clients reconnect",
     "ends_by_do_command": "this kernel does not report when a socket is written: latency lasts to the next wait for a "
     "packet",
     "ends_by_report": "this kernel does not report when a socket is written: a statement ends just before its last "
     "packet",
-    "messages_alike": "messages of this build cannot be distinguished: preparing a statement counts as a call, a "
-    "pipeline of one statement as one call",
-    "cpus_not_sampled": "CPU {cpus} went offline or came back within the window: the samples miss its work of at most "
-    "{seconds:.2f} s",
+    "messages_alike": "the messages of this build are indistinguishable: preparing a statement counts as a call, and "
+    "a pipeline of one statement counts as one call",
+    "cpus_not_sampled": "CPU {cpus} went offline or came back during the window: the samples miss up to "
+    "{seconds:.2f} s of "
+    "its work",
     "samples_miss_clock": "samples found {sampled_ms:,.0f} ms ({low_ms:,.0f} – {high_ms:,.0f}, 95 %), but the process "
-    "ran for {clock_ms:,.0f} ms by its CPU clock: the samples may miss a part of its work, and their shares are "
-    "doubtful; measure again",
-    "below_idle": "an interval net of idle begins below 0: the work used hardly more than the idle host, and the idle "
-    "host's share is subtracted with its scatter. The work adds 0 or more, and at most the upper end",
-    "shares_of_samples": "shares are those of {count:,} {count:sample|samples} ({hz} a second and CPU) and have 95 % "
-    "intervals; each CPU was woken for them, which joules contain",
+    "ran for {clock_ms:,.0f} ms by its CPU clock: the samples may miss part of its work, so their shares are "
+    "unreliable; measure again",
+    "below_idle": "an interval net of idle starts below 0: the work used hardly more than the idle host. Its true cost "
+    "is between 0 and the upper end",
+    "shares_of_samples": "shares are those of {count:,} {count:sample|samples} ({hz} per second and CPU) and have 95 % "
+    "intervals; each CPU was woken for them, which is included in the energy figure",
     "samples_count_calls": "samples show neither wake-ups, page faults nor latencies of statements; calls are the "
     "server's own count, from just before the window to just after it; preparing a statement counts as executing it",
     "samples_without_calls": "samples show neither wake-ups, page faults nor latencies of statements; calls are "
     "unknown; preparing a statement counts as executing it",
     "samples_without_digests": "samples show neither wake-ups, page faults nor latencies of statements; calls are "
-    "unknown, because performance_schema is off or does not collect statements (performance_schema=ON in the server's "
-    "configuration, and a restart); preparing a statement counts as executing it",
+    "unknown, because performance_schema is off or does not collect statements (set performance_schema=ON in the "
+    "server's configuration and restart); preparing a statement counts as executing it",
     "samples_without_statistics": "samples show neither wake-ups, page faults nor latencies of statements; calls are "
-    "unknown, because pg_stat_statements is not loaded or not readable (shared_preload_libraries, a restart, and "
+    "unknown, because pg_stat_statements is not loaded or not readable (set shared_preload_libraries, restart, and "
     "CREATE EXTENSION pg_stat_statements in the database postgres); preparing a statement counts as executing it",
-    "digests_lost": "performance_schema had no room for {count:,} {count:call|calls}, whose statements have unknown "
-    "calls and rows (a larger performance_schema_digests_size, and a restart of the server; its status variable "
+    "digests_lost": "performance_schema had no room for {count:,} {count:call|calls}: calls and rows of their "
+    "statements "
+    "are unknown (increase performance_schema_digests_size and restart; the status variable "
     "Performance_schema_digest_lost counts them)",
-    "postgresql_not_asked": "PostgreSQL itself is not asked: schemas are the databases in the titles of processes that "
-    "live at one end of the window; rows are unknown; what functions execute is within the statement that calls them",
-    "postgresql_counted": "rows sent and query ids are those of pg_stat_statements, from just before the window to "
-    "just after it; schemas are databases; what functions execute is within the statement that calls them",
-    "no_login": "the server does not let this user in by its socket: threads have the kernel's names, schemas and rows "
+    "postgresql_not_asked": "PostgreSQL was not queried: schemas are the databases in process titles at the start or "
+    "end of the window; rows are unknown; statements in functions are part of the calling statement",
+    "postgresql_counted": "rows sent and query ids come from pg_stat_statements, from just before the window to just "
+    "after it; schemas are databases; statements in functions are part of the calling statement",
+    "no_login": "the server refuses this user on its socket: threads have the kernel's names; schemas and rows "
     "are unknown (name an account with --defaults-file)",
     "rows_unknown": "rows examined and sent are unknown: performance_schema is off, or does not collect statements",
     "rows_counted": "rows examined and sent are the server's own counts, from just before the window to just after it",
-    "texts_cut": "{count:,} {count:text is|texts are} longer than {bytes:,} bytes: statements that differ only beyond "
+    "texts_cut": "{count:,} {count:text is|texts are} longer than {bytes:,} bytes: statements that differ only after "
     "that count as one",
-    "probes_costly": "samples were chosen: in a trial of half a second probes took {percent:.1f} % of the server's CPU "
-    "time ({each_us:.1f} µs a statement at {rate_hz:,.0f} statements/s); --method probes measures with them anyway",
-    "windows_apart": "the intervals are those of the calls within the two windows: a busier host makes all statements "
-    "more expensive, which several windows of each show (queries --watch, or repeat it)",
-    "all_changed": "statements that are compared ({count}) changed by × {ratio:.2f} in the median: the host or "
+    "probes_costly": "method samples: in a trial of half a second, probes used {percent:.1f} % of the server's CPU "
+    "time ({each_us:.1f} µs per statement at {rate_hz:,.0f} statements/s); --method probes uses them anyway",
+    "windows_apart": "the intervals cover the calls within the two windows. A busier host makes all statements "
+    "more expensive: "
+    "repeat the windows to check (queries --watch)",
+    "all_changed": "the compared statements ({count}) changed by × {ratio:.2f} in the median: the host or "
     "the server changed, not one statement",
     "methods_differ": "A was measured by {a} and B by {b}",
     "servers_differ": "the servers differ: {a} and {b}",
-    "spread_unknown": "of statements with fewer than {calls} calls, and of runs that an older powerprof saved, the "
-    "interval is unknown",
+    "spread_unknown": "the interval is unknown for statements with fewer than {calls} calls and for runs of an older "
+    "powerprof",
     "texts_unreadable": "{count:,} {count:text|texts} could not be read",
     "names_missing": "{percent:.0f} % of the frames have no name, in {files}: these files are stripped. To get the "
     "names:\n{command}",
@@ -409,9 +411,11 @@ def _sentence(limits: FrequencyLimits, found: Frequencies, *, alone: bool) -> st
     mode = f" ({found.status})" if found.status else ""
     by = f"{limits.driver}{mode}" if limits.driver else "an unknown driver"
     if limits.driver in _CHOSEN_BY_HARDWARE and not found.states:
-        choice = f"P-states{where}: chosen by the hardware under {by}, which counts none"
+        choice = f"P-states{where}: chosen by the hardware under {by}, which does not count them"
     else:
-        choice = f"P-states{where}: {by}" + ("" if found.states else ", which counts none (no stats/time_in_state)")
+        choice = f"P-states{where}: {by}" + (
+            "" if found.states else ", which does not count them (no stats/time_in_state)"
+        )
     parts = [choice]
     if limits.minimum_mhz is not None and limits.maximum_mhz is not None:
         span = f"{limits.minimum_mhz:,.0f} to {limits.maximum_mhz:,.0f} MHz allowed"
@@ -460,20 +464,20 @@ def answer_and_context(wrap_notes: Callable[..., list[str]], record: Any) -> tup
 # Terms of the field, each with a sentence. docs/reference/glossary.md is generated from them.
 
 TERMS = {
-    "95 % interval": "The range that holds the true value in 95 of 100 such measurements, on this host.",
-    "A/A": "A condition compared with itself: it must show no difference.",
+    "95 % interval": "The range that contains the true value in 95 of 100 such measurements, on this host.",
+    "A/A": "A condition compared with itself. A correct measurement shows no difference.",
     "C0": "The state of a CPU that runs instructions, not an idle state (C1, C6 …). Time in C0 is running time.",
-    "EDP": "Energy-delay product: joules of a query times its mean latency. Less is better in both.",
-    "estimated": "Computed from how long the CPUs ran and a model of this kind of CPU; no meter was read.",
-    "haltpoll": "The idle governor of virtual machines: it polls for a moment before it halts the CPU.",
+    "EDP": "Energy-delay product: joules per query times mean latency. Less is better.",
+    "estimated": "Computed from the running time of the CPUs and a model of this kind of CPU, without a meter.",
+    "haltpoll": "The idle governor of virtual machines: it polls briefly before it halts the CPU.",
     "idle exit": "The moment at which a CPU leaves an idle state: an interrupt, or another CPU, woke it.",
-    "minimum detectable": "The smallest true difference that this number of windows would detect four times in five.",
-    "net of idle": "Without the use of the idle host in the same time: the cost of the work.",
+    "minimum detectable": "The smallest difference that this number of windows detects with 80 % power.",
+    "net of idle": "Minus the idle host's consumption over the same time: the cost of the work alone.",
     "p95": "95 of 100 queries were answered within this time.",
-    "POLL": "An idle loop that runs instructions: it wakes at once and saves nothing, and counts as running time.",
+    "POLL": "An idle loop that runs instructions: it wakes at once, saves no energy and counts as running time.",
     "residency": "The share of the time that the CPUs spent in an idle state, as the kernel requested it.",
     "steal": "Time in which a virtual CPU wanted to run and the hypervisor gave the CPU to another guest.",
-    "wake-ups": "How often CPUs left an idle state; each costs energy and keeps deeper states away.",
+    "wake-ups": "How often CPUs left an idle state; each costs energy and prevents deeper states.",
 }
 _PATTERN = re.compile(r"(?<![\w-])(" + "|".join(sorted(map(re.escape, TERMS), key=len, reverse=True)) + r")(?![\w-])")
 

@@ -248,10 +248,10 @@ def paces_table(record: Sweep, places: Places) -> Table:
             Column("wakings", "wakings/s", interval="95 %"),
             Column("exits", "idle exits/s", interval="95 %"),
             Column("period", "period, ms"),
-            Column("remedy", "what changes it", left=True),
+            Column("remedy", "settings", left=True),
         ],
         rows,
-        "how often threads wake",
+        "wake-ups by thread",
     )
 
 
@@ -302,7 +302,7 @@ def parted_table(record: SweepComparison, places: Places) -> Table:
             _NAME,
             Column("a", "A", record.a.name),
             Column("b", "B", record.b.name),
-            Column("difference", "where they differ", interval="95 %"),
+            Column("difference", "diverging values", interval="95 %"),
             Column("elsewhere", "elsewhere"),
             Column("verdict", "verdict", left=True),
         ],
@@ -347,7 +347,7 @@ def describe_accounting(counts: Conservation) -> str:
         idled = (
             "" if counts.idle_percent is None else f" although its CPUs idled {counts.idle_percent:.0f} % of the time"
         )
-        return f"The trace saw no idle exit of this host{idled}: nothing is accounted for."
+        return f"The trace recorded no idle exits on this host{idled}, so causes are unknown."
     if not counts.idle_exits_count:
         return "No CPU went idle."
     if counts.unknown_count or counts.lost_count:
@@ -361,7 +361,7 @@ def _check(counts: Conservation) -> str:
         return f"cpuidle counted {text.count(counts.cpuidle_usage_delta_count)}"
     if counts.checked_against is None:
         return "not checked: this kernel has no other counter of idle exits"
-    return f"the kernel's counter of the cpu_idle tracepoint (perf) says {text.count(counts.reference_count)}"
+    return f"the kernel's cpu_idle tracepoint counted {text.count(counts.reference_count)}"
 
 
 def describe_balance(counts: Conservation, unit: str = " idle exits") -> str:
@@ -380,7 +380,7 @@ def describe_energy(split: EnergySplit, of: str = "") -> str:
     kind = "estimated" if split.kind == "estimated" else f"measured by {split.source}"
     whole = f"Energy{of}, {kind}: {text.number(split.total_joules)} J"
     if split.idle_joules is None or not split.parts:
-        return f"{whole} in all; {'; '.join(word_notes(split.notes))}."
+        return f"{whole} in total; {'; '.join(word_notes(split.notes))}."
     parts = [
         *((part.name, part.joules) for part in split.parts),
         ("cannot be attributed", split.residual_joules or 0.0),

@@ -106,12 +106,12 @@ def render_terminal(profile: OffCpuProfile, width: int = text.DEFAULT_WIDTH, *, 
         printed += _thread_lines(thread, width)
     printed += _hidden_line(len(threads), top, "threads")
     if still := len(profile.threads) - len(threads):
-        printed.append(f"{text.plural(still, 'more thread')} did not go to sleep in the window.")
+        printed.append(f"{text.plural(still, 'more thread')} did not sleep in the window.")
     printed += [""] if count is not None else []
     if profile.wakings_count is not None and profile.wakings_window_s is not None:
         woken = text.plural(profile.wakings_count, "time")
         printed += [f"Woken {woken} in {text.number(profile.wakings_window_s, 1)} s.", ""]
-        printed.append(f"{'wakings/s':>10}  {'%':>6}  thread ← who wakes it, and from where")
+        printed.append(f"{'wakings/s':>10}  {'%':>6}  thread ← waker, with the stack of the waker")
         for waker in profile.wakers[:top]:
             printed += waker_lines(waker, profile.pids, width)
         printed += [*_hidden_line(len(profile.wakers), top, "rows"), ""]
@@ -122,7 +122,7 @@ def render_terminal(profile: OffCpuProfile, width: int = text.DEFAULT_WIDTH, *, 
 def _footer(profile: OffCpuProfile | SyscallProfile, width: int, sentences: Sequence[str]) -> list[str]:
     limits = [f"Limits: {'; '.join(profile.limits)}."] if profile.limits else []
     notes = [f"Note: {note}." for note in word_notes(profile.notes)]
-    ended = ["Interrupted: this is what was counted until then."] if profile.interrupted else []
+    ended = ["Interrupted: partial results."] if profile.interrupted else []
     return [line for sentence in (*sentences, *limits, *notes, *ended) for line in text.wrap(sentence, width)]
 
 
@@ -144,7 +144,7 @@ def render_syscalls_terminal(profile: SyscallProfile, width: int = text.DEFAULT_
     printed += _lock_lines(profile, width, top)
     if profile.waiting_count:
         waiting = ", ".join(f"{count} in {name}" for name, count in list(profile.waiting_count.items())[:6])
-        printed += text.wrap(f"Calls that had not ended when the window did: {waiting}.", width)
+        printed += text.wrap(f"Calls still running at the end of the window: {waiting}.", width)
     bpf = "" if profile.bpf_s is None else f", {text.number(1e3 * profile.bpf_s / profile.window_s, 2)} ms/s in BPF"
     cost = "unknown" if profile.tool_cpu_s is None else f"{1e3 * profile.tool_cpu_s:.0f} ms of CPU time{bpf}"
     footer = [f"Lost {profile.lost_count:,}. powerprof itself: {cost}."]
@@ -159,8 +159,8 @@ def _syscall_headline(profile: SyscallProfile) -> str:
     )
     made = f"{who} made {profile.calls_count / profile.window_s:,.0f} system calls/s in {profile.window_s:.1f} s"
     if not any(row.write_bytes or row.read_bytes for row in files):
-        return f"{made}; it wrote and read no file."
-    return f"{made}; of files it wrote {written} and read {read}."
+        return f"{made}; it did not read or write a file."
+    return f"{made}; it wrote {written} to files and read {read}."
 
 
 def _byte_rate(count: float, seconds: float) -> str:
@@ -232,7 +232,7 @@ def _file_cells(sums: Sequence[int], window_s: float) -> list[str]:
 def _lock_lines(profile: SyscallProfile, width: int, top: int) -> list[str]:
     if not profile.lock_waits:
         return []
-    rows = [["waits/s", "mean ms", "longest ms", "of the time", "waits for locks and conditions (futex) of"]]
+    rows = [["waits/s", "mean ms", "longest ms", "of the time", "thread waiting for locks and conditions (futex)"]]
     for row in profile.lock_waits[:top]:
         rows.append(
             [

@@ -267,7 +267,7 @@ class ProfileFolder(Closeable):
         if reason is not None:
             self.close()
             raise PowerprofError(
-                f"cannot write profiles to {path} ({reason})", "name a folder of yours that nobody else may write to"
+                f"cannot write profiles to {path} ({reason})", "name a folder that only you may write to"
             )
 
     def close(self) -> None:
@@ -308,7 +308,7 @@ class ProfileFolder(Closeable):
         # Under sudo the folder belongs to the caller, whose rights write and remove the files.
         info = folder.stat()
         if info.st_uid != caller().uid or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            return "it belongs to somebody else, or others may write to it"
+            return "it belongs to another user, or others may write to it"
         return None
 
     def _write(self, ended_at: str) -> None:

@@ -30,14 +30,14 @@ def answer_of(profile: OnCpuProfile) -> str:
         )
     window = text.number(profile.window_s, 1)
     if profile.target_c0_ms is None or not (profile.target_count or profile.target_c0_ms):
-        return f"{who} did not run when a sample was taken in {window} s."
+        return f"{who} was not running at any sample in {window} s."
     one_cpu = text.number(profile.target_c0_ms / profile.window_s / 10.0, 1)
     interval = ""
     if profile.clock_c0_ms is None and profile.low_c0_ms is not None:
         interval = f" ({text.number(profile.low_c0_ms, 0)} – {text.number(profile.high_c0_ms, 0)}, 95 %)"
     ran = f"{who} ran for {text.number(profile.target_c0_ms, 0)} ms{interval} of {window} s, {one_cpu} % of one CPU"
     if not profile.target_count:
-        return f"{ran}. No sample found it running, so its functions are unknown; measure longer."
+        return f"{ran}. It was not running at any sample, so its functions are unknown. Measure longer."
     return f"{ran}: {_main_function(profile)}."
 
 
@@ -57,7 +57,7 @@ def _main_function(profile: OnCpuProfile) -> str:
         first = profile.functions[0]
         return f"{text.number(100.0 * first.self_count / profile.target_count, 0)} % in {first.function}"
     function, count = min(own.items(), key=lambda item: (-item[1], item[0]))
-    below = " and functions without a name that it calls" if nameless[function] else ""
+    below = " and unnamed functions that it calls" if nameless[function] else ""
     return f"{text.number(100.0 * count / profile.target_count, 0)} % in {text.without_parameters(function)}{below}"
 
 
@@ -93,7 +93,7 @@ def functions_table(profile: OnCpuProfile, places: Places, limit: int) -> Table:
     columns = [*words("function"), *figures(self="self %", **ends, amount=amount, total="total %")]
     whole = {"c0": "of all C0 time of the host", "target": "of the target's CPU time"}.get(profile.percent_of, "")
     percent = f", in percent {whole}" if whole else ""
-    caption = f"Self is where it ran itself, total where it was anywhere on the stack{percent}."
+    caption = f"Self: time in the function itself. Total: time with the function on the stack{percent}."
     return Table(columns, rows, "functions", caption, max(0, len(profile.functions) - limit))
 
 
@@ -181,12 +181,13 @@ def render_terminal(
         printed += text.wrap(_host_share(profile), width)
     if profile.sampled_c0_ms is not None and profile.clock_c0_ms is not None:
         printed += text.wrap(
-            f"The time is the process's own CPU clock. The samples give {text.number(profile.sampled_c0_ms, 0)} ms "
+            f"The time comes from the CPU clock of the process. By the samples: "
+            f"{text.number(profile.sampled_c0_ms, 0)} ms "
             f"({text.number(profile.low_c0_ms, 0)} – {text.number(profile.high_c0_ms, 0)}, 95 %).",
             width,
         )
     printed += text.wrap(
-        f"{profile.target_count:,} counted: stacks complete {profile.complete_count:,}, cut "
+        f"{profile.target_count:,} samples: stacks complete {profile.complete_count:,}, cut "
         f"{profile.truncated_count:,}, failed {profile.failed_count:,}, lost {profile.lost_count:,}; "
         f"{profile.missed_count:,} events missed.",
         width,
@@ -200,7 +201,7 @@ def render_terminal(
     for note in word_notes(profile.notes):
         printed += wrap_note(note, width)
     if profile.interrupted:
-        printed.append("Interrupted: this is what was sampled until then.")
+        printed.append("Interrupted: partial results.")
     return printed
 
 
@@ -256,8 +257,8 @@ def _probed_lines(profile: FunctionProfile, width: int, limit: int) -> list[str]
 
 def _probe_cost(profile: FunctionProfile) -> str:
     if profile.probe_cost_ms is None or profile.probe_cost_percent is None:
-        return f"{profile.hits_count:,} probe hits ({profile.method}); what they cost is unknown."
-    each = "" if profile.probe_call_us is None else f", {text.number(profile.probe_call_us, 1)} µs a call"
+        return f"{profile.hits_count:,} probe hits ({profile.method}) of unknown cost."
+    each = "" if profile.probe_call_us is None else f", {text.number(profile.probe_call_us, 1)} µs per call"
     return (
         f"{profile.hits_count:,} probe hits ({profile.method}) cost about {text.number(profile.probe_cost_ms, 1)} ms, "
         f"{text.number(profile.probe_cost_percent, 1)} % of one CPU{each}: no energy figure comes from this window."
@@ -276,13 +277,13 @@ def render_functions_terminal(profile: FunctionProfile, width: int = text.DEFAUL
         f"Returns without entry {profile.unmatched_returns_count:,}, calls too deep {profile.too_deep_count:,}, "
         f"lost {profile.lost_count:,}."
     )
-    sentences += [f"Not probed: {name} ({why})." for name, why in profile.refused[:5]]
+    sentences += [f"{name} was not probed ({why})." for name, why in profile.refused[:5]]
     sentences += [f"Limits: {'; '.join(profile.limits)}."] if profile.limits else []
     sentences += [f"Note: {note}." for note in word_notes(profile.notes)]
     for line in sentences:
         printed += text.wrap(line, width)
     if profile.interrupted:
-        printed.append("Interrupted: this is what was counted until then.")
+        printed.append("Interrupted: partial results.")
     return printed
 
 

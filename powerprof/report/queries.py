@@ -37,7 +37,7 @@ _MAX_NAME = 48
 def answer_of(record: Queries) -> str:
     """Return the statement with most CPU time, and its share."""
     if not record.statements:
-        met = "executed no statement" if record.method == "probes" else "was in no statement at any sample"
+        met = "executed no statements" if record.method == "probes" else "had no statements in any sample"
         return f"{record.server.label} {met} in {text.number(record.window_s, 1)} s."
     first = record.statements[0]
     share = text.number(first.c0_percent, 0) if first.c0_percent is not None else text.UNKNOWN
@@ -72,13 +72,13 @@ def context_of(record: Queries) -> str:
 def balance(record: Queries) -> str:
     """Return the sum of the parts, and the independent count that it is checked against."""
     if record.explained_percent is None:
-        return "Nothing counted the server's CPU time independently."
+        return "The server's CPU time has no independent count to check against."
     processes = "process" if record.server.family == "mysql" else "server's processes"
     return (
         f"Statements {text.number(sum(statement.c0_s for statement in record.statements), 3)} s + background "
         f"{text.number(sum(background.c0_s for background in record.background), 3)} s + connections "
         f"{text.number(record.connections_c0_s, 3)} s + unexplained {text.number(record.residual_c0_s, 3)} s = "
-        f"{text.number(record.server_c0_s, 3)} s that the kernel counted for the {processes} "
+        f"{text.number(record.server_c0_s, 3)} s counted by the kernel for the {processes} "
         f"({text.number(record.explained_percent, 1)} % explained)."
     )
 
@@ -125,7 +125,7 @@ def render_terminal(
     kept = [note for note in record.notes if columns is not None or getattr(note, "name", "") not in on_rows]
     printed += labels.wrap_notes(msgspec.structs.replace(record, notes=kept), width)
     if record.interrupted:
-        printed.append("Interrupted: this is what was measured until then.")
+        printed.append("Interrupted: partial results.")
     return printed
 
 
@@ -245,15 +245,17 @@ def _tool_line(record: Queries) -> str:
         if calls is None or not record.window_s
         else f"{text.number(calls / record.window_s, 0)} statements/s"
     )
-    per_statement = "" if cost.per_call_us is None else f", {text.number(cost.per_call_us, 1)} µs a statement at {rate}"
+    per_statement = (
+        "" if cost.per_call_us is None else f", {text.number(cost.per_call_us, 1)} µs per statement at {rate}"
+    )
     share = 100.0 * cost.probes_ms / 1e3 / record.server_c0_s if record.server_c0_s else None
     server = "" if share is None else f" and {text.number(share, 2)} % of the server's CPU time"
     if calls == 0:
-        server = "; the server executed nothing"
+        server = "; the server executed no statements"
     is_expensive = record.method == "probes" and share is not None and share > EXPENSIVE_PERCENT
     return (
         f"Tracing cost {text.number(cost.probes_ms, 0)} ms of CPU time, {text.number(cost.percent, 2)} % of this host"
-        f"{server}{per_statement}, which the figures contain. "
+        f"{server}{per_statement}. The figures include this cost. "
         + "Cheaper, with intervals: powerprof queries --method samples. "
         * (is_expensive and calls != 0)
         + f"powerprof itself: {text.number(record.tool.cpu_percent, 2)} % CPU, "

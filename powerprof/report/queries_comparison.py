@@ -36,7 +36,7 @@ def answer_of(record: QueriesComparison) -> str:
         change = worse[0]
         subject = "One statement became" if len(worse) == 1 else f"{len(worse)} statements became"
         return (
-            f"{subject} more expensive; the one with most CPU time: {_ratio(change)} the CPU time of a call "
+            f"{subject} more expensive. The largest: {_ratio(change)} the CPU time per call "
             f"({_ms_per_call(change.a)} → {_ms_per_call(change.b)} ms), "
             f"{text.signed(change.change_percent_of_cpu, 2)} % of a CPU: {text.shorten(change.text, 200)}"
         )
@@ -251,7 +251,7 @@ def answer_of_history(record: QueriesHistory) -> str:
         f"{text.number(most.cpu_percent, 1)} % at most ({_duration(most.at_s)} after the start)"
     )
     if not record.statements:
-        return f"{answer}. It executed no statement."
+        return f"{answer}. It executed no statements."
     first = record.statements[0]
     return f"{answer}; most by {text.shorten(first.text, 200)}: {text.number(first.cpu_percent, 1)} %"
 
@@ -289,7 +289,7 @@ def render_history_terminal(
     if len(record.statements) > top:
         printed.append(f"{len(record.statements) - top:,} more statements (--json)")
     rest = 100 * record.other_c0_s / record.window_s
-    printed.append(f"All else, background threads and connections too: {text.number(rest, 1)} % of a CPU.")
+    printed.append(f"Other statements, background threads and connections: {text.number(rest, 1)} % of a CPU.")
     for note in word_notes(record.notes):
         printed += text.wrap(f"Note: {note}.", width)
     return printed

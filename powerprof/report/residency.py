@@ -23,7 +23,7 @@ def render_terminal(run: Run, width: int = _WIDTH, *, driver: str | None = None)
     if window.states:
         lines += ["", *_state_lines(window)]
     if window.achieved:
-        lines += ["", "Achieved by the hardware, which may be less than requested:"]
+        lines += ["", "Reached by the hardware (may be shallower than requested):"]
         shown = [f"{item.scope} {item.name} {_percent(item.residency_percent)}" for item in window.achieved]
         lines += _wrapped(_SEPARATOR.join(text.replace(" ", _HARD_SPACE) for text in shown))
     lines += labels.cpu_lines(window.system)
@@ -58,7 +58,7 @@ def _answer(window: Window) -> str:
     if deepest is not None:
         time = "idle time" if window.percent_of == "idle_time" else "time"
         return f"{_percent(deepest.residency_percent)} of the {time} was in {deepest.name}."
-    return "Residency is unknown here."
+    return "Residency is unknown on this host."
 
 
 def _context_line(window: Window, driver: str | None) -> str:
@@ -68,7 +68,7 @@ def _context_line(window: Window, driver: str | None) -> str:
     if window.window_s is not None:
         parts.append(f"{window.window_s:.2f} s")
     parts.append(
-        {"procfs": "from /proc/stat", "cpuidle": "states as the kernel requested them"}.get(
+        {"procfs": "from /proc/stat", "cpuidle": "states as requested by the kernel"}.get(
             window.residency_source, f"measured by {window.residency_source}, states as requested"
         )
     )
@@ -126,7 +126,7 @@ def _accounting(window: Window) -> list[str]:
         lines.append(" · ".join(parts))
     if window.edge_exits_count:
         count = window.edge_exits_count
-        lines.append(f"{count} idle exit{'s' if count != 1 else ''} caused by the reading itself not counted")
+        lines.append(f"{count} idle exit{'s' if count != 1 else ''} caused by reading the counters excluded")
     if window.residual_percent:
         lines.append(f"the states sum to {_percent(100.0 + window.residual_percent)} of the time: C0 set to 0")
     return lines

@@ -151,7 +151,7 @@ def render_markdown(record: Run, context: str) -> list[str]:
     phases = [*enumerate(record.phases)][::-1]
     for index, phase in [phase for phase in phases if phase[1].causes and phase[1].name != "baseline-after"][:1]:
         causes = causes_table(phase.causes, places, f"/phases/{index}/causes", MARKDOWN_ROWS)
-        written += ["", f"What woke the CPUs, {code_span(phase.name, 40)}:", *draw_table(causes, _CAUSE_COLUMNS)]
+        written += ["", f"Causes of wake-ups, {code_span(phase.name, 40)}:", *draw_table(causes, _CAUSE_COLUMNS)]
         written += balance_lines(phase.conservation)
     return written + note_lines(labels.notes_with_source(record))
 
@@ -208,7 +208,7 @@ def render_terminal(run: LoadRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
         parts.append(run.server.version + (", private" if run.server.private else ""))
     printed += text.wrap(" · ".join(parts), width)
     if run.interrupted:
-        printed += text.wrap("Ended early: this is what was measured until then.", width)
+        printed += text.wrap("Ended early: partial results.", width)
     printed += ["", *table.metric_lines(load_table(run, Places(run)), width)]
     if run.system:
         printed += ["", "The system:", *table.metric_lines(load_system_table(run, Places(run)), width)]
@@ -253,7 +253,7 @@ def server_lines(comparison: Comparison, width: int) -> list[str]:
         share = replication_percent(*comparison.traced)
         if share is not None:
             printed += text.wrap(
-                f"Of the idle exits that {comparison.b.name} has more, {share:.0f} % are on threads of replication.",
+                f"Replication threads account for {share:.0f} % of the additional idle exits of {comparison.b.name}.",
                 width,
             )
     return printed
@@ -301,7 +301,7 @@ def traced_lines(window: TraceSummary, name: str, width: int) -> list[str]:
     if window.storm is not None and window.storm.raged_percent < RAGED_PERCENT:
         printed += text.wrap(f"In this window {_storm_text([window.storm])}", width)
     if total:
-        printed.append(f"  {'/s':>7}  {'server':<12} thread, and where it was woken most (innermost first)")
+        printed.append(f"  {'/s':>7}  {'server':<12} thread and its most frequent stack (innermost first)")
     for number, (key, count) in enumerate(count_by_thread(window).most_common(_MAX_THREADS)):
         printed.append(text.shorten(f"  {text.number(count / record.window_s, 1):>7}  {key[0]:<12} {key[1]}", width))
         stack = top_stack(window, key) if number < _MAX_STACKS else []

@@ -182,7 +182,7 @@ def profile_stacks(record: OnCpuProfile) -> StackSet:
 def query_stacks(record: Queries) -> StackSet:
     """Return samples by statement and stack. Raises UsageError if none were taken."""
     if not any(statement.stacks for statement in record.statements):
-        raise UsageError("this run of queries has no stacks", "powerprof queries --stacks takes them")
+        raise UsageError("this run has no stacks", "powerprof queries --stacks records them")
     return StackSet(
         f"C0 time of {record.server.label} by statement",
         "all",
@@ -337,7 +337,7 @@ class _Names:
             function = int(key["timer_function"])
             if function:
                 return f"timer {capture.functions.get(function, hex(function))}{whose}"
-            return thread or "nothing that ran"
+            return thread or "no known task"
         if context == WakerContext.TIMER:
             function = int(key["waker_timer_function"])
             return f"timer {capture.functions.get(function, hex(function))}{whose}"

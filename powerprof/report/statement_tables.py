@@ -101,23 +101,23 @@ def unknown(record: Queries, key: str) -> str | None:
     ):
         return None
     if key in _PROBE_KEYS and record.method != "probes":
-        return "samples do not see where a statement begins and ends (--method probes does)"
+        return "samples do not record the start and end of a statement (--method probes does)"
     if key == "p99" or (key in _WAIT_KEYS and all(statement.waits_ms is None for statement in record.statements)):
         return "an older powerprof saved this run without it"
     if key == "wait_run_queue":
         return "this kernel does not count it (CONFIG_SCHED_INFO)"
     if key in ("wait_row_lock", "wait_lock"):
-        return "this server's program does not say what it waits for; its locks are in latch"
+        return "this server does not report the reason of its waits; its locks are in latch"
     if key in ("joules", "mj", "watts"):
-        return "without an idle floor a share of the host's joules means nothing (powerprof energy --calibrate)"
+        return "a share of the host's joules needs an idle floor (powerprof energy --calibrate)"
     if key == "range":
-        return "every statement was counted, none sampled"
+        return "all statements were counted, so there is no sampling error"
     if key in ("examined", *COUNTS) and record.server.family == "postgresql":
-        return "PostgreSQL does not count it by statement"
+        return "PostgreSQL does not count it per statement"
     if key == "sent" and record.server.family == "postgresql":
-        return "pg_stat_statements is not there, or lets this user not in"
+        return "pg_stat_statements is not installed, or this user may not read it"
     if record.server.address is None:
-        return "the server does not let this user in (name an account with --defaults-file)"
+        return "the server refuses this user (name an account with --defaults-file)"
     if key in ("examined", "sent", *COUNTS):
         return "performance_schema is off, or does not collect statements"
     return "the server does not report it"
@@ -148,7 +148,7 @@ def queries_table(record: Queries, places: Places) -> Table:
         Column("examined", "rows examined/call", forms=_NOT_TERMINAL),
         Column("sent", "rows sent/call", forms=_NOT_TERMINAL),
         *(Column(key, heading, forms=ON_REQUEST) for key, (_, heading, _) in COUNTS.items()),
-        Column("who", "who asks", left=True, forms=_NOT_TERMINAL),
+        Column("who", "account", left=True, forms=_NOT_TERMINAL),
         Column("user", "user", left=True, forms=ON_REQUEST),
         Column("host", "host", left=True, forms=ON_REQUEST),
         Column("schema", "schema", left=True, forms=_NOT_TERMINAL),
@@ -161,7 +161,7 @@ def queries_table(record: Queries, places: Places) -> Table:
     ]
     cells = {
         **_shared_cells(places, "/connections"),
-        "text": Words("connections and parsing, in no statement", ours=True),
+        "text": Words("connections and parsing, outside statements", ours=True),
     }
     rows.append(TableRow(cells, key="connections", look="connections"))
     rest: dict[str, Cell] = {
@@ -253,8 +253,8 @@ def unknown_askers(record: Queries, by: Grouping) -> str | None:
     if not any(statement.askers for statement in record.statements):
         return "an older powerprof saved this run without it"
     if record.server.address is None and record.server.family == "mysql":
-        return "the server does not let this user in (name an account with --defaults-file)"
-    return "the connections came and went within the window"
+        return "the server refuses this user (name an account with --defaults-file)"
+    return "the connections opened and closed within the window"
 
 
 def _range(statement: Statement) -> str:

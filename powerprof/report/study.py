@@ -15,7 +15,7 @@ from powerprof.report.text_forms import Line, code_span, escape
 
 # The findings as a table: published, today's two sides, the difference, and the verdict.
 
-_STRICTER_TEST = "inconclusive by the comparison's own test, which asks for more than this interval"
+_STRICTER_TEST = "inconclusive by the comparison's test, which is stricter than this interval"
 _EXPECTED = {"higher": "higher", "lower": "lower", "same": "the same"}
 
 
@@ -109,7 +109,7 @@ def steps_table(record: StudyRun, places: Places) -> Table:
             "problem": Words("; ".join(filter(None, [step.problem, *step.doubts]))),
         }
         rows.append(TableRow(cells))
-    columns = [*words("step", "run"), Column("time", "took"), Column("problem", "what to know", left=True)]
+    columns = [*words("step", "run"), Column("time", "took"), Column("problem", "remarks", left=True)]
     return Table(columns, rows, "steps")
 
 
@@ -136,7 +136,7 @@ def context_of(record: StudyRun) -> str:
 
 def listing(plans: Mapping[str, str], width: int = text.DEFAULT_WIDTH) -> list[str]:
     """Return each study with its title and duration."""
-    printed = [f"{len(plans)} studies. powerprof study NAME measures one; --quick is a trial."]
+    printed = [f"{len(plans)} studies. To measure one: powerprof study NAME (--quick for a trial)."]
     for name, plan in plans.items():
         printed += ["", name, *text.wrap(plan, width, "  ")]
     return printed
@@ -147,7 +147,7 @@ def render_terminal(record: StudyRun, width: int = text.DEFAULT_WIDTH) -> list[s
     printed = [*text.wrap(answer_of(record), width), *text.wrap(context_of(record), width)]
     if record.interrupted:
         missing = [row.label for row in record.rows if row.outcome == "not measured"]
-        printed += text.wrap(f"Ended early: this is what was measured until then; {len(missing)} not measured.", width)
+        printed += text.wrap(f"Ended early: partial results; {len(missing)} not measured.", width)
     places = Places(record)
     for row in findings_table(record, places).rows:
         printed += ["", *text.wrap(f"{row.words('outcome').text}: {row.words('name').text}", width)]
@@ -202,7 +202,7 @@ def then_and_now(record: StudyRun) -> list[str]:
 
 
 def _step_rows(record: StudyRun) -> list[str]:
-    written = ["", "| step | run | what to know |", "|---|---|---|"]
+    written = ["", "| step | run | remarks |", "|---|---|---|"]
     for step in record.steps:
         remarks = "; ".join(filter(None, [step.problem, *step.doubts]))
         run = code_span(step.run, 40) if step.run else ""

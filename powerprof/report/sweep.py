@@ -128,15 +128,15 @@ def render_terminal(sweep: Sweep, width: int = text.DEFAULT_WIDTH) -> list[str]:
         if point.error is not None:
             printed += text.wrap(f"{point.value}: {point.error}", width)
     if any(_disk_mean(point, "service_ms") is not None for point in good):
-        printed.append("disk ms, queue, busy: of the device that holds the server's files.")
+        printed.append("disk ms, queue, busy: for the device with the server's files.")
     if any(_os_mean(point, "cpu_pressure_percent") is not None for point in good):
         printed.append("I/O wait: share of time in which a task waited for I/O.")
         printed.append("wait: share of time in which a task was runnable and had no CPU.")
     if sweep.interrupted:
         if sweep.id:
-            printed.append(f"Not finished: continue with powerprof sweep --resume {sweep.id}")
+            printed.append(f"Unfinished. To continue: powerprof sweep --resume {sweep.id}")
         else:
-            printed.append("Not finished. It was not saved, so it cannot be continued.")
+            printed.append("Unfinished and not saved, so it cannot be continued.")
     return printed
 
 
@@ -154,7 +154,7 @@ def _function_lines(sweep: Sweep, width: int) -> list[str]:
     for function, module, is_kernel in chosen:
         figures = [text.number(each.get((function, module, is_kernel), 0.0), 1) for _, each in points]
         rows.append([*figures, f"{function} ({'kernel' if is_kernel else module})"])
-    heading = text.wrap(f"What the server ran, % of its samples, over {sweep.parameter}:", width)
+    heading = text.wrap(f"Functions of the server, % of its samples, over {sweep.parameter}:", width)
     return [*heading, *align_rows(rows, width), ""]
 
 
@@ -163,7 +163,7 @@ def _thread_lines(point: Point, width: int) -> list[str]:
     if not point.paces:
         return []
     shown = point.paces[:_MOST_THREADS]
-    names = text.columns([["thread", "what changes it"], *([pace.thread, pace.remedy] for pace in shown)], left=2)
+    names = text.columns([["thread", "settings"], *([pace.thread, pace.remedy] for pace in shown)], left=2)
     rows = [["wakings/s", "95 %", "exits/s", "period", names[0]]]
     for pace, name in zip(shown, names[1:], strict=True):
         woken = pace.wakings or pace.exits
@@ -172,7 +172,7 @@ def _thread_lines(point: Point, width: int) -> list[str]:
         rows.append([_short(woken.mean), ends, _short(pace.exits.mean), period, name])
     left = len(point.paces) - _MOST_THREADS
     more = [f"{left} more threads (--json)"] if left > 0 else []
-    return [f"{point.value}, {point.server}: how often its threads wake", *align_rows(rows, width), *more, ""]
+    return [f"{point.value}, {point.server}: wake-ups of its threads", *align_rows(rows, width), *more, ""]
 
 
 def _baseline_sentences(sweep: Sweep) -> list[str]:
@@ -183,11 +183,11 @@ def _baseline_sentences(sweep: Sweep) -> list[str]:
         return []
     c0_percent = statistics.fmean(busy)
     hz = statistics.fmean(woken)
-    sentences = [f"With all of them stopped: C0 {_short(c0_percent)} %, {_short(hz)} wake-ups/s."]
+    sentences = [f"With all servers stopped: C0 {_short(c0_percent)} %, {_short(hz)} wake-ups/s."]
     if c0_percent > _BUSY_PERCENT:
         sentences.append(
-            "Other programs kept the CPUs busy: C0, watts, idle exits and wake-ups of the host say little of a server. "
-            "How often its threads are woken and its own CPU time do."
+            "Other programs kept the CPUs busy, so figures of the whole host do not describe a server. "
+            "Its CPU time and the wake-ups of its threads still do."
         )
     return sentences
 
@@ -205,7 +205,7 @@ def answer_of(sweep: Sweep) -> str:
             f"{at.point.value} ({format_significant(at.metric.estimate.mean)}/s){at.alike}" for at in ends if at
         ]
         if extremes:
-            return f"{name}: woken least are the threads of {extremes[0]}; most those of {extremes[1]}."
+            return f"{name}: fewest thread wake-ups with {extremes[0]}; most with {extremes[1]}."
     parts = []
     if (best := _best(sweep, good, ENERGY, least=True)) is not None:
         unit, factor = labels.choose_prefix("J", best.metric.estimate.mean)
@@ -215,7 +215,7 @@ def answer_of(sweep: Sweep) -> str:
     # An open loop has a given rate, so no point can do more queries.
     if sweep.options.get("rate_hz") is None and (best := _best(sweep, good, "queries_hz", least=False)) is not None:
         parts.append(f"does most {_point_text(sweep, best)}: {format_significant(best.metric.estimate.mean)} queries/s")
-    return f"{name} {'; it '.join(parts)}." if parts else f"{name} was not measured at any point."
+    return f"{name} {'; it '.join(parts)}." if parts else f"{name} has no measured point."
 
 
 @dataclass(frozen=True)
@@ -386,7 +386,7 @@ def render_markdown(record: Sweep, context: str) -> list[str]:
     places = Places(record)
     written = ["", context, *draw_table(sweep_table(record, places))]
     if any(point.paces for point in record.points):
-        written += ["", "How often each thread wakes:", *draw_table(paces_table(record, places))]
+        written += ["", "Wake-ups by thread:", *draw_table(paces_table(record, places))]
     return written + note_lines([*errors, *word_notes(record.notes)])
 
 
@@ -415,13 +415,13 @@ def render_saturation_terminal(record: Saturation, width: int = text.DEFAULT_WID
     parts = [rounds, f"windows of {window_s:g} s" if isinstance(window_s, int | float) else "", str(version or "")]
     printed += text.wrap(" · ".join(part for part in parts if part), width)
     if record.interrupted:
-        printed += text.wrap("Ended early: this is what was measured until then.", width)
+        printed += text.wrap("Ended early: partial results.", width)
     for condition in (record.a, record.b):
         if condition is not None:
             printed += ["", *_trial_lines(condition, record.limit)]
             printed += text.wrap(
-                f"{condition.name}: at most {format_significant(condition.capacity_hz)} queries/s as fast as it goes; "
-                f"each round is resolved to {format_significant(condition.resolution_hz)} queries/s.",
+                f"{condition.name}: at most {format_significant(condition.capacity_hz)} queries/s at full speed; "
+                f"each round has a resolution of {format_significant(condition.resolution_hz)} queries/s.",
                 width,
             )
     for note in word_notes(record.notes):
@@ -441,22 +441,22 @@ def saturation_answer(record: Saturation) -> str:
     interval = "" if ends is None else f" ({format_significant(ends[0])} – {format_significant(ends[1])}, 95 %)"
     if record.verdict == "inconclusive":
         both = f"{record.a.name} and {record.b.name}"
-        return f"No measurable difference between {both} in the load that they take at {limit}{interval}; {first}."
+        return f"No measurable difference between {both} in the highest load within {limit}{interval}; {first}."
     times = f"{format_significant(record.ratio.b_over_a)} times the load of {record.a.name}"
-    return f"{record.b.name} takes {times} at {limit}{interval}; {first}."
+    return f"{record.b.name} takes {times} within {limit}{interval}; {first}."
 
 
 def _capacity_text(condition: Saturated, limit: str) -> str:
     if condition.rate_hz is None:
         failed_count = sum(value is None for value in condition.values)
         rounds = f"{failed_count} of {len(condition.values)} rounds"
-        return f"{condition.name} does not hold {limit} at any rate that was tried, in {rounds}"
+        return f"{condition.name} exceeds {limit} at all tried rates, in {rounds}"
     mean, low, high = condition.rate_hz.mean, condition.rate_hz.low, condition.rate_hz.high
     ends = "" if low is None or high is None else f" ({format_significant(low)} – {format_significant(high)}, 95 %)"
     if not condition.limited:
         capacity = f"{format_significant(condition.capacity_hz)} queries/s"
-        return f"{condition.name} holds {limit} up to all that it can do, {capacity}"
-    return f"{condition.name} holds {limit} up to {format_significant(mean)} queries/s{ends}"
+        return f"{condition.name} meets {limit} even at full speed, {capacity}"
+    return f"{condition.name} meets {limit} up to {format_significant(mean)} queries/s{ends}"
 
 
 def _limit_text(limit: Limit) -> str:

@@ -51,7 +51,7 @@ def _sweeps_answer(record: SweepComparison) -> str:
         bounds = [_bound_percent(point.metric.difference.ci95, point.metric.a.mean) for point in points]
         known = [bound for bound in bounds if bound is not None]
         if len(known) < len(bounds):
-            return f"Inconclusive {where}: how large a difference may be is unknown at {len(bounds) - len(known)}."
+            return f"Inconclusive {where}: the bound of a difference is unknown at {len(bounds) - len(known)}."
         if max(known) > NO_BOUND_PERCENT:
             return f"Inconclusive {where}: the intervals are too wide for a bound."
         return f"No measurable difference {where}: less than {max(known):,.1f} % (95 % at each)."
@@ -82,7 +82,7 @@ def _percent_change(metric: Metric) -> str:
     """Return a difference such as `+43.1 % (38.2 to 48.0, 95 %)`."""
     percent, interval, base = metric.difference.percent, metric.difference.ci95, metric.a.mean
     if percent is None or not base:
-        return "from nothing"
+        return "from 0"
     ends = (
         "" if interval is None else " (" + " to ".join(_signed(100 * end / abs(base)) for end in interval) + ", 95 %)"
     )
@@ -116,7 +116,7 @@ def parting_functions_table(record: SweepComparison, places: Places, limit: int 
             Column("name", "function", left=True),
             Column("a", "A", record.a.name),
             Column("b", "B", record.b.name),
-            Column("difference", "where they differ", interval="95 %"),
+            Column("difference", "diverging values", interval="95 %"),
             Column("elsewhere", "elsewhere"),
             Column("verdict", "verdict", left=True),
         ],
@@ -138,7 +138,7 @@ def render_terminal(record: SweepComparison, width: int = text.DEFAULT_WIDTH) ->
     if doubts:
         printed += text.wrap(f"Caution: {'; '.join(doubts)}.", width)
     if record.differences:
-        printed += ["", "What differs besides the condition"]
+        printed += ["", "Other differences"]
         for difference in record.differences:
             printed += text.wrap(difference, width, "  ")
     points = points_table(record, places)
@@ -154,9 +154,9 @@ def render_terminal(record: SweepComparison, width: int = text.DEFAULT_WIDTH) ->
         if len(significant) > _MAX_ROWS:
             printed.append(f"and {len(significant) - _MAX_ROWS} more: --csv, --html")
     elif rows:
-        printed += ["", "No figure of the system differs significantly where they diverge."]
+        printed += ["", "No system metric differs significantly at these values."]
     if hints and not significant:
-        heading = f"Each by its own 95 % interval, one of {len(rows)} figures, these may differ:"
+        heading = f"These may differ (separate 95 % intervals, of {len(rows)} metrics):"
         printed += [*text.wrap(heading, width), *_correlated_lines(record, hints[:_MAX_ROWS], width)]
     printed += _function_lines(record, places, width)
     threats = [threat.text for threat in record.threats if not threat.serious]
@@ -173,9 +173,11 @@ def _function_lines(record: SweepComparison, places: Places, width: int) -> list
         return []
     shown = parting_functions_table(record, places, _MAX_ROWS)
     has_significant = any(one.verdict != "inconclusive" for one in record.functions)
-    title = "Functions whose share of the server's samples differs significantly where they diverge, %:"
+    title = "Functions with a significantly different share of the server's samples at these values, %:"
     if not has_significant:
-        title = "No function's share of the server's samples differs significantly where they diverge; the largest, %:"
+        title = (
+            "No function has a significantly different share of the server's samples at these values. The largest, %:"
+        )
     headings = {"a": "A", "b": "B", "difference": "B − A, 95 %", "elsewhere": "elsewhere"}
     lines = table.function_lines(shown, headings, width)
     return ["", *text.wrap(title, width), *lines, *([f"{shown.left_count} more: --json"] if shown.left_count else [])]
@@ -201,7 +203,10 @@ def _correlated_lines(record: SweepComparison, figures: list[TableRow], width: i
             cells.append("" if percent and shown.value is None else shown.whole if percent else shown.text)
         rows.append([text.shorten(row.short, 30), *cells])
     printed = [text.shorten(line, width) for line in text.columns(rows)]
-    return [*printed, *text.wrap("change: of the mean of both, over the values at which they diverge.", width)]
+    return [
+        *printed,
+        *text.wrap("change: in percent of the mean of both, over the values at which they diverge.", width),
+    ]
 
 
 # The HTML page: both sweeps over the values of the parameter, and the correlated metrics.
@@ -241,10 +246,14 @@ def render_markdown(record: SweepComparison, context: str) -> list[str]:
     places = Places(record)
     written = ["", context, *draw_table(points_table(record, places))]
     if record.parted_with:
-        written += ["", "Where they diverge, and where they do not:", *draw_table(parted_table(record, places))]
+        written += [
+            "",
+            "Values at which they diverge, and the other values:",
+            *draw_table(parted_table(record, places)),
+        ]
     if record.functions:
         functions = draw_table(parting_functions_table(record, places))
-        written += ["", "Functions, in percent of the server's samples, where they diverge:", *functions]
+        written += ["", "Functions, in percent of the server's samples, at the diverging values:", *functions]
     if record.threats:
         written += ["", "Threats: " + escape("; ".join(threat.text for threat in record.threats)) + "."]
     return written + note_lines([*record.differences, *word_notes(record.notes)])
@@ -282,7 +291,7 @@ def _trend_answer(record: Trend) -> str:
     same = condition.workload in ("command", condition.name)
     name = condition.name if same else f"{condition.workload}:{condition.name}"
     if len(points) == 1:
-        return f"There is one run of {name}: nothing to compare it with."
+        return f"Only one run of {name}: no comparison is possible."
     every = [(before, after, after.step) for before, after in pairwise(points)]
     steps = [
         (before, after, step)
@@ -298,7 +307,7 @@ def _trend_answer(record: Trend) -> str:
             bounds.append(_bound_percent(step.difference.ci95 if step is not None else None, mean))
         known_bounds = [bound for bound in bounds if bound is not None]
         if len(known_bounds) < len(bounds):
-            return f"{none}; how large one may be is unknown at {len(bounds) - len(known_bounds)} of {len(bounds)}."
+            return f"{none}; the bound of a step is unknown at {len(bounds) - len(known_bounds)} of {len(bounds)}."
         if max(known_bounds) > NO_BOUND_PERCENT:
             return f"{none}; the intervals are too wide for a bound."
         return f"{none}: less than {max(known_bounds):,.1f} % (95 % at each)."
@@ -327,7 +336,7 @@ def render_trend_terminal(trend: Trend, width: int = text.DEFAULT_WIDTH) -> list
     unit = f", {first.unit}" if first is not None and first.unit not in ("1", "") else ""
     kind = ", estimated" if first is not None and first.kind == "estimated" else ""
     printed += [*text.wrap(f"{words(trend.metric)}{unit}{kind}", width), ""]
-    rows = [["run", "day", "mean", "95 %", "since the run before", "label"]]
+    rows = [["run", "day", "mean", "95 %", "since previous run", "label"]]
     for point in trend.points:
         metric = _metric_of(point, trend.metric)
         mean, ends = text.UNKNOWN, ""
@@ -397,8 +406,8 @@ def _runs_table(record: Trend, places: Places) -> Table:
         Column("run", "run", left=True),
         Column("day", "measured", left=True),
         Column("mean", "mean", interval="95 %"),
-        Column("step", "since the run before"),
+        Column("step", "since previous run"),
         Column("verdict", "verdict", left=True),
-        Column("else", "what else changed", left=True),
+        Column("else", "other changes", left=True),
     ]
     return Table(columns, rows, "runs")

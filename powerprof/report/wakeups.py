@@ -146,7 +146,7 @@ def answer_of(record: Attribution) -> str:
     name = name[:1].upper() + name[1:] if record.target.system else name
     checked = metrics.describe_accounting(record.conservation)
     if metrics.is_blind(record.conservation):
-        return f"What {name} caused is unknown. {checked}"
+        return f"The wake-ups caused by {name} are unknown. {checked}"
     rest = "" if checked == metrics.ALL_ACCOUNTED else f" {checked}"
     window = f"in {text.number(record.window_s, 1)} s"
     if not mine or not record.window_s:
@@ -180,7 +180,7 @@ def _busy_wakings_text(label: str, record: Attribution) -> str:
     place = ""
     if cause.count >= _NAMED_SHARE * count:
         place = f": {text.number(cause.count / window_s, 1)} by {_place_text(cause.first)}"
-    return f"{label} was woken {text.number(count / window_s, 1)} times a second, while CPUs ran anyway{place}."
+    return f"{label} was woken {text.number(count / window_s, 1)} times a second, while the CPUs were running{place}."
 
 
 def _place_text(row: Wakeup | Waking) -> str:
@@ -207,10 +207,12 @@ _ORIGINS = {
     "other_process": "another process",
     "device": "a device",
     "kernel": "the kernel",
-    "runnable": "none: it was runnable",
+    "runnable": "no waker: it was runnable",
 }
 _NAME_LIMIT = 60
-RAN_ANYWAY = "It woke no idle CPU: it was woken while CPUs ran anyway. On a quieter host that ends idle periods."
+RAN_ANYWAY = (
+    "It woke no idle CPU: the CPUs were running when it was woken. On a quieter host, this would end idle periods."
+)
 
 _PLACE_COLUMNS = [*words("thread"), Column("path", "stack, innermost first", left=True, beside="thread")]
 
@@ -243,7 +245,7 @@ def wakeups_table(record: Attribution, places: Places, limit: int) -> Table:
             cells["every"] = places.figure(f"{at}/period_ms", words=text.period(period_ms))
         rows.append(TableRow(cells))
     columns = [*figures(rate="/s", count="exits", every="every", c0="C0 ms"), *_PLACE_COLUMNS]
-    caption = "Idle exits blamed on a thread and the place where it waited; frames innermost first."
+    caption = "Idle exits by thread and waiting stack, innermost frame first."
     return Table(columns, rows, "wake-ups by thread and stack", caption)
 
 
@@ -290,7 +292,7 @@ def busy_wakings_table(record: Attribution, places: Places, limit: int) -> Table
         fields = ("wakings_hz", "wakings_count")
         rows.append(TableRow(_cause_cells(cause, _origin_text(cause.first), at, fields, places)))
     columns = [*figures(rate="/s", count="wakings"), *_PLACE_COLUMNS]
-    return Table(columns, rows, "wakings that found a CPU running", RAN_ANYWAY)
+    return Table(columns, rows, "wakings of a running CPU", RAN_ANYWAY)
 
 
 # The table of wake-up causes: one row per thread, whatever interrupt ended its sleep.

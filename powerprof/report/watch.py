@@ -156,10 +156,10 @@ _FINDINGS = 3
 _WORTH_SAYING = 20
 KEYS = "q quit  ? help  s sort  / filter  ⏎ stack  space pause  w save"
 _COLUMNS = (
-    ("/s", "idle periods that it ended, per second of all CPUs"),
+    ("/s", "idle periods ended by it, per second, all CPUs"),
     ("trend", "the same in the last intervals, the newest at the right"),
-    ("C0 %", "share of the CPUs' time that they ran because of it"),
-    ("every", "its period, where it is regular"),
+    ("C0 %", "share of CPU time spent running because of it"),
+    ("every", "its period, if it is regular"),
     ("NEW, 30 s", "first seen 30 s ago, while this screen was open"),
 )
 # From this load on the busy processes are listed, because there are few idle periods left.
@@ -314,7 +314,7 @@ def _trouble(newest: LiveInterval) -> list[str]:
     if newest.balance_error is not None and newest.balance_error * newest.exits_count > _WORTH_SAYING:
         troubles.append(f"trace and kernel differ by {100 * newest.balance_error:.1f} %")
     if newest.suspended_s:
-        troubles.append(f"the host was suspended for {newest.suspended_s:.1f} s, which no figure counts")
+        troubles.append(f"the host was suspended for {newest.suspended_s:.1f} s (not in any figure)")
     return [f"! {', '.join(troubles)}"] if troubles else []
 
 
@@ -431,7 +431,7 @@ _MEANINGS = (
     ("trend", "the same in the last windows, the newest at the right"),
     ("calls/s", "executions per second"),
     ("ms CPU", "CPU time per execution"),
-    ("p95 ms", "the time that 95 % of its executions stayed below"),
+    ("p95 ms", "95 % of its executions were faster than this"),
 )
 _QUERIES_TREND, _TEXT_LINES = 8, 8
 AWAY = "the server is away: waiting for it"
@@ -565,7 +565,7 @@ def _share_of_tracing(newest: Queries) -> float | None:
 
 def _cost(newest: Queries) -> str:
     each = newest.tracing.per_call_us
-    return "" if each is None else f"itself: {text.number(each, 1)} µs a statement"
+    return "" if each is None else f"itself: {text.number(each, 1)} µs per statement"
 
 
 QUERIES_PLAIN_HEAD = f"{'time':<8} {'CPU %':>6} {'calls/s':>8} {'watts':>7} {'lost':>5}  most, % of one CPU"

@@ -117,7 +117,7 @@ def test_cure_measures_savings_and_restores_the_slack(truth: Truth, powerprof_cl
     words = [*cure(truth, "--slack", "50ms", pairs=6), "--json", str(tmp_path / "cure.json")]
     result = powerprof_cli(words, timeout=120)
     assert result.code == 0, result.err
-    assert "from 50us to 50ms, in turns" in result.err
+    assert "from 50us to 50ms, alternately" in result.err
     record = decode_record(tmp_path / "cure.json", Cure)
     first = record.metrics[0]
     assert (first.name, first.verdict) == ("thread_wakings_hz", "b_lower")
@@ -128,7 +128,7 @@ def test_cure_measures_savings_and_restores_the_slack(truth: Truth, powerprof_cl
     assert sorted(record.order) == ["before"] * 6 + ["cured"] * 6
     assert result.out.startswith("truth-poller wakes up ")
     assert "TimerSlackNSec=50ms" in " ".join(result.out.split())
-    assert "put back, read back: 50us" in " ".join(result.out.split())
+    assert "restored and verified: 50us" in " ".join(result.out.split())
     listed = powerprof_cli(["runs"])
     assert "truth-poller wakes up" in listed.out
     again = powerprof_cli(["report", "cure-0001"])
@@ -169,7 +169,9 @@ def test_add_pairs_until_the_precision_is_reached(
     words = [*cure(truth, "--slack", "50ms"), "--precision", precision, "--json", str(tmp_path / "cure.json")]
     result = powerprof_cli(words, timeout=180)
     assert result.code == 0, result.err
-    assert "3 to 12 windows as it is and as many changed, of 0.5 s, at most 24 s in all" in " ".join(result.err.split())
+    assert "3 to 12 windows without the change and as many with it, of 0.5 s, at most 24 s in all" in " ".join(
+        result.err.split()
+    )
     record = decode_record(tmp_path / "cure.json", Cure)
     # How many pairs 90 % take depends on the host.
     pairs = record.order.count("before")
@@ -183,7 +185,7 @@ def test_unchanged_slack_is_inconclusive(truth: Truth, powerprof_cli: Cli) -> No
     result = powerprof_cli([*cure(truth, "--slack", "50us"), "--no-save"], timeout=120)
     assert result.code == 0, result.err
     assert result.out.startswith("Inconclusive: ")
-    assert "nothing was changed" in result.out.replace("\n", " ")
+    assert "the setting did not change" in result.out.replace("\n", " ")
 
 
 def wait_for(condition: Callable[[], bool], said: str) -> None:
@@ -289,7 +291,7 @@ def test_cure_of_a_variable(powerprof_cli: Cli, tmp_path: Path) -> None:
         result = powerprof_cli([*words, "--set", "innodb_print_all_deadlocks=ON"], timeout=120)
         assert result.code == 0, result.err
         said = " ".join(result.out.split())
-        assert "put back, read back: 0" in said
+        assert "restored and verified: 0" in said
         assert login.password not in result.out + result.err
         for wrong, code in (("no_such_variable=1", 1), ("version=1", 1), ("max_connections=many", 2)):
             refused = powerprof_cli([*words, "--set", wrong, "--no-save"], timeout=60)
@@ -343,7 +345,7 @@ def test_cure_of_an_event_from_a_finding(powerprof_cli: Cli, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--finding", "event_scheduler"], "no finding is called 'event_scheduler'"),
+        (["--finding", "event_scheduler"], "no finding matches 'event_scheduler'"),
         (["--thread", "nobody"], "has no thread 'nobody'"),
         (["--thread", "1"], "has no thread '1'"),
         (["--set", "a=1"], "is not a MariaDB or MySQL server"),

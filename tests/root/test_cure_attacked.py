@@ -92,7 +92,7 @@ def test_keep_and_report_a_value_set_during_a_window(
         sql.execute(connection, f"SET GLOBAL {_VARIABLE} = 888")
     _, err = running.communicate(timeout=60)
     assert running.returncode == 1
-    assert f"error: {_VARIABLE} was set to 888 by somebody else meanwhile, and is left so: it was 100 before" in err
+    assert f"error: another user set {_VARIABLE} to 888 during the test; it stays so (before the test: 100)" in err
     assert value(server) == 888
     assert powerprof_cli(["runs"]).err == ""
     assert value(server) == 888
@@ -107,7 +107,7 @@ def test_keep_and_report_a_value_set_between_windows(server: PrivateServer, powe
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "888" in err
-    assert "somebody else" in err
+    assert "another user" in err
     assert value(server) == 888
 
 
@@ -307,7 +307,7 @@ def test_end_a_cure_that_raises_latency(server: PrivateServer, powerprof_cli: Cl
         ended.set()
         client.join()
     assert done.code == 0, done.err
-    assert done.out.startswith("It hurts, and was ended: p95 of statements rose by "), done.out
+    assert done.out.startswith("Stopped early: p95 latency of statements rose by "), done.out
     with server.connect() as connection:
         assert sql.fetch_scalar(connection, "SELECT @@GLOBAL.query_cache_size") == 33554432
 

@@ -78,7 +78,7 @@ def test_a_client_that_asks_fifty_times_a_second(powerprof_cli: Cli, tmp_path: P
             poller.kill()
             poller.wait()
     assert fault["rule"] == "monitoring_client"
-    assert "asks SHOW STATUS" in fault["text"]
+    assert "sends SHOW STATUS" in fault["text"]
     assert 25 < fault["rate_hz"] < 55  # a busy machine lets it ask less often
     assert any(frame.startswith(("do_command", "my_net_read")) for frame in fault["stack"])
     assert took_s < 15

@@ -67,9 +67,9 @@ def a_poller_of_a_job_table_is_named(cli: Cli, server: PrivateServer, folder: Pa
         time.sleep(0.5)
         found, _ = diagnose(cli, server, folder)
     (fault,) = [one for one in found if one["rule"] == "table_poller"]
-    assert "reads a whole table" in fault["text"]
+    assert "scans a whole table" in fault["text"]
     assert 10 < fault["rate_hz"] < 21  # a busy host lets it ask less often
-    assert "an index on what its WHERE names" in fault["remedy"][0]
+    assert "Index the WHERE columns" in fault["remedy"][0]
 
 
 def a_dead_sql_thread_is_named(cli: Cli, topology: ServerTopology, folder: Path) -> None:

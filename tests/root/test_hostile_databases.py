@@ -134,7 +134,7 @@ def test_queries_executes_nothing_of_a_database(powerprof_cli: Cli, server: Priv
         result = powerprof_cli(words)
     assert result.code == 0, result.err
     # The database of a superuser was asked in spite of its search_path.
-    assert any("those of pg_stat_statements" in note for note in json.loads(result.out)["notes"])
+    assert any("come from pg_stat_statements" in note for note in json.loads(result.out)["notes"])
 
 
 @pytest.mark.usefixtures("eve")

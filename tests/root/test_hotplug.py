@@ -148,5 +148,5 @@ def test_a_profile_has_the_work_on_a_cpu_that_came_back(unpluggable: None) -> No
     assert profile.low_c0_ms is not None and profile.high_c0_ms is not None
     assert 0.9 * profile.low_c0_ms < 1500 < 1.1 * profile.high_c0_ms
     notes = word_notes(profile.notes)
-    assert [note for note in notes if note.startswith(f"CPU {LAST} went offline or came back within the window")]
+    assert [note for note in notes if note.startswith(f"CPU {LAST} went offline or came back during the window")]
     assert not [note for note in notes if "by its CPU clock" in note]

@@ -37,7 +37,7 @@ def test_the_command_says_that_it_adds_up_whichever_process_is_named(powerprof_c
     assert parts == pytest.approx(found["server_c0_s"], rel=1e-9)
     assert abs(found["residual_c0_s"]) <= max(0.01 * found["server_c0_s"], 0.002)
     assert "backend of" not in result.out
-    assert any("PostgreSQL itself is not asked" in note for note in found["notes"])
+    assert any("PostgreSQL was not queried" in note for note in found["notes"])
 
 
 def test_windows_follow_each_other_and_stacks_are_told_by_statement(powerprof_cli: Cli, server: PrivateServer) -> None:

@@ -33,7 +33,7 @@ def machine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def test_the_demo_installs_only_what_it_needs(machine: Machine) -> None:
     demo = machine.run("make", "demo")
     assert demo.status == 0, demo.tail()
-    # On a busy host what connections add is unknown.
+    # On a busy host the effect of the connections is unknown.
     assert re.search("idle MariaDB .*wake|No answer: the CPUs were", demo.output), demo.tail()
     assert sorted(filter(_PACKAGES_OF_TESTS.fullmatch, machine.packages())) == []
     path = "PATH=/root/powerprof/.venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

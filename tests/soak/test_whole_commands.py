@@ -85,7 +85,7 @@ class Bench:
     began_s: float = field(default_factory=time.monotonic)
 
     def so_far(self) -> str:
-        """What was looked at until now, and what came of it."""
+        """Checks until now, and what came of it."""
         return (
             f"{sum(self.kinds.values()):,} inputs {dict(self.kinds)} under {dict(self.used)}: "
             f"{len(self.broken)} broken, slowest {self.slowest_s:.1f} s beyond its window, {self.peak_kb >> 10} MB, "

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|×|ms\b|s\b|J\b|W\b|mJ\b|points\b))|(?<=[±×–]) (?=\d)")
 # Only after a blank, so that the parameters of functions stay. Process ids and counts stay too.
-_QUALIFIED = re.compile(r"\s\(((?:[\d−+±<]|estimated|or )[^()]*(?:%|possible)[^()]*)\)")
+_QUALIFIED = re.compile(r"\s\((?!95.%\))((?:[\d−+±<]|estimated|or )[^()]*(?:%|possible)[^()]*)\)")
 _UNKNOWN = Markup('<span class="unknown" title="unknown">?</span>')
 _FIGURE = Markup('<data value="{}" data-at="{}" {}>{}</data>{}')
 NAME_LIMIT = 200
@@ -143,10 +143,10 @@ _COST = ("joules_per_query", "joules_per_execution", "watts", "c0_ms_per_query_s
 _SPEED = ("latency_p95_ms", "time_s_per_execution", "time_to_solution_s")
 _ADDED = {"wakeups_hz": ("wake-ups", "/s", 1), "c0_percent": ("C0", "points", 2)}
 _FINDINGS: dict[Finding, str] = {
-    "costs": "beyond the host's own drift",
-    "nothing": "which may be nothing",
-    "drift": "but the host itself drifted as far",
-    "single": "one window a phase: no interval",
+    "costs": "larger than the host's drift",
+    "nothing": "not significant",
+    "drift": "not larger than the host's drift",
+    "single": "one window per phase: no interval",
 }
 
 
@@ -253,7 +253,7 @@ def _comparison(record: Comparison, places: Places) -> list[Tile]:
         tiles.append(Tile(heading, value, f"B compared with A: {outcome}", verdict))
     pairs = record.blocks_count // 2
     doubts = len(record.verdict.doubts)
-    note = f"{doubts} reason{'s' if doubts > 1 else ''} to doubt it, below" if doubts else "no serious threat was found"
+    note = f"{doubts} reason{'s' if doubts > 1 else ''} to doubt it, below" if doubts else "no serious threat found"
     count = Markup("{} pairs").format(pairs) if pairs else Markup("not in pairs")
     return [*tiles, Tile("Confidence, 95 % interval", count, note, "worse" if doubts else "")]
 

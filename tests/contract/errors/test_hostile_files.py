@@ -101,7 +101,7 @@ def changed(**fields: Any) -> dict[str, Any]:
 
 def test_a_sound_run_is_shown(tmp_path: Path) -> None:
     lines = lines_of(load_saved(written(tmp_path, sound())), 80)
-    assert lines[0].startswith("One window a phase has no interval: 0.10 ± 0.10 points of C0 more.")
+    assert lines[0].startswith("One window per phase gives no interval: 0.10 ± 0.10 points of C0 more.")
 
 
 _TEXT = json.dumps(sound())
@@ -120,8 +120,8 @@ _TEXT = json.dumps(sound())
         (_TEXT.replace("99.0", "1e999", 1).encode(), r"malformed|range|not a"),
         (_TEXT.replace("idle-0001", r"\ud800", 1).encode(), r"malformed"),
         (changed(schema=None), r"missing required field `schema`"),
-        (changed(schema="powerprof.run/99"), r"there is no report for 'powerprof\.run/99'"),
-        (changed(schema="\x1b[31m" * 1000), r"there is no report for"),
+        (changed(schema="powerprof.run/99"), r"no report exists for 'powerprof\.run/99'"),
+        (changed(schema="\x1b[31m" * 1000), r"no report exists for"),
         (changed(schema=5), r"Expected `str`, got `int`"),
         (changed(phases=None), r"missing required field `phases`"),
         (changed(phases=[]), r"a run without phases"),

@@ -166,7 +166,7 @@ def test_a_disk_that_fills_meanwhile(tmp_path: Path, powerprof_cli: Cli, args: l
 def test_a_stdout_that_takes_nothing(powerprof_cli: Cli, stdout: str, said: str) -> None:
     """Refused before a window of a minute where the result is for stdout."""
     done = _into(stdout, powerprof_cli, ["residency", "--duration", "60", "--json", "-"])
-    assert done.stderr.splitlines() == [f"error: --json: cannot write to stdout ({said})", "hint: name another place"]
+    assert done.stderr.splitlines() == [f"error: --json: cannot write to stdout ({said})", "hint: choose another file"]
     assert done.returncode == 1
     assert not (powerprof_cli.home / "state/powerprof/runs/residency-0001").exists()
 

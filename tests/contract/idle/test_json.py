@@ -164,6 +164,15 @@ def test_the_servers_threads_have_the_names_of_performance_schema(measured: Meas
     assert any("/" in (thread or "") for thread in threads), threads
 
 
+def test_server_has_one_name_in_causes_and_energy(measured: Measured) -> None:
+    pid = measured.run["server"]["pid"]
+    for name in ("server", "clients"):
+        phase = measured.phase(name)
+        names = {cause["process"] for cause in phase["causes"] if cause["pid"] == pid}
+        groups = {group["name"] for window in phase["windows"] for group in window["processes"]}
+        assert names <= groups
+
+
 def test_the_windows_last_as_long_as_asked(measured: Measured) -> None:
     """An edge takes about a millisecond; a busy machine is late, never early."""
     counts = {"baseline": 2, "server": 2, "clients": 2, "baseline-after": 2}

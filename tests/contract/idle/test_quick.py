@@ -22,7 +22,7 @@ def test_few_and_short_windows_which_the_report_says(powerprof_cli: Cli, mariadb
     for phase in run["phases"]:
         # On a busy host the edges of a window come late; never early.
         assert all(1.49 < window["window_s"] < 3.0 for window in phase["windows"])
-    assert "--quick: 3 windows of 1.5 s a phase; for narrower intervals, leave it out" in run["notes"]
+    assert "--quick: 3 windows of 1.5 s per phase; for narrower intervals, leave it out" in run["notes"]
     report = powerprof_cli(["report", run["id"]])
     assert "for narrower intervals, leave it out" in " ".join(report.out.split())
 

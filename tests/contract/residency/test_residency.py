@@ -91,7 +91,7 @@ def test_the_table_of_two_dumps(powerprof_cli: Cli, tmp_path: Path) -> None:
     result = powerprof_cli(["residency", "--from", *two_dumps(tmp_path)])
     assert result.out.splitlines() == [
         "90.00 % of the idle time was in C6.",
-        "2 CPUs, driver intel_idle · states as the kernel requested them",
+        "2 CPUs, driver intel_idle · states as requested by the kernel",
         "",
         "                of idle  average  entries",
         "POLL (polling)   0.00 %                 0",

@@ -71,8 +71,8 @@ def test_a_sweep_over_servers_continues_in_rounds() -> None:
     text = "\n".join(report.render_terminal(whole))
     if trace_s is not None:
         assert all(len(point.traced) == 2 for point in whole.points)
-        assert "how often its threads wake" in text
-        assert "woken least are the threads of" in text
+        assert "wake-ups of its threads" in text
+        assert "fewest thread wake-ups with" in text
         # Its timer wakes it every 400 ms, whatever else runs on this host.
         assert used["server_wakings_hz"] > 1
 

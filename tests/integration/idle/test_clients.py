@@ -64,4 +64,4 @@ def test_a_server_of_the_users(powerprof_cli: Cli) -> None:
     assert [phase["name"] for phase in run["phases"]] == ["server", "clients"]
     assert (run["server"]["private"], run["server"]["pid"]) == (False, server.pid)
     assert server.login.password not in done.out
-    assert "a given server: there is no baseline without it" in run["notes"]
+    assert "a given server: no baseline without the server" in run["notes"]

@@ -67,5 +67,5 @@ def test_a_storm_that_does_not_begin_leaves_the_servers_alone() -> None:
 
 def test_a_trigger_for_an_unknown_server_is_refused() -> None:
     storm = Storm(trigger={"replica-9": ["START SLAVE"]})
-    with PrivateServer() as server, pytest.raises(PowerprofError, match="replica-9: there is no such server"):
+    with PrivateServer() as server, pytest.raises(PowerprofError, match="replica-9: this server does not exist"):
         StormWatch(storm, {"server": server}).__enter__()

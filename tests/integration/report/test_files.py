@@ -60,13 +60,13 @@ def test_a_page_of_a_comparison_with_the_stacks_of_two_attributions(
     ("kind", "options", "message"),
     [
         ("idle", ["--folded", "-"], "--folded needs stacks"),
-        ("attribute", ["--perfetto", "-"], "--perfetto needs the capture that is saved with a run"),
+        ("attribute", ["--perfetto", "-"], "--perfetto needs the capture saved with a run"),
         ("idle", ["--html", "-", "--csv", "-"], "only one file can be stdout"),
         ("idle", ["--html", "/nowhere/x.html"], "--html /nowhere/x.html: no such directory /nowhere"),
         ("idle", ["--html", "/"], "--html / is a directory"),
         ("idle", ["--html", "/tmp/same", "--csv", "/tmp/same"], "--html and --csv name the same file"),
         ("idle", ["--flame-a", "x"], "--flame-a and --flame-b need --html"),
-        ("idle", ["--html", "-", "--flame-a", "x"], "--flame-a and --flame-b belong to a comparison"),
+        ("idle", ["--html", "-", "--flame-a", "x"], "--flame-a and --flame-b need a comparison"),
     ],
 )
 def test_error_is_one_line_with_a_hint(

@@ -64,7 +64,7 @@ def test_a_planted_folder_is_not_entered(attacker: Attacker) -> None:
 def test_a_pipe_of_somebody_else_gets_nothing(attacker: Attacker) -> None:
     pipe = attacker.home / "pipe"
     attacker.does(lambda: os.mkfifo(pipe))
-    with pytest.raises(PowerprofError, match=f"not a file, and belongs to user {UID}"):
+    with pytest.raises(PowerprofError, match=f"it is a special file of user {UID}"):
         write_output(str(pipe), b"for root's eyes")
 
 
@@ -83,7 +83,7 @@ def test_under_sudo_outputs_are_the_callers_and_no_more_than_the_caller_may(unde
         with pytest.raises(PowerprofError, match="permission denied") as caught:
             write_output(str(target), b"overwritten")
         assert caught.value.hint == (
-            "under sudo files are written as nobody: choose a place of theirs, or run as root itself"
+            "under sudo, files are written as nobody: choose a folder of this user, or run as root itself"
         )
     assert _untouched(under_sudo)
     under_sudo.does(lambda: (under_sudo.home / "link").symlink_to(under_sudo.secret))
@@ -243,7 +243,7 @@ def test_under_sudo_profiles_are_the_callers_and_nothing_of_roots_is_removed(und
         ProfileFolder(folder, said.append, kept=1, every_s=1.0)
     # A folder that root alone writes, and everybody may enter.
     folder.chmod(0o755)
-    with pytest.raises(PowerprofError, match="it belongs to somebody else"):
+    with pytest.raises(PowerprofError, match="it belongs to another user"):
         ProfileFolder(folder, said.append, kept=1, every_s=1.0)
     assert old.read_text() == "of root"
     own = under_sudo.folder("profiles")

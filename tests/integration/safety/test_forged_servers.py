@@ -72,7 +72,7 @@ def test_a_process_of_another_account_is_not_asked_and_has_no_figure(attacker: A
         assert owner_of_server(pid).distrust == "runs as nobody"
         servers = WatchedServers(None)
         assert pid not in found(servers)
-        assert any(f"such as {pid}" in note or "processes called" in note for note in servers.notes)
+        assert any(f"such as {pid}" in note or "processes that look like" in note for note in servers.notes)
         servers.close()
 
 

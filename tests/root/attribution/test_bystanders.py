@@ -177,5 +177,5 @@ def test_unseen_processes_of_a_group_have_a_note(attribute: Attribute, counting_
     finally:
         for process in filter(None, (stays, comes)):
             stop(process)
-    said = [note for note in window.record["notes"] if "joined it and ended before" in note]
+    said = [note for note in window.record["notes"] if "joined it and ended unobserved" in note]
     assert len(said) == visits

@@ -35,7 +35,7 @@ def test_idle_go_thread_belongs_to_the_scheduler(
     assert not {name for name in named if name and name.startswith("main.")} - {"main.main"}
     hints = [note for note in found.record["notes"] if note.startswith("Go: ")]
     assert len(hints) == 1
-    assert "no goroutine ran" in hints[0]
+    assert "the next goroutine is" in hints[0]
 
 
 _NODE = """

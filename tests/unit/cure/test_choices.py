@@ -128,10 +128,10 @@ def test_choose_a_finding_by_rule_or_number(word: str, choice: object) -> None:
 @pytest.mark.parametrize(
     ("word", "message", "hint"),
     [
-        ("nothing", "no finding is called 'nothing'", "found now: 1 poll, 2 hostile, 3 monitor, 4 again, 5 again"),
-        ("6", "no finding is called '6'", "found now: 1 poll"),
-        ("again", "2 findings are again", "name one by its number: 4, 5"),
-        ("monitor", "has no remedy that can be tried live", "what it says: SET GLOBAL server_id=ANOTHER"),
+        ("nothing", "no finding matches 'nothing'", "found now: 1 poll, 2 hostile, 3 monitor, 4 again, 5 again"),
+        ("6", "no finding matches '6'", "found now: 1 poll"),
+        ("again", "2 findings match again", "name one by its number: 4, 5"),
+        ("monitor", "has no remedy to try on the live server", "its advice: SET GLOBAL server_id=ANOTHER"),
     ],
 )
 def test_refuse_findings_without_one_live_remedy(word: str, message: str, hint: str) -> None:
@@ -175,7 +175,7 @@ def test_threads_that_slack_does_not_help_are_named_with_the_reason() -> None:
     assert (candidate.tid, candidate.options) == (1, None)
     printed = candidate_lines([candidate], "9")
     assert printed == [
-        "Nothing was found that can be tried live:",
+        "No changes to try on the live server:",
         "  t1 (thread 1) wakes 110.0 times a second by its own timers; it is a program of Go: timer slack would delay "
         "all its own timers",
     ]
@@ -199,6 +199,6 @@ def test_refuse_invalid_precision(percent: float) -> None:
 def test_refuse_settings_of_postgresql_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remedies, "name_of", lambda pid: "postgres")
     choice = VariableChoice("wal_writer_delay", "10s")
-    with pytest.raises(UsageError, match="stay changed where powerprof and the host are killed") as refused:
+    with pytest.raises(UsageError, match="stay changed after a crash of powerprof or the host") as refused:
         remedies.plan_change(os.getpid(), CureRequest(pid="1", choice=choice, pairs=4, window_s=5.0, seed=1))
     assert "SELECT pg_reload_conf()" in (refused.value.hint or "")

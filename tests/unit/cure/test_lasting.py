@@ -66,11 +66,11 @@ def test_command_keeps_slack_and_releases_it(
     words = ["cure", "--pid", str(sleeper.pid), "--thread", str(sleeper.pid)]
     assert run_app([*words, "--slack", "50ms", "--keep"]) == 0
     printed = capsys.readouterr().out.splitlines()
-    assert printed[0].endswith(": 50us → 50ms, read back.")
+    assert printed[0].endswith(": 50us → 50ms, verified.")
     assert printed[-1].startswith("To undo: powerprof cure --pid") and printed[-1].endswith("--release")
     assert slacks(sleeper.pid) == {"50000", "50000000"}
     assert run_app([*words, "--release"]) == 0
-    assert capsys.readouterr().out.endswith(": 50ms → 50us, read back.\n")
+    assert capsys.readouterr().out.endswith(": 50ms → 50us, verified.\n")
     assert slacks(sleeper.pid) == {"50000"}
 
 
@@ -79,7 +79,7 @@ def test_command_keeps_slack_and_releases_it(
     [
         ("--keep --release", "--keep and --release exclude each other"),
         ("--keep --slack 1ms", "--keep needs a thread"),
-        ("--keep --thread x", "--thread needs a slack to try"),
+        ("--keep --thread x", "--thread needs --slack"),
         ("--keep --thread x --slack 1ms --pairs 9 --yes", "--pairs and --yes have no effect with --keep"),
         ("--keep --set a=1", "--set has no effect with --keep"),
         ("--release", "--release needs a thread"),
@@ -145,9 +145,9 @@ def test_service_follows_its_server(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_refuse_targets_unsuitable_for_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="belongs to no systemd service"):
+    with pytest.raises(UsageError, match="is not part of a systemd service"):
         texts(monkeypatch, None)
-    with pytest.raises(UsageError, match="cannot stand in a unit"):
+    with pytest.raises(UsageError, match="is not allowed in a unit"):
         texts(monkeypatch, "mysql.service", name="a\nExecStart=/bin/sh")
 
 

@@ -147,15 +147,14 @@ def test_report_the_reason_of_an_early_end() -> None:
     )
     text = cure(verdict=verdict).verdict.text
     assert text == (
-        "It hurts, and was ended: p95 of statements that commit rose by 50 % (4.60 → 6.90 ms), which is more than "
-        "--max-p95 10 %."
+        "Stopped early: p95 latency of statements that commit rose by 50 % (4.60 → 6.90 ms), above --max-p95 10 %."
     )
 
 
 def test_page_contains_arms_windows_and_advice() -> None:
     record = cure(predicted=CurePrediction(now_hz=98.0, then_hz=18.9, is_bound=False))
     page = render_html(record)
-    assert "Before and cured" in page
+    assert "Before and with the change" in page
     assert "Window by window" in page
     assert page.count("before</") >= 4
     assert "Predicted 18.9/s, measured" in page
@@ -165,5 +164,5 @@ def test_page_contains_arms_windows_and_advice() -> None:
         metric="thread_wakings_hz", max_p95_percent=10.0, hurts="commits", hurts_from_ms=1, hurts_to_ms=9
     )
     assert "To keep it" not in render_html(cure(verdict=hurt, reverted=False))
-    assert "Not put back" in render_html(cure(verdict=hurt, reverted=False))
+    assert "Not restored" in render_html(cure(verdict=hurt, reverted=False))
     assert "To keep it" not in "\n".join(render_terminal(cure(verdict=hurt)))

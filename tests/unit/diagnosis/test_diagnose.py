@@ -53,7 +53,7 @@ def test_healthy_pair_is_reported_in_one_sentence(name: str) -> None:
     assert fault_rules(diagnosis.evidence) == []
     assert any("statement_timer" in finding.text for finding in diagnosis.findings)
     short = render_terminal(diagnosis)
-    assert short[0].startswith("No fault was found: it woke a CPU ")
+    assert short[0].startswith("No known problem: it woke a CPU ")
     assert "statement_timer" not in "\n".join(short)
     assert "statement_timer" in "\n".join(render_terminal(diagnosis, all_notes=True))
     assert max(map(len, render_terminal(diagnosis, 60, all_notes=True))) <= 60
@@ -70,10 +70,10 @@ def print_diagnosis(here: Evidence) -> str:
 
 def test_report_names_the_parts_that_were_not_examined() -> None:
     blind = print_diagnosis(evidence(asked=False, exits_hz=2.0, traced_s=5.0))
-    assert blind.startswith("No fault was found: it woke a CPU 2.0 times/s.")
-    assert "Not looked at: what the server says (no account): replication, clients, events, settings" in blind
+    assert blind.startswith("No known problem: it woke a CPU 2.0 times/s.")
+    assert "Not checked: replication, clients, events and settings (no account on the server)" in blind
     by_status = print_diagnosis(evidence(variables={"performance_schema": "OFF"}, **counted(Questions=0)))
-    assert by_status.startswith("No fault was found by its status; its wake-ups were not looked at.")
+    assert by_status.startswith("No known problem in its status. Its wake-ups were not traced.")
     assert "replication (none)" in by_status
     assert "statements by connection and their texts (performance_schema is off)" in by_status
     assert "It used 97 % of one CPU." in print_diagnosis(evidence(exits_hz=2.0, cpu_percent=97.0))

@@ -42,7 +42,7 @@ def polled(*, statement: str = "", application_hz: float = 400.0, monitor_hz: fl
 
 def test_busy_client_is_not_accused_of_other_statements() -> None:
     finding = polled()
-    assert finding.text == "A client asks SHOW STATUS 7.8 times/s: it keeps the CPUs awake."
+    assert finding.text == "A client sends SHOW STATUS 7.8 times/s."
     assert not any("KILL" in line or "app@" in line for line in [*finding.remedy, *finding.evidence])
 
 
@@ -64,7 +64,8 @@ def test_watch_does_not_accuse_an_application_of_queries_of_a_replica() -> None:
 def test_monitor_is_named_by_the_count_of_the_server() -> None:
     sent = {15: {"Com_show_status": 76}, 75: {"Com_show_status": 2, "Com_show_warnings": 4000}}
     finding = polled(statements_by_connection=sent)
-    assert finding.text.startswith("mon@10.0.0.7 asks SHOW STATUS")
+    assert finding.text == "mon@10.0.0.7 sends SHOW STATUS 7.8 times/s. It caused 7.8 wake-ups/s."
+    assert "caused" not in polled(statements_by_connection=sent, monitor_hz=0.0).text
     assert finding.remedy[1] == "to stop it now: KILL 15, because the server counted 7.6 times/s on it"
     shared = {15: {"Com_show_status": 26}, 75: {"Com_show_status": 26}}
     assert "KILL" not in " ".join(polled(statements_by_connection=shared).remedy)
@@ -72,8 +73,8 @@ def test_monitor_is_named_by_the_count_of_the_server() -> None:
 
 def test_monitor_is_named_if_statement_and_rate_match() -> None:
     finding = polled(statement="show status like 'Threads%'")
-    assert finding.text.startswith("mon@10.0.0.7 asks SHOW STATUS")
-    assert "KILL 15, because it was seen asking, and its thread is woken 7.8 times/s" in finding.remedy[1]
+    assert finding.text.startswith("mon@10.0.0.7 sends SHOW STATUS")
+    assert "KILL 15, because it was seen with this statement, and its thread is woken 7.8 times/s" in finding.remedy[1]
     # The statement alone, and the rate alone.
     assert "KILL" not in " ".join(polled(statement="SHOW STATUS", monitor_hz=90.0).remedy)
     assert "KILL" not in " ".join(polled(application_hz=7.8, monitor_hz=100.0).remedy)
@@ -81,7 +82,7 @@ def test_monitor_is_named_if_statement_and_rate_match() -> None:
 
 def test_recorded_monitor_is_named_with_its_rate() -> None:
     (fault,) = faults(read_recorded("mariadb-monitoring-client"))
-    assert fault.text.startswith("powerprof@localhost asks SHOW STATUS ")
+    assert fault.text.startswith("powerprof@localhost sends SHOW STATUS ")
     # It queried 50 times per second, as far as the host permitted.
     assert fault.rate_hz == pytest.approx(50, rel=0.1)
     assert any(remedy.startswith("to stop it now: KILL ") for remedy in fault.remedy)
@@ -162,7 +163,7 @@ def test_unknown_account_may_be_a_replica_unless_it_is_connected() -> None:
 
 def test_returning_replicas_are_counted_by_performance_schema() -> None:
     (fault,) = faults(evidence(**counted(**{DUMPS: 10})))
-    assert fault.text.startswith("A replica begins to read this server's binary log 1.0 times/s")
+    assert fault.text.startswith("A replica starts to read this server's binary log 1.0 times/s")
     assert faults(evidence(**counted(**{DUMPS: 1}))) == []
 
 
@@ -180,8 +181,10 @@ def poller(**increases: int) -> Evidence:
 def test_poller_of_a_job_table_is_named() -> None:
     (fault,) = faults(poller())
     assert fault.rule == "table_poller"
-    assert fault.text.startswith("worker@10.0.0.7 reads a whole table 19.4 times/s")
-    assert "2,000 rows read for each" in fault.evidence[0]
+    assert fault.text == (
+        "worker@10.0.0.7 scans a whole table 19.4 times/s to look for work. It caused 12.0 wake-ups/s."
+    )
+    assert "2,000 rows read by each" in fault.evidence[0]
     assert fault.rate_hz == pytest.approx(19.4)
 
 

@@ -42,7 +42,7 @@ def test_source_with_two_replicas_of_one_id_is_a_fault() -> None:
     )
     (fault,) = diagnose(here)
     assert (fault.rule, fault.rate_hz) == ("duplicate_server_id", 600.0)
-    assert "lists server id 2 in turns as replica-1:3306 and replica-2:3306" in " ".join(fault.evidence)
+    assert "lists server id 2 alternately as replica-1:3306 and replica-2:3306" in " ".join(fault.evidence)
 
 
 def test_source_with_many_steady_replicas_is_healthy() -> None:
@@ -171,16 +171,18 @@ def replica(*looks: ReplicationChannel, **fields: Any) -> Evidence:
 def test_dead_sql_thread_is_a_fault() -> None:
     (fault,) = faults(replica(*[channel(7, **DEAD)] * 5))
     assert fault.rule == "replication_stopped"
-    assert fault.text.startswith("The SQL thread of this replica (source primary:3306) stops with error 1062: nothing")
+    assert fault.text.startswith(
+        "The SQL thread of this replica (source primary:3306) stops with error 1062: it applies"
+    )
     assert fault.evidence[0] == "Error on query: INSERT INTO t VALUES (?, …) (SHOW SLAVE STATUS has the whole message)"
-    assert "Seconds_Behind_Master is NULL in 5 of 5 looks" in fault.evidence
+    assert "Seconds_Behind_Master is NULL in 5 of 5 samples" in fault.evidence
 
 
 def test_dead_sql_thread_with_repeated_restarts_is_a_fault() -> None:
     looks = [ALIVE, ALIVE, ALIVE, channel(7, **DEAD), ALIVE]
     (fault,) = faults(replica(*looks, **counted(Com_start_slave=30)))
-    assert "START SLAVE is issued 3.0 times/s, and it stops again each time" in fault.text
-    assert any("it hides the error" in line for line in fault.remedy)
+    assert "START SLAVE is issued 3.0 times/s, and the thread stops again each time" in fault.text
+    assert any("it only hides the error" in line for line in fault.remedy)
 
 
 def test_error_in_the_log_counts_while_the_thread_is_off() -> None:
@@ -194,7 +196,7 @@ def test_error_in_the_log_counts_while_the_thread_is_off() -> None:
 @pytest.mark.parametrize(
     ("row", "severity", "words"),
     [
-        ({"Slave_SQL_Running": "No"}, "fault", "while its I/O thread reads on"),
+        ({"Slave_SQL_Running": "No"}, "fault", "but its I/O thread still reads"),
         ({"Slave_SQL_Running": "No", "Slave_IO_Running": "No"}, "note", "is stopped: both of its threads are off"),
         (
             {"Slave_IO_Running": "No", "Last_IO_Errno": 1236, "Last_IO_Error": "could not find next log"},

@@ -32,7 +32,7 @@ def test_unknown_polling_thread_has_its_functions() -> None:
 def test_timer_on_busy_cpus_still_polls() -> None:
     (fault,) = faults(evidence(wakeups=[row(CLEANER, 0.0, wakings_hz=40.0)]))
     assert fault.rate_hz == 40.0
-    assert fault.evidence == ["no idle period ended with it: others kept the CPUs busy"]
+    assert fault.evidence == ["it ended no idle period: other programs kept the CPUs busy"]
 
 
 def test_work_of_a_busy_server_is_not_polling() -> None:
@@ -47,8 +47,8 @@ def polling_remedies(name: str) -> dict[str, list[str]]:
 def test_governor_of_an_idle_9_7_has_no_setting() -> None:
     remedies = polling_remedies("mysql-9.7.4-idle")
     governor = next(lines for text, lines in remedies.items() if "innodb/log_files_governor_thread" in text)
-    assert governor[0] == "no setting is known that ends it"
-    assert governor[1].startswith("to report it to MySQL (bugs.mysql.com), send: version MySQL 9.7.4; 97 times/s")
+    assert governor[0] == "no known setting stops it"
+    assert governor[1].startswith("to report this to MySQL (bugs.mysql.com), send: version MySQL 9.7.4; 97 times/s")
     assert not any("innodb_log_writer_threads" in line for lines in remedies.values() for line in lines)
 
 

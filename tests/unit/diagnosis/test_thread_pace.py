@@ -35,7 +35,7 @@ def test_setting_in_force_is_not_recommended(periodic: PeriodicThread, setting: 
         here = evidence(variables={setting.name: now, "port": "3306"})
         assert f"{setting.name}={setting.value}" not in list_settings(periodic, here)
         if setting.value:
-            assert f"{setting.name}={now} is in force already" in list_polling_remedies(periodic, here, "20 times/s")
+            assert f"{setting.name}={now} is already set" in list_polling_remedies(periodic, here, "20 times/s")
         else:
             assert list_settings(periodic, here) == [f"a longer {setting.name}, which is 500 {setting.unit}"]
 
@@ -44,7 +44,7 @@ def test_setting_in_force_is_not_recommended(periodic: PeriodicThread, setting: 
 def test_setting_unknown_to_the_release_is_not_recommended(periodic: PeriodicThread, setting: PaceSetting) -> None:
     lines = list_polling_remedies(periodic, evidence(variables={"port": "3306"}), "20 times/s")
     assert not any(setting.name in line for line in lines)
-    assert lines[-1].startswith("to report it to MariaDB (jira.mariadb.org), send: version MariaDB")
+    assert lines[-1].startswith("to report this to MariaDB (jira.mariadb.org), send: version MariaDB")
 
 
 EPOLL = ("epoll_wait", "redis-server+0x64da0", "aeMain", "main")
@@ -68,12 +68,12 @@ def predict(rows: list[ThreadWakeups], *arguments: Any, **options: Any) -> Slack
 def test_redis_is_reported_with_its_setting() -> None:
     (fault,) = faults(program("redis-server", timer("redis-server", 9.9)))
     assert fault.text == (
-        "The thread redis-server, which runs its own chores (serverCron), wakes by its own timer every 101 ms "
+        "The thread redis-server, which runs periodic maintenance (serverCron), wakes by its own timer every 101 ms "
         "(9.9 times/s)."
     )
     assert fault.remedy[0].startswith("hz=1 in redis.conf, or CONFIG SET hz")
     assert fault.remedy[-1] == "to try it live: powerprof cure --pid 4711 --thread 7 --slack 50ms"
-    assert "its wait times out regularly, every 101 ms: nothing had come meanwhile" in fault.evidence
+    assert "its wait times out regularly, every 101 ms, without an event" in fault.evidence
 
 
 def test_timers_of_any_program_are_judged() -> None:
@@ -202,7 +202,7 @@ def test_largest_saving_is_reported_with_its_command() -> None:
     here = program("thing", timer("a", 50.0, ("poll",)), timer("b", 20.0, ("poll",), tid=8))
     assert [row.comm for row, _ in rank_by_saving(here)] == ["a", "b"]
     (note,) = [one for one in diagnose(here) if one.rule == "most_helpful"]
-    assert note.text == "What would help most: 50 ms of timer slack, up to 46 times/s less in all (predicted)."
+    assert note.text == "Most helpful change: 50 ms of timer slack, up to 46 times/s less in all (predicted)."
     assert note.evidence == ["a (7): 50.0 → 14.3/s", "b (8): 20.0 → 10.0/s"]
     assert note.remedy[0] == "powerprof cure --pid 4711 --thread 7 --slack 50ms"
     assert [

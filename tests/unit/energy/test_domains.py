@@ -207,7 +207,7 @@ def test_a_window_without_the_runs_meter_is_marked_and_not_patched() -> None:
     mean = mean_host_energy(windows, meters)
     assert (mean.joules, mean.watts, mean.source) == (None, 90.5, "meter_log")
     assert note_unmetered_windows(windows, meters) == [
-        "1 window has no figure of wall by meter_log, the run's meter: their energy is unknown, no other stands in"
+        "1 window has no figure of wall by meter_log, the run's meter: their energy is unknown"
         " (wall by meter_log has no figure)"
     ]
     blocks = [builders.block(n, "a", queries=1, one=window_of(w)) for n, w in enumerate(windows)]

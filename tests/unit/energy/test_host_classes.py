@@ -152,7 +152,7 @@ def test_domains_outside_of_sums_are_marked(tree: Tree) -> None:
         assert not any("cannot lie inside" in note for note in meters.notes())
     card = next(r for r in readings if r.scope == "device")
     assert card.contained_in is None
-    assert _meter_row(card, 30).endswith("in no sum")
+    assert _meter_row(card, 30).endswith("not summed")
 
 
 @pytest.mark.parametrize(

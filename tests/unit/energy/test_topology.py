@@ -86,4 +86,4 @@ def test_a_cpu_is_a_core_only_where_that_is_known(name: str, tmp_path: Path, mon
 def test_an_interval_below_idle_has_a_note(ends: list[tuple[str, float | None]], noted: bool) -> None:
     assert bool(note_below_idle(ends)) == noted
     if noted:
-        assert word_notes(note_below_idle(ends))[0].startswith("an interval net of idle begins below 0")
+        assert word_notes(note_below_idle(ends))[0].startswith("an interval net of idle starts below 0")

@@ -184,7 +184,7 @@ def test_parts_that_ran_longer_than_the_cpus_leave_a_negative_residual() -> None
         20.0, 10.0, idle_watts=1.0, c0_s=1.0, kind="measured", source="rapl", consumers=[Consumer(name="x", c0_s=1.5)]
     )
     assert split.residual_joules == pytest.approx(-5.0)
-    assert split.notes == ["the parts sum to more than the CPUs ran: what cannot be attributed is below 0"]
+    assert split.notes == ["the parts sum to more than the running time of the CPUs: the rest is below 0"]
 
 
 def test_clocks_half_a_percent_apart_get_no_note() -> None:

@@ -62,13 +62,11 @@ def test_a_difference_by_its_own_interval_alone_is_only_possible() -> None:
     found = sweep_comparison()
     first, *others = found.parted_with
     unsure = replace(found, parted_with=[replace(first, verdict="inconclusive"), *others])
-    _, _, said = "\n".join(lines_of(unsure, 80)).partition(
-        "No figure of the system differs significantly where they diverge."
-    )
-    assert "one of 3 figures, these may differ:" in said
+    _, _, said = "\n".join(lines_of(unsure, 80)).partition("No system metric differs significantly at these values.")
+    assert "of 3 metrics):" in said
     assert "switches/query" in said and "page faults" not in said
     nothing = replace(found, parted_with=[replace(one, verdict="inconclusive", ci95=None) for one in found.parted_with])
-    assert "these may differ" not in "\n".join(lines_of(nothing, 80))
+    assert "These may differ" not in "\n".join(lines_of(nothing, 80))
 
 
 def test_a_sweep_compared_with_itself_does_not_diverge(tmp_path: Path) -> None:
@@ -80,8 +78,8 @@ def test_a_sweep_compared_with_itself_does_not_diverge(tmp_path: Path) -> None:
     )
     assert found.parted_with == []
     assert [threat.text for threat in found.threats if threat.serious] == [
-        "sweep-0001 is not finished",
-        "sweep-0002 is not finished",
+        "sweep-0001 is unfinished",
+        "sweep-0002 is unfinished",
     ]
 
 

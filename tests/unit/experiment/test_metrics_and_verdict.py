@@ -135,7 +135,7 @@ def test_a_twofold_difference_is_found_with_its_interval() -> None:
     said = answer(metrics, "c0_ms_per_query_server", "index", "no-index")
     assert said.text.startswith("no-index uses 2 times as much server CPU time per query as index (")
     assert said.power == "no-index is higher in power (watts, estimated)"
-    same = "every window read the same"
+    same = "all windows measured the same value"
     assert said.speed == f"no measurable difference in speed between index and no-index: {same} (p95 latency, 95 %)"
     assert is_worse(metrics, "c0_ms_per_query_server")
     assert not is_worse(judge(blocks(10, 0.2, 0.1), BASELINE, "c0_ms_per_query_server", seed=1), first.name)

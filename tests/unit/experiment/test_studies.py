@@ -143,7 +143,7 @@ def test_a_chance_interval_without_zero_is_explained(
     row = replace(record.rows[0], expected=expected, outcome="inconclusive", difference=difference)
     record = replace(record, rows=[row])
     (shown,) = findings_table(record, Places(record)).rows
-    assert ("by the comparison's own test" in today(shown)) == is_stricter
+    assert ("by the comparison's test" in today(shown)) == is_stricter
 
 
 def test_a_step_that_fails_is_noted_and_the_next_is_measured() -> None:
@@ -173,7 +173,7 @@ def test_an_interrupted_study_keeps_its_finished_steps() -> None:
     record = study_run(measure=ended)
     assert record.interrupted and [step.name for step in record.steps] == ["idle", "index"]
     assert record.rows[0].b is not None and record.rows[3].outcome == "not measured"
-    assert "Ended early: this is what was measured until then; 3 not measured." in render_terminal(record, 200)
+    assert "Ended early: partial results; 3 not measured." in render_terminal(record, 200)
 
     def at_once(step: StudyCommand, options: StudyOptions, say: Say) -> StepRecord:
         raise Interrupted("interrupted")

@@ -71,10 +71,8 @@ def test_limits_that_no_rate_or_every_rate_holds() -> None:
     low = condition_rate("index", CONDITION, 100.0, [none, none])
     high = condition_rate("index", CONDITION, 100.0, [every, every])
     assert (low.rate_hz, low.limited, high.limited) == (None, True, False)
-    assert answer_of(_record(low)) == (
-        "index does not hold 5 ms of p95 latency at any rate that was tried, in 2 of 2 rounds."
-    )
-    assert answer_of(_record(high)) == "index holds 5 ms of p95 latency up to all that it can do, 100 queries/s."
+    assert answer_of(_record(low)) == ("index exceeds 5 ms of p95 latency at all tried rates, in 2 of 2 rounds.")
+    assert answer_of(_record(high)) == "index meets 5 ms of p95 latency even at full speed, 100 queries/s."
 
 
 def test_few_queries_a_second_are_not_tried_twice() -> None:

@@ -158,7 +158,7 @@ def test_expensive_probes_stop_even_without_samples(fake: FakeServer) -> None:
     fake.can_sample, fake.cost_s, fake.bpf_s = False, 0.1, 0.1
     assert method(server) == "probes"
     assert [method(server) for _ in range(3)] == [None] * 3
-    assert server.trouble == "probes cost more than 3 % of the server, and samples: no texts in its memory"
+    assert server.trouble == "probes cost more than 3 % of the server, and samples failed: no texts in its memory"
     fake.now_s += 601
     fake.cost_s = fake.bpf_s = 0.001
     assert method(server) == "probes"

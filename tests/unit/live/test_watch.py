@@ -174,7 +174,7 @@ def test_lost_causes_and_suspends_are_shown() -> None:
     made = RowHistory()
     made.add(interval(row("a", 1), lost_count=7, suspended_s=30.0))
     lines = draw_screen(made, ScreenView(), TITLE, 80, 24)
-    assert "! 7 causes lost, the host was suspended for 30.0 s, which no figure counts" in lines
+    assert "! 7 causes lost, the host was suspended for 30.0 s (not in any figure)" in lines
     assert "! suspended for 30.0 s  " in plain_line(interval(row("a", 1), suspended_s=30.0))
 
 
@@ -232,7 +232,7 @@ def test_the_queries_screen_has_the_sums_and_the_trend_of_each_statement() -> No
     rows = {line.split("  ")[-1]: line for line in lines[5:12] if line.strip()}
     point = next(line for name, line in rows.items() if "FROM t WHERE" in name)
     assert point.split()[:5] == ["20.0", "▁█", "200", "1.000", "0.59"]
-    assert "itself: 5.8 µs a statement" in lines[-1]
+    assert "itself: 5.8 µs per statement" in lines[-1]
 
 
 def test_the_gap_between_two_windows_is_shown() -> None:

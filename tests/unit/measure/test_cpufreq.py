@@ -176,13 +176,14 @@ def test_a_window_reports_p_states(tree: Tree) -> None:
                 hardware_maximum_mhz=5700.0,
             ),
             Frequencies(status="active", turbo=True),
-            "P-states: chosen by the hardware under amd-pstate-epp (active), which counts none, 400 to 3,000 MHz "
+            "P-states: chosen by the hardware under amd-pstate-epp (active), which does not count them, 400 to "
+            "3,000 MHz "
             "allowed of 400 to 5,700, governor powersave, preference balance_power, turbo on.",
         ),
         (
             FrequencyLimits(cpus="0", driver="cppc_cpufreq"),
             Frequencies(),
-            "P-states: cppc_cpufreq, which counts none (no stats/time_in_state).",
+            "P-states: cppc_cpufreq, which does not count them (no stats/time_in_state).",
         ),
     ],
 )

@@ -96,7 +96,7 @@ def test_a_host_that_is_busier_is_said_and_kinds_of_servers_are_not_mixed() -> N
 def test_the_report_names_the_statement_and_its_interval() -> None:
     compared = word_record(compare_queries(window(of("SELECT a", 1.0)), window(of("SELECT a", 1.5)), ""))
     found = lines_of(compared, 100)
-    assert found[0].startswith("One statement became more expensive; the one with most CPU time: × 1.50 the CPU time")
+    assert found[0].startswith("One statement became more expensive. The largest: × 1.50 the CPU time")
     assert any("20.00 → 30.00" in line and "1.48–1.52" in line and "more expensive" in line for line in found)
     assert all(len(line) <= 100 for line in found)
     assert b"SELECT a" in export(compared, "csv")

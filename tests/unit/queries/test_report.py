@@ -67,7 +67,7 @@ def test_the_answer_the_table_and_the_sum() -> None:
     assert any(line.split()[:4] == ["40.0", "200.0", "1.00", "0.15"] for line in found)
     text = " ".join(found)
     assert "Statements 0.810 s + background 0.090 s + connections 0.090 s + unexplained 0.010 s = 1.000 s" in text
-    assert "Tracing cost 2 ms of CPU time, 0.06 % of this host and 0.24 % of the server's CPU time, 5.8 µs a" in text
+    assert "Tracing cost 2 ms of CPU time, 0.06 % of this host and 0.24 % of the server's CPU time, 5.8 µs per" in text
     assert "--method samples" not in text
     assert all(len(line) <= 80 for line in found)
 
@@ -76,7 +76,7 @@ def test_a_dear_trace_names_the_cheaper_way() -> None:
     cost = TracingCost(probes_ms=31.0, percent=0.8, per_call_us=5.8)
     dear = msgspec.structs.replace(record(), tracing=cost)
     text = " ".join(lines_of(dear, 80))
-    assert "3.10 % of the server's CPU time, 5.8 µs a statement" in text
+    assert "3.10 % of the server's CPU time, 5.8 µs per statement" in text
     assert "Cheaper, with intervals: powerprof queries --method samples." in text
 
 
@@ -92,7 +92,7 @@ def test_shares_by_samples_have_their_intervals_instead_of_what_samples_do_not_k
 
 def test_a_server_that_does_nothing_is_said_so() -> None:
     idle = record(uses=[], texts=[], latencies={})
-    assert lines_of(idle, 80)[0] == "mysqld (10) executed no statement in 2.0 s."
+    assert lines_of(idle, 80)[0] == "mysqld (10) executed no statements in 2.0 s."
 
 
 def test_no_text_of_a_client_gets_out_of_its_place() -> None:
@@ -185,8 +185,8 @@ def test_columns_that_are_asked_for_are_shown_in_their_order() -> None:
 
 def test_a_column_without_figures_has_its_reason() -> None:
     text = " ".join(render_terminal(waiting(), 400, columns="rows-sent,joules"))
-    assert "?: rows sent/call: the server does not let this user in" in text
-    assert "?: J: without an idle floor" in text
+    assert "?: rows sent/call: the server refuses this user" in text
+    assert "?: J: a share of the host's joules needs an idle floor" in text
     old = msgspec.structs.replace(
         waiting(), statements=[msgspec.structs.replace(one, waits_ms=None) for one in waiting().statements]
     )
@@ -195,7 +195,7 @@ def test_a_column_without_figures_has_its_reason() -> None:
     )
     silent = record(tells_locks=False)
     said = " ".join(render_terminal(silent, 400, columns="waits"))
-    assert "?: row lock, lock: this server's program does not say what it waits for; its locks are in latch" in said
+    assert "?: row lock, lock: this server does not report the reason of its waits; its locks are in latch" in said
 
 
 def test_a_column_of_no_name_is_refused_with_the_names() -> None:
@@ -205,7 +205,7 @@ def test_a_column_of_no_name_is_refused_with_the_names() -> None:
 
 
 def test_the_page_has_what_statements_wait_for() -> None:
-    assert "What a call waits for" in render_html(waiting())
+    assert "Waits and rows per call" in render_html(waiting())
 
 
 def asked() -> Queries:
@@ -236,13 +236,13 @@ def test_who_asks_is_a_column_and_nobody_has_a_reason() -> None:
     found = render_terminal(asked(), 100, columns="who,user")
     assert any("app@web1 +1" in line and "BENCHMARK" in line for line in found)
     said = " ".join(render_terminal(record(), 200, by="user"))
-    assert "user: ?: the server does not let this user in" in said
+    assert "user: ?: the server refuses this user" in said
     with pytest.raises(UsageError, match="--by users is not a choice"):
         render_terminal(record(), 80, by="users")
 
 
 def test_the_usual_table_has_the_id_and_who_asks_where_there_is_room() -> None:
-    for width, heads in ((70, ["statement"]), (80, ["id", "statement"]), (200, ["id", "who", "asks", "statement"])):
+    for width, heads in ((70, ["statement"]), (80, ["id", "statement"]), (200, ["id", "account", "statement"])):
         found = render_terminal(asked(), width)
         (head,) = [line for line in found if line.startswith("CPU %")]
         assert head.split()[8:] == heads
@@ -253,6 +253,6 @@ def test_the_usual_table_has_the_id_and_who_asks_where_there_is_room() -> None:
     assert row[:at].split()[-2:] == [first.id, "app@web1"]
     assert row[at:] == first.text
     # Nobody is known: no empty column.
-    assert not any("who asks" in line for line in render_terminal(record(), 200))
+    assert not any("account" in line for line in render_terminal(record(), 200))
     piped = render_terminal(asked(), 80, is_whole=True)
-    assert any(line.endswith("who asks     statement") for line in piped)
+    assert any(line.split()[-2:] == ["account", "statement"] for line in piped)

@@ -87,4 +87,4 @@ def test_the_way_that_is_taken(
     assert [one.name for one in notes] == (["probes_costly"] if way == "samples" else [])
     if notes:
         (said,) = word_notes(notes)
-        assert "probes took 5.0 % of the server's CPU time (2.0 µs a statement at 20,000 statements/s)" in said
+        assert "probes used 5.0 % of the server's CPU time (2.0 µs per statement at 20,000 statements/s)" in said

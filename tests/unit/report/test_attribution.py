@@ -63,7 +63,7 @@ def test_irregular_sleeps_give_a_bound() -> None:
 )
 def test_no_suggestion_without_a_valid_prediction(record: Attribution) -> None:
     assert suggest_remedies(record) == []
-    assert "What would help most" not in "\n".join(render_terminal(record))
+    assert "Most helpful changes" not in "\n".join(render_terminal(record))
 
 
 def test_idle_exits_are_no_bound_on_a_busy_host() -> None:
@@ -75,9 +75,9 @@ def test_idle_exits_are_no_bound_on_a_busy_host() -> None:
 def test_suggestion_is_in_the_report_and_on_the_page() -> None:
     record = polling("poll", "loop")
     printed = "\n".join(render_terminal(record))
-    assert "\nWhat would help most\n  poller: with 50 ms of timer slack" in printed
+    assert "\nMost helpful changes\n  poller: with 50 ms of timer slack" in printed
     page = render_html(record)
-    assert "<h2>What would help most</h2>" in page
+    assert "<h2>Most helpful changes</h2>" in page
     assert "--thread 77 --slack 50ms" in page.replace("\u2011", "-")
 
 
@@ -165,7 +165,7 @@ def _busy(counts: Sequence[int]) -> Attribution:
 def test_target_without_idle_exits_is_shown_with_its_wakings() -> None:
     busy = _busy([250])
     printed = "\n".join(render_terminal(busy))
-    said = "was woken 25.0 times a second, while CPUs ran anyway: 25.0 by mysys/statement_timer in "
+    said = "was woken 25.0 times a second, while the CPUs were running: 25.0 by mysys/statement_timer in "
     assert said in " ".join(printed.split())
     assert re.search(r"^ +25\.0 +mysys/statement_timer · its own timer$", printed, re.MULTILINE), printed
     assert "timer_handler" in printed

@@ -32,8 +32,8 @@ RECORD = Symbols(
 def test_answer_is_the_named_share_and_the_command_is_one_line() -> None:
     printed = symbols_lines(RECORD, 60)
     assert printed[:2] == [
-        "20.0 % of 1,000 wake-ups of mariadbd are for a function with",
-        "a name; names are complete in 0 of 1 file.",
+        "20.0 % of 1,000 wake-ups of mariadbd have a function name;",
+        "symbols are complete in 0 of 1 file.",
     ]
     assert any("19,065 of 35,492" in line and "80.0 %" in line for line in printed)
     assert printed[-1] == f"  {COMMAND}"
@@ -43,9 +43,9 @@ def test_untraced_symbols_have_no_wakeup_figures() -> None:
     file = msgspec.structs.replace(FILE, wakeups_percent=None, unnamed_wakeups_percent=None, package=None)
     record = msgspec.structs.replace(RECORD, files=[file], wakeups_count=None, wakeups_named_percent=None, command=None)
     printed = symbols_lines(record, 80)
-    assert printed[0] == "Names of mariadbd are complete in 0 of 1 file."
+    assert printed[0] == "Symbols of mariadbd are complete in 0 of 1 file."
     assert not any("wake-up" in line or "debug package" in line for line in printed)
-    assert printed[-1] == "No package and no server is known to have the missing names."
+    assert printed[-1] == "No known package or debuginfod server has the missing names."
 
 
 def test_note_keeps_its_command_on_one_line() -> None:

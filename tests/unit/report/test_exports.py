@@ -147,7 +147,7 @@ def test_hostile_name_is_one_frame_on_one_line(name: str) -> None:
 
 @pytest.mark.parametrize("kind", ["folded", "pprof", "flame"])
 def test_record_without_stacks_names_the_commands_that_save_them(kind: str) -> None:
-    with pytest.raises(UsageError, match=f"--{kind} needs stacks, and ") as caught:
+    with pytest.raises(UsageError, match=f"--{kind} needs stacks, but ") as caught:
         export(comparison(4), kind)
     assert "powerprof attribute" in str(caught.value.hint)
 

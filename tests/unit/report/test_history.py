@@ -164,5 +164,5 @@ def test_equal_runs_have_no_step(tmp_path: Path) -> None:
     store.save("run", other)
     assert (
         word_record(build_trend("run-0004", tmp_path)).text
-        == "There is one run of city:no-index: nothing to compare it with."
+        == "Only one run of city:no-index: no comparison is possible."
     )

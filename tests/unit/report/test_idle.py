@@ -37,7 +37,8 @@ def test_only_drifted_figures_are_called_drift(monkeypatch: pytest.MonkeyPatch) 
     below = Claim("c0_percent", Estimate(mean=-24.57, low=-35.66, high=-13.48), "nothing")
     monkeypatch.setattr(idle, "judge_costs", lambda *_: [drifted, below])
     assert idle.answer_of(sample_records.idle_run()) == (
-        "No answer: the host changed meanwhile: 925.3 ± 195.4 wake-ups/s, but the baseline drifted as far; the rest is "
+        "No answer: the host changed during the run: 925.3 ± 195.4 wake-ups/s, but the baseline drifted as far; "
+        "the rest is "
         "inconclusive: −24.57 ± 11.09 points of C0. Measure again when it is quiet."
     )
 
@@ -134,7 +135,7 @@ def test_busy_host_still_has_the_servers_waking_rate() -> None:
     ]
     assert idle.answer_of(replace(run, phases=phases)) == (
         "The threads of an idle MariaDB 10.11 wake 4.9 times a second (3.6 of them its thread mysys/statement_timer), "
-        "5.0 with 16 silent connections. What this costs is unknown: the CPUs were 98 % busy before the server "
+        "5.0 with 16 silent connections. The cost is unknown: the CPUs were 98 % busy before the server "
         "started. Measure again when the host is quiet."
     )
 
@@ -160,7 +161,8 @@ def test_host_that_was_busy_while_traced_has_no_figure_of_connections() -> None:
 
     said = idle.answer_of(busy(server=60.0, clients=2.0))
     assert said.endswith(
-        " The CPUs were up to 98 % busy meanwhile: an idle host may show more, and what connections add is unknown."
+        " The CPUs were up to 98 % busy during the window: an idle host may show more, and the effect of the "
+        "connections is unknown."
     )
     assert "16 silent" not in said
     said = idle.answer_of(busy(server=1.0, clients=0.5))

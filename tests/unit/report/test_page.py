@@ -128,7 +128,7 @@ def test_the_answer_comes_first(kind: str) -> None:
         "sweep": "city:index uses least energy per query with 1 client",
         "sweepcomparison": "From clients 4 on queries/s are lower with sweep-0002",
         "attribution": "mariadbd (8123) wakes the CPUs 6.8 times a second: 2.5 by mysys/statement_timer in ",
-        "diagnosis": "The thread innodb/log_files_governor_thread, which keeps the redo log&#39;s files at their size,",
+        "diagnosis": "The thread innodb/log_files_governor_thread, which manages the redo log files,",
         "oncpu": "the target ran for 25\u00a0ms of 1.0\u00a0s, 2.5\u00a0% of one CPU: 80\u00a0% in vfs_read.",
     }
     assert heading[1].startswith(answers[kind])
@@ -286,7 +286,7 @@ def test_flame_graph_has_a_separate_page() -> None:
 
 
 def test_record_without_a_page_is_an_error() -> None:
-    with pytest.raises(UsageError, match="no HTML report of this record"):
+    with pytest.raises(UsageError, match="HTML report is not available for this record"):
         render_html(idle_run().tool)
 
 
@@ -305,6 +305,8 @@ def test_record_without_a_page_is_an_error() -> None:
         ),
         ("mariadbd (8123) wakes 2 times (1.6 of them x)", "mariadbd (8123) wakes 2 times (1.6 of them x)", ""),
         ("a&lt;b (5 % of all) &amp; c", "a&lt;b &amp; c", "5 % of all"),
+        # The level alone, without its interval, is no line of its own.
+        ("16 connections add less than 0.8 (95\u00a0%).", "16 connections add less than 0.8 (95\u00a0%).", ""),
     ],
 )
 def test_intervals_are_below_the_headline(sentence: str, headline: str, below: str) -> None:
@@ -417,7 +419,7 @@ def test_idle_run_shows_added_cost_and_its_certainty() -> None:
         phases=[replace(phase, windows=[]) for phase in record.phases],
         deltas=[replace(one, difference=replace(one.difference, low=-1.0)) for one in record.deltas],
     )
-    assert build_tiles(none, Places(none))[0].note.endswith("which may be nothing")
+    assert build_tiles(none, Places(none))[0].note.endswith("not significant")
 
 
 def test_attribution_shows_rate_source_and_energy() -> None:
@@ -451,7 +453,7 @@ def test_yearly_cost_is_marked_as_derived() -> None:
     sample = replace(record, metrics=[watt])
     said = energy.yearly_sentence(sample, energy.parse_terms("0.5EUR", 400))
     assert said == (
-        "Derived, not measured: no-index draws 1 W (estimated) less than index; all year round that is 8.76 kWh, "
+        "Derived, not measured: no-index draws 1 W (estimated) less than index; over a year that is 8.76 kWh, "
         "4.38 EUR at 0.5 EUR/kWh and 3.5 kg CO2 at 400 g/kWh."
     )
     unsure = replace(record, metrics=[replace(watt, verdict="inconclusive")])

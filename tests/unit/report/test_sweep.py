@@ -83,7 +83,7 @@ def test_answer_omits_unknown_and_given_figures() -> None:
     point = _point(1, 0.4, 1000)
     assert answer_of(_sweep(point, rate_hz=100.0)) == "city:index uses least energy per query with 1 client: 0.400 J."
     assert answer_of(_sweep(_point(1, None, 9))) == "city:index does most with 1 client: 9.00 queries/s."
-    assert answer_of(_sweep()) == "city:index was not measured at any point."
+    assert answer_of(_sweep()) == "city:index has no measured point."
 
 
 def test_tables_fit_into_80_columns() -> None:
@@ -99,6 +99,6 @@ def test_tables_fit_into_80_columns() -> None:
 def test_interrupted_sweep_names_its_continuation() -> None:
     record = replace(_sweep(_point(1, 0.3, 1000)), interrupted=True)
     saved, not_saved = (render_terminal(replace(record, id=id), 80) for id in ("sweep-0007", None))
-    assert "Not finished: continue with powerprof sweep --resume sweep-0007" in saved
-    assert "Not finished. It was not saved, so it cannot be continued." in not_saved
+    assert "Unfinished. To continue: powerprof sweep --resume sweep-0007" in saved
+    assert "Unfinished and not saved, so it cannot be continued." in not_saved
     assert not any("--resume" in line for line in not_saved)

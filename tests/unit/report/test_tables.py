@@ -52,9 +52,9 @@ def test_kind_of_a_record_depends_on_schema_and_command() -> None:
 
 def test_missing_form_names_the_available_files() -> None:
     record = replace(on_cpu(), id="oncpu-0003")
-    with pytest.raises(UsageError, match=r"^there is no Markdown of oncpu-0003$") as refused:
+    with pytest.raises(UsageError, match=r"^Markdown is not available for oncpu-0003$") as refused:
         render_markdown(record)
-    assert refused.value.hint == "it has: --html, --csv, --csv-bom, --flame, --folded, --pprof, --otlp, --json"
+    assert refused.value.hint == "available: --html, --csv, --csv-bom, --flame, --folded, --pprof, --otlp, --json"
 
 
 def test_doubt_is_not_the_context() -> None:

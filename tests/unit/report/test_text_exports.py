@@ -138,7 +138,7 @@ def test_csv_of_a_diagnosis_has_one_line_per_finding() -> None:
     assert float(rows[0]["rate_hz"]) == record.findings[0].rate_hz
     said = render_markdown(record)
     assert said.startswith("**The thread innodb/log\\_files\\_governor\\_thread")
-    assert "- what ends it: innodb\\_log\\_writer\\_threads=OFF" in said
+    assert "- do: innodb\\_log\\_writer\\_threads=OFF" in said
 
 
 def test_csv_of_energy_marks_the_summed_domains() -> None:

@@ -147,7 +147,7 @@ def test_a_cpu_that_comes_back_is_sampled_again(kernel: FakeKernel, away: int) -
     assert set(made.missed_ns) == {1}
     assert made.missed_ns[1] / 1e9 == pytest.approx(0.4)
     assert made.notes() == [Note("cpus_not_sampled", {"cpus": "1", "seconds": pytest.approx(0.4)})]
-    assert "CPU 1 went offline or came back within the window" in word_notes(made.notes())[0]
+    assert "CPU 1 went offline or came back during the window" in word_notes(made.notes())[0]
 
 
 def test_a_cpu_that_goes_and_comes_between_two_looks(kernel: FakeKernel) -> None:
