@@ -25,8 +25,9 @@ from powerprof.cli.options import (
     residency_source,
     windows_repeat,
 )
-from powerprof.cli.output import check_saving, command_line, deliver, progress_printer
+from powerprof.cli.output import check_saving, deliver, progress_printer
 from powerprof.cli.parameters import flag, group, whole_number
+from powerprof.system.caller import command_line
 
 if TYPE_CHECKING:
     from powerprof.experiment.idle import IdlePlan

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from powerprof.system.caller import command_line
 from powerprof.system.errors import HungUp, Interrupted, PowerprofError, UsageError
 from powerprof.system.files import printable, printable_lines, reason_of
 
@@ -345,27 +346,6 @@ def leave_terminal() -> None:
 
 
 # Text on the terminal.
-
-# The directories in which sudo searches programs (secure_path in /etc/sudoers of Debian).
-_SUDO_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-
-def command_line(words: str, *, as_root: bool = False) -> str:
-    """Return a command of powerprof as this user has to type it: the program as it was called, with sudo if needed."""
-    import shlex
-    import shutil
-
-    from powerprof.system.caller import is_delegated
-
-    called = sys.argv[0]
-    with_sudo = as_root and (os.geteuid() != 0 or is_delegated())
-    if Path(called).name == "__main__.py":
-        program = f"{shlex.quote(sys.executable)} -m powerprof"
-    else:
-        path = shutil.which("powerprof", path=_SUDO_PATH if with_sudo else None)
-        is_on_path = path is not None and os.path.realpath(path) == os.path.realpath(called)
-        program = "powerprof" if is_on_path or "/" not in called else shlex.quote(called)
-    return f"{'sudo ' if with_sudo else ''}{program} {words}"
 
 
 def report_lines(record: R, lines: Callable[[R, int], list[str]] | None = None) -> list[str]:

@@ -43,15 +43,7 @@ from powerprof.cli.options import (
     server_pid,
     top,
 )
-from powerprof.cli.output import (
-    check_saving,
-    command_line,
-    deliver,
-    leave_terminal,
-    print_progress,
-    print_text,
-    progress_printer,
-)
+from powerprof.cli.output import check_saving, deliver, leave_terminal, print_progress, print_text, progress_printer
 from powerprof.cli.parameters import flag, group, option, readable_file, whole_number
 from powerprof.live.statements import StatementHistory, StatementMonitor
 from powerprof.model.runs import RunStore
@@ -61,6 +53,7 @@ from powerprof.queries.session import QueriesRequest
 from powerprof.report.history import about
 from powerprof.report.watch import QUERIES_PLAIN_HEAD, QUERIES_SORTS, draw_queries_screen, queries_plain_line
 from powerprof.system import signals
+from powerprof.system.caller import command_line
 from powerprof.system.errors import HungUp, PowerprofError, UsageError
 
 

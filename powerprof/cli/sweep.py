@@ -29,8 +29,9 @@ from powerprof.cli.options import (
     trace_after,
     windows_repeat,
 )
-from powerprof.cli.output import check_saving, command_line, deliver, progress_printer
+from powerprof.cli.output import check_saving, deliver, progress_printer
 from powerprof.cli.parameters import argument, flag, group, number, option, whole_number
+from powerprof.system.caller import command_line
 from powerprof.system.errors import UsageError
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import time
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
@@ -22,6 +21,7 @@ from powerprof.host.describe import read_virtualisation
 from powerprof.measure import cpuidle
 from powerprof.stacks.registers import this_machine
 from powerprof.system import paths, programs
+from powerprof.system.caller import command_line
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.files import reason_of, try_text
 from powerprof.system.tasks import check_process_ids
@@ -94,12 +94,6 @@ def _is_root() -> bool:
     return os.geteuid() == 0
 
 
-def _sudo_command() -> str:
-    # sudo does not search a virtual environment.
-    script = Path(sys.argv[0])
-    return f"sudo {script if script.name == 'powerprof' else 'powerprof'} …"
-
-
 def probe_privileges() -> Capability:
     """Return whether this process may load BPF programs and read the memory of other processes."""
     bits = effective_capabilities()
@@ -114,7 +108,9 @@ def probe_privileges() -> Capability:
     if _is_root():
         flags = " ".join(f"--cap-add={name.removeprefix('CAP_')}" for name in absent)
         return missing("privileges", f"root without {names} (a container?)", f"docker run {flags} …")
-    return missing("privileges", f"{account} without {names}; residency needs none of them", _sudo_command())
+    return missing(
+        "privileges", f"{account} without {names}; residency needs none of them", command_line("…", as_root=True)
+    )
 
 
 def probe_residency() -> Capability:
@@ -278,7 +274,7 @@ def probe_rapl() -> Capability:
     names = ", ".join(sorted({try_text(zone.parent / "name") or zone.parent.name for zone in zones}))
     # The counter is read: for root in a container the file mode is not enough.
     if any(try_text(zone) is None for zone in zones):
-        return limited("rapl", f"only root may read {names}", _sudo_command())
+        return limited("rapl", f"only root may read {names}", command_line("…", as_root=True))
     return _judge_total("rapl", f"powercap: {names}", open_rapl)
 
 
@@ -308,7 +304,7 @@ def probe_perf_power() -> Capability:
         meter = open_perf_power()
     except CapabilityError as error:
         if not _is_root():
-            return limited(name, f"only root may open {names}", _sudo_command())
+            return limited(name, f"only root may open {names}", command_line("…", as_root=True))
         return limited(name, error.message.removeprefix(f"{name}: "))
     try:
         meter.sample(time.monotonic())
@@ -355,7 +351,7 @@ def probe_ipmi() -> Capability:
     if programs.which("ipmitool") is None:
         return missing("ipmi", f"optional: {devices[0]} is there, ipmitool is not", "apt install ipmitool")
     if not _is_root():
-        return limited("ipmi", f"only root may use {devices[0]}", _sudo_command())
+        return limited("ipmi", f"only root may use {devices[0]}", command_line("…", as_root=True))
     return ok("ipmi", f"{devices[0]}; seconds old when it is read")
 
 
@@ -403,7 +399,7 @@ def probe_powertop() -> Capability:
     if program is None:
         return missing("powertop", "optional: not installed", "apt install powertop")
     if not _is_root():
-        return limited("powertop", "optional: only root may run it", _sudo_command())
+        return limited("powertop", "optional: only root may run it", command_line("…", as_root=True))
     return ok("powertop", _read_version(program))
 
 
@@ -420,7 +416,7 @@ def probe_turbostat() -> Capability:
             return none("turbostat", "installed, but this guest has no /dev/cpu/*/msr")
         return missing("turbostat", "optional: installed, but there is no /dev/cpu/*/msr", "modprobe msr")
     if not _is_root():
-        return limited("turbostat", "optional: only root may run it", _sudo_command())
+        return limited("turbostat", "optional: only root may run it", command_line("…", as_root=True))
     try:
         done = programs.run([program, "--quiet", "--num_iterations", "1", "--interval", "0.1"], timeout_s=10)
     except PowerprofError as error:
@@ -443,7 +439,7 @@ def probe_dtrace() -> Capability:
     if is_script:
         return none("dtrace", f"optional: {program} is SystemTap's header generator, not the tracer")
     if not _is_root():
-        return limited("dtrace", "optional: only root may trace with it", _sudo_command())
+        return limited("dtrace", "optional: only root may trace with it", command_line("…", as_root=True))
     return ok("dtrace", _read_version(program, "-Vv"))
 
 

@@ -13,6 +13,7 @@ import platform
 import pwd
 import re
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +30,8 @@ _DEFINITIONS = Path("/etc/login.defs")
 _UID_MIN = re.compile(r"^UID_MIN\s+([0-9]{1,9})\s*$", re.MULTILINE)
 _DEFAULT_UID_MIN = 1000
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
+# The directories in which sudo searches programs (secure_path in /etc/sudoers of Debian).
+_SUDO_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # setgroups(2), setresgid(2), setresuid(2) of this thread only. The C library's functions change all threads.
 _THREAD_SYSCALLS = {"x86_64": (116, 119, 117), "aarch64": (159, 149, 147)}
 
@@ -87,6 +90,23 @@ def caller() -> HostUser:
 def is_delegated() -> bool:
     """Return whether this process is root for another account (sudo)."""
     return os.geteuid() == 0 and caller().uid != 0
+
+
+def command_line(words: str, *, as_root: bool = False) -> str:
+    """Return a command of powerprof as this user has to type it: the program as it was called, with sudo if needed."""
+    import shlex
+    import shutil
+
+    called = Path(sys.argv[0])
+    with_sudo = as_root and (os.geteuid() != 0 or is_delegated())
+    program = "powerprof"
+    if called.name == "__main__.py" and called.parent.name == "powerprof":
+        program = f"{shlex.quote(sys.executable)} -m powerprof"
+    elif called.name == "powerprof" and "/" in sys.argv[0]:
+        path = shutil.which("powerprof", path=_SUDO_PATH if with_sudo else None)
+        if path is None or os.path.realpath(path) != os.path.realpath(called):
+            program = shlex.quote(sys.argv[0])
+    return f"{'sudo ' if with_sudo else ''}{program} {words}"
 
 
 def unprivileged() -> HostUser | None:

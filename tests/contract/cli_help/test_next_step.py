@@ -11,8 +11,8 @@ import pytest
 
 from powerprof.cli import idle
 from powerprof.cli.app import COMMANDS
-from powerprof.cli.output import command_line
 from powerprof.model.records import ServerInfo
+from powerprof.system.caller import command_line
 from tests.conftest import Cli
 
 
@@ -58,6 +58,11 @@ def test_a_program_on_the_path_has_its_short_name(monkeypatch: pytest.MonkeyPatc
     assert command_line("runs") == "powerprof runs"
     # sudo searches its own directories.
     assert command_line("doctor", as_root=True) == f"sudo {program} doctor"
+
+
+def test_a_module_is_called_by_its_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    _called_as(monkeypatch, "/usr/lib/python3/dist-packages/powerprof/__main__.py")
+    assert command_line("runs") == f"{sys.executable} -m powerprof runs"
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))

@@ -67,7 +67,7 @@ def test_command_keeps_slack_and_releases_it(
     assert run_app([*words, "--slack", "50ms", "--keep"]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].endswith(": 50us → 50ms, verified.")
-    assert printed[-1].startswith("To undo: powerprof cure --pid") and printed[-1].endswith("--release")
+    assert "powerprof cure --pid" in printed[-1] and printed[-1].endswith("--release")
     assert slacks(sleeper.pid) == {"50000", "50000000"}
     assert run_app([*words, "--release"]) == 0
     assert capsys.readouterr().out.endswith(": 50ms → 50us, verified.\n")
