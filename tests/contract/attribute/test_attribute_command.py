@@ -244,7 +244,7 @@ def test_several_of_one_name_are_listed_and_zombies_are_no_targets(root: None, p
         time.sleep(0.05)
         result = powerprof_cli(["attribute", "--pid", str(ended.pid), "--duration", "0.1"])
         assert result.code == 2
-        assert f"--pid {ended.pid}: it has ended" in result.err
+        assert f"--pid {ended.pid}: the process has ended" in result.err
     finally:
         for one in both:
             one.kill()
