@@ -263,7 +263,7 @@ class HwmonMeter:
             if channel.scope == "other":
                 name = channel.domain.replace("other/", "")
                 use = _find_other_use(channel.chip, channel.file.parent, self._root.parents[1])
-                about = f"unknown domain of {name} measures" if use is None else f"{name} measures {use}"
+                about = f"{name} has an unknown domain" if use is None else f"{name} measures {use}"
                 notes.append(f"hwmon: {about}: listed, but not summed")
         return notes
 

@@ -120,7 +120,7 @@ def render_terminal(profile: OffCpuProfile, width: int = text.DEFAULT_WIDTH, *, 
 
 
 def _footer(profile: OffCpuProfile | SyscallProfile, width: int, sentences: Sequence[str]) -> list[str]:
-    limits = [f"Limits: {'; '.join(profile.limits)}."] if profile.limits else []
+    limits = [f"Limitations: {'; '.join(profile.limits)}."] if profile.limits else []
     notes = [f"Note: {note}." for note in word_notes(profile.notes)]
     ended = ["Interrupted: partial results."] if profile.interrupted else []
     return [line for sentence in (*sentences, *limits, *notes, *ended) for line in text.wrap(sentence, width)]

@@ -278,7 +278,7 @@ def render_functions_terminal(profile: FunctionProfile, width: int = text.DEFAUL
         f"lost {profile.lost_count:,}."
     )
     sentences += [f"{name} was not probed ({why})." for name, why in profile.refused[:5]]
-    sentences += [f"Limits: {'; '.join(profile.limits)}."] if profile.limits else []
+    sentences += [f"Limitations: {'; '.join(profile.limits)}."] if profile.limits else []
     sentences += [f"Note: {note}." for note in word_notes(profile.notes)]
     for line in sentences:
         printed += text.wrap(line, width)

@@ -309,7 +309,7 @@ def test_unknown_chips_are_named_in_the_notes(tree: Tree) -> None:
     chip(tree, 1, "ina226", {"1": 9.0})
     with open_meters("auto") as meters:
         readings = window(meters)
-        assert "hwmon: unknown what ina226 measures: listed, but not summed" in meters.notes()
+        assert "hwmon: ina226 has an unknown domain: listed, but not summed" in meters.notes()
     assert host_energy(readings).watts == pytest.approx(250.0)
 
 
