@@ -34,7 +34,6 @@ KEPT = {
     "attribute --pid mysqld --duration 5": (
         r" +/s +",
         r" +\d.* own timer",
-        r" {12,}\w+.* ← ",
         r"[\d,]+ classified \+ ",
         r"powerprof itself",
     ),
