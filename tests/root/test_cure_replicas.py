@@ -150,7 +150,7 @@ def test_a_server_without_a_source_has_no_lag_and_says_so(powerprof_cli: Cli, tm
                  "--energy-source", "none", "--json", str(tmp_path / "a.json")]  # fmt: skip
         result = powerprof_cli(words)
     assert result.code == 0, result.err
-    assert "Replication lag: not measured: the server replicates from no other." in " ".join(result.out.split())
+    assert "Replication lag: not measured: the server is not a replica." in " ".join(result.out.split())
     record = decode_record(tmp_path / "a.json", Cure)
     assert metric_named(record.metrics, "replica_lag_s") is None
     assert {block.replica_lag_s for block in record.blocks} == {None}

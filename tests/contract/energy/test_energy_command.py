@@ -85,7 +85,7 @@ def test_no_meter_at_all_is_an_estimate_with_model_and_interval(
 def test_unknown_c0_leaves_only_the_interval(powerprof_cli: Cli, bare: tuple[Tree, dict[str, str]]) -> None:
     text = powerprof_cli(["energy", "--duration", "0.2"], env=bare[1])
     assert text.code == 0
-    assert re.match(r"[0-9.]+ to [0-9.]+ W possible over 0\.[0-9] s \(estimate\): how long", text.out)
+    assert re.match(r"[0-9.]+ to [0-9.]+ W possible over 0\.[0-9] s \(estimate\): the running time", text.out)
     # A long path is not broken: it is to be copied.
     assert max(len(line) for line in text.out.splitlines() if str(tree_of(bare)) not in line) <= 80
 

@@ -142,7 +142,7 @@ def test_damaged_runs(refused: Refused, tmp_path: Path, content: bytes | dict[st
 
 def test_the_command_line_refuses_a_damaged_run(refused: Refused, tmp_path: Path) -> None:
     refused(1, r"run\.json: not a record of powerprof", ["report", written(tmp_path, b"[" * 1_000_000)])
-    refused(1, r"run\.json: there is no report", ["report", written(tmp_path, changed(schema="\x1b[31m" * 1000))])
+    refused(1, r"run\.json: no report exists for", ["report", written(tmp_path, changed(schema="\x1b[31m" * 1000))])
     refused(1, r"run\.json: ", ["runs", written(tmp_path, b"{}")])
 
 

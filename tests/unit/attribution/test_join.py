@@ -177,8 +177,8 @@ def test_running_time_without_a_row_has_a_note() -> None:
     assert found.running is not None and found.running.target_ms == pytest.approx(408.0, abs=1)
     assert [row.thread.tid for row in found.wakeups] == [101]
     assert (
-        "403 ms of CPU time of one thread is in no row, because nothing woke it in the window (thread 102): "
-        "powerprof profile shows what it runs"
+        "403 ms of CPU time of one thread is in no row, because it did not wake in the window (thread 102). "
+        "To see the functions: powerprof profile"
     ) in word_notes(found.notes)
 
 
@@ -262,7 +262,7 @@ def test_incomplete_waking_counts_are_unknown(field: str) -> None:
 def test_losses_have_notes() -> None:
     found = attribution(exits(own_timer(101)), stacks_lost_count=4, unsent_count=5, lost_count=2)
     assert any(note.startswith("4 stacks were lost to a full buffer") for note in word_notes(found.notes))
-    assert any("the stacks of 5 were not copied" in note for note in word_notes(found.notes))
+    assert any("5 stacks were not copied" in note for note in word_notes(found.notes))
     assert found.conservation.lost_count == 2
     assert found.conservation.coverage_percent == pytest.approx(100 / 3)
 
