@@ -105,9 +105,8 @@ def _adapt_to_host(
         return ChosenModel(model, title, all_doubts, scale=float(threads))
     if vcpu is None and smt is False:
         doubt = (
-            f"a CPU here may be a core of {threads} threads (included in the upper bound); to narrow it: --vcpu "
-            f"thread or "
-            "--vcpu core"
+            f"a CPU here may be a core of {threads} threads (included in the upper bound); to narrow it: "
+            "--vcpu thread or --vcpu core"
         )
         return ChosenModel(model, title, (*all_doubts, doubt), cores_per_cpu=float(threads))
     return ChosenModel(model, title, all_doubts)

@@ -79,8 +79,7 @@ def suggest_remedies(record: Attribution) -> list[str]:
         then = format_prediction(prediction.then_hz, prediction.most_hz, prediction.is_bound)
         suggestions.append(
             f"{label}: with 50 ms of timer slack {number(prediction.now_hz, 1)} → {then} wake-ups/s (predicted)"
-            f"{absent}. "
-            f"To try it: powerprof cure --pid {pid} --thread {row.tid} --slack 50ms"
+            f"{absent}. To try it: powerprof cure --pid {pid} --thread {row.tid} --slack 50ms"
         )
     return suggestions
 

@@ -446,8 +446,7 @@ def render_html(record: Comparison, extras: Extras) -> str:
     over = "over pairs of neighbouring blocks" if record.blocks_count else "of two runs at different times"
     caption = (
         f"The difference is {names[1]} − {names[0]} {over}. The chart shows B relative to A with its 95 % "
-        f"interval; filled "
-        "where the interval excludes no difference, an arrow where it continues beyond the axis."
+        "interval; filled where the interval excludes no difference, an arrow where it continues beyond the axis."
     )
     return render_page(
         "comparison.html.j2",

@@ -189,8 +189,7 @@ def _host_answer(run: IdleRun) -> str:
         unsure = f"; the rest is inconclusive: {' and '.join(others)}" if others else ""
         return (
             f"No answer: the host changed during the run: {drifted}, but the baseline drifted as far{unsure}. "
-            f"Measure again "
-            "when it is quiet."
+            "Measure again when it is quiet."
         )
     if not costs:
         bounds = " and ".join(_upper_bound(claim) for claim in claimed)

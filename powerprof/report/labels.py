@@ -219,8 +219,7 @@ WORDS: dict[str, str] = {
     "profile",
     "no_registers": "no stacks: the registers of threads were not found in this kernel",
     "runtime_java_code": "Java: `{as_account}jcmd {pid} Compiler.perfmap` (JDK 17 or later) writes the method "
-    "names; then "
-    "run again. Callers can be missing unless it was started with -XX:+PreserveFramePointer",
+    "names; then run again. Callers can be missing unless it was started with -XX:+PreserveFramePointer",
     "runtime_java_waits": "Java: interpreted methods have no names, and callers of compiled methods can be missing "
     "unless it was started with -XX:+PreserveFramePointer",
     "runtime_node_code": "Node: functions have names if it is started with --perf-basic-prof "
@@ -263,8 +262,7 @@ WORDS: dict[str, str] = {
     "messages_alike": "the messages of this build are indistinguishable: preparing a statement counts as a call, and "
     "a pipeline of one statement counts as one call",
     "cpus_not_sampled": "CPU {cpus} went offline or came back during the window: the samples miss up to "
-    "{seconds:.2f} s of "
-    "its work",
+    "{seconds:.2f} s of its work",
     "samples_miss_clock": "samples found {sampled_ms:,.0f} ms ({low_ms:,.0f} – {high_ms:,.0f}, 95 %), but the process "
     "ran for {clock_ms:,.0f} ms by its CPU clock: the samples may miss part of its work, so their shares are "
     "unreliable; measure again",
@@ -283,8 +281,7 @@ WORDS: dict[str, str] = {
     "unknown, because pg_stat_statements is not loaded or not readable (set shared_preload_libraries, restart, and "
     "CREATE EXTENSION pg_stat_statements in the database postgres); preparing a statement counts as executing it",
     "digests_lost": "performance_schema had no room for {count:,} {count:call|calls}: calls and rows of their "
-    "statements "
-    "are unknown (increase performance_schema_digests_size and restart; the status variable "
+    "statements are unknown (increase performance_schema_digests_size and restart; the status variable "
     "Performance_schema_digest_lost counts them)",
     "postgresql_not_asked": "PostgreSQL was not queried: schemas are the databases in process titles at the start or "
     "end of the window; rows are unknown; statements in functions are part of the calling statement",
@@ -299,8 +296,7 @@ WORDS: dict[str, str] = {
     "probes_costly": "method samples: in a trial of half a second, probes used {percent:.1f} % of the server's CPU "
     "time ({each_us:.1f} µs per statement at {rate_hz:,.0f} statements/s); --method probes uses them anyway",
     "windows_apart": "the intervals cover the calls within the two windows. A busier host makes all statements "
-    "more expensive: "
-    "repeat the windows to check (queries --watch)",
+    "more expensive: repeat the windows to check (queries --watch)",
     "all_changed": "the compared statements ({count}) changed by × {ratio:.2f} in the median: the host or "
     "the server changed, not one statement",
     "methods_differ": "A was measured by {a} and B by {b}",
