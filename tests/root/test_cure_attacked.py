@@ -250,7 +250,8 @@ def test_ask_about_copied_variables_and_list_the_connections(
         os.close(side)
         while b"Try it?" not in asked:
             asked += os.read(terminal, 4096)
-        assert b"connections that open meanwhile keep NO_BACKSLASH_ESCAPES until they end" in b" ".join(asked.split())
+        question = b" ".join(asked.split())
+        assert b"connections opened during the change keep NO_BACKSLASH_ESCAPES until they end" in question
         os.write(terminal, b"y\n")
         drain = threading.Thread(target=lambda: [*iter(lambda: _read(terminal), b"")])
         drain.start()
