@@ -260,7 +260,7 @@ def inspect_server(subject: Subject, duration_s: float, say: Say) -> Inspection:
     readings.read_after()
     if postgres is not None and before is not None:
         if not interrupted:
-            say(f"watching the processes that it starts for {WATCH_S:g} s")
+            say(f"watching new processes for {WATCH_S:g} s")
             readings.facts |= watch_starts(postgres)
         readings.window_s = time.monotonic() - started_s
         readings.facts |= {

@@ -100,7 +100,7 @@ def list_coverage(evidence: Evidence) -> Coverage:
     if evidence.starts_span_s is not None:
         examined.append(f"the processes that it started in {format_seconds(evidence.starts_span_s)}")
         if evidence.subscriptions_after is None:
-            missing.append("its subscriptions and their errors (it does not let this user in by its socket)")
+            missing.append("its subscriptions and their errors (the server refuses this user on its socket)")
         else:
             examined.append(f"its logical subscriptions ({len(evidence.subscriptions_after)})")
     if evidence.asked:

@@ -23,8 +23,8 @@ _SUBSCRIBER = re.compile(
 )
 _PGLOGICAL = re.compile(r"(?:bgworker: )?pglogical (?:apply|sync \S+) (\d{1,10}):(\d{1,10})")
 _LAUNCHER = "logical replication launcher"
-_ERRORS_IN_LOG = "the server's error log has the ERROR of each attempt"
-_LOWER_RETRY = "to make the attempts rare meanwhile: a longer wal_retrieve_retry_interval (5 s by default)"
+_ERRORS_IN_LOG = "the server's error log contains the ERROR of each attempt"
+_LOWER_RETRY = "for fewer attempts: increase wal_retrieve_retry_interval (5 s by default)"
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def _report_pglogical(number: str, rate_hz: float, seen: str) -> Finding:
         [
             _ERRORS_IN_LOG,
             f"its name: SELECT sub_name FROM pglogical.subscription WHERE sub_id = {number}",  # noqa: S608 - printed
-            "to stop it until it is mended: SELECT pglogical.alter_subscription_disable('NAME')",
+            "to stop it until the cause is fixed: SELECT pglogical.alter_subscription_disable('NAME')",
         ],
         rate_hz,
     )
@@ -216,8 +216,8 @@ def _report_subscription(
         seen.append(f"pg_stat_subscription_stats: {errors} errors in {format_seconds(evidence.window_s)}")
     name = "NAME" if named is None else '"' + named.name.replace('"', '""') + '"'
     remedy = [
-        f"{_ERRORS_IN_LOG} (logical replication worker): mend its cause, such as a row that is there already",
-        f"to stop it until it is mended, in its database: ALTER SUBSCRIPTION {name} DISABLE",
+        f"{_ERRORS_IN_LOG} (logical replication worker): fix its cause, such as a duplicate row",
+        f"to stop it until the cause is fixed, in its database: ALTER SUBSCRIPTION {name} DISABLE",
         f"from PostgreSQL 15: ALTER SUBSCRIPTION {name} SET (disable_on_error = true) stops it at its next error",
         _LOWER_RETRY,
     ]
@@ -245,11 +245,11 @@ def find_failed_archiving(evidence: Evidence) -> list[Finding]:
         Finding(
             rule="failed_archiving",
             severity="fault",
-            text="archive_command fails and is tried again and again: WAL files pile up in pg_wal.",
+            text="archive_command fails repeatedly, and WAL files accumulate in pg_wal.",
             evidence=[f"the title of its process: {evidence.archiver}"],
             remedy=[
-                f"{_ERRORS_IN_LOG} (archive command failed); pg_stat_archiver has their count",
-                "mend archive_command, and its destination if that is full",
+                f"{_ERRORS_IN_LOG} (archive command failed); pg_stat_archiver counts them",
+                "fix archive_command, or free space at its destination",
             ],
         )
     ]

@@ -178,6 +178,6 @@ def test_titles_of_extensions_are_not_clients() -> None:
 def test_coverage_names_the_watch_and_the_missing_login() -> None:
     blind = list_coverage(postgres())
     assert "the processes that it started in 2.0 s" in blind.examined
-    assert "its subscriptions and their errors (it does not let this user in by its socket)" in blind.not_examined
+    assert "its subscriptions and their errors (the server refuses this user on its socket)" in blind.not_examined
     seen = list_coverage(postgres(subscriptions_after=subscriptions(0)))
     assert "its logical subscriptions (2)" in seen.examined
