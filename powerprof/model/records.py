@@ -463,9 +463,15 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolCost(msgspec.Struct, frozen=True, kw_only=True):
-    """The resources that powerprof itself used.
+    """The resources that powerprof itself used, with its helpers (turbostat, ipmitool, the child that reads files).
 
-    `bpf_s` is time in its BPF programs during traced windows. None if unknown.
+    Attributes:
+        cpu_s: CPU time in the windows without tracing.
+        wakeups_hz: idle exits because of powerprof and its helpers in the traced windows. None without tracing.
+        cpu_percent: `cpu_s` as a share of all CPUs.
+        bpf_s: time in its BPF programs during traced windows. None if unknown.
+        lost_count: events that did not fit into the buffer.
+        memory_bytes: its largest resident set.
     """
 
     version: str
