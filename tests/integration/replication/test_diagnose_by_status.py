@@ -109,7 +109,7 @@ def test_an_event_that_runs_every_second_is_ended_by_either_remedy(
             )
         found = diagnose(powerprof_cli, option_file(server))
         assert faults(found) == ["event_scheduler"]
-        apply(server, remedies(found)[chosen].partition(" (or")[0].partition(" where ")[0])
+        apply(server, remedies(found)[chosen].partition(" (or")[0].partition(" if ")[0])
         assert faults(diagnose(powerprof_cli, option_file(server))) == [], "the remedy ended it"
 
 
