@@ -26,7 +26,7 @@ PREPARE = $(BIN)/powerprof servers fetch $(HISTORICAL) --yes --quiet || echo "se
 	unset PYTHONDONTWRITEBYTECODE; export PYTHONPYCACHEPREFIX="$$TEST_CACHE/bytecode"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-demo demo man probes probes-anew gallery studies check test bench matrix matrix-quick matrix-kernels soak steady deb dist lint clean
+.PHONY: help setup setup-demo demo docs man probes probes-anew gallery studies check test bench matrix matrix-quick matrix-kernels soak steady deb dist lint clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,10 @@ $(TESTED): pyproject.toml $(IMPORTED)
 demo: setup-demo ## measure an idle private MariaDB with 16 clients and print the report
 	$(BIN)/powerprof idle --clients 16 --quick
 	@echo; echo "To let sudo and your shell find powerprof: sudo ln -s $(CURDIR)/$(BIN)/powerprof /usr/local/bin/powerprof"
+
+docs: setup-demo ## build the documentation as a site with search in build/site
+	@$(MAKE) --silent --no-print-directory $(TESTED)
+	$(BIN)/python -m tests.contract.docs.site
 
 man: setup ## write the manual page, the commands, the JSON Schemas, the glossary, the meters and the licences
 	$(BIN)/python -m tests.contract.docs.man_page
