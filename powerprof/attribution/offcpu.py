@@ -339,7 +339,7 @@ _LIMITS = (
     "calls that began before the window or end after it are not counted",
     "mapped memory is not seen; reads, writes and syncs of io_uring and io_submit count with the bytes that they ask "
     "for, other requests of io_uring do not",
-    "the page cache is between these calls and the disk, but for O_DIRECT",
+    "except with O_DIRECT, the page cache is between these calls and the disk",
 )
 
 FileKind = Literal["file", "socket", "pipe", "other"]
