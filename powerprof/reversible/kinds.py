@@ -222,7 +222,7 @@ class Variable(msgspec.Struct, frozen=True, tag="variable"):
                 return _set_value(connection, self.name, value)
             if not self.keeps_copies and has_session_copies(connection, self.name):
                 raise UsageError(
-                    f"{self.name}={value}: connections that open during the trial copy it and keep it after it is restored",
+                    f"{self.name}={value}: new connections copy it during the trial and keep it after it is restored",
                     "a variable without session scope",
                 )
             before = read_global_variables(connection)
