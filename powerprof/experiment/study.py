@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -35,7 +36,9 @@ from powerprof.workloads.reading import resolve
 
 StepRecord = IdleRun | LoadRun | Comparison | Sweep
 Outcome = Literal["confirmed", "contradicted", "inconclusive", "not measured", "no claim"]
-_UNITS = {"c0_percent": "%", "wakeups_hz": "1/s", "watts": "W"}
+# Idle exits that the server's own threads caused in a phase of idle. Other programs do not change them.
+SERVER_WAKEUPS = "server_wakeups_hz"
+_UNITS = {"c0_percent": "%", "wakeups_hz": "1/s", SERVER_WAKEUPS: "1/s", "watts": "W"}
 
 
 class StudyStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,12 +165,22 @@ def _compare_sides(
     if isinstance(record, IdleRun):
         phases = (first[2], second[2], finding.metric)
         deltas = (delta for delta in record.deltas if (delta.from_phase, delta.to_phase, delta.name) == phases)
-        return _SideDifference(next((delta.difference for delta in deltas), None))
+        own = _subtract(b.estimate, a.estimate) if finding.metric == SERVER_WAKEUPS else None
+        return _SideDifference(next((delta.difference for delta in deltas), own))
     if isinstance(record, Comparison) and (first[2], second[2]) == ("a", "b"):
         judged = (metric for metric in (*record.metrics, *record.system) if metric.name == finding.metric)
         return next(map(_judged, judged), _SideDifference())
     both = judge_saved([a], [b], finding.metric, seed, paired=False)
     return _judged(both[0]) if both else _SideDifference()
+
+
+def _subtract(b: Estimate, a: Estimate) -> Estimate:
+    """Return b − a of two windows that were counted one after the other, so their doubts add as squares."""
+    difference = b.mean - a.mean
+    if b.low is None or b.high is None or a.low is None or a.high is None:
+        return Estimate(mean=difference, low=None, high=None)
+    low = difference - math.hypot(b.mean - b.low, a.high - a.mean)
+    return Estimate(mean=difference, low=low, high=difference + math.hypot(b.high - b.mean, a.mean - a.low))
 
 
 def _judged(metric: Metric) -> _SideDifference:
@@ -200,6 +213,8 @@ def _figures_of_side(side: str | None, name: str, measured: Mapping[str, StepRec
 
 def _of_phase(phase: Phase, name: str) -> RunMetric | None:
     found = phase.intervals.get(name)
+    if name == SERVER_WAKEUPS and phase.server_exits is not None:
+        found = phase.server_exits.wakeups_hz
     if found is None:
         value = getattr(phase, name, None)
         if not isinstance(value, float):

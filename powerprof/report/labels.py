@@ -82,9 +82,10 @@ _METRICS = {
     "c0_percent": ("C0 (running)", "C0, %"),
     "idle_percent": ("idle", "idle, %"),
     "wakeups_hz": ("wake-ups from idle", "wake-ups/s"),
+    "server_wakeups_hz": ("wake-ups by the server", "wake-ups/s, server"),
     "watts": ("power", "watts"),
     "storm_raged_percent": ("storm active", "storm active, % of time"),
-    "storm_counter_hz": ("storm counter hz", "storm's counter/s"),
+    "storm_counter_hz": ("rate of the storm", "storm's counter/s"),
 }
 _OF_SERVERS = {
     "c0_percent": "C0, %",

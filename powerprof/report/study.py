@@ -64,9 +64,21 @@ def _finding_row(row: StudyRow, number: int, places: Places) -> TableRow:
         "outcome": Words(row.outcome, ours=True, strong=True),
         "runs": Words(", ".join(row.runs)),
         "expected": Words(_EXPECTED.get(row.expected or "", "")),
-        "doubt": Words(_STRICTER_TEST if _fails_family_test(row) else ""),
+        "doubt": Words(_doubt_of(row, shown)),
     }
     return TableRow({key: cell for key, cell in cells.items() if cell is not None})
+
+
+def _doubt_of(row: StudyRow, shown: labels.NumberFormat) -> str:
+    """Return the reason for an inconclusive finding: the stricter test, or the largest possible difference."""
+    difference = row.difference
+    if row.outcome != "inconclusive" or difference is None or difference.low is None or difference.high is None:
+        return ""
+    if _fails_family_test(row):
+        return _STRICTER_TEST
+    most = text.number(shown.factor * max(abs(difference.low), abs(difference.high)), shown.decimals)
+    unit = "/s" if shown.unit == "1/s" else f" {shown.unit}"
+    return f"a difference of up to {most}{unit} is possible"
 
 
 def _fails_family_test(row: StudyRow) -> bool:

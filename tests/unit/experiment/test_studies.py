@@ -21,7 +21,7 @@ from powerprof.experiment.study import (
     judge_outcome,
     measure_study,
 )
-from powerprof.model.records import Estimate
+from powerprof.model.records import Estimate, ServerExits
 from powerprof.model.runs import RunStore
 from powerprof.model.text import Say
 from powerprof.report.exports import export, render_html
@@ -101,6 +101,23 @@ def test_the_figures_of_a_study_are_those_of_its_runs() -> None:
     assert none.outcome == "not measured" and none.b is None and none.runs == []
 
 
+def test_the_server_s_own_wake_ups_are_compared_between_phases() -> None:
+    """Their doubts add as squares: 1 of one phase and 2 of the other are 2.24 of the difference."""
+    counted = {"server": Estimate(mean=3.0, low=2.0, high=4.0), "clients": Estimate(mean=4.0, low=2.0, high=6.0)}
+    idle = idle_run()
+    phases = [
+        replace(phase, server_exits=ServerExits(count=9, window_s=3.0, wakeups_hz=counted[phase.name]))
+        if phase.name in counted
+        else phase
+        for phase in idle.phases
+    ]
+    wanted = finding("server_wakeups_hz", "idle:server", "idle:clients", expected="same", within=5.0)
+    (row,) = build_rows(replace(STUDY, findings=[wanted]), {"idle": replace(idle, phases=phases)}, 1)
+    assert (row.a, row.b, row.unit, row.outcome) == (counted["server"], counted["clients"], "1/s", "confirmed")
+    assert row.difference is not None and row.difference.low is not None and row.difference.high is not None
+    assert row.difference.low == pytest.approx(1 - 5**0.5) and row.difference.high == pytest.approx(1 + 5**0.5)
+
+
 @pytest.mark.parametrize(
     ("expected", "within", "ends", "found", "said"),
     [
@@ -144,6 +161,7 @@ def test_a_chance_interval_without_zero_is_explained(
     record = replace(record, rows=[row])
     (shown,) = findings_table(record, Places(record)).rows
     assert ("by the comparison's test" in today(shown)) == is_stricter
+    assert ("is possible" in today(shown)) == (not is_stricter and ends is not None)
 
 
 def test_a_step_that_fails_is_noted_and_the_next_is_measured() -> None:
