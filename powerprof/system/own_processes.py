@@ -32,6 +32,19 @@ def own_pids() -> frozenset[int]:
     return frozenset((os.getpid(), *_HELPERS))
 
 
+def is_own(pid: int) -> bool:
+    """Return whether a running process is powerprof's. Drop a helper whose number another process has now."""
+    if pid == os.getpid() or pid not in _HELPERS:
+        return pid == os.getpid()
+    try:
+        parent = int(Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        return True
+    if parent != os.getpid():
+        del _HELPERS[pid]
+    return pid in _HELPERS
+
+
 @dataclass(frozen=True)
 class OwnCost:
     """CPU seconds and voluntary switches by process until a moment. Each switch is followed by a wake-up."""

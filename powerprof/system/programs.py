@@ -329,14 +329,16 @@ def start(
     user: tuple[int, int] | None = None,
     dies_with_us: bool = True,
     own_mounts: bool = False,
+    measured: bool = False,
     confinement: Confinement | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a program that the kernel kills when powerprof dies for any reason.
 
     It runs in a separate session, so that Ctrl-C in the terminal reaches only powerprof, which then stops it in order.
     Environment, working directory, `user`, `own_mounts` and `confinement` are as for `run`. `affinity` pins it to those
-    CPUs. `dies_with_us=False` is for a process that works after powerprof has died. Raise PowerprofError if it cannot
-    be started.
+    CPUs. `dies_with_us=False` is for a process that works after powerprof has died. A `measured` program does not count
+    as powerprof. Servers and loads do not either: they are confined or pinned. Raise PowerprofError if it cannot be
+    started.
     """
     words = _check_program(argv, user, confinement)
     child = Child(user, confinement, dies_with_us, affinity, own_mounts)
@@ -355,8 +357,7 @@ def start(
         )
     _list_running()
     _STARTED.append(process)
-    # Only servers and their programs are confined, and only loads are pinned.
-    if confinement is None and affinity is None:
+    if not measured and confinement is None and affinity is None:
         add_helper(process.pid)
     return process
 

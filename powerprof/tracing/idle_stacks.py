@@ -36,7 +36,7 @@ from powerprof.stacks.registers import Machine
 from powerprof.stacks.time_budget import Budget
 from powerprof.system.caller import is_system_account
 from powerprof.system.errors import PowerprofError
-from powerprof.system.own_processes import own_pids
+from powerprof.system.own_processes import is_own
 from powerprof.system.processes import Target, list_pids, uids_of
 from powerprof.system.reader_process import ReaderProcess, Unreadable, shared
 from powerprof.system.tasks import has_ended
@@ -214,9 +214,8 @@ class TargetMembers:
 
     def add(self, pids: Iterable[int]) -> None:
         """Add these processes as they are now. Skip powerprof's own, those that have ended, and kernel threads."""
-        own = own_pids()
         for pid in pids:
-            if pid in own:
+            if is_own(pid):
                 continue
             images = self.images.get(pid, [])
             try:

@@ -39,7 +39,7 @@ class Running:
 
 @contextmanager
 def running(words: Sequence[str | Path]) -> Iterator[Running]:
-    process = start(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = start(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, measured=True)
     try:
         yield Running(process)
     finally:

@@ -26,8 +26,9 @@ def test_no_index_costs_many_times_more_than_index(powerprof_cli: Cli, mariadbd:
     assert record["schema"] == "powerprof.comparison/1"
     assert record["id"] == "compare-0001"
     assert (record["a"]["name"], record["b"]["name"]) == ("index", "no-index")
-    assert sorted(record["order"]) == ["a"] * 5 + ["b"] * 5
-    assert record["blocks_count"] == 10
+    # A pair that another program disturbed is measured again.
+    assert record["order"].count("a") == record["order"].count("b") >= 5
+    assert record["blocks_count"] == len(record["order"])
     assert [block["dropped"] for block in record["blocks"]][:3] == [True, True, False]
     server = record["metrics"][0]
     assert server["name"] == "c0_ms_per_query_server"

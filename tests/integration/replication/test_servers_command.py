@@ -30,7 +30,7 @@ def test_the_list_shows_servers_and_licences(powerprof_cli: Cli) -> None:
 def test_without_a_terminal_only_yes_agrees(powerprof_cli: Cli) -> None:
     done = powerprof_cli(["servers", "fetch", "mysql-5.5.9"])
     assert (done.code, done.out) == (1, "")
-    assert done.err.splitlines()[-1] == "hint: use --yes"
+    assert done.err.splitlines()[-1] == "hint: add --yes"
 
 
 def test_no_at_a_terminal_fetches_nothing(powerprof_cli: Cli) -> None:

@@ -266,7 +266,7 @@ def test_a_variable_that_connections_copy_changes_with_consent_only(
         before = sql.fetch_scalar(connection, f"SELECT @@GLOBAL.{name}")
         setting = Variable(server.login.to_fields(), name, value)
         if copied:
-            with pytest.raises(PowerprofError, match="copy it and keep it"), ChangedSettings([setting]):
+            with pytest.raises(PowerprofError, match="new connections copy it"), ChangedSettings([setting]):
                 pass
         else:
             with ChangedSettings([setting]):

@@ -185,7 +185,7 @@ def compile_c(name: str, folder: Path) -> Path:
 @contextmanager
 def running(*words: object) -> Iterator[dict[str, Any]]:
     """Run a program and yield the JSON object of its first line."""
-    process = start([*map(str, words)], stdout=subprocess.PIPE)
+    process = start([*map(str, words)], stdout=subprocess.PIPE, measured=True)
     try:
         assert process.stdout is not None
         yield json.loads(process.stdout.readline())
@@ -208,7 +208,7 @@ def wakes(wakes_program: Path, tmp_path: Path) -> Callable[..., Any]:
     @contextmanager
     def run(*modes: str, duration: float = 300.0) -> Iterator[Wakes]:
         notes = tmp_path / "notes"
-        process = start([wakes_program, notes, f"{duration:g}", *modes], stdout=subprocess.PIPE)
+        process = start([wakes_program, notes, f"{duration:g}", *modes], stdout=subprocess.PIPE, measured=True)
         try:
             assert process.stdout is not None
             yield Wakes(json.loads(process.stdout.readline())["pid"], notes, process)

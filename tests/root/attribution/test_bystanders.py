@@ -168,8 +168,12 @@ def test_unseen_processes_of_a_group_have_a_note(attribute: Attribute, counting_
     """As a container's health check: moved into the group, and over in half a second. What stays is seen."""
     enters = f"echo $$ > {counting_group}/cgroup.procs"
     works = "i=0; while [ $i -lt 60000 ]; do i=$((i + 1)); done"
-    stays = start(["sh", "-c", f"{enters}; while :; do {works}; sleep 0.3; done"])
-    comes = start(["sh", "-c", f"while :; do sh -c '{enters}; {works}'; sleep 0.2; done"]) if visits else None
+    stays = start(["sh", "-c", f"{enters}; while :; do {works}; sleep 0.3; done"], measured=True)
+    comes = (
+        start(["sh", "-c", f"while :; do sh -c '{enters}; {works}'; sleep 0.2; done"], measured=True)
+        if visits
+        else None
+    )
     try:
         while not cgroup_pids(counting_group):
             time.sleep(0.02)

@@ -54,7 +54,7 @@ class Sleeping:
 @contextmanager
 def sleeping(python: str | Path, notes: Path, *options: str) -> Iterator[Sleeping]:
     """The program by this interpreter."""
-    process = start([python, *options, PROGRAM, "60", notes], stdout=subprocess.PIPE)
+    process = start([python, *options, PROGRAM, "60", notes], stdout=subprocess.PIPE, measured=True)
     try:
         assert process.stdout is not None
         told = json.loads(process.stdout.readline())

@@ -58,7 +58,7 @@ def test_mariadb_threads_have_names_periods_and_stacks_of_perf(
 
 @contextmanager
 def _private(program: str | Path, *arguments: object, kind: int = signal.SIGTERM) -> Iterator[subprocess.Popen[bytes]]:
-    process = start([str(program), *map(str, arguments)], user=(NOBODY, NOBODY))
+    process = start([str(program), *map(str, arguments)], user=(NOBODY, NOBODY), measured=True)
     try:
         yield process
     finally:

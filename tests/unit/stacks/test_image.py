@@ -119,7 +119,7 @@ def test_replaced_program_file_is_refused(tmp_path, monkeypatch):
     program = tmp_path / "sleeper"
     program.write_bytes(Path("/bin/sleep").read_bytes())
     program.chmod(0o700)
-    process_ = start([program, "30"])
+    process_ = start([program, "30"], measured=True)
     try:
         while os.readlink(f"/proc/{process_.pid}/exe") != str(program):
             pass

@@ -13,7 +13,7 @@ import pytest
 from powerprof.measure.window import run_window
 from powerprof.system import own_processes, programs
 from powerprof.system.child import Confinement, run_in_fork
-from powerprof.system.own_processes import own_pids, read_own_cost
+from powerprof.system.own_processes import is_own, own_pids, read_own_cost
 from powerprof.system.reader_process import ReaderProcess
 
 _SHELL = ["/bin/sh", "-c", "echo $$"]
@@ -35,6 +35,12 @@ def _started(tmp_path: Path) -> int:
 
 def _load(tmp_path: Path) -> int:
     process = programs.start(["/bin/sleep", "30"], affinity=[min(os.sched_getaffinity(0))])
+    programs.stop(process)
+    return process.pid
+
+
+def _measured(tmp_path: Path) -> int:
+    process = programs.start(["/bin/sleep", "30"], measured=True)
     programs.stop(process)
     return process.pid
 
@@ -87,6 +93,7 @@ def _other(tmp_path: Path) -> int:
         (_reader, True),
         (_confined, False),
         (_load, False),
+        (_measured, False),
         (_command, False),
         (_other, False),
     ],
@@ -118,3 +125,11 @@ def test_a_window_has_the_wakings_of_its_helpers() -> None:
     finally:
         programs.stop(process)
     assert passed.tool_wakeups_count > 20
+
+
+def test_a_helper_s_number_that_another_process_has_now_is_not_own() -> None:
+    """The kernel gives numbers again; the target of a long-lived exporter must not vanish."""
+    own_processes.add_helper(os.getppid())
+    assert os.getppid() in own_pids()
+    assert not is_own(os.getppid()) and os.getppid() not in own_pids()
+    assert is_own(os.getpid())
