@@ -123,6 +123,8 @@ def metric_words(name: str) -> str:
         return _OF_DEVICES[kind][0].format(owner)
     if kind == "watts" and colon:
         return f"{owner.replace(':', ' ')} watts"
+    if kind in _METRICS and colon:
+        return f"{_METRICS[kind][0]} of {owner}"
     return key_label(name)[0]
 
 

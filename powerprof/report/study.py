@@ -77,7 +77,7 @@ def _doubt_of(row: StudyRow, shown: labels.NumberFormat) -> str:
     if _fails_family_test(row):
         return _STRICTER_TEST
     most = text.number(shown.factor * max(abs(difference.low), abs(difference.high)), shown.decimals)
-    unit = "/s" if shown.unit == "1/s" else f" {shown.unit}"
+    unit = {"1/s": "/s", "%": " points"}.get(shown.unit, f" {shown.unit}")
     return f"a difference of up to {most}{unit} is possible"
 
 
