@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from powerprof.experiment.records import Threat
+from powerprof.experiment.records import Metric, Threat
 from powerprof.report.labels import UNPAIRED, fill_template
 
 # The sentences of threats to a comparison, and of its control.
@@ -103,3 +103,9 @@ def words(name: str) -> str:
 
 # An interval wider than the figure is no bound.
 NO_BOUND_PERCENT = 100.0
+
+
+def may_be_chance(metric: Metric) -> bool:
+    """Return whether the 95 % interval excludes 0, but the stricter test of a report finds no difference."""
+    ends = metric.difference.ci95
+    return ends is not None and not ends[0] <= 0 <= ends[1] and metric.verdict == "inconclusive"

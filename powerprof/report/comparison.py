@@ -16,7 +16,7 @@ from powerprof.experiment.threats import find_doubts
 from powerprof.experiment.verdict import SPEED, find_answer_metrics
 from powerprof.model import text
 from powerprof.report import labels, table
-from powerprof.report.answers import NO_BOUND_PERCENT, PHRASES, MetricPhrase, word_threats, words
+from powerprof.report.answers import NO_BOUND_PERCENT, PHRASES, MetricPhrase, may_be_chance, word_threats, words
 from powerprof.report.html import charts, svg
 from powerprof.report.html.charts import (
     DrawnInterval,
@@ -42,6 +42,7 @@ from powerprof.report.run import executions_of, server_lines
 from powerprof.report.stacks import build_flame, build_flame_difference
 from powerprof.report.table import Figure, JudgedCell, Places, Table, Words
 from powerprof.report.text_forms import MARKDOWN_ROWS, Line, draw_table, escape, exact_cells, note_lines
+from powerprof.statistics.verdicts import PRIMARY_LEVEL
 
 _PERCENT_UNIT = " %"
 
@@ -98,10 +99,13 @@ def _sentence(metric: Metric, a: str, b: str, family: int = 0) -> str:
     level = f"95 %{', estimated' if metric.kind == 'estimated' else ''}"
     if metric.verdict == "inconclusive":
         reach = f"{_signed(figure(low))} to {_signed(figure(high))}, {level}"
-        if low > 0 or high < 0:
-            why = f" after correcting for {family} comparisons" if family > 1 else ""
+        if may_be_chance(metric):
             shown = f"{_signed(figure(difference))}{unit} ({reach})"
-            return f"Inconclusive{why} whether {a} and {b} differ in {what}: {shown}."
+            if family > 1:
+                corrected = f"Inconclusive after correcting for {family} comparisons"
+                return f"{corrected} whether {a} and {b} differ in {what}: {shown}."
+            needed = f"A verdict needs {100 * PRIMARY_LEVEL:g} %: measure more pairs."
+            return f"Inconclusive whether {a} and {b} differ in {what}: {shown}. {needed}"
         return f"No measurable difference between {a} and {b} in {what}: {_less_than(metric)} ({reach})."
     least, most = sorted((abs(low), abs(high)))
     within = f"{figure(least)} – {figure(most)}{unit}, {level}"
@@ -180,6 +184,8 @@ def _verdict_text(metric: Metric, a: str, b: str) -> str:
     basis = f"{_BASIS_NAMES[metric.name]}{', estimated' if metric.kind == 'estimated' else ''}"
     if metric.verdict != "inconclusive":
         return f"{b} is {lower if metric.verdict == 'b_lower' else higher} ({basis})"
+    if may_be_chance(metric):
+        return f"inconclusive whether {a} and {b} differ in {subject} ({basis})"
     bound = _less_than(metric)
     if bound is None:
         return f"too few pairs to judge whether {a} and {b} differ in {subject} ({basis})"
@@ -220,13 +226,9 @@ def turns_of(comparison: Comparison) -> str:
 def speed_and_power(comparison: Comparison) -> str:
     """Return the verdicts on speed and power as one sentence; empty without a verdict."""
     sentence = "; ".join(filter(None, (comparison.verdict.speed, comparison.verdict.power)))
-    # Condition names keep their case.
-    return f"{sentence[:1].upper() if sentence.startswith('no ') else sentence[:1]}{sentence[1:]}." if sentence else ""
-
-
-def _may_be_chance(metric: Metric) -> bool:
-    ends = metric.difference.ci95
-    return ends is not None and not ends[0] <= 0 <= ends[1] and metric.verdict == "inconclusive"
+    if sentence.startswith(("no ", "inconclusive ")):  # Condition names keep their case.
+        sentence = sentence[:1].upper() + sentence[1:]
+    return f"{sentence}." if sentence else ""
 
 
 def render_terminal(comparison: Comparison, width: int = text.DEFAULT_WIDTH) -> list[str]:
@@ -244,7 +246,7 @@ def render_terminal(comparison: Comparison, width: int = text.DEFAULT_WIDTH) -> 
     printed.append("")
     metrics = table.metric_lines(comparison_table(comparison, Places(comparison)), width)
     printed += [*metrics, ""]
-    if any("[" in line for line in metrics) and any(map(_may_be_chance, comparison.metrics)):
+    if any("[" in line for line in metrics) and any(map(may_be_chance, comparison.metrics)):
         printed += text.wrap("Verdicts below the first row are corrected for multiple comparisons.", width)
     system = system_table(comparison, Places(comparison))
     if system.of("terminal").rows:

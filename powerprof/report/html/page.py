@@ -24,7 +24,7 @@ from powerprof.model import text
 from powerprof.model.attribution import Attribution
 from powerprof.model.records import IdleRun, RunMetric
 from powerprof.report import labels
-from powerprof.report.answers import NO_BOUND_PERCENT
+from powerprof.report.answers import NO_BOUND_PERCENT, may_be_chance
 from powerprof.report.labels import split_terms
 from powerprof.report.phases import shown_phases
 from powerprof.report.stacks import TimelineExit, WeightedStack, modules_of, stacks_of
@@ -224,6 +224,8 @@ def _not_found(metric: Metric) -> str:
     """Return the bound of an effect that was not found."""
     most, base = metric.difference.less_than, metric.a.mean
     none = "no measurable difference"
+    if may_be_chance(metric):
+        return "inconclusive: the 95 % interval excludes 0, but a verdict needs more"
     if most is not None and base and 100 * most / abs(base) > NO_BOUND_PERCENT:
         return "inconclusive: the interval is too wide for a bound"
     return f"{none}: less than {text.number(100 * most / abs(base), 1)} %" if most is not None and base else none

@@ -273,7 +273,7 @@ def test_uncertain_differences_are_inconclusive() -> None:
     said = answer([replace(metric, verdict="inconclusive")], "joules_per_query", "index", "no-index").text
     assert said == (
         "Inconclusive whether index and no-index differ in the energy per query: "
-        "+33.3 % (+22.3 to +45.3, 95 %, estimated)."
+        "+33.3 % (+22.3 to +45.3, 95 %, estimated). A verdict needs 98.5 %: measure more pairs."
     )
 
 

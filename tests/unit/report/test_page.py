@@ -372,9 +372,13 @@ def test_inconclusive_difference_has_no_verdict() -> None:
     record = comparison()
     unsure = replace(record, metrics=[replace(metric, verdict="inconclusive") for metric in record.metrics])
     tile = build_tiles(unsure, Places(unsure))[0]
+    assert tile.note == "B compared with A: inconclusive: the 95 % interval excludes 0, but a verdict needs more"
+    around = [replace(m, difference=replace(m.difference, ci95=(-1e9, 1e9))) for m in unsure.metrics]
+    unsure = replace(record, metrics=around)
+    tile = build_tiles(unsure, Places(unsure))[0]
     assert tile.note == "B compared with A: no measurable difference"
     assert tile.look == "inconclusive"
-    bounds = [replace(metric.difference, less_than=0.1 * (metric.a.mean or 0.0)) for metric in record.metrics]
+    bounds = [replace(metric.difference, less_than=0.1 * (metric.a.mean or 0.0)) for metric in unsure.metrics]
     bounded = [replace(m, difference=bound) for m, bound in zip(unsure.metrics, bounds, strict=True)]
     tile = build_tiles(replace(unsure, metrics=bounded), Places(unsure))[0]
     assert tile.note == "B compared with A: no measurable difference: less than 10.0 %"
@@ -386,7 +390,7 @@ def test_wide_interval_gives_no_bound() -> None:
         replace(
             metric,
             verdict="inconclusive",
-            difference=replace(metric.difference, less_than=50_000.0 * (metric.a.mean or 0.0)),
+            difference=replace(metric.difference, ci95=(-1e9, 1e9), less_than=50_000.0 * (metric.a.mean or 0.0)),
         )
         for metric in record.metrics
     ]
