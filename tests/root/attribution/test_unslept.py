@@ -34,10 +34,11 @@ def test_waking_without_a_sleep_is_none(call: str, real_sleeps: int, attribute: 
         window = attribute(first["pid"], halfway=lambda: os.kill(first["pid"], signal.SIGUSR1))
     if window.record["wakings_window_s"] is None:
         pytest.fail("the load was too high to count wakings")
-    own = count_origins(window)["unslept", "own_timer"]
-    assert own <= real_sleeps + 3, "a few of the calls may be preempted and sleep"
-    spun = any("in no row" in note for note in window.record["notes"])
-    assert spun or real_sleeps or own, "a thread without a row has a note"
+    origins = count_origins(window)
+    assert origins["unslept", "own_timer"] <= real_sleeps + 3, "a few of the calls may be preempted and sleep"
+    noted = any("in no row" in note for note in window.record["notes"])
+    # Its first sleep, or a preempted call on a busy host, gives it a row.
+    assert noted or any(comm == "unslept" for comm, _ in origins), (window.record["notes"], window.rows)
 
 
 @contextmanager
