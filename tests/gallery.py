@@ -12,11 +12,10 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
+import pymysql
 from playwright.sync_api import sync_playwright
 
-from powerprof.database import sql
 from powerprof.database.private_server import PrivateServer
-from powerprof.system.errors import PowerprofError
 from powerprof.system.programs import need
 from tests import transcripts
 from tests.conftest import REPOSITORY
@@ -24,6 +23,7 @@ from tests.conftest import REPOSITORY
 GALLERY = REPOSITORY / "docs/gallery"
 _SHOTS = {"idle": (1100, 900), "compare": (1100, 900)}
 _POLL_S = 0.02
+_MONITORING = "monitoring"
 # Short names are words of the pages too.
 _NAME = re.compile(r"(?!python|maria|powerprof|sysbench|chrom).{7,}")
 _STRANGER = "another program"
@@ -49,6 +49,7 @@ def main(names: list[str]) -> None:
                 _leave_out(strangers, GALLERY / f"{name}.html")
         if not names or "readme" in names:
             transcripts.write(Path(kept), _account, PrivateServer)
+            _leave_out(strangers, transcripts.PAGE)
     _photograph()
 
 
@@ -129,9 +130,12 @@ def _diagnose(folder: Path) -> None:
 
 
 def _ask(server: PrivateServer, stop: threading.Event) -> None:
-    with suppress(PowerprofError), server.connect() as connection:
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE USER {_MONITORING}@localhost")
+    with pymysql.connect(unix_socket=str(server.socket), user=_MONITORING) as connection, connection.cursor() as cursor:
         while not stop.wait(_POLL_S):
-            sql.fetch_rows(connection, "SHOW GLOBAL STATUS", columns=2)
+            cursor.execute("SHOW GLOBAL STATUS")
+            cursor.fetchall()
 
 
 def _account(server: PrivateServer, folder: Path) -> Path:
