@@ -10,19 +10,21 @@ from __future__ import annotations
 import os
 import resource
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 # Helpers that ended stay powerprof's for the windows in which they ran. A limit, because the kernel reuses numbers.
 _KEPT = 1024
 _HELPERS: dict[int, None] = {}
+# Those that have not been seen to end: only their cost is read at the edges of windows.
+_RUNNING: set[int] = set()
 
 
 def add_helper(pid: int) -> None:
     """Add a child that works for powerprof."""
     _HELPERS.pop(pid, None)
     _HELPERS[pid] = None
+    _RUNNING.add(pid)
     while len(_HELPERS) > _KEPT:
         del _HELPERS[next(iter(_HELPERS))]
 
@@ -37,7 +39,7 @@ def is_own(pid: int) -> bool:
     if pid == os.getpid() or pid not in _HELPERS:
         return pid == os.getpid()
     try:
-        parent = int(Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[1])
+        parent = int(_field(Path("/proc", str(pid), "status").read_text(), "PPid"))
     except (OSError, ValueError, IndexError):
         return True
     if parent != os.getpid():
@@ -63,14 +65,22 @@ class OwnCost:
 def read_own_cost() -> OwnCost:
     """Return the cost of this process and of its helpers until now."""
     spent = {os.getpid(): (time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw)}
-    for pid in _HELPERS:
+    for pid in list(_RUNNING):
         # A helper has one thread. Its cost is that of the running kernel, whatever POWERPROF_PROCFS is.
-        with suppress(OSError, ValueError, IndexError):
+        try:
             folder = Path("/proc", str(pid))
             cpu_s = int((folder / "schedstat").read_text().split()[0]) / 1e9
-            switches = (folder / "status").read_text().partition("\nvoluntary_ctxt_switches:")[2].split()[0]
-            spent[pid] = (cpu_s, int(switches))
+            status = (folder / "status").read_text()
+            if int(_field(status, "PPid")) != os.getpid():
+                raise ProcessLookupError  # another process has the number now
+            spent[pid] = (cpu_s, int(_field(status, "voluntary_ctxt_switches")))
+        except (OSError, ValueError, IndexError):
+            _RUNNING.discard(pid)
     return OwnCost(spent | _ENDED)
+
+
+def _field(status: str, name: str) -> str:
+    return status.partition(f"\n{name}:")[2].split()[0]
 
 
 # The cost of helpers that `programs.run` has waited for, under a number that no process has.

@@ -97,6 +97,7 @@ class OffCpuTracer(SummingProgram):
         )
 
     def _threads(self) -> list[ThreadSums]:
+        own = own_pids()
         keys, values = self.rows("threads")
         sums = []
         for who, row in zip(np.frombuffer(keys, "<u8"), np.frombuffer(values, _THREAD), strict=True):
@@ -113,11 +114,12 @@ class OffCpuTracer(SummingProgram):
                 preempted_count=int(row["counts"][_PREEMPTED]),
                 preempted_ns=int(row["off_ns"][_PREEMPTED]),
             )
-            if thread.pid not in own_pids():
+            if thread.pid not in own:
                 sums.append(thread)
         return sums
 
     def _wakings(self) -> list[WakingSum]:
+        own = own_pids()
         keys, values = self.rows("wakers")
         pairs = zip(np.frombuffer(keys, _WAKER_KEY), np.frombuffer(values, _WAKER), strict=True)
         return [
@@ -129,7 +131,7 @@ class OffCpuTracer(SummingProgram):
                 count=int(row["count"]),
             )
             for key, row in pairs
-            if int(key["sleeper"]) >> 32 not in own_pids()
+            if int(key["sleeper"]) >> 32 not in own
         ]
 
 
@@ -463,11 +465,12 @@ class SyscallTracer(SummingProgram):
         )
 
     def _calls(self) -> list[CallSum]:
+        own = own_pids()
         keys, values = self.rows("calls")
         sums: dict[tuple[int, str, str], CallSum] = {}
         for key, row in zip(np.frombuffer(keys, _CALL_KEY), np.frombuffer(values, _CALL), strict=True):
             who, (name, operation) = int(key["who"]), _name_call(key)
-            if who >> 32 in own_pids():
+            if who >> 32 in own:
                 continue
             # A thread may make the same call by two ABIs.
             known = sums.get((who, name, operation))
@@ -485,19 +488,21 @@ class SyscallTracer(SummingProgram):
         return list(sums.values())
 
     def _waiting(self) -> dict[str, int]:
+        own = own_pids()
         keys, values = self.rows("open_calls")
         counts: Counter[str] = Counter()
         for who, row in zip(np.frombuffer(keys, "<u8"), np.frombuffer(values, _OPEN_CALL), strict=True):
-            if int(who) >> 32 not in own_pids():
+            if int(who) >> 32 not in own:
                 counts[" ".join(filter(None, _name_call(row)))] += 1
         return dict(counts.most_common())
 
     def _files(self) -> list[FileSum]:
+        own = own_pids()
         keys, values = self.rows("files")
         sums = []
         for key, row in zip(np.frombuffer(keys, _FILE_KEY), np.frombuffer(values, _FILE_USE), strict=True):
             pid = int(key["who"]) >> 32
-            if pid in own_pids():
+            if pid in own:
                 continue
             device = int(key["device"])
             place = (os.makedev(device >> 20, device & 0xFFFFF), int(key["inode"]))
