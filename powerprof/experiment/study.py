@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -29,6 +28,7 @@ from powerprof.experiment.verdict import judge_saved
 from powerprof.measure.window import format_now
 from powerprof.model.records import Estimate, IdleRun, Kind, Notes, Phase, RunMetric
 from powerprof.model.text import Say, approximate_time
+from powerprof.statistics.intervals import Interval, difference_of_rates
 from powerprof.system import signals
 from powerprof.system.errors import Interrupted, PowerprofError
 from powerprof.workloads.catalogue import Expected, PublishedFinding, Study, StudyCommand, find_one
@@ -175,12 +175,12 @@ def _compare_sides(
 
 
 def _subtract(b: Estimate, a: Estimate) -> Estimate:
-    """Return b − a of two windows that were counted one after the other, so their doubts add as squares."""
+    """Return b − a of two windows that were counted one after the other."""
     difference = b.mean - a.mean
     if b.low is None or b.high is None or a.low is None or a.high is None:
         return Estimate(mean=difference, low=None, high=None)
-    low = difference - math.hypot(b.mean - b.low, a.high - a.mean)
-    return Estimate(mean=difference, low=low, high=difference + math.hypot(b.high - b.mean, a.mean - a.low))
+    between = difference_of_rates(a.mean, Interval(a.low, a.high, ""), b.mean, Interval(b.low, b.high, ""))
+    return Estimate(mean=difference, low=between.low, high=between.high)
 
 
 def _judged(metric: Metric) -> _SideDifference:

@@ -30,8 +30,8 @@ _DEFINITIONS = Path("/etc/login.defs")
 _UID_MIN = re.compile(r"^UID_MIN\s+([0-9]{1,9})\s*$", re.MULTILINE)
 _DEFAULT_UID_MIN = 1000
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
-# The directories in which sudo searches programs (secure_path in /etc/sudoers of Debian).
-_SUDO_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# The directories of the system's programs, which sudo searches (secure_path in /etc/sudoers of Debian).
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # setgroups(2), setresgid(2), setresuid(2) of this thread only. The C library's functions change all threads.
 _THREAD_SYSCALLS = {"x86_64": (116, 119, 117), "aarch64": (159, 149, 147)}
 
@@ -103,7 +103,7 @@ def command_line(words: str, *, as_root: bool = False) -> str:
     if called.name == "__main__.py" and called.parent.name == "powerprof":
         program = f"{shlex.quote(sys.executable)} -m powerprof"
     elif called.name == "powerprof" and "/" in sys.argv[0]:
-        path = shutil.which("powerprof", path=_SUDO_PATH if with_sudo else None)
+        path = shutil.which("powerprof", path=SYSTEM_PATH if with_sudo else None)
         if path is None or os.path.realpath(path) != os.path.realpath(called):
             program = shlex.quote(sys.argv[0])
     return f"{'sudo ' if with_sudo else ''}{program} {words}"

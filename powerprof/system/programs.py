@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from powerprof.system.caller import account_of, caller, is_delegated
+from powerprof.system.caller import SYSTEM_PATH, account_of, caller, is_delegated
 from powerprof.system.child import Child, Confinement, die_with_parent
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.folders import only_root_writes
@@ -102,7 +102,6 @@ def _send_signal(process: psutil.Process, number: int) -> None:
 
 
 _SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
-_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PASSED_VARIABLES = ("TZ", "TERM")
 _ROOT_FOLDER = "/"
 _STARTED: list[subprocess.Popen[bytes]] = []
@@ -180,7 +179,7 @@ def build_environment(user: tuple[int, int] | None = None, extra: Mapping[str, s
     is_self = uid == os.geteuid() and uid != 0
     passed = {name: os.environ[name] for name in _PASSED_VARIABLES if name in os.environ}
     return {
-        "PATH": os.pathsep.join(map(str, _list_folders())) if is_self else _SYSTEM_PATH,
+        "PATH": os.pathsep.join(map(str, _list_folders())) if is_self else SYSTEM_PATH,
         "HOME": os.environ.get("HOME", "/") if is_self else str(account.home if account else "/"),
         "LC_ALL": "C.UTF-8",
         **passed,
