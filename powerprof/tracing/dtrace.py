@@ -216,7 +216,7 @@ def _explain(dtrace: Dtrace, output: str, code: int) -> PowerprofError:
         return CapabilityError(f"dtrace is not permitted: {lines[-1][:200]}", "run as root")
     hint = None
     if "major_names" in lower:
-        hint = "this kernel hides a symbol that DTrace's io.d names: docs/dev/dtrace.md has the workaround"
+        hint = "this kernel hides a symbol that DTrace's io.d names: docs/dev/tracing.md has the workaround"
     return PowerprofError(f"dtrace {'.'.join(map(str, dtrace.version))} failed: {' / '.join(lines[-2:])[:400]}", hint)
 
 
