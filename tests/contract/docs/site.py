@@ -31,7 +31,8 @@ def navigation() -> list[dict[str, Any]]:
     menu: list[dict[str, Any]] = [{"Contents": "docs/README.md"}]
     for section, text in zip(parts[::2], parts[1::2], strict=True):
         rows = [(title, (INDEX.parent / target).resolve()) for title, target in _ROW.findall(text)]
-        menu.append({section: [{title: str(page.relative_to(REPOSITORY))} for title, page in rows]})
+        if rows:
+            menu.append({section: [{title: str(page.relative_to(REPOSITORY))} for title, page in rows]})
     menu.append({"Project": [{title: name} for name, title in _PROJECT_PAGES.items()]})
     return menu
 

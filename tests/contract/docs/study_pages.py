@@ -2,7 +2,7 @@
 """Write the tables of docs/studies from the saved studies: `python -m tests.contract.docs.study_pages`.
 
 `make studies` measures first. A saved study is docs/studies/runs/NAME.json, which `powerprof report` opens. Its figures
-stay; its words follow workloads/studies/NAME.toml.
+stay; its words follow workloads/studies/NAME.toml. A page can hold the tables of several studies.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ from tests.conftest import REPOSITORY
 
 FOLDER = REPOSITORY / "docs/studies"
 COMMAND = "python -m tests.contract.docs.study_pages"
-BEGIN, END = "<!-- study: written by make studies -->", "<!-- study: end -->"
+
+
+def marks(name: str) -> tuple[str, str]:
+    """Return the lines before and after the table of a study."""
+    return f"<!-- study {name}: written by make studies -->", f"<!-- study {name}: end -->"
 
 
 def saved() -> list[Path]:
@@ -36,7 +40,8 @@ def block(record: StudyRun, place: Path) -> str:
     version = record.server.get("version")
     server = f"server {version}, " if version else ""
     command = f"`powerprof study {record.study}{' --quick' if quick else ''}`"
-    lines = [BEGIN, f"**{answer_of(record)}**{' The run ended early.' if record.interrupted else ''}"]
+    begin, end = marks(record.study)
+    lines = [begin, f"**{answer_of(record)}**{' The run ended early.' if record.interrupted else ''}"]
     if quick:
         lines.append("This was a trial with short windows, so intervals are wide.")
     lines += [
@@ -47,12 +52,13 @@ def block(record: StudyRun, place: Path) -> str:
     doubts = [f"- `{step.run}`: {doubt}" for step in record.steps for doubt in step.doubts if step.run]
     if doubts:
         lines += ["", "Doubtful runs:", "", *doubts]
-    return "\n".join([*lines, END])
+    return "\n".join([*lines, end])
 
 
 def text_of(page: str, record: StudyRun, place: Path) -> str:
     """Return the page with its table, or unchanged if it has no marks."""
-    return re.sub(f"{re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: block(record, place), page, flags=re.DOTALL)
+    begin, end = marks(record.study)
+    return re.sub(f"{re.escape(begin)}.*?{re.escape(end)}", lambda _: block(record, place), page, flags=re.DOTALL)
 
 
 def anonymous(record: StudyRun) -> StudyRun:
@@ -67,7 +73,7 @@ def reworded(record: StudyRun, study: Study) -> StudyRun:
         for row, finding in zip(record.rows, study.findings, strict=True)
         if row.metric == finding.metric
     ]
-    return msgspec.structs.replace(record, title=study.title, published=study.published, rows=rows)
+    return msgspec.structs.replace(record, title=study.title, published=study.published, page=study.page, rows=rows)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,6 @@ def test_a_page_carries_the_record_of_a_run(name: str) -> None:
 
 def test_it_is_small() -> None:
     sizes = {path.name: path.stat().st_size for path in GALLERY.iterdir()}
-    assert {f"{name}.html" for name in PAGES} | {"README.md", "idle.png", "compare.png"} == set(sizes)
+    assert {f"{name}.html" for name in PAGES} | {"idle.png", "compare.png"} == set(sizes)
     assert max(sizes.values()) <= 400_000
     assert sum(sizes.values()) <= 4_000_000
