@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find the function and thread that wake the CPUs. Every idle exit of a process has a stack.
 
---pid takes process ids and names (mysqld also finds mariadbd). --system traces every process. --from analyses a saved
-capture again, without root. Related commands: profile (CPU time by function), functions (calls and self time), offcpu
-(sleeps, and the wakers that end them).
+--pid takes process ids and names (mysqld also finds mariadbd). --from needs no root. Related commands: profile (CPU
+time by function), functions (calls and self time), offcpu (sleeps, and the wakers that end them).
 """
 
 from __future__ import annotations

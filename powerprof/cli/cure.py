@@ -6,9 +6,7 @@ its timers fire later and together. --set VARIABLE=VALUE runs SET GLOBAL: as roo
 with an account of yours. --finding RULE applies the first remedy of a finding of `diagnose`, such as disabling an
 event. Without a remedy, cure lists the available remedies. The old value is always restored, and then read back.
 
---keep sets the slack until the thread ends. --release restores the kernel's default. Neither measures anything.
---print-unit prints a systemd service that sets the slack after each start. --print-drop-in prints a drop-in that sets
-it for all threads of the service. Printing does not change the server.
+--keep and --release measure nothing. --print-unit and --print-drop-in do not change the server.
 """
 
 from __future__ import annotations

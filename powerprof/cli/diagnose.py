@@ -2,9 +2,8 @@
 """Find out why a server keeps waking the CPUs, and how to stop it.
 
 It reports known faults with their evidence and remedy. --pid takes a process id or a name (mysqld also finds mariadbd).
-powerprof connects through the server's own socket; --socket, --server and --defaults-file choose a server or an
-account. The server is not changed. Without the right to trace, powerprof checks only the server's status. The exit code
-is 0 with and without faults.
+powerprof connects through the server's own socket. The server is not changed. Without the right to trace, powerprof
+checks only the server's status. The exit code is 0 with and without faults.
 """
 
 from __future__ import annotations

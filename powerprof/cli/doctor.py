@@ -8,8 +8,7 @@ ok: works. missing: the command after the arrow provides it. none: this host lac
 or only as root.
 
 --pid shows instead which binaries of a process lack debug symbols, and the command that installs them: the
-distribution's debug package, or debuginfod. --duration traces wake-ups to show which symbols matter. --from uses a
-saved run of `attribute`. --fetch downloads debug files after a confirmation.
+distribution's debug package, or debuginfod. --duration shows which symbols matter. --fetch asks for confirmation.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 """Measure the energy use of this host, and show which meter was read.
 
 It reads every meter that --energy-source names (auto: the best working meter). Without a meter, energy is estimated
-from the idle states. --from reads recordings instead: powercap dumps in order of time (give the seconds between them
-with --elapsed), turbostat logs, IPMI logs, or the CSV log of a wall meter.
+from the idle states. --from reads recordings instead: powercap dumps in order of time, turbostat logs, IPMI logs, or
+the CSV log of a wall meter.
 
 --calibrate creates a power model for guests on the same kind of CPU. It needs a meter and an idle host. It measures
 idle and several loads, and fits watts per idle state and joules per wake-up. The model is saved with your other models,

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Export idle states, wake-ups and energy of this host to Prometheus.
 
-It runs until it is stopped and serves /metrics on 127.0.0.1:9477. --listen takes another address or unix:PATH.
---web-config takes the TLS and password file of Prometheus exporters. The most expensive rows have their own series; the
+It runs until it is stopped and serves /metrics on 127.0.0.1:9477. The most expensive rows have their own series; the
 rest is summed as `other`, so the series add up to the host. powerprof reads the state of the database servers through
-their own sockets, unless --no-ask is given. --print-unit prints a systemd unit; --pprof-dir writes one profile per
-minute.
+their own sockets, unless --no-ask is given.
 """
 
 from __future__ import annotations

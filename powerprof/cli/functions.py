@@ -2,8 +2,7 @@
 """Count the calls of functions and their own CPU time, with probes in a running process.
 
 GLOB selects functions of the program ('handle_slave*'); libc.so*:mem* selects functions of a library. If an exception
-can pass through a function, powerprof probes its return instructions, which is safe. --allow-unwinding-risk uses return
-probes, which are cheaper: an exception that passes through one ends the process.
+can pass through a function, powerprof probes its return instructions, which is safe.
 """
 
 from __future__ import annotations

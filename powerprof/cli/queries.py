@@ -2,17 +2,16 @@
 """Show which SQL statements use the most CPU time, wake the CPUs and cost energy. The rows add up to the whole server.
 
 --pid takes a process id or a name: mysqld also finds mariadbd, postgres finds a whole server. powerprof connects
-through the server's own socket; for PostgreSQL only to read pg_stat_statements. --socket, --server and --defaults-file
-choose a server or an account. A probe on the server's command dispatcher separates the statements. The server is not
-changed, and its performance_schema may be off. Values in statement texts are replaced by ?.
+through the server's own socket; for PostgreSQL only to read pg_stat_statements. A probe on the server's command
+dispatcher separates the statements. The server is not changed, and its performance_schema may be off. Values in
+statement texts are replaced by ?.
 
 --method samples reads statement texts from the server's memory. It is used if probes are too expensive or impossible;
 shares then have 95 % intervals. --explain and --save-workload use the literal values of the clients and ask for
-confirmation first; --yes confirms.
+confirmation first.
 
---watch repeats windows of --duration and shows them live: on a screen with keys, as one line per window (--plain) or as
-one JSON document per window (--json-lines). Unless you gave a process id, a restarted server is followed. At the end
-all windows are saved as one run with a timeline (powerprof report).
+--watch repeats windows of --duration and shows them on a screen with keys. Unless you gave a process id, a restarted
+server is followed. At the end all windows are saved as one run with a timeline (powerprof report).
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 """Measure the cost of one configuration of a workload, or of a command of yours.
 
 It measures as `compare` does, without a second side. powerprof run -- COMMAND... runs the command as often as it fits
-into each window, under your account even with sudo, and reports energy, CPU time, wake-ups and time per execution. The
-saved run has one value of each metric per window. `powerprof compare RUN1 RUN2` compares two runs, even from different
-hosts, kernels or servers.
+into each window, under your account even with sudo, and reports energy, CPU time, wake-ups and time per execution.
+`powerprof compare RUN1 RUN2` compares two runs, even from different hosts, kernels or servers.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """List saved runs and their results, label one, or remove old ones.
 
-powerprof runs RUN prints the path of a run. --label NAME labels it. --trend shows all runs of its condition over time,
-and the points of change. powerprof runs prune removes runs beyond --keep or older than --older-than; labelled runs are
-kept.
+powerprof runs RUN prints the path of a run. powerprof runs prune removes old runs; labelled runs are kept.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 """Measure one condition at several numbers of clients, or at several values of another parameter.
 
 At each point the workload runs at full speed (or at --rate) while system metrics are recorded. Each round measures all
-points in a different order, so that changes on the host affect all points equally. Every finished round is saved;
---resume RUN continues an interrupted sweep. --set server=NAME,NAME compares server releases (powerprof servers). With
---attribute S, powerprof also counts the wake-ups of each server thread after each window.
+points in a different order, so that changes on the host affect all points equally. Every finished round is saved; --set
+server=NAME,NAME compares server releases (powerprof servers). With --attribute S, powerprof also counts the wake-ups of
+each server thread after each window.
 
 --until LIMIT finds the highest query rate within a limit on latency or CPU use. Each round halves the range of rates,
 so the result has an interval. With a second condition, both searches alternate and the results are compared.

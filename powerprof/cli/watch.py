@@ -2,10 +2,9 @@
 """Watch this host live: idle states, power, and the functions that wake the CPUs.
 
 On a terminal it redraws a screen each interval until q or Ctrl-C. In a pipe, or with --plain, it prints one line per
-interval; --json-lines prints one JSON document per interval. Keys: ? explains keys and columns, s sorts, / filters, the
-arrows select a row, Enter shows its stack, space pauses, w saves the interval as a run, q quits. The screen also shows
-findings of `diagnose` for the database servers of this host. If the CPUs are more than half busy, one line lists the
-processes that use them.
+interval. Keys: ? explains keys and columns, s sorts, / filters, the arrows select a row, Enter shows its stack, space
+pauses, w saves the interval as a run, q quits. The screen also shows findings of `diagnose` for the database servers of
+this host. If the CPUs are more than half busy, one line lists the processes that use them.
 """
 
 from __future__ import annotations

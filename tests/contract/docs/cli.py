@@ -15,7 +15,10 @@ from powerprof.cli.app import COMMANDS, ModuleCommand
 
 @dataclass(frozen=True)
 class Parameter:
-    """An option (`--name`) or an argument (its word) of a command; `kind` is the type of its value."""
+    """An option (`--name`) or an argument (its word) of a command; `kind` is the type of its value.
+
+    `heading` is the heading of its group in the help.
+    """
 
     name: str
     metavar: str
@@ -26,6 +29,7 @@ class Parameter:
     takes_value: bool
     required: bool
     kind: str
+    heading: str
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ def _parameters(record: type[Any]) -> Iterator[Parameter]:
                 not declared.is_flag,
                 declared.is_required,
                 str(field.type),
+                getattr(record, "HEADING", parameters.OWN_HEADING),
             )
         elif declared is not None:
             yield from _parameters(declared)

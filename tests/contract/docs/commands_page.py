@@ -6,22 +6,20 @@ from __future__ import annotations
 import re
 from collections import Counter
 
+from powerprof.cli.parameters import OWN_HEADING
 from tests.conftest import REPOSITORY
 from tests.contract.docs.cli import Command, Parameter, commands
 
 PAGE = REPOSITORY / "docs/reference/commands.md"
 COMMAND = "python -m tests.contract.docs.commands_page"
-_SHARED_BY = 3
-_HEAD = "| option | meaning | default | range |\n|---|---|---|---|"
+_SHARED_BY = 2
 
 _INTRODUCTION = """# Commands
 
-`powerprof COMMAND --help` (or `-h`, or `help COMMAND`) prints the same text. `--install-completion` sets up completion
-for bash, zsh and fish. The value of an option is the next word, or follows `=`. The report is printed on stdout, errors
-on stderr. Progress is printed on stderr if that is a terminal. See also [exit codes](exit-codes.md) and
+`powerprof COMMAND --help` prints the same text. `--install-completion` sets up completion for bash, zsh and fish.
+`powerprof --version` prints the version; `powerprof --debug COMMAND …` adds a traceback to an error. The report is
+printed on stdout; errors, and progress on a terminal, on stderr. See [exit codes](exit-codes.md) and
 [environment variables](environment.md).
-
-`powerprof --version` prints the version. `powerprof --debug COMMAND …` adds a traceback to an error.
 
 """
 
@@ -37,26 +35,46 @@ def _range(option: Parameter) -> str:
         return ""
     if option.high is None:
         return f"from {option.low:g}"
-    return f"{option.low:g} – {option.high:.10g}" if option.low is not None else f"to {option.high:.10g}"
+    return f"{option.low:g}–{option.high:.10g}" if option.low is not None else f"to {option.high:.10g}"
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+def _item(name: str, meaning: str, *facts: str) -> str:
+    """Return the line of an option or argument: name, meaning, and its default and range in parentheses."""
+    known = ", ".join(filter(None, facts))
+    return f"- `{name}`: {meaning.removesuffix('.')} ({known})." if known else f"- `{name}`: {meaning}"
 
 
 def _row(option: Parameter) -> str:
     word = f"{option.name} {option.metavar or 'VALUE'}" if option.takes_value else option.name
-    return f"| `{_cell(word)}` | {_cell(option.help)} | {_value(option.default)} | {_range(option)} |"
+    return _item(word, option.help, _default(option), _range(option))
 
 
-def _argument(argument: Parameter) -> str:
+def _default(parameter: Parameter) -> str:
+    value = _value(parameter.default)
+    return f"default {value}" if value and "default" not in parameter.help else ""
+
+
+def _usage(argument: Parameter) -> str:
     return argument.name if argument.required else f"[{argument.name}]"
 
 
-def _shared(found: dict[str, Command]) -> list[str]:
-    """The rows that several commands have word for word, in the order of their first command."""
-    counted = Counter(_row(option) for command in found.values() for option in command.options)
-    return [row for row, count in counted.items() if count >= _SHARED_BY]
+def _shared(found: dict[str, Command]) -> dict[str, list[Parameter]]:
+    """Return heading → the options that several commands have word for word, in the order of their first command."""
+    options = [option for command in found.values() for option in command.options]
+    counted = Counter(map(_row, options))
+    rows = {_row(option): option for option in reversed(options) if counted[_row(option)] >= _SHARED_BY}
+    groups: dict[str, list[Parameter]] = {}
+    for row in filter(rows.__contains__, counted):
+        groups.setdefault(rows[row].heading.partition(" (")[0].removesuffix(" to connect to"), []).append(rows[row])
+    named = {heading: group for heading, group in groups.items() if len(group) > 1 and heading != OWN_HEADING}
+    common = [option for heading, group in groups.items() if heading not in named for option in group]
+    # The command prints an option itself if its name alone would not tell which line applies.
+    names = Counter(option.name for option in rows.values())
+    return {**named, "Common": [option for option in common if names[option.name] == 1]}
+
+
+def _anchor(heading: str) -> str:
+    return heading.lower().replace(" ", "-")
 
 
 def _prose(text: str) -> str:
@@ -65,27 +83,32 @@ def _prose(text: str) -> str:
     return text.replace("docs/how-to/write-a-workload.md", "[Write a workload](../how-to/write-a-workload.md)")
 
 
-def _section(command: Command, shared: list[str]) -> str:
-    usage = " ".join(["powerprof", command.name, "[OPTIONS]", *map(_argument, command.arguments)])
-    parts = [f"## {command.name}", _prose(command.help), f"    {usage}"]
-    arguments = [f"| `{_cell(one.name)}` | {_cell(one.help)} | {_value(one.default)} |" for one in command.arguments]
-    if arguments:
-        parts.append("\n".join(["| argument | meaning | default |\n|---|---|---|", *arguments]))
-    own = [row for row in map(_row, command.options) if row not in shared]
-    if own:
-        parts.append("\n".join([_HEAD, *own]))
-    common = [f"`{one.name}`" for one in command.options if _row(one) in shared]
-    if common:
-        parts.append(f"[Shared options](#shared-options): {', '.join(common)}.")
-    return "\n\n".join(parts)
+def _section(command: Command, shared: dict[str, list[Parameter]]) -> str:
+    usage = " ".join(["powerprof", command.name, "[OPTIONS]", *map(_usage, command.arguments)])
+    parts = [f"## {command.name}", _prose(command.help), *([f"    {usage}"] if command.arguments else [])]
+    rows = {_row(option): option for option in command.options}
+    lines = [_item(one.name, one.help, _default(one)) for one in command.arguments]
+    groups, names = [], []
+    for heading, options in shared.items():
+        used = [option for option in options if rows.pop(_row(option), None)]
+        if len(used) == len(options):
+            groups.append(f"[{heading}](#{_anchor(heading)})")
+        else:
+            names += [f"`{option.name}`" for option in used]
+    lines += rows
+    if groups or names:
+        lines.append(f"- [Shared](#shared-options): {', '.join([*groups, *names])}.")
+    return "\n\n".join([*parts, "\n".join(lines)])
 
 
 def render() -> str:
-    """The page as it has to be."""
+    """Return the page."""
     found = commands()
     shared = _shared(found)
-    parts = [_section(command, shared) for command in found.values()]
-    parts += ["## Shared options", "\n".join([_HEAD, *shared])]
+    parts = ["## Shared options"]
+    for heading, options in shared.items():
+        parts += [f"### {heading}", "\n".join(map(_row, options))]
+    parts += [_section(command, shared) for command in found.values()]
     return _INTRODUCTION + "\n\n".join(parts) + "\n"
 
 
