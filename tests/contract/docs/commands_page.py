@@ -18,8 +18,8 @@ _INTRODUCTION = """# Commands
 
 `powerprof COMMAND --help` prints the same text. `--install-completion` sets up completion for bash, zsh and fish.
 `powerprof --version` prints the version; `powerprof --debug COMMAND …` adds a traceback to an error. The report is
-printed on stdout; errors, and progress on a terminal, on stderr. See [exit codes](exit-codes.md) and
-[environment variables](environment.md).
+printed on stdout; errors, and progress on a terminal, on stderr. See [exit codes](environment.md#exit-codes) and
+[environment variables](environment.md#environment-variables).
 
 """
 

@@ -122,7 +122,7 @@ Written by `runs`: `runs` lists the saved runs by `id`, `path`, `schema`, `start
 
 ## powerprof.doctor/1
 
-Written by `doctor`: `host`, and `capabilities` by `name`, `status`, `detail` and `remedy` ([doctor](doctor.md)).
+Written by [`doctor`](environment.md#doctor): `host`, and `capabilities` by `name`, `status`, `detail` and `remedy`.
 """
 # The input of the rules of `diagnose` and the server's own replication status follow other programs: no contract.
 _OPEN = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be refused is refused before the first window: every line of docs/reference/exit-codes.md, and its kind.
+"""What can be refused is refused before the first window: the checks of docs/reference/environment.md, and others.
 
 Every command here would measure for a minute or more. None gets so far: each ends within the time that starting Python
 and asking a server take, prints no report and saves no run.
