@@ -17,8 +17,6 @@ from powerprof.cli.options import (
     EnergyOptions,
     ProfileOptions,
     Saving,
-    ServerOptions,
-    TargetOptions,
     check_by,
     duration,
     files_of,
@@ -28,6 +26,7 @@ from powerprof.cli.options import (
 )
 from powerprof.cli.output import check_saving, deliver, progress_printer
 from powerprof.cli.parameters import group, option, whole_number
+from powerprof.cli.targets import ServerOptions, TargetOptions
 from powerprof.system.errors import UsageError
 
 _MEASURING = (*("duration", "stack_buffer", *ENERGY), *("server", "socket", "defaults_file", "no_save"))

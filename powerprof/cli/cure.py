@@ -16,19 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from powerprof.cli.options import (
-    ENERGY,
-    CommandOptions,
-    EnergyOptions,
-    Saving,
-    ServerOptions,
-    confirm,
-    html_file,
-    parse_percent,
-    seed,
-)
+from powerprof.cli.options import ENERGY, CommandOptions, EnergyOptions, Saving, confirm, html_file, parse_percent, seed
 from powerprof.cli.output import check_saving, deliver, print_text, progress_printer
 from powerprof.cli.parameters import flag, group, number, option, whole_number
+from powerprof.cli.targets import ServerOptions
 from powerprof.system.errors import UsageError
 
 if TYPE_CHECKING:

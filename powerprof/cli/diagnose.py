@@ -11,9 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from powerprof.cli.options import CommandOptions, Saving, ServerOptions, Tables, duration, files_of, server_pid
+from powerprof.cli.options import CommandOptions, Saving, Tables, duration, files_of
 from powerprof.cli.output import check_saving, deliver, progress_printer
 from powerprof.cli.parameters import flag, group
+from powerprof.cli.targets import ServerOptions, server_pid
 
 
 @dataclass(frozen=True, kw_only=True)

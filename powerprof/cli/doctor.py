@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from powerprof.cli.options import CommandOptions, TargetOptions, json_file, quiet, runs_dir, top
+from powerprof.cli.options import CommandOptions, json_file, quiet, runs_dir, top
 from powerprof.cli.output import (
     ask_consent,
     check_targets,
@@ -27,6 +27,7 @@ from powerprof.cli.output import (
     write_json,
 )
 from powerprof.cli.parameters import flag, group, number, option
+from powerprof.cli.targets import TargetOptions
 from powerprof.system.errors import UsageError
 
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from powerprof.cli.options import SERVER_QUERIES, CommandOptions, EnergyOptions, MonitorOptions, interval, quiet
+from powerprof.cli.options import CommandOptions, EnergyOptions, quiet
 from powerprof.cli.output import print_progress, print_text
 from powerprof.cli.parameters import flag, group, number, option, whole_number
+from powerprof.cli.targets import SERVER_QUERIES, MonitorOptions, interval
 from powerprof.system.errors import Interrupted, UsageError
 
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from powerprof.cli.options import CommandOptions, Saving, TargetOptions, backend, confirm, duration, top
+from powerprof.cli.options import CommandOptions, Saving, backend, confirm, duration, top
 from powerprof.cli.output import check_saving, deliver, print_text, progress_printer
 from powerprof.cli.parameters import argument, flag, group, whole_number
+from powerprof.cli.targets import TargetOptions
 from powerprof.system.errors import UsageError
 
 

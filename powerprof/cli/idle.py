@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, ClassVar
 from powerprof.cli.options import (
     CommandOptions,
     EnergyOptions,
-    OptionalServerOptions,
     PrivateServerOptions,
     Saving,
     Tables,
@@ -26,6 +25,7 @@ from powerprof.cli.options import (
 )
 from powerprof.cli.output import check_saving, deliver, progress_printer
 from powerprof.cli.parameters import flag, group, whole_number
+from powerprof.cli.targets import OptionalServerOptions
 from powerprof.system.caller import command_line
 
 if TYPE_CHECKING:

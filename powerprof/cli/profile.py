@@ -14,8 +14,6 @@ from powerprof.cli.options import (
     CommandOptions,
     ProfileOptions,
     Saving,
-    ServerOptions,
-    TargetOptions,
     check_by,
     csv_bom_file,
     csv_file,
@@ -27,6 +25,7 @@ from powerprof.cli.options import (
 )
 from powerprof.cli.output import check_saving, deliver, progress_printer
 from powerprof.cli.parameters import group, option, whole_number
+from powerprof.cli.targets import ServerOptions, TargetOptions
 
 
 @dataclass(frozen=True, kw_only=True)

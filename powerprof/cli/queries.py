@@ -30,20 +30,10 @@ from typing import ClassVar
 import msgspec
 
 from powerprof.cli.live import LiveView, has_screen, line_width, print_lines, save_run
-from powerprof.cli.options import (
-    CommandOptions,
-    EnergyOptions,
-    Saving,
-    ServerOptions,
-    Tables,
-    confirm,
-    duration,
-    files_of,
-    server_pid,
-    top,
-)
+from powerprof.cli.options import CommandOptions, EnergyOptions, Saving, Tables, confirm, duration, files_of, top
 from powerprof.cli.output import check_saving, deliver, leave_terminal, print_progress, print_text, progress_printer
 from powerprof.cli.parameters import flag, group, option, readable_file, whole_number
+from powerprof.cli.targets import ServerOptions, server_pid
 from powerprof.live.statements import StatementHistory, StatementMonitor
 from powerprof.model.runs import RunStore
 from powerprof.queries.comparison import HistoryKeeper

@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from powerprof.cli.options import CommandOptions, Saving, ServerOptions, TargetOptions, duration, top
+from powerprof.cli.options import CommandOptions, Saving, duration, top
 from powerprof.cli.output import check_saving, deliver, progress_printer
 from powerprof.cli.parameters import group
+from powerprof.cli.targets import ServerOptions, TargetOptions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from powerprof.cli.options import SERVER_QUERIES, CommandOptions, EnergyOptions, MonitorOptions, runs_dir
+from powerprof.cli.options import CommandOptions, EnergyOptions, runs_dir
 from powerprof.cli.output import print_progress
 from powerprof.cli.parameters import flag, group, whole_number
+from powerprof.cli.targets import SERVER_QUERIES, MonitorOptions
 from powerprof.system.errors import UsageError
 
 if TYPE_CHECKING:

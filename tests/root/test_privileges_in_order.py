@@ -16,7 +16,7 @@ import pytest
 
 from powerprof.attribution.profile import count_functions, profile_target
 from powerprof.attribution.requests import FunctionsRequest, ProfileRequest
-from powerprof.cli.options import ServerOptions, TargetOptions
+from powerprof.cli.targets import ServerOptions, TargetOptions
 from powerprof.system import caller
 from powerprof.tracing.bpf import sampler, syscalls, uprobes
 from tests.programs.ground_truth import build

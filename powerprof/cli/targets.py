@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options that choose processes and servers, shared by the commands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from powerprof.cli.parameters import flag, number, option, readable_file
+
+
+def interval(default: float) -> Any:
+    """Return the field of --interval in seconds."""
+    return number("--interval", "S", "Length of an interval in seconds.", default=default, low=0.5, high=3600)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetOptions:
+    """The processes to trace."""
+
+    HEADING: ClassVar[str] = "Target"
+
+    pid: list[str] | None = option("--pid", "ID|NAME", "Process ids or names, separated by commas.", is_repeatable=True)
+    cgroup: str | None = option("--cgroup", "PATH|UNIT", "All processes of a cgroup or systemd unit.")
+    system: bool = flag("--system", "All processes of this host.")
+
+
+# Fields of `MonitorOptions` that concern the queried servers.
+SERVER_QUERIES = ("ask_every", "defaults_file")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonitorOptions:
+    """The processes to watch, and the interval."""
+
+    HEADING: ClassVar[str] = "Target and interval"
+
+    pid: list[str] | None = option(
+        "--pid", "ID|NAME", "Processes to show by function (default: all).", is_repeatable=True
+    )
+    interval: float = interval(5.0)
+    no_ask: bool = flag("--no-ask", "Do not connect to database servers.")
+    ask_every: float = number(
+        "--ask-every", "S", "Seconds between connections to the servers.", default=60.0, low=0.5, high=86_400
+    )
+    defaults_file: list[Path] | None = option(
+        "--defaults-file",
+        "FILE",
+        "Option file with an account of a server; repeatable.",
+        convert=readable_file,
+        is_repeatable=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """The address and the account of an existing server."""
+
+    HEADING: ClassVar[str] = "Server to connect to"
+
+    server: str | None = option(
+        "--server", "URL", "URL of the server: mysql://user@host:port/ (password: --defaults-file or MYSQL_PWD)."
+    )
+    socket: Path | None = option("--socket", "PATH", "Unix socket of the server.", convert=Path)
+    defaults_file: Path | None = option(
+        "--defaults-file", "FILE", "Option file with user, password and socket.", convert=readable_file
+    )
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the options name a server."""
+        return any(part is not None for part in (self.server, self.socket, self.defaults_file))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptionalServerOptions(ServerOptions):
+    """The address and the account of an existing server, for commands that otherwise start a private one."""
+
+    HEADING: ClassVar[str] = "Server to connect to (default: start a private server)"
+
+
+def server_pid() -> Any:
+    """Return the field of --pid, of one server."""
+    return option("--pid", "ID|NAME", "Process id or name of the server.")
