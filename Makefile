@@ -123,7 +123,7 @@ steady: setup ## run the parallel part of the tests ten times, without a second 
 	@status=0; $(PREPARE); .ci/ungrouped $$$$; for turn in 1 2 3 4 5 6 7 8 9 10; do \
 	echo "turn $$turn of 10"; $(PARALLEL) || status=1; done; exit $$status
 
-deb: setup-demo ## build a Debian package of it in dist/ (docs/how-to/fleet.md)
+deb: setup-demo ## build a Debian package of it in dist/ (docs/how-to/prometheus.md)
 	@packaging/deb dist
 
 dist: ## make the sdist and the wheel of the last commit in dist/, equal wherever they are made

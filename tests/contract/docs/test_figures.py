@@ -20,7 +20,7 @@ def _flat(name: str) -> str:
 
 
 def test_the_fleet_is_sized_with_the_series_of_the_reference() -> None:
-    metrics, fleet = _flat("reference/metrics.md"), _flat("how-to/fleet.md")
+    metrics, fleet = _flat("reference/metrics.md"), _flat("how-to/prometheus.md")
     assert "About 75 on a host with 2 CPUs" in metrics and "about 75, plus two per unit" in fleet
     assert "at most 86 with `--statements`" in metrics and "at most 86 more with `--statements`" in fleet
     assert "(at most 20 units)" in metrics and "With 20 units that is 115, and 201 with statements" in fleet
@@ -38,10 +38,9 @@ def test_the_cost_of_attribute_is_the_measured_one() -> None:
 
 def test_the_cost_of_watch_is_the_measured_one() -> None:
     rows = {row[0]: row for row in table_of(DOCS / "dev/reports.md", "## Cost")}
-    measured = rows["full, short-lived programs"]
-    page = _flat("how-to/watch.md")
-    total, bpf = measured[2].partition(" [")[0], measured[3]
-    assert f"{total} on a full host with short-lived programs, plus {bpf} in its BPF programs" in page
+    total = rows["full, short-lived programs"][2].partition(" [")[0]
+    assert f"full host with short-lived programs: {total}" in _flat("cost-and-safety.md")
+    page = _flat("how-to/attribute-wakeups.md")
     assert "itself: 3.7 % of a CPU" in page and "3.7 % of a CPU on the screen above" in page
 
 
