@@ -37,10 +37,7 @@ from powerprof.tracing.offcpu import FUTEX_WAITS
 
 
 class WakerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The wakings of one thread by another from one call path (`stack`: the waker's, innermost first).
-
-    `thread` and `tid` are those of the woken thread; `waker_pid` 0 is the idle task.
-    """
+    """The wakings of a thread (`tid`) by another from one call path. `waker_pid` 0: the idle task."""
 
     tid: int
     thread: str | None
@@ -114,7 +111,7 @@ _DTRACE_LIMITS = (
 
 
 class OffCpuState(msgspec.Struct, frozen=True, kw_only=True):
-    """Sleeps of a thread in one scheduler state: `interruptible`, `uninterruptible`, ..."""
+    """Sleeps in one scheduler state, such as `uninterruptible`."""
 
     state: str
     sleeps_count: int
@@ -122,10 +119,7 @@ class OffCpuState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OffCpuThread(SleepRow, frozen=True, kw_only=True):
-    """A thread's sleeps, its waits for a CPU after wakings, and those after preemption.
-
-    Means and maxima of no events are None; other fields that are None are unknown (DTrace).
-    """
+    """A thread's sleeps, its waits for a CPU after wakings, and those after preemption."""
 
     pid: int
     preempted_count: int | None = None
@@ -134,7 +128,7 @@ class OffCpuThread(SleepRow, frozen=True, kw_only=True):
 
 
 class OffCpuProfile(SleepersWindow, frozen=True, kw_only=True):
-    """The record of `offcpu`: threads by number of sleeps, wakers by number of wakings. None is unknown."""
+    """The record of `offcpu`: threads by sleeps, wakers by wakings."""
 
     pids: list[int]
     sleeps_count: int | None
@@ -346,7 +340,7 @@ FileKind = Literal["file", "socket", "pipe", "other"]
 
 
 class SyscallRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One thread's calls of one kind; `operation` is that of futex. Times run from call to return, with sleeps."""
+    """One thread's calls of one kind, from call to return. `operation`: of futex."""
 
     pid: int
     tid: int
@@ -360,7 +354,7 @@ class SyscallRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The reads and writes of one thread on one file. `path` may lack the part above the file's folder."""
+    """One thread's I/O on one file. `path` may lack the part above the file's folder."""
 
     path: str
     kind: FileKind
@@ -376,7 +370,7 @@ class FileRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LockWaits(msgspec.Struct, frozen=True, kw_only=True):
-    """The number and length of a thread's waits in futex(2): for a lock, for a condition, or until a time-out."""
+    """A thread's waits in futex(2)."""
 
     pid: int
     tid: int
@@ -387,10 +381,7 @@ class LockWaits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SyscallProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of `syscalls`: calls by thread and kind, files by bytes, and waits for locks; largest first.
-
-    `waiting_count` are the calls that were open at the end of the window, by name. None: unknown.
-    """
+    """The record of `syscalls`, largest first. `waiting_count`: calls that were open at the end, by name."""
 
     pids: list[int]
     window_s: float

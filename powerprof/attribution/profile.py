@@ -34,7 +34,7 @@ _EVENTS: tuple[Event, ...] = ("cpu-clock", "page-faults")
 
 
 class OnCpuStack(msgspec.Struct, frozen=True, kw_only=True):
-    """A call path of one thread, innermost frame first. Lost stacks are counted in `stack_state` without names."""
+    """A call path of one thread, innermost frame first."""
 
     pid: int
     tid: int
@@ -48,10 +48,10 @@ class OnCpuStack(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FunctionShare(msgspec.Struct, frozen=True, kw_only=True):
-    """The share of one function: `self` counts its own samples, `total` those with it anywhere on the stack.
+    """A function. `self`: its own samples; `total`: with callees.
 
-    `low_percent` and `high_percent` are the 95 % Wilson interval of `self_percent`. They are None for page faults,
-    which are counted.
+    Attributes:
+        low_percent, high_percent: Wilson interval of `self_percent`.
     """
 
     function: str
@@ -69,13 +69,12 @@ class FunctionShare(msgspec.Struct, frozen=True, kw_only=True):
 class OnCpuProfile(msgspec.Struct, frozen=True, kw_only=True):
     """The record of `profile`.
 
-    Percentages are of the targets' own samples (`percent_of` "target") or faults; older runs have "c0", the share of
-    all C0 samples of the host. `c0_percent` is the sampled C0 share of all CPUs, `target_percent` the targets' share
-    of it. The count of the target is the sum of named and lost samples.
+    Percentages are of the target's samples or faults (`c0` in older runs: of all C0 samples).
 
-    `target_c0_ms` is the targets' CPU time: exact by their clocks (`clock_c0_ms`) if these are known, else by samples.
-    Each sample of the target stands for an equal part of it. `sampled_c0_ms` is the time by samples with its 95 %
-    interval. Older runs have only `target_c0_ms`, by samples.
+    Attributes:
+        c0_percent, target_percent: sampled C0 of all CPUs, and the target's share of it.
+        target_c0_ms: by clocks (`clock_c0_ms`) if known, else by samples.
+        sampled_c0_ms, low_c0_ms, high_c0_ms: by samples, with the interval.
     """
 
     event: str
@@ -256,15 +255,13 @@ _DTRACE_LIMITS = (
 
 
 class FunctionRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of one function. Self times exclude the probes' own time, so a tiny function can have 0.
-
-    `self_cpu_percent` is the share of the process's CPU time; None if that is unknown. `cpu_ms` and `wall_ms` are
-    measured from entry to return and include the probes of inner calls. `probe_ms` is the cost of the function's
-    probes.
+    """One function. Self times exclude the probes; `cpu_ms` and `wall_ms` include those of inner calls.
 
     Attributes:
-        abandoned_count: calls that longjmp or an exception ended. None if unknown (DTrace).
-        unfinished_count: calls that were open at the end of the window.
+        self_cpu_percent: of the process's CPU time.
+        probe_ms: cost of its probes.
+        abandoned_count: ended by longjmp or an exception.
+        unfinished_count: open at the end of the window.
     """
 
     function: str
@@ -283,7 +280,7 @@ class FunctionRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FunctionProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of `functions`, by self CPU time. `probe_cost_percent` is of one CPU over the window."""
+    """The record of `functions`, by self CPU time. `probe_cost_percent` is of one CPU."""
 
     pattern: str
     pids: list[int]

@@ -54,11 +54,12 @@ _PATIENCE_S = 3600.0
 
 
 class SymbolFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A mapped file: the fields of `FileNames`, and the source of its missing names.
+    """A mapped file, and the source of its missing names.
 
-    `wakeups_percent` is the share of wake-ups with a frame in the file, `unnamed_wakeups_percent` that with an unnamed
-    frame in it; None without a trace. `package` is the package with its debug file, as the distribution names it.
-    `fetched`: whether a server had its debug file; None if no server was queried.
+    Attributes:
+        wakeups_percent, unnamed_wakeups_percent: wake-ups with a frame in the file; with an unnamed one.
+        package: has its debug file.
+        fetched: a server had its debug file; None if no server was queried.
     """
 
     path: str
@@ -81,10 +82,10 @@ class SymbolFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Symbols(msgspec.Struct, frozen=True, kw_only=True):
-    """The record `powerprof.symbols/1`: the files of a target's processes, each once.
+    """The files of a target's processes. `command` gets the missing names; `notes` has failures of servers.
 
-    `wakeups_named_percent` is the share of `wakeups_count` whose blamed function (`find_blamed_frame`) has a name; None
-    without a trace. `command` gets the missing names; None if no source is known. `notes`: failures of servers.
+    Attributes:
+        wakeups_named_percent: wake-ups whose blamed function has a name; null without a trace.
     """
 
     label: str

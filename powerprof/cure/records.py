@@ -17,11 +17,11 @@ RemedyKind = Literal["timer_slack", "variable", "event"]
 
 
 class Remedy(msgspec.Struct, frozen=True, kw_only=True):
-    """A change of a setting, with its old and new value. Timer slack is in ns.
+    """A setting, with its old and new value. Timer slack is in ns.
 
     Attributes:
-        lasting: the way to keep the change.
-        delays: the other effects of the change.
+        lasting: how to keep the change.
+        delays: its other effects.
     """
 
     kind: RemedyKind
@@ -37,19 +37,15 @@ class CureBlock(msgspec.Struct, frozen=True, kw_only=True):
     """A window of one arm.
 
     Attributes:
-        counted_s: the time between the two reads of the switch counters, which lies within the window.
-        thread_wakings_count: voluntary switches of the thread. After each of them it wakes up once.
-        target_wakings_count: voluntary switches of all threads of the process.
-        traced_wakings_count: wake-ups of the thread in `traced_s`, by the trace.
-        thread_exits_count: idle exits that the thread caused.
-        target_exits_count: idle exits that the process caused.
-        statements_count: statements of the server that ended in `statements_s`.
-        commits_count: those of them that write the log (COMMIT, INSERT, UPDATE, DELETE, REPLACE, CALL).
-        replica_looks_count: reports that the replica gave in the window.
-        replica_stopped_count: reports in which its SQL thread did not run.
-        replica_lag_s: the mean of Seconds_Behind_Master.
-        replica_backlog_bytes: the mean of the bytes received and not yet applied.
-        replica_delay_ms: the delay of one transaction, by `replica_delay_source`.
+        counted_s: between the reads of the switch counters.
+        thread_wakings_count, target_wakings_count: voluntary switches of the thread, and of the process.
+        traced_wakings_count: wake-ups of the thread in `traced_s`.
+        thread_exits_count, target_exits_count: idle exits by the thread, and by the process.
+        statements_count, commits_count: that ended in `statements_s`; those that write the log.
+        replica_looks_count, replica_stopped_count: the replica's reports; those without a running SQL thread.
+        replica_lag_s: mean of Seconds_Behind_Master.
+        replica_backlog_bytes: mean, received and not yet applied.
+        replica_delay_ms: of one transaction, by `replica_delay_source`.
     """
 
     pair: int
@@ -76,12 +72,11 @@ class CureBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CurePrediction(msgspec.Struct, frozen=True, kw_only=True):
-    """The wake-ups of the thread now and with the remedy, from a window before the change.
+    """The thread's wake-ups now, and predicted with the remedy.
 
     Attributes:
-        then_hz: the predicted rate.
-        most_hz: the upper end, if timers of other threads fire one at a time.
-        is_bound: the rate is the lowest possible one, because the sleeps of the thread are irregular.
+        most_hz: if timers of other threads fire one at a time.
+        is_bound: the lowest possible rate, because the sleeps are irregular.
     """
 
     now_hz: float
@@ -94,9 +89,8 @@ class CureVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The answer, by one metric.
 
     Attributes:
-        hurts: the latency that rose by more than `max_p95_percent` and ended the cure: `statements` or `commits`.
-        hurts_from_ms: its p95 before.
-        hurts_to_ms: its p95 with the remedy.
+        hurts: `statements` or `commits`: their latency rose by more than `max_p95_percent` and ended the cure.
+        hurts_from_ms, hurts_to_ms: their p95 before and with the remedy.
     """
 
     metric: str
@@ -108,12 +102,12 @@ class CureVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cure(msgspec.Struct, frozen=True, kw_only=True):
-    """A remedy that was tried in alternating windows. In `metrics` A is before and B is cured.
+    """A tried remedy. In `metrics` A is before and B is cured.
 
     Attributes:
-        reverted: the setting has its old value again; None if the thread has ended.
-        latency: the number of measured statements, or the reason if latency is unknown.
-        replication: the source of the replica's figures, or the reason if they are unknown.
+        reverted: the old value is restored; None if the thread has ended.
+        latency: number of measured statements, or why it is unknown.
+        replication: source of the replica's figures, or why they are unknown.
     """
 
     id: str | None

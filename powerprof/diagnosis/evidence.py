@@ -293,12 +293,7 @@ Severity = Literal["fault", "note"]
 
 
 class LiveRemedy(msgspec.Struct, frozen=True, kw_only=True):
-    """A change that `cure` can try on the live server: timer slack, a variable, or a disabled event.
-
-    Attributes:
-        tid: The thread for the timer slack of `slack_ns`.
-        database: The schema of `event`, which is disabled.
-    """
+    """A change for `cure`: timer slack of thread `tid`, a variable, or a disabled event of `database`."""
 
     tid: int | None = None
     slack_ns: int | None = None
@@ -309,12 +304,12 @@ class LiveRemedy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """A cause of wake-ups: a sentence, the evidence and the remedies.
+    """A cause of wake-ups.
 
     Attributes:
-        severity: A fault should be fixed; a note describes normal behaviour.
-        rate_hz: Frequency of the cause.
-        tries: Remedies that can be tried live, the preferred one first.
+        severity: a `note` is normal behaviour.
+        rate_hz: of the cause.
+        tries: remedies to try live, the preferred one first.
     """
 
     rule: str
@@ -328,7 +323,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DiagnosedServer(msgspec.Struct, frozen=True, kw_only=True):
-    """The inspected server. Unknown fields are None."""
+    """The inspected server."""
 
     pid: int | None
     version: str
@@ -336,7 +331,7 @@ class DiagnosedServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """The findings, faults first, with their evidence and the coverage of the inspection."""
+    """The findings, faults first, and the coverage of the inspection."""
 
     id: str | None
     started_at: str

@@ -130,10 +130,10 @@ _OLD_RAILS = re.compile(r"SVI2_P_(Core|SoC)|(CPU|IO) power|(Core|SoC|RCA) VRD|DI
 
 
 class Total(msgspec.Struct, frozen=True, kw_only=True):
-    """The host's energy as far as it was metered, and the domains of one source in the sum.
+    """The host's metered energy, and the summed domains.
 
     Attributes:
-        reason: why `joules` and `watts` are unknown although a meter has figures. None if they are known.
+        reason: why joules and watts are unknown.
     """
 
     source: str | None
@@ -419,7 +419,7 @@ def _container(reading: EnergyReading, readings: Sequence[EnergyReading]) -> str
 
 
 class EnergyResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of `powerprof energy`: every domain of every meter in one window, the host's sum, and notes."""
+    """The record of `energy`: every domain of every meter in one window, and the sum."""
 
     schema: Literal["powerprof.energy/1"] = "powerprof.energy/1"
     window_s: float | None

@@ -21,10 +21,7 @@ Range = tuple[float, float]
 
 
 class MemberShare(msgspec.Struct, frozen=True, kw_only=True):
-    """The use of one server of a topology in a window, and its replication status at the end.
-
-    `c0_percent` is its CPU time in percent of all CPUs' wall time. Unknown values are None.
-    """
+    """The use of one server of a topology, and its replication status at the end."""
 
     name: str
     pid: int | None
@@ -37,11 +34,7 @@ class MemberShare(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StormShare(msgspec.Struct, frozen=True, kw_only=True):
-    """The share of a window with an active storm.
-
-    `began` is false if it could not be started because the servers back off. `counter_hz` is the rate of its counter
-    over the whole window.
-    """
+    """The share of a window with an active storm. `began`: it could be started."""
 
     began: bool
     raged_percent: float
@@ -51,10 +44,7 @@ class StormShare(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TraceSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A separate window in which every server of one condition was traced.
-
-    `members`: name → process ID.
-    """
+    """A window in which all servers of a condition were traced. `members`: name → process id."""
 
     arm: Arm
     members: dict[str, int]
@@ -63,10 +53,7 @@ class TraceSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Slices(msgspec.Struct, frozen=True, kw_only=True):
-    """The slices of a window: length, bytes that the server wrote, and idle exits of all CPUs.
-
-    Figures that this host does not have are empty.
-    """
+    """The parts of a window: length, bytes written by the server, idle exits of all CPUs."""
 
     lengths_s: list[float]
     write_bytes: list[int] = []
@@ -76,11 +63,14 @@ class Slices(msgspec.Struct, frozen=True, kw_only=True):
 class Block(msgspec.Struct, frozen=True, kw_only=True):
     """One window of one condition.
 
-    `queries` is the number of queries that the server finished in it. `dropped` blocks are warm-up. In the pair of a
-    `disturbed` block other programs ran; neither kind is counted. `attempts_count` is above 1 if the block was
-    repeated. With the design `work` the window is longer than the work: `solution_s` is the time of the work and
-    `solution_energy` its energy (in older runs `solution_joules`). `status` is the change of the server's counters. For
-    a command the block has `executions_count` executions, and `exit_codes` holds each of their exit codes once.
+    `dropped` (warm-up) and `disturbed` (other programs ran in the pair) ones are not counted.
+
+    Attributes:
+        attempts_count: above 1 if repeated.
+        queries: finished by the server.
+        solution_s, solution_energy, solution_joules: of the work alone, with the design `work`; joules in older runs.
+        status: change of the server's counters.
+        executions_count, exit_codes: of a command; each code once.
     """
 
     pair: int
@@ -128,7 +118,7 @@ def list_pairs(blocks: Sequence[Block]) -> list[BlockPair]:
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """A metric in one condition: mean, 95 % interval, and the value of each pair."""
+    """A metric in one condition, with the value of each pair."""
 
     mean: float | None
     ci95: Range | None
@@ -136,10 +126,10 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """The difference b − a over the pairs with its 95 % interval; `percent` is of a.
+    """b − a; `percent` is of a. `ci95` of estimates includes the model's uncertainty, `sampling_ci95` does not.
 
-    `ci95` of estimated figures includes the uncertainty of the model; `sampling_ci95` does not. `less_than` is the
-    largest possible absolute value of an inconclusive difference.
+    Attributes:
+        less_than: largest possible absolute value, if inconclusive.
     """
 
     b_minus_a: float | None
@@ -150,17 +140,16 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ratio(msgspec.Struct, frozen=True, kw_only=True):
-    """The ratio b / a over the pairs."""
+    """b ÷ a over the pairs."""
 
     b_over_a: float
     ci95: Range | None
 
 
 class Metric(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric of both conditions and its verdict.
+    """One metric of both conditions.
 
     Attributes:
-        verdict: `inconclusive` if the interval of the difference contains 0.
         minimum_detectable_percent: the difference that four of five such comparisons would detect.
     """
 
@@ -177,10 +166,9 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FunctionChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One function of the server or the kernel, in percent of one CPU (in sweeps, of its samples).
+    """A function in percent of one CPU (in sweeps, of its samples).
 
-    `a_percent` and `b_percent` are self time, `a_total_percent` and `b_total_percent` include callees. The difference,
-    its interval and the verdict refer to self time.
+    `…_total_percent` includes callees; the rest is self time.
     """
 
     function: str
@@ -196,7 +184,7 @@ class FunctionChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FunctionChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """The functions that the servers ran in both conditions; the largest change first."""
+    """The servers' functions in both conditions."""
 
     windows_count: int
     window_s: float | None
@@ -205,7 +193,7 @@ class FunctionChanges(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """The server's plan of one statement of a condition, from EXPLAIN; `asserted` if the workload requires it."""
+    """EXPLAIN of one statement; `asserted` if the workload requires it."""
 
     arm: Arm
     statement: str
@@ -214,7 +202,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConditionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A condition. `work` identifies it: only runs of the same work can be compared."""
+    """A condition. Only runs of equal `work` are compared."""
 
     name: str
     workload: str
@@ -225,7 +213,7 @@ class ConditionRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of `run`, and the load that it offered to the server."""
+    """The options of `run`, and the offered load."""
 
     primary_metric: str | None = None
     window_s: float | None = None
@@ -238,11 +226,7 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadRun(Run, frozen=True, kw_only=True):
-    """A saved run of one condition: its metrics over the windows.
-
-    For a condition with several servers `blocks` holds its windows with each server's use, and `traced` a window in
-    which all were traced.
-    """
+    """The record of `run`. `blocks` has each server's use if a condition has several servers."""
 
     condition: ConditionRecord
     options: LoadOptions = LoadOptions()
@@ -253,10 +237,7 @@ class LoadRun(Run, frozen=True, kw_only=True):
 
 
 class Threat(msgspec.Struct, frozen=True, kw_only=True):
-    """A possible other cause of the difference, with its figures; `serious` ones are doubts of the answer.
-
-    `form` selects one of several sentences. The report writes the `text`.
-    """
+    """Another possible cause of the difference; `serious` ones are doubts. `form` selects the sentence."""
 
     name: str
     text: str = ""
@@ -266,11 +247,11 @@ class Threat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of a comparison. `metric` is None if the `asked` metric was not measured.
+    """The answer. `metric` is null if the `asked` one was not measured.
 
-    The report writes the sentences. `text` is about that metric. `ground` is about the CPU time that supports measured
-    energy, or the energy that CPU time represents. `speed` and `power` are separate. `doubts` are reasons not to
-    believe it.
+    Attributes:
+        ground: on the CPU time behind the energy, or the reverse.
+        doubts: reasons not to believe it.
     """
 
     metric: str | None
@@ -283,10 +264,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ControlRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A compared with itself.
-
-    `sound` if no difference was detected; `half_width_percent` is the resolution. The report writes the `text`.
-    """
+    """A compared with itself. `sound`: no difference was detected. `half_width_percent`: the resolution."""
 
     kind: Literal["own_blocks", "run"]
     pairs_count: int
@@ -297,10 +275,7 @@ class ControlRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Two compared conditions: `powerprof.comparison/1`.
-
-    `system` holds the figures of the host, judged as a separate family.
-    """
+    """Two compared conditions. `system`: metrics of the host, judged as a separate family."""
 
     id: str | None
     command: str

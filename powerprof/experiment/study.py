@@ -42,7 +42,7 @@ _UNITS = {"c0_percent": "%", "wakeups_hz": "1/s", SERVER_WAKEUPS: "1/s", "watts"
 
 
 class StudyStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One command of the study as it is typed, its run, and the reason for a missing or doubtful one."""
+    """One command of the study, its run, and problems."""
 
     name: str
     typed: str
@@ -53,10 +53,12 @@ class StudyStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StudyRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One finding. `a` and `b` are today's figures with 95 % intervals; difference and ratio are of b to a.
+    """One finding, with today's figures.
 
-    `outcome` compares them with the published relation (`expected`), or is "no claim" without one. For "same" the
-    interval of the difference must be within ±`within`. `runs` lists the runs of the figures.
+    Attributes:
+        expected: the published relation.
+        within: for `same`, the bound on the interval of the difference.
+        runs: source of the figures.
     """
 
     label: str
@@ -75,7 +77,7 @@ class StudyRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StudyRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A study that was measured again, in whole or in part: steps and findings."""
+    """A repeated study: steps and findings."""
 
     id: str | None
     command: str

@@ -47,7 +47,7 @@ class JudgedMetric:
 
 
 class SweepSide(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the two sweeps: run, condition and circumstances."""
+    """One of the two sweeps."""
 
     name: str
     run: str
@@ -60,10 +60,7 @@ class SweepSide(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ComparedPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A value that both sweeps measured, with the metrics of both, the judged one first.
-
-    `parted` if that one differs.
-    """
+    """A value that both sweeps measured. `parted`: the judged metric differs."""
 
     value: Value
     parted: bool
@@ -71,10 +68,7 @@ class ComparedPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartingWith(msgspec.Struct, frozen=True, kw_only=True):
-    """A figure of the system over the diverging values, and over the others.
-
-    `percent` is the mean over the values of 200 (b − a) / (a + b).
-    """
+    """A figure of the system over the diverging values, and elsewhere. `percent`: mean of 200 (b − a) / (a + b)."""
 
     name: str
     unit: str
@@ -89,10 +83,7 @@ class PartingWith(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SweepComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Two compared sweeps of one parameter: `powerprof.sweepcomparison/1`.
-
-    `metric` is the judged one. The report writes the `text`.
-    """
+    """Two sweeps of one parameter, judged by `metric`."""
 
     id: str | None
     command: str
@@ -332,14 +323,14 @@ def _left_out(first: Sweep, second: Sweep, both: Sequence[tuple[Point, Point]]) 
 
 
 class TrendStep(msgspec.Struct, frozen=True, kw_only=True):
-    """The change of the judged metric since the previous run. Its verdict is that of a family of all steps (Holm)."""
+    """The change since the previous run, judged in the family of all steps (Holm)."""
 
     difference: Difference
     verdict: Verdict
 
 
 class TrendPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A run with its metrics, its differences from the previous run, and the change of the figure."""
+    """A run, its differences from the previous run, and the change of the figure."""
 
     run: str
     started_at: str
@@ -350,10 +341,7 @@ class TrendPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trend(msgspec.Struct, frozen=True, kw_only=True):
-    """The runs of one condition, oldest first: `powerprof.trend/1`.
-
-    `metric` is judged. The report writes the `text`.
-    """
+    """The runs of one condition, oldest first. `metric` is judged."""
 
     id: str | None
     command: str

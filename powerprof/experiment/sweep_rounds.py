@@ -192,10 +192,7 @@ def _measure_point(apparatus: Apparatus, case: Case, gathered: PointMeasurements
 
 
 class PointsCompared(msgspec.Struct, frozen=True, kw_only=True):
-    """A metric at two values of the parameter: `percent` is the difference of `b` to `a`, with its interval.
-
-    `differ` if it is significant among all pairs and metrics of the sweep. Unknown values are None.
-    """
+    """A metric at the values `a` and `b`. `differ`: significant among all pairs and metrics."""
 
     metric: str
     a: Value
@@ -249,11 +246,7 @@ SERVER = "server"
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """One value of the parameter: metrics over its windows, and figures of the system. `error`: the failure.
-
-    `on_cpu` holds the server's functions, one window per round. In a sweep over servers, `server` is the version and
-    `paces` the wake-ups of its threads in the `traced` windows.
-    """
+    """One value of the parameter. `server`: its version; `paces`: its threads in the `traced` windows."""
 
     value: Value
     metrics: list[RunMetric] = []
@@ -267,10 +260,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True):
-    """A sweep, finished or not: `powerprof.sweep/1`.
-
-    `baseline` holds windows without a server. `compared` compares every two points by the metrics of the answer.
-    """
+    """A sweep. `baseline`: windows without a server. `compared`: every two points."""
 
     id: str | None
     command: str

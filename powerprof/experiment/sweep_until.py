@@ -39,7 +39,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """One window at one rate. `value` is the limited metric (None: unknown), `failure` the error of the client."""
+    """One window at one rate. `value` is that of the limited metric."""
 
     round: int
     rate_hz: float
@@ -50,10 +50,11 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Saturated(msgspec.Struct, frozen=True, kw_only=True):
-    """The search of one condition: its capacity, and the highest rate that held in each round.
+    """The search of one condition: capacity, and highest rate per round.
 
-    None in `values` means that not even the lowest rate held. `limited` is false if the limit held up to the capacity.
-    `rate_hz` is the mean with its 95 % interval; None if a round has no value.
+    Attributes:
+        values: None if not even the lowest rate held.
+        limited: false if the limit held up to the capacity.
     """
 
     name: str
@@ -67,7 +68,7 @@ class Saturated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Saturation(msgspec.Struct, frozen=True, kw_only=True):
-    """The highest rate that holds a limit, of one condition or before and after a change."""
+    """The highest rate that holds a limit."""
 
     id: str | None
     command: str

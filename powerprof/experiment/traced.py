@@ -170,10 +170,7 @@ EXITS = "server_exits_hz"
 
 
 class ThreadPace(msgspec.Struct, frozen=True, kw_only=True):
-    """Wake-ups and idle exits per second of the threads of one name in one window.
-
-    `period_ms` is the period if one of them is regular. `remedy` is the setting that slows or stops it.
-    """
+    """The threads of one name in one window. `remedy`: the setting that slows or stops them."""
 
     thread: str
     wakings_hz: float | None
@@ -190,7 +187,7 @@ class PaceWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """A thread over all traced windows; a window in which it did not wake counts as 0."""
+    """A thread over all traced windows."""
 
     thread: str
     wakings: Estimate | None

@@ -433,7 +433,7 @@ _MOST_CHANGES = 200
 
 
 class SampledFunction(msgspec.Struct, frozen=True, kw_only=True):
-    """A function's self and total share of the server's samples in one window."""
+    """A function's self and total share of the server's samples."""
 
     function: str
     module: str
@@ -443,7 +443,7 @@ class SampledFunction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FunctionWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """The functions that the server ran in one window of a point."""
+    """The server's functions in one window."""
 
     window_s: float
     samples_count: int
@@ -451,10 +451,7 @@ class FunctionWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartingFunction(FunctionChange, frozen=True, kw_only=True):
-    """A function's share of the server's samples, over the values at which two sweeps diverge.
-
-    `elsewhere_percent` is b − a over the other values; None if none of them was sampled.
-    """
+    """A function over the diverging values. `elsewhere_percent`: b − a over the others."""
 
     elsewhere_percent: float | None
 

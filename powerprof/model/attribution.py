@@ -23,10 +23,7 @@ Origin = Literal["own_timer", "other_thread", "other_process", "device", "kernel
 
 
 class StackFrame(msgspec.Struct, frozen=True, kw_only=True):
-    """One function of a stack, whose first frame is the innermost. `function` is None if no symbol covers the address.
-
-    `offset` is the distance of the address from the function's start, `function_start` that start in the file.
-    """
+    """A function; stacks begin with the innermost. `offset` is in the function, `function_start` in the file."""
 
     function: str | None
     module: str
@@ -55,11 +52,10 @@ class Thread(msgspec.Struct, frozen=True, kw_only=True):
     """A thread.
 
     Attributes:
-        tid: 0 represents several threads of that name: ended ones, if there were too many to list each, or
-            `threads_count` that do the same.
-        server_name: performance_schema's name.
-        process: the process, if the target has several.
-        unit: the name of its control group: a service, a container or a pod.
+        tid: 0 represents several threads of that name.
+        server_name: in performance_schema.
+        process: if the target has several.
+        unit: control group: service, container or pod.
     """
 
     tid: int
@@ -78,7 +74,7 @@ class Thread(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Waker(msgspec.Struct, frozen=True, kw_only=True):
-    """The task that woke the thread, with its stack if it belongs to the target. `pid` 0: several ended tasks."""
+    """The waking task. `pid` 0: several ended tasks."""
 
     pid: int
     comm: str
@@ -89,19 +85,16 @@ class Waker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wakeup(msgspec.Struct, frozen=True, kw_only=True):
-    """Idle exits blamed on one thread, stack, origin and mechanism.
+    """Idle exits by thread, stack, origin and mechanism.
 
     Attributes:
-        origin: `runnable` means that the thread had not slept. It was throttled (a CPU limit) or moved from
-            another CPU: it has no waker and no stack.
-        wakings_count: the wake-ups of this thread there, also while a CPU ran. A waking without an idle exit
-            has no mechanism. Among rows that differ only by mechanism the most frequent one includes it, so
-            that rows sum to all wakings.
-        c0_ms: the time that the thread ran (`own_ms`), and the kernel's time from these exits until then. The
-            time of other threads belongs to them.
-        own_ms: None in runs saved before it was measured. There `c0_ms` is all time until the CPUs idled again.
-        idle_ms: the mean length of the interrupted idle periods; `states` counts them by idle state.
-        detail: the timer's function or the device.
+        origin: `runnable`: the thread had not slept (throttled or moved): no waker, no stack.
+        wakings_count: wake-ups on idle and busy CPUs. Of rows that differ by mechanism, the largest has those on busy
+            CPUs.
+        c0_ms: running time of the thread (`own_ms`), and of the kernel before it.
+        own_ms: None in older runs, where `c0_ms` lasts until the CPUs idled again.
+        idle_ms: mean length of the ended idle periods; `states` counts them by state.
+        detail: timer function or device.
     """
 
     mechanism: Mechanism
@@ -124,7 +117,7 @@ class Wakeup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StackCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of capturing stacks of blamed idle exits, counted per distinct stack."""
+    """Captured stacks of idle exits, per distinct stack."""
 
     captured_count: int
     complete_count: int
@@ -137,7 +130,7 @@ class StackCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The processes whose wake-ups were attributed."""
+    """The traced processes."""
 
     pid: int | None
     executable: str | None
@@ -149,7 +142,7 @@ class TargetInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExternalWakeup(msgspec.Struct, frozen=True, kw_only=True):
-    """Idle exits that a thread of the target caused by waking a thread of another process."""
+    """Idle exits that a thread of the target caused by waking another process."""
 
     thread: Thread
     process: str
@@ -158,10 +151,7 @@ class ExternalWakeup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Waking(msgspec.Struct, frozen=True, kw_only=True):
-    """Wakings of one thread at one stack by one origin, all while a CPU ran: they ended no idle period.
-
-    `own_ms` is the time that the thread ran because of them: a share of its total, by its time after idle exits.
-    """
+    """Wakings on busy CPUs by thread, stack and origin. `own_ms`: running time because of them."""
 
     origin: Origin
     wakings_count: int
@@ -175,14 +165,12 @@ class Waking(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunningTime(msgspec.Struct, frozen=True, kw_only=True):
-    """The running time of the host's CPUs by owner. The parts sum to `c0_ms`.
+    """Running time of the host's CPUs by owner; the sum is `c0_ms`.
 
     Attributes:
-        target_ms, tool_ms, others_ms: the time of their threads, and of the kernel from their idle exits until
-            they ran.
-        kernel_ms: the time after exits without a thread (ticks).
-        rest_ms: time without an owner: going idle, polling, interrupts with their own accounting, stolen time.
-            None if C0 is unknown.
+        target_ms, tool_ms, others_ms: of their threads, and of the kernel before them.
+        kernel_ms: after exits without a thread (ticks).
+        rest_ms: no owner: going idle, polling, interrupts, stolen time.
     """
 
     c0_ms: float | None
@@ -194,10 +182,9 @@ class RunningTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attribution(msgspec.Struct, frozen=True, kw_only=True):
-    """One traced window. Conservation covers all idle exits of the host; `wakeups` are the target's, ordered by count.
+    """One traced window.
 
-    `wakings_window_s` is the window of the wakings. Each CPU has its own window for idle exits, and `window_s` is their
-    mean.
+    `conservation` covers the host, `wakeups` the target. `window_s` is the CPUs' mean for idle exits.
     """
 
     id: str | None

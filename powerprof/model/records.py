@@ -23,10 +23,7 @@ def sum_known(amounts: Iterable[float | None]) -> float | None:
 
 
 class AchievedResidency(msgspec.Struct, frozen=True, kw_only=True):
-    """Residency counted by the hardware, if a source knows it; `cpuidle` counts only requests.
-
-    It is the mean over all units of the scope.
-    """
+    """Mean residency counted by the hardware; cpuidle counts requests."""
 
     scope: Literal["cpu", "core", "package"]
     name: str
@@ -37,11 +34,11 @@ class DiskRates(msgspec.Struct, frozen=True, kw_only=True):
     """One block device.
 
     Attributes:
-        of_server: the server's files are on it.
-        read_ms, write_ms: mean time of a read or a write. None without one.
-        service_ms: mean time of a request from start to end, with its queue (iostat's await; Solaris' svc_t).
+        of_server: holds the server's files.
+        read_ms, write_ms: mean time of one.
+        service_ms: mean time of a request with its queue (iostat's await).
         queue_count: mean number of outstanding requests.
-        busy_percent: share of time with at least one outstanding request.
+        busy_percent: time with an outstanding request.
     """
 
     name: str
@@ -58,21 +55,21 @@ class DiskRates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceInterrupts(msgspec.Struct, frozen=True, kw_only=True):
-    """Interrupts of one device over all its vectors and queues, on all CPUs."""
+    """Interrupts of one device on all CPUs."""
 
     device: str
     rate_hz: float
 
 
 class PState(msgspec.Struct, frozen=True, kw_only=True):
-    """One frequency that cpufreq can request, and its share of time, idle or not."""
+    """A requested frequency and its share of time, idle or not."""
 
     mhz: float
     residency_percent: float
 
 
 class CpuFrequency(msgspec.Struct, frozen=True, kw_only=True):
-    """One CPU: its P-states, and its mean real frequency while it ran (APERF ÷ MPERF)."""
+    """One CPU: its P-states, and its mean frequency while it ran."""
 
     cpu: int
     states: list[PState] = []
@@ -80,10 +77,7 @@ class CpuFrequency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FrequencyLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The range that a driver may choose for these CPUs (the kernel's list: 0-3,8), and the hardware's range.
-
-    `preference` is energy_performance_preference, for drivers that leave the choice to the hardware.
-    """
+    """The driver's and the hardware's range. `preference`: energy_performance_preference."""
 
     cpus: str
     driver: str | None = None
@@ -100,9 +94,9 @@ class Frequencies(msgspec.Struct, frozen=True, kw_only=True):
     """P-states and frequencies of a window.
 
     Attributes:
-        states: the mean over all CPUs, in sum 100 %. Empty if the driver does not count (intel_pstate, amd-pstate).
-        busy_mhz: the mean over the time in which CPUs ran.
-        status: the mode of intel_pstate or amd-pstate.
+        states: means over all CPUs. Empty if the driver does not count.
+        busy_mhz: mean while CPUs ran.
+        status: mode of intel_pstate or amd-pstate.
     """
 
     states: list[PState] = []
@@ -114,7 +108,7 @@ class Frequencies(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CpuLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """One CPU: the non-idle share of its accounted time, and the mean number of tasks that waited for it."""
+    """One CPU, and the mean number of tasks that waited for it."""
 
     cpu: int
     busy_percent: float
@@ -122,15 +116,14 @@ class CpuLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OsRates(msgspec.Struct, frozen=True, kw_only=True):
-    """Rates over one window. A figure that the kernel does not count is None.
+    """Rates of the host over one window.
 
     Attributes:
         disk_reads_hz: like all `disk_…` over all whole disks.
-        waiting_tasks: the mean number of runnable tasks without a CPU.
-        cpu_pressure_percent: the share of time with at least one such task (Documentation/accounting/psi.rst).
-        io_pressure_percent: the same for I/O, with delays by control groups.
+        waiting_tasks: mean number of runnable tasks without a CPU.
+        cpu_pressure_percent, io_pressure_percent: time in which a task was delayed (PSI).
         migrations_hz: moves of tasks to another CPU.
-        disks: whole disks, and the devices of the server's files.
+        disks: whole disks, and devices of the server's files.
     """
 
     disk_reads_hz: float | None = None
@@ -171,17 +164,14 @@ Notes = Sequence[str | Note]
 
 
 class StateResidency(msgspec.Struct, frozen=True, kw_only=True):
-    """One idle state over all CPUs of a window.
-
-    A polling state is a busy loop. Its time is `polling_percent`, which C0 includes, and its `residency_percent` is 0:
-    C0 and all residencies sum to 100.
+    """One idle state over all CPUs. Polling counts as C0 (`polling_percent`), so C0 and all residencies sum to 100.
 
     Attributes:
-        residency_percent: of the CPUs' wall time, or of their idle time (`Window.percent_of`).
-        average_residency_ms: its time divided by its entries.
+        residency_percent: of wall time, or of idle time (`percent_of`).
+        average_residency_ms: time per entry.
         entries_count: without the exits that reading the counters caused.
-        above_hz: exits before the target residency of the state. A shallower state was the better choice.
-        below_hz: stays that were long enough for a deeper state.
+        above_hz: exits before the target residency.
+        below_hz: stays long enough for a deeper state.
         rejected_hz: failed entries.
     """
 
@@ -199,12 +189,7 @@ class StateResidency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EstimateRange(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures behind an estimate of this host, each with its interval.
-
-    The watts are `idle_watts` if no CPU runs and `idle_watts + slope_watts` if all of them do. A difference depends
-    only on the slope, a ratio on idle ÷ slope: `odds_low` and `odds_high` are its interval. They are None if unknown,
-    and in records before 2026-12.
-    """
+    """The estimate: `idle_watts` if no CPU runs, plus `slope_watts` if all run. `odds_…`: interval of idle ÷ slope."""
 
     idle_watts: float
     idle_low_watts: float
@@ -222,14 +207,13 @@ Scope = Literal[
 
 
 class EnergyReading(msgspec.Struct, frozen=True, kw_only=True):
-    """The energy of one domain of one meter in a window, or of a model.
+    """The energy of one domain of a meter, or of a model.
 
     Attributes:
-        contained_in: the domain of the same host that already includes this one. Never add both.
-        low_watts, high_watts: the interval of an estimate; `range` has the figures behind it.
-        scope: the part of the host that the domain measures. `device` and `other` are in no sum. None before
-            2026-12.
-        unsummed: the reason why the domains of this tier have no total. None if they are a recognised layout.
+        contained_in: the domain that includes this one. Never add both.
+        low_watts, high_watts: interval of an estimate.
+        scope: part of the host. `device` and `other` are in no sum.
+        unsummed: why the domains have no total.
     """
 
     source: str
@@ -248,16 +232,14 @@ class EnergyReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
-    """Idle exits with one cause and the thread that ran because of it.
+    """Idle exits by cause and thread.
 
     Attributes:
-        mechanism: `no_ipi` is a polling CPU that was woken by a flag.
-        name: the function of the timer, the device of the interrupt, or the kind of IPI.
-        process: `kernel` for kernel threads.
-        thread: for server threads the name from performance_schema.
-        percent: of all idle exits in the window.
-        period_ms: the interval of regular exits.
-        c0_ms: the time that the thread ran, and the kernel's time from these exits until then.
+        mechanism: `no_ipi`: a flag woke a polling CPU.
+        name: function of the timer, device, or kind of IPI.
+        thread: performance_schema's name for server threads.
+        percent: of the window's idle exits.
+        c0_ms: running time of the thread, and of the kernel before it.
     """
 
     mechanism: Mechanism
@@ -274,13 +256,12 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Conservation(msgspec.Struct, frozen=True, kw_only=True):
-    """classified + unknown + lost = idle exits, with the counts of an independent check.
+    """Classified + unknown + lost = idle exits, with an independent count.
 
     Attributes:
-        checked_against: the kernel's counter of idle exits over the same windows: cpuidle's Δusage, else perf's
-            count of the cpu_idle tracepoint. None without a counter.
+        checked_against: cpuidle's usage, or perf's count of the cpu_idle tracepoint.
         reference_count: the count of `checked_against`.
-        idle_percent: /proc/stat's idle time in the window.
+        idle_percent: of /proc/stat.
     """
 
     idle_exits_count: int
@@ -295,12 +276,12 @@ class Conservation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerExits(msgspec.Struct, frozen=True, kw_only=True):
-    """Idle exits that the server's own threads caused in the traced window: a count, and its rate with the interval.
+    """Idle exits that the server's threads caused in the traced window.
 
     Attributes:
-        blocks_count: the counts in consecutive equal parts of the window.
-        wakings_hz: wake-ups of its threads, whether or not a CPU idled. None if unknown.
-        most_woken_hz: the wake-ups of the most frequent thread.
+        blocks_count: in equal parts of the window.
+        wakings_hz: wake-ups of its threads, on idle and busy CPUs.
+        most_woken, most_woken_hz: its most frequent thread.
     """
 
     count: int
@@ -313,7 +294,7 @@ class ServerExits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessTime(msgspec.Struct, frozen=True, kw_only=True):
-    """CPU time of one named group (mysqld, client, powerprof, rest) in a window."""
+    """CPU time of one group: mysqld, client, powerprof or rest."""
 
     name: str
     cpu_s: float
@@ -321,16 +302,14 @@ class ProcessTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """One measured window. Percentages are of all CPUs' wall time; `wakeups_hz` is over all CPUs.
+    """One measured window.
 
     Attributes:
-        unknown_cpus_count: the CPUs whose counters are impossible or missing. They are in no figure and not in `cpus`.
-        percent_of: "idle_time" for recordings without wall time: the states' percentages are shares of idle
-            time and C0 is unknown.
-        residual_percent: the correction that brought C0 to 0, if states sum to more than the wall time (idle
-            periods open at an edge). 0 in a sound window.
-        edge_exits_count: the idle exits that reading the counters caused. No other figure includes them.
-        tool_cpu_s, tool_wakeups_count: CPU time and wake-ups of powerprof's own process.
+        unknown_cpus_count: CPUs with missing or impossible counters. They are in no figure.
+        percent_of: `idle_time` for recordings without wall time: C0 is unknown.
+        residual_percent: excess of the states over the wall time; 0 in a sound window.
+        edge_exits_count: idle exits that reading the counters caused. They are in no other figure.
+        tool_cpu_s, tool_wakeups_count: of powerprof's own process.
     """
 
     started_at: str
@@ -362,7 +341,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """A mean over repeated windows with its 95 % interval (None for a single window)."""
+    """A mean over windows with its interval."""
 
     mean: float
     low: float | None
@@ -370,7 +349,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EnergyPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A consumer's joules above the idle floor. `residual_joules` is the part that its children do not explain."""
+    """A consumer's joules above the idle floor. `residual_joules` is not explained by its children."""
 
     name: str
     joules: float
@@ -382,13 +361,13 @@ class EnergyPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EnergySplit(msgspec.Struct, frozen=True, kw_only=True):
-    """The energy of a window by consumer: `idle_joules` + Σ `parts` + `residual_joules` = `total_joules`.
+    """Energy by consumer: `idle_joules` + Σ `parts` + `residual_joules` = `total_joules`.
 
     Attributes:
-        idle_joules, active_joules: the energy of the idle host (the floor), and the energy above it.
-        active_low_joules, active_high_joules: an interval, if the floor is a model's share of a measured total.
-        rate_watts: the price of one running CPU above the floor.
-        wakeup_joules: the price of one wake-up.
+        idle_joules, active_joules: the idle floor, and the energy above it.
+        active_low_joules, active_high_joules: interval, if the floor is modelled.
+        rate_watts: one running CPU, above the floor.
+        wakeup_joules: one wake-up.
     """
 
     total_joules: float
@@ -406,17 +385,12 @@ class EnergySplit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True):
-    """The summary of the windows of one phase of a run. Intervals are 95 % over the repeated windows.
-
-    Plain figures are means over `windows`. Causes and their conservation come from a separate traced window
-    (`traced_window_s`), so that no headline figure includes tracing.
+    """The windows of one phase. Figures are means; causes come from a separate window of `traced_window_s`.
 
     Attributes:
-        name: `idle` has the phases `baseline`, `server`, `clients` and `baseline-after`.
-        window_s: the mean length of the windows.
+        name: in `idle` `baseline`, `server`, `clients` or `baseline-after`.
         steal_percent: time that the hypervisor gave to other guests.
-        intervals: the interval of each metric; `residency_percent:C1` is one state.
-        server_exits: None without a server on this host, or without tracing.
+        intervals: by metric, such as `residency_percent:C1`.
     """
 
     name: str
@@ -445,7 +419,7 @@ def metric_name(quantity: str, *of: str) -> str:
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True):
-    """The change of a figure from one phase to another, with its 95 % interval."""
+    """The change of a figure between two phases."""
 
     metric: str
     from_phase: str
@@ -463,15 +437,15 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolCost(msgspec.Struct, frozen=True, kw_only=True):
-    """The resources that powerprof itself used, with its helpers (turbostat, ipmitool, the child that reads files).
+    """The cost of powerprof and its helpers.
 
     Attributes:
         cpu_s: CPU time in the windows without tracing.
-        wakeups_hz: idle exits because of powerprof and its helpers in the traced windows. None without tracing.
-        cpu_percent: `cpu_s` as a share of all CPUs.
-        bpf_s: time in its BPF programs during traced windows. None if unknown.
+        wakeups_hz: in the traced windows.
+        cpu_percent: of all CPUs.
+        bpf_s: in BPF programs, in the traced windows.
         lost_count: events that did not fit into the buffer.
-        memory_bytes: its largest resident set.
+        memory_bytes: largest resident set.
     """
 
     version: str
@@ -484,7 +458,7 @@ class ToolCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EnergySource(msgspec.Struct, frozen=True, kw_only=True):
-    """The source of a run's joules: how it was chosen, and the reasons to doubt an estimate."""
+    """The source of the joules: why it was chosen, and doubts."""
 
     metered: bool
     why: str
@@ -498,7 +472,7 @@ class EnergySource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The database server of a run."""
+    """The server of a run."""
 
     version: str
     private: bool
@@ -507,10 +481,7 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """A saved run, `powerprof.run/1`, as `residency` saves it. Other commands save subtypes with more fields.
-
-    `interrupted` runs ended early and contain the complete part. `failure` is the reason if it was not a signal.
-    """
+    """A saved run. Other commands save subtypes with more fields."""
 
     id: str | None
     command: str
@@ -540,7 +511,7 @@ class IdleOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IdleRun(Run, frozen=True, kw_only=True):
-    """The record of `idle`, with the differences of its phases and the drift of the baseline."""
+    """The record of `idle`: differences between the phases, and the drift of the baseline."""
 
     options: IdleOptions = IdleOptions()
     deltas: list[Delta] = msgspec.field(default_factory=list)
@@ -573,6 +544,6 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunMetric(Figures, frozen=True, kw_only=True):
-    """A metric of a run under load, with the mean of its values and the interval."""
+    """A metric of a run: value per window, and mean."""
 
     estimate: Estimate

@@ -24,7 +24,7 @@ _ALIKE = 0.10  # A larger common change of all statements gets a note.
 
 
 class StatementSide(msgspec.Struct, frozen=True, kw_only=True):
-    """A statement in one of the two windows. `percent_of_cpu` is of one CPU, regardless of other statements."""
+    """A statement in one window. `percent_of_cpu`: of one CPU."""
 
     percent_of_cpu: float
     calls_hz: float | None = None
@@ -36,8 +36,9 @@ class StatementSide(msgspec.Struct, frozen=True, kw_only=True):
 class StatementChange(msgspec.Struct, frozen=True, kw_only=True):
     """The change of a statement.
 
-    `ratio` is CPU time per call after over before with its 95 % interval; for samples without calls, of the share of a
-    CPU. `became` uses the interval for all compared statements together.
+    Attributes:
+        ratio, low, high: CPU time per call after ÷ before; for samples without calls, of the share of a CPU.
+        became: by the interval for all statements together.
     """
 
     id: str
@@ -66,7 +67,7 @@ class QueriesSide(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueriesComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Statements by the change of their CPU time per second, largest first."""
+    """Statements by the change of their CPU time per second."""
 
     id: str | None
     started_at: str
@@ -226,10 +227,7 @@ _MOST_STATEMENTS, _EACH_STEP = 50, 100
 
 
 class HistoryStep(msgspec.Struct, frozen=True, kw_only=True):
-    """Consecutive windows, usually one.
-
-    `at_s` and `until_s` count from the start of the first; `window_s` is measured time.
-    """
+    """Consecutive windows. `at_s` and `until_s` count from the first start; `window_s` is measured time."""
 
     at_s: float
     until_s: float
@@ -242,7 +240,7 @@ class HistoryStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HistoryStatement(msgspec.Struct, frozen=True, kw_only=True):
-    """A statement over all windows, in percent of one CPU; `course_percent` has a figure for each step."""
+    """A statement, in percent of one CPU; `course_percent` per step."""
 
     id: str
     text: NormalText
@@ -255,11 +253,7 @@ class HistoryStatement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueriesHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """The statements with most CPU time, largest first.
-
-    `other_c0_s` is the server's remaining CPU time: further statements, background threads and connections. `server` is
-    the last watched one.
-    """
+    """The statements with most CPU time. `other_c0_s` is the remaining CPU time of the server."""
 
     id: str | None
     started_at: str

@@ -23,7 +23,7 @@ Method = Literal["probes", "samples", "history"]
 
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True):
-    """Time from the start of a statement to its last packet, in ms, of calls that ended in the window."""
+    """Time from the start of a statement to its last packet, in ms."""
 
     p50: float
     p95: float
@@ -31,15 +31,14 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Waits(msgspec.Struct, frozen=True, kw_only=True):
-    """Average waiting time per call in ms, by cause. Together with the CPU time it is the latency.
+    """Mean waiting time per call in ms. With the CPU time it is the latency.
 
     Attributes:
-        run_queue: For a CPU; None if the kernel does not count it.
-        row_lock: For row locks; None if the server does not report causes. They are then part of `latch`.
-        lock: For locks of tables, metadata and users; None as above.
-        latch: For internal structures of the server.
-        disk: For reads and writes.
-        sync: Until a log is on its disk, written by this or another thread.
+        run_queue: for a CPU.
+        row_lock: None if the server does not report causes; it is then part of `latch`.
+        lock: tables, metadata and users.
+        latch: internal structures.
+        sync: until a log is on its disk.
     """
 
     run_queue: float | None
@@ -54,10 +53,7 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueryServer(msgspec.Struct, frozen=True, kw_only=True):
-    """The traced server; `pid` is the first of PostgreSQL's processes.
-
-    `performance_schema`: whether it was available and collects statements.
-    """
+    """The traced server. `performance_schema`: whether it collects statements."""
 
     pid: int
     label: str
@@ -68,7 +64,7 @@ class QueryServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueryPlanStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of EXPLAIN with the columns that all servers have."""
+    """A row of EXPLAIN."""
 
     table: str | None = None
     access: str | None = None
@@ -78,17 +74,14 @@ class QueryPlanStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SampledStack(msgspec.Struct, frozen=True):
-    """Number of samples on one call path; `frames` from the outermost, with `_[k]` for the kernel."""
+    """Samples on one call path, from the outermost frame; `_[k]`: kernel."""
 
     frames: list[str]
     count: int
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the server's work: `c0_s` of CPU time, `c0_percent` of the server's.
-
-    `joules` above the idle floor, of `kind`, within `low_joules` and `high_joules` if that is known.
-    """
+    """A part of the server's work: `c0_percent` of its CPU time, and `joules` above the idle floor."""
 
     c0_s: float
     c0_percent: float | None = None
@@ -101,11 +94,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Asker(msgspec.Struct, frozen=True, kw_only=True):
-    """An account's part of a statement.
-
-    `user` is None for connections that started and ended in the window, and for those behind the first ones of many.
-    `host` is None if unknown, or for this host without a network.
-    """
+    """An account's part of a statement. `user` is null for short connections, and beyond the first of many."""
 
     user: str | None
     host: str | None
@@ -114,18 +103,18 @@ class Asker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Statement(Share, frozen=True, kw_only=True):
-    """A statement: its text without values, and the schema of its connections (None: unknown).
+    """A statement: text without values, and schema.
 
     Attributes:
-        id: Short for text and schema, and equal in every run.
-        query_id: PostgreSQL's number, as text because it has 64 bits.
-        calls_count: Calls that began in the window, or with `began_before` were running at its start.
-        unfinished_count: Calls that had not ended.
-        may_be_several: Whether texts that differ only behind the read part share this row.
-        c0_ms_deviation: Standard deviation of a call's CPU time.
-        low_percent, high_percent: 95 % interval of a sampled share.
-        askers: Parts by account, most CPU time first. They sum to the statement.
-        stacks: On request, for statements with most samples.
+        id: equal in every run.
+        query_id: PostgreSQL's number, as text.
+        calls_count: began in the window, or with `began_before` ran at its start.
+        unfinished_count: had not ended.
+        may_be_several: texts that differ behind the read part share this row.
+        c0_ms_deviation: standard deviation of a call's CPU time.
+        low_percent, high_percent: interval of a sampled share.
+        askers: parts by account.
+        stacks: on request.
     """
 
     text: NormalText
@@ -166,7 +155,7 @@ class Background(Share, frozen=True, kw_only=True):
 
 
 class TracingCost(msgspec.Struct, frozen=True, kw_only=True):
-    """CPU time of tracing on this host. It is a part of the figures above."""
+    """CPU time of tracing, a part of the figures above."""
 
     probes_ms: float | None
     percent: float | None
@@ -176,10 +165,11 @@ class TracingCost(msgspec.Struct, frozen=True, kw_only=True):
 class Queries(msgspec.Struct, frozen=True, kw_only=True):
     """A window: Σ statements + Σ background + `other_c0_s` = `server_c0_s`, the kernel's own count for the process.
 
-    `other_c0_s` is `connections_c0_s` (threads of connections without a statement) + `residual_c0_s` (unexplained;
-    negative if the parts exceed the total). `energy` is that of the host; `joules` is that of the server above the idle
-    floor. `calls_count` is None if nothing counts calls, as for samples without the server's own count. `gap_before_s`
-    is the time between the previous window and this one.
+    Attributes:
+        connections_c0_s, residual_c0_s, other_c0_s: connections without a statement; unexplained; their sum.
+        joules: of the server above the idle floor; `energy` is that of the host.
+        calls_count: None if nothing counts calls.
+        gap_before_s: time since the previous window.
     """
 
     id: str | None

@@ -278,7 +278,7 @@ _FRAME = re.compile(r"(?:(?P<module>[^`]*)`)?(?P<name>.*?)(?:\+0x(?P<offset>[0-9
 
 
 class DtraceFrame(msgspec.Struct, frozen=True):
-    """A frame of ustack(): `function` is None if DTrace printed only an address."""
+    """A frame of ustack()."""
 
     function: str | None
     module: str | None

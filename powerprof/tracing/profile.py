@@ -317,7 +317,7 @@ def _read_counts(descriptors: Sequence[int]) -> int:
 
 
 class OnCpuFrame(msgspec.Struct, frozen=True):
-    """One function of a stack; `function` is None if no symbol covers the address."""
+    """One function of a stack."""
 
     function: str | None
     module: str

@@ -24,10 +24,9 @@ Struct = type[msgspec.Struct]
 
 _HEAD = """# JSON
 
-Every measuring command takes `--json FILE`; `--json -` writes the document to stdout, which then holds nothing else. A
-saved run is the same document (`run.json` in its folder), and `powerprof report RUN --json -` prints it byte for byte.
-This page is generated from the types that write and read the documents. Each document also has a JSON Schema (draft
-2020-12) in [schemas](schemas) with the type of every key.
+`--json FILE` writes the result as JSON; `--json -` prints it, and nothing else, on stdout. A saved run is the same
+document (`run.json` in its folder). This page is generated from the types that write and read the documents; the
+[schemas](schemas) (JSON Schema, draft 2020-12) have the type of every key.
 
     powerprof idle --json - | jq '.phases[] | {name, wakeups_hz, c0_percent}'
 
@@ -38,52 +37,43 @@ This page is generated from the types that write and read the documents. Each do
   and ratios have no unit: `cpus`, `cpu`, `pid`, `tid`, `cpu_family`, `cpu_model_number`, `cpu_stepping`, `odds_low`,
   `odds_high`.
 - **Null.** An unknown value is `null`, never 0. A 0 was measured.
-- **Intervals** cover 95 % (Student's t over repeated windows, Welch's t for differences). They have the unit of their
-  metric. `low` and `high` are null for a single window.
+- **Intervals** (`low`, `high`, `ci95`, `intervals`) cover 95 %: Student's t over windows, Welch's t for differences.
+  They have the unit of their metric, and are null for a single window.
 - **Percentages** are of all CPUs' wall time unless the key names another base. Rates are over all CPUs.
 - **Times** are RFC 3339 in UTC.
 - **Energy** has a `kind`, `measured` or `estimated`, and a `source`. The two kinds are never added.
-- **Versions.** The number after the slash is the version of a document. New keys can be added within a version. If the
-  meaning of a key changes, the number increases. Documents of earlier versions of powerprof are still read.
-- **Limits.** A saved run has at most 64 MiB, also after unpacking from gzip, and about a million values. Larger
-  files are refused.
+- **Verdicts**: `b_lower`, `b_higher`, or `inconclusive` if the interval contains 0. An `arm` is `a` or `b`.
+- **Sentences.** The report writes the `text` of answers, threats, controls and trends.
+- **Versions.** The number after the slash is the version of a document. It increases if the meaning of a key changes;
+  new keys do not change it. Earlier versions are still read.
+- **Limits.** Files above 64 MiB (unpacked) or about a million values are refused.
 
-Lists are shown like single objects: the key is a link to the type of its elements.
+Each document begins with its commands. A key that is a link holds an object, or a list of objects, of that type. Keys
+without a description are named by their quantity and unit.
 
 ## Keys of all documents
 
-| key | content |
-|---|---|
-| `schema`, `command` | the document, and the command that wrote it |
-| `id` | the saved run; null if it was not saved |
-| `started_at` | the start of the measurement |
-| `host` | kernel, CPU, `cpus`, `memory_bytes`, drivers, mitigations. Runs are comparable only if these are equal |
-| `server` | the database server; null without one |
-| `options` | the options of the command |
-| `tool` | the cost of powerprof, see [ToolCost](#toolcost) |
-| `energy_source` | the meter or model, see [EnergySource](#energysource) |
-| `notes` | facts that the reader needs before using a figure |
-| `interrupted`, `failure` | the run ended early and holds its complete part; the error, null after a signal |
+- `schema`, `command`: document, and command that wrote it
+- `id`: saved run; null if not saved
+- `started_at`: start of the measurement
+- `host`: kernel, CPU, `cpus`, `memory_bytes`, drivers, mitigations: runs are comparable only if equal
+- `server`, `options`: database server, if any; options of the command
+- `tool`, `energy_source`: [cost of powerprof](#toolcost); [meter or model](#energysource)
+- `notes`: facts to know before using a figure
+- `interrupted`, `failure`: ended early, with its complete part; the error, null after a signal
 
 ## Metrics of queries
 
-| metric | content |
-|---|---|
-| `c0_ms_per_query_server` | CPU time of the servers per query |
-| `c0_ms_per_query`, `c0_ms_per_query_net` | CPU time of the host per query; `_net` is without the idle baseline |
-| `joules_per_query`, `joules_per_query_net` | the same in energy |
-| `latency_p50_ms`, `latency_p95_ms`, `latency_p99_ms` | latency from the time at which the query was due |
-| `edp_joule_seconds` | joules per query times mean latency |
-| `joules_per_execution`, `time_s_per_execution`, `wakeups_per_execution` | of a command: energy, time, wake-ups |
-| `cpu_s_per_execution`, `c0_s_per_execution` | of a command: CPU time of its processes, CPU time of the host |
+- `c0_ms_per_query_server`: CPU time of the servers per query
+- `c0_ms_per_query`, `c0_ms_per_query_net`: CPU time of the host per query; `_net` is without the idle baseline
+- `joules_per_query`, `joules_per_query_net`: the same in energy
+- `latency_p50_ms`, `latency_p95_ms`, `latency_p99_ms`: latency from the time at which the query was due
+- `edp_joule_seconds`: joules per query times mean latency
+- `joules_per_execution`, `time_s_per_execution`, `wakeups_per_execution`: of a command: energy, time, wake-ups
+- `cpu_s_per_execution`, `c0_s_per_execution`: of a command: CPU time of its processes, CPU time of the host
 
 Metrics of the system have a suffix for the device or state: `interrupts_per_query:eth0`, `disk_service_ms:sda`,
 `residency_percent:C1`.
-
-## Documents
-
-| document | command |
-|---|---|
 """
 _COMMON = {
     *("schema", "command", "id", "started_at", "host", "server", "options", "tool", "energy_source", "notes"),
@@ -109,25 +99,25 @@ _COMMANDS = {
     "powerprof.trend/1": "`runs RUN --trend`",
     "powerprof.energy/1": "`energy`",
     "powerprof.symbols/1": "`doctor --pid`",
-    "powerprof.runs/1": "`runs`",
-    "powerprof.doctor/1": "`doctor`",
 }
 # Documents that only earlier versions wrote: `powerprof report` reads them.
 EARLIER = {"powerprof.wakers/1", "powerprof.sleeps/1"}
 _TAIL = """
 ## powerprof.runs/1
 
-Written by `runs`: `runs` lists the saved runs by `id`, `path`, `schema`, `started_at`, `interrupted`, `labels`,
-`target` and `answer` (the first line of the report). `problem` is the reason if a run cannot be read.
+`runs`. The saved runs by `id`, `path`, `schema`, `started_at`, `interrupted`, `labels`, `target` and `answer` (first
+line of the report). `problem`: why a run cannot be read.
 
 ## powerprof.doctor/1
 
-Written by [`doctor`](environment.md#doctor): `host`, and `capabilities` by `name`, `status`, `detail` and `remedy`.
+[`doctor`](environment.md#doctor). `host`, and `capabilities` by `name`, `status`, `detail` and `remedy`.
 """
+# Values that the head of the page explains.
+_COMMON_VALUES = {("measured", "estimated"), ("b_lower", "b_higher", "inconclusive"), ("a", "b")}
 # The input of the rules of `diagnose` and the server's own replication status follow other programs: no contract.
 _OPEN = {
-    "Evidence": "the input of the rules. Its keys can change in any version; the schema lists them.",
-    "ReplicationStatus": "the replication status as the replica reports it; the schema lists its keys.",
+    "Evidence": "the input of the rules, which can change in any version; see the schema.",
+    "ReplicationStatus": "as the replica reports it; see the schema.",
 }
 
 
@@ -140,9 +130,12 @@ class _Page:
 
     def add_document(self, name: str, records: list[Struct]) -> None:
         """Describe a document, and then the new types that it contains."""
-        self.lines += ["", f"## {name}", "", f"Written by {_COMMANDS[name]}."]
+        self.lines += ["", f"## {name}", "", f"{_COMMANDS[name]}."]
         written: set[str] = set()
         for record in records:
+            if record in self.described:
+                self.lines += ["", f"The keys of [{record.__name__}](#{record.__name__.lower()})."]
+                continue
             self.described.add(record)
             text, meanings = _documentation(record)
             lead = f"`{record.__name__}`: " if len(records) > 1 else ""
@@ -153,11 +146,21 @@ class _Page:
 
     def _add_parts(self, record: Struct) -> None:
         for part in _parts(record):
-            if part not in self.described:
-                self.described.add(part)
-                text, meanings = _documentation(part)
-                self.lines += ["", f"### {part.__name__}", "", text, *_keys(part, meanings, set())]
-                self._add_parts(part)
+            self._add_part(part)
+
+    def _add_part(self, part: Struct) -> None:
+        if part in self.described:
+            return
+        base, inherited = _base_of(part)
+        if "schema" in {each.encode_name for each in msgspec.structs.fields(part)}:
+            inherited |= _COMMON
+        if base:
+            self._add_part(base)
+        self.described.add(part)
+        text, meanings = _documentation(part)
+        also = f" Also has the keys of [{base.__name__}](#{base.__name__.lower()})." if base else ""
+        self.lines += ["", f"### {part.__name__}", "", text + also, *_keys(part, meanings, inherited)]
+        self._add_parts(part)
 
 
 def _structs(kind: Any) -> Iterator[Struct]:
@@ -170,6 +173,14 @@ def _structs(kind: Any) -> Iterator[Struct]:
 def _parts(record: Struct) -> Iterator[Struct]:
     for each in msgspec.structs.fields(record):
         yield from (part for part in _structs(each.type) if part.__name__ not in {*_OPEN, "Note"})
+
+
+def _base_of(record: Struct) -> tuple[Struct | None, set[str]]:
+    """Return the record that a type extends, and its keys. (None, no keys) without one."""
+    base = record.__base__
+    if base is None or base is msgspec.Struct or not issubclass(base, msgspec.Struct):
+        return None, set()
+    return base, {each.encode_name for each in msgspec.structs.fields(base)}
 
 
 def _documentation(record: Struct) -> tuple[str, dict[str, str]]:
@@ -194,7 +205,7 @@ def _keys(record: Struct, meanings: dict[str, str], left_out: set[str]) -> list[
         lines.append(f"- {', '.join(shown[key] for key in keys)}: {meaning}")
     others = [text for key, text in shown.items() if key not in described | left_out]
     if others:
-        lines.append(f"- {'others: ' if lines else ''}{', '.join(others)}")
+        lines.append(f"- {', '.join(others)}")
     return ["", *lines]
 
 
@@ -207,7 +218,8 @@ def _key(each: msgspec.structs.FieldInfo) -> str:
     if inner:
         return f"[{name}](#{inner[0].lower()})"
     values = [value for value in _values(each.type) if isinstance(value, str)]
-    return f"{name} ({' '.join(f'`{value}`' for value in values)})" if 1 < len(values) < 8 else name
+    shown = 1 < len(values) < 8 and tuple(values) not in _COMMON_VALUES
+    return f"{name} ({' '.join(f'`{value}`' for value in values)})" if shown else name
 
 
 def _values(kind: Any) -> Iterator[object]:
@@ -225,9 +237,7 @@ def render() -> str:
         loaded = [load().record for key, load in KIND_LOADERS.items() if key.partition(" ")[0] == name]
         page.add_document(name, list(dict.fromkeys(loaded)))
     page.add_document("powerprof.symbols/1", [Symbols])
-    anchors = {name: f"#{re.sub('[^a-z0-9-]', '', name)}" for name in _COMMANDS}
-    index = [f"| [{name}]({anchors[name]}) | {command} |" for name, command in _COMMANDS.items()]
-    return _HEAD + "\n".join([*index, *page.lines]) + "\n" + _TAIL
+    return _HEAD + "\n".join(page.lines) + "\n" + _TAIL
 
 
 if __name__ == "__main__":
