@@ -172,7 +172,7 @@ def test_outcomes_are_kept_by_cell_and_the_page_says_why_one_is_red(
     text = page.PAGE.read_text()
     assert f"| {green.cell} |" in text and "**red** 2026-01-02" in text
     assert f"* **{red.cell}**: doctor: tracing missing: no BTF" in text
-    assert "instructions; 33.8, 33.9 and 30.1 transactions/s with 1, 8 and 64 clients." in text
+    assert "instructions; 33.8, 33.9 and 30.1 transactions/s with 1, 8 and 64 clients |" in text
     save(tmp_path / "other.jsonl", load(page.KEPT))
     assert (tmp_path / "other.jsonl").read_text() == page.KEPT.read_text()
 
