@@ -58,11 +58,10 @@ docs: setup-demo ## build the documentation as a site with search in build/site
 	@$(MAKE) --silent --no-print-directory $(TESTED)
 	$(BIN)/python -m tests.contract.docs.site
 
-man: setup ## write the manual page, the commands, the JSON Schemas, the glossary, the meters and the licences
+man: setup ## write the manual page, the commands, the JSON Schemas, the meters and the licences
 	$(BIN)/python -m tests.contract.docs.man_page
 	$(BIN)/python -m tests.contract.docs.commands_page
 	$(BIN)/python -m tests.contract.docs.schemas
-	$(BIN)/python -m tests.contract.docs.glossary_page
 	$(BIN)/python -m tests.contract.docs.meters_page
 	$(BIN)/python -m tests.contract.docs.licences_page
 

@@ -460,7 +460,7 @@ def answer_and_context(wrap_notes: Callable[..., list[str]], record: Any) -> tup
     return printed[0], printed[1]
 
 
-# Terms of the field, each with a sentence. docs/reference/glossary.md is generated from them.
+# Terms of the field, each with a sentence. docs/concepts.md explains all of them.
 
 TERMS = {
     "95 % interval": "The range that contains the true value in 95 of 100 such measurements, on this host.",

@@ -5,17 +5,40 @@ from __future__ import annotations
 
 import re
 import shlex
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from powerprof.cli import output
 from powerprof.cli.app import COMMANDS
-from tests.contract.docs.cli import example_duration
+from powerprof.cure.session import estimate_seconds
+from powerprof.model.text import approximate_time
+from tests.contract.docs.cli import commands, example_duration
 from tests.contract.in_process import Run, the_commands, up_to_the_first_window
 
 __all__ = ["the_commands", "up_to_the_first_window"]
 
 _PLANNED = ("idle", "compare", "run", "sweep", "study")
+# Commands that measure one window of --duration.
+_TRACES = ("attribute", "profile", "functions", "offcpu", "syscalls", "queries", "diagnose")
+_ONE_WINDOW = ("residency", "energy", *_TRACES)
+
+
+def _default(name: str, flag: str) -> Any:
+    return next(option.default for option in commands()[name].options if option.name == flag)
+
+
+@pytest.mark.parametrize("name", _ONE_WINDOW)
+def test_the_duration_of_a_trace_is_that_of_its_window(name: str) -> None:
+    words = shlex.split(COMMANDS[name].example)
+    typed = words[words.index("--duration") + 1] if "--duration" in words else _default(name, "--duration")
+    assert example_duration(name) == f"{float(typed):g} s plus a few seconds"
+
+
+def test_the_duration_of_a_cure_is_that_which_it_counts_down() -> None:
+    defaults = SimpleNamespace(most_pairs=_default("cure", "--pairs"), window_s=_default("cure", "--window"))
+    assert example_duration("cure") == approximate_time(estimate_seconds(cast(Any, defaults)))
 
 
 @pytest.mark.parametrize("name", _PLANNED)
