@@ -24,7 +24,7 @@ from powerprof.system import fetching
 from powerprof.system.errors import DataError, PowerprofError
 from powerprof.system.folders import Folder
 from powerprof.system.paths import cache_dir, cache_folder
-from powerprof.system.reader_process import Opened, shared
+from powerprof.system.reader_process import Opened, link_of, shared
 from powerprof.system.tasks import process_folder
 
 # Debug files from debuginfod servers. Servers are queried only if the user set DEBUGINFOD_URLS.
@@ -241,7 +241,27 @@ class DebugInfo:
 
 
 def read_debug(store: TableStore, image: ProcessImage, mapping: Mapping, *, inline: bool) -> DebugInfo:
-    """Return a module's debug information: DWARF from its own file or its debug file, symbols from the debug file."""
+    """Return a module's debug information: DWARF from its own file or its debug file, symbols from the debug file.
+
+    Each file is read once per file system root. A process that has ended has no root: it shares what was read for the
+    same file of another process, because a server may start hundreds of workers.
+    """
+    key, root = (store.file_key(mapping), inline), _root_of(image.pid)
+    known: dict[object, DebugInfo] = store.debug_info.setdefault(key, {})
+    shared_info = known.get(root) if root is not None or not known else next(reversed(known.values()))
+    if shared_info is None:
+        shared_info = known[root] = _read_debug(store, image, mapping, inline=inline)
+    return shared_info
+
+
+def _root_of(pid: int) -> tuple[str, str] | None:
+    """Return the mount namespace and root folder of a process; None if it has ended."""
+    folder = process_folder(pid)
+    namespace, root = link_of(folder / "ns/mnt"), link_of(folder / "root")
+    return None if namespace is None or root is None else (namespace, root)
+
+
+def _read_debug(store: TableStore, image: ProcessImage, mapping: Mapping, *, inline: bool) -> DebugInfo:
     symbols: SymbolTable | None = None
     reader: InlineReader | None = None
     notes: list[str] = []

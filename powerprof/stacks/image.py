@@ -366,6 +366,11 @@ def is_same_program(older: ProcessImage, newer: ProcessImage) -> bool:
     return same and (not older.space or not newer.space or older.space == newer.space)
 
 
+def is_same_code(first: ProcessImage, second: ProcessImage) -> bool:
+    """Return whether two images have the same code at the same addresses, as a process and its parent have."""
+    return first is second or (first.mappings == second.mappings and first.vdso == second.vdso)
+
+
 def merge_images(older: ProcessImage, newer: ProcessImage) -> ProcessImage:
     """Return both images of one process as one: the newer's mappings, and those of the older that do not overlap them.
 

@@ -8,6 +8,7 @@ import stat
 from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -91,6 +92,8 @@ class TableStore:
         # By file: processes that map a library share its debug information.
         self._debug: dict[str, SymbolTable] = {}
         self._inline: dict[str, InlineReader | None] = {}
+        # For `debuginfo.read_debug`: by file, then by the root of the process.
+        self.debug_info: dict[Any, dict[Any, Any]] = {}
 
     def unwind_table(self, image: ProcessImage, mapping: Mapping) -> UnwindTable | str:
         """Return a module's unwind table, or the reason for its absence."""
@@ -104,12 +107,7 @@ class TableStore:
         elif not mapping.inode:
             return "code that no file holds"
         else:
-            key = (
-                f"{mapping.device}-{mapping.inode}-{mapping.size_bytes}-{mapping.mtime_ns}",
-                mapping.path,
-                mapping.build_id,
-                mapping.bias is None,
-            )
+            key = self.file_key(mapping)
         tables = self._known.get(key)
         if tables is None:
             tables = self._known[key] = self._find(image, mapping)
@@ -117,6 +115,12 @@ class TableStore:
             self._evict_oldest()
         self._known.move_to_end(key)
         return tables
+
+    @staticmethod
+    def file_key(mapping: Mapping) -> tuple[str, str, str | None, bool]:
+        """Return the identity of a mapped file, whatever process maps it."""
+        identity = f"{mapping.device}-{mapping.inode}-{mapping.size_bytes}-{mapping.mtime_ns}"
+        return identity, mapping.path, mapping.build_id, mapping.bias is None
 
     def _evict_oldest(self) -> None:
         """Evict the least recently used tables until within the limit. Keep the cached reasons for failures."""

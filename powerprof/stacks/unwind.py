@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from powerprof.stacks.image import Mapping, ProcessImage
+from powerprof.stacks.image import Mapping, ProcessImage, is_same_code
 from powerprof.stacks.registers import STACK_LIMIT_BYTES, Machine, SavedStack, machine_of
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.uncovered import Caller, CodeUnwinder
@@ -375,15 +375,17 @@ class Unwinder:
         """Return the walker of an image, and its walks."""
         entry = self._walkers.get(id(image))
         if entry is None:
-            same = next((entry for entry in self._walkers.values() if entry[0] == image), None)
-            walker, memo = same[1:] if same else (Walker(image, self.store, machine), _Memo())
+            # A forked process has its parent's mappings, and a server may start hundreds of workers.
+            same = (entry[1:] for entry in self._walkers.values() if is_same_code(entry[0], image))
+            walker, memo = next(same, None) or (Walker(image, self.store, machine), _Memo())
             entry = self._walkers[id(image)] = (image, walker, memo)
         self._walkers.move_to_end(id(image))
         return entry[1:]
 
     def _evict_oldest_walkers(self) -> None:
         """Evict the least recently used walkers. The last one stays, whatever the size of its tables."""
-        held = sum(walker.held_bytes + _WALKER_BYTES for _, walker, _ in self._walkers.values())
+        held = sum(walker.held_bytes + _WALKER_BYTES for walker in {walker for _, walker, _ in self._walkers.values()})
         while held > self._tables_bytes and len(self._walkers) > 1:
             _, (_, walker, _) = self._walkers.popitem(last=False)
-            held -= walker.held_bytes + _WALKER_BYTES
+            if all(walker is not other for _, other, _ in self._walkers.values()):
+                held -= walker.held_bytes + _WALKER_BYTES

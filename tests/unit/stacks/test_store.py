@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import os
 
+import msgspec
 import pytest
 
-from powerprof.stacks import store
+from powerprof.stacks import debuginfo, store
 from powerprof.stacks.image import snapshot
+from powerprof.stacks.registers import X86_64
 from powerprof.stacks.store import TableStore
+from powerprof.stacks.unwind import Unwinder
 
 
 @pytest.mark.parametrize("use_cache", [True, False])
@@ -41,3 +44,22 @@ def test_table_larger_than_the_limit_is_returned(monkeypatch: pytest.MonkeyPatch
     bounded = TableStore()
     assert not isinstance(bounded.tables(image, mapping), str)
     assert bounded.tables(image, mapping) is bounded.tables(image, mapping)
+
+
+def test_ended_processes_share_one_reading_of_their_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = snapshot(os.getpid())
+    mapping = next(mapping for mapping in image.mappings if mapping.is_file and mapping.bias is not None)
+    searched: list[int] = []
+    monkeypatch.setattr(debuginfo, "find_debug_file", lambda image, *_, **__: searched.append(image.pid))
+    store = TableStore(use_cache=False, downloads=False)
+    ended = [msgspec.structs.replace(image, pid=(1 << 22) + number) for number in range(200)]
+    for one in (image, *ended):
+        assert debuginfo.read_debug(store, one, mapping, inline=False).symbols is None
+    assert searched == [image.pid]
+
+
+def test_forked_processes_share_one_walker() -> None:
+    image = snapshot(os.getpid())
+    unwinder = Unwinder(TableStore(use_cache=False, downloads=False))
+    walkers = {unwinder._walker(msgspec.structs.replace(image, pid=pid), X86_64)[0] for pid in (1, 2, 3)}
+    assert len(walkers) == 1
