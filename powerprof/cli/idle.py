@@ -2,8 +2,8 @@
 """Measure the cost of an idle database server: CPU wake-ups, idle states and energy.
 
 It measures a baseline without a server, the idle server, and the server with silent clients. The differences have 95 %
-intervals. By default it starts a private MariaDB and removes it afterwards. A server of yours is never changed, and has
-no baseline. As root, it also reports the causes of the wake-ups.
+intervals. By default it starts a private MariaDB and removes it afterwards. An idle server of yours is never changed,
+and has no baseline. As root, it also reports the causes of the wake-ups.
 """
 
 from __future__ import annotations

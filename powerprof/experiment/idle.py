@@ -7,6 +7,7 @@ Every phase is measured in repeated windows without tracing. One more traced win
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -18,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from powerprof import __version__
-from powerprof.database import connections, products
+from powerprof.database import connections, products, sql
 from powerprof.database.base import Server
 from powerprof.database.connections import IdleConnections, check_connections
 from powerprof.database.given import GivenServer, build_login
@@ -28,7 +29,7 @@ from powerprof.database.sandbox import find_server_account
 from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
 from powerprof.energy.windows import WindowEnergy
 from powerprof.experiment import phases
-from powerprof.experiment.phases import split_phase_energy
+from powerprof.experiment.phases import IDLE_STATEMENTS_HZ, split_phase_energy
 from powerprof.measure.procfs import own_peak_bytes, process_cpu_ns
 from powerprof.measure.sampling import WindowInterrupted, WindowMeter
 from powerprof.measure.window import Meters, format_now, wait_and_read
@@ -44,9 +45,10 @@ from powerprof.model.records import (
     ToolCost,
     Window,
 )
-from powerprof.model.text import Say, approximate_time, count_down
+from powerprof.model.text import Say, approximate_time, count_down, number, plural
 from powerprof.statistics.intervals import BLOCKS, rate_interval
 from powerprof.system import paths, signals
+from powerprof.system.caller import command_line
 from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError, UsageError
 from powerprof.system.own_processes import own_pids
 from powerprof.system.processes import name_of
@@ -212,6 +214,98 @@ _READY_S = 15.0
 _SETTLED_SHARE = 0.01
 
 
+# A given server: whether it is idle. The windows of a busy one would show the cost of its work.
+
+# Two busy looks in a row are a load; a single one may be a scrape or a check.
+_LOOK_S = 2.0
+
+
+@dataclass(frozen=True)
+class ServerLoad:
+    """The work of a given server. An unknown figure is None.
+
+    Attributes:
+        statements_hz: Statements per second of other clients.
+        clients_count: Other connections.
+        cpu_percent: CPU time in percent of one CPU.
+    """
+
+    statements_hz: float | None
+    clients_count: int | None
+    cpu_percent: float | None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing that is known shows work."""
+        return (self.statements_hz or 0.0) <= IDLE_STATEMENTS_HZ and (self.cpu_percent or 0.0) <= 100 * _SETTLED_SHARE
+
+    def __str__(self) -> str:
+        known = [] if self.statements_hz is None else [f"{number(self.statements_hz, 1)} statements/s"]
+        if self.clients_count is not None:
+            known.append(f"from {plural(self.clients_count, 'client')}")
+        cpu = "" if self.cpu_percent is None else f"{number(self.cpu_percent, 1)} % of one CPU"
+        return " ".join(known) + (f" ({cpu})" if known and cpu else cpu)
+
+
+class LoadMeter:
+    """Reads the work of a given server between two looks, without the statements of the looks themselves."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        first, self._clients_count = self._read()
+        second, _ = self._read()
+        # The smallest difference of two looks in a row is their own statements.
+        third, _ = self._read()
+        known = [b - a for a, b in ((first, second), (second, third)) if a is not None and b is not None]
+        self._own_count = min(known, default=0)
+        self._last_count = third
+        self.count, self.seconds = 0, 0.0
+
+    def restart(self) -> None:
+        """Begin a span whose statements count."""
+        self._last_count = self._read()[0]
+
+    def add(self, seconds: float) -> None:
+        """Add the statements since the last look, `seconds` ago. Raise PowerprofError without an answer."""
+        before, (now, self._clients_count) = self._last_count, self._read()
+        self._last_count = now
+        if before is not None and now is not None:
+            self.count += max(0, now - before - self._own_count)
+            self.seconds += seconds
+
+    @property
+    def statements_hz(self) -> float | None:
+        """Statements per second of other clients in all spans; None if the server does not report them."""
+        return self.count / self.seconds if self.seconds else None
+
+    def _read(self) -> tuple[int | None, int | None]:
+        with self._server.connect(limits=sql.WORD_LIMITS) as connection:
+            rows = sql.fetch_rows(
+                connection, "SHOW GLOBAL STATUS WHERE Variable_name IN ('Questions', 'Threads_connected')", columns=2
+            )
+        counts = {str(name).lower(): sql.parse_count(value) for name, value in rows}
+        connected = counts.get("threads_connected")
+        return counts.get("questions"), None if connected is None else max(0, connected - 1)
+
+    def measure(self) -> ServerLoad:
+        """Return the load of the first idle look of two, else of the second."""
+        first = self._look()
+        load = first if first.is_idle else self._look()
+        self.count, self.seconds = 0, 0.0
+        return load
+
+    def _look(self) -> ServerLoad:
+        pid, began_s = self._server.pid, time.monotonic()
+        began_ns = process_cpu_ns(pid) if pid else None
+        self.count, self.seconds = 0, 0.0
+        wait_and_read((), _LOOK_S)
+        passed_s = time.monotonic() - began_s
+        now_ns = process_cpu_ns(pid) if pid else None
+        cpu = None if began_ns is None or now_ns is None else 100.0 * (now_ns - began_ns) / 1e9 / passed_s
+        self.add(passed_s)
+        return ServerLoad(self.statements_hz, self._clients_count, cpu)
+
+
 @dataclass(frozen=True)
 class IdlePlan:
     """The plan of an idle run: a private server unless a URL, socket or option file names another.
@@ -262,6 +356,12 @@ class IdlePlan:
         windows = f"{self.phases_count} phases of {self.repeat} windows of {self.duration_s:g} s"
         last = f", and {self.last_repeat} of the last baseline" if self.last_repeat else ""
         return f"{windows}{last}: {approximate_time(self.seconds)}"
+
+    @property
+    def address(self) -> str:
+        """The options that name the server of the user."""
+        named = {"--server": self.server_url, "--socket": self.socket, "--defaults-file": self.defaults_file}
+        return " ".join(f"{option} {shlex.quote(str(value))}" for option, value in named.items() if value is not None)
 
     @property
     def given(self) -> bool:
@@ -319,6 +419,7 @@ class IdleExperiment:
         self._server: ServerInfo | None = None
         self._notes: list[str] = []
         self._measured: list[_Measured] = []
+        self._load: LoadMeter | None = None
         self._started_at = format_now()
 
     def run(self) -> IdleRun:
@@ -356,7 +457,10 @@ class IdleExperiment:
             self._server = ServerInfo(version=server.version, private=server.private, pid=server.pid)
             if plan.given and plan.clients:
                 check_connections(server, plan.clients)
-            self._settle(server)
+            if plan.given:
+                self._require_idle(server)
+            else:
+                self._settle(server)
             self._phase("server", server, plan.repeat)
             if plan.clients:
                 self._say(f"connecting {plan.clients} clients")
@@ -370,6 +474,18 @@ class IdleExperiment:
             wait_and_read((), min(1.0, plan.settle_s))
             self._phase("baseline-after", None, plan.last_repeat, trace=False)
 
+    def _require_idle(self, server: Server) -> None:
+        """Raise PowerprofError with the load of a given server and the command for it, unless the server is idle."""
+        self._load = LoadMeter(server)
+        load = self._load.measure()
+        if load.is_idle:
+            return
+        if server.pid is not None:
+            hint = command_line(f"attribute --pid {server.pid}", as_root=True)
+        else:
+            hint = command_line(f"diagnose {self._plan.address}")
+        raise PowerprofError(f"this server is not idle: {load}", f"see what wakes it: {hint}")
+
     def _settle(self, server: Server) -> None:
         """Wait until the server uses hardly any CPU, up to SETTLE_AT_MOST_S."""
         wait_and_read((), self._plan.settle_s)
@@ -382,7 +498,7 @@ class IdleExperiment:
                 return
             used = now
         if used is not None:
-            self._notes.append(f"the server was still working {SETTLE_AT_MOST_S:g} s after its start")
+            self._notes.append(f"the private server was still working {SETTLE_AT_MOST_S:g} s after its start")
 
     def _phase(self, name: str, server: Server | None, repeat: int, *, trace: bool | None = None) -> None:
         plan = self._plan
@@ -393,9 +509,13 @@ class IdleExperiment:
         self._measured.append(measured)
         try:
             with WindowMeter(meters=self._meters, groups=groups, residency_source=plan.residency_source) as meter:
+                if self._load is not None:
+                    self._load.restart()
                 for window in meter.repeat(repeat, plan.duration_s, name, self._say):
                     measured.windows.append(self._add(window))
-                    if server is not None:
+                    if self._load is not None:
+                        self._load.add(window.window_s or plan.duration_s)
+                    elif server is not None:
                         server.check()
         except WindowInterrupted as error:
             measured.add_partial(error.partial, self._add, plan.duration_s)
@@ -447,6 +567,7 @@ class IdleExperiment:
                 sysfs=str(paths.sysfs()),
             ),
             drift=drift,
+            statements_hz=None if self._load is None else self._load.statements_hz,
             notes=[*self._notes, *phases.note_unmetered(measured_phases, meters)],
             interrupted=interrupted,
             failure=failure,

@@ -241,6 +241,8 @@ def judge_cost(before: Sequence[float], measured: Sequence[float], after: Sequen
 BUSY_PERCENT = 90.0
 # With CPUs this busy, some wake-ups meet CPUs that are awake.
 HALF_BUSY_PERCENT = 25.0
+# One health check in two seconds is still an idle server.
+IDLE_STATEMENTS_HZ = 0.5
 
 
 @dataclass(frozen=True)
@@ -276,19 +278,28 @@ def server_cost(run: IdleRun) -> ServerCost | None:
     )
 
 
-def busy_before(run: IdleRun) -> float | None:
-    """Return the load of the CPUs before the server started, in percent, if it prevents an answer; else None."""
-    baseline = next((phase for phase in run.phases if phase.name == "baseline"), None)
-    busy = None if baseline is None else baseline.c0_percent
-    return None if busy is None or busy < BUSY_PERCENT else busy
+@dataclass(frozen=True)
+class Obstacle:
+    """The reason why a run has no answer: `busy` CPUs in percent, or the `statements` per second of other clients."""
+
+    kind: Literal["busy_before", "busy", "statements"]
+    value: float
 
 
-def busy_while_counted(run: IdleRun) -> float | None:
-    """Return the load during the count of the server's idle exits, of the least busy phase; None if it is low."""
+def find_obstacle(run: IdleRun) -> Obstacle | None:
+    """Return what prevents any answer: CPUs that were never idle, or a server that was not idle; None without one."""
+    phases = {phase.name: phase for phase in run.phases}
+    baseline = phases.get("baseline")
+    if baseline is not None and (baseline.c0_percent or 0.0) >= BUSY_PERCENT:
+        return Obstacle("busy_before", baseline.c0_percent or 0.0)
+    if (run.statements_hz or 0.0) > IDLE_STATEMENTS_HZ:
+        return Obstacle("statements", run.statements_hz or 0.0)
     traced = [phase.conservation for phase in run.phases if phase.server_exits is not None]
-    idle = [counts.idle_percent for counts in traced if counts is not None and counts.idle_percent is not None]
-    busy = 100.0 - max(idle, default=100.0)
-    return busy if busy >= BUSY_PERCENT else None
+    busy = [100.0 - counts.idle_percent for counts in traced if counts is not None and counts.idle_percent is not None]
+    # Without a trace the windows show the load.
+    busy = busy or [phase.c0_percent for phase in run.phases if phase.c0_percent is not None]
+    least = min(busy, default=0.0)
+    return Obstacle("busy", least) if least >= BUSY_PERCENT else None
 
 
 def _busy(phases: list[Phase]) -> float | None:

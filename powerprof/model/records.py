@@ -511,11 +511,15 @@ class IdleOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IdleRun(Run, frozen=True, kw_only=True):
-    """The record of `idle`: differences between the phases, and the drift of the baseline."""
+    """The record of `idle`: differences between the phases, and the drift of the baseline.
+
+    `statements_hz`: statements of other clients in the windows of a given server; None if unknown.
+    """
 
     options: IdleOptions = IdleOptions()
     deltas: list[Delta] = msgspec.field(default_factory=list)
     drift: list[Delta] = msgspec.field(default_factory=list)
+    statements_hz: float | None = None
 
 
 # One metric over the windows of one condition, as judged and as saved.

@@ -3,20 +3,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
 from powerprof.energy.domains import Total, host_meters, mean_host_energy
 from powerprof.energy.model import WIDE, bound_difference, bound_ratio
-from powerprof.experiment.phases import (
-    Claim,
-    ServerCost,
-    busy_before,
-    busy_while_counted,
-    find_delta,
-    judge_costs,
-    server_cost,
-)
+from powerprof.experiment.phases import Claim, ServerCost, find_delta, find_obstacle, judge_costs, server_cost
 from powerprof.model import text
 from powerprof.model.records import Cause, EnergyReading, Estimate, EstimateRange, IdleRun, Phase, metric_name
 from powerprof.report import labels, metrics
@@ -45,13 +38,18 @@ def answer_of(run: IdleRun) -> str:
 
     It uses the traced idle exits of the server, or else the difference between the host's windows.
     """
-    for busy, when in ((busy_before(run), "before the server started"), (busy_while_counted(run), "all the time")):
-        if busy is not None:
-            wakings = _server_wakings(run)
-            unknown = f"{wakings}The cost is unknown" if wakings else "No answer"
-            return (
-                f"{unknown}: the CPUs were {text.number(busy, 0)} % busy {when}. Measure again when the host is quiet."
-            )
+    obstacle = find_obstacle(run)
+    if obstacle is not None:
+        if obstacle.kind == "statements":
+            rate = text.number(obstacle.value, 1)
+            return f"No answer: the server was not idle: {rate} statements/s of other clients in the windows."
+        wakings = _server_wakings(run)
+        unknown = f"{wakings}The cost is unknown" if wakings else "No answer"
+        when = "before the server started" if obstacle.kind == "busy_before" else "all the time"
+        return (
+            f"{unknown}: the CPUs were {text.number(obstacle.value, 0)} % busy {when}. Measure again when the host is "
+            "quiet."
+        )
     cost = server_cost(run)
     return _host_answer(run) if cost is None else _server_answer(run, cost)
 
@@ -76,7 +74,7 @@ def _server_wakings(run: IdleRun) -> str:
 def check(run: IdleRun) -> str:
     """Return the host's difference as a check of the server's own count; empty if the answer already uses it."""
     shown = shown_of(run)
-    if busy_before(run) or busy_while_counted(run) or server_cost(run) is None or len(shown) < 2:
+    if find_obstacle(run) is not None or server_cost(run) is None or len(shown) < 2:
         return ""
     claimed = judge_costs(run, shown[0], shown[-1])
     if not claimed:
@@ -87,6 +85,8 @@ def check(run: IdleRun) -> str:
     if findings == {"nothing"}:
         if _is_useless(claimed, shown[0]):
             return f"Whole host: its own noise hides the server ({_claimed_figure(claimed[0], sign=True)})."
+        if any((claim.difference.high or 0.0) <= 0 for claim in claimed):
+            return f"Whole host: other programs changed during the run ({figures})."
         bounds = " and ".join(_upper_bound(claim) for claim in claimed)
         return f"Whole host: no measurable difference, less than {bounds} (95 %)."
     remarks = "".join(words[finding] for finding in ("drift", "single") if finding in findings)
@@ -124,7 +124,7 @@ def _busy_note(cost: ServerCost) -> str:
 
 def _exit_rate(rate: Estimate, thread: tuple[str, float] | None) -> str:
     if not rate.mean:
-        return f"wakes no CPU (less than {text.number(rate.high, 1)} times a second)"
+        return f"wakes no CPU (less than {_bound(rate.high)} times a second)"
     rate_text = f"wakes the CPUs {text.plus_minus(rate, 1)} times a second"
     if thread is None:
         return rate_text
@@ -134,15 +134,16 @@ def _exit_rate(rate: Estimate, thread: tuple[str, float] | None) -> str:
 
 def _added_by_connections(cost: ServerCost, alone: Estimate, added: Estimate, clients: str) -> str:
     low, high = added.low or 0.0, added.high or 0.0
+    add = "adds" if clients.startswith("1 ") else "add"
     if low > 0:
-        return f"{clients} add {text.plus_minus(added, 1)}"
+        return f"{clients} {add} {text.plus_minus(added, 1)}"
     if high < 0:
         rate = cost.connected.mean if cost.connected is not None else None
         return f"with {clients} fewer: {text.number(rate, 1)}"
     half = text.half_width(added) or 0.0
     if half <= max(_NARROW_HZ, _NARROW_SHARE * alone.mean):
-        return f"{clients} add none ({text.plus_minus(added, 1)})"
-    return f"{clients} add less than {text.number(high, 1)} (95 %)"
+        return f"{clients} {add} none ({text.plus_minus(added, 1)})"
+    return f"{clients} {add} less than {_bound(high)} (95 %)"
 
 
 def product(run: IdleRun) -> str:
@@ -155,8 +156,7 @@ def product(run: IdleRun) -> str:
 
 
 def _connections(run: IdleRun) -> str:
-    count = run.options.clients_count
-    return f"{text.count(count)} silent connection{'' if count == 1 else 's'}"
+    return text.plural(run.options.clients_count or 0, "silent connection")
 
 
 def _host_answer(run: IdleRun) -> str:
@@ -168,13 +168,13 @@ def _host_answer(run: IdleRun) -> str:
         return f"{'Ended early' if run.failure else 'Interrupted'}, before a comparison was possible."
     first, last = shown[0], shown[-1]
     if last.name != "clients":
-        what, has = "An idle server costs", "has"
+        who, costs_, has = "An idle server", "costs", "has"
     elif first.name == "baseline":
-        what = f"An idle server with {_connections(run)} costs"
-        has = "has"
+        who, costs_, has = f"An idle server with {_connections(run)}", "costs", "has"
+    elif run.options.clients_count == 1:
+        who, costs_, has = _connections(run), "costs", "has"
     else:
-        what = f"{_connections(run)} cost"
-        has = "have"
+        who, costs_, has = _connections(run), "cost", "have"
     claimed = judge_costs(run, first, last)
     if not claimed:
         return "C0 and wake-ups are unknown on this host."
@@ -191,6 +191,9 @@ def _host_answer(run: IdleRun) -> str:
             f"No answer: the host changed during the run: {drifted}, but the baseline drifted as far{unsure}. "
             "Measure again when it is quiet."
         )
+    if not costs and any((claim.difference.high or 0.0) <= 0 for claim in claimed):
+        less = " and ".join(_claimed_figure(claim, sign=True) for claim in claimed)
+        return f"No answer: the rest of the host changed during the run: {less}. Measure again when it is quiet."
     if not costs:
         bounds = " and ".join(_upper_bound(claim) for claim in claimed)
         if _is_useless(claimed, first):
@@ -198,20 +201,23 @@ def _host_answer(run: IdleRun) -> str:
                 f"No answer: the host's windows differ too much: up to {bounds} are possible (95 %). Measure again "
                 "when it is quiet, or with longer windows (--duration)."
             )
-        who = what.removesuffix(" costs").removesuffix(" cost")
         return f"{who} {has} no measurable cost: less than {bounds} (95 %)."
     if not rest:
-        return f"{what} {' and '.join(costs)}."
+        return f"{who} {costs_} {' and '.join(costs)}."
     reason = "the baseline drifted as far as the rest" if "drift" in kinds else "the rest is inconclusive"
-    return f"{what} {costs[0]}; {reason}: {rest}."
+    return f"{who} {costs_} {costs[0]}; {reason}: {rest}."
 
 
 def _upper_bound(claim: Claim) -> str:
     """Return the highest possible cost. An undetected cost is not a zero cost."""
-    high = max(0.0, claim.difference.high or 0.0)
-    if claim.metric == "wakeups_hz":
-        return f"+{text.number(high, 1)} wake-ups/s"
-    return f"+{text.number(high, 1)} points of C0"
+    unit = "wake-ups/s" if claim.metric == "wakeups_hz" else "points of C0"
+    return f"+{_bound(claim.difference.high)} {unit}"
+
+
+def _bound(value: float | None) -> str:
+    """Return an upper bound with as many digits as it needs: a small bound is not 0."""
+    digits = 1 if value is None or value >= 0.05 or value <= 0 else min(6, -math.floor(math.log10(value)))
+    return text.number(value, digits)
 
 
 def _is_useless(claimed: Sequence[Claim], first: Phase) -> bool:

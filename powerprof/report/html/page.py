@@ -17,7 +17,7 @@ import msgspec
 from markupsafe import Markup, escape
 
 from powerprof import __version__
-from powerprof.experiment.phases import Finding, busy_before, busy_while_counted, find_delta, judge_costs
+from powerprof.experiment.phases import Finding, find_delta, find_obstacle, judge_costs
 from powerprof.experiment.records import Comparison, LoadRun, Metric
 from powerprof.experiment.verdict import describe_direction
 from powerprof.model import text
@@ -287,7 +287,7 @@ def _server(record: IdleRun, places: Places) -> list[Tile]:
             note = "" if half is None else f"± {text.number(half, 1)}, counted in {phase.server_exits.window_s:.0f} s"
             value = figure_html(places.figure(f"{at}/mean", 1, "/s"))
             # If the headline gives no answer, the count is inconclusive too.
-            look = "inconclusive" if busy_before(record) or busy_while_counted(record) else ""
+            look = "inconclusive" if find_obstacle(record) is not None else ""
             return [Tile("Idle periods ended by the server", value, note, look)]
     return []
 

@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import json
+import re
+import threading
 from collections.abc import Callable, Sequence
 
+from powerprof.database import sql
 from powerprof.database.private_server import PrivateServer
 from tests.conftest import Cli
 from tests.integration.idle.ending import Idle
@@ -29,6 +32,12 @@ def test_five_hundred_clients(idle: Start) -> None:
     assert not [note for note in run["notes"] if "closed by the server" in note]
 
 
+def work_until(server: PrivateServer, ended: threading.Event) -> None:
+    with server.connect() as connection:
+        while not ended.wait(0.05):
+            sql.fetch_rows(connection, "SELECT 1")
+
+
 def test_a_server_of_the_users(powerprof_cli: Cli) -> None:
     """It is measured without a baseline, is not changed, and runs on afterwards."""
     with PrivateServer(connections=40) as server:
@@ -36,27 +45,24 @@ def test_a_server_of_the_users(powerprof_cli: Cli) -> None:
         powerprof_cli.home.mkdir(parents=True, exist_ok=True)
         options.touch(0o600)
         options.write_text(f"[client]\nuser={server.login.user}\npassword={server.login.password}\n")
-        done = powerprof_cli(
-            [
-                "idle",
-                "--clients",
-                "20",
-                "--duration",
-                "0.2",
-                "--repeat",
-                "2",
-                "--energy-source",
-                "none",
-                "--no-causes",
-                "--socket",
-                str(server.socket),
-                "--defaults-file",
-                str(options),
-                "--json",
-                "-",
-            ]
-        )
+        words = ["idle", "--clients", "20", "--duration", "0.2", "--repeat", "2", "--energy-source", "none"]
+        words += ["--no-causes", "--socket", str(server.socket), "--defaults-file", str(options), "--json", "-"]
+        done = powerprof_cli(words)
         assert (done.code, done.err) == (0, "")
+        working = threading.Event()
+        client = threading.Thread(target=work_until, args=(server, working))
+        client.start()
+        try:
+            refused = powerprof_cli(words)
+        finally:
+            working.set()
+            client.join()
+        assert (refused.code, refused.out) == (1, "")
+        load = re.search(
+            r"this server is not idle: ([\d.]+) statements/s from 1 client \([\d.]+ % of one CPU\)", refused.err
+        )
+        assert load is not None and 10 < float(load[1]) < 21, refused.err
+        assert f"attribute --pid {server.pid}" in refused.err
         with server.connect() as connection, connection.cursor() as cursor:
             cursor.execute("SHOW GLOBAL STATUS LIKE 'Threads_connected'")
             assert int(cursor.fetchone()[1]) <= 2
@@ -65,3 +71,4 @@ def test_a_server_of_the_users(powerprof_cli: Cli) -> None:
     assert (run["server"]["private"], run["server"]["pid"]) == (False, server.pid)
     assert server.login.password not in done.out
     assert "a given server: no baseline without the server" in run["notes"]
+    assert run["statements_hz"] == 0.0

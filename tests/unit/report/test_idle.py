@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 
 import pytest
@@ -65,6 +66,35 @@ def test_undetected_cost_is_a_bound_or_no_answer(
     claims = [Claim("wakeups_hz", wakeups, "nothing"), Claim("c0_percent", c0, "nothing")]
     monkeypatch.setattr(idle, "judge_costs", lambda *_: claims)
     assert re.fullmatch(answer, idle.answer_of(sample_records.idle_run()))
+
+
+def test_no_answer_proves_a_zero_or_misuses_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(54)
+    run = sample_records.idle_run()
+    given = replace(run, phases=[phase for phase in run.phases if phase.name in ("server", "clients")])
+    for _ in range(400):
+        ends = [sorted(draw.choice((-1, 1)) * 10 ** draw.uniform(-4, 2) for _ in range(2)) for _ in range(2)]
+        claims = [
+            Claim(metric, Estimate(mean=(low + high) / 2, low=low, high=high), "costs" if low > 0 else "nothing")
+            for metric, (low, high) in zip(("wakeups_hz", "c0_percent"), ends, strict=True)
+        ]
+        monkeypatch.setattr(idle, "judge_costs", lambda *_, claims=claims: claims)
+        count = draw.choice((1, 2, 16))
+        answer = idle.answer_of(replace(given, options=replace(given.options, clients_count=count)))
+        assert not re.search(r"less than [+−]?0(\.0+)? |less than [+]?−", answer), answer
+        assert not re.search(r"\b1 silent connections|\b1 silent connection (cost|have|add) ", answer), answer
+        assert not re.search(r"[^1]\b(2|16) silent connections (costs|has|adds) ", answer), answer
+
+
+def test_given_server_that_works_or_a_busy_host_has_no_answer() -> None:
+    run = sample_records.idle_run()
+    given = [phase for phase in run.phases if phase.name in ("server", "clients")]
+    working = idle.answer_of(replace(run, phases=given, statements_hz=18.04))
+    assert working == "No answer: the server was not idle: 18.0 statements/s of other clients in the windows."
+    busy = [replace(phase, c0_percent=100.0, conservation=None) for phase in given]
+    assert idle.answer_of(replace(run, phases=busy)) == (
+        "No answer: the CPUs were 100 % busy all the time. Measure again when the host is quiet."
+    )
 
 
 def _counted(run: IdleRun, alone: Estimate, connected: Estimate, **of_baseline: object) -> IdleRun:
