@@ -29,11 +29,12 @@ def test_the_fleet_is_sized_with_the_series_of_the_reference() -> None:
 
 def test_the_cost_of_attribute_is_the_measured_one() -> None:
     measured = {row[0]: row for row in table_of(DOCS / "dev/tracing.md", "## Cost")}
-    shown = {row[0]: row[1] for row in table_of(DOCS / "reference/attribute.md", "## Cost")}
-    for load in ("saturated, 78,800 queries/s", "one waiting client, 12,000 queries/s"):
-        assert f"throughput −{measured[load][2].partition(' [')[0]}" in shown[load]
-    for load in ("one waiting client, 12,000 queries/s", "eight clients, 12,000 queries/s offered"):
-        assert f"CPU time per query +{measured[load][1].partition(' [')[0]}" in shown[load]
+    shown = next(row[1] for row in table_of(DOCS / "cost-and-safety.md") if row[0].startswith("`attribute`"))
+    lost = measured["saturated, 78,800 queries/s"][2].replace("% [", "% of throughput [")
+    loads = ("one waiting client, 12,000 queries/s", "eight clients, 12,000 queries/s offered")
+    least, most = (measured[load][1].partition(" %")[0] for load in loads)
+    assert f"saturated server, 78,800 queries/s: {lost};" in shown
+    assert f"12,000 queries/s: {least} to {most} % more CPU time per query" in shown
 
 
 def test_the_cost_of_watch_is_the_measured_one() -> None:
