@@ -48,8 +48,8 @@ document (`run.json` in its folder). This page is generated from the types that 
   new keys do not change it. Earlier versions are still read.
 - **Limits.** Files above 64 MiB (unpacked) or about a million values are refused.
 
-Each document begins with its commands. A key that is a link holds an object, or a list of objects, of that type. Keys
-without a description are named by their quantity and unit.
+Each document begins with its commands. A key that is a link holds an object, or a list of objects, of that type. A type
+that extends another also has its keys. Keys without a description are named by their quantity and unit.
 
 ## Keys of all documents
 
@@ -158,7 +158,7 @@ class _Page:
             self._add_part(base)
         self.described.add(part)
         text, meanings = _documentation(part)
-        also = f" Also has the keys of [{base.__name__}](#{base.__name__.lower()})." if base else ""
+        also = f" Extends [{base.__name__}](#{base.__name__.lower()})." if base else ""
         self.lines += ["", f"### {part.__name__}", "", text + also, *_keys(part, meanings, inherited)]
         self._add_parts(part)
 
@@ -205,7 +205,7 @@ def _keys(record: Struct, meanings: dict[str, str], left_out: set[str]) -> list[
         lines.append(f"- {', '.join(shown[key] for key in keys)}: {meaning}")
     others = [text for key, text in shown.items() if key not in described | left_out]
     if others:
-        lines.append(f"- {', '.join(others)}")
+        lines.append(f"{'- ' if lines else ''}{', '.join(others)}")
     return ["", *lines]
 
 
