@@ -24,8 +24,7 @@ from powerprof.attribution.requests import (
     AttributeRequest,
     ReadThreadNames,
     ServerChoice,
-    TargetChoice,
-    resolve_target,
+    choose_target,
     thread_name_reader,
 )
 from powerprof.energy.domains import host_energy
@@ -40,7 +39,7 @@ from powerprof.stacks.image import ProcessImage
 from powerprof.system.cgroups import Units
 from powerprof.system.errors import DataError
 from powerprof.system.own_processes import own_pids
-from powerprof.system.processes import Target
+from powerprof.system.targets import Target, TargetChoice
 from powerprof.system.tasks import Task, clean, has_ended, list_threads, look_up
 from powerprof.tracing.bpf.maps import RunTimeMeter
 from powerprof.tracing.bpf.shared_numbers import Flag, RunKind
@@ -77,7 +76,7 @@ def attribute(
 
     Raises UsageError, CapabilityError, PowerprofError.
     """
-    target = resolve_target(chosen)
+    target = choose_target(chosen, server, say)
     capture = trace_target(target, request, thread_name_reader(server, target), say)
     from powerprof.attribution.blame import build_attribution
     from powerprof.attribution.merge import merge_equal_rows

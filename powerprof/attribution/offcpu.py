@@ -16,13 +16,12 @@ from powerprof.attribution.requests import (
     ReadThreadNames,
     ServerChoice,
     SyscallRequest,
-    TargetChoice,
     check_backend,
+    choose_target,
     has_dtrace,
     label_record,
     only_pid,
     read_own_names,
-    resolve_target,
     thread_name_reader,
 )
 from powerprof.measure.window import format_now
@@ -30,7 +29,7 @@ from powerprof.model import text
 from powerprof.model.records import Notes, sum_known
 from powerprof.model.text import Say
 from powerprof.system.errors import CapabilityError
-from powerprof.system.processes import Target
+from powerprof.system.targets import Target, TargetChoice
 from powerprof.tracing.captures import CallSum, FileSum, OffCpuTrace, SyscallTrace, ThreadSums, WakingSum
 from powerprof.tracing.dtrace import DtraceFrame, DtraceRun, DtraceWakeup, Question, SleepsTrace, WakersTrace
 from powerprof.tracing.offcpu import FUTEX_WAITS
@@ -143,7 +142,7 @@ class OffCpuProfile(SleepersWindow, frozen=True, kw_only=True):
 
 def trace_off_cpu(chosen: TargetChoice, server: ServerChoice, request: OffCpuRequest, say: Say) -> OffCpuProfile:
     """Trace sleeps and wakings for one window. Raises UsageError, CapabilityError, PowerprofError."""
-    target = resolve_target(chosen)
+    target = choose_target(chosen, server, say)
     read_names = thread_name_reader(server, target)
     check_backend(request.backend)
     started_at = format_now()
@@ -408,7 +407,7 @@ def count_syscalls(chosen: TargetChoice, server: ServerChoice, request: SyscallR
     """Count system calls for one window. Raises UsageError, CapabilityError, PowerprofError."""
     from powerprof.tracing.offcpu import SyscallTracer
 
-    target = resolve_target(chosen)
+    target = choose_target(chosen, server, say)
     read_names = thread_name_reader(server, target)
     started_at, names = format_now(), dict(read_names())
     say("loading the counter")

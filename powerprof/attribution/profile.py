@@ -13,12 +13,11 @@ from powerprof.attribution.requests import (
     FunctionsRequest,
     ProfileRequest,
     ServerChoice,
-    TargetChoice,
     check_backend,
+    choose_target,
     has_dtrace,
     label_record,
     only_pid,
-    resolve_target,
     thread_name_reader,
 )
 from powerprof.measure.window import format_now
@@ -26,7 +25,7 @@ from powerprof.model.records import Notes
 from powerprof.model.text import Say
 from powerprof.statistics.intervals import proportion
 from powerprof.system.errors import CapabilityError, UsageError
-from powerprof.system.processes import Target
+from powerprof.system.targets import Target, TargetChoice, resolve_target
 from powerprof.tracing.captures import Event, FunctionCounts, FunctionTrace, OnCpuCapture, estimate_cpu_time
 from powerprof.tracing.profile import OnCpuFrame, PathNames
 
@@ -115,7 +114,7 @@ def profile_target(chosen: TargetChoice, server: ServerChoice, request: ProfileR
     """Sample one window and return its profile. Raises UsageError, CapabilityError, PowerprofError."""
     from powerprof.tracing.profile import OnCpuTracer
 
-    target = resolve_target(chosen)
+    target = choose_target(chosen, server, say)
     event = next((event for event in _EVENTS if event == request.event), None)
     read_names = thread_name_reader(server, target)
     if event is None:
@@ -315,7 +314,7 @@ def count_functions(chosen: TargetChoice, request: FunctionsRequest, say: Say, c
 
     Raises UsageError, CapabilityError, PowerprofError, and the errors of `consent`.
     """
-    target = resolve_target(chosen)
+    target = resolve_target(chosen, say)
     if target.system:
         raise UsageError("functions are probed in processes, not in the whole system", "choose some by --pid")
     check_backend(request.backend)

@@ -11,9 +11,9 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
-from powerprof.system import paths
+from powerprof.model.text import Say
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
-from powerprof.system.processes import Target, resolve
+from powerprof.system.targets import Target, TargetChoice, resolve_server, resolve_target
 from powerprof.system.tasks import look_up
 
 Record = TypeVar("Record", bound=msgspec.Struct)
@@ -21,17 +21,6 @@ Record = TypeVar("Record", bound=msgspec.Struct)
 ReadThreadNames = Callable[[], Mapping[int, str]]
 DTRACE_NOTE = "DTrace starts, counts for {:g} s, and ends in order: both take some seconds more"
 _PAGE_KIB = 4
-
-
-class TargetChoice(Protocol):
-    """The options that choose processes."""
-
-    @property
-    def pid(self) -> list[str] | None: ...
-    @property
-    def cgroup(self) -> str | None: ...
-    @property
-    def system(self) -> bool: ...
 
 
 class ServerChoice(Protocol):
@@ -106,11 +95,23 @@ class SyscallRequest:
     settle: bool = False
 
 
-def resolve_target(chosen: TargetChoice) -> Target:
-    """Return the chosen processes. Raises UsageError, and PowerprofError for a recorded host."""
-    if not paths.is_this_host():
-        raise PowerprofError("cannot trace a recorded host", "unset POWERPROF_SYSFS and POWERPROF_PROCFS")
-    return resolve(tuple(chosen.pid or ()), cgroup=chosen.cgroup, system=chosen.system)
+def choose_target(chosen: TargetChoice, server: ServerChoice, say: Say) -> Target:
+    """Return the chosen processes; without a choice those of the server with this address.
+
+    Raises UsageError, and PowerprofError if that server is not a process of this host.
+    """
+    is_named = chosen.pid or chosen.cgroup or chosen.system
+    if is_named or all(option is None for option in (server.server, server.socket, server.defaults_file)):
+        return resolve_target(chosen, say)
+    from powerprof.database.given import given_server
+
+    with given_server(server.server, server.socket, server.defaults_file) as given:
+        if given.pid is None:
+            raise PowerprofError(
+                f"{given.login.text} is not a process of this host that can be found",
+                "run powerprof on the server's own host, as root",
+            )
+        return resolve_server(str(given.pid), chosen.only, say)
 
 
 def thread_name_reader(server: ServerChoice, target: Target) -> ReadThreadNames:

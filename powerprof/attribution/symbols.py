@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from powerprof.attribution import attribute
-from powerprof.attribution.requests import AttributeRequest, ServerChoice, TargetChoice
+from powerprof.attribution.requests import AttributeRequest, ServerChoice
 from powerprof.model import text
 from powerprof.model.attribution import Attribution, StackFrame
 from powerprof.model.text import Say
@@ -22,7 +22,7 @@ from powerprof.stacks.image import ProcessImage, snapshot
 from powerprof.stacks.packages import FileNames, Remedies, is_complete, mapped_files, survey_names
 from powerprof.stacks.store import TableStore
 from powerprof.system.errors import PowerprofError, UsageError
-from powerprof.system.processes import resolve
+from powerprof.system.targets import TargetChoice, resolve_target
 
 _LIBRARIES = ("libc.", "libc-", "ld-", "libpthread", "libstdc++", "[vdso]", "[vsyscall]")
 # Functions of a program that wait on behalf of their caller, so the caller is to blame.
@@ -161,12 +161,12 @@ def _read_images(
             chosen, _NO_SERVER, AttributeRequest(duration_s=request.duration_s), say, TableStore(downloads=False)
         )
         return traced.record.target.label, traced.capture.images, traced.record
-    target = resolve(tuple(chosen.pid or ()), cgroup=chosen.cgroup, system=chosen.system)
-    if target.system or len(target.pids) > _MOST_PROCESSES:
+    target = resolve_target(chosen, say)
+    if target.system or len(target.roots or target.pids) > _MOST_PROCESSES:
         raise UsageError(
             f"doctor --pid looks at up to {_MOST_PROCESSES} processes", "choose some by --pid, or add --duration 5"
         )
-    return target.label, [snapshot(pid) for pid in target.pids], None
+    return target.label, [snapshot(pid) for pid in target.pids[:_MOST_PROCESSES]], None
 
 
 class _MappedFiles:

@@ -9,7 +9,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -22,11 +22,12 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from powerprof import __version__
-from powerprof.cli.output import leave_terminal, print_text
+from powerprof.cli.output import leave_terminal, print_text, terminal_width
 from powerprof.cli.parameters import OWN_HEADING, read_options, walk_parameters
 from powerprof.model.text import approximate_time, join_words
 from powerprof.system import paths
-from powerprof.system.errors import DataError, HungUp, Interrupted, PowerprofError, UsageError
+from powerprof.system.caller import command_line
+from powerprof.system.errors import DataError, HungUp, Interrupted, PowerprofError, SeveralServersError, UsageError
 from powerprof.system.files import printable
 
 # The table of commands, and the replacements of removed commands and options.
@@ -110,6 +111,7 @@ MOVED_OPTIONS = {
 _TYPED = "powerprof.typed"
 # Similarity of two options by difflib: --duraton and --duration have 0.95, --html and --help 0.67.
 _SIMILARITY = 0.75
+_MOST_SERVERS = 8
 # Longer than typed paths. A word of 5,000 characters would hide the rest of the sentence.
 _LONG_WORD = re.compile(r"(\S{100})\S{80,}(\S{40})")
 # Base class of the parser's errors. Some versions of Typer contain Click, others import it.
@@ -341,11 +343,43 @@ def build_root() -> CommandGroup:
     return cast(CommandGroup, typer.main.get_command(app))
 
 
-def _print_error(error: PowerprofError | Interrupted) -> None:
+def _print_error(error: PowerprofError | Interrupted, arguments: Sequence[str] = ()) -> None:
     with suppress(OSError):  # the terminal may be gone
         for kind, text in (("error", error.message), ("hint", error.hint)):
             if text:
                 print_text(_LONG_WORD.sub(r"\1…\2", printable(f"{kind}: {text}")), error=True)
+            if kind == "error" and isinstance(error, SeveralServersError):
+                for line in _server_lines(error, arguments):
+                    print_text(line, error=True)
+
+
+def _server_lines(error: SeveralServersError, arguments: Sequence[str]) -> Iterator[str]:
+    """Yield each possible server, and below it the typed command line for this server."""
+    from powerprof.database.running import describe_servers
+
+    kept = list[str]()
+    for before, word in zip(["", *arguments], arguments, strict=False):
+        if "--pid" not in (before, word) and not word.startswith("--pid="):
+            kept.append(word)
+    as_root = any(word in COMMANDS and COMMANDS[word].as_root for word in arguments)
+    listed = error.roots[:_MOST_SERVERS]
+    for root, phrases in zip(listed, describe_servers(listed), strict=True):
+        yield from wrap_phrases(phrases, terminal_width())
+        yield f"    {command_line(shlex.join([*kept, '--pid', str(root)]), as_root=as_root)}"
+    if len(error.roots) > len(listed):
+        yield f"  and {len(error.roots) - len(listed)} more"
+
+
+def wrap_phrases(phrases: Iterable[str], width: int) -> list[str]:
+    """Return indented lines of whole phrases. Only a phrase that is longer than a line exceeds the width."""
+    lines = [""]
+    for phrase in phrases:
+        gap = "  " if lines[-1] else "    " if len(lines) > 1 else "  "
+        if lines[-1] and len(lines[-1]) + len(gap) + len(phrase) > width:
+            lines.append(f"    {phrase}")
+        else:
+            lines[-1] += f"{gap}{phrase}"
+    return lines
 
 
 def _end_without_reader() -> int:
@@ -411,7 +445,7 @@ def run_app(arguments: Sequence[str]) -> int:
             raise
         if isinstance(error, HungUp):
             leave_terminal()
-        _print_error(error)
+        _print_error(error, arguments)
         return error.exit_code
     except BrokenPipeError:
         return _end_without_reader()

@@ -19,27 +19,28 @@ from typing import TYPE_CHECKING
 from powerprof.cli.options import ENERGY, CommandOptions, EnergyOptions, Saving, confirm, html_file, parse_percent, seed
 from powerprof.cli.output import check_saving, deliver, print_text, progress_printer
 from powerprof.cli.parameters import flag, group, number, option, whole_number
-from powerprof.cli.targets import ServerOptions
+from powerprof.cli.targets import ServerOptions, only, server_pid
 from powerprof.system.errors import UsageError
 
 if TYPE_CHECKING:
     from powerprof.cure.records import CurePrediction
     from powerprof.cure.remedies import CureRequest, PlannedChange
-    from powerprof.system.processes import Target
+    from powerprof.system.targets import Target
 
 # Options without an effect on the list of candidates.
 _TRIAL_OPTIONS = ("pairs", "precision", "window", "max_p95", "seed", "yes", *ENERGY, "no_save", "runs_dir")
 
-_RELEASE_OPTIONS = ("pid", "thread", "release")
+_RELEASE_OPTIONS = ("pid", "only", "thread", "release")
 _PRINT_OPTIONS = ("wait", "print_unit", "print_drop_in")
-_KEEP_OPTIONS = ("pid", "thread", "slack", "keep", *_PRINT_OPTIONS)
+_KEEP_OPTIONS = ("pid", "only", "thread", "slack", "keep", *_PRINT_OPTIONS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(CommandOptions):
     """The options of `cure`."""
 
-    pid: str = option("--pid", "ID|NAME", "Process id or name of the server.", is_required=True)
+    pid: str | None = server_pid()
+    only: bool = only()
     thread: str | None = option(
         "--thread", "NAME|ID", "Thread id, or the name of the thread in the kernel or the server."
     )
@@ -94,6 +95,7 @@ def _request(options: Options) -> CureRequest:
         socket=server.socket,
         defaults_file=server.defaults_file,
         energy=options.energy.request,
+        only=options.only,
     )
 
 
@@ -115,7 +117,7 @@ def command(options: Options) -> None:
         from powerprof.cure.candidates import list_candidates
         from powerprof.report.cure import candidate_lines
 
-        for line in candidate_lines(list_candidates(request, progress_printer(saving)), options.pid):
+        for line in candidate_lines(list_candidates(request, progress_printer(saving))):
             print_text(line)
         return
     files = {"html": options.html}
@@ -151,9 +153,10 @@ def _change_slack(options: Options) -> None:
     from powerprof.report.cure import released_line, slack_lines
 
     choice = parse_choice(options.thread, threads.slack_text(DEFAULT_NS) if options.release else options.slack, None)
+    say = progress_printer(options.saving)
     assert isinstance(choice, threads.SlackChoice)  # noqa: S101  a thread and a slack
     if options.print_unit or options.print_drop_in:
-        target, thread = threads.find_slack_target(options.pid, choice)
+        target, thread = threads.find_slack_target(options.pid, choice, only=options.only, say=say)
         _warn(threads.loop_warning(target.pids[0], thread))
         if options.print_drop_in:
             text = threads.drop_in_text(choice, target)
@@ -161,12 +164,12 @@ def _change_slack(options: Options) -> None:
             text = threads.unit_text(str(Path(sys.argv[0]).resolve()), options.pid, choice, target, thread)
         print_text(text, end="")
         return
-    change = threads.keep_slack(options.pid, choice, options.wait)
+    change = threads.keep_slack(options.pid, choice, options.wait, only=options.only, say=say)
     if options.release:
         print_text(released_line(change))
         return
     _warn(change.warning)
-    for line in slack_lines(change, options.pid):
+    for line in slack_lines(change, options.pid or change.target.label):
         print_text(line)
 
 

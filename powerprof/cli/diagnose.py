@@ -14,7 +14,7 @@ from functools import partial
 from powerprof.cli.options import CommandOptions, Saving, Tables, duration, files_of
 from powerprof.cli.output import check_saving, deliver, progress_printer
 from powerprof.cli.parameters import flag, group
-from powerprof.cli.targets import ServerOptions, server_pid
+from powerprof.cli.targets import ServerOptions, only, server_pid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +22,7 @@ class Options(CommandOptions):
     """The options of `diagnose`."""
 
     pid: str | None = server_pid()
+    only: bool = only()
     duration: float = duration(8.0)
     all_notes: bool = flag("--all", "Also show findings that are normal behaviour.")
     server: ServerOptions = group(ServerOptions)
@@ -37,7 +38,7 @@ def command(options: Options) -> None:
     from powerprof.report.diagnosis import render_terminal
 
     request = diagnose.DiagnosisRequest(
-        options.pid, server.server, server.socket, server.defaults_file, options.duration
+        options.pid, server.server, server.socket, server.defaults_file, options.duration, options.only
     )
     diagnosis, taken = diagnose.run(request, progress_printer(saving))
     deliver(

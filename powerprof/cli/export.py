@@ -99,6 +99,7 @@ def command(options: Options) -> None:
         return
     plan = exporter.ExportPlan(
         words=tuple(watched.pid or ()),
+        only=watched.only,
         interval_s=watched.interval,
         ask_servers=not watched.no_ask,
         ask_every_s=watched.ask_every,

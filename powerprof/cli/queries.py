@@ -33,7 +33,7 @@ from powerprof.cli.live import LiveView, has_screen, line_width, print_lines, sa
 from powerprof.cli.options import CommandOptions, EnergyOptions, Saving, Tables, confirm, duration, files_of, top
 from powerprof.cli.output import check_saving, deliver, leave_terminal, print_progress, print_text, progress_printer
 from powerprof.cli.parameters import flag, group, option, readable_file, whole_number
-from powerprof.cli.targets import ServerOptions, server_pid
+from powerprof.cli.targets import ServerOptions, only, server_pid
 from powerprof.live.statements import StatementHistory, StatementMonitor
 from powerprof.model.runs import RunStore
 from powerprof.queries.comparison import HistoryKeeper
@@ -94,6 +94,7 @@ class Options(CommandOptions):
     """The options of `queries`."""
 
     pid: str | None = server_pid()
+    only: bool = only()
     duration: float = duration(10.0)
     top: int = top("Statements to print.")
     columns: str | None = option(
@@ -148,6 +149,7 @@ def command(options: Options) -> None:
 
     request = session.QueriesRequest(
         pid=options.pid,
+        only=options.only,
         server_url=server.server,
         socket=server.socket,
         defaults_file=server.defaults_file,

@@ -15,13 +15,26 @@ def interval(default: float) -> Any:
     return number("--interval", "S", "Length of an interval in seconds.", default=default, low=0.5, high=3600)
 
 
+def only() -> Any:
+    """Return the field of --only."""
+    return flag("--only", "With --pid: leave out the processes that it started.")
+
+
+def server_pid() -> Any:
+    """Return the field of --pid, of one server."""
+    return option("--pid", "ID|NAME", "Process id or name of the server (default: the only server).")
+
+
 @dataclass(frozen=True, kw_only=True)
 class TargetOptions:
     """The processes to trace."""
 
     HEADING: ClassVar[str] = "Target"
 
-    pid: list[str] | None = option("--pid", "ID|NAME", "Process ids or names, separated by commas.", is_repeatable=True)
+    pid: list[str] | None = option(
+        "--pid", "ID|NAME", "Process ids or names, separated by commas (default: the only server).", is_repeatable=True
+    )
+    only: bool = only()
     cgroup: str | None = option("--cgroup", "PATH|UNIT", "All processes of a cgroup or systemd unit.")
     system: bool = flag("--system", "All processes of this host.")
 
@@ -36,9 +49,8 @@ class MonitorOptions:
 
     HEADING: ClassVar[str] = "Target and interval"
 
-    pid: list[str] | None = option(
-        "--pid", "ID|NAME", "Processes to show by function (default: all).", is_repeatable=True
-    )
+    pid: list[str] | None = option("--pid", "ID|NAME", "Process ids or names, separated by commas.", is_repeatable=True)
+    only: bool = only()
     interval: float = interval(5.0)
     no_ask: bool = flag("--no-ask", "Do not connect to database servers.")
     ask_every: float = number(
@@ -78,8 +90,3 @@ class OptionalServerOptions(ServerOptions):
     """The address and the account of an existing server, for commands that otherwise start a private one."""
 
     HEADING: ClassVar[str] = "Server to connect to (default: start a private server)"
-
-
-def server_pid() -> Any:
-    """Return the field of --pid, of one server."""
-    return option("--pid", "ID|NAME", "Process id or name of the server.")

@@ -28,6 +28,7 @@ class Options(CommandOptions):
     """The options of `watch`."""
 
     watched: MonitorOptions = group(MonitorOptions)
+    system: bool = flag("--system", "Show all processes of this host.")
     energy: EnergyOptions = group(EnergyOptions)
     plain: bool = flag("--plain", "Print one line per interval.")
     json_lines: bool = flag("--json-lines", "Print one JSON document per interval.")
@@ -55,10 +56,10 @@ def command(options: Options) -> None:
     from powerprof.live.intervals import RowHistory
     from powerprof.live.monitor import HostMonitor, MonitorPlan
     from powerprof.report.watch import PLAIN_HEAD, SORTS, draw_screen, interval_document, plain_line
-    from powerprof.system.processes import resolve
+    from powerprof.system.targets import TargetWords, resolve_target
 
-    words = tuple(watched.pid or ())
-    target = resolve(words, cgroup=None, system=not words)
+    words = TargetWords(watched.pid, watched.only, system=options.system)
+    target = resolve_target(words, print_progress, default_system=True)
     plan = MonitorPlan(
         target=target,
         interval_s=watched.interval,

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from powerprof.cure.remedies import Choice, CureRequest, EventChoice, FindingChoice, VariableChoice
-from powerprof.cure.threads import SlackChoice, check_owner, resolve_target, slack_text
-from powerprof.database.given import is_server_name
+from powerprof.cure.threads import SlackChoice, check_owner, find_target, slack_text
 from powerprof.diagnosis.collect import list_thread_wakeups
 from powerprof.diagnosis.evidence import Diagnosis, Finding, LiveRemedy, ThreadWakeups
 from powerprof.diagnosis.thread_pace import explain_no_slack, group_by_own_timer, sum_woken_hz
@@ -18,7 +17,8 @@ from powerprof.model.text import Say
 from powerprof.system import signals
 from powerprof.system.errors import CapabilityError, UsageError
 from powerprof.system.files import whole
-from powerprof.system.processes import Target, language_of, name_of
+from powerprof.system.processes import is_server_name, language_of, name_of
+from powerprof.system.targets import Target
 
 # Slack of a thread that wakes up less often saves too little to try it.
 _MIN_RATE_HZ = 2.0
@@ -40,8 +40,8 @@ class Candidate:
 
 def list_candidates(request: CureRequest, say: Say) -> list[Candidate]:
     """Return the remedies of a process, after a window. Raise UsageError, CapabilityError, PowerprofError."""
-    target = resolve_target(request.pid)
-    pid = target.pids[0]
+    target = find_target(request.pid, request.choice, only=request.only, say=say)
+    pid = target.first
     findings: Sequence[Finding] = ()
     if is_server_name(name_of(pid)):
         diagnosis = _diagnose(pid, request, say)
@@ -118,7 +118,7 @@ def resolve_finding(request: CureRequest, say: Say) -> tuple[CureRequest, list[s
     """
     if not isinstance(request.choice, FindingChoice):
         return request, []
-    pid = resolve_target(request.pid).pids[0]
+    pid = find_target(request.pid, request.choice, only=request.only, say=say).first
     check_owner(pid)
     try:
         diagnosis = _diagnose(pid, request, say)
@@ -127,7 +127,9 @@ def resolve_finding(request: CureRequest, say: Say) -> tuple[CureRequest, list[s
     finally:
         signals.release()  # Signals are held from the end of a window, but this one is not saved.
     number, finding = _find_finding(request.choice.word, diagnosis.findings)
-    return replace(request, choice=_choice_of(finding)), [f"Finding {number} ({finding.rule}): {finding.text}"]
+    return replace(request, pid=str(pid), choice=_choice_of(finding)), [
+        f"Finding {number} ({finding.rule}): {finding.text}"
+    ]
 
 
 def find_remedy(word: str, findings: Sequence[Finding]) -> Choice:

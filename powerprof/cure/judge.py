@@ -32,7 +32,7 @@ from powerprof.system import files, paths, signals
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.files import whole
-from powerprof.system.processes import Target
+from powerprof.system.targets import Target
 from powerprof.tracing.captures import StatementTrace, latency_class_range_ns
 from powerprof.tracing.statements import QueryTracer
 

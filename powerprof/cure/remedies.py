@@ -24,7 +24,7 @@ from powerprof.cure.threads import (
 )
 from powerprof.database import sql
 from powerprof.database.base import Login
-from powerprof.database.given import POSTGRES_PROGRAM, is_server_name, log_in_locally, read_local_thread_names
+from powerprof.database.given import log_in_locally, read_local_thread_names
 from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
 from powerprof.experiment.options import MOST_PAIRS_FACTOR
 from powerprof.reversible.events import DISABLED, ENABLED, Event
@@ -39,7 +39,7 @@ from powerprof.reversible.kinds import (
 )
 from powerprof.system.caller import is_delegated
 from powerprof.system.errors import PowerprofError, UsageError
-from powerprof.system.processes import name_of
+from powerprof.system.processes import POSTGRES_PROGRAM, is_server_name, name_of
 from powerprof.system.reader_process import shared
 from powerprof.system.tasks import process_folder
 
@@ -86,7 +86,7 @@ class CureRequest:
         server_url: the server to log in to, as `socket` and `defaults_file`.
     """
 
-    pid: str
+    pid: str | None
     choice: Choice | FindingChoice | None
     pairs: int
     window_s: float
@@ -97,6 +97,7 @@ class CureRequest:
     socket: Path | None = None
     defaults_file: Path | None = None
     energy: EnergyRequest = DEFAULT_REQUEST
+    only: bool = False
 
     def __post_init__(self) -> None:
         if self.precision_percent is not None and not 0 < self.precision_percent < 100:

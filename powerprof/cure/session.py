@@ -25,7 +25,7 @@ from powerprof.cure.judge import (
 from powerprof.cure.records import Arm, Cure, CureBlock, CurePrediction, CureVerdict
 from powerprof.cure.remedies import CureRequest, PlannedChange, plan_change
 from powerprof.cure.replicas import OWN_STATEMENTS, ReplicaSampler
-from powerprof.cure.threads import resolve_target
+from powerprof.cure.threads import find_target
 from powerprof.energy.windows import WindowEnergy
 from powerprof.experiment.plan import block_order
 from powerprof.experiment.verdict import half_width_percent
@@ -40,7 +40,8 @@ from powerprof.reversible.journal import Journal, is_same_value
 from powerprof.reversible.kinds import kept_text
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError
-from powerprof.system.processes import Target, name_of
+from powerprof.system.processes import name_of
+from powerprof.system.targets import Target
 from powerprof.system.tasks import list_threads, read_switches
 
 if TYPE_CHECKING:
@@ -365,7 +366,7 @@ def run_cure(request: CureRequest, consent: Consent, say: Say) -> Cure:
     from powerprof.host.describe import host_record
     from powerprof.measure.window import format_now
 
-    target = resolve_target(request.pid)
+    target = find_target(request.pid, request.choice, only=request.only, say=say)
     plan = plan_change(target.pids[0], request)
     prediction = predict_change(plan, target, request, say)
     lasts_s = estimate_seconds(request)

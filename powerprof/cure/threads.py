@@ -8,19 +8,20 @@ import platform
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from powerprof.database.given import read_local_thread_names
 from powerprof.model.attribution import Thread
-from powerprof.model.text import number
+from powerprof.model.text import Say, number
 from powerprof.reversible.kinds import TimerSlack, read_start_ticks
 from powerprof.system import files, paths
 from powerprof.system.caller import caller, is_delegated
 from powerprof.system.cgroups import group_of, is_made_by_root
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.system.files import printable, whole
-from powerprof.system.processes import Target, describe, language_of, may_be_forged, owner_of, resolve, uids_of
+from powerprof.system.processes import language_of, name_of, owner_of, uids_of
+from powerprof.system.targets import Target, may_be_forged, resolve_server
 from powerprof.system.tasks import list_threads, look_up
 
 _MAX_NAMES = 12
@@ -30,15 +31,32 @@ _EPOLL = {"x86_64": ("232", "281", "441"), "aarch64": ("22", "441")}
 _REAL_TIME = {os.SCHED_FIFO: "SCHED_FIFO", os.SCHED_RR: "SCHED_RR", 6: "SCHED_DEADLINE"}
 
 
-def resolve_target(word: str) -> Target:
-    """Return the one process of a number or name. Raise UsageError, PowerprofError."""
-    if not paths.is_this_host():
-        raise PowerprofError("cannot change a recorded host", "unset POWERPROF_SYSFS and POWERPROF_PROCFS")
-    target = resolve([word])
-    if len(target.pids) != 1:
-        shown = "; ".join(describe(pid) for pid in target.pids[:8])
-        raise UsageError(f"several processes match: {shown}", f"choose one: --pid {target.pids[0]}")
-    return target
+def find_target(pid: str | None, choice: object, *, only: bool = False, say: Say = lambda text: None) -> Target:
+    """Return the server of a cure; if it is a family and a thread is chosen, the process of that thread.
+
+    Raise UsageError, PowerprofError.
+    """
+    target = resolve_server(pid, only, say)
+    if len(target.pids) == 1 or not isinstance(choice, SlackChoice):
+        return target
+    names = read_local_thread_names(target.first)
+    matches, reasons = list[int](), list[UsageError]()
+    for member in target.pids:
+        try:
+            find_thread(member, choice.thread, names)
+            matches.append(member)
+        except UsageError as error:
+            reasons.append(error)
+    if len(matches) == 1:
+        return replace(target, pids=(matches[0],), roots=())
+    thread = printable(choice.thread)[:60]
+    if matches:
+        listed = ", ".join(f"{member} ({names.get(member) or name_of(member)})" for member in matches[:_MAX_NAMES])
+        raise UsageError(
+            f"{len(matches)} processes of {target.label} have a thread {thread!r}", f"choose one: {listed}"
+        )
+    listed = ", ".join(sorted({names.get(member) or f"process {member}" for member in target.pids})[:_MAX_NAMES])
+    raise UsageError(f"no process of {target.label} ({target.first}) has the thread {thread!r}", f"it has {listed}")
 
 
 def check_owner(pid: int) -> None:
@@ -180,7 +198,9 @@ def read_slack(thread: Thread, slack_ns: int) -> tuple[TimerSlack, str]:
     return setting, before
 
 
-def keep_slack(pid: str, choice: SlackChoice, wait_s: float = 0.0) -> SlackChange:
+def keep_slack(
+    pid: str | None, choice: SlackChoice, wait_s: float = 0.0, *, only: bool = False, say: Say = lambda text: None
+) -> SlackChange:
     """Set the slack of a thread until the thread ends, and read it back.
 
     Wait up to `wait_s` for the process and the thread, since a server that starts has neither at first.
@@ -189,9 +209,10 @@ def keep_slack(pid: str, choice: SlackChoice, wait_s: float = 0.0) -> SlackChang
     until_s = time.monotonic() + wait_s
     while True:
         try:
-            target = resolve_target(pid)
+            target = find_target(pid, choice, only=only, say=say)
             # While the service is down, a process of any account may have its name.
-            if time.monotonic() >= until_s or not may_be_forged(pid) or uids_of(target.pids[0]) == {caller().uid}:
+            is_forged = pid is not None and may_be_forged(pid) and uids_of(target.pids[0]) != {caller().uid}
+            if time.monotonic() >= until_s or not is_forged:
                 thread = find_thread(target.pids[0], choice.thread, read_local_thread_names(target.pids[0]))
                 break
         except UsageError:
@@ -211,9 +232,11 @@ def keep_slack(pid: str, choice: SlackChoice, wait_s: float = 0.0) -> SlackChang
     return SlackChange(target, thread, before, now, loop_warning(target.pids[0], thread))
 
 
-def find_slack_target(pid: str, choice: SlackChoice) -> tuple[Target, Thread]:
+def find_slack_target(
+    pid: str | None, choice: SlackChoice, *, only: bool = False, say: Say = lambda text: None
+) -> tuple[Target, Thread]:
     """Return the process and the thread of a choice. Raise UsageError, CapabilityError, PowerprofError."""
-    target = resolve_target(pid)
+    target = find_target(pid, choice, only=only, say=say)
     thread = find_thread(target.pids[0], choice.thread, read_local_thread_names(target.pids[0]))
     check_slack(target.pids[0], thread)
     return target, thread
@@ -237,7 +260,7 @@ def unit_of(pid: int) -> str | None:
     return Path(group).name
 
 
-def unit_text(program: str, pid: str, choice: SlackChoice, target: Target, thread: Thread) -> str:
+def unit_text(program: str, pid: str | None, choice: SlackChoice, target: Target, thread: Thread) -> str:
     """Return a systemd service that sets the slack after every start of the target's unit.
 
     Raise UsageError if the process has no unit, or if a name is unsuitable for a unit.
@@ -249,7 +272,7 @@ def unit_text(program: str, pid: str, choice: SlackChoice, target: Target, threa
             "run powerprof cure --keep after each start of the process",
         )
     # After a restart another process or thread may have the number.
-    process_name = target.label if pid.isdigit() else pid
+    process_name = target.label if pid is None or pid.isdigit() else pid
     thread_name = thread.label if choice.thread.isdigit() else choice.thread
     for word in (program, process_name, thread_name):
         if not _WORD.fullmatch(word):

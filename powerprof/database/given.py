@@ -28,7 +28,7 @@ from powerprof.system import files, paths
 from powerprof.system.caller import HostUser, acting_as, caller, is_delegated
 from powerprof.system.errors import DataError, PowerprofError, UsageError
 from powerprof.system.files import loader
-from powerprof.system.processes import list_unix_sockets, name_of, server_names
+from powerprof.system.processes import POSTGRES_PROGRAM, is_server_name, list_unix_sockets, name_of, server_names
 from powerprof.system.reader_process import shared
 from powerprof.system.tasks import process_folder
 
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from powerprof.database.base import Sql
 
 
-POSTGRES_PROGRAM = "postgres"
-# mysqldump, mysqld_safe and mysqld_exporter are no servers.
-_SERVER_NAME = re.compile(r"(mysqld|mariadbd)(-.*)?")
 _MAX_SOCKETS, _MAX_STATISTICS_SOCKETS = 20, 4
 _LOCAL_LOGIN_S = 3.0  # for all sockets of a server together
 _NAMES = ("mariadbd", "mysqld", "mysqld-debug")
@@ -398,11 +395,6 @@ def given_server(url: str | None = None, socket: Path | None = None, defaults_fi
 
 
 # Servers of this host, through their own unix sockets and without a password.
-
-
-def is_server_name(program: str | None) -> bool:
-    """Return whether a program name belongs to a MariaDB or MySQL server."""
-    return _SERVER_NAME.fullmatch(program or "") is not None
 
 
 def require_server_program(pid: int) -> None:

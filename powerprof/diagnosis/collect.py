@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from powerprof.database import sql
-from powerprof.database.given import POSTGRES_PROGRAM, is_server_name, read_local_thread_names
+from powerprof.database.given import read_local_thread_names
 from powerprof.diagnosis import server_queries
 from powerprof.diagnosis.evidence import (
     SQL_FAMILIES,
@@ -31,8 +31,9 @@ from powerprof.model.text import Say
 from powerprof.system.errors import CapabilityError
 from powerprof.system.files import try_text, whole
 from powerprof.system.paths import procfs
-from powerprof.system.processes import Target, language_of, name_of
+from powerprof.system.processes import POSTGRES_PROGRAM, is_server_name, language_of, name_of
 from powerprof.system.reader_process import shared
+from powerprof.system.targets import Target
 from powerprof.system.tasks import look_up, process_folder
 
 if TYPE_CHECKING:

@@ -23,9 +23,9 @@ from powerprof.diagnosis.evidence import (
     use_replica_terms,
 )
 from powerprof.model.text import number
-from powerprof.system import paths
-from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
-from powerprof.system.processes import Target, describe, name_of, resolve, resolve_family
+from powerprof.system.errors import CapabilityError, UsageError
+from powerprof.system.processes import name_of
+from powerprof.system.targets import resolve_server
 
 RULES: tuple[Callable[[Evidence], list[Finding]], ...] = (
     rules_replication.find_duplicate_id_on_source,
@@ -147,6 +147,7 @@ class DiagnosisRequest:
     socket: Path | None
     defaults_file: Path | None
     duration_s: float
+    only: bool = False
 
 
 def run(request: DiagnosisRequest, say: Callable[[str], None]) -> tuple[Diagnosis, Inspection]:
@@ -157,7 +158,7 @@ def run(request: DiagnosisRequest, say: Callable[[str], None]) -> tuple[Diagnosi
     started_at = format_now()
     with ExitStack() as stack:
         notes: list[str] = []
-        subject = _resolve_subject(request, stack, notes)
+        subject = _resolve_subject(request, stack, notes, say)
         inspection = inspect_server(subject, request.duration_s, say)
         evidence, attribution = inspection.evidence, inspection.attribution
         if attribution is None and subject.connection is None:
@@ -182,27 +183,18 @@ def run(request: DiagnosisRequest, say: Callable[[str], None]) -> tuple[Diagnosi
     return diagnosis, inspection
 
 
-def _select_server_process(target: Target) -> int:
-    """Return the process of the server; of several processes, the one that started the others."""
-    if len(target.pids) == 1:
-        return target.pids[0]
-    if len(target.roots) == 1:
-        return target.roots[0]
-    shown = "; ".join(describe(pid) for pid in target.pids[:8])
-    raise UsageError(f"several servers match: {shown}", f"choose one: --pid {target.pids[0]}")
-
-
-def _resolve_subject(request: DiagnosisRequest, stack: ExitStack, notes: list[str]) -> Subject:
+def _resolve_subject(
+    request: DiagnosisRequest, stack: ExitStack, notes: list[str], say: Callable[[str], None]
+) -> Subject:
     from powerprof.database import sql
-    from powerprof.database.given import POSTGRES_PROGRAM, given_server, is_server_name, log_in_locally, read_version
+    from powerprof.database.given import given_server, log_in_locally, read_version
+    from powerprof.system.processes import POSTGRES_PROGRAM, is_server_name
 
     has_address = any(part is not None for part in (request.server_url, request.socket, request.defaults_file))
     pid, target = None, None
-    if request.pid is not None:
-        if not paths.is_this_host():
-            raise PowerprofError("cannot diagnose a recorded host", "unset POWERPROF_SYSFS and POWERPROF_PROCFS")
-        target = resolve([request.pid])
-        pid = _select_server_process(target)
+    if request.pid is not None or not has_address:
+        target = resolve_server(request.pid, request.only, say)
+        pid = target.first
     if has_address:
         server = stack.enter_context(given_server(request.server_url, request.socket, request.defaults_file))
         connection = stack.enter_context(server.connect(limits=sql.LOOK_LIMITS))
@@ -211,12 +203,10 @@ def _resolve_subject(request: DiagnosisRequest, stack: ExitStack, notes: list[st
         pid = pid if pid is not None else server.pid
         label = (name_of(pid) if pid else None) or "the server"
         return Subject(pid, label, connection, server.version, server.login.text)
-    if pid is None or target is None:
-        raise UsageError("no server was named", "add --pid mysqld, --socket PATH or --server mysql://user@host/")
+    assert pid is not None and target is not None  # noqa: S101  resolved above without an address
     label = name_of(pid) or str(pid)
-    if label == POSTGRES_PROGRAM:  # A number names one of its processes.
-        target = resolve_family(pid)
-        return Subject(target.roots[0], target.label, None, target.label, None, target)
+    if label == POSTGRES_PROGRAM:
+        return Subject(pid, target.label, None, target.label, None, target)
     login = log_in_locally(pid)
     if login is not None:
         local_connection = stack.enter_context(login[1])

@@ -81,7 +81,7 @@ def _traced(
 
     from powerprof.attribution import attribute
     from powerprof.attribution.requests import AttributeRequest
-    from powerprof.system.processes import Target
+    from powerprof.system.targets import Target
 
     bench.enter(case)
     members = {name: server.pid for name, server in bench.members(case).items() if server.pid is not None}

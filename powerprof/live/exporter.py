@@ -35,7 +35,7 @@ from powerprof.system.caller import TRACING, as_caller
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.folders import Folder
-from powerprof.system.processes import resolve
+from powerprof.system.targets import resolve
 
 DEFAULT = "127.0.0.1:9477"
 # The time for a request, and then for its answer.
@@ -441,6 +441,7 @@ class ExportPlan:
     """The choices of the command line, as in `powerprof export --help`. `per_cpu` None depends on the CPU count."""
 
     words: tuple[str, ...] = ()
+    only: bool = False
     interval_s: float = 15.0
     ask_servers: bool = True
     ask_every_s: float = 60.0
@@ -475,7 +476,7 @@ def export_metrics(plan: ExportPlan, say: Say, observers: Sequence[Observer] = (
     totals = Totals(rows, Ranking(plan.top, plan.stale_s), served, per_cpu=per_cpu)
     build = {"version": __version__, "kernel": os.uname().release, "driver": read_driver() or "none"}
     shared = SharedTotals(totals, build, deadline_s=_LATE_INTERVALS * plan.interval_s + _LATE_S)
-    target = resolve(plan.words, cgroup=None, system=not plan.words)
+    target = resolve(plan.words, system=not plan.words, only=plan.only)
     monitor = HostMonitor(
         MonitorPlan(
             target=target,

@@ -39,7 +39,8 @@ from powerprof.stacks.store import TableStore
 from powerprof.system import caller
 from powerprof.system.cgroups import Units
 from powerprof.system.closeable import Closeable
-from powerprof.system.processes import Target, list_pids, name_of, refresh_target
+from powerprof.system.processes import list_pids, name_of
+from powerprof.system.targets import Target, refresh_target
 from powerprof.system.tasks import Task, look_up
 from powerprof.tracing import monitor
 from powerprof.tracing.bpf.loaded import LoadedProgram

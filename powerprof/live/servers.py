@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from powerprof.database.given import is_server_name, list_listening_sockets, log_in_locally
+from powerprof.database.given import list_listening_sockets, log_in_locally
 from powerprof.database.performance import ReplicationStatus
 from powerprof.diagnosis.collect import ServerReadings, Subject, build_evidence
 from powerprof.diagnosis.diagnose import diagnose
@@ -23,7 +23,15 @@ from powerprof.diagnosis.evidence import Evidence
 from powerprof.live.intervals import LiveFinding, ServerState
 from powerprof.model.attribution import Attribution
 from powerprof.system.errors import PowerprofError
-from powerprof.system.processes import ProcessOwner, account_name, is_server_account, list_pids, name_of, owner_of
+from powerprof.system.processes import (
+    ProcessOwner,
+    account_name,
+    is_server_account,
+    is_server_name,
+    list_pids,
+    name_of,
+    owner_of,
+)
 from powerprof.system.reader_process import shared
 
 if TYPE_CHECKING:

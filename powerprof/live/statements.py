@@ -32,7 +32,8 @@ from powerprof.system import signals
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.system.files import printable
-from powerprof.system.processes import list_tcp_ports, may_be_forged, name_of
+from powerprof.system.processes import list_tcp_ports, name_of
+from powerprof.system.targets import may_be_forged
 
 StatementKey = tuple[str, str | None]
 
@@ -60,7 +61,7 @@ class StatementMonitor(Closeable):
         self._probes: Probes | None = None
         self._energy = WindowEnergy(request.energy)
         try:
-            self._server = self._find()
+            self._server = self._find(say)
             say("loading the tracer")
             self._probes = Probes(self._server, again=True)
         except BaseException:
@@ -77,9 +78,11 @@ class StatementMonitor(Closeable):
         """Return the server that is watched now."""
         return self._server
 
-    def _find(self) -> TracedServer:
+    def _find(self, say: Say = lambda text: None) -> TracedServer:
         request = self._request
-        return find_server(request.pid, request.server_url, request.socket, request.defaults_file)
+        return find_server(
+            request.pid, request.server_url, request.socket, request.defaults_file, only=request.only, say=say
+        )
 
     def intervals(self) -> Iterator[Queries | None]:
         """Yield windows until a signal raises Interrupted; None while the server is away."""

@@ -38,6 +38,7 @@ class QueriesRequest:
     """The request of the command line; see `powerprof queries --help`."""
 
     pid: str | None
+    only: bool = False
     server_url: str | None = None
     socket: Path | None = None
     defaults_file: Path | None = None
@@ -74,7 +75,9 @@ def _run(request: QueriesRequest, say: Say, consent: Callable[[str], None]) -> Q
         raise UsageError("--method history was removed", "--method samples, which needs no account")
     if request.method not in _METHODS:
         raise UsageError(f"--method {request.method} is not a choice", f"one of {', '.join(_METHODS)}")
-    server = find_server(request.pid, request.server_url, request.socket, request.defaults_file)
+    server = find_server(
+        request.pid, request.server_url, request.socket, request.defaults_file, only=request.only, say=say
+    )
     _check_values(request, server, consent)
     with WindowEnergy(request.energy) as energy:
         traced = _trace(request, server, energy, say)

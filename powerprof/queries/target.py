@@ -12,13 +12,22 @@ from typing import TYPE_CHECKING
 
 from powerprof.database import sql
 from powerprof.database.base import Login
-from powerprof.database.given import POSTGRES_PROGRAM, is_server_name, log_in_locally, log_in_to_statistics
+from powerprof.database.given import log_in_locally, log_in_to_statistics
 from powerprof.database.performance import Account, ServerReport, Statistics, read_report, read_statistics
 from powerprof.measure.window import WindowPart
 from powerprof.model.identities import Family
-from powerprof.system import paths
+from powerprof.model.text import Say
 from powerprof.system.errors import PowerprofError, UsageError
-from powerprof.system.processes import parse_client, parse_database, parse_part, read_titles
+from powerprof.system.processes import (
+    POSTGRES_PROGRAM,
+    is_server_name,
+    name_of,
+    parse_client,
+    parse_database,
+    parse_part,
+    read_titles,
+)
+from powerprof.system.targets import resolve_server
 from powerprof.tracing.statements import ServerProcesses
 
 if TYPE_CHECKING:
@@ -66,25 +75,21 @@ class ServerTime(WindowPart):
         return (self._second - self._first) / 1e9, self._took_s
 
 
-def find_server(pid: str | None, url: str | None, socket: Path | None, defaults_file: Path | None) -> TracedServer:
+def find_server(
+    pid: str | None,
+    url: str | None,
+    socket: Path | None,
+    defaults_file: Path | None,
+    *,
+    only: bool = False,
+    say: Say = lambda text: None,
+) -> TracedServer:
     """Return the server of the command line. Raise UsageError, PowerprofError."""
-    from powerprof.database.given import given_server
-    from powerprof.system.processes import find_first_process, name_of, resolve
-
-    if not paths.is_this_host():
-        raise PowerprofError("cannot trace a recorded host", "unset POWERPROF_SYSFS and POWERPROF_PROCFS")
     given = any(part is not None for part in (url, socket, defaults_file))
-    if pid is None and not given:
-        raise UsageError("no server was named", "add --pid mysqld, --socket PATH or --server mysql://user@host/")
-    number = None
-    if pid is not None:
-        target = resolve([pid])
-        # The name of a server with several processes means all of them. The first one started the others.
-        pids = target.roots or target.pids
-        if len(pids) != 1:
-            raise UsageError("one server at a time", "name one process with --pid")
-        number = pids[0]
+    number = resolve_server(pid, only, say).first if pid is not None or not given else None
     if given:
+        from powerprof.database.given import given_server
+
         with given_server(url, socket, defaults_file) as server:
             if number is not None and server.pid is not None and number != server.pid:
                 raise UsageError(
@@ -100,7 +105,6 @@ def find_server(pid: str | None, url: str | None, socket: Path | None, defaults_
     assert number is not None  # noqa: S101  one of the two was given
     name = name_of(number) or ""
     if name == POSTGRES_PROGRAM:
-        number = find_first_process(number)
         schemas = _titled(number)[1]
         return TracedServer(
             number, _label(name, number), None, log_in_to_statistics(number, schemas.values()), "postgresql"

@@ -165,7 +165,7 @@ def released_line(change: SlackChange) -> str:
     return f"Timer slack of {thread.label} (thread {thread.tid} of {change.target.label}): {before} → {now}, verified."
 
 
-def candidate_lines(candidates: Sequence[Candidate], pid: str) -> list[str]:
+def candidate_lines(candidates: Sequence[Candidate]) -> list[str]:
     """Return the changes that can be tried, each with its command line."""
     live = [candidate for candidate in candidates if candidate.options is not None]
     others = [f"  {candidate.why}" for candidate in candidates if candidate.options is None]
@@ -175,7 +175,7 @@ def candidate_lines(candidates: Sequence[Candidate], pid: str) -> list[str]:
         return ["No changes to try on the live server:", *others]
     lines = ["You can try these on the live server (measured, then undone):"]
     for candidate in live:
-        command = command_line(f"cure --pid {candidate.pid or pid} {candidate.options}", as_root=True)
+        command = command_line(f"cure --pid {candidate.pid} {candidate.options}", as_root=True)
         lines += [f"  {candidate.why}", f"    {command}"]
     return [*lines, "Not possible on the live server:", *others] if others else lines
 

@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+_MOST_SERVERS = 8
+
 
 class PowerprofError(Exception):
     """A failure with a message and a hint of one line each.
@@ -32,6 +36,15 @@ class UsageError(PowerprofError):
     """A command line that is wrong or contradicts itself."""
 
     exit_code = 2
+
+
+class SeveralServersError(UsageError):
+    """More than one server is possible. `roots` are the process ids of their first processes."""
+
+    def __init__(self, message: str, roots: Sequence[int]) -> None:
+        listed = ", ".join(map(str, roots[:_MOST_SERVERS])) + (", …" if len(roots) > _MOST_SERVERS else "")
+        super().__init__(f"{message}: {listed}", "choose one by --pid ID")
+        self.roots = tuple(roots)
 
 
 class CapabilityError(PowerprofError):

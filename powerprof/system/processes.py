@@ -6,17 +6,15 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from powerprof.system.caller import account_of, is_system_account
-from powerprof.system.cgroups import groups_below, is_made_by_root, unit_of
-from powerprof.system.errors import PowerprofError, UsageError
-from powerprof.system.files import printable, read_fields, try_text, whole
+from powerprof.system.files import printable, try_text, whole
 from powerprof.system.paths import procfs
 from powerprof.system.reader_process import FileStatus, Unreadable, account_ids, link_of, shared
-from powerprof.system.tasks import clean, has_ended, is_ended, look_up, process_folder
+from powerprof.system.tasks import clean, process_folder
 
 # Listening unix sockets and TCP ports. psutil reads only our own network namespace, and a server may be in a container.
 
@@ -168,37 +166,6 @@ def _read_server_uids(pid: int) -> set[int]:
     return {uid for uid in numbers if uid is not None}
 
 
-# Distributions renamed the program. Users type either name.
-_ALIASES = {"mysqld": ("mysqld", "mariadbd"), "mariadbd": ("mariadbd", "mysqld")}
-_CGROUPS = Path("/sys/fs/cgroup")
-
-
-@dataclass(frozen=True)
-class Target:
-    """The processes to attribute to.
-
-    Attributes:
-        pids: the processes; empty for the whole system.
-        label: the name of the target in reports.
-        cgroup: the folder whose `cgroup.procs` is read again during the window.
-        roots: processes whose descendants of the same name belong to the target, also future ones.
-        names: the names that the user typed.
-    """
-
-    pids: tuple[int, ...]
-    label: str
-    system: bool = False
-    cgroup: Path | None = None
-    roots: tuple[int, ...] = ()
-    names: tuple[str, ...] = ()
-
-    def members(self) -> list[int]:
-        """Return the present processes of a target that other processes may join."""
-        if self.cgroup is not None:
-            return cgroup_pids(self.cgroup)
-        return [pid for root in self.roots for pid in _list_family(root)]
-
-
 def list_pids() -> list[int]:
     """Return all process ids of this host."""
     return sorted(int(entry.name) for entry in procfs().iterdir() if entry.name.isdigit())
@@ -213,235 +180,16 @@ def name_of(pid: int) -> str | None:
     return clean(program or comm)
 
 
-def _choose_label(pid: int) -> str:
-    """Return the usual name of a process: its comm, or the program's name if the comm is its beginning.
+# Programs of database servers.
 
-    One file may be several programs: Debian's redis-server is a link to redis-check-rdb.
-    """
-    comm = clean(try_text(procfs() / str(pid) / "comm") or "")
-    program = name_of(pid) or ""
-    return (program if program.startswith(comm) else comm) or str(pid)
+POSTGRES_PROGRAM = "postgres"
+# mysqldump, mysqld_safe and mysqld_exporter are not servers.
+_SERVER_NAME = re.compile(r"(mysqld|mariadbd)(-.*)?")
 
 
-def _find_named(name: str) -> list[int]:
-    aliases = _ALIASES.get(name, (name,))
-    pids = []
-    for pid in list_pids():
-        if pid == os.getpid():
-            continue
-        comm = try_text(procfs() / str(pid) / "comm")
-        is_match = comm is not None and (comm in {full_name[:15] for full_name in aliases} or name_of(pid) in aliases)
-        if is_match and not has_ended(pid):
-            pids.append(pid)
-    return pids
-
-
-def describe(pid: int) -> str:
-    """Return number, program and listening sockets, which distinguish several servers of one name."""
-    # The command line is in the memory of the process, which could block a reader.
-    shown = clean(link_of(process_folder(pid) / "exe") or "")[:60]
-    reached = describe_listeners(pid)
-    return f"{pid} ({shown or name_of(pid) or 'gone'}{f'; {reached}' if reached else ''})"
-
-
-def _read_status(pid: int) -> dict[str, str]:
-    return read_fields(procfs() / str(pid) / "status")
-
-
-def _list_family(root: int) -> list[int]:
-    """Return a process and its descendants of the same name: a server with several processes (PostgreSQL, nginx)."""
-    name, members, pending = name_of(root), [], [root]
-    while pending:
-        pid = pending.pop()
-        if name_of(pid) != name:
-            continue
-        members.append(pid)
-        for entry in (procfs() / str(pid) / "task").glob("*/children"):
-            pending += [int(word) for word in (try_text(entry) or "").split()]
-    return sorted(members)
-
-
-def resolve_family(pid: int) -> Target:
-    """Return the whole server of one of its processes: its first process and all descendants of the same name."""
-    root = find_first_process(pid)
-    return Target(tuple(_list_family(root)), _choose_label(root), roots=(root,))
-
-
-def find_first_process(pid: int) -> int:
-    """Return the topmost ancestor with the same name; the process itself if its parent has another name."""
-    name = name_of(pid)
-    while (parent := int(_read_status(pid).get("PPid") or 0)) and name_of(parent) == name:
-        pid = parent
-    return pid
-
-
-def _find_root(pids: Sequence[int]) -> int | None:
-    """Return the process that started all the others, directly or indirectly; None if there is none.
-
-    Processes that end during the search are ignored: while one is reaped, the kernel names 0 as its parent.
-    """
-    parents = {pid: int(status["PPid"]) for pid in pids if not is_ended(status := _read_status(pid))}
-    roots = [pid for pid, parent in parents.items() if parent not in parents]
-    return roots[0] if len(roots) == 1 else None
-
-
-def may_be_forged(word: str) -> bool:
-    """Return whether only processes of people's accounts have this name.
-
-    Then the service of this name has ended, or has not started.
-    """
-    pids = _find_named(word) if whole(word) is None else []
-    return bool(pids) and all(owner_of(pid, any_service=True).distrust is not None for pid in pids)
-
-
-def _find_processes(word: str) -> tuple[list[int], list[int]]:
-    """Return the processes that a word selects and, for a name, the process that started the others."""
-    pid = whole(word)
-    if pid is not None:
-        if pid <= 0 or not (procfs() / word).is_dir():
-            raise UsageError(f"--pid {word}: no process has this id", "ps -e lists them")
-        status = _read_status(pid)
-        if has_ended(pid):
-            raise UsageError(
-                f"--pid {word}: the process has ended (a zombie that its parent has not reaped)", "ps -e lists them"
-            )
-        _refuse_kernel_thread(pid, word)
-        return [int(status.get("Tgid") or pid)], []
-    if not word or word.startswith("-"):
-        raise UsageError(f"--pid {word!r} is not a process id or name", "such as 1234 or mysqld")
-    pids = _find_named(word)
-    if not pids:
-        raise UsageError(f"--pid {word}: no process is called {word}", "ps -e lists them; --pid takes ids and names")
-    root = _find_root(pids)
-    if len(pids) > 1 and root is None:
-        # Any account can run a process of that name. Services are preferred.
-        pids = select_trusted(pids)
-        root = _find_root(pids)
-    if len(pids) > 1 and root is None:
-        listed = "; ".join(describe(pid) for pid in pids[:8])
-        raise UsageError(
-            f"--pid {word}: {len(pids)} processes are called {word}: {listed}", "choose with --pid ID[,ID…]"
-        )
-    _refuse_kernel_thread(pids[0], word)
-    return pids, [] if root is None else [root]
-
-
-def _refuse_kernel_thread(pid: int, word: str) -> None:
-    if look_up(pid).is_kernel:
-        raise UsageError(
-            f"--pid {word}: {pid} ({name_of(pid)}) is a kernel thread without functions of a program",
-            "powerprof idle names the work of kernel threads",
-        )
-
-
-def _list_hierarchies() -> list[Path]:
-    """Return the folders of the hierarchies of control groups: the unified one, then systemd's, then the others."""
-    if (_CGROUPS / "cgroup.procs").is_file():
-        return [_CGROUPS]
-    first = [_CGROUPS / "unified", _CGROUPS / "systemd"]
-    others = sorted(set(_CGROUPS.iterdir()) - set(first)) if _CGROUPS.is_dir() else []
-    return [folder for folder in [*first, *others] if (folder / "cgroup.procs").is_file()]
-
-
-def _find_cgroup(name: str) -> Path:
-    """Return the folder of a control group by its path, or by the name of its unit. Raises UsageError.
-
-    Any user can give a unit the name of a system service: groups that only root can make are preferred.
-    """
-    roots = _list_hierarchies()
-    direct = [Path(name)] if name.startswith("/") else []
-    for candidate in [*direct, *(root / name.lstrip("/") for root in roots)]:
-        if (candidate / "cgroup.procs").is_file():
-            return candidate
-    folders: dict[str, Path] = {}
-    for root in roots:
-        for path, _ in groups_below(root):
-            folder = Path(f"{root}{path}")
-            # If a group is in several hierarchies, perhaps only one has its processes.
-            if folder.name in (name, f"{name}.service") and (path not in folders or not cgroup_pids(folders[path])):
-                folders[path] = folder
-    matches = [path for path in folders if is_made_by_root(path)] or list(folders)
-    if len(matches) > 1:
-        listed = ", ".join(printable(path) for path in matches[:8])
-        raise UsageError(
-            f"--cgroup {name}: {len(matches)} control groups are called {name}: {listed}",
-            f"choose one by its path: --cgroup {printable(matches[0])}",
-        )
-    if not matches:
-        raise UsageError(
-            f"--cgroup {name}: no such cgroup or unit", "name a path below /sys/fs/cgroup, or a systemd unit"
-        )
-    return folders[matches[0]]
-
-
-def _label_group(folder: Path) -> str:
-    """Return the name of a control group, with its user or unit if others than root can make it."""
-    name, unit = printable(folder.name), unit_of(str(folder), {})
-    return name if is_made_by_root(str(folder)) else unit if unit.startswith(name) else f"{name} ({unit})"
-
-
-def cgroup_pids(folder: Path) -> list[int]:
-    """Return the processes of a control group and those below it; none if it was removed."""
-    pids: set[int] = set()
-    for path, _ in groups_below(folder):
-        text = try_text(Path(f"{folder}{path}") / "cgroup.procs") or ""
-        pids.update(int(line) for line in text.split() if line.isdigit())
-    return sorted(pids - {0})
-
-
-def resolve(words: Sequence[str], *, cgroup: str | None = None, system: bool = False) -> Target:
-    """Return the target of a command line: pids or names, a control group or unit, or the whole system.
-
-    Raise UsageError unless exactly one kind is given, and for unknown or ambiguous names.
-    """
-    kinds = sum((bool(words), cgroup is not None, system))
-    if kinds != 1:
-        raise UsageError(
-            "no target was named" if kinds == 0 else "--pid, --cgroup and --system exclude each other",
-            "add --pid ID|NAME[,…], --cgroup PATH|UNIT or --system",
-        )
-    if system:
-        return Target((), "this system", system=True)
-    if cgroup is not None:
-        folder = _find_cgroup(cgroup)
-        pids = cgroup_pids(folder)
-        if not pids:
-            raise PowerprofError(
-                f"--cgroup {cgroup}: {folder} has no processes", "systemctl status shows if the unit is running"
-            )
-        return Target(tuple(pids), _label_group(folder), cgroup=folder)
-    parts = [part.strip() for word in words for part in word.split(",")]
-    selected = [_find_processes(part) for part in parts]
-    unique = tuple(dict.fromkeys(pid for pids, _ in selected for pid in pids))
-    roots = tuple(root for _, roots in selected for root in roots)
-    if os.getpid() in unique:
-        raise UsageError("powerprof cannot trace itself", "every report states the cost of powerprof")
-    names = tuple(part for part in parts if whole(part) is None)
-    return Target(unique, ", ".join(dict.fromkeys(map(_choose_label, unique))), roots=roots, names=names)
-
-
-def refresh_target(target: Target) -> Target:
-    """Return the target with the present processes of its names if one has ended, such as a restarted server.
-
-    Return the same object if nothing has changed, or if no process or too many processes have a name now.
-    """
-    if not target.names or not any(map(has_ended, target.roots or target.pids)):
-        return target
-    pids_of_names, roots = list[int](), list[int]()
-    kept = [pid for pid in target.pids if not has_ended(pid)]
-    for name in target.names:
-        try:
-            pids, root = _find_processes(name)
-            pids_of_names, roots = pids_of_names + pids, roots + root
-        except UsageError:
-            # The ended process stays, so that the next call searches for this name again.
-            kept = list(target.pids)
-    unique = tuple(dict.fromkeys([*kept, *pids_of_names]))
-    if unique == target.pids:
-        return target
-    # The ended process of a name without a new process stays, as above.
-    roots += [root for root in target.roots if root in unique and root not in roots]
-    return replace(target, pids=unique, roots=tuple(roots))
+def is_server_name(program: str | None) -> bool:
+    """Return whether a program name belongs to a MariaDB or MySQL server."""
+    return _SERVER_NAME.fullmatch(program or "") is not None
 
 
 # Roles of server processes. PostgreSQL's processes write theirs over their command lines.

@@ -35,7 +35,7 @@ from powerprof.stacks.registers import X86_64, Machine, this_machine
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError
 from powerprof.system.paths import is_this_host
-from powerprof.system.processes import Target
+from powerprof.system.targets import Target
 from powerprof.system.tasks import check_process_ids
 from powerprof.tracing import idle_data
 from powerprof.tracing.bpf import features

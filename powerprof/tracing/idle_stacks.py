@@ -37,8 +37,9 @@ from powerprof.stacks.time_budget import Budget
 from powerprof.system.caller import is_system_account
 from powerprof.system.errors import PowerprofError
 from powerprof.system.own_processes import is_own
-from powerprof.system.processes import Target, list_pids, uids_of
+from powerprof.system.processes import list_pids, uids_of
 from powerprof.system.reader_process import ReaderProcess, Unreadable, shared
+from powerprof.system.targets import Target
 from powerprof.system.tasks import has_ended
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.shared_numbers import GROWS_FAMILY, GROWS_GROUP, Count, Shared, StackKind

@@ -22,7 +22,7 @@ from powerprof.database import sql
 from powerprof.database.private_server import PrivateServer
 from powerprof.measure.sampling import WindowMeter
 from powerprof.system import programs
-from powerprof.system.processes import resolve
+from powerprof.system.targets import resolve
 from powerprof.tracing.idle import WindowTracer, trace_stacks
 from tests.bench import observer
 from tests.bench.figures import Verdict, half_range, spread

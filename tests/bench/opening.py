@@ -20,7 +20,7 @@ from datetime import datetime
 from pathlib import Path
 
 from powerprof.system import programs
-from powerprof.system.processes import resolve
+from powerprof.system.targets import resolve
 from powerprof.tracing.idle import trace_stacks
 from powerprof.tracing.monitor import TraceMonitor
 from tests.bench.figures import Verdict

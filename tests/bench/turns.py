@@ -26,7 +26,7 @@ from powerprof.database.base import Sql
 from powerprof.database.private_server import PrivateServer
 from powerprof.measure.cpuidle import CpuidleReader
 from powerprof.measure.window import kernel_ns
-from powerprof.system.processes import resolve
+from powerprof.system.targets import resolve
 from powerprof.tracing.idle import IdleTracer, trace_stacks
 from powerprof.tracing.monitor import TraceMonitor
 from tests.bench import attribution

@@ -15,7 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 from powerprof.stacks.registers import AARCH64, X86_64, Machine
-from powerprof.system.processes import Target
+from powerprof.system.targets import Target
 from powerprof.tracing import functions as functions_tracer
 from powerprof.tracing import idle as build
 from powerprof.tracing import offcpu as offcpu_tracer

@@ -17,7 +17,7 @@ import pytest
 from powerprof.host import survey
 from powerprof.stacks.registers import X86_64, this_machine
 from powerprof.system.errors import CapabilityError, PowerprofError
-from powerprof.system.processes import Target
+from powerprof.system.targets import Target
 from powerprof.tracing import idle, offcpu
 from powerprof.tracing.bpf import objects, syscalls
 from powerprof.tracing.bpf.objects import Compiled

@@ -17,7 +17,7 @@ import pytest
 
 from powerprof.system.cgroups import Units
 from powerprof.system.errors import UsageError
-from powerprof.system.processes import resolve
+from powerprof.system.targets import resolve
 from tests.conftest import Cli
 
 UID = 61234

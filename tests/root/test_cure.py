@@ -27,7 +27,7 @@ from powerprof.energy.domains import NO_METER
 from powerprof.energy.windows import WindowEnergy
 from powerprof.model.runs import decode_record
 from powerprof.reversible.events import quote_name
-from powerprof.system.processes import Target
+from powerprof.system.targets import Target
 from tests.conftest import Cli
 from tests.root.truth import compiled
 

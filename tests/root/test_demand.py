@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from powerprof.system.processes import resolve
+from powerprof.system.targets import resolve
 from powerprof.system.tasks import read_switches
 from powerprof.tracing.idle import trace_on_demand, trace_stacks
 from powerprof.tracing.monitor import TraceMonitor

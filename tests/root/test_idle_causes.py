@@ -18,7 +18,7 @@ import pytest
 
 from powerprof.attribution import causes
 from powerprof.model.records import Cause, Conservation
-from powerprof.system.processes import resolve
+from powerprof.system.targets import resolve
 from powerprof.system.tasks import ENDED, look_up
 from powerprof.tracing import idle, idle_tables
 from powerprof.tracing.bpf.shared_numbers import CpuPhase

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.system.processes import resolve
+from powerprof.system.targets import resolve
 from powerprof.tracing import idle
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.shared_numbers import Count

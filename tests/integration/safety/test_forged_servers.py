@@ -18,7 +18,8 @@ import pytest
 from powerprof.live.servers import WatchedServers, owner_of_server
 from powerprof.live.statements import ServedServer
 from powerprof.system.errors import UsageError
-from powerprof.system.processes import may_be_forged, owner_of, resolve, select_trusted
+from powerprof.system.processes import owner_of, select_trusted
+from powerprof.system.targets import may_be_forged, resolve
 from tests.integration.safety.conftest import GID, UID, Attacker
 
 # Listens, takes every connection, and never says a word.

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from powerprof.measure.window import read_group_cpu_ns
-from powerprof.system.processes import cgroup_pids
 from powerprof.system.programs import start, stop
+from powerprof.system.targets import cgroup_pids
 from powerprof.system.tasks import read_switches
 from tests.root.attribution.conftest import Attributed, compile_c, running
 

@@ -18,7 +18,7 @@ from powerprof.energy.domains import NO_METER
 from powerprof.measure.cpuidle import read_edge
 from powerprof.measure.window import CpuReading
 from powerprof.model.attribution import Wakeup, Waking
-from powerprof.system.processes import resolve
+from powerprof.system.targets import resolve
 from powerprof.tracing import idle
 from tests.balance import check_balance
 from tests.root.attribution.conftest import Attributed

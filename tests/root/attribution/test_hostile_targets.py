@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from powerprof.system.errors import CapabilityError, PowerprofError
-from powerprof.system.processes import resolve
 from powerprof.system.reader_process import ReaderProcess, Unreadable
+from powerprof.system.targets import resolve
 from powerprof.tracing.idle import trace_stacks
 from tests.conftest import Cli
 from tests.programs import ground_truth

@@ -22,7 +22,7 @@ from powerprof.attribution.sites import SiteStacks
 from powerprof.measure.procfs import process_cpu_ns
 from powerprof.measure.window import WindowPart, run_window
 from powerprof.model.attribution import Attribution
-from powerprof.system.processes import resolve
+from powerprof.system.targets import resolve
 from powerprof.tracing.idle import WindowTracer, trace_stacks
 from tests.root.attribution.conftest import compile_c, running
 

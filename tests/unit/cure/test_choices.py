@@ -173,7 +173,7 @@ def test_threads_that_slack_does_not_help_are_named_with_the_reason() -> None:
     rows = [row(1, usleep, 110.0), row(1, usleep, 110.0), row(2, usleep, 1.0)]
     (candidate,) = list_thread_candidates(9, rows, "Go")
     assert (candidate.tid, candidate.options) == (1, None)
-    printed = candidate_lines([candidate], "9")
+    printed = candidate_lines([candidate])
     assert printed == [
         "No changes to try on the live server:",
         "  t1 (thread 1) wakes 110.0 times a second by its own timers; it is a program of Go: timer slack would delay "
@@ -187,7 +187,7 @@ def test_threads_that_slack_does_not_help_are_named_with_the_reason() -> None:
     (polling,) = find_polling_waits(evidence)
     assert polling.rate_hz == 110.0 and not polling.tries
     assert "it is a program of Go: timer slack would delay all its own timers" in polling.remedy
-    assert candidate_lines([], "9")[0].endswith("no thread wakes often by its own timers.")
+    assert candidate_lines([])[0].endswith("no thread wakes often by its own timers.")
 
 
 @pytest.mark.parametrize("percent", [0.0, -1.0, 100.0, float("nan"), float("inf")])

@@ -17,7 +17,7 @@ from powerprof.cure import threads
 from powerprof.cure.threads import SlackChoice, loop_warning
 from powerprof.model.attribution import Thread
 from powerprof.system.errors import UsageError
-from powerprof.system.processes import Target
+from powerprof.system.targets import Target
 
 _SLEEPER = "import threading, time; threading.Thread(target=time.sleep, args=(60,)).start(); print(1, flush=True); "
 _LOOP = "import select; e = select.epoll(); print(1, flush=True); e.poll(60)"

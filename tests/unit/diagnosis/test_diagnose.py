@@ -12,7 +12,7 @@ import pytest
 from powerprof.diagnosis.diagnose import diagnose, list_coverage
 from powerprof.diagnosis.evidence import DiagnosedServer, Diagnosis, Evidence
 from powerprof.report.diagnosis import render_terminal
-from powerprof.system.processes import describe, describe_listeners, list_tcp_ports, list_unix_sockets
+from powerprof.system.processes import describe_listeners, list_tcp_ports, list_unix_sockets
 from tests.unit.diagnosis.examples import counted, evidence, fault_rules, read_recorded, row
 
 
@@ -90,5 +90,4 @@ def test_several_servers_are_distinguished_by_their_addresses(tmp_path: Path) ->
         assert port in list_tcp_ports(pid)
         assert str(tmp_path / "s.sock") in list_unix_sockets(pid)
         assert f"port {port}" in describe_listeners(pid)
-        assert f"port {port}" in describe(pid)
     assert describe_listeners(2**22) == ""

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from powerprof.stacks.image import snapshot
-from powerprof.system import processes
+from powerprof.system import processes, targets
 from powerprof.system.reader_process import shared
+from powerprof.system.targets import resolve
 from powerprof.system.tasks import (
     ENDED,
     ProcessStat,
@@ -151,10 +152,10 @@ def test_process_without_its_first_thread_is_alive() -> None:
         assert not os.path.lexists(f"/proc/{pid}/exe") or not Path(f"/proc/{pid}/maps").read_text()
         assert processes.name_of(pid) == Path(os.path.realpath(sys.executable)).name
         assert processes.owner_of(pid).program == os.path.realpath(sys.executable)
-        assert processes.resolve([str(pid)]).pids == (pid,)
+        assert resolve([str(pid)]).pids == (pid,)
         assert processes.language_of(pid) is None
         assert processes.read_titles([pid])[pid].startswith(sys.executable)
-        assert pid in processes._find_named(processes.name_of(pid) or "")
+        assert pid in targets._find_named(processes.name_of(pid) or "")
         assert snapshot(pid).mappings
         assert shared().open_files(pid)
     finally:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from powerprof.stacks.image import ProcessGoneError, ProcessImage
-from powerprof.system.processes import Target
+from powerprof.system.targets import Target
 from powerprof.tracing import idle_stacks
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.idle_stacks import JoinedProcesses, TargetMembers, keep_every_program

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.system import processes
+from powerprof.system import targets
 from powerprof.system.errors import UsageError
-from powerprof.system.processes import refresh_target, resolve
+from powerprof.system.targets import refresh_target, resolve
 
 Tree = Callable[[Mapping[str, str]], Path]
 
@@ -60,7 +60,8 @@ def test_later_child_of_a_single_process_joins_the_target(fake_tree: Tree) -> No
     fake_tree(_process(11, "forker", 10))
     (host / "proc/10/task/10/children").write_text("11")
     assert target.members() == [10, 11]
-    assert resolve(["10"]).roots == ()
+    assert resolve(["10"]).members() == [10, 11]
+    assert (resolve(["10"], only=True).pids, resolve(["10"], only=True).roots) == ((10,), ())
 
 
 def test_children_that_end_during_the_search_do_not_make_a_name_ambiguous(
@@ -70,15 +71,15 @@ def test_children_that_end_during_the_search_do_not_make_a_name_ambiguous(
     fake_tree(
         {**_process(10, "forker", children="11"), **_process(11, "forker", 10), **_process(12, "forker", 0, state="X")}
     )
-    monkeypatch.setattr(processes, "_find_named", lambda name: [10, 11, 12, 98, 99])
+    monkeypatch.setattr(targets, "_find_named", lambda name: [10, 11, 12, 98, 99])
     assert resolve(["forker"]).roots == (10,)
 
 
 def test_two_servers_of_one_name_are_ambiguous(fake_tree: Tree) -> None:
     fake_tree({**_process(10, "redis-server"), **_process(20, "redis-server"), **_process(21, "redis-server", 20)})
-    with pytest.raises(UsageError, match=r"3 processes are called redis-server: 10 \(redis-server"):
+    with pytest.raises(UsageError, match=r"2 processes are called redis-server: 10, 20$"):
         resolve(["redis-server"])
-    assert resolve(["10,20"]).pids == (10, 20)
+    assert resolve(["10,20"]).roots == (10, 20)
 
 
 def test_mysqld_selects_mariadbd_and_the_label_is_the_real_name(fake_tree: Tree) -> None:
@@ -106,7 +107,7 @@ def test_restarted_server_is_found_by_its_name(fake_tree: Tree) -> None:
     fake_tree(_process(30, "mariadbd"))
     new = refresh_target(target)
     assert (new.pids, new.names, new.label) == ((12, 30), ("mysqld",), target.label)
-    assert new.roots == (30,)
+    assert new.roots == (12, 30)
     assert refresh_target(new) is new
     fake_tree({**_process(30, "mariadbd", state="X"), **_process(40, "mariadbd"), **_process(50, "mariadbd")})
     assert refresh_target(new) is new  # Two processes have the name.

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A description of running servers for a user who chooses one of them: program, version, addresses, processes, CPU."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from powerprof.database.base import Limits
+from powerprof.database.given import log_in_locally, read_version
+from powerprof.measure.procfs import process_cpu_ns
+from powerprof.system.errors import PowerprofError
+from powerprof.system.processes import POSTGRES_PROGRAM, describe_listeners, is_server_name, name_of, owner_of
+from powerprof.system.reader_process import link_of
+from powerprof.system.targets import list_family
+from powerprof.system.tasks import process_folder
+
+_WINDOW_S = 0.25
+_LOGIN_S = 1.0
+# /usr/lib/postgresql/15/bin/postgres (Debian), /usr/pgsql-15/bin/postgres (PGDG).
+_POSTGRES_FOLDER = re.compile(r"/(?:postgresql/|pgsql-)(\d+)/bin/")
+
+
+def describe_servers(roots: Sequence[int]) -> list[list[str]]:
+    """Return the phrases about each server by its first process. It takes a quarter of a second, for the CPU time."""
+    families = {root: list_family(root) for root in roots}
+    before, begun_s = {root: _read_clocks(families[root]) for root in roots}, time.monotonic()
+    owners = {root: owner_of(root) for root in roots}
+    phrases = {}
+    for root in roots:
+        distrust = owners[root].distrust
+        count = len(families[root])
+        phrases[root] = [
+            f"{name_of(root) or 'ended'} {root}",
+            _title(root, is_trusted=distrust is None),
+            describe_listeners(root) or "socket unknown",
+            f"{count} process{'' if count == 1 else 'es'}",
+            f"account {owners[root].account}",
+        ]
+    time.sleep(_WINDOW_S)
+    for root in roots:
+        after, took_s = _read_clocks(families[root]), time.monotonic() - begun_s
+        used_ns = [ns - before[root][pid] for pid, ns in after.items() if pid in before[root]]
+        phrases[root].append(f"{sum(used_ns) / took_s / 1e7:.1f} % CPU" if used_ns else "CPU unknown")
+    return [[phrase for phrase in phrases[root] if phrase] for root in roots]
+
+
+def _read_clocks(pids: Sequence[int]) -> dict[int, int]:
+    """Return the CPU time in ns by process, without those that have ended."""
+    return {pid: ns for pid in pids if (ns := process_cpu_ns(pid)) is not None}
+
+
+def _title(pid: int, *, is_trusted: bool) -> str:
+    """Return product and version of a server; "" for another program. Only trusted servers are queried."""
+    name = name_of(pid)
+    if name == POSTGRES_PROGRAM:
+        version = _POSTGRES_FOLDER.search(link_of(process_folder(pid) / "exe") or "")
+        return f"PostgreSQL {version[1]}" if version else "PostgreSQL, version unknown"
+    if not is_server_name(name):
+        return ""
+    entered = log_in_locally(pid, Limits(waiting_s=_LOGIN_S)) if is_trusted else None
+    if entered is not None:
+        with suppress(PowerprofError, OSError), entered[1]:
+            return read_version(entered[1])
+    return "MariaDB, version unknown" if name is not None and name.startswith("mariadbd") else "version unknown"
