@@ -38,6 +38,7 @@ from powerprof.model.text import Say
 from powerprof.stacks.image import ProcessImage
 from powerprof.system.cgroups import Units
 from powerprof.system.errors import DataError
+from powerprof.system.next_steps import command_line
 from powerprof.system.own_processes import own_pids
 from powerprof.system.targets import Target, TargetChoice
 from powerprof.system.tasks import Task, clean, has_ended, list_threads, look_up
@@ -106,7 +107,9 @@ def replay(name: str, runs_dir: Path | None) -> AttributionResult:
     path = RunStore(runs_dir).find(name)
     file = path if path.name == captures.FILE else path.parent / captures.FILE
     if not file.is_file():
-        raise DataError(path, "has no trace; only runs of attribute have one", hint="powerprof runs lists them")
+        raise DataError(
+            path, "has no trace; only runs of attribute have one", hint=f"to list them: {command_line('runs')}"
+        )
     capture = captures.load(file)
     run_id = path.parent.name if path.name != captures.FILE else None
     from powerprof.attribution.merge import merge_equal_rows

@@ -22,6 +22,7 @@ from powerprof.stacks.image import ProcessImage, snapshot
 from powerprof.stacks.packages import FileNames, Remedies, is_complete, mapped_files, survey_names
 from powerprof.stacks.store import TableStore
 from powerprof.system.errors import PowerprofError, UsageError
+from powerprof.system.next_steps import command_line
 from powerprof.system.targets import TargetChoice, resolve_target
 
 _LIBRARIES = ("libc.", "libc-", "ld-", "libpthread", "libstdc++", "[vdso]", "[vsyscall]")
@@ -127,7 +128,7 @@ def find_symbols(chosen: TargetChoice, request: SymbolsRequest, say: Say, consen
     if request.fetch and not debuginfo.configured_servers():
         raise UsageError(
             "--fetch needs a server in DEBUGINFOD_URLS",
-            "powerprof doctor --pid without --fetch prints the whole command",
+            f"for the whole command, leave out --fetch: {command_line('doctor', same_target=True)}",
         )
     label, images, record = _read_images(chosen, request, say)
     files = _MappedFiles(images, record)

@@ -26,9 +26,9 @@ from powerprof.cli.output import leave_terminal, print_text, terminal_width
 from powerprof.cli.parameters import OWN_HEADING, read_options, walk_parameters
 from powerprof.model.text import approximate_time, join_words
 from powerprof.system import paths
-from powerprof.system.caller import command_line
 from powerprof.system.errors import DataError, HungUp, Interrupted, PowerprofError, SeveralServersError, UsageError
 from powerprof.system.files import printable
+from powerprof.system.next_steps import command_line, documented, this_command_line
 
 # The table of commands, and the replacements of removed commands and options.
 
@@ -41,42 +41,40 @@ class Command:
         panel: the question of the help that it belongs to.
         example: a command line that works when pasted, without `powerprof`.
         takes: the duration of the example; empty if it is computed from the plan of the command.
-        as_root: the example shows more with sudo.
         runs_words: it runs the words after -- as a command of the caller.
     """
 
     panel: str
     example: str
     takes: str = ""
-    as_root: bool = False
     runs_words: bool = False
 
     @property
     def example_line(self) -> str:
-        """The example as it is typed."""
-        return f"{'sudo ' if self.as_root else ''}powerprof {self.example}"
+        """The example in the documentation."""
+        return documented(self.example)
 
 
 # Commands of the help in their order: name → command. A module of the same name has its options and its function.
 COMMANDS = {
-    "idle": Command("Idle", "idle --clients 16", as_root=True),
+    "idle": Command("Idle", "idle --clients 16"),
     "residency": Command("Idle", "residency --duration 10"),
-    "attribute": Command("Why", "attribute --pid mysqld", as_root=True),
-    "profile": Command("Why", "profile --pid mysqld", as_root=True),
-    "functions": Command("Why", "functions 'handle_*' --pid mysqld", as_root=True),
-    "offcpu": Command("Why", "offcpu --pid mysqld", as_root=True),
-    "syscalls": Command("Why", "syscalls --pid mysqld", as_root=True),
-    "queries": Command("Why", "queries --pid mysqld --duration 30", as_root=True),
-    "diagnose": Command("Why", "diagnose --pid mysqld", as_root=True),
+    "attribute": Command("Why", "attribute --pid mysqld"),
+    "profile": Command("Why", "profile --pid mysqld"),
+    "functions": Command("Why", "functions 'handle_*' --pid mysqld"),
+    "offcpu": Command("Why", "offcpu --pid mysqld"),
+    "syscalls": Command("Why", "syscalls --pid mysqld"),
+    "queries": Command("Why", "queries --pid mysqld --duration 30"),
+    "diagnose": Command("Why", "diagnose --pid mysqld"),
     "run": Command("What if", "run -- gzip -k -c dump.sql", runs_words=True),
     "compare": Command("What if", "compare index no-index", runs_words=True),
     "sweep": Command("What if", "sweep city:index --clients 1,2,4,8"),
-    "study": Command("What if", "study power-efficiency --html page.html", as_root=True),
-    "cure": Command("Fix", "cure --pid mysqld --thread page_cleaner --slack 50ms", as_root=True),
-    "watch": Command("Watch", "watch", "until you press q", as_root=True),
-    "export": Command("Watch", "export --interval 15", "until it is stopped", as_root=True),
-    "doctor": Command("Host", "doctor", "about a second", as_root=True),
-    "energy": Command("Host", "energy --duration 10", as_root=True),
+    "study": Command("What if", "study power-efficiency --html page.html"),
+    "cure": Command("Fix", "cure --pid mysqld --thread page_cleaner --slack 50ms"),
+    "watch": Command("Watch", "watch", "until you press q"),
+    "export": Command("Watch", "export --interval 15", "until it is stopped"),
+    "doctor": Command("Host", "doctor", "about a second"),
+    "energy": Command("Host", "energy --duration 10"),
     "workloads": Command("Host", "workloads city", "less than a second"),
     "servers": Command("Host", "servers", "less than a second; a download takes minutes"),
     "runs": Command("Saved runs", "runs", "less than a second"),
@@ -128,7 +126,7 @@ def _option_named(context: typer.Context) -> Iterator[None]:
             if any(Path(value) == Path(error.path) for value in values) and not error.message.startswith(option):
                 error.message = f"{option} {error.message}"
                 break
-        error.hint = error.hint or f"usage: {context.command_path} --help"
+        error.hint = error.hint or _help_of(context)
         raise
 
 
@@ -157,7 +155,7 @@ class ModuleCommand(TyperCommand):
             error.ctx = error.ctx or ctx  # some errors of the parser lack it
             raise
         if ctx.args and not ctx.resilient_parsing:
-            raise UsageError(f"unexpected argument: {' '.join(ctx.args)}", f"{ctx.command_path} --help")
+            raise UsageError(f"unexpected argument: {' '.join(ctx.args)}", _help_of(ctx))
         return []
 
     def _checked_values(self, ctx: typer.Context, args: list[str]) -> dict[str, list[str]]:
@@ -183,7 +181,7 @@ class ModuleCommand(TyperCommand):
             if not option or option not in with_value:
                 continue
             if value is None:
-                raise UsageError(f"{option} has no value", f"{ctx.command_path} --help")
+                raise UsageError(f"{option} has no value", _help_of(ctx))
             if not equals and value in options:
                 raise UsageError(f"{option} has no value: {value} is the next option", f"give {option} its value first")
             if not value.strip():
@@ -202,7 +200,7 @@ class ModuleCommand(TyperCommand):
         }
         with _option_named(ctx):
             options = read_options(
-                self._module.Options, ctx.params, ctx.command_path, typed=typed, command_words=ctx.obj or ()
+                self._module.Options, ctx.params, str(ctx.info_name), typed=typed, command_words=ctx.obj or ()
             )
             self._module.command(options)
 
@@ -225,7 +223,7 @@ class ModuleCommand(TyperCommand):
     def format_epilog(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
         """Write an example and its duration."""
         with formatter.section("Example"):
-            formatter.write_text(COMMANDS[str(self.name)].example_line)
+            formatter.write_text(command_line(COMMANDS[str(self.name)].example))
             formatter.write_text(f"Duration: {self.example_duration()}")
 
     def example_duration(self) -> str:
@@ -267,8 +265,8 @@ class CommandGroup(TyperGroup):
         if name in COMMANDS or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
         if name in MOVED_COMMANDS:
-            raise UsageError(f"no such command: {name}", f"powerprof {MOVED_COMMANDS[name]}")
-        raise UsageError(f"no such command {name!r}", _similar(name, list(COMMANDS), "powerprof"))
+            raise UsageError(f"no such command: {name}", command_line(MOVED_COMMANDS[name]))
+        raise UsageError(f"no such command {name!r}", _similar(name, list(COMMANDS), ""))
 
     def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
         """Write the commands in panels. Their texts are read from the files: importing all modules takes longer."""
@@ -276,6 +274,10 @@ class CommandGroup(TyperGroup):
         for panel, names in groupby(COMMANDS, lambda name: COMMANDS[name].panel):
             with formatter.section(panel):
                 formatter.write_dl([(name.ljust(width), _first_sentence(_docstring_of(name))) for name in names])
+
+
+def _help_of(context: typer.Context) -> str:
+    return command_line(f"{context.info_name} --help")
 
 
 def _docstring_of(name: str) -> str:
@@ -361,11 +363,10 @@ def _server_lines(error: SeveralServersError, arguments: Sequence[str]) -> Itera
     for before, word in zip(["", *arguments], arguments, strict=False):
         if "--pid" not in (before, word) and not word.startswith("--pid="):
             kept.append(word)
-    as_root = any(word in COMMANDS and COMMANDS[word].as_root for word in arguments)
     listed = error.roots[:_MOST_SERVERS]
     for root, phrases in zip(listed, describe_servers(listed), strict=True):
         yield from wrap_phrases(phrases, terminal_width())
-        yield f"    {command_line(shlex.join([*kept, '--pid', str(root)]), as_root=as_root)}"
+        yield f"    {command_line(shlex.join([*kept, '--pid', str(root)]))}"
     if len(error.roots) > len(listed):
         yield f"  and {len(error.roots) - len(listed)} more"
 
@@ -390,24 +391,23 @@ def _end_without_reader() -> int:
 
 def _usage_error(error: typer.BadParameter) -> UsageError:
     """Return the parser's error as one line with a hint."""
-    command = error.ctx.command_path if error.ctx else "powerprof"
+    name = (error.ctx and error.ctx.parent and error.ctx.info_name) or ""
     if hasattr(error, "possibilities"):  # an unknown option
         option = str(getattr(error, "option_name", ""))
         options = [name for parameter in error.ctx.command.params for name in parameter.opts] if error.ctx else []
-        name = (error.ctx and error.ctx.info_name) or ""
         replacement = MOVED_OPTIONS.get(name, {}).get(option)
         if replacement is not None:
-            return UsageError(f"{name} has no {option}", f"powerprof {replacement.format(command=name)}")
-        return UsageError(f"no such option: {option}", _similar(option, options, command))
+            return UsageError(f"{name} has no {option}", command_line(replacement.format(command=name)))
+        return UsageError(f"no such option: {option}", _similar(option, options, name))
     message = " ".join(error.format_message().split()).rstrip(".")
-    return UsageError(message[:1].lower() + message[1:], f"{command} --help")
+    return UsageError(message[:1].lower() + message[1:], command_line(f"{name} --help".strip()))
 
 
-def _similar(word: str, names: Sequence[str], command: str) -> str:
+def _similar(word: str, names: Sequence[str], name: str) -> str:
     """Return the hint with the most similar names, if any, and with the help."""
     similar = {*difflib.get_close_matches(word, names, cutoff=_SIMILARITY), *(n for n in names if n.startswith(word))}
     meant = f"did you mean {join_words(sorted(similar), 'or')}? " if similar and len(word) > len("--") else ""
-    return f"{meant}{command} --help"
+    return f"{meant}{command_line(f'{name} --help'.strip())}"
 
 
 def _split_words(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
@@ -417,7 +417,7 @@ def _split_words(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
         return list(arguments), ()
     at = list(arguments).index("--")
     if not arguments[at + 1 :]:
-        raise UsageError("the command after -- is missing", f"powerprof {name} -- COMMAND…")
+        raise UsageError("the command after -- is missing", command_line(f"{name} -- COMMAND…"))
     return list(arguments[:at]), tuple(arguments[at + 1 :])
 
 
@@ -460,5 +460,7 @@ def run_app(arguments: Sequence[str]) -> int:
             return 1
         name = f" {error.filename}" if error.filename else ""
         reason = (error.strerror or str(error)).lower()
-        _print_error(PowerprofError(f"the system refused{name} ({reason})", "powerprof --debug prints a traceback"))
+        _print_error(
+            PowerprofError(f"the system refused{name} ({reason})", f"for a traceback: {this_command_line('--debug')}")
+        )
         return 1

@@ -48,6 +48,7 @@ from powerprof.experiment.options import (
     ExperimentOptions,
 )
 from powerprof.system.errors import UsageError, WorseError
+from powerprof.system.next_steps import command_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -152,21 +153,21 @@ def command(options: Options) -> None:
     saving = check_saving(options.saving, files, reads_runs=True, judged=verdict.fail_if_worse)
     if options.other is not None:
         if words or a is None or b is not None:
-            raise UsageError("--with needs one saved run", "powerprof compare RUN --with last")
+            raise UsageError("--with needs one saved run", f"such as {command_line('compare RUN --with last')}")
         from powerprof.model.runs import RunStore
         from powerprof.report.history import find_earlier_run
 
         runs = RunStore(saving.runs_dir).list()
         this = next((run for run in runs if run.id == a), None)
         if this is None:
-            raise UsageError(f"no run {a!r} is saved", "powerprof runs lists them")
+            raise UsageError(f"no run {a!r} is saved", f"to list them: {command_line('runs')}")
         a, b = find_earlier_run(runs, this, options.other).id, a
     if words:
         first, second = _split_commands(words, a)
         options.refuse_without_effect("on commands", but=_OF_COMMANDS)
     elif a is None or b is None:
         raise UsageError(
-            "compare needs two conditions, two saved runs, or -- COMMAND… -- COMMAND…", "powerprof compare --help"
+            "compare needs two conditions, two saved runs, or -- COMMAND… -- COMMAND…", command_line("compare --help")
         )
     elif options.allow_failure:
         raise UsageError("--allow-failure has no effect on conditions and saved runs", "leave it out")

@@ -39,6 +39,7 @@ from powerprof.cli.output import (
 )
 from powerprof.cli.parameters import argument, flag, group, number, option, whole_number
 from powerprof.system.errors import Interrupted, PowerprofError, UsageError
+from powerprof.system.next_steps import command_line
 
 if TYPE_CHECKING:
     from powerprof.energy.domains import EnergyResult
@@ -94,7 +95,7 @@ def command(options: Options) -> None:
     files = files_of(csv=options.csv, **{"csv-bom": options.csv_bom})
     check_targets(json, files)
     if not recordings and (more or elapsed is not None):
-        raise UsageError("FILE and --elapsed need --from FILE", "powerprof energy --help")
+        raise UsageError("FILE and --elapsed need --from FILE", command_line("energy --help"))
     if recordings:
         options.refuse_without_effect("with --from", ("duration",))
         from powerprof.energy.recordings import replay

@@ -26,7 +26,7 @@ from powerprof.cli.options import (
 from powerprof.cli.output import check_saving, deliver, progress_printer
 from powerprof.cli.parameters import flag, group, whole_number
 from powerprof.cli.targets import OptionalServerOptions
-from powerprof.system.caller import command_line
+from powerprof.system.next_steps import command_line
 
 if TYPE_CHECKING:
     from powerprof.experiment.idle import IdlePlan
@@ -107,4 +107,4 @@ def next_step(server: ServerInfo | None) -> str | None:
     """Return the command that finds the functions behind the wake-ups; None for a server that has ended."""
     if server is None or server.private or server.pid is None:
         return None
-    return f"Find the functions: {command_line(f'attribute --pid {server.pid}', as_root=True)}"
+    return f"Find the functions: {command_line(f'attribute --pid {server.pid}')}"

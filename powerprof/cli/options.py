@@ -301,7 +301,7 @@ class EnergyOptions:
     energy_source: str = option(
         "--energy-source",
         "NAME[,NAME]",
-        "Meters to read (powerprof doctor lists them). NAME:DOMAIN+DOMAIN names the domains of the whole machine.",
+        "Meters to read (doctor lists them). NAME:DOMAIN+DOMAIN names the domains of the whole machine.",
         convert=_energy_source,
         default="auto",
     )
@@ -379,7 +379,7 @@ class PrivateServerOptions:
     server_basedir: Path | None = option(
         "--server-basedir", "DIR", "Base directory of --server-binary.", convert=existing_folder
     )
-    server_build: str | None = option("--server-build", "NAME", "Start this fetched server (powerprof servers).")
+    server_build: str | None = option("--server-build", "NAME", "Start this fetched server (servers lists them).")
 
     def refuse_with(self, server: ServerOptions) -> None:
         """Raise UsageError if a program and an existing server are given."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from powerprof.system.caller import command_line
 from powerprof.system.errors import HungUp, Interrupted, PowerprofError, UsageError
 from powerprof.system.files import printable, printable_lines, reason_of
+from powerprof.system.next_steps import command_line
 
 if TYPE_CHECKING:
     import msgspec

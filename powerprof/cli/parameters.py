@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from typer.core import TyperArgument, TyperOption
 
 from powerprof.system.errors import UsageError
+from powerprof.system.next_steps import command_line
 
 R = TypeVar("R")
 
@@ -75,25 +76,25 @@ class Parameter:
             param_decls=[self.flag, name], metavar=self.metavar, multiple=self.is_repeatable, help=self.help
         )
 
-    def value_of(self, typed: Any, command_path: str) -> Any:
+    def value_of(self, typed: Any, command: str) -> Any:
         """Return the value of the typed text or texts; the default if there is none. Raises UsageError."""
         if self.is_flag:
             return bool(typed)
         if typed is None or typed == ():
             if self.is_required:
                 kind = f"option '{self.flag}'" if self.flag else f"argument '{self.metavar}'"
-                raise UsageError(f"missing {kind}", f"{command_path} --help")
+                raise UsageError(f"missing {kind}", command_line(f"{command} --help"))
             return self.default
         if self.is_repeatable:
-            return [self._converted(text, command_path) for text in typed]
-        return self._converted(typed, command_path)
+            return [self._converted(text, command) for text in typed]
+        return self._converted(typed, command)
 
-    def _converted(self, text: str, command_path: str) -> object:
+    def _converted(self, text: str, command: str) -> object:
         try:
             return self.convert(text)
         except ValueError as error:
             word = self.flag or self.metavar
-            raise UsageError(f"{word} {text.strip()}: {error}", f"{command_path} --help") from None
+            raise UsageError(f"{word} {text.strip()}: {error}", command_line(f"{command} --help")) from None
 
 
 def _grouped(number: float) -> str:
@@ -229,13 +230,13 @@ def walk_parameters(record: type[Any]) -> Iterator[tuple[str, str, Parameter]]:
             yield from walk_parameters(declared)
 
 
-def read_options(record: type[R], texts: Mapping[str, Any], command_path: str, **more: object) -> R:
+def read_options(record: type[R], texts: Mapping[str, Any], command: str, **more: object) -> R:
     """Return the dataclass with the values of the typed texts; `more` are its other fields. Raises UsageError."""
     values = dict(more)
     for entry in fields(record):  # type: ignore[arg-type]  # a dataclass
         declared = entry.metadata.get(_KEY)
         if isinstance(declared, Parameter):
-            values[entry.name] = declared.value_of(texts[entry.name], command_path)
+            values[entry.name] = declared.value_of(texts[entry.name], command)
         elif declared is not None:
-            values[entry.name] = read_options(declared, texts, command_path)
+            values[entry.name] = read_options(declared, texts, command)
     return record(**values)

@@ -42,8 +42,8 @@ from powerprof.queries.session import QueriesRequest
 from powerprof.report.history import about
 from powerprof.report.watch import QUERIES_PLAIN_HEAD, QUERIES_SORTS, draw_queries_screen, queries_plain_line
 from powerprof.system import signals
-from powerprof.system.caller import command_line
 from powerprof.system.errors import HungUp, PowerprofError, UsageError
+from powerprof.system.next_steps import command_line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +203,9 @@ def _check_watching(
     if method.method == "samples" or method.stacks or samples.explain or samples.explain_as or samples.save_workload:
         raise UsageError("--watch supports only probes: no samples, stacks, plans or workloads", "leave them out")
     if saving.json or any(files.values()):
-        raise UsageError("--watch does not write files", "use --json-lines, or powerprof report RUN afterwards")
+        raise UsageError(
+            "--watch does not write files", f"use --json-lines, or afterwards {command_line('report RUN')}"
+        )
 
 
 def _check_folder(folder: Path) -> None:
@@ -259,7 +261,7 @@ def _watch(request: QueriesRequest, json_lines: bool, plain: bool, count: int | 
             elif not has_screen(plain, json_lines):
                 print_lines(windows, QUERIES_PLAIN_HEAD, lambda window: queries_plain_line(window, line_width()))
             else:
-                history, title = StatementHistory(), "powerprof queries"
+                history, title = StatementHistory(), "powerprof · queries"
                 LiveView(
                     history,
                     lambda kept, view, wide, high: draw_queries_screen(kept, view, title, wide, high),

@@ -16,6 +16,7 @@ from powerprof.cli.options import CommandOptions, Saving, Tables, duration, file
 from powerprof.cli.output import Targets, check_saving, check_targets, deliver, print_progress
 from powerprof.cli.parameters import argument, group, number, option
 from powerprof.system.errors import UsageError
+from powerprof.system.next_steps import command_line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,7 @@ def command(options: Options) -> None:
         return
     saving = check_saving(saving, files)
     if options.after is not None or options.elapsed is not None:
-        raise UsageError("AFTER and --elapsed need --from BEFORE", "powerprof residency --help")
+        raise UsageError("AFTER and --elapsed need --from BEFORE", command_line("residency --help"))
     _measure(options.duration, options.residency_source or "cpuidle", saving, files)
 
 

@@ -32,6 +32,7 @@ from powerprof.cli.output import check_saving, deliver, progress_printer
 from powerprof.cli.parameters import argument, group
 from powerprof.experiment.options import COMMAND_WINDOW_S, MINIMUM_WINDOWS, TURN_S, WINDOW_S, ExperimentOptions
 from powerprof.system.errors import UsageError
+from powerprof.system.next_steps import command_line
 
 # Options with an effect on a command of the caller.
 _OF_COMMANDS = ("duration", "repeat", "allow_failure", *ENERGY, "residency_source", *DESTINATIONS)
@@ -94,7 +95,7 @@ def command(options: Options) -> None:
     if name is not None and words:
         raise UsageError(f"{name} and a command after -- exclude each other", "run one of them")
     if name is None and not words:
-        raise UsageError("run needs a condition, or -- COMMAND…", "powerprof run --help")
+        raise UsageError("run needs a condition, or -- COMMAND…", command_line("run --help"))
     refuse_too_few("--repeat", options.windows.repeat, MINIMUM_WINDOWS)
     if words:
         options.refuse_without_effect("on a command", but=_OF_COMMANDS)

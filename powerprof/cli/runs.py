@@ -21,6 +21,7 @@ from powerprof.cli.output import (
 )
 from powerprof.cli.parameters import argument, flag, number, whole_number
 from powerprof.system.errors import UsageError
+from powerprof.system.next_steps import command_line
 
 _OF_ALL = ("runs_dir", "json")
 _OF_PRUNE = ("keep", "older_than", "yes", "runs_dir")
@@ -54,7 +55,7 @@ def command(options: Options) -> None:
         _prune(runs_dir, options.keep, options.older_than, options.yes)
         return
     if name == "export":
-        raise UsageError("no such action: export", "powerprof report RUN --csv FILE")
+        raise UsageError("no such action: export", command_line("report RUN --csv FILE"))
     options.refuse_without_effect("without prune", ("keep", "older_than", "yes"))
     if name is None:
         options.refuse_without_effect("without a RUN", but=_OF_ALL)
@@ -65,7 +66,7 @@ def command(options: Options) -> None:
     else:
         options.refuse_without_effect("without --trend", ("html",))
         if json is not None:
-            raise UsageError("--json has no effect with a RUN", f"powerprof report {name} --json FILE")
+            raise UsageError("--json has no effect with a RUN", command_line(f"report {name} --json FILE"))
         _one(name, runs_dir, options.label or [])
 
 

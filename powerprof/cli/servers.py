@@ -15,6 +15,7 @@ from powerprof.cli.options import CommandOptions, json_file, quiet
 from powerprof.cli.output import ask_consent, check_targets, print_progress, print_report, write_json
 from powerprof.cli.parameters import argument, flag
 from powerprof.system.errors import UsageError
+from powerprof.system.next_steps import command_line
 
 if TYPE_CHECKING:
     from powerprof.database.historical import Connector, HistoricalServer
@@ -43,14 +44,14 @@ def command(options: Options) -> None:
 
     if action == "list":
         if name is not None:
-            raise UsageError("list takes no name", "powerprof servers fetch NAME")
+            raise UsageError("list takes no name", command_line("servers fetch NAME"))
         if yes:
-            raise UsageError("--yes has no effect on list", "powerprof servers fetch NAME --yes")
+            raise UsageError("--yes has no effect on list", command_line("servers fetch NAME --yes"))
         servers = list(historical.CATALOGUE.values())
         clients = list(historical.CONNECTORS.values())
         lines = catalogue.server_lines([*servers, *clients])
     elif action == "fetch" and name is None:
-        raise UsageError("fetch needs a name", "powerprof servers list")
+        raise UsageError("fetch needs a name", command_line("servers list"))
     elif action == "fetch" and name in historical.CONNECTORS:
         clients = [
             historical.fetch_connector(

@@ -31,8 +31,8 @@ from powerprof.cli.options import (
 )
 from powerprof.cli.output import check_saving, deliver, progress_printer
 from powerprof.cli.parameters import argument, flag, group, number, option, whole_number
-from powerprof.system.caller import command_line
 from powerprof.system.errors import UsageError
+from powerprof.system.next_steps import command_line
 
 if TYPE_CHECKING:
     from powerprof.experiment.options import ExperimentOptions
@@ -217,13 +217,13 @@ def command(options: Options) -> None:
     if options.search.until is not None:
         options.refuse_without_effect("with --until", _OF_POINTS)
         if name is None:
-            raise UsageError("sweep needs a condition", "powerprof sweep --help")
+            raise UsageError("sweep needs a condition", command_line("sweep --help"))
         _search(name, parse_limit(options.search.until), options, files, saving)
         return
     if options.other is not None or "steps" in options.typed:
         raise UsageError(f"{options.other or '--steps'} has no effect without --until", "such as --until p95=5ms")
     if name is None and resume is None:
-        raise UsageError("sweep needs a condition, or --resume RUN", "powerprof sweep --help")
+        raise UsageError("sweep needs a condition, or --resume RUN", command_line("sweep --help"))
     if name is not None and resume is not None:
         raise UsageError(f"{name} has no effect with --resume, which keeps the original condition", f"leave {name} out")
     if resume is not None:

@@ -77,7 +77,7 @@ def command(options: Options) -> None:
         if not has_screen(plain, json_lines):
             print_lines(intervals, PLAIN_HEAD, lambda interval: plain_line(interval, line_width()))
             return
-        title = f"powerprof watch · {target.label}"
+        title = f"powerprof · watch · {target.label}"
         LiveView(
             RowHistory(),
             lambda history, view, wide, high: draw_screen(history, view, title, wide, high),

@@ -39,6 +39,7 @@ from powerprof.reversible.kinds import (
 )
 from powerprof.system.caller import is_delegated
 from powerprof.system.errors import PowerprofError, UsageError
+from powerprof.system.next_steps import command_line
 from powerprof.system.processes import POSTGRES_PROGRAM, is_server_name, name_of
 from powerprof.system.reader_process import shared
 from powerprof.system.tasks import process_folder
@@ -151,7 +152,8 @@ def parse_slack(text: str) -> int:
 def _parse_finding(text: str) -> FindingChoice:
     if not _FINDING.fullmatch(text):
         raise UsageError(
-            f"--finding {text[:60]!r} is neither a rule nor a number", "powerprof cure --pid … lists those to try"
+            f"--finding {text[:60]!r} is neither a rule nor a number",
+            f"to list them: {command_line('cure', same_target=True)}",
         )
     return FindingChoice(text)
 
@@ -213,15 +215,17 @@ def _plan_slack(pid: int, request: CureRequest, choice: SlackChoice) -> tuple[Ti
     slack = slack_text(choice.slack_ns)
     warning = loop_warning(pid, thread)
     unit = unit_of(pid) or "the unit that starts it"
+    command = command_line(
+        f"cure --pid {name_of(pid) or pid} --thread {command_name_of(pid, thread)} --slack {slack} --keep"
+    )
     remedy = Remedy(
         kind="timer_slack",
         name=f"timer slack of {thread.label} (thread {thread.tid})",
         thread=thread,
         from_value=before,
         to_value=setting.value,
-        lasting=f"after each start: powerprof cure --pid {name_of(pid) or pid} --thread {command_name_of(pid, thread)} "
-        f"--slack {slack} --keep (timer slack ends with its thread; --print-unit prints a service that sets it at "
-        f"each start). "
+        lasting=f"after each start: {command} (timer slack ends with its thread; --print-unit prints a "
+        f"service that sets it at each start). "
         f"Or in a drop-in of {unit}: [Service] TimerSlackNSec={slack}, which delays all timeouts of the server "
         f"by at most {slack}, including those of connections",
         delays=f"every timeout of this one thread, by at most {slack}" + (f" ({warning})" if warning else ""),

@@ -15,6 +15,7 @@ from powerprof.database import sandbox
 from powerprof.database.sandbox import Sandbox, account_name, find_server_account
 from powerprof.system import programs
 from powerprof.system.errors import CapabilityError, PowerprofError
+from powerprof.system.next_steps import command_line
 
 Family = Literal["mariadb", "mysql", "postgresql"]
 _TITLES = {"mariadb": "MariaDB", "mysql": "MySQL", "postgresql": "PostgreSQL"}
@@ -128,7 +129,7 @@ def _identify(build: ServerBuild) -> ServerBuild:
     if build.template is None and family == "mysql" and version < (5, 7, 6):
         raise CapabilityError(
             f"{binary} is MySQL {'.'.join(map(str, version))}: its empty data directory must come with it",
-            "fetch it: powerprof servers fetch mysql-5.5.9",
+            f"fetch it: {command_line('servers fetch mysql-5.5.9')}",
         )
     return dataclasses.replace(build, family=family, version=version, text=text)
 

@@ -22,6 +22,7 @@ from powerprof.model.text import Say
 from powerprof.system import paths
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.system.files import reason_of
+from powerprof.system.next_steps import command_line
 
 
 class Fetchable(Protocol):
@@ -77,7 +78,9 @@ def find_fetched(thing: Fetchable) -> Path:
     It was verified during the download, and only the account of the cache can change it.
     """
     if not is_fetched(thing):
-        raise CapabilityError(f"{thing.name} has not been fetched", f"powerprof servers fetch {thing.name}")
+        raise CapabilityError(
+            f"{thing.name} has not been fetched", f"fetch it: {command_line(f'servers fetch {thing.name}')}"
+        )
     paths.cache_folder(thing.place.parent.name)
     return thing.place
 
@@ -288,7 +291,7 @@ CATALOGUE = {
 def find_release(name: str) -> HistoricalServer:
     """Return the entry of that name. Raise UsageError."""
     if name not in CATALOGUE:
-        raise UsageError(f"no server is called {name!r}", f"powerprof servers has {', '.join(CATALOGUE)}")
+        raise UsageError(f"no server is called {name!r}", f"one of {', '.join(CATALOGUE)}")
     return CATALOGUE[name]
 
 
@@ -312,7 +315,8 @@ def fetch_release(
     machine = server.source.machine
     if machine is not None and platform.machine() != machine:
         raise CapabilityError(
-            f"{name} runs on {machine} only, this host is {platform.machine()}", "powerprof servers lists the others"
+            f"{name} runs on {machine} only, this host is {platform.machine()}",
+            f"to list the others: {command_line('servers')}",
         )
 
     def bring(partial: Path, tree: RunTree) -> None:
@@ -408,7 +412,9 @@ def read_jar(name: str) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise PowerprofError(f"cannot read {path} ({reason_of(error)})", f"powerprof servers fetch {name}") from error
+        raise PowerprofError(
+            f"cannot read {path} ({reason_of(error)})", f"fetch it again: {command_line(f'servers fetch {name}')}"
+        ) from error
 
 
 def fetch_connector(name: str, consent: Callable[[str], bool], progress: Callable[[str], None]) -> Connector:

@@ -30,6 +30,7 @@ from powerprof.model.text import Say
 from powerprof.system import fetching, paths, programs
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError, UsageError
 from powerprof.system.files import reason_of
+from powerprof.system.next_steps import command_line
 
 # The host's own apt downloads packages of another suite with separate lists. It handles signatures, digests,
 # dependencies and the network, and installs nothing.
@@ -117,7 +118,8 @@ class Suite:
         listed = [WantedPackage(name, int(size), sha256) for _, name, size, sha256 in _URI_LINE.findall(output)]
         if not listed:
             raise PowerprofError(
-                f"Debian {self._suite} does not provide {', '.join(packages)}", "powerprof servers lists the others"
+                f"Debian {self._suite} does not provide {', '.join(packages)}",
+                f"to list the others: {command_line('servers')}",
             )
         return sorted(listed, key=lambda package: package.file_name)
 

@@ -20,6 +20,7 @@ from powerprof.diagnosis.evidence import (
     Finding,
     format_seconds,
     has_replica_terms,
+    next_command,
     use_replica_terms,
 )
 from powerprof.model.text import number
@@ -135,7 +136,7 @@ def _list_sql_coverage(evidence: Evidence, examined: list[str], missing: list[st
     examined.append(f"events ({enabled} enabled, the scheduler is {scheduler})" if enabled else "events (none)")
     if evidence.variables.get("performance_schema", "").upper() in ("OFF", "0", ""):
         missing.append("statements by connection and their texts (performance_schema is off)")
-    missing.append("plans and costs of statements (powerprof queries)")
+    missing.append(f"plans and costs of statements ({next_command(evidence, 'queries')})")
 
 
 @dataclass(frozen=True)

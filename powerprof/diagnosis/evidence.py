@@ -17,6 +17,7 @@ from powerprof.model.statements import NormalText
 from powerprof.model.text import number
 from powerprof.reversible.events import printable_name
 from powerprof.system.files import whole
+from powerprof.system.next_steps import command_line
 
 SQL_FAMILIES = ("mariadb", "mysql")
 """Server families that are queried by SQL."""
@@ -378,10 +379,16 @@ def list_event_tries(event: ScheduledEvent) -> list[LiveRemedy]:
     return [LiveRemedy(database=event.database, event=event.event)]
 
 
+def next_command(evidence: Evidence, command: str, options: str = "") -> str:
+    """Return a command of powerprof for the inspected server."""
+    target = "" if evidence.pid is None else f"--pid {evidence.pid}"
+    words = " ".join(part for part in (command, target, options) if part)
+    return command_line(words, same_target=evidence.pid is None)
+
+
 def describe_live_try(evidence: Evidence, rule: str) -> str:
     """Return the command that tries the first remedy of a finding."""
-    target = evidence.pid if evidence.pid is not None else "mysqld"
-    return f"to try it live: powerprof cure --pid {target} --finding {rule}"
+    return f"to try it live: {next_command(evidence, 'cure', f'--finding {rule}')}"
 
 
 def select_stack(rows: Sequence[ThreadWakeups]) -> list[str]:

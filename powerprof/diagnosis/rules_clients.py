@@ -17,6 +17,7 @@ from powerprof.diagnosis.evidence import (
     format_event_rate,
     format_rate,
     format_seconds,
+    next_command,
     select_stack,
 )
 from powerprof.diagnosis.rules_replication import compute_source_churn_hz
@@ -228,7 +229,7 @@ def describe_client_work(evidence: Evidence) -> list[Finding]:
             text=f"Clients send statements {format_rate(rate_hz)}.",
             evidence=[f"Questions rises {format_rate(rate_hz)}"]
             + ([f"connection threads end {format_event_rate(exits_hz, 'idle periods')}"] if exits_hz else []),
-            remedy=["to see the functions: powerprof attribute"],
+            remedy=[f"to see the functions: {next_command(evidence, 'attribute')}"],
             rate_hz=rate_hz,
             stack=select_stack(rows),
         )
@@ -452,7 +453,7 @@ def find_table_pollers(evidence: Evidence) -> list[Finding]:
             remedy=[
                 "Index the WHERE columns to make each poll cheap, or poll less often",
                 "or use a queue that blocks until there is work",
-                *([] if statement else ["to find the statement: powerprof queries"]),
+                *([] if statement else [f"to find the statement: {next_command(evidence, 'queries')}"]),
             ],
             rate_hz=scans_hz,
             stack=select_stack(rows),

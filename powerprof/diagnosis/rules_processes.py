@@ -68,7 +68,7 @@ _KINDS = (
         "walsender",
         "A subscriber or standby connects to this server {rate} and cannot stay connected.",
         (
-            "On the subscriber or standby: its error log has the error of each attempt; powerprof diagnose there",
+            "On the subscriber or standby: its error log has the error of each attempt; diagnose that server",
             "its name and address: pg_stat_replication, or log_replication_commands=on",
         ),
     ),

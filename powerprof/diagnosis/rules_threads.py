@@ -16,6 +16,7 @@ from powerprof.diagnosis.evidence import (
     format_rate,
     format_seconds,
     list_event_tries,
+    next_command,
     quote_event,
     select_stack,
 )
@@ -165,8 +166,7 @@ def _propose_slack(
 
 
 def _format_cure(evidence: Evidence, tid: int) -> str:
-    target = evidence.pid if evidence.pid is not None else "mysqld"
-    return f"powerprof cure --pid {target} --thread {tid} --slack 50ms"
+    return next_command(evidence, "cure", f"--thread {tid} --slack 50ms")
 
 
 def describe_periodic_threads(evidence: Evidence) -> list[Finding]:
@@ -354,7 +354,7 @@ def find_event_cpu(evidence: Evidence) -> list[Finding]:
                     for event in started[:1]
                 ),
                 *(describe_live_try(evidence, "event_cpu") for event in started[:1] if list_event_tries(event)),
-                "to see the cost of each statement: powerprof queries",
+                f"to see the cost of each statement: {next_command(evidence, 'queries')}",
             ],
             rate_hz=sum(1 / event.interval_s for event in started if event.interval_s > 0) or None,
             tries=[remedy for event in started[:1] for remedy in list_event_tries(event)],
@@ -388,6 +388,9 @@ def describe_cpu_time(evidence: Evidence) -> list[Finding]:
             severity="note",
             text=f"It used {number(percent, 0)} % of one CPU.",
             evidence=lines,
-            remedy=["to see the functions: powerprof profile; the statements: powerprof queries"],
+            remedy=[
+                f"to see the functions: {next_command(evidence, 'profile')}",
+                f"to see the statements: {next_command(evidence, 'queries')}",
+            ],
         )
     ]

@@ -23,6 +23,7 @@ from powerprof.measure.program_output import median_step_s, numbered_lines, pars
 from powerprof.measure.window import WallOffset
 from powerprof.system.errors import CapabilityError, DataError
 from powerprof.system.files import loader, read_outside_text
+from powerprof.system.next_steps import command_line
 
 _TIMES = (
     "t",
@@ -418,7 +419,7 @@ def open_meter_log(path: Path | None) -> MeterLogMeter:
     if not log.has_epoch:
         raise CapabilityError(
             f"meter_log: the times of {path} count from 0 and cannot be matched to this machine's clock",
-            "let the logger write times of day, or replay it alone: powerprof energy --from FILE",
+            f"let the logger write times of day, or replay it alone: {command_line('energy --from FILE')}",
         )
     age_s = time.time() - log.samples[-1].time_s if log.samples else 0.0
     if abs(age_s) > max(_STALE_S, 10 * log.step_s):

@@ -19,6 +19,7 @@ from powerprof.energy.models_file import (
 )
 from powerprof.model.records import EnergyReading, EstimateRange, StateResidency
 from powerprof.system import files, paths
+from powerprof.system.next_steps import command_line
 
 # Typical figures of neighbouring server generations since Broadwell differ by up to 1.9 times (models/results.txt).
 _NEIGHBOUR = 2.0
@@ -286,11 +287,12 @@ def describe_estimate(chosen: ChosenModel, reading: EnergyReading) -> str:
         f'estimated by the model "{chosen.title}": {reading.watts:.2f} W, '
         f"between {reading.low_watts:.2f} and {reading.high_watts:.2f} W"
     )
-    return f"{summary}; {HOW_TO_NARROW}" if is_wide(reading) else summary
+    return f"{summary}; {_how_to_narrow()}" if is_wide(reading) else summary
 
 
-HOW_TO_NARROW = (
-    "to narrow it: the CPU's name (--cpu-model) and --vcpu where this guest hides them, "
-    "a model calibrated on the metered host (powerprof energy --calibrate), the host's own figures "
-    "(--energy-source host:URL), or a meter's log (--meter-log)"
-)
+def _how_to_narrow() -> str:
+    return (
+        "to narrow it: the CPU's name (--cpu-model) and --vcpu where this guest hides them, "
+        f"a model calibrated on the metered host ({command_line('energy --calibrate')}), the host's own figures "
+        "(--energy-source host:URL), or a meter's log (--meter-log)"
+    )

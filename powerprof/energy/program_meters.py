@@ -35,6 +35,7 @@ from powerprof.model.text import join_words
 from powerprof.system import programs
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError
 from powerprof.system.files import loader, printable
+from powerprof.system.next_steps import command_line
 
 # The domain of a package in each column.
 _COLUMNS = {"PkgWatt": "package", "CorWatt": "core", "GFXWatt": "uncore", "RAMWatt": "dram"}
@@ -540,7 +541,7 @@ def open_ipmi() -> IpmiMeter:
         if _NO_DCMI.search(error.message):
             raise UnusableMeterError(
                 f"ipmi: the controller has no DCMI power reading ({error.message})",
-                "its sensors may have one: record ipmitool sdr elist, then powerprof energy --from FILE",
+                f"its sensors may have one: ipmitool sdr elist > FILE, then {command_line('energy --from FILE')}",
             ) from error
         raise UnusableMeterError(
             f"ipmi: no management controller answers ({error.message})", "modprobe ipmi_devintf ipmi_si; run as root"

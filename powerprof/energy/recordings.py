@@ -35,6 +35,7 @@ from powerprof.measure.turbostat import TurbostatLog, looks_like_turbostat, pars
 from powerprof.model.records import EnergyReading, Window
 from powerprof.system.errors import CapabilityError, DataError, UsageError
 from powerprof.system.files import loader, read_outside_text, reading, whole
+from powerprof.system.next_steps import command_line
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def read_recordings(files: Sequence[Path], elapsed_s: float | None) -> tuple[lis
     elif elapsed_s is not None:
         raise UsageError("--elapsed is the time between powercap dumps, but these files are not dumps", "leave it out")
     if not recordings and not notes:
-        raise UsageError("no recordings were given", "powerprof energy --from FILE…")
+        raise UsageError("no recordings were given", command_line("energy --from FILE…"))
     return _drop_repeated(recordings, notes), notes
 
 
@@ -159,14 +160,14 @@ def _drop_repeated(recordings: Sequence[MeterRecording], notes: list[str]) -> li
         if common is None:
             raise UsageError(
                 f"{both} are {recording.source}'s, of different times: they cannot be summed",
-                "read one at a time: powerprof energy --from FILE",
+                f"read one at a time: {command_line('energy --from FILE')}",
             )
         a, b = (_mean_watts(meter, common) for meter in (first, recording))
         if a is None or b is None or abs(a - b) > _SAME_SERVER * max(a, b):
             figures = ", ".join("no figure" if watts is None else f"{watts:.1f} W" for watts in (a, b))
             raise UsageError(
                 f"{both} are {recording.source}'s, of the same time, and differ ({figures}): two machines?",
-                "read each machine separately: powerprof energy --from ITS FILES…",
+                f"read each machine separately: {command_line('energy --from FILE…')}",
             )
         notes.append(f"{recording.path} repeats {first.path} ({b:.1f} and {a:.1f} W) and is not counted")
     return list(kept.values())

@@ -17,6 +17,7 @@ from powerprof.model.records import EnergyPart, EnergyReading, EnergySource, Ene
 from powerprof.system import files, paths
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import UsageError
+from powerprof.system.next_steps import command_line
 
 # The split of a host's energy into the idle floor, and processes, threads and functions by C0 time and wake-ups. Pure.
 #
@@ -265,7 +266,7 @@ class WindowEnergy(Closeable):
         note = (
             f"idle floor: {100 * (1 - typical):.0f} % of the measured power ({100 * (1 - most):.0f} to "
             f'{100 * (1 - least):.0f} % possible), as the model "{self._model.title}" has it at this load; '
-            "powerprof energy --calibrate measures it"
+            f"to measure it: {command_line('energy --calibrate')}"
         )
         return IdleFloor(whole.watts * (1 - typical), least * whole.watts, most * whole.watts, note)
 

@@ -7,7 +7,6 @@ Every phase is measured in repeated windows without tracing. One more traced win
 from __future__ import annotations
 
 import os
-import shlex
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -48,8 +47,8 @@ from powerprof.model.records import (
 from powerprof.model.text import Say, approximate_time, count_down, number, plural
 from powerprof.statistics.intervals import BLOCKS, rate_interval
 from powerprof.system import paths, signals
-from powerprof.system.caller import command_line
 from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError, UsageError
+from powerprof.system.next_steps import command_line
 from powerprof.system.own_processes import own_pids
 from powerprof.system.processes import name_of
 
@@ -358,12 +357,6 @@ class IdlePlan:
         return f"{windows}{last}: {approximate_time(self.seconds)}"
 
     @property
-    def address(self) -> str:
-        """The options that name the server of the user."""
-        named = {"--server": self.server_url, "--socket": self.socket, "--defaults-file": self.defaults_file}
-        return " ".join(f"{option} {shlex.quote(str(value))}" for option, value in named.items() if value is not None)
-
-    @property
     def given(self) -> bool:
         """Whether the server is the user's."""
         return any(part is not None for part in (self.server_url, self.socket, self.defaults_file))
@@ -481,9 +474,9 @@ class IdleExperiment:
         if load.is_idle:
             return
         if server.pid is not None:
-            hint = command_line(f"attribute --pid {server.pid}", as_root=True)
+            hint = command_line(f"attribute --pid {server.pid}")
         else:
-            hint = command_line(f"diagnose {self._plan.address}")
+            hint = command_line("diagnose", same_target=True)
         raise PowerprofError(f"this server is not idle: {load}", f"see what wakes it: {hint}")
 
     def _settle(self, server: Server) -> None:
@@ -584,7 +577,8 @@ def _server(plan: IdlePlan) -> Callable[[], AbstractContextManager[Server]]:
     build = plan.server_build or products.find_program("mysql", plan.server_binary, plan.server_basedir)
     if build.family == "postgresql":
         raise UsageError(
-            f"idle does not start {build.name}", "powerprof attribute --pid postgres measures a running server"
+            f"idle does not start {build.name}",
+            f"to measure a running server: {command_line('attribute --pid postgres')}",
         )
     account = find_server_account()
     connections.check_threads(plan.clients, server_uid=account[0] if account else os.geteuid())

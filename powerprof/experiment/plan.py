@@ -17,6 +17,7 @@ from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.records import Design
 from powerprof.measure.residency import open_source
 from powerprof.system.errors import PowerprofError, UsageError
+from powerprof.system.next_steps import command_line
 from powerprof.workloads.reading import Case
 
 # At 40 % of the slower condition's capacity, queues are short (M/M/1: the mean wait is two thirds of the service time)
@@ -196,7 +197,7 @@ def check_comparable(cases: Sequence[Case]) -> None:
             raise UsageError(
                 f"{first.qualified} and {other.qualified} have loads of different kinds, "
                 f"{first.load.kind} and {other.load.kind}",
-                "name conditions of one workload: powerprof workloads lists them",
+                f"name conditions of one workload: {command_line('workloads')}",
             )
 
 

@@ -27,6 +27,7 @@ from powerprof.measure.window import format_now
 from powerprof.model.runs import RunStore, decode_record, encode_record, read_schema
 from powerprof.model.text import Say, approximate_time
 from powerprof.system.errors import CapabilityError, DataError, Interrupted, PowerprofError, UsageError
+from powerprof.system.next_steps import command_line
 from powerprof.workloads.catalogue import find_one
 from powerprof.workloads.definition import Value
 from powerprof.workloads.reading import Case, LoadedWorkload, resolve
@@ -111,7 +112,11 @@ def _option(parameter: str) -> str:
 def _no_value(parameter: str, value: Value, key: str, error: DataError) -> UsageError:
     """Return the error for a value of the command line that the key cannot take."""
     typed = f"{_option(parameter)}{value}"
-    remedy = "such as --clients 1,2,4" if parameter == "clients" else "powerprof workloads explains a workload's keys"
+    remedy = (
+        "such as --clients 1,2,4"
+        if parameter == "clients"
+        else f"for a workload's keys: {command_line('workloads NAME')}"
+    )
     reason = error.reason.rpartition(": ")[2].partition(" - at ")[0]
     needs = _EXPECTED.match(reason)
     if needs is None or needs["kind"] not in _KINDS:
@@ -268,7 +273,7 @@ class SweepStore:
         """Read a sweep by ID, folder or file. Raise UsageError, DataError."""
         path = self._store.find(name)
         if read_schema(path) != "powerprof.sweep/1":
-            raise DataError(path, "not a sweep", hint="powerprof runs lists them")
+            raise DataError(path, "not a sweep", hint=f"to list them: {command_line('runs')}")
         self._folder = path.parent
         return decode_record(path, Sweep)
 

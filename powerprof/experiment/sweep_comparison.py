@@ -28,6 +28,7 @@ from powerprof.model.runs import RunInfo, RunStore, decode_record, read_schema
 from powerprof.statistics.intervals import Stratum, interval_ends, pool_differences
 from powerprof.statistics.verdicts import Verdict, compare_unpaired, survivors, verdict_of
 from powerprof.system.errors import DataError, UsageError
+from powerprof.system.next_steps import command_line
 
 _SCHEMA = "powerprof.sweep/1"
 _LEVEL = 0.95  # of all values together: a false divergence is as rare as a wrong interval
@@ -370,7 +371,7 @@ def build_trend(name: str, runs_dir: Path | None) -> Trend:
         if half.condition.work == this.condition.work and half.condition.name == this.condition.name:
             halves.append((run, half))
     if not halves:
-        raise UsageError(f"{name} does not belong to a series of runs", "powerprof runs lists them")
+        raise UsageError(f"{name} does not belong to a series of runs", f"to list them: {command_line('runs')}")
     metric = this.primary
     kinds = {(judged.kind, judged.source) for _, half in halves for judged in half.metrics if judged.name == metric}
     if len(kinds) > 1:

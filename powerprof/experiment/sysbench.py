@@ -367,7 +367,7 @@ def _map_file(path: Path, size: int) -> mmap.mmap:
 def _raise_early_end(text: str) -> LoadResult:
     raise PowerprofError(
         f"sysbench ended early: {' / '.join(text.split()[-20:])[:200]}",
-        "its words name the reason; powerprof --debug shows where",
+        "its words name the reason; for a traceback, add --debug before the command's name",
     )
 
 

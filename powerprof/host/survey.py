@@ -21,9 +21,9 @@ from powerprof.host.describe import read_virtualisation
 from powerprof.measure import cpuidle
 from powerprof.stacks.registers import this_machine
 from powerprof.system import paths, programs
-from powerprof.system.caller import command_line
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.files import reason_of, try_text
+from powerprof.system.next_steps import command_line
 from powerprof.system.tasks import check_process_ids
 from powerprof.tracing.bpf import features, objects
 from powerprof.tracing.bpf.headers import find_kernel_headers
@@ -108,9 +108,7 @@ def probe_privileges() -> Capability:
     if _is_root():
         flags = " ".join(f"--cap-add={name.removeprefix('CAP_')}" for name in absent)
         return missing("privileges", f"root without {names} (a container?)", f"docker run {flags} …")
-    return missing(
-        "privileges", f"{account} without {names}; residency needs none of them", command_line("…", as_root=True)
-    )
+    return missing("privileges", f"{account} without {names}; residency needs none of them", command_line("doctor"))
 
 
 def probe_residency() -> Capability:
@@ -274,7 +272,7 @@ def probe_rapl() -> Capability:
     names = ", ".join(sorted({try_text(zone.parent / "name") or zone.parent.name for zone in zones}))
     # The counter is read: for root in a container the file mode is not enough.
     if any(try_text(zone) is None for zone in zones):
-        return limited("rapl", f"only root may read {names}", command_line("…", as_root=True))
+        return limited("rapl", f"only root may read {names}", command_line("doctor"))
     return _judge_total("rapl", f"powercap: {names}", open_rapl)
 
 
@@ -304,7 +302,7 @@ def probe_perf_power() -> Capability:
         meter = open_perf_power()
     except CapabilityError as error:
         if not _is_root():
-            return limited(name, f"only root may open {names}", command_line("…", as_root=True))
+            return limited(name, f"only root may open {names}", command_line("doctor"))
         return limited(name, error.message.removeprefix(f"{name}: "))
     try:
         meter.sample(time.monotonic())
@@ -351,7 +349,7 @@ def probe_ipmi() -> Capability:
     if programs.which("ipmitool") is None:
         return missing("ipmi", f"optional: {devices[0]} is there, ipmitool is not", "apt install ipmitool")
     if not _is_root():
-        return limited("ipmi", f"only root may use {devices[0]}", command_line("…", as_root=True))
+        return limited("ipmi", f"only root may use {devices[0]}", command_line("doctor"))
     return ok("ipmi", f"{devices[0]}; seconds old when it is read")
 
 
@@ -399,7 +397,7 @@ def probe_powertop() -> Capability:
     if program is None:
         return missing("powertop", "optional: not installed", "apt install powertop")
     if not _is_root():
-        return limited("powertop", "optional: only root may run it", command_line("…", as_root=True))
+        return limited("powertop", "optional: only root may run it", command_line("doctor"))
     return ok("powertop", _read_version(program))
 
 
@@ -416,7 +414,7 @@ def probe_turbostat() -> Capability:
             return none("turbostat", "installed, but this guest has no /dev/cpu/*/msr")
         return missing("turbostat", "optional: installed, but there is no /dev/cpu/*/msr", "modprobe msr")
     if not _is_root():
-        return limited("turbostat", "optional: only root may run it", command_line("…", as_root=True))
+        return limited("turbostat", "optional: only root may run it", command_line("doctor"))
     try:
         done = programs.run([program, "--quiet", "--num_iterations", "1", "--interval", "0.1"], timeout_s=10)
     except PowerprofError as error:
@@ -439,7 +437,7 @@ def probe_dtrace() -> Capability:
     if is_script:
         return none("dtrace", f"optional: {program} is SystemTap's header generator, not the tracer")
     if not _is_root():
-        return limited("dtrace", "optional: only root may trace with it", command_line("…", as_root=True))
+        return limited("dtrace", "optional: only root may trace with it", command_line("doctor"))
     return ok("dtrace", _read_version(program, "-Vv"))
 
 

@@ -22,6 +22,7 @@ from powerprof.system import paths
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.files import reason_of, try_int, try_text, whole
+from powerprof.system.next_steps import command_line
 from powerprof.system.paths import is_this_host, sysfs
 
 # The number of the call in the kernel's tables (arch/*/entry/syscalls, include/uapi/asm-generic/unistd.h).
@@ -197,7 +198,7 @@ class IdleEvents(Closeable):
                 if idled >= _TRIAL_SLEEPS - 1 and not counted:
                     raise CapabilityError(
                         f"perf does not count the tracepoint {_TRACEPOINT} on CPU {cpu}",
-                        "--residency-source procfs does without; powerprof doctor says what works",
+                        f"use --residency-source procfs; for what works: {command_line('doctor')}",
                     )
 
     def close(self) -> None:

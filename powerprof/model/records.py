@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from powerprof.system.next_steps import command_line
+
 
 def sum_known(amounts: Iterable[float | None]) -> float | None:
     """Return the sum. None if one of the amounts is unknown: a smaller sum would mislead."""
@@ -467,7 +469,7 @@ class EnergySource(msgspec.Struct, frozen=True, kw_only=True):
     def notes(self) -> Notes:
         """Return all of it as notes."""
         # The reasons against each kind of meter fill half a page. doctor lists them, and the record contains them.
-        why = self.why if self.metered else f"{self.why.partition(':')[0]} (powerprof doctor)"
+        why = self.why if self.metered else f"{self.why.partition(':')[0]} ({command_line('doctor')})"
         return [Note("energy", {"why": why}), *(Note("estimate", {"doubt": doubt}) for doubt in self.doubts)]
 
 

@@ -23,6 +23,7 @@ from powerprof.system.caller import as_caller
 from powerprof.system.errors import DataError, PowerprofError, UsageError
 from powerprof.system.files import check_json, loader, read_outside, reason_of
 from powerprof.system.folders import Folder
+from powerprof.system.next_steps import command_line
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -86,7 +87,9 @@ def decode_record(path: Path, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise DataError(path, f"not a record of powerprof ({error})", hint="powerprof runs lists them") from None
+        raise DataError(
+            path, f"not a record of powerprof ({error})", hint=f"to list them: {command_line('runs')}"
+        ) from None
 
 
 def read_head(path: Path) -> RecordHead:
@@ -173,7 +176,7 @@ class RunStore:
     def remove(self, name: str) -> None:
         """Remove a run by its id, with all of its files. Raise UsageError, PowerprofError."""
         if not _NAME.fullmatch(name):
-            raise UsageError(f"{name!r} is not a run's id", "powerprof runs lists them")
+            raise UsageError(f"{name!r} is not a run's id", f"to list them: {command_line('runs')}")
         try:
             with as_caller(), Folder.open(self.directory) as store:
                 with store.folder(name) as run:
@@ -200,7 +203,9 @@ class RunStore:
         Raise UsageError for an unknown run, PowerprofError if the file cannot be written.
         """
         if not _NAME.fullmatch(name) or not (self.directory / name / _RUN_FILE).is_file():
-            raise UsageError(f"no run {name[:_SHOWN_NAME]!r} in {self.directory}", "powerprof runs lists them")
+            raise UsageError(
+                f"no run {name[:_SHOWN_NAME]!r} in {self.directory}", f"to list them: {command_line('runs')}"
+            )
         old = self.about(name)
         both = About(
             labels=list(dict.fromkeys([*old.labels, *about.labels])),
@@ -220,11 +225,13 @@ class RunStore:
             if path.is_file():
                 return path
             if path.is_dir():
-                raise UsageError(f"{name} is a directory without a {_RUN_FILE}", "powerprof runs lists the saved runs")
+                raise UsageError(
+                    f"{name} is a directory without a {_RUN_FILE}", f"to list the saved runs: {command_line('runs')}"
+                )
             if path.exists():
-                raise UsageError(f"{name} is not a regular file", "powerprof runs lists the saved runs")
+                raise UsageError(f"{name} is not a regular file", f"to list the saved runs: {command_line('runs')}")
         shown = name if len(name) <= _SHOWN_NAME else name[:_SHOWN_NAME] + "…"
-        raise UsageError(f"no run {shown!r} in {self.directory}", "powerprof runs lists them")
+        raise UsageError(f"no run {shown!r} in {self.directory}", f"to list them: {command_line('runs')}")
 
     def load(self, name: str, kind: type[T]) -> T:
         """Return a run by id, folder or file."""

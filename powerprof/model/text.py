@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from powerprof.system.next_steps import find_commands
+
 if TYPE_CHECKING:
     from powerprof.model.records import Estimate
 
@@ -152,10 +154,18 @@ def join_words(words: Sequence[str], last: str = "and") -> str:
 
 
 def wrap(text: str, width: int, indent: str = "") -> list[str]:
-    """Return a sentence in lines of at most `width` characters."""
+    """Return a sentence in lines of at most `width` characters. A wrapped command can still be pasted."""
     import textwrap
 
-    return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False) or [""]
+    commands = find_commands(text)
+    room = width - 2 if commands else width
+    lines = textwrap.wrap(text, room, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+    at = 0
+    for number, line in enumerate(lines[:-1] if commands else []):
+        at = text.find(line.strip(), at) + len(line.strip())
+        if any(start < at < end for start, end in commands):
+            lines[number] += " \\"
+    return lines or [""]
 
 
 def label_with_source(label: str, source: str | None) -> str:

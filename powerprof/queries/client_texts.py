@@ -20,6 +20,7 @@ from powerprof.queries.join import UNKNOWN_PREPARED, is_own_statement
 from powerprof.queries.records import QueryPlanStep, Statement
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.files import printable
+from powerprof.system.next_steps import command_line
 from powerprof.tracing.bpf.shared_numbers import COM_QUERY
 from powerprof.tracing.captures import RecordedText
 from powerprof.tracing.statement_places import TEXT_BYTES
@@ -237,7 +238,7 @@ title = {_text(f"Statements of {label}")}
 description = \"\"\"
 {len(usable)} statements as clients sent them, with their values, each as often
 as it was seen. Change something for the second condition (a table
-with an index, another statement), then: powerprof compare as-is changed --workloads DIR --socket PATH\"\"\"
+with an index, another statement), then: {command_line("compare as-is changed")} --workloads DIR --socket PATH\"\"\"
 
 # --socket or --server names the server with the tables. For a private server, put their SQL into files:
 # [dataset]

@@ -21,6 +21,7 @@ from powerprof.model.statements import make_key
 from powerprof.queries.join import Parts
 from powerprof.queries.records import Method, Queries, QueryServer, Share, Statement, TracingCost
 from powerprof.queries.target import TracedServer
+from powerprof.system.next_steps import command_line
 
 S = TypeVar("S", bound=Share)
 Digests = Mapping[tuple[str | None, str], tuple[int, ...]]
@@ -295,4 +296,4 @@ def build_record(server: TracedServer, measured: MeasuredStatements, energy: Win
 def _note_energy(price: Pricing | None) -> Notes:
     if price is not None:
         return price.split.notes
-    return ["no joules by statement: a share of them needs an idle floor (powerprof energy --calibrate)"]
+    return [f"no joules by statement: a share of them needs an idle floor ({command_line('energy --calibrate')})"]

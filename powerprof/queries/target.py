@@ -18,6 +18,7 @@ from powerprof.measure.window import WindowPart
 from powerprof.model.identities import Family
 from powerprof.model.text import Say
 from powerprof.system.errors import PowerprofError, UsageError
+from powerprof.system.next_steps import command_line
 from powerprof.system.processes import (
     POSTGRES_PROGRAM,
     is_server_name,
@@ -113,7 +114,7 @@ def find_server(
         raise UsageError(
             f"--pid {number}: {name or 'the process'} is not a MariaDB, MySQL or PostgreSQL server: its statements are "
             "unknown",
-            f"powerprof profile --pid {number} shows where its CPU time goes",
+            f"to see where its CPU time goes: {command_line(f'profile --pid {number}')}",
         )
     return _by_its_socket(number, _label(name, number))
 

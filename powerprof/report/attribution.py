@@ -38,6 +38,7 @@ from powerprof.report.wakeups import (
     thread_name,
     wakeups_table,
 )
+from powerprof.system.next_steps import command_line
 
 # Suggestions: the most effective remedies against the wake-ups of a traced process, predicted from its window.
 
@@ -79,7 +80,7 @@ def suggest_remedies(record: Attribution) -> list[str]:
         then = format_prediction(prediction.then_hz, prediction.most_hz, prediction.is_bound)
         suggestions.append(
             f"{label}: with 50 ms of timer slack {number(prediction.now_hz, 1)} → {then} wake-ups/s (predicted)"
-            f"{absent}. To try it: powerprof cure --pid {pid} --thread {row.tid} --slack 50ms"
+            f"{absent}. To try it: {command_line(f'cure --pid {pid} --thread {row.tid} --slack 50ms')}"
         )
     return suggestions
 
@@ -336,7 +337,9 @@ def render_terminal(
     if printed[-1]:
         printed.append("")
     for line in (
-        metrics.describe_energy(split) if split else "Energy: no meter and no model for this CPU (powerprof doctor).",
+        metrics.describe_energy(split)
+        if split
+        else f"Energy: no meter and no model for this CPU ({command_line('doctor')}).",
         *_woken_elsewhere(record),
         *_other_causes(record),
         *_running_time(record),

@@ -14,6 +14,7 @@ from powerprof.database import historical
 from powerprof.database.historical import Connector, HistoricalServer, format_size, is_fetched
 from powerprof.model import text
 from powerprof.report.answers import words
+from powerprof.system.next_steps import command_line
 from powerprof.workloads.reading import Case, LoadedWorkload, resolve
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def workload_records(workloads: Sequence[LoadedWorkload]) -> list[dict[str, Any]
 
 def workload_lines(workloads: Sequence[LoadedWorkload], width: int = text.DEFAULT_WIDTH) -> list[str]:
     """Return each workload with its conditions."""
-    printed = [f"{len(workloads)} workloads. For details: powerprof workloads NAME"]
+    printed = [f"{len(workloads)} workloads. For details: {command_line('workloads NAME')}"]
     for workload in workloads:
         printed += ["", text.shorten(f"{workload.definition.name}: {workload.definition.title}", width)]
         printed += text.wrap(", ".join(workload.definition.conditions), width, "  ")
@@ -51,16 +52,19 @@ def explain_workload(workload: LoadedWorkload, width: int = text.DEFAULT_WIDTH) 
         printed += ["", text.shorten(f"{name}: {case.title}", width)]
         for line in _case_lines(case):
             printed += text.wrap(line, width, "  ")
+    first = next(iter(definition.conditions))
     if definition.parameters:
         printed.append("")
         for name, parameter in definition.parameters.items():
             values = ",".join(str(value) for value in parameter.values)
-            printed += text.wrap(f"powerprof sweep … --set {name}={values} varies {parameter.key}.", width)
+            printed += [
+                f"To vary {parameter.key}: {command_line(f'sweep {definition.name}:{first} --set {name}={values}')}"
+            ]
     names = list(definition.conditions)
     if len(names) > 1:
-        printed += ["", f"powerprof compare {definition.name}:{names[0]} {definition.name}:{names[1]}"]
+        printed += ["", command_line(f"compare {definition.name}:{names[0]} {definition.name}:{names[1]}")]
     else:
-        printed += ["", f"powerprof run {definition.name}:{names[0]}"]
+        printed += ["", command_line(f"run {definition.name}:{names[0]}")]
     printed.append(f"Folder: {workload.folder}")
     return printed
 
@@ -136,7 +140,7 @@ def server_lines(things: Sequence[HistoricalServer | Connector]) -> list[str]:
     for thing in things:
         machine = thing.source.machine if isinstance(thing, HistoricalServer) else None
         size = f"{machine}, {format_size(thing)}" if machine else format_size(thing)
-        state = f"fetched: {thing.place}" if is_fetched(thing) else f"powerprof servers fetch {thing.name}"
+        state = f"fetched: {thing.place}" if is_fetched(thing) else command_line(f"servers fetch {thing.name}")
         printed += [f"{thing.name}  {thing.description}", f"  {size} to download, {thing.licence} · {state}"]
     return printed
 

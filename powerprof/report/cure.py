@@ -21,7 +21,7 @@ from powerprof.report.html.page import Extras, clean_name, render_page
 from powerprof.report.labels import word_notes
 from powerprof.report.metrics import cure_table, cure_windows_table
 from powerprof.report.table import Places
-from powerprof.system.caller import command_line
+from powerprof.system.next_steps import command_line
 
 if TYPE_CHECKING:
     from powerprof.cure.candidates import Candidate
@@ -147,7 +147,7 @@ def side_effect(remedy: Remedy) -> str:
 def slack_lines(change: SlackChange, pid: str) -> list[str]:
     """Return the kept timer slack, and the commands that keep it after a restart and release it."""
     thread, slack = change.thread, slack_text(int(change.now))
-    command = command_line(f"cure --pid {pid} --thread {command_name_of(change.target.pids[0], thread)}", as_root=True)
+    command = command_line(f"cure --pid {pid} --thread {command_name_of(change.target.pids[0], thread)}")
     before = format_value("timer_slack", change.before)
     release = "--release" if before == slack_text(DEFAULT_NS) else f"--slack {before} --keep"
     return [
@@ -175,7 +175,7 @@ def candidate_lines(candidates: Sequence[Candidate]) -> list[str]:
         return ["No changes to try on the live server:", *others]
     lines = ["You can try these on the live server (measured, then undone):"]
     for candidate in live:
-        command = command_line(f"cure --pid {candidate.pid} {candidate.options}", as_root=True)
+        command = command_line(f"cure --pid {candidate.pid} {candidate.options}")
         lines += [f"  {candidate.why}", f"    {command}"]
     return [*lines, "Not possible on the live server:", *others] if others else lines
 

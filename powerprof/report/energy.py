@@ -18,6 +18,7 @@ from powerprof.model.records import EnergyReading, Kind
 from powerprof.report.labels import word_notes
 from powerprof.report.text_forms import Line
 from powerprof.system.errors import UsageError
+from powerprof.system.next_steps import command_line
 
 _WIDTH = 80
 
@@ -69,7 +70,7 @@ def _notes(notes: Sequence[str]) -> list[str]:
     """
     doubts = [note.removeprefix(_DOUBT) for note in notes if note.startswith(_DOUBT)]
     others = [
-        "no meter on this host (powerprof doctor)" if note.startswith(_NO_METER) else note
+        f"no meter on this host ({command_line('doctor')})" if note.startswith(_NO_METER) else note
         for note in notes
         if not note.startswith((_DOUBT, _NO_TOTAL))
     ]

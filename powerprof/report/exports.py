@@ -21,6 +21,7 @@ from powerprof.report.kinds import kind_of, missing_form, name_of
 from powerprof.report.labels import answer_and_context
 from powerprof.report.stacks import StackSet, TimelineExit, WeightedStack, merge_stacks
 from powerprof.system.errors import UsageError
+from powerprof.system.next_steps import command_line
 
 if TYPE_CHECKING:
     from powerprof.attribution.capture import Capture
@@ -104,7 +105,7 @@ def _encode(text: str) -> bytes:
 def _read_stacks(record: msgspec.Struct, file: str) -> StackSet:
     kind = kind_of(record)
     if kind is None or kind.stacks is None:
-        hint = "powerprof attribute, profile and queries save them"
+        hint = "runs of attribute, profile and queries have them"
         raise UsageError(f"--{file} needs stacks, but {name_of(record)} has no stacks", hint)
     return kind.stacks(record)
 
@@ -157,7 +158,7 @@ def _export_otlp(record: msgspec.Struct, stack_set: StackSet) -> bytes:
 
 def _export_perfetto(record: msgspec.Struct, extras: Extras) -> bytes:
     if not isinstance(record, Attribution):
-        raise UsageError("--perfetto needs an attribution", "powerprof attribute records one")
+        raise UsageError("--perfetto needs an attribution", f"to record one: {command_line('attribute')}")
     if not extras.timeline:
         raise UsageError("--perfetto needs the capture saved with a run", "give the run, not its JSON file")
     return json.dumps(build_trace(extras.timeline), ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
@@ -211,7 +212,7 @@ def _program_of(record: Attribution) -> str:
 def _read_attribution(name: str, runs_dir: Path | None) -> Attribution:
     path = RunStore(runs_dir).find(name)
     if read_schema(path) != _ATTRIBUTION:
-        raise UsageError(f"{name} is not an attribution", "powerprof attribute records one")
+        raise UsageError(f"{name} is not an attribution", f"to record one: {command_line('attribute')}")
     return decode_record(path, Attribution)
 
 

@@ -15,6 +15,7 @@ from powerprof.report.kinds import kind_of
 from powerprof.report.labels import answer_and_context
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.files import printable
+from powerprof.system.next_steps import command_line
 
 _CELL_LIMIT = 200
 _ANSWER_LIMIT = 100_000
@@ -125,6 +126,6 @@ def find_earlier_run(runs: Sequence[RunInfo], this: RunInfo, label: str) -> RunI
     if not same_target:
         wanted = "earlier run" if label == "last" else f"run with the label {label}"
         raise PowerprofError(
-            f"no {wanted} of the same command and target as {this.id}", "powerprof runs lists the runs"
+            f"no {wanted} of the same command and target as {this.id}", f"to list the runs: {command_line('runs')}"
         )
     return same_target[-1]

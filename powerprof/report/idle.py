@@ -18,6 +18,7 @@ from powerprof.report.labels import word_notes
 from powerprof.report.phases import phase_title, phases_table
 from powerprof.report.table import Places, Table
 from powerprof.report.wakeups import causes_table, same_sleepers
+from powerprof.system.next_steps import command_line
 
 # The answer: idle exits of the server's threads, with the host's difference as a check.
 
@@ -295,10 +296,10 @@ def _power_note(run: IdleRun, shown: Sequence[Phase]) -> list[str]:
     host = host_of(run, shown[0])
     reading = next((r for r in shown[0].energy if r.domain in host.domains and r.source == host.source), None)
     if host.watts is None and host.reason is not None:
-        remedy = "powerprof energy shows each meter's own figure"
+        remedy = f"for each meter's own figure: {command_line('energy')}"
         return text.wrap(f"power unknown: {host.reason}; {remedy}", 76, "  ")
     if reading is None:
-        return ["  no energy figure: no meter and no model for this CPU (powerprof doctor)"]
+        return [f"  no energy figure: no meter and no model for this CPU ({command_line('doctor')})"]
     if reading.kind == "measured":
         return [f"  measured by {reading.source}: {', '.join(host.domains)}"]
     parts = [f"estimated, no meter: model “{reading.model}”, with power supply and memory"]
@@ -314,7 +315,7 @@ def _power_note(run: IdleRun, shown: Sequence[Phase]) -> list[str]:
             f"{shown[0].name} {text.number(host.watts)} W ({text.number(reading.low_watts)} to "
             f"{text.number(reading.high_watts)} possible)"
         )
-    return text.wrap(f"{'; '.join(parts)}. More: powerprof energy.", 76, "  ")
+    return text.wrap(f"{'; '.join(parts)}. More: {command_line('energy')}", 76, "  ")
 
 
 def _power_ratio(before: float | None, after: float | None, span: EstimateRange) -> list[str]:

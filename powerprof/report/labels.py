@@ -15,6 +15,7 @@ from powerprof.model import text
 from powerprof.model.attribution import Attribution
 from powerprof.model.records import CpuFrequency, Frequencies, FrequencyLimits, Note, OsRates, Run
 from powerprof.queries.records import Queries
+from powerprof.system.next_steps import command_line
 
 # Names of metrics: in a sentence or on a page, and on a terminal, with the unit.
 _METRICS = {
@@ -218,8 +219,7 @@ WORDS: dict[str, str] = {
     "group_unseen": "the control group used {used_ms:,.0f} ms of CPU time, {missing_ms:,.0f} ms of them in processes "
     "that joined it and ended unobserved. No figure includes them",
     "running_without_row": "{ms:,.0f} ms of CPU time of {count:one thread is|{count} threads are} in no row, because "
-    "{count:it|they} did not wake in the window ({count:|mostly }thread {tid}). To see the functions: powerprof "
-    "profile",
+    "{count:it|they} did not wake in the window ({count:|mostly }thread {tid}). To see the functions, use profile",
     "no_registers": "no stacks: the registers of threads were not found in this kernel",
     "runtime_java_code": "Java: `{as_account}jcmd {pid} Compiler.perfmap` (JDK 17 or later) writes the method "
     "names; then run again. Callers can be missing unless it was started with -XX:+PreserveFramePointer",
@@ -364,7 +364,8 @@ def own_notes(record: Run | Comparison | Queries | Attribution) -> list[str]:
 
 def first_doubt(doubts: Sequence[str]) -> str:
     """Return the first doubt of an estimate, and the command that prints the others."""
-    return f"estimated (no meter): {doubts[0]}{' (powerprof energy)' if len(doubts) > 1 else ''}"
+    more = f" ({command_line('energy')})" if len(doubts) > 1 else ""
+    return f"estimated (no meter): {doubts[0]}{more}"
 
 
 def wrap_notes(record: Run | Comparison | Queries | Attribution, width: int) -> list[str]:

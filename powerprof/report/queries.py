@@ -256,7 +256,7 @@ def _tool_line(record: Queries) -> str:
     return (
         f"Tracing cost {text.number(cost.probes_ms, 0)} ms of CPU time, {text.number(cost.percent, 2)} % of this host"
         f"{server}{per_statement}. The figures include this cost. "
-        + "Cheaper, with intervals: powerprof queries --method samples. "
+        + "Cheaper, with intervals: --method samples. "
         * (is_expensive and calls != 0)
         + f"powerprof itself: {text.number(record.tool.cpu_percent, 2)} % CPU, "
         f"{text.number(record.tool.wakeups_hz, 1)} wake-ups/s, {record.lost_count:,} updates lost."

@@ -13,6 +13,7 @@ from powerprof.attribution.profile import OnCpuProfile, OnCpuStack
 from powerprof.model.attribution import Attribution, Wakeup
 from powerprof.queries.records import Queries
 from powerprof.system.errors import UsageError
+from powerprof.system.next_steps import command_line
 from powerprof.system.tasks import Task, clean
 from powerprof.tracing.bpf.shared_numbers import Flag, WakerContext
 from powerprof.tracing.captures import select_in_window
@@ -182,7 +183,7 @@ def profile_stacks(record: OnCpuProfile) -> StackSet:
 def query_stacks(record: Queries) -> StackSet:
     """Return samples by statement and stack. Raises UsageError if none were taken."""
     if not any(statement.stacks for statement in record.statements):
-        raise UsageError("this run has no stacks", "powerprof queries --stacks records them")
+        raise UsageError("this run has no stacks", f"to record them: {command_line('queries --stacks')}")
     return StackSet(
         f"C0 time of {record.server.label} by statement",
         "all",

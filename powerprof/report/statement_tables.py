@@ -11,6 +11,7 @@ from powerprof.queries.comparison import HistoryStatement, StatementChange
 from powerprof.queries.records import UNKNOWN, Background, Grouping, Queries, Statement, group_statements, name_asker
 from powerprof.report.table import ALL, Cell, Column, Figure, Form, Places, Table, TableRow, Words, figures
 from powerprof.system.errors import UsageError
+from powerprof.system.next_steps import command_line
 
 _NOT_TERMINAL = ALL - {"terminal"}
 # The forms of a column that is shown only on request.
@@ -109,7 +110,7 @@ def unknown(record: Queries, key: str) -> str | None:
     if key in ("wait_row_lock", "wait_lock"):
         return "this server does not report the reason of its waits; its locks are in latch"
     if key in ("joules", "mj", "watts"):
-        return "a share of the host's joules needs an idle floor (powerprof energy --calibrate)"
+        return f"a share of the host's joules needs an idle floor ({command_line('energy --calibrate')})"
     if key == "range":
         return "all statements were counted, so there is no sampling error"
     if key in ("examined", *COUNTS) and record.server.family == "postgresql":

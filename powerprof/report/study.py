@@ -12,6 +12,7 @@ from powerprof.report.html.page import Extras, clean_name, render_page
 from powerprof.report.labels import word_notes
 from powerprof.report.table import CSV, Cell, Column, Figure, Places, Table, TableRow, Words, words
 from powerprof.report.text_forms import Line, code_span, escape
+from powerprof.system.next_steps import command_line
 
 # The findings as a table: published, today's two sides, the difference, and the verdict.
 
@@ -148,7 +149,7 @@ def context_of(record: StudyRun) -> str:
 
 def listing(plans: Mapping[str, str], width: int = text.DEFAULT_WIDTH) -> list[str]:
     """Return each study with its title and duration."""
-    printed = [f"{len(plans)} studies. To measure one: powerprof study NAME (--quick for a trial)."]
+    printed = [f"{len(plans)} studies. To measure one (--quick for a trial): {command_line('study NAME')}"]
     for name, plan in plans.items():
         printed += ["", name, *text.wrap(plan, width, "  ")]
     return printed

@@ -26,6 +26,7 @@ from powerprof.report.labels import answer_and_context, format_significant, word
 from powerprof.report.metrics import paces_table, sweep_table
 from powerprof.report.table import Places, align_rows
 from powerprof.report.text_forms import Line, column_lines, draw_table, note_lines
+from powerprof.system.next_steps import command_line
 
 _MOST_FUNCTIONS = 12
 _MOST_THREADS = 12
@@ -134,7 +135,7 @@ def render_terminal(sweep: Sweep, width: int = text.DEFAULT_WIDTH) -> list[str]:
         printed.append("wait: share of time in which a task was runnable and had no CPU.")
     if sweep.interrupted:
         if sweep.id:
-            printed.append(f"Unfinished. To continue: powerprof sweep --resume {sweep.id}")
+            printed.append(f"Unfinished. To continue: {command_line(f'sweep --resume {sweep.id}')}")
         else:
             printed.append("Unfinished and not saved, so it cannot be continued.")
     return printed

@@ -30,6 +30,7 @@ from powerprof.stacks.store import ModuleTables, TableStore, open_module
 from powerprof.stacks.symtab import SymbolTable, read_go_functions
 from powerprof.system.caller import is_delegated
 from powerprof.system.errors import DataError
+from powerprof.system.next_steps import command_line
 from powerprof.system.reader_process import Opened, process_of, shared
 from powerprof.system.tasks import process_folder
 
@@ -359,11 +360,11 @@ class Remedies:
     def _fetch(self, server: str | None = None) -> str:
         # The cache belongs to the account that runs powerprof, and sudo does not pass the environment on.
         chosen = (
-            f"DEBUGINFOD_URLS={server or shlex.quote(' '.join(configured_servers()))} "
+            f"DEBUGINFOD_URLS={server or shlex.quote(' '.join(configured_servers()))}"
             if server or is_delegated()
             else ""
         )
-        return f"{'sudo ' if is_delegated() else ''}{chosen}powerprof doctor --pid {self._pid} --fetch"
+        return command_line(f"doctor --pid {self._pid} --fetch", environment=chosen)
 
 
 def _as_root() -> str:

@@ -11,6 +11,7 @@ from functools import cached_property
 import msgspec
 
 from powerprof.system.errors import CapabilityError, DataError
+from powerprof.system.next_steps import command_line
 
 STACK_LIMIT_BYTES = 64 << 10
 
@@ -146,5 +147,5 @@ def this_machine() -> Machine:
     name = os.uname().machine
     if name not in MACHINES:
         known = f"those of {' and '.join(sorted(MACHINES))} can"
-        raise CapabilityError(f"stacks of {name} cannot be unwound; {known}", "powerprof idle needs no stacks")
+        raise CapabilityError(f"stacks of {name} cannot be unwound; {known}", f"without stacks: {command_line('idle')}")
     return MACHINES[name]

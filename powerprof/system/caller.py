@@ -13,7 +13,6 @@ import platform
 import pwd
 import re
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -90,23 +89,6 @@ def caller() -> HostUser:
 def is_delegated() -> bool:
     """Return whether this process is root for another account (sudo)."""
     return os.geteuid() == 0 and caller().uid != 0
-
-
-def command_line(words: str, *, as_root: bool = False) -> str:
-    """Return a command of powerprof as this user has to type it: the program as it was called, with sudo if needed."""
-    import shlex
-    import shutil
-
-    called = Path(sys.argv[0])
-    with_sudo = as_root and (os.geteuid() != 0 or is_delegated())
-    program = "powerprof"
-    if called.name == "__main__.py" and called.parent.name == "powerprof":
-        program = f"{shlex.quote(sys.executable)} -m powerprof"
-    elif called.name == "powerprof" and "/" in sys.argv[0]:
-        path = shutil.which("powerprof", path=SYSTEM_PATH if with_sudo else None)
-        if path is None or os.path.realpath(path) != os.path.realpath(called):
-            program = shlex.quote(sys.argv[0])
-    return f"{'sudo ' if with_sudo else ''}{program} {words}"
 
 
 def unprivileged() -> HostUser | None:

@@ -18,6 +18,7 @@ from powerprof.system import paths
 from powerprof.system.cgroups import groups_below, is_made_by_root, unit_of
 from powerprof.system.errors import PowerprofError, SeveralServersError, UsageError
 from powerprof.system.files import printable, read_fields, try_text, whole
+from powerprof.system.next_steps import command_line
 from powerprof.system.own_processes import is_own
 from powerprof.system.paths import procfs
 from powerprof.system.processes import (
@@ -285,7 +286,7 @@ def _refuse_kernel_thread(pid: int, word: str) -> None:
     if look_up(pid).is_kernel:
         raise UsageError(
             f"--pid {word}: {pid} ({name_of(pid)}) is a kernel thread without functions of a program",
-            "powerprof idle names the work of kernel threads",
+            f"to see the work of kernel threads: {command_line('attribute --system')}",
         )
 
 

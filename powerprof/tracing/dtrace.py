@@ -29,6 +29,7 @@ from powerprof.system import programs
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError, UsageError
 from powerprof.system.files import printable
+from powerprof.system.next_steps import command_line
 from powerprof.system.paths import data_dir, temporary_base
 from powerprof.tracing import dtrace_keeper
 from powerprof.tracing.captures import FunctionCounts, FunctionTrace
@@ -46,7 +47,7 @@ _RELEASE = re.compile(r"This is DTrace (\d+)\.(\d+)(?:\.(\d+))?")
 _LOSS = re.compile(r"dtrace: (?:(\d+) .*drop|error)")
 _REMEDY = (
     "Oracle's dtrace 2.x: dnf install dtrace on Oracle Linux and Fedora, apt install dtrace on Debian 14; "
-    "powerprof attribute, profile and functions need none"
+    "attribute and profile need none"
 )
 
 
@@ -253,7 +254,9 @@ def render_script(text: str, *, pid: int) -> str:
 def render_probes(text: str, *, pid: int, probes: Sequence[ProbedFunction]) -> str:
     """Return the function profile with a probe per entry and per exit. Raises UsageError for an invalid name."""
     if not probes:
-        raise UsageError("no function to probe", "powerprof profile shows the functions that run")
+        raise UsageError(
+            "no function to probe", f"to see the functions that run: {command_line('profile', same_target=True)}"
+        )
     for probe in probes:
         if not _SYMBOL.fullmatch(probe.symbol) or not _MODULE.fullmatch(probe.module):
             raise UsageError(f"DTrace cannot name {probe.module[:60]}:{probe.symbol[:60]}", "--backend bpf can")

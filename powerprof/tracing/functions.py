@@ -21,6 +21,7 @@ from powerprof.stacks.store import TableStore, open_module, open_probed
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError
 from powerprof.system.files import reading
+from powerprof.system.next_steps import command_line
 from powerprof.system.reader_process import Opened
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.loaded import LoadedProgram
@@ -238,7 +239,7 @@ class FunctionTracer(Closeable, WindowPart):
         if os.uname().machine != "x86_64":
             raise CapabilityError(
                 f"function probes on {os.uname().machine} are not supported; x86_64 is",
-                "powerprof attribute names functions without probes",
+                f"functions without probes: {command_line('attribute', same_target=True)}",
             )
         features.require(features.ATTACH_COOKIE)
         self.pattern = pattern
@@ -278,7 +279,10 @@ class FunctionTracer(Closeable, WindowPart):
             self._load(False)
             return
         if cost is None:
-            raise PowerprofError("function probes count nothing on this host", "powerprof profile samples instead")
+            raise PowerprofError(
+                "function probes count nothing on this host",
+                f"use samples: {command_line('profile', same_target=True)}",
+            )
         self._cost, self._stepped_cost = cost
 
     @property
@@ -386,7 +390,9 @@ class FunctionTracer(Closeable, WindowPart):
             raise
         if not attached:
             name, reason = refused[0] if refused else (self.pattern, "gone")
-            raise PowerprofError(f"{name} cannot be probed: {reason}", "powerprof profile samples it without probes")
+            raise PowerprofError(
+                f"{name} cannot be probed: {reason}", f"use samples: {command_line('profile', same_target=True)}"
+            )
         return refused
 
     def _sites(self, image: ProcessImage, module: ModuleFunctions) -> tuple[list[Site], list[tuple[str, str]]]:

@@ -26,6 +26,7 @@ from powerprof.stacks.unwind import Unwinder
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError, UsageError
 from powerprof.system.files import try_text
+from powerprof.system.next_steps import command_line
 from powerprof.system.paths import procfs
 from powerprof.system.reader_process import shared
 from powerprof.system.tasks import check_process_ids, clean, read_process_stat
@@ -72,11 +73,11 @@ class OnCpuTracer(Closeable, WindowPart):
         """
         if os.uname().machine != "x86_64":
             raise CapabilityError(
-                f"powerprof profile on {os.uname().machine} is not supported; x86_64 is",
-                "powerprof attribute works here",
+                f"profile on {os.uname().machine} is not supported; x86_64 is",
+                f"use {command_line('attribute', same_target=True)}",
             )
         for feature in (features.RING_BUFFER, features.CURRENT_TASK, features.TASK_REGISTERS):
-            features.require(feature, "powerprof profile")
+            features.require(feature, "profile")
         check_process_ids()
         if not 1 <= frequency_hz <= MAX_HZ:
             raise UsageError(f"a sampling rate of {frequency_hz} Hz makes no sense", f"between 1 and {MAX_HZ:,}")

@@ -23,6 +23,7 @@ from powerprof.stacks.store import TableStore, open_module
 from powerprof.stacks.symtab import SymbolTable
 from powerprof.system.errors import DataError, UsageError
 from powerprof.system.files import reading
+from powerprof.system.next_steps import command_line
 from powerprof.system.reader_process import Opened
 
 MAX_SYMBOLS = 8_000_000
@@ -161,7 +162,7 @@ def split_pattern(pattern: str) -> tuple[str | None, str]:
     """
     text = pattern.strip()
     if not text or len(text) > MAX_PATTERN or not text.isprintable():
-        raise UsageError("not a pattern of function names", "powerprof functions 'handle_slave*' --pid mysqld")
+        raise UsageError("not a pattern of function names", command_line("functions 'handle_slave*'", same_target=True))
     match = _MODULE_PATTERN.fullmatch(text)
     return (match[1], match[2]) if match else (None, text)
 
@@ -322,10 +323,11 @@ def refuse_too_many(of_modules: Sequence[MatchedFunctions], pattern: str, limit:
     refused = next((why for each in of_modules for why in each.refused), None)
     if refused is not None:
         raise UsageError(
-            f"'{pattern}': {refused[0]} cannot be probed ({refused[1]})", "powerprof profile samples it without probes"
+            f"'{pattern}': {refused[0]} cannot be probed ({refused[1]})",
+            f"use samples: {command_line('profile', same_target=True)}",
         )
     others = {name: count for each in of_modules for name, count in each.elsewhere.items()}
-    hint = "powerprof profile shows the functions that run"
+    hint = f"to see the functions that run: {command_line('profile', same_target=True)}"
     if others:
         name, count = max(others.items(), key=lambda item: item[1])
         plain = split_pattern(pattern)[1]

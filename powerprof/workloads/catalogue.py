@@ -13,6 +13,7 @@ from msgspec import Meta
 from powerprof.system import files
 from powerprof.system.errors import DataError, UsageError
 from powerprof.system.files import loader, read_outside_text
+from powerprof.system.next_steps import command_line
 from powerprof.system.paths import data_dir
 from powerprof.workloads.definition import DEFAULT_KIND, Name, StrictTable, Value
 from powerprof.workloads.reading import LoadedWorkload, read_workload
@@ -42,12 +43,12 @@ def find_workload(name: str, extra: Sequence[Path] = ()) -> LoadedWorkload:
     if "/" in name or (Path(name) / "workload.toml").is_file():
         folder = Path(name).resolve()
         if not (folder / "workload.toml").is_file():
-            raise UsageError(f"{name} has no workload.toml", "powerprof workloads lists what there is")
+            raise UsageError(f"{name} has no workload.toml", f"to list them: {command_line('workloads')}")
         return read_workload(folder)
     for folder in list_folders(extra):
         if folder.name == name:
             return read_workload(folder)
-    raise UsageError(f"no workload is called {name}", "powerprof workloads lists what there is")
+    raise UsageError(f"no workload is called {name}", f"to list them: {command_line('workloads')}")
 
 
 def find_one(name: str, extra: Sequence[Path] = ()) -> tuple[LoadedWorkload, str]:
@@ -87,7 +88,7 @@ def find_condition(name: str, extra: Sequence[Path] = (), beside: str | None = N
     # Workloads of other products can have the same condition names. They need the name of the workload.
     matches = [loaded for loaded in matches if loaded.definition.server.kind == DEFAULT_KIND] or matches
     if not matches:
-        raise UsageError(f"no workload has a condition {name}", "powerprof workloads lists what there is")
+        raise UsageError(f"no workload has a condition {name}", f"to list them: {command_line('workloads')}")
     if len(matches) > 1:
         choices = ", ".join(f"{loaded.definition.name}:{name}" for loaded in matches)
         raise UsageError(f"{name} is a condition of several workloads", f"say which: {choices}")

@@ -42,6 +42,7 @@ from powerprof.report.table import (
 )
 from powerprof.report.wakeups import main_place
 from powerprof.system.files import printable
+from powerprof.system.next_steps import command_line
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -482,6 +483,7 @@ def _environment() -> Environment:
     environment.filters["tidy"] = tidy
     environment.filters["brief"] = brief
     environment.filters["qualified"] = qualified
+    environment.globals["command_line"] = command_line
     environment.globals["table"] = table_html
     environment.globals["explained"] = explain_terms
     return environment

@@ -40,8 +40,8 @@ class Feature:
 
 RING_BUFFER = Feature("BPF ring buffer", "map", 27, "5.8", "tracing")
 TASK_REGISTERS = Feature("bpf_task_pt_regs", "helper", 175, "5.15", "user registers by the kernel's own helper")
-CURRENT_TASK = Feature("bpf_get_current_task_btf", "helper", 158, "5.11", "powerprof profile")
-ATTACH_COOKIE = Feature("bpf_get_attach_cookie", "helper", 174, "5.15", "powerprof functions", syscalls.PROGRAM_KPROBE)
+CURRENT_TASK = Feature("bpf_get_current_task_btf", "helper", 158, "5.11", "profile")
+ATTACH_COOKIE = Feature("bpf_get_attach_cookie", "helper", 174, "5.15", "functions", syscalls.PROGRAM_KPROBE)
 COARSE_CLOCK = Feature("bpf_ktime_get_coarse_ns", "helper", 160, "5.11", "the time of the last tick")
 
 

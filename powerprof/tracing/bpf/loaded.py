@@ -23,6 +23,7 @@ import numpy as np
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.files import reason_of
+from powerprof.system.next_steps import command_line
 from powerprof.tracing.bpf import objects, syscalls
 from powerprof.tracing.bpf.features import may_load_programs, not_permitted_error
 from powerprof.tracing.bpf.objects import Compiled, MapPlan, ProgramPlan, replace_map_numbers
@@ -99,7 +100,7 @@ def _refusal(error: OSError) -> PowerprofError:
     reason = lines[-1] if lines else reason_of(error)
     return PowerprofError(
         f"cannot load BPF programs: the kernel refused a BPF program: {reason[:300]}",
-        "powerprof doctor shows what works here; the kernel's message names what is missing",
+        f"the kernel's message names what is missing; for what works here: {command_line('doctor')}",
     )
 
 

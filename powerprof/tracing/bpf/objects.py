@@ -23,6 +23,7 @@ import msgspec
 from powerprof.system import paths, programs
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError
 from powerprof.system.folders import Folder
+from powerprof.system.next_steps import command_line
 from powerprof.tracing.bpf.features import not_permitted_error
 from powerprof.tracing.bpf.headers import find_kernel_headers, install_command
 from powerprof.tracing.bpf.syscalls import INSTRUCTION
@@ -320,7 +321,9 @@ def _explained(output: str) -> PowerprofError:
         return CapabilityError("cannot compile BPF programs: kernel headers do not fit", install_command())
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     reason = next((line for line in lines if "error:" in line), lines[-1] if lines else "no reason given")
-    return PowerprofError(f"cannot compile BPF programs: {reason[:300]}", "powerprof doctor says what works here")
+    return PowerprofError(
+        f"cannot compile BPF programs: {reason[:300]}", f"for what works here: {command_line('doctor')}"
+    )
 
 
 def uses_carried_programs() -> bool:

@@ -16,10 +16,14 @@ from powerprof.stacks.registers import Machine
 from powerprof.system import paths
 from powerprof.system.errors import CapabilityError
 from powerprof.system.files import read_text, reading, reason_of
+from powerprof.system.next_steps import command_line
 from powerprof.tracing.bpf.shared_numbers import GROUP_SPAN
 
+
 # The doctor has a line for every feature.
-_ELSEWHERE = "powerprof doctor says what works here"
+def _elsewhere() -> str:
+    return f"for what works here: {command_line('doctor')}"
+
 
 _PTR, _STRUCT, _UNION, _ENUM, _TYPEDEF, _VOLATILE, _CONST, _RESTRICT = 2, 4, 5, 6, 8, 9, 10, 11
 _FUNC, _FUNC_PROTO = 12, 13
@@ -111,7 +115,7 @@ class Btf:
             typedef = next(self._ids(name, _TYPEDEF), 0)
             best = self._bare(typedef)
         if self._kind(best) not in (_STRUCT, _UNION):
-            raise CapabilityError(f"this kernel has no struct {name} ({self._origin})", _ELSEWHERE)
+            raise CapabilityError(f"this kernel has no struct {name} ({self._origin})", _elsewhere())
         return best
 
     def _member(self, type_id: int, name: int, depth: int = 0) -> tuple[int, int, int] | None:
@@ -139,11 +143,11 @@ class Btf:
                 position = self._member(inner, name)
             if position is None:
                 where = f"struct {struct_name} has no field {field}"
-                raise CapabilityError(f"this kernel's {where} ({self._origin})", _ELSEWHERE)
+                raise CapabilityError(f"this kernel's {where} ({self._origin})", _elsewhere())
             type_id, offset, width = position
             bits += offset
             if width or offset % 8:
-                raise CapabilityError(f"{struct_name}.{field} is a bit field in this kernel", _ELSEWHERE)
+                raise CapabilityError(f"{struct_name}.{field} is a bit field in this kernel", _elsewhere())
         return bits // 8
 
     def has_field(self, struct_name: str, field: str) -> bool:
@@ -177,7 +181,7 @@ class Btf:
         """
         typedef = self.tracepoint_id(name)
         if typedef is None:
-            raise CapabilityError(f"this kernel has no tracepoint {name} ({self._origin})", _ELSEWHERE)
+            raise CapabilityError(f"this kernel has no tracepoint {name} ({self._origin})", _elsewhere())
         proto = self._bare(typedef)
         if self._kind(proto) == _PTR:
             proto = self._bare(self._points_to(proto))

@@ -28,6 +28,7 @@ import msgspec
 from powerprof.measure.perf_events import open_event
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.files import read_int
+from powerprof.system.next_steps import command_line
 from powerprof.system.paths import sysfs
 from powerprof.tracing.bpf import syscalls
 from powerprof.tracing.bpf.loaded import LoadedProgram
@@ -260,7 +261,8 @@ def measure_cost(
             refused = probes.attach(file, os.getpid(), sites)
             if refused:
                 raise PowerprofError(
-                    f"cannot measure what a probe costs ({refused[0][1]})", "powerprof profile samples instead"
+                    f"cannot measure what a probe costs ({refused[0][1]})",
+                    f"use samples: {command_line('profile', same_target=True)}",
                 )
             probed = [_timed(function) for function in functions]
         finally:
@@ -292,7 +294,8 @@ def measure_entry_cost_ns(probes: Uprobes) -> float:
             refused = probes.attach(file, os.getpid(), [Site(0, 0, ())])
             if refused:
                 raise PowerprofError(
-                    f"cannot measure what a probe costs ({refused[0][1]})", "powerprof profile samples instead"
+                    f"cannot measure what a probe costs ({refused[0][1]})",
+                    f"use samples: {command_line('profile', same_target=True)}",
                 )
             probed = _timed(function)
         finally:
@@ -332,7 +335,7 @@ def _map(file: int) -> int:
     if base is None or base == ctypes.c_void_p(-1).value:
         raise PowerprofError(
             f"cannot measure what a probe costs ({os.strerror(ctypes.get_errno()).lower()})",
-            "powerprof profile samples instead",
+            f"use samples: {command_line('profile', same_target=True)}",
         )
     return int(base)
 

@@ -12,7 +12,7 @@ import pytest
 from powerprof.cli import idle
 from powerprof.cli.app import COMMANDS
 from powerprof.model.records import ServerInfo
-from powerprof.system.caller import command_line
+from powerprof.system.next_steps import command_line
 from tests.conftest import Cli
 
 
@@ -39,13 +39,13 @@ def test_a_given_server_is_named_by_its_process_id(monkeypatch: pytest.MonkeyPat
 
 def test_root_needs_no_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
     _called_as(monkeypatch, ".venv/bin/powerprof", uid=0)
-    assert command_line("attribute --pid 42", as_root=True) == ".venv/bin/powerprof attribute --pid 42"
+    assert command_line("attribute --pid 42") == ".venv/bin/powerprof attribute --pid 42"
 
 
 def test_sudo_is_printed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     _called_as(monkeypatch, ".venv/bin/powerprof", uid=0)
     monkeypatch.setenv("SUDO_UID", "65534")
-    assert command_line("attribute --pid 42", as_root=True) == "sudo .venv/bin/powerprof attribute --pid 42"
+    assert command_line("attribute --pid 42") == "sudo .venv/bin/powerprof attribute --pid 42"
     assert command_line("report idle-0001") == ".venv/bin/powerprof report idle-0001"
 
 
@@ -57,7 +57,7 @@ def test_a_program_on_the_path_has_its_short_name(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("PATH", str(tmp_path))
     assert command_line("runs") == "powerprof runs"
     # sudo searches its own directories.
-    assert command_line("doctor", as_root=True) == f"sudo {program} doctor"
+    assert command_line("doctor") == f"sudo {program} doctor"
 
 
 def test_a_module_is_called_by_its_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:

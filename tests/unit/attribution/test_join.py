@@ -178,7 +178,7 @@ def test_running_time_without_a_row_has_a_note() -> None:
     assert [row.thread.tid for row in found.wakeups] == [101]
     assert (
         "403 ms of CPU time of one thread is in no row, because it did not wake in the window (thread 102). "
-        "To see the functions: powerprof profile"
+        "To see the functions, use profile"
     ) in word_notes(found.notes)
 
 

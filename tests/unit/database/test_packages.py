@@ -125,7 +125,7 @@ def test_nothing_is_downloaded_without_consent(
     assert not historical.is_fetched(historical.find_release("mysql-5.5.9"))
     with pytest.raises(CapabilityError, match="has not been fetched") as caught:
         historical.load_build("mysql-5.5.9")
-    assert caught.value.hint == "powerprof servers fetch mysql-5.5.9"
+    assert caught.value.hint == "fetch it: powerprof servers fetch mysql-5.5.9"
     with pytest.raises(UsageError, match="no server is called"):
         historical.find_release("mysql-4.1")
 

@@ -59,7 +59,7 @@ def test_named_setting_ends_the_log_writer_threads_of_9_7() -> None:
     assert writers.startswith("4 threads (innodb/log_")
     assert "together" in writers
     assert before[writers][:-1] == ["innodb_log_writer_threads=OFF on a server with few commits (it is ON)"]
-    assert before[writers][-1].startswith("to try it live: powerprof cure --pid mysqld --thread ")
+    assert before[writers][-1].startswith("to try it live: powerprof cure --thread ")
     assert not any("log_writer" in text or "log_flusher" in text for text in after)
 
 

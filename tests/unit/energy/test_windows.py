@@ -287,7 +287,7 @@ def test_a_metered_host_without_a_calibration_has_joules_by_part(energy: WindowE
     assert parts["server"].joules == pytest.approx(0.6 * split.active_joules)
     assert split.idle_joules + sum(part.joules for part in split.parts) + split.residual_joules == pytest.approx(1000.0)
     assert split.notes[0].startswith("idle floor: ")
-    assert "powerprof energy --calibrate measures it" in split.notes[0]
+    assert "to measure it: powerprof energy --calibrate" in split.notes[0]
     price = find_price(split, "server", WHOLE, [])
     assert price is not None
     assert price.low == pytest.approx(low / split.active_joules)

@@ -200,7 +200,7 @@ def test_a_missing_jdk_or_connector_has_a_hint(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(CapabilityError, match="mysql-connector-j has not been fetched") as caught:
         load_clients.start_connector(load, load.sql, _java_context(tmp_path), LoadOrder(duration_s=1.0))
-    assert caught.value.hint == "powerprof servers fetch mysql-connector-j"
+    assert caught.value.hint == "fetch it: powerprof servers fetch mysql-connector-j"
 
 
 def _only_java(name: str, package: str) -> Path:

@@ -77,7 +77,7 @@ def test_a_dear_trace_names_the_cheaper_way() -> None:
     dear = msgspec.structs.replace(record(), tracing=cost)
     text = " ".join(lines_of(dear, 80))
     assert "3.10 % of the server's CPU time, 5.8 µs per statement" in text
-    assert "Cheaper, with intervals: powerprof queries --method samples." in text
+    assert "Cheaper, with intervals: --method samples." in text
 
 
 def test_shares_by_samples_have_their_intervals_instead_of_what_samples_do_not_know() -> None:

@@ -149,7 +149,7 @@ def test_hostile_name_is_one_frame_on_one_line(name: str) -> None:
 def test_record_without_stacks_names_the_commands_that_save_them(kind: str) -> None:
     with pytest.raises(UsageError, match=f"--{kind} needs stacks, but ") as caught:
         export(comparison(4), kind)
-    assert "powerprof attribute" in str(caught.value.hint)
+    assert "runs of attribute, profile and queries have" in str(caught.value.hint)
 
 
 def test_profile_of_c0_has_all_stack_files() -> None:

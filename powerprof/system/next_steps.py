@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands of powerprof that a user can paste: the only source of those in hints, notes, reports and pages.
+
+A command has the path of the program as it was called, `sudo` if it needs it, and the target. There is none for a
+server that has ended.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+from powerprof.system.caller import SYSTEM_PATH, is_delegated
+
+_PROCESSES = ("--pid", "--cgroup", "--system")
+_SERVERS = ("--pid", "--socket", "--server", "--defaults-file")
+# The options that name the target, for commands that have one.
+_TARGETS = {
+    **dict.fromkeys(("attribute", "profile", "functions", "offcpu", "syscalls"), _PROCESSES),
+    **dict.fromkeys(("queries", "diagnose", "cure"), _SERVERS),
+}
+# Commands that answer completely only as root.
+_AS_ROOT = frozenset((*_TARGETS, "idle", "study", "watch", "export", "doctor", "energy"))
+_WITHOUT_ROOT = frozenset(("--help", "--from", "--fetch"))
+# Commands that need no right.
+_UNPRIVILEGED = frozenset(("residency", "run", "compare", "sweep", "servers"))
+# Commands that only read files of the caller. Under sudo the others are printed with sudo: root has another cache.
+_READING = frozenset(("report", "runs", "workloads"))
+
+
+def _needs_root(words: str) -> bool:
+    """Return whether a command answers completely only as root. Help and files need no right."""
+    parts = words.split()
+    return parts[0] in _AS_ROOT and not _WITHOUT_ROOT.intersection(parts)
+
+
+def command_line(words: str, *, same_target: bool = False, environment: str = "") -> str:
+    """Return a command of powerprof as this user has to type it: the program as it was called, with sudo if needed.
+
+    Args:
+        words: The command and its options, quoted for a shell.
+        same_target: Whether to add the processes or the server of the command line that is running.
+        environment: A variable and its value, which sudo would not pass on.
+    """
+    command = words.split(maxsplit=1)[0]
+    with_sudo = _needs_root(words) and os.geteuid() != 0
+    if is_delegated():
+        with_sudo = command not in _READING and "--help" not in words.split()
+    target = f" {_typed_target(command)}" if same_target else ""
+    variable = f"{environment} " if environment else ""
+    return f"{'sudo ' if with_sudo else ''}{variable}{_program(with_sudo)} {words}{target}".rstrip()
+
+
+def documented(words: str) -> str:
+    """Return a command as the documentation prints it, for a program on the path."""
+    return f"{'sudo ' if _needs_root(words) else ''}powerprof {words}"
+
+
+def this_command_line(*options: str) -> str:
+    """Return the running command with further options before its name."""
+    import shlex
+
+    return f"{_program(is_delegated())} {shlex.join([*options, *sys.argv[1:]])}"
+
+
+def find_commands(text: str) -> list[tuple[int, int]]:
+    """Return the places of commands of powerprof in a sentence: (start, end)."""
+    if "powerprof " not in text:
+        return []
+    names = "|".join(_AS_ROOT | _UNPRIVILEGED | _READING)
+    program = r"(?:sudo )?(?:[A-Z_]+=\S+ )?(?:\S+ -m |[^\s(]*/)?\bpowerprof"
+    # The sentence goes on after punctuation or a bracket.
+    words = r"(?: [^\s()]*[^\s().,;])*"
+    return [match.span() for match in re.finditer(rf"{program} (?:{names})\b{words}", text)]
+
+
+def _program(with_sudo: bool) -> str:
+    import shlex
+    import shutil
+
+    called = Path(sys.argv[0])
+    if called.name == "__main__.py" and called.parent.name == "powerprof":
+        return f"{shlex.quote(sys.executable)} -m powerprof"
+    if called.name == "powerprof" and "/" in sys.argv[0]:
+        path = shutil.which("powerprof", path=SYSTEM_PATH if with_sudo else None)
+        if path is None or os.path.realpath(path) != os.path.realpath(called):
+            return shlex.quote(sys.argv[0])
+    return "powerprof"
+
+
+def _typed_target(command: str) -> str:
+    """Return the options of the running command line that name its target and that `command` has too."""
+    import shlex
+
+    options = _TARGETS.get(command, ())
+    typed: list[str] = []
+    for word, following in pairwise([*sys.argv[1:], ""]):
+        if word == "--":
+            break
+        option, equals, _ = word.partition("=")
+        if option in options:
+            typed += [word] if equals or option == "--system" else [option, following]
+    return shlex.join(typed)
