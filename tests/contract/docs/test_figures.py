@@ -54,7 +54,7 @@ def test_the_replica_page_separates_the_host_from_the_server() -> None:
 
 
 def test_no_page_claims_published_results_for_postgresql() -> None:
-    assert "2012, and one paper in 2017" in _flat("studies/README.md")
+    assert "2012, and one paper in 2017" in _flat("README.md")
     assert "No results for PostgreSQL were published" in _flat("studies/power-efficiency.md")
 
 
