@@ -321,15 +321,17 @@ def _add_units(tasks: list[Task], units: Units, ended_groups: Mapping[int, int])
 
 def _target_info(target: Target, images_by_pid: Mapping[int, list[ProcessImage]]) -> TargetInfo:
     images = {pid: versions[-1] for pid, versions in images_by_pid.items() if versions}
-    only = next(iter(images.values())) if len(images) == 1 and not target.system else None
+    programs = {(image.executable, image.build_id) for image in images.values()}
+    executable, build_id = next(iter(programs)) if len(programs) == 1 and not target.system else (None, None)
     pids = sorted(images) if not target.system else []
     threads = None if target.system else sum(len(list_threads(pid)) for pid in pids)
     return TargetInfo(
-        pid=only.pid if only else None,
-        executable=only.executable if only else None,
-        build_id=only.build_id if only else None,
+        pid=next(iter(images)) if len(images) == 1 and not target.system else None,
+        executable=executable,
+        build_id=build_id,
         label=target.label,
         pids=pids,
         system=target.system,
         threads_count=threads,
+        roots=list(target.roots),
     )

@@ -40,7 +40,7 @@ from powerprof.reversible.kinds import (
 from powerprof.system.caller import is_delegated
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.next_steps import command_line
-from powerprof.system.processes import POSTGRES_PROGRAM, is_server_name, name_of
+from powerprof.system.processes import POSTGRES_PROGRAM, is_server_name, label_of
 from powerprof.system.reader_process import shared
 from powerprof.system.tasks import process_folder
 
@@ -215,9 +215,7 @@ def _plan_slack(pid: int, request: CureRequest, choice: SlackChoice) -> tuple[Ti
     slack = slack_text(choice.slack_ns)
     warning = loop_warning(pid, thread)
     unit = unit_of(pid) or "the unit that starts it"
-    command = command_line(
-        f"cure --pid {name_of(pid) or pid} --thread {command_name_of(pid, thread)} --slack {slack} --keep"
-    )
+    command = command_line(f"cure --pid {label_of(pid)} --thread {command_name_of(pid, thread)} --slack {slack} --keep")
     remedy = Remedy(
         kind="timer_slack",
         name=f"timer slack of {thread.label} (thread {thread.tid})",
@@ -244,7 +242,7 @@ def _read_thread_names(pid: int, request: CureRequest) -> Mapping[int, str]:
 
 def _check_server(pid: int, option: str, what: str) -> None:
     """Raise UsageError unless the process is a MariaDB or MySQL server, which has `what`."""
-    label = name_of(pid) or str(pid)
+    label = label_of(pid)
     if label == POSTGRES_PROGRAM and option == "--set":
         raise UsageError(
             f"--set: no setting of PostgreSQL ({pid}) can be tried: its processes read them from files "

@@ -12,7 +12,7 @@ from powerprof.database.base import Limits
 from powerprof.database.given import log_in_locally, read_version
 from powerprof.measure.procfs import process_cpu_ns
 from powerprof.system.errors import PowerprofError
-from powerprof.system.processes import POSTGRES_PROGRAM, describe_listeners, is_server_name, name_of, owner_of
+from powerprof.system.processes import POSTGRES_PROGRAM, describe_listeners, is_server_name, label_of, name_of, owner_of
 from powerprof.system.reader_process import link_of
 from powerprof.system.targets import list_family
 from powerprof.system.tasks import process_folder
@@ -33,7 +33,7 @@ def describe_servers(roots: Sequence[int]) -> list[list[str]]:
         distrust = owners[root].distrust
         count = len(families[root])
         phrases[root] = [
-            f"{name_of(root) or 'ended'} {root}",
+            f"{label_of(root)} {root}",
             _title(root, is_trusted=distrust is None),
             describe_listeners(root) or "socket unknown",
             f"{count} process{'' if count == 1 else 'es'}",

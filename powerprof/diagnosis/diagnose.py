@@ -25,7 +25,7 @@ from powerprof.diagnosis.evidence import (
 )
 from powerprof.model.text import number
 from powerprof.system.errors import CapabilityError, UsageError
-from powerprof.system.processes import name_of
+from powerprof.system.processes import label_of
 from powerprof.system.targets import resolve_server
 
 RULES: tuple[Callable[[Evidence], list[Finding]], ...] = (
@@ -202,10 +202,10 @@ def _resolve_subject(
         if pid is not None and server.pid is not None and pid != server.pid:
             raise UsageError(f"--pid is {pid}, but the named server is process {server.pid}", "give only one of them")
         pid = pid if pid is not None else server.pid
-        label = (name_of(pid) if pid else None) or "the server"
+        label = label_of(pid) if pid else "the server"
         return Subject(pid, label, connection, server.version, server.login.text)
     assert pid is not None and target is not None  # noqa: S101  resolved above without an address
-    label = name_of(pid) or str(pid)
+    label = label_of(pid)
     if label == POSTGRES_PROGRAM:
         return Subject(pid, target.label, None, target.label, None, target)
     login = log_in_locally(pid)

@@ -130,7 +130,11 @@ class StackCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The traced processes."""
+    """The traced processes.
+
+    Attributes:
+        roots: the processes whose descendants of the same program belong to the target.
+    """
 
     pid: int | None
     executable: str | None
@@ -139,6 +143,7 @@ class TargetInfo(msgspec.Struct, frozen=True, kw_only=True):
     pids: list[int] = []
     system: bool = False
     threads_count: int | None = None
+    roots: list[int] = []
 
 
 class ExternalWakeup(msgspec.Struct, frozen=True, kw_only=True):

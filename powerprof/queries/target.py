@@ -22,6 +22,7 @@ from powerprof.system.next_steps import command_line
 from powerprof.system.processes import (
     POSTGRES_PROGRAM,
     is_server_name,
+    label_of,
     name_of,
     parse_client,
     parse_database,
@@ -102,21 +103,19 @@ def find_server(
                     f"{server.login.text} is not a process of this host that can be found",
                     "run powerprof on the server's own host, as root",
                 )
-            return TracedServer(number, _label(name_of(number), number), server.version, server.login)
+            return TracedServer(number, _label(number), server.version, server.login)
     assert number is not None  # noqa: S101  one of the two was given
     name = name_of(number) or ""
     if name == POSTGRES_PROGRAM:
         schemas = _titled(number)[1]
-        return TracedServer(
-            number, _label(name, number), None, log_in_to_statistics(number, schemas.values()), "postgresql"
-        )
+        return TracedServer(number, _label(number), None, log_in_to_statistics(number, schemas.values()), "postgresql")
     if not is_server_name(name):
         raise UsageError(
-            f"--pid {number}: {name or 'the process'} is not a MariaDB, MySQL or PostgreSQL server: its statements are "
+            f"--pid {number}: {label_of(number)} is not a MariaDB, MySQL or PostgreSQL server: its statements are "
             "unknown",
             f"to see where its CPU time goes: {command_line(f'profile --pid {number}')}",
         )
-    return _by_its_socket(number, _label(name, number))
+    return _by_its_socket(number, _label(number))
 
 
 def ask_server(server: TracedServer, *, running: bool) -> ServerReport:
@@ -148,8 +147,8 @@ def _titled(pid: int) -> tuple[dict[int, str], dict[int, str], dict[int, Account
     return names, schemas, accounts
 
 
-def _label(name: str | None, pid: int) -> str:
-    return f"{name or 'the server'} ({pid})"
+def _label(pid: int) -> str:
+    return f"{label_of(pid)} ({pid})"
 
 
 def _by_its_socket(pid: int, label: str) -> TracedServer:

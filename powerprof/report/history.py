@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,13 @@ def _target_of(record: Any) -> str | None:
     if condition is not None:
         name = str(condition.name)
         return name if condition.workload == "command" else f"{condition.workload}:{name}"
-    executable = getattr(getattr(record, "target", None), "executable", None)
-    if executable:
-        return Path(executable).name
+    label = getattr(getattr(record, "target", record), "label", None)
+    if label:
+        return str(label)
     server = getattr(record, "server", None)
-    version = server.get("version") if isinstance(server, dict) else getattr(server, "version", None)
-    return str(version) if version else None
+    read = server.get if isinstance(server, dict) else partial(getattr, server)
+    shown = read("label", None) or read("version", None)
+    return str(shown) if shown else None
 
 
 def age(started_at: str | None, now: datetime) -> str:

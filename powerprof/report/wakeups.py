@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from powerprof.attribution.symbols import is_own, only_waits
 from powerprof.model import text
-from powerprof.model.attribution import Attribution, StackFrame, Thread, Wakeup, Waking
+from powerprof.model.attribution import Attribution, StackFrame, TargetInfo, Thread, Wakeup, Waking
 from powerprof.model.records import Cause
 from powerprof.report import metrics
 from powerprof.report.table import HTML, Cell, Column, Path, Places, Table, TableRow, Words, figures, words
@@ -138,11 +138,20 @@ def function_of(stack: Sequence[StackFrame]) -> str | None:
     return None if chosen is None else chosen.function
 
 
+def name_target(target: TargetInfo) -> str:
+    """Return the label of a target with its process id, or with that of its first process and their number."""
+    if target.pid is not None:
+        return f"{target.label} ({target.pid})"
+    if len(target.roots) == 1:
+        return f"{target.label} ({target.roots[0]}, {len(target.pids)} processes)"
+    return target.label
+
+
 def answer_of(record: Attribution) -> str:
     """Return the answer: how often the target ended idle periods, and the functions and threads with most of them."""
     total = record.conservation.idle_exits_count
     mine = sum(row.count for row in record.wakeups)
-    name = record.target.label + (f" ({record.target.pid})" if record.target.pid else "")
+    name = name_target(record.target)
     name = name[:1].upper() + name[1:] if record.target.system else name
     checked = metrics.describe_accounting(record.conservation)
     if metrics.is_blind(record.conservation):

@@ -180,6 +180,17 @@ def name_of(pid: int) -> str | None:
     return clean(program or comm)
 
 
+def label_of(pid: int) -> str:
+    """Return the usual name of a process: its comm, or the program's name if the comm is its beginning.
+
+    One file may be several programs: Debian's redis-server is a link to redis-check-rdb. A database server has the name
+    of its program: mysqld is a link to mariadbd.
+    """
+    comm = clean(try_text(procfs() / str(pid) / "comm") or "")
+    program = name_of(pid) or ""
+    return (program if program.startswith(comm) or is_server_name(program) else comm) or str(pid)
+
+
 # Programs of database servers.
 
 POSTGRES_PROGRAM = "postgres"

@@ -24,13 +24,15 @@ from powerprof.system.paths import procfs
 from powerprof.system.processes import (
     POSTGRES_PROGRAM,
     is_server_name,
+    label_of,
     list_pids,
     name_of,
     owner_of,
     read_titles,
     select_trusted,
 )
-from powerprof.system.tasks import clean, has_ended, is_ended, list_threads, look_up
+from powerprof.system.reader_process import link_of
+from powerprof.system.tasks import has_ended, is_ended, list_threads, look_up, process_folder
 
 # Distributions renamed the program. Users type either name, or the name of the product.
 _ALIASES = {
@@ -104,16 +106,6 @@ class Target:
         return [pid for root in self.roots for pid in list_family(root)]
 
 
-def _choose_label(pid: int) -> str:
-    """Return the usual name of a process: its comm, or the program's name if the comm is its beginning.
-
-    One file may be several programs: Debian's redis-server is a link to redis-check-rdb.
-    """
-    comm = clean(try_text(procfs() / str(pid) / "comm") or "")
-    program = name_of(pid) or ""
-    return (program if program.startswith(comm) else comm) or str(pid)
-
-
 def _find_named(name: str) -> list[int]:
     """Return the processes with this name of a program or process."""
     aliases = _ALIASES.get(name, (name,))
@@ -153,10 +145,10 @@ def _read_status(pid: int) -> dict[str, str]:
 
 def list_family(root: int) -> list[int]:
     """Return a process and its descendants of the same program: a server with several processes (PostgreSQL, nginx)."""
-    name, members, pending = name_of(root), [], [root]
+    program, members, pending = _program_of(root), [], [root]
     while pending:
         pid = pending.pop()
-        if name_of(pid) != name or is_own(pid):
+        if _program_of(pid) != program or is_own(pid):
             continue
         members.append(pid)
         for entry in (procfs() / str(pid) / "task").glob("*/children"):
@@ -164,10 +156,15 @@ def list_family(root: int) -> list[int]:
     return sorted(members)
 
 
+def _program_of(pid: int) -> str | None:
+    """Return the path of the program, also of a renamed process; its comm if the path is not readable."""
+    return link_of(process_folder(pid) / "exe") or try_text(procfs() / str(pid) / "comm")
+
+
 def _find_first_process(pid: int) -> int:
     """Return the topmost ancestor with the same name; the process itself if its parent has another name."""
-    name = name_of(pid)
-    while (parent := int(_read_status(pid).get("PPid") or 0)) and name_of(parent) == name:
+    program = _program_of(pid)
+    while (parent := int(_read_status(pid).get("PPid") or 0)) and _program_of(parent) == program:
         pid = parent
     return pid
 
@@ -217,7 +214,7 @@ def _find_server_of(pid: int) -> tuple[int, str]:
     if root == pid:
         return pid, ""
     what = f"process {pid} is part of" if not started else f"process {pid} started"
-    return root, f"{what} the server {name_of(root)} ({root}); --only takes process {pid} alone"
+    return root, f"{what} the server {label_of(root)} ({root}); --only takes process {pid} alone"
 
 
 def _is_starter(pid: int) -> bool:
@@ -261,7 +258,7 @@ def _unknown_name(word: str) -> UsageError:
         for tid in list_threads(pid):
             if tid != pid and (try_text(procfs() / str(pid) / "task" / str(tid) / "comm") or "") == word[:15]:
                 return UsageError(
-                    f"--pid {word}: no process is called {word}; it is a thread of {name_of(pid)} ({pid})",
+                    f"--pid {word}: no process is called {word}; it is a thread of {label_of(pid)} ({pid})",
                     f"choose the process: --pid {pid}",
                 )
     return UsageError(f"--pid {word}: no process is called {word}", _list_hint())
@@ -305,7 +302,7 @@ def _find_only_server() -> tuple[int, str]:
     if len(trusted) != 1:
         kind = "server runs" if len(roots) == 1 else "servers run"
         raise SeveralServersError(f"no target was named, and {len(roots)} {kind} on this host", trusted or roots)
-    note = f"{_choose_label(trusted[0])} ({trusted[0]}) is the only server of this host"
+    note = f"{label_of(trusted[0])} ({trusted[0]}) is the only server of this host"
     return trusted[0], note if len(roots) == 1 else f"{note} under a service account"
 
 
@@ -413,7 +410,7 @@ def resolve(words: Sequence[str], *, cgroup: str | None = None, system: bool = F
     roots = tuple(dict.fromkeys(root for root, _ in selected))
     if any(map(is_own, roots)):
         raise UsageError("powerprof cannot trace itself", "every report states the cost of powerprof")
-    label = ", ".join(dict.fromkeys(map(_choose_label, roots)))
+    label = ", ".join(dict.fromkeys(map(label_of, roots)))
     note = "; ".join(note for _, note in selected if note)
     names = tuple(part for part in parts if whole(part) is None)
     if only:
