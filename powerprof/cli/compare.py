@@ -29,12 +29,11 @@ from powerprof.cli.options import (
     files_of,
     own_duration,
     parse_percent,
-    refuse_too_few,
     seed,
     trace_after,
 )
 from powerprof.cli.output import check_saving, deliver, progress_printer
-from powerprof.cli.parameters import argument, flag, group, number, option, whole_number
+from powerprof.cli.parameters import argument, flag, group, option, time_span, whole_number
 from powerprof.experiment.options import (
     BASELINE_WINDOWS,
     COMMAND_WINDOW_S,
@@ -74,10 +73,16 @@ class WindowOptions:
 
     duration: float | None = own_duration()
     pairs: int = whole_number(
-        "--pairs", "N", "Number of A/B window pairs (a warm-up pair is added).", default=PAIRS, low=1, high=1000
+        "--pairs",
+        "N",
+        "Number of A/B window pairs (a warm-up pair is added).",
+        default=PAIRS,
+        low=MINIMUM_PAIRS,
+        high=1000,
+        needed_by="an interval",
     )
-    turn: float = number(
-        "--turn", "S", "Time after which A and B alternate within a window; 0: whole windows.", default=TURN_S
+    turn: float = time_span(
+        "--turn", "Time after which A and B alternate within a window; 0: whole windows.", default=TURN_S
     )
     precision: str | None = option("--precision", "P%", "Continue until the 95 % interval is this narrow, such as 2%.")
     quick: bool = flag("--quick", "4 pairs of windows of 1.2 s: faster, with wider intervals.")
@@ -182,7 +187,6 @@ def command(options: Options) -> None:
     elif windows.quick:
         own = ("duration", "pairs", "precision", "control", "attribute")
         options.refuse_without_effect("with --quick", own)
-    refuse_too_few("--pairs", windows.pairs, MINIMUM_PAIRS)
     if load.chosen == "work":
         options.refuse_without_effect("with equal work", ("turn",))
     plan = _plan(options)

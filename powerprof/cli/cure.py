@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from powerprof.cli.options import ENERGY, CommandOptions, EnergyOptions, Saving, confirm, html_file, parse_percent, seed
 from powerprof.cli.output import check_saving, deliver, print_text, progress_printer
-from powerprof.cli.parameters import flag, group, number, option, whole_number
+from powerprof.cli.parameters import flag, group, number, option, time_span, whole_number
 from powerprof.cli.targets import ServerOptions, only, server_pid
 from powerprof.system.errors import UsageError
 
@@ -48,20 +48,26 @@ class Options(CommandOptions):
     variable: str | None = option("--set", "VARIABLE=VALUE", "Global variable of the server to try.")
     finding: str | None = option("--finding", "RULE|NUMBER", "Try the remedy of this finding of diagnose.")
     pairs: int = whole_number(
-        "--pairs", "N", "Number of window pairs, with and without the remedy.", default=4, low=3, high=1000
+        "--pairs",
+        "N",
+        "Number of window pairs, with and without the remedy.",
+        default=4,
+        low=3,
+        high=1000,
+        needed_by="an interval",
     )
     precision: str | None = option(
         "--precision", "P%", "Continue until the 95 % interval is this narrow, up to 4 × --pairs."
     )
-    window: float = number("--window", "S", "Length of each window in seconds.", default=5.0, low=0.5, high=3600)
+    window: float = time_span("--window", "Length of each window.", default=5.0, low=0.5, high=3600)
     max_p95: float = number(
         "--max-p95", "PERCENT", "End if the p95 latency rises by more than this.", default=10.0, low=0, high=10000
     )
     seed: int = seed()
     keep: bool = flag("--keep", "Set --slack until the thread ends, without measuring.")
     release: bool = flag("--release", "Restore the default slack of the thread.")
-    wait: float = number(
-        "--wait", "S", "With --keep: wait this long for the process and thread.", default=0.0, low=0, high=3600
+    wait: float = time_span(
+        "--wait", "With --keep: wait this long for the process and thread.", default=0.0, low=0, high=3600
     )
     print_unit: bool = flag("--print-unit", "With --keep: print a systemd service that follows restarts.")
     print_drop_in: bool = flag("--print-drop-in", "With --keep: print a systemd drop-in for all threads.")

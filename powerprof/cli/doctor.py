@@ -26,7 +26,7 @@ from powerprof.cli.output import (
     terminal_width,
     write_json,
 )
-from powerprof.cli.parameters import flag, group, number, option
+from powerprof.cli.parameters import flag, group, option, time_span
 from powerprof.cli.targets import TargetOptions
 from powerprof.system.errors import UsageError
 
@@ -36,7 +36,7 @@ class Options(CommandOptions):
     """The options of `doctor`."""
 
     target: TargetOptions = group(TargetOptions)
-    duration: float | None = number("--duration", "S", "Trace wake-ups for this many seconds.", low=0.3, high=3600)
+    duration: float | None = time_span("--duration", "Trace wake-ups for this time.", low=0.3, high=3600)
     from_run: str | None = option("--from", "RUN", "Check the symbols of a saved run of attribute.")
     fetch: bool = flag("--fetch", "Download debug files from the servers in DEBUGINFOD_URLS.")
     yes: bool = flag("--yes", "Do not ask for confirmation.")

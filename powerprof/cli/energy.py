@@ -37,7 +37,7 @@ from powerprof.cli.output import (
     write_exports,
     write_json,
 )
-from powerprof.cli.parameters import argument, flag, group, number, option, whole_number
+from powerprof.cli.parameters import argument, flag, group, option, time_span, whole_number
 from powerprof.system.errors import Interrupted, PowerprofError, UsageError
 from powerprof.system.next_steps import command_line
 
@@ -56,7 +56,7 @@ class CalibrationOptions:
     HEADING: ClassVar[str] = "Calibration"
 
     calibrate: bool = flag("--calibrate", "Create a power model of this CPU from metered load steps.")
-    step: float = number("--step", "S", "Length of a load step in seconds.", default=5.0, low=0.2, high=3600)
+    step: float = time_span("--step", "Length of a load step.", default=5.0, low=0.2, high=3600)
     repeats: int = whole_number("--repeats", "N", "Measurements per load level.", default=2, low=1, high=100)
     name: str | None = option("--name", "NAME", "Name of the model (default: CPU and date).")
     output: Path | None = option("--output", "FILE", "File of the model.", convert=Path)
@@ -71,9 +71,7 @@ class Options(CommandOptions):
         "--from", "FILE…", "Read recordings instead of meters (CSV log: FILE#COLUMN).", convert=Path, is_repeatable=True
     )
     more: list[Path] | None = argument("[FILE…]", "More recordings for --from.", convert=Path, is_repeatable=True)
-    elapsed: float | None = number(
-        "--elapsed", "S", "Seconds between two powercap dumps.", low=0.001, high=1_000_000_000
-    )
+    elapsed: float | None = time_span("--elapsed", "Time between two powercap dumps.", low=0.001, high=1_000_000_000)
     duration: float = duration(5.0)
     energy: EnergyOptions = group(EnergyOptions)
     calibration: CalibrationOptions = group(CalibrationOptions)

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from powerprof.cli.options import CommandOptions, EnergyOptions, quiet
 from powerprof.cli.output import print_progress, print_text
-from powerprof.cli.parameters import flag, group, number, option, whole_number
+from powerprof.cli.parameters import flag, group, option, time_span, whole_number
 from powerprof.cli.targets import SERVER_QUERIES, MonitorOptions, interval
 from powerprof.system.errors import Interrupted, UsageError
 
@@ -49,13 +49,8 @@ class SeriesOptions:
     HEADING: ClassVar[str] = "Time series"
 
     top: int = whole_number("--top", "N", "Number of rows with their own series.", default=20, low=0, high=1000)
-    stale: float = number(
-        "--stale",
-        "S",
-        "Drop the series of a row after this many seconds without activity.",
-        default=300.0,
-        low=1,
-        high=86_400,
+    stale: float = time_span(
+        "--stale", "Drop the series of a row after this time without activity.", default=300.0, low=1, high=86_400
     )
     per_cpu: str = option("--per-cpu", "auto|yes|no", "Export idle time per CPU (auto: up to 8 CPUs).", default="auto")
     statements: str | None = option(

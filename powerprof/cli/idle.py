@@ -19,13 +19,13 @@ from powerprof.cli.options import (
     Tables,
     duration,
     files_of,
-    refuse_too_few,
     residency_source,
     windows_repeat,
 )
 from powerprof.cli.output import check_saving, deliver, progress_printer
 from powerprof.cli.parameters import flag, group, whole_number
 from powerprof.cli.targets import OptionalServerOptions
+from powerprof.experiment.options import MINIMUM_WINDOWS
 from powerprof.system.next_steps import command_line
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class WindowOptions:
         "--clients", "N", "Number of silent client connections.", default=16, low=0, high=60_000
     )
     duration: float = duration(8.0)
-    repeat: int = windows_repeat(5, "Windows per phase.")
+    repeat: int = windows_repeat(5, "Windows per phase.", least=MINIMUM_WINDOWS)
     quick: bool = flag("--quick", "3 windows of 1.5 s per phase: faster, with wider intervals.")
 
 
@@ -93,11 +93,9 @@ def command(options: Options) -> None:
     files = files_of(options.tables)
     saving, windows = check_saving(options.saving, files), options.windows
     from powerprof.experiment.idle import measure_idle
-    from powerprof.experiment.options import MINIMUM_WINDOWS
 
     if windows.quick:
         options.refuse_without_effect("with --quick", ("duration", "repeat"))
-    refuse_too_few("--repeat", windows.repeat, MINIMUM_WINDOWS)
     options.program.refuse_with(options.server)
     run = measure_idle(_plan(options), progress_printer(saving))
     deliver(run, "idle", saving, files, next_step=next_step(run.server))

@@ -18,9 +18,9 @@ from powerprof.cli.parameters import (
     finite_number,
     flag,
     group,
-    number,
     option,
     readable_file,
+    time_span,
     whole_number,
 )
 from powerprof.cli.targets import OptionalServerOptions, ServerOptions
@@ -60,12 +60,6 @@ class CommandOptions:
             raise UsageError(f"{join_words(refused)} {verb} no effect {circumstance}", f"leave {pronoun} out")
 
 
-def refuse_too_few(words: str, count: int, least: int) -> None:
-    """Raise UsageError if there are fewer windows than a confidence interval needs."""
-    if count < least:
-        raise UsageError(f"{words} {count}: an interval needs at least {least}", f"{words} {least}")
-
-
 def parse_percent(words: str, typed: str | None) -> float | None:
     """Return `2%` or `2` as 2.0, and None without a text. Raises UsageError."""
     try:
@@ -77,27 +71,20 @@ def parse_percent(words: str, typed: str | None) -> float | None:
 # Windows and experiments.
 
 
-def _window_length(text: str) -> float:
-    value = finite_number(text)
-    if not 0.05 <= value <= _MAX_DURATION_S:
-        raise ValueError("must be between 0.05 s and 7 days")
-    return value
-
-
 def duration(default: float) -> Any:
     """Return the field of --duration in seconds."""
-    return option("--duration", "S", "Length of a window in seconds.", convert=_window_length, default=default)
+    return time_span("--duration", "Length of a window.", default=default, low=0.05, high=_MAX_DURATION_S)
 
 
 def own_duration() -> Any:
     """Return the field of --duration in seconds, with a default that depends on the load."""
-    text = "Length of each window in seconds (default: 6.4; for a command 2, or one execution)."
-    return number("--duration", "S", text, low=0.3, high=3600)
+    text = "Length of each window (default: 6.4 s; for a command 2 s, or one execution)."
+    return time_span("--duration", text, low=0.3, high=3600)
 
 
-def windows_repeat(default: int, text: str) -> Any:
+def windows_repeat(default: int, text: str, *, least: int) -> Any:
     """Return the field of --repeat."""
-    return whole_number("--repeat", "N", text, default=default, low=1, high=1000)
+    return whole_number("--repeat", "N", text, default=default, low=least, high=1000, needed_by="an interval")
 
 
 def _query_rate(text: str) -> float:
@@ -119,7 +106,7 @@ def seed(text: str = "Random seed of the order and the intervals.") -> Any:
 
 def trace_after() -> Any:
     """Return the field of --attribute in seconds."""
-    return number("--attribute", "S", "Trace each server for S seconds afterwards.", low=0.5, high=3600)
+    return time_span("--attribute", "Trace each server for this time afterwards.", low=0.5, high=3600)
 
 
 def allow_failure() -> Any:

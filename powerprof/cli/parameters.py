@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from typer.core import TyperArgument, TyperOption
 
+from powerprof.model.text import parse_time
 from powerprof.system.errors import UsageError
 from powerprof.system.next_steps import command_line
 
@@ -35,6 +36,7 @@ class Parameter:
         metavar: the value in the help.
         convert: makes the value of its text. Raises ValueError with the reason, or a PowerprofError.
         low, high: limits of a number.
+        unit: the unit of the default and the limits.
     """
 
     flag: str = ""
@@ -43,6 +45,7 @@ class Parameter:
     convert: Callable[[str], object] = str
     low: float | None = None
     high: float | None = None
+    unit: str = ""
     default: object = None
     is_flag: bool = False
     is_repeatable: bool = False
@@ -50,16 +53,24 @@ class Parameter:
 
     @property
     def limits(self) -> str:
-        """The limits as in `0.5 to 3600`, `from 1` or `to 10`; empty without any."""
+        """The limits as in `0.5 to 3600 s`, `from 1` or `to 10`; empty without any."""
         low, high = (None if limit is None else _grouped(limit) for limit in (self.low, self.high))
+        unit = f" {self.unit}" if self.unit else ""
         if low is not None and high is not None:
-            return f"{low} to {high}"
-        return f"from {low}" if low is not None else f"to {high}" if high is not None else ""
+            return f"{low} to {high}{unit}"
+        return f"from {low}{unit}" if low is not None else f"to {high}{unit}" if high is not None else ""
+
+    @property
+    def shown_default(self) -> str:
+        """The default value with its unit; empty without one."""
+        if self.default is None or self.default is False:
+            return ""
+        return f"{self.default:g} {self.unit}" if self.unit else str(self.default)
 
     @property
     def help_row(self) -> tuple[str, str]:
         """The row of the help: the words to type, and the text with default and limits."""
-        default = "" if self.default is None or self.default is False else f"default: {self.default}"
+        default = f"default: {self.shown_default}" if self.shown_default else ""
         required = "required" if self.is_required else ""
         extra = "; ".join(part for part in (default, self.limits, required) if part)
         return f"{self.flag} {self.metavar}".strip(), f"{self.help}  [{extra}]" if extra else self.help
@@ -110,6 +121,7 @@ def option(
     default: object = None,
     low: float | None = None,
     high: float | None = None,
+    unit: str = "",
     is_repeatable: bool = False,
     is_required: bool = False,
 ) -> Any:
@@ -122,6 +134,7 @@ def option(
         default=default,
         low=low,
         high=high,
+        unit=unit,
         is_repeatable=is_repeatable,
         is_required=is_required,
     )
@@ -147,11 +160,16 @@ def flag(words: str, help: str) -> Any:
     return field(default=False, metadata={_KEY: Parameter(flag=words, help=help, is_flag=True)})
 
 
-def whole_number(words: str, metavar: str, help: str, *, default: int | None = None, low: int, high: int) -> Any:
-    """Return the field of an option whose value is an integer within the limits."""
+def whole_number(
+    words: str, metavar: str, help: str, *, default: int | None = None, low: int, high: int, needed_by: str = ""
+) -> Any:
+    """Return the field of an option whose value is an integer within the limits. `needed_by` explains the lower one."""
 
     def convert(text: str) -> float:
-        return _within(_parsed(int, text, "not a whole number"), low, high)
+        value = _parsed(int, text, "not a whole number")
+        if needed_by and value < low:
+            raise ValueError(f"{needed_by} needs at least {low}")
+        return _within(value, low, high)
 
     return option(words, metavar, help, convert=convert, default=default, low=low, high=high)
 
@@ -171,6 +189,23 @@ def number(
         return _within(finite_number(text), low, high)
 
     return option(words, metavar, help, convert=convert, default=default, low=low, high=high)
+
+
+def time_span(
+    words: str,
+    help: str,
+    *,
+    default: float | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    unit: str = "s",
+) -> Any:
+    """Return the field of an option whose value is a time such as `500ms`, in `unit`; so are default and limits."""
+
+    def convert(text: str) -> float:
+        return _within(parse_time(text, unit) / parse_time(f"1{unit}"), low, high, unit)
+
+    return option(words, "TIME", help, convert=convert, default=default, low=low, high=high, unit=unit)
 
 
 def group(record: type[R]) -> Any:
@@ -196,11 +231,12 @@ def _parsed(kind: Callable[[str], Any], text: str, reason: str) -> Any:
         raise ValueError(reason) from None
 
 
-def _within(value: float, low: float | None, high: float | None) -> float:
+def _within(value: float, low: float | None, high: float | None, unit: str = "") -> float:
+    unit = f" {unit}" if unit else ""
     if low is not None and value < low:
-        raise ValueError(f"must be at least {low}")
+        raise ValueError(f"must be at least {low}{unit}")
     if high is not None and value > high:
-        raise ValueError(f"must be at most {high}")
+        raise ValueError(f"must be at most {high}{unit}")
     return value
 
 

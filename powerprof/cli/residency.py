@@ -14,7 +14,7 @@ from pathlib import Path
 
 from powerprof.cli.options import CommandOptions, Saving, Tables, duration, files_of, residency_source
 from powerprof.cli.output import Targets, check_saving, check_targets, deliver, print_progress
-from powerprof.cli.parameters import argument, group, number, option
+from powerprof.cli.parameters import argument, group, option, time_span
 from powerprof.system.errors import UsageError
 from powerprof.system.next_steps import command_line
 
@@ -25,7 +25,7 @@ class Options(CommandOptions):
 
     before: Path | None = option("--from", "BEFORE", "Read a recording instead of this host.", convert=Path)
     after: Path | None = argument("[AFTER]", "Second dump for --from.", convert=Path)
-    elapsed: float | None = number("--elapsed", "S", "Seconds between the two dumps.", low=0.001, high=1_000_000_000)
+    elapsed: float | None = time_span("--elapsed", "Time between the two dumps.", low=0.001, high=1_000_000_000)
     duration: float = duration(5.0)
     # No default: a recording names its source itself.
     residency_source: str | None = residency_source(None)

@@ -23,7 +23,6 @@ from powerprof.cli.options import (
     allow_failure,
     files_of,
     own_duration,
-    refuse_too_few,
     seed,
     trace_after,
     windows_repeat,
@@ -45,7 +44,7 @@ class WindowOptions:
     HEADING: ClassVar[str] = "Windows"
 
     duration: float | None = own_duration()
-    repeat: int = windows_repeat(10, "Number of windows (a warm-up window is added).")
+    repeat: int = windows_repeat(10, "Number of windows (a warm-up window is added).", least=MINIMUM_WINDOWS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +95,6 @@ def command(options: Options) -> None:
         raise UsageError(f"{name} and a command after -- exclude each other", "run one of them")
     if name is None and not words:
         raise UsageError("run needs a condition, or -- COMMAND…", command_line("run --help"))
-    refuse_too_few("--repeat", options.windows.repeat, MINIMUM_WINDOWS)
     if words:
         options.refuse_without_effect("on a command", but=_OF_COMMANDS)
         from powerprof.experiment.run import run_command

@@ -19,7 +19,7 @@ from powerprof.cli.output import (
     write_exports,
     write_json,
 )
-from powerprof.cli.parameters import argument, flag, number, whole_number
+from powerprof.cli.parameters import argument, flag, time_span, whole_number
 from powerprof.system.errors import UsageError
 from powerprof.system.next_steps import command_line
 
@@ -37,8 +37,8 @@ class Options(CommandOptions):
     keep: int | None = whole_number(
         "--keep", "N", "With prune: keep the newest N runs of each command.", low=0, high=1_000_000
     )
-    older_than: float | None = number(
-        "--older-than", "DAYS", "With prune: keep runs younger than this.", low=0, high=36_525
+    older_than: float | None = time_span(
+        "--older-than", "With prune: keep runs younger than this.", low=0, high=36_525, unit="d"
     )
     yes: bool = flag("--yes", "With prune: delete the runs (default: only list them).")
     html: str | None = html_file()

@@ -24,13 +24,14 @@ from powerprof.cli.options import (
     Tables,
     files_of,
     rate,
-    refuse_too_few,
     seed,
     trace_after,
     windows_repeat,
 )
 from powerprof.cli.output import check_saving, deliver, progress_printer
-from powerprof.cli.parameters import argument, flag, group, number, option, whole_number
+from powerprof.cli.parameters import argument, flag, group, option, time_span, whole_number
+from powerprof.experiment.options import MINIMUM_PAIRS
+from powerprof.model.text import parse_time
 from powerprof.system.errors import UsageError
 from powerprof.system.next_steps import command_line
 
@@ -100,10 +101,10 @@ class WindowOptions:
 
     HEADING: ClassVar[str] = "Windows"
 
-    duration: float | None = number(
-        "--duration", "S", "Length of each window in seconds (default: 5; with --until 2).", low=0.3, high=3600
+    duration: float | None = time_span(
+        "--duration", "Length of each window (default: 5 s; with --until 2 s).", low=0.3, high=3600
     )
-    repeat: int = windows_repeat(5, "Number of rounds; each measures one window per point.")
+    repeat: int = windows_repeat(5, "Number of rounds; each measures one window per point.", least=MINIMUM_PAIRS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,9 +123,8 @@ class SearchOptions:
     )
 
 
-_LATENCY = re.compile(r"p(50|95|99)=([0-9]+(?:\.[0-9]+)?)(us|ms|s)", re.ASCII)
+_LATENCY = re.compile(r"p(50|95|99)=(.*)")
 _CPU = re.compile(r"cpu=([0-9]+(?:\.[0-9]+)?)%?", re.ASCII)
-_IN_MS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 
 
 def parse_limit(text: str) -> Limit:
@@ -132,7 +132,10 @@ def parse_limit(text: str) -> Limit:
     from powerprof.experiment.sweep_until import Limit
 
     if match := _LATENCY.fullmatch(text):
-        at_most, name = float(match[2]) * _IN_MS[match[3]], f"latency_p{match[1]}_ms"
+        try:
+            at_most, name = 1e3 * parse_time(match[2]), f"latency_p{match[1]}_ms"
+        except ValueError as error:
+            raise UsageError(f"--until {text}: {error}", "such as --until p95=5ms") from None
         if at_most > 0:
             return Limit(metric=name, at_most=at_most, unit="ms")  # type: ignore[arg-type]
     if match := _CPU.fullmatch(text):
@@ -211,7 +214,7 @@ def _plan(options: Options) -> ExperimentOptions:
 
 def command(options: Options) -> None:
     """Measure round by round, save and print."""
-    name, resume, varied, windows = options.name, options.resume, options.varied, options.windows
+    name, resume, varied = options.name, options.resume, options.varied
     files = files_of(options.tables)
     saving = check_saving(options.saving, files, reads_runs=resume is not None)
     if options.search.until is not None:
@@ -235,9 +238,7 @@ def command(options: Options) -> None:
             "--attribute has no effect without a sweep over servers", "--set server=mariadb-10.11,mariadb-11.8"
         )
     from powerprof.experiment import sweep
-    from powerprof.experiment.options import MINIMUM_PAIRS
 
-    refuse_too_few("--repeat", windows.repeat, MINIMUM_PAIRS)
     store = sweep.SweepStore(saving.runs_dir, keep=not saving.no_save)
     asked = resume or sweep.SweepRequest(str(name), *varied.parameter)
     record = sweep.measure_sweep(
@@ -255,7 +256,7 @@ def command(options: Options) -> None:
 
 def _search(name: str, limit: Limit, options: Options, files: dict[str, str | None], saving: Saving) -> None:
     """Search the highest rate of one condition or two, save and print."""
-    from powerprof.experiment.options import MINIMUM_PAIRS, MINIMUM_WINDOWS, ExperimentOptions
+    from powerprof.experiment.options import ExperimentOptions
     from powerprof.experiment.sweep_until import search_highest_rate
     from powerprof.report.kinds import check_files
     from powerprof.workloads.catalogue import find_one
@@ -263,7 +264,6 @@ def _search(name: str, limit: Limit, options: Options, files: dict[str, str | No
 
     check_files("powerprof.saturation/1", [kind for kind, target in files.items() if target])
     other, windows, bench = options.other, options.windows, options.bench
-    refuse_too_few("--repeat", windows.repeat, MINIMUM_WINDOWS if other is None else MINIMUM_PAIRS)
     cases = [resolve(*find_one(each, bench.folders)) for each in (name, other) if each is not None]
     if len(cases) == 2 and cases[0].qualified == cases[1].qualified:
         raise UsageError(f"{name} and {other} are the same condition", "name another condition, or only one")

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from powerprof.cli.parameters import flag, number, option, readable_file
+from powerprof.cli.parameters import flag, option, readable_file, time_span
 
 
 def interval(default: float) -> Any:
     """Return the field of --interval in seconds."""
-    return number("--interval", "S", "Length of an interval in seconds.", default=default, low=0.5, high=3600)
+    return time_span("--interval", "Length of an interval.", default=default, low=0.5, high=3600)
 
 
 def only() -> Any:
@@ -53,8 +53,8 @@ class MonitorOptions:
     only: bool = only()
     interval: float = interval(5.0)
     no_ask: bool = flag("--no-ask", "Do not connect to database servers.")
-    ask_every: float = number(
-        "--ask-every", "S", "Seconds between connections to the servers.", default=60.0, low=0.5, high=86_400
+    ask_every: float = time_span(
+        "--ask-every", "Time between connections to the servers.", default=60.0, low=0.5, high=86_400
     )
     defaults_file: list[Path] | None = option(
         "--defaults-file",

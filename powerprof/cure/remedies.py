@@ -27,6 +27,7 @@ from powerprof.database.base import Login
 from powerprof.database.given import log_in_locally, read_local_thread_names
 from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
 from powerprof.experiment.options import MOST_PAIRS_FACTOR
+from powerprof.model.text import parse_time
 from powerprof.reversible.events import DISABLED, ENABLED, Event
 from powerprof.reversible.journal import SavedSetting
 from powerprof.reversible.kinds import (
@@ -44,8 +45,6 @@ from powerprof.system.processes import POSTGRES_PROGRAM, is_server_name, label_o
 from powerprof.system.reader_process import shared
 from powerprof.system.tasks import process_folder
 
-_SLACK = re.compile(r"([0-9]{1,11}(?:\.[0-9]{1,9})?) ?(ns|us|µs|ms|s)")
-_UNITS_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 # The default of all threads is 50 µs. With more than this a thread seems dead.
 _MAX_SLACK_NS = 10_000_000_000
 _FINDING = re.compile(r"[a-z][a-z_]{0,63}|[1-9][0-9]{0,3}")
@@ -140,10 +139,10 @@ def parse_choice(
 
 def parse_slack(text: str) -> int:
     """Return `50ms` in ns. Raise UsageError."""
-    match = _SLACK.fullmatch(text.strip())
-    if match is None:
-        raise UsageError(f"--slack {text[:40]!r} is not a time", "a number with its unit: 500us, 50ms, 1s")
-    value = round(float(match[1]) * _UNITS_NS[match[2]])
+    try:
+        value = round(parse_time(text) * 1e9)
+    except ValueError as error:
+        raise UsageError(f"--slack {text[:40]}: {error}", "such as --slack 50ms") from None
     if not 1 <= value <= _MAX_SLACK_NS:
         raise UsageError(f"--slack {text[:40]} is not between 1 ns and 10 s", "the default of all threads is 50us")
     return value

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import codecs
 import math
+import re
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -151,6 +152,27 @@ def columns(rows: Sequence[Sequence[str]], *, left: int = 1, gap: int = 2) -> li
 def join_words(words: Sequence[str], last: str = "and") -> str:
     """Return `a`, `a and b`, `a, b and c`."""
     return f" {last} ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
+
+
+# Units of time that are typed, in ns.
+_TIME_UNITS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9}
+_TIME_UNITS |= {"m": 60 * 10**9, "min": 60 * 10**9, "h": 3600 * 10**9, "d": 86_400 * 10**9}
+_TIME = re.compile(
+    r"([+-]?(?:[0-9]{1,15}(?:\.[0-9]{0,12})?|\.[0-9]{1,12}))(?:e([+-]?[0-9]{1,2}))? ?([a-zµ]*)", re.ASCII
+)
+
+
+def parse_time(text: str, unit: str = "") -> float:
+    """Return `5s`, `500ms` or `2m` in seconds. A number without a unit has `unit`; "" requires one.
+
+    Raises ValueError with the accepted units.
+    """
+    match = _TIME.fullmatch(text.strip().lower())
+    typed_unit = (match[3] or unit) if match else ""
+    if match is None or typed_unit not in _TIME_UNITS:
+        without = f"; a number without a unit is in {unit}" if unit else ""
+        raise ValueError(f"not a time: a number with us, ms, s, m, h or d, such as 5s or 500ms{without}")
+    return float(match[1]) * 10.0 ** int(match[2] or 0) * _TIME_UNITS[typed_unit] / 1e9
 
 
 def wrap(text: str, width: int, indent: str = "") -> list[str]:

@@ -30,6 +30,7 @@ class Parameter:
     required: bool
     kind: str
     heading: str
+    unit: str = ""
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ def _parameters(record: type[Any]) -> Iterator[Parameter]:
                 declared.is_required,
                 str(field.type),
                 getattr(record, "HEADING", parameters.OWN_HEADING),
+                declared.unit,
             )
         elif declared is not None:
             yield from _parameters(declared)

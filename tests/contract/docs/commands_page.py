@@ -19,7 +19,8 @@ _INTRODUCTION = """# Commands
 `powerprof COMMAND --help` prints the same text. `--install-completion` sets up completion for bash, zsh and fish.
 `powerprof --version` prints the version; `powerprof --debug COMMAND …` adds a traceback to an error. The report is
 printed on stdout; errors, and progress on a terminal, on stderr. See [exit codes](environment.md#exit-codes) and
-[environment variables](environment.md#environment-variables).
+[environment variables](environment.md#environment-variables). A TIME is 5s, 500ms, 2m, 1h or 1d; without a
+unit, it has the one of the default.
 
 """
 
@@ -31,11 +32,12 @@ def _value(value: object) -> str:
 
 
 def _range(option: Parameter) -> str:
+    unit = f" {option.unit}" if option.unit else ""
     if option.low is None and option.high is None:
         return ""
     if option.high is None:
-        return f"from {option.low:g}"
-    return f"{option.low:g}–{option.high:.10g}" if option.low is not None else f"to {option.high:.10g}"
+        return f"from {option.low:g}{unit}"
+    return f"{option.low:g}–{option.high:.10g}{unit}" if option.low is not None else f"to {option.high:.10g}{unit}"
 
 
 def _item(name: str, meaning: str, *facts: str) -> str:
@@ -51,7 +53,8 @@ def _row(option: Parameter) -> str:
 
 def _default(parameter: Parameter) -> str:
     value = _value(parameter.default)
-    return f"default {value}" if value and "default" not in parameter.help else ""
+    unit = f" {parameter.unit}" if parameter.unit else ""
+    return f"default {value}{unit}" if value and "default" not in parameter.help else ""
 
 
 def _usage(argument: Parameter) -> str:

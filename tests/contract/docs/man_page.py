@@ -27,6 +27,7 @@ powerprof \- power\-efficiency profiling for database servers on Linux
 .SH DESCRIPTION
 powerprof finds the functions and threads that keep the CPUs of a database server awake, measures or estimates the
 energy, and shows if a change saves any. The report goes to standard output, progress and errors to standard error.
+A TIME is 5s, 500ms, 2m, 1h or 1d; without a unit, it has the one of the default.
 """
 _EXITS = {
     "0": "done",
@@ -49,9 +50,9 @@ def _option(option: Parameter) -> str:
     value = f" \\fI{_escaped(option.metavar or 'VALUE')}\\fR" if option.takes_value else ""
     more = []
     if option.default not in (None, False):
-        more.append(f"default {option.default}")
+        more.append(f"default {option.default:g} {option.unit}" if option.unit else f"default {option.default}")
     if option.low is not None and option.high is not None:
-        more.append(f"{option.low:g} to {option.high:.10g}")
+        more.append(f"{option.low:g} to {option.high:.10g} {option.unit}".rstrip())
     told = option.help + (f" ({', '.join(more)})" if more else "")
     return f".TP\n\\fB{_escaped(option.name)}\\fR{value}\n{_escaped(told)}"
 

@@ -56,7 +56,7 @@ def test_the_page_of_commands_is_what_the_commands_declare() -> None:
 def test_the_declarations_are_those_that_help_shows() -> None:
     """The page is made from the declarations; this ties it to a command line that was really read."""
     compare = {one.name: one for one in commands()["compare"].options}
-    assert (compare["--pairs"].default, compare["--pairs"].low, compare["--pairs"].high) == (10, 1, 1000)
+    assert (compare["--pairs"].default, compare["--pairs"].low, compare["--pairs"].high) == (10, 3, 1000)
     assert compare["--fail-if-worse"].takes_value is False
     assert {"--from", "--set"} <= {one.name for name in ("energy", "sweep") for one in commands()[name].options}
 

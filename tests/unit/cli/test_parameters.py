@@ -9,7 +9,17 @@ from typing import Any, ClassVar
 
 import pytest
 
-from powerprof.cli.parameters import argument, flag, group, number, option, read_options, walk_parameters, whole_number
+from powerprof.cli.parameters import (
+    argument,
+    flag,
+    group,
+    number,
+    option,
+    read_options,
+    time_span,
+    walk_parameters,
+    whole_number,
+)
 from powerprof.system.errors import UsageError
 
 
@@ -41,20 +51,21 @@ class Options:
     word: str = argument("WORD", "Word.", is_required=True)
     outer: Outer = group(Outer)
     size: float | None = number("--size", "S", "Size.", low=0.5)
+    wait: float = time_span("--wait", "Wait.", default=5.0, low=0.05, high=3600)
 
 
-TEXTS: dict[str, Any] = dict.fromkeys(("count", "left", "right", "last", "size")) | {"word": "w"}
+TEXTS: dict[str, Any] = dict.fromkeys(("count", "left", "right", "last", "size", "wait")) | {"word": "w"}
 
 
 def read(**texts: object) -> Options:
-    return read_options(Options, TEXTS | texts, "powerprof x")
+    return read_options(Options, TEXTS | texts, "x")
 
 
 def test_options_of_groups_keep_their_order_and_headings() -> None:
     rows = [(heading, name) for heading, name, _ in walk_parameters(Options)]
     assert rows == [
         ("Options", "word"), ("Outer", "count"), ("Inner", "left"), ("Inner", "right"), ("Outer", "last"),
-        ("Options", "size"),
+        ("Options", "size"), ("Options", "wait"),
     ]  # fmt: skip
 
 
@@ -62,6 +73,7 @@ def test_the_help_shows_defaults_and_limits() -> None:
     rows = {name: parameter.help_row for _, name, parameter in walk_parameters(Options)}
     assert rows["count"] == ("--count N", "Count.  [default: 3; 1 to 20,000]")
     assert rows["size"] == ("--size S", "Size.  [from 0.5]")
+    assert rows["wait"] == ("--wait TIME", "Wait.  [default: 5 s; 0.05 to 3600 s]")
     assert rows["last"] == ("--last", "Last.")
 
 
@@ -87,3 +99,39 @@ def test_a_wrong_value_is_named_as_typed(name: str, text: str | None, message: s
     with pytest.raises(UsageError) as caught:
         read(**{name: text})
     assert (caught.value.message, caught.value.hint) == (message, "powerprof x --help")
+
+
+@pytest.mark.parametrize(
+    ("typed", "seconds"),
+    [
+        ("5", 5.0),
+        ("5s", 5.0),
+        ("500ms", 0.5),
+        ("50000us", 0.05),
+        ("50000µs", 0.05),
+        ("2m", 120.0),
+        ("2 min", 120.0),
+        ("1h", 3600.0),
+        ("1e1", 10.0),
+        ("+1.5S", 1.5),
+        (".5", 0.5),
+        ("1.", 1.0),
+        ("1000000000ns", 1.0),
+    ],
+)
+def test_a_time_has_a_unit_or_that_of_its_option(typed: str, seconds: float) -> None:
+    assert read(wait=typed).wait == pytest.approx(seconds, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "typed", ["5x", "s", "5 5s", "1h30m", "--5", "nan", "inf", "1_0", "٣", "5,5", "1e999", "0x10", "5sec"]
+)
+def test_what_is_no_time_names_the_units(typed: str) -> None:
+    with pytest.raises(UsageError, match=r"not a time: a number with us, ms, s, m, h or d, such as 5s.* is in s$"):
+        read(wait=typed)
+
+
+@pytest.mark.parametrize(("typed", "reason"), [("1ms", "least 0.05 s"), ("-5", "least 0.05 s"), ("61m", "most 3600 s")])
+def test_a_time_out_of_range_names_the_limit(typed: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=f"--wait {typed}: must be at {reason}$"):
+        read(wait=typed)
