@@ -163,7 +163,7 @@ def _trace_by_bpf(target: Target, request: OffCpuRequest, read_names: ReadThread
 
     names = dict(read_names())
     say("loading the tracer")
-    with OffCpuTracer(None if target.system else target.pids) as tracer:
+    with OffCpuTracer(None if target.system else target.pids, target.find_members) as tracer:
         say(f"following {target.label} for {request.duration_s:g} s")
         trace = tracer.measure(request.duration_s, settle=request.settle)
     names.update(read_names())
@@ -411,7 +411,7 @@ def count_syscalls(chosen: TargetChoice, server: ServerChoice, request: SyscallR
     read_names = thread_name_reader(server, target)
     started_at, names = format_now(), dict(read_names())
     say("loading the counter")
-    with SyscallTracer(None if target.system else target.pids) as tracer:
+    with SyscallTracer(None if target.system else target.pids, target.find_members) as tracer:
         say(f"counting system calls of {target.label} for {request.duration_s:g} s")
         trace = tracer.measure(request.duration_s, settle=request.settle)
     tids = {row.tid for row in trace.calls} | {row.tid for row in trace.files}

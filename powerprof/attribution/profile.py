@@ -122,7 +122,7 @@ def profile_target(chosen: TargetChoice, server: ServerChoice, request: ProfileR
     names = dict(read_names())
     say("loading the sampler")
     pids = None if target.system else target.pids
-    with OnCpuTracer(pids, event, frequency_hz=request.frequency_hz) as tracer:
+    with OnCpuTracer(pids, event, find_members=target.find_members, frequency_hz=request.frequency_hz) as tracer:
         say(f"sampling {target.label} for {request.duration_s:g} s")
         started_at = format_now()
         capture = tracer.measure(request.duration_s, settle=request.settle)
@@ -338,7 +338,9 @@ def _count_by_bpf(target: Target, request: FunctionsRequest, say: Say, consent: 
 
     say("finding the functions")
     risk = request.unwinding_risk
-    with FunctionTracer(target.pids, request.pattern, limit=request.limit, unwinding_risk=risk) as tracer:
+    with FunctionTracer(
+        target.pids, request.pattern, find_members=target.find_members, limit=request.limit, unwinding_risk=risk
+    ) as tracer:
         if tracer.danger is not None:
             consent(tracer.danger)
         count = len(tracer.functions)

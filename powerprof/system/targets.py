@@ -99,6 +99,11 @@ class Target:
         """The process that started the others."""
         return (self.roots or self.pids)[0]
 
+    @property
+    def find_members(self) -> Callable[[], list[int]] | None:
+        """The function that lists the present processes; None if no other process may join."""
+        return self.members if self.roots or self.cgroup is not None else None
+
     def members(self) -> list[int]:
         """Return the present processes of a target that other processes may join."""
         if self.cgroup is not None:
@@ -191,7 +196,8 @@ def _find_root(word: str, only: bool) -> tuple[int, str]:
     """Return the first process of the server that a word selects, and the reason if the word is another process."""
     pid = whole(word)
     if pid is None:
-        return _find_root_by_name(word)
+        root, note = _find_root_by_name(word)
+        return _find_server_of(root) if _is_starter(root) and not only else (root, note)
     if pid <= 0 or not (procfs() / word).is_dir():
         raise UsageError(f"--pid {word}: no process has this id", _list_hint())
     status = _read_status(pid)

@@ -16,7 +16,7 @@ from powerprof.measure.window import PassedWindow, WindowPart, kernel_ns, run_wi
 from powerprof.stacks.effects import branch_target as target_of
 from powerprof.stacks.effects import decode_instructions
 from powerprof.stacks.elf import SHT_DYNSYM, Elf, read_elf, section_bytes
-from powerprof.stacks.image import ProcessImage, snapshot
+from powerprof.stacks.image import ProcessGoneError, ProcessImage, snapshot
 from powerprof.stacks.store import TableStore, open_module, open_probed
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError
@@ -29,6 +29,7 @@ from powerprof.tracing.bpf.shared_numbers import COOKIE_STEPPED, FunctionCount, 
 from powerprof.tracing.bpf.types import Btf, build_struct_definitions, read_kernel_btf
 from powerprof.tracing.bpf.uprobes import Site, Uprobes, choose_attach_type, measure_cost
 from powerprof.tracing.captures import FunctionCounts, FunctionTrace
+from powerprof.tracing.followed import FollowedProcesses
 from powerprof.tracing.symbols import Function, MatchedFunctions, ModuleFunctions, find_functions, refuse_too_many
 
 # One field per FunctionSum, in that order.
@@ -224,6 +225,7 @@ class FunctionTracer(Closeable, WindowPart):
         pids: Sequence[int],
         pattern: str,
         *,
+        find_members: Callable[[], Sequence[int]] | None = None,
         limit: int = MAX_FUNCTIONS,
         multi: bool = True,
         unwinding_risk: bool = False,
@@ -244,7 +246,10 @@ class FunctionTracer(Closeable, WindowPart):
         features.require(features.ATTACH_COOKIE)
         self.pattern = pattern
         tables = TableStore()
-        self._targets = [_TracedProcess(image, find_functions(image, pattern, tables)) for image in map(snapshot, pids)]
+        self._followed = FollowedProcesses(pids, find_members)
+        self._targets = [
+            _TracedProcess(image, find_functions(image, pattern, tables)) for image in self._take_snapshots(pids)
+        ]
         refuse_too_many([target.names for target in self._targets], pattern, min(limit, HARD_LIMIT))
         names: dict[tuple[str, str, int], Function] = {}
         for target in self._targets:
@@ -263,6 +268,17 @@ class FunctionTracer(Closeable, WindowPart):
         except BaseException:
             self._stack.close()
             raise
+
+    def _take_snapshots(self, pids: Sequence[int]) -> list[ProcessImage]:
+        """Return the images of the processes. One of a family may have ended before."""
+        images = list[ProcessImage]()
+        for number, pid in enumerate(pids, 1):
+            try:
+                images.append(snapshot(pid))
+            except ProcessGoneError:
+                if not self._followed.may_grow or (number == len(pids) and not images):
+                    raise
+        return images
 
     def _load(self, multi: bool) -> None:
         how = choose_attach_type(multi=multi)
@@ -319,6 +335,7 @@ class FunctionTracer(Closeable, WindowPart):
 
     def begin(self) -> None:
         self._cpu_ns = [process_cpu_ns(target.image.pid) for target in self._targets]
+        self._followed.begin()
         self._started_ns = kernel_ns()
         self._enable(True)
 
@@ -326,6 +343,7 @@ class FunctionTracer(Closeable, WindowPart):
         try:
             self._enable(False)
             self._ended_ns = kernel_ns()
+            self._followed.end()
             self._cpu_after_ns = [process_cpu_ns(target.image.pid) for target in self._targets]
         finally:
             self._probes.close()
@@ -361,11 +379,16 @@ class FunctionTracer(Closeable, WindowPart):
             too_deep_count=moved[FunctionCount.TOO_DEEP],
             lost_count=moved[FunctionCount.NO_ROOM],
             refused=[*self._refused, *self._refused_now],
-            notes=[*([self.danger] if self.danger else []), *passed.notes],
+            notes=[*([self.danger] if self.danger else []), *passed.notes, *self._joined_notes()],
             method=("uprobe_multi" if self._probes.multi else "uprobe PMU") + (", at exits" if self._by_exits else ""),
             tool_cpu_s=passed.tool_cpu_s,
             interrupted=passed.interrupted is not None,
         )
+
+    def _joined_notes(self) -> list[str]:
+        count = self._followed.joined_count
+        joined = f"{count:,} process{'' if count == 1 else 'es'} joined the target after the probes were placed"
+        return [f"{joined}: their calls are not counted"] if count else []
 
     def _attach(self) -> list[tuple[str, str]]:
         refused: list[tuple[str, str]] = []

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -22,6 +22,7 @@ from powerprof.tracing.bpf.maps import SummingProgram
 from powerprof.tracing.bpf.shared_numbers import NAME_BYTES, NUMBERS, WHYS, Abi, CallKind, OffCpuReason
 from powerprof.tracing.bpf.types import Btf, build_argument_definitions, build_struct_definitions, read_kernel_btf
 from powerprof.tracing.captures import CallSum, FileSum, OffCpuTrace, SyscallTrace, ThreadSums, WakingSum
+from powerprof.tracing.followed import FollowedProcesses
 
 _PREEMPTED = OffCpuReason.PREEMPTED
 _STATES = tuple(why for why in OffCpuReason if why is not _PREEMPTED)
@@ -60,15 +61,22 @@ def build_offcpu_definitions(btf: Btf, *, every_process: bool) -> dict[str, int 
 class OffCpuTracer(SummingProgram):
     """The loaded program that sums sleeps. A context manager that removes it."""
 
-    def __init__(self, pids: Sequence[int] | None) -> None:
+    def __init__(self, pids: Sequence[int] | None, find_members: Callable[[], Sequence[int]] | None = None) -> None:
         """Load the program for these processes, or for every process if `pids` is None. New threads count.
+
+        `find_members`: the present processes of a target that others may join.
 
         Raises CapabilityError if this host or user may not.
         """
-        self._pids = list(pids) if pids is not None else None
         btf = read_kernel_btf()
         definitions = build_offcpu_definitions(btf, every_process=pids is None)
-        super().__init__("offcpu.bpf.c", definitions, btf, self._pids, ("threads", "wakers"))
+        super().__init__(
+            "offcpu.bpf.c",
+            definitions,
+            btf,
+            None if pids is None else FollowedProcesses(pids, find_members),
+            ("threads", "wakers"),
+        )
 
     def measure(self, duration_s: float, *, settle: bool = False) -> OffCpuTrace:
         """Measure for `duration_s`. An interrupt ends the window early and sets `interrupted`.
@@ -84,13 +92,13 @@ class OffCpuTracer(SummingProgram):
         bpf_s = self.bpf_s()
         lost, unseen = self.counters()
         return OffCpuTrace(
-            pids=self._pids or [],
+            pids=self.pids(),
             window_s=passed.window_s,
             threads=threads,
             wakings=wakings,
             lost_count=lost,
             unseen_count=unseen,
-            notes=passed.notes,
+            notes=[*passed.notes, *self.notes()],
             tool_cpu_s=passed.tool_cpu_s + time.process_time() - began_s,
             bpf_s=bpf_s,
             interrupted=passed.interrupted is not None,
@@ -404,12 +412,13 @@ def build_syscall_definitions(btf: Btf, *, every_process: bool, machine: str | N
 class SyscallTracer(SummingProgram):
     """The loaded program that counts system calls. A context manager that removes it."""
 
-    def __init__(self, pids: Sequence[int] | None) -> None:
+    def __init__(self, pids: Sequence[int] | None, find_members: Callable[[], Sequence[int]] | None = None) -> None:
         """Load the program for these processes, or for every process if `pids` is None. New threads count.
+
+        `find_members`: the present processes of a target that others may join.
 
         Raises CapabilityError if this host or user may not.
         """
-        self._pids = list(pids) if pids is not None else None
         self._paths: dict[tuple[int, int], str] = {}
         btf = read_kernel_btf()
         self._can_count_uring = can_count_uring(btf)
@@ -421,7 +430,14 @@ class SyscallTracer(SummingProgram):
         }
         definitions = build_syscall_definitions(btf, every_process=pids is None)
         tables = ("calls", "files", "open_calls")
-        super().__init__("syscalls.bpf.c", definitions, btf, self._pids, tables, {"kinds": kinds})
+        super().__init__(
+            "syscalls.bpf.c",
+            definitions,
+            btf,
+            None if pids is None else FollowedProcesses(pids, find_members),
+            tables,
+            {"kinds": kinds},
+        )
 
     def open(self) -> None:
         super().open()
@@ -451,14 +467,14 @@ class SyscallTracer(SummingProgram):
         if unknown := sorted(names & _BYTES_UNKNOWN):
             notes.append(f"bytes of {', '.join(unknown)} are in no sum: the kernel does not return them for each file")
         return SyscallTrace(
-            pids=self._pids or [],
+            pids=self.pids(),
             window_s=passed.window_s,
             calls=calls,
             files=files,
             waiting=waiting,
             lost_count=lost,
             parts_count=parts,
-            notes=[*passed.notes, *notes],
+            notes=[*passed.notes, *notes, *self.notes()],
             tool_cpu_s=passed.tool_cpu_s + time.process_time() - began_s,
             bpf_s=bpf_s,
             interrupted=passed.interrupted is not None,
@@ -527,7 +543,7 @@ class SyscallTracer(SummingProgram):
     def _open_files(self) -> dict[tuple[int, int], str]:
         """Return the paths of the files that the target's processes have open now, by (device, inode)."""
         found: dict[tuple[int, int], str] = {}
-        for pid in self._pids or ():
+        for pid in self.pids():
             found |= shared().open_files(pid)
         return found
 

@@ -7,12 +7,11 @@ import os
 import struct
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
 
-from powerprof.measure.procfs import process_cpu_ns
 from powerprof.measure.window import PassedWindow, WindowPart, run_window
 from powerprof.model import text
 from powerprof.model.records import Note
@@ -36,6 +35,7 @@ from powerprof.tracing.bpf.sampler import Sampler
 from powerprof.tracing.bpf.shared_numbers import PathCount, RecordKind
 from powerprof.tracing.bpf.types import STACK_RING_PAGES, build_path_definitions
 from powerprof.tracing.captures import Event, OnCpuCapture, SampleRow, UserStack
+from powerprof.tracing.followed import FollowedProcesses
 from powerprof.tracing.kernel_symbols import locate_kernel_addresses
 
 SAMPLE_HZ = 99
@@ -60,11 +60,14 @@ class OnCpuTracer(Closeable, WindowPart):
         pids: Sequence[int] | None,
         event: Event = "cpu-clock",
         *,
+        find_members: Callable[[], Sequence[int]] | None = None,
         frequency_hz: int = SAMPLE_HZ,
         ring_pages: int = STACK_RING_PAGES,
         beside: LoadedProgram | None = None,
     ) -> None:
         """Load the program for these processes, or for every process if `pids` is None. New threads count.
+
+        `find_members`: the present processes of a target that others may join.
 
         `beside`: a program of another tracer, which has the paths' part by `build_path_definitions` and is closed by
         that tracer.
@@ -81,7 +84,7 @@ class OnCpuTracer(Closeable, WindowPart):
         check_process_ids()
         if not 1 <= frequency_hz <= MAX_HZ:
             raise UsageError(f"a sampling rate of {frequency_hz} Hz makes no sense", f"between 1 and {MAX_HZ:,}")
-        self._pids = list(pids) if pids is not None else None
+        self._followed = None if pids is None else FollowedProcesses(pids, find_members)
         self._event: Event = event
         self._frequency_hz = frequency_hz
         self._images: list[ProcessImage] = []
@@ -94,8 +97,8 @@ class OnCpuTracer(Closeable, WindowPart):
         self._records: list[tuple[bytes, int | None]] = []
         self._bytes = 0
         self._dropped = 0
-        for pid in self._pids or ():
-            self._look_at(pid)
+        for pid in pids or ():
+            self._add(pid, must=find_members is None)
         self.program = beside or LoadedProgram("oncpu.bpf.c", build_path_definitions(pids is None, event, ring_pages))
         self._own = beside is None
         try:
@@ -116,6 +119,15 @@ class OnCpuTracer(Closeable, WindowPart):
 
     def _look_at(self, pid: int) -> None:
         self._add_image(snapshot(pid, self._budget, self._aside))
+
+    def _add(self, pid: int, *, must: bool = False) -> None:
+        """Look at a process of the target. One of a family may have ended before."""
+        try:
+            self._look_at(pid)
+        except PowerprofError:
+            if must:
+                raise
+            self._by_pid.setdefault(pid, None)
 
     def _fill_targets(self) -> None:
         for pid, index in self._by_pid.items():
@@ -145,20 +157,26 @@ class OnCpuTracer(Closeable, WindowPart):
         counters = self.program.per_cpu_sum("path_counters")
         self._begun = counters[PathCount.EVENTS]
         self._counted = self._sampler.counted()
-        self._clock_ns = self._read_clocks()
+        if self._followed is not None:
+            self._followed.begin()
+            self._find_new(self._followed.pids)
         self._sampler.begin()
 
     def end(self) -> None:
-        clock_ns = self._read_clocks()
-        self._used_ns = None if clock_ns is None or self._clock_ns is None else clock_ns - self._clock_ns
+        if self._followed is not None:
+            self._followed.end()
         self._counted = self._sampler.counted() - self._counted
         self._sampler.end()
         self._seen = self.program.per_cpu_sum("path_counters")[PathCount.EVENTS] - self._begun
 
-    def _read_clocks(self) -> int | None:
-        """Return the CPU time of the targets in ns, or None for the whole system or if a target has ended."""
-        times = [process_cpu_ns(pid) for pid in self._pids or ()]
-        return sum(ns for ns in times if ns is not None) if times and None not in times else None
+    def _find_new(self, pids: Sequence[int]) -> None:
+        """Add the processes that joined the target. Without a look, all their code counts as one range."""
+        for pid in pids:
+            if pid not in self._by_pid:
+                self._add(pid)
+                if self._by_pid.get(pid) is None:
+                    self.program.put("targets", pid, bytes(_TARGET.size))
+        self._fill_targets()
 
     def measure(self, duration_s: float, *, settle: bool = False) -> OnCpuCapture:
         """Measure for `duration_s`. An interrupt ends the window early and sets `interrupted`.
@@ -177,10 +195,11 @@ class OnCpuTracer(Closeable, WindowPart):
         missed = self._counted - self._seen if self._event == "page-faults" else 0
         users, kernel, comms = self._stacks()
         rows = self._rows(comms)
+        used_ns = None if self._followed is None else self._followed.cpu_ns()
         names, notes = _names({address for stack in kernel.values() for address in stack})
         return OnCpuCapture(
             event=self._event,
-            pids=self._pids,
+            pids=None if self._followed is None else self._followed.pids,
             window_s=passed.window_s,
             cpus=os.cpu_count() or 1,
             period_ms=1e3 / self._frequency_hz if self._event == "cpu-clock" else None,
@@ -198,8 +217,8 @@ class OnCpuTracer(Closeable, WindowPart):
             stacks_count=moved[PathCount.STACKS],
             lost_stacks_count=moved[PathCount.LOST_STACKS] + self._dropped,
             lost_rows_count=moved[PathCount.LOST_ROWS],
-            notes=[*passed.notes, *self._sampler.notes(), *notes],
-            process_cpu_ms=self._used_ns / 1e6 if self._used_ns is not None else None,
+            notes=[*passed.notes, *self._sampler.notes(), *notes, *(self._followed.notes() if self._followed else ())],
+            process_cpu_ms=used_ns / 1e6 if used_ns is not None else None,
             tool_cpu_s=tool_cpu_s,
             bpf_s=self.program.run_time_s(),
             interrupted=passed.interrupted is not None,
@@ -215,6 +234,8 @@ class OnCpuTracer(Closeable, WindowPart):
     def read(self) -> None:
         """Read the ring buffer, look at the processes of its stacks while they live, and sample CPUs that came back."""
         self._sampler.renew()
+        if self._followed is not None:
+            self._find_new(self._followed.find_new())
         self._read_stacks()
 
     def _read_stacks(self) -> None:

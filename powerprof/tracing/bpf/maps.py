@@ -9,9 +9,10 @@ old half is emptied after the last program has finished adding to it. Nothing is
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ from powerprof.system.closeable import Closeable
 from powerprof.system.tasks import check_process_ids
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.types import Btf
+from powerprof.tracing.followed import LOOK_S, FollowedProcesses
 
 Array = npt.NDArray[np.void]
 # A program that has read the number of the old half adds to its entry within a microsecond.
@@ -129,23 +131,23 @@ class SummingProgram(Closeable, WindowPart):
         name: str,
         definitions: Mapping[str, int | str],
         btf: Btf,
-        pids: Sequence[int] | None,
+        followed: FollowedProcesses | None,
         tables: Sequence[str],
         entries: Mapping[str, Mapping[int, bytes]] | None = None,
     ) -> None:
-        """Load `probes/bpf/<name>` for these processes, or for every process if its definitions request that.
+        """Load `probes/bpf/<name>` for the followed processes, or for every process if its definitions request that.
 
         `tables` are emptied before each window. `entries` are written to other tables once.
 
         Raises CapabilityError if this host or user may not, PowerprofError if the kernel refuses the program.
         """
         check_process_ids()
-        self._tables = tables
+        self._tables, self._followed = tables, followed
         self._ran_s: float | None = None
         self._counted: Sequence[int] = ()
         self._program = LoadedProgram(name, definitions, btf=btf)
         try:
-            members = {"targets": dict.fromkeys(pids or (), _MEMBER)}
+            members = {"targets": dict.fromkeys(followed.pids if followed is not None else (), _MEMBER)}
             for table, rows in {**members, **(entries or {})}.items():
                 for key, value in rows.items():
                     self._program.put(table, key, value)
@@ -163,13 +165,40 @@ class SummingProgram(Closeable, WindowPart):
             self._program.clear(table)
         self._ran_s, self._counted = self._program.run_time_s(), self._program.per_cpu_sum("counters")
 
+    @property
+    def read_interval_s(self) -> float:
+        """The interval of looks for processes that join the target, in seconds."""
+        return LOOK_S if self._followed is not None and self._followed.may_grow else math.inf
+
     def begin(self) -> None:
         """Start counting."""
+        if self._followed is not None:
+            self._followed.begin()
+            self._add(self._followed.pids)
         self._count(1)
+
+    def read(self) -> None:
+        """Count the processes that joined the target."""
+        if self._followed is not None:
+            self._add(self._followed.find_new())
 
     def end(self) -> None:
         """Stop counting."""
         self._count(0)
+        if self._followed is not None:
+            self._followed.end()
+
+    def _add(self, pids: Iterable[int]) -> None:
+        for pid in pids:
+            self._program.put("targets", pid, _MEMBER)
+
+    def pids(self) -> list[int]:
+        """Return the processes of the target; none for every process."""
+        return self._followed.pids if self._followed is not None else []
+
+    def notes(self) -> list[str]:
+        """Return notes about processes that joined the target."""
+        return self._followed.notes() if self._followed is not None else []
 
     def _count(self, value: int) -> None:
         self._program.put("is_open", 0, value.to_bytes(8, "little"))
