@@ -10,11 +10,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from powerprof.cli.options import CommandOptions, Saving, Tables, duration, files_of
 from powerprof.cli.output import check_saving, deliver, progress_printer
 from powerprof.cli.parameters import flag, group
 from powerprof.cli.targets import ServerOptions, only, server_pid
+from powerprof.system.next_steps import command_line
+
+if TYPE_CHECKING:
+    from powerprof.diagnosis.evidence import Diagnosis
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,4 +53,13 @@ def command(options: Options) -> None:
         files,
         raw=None if saving.no_save else taken.files,
         lines=partial(render_terminal, all_notes=options.all_notes),
+        next_step=next_step(diagnosis),
     )
+
+
+def next_step(diagnosis: Diagnosis) -> str | None:
+    """Return the command that measures all statements; None if none used CPU time or the process is unknown."""
+    window, pid = diagnosis.evidence.statement_window, diagnosis.server.pid
+    if window is None or not window.statements or pid is None:
+        return None
+    return f"All statements: {command_line(f'queries --pid {pid}')}"

@@ -14,21 +14,24 @@ from powerprof.database import sql
 from powerprof.database.given import read_local_thread_names
 from powerprof.diagnosis import server_queries
 from powerprof.diagnosis.evidence import (
+    DUMPS,
     SQL_FAMILIES,
     DeniedAccount,
     Evidence,
     LogSummary,
     ReplicaHost,
     ReplicationChannel,
+    StatementWindow,
     ThreadCpu,
     ThreadWakeups,
 )
 from powerprof.diagnosis.process_starts import WATCH_S, read_subscriptions, watch_starts
+from powerprof.diagnosis.statement_window import measure_statements
 from powerprof.measure.procfs import process_cpu_ns
 from powerprof.measure.window import run_window
 from powerprof.model.statements import limit_texts, normalise_replication_error
 from powerprof.model.text import Say
-from powerprof.system.errors import CapabilityError
+from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.files import try_text, whole
 from powerprof.system.paths import procfs
 from powerprof.system.processes import POSTGRES_PROGRAM, is_server_name, language_of, name_of
@@ -38,7 +41,7 @@ from powerprof.system.tasks import look_up, process_folder
 
 if TYPE_CHECKING:
     from powerprof.attribution.capture import Capture
-    from powerprof.database.base import Sql
+    from powerprof.database.base import Login, Sql
     from powerprof.model.attribution import Attribution, Wakeup, Waking
 
 
@@ -137,6 +140,8 @@ def _parse_time(line: str) -> float | None:
 
 
 _MOST_THREADS = 16
+# A reading takes 10 µs for each thread. Of more threads only the sum is read.
+_MOST_READ_THREADS = 4000
 
 
 @dataclass(frozen=True)
@@ -156,7 +161,7 @@ def read_cpu_times(pid: int) -> CpuTimes | None:
     except OSError:
         return None
     threads: dict[int, int] = {}
-    for tid in tids:
+    for tid in tids if len(tids) <= _MOST_READ_THREADS else ():
         words = (try_text(folder / str(tid) / "schedstat") or "").split()
         spent_ns = whole(words[0]) if words else None
         if spent_ns is not None:
@@ -175,6 +180,8 @@ def compute_cpu_shares(
     if before is None or after is None or after.at_s <= before.at_s:
         return {}
     span_ns = (after.at_s - before.at_s) * 1e9
+    if not before.threads_ns or not after.threads_ns:
+        return {"cpu_percent": 100.0 * max(0, after.process_ns - before.process_ns) / span_ns}
     spent = {tid: max(0, value - before.threads_ns.get(tid, 0)) for tid, value in after.threads_ns.items()}
     process_ns = max(0, after.process_ns - before.process_ns)
     return {
@@ -189,6 +196,7 @@ def compute_cpu_shares(
 
 
 _SAMPLES = 8
+_REPLICA_COUNTERS = ("Com_register_slave", "Com_binlog_dump", DUMPS)
 _SAMPLE_S = 0.04
 _MOST_ROWS = 80
 _MOST_FRAMES = 24
@@ -212,6 +220,7 @@ class Subject:
     version: str
     address: str | None
     target: Target | None = None
+    login: Login | None = None
 
 
 @dataclass(frozen=True)
@@ -242,7 +251,6 @@ def inspect_server(subject: Subject, duration_s: float, say: Say) -> Inspection:
     readings.read_before()
     postgres = subject.pid if subject.pid is not None and name_of(subject.pid) == POSTGRES_PROGRAM else None
     before = None if postgres is None else read_subscriptions(postgres)
-    cpu_before = None if subject.pid is None else read_cpu_times(subject.pid)
     started_s = time.monotonic()
     capture = attribution = None
     if subject.pid is not None:
@@ -257,7 +265,6 @@ def inspect_server(subject: Subject, duration_s: float, say: Say) -> Inspection:
     if attribution is None and left_s > 0:
         say(f"watching {subject.label} for {left_s:.0f} s")
         interrupted = run_window(left_s).interrupted is not None
-    cpu_after = None if subject.pid is None else read_cpu_times(subject.pid)
     readings.read_after()
     if postgres is not None and before is not None:
         if not interrupted:
@@ -269,9 +276,27 @@ def inspect_server(subject: Subject, duration_s: float, say: Say) -> Inspection:
             "subscriptions_after": read_subscriptions(postgres).subscriptions,
             "variables": before.settings,
         }
-    readings.facts |= compute_cpu_shares(cpu_before, cpu_after, subject.pid or 0, readings.names)
+    if attribution is not None and not interrupted:
+        readings.facts["statement_window"] = _measure_statements(subject, say, notes)
     evidence = build_evidence(subject, readings, attribution, duration_s, notes)
     return Inspection(evidence, attribution, capture, interrupted)
+
+
+def _measure_statements(subject: Subject, say: Say, notes: list[str]) -> StatementWindow | None:
+    """Return the statements by CPU use; None and a note if they cannot be measured here."""
+    from powerprof.queries.target import TracedServer, find_server
+
+    try:
+        if subject.pid is None or name_of(subject.pid) == POSTGRES_PROGRAM:
+            server = find_server(str(subject.pid), None, None, None)
+        elif is_server_name(name_of(subject.pid)):
+            server = TracedServer(subject.pid, subject.label, subject.version, subject.login)
+        else:
+            return None
+        return measure_statements(server, say)
+    except PowerprofError as error:
+        notes.append(f"its statements were not measured: {error.message}")
+        return None
 
 
 def build_evidence(
@@ -378,6 +403,10 @@ class ServerReadings:
         self._statements: dict[int, dict[str, int]] = {}
         self._denied: list[DeniedAccount] = []
         self._name_queries = 0
+        self._cpu: CpuTimes | None = None
+        self._own_id: int | None = None
+        self._own_ids: set[int] = set()
+        self._hidden_before: int | None = None
         self.names: Mapping[int, str] = {}
         self.window_s = 0.0
         self.facts: dict[str, Any] = {}
@@ -401,10 +430,14 @@ class ServerReadings:
     def read_before(self) -> None:
         """Read everything that needs two readings, the counters last."""
         if self._connection is None:
+            self._cpu = None if self._pid is None else read_cpu_times(self._pid)
             return
+        self._own_id = sql.parse_count(sql.fetch_scalar(self._connection, "SELECT CONNECTION_ID()"))
+        self._note_instances(self._connection)
+        server_queries.mark_connection(self._connection)
         self.facts["variables"] = self._query("settings", server_queries.read_settings, {})
         self.facts["channels_before"] = self._query("replication", server_queries.read_channels, [])
-        self.facts["clients_before"] = self._query("the process list", server_queries.read_clients, [])
+        raw: list[server_queries.RawClient] = self._query("the process list", server_queries.read_raw_clients, [])
         self.facts["events"] = self._query("scheduled events", server_queries.read_events, [])
         self.facts["replica_accounts"] = server_queries.read_replica_accounts(self._connection)
         self.facts["tids"] = server_queries.read_connection_threads(self._connection, self._pid)
@@ -413,10 +446,15 @@ class ServerReadings:
         self._denied = server_queries.read_denied_accounts(self._connection)
         self.facts["status_before"] = server_queries.read_counters(self._connection)
         self._began_s = time.monotonic()
+        self._cpu = None if self._pid is None else read_cpu_times(self._pid)
+        self.facts["clients_before"] = server_queries.select_clients(raw, self._own_ids)
+        self._hidden_before = self._count_hidden(raw, "status_before")
 
     @limit_texts(_MOST_WORDS)
     def read_after(self) -> None:
         """Read everything at the end of the window, the counters first."""
+        cpu_after = None if self._pid is None else read_cpu_times(self._pid)
+        self.facts |= compute_cpu_shares(self._cpu, cpu_after, self._pid or 0, self.names)
         if self._connection is None:
             return
         self.facts["status_after"] = server_queries.read_counters(self._connection)
@@ -447,6 +485,15 @@ class ServerReadings:
                 "the binary log", lambda connection: server_queries.read_binlog_events(connection, since), []
             )
 
+    def _note_instances(self, connection: Sql) -> None:
+        """Add the connections of all powerprof processes that look at the server now."""
+        self._own_ids |= server_queries.read_instances(connection)
+        if self._own_id is not None:
+            self._own_ids.add(self._own_id)
+
+    def _count_hidden(self, raw: list[server_queries.RawClient], status: str) -> int | None:
+        return server_queries.count_hidden(raw, self._own_id, self.facts[status].get("Threads_connected"))
+
     def _count_own_statements(self) -> dict[str, int]:
         """Return the counter increases that powerprof caused between the two readings of the counters.
 
@@ -463,23 +510,41 @@ class ServerReadings:
         }
 
     def _sample(self, connection: Sql) -> None:
-        """Read the process list, the replicas and the replication channels several times shortly after one another."""
+        """Read the process list, the replicas and the replication channels several times shortly after one another.
+
+        A server without replicas is not asked for them: its own count of such statements would show powerprof.
+        """
         samples: list[list[server_queries.RawClient]] = []
         replicas: dict[ReplicaHost, None] = {}
         channels: list[ReplicationChannel] = []
         replicates = bool(self.facts["channels_before"] or self.facts["channels_after"])
         began_s = time.monotonic()
+        self._note_instances(connection)
         for number in range(_SAMPLES):
             if number:
                 time.sleep(_SAMPLE_S)
             samples.append(server_queries.read_raw_clients(connection))
             if replicates:
                 channels += self._query("replication", server_queries.read_channels, [])
-            replicas.update(dict.fromkeys(self._query("the list of replicas", server_queries.read_replicas, [])))
+            if self._may_have_replicas(samples[-1]):
+                replicas.update(dict.fromkeys(self._query("the list of replicas", server_queries.read_replicas, [])))
         self.facts["samples_span_s"] = time.monotonic() - began_s
-        self.facts["samples"] = [server_queries.normalise_clients(sample) for sample in samples]
+        self._note_instances(connection)
+        self.facts["samples"] = [server_queries.select_clients(sample, self._own_ids) for sample in samples]
+        hidden = [self._hidden_before, self._count_hidden(samples[0], "status_after")]
+        # A connection that begins or ends between the two readings is not hidden.
+        self.facts["hidden_connections_count"] = None if None in hidden else min(count or 0 for count in hidden)
+        self.facts["other_instances_count"] = len(self._own_ids - {self._own_id})
         self.facts["replicas"] = list(replicas)
         self.facts["channels_seen"] = channels
+
+    def _may_have_replicas(self, sample: list[server_queries.RawClient]) -> bool:
+        """Return whether a replica reads the binary log, connects repeatedly, or cannot be seen by this account."""
+        before, after = self.facts["status_before"], self.facts["status_after"]
+        moved = any(after.get(name, 0) > before.get(name, 0) for name in _REPLICA_COUNTERS)
+        moved |= after.get("Slaves_connected", 0) > 0
+        is_seen = any(client.command.startswith("Binlog Dump") for client, _ in sample)
+        return is_seen or moved or bool(self._hidden_before)
 
 
 def _subtract_counts(

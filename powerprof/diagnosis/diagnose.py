@@ -23,7 +23,7 @@ from powerprof.diagnosis.evidence import (
     next_command,
     use_replica_terms,
 )
-from powerprof.model.text import number
+from powerprof.model.text import number, plural
 from powerprof.system.errors import CapabilityError, UsageError
 from powerprof.system.processes import label_of
 from powerprof.system.targets import resolve_server
@@ -44,6 +44,7 @@ RULES: tuple[Callable[[Evidence], list[Finding]], ...] = (
     rules_threads.find_polling_waits,
     rules_threads.find_event_cpu,
     rules_clients.find_table_pollers,
+    rules_clients.find_sequential_scans,
     rules_threads.find_event_scheduler,
     rules_clients.describe_client_work,
     rules_threads.describe_cpu_time,
@@ -81,21 +82,28 @@ def diagnose(evidence: Evidence) -> list[Finding]:
 
 @dataclass(frozen=True)
 class Coverage:
-    """The parts of a server that were examined, and those that were not. A report calls only the former healthy."""
+    """The parts of a server that were examined, and those that were not. A report calls only the former healthy.
+
+    `not_visible`: the parts that this account or this host hides. A report begins with them if it found nothing.
+    """
 
     examined: list[str]
     not_examined: list[str]
+    not_visible: list[str]
 
 
 def list_coverage(evidence: Evidence) -> Coverage:
     """Return the coverage of the evidence, one phrase for each part."""
     examined: list[str] = []
     missing: list[str] = []
+    hidden: list[str] = []
     if evidence.traced_s is not None:
         threads = len({row.tid for row in evidence.wakeups})
-        examined.append(f"wake-ups of {threads} thread{'s' if threads != 1 else ''} for {evidence.traced_s:.1f} s")
+        examined.append(f"wake-ups of {plural(threads, 'thread')} for {evidence.traced_s:.1f} s")
     else:
-        missing.append("wake-ups of its threads (not traced)")
+        hidden.append("wake-ups of its threads (not traced)")
+    if count := evidence.hidden_connections_count:
+        hidden.append(f"{plural(count, 'connection')} of other accounts (needs the privilege PROCESS)")
     if evidence.cpu_percent is not None:
         examined.append(f"its CPU time ({number(evidence.cpu_percent, 1)} % of one CPU)")
     if evidence.starts_span_s is not None:
@@ -104,19 +112,26 @@ def list_coverage(evidence: Evidence) -> Coverage:
             missing.append("its subscriptions and their errors (the server refuses this user on its socket)")
         else:
             examined.append(f"its logical subscriptions ({len(evidence.subscriptions_after)})")
+    window = evidence.statement_window
+    if window is not None:
+        statements = plural(len(window.statements), "statement")
+        examined.append(f"CPU time of {statements} for {window.window_s:.1f} s (by {window.method})")
+    if evidence.other_instances_count:
+        examined.append(f"without {plural(evidence.other_instances_count, 'connection')} of other powerprof commands")
     if evidence.asked:
         _list_sql_coverage(evidence, examined, missing)
     elif evidence.family in SQL_FAMILIES:
-        missing.append("replication, clients, events and settings (no account on the server)")
+        hidden.append("replication, clients, events and settings (no account on the server)")
     if evidence.family not in SQL_FAMILIES:
-        missing.append(
-            "its settings, clients and statements (of this program, only threads, timers and CPU time are checked)"
-        )
+        if evidence.starts_span_s is not None and window is None:
+            hidden.append("its statements (not measured)")
+        what = "its settings" if window is not None else "its settings, clients and statements"
+        missing.append(f"{what} (of this program, only threads, timers and CPU time are checked)")
     if evidence.log is not None:
         examined.append(f"the last {format_seconds(evidence.log.span_s)} of its error log")
     elif evidence.family in SQL_FAMILIES:
         missing.append("its error log (not a readable file)")
-    return Coverage(examined, missing)
+    return Coverage(examined, missing, hidden)
 
 
 def _list_sql_coverage(evidence: Evidence, examined: list[str], missing: list[str]) -> None:
@@ -128,15 +143,17 @@ def _list_sql_coverage(evidence: Evidence, examined: list[str], missing: list[st
     examined.append(
         f"replication ({channels} channel{'s' if channels != 1 else ''})" if channels else "replication (none)"
     )
-    examined.append(f"the process list (connections: {len(evidence.clients_after)})")
+    if not evidence.hidden_connections_count:
+        examined.append(f"the process list (connections: {len(evidence.clients_after)})")
     if evidence.replicas:
         examined.append(f"the list of replicas ({len(evidence.replicas)})")
     enabled = sum(event.enabled for event in evidence.events)
     scheduler = evidence.variables.get("event_scheduler", "").upper() or "unknown"
     examined.append(f"events ({enabled} enabled, the scheduler is {scheduler})" if enabled else "events (none)")
     if evidence.variables.get("performance_schema", "").upper() in ("OFF", "0", ""):
-        missing.append("statements by connection and their texts (performance_schema is off)")
-    missing.append(f"plans and costs of statements ({next_command(evidence, 'queries')})")
+        missing.append("statements by connection (performance_schema is off)")
+    what = "plans" if evidence.statement_window is not None else "plans and costs"
+    missing.append(f"{what} of statements ({next_command(evidence, 'queries')})")
 
 
 @dataclass(frozen=True)
@@ -175,6 +192,7 @@ def run(request: DiagnosisRequest, say: Callable[[str], None]) -> tuple[Diagnosi
         evidence=evidence,
         looked_at=coverage.examined,
         not_looked_at=coverage.not_examined,
+        not_visible=coverage.not_visible,
         server=DiagnosedServer(pid=subject.pid, version=subject.version, address=subject.address),
         host=host_record(),
         tool=attribution.tool if attribution else None,
@@ -203,7 +221,7 @@ def _resolve_subject(
             raise UsageError(f"--pid is {pid}, but the named server is process {server.pid}", "give only one of them")
         pid = pid if pid is not None else server.pid
         label = label_of(pid) if pid else "the server"
-        return Subject(pid, label, connection, server.version, server.login.text)
+        return Subject(pid, label, connection, server.version, server.login.text, login=server.login)
     assert pid is not None and target is not None  # noqa: S101  resolved above without an address
     label = label_of(pid)
     if label == POSTGRES_PROGRAM:
@@ -211,7 +229,7 @@ def _resolve_subject(
     login = log_in_locally(pid)
     if login is not None:
         local_connection = stack.enter_context(login[1])
-        return Subject(pid, label, local_connection, read_version(local_connection), None)
+        return Subject(pid, label, local_connection, read_version(local_connection), None, login=login[0])
     if not is_server_name(label):
         return Subject(pid, target.label, None, target.label, None, target)
     notes.append(

@@ -176,6 +176,37 @@ class LoggedEvent(msgspec.Struct, frozen=True, kw_only=True):
     text_number: int | None = None
 
 
+class StatementCpu(msgspec.Struct, frozen=True, kw_only=True):
+    """The CPU use of one statement in the window of statements, in percent of one CPU.
+
+    Attributes:
+        calls_hz: Calls per second; None if samples could not count them.
+        account: The account (`user@host`) with most of it; None if unknown.
+        scan_percent: Share of its CPU time in sequential scans of tables, from its stacks (PostgreSQL).
+    """
+
+    text: NormalText
+    percent: float
+    calls_hz: float | None = None
+    account: str | None = None
+    scan_percent: float | None = None
+
+
+class StatementWindow(msgspec.Struct, frozen=True, kw_only=True):
+    """The statements with the highest CPU use in `window_s` seconds after the traced window.
+
+    Attributes:
+        percent: CPU use of the whole server, in percent of one CPU.
+        own_percent: CPU use of the statements of powerprof, which are in no row.
+    """
+
+    window_s: float
+    method: str
+    percent: float
+    own_percent: float = 0.0
+    statements: list[StatementCpu] = []
+
+
 class DeniedAccount(msgspec.Struct, frozen=True, kw_only=True):
     """An account (`user@host`) with refused logins, as counted by the server.
 
@@ -222,6 +253,9 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         starts_span_s: Seconds of that watch; None for other servers.
         archiver: The role in the title of PostgreSQL's archiver.
         subscriptions_before: Logical subscriptions; None if the server does not let powerprof log in.
+        statement_window: The statements by CPU use; None if they could not be measured.
+        other_instances_count: Connections of other powerprof processes, which are in no list of clients.
+        hidden_connections_count: Connections that this account may not see; None if unknown.
     """
 
     version: str
@@ -265,6 +299,9 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     archiver: str | None = None
     subscriptions_before: list[Subscription] | None = None
     subscriptions_after: list[Subscription] | None = None
+    statement_window: StatementWindow | None = None
+    other_instances_count: int = 0
+    hidden_connections_count: int | None = None
     notes: list[str] = []
 
     @property
@@ -341,6 +378,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     evidence: Evidence
     looked_at: list[str] = []
     not_looked_at: list[str] = []
+    not_visible: list[str] = []
     host: dict[str, Any] = {}
     tool: ToolCost | None = None
     notes: Notes = []

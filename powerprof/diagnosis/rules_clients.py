@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from powerprof.diagnosis.evidence import (
     DUMPS,
+    SQL_FAMILIES,
     Client,
     DeniedAccount,
     Evidence,
     Finding,
+    StatementCpu,
     ThreadWakeups,
     format_event_rate,
     format_rate,
@@ -21,6 +24,9 @@ from powerprof.diagnosis.evidence import (
     select_stack,
 )
 from powerprof.diagnosis.rules_replication import compute_source_churn_hz
+from powerprof.diagnosis.server_queries import INTERNAL_USERS
+from powerprof.diagnosis.statement_window import describe_share, is_costly
+from powerprof.diagnosis.thread_pace import POLLING_HZ
 from powerprof.model.text import number, period
 
 # Counters of statements that only inspect the server, with the usual names of the statements. Drivers send other SHOW
@@ -41,9 +47,18 @@ POLLING = {
     "Com_show_databases": "SHOW DATABASES",
     "Com_admin_commands": "pings",
 }
-# An exporter scrapes once in 5 to 60 s with some statements each. A dashboard reads once a second.
-_POLLING_HZ = 5.0
-_PINGS_HZ = 20.0
+# An exporter scrapes once in 5 to 60 s with some statements each. Below this a finding would only describe it.
+_NOTED_HZ = 0.5
+# A statement is a problem by its cost: its CPU time (`is_costly`), or its wake-ups, as for threads with timers.
+_WOKEN_HZ = POLLING_HZ
+# The rows that a server reads per second without an index, if its CPU time is unknown.
+_ROWS_HZ = 10_000.0
+# Statements that inspect the server, by their texts. Drivers send other SHOW statements as part of the work.
+_INSPECTS = re.compile(
+    r"\W*(?:SHOW\s+(?!WARNINGS|ERRORS|FIELDS|COLUMNS|KEYS|INDEX|CREATE|TABLES)|COM_(?:PING|STATISTICS|PROCESS_INFO)\b"
+    r"|(?:SELECT|WITH)\b.*\bFROM\s+[`\"]?(?:information_schema|performance_schema|sys|pg_catalog|pg_stat\w*|pg_locks)\b)",
+    re.IGNORECASE | re.DOTALL,
+)
 # A connection is the cause if the server counted at least this share of the statements on it.
 _MIN_SHARE = 0.5
 # A client without other statements is woken once for each of them, within this share.
@@ -51,7 +66,6 @@ _TOLERANCE = 0.25
 _CONNECTS_HZ = 5.0
 _FEW_STATEMENTS = 3.0
 _BUSY_HZ = 1.0
-_INTERNAL_USERS = ("system user", "event_scheduler")
 
 
 def _format_account(client: Client) -> str:
@@ -68,7 +82,7 @@ def _select_sampled(evidence: Evidence, *commands: str) -> dict[int, Client]:
         client.id: client
         for sample in evidence.samples
         for client in sample
-        if client.command in commands and client.user not in _INTERNAL_USERS
+        if client.command in commands and client.user not in INTERNAL_USERS
     }
 
 
@@ -86,8 +100,40 @@ def _format_caused(rows: Sequence[ThreadWakeups]) -> str:
     return f" It caused {format_event_rate(exits_hz, 'wake-ups')}." if exits_hz > 0 else ""
 
 
+def _is_problem(percent: float | None, woken_hz: float | None, evidence: Evidence) -> bool:
+    """Return whether a client's statements cost too much: by their CPU use in percent of one CPU, or by wake-ups."""
+    return is_costly(percent, evidence) or (woken_hz or 0.0) >= _WOKEN_HZ
+
+
+def _compute_woken_hz(evidence: Evidence, culprit: PollingClient | None, rate_hz: float) -> float:
+    """Return the wake-ups per second by statements of this rate: each one wakes its thread, on any server.
+
+    If another powerprof looks at the server at the same time, statements without a known client may be its own.
+    """
+    return 0.0 if culprit is None and evidence.other_instances_count else rate_hz
+
+
+def _find_percent(evidence: Evidence, culprit: PollingClient | None, uses: Sequence[StatementCpu]) -> float | None:
+    """Return the CPU use of statements, else of the thread of their client; None if it is unknown."""
+    if uses:
+        return sum(use.percent for use in uses)
+    tid = None if culprit is None else _find_tid(evidence, culprit.client)
+    return next((thread.percent for thread in evidence.threads_cpu if tid is not None and thread.tid == tid), None)
+
+
+def _select_uses(evidence: Evidence, pattern: re.Pattern[str]) -> list[StatementCpu]:
+    window = evidence.statement_window
+    return [] if window is None else [use for use in window.statements if pattern.match(use.text)]
+
+
+def _describe_use(use: StatementCpu, evidence: Evidence) -> str:
+    rate = "" if use.calls_hz is None else f" {format_rate(use.calls_hz)}"
+    account = "" if use.account is None else f", {use.account}"
+    return f"{use.text[:160]}{rate}{account}: {describe_share(use.percent, evidence)}"
+
+
 def find_monitoring(evidence: Evidence) -> list[Finding]:
-    """Find a client that reads the state of the server more often than a person could."""
+    """Find a client that reads the state of the server: a fault if it is expensive, otherwise a note."""
     # A replica that reconnects reads variables and registers itself. MySQL 5.5 counts COM_REGISTER_SLAVE as an admin
     # command. Another rule reports these statements.
     churn_hz = compute_source_churn_hz(evidence)
@@ -96,29 +142,41 @@ def find_monitoring(evidence: Evidence) -> list[Finding]:
         rate_hz = evidence.rate_hz(name)
         if name in ("Com_show_variables", "Com_admin_commands"):
             rate_hz = max(0.0, rate_hz - churn_hz)
-        if name != "Com_admin_commands" or rate_hz >= _PINGS_HZ:
-            rates[label] += round(rate_hz * 1000)
-    total_hz = sum(rates.values()) / 1000
-    if total_hz < _POLLING_HZ:
-        return []
+        rates[label] += round(rate_hz * 1000)
     statements = [(label, count / 1000) for label, count in rates.most_common(4) if count >= 100]
-    culprit = find_polling_client(evidence, statements)
+    uses = _select_uses(evidence, _INSPECTS)
+    total_hz = max(sum(rates.values()) / 1000, sum(use.calls_hz or 0.0 for use in uses))
+    first = statements[0] if statements else (uses[0].text[:80], total_hz) if uses else None
+    if first is None or total_hz < _NOTED_HZ:
+        return []
+    culprit = find_polling_client(evidence, statements) if statements else None
+    percent = _find_percent(evidence, culprit, uses)
+    woken_hz = _compute_woken_hz(evidence, culprit, total_hz)
     lines = [f"{label} {format_rate(rate_hz)} by the server's own count" for label, rate_hz in statements]
+    lines += [_describe_use(use, evidence) for use in uses[:3]]
     remedy = ["Poll every 10 s or less often (scrape interval, refresh, health check interval)"]
-    if culprit is None:
-        account = "A client"
-        lines.append("the connection is unknown: no connection matches by statement and rate")
-        remedy.append("to find the client: SHOW FULL PROCESSLIST, or performance_schema=ON in my.cnf")
-    else:
+    accounts = {use.account for use in uses if use.account is not None}
+    account = "A client"
+    if culprit is not None:
         account, number_ = _format_account(culprit.client), culprit.client.id
         lines.append(f"connection {number_}, {account}: {culprit.reason}")
         remedy.append(f"to stop it now: KILL {number_}, because {culprit.reason}")
+    elif len(accounts) == 1:
+        account = accounts.pop()
+    else:
+        lines.append("the connection is unknown: no connection matches by statement and rate")
+        remedy.append(
+            f"to find the client: {next_command(evidence, 'queries')}"
+            if evidence.family not in SQL_FAMILIES
+            else "to find the client: SHOW FULL PROCESSLIST, or performance_schema=ON in my.cnf"
+        )
     rows = [] if culprit is None else _select_rows(evidence, culprit.client.tid)
+    used = f" It uses {describe_share(percent, evidence)}." if percent else ""
     return [
         Finding(
             rule="monitoring_client",
-            severity="fault",
-            text=f"{account} sends {statements[0][0]} {format_rate(statements[0][1])}.{_format_caused(rows)}",
+            severity="fault" if _is_problem(percent, woken_hz, evidence) else "note",
+            text=f"{account} sends {first[0]} {format_rate(first[1])}.{used}{_format_caused(rows)}",
             evidence=lines,
             remedy=remedy,
             rate_hz=total_hz,
@@ -159,7 +217,7 @@ def find_polling_client(evidence: Evidence, statements: Sequence[tuple[str, floa
     before = {
         client.id
         for client in evidence.clients_before
-        if client.command in ("Query", "Sleep") and client.user not in _INTERNAL_USERS
+        if client.command in ("Query", "Sleep") and client.user not in INTERNAL_USERS
     }
     if len(clients) == 1 and before == set(clients) and not evidence.count_increase("Connections"):
         return PollingClient(next(iter(clients.values())), "it is the only connection")
@@ -191,7 +249,7 @@ def find_short_connections(evidence: Evidence) -> list[Finding]:
         _format_account(client)
         for sample in evidence.samples
         for client in sample
-        if client.id > oldest and client.user not in (*_INTERNAL_USERS, "unauthenticated user")
+        if client.id > oldest and client.user not in (*INTERNAL_USERS, "unauthenticated user")
     )
     newcomers = ", ".join(account for account, _ in accounts.most_common(3))
     # A replica that applies transactions takes numbers from the same counter.
@@ -227,9 +285,12 @@ def describe_client_work(evidence: Evidence) -> list[Finding]:
             rule="client_work",
             severity="note",
             text=f"Clients send statements {format_rate(rate_hz)}.",
-            evidence=[f"Questions rises {format_rate(rate_hz)}"]
+            evidence=[
+                f"Questions rises {format_rate(rate_hz)}",
+                *(_describe_use(use, evidence) for use in _select_uses(evidence, _ANY)[:3]),
+            ]
             + ([f"connection threads end {format_event_rate(exits_hz, 'idle periods')}"] if exits_hz else []),
-            remedy=[f"to see the functions: {next_command(evidence, 'attribute')}"],
+            remedy=[f"all statements: {next_command(evidence, 'queries')}"],
             rate_hz=rate_hz,
             stack=select_stack(rows),
         )
@@ -403,62 +464,100 @@ def find_failed_logins(evidence: Evidence) -> list[Finding]:
     ]
 
 
-# Scans of whole tables at this rate are a fault if they return hardly any rows.
-_SCANS_HZ = 2.0
 _MIN_SCANS = 5
 _MAX_ROWS_FOUND = 1.0
 # Statements that change rows for each scan: a worker that finds work changes its row.
 _MAX_CHANGES = 0.2
+_ANY = re.compile("")
+_SELECTS = re.compile(r"\W*(?:SELECT|WITH)\b", re.I)
+# The share of a statement's CPU time in a sequential scan above which the scan is its work.
+_SCAN_PERCENT = 50.0
 
 
 def find_table_pollers(evidence: Evidence) -> list[Finding]:
-    """Find statements that scan a whole table at a steady rate with hardly any result or change.
+    """Find SELECTs that read whole tables again and again, by the counters of MariaDB and MySQL.
 
-    Applications with job tables and queues in a table do so.
+    A fault is expensive, and it finds hardly any row or uses much CPU time.
     """
     selects = evidence.count_increase("Com_select")
     scans = min(evidence.count_increase("Select_scan"), selects)  # SHOW counts as a scan as well.
     scans_hz = scans / evidence.window_s if evidence.window_s > 0 else 0.0
-    if scans < _MIN_SCANS or scans_hz < _SCANS_HZ or scans < _MIN_SHARE * selects:
+    if scans < _MIN_SCANS or scans_hz < _NOTED_HZ or scans < _MIN_SHARE * selects:
         return []
+    poller, uses = _find_scanning_client(evidence, scans_hz), _select_uses(evidence, _SELECTS)[:1]
+    percent = _find_percent(evidence, poller, uses)
     changes = evidence.count_increase("Com_insert", "Com_update", "Com_delete", "Com_replace")
     rows_found = _compute_rows_found(evidence, selects)
-    if changes > _MAX_CHANGES * scans or (rows_found is not None and rows_found > _MAX_ROWS_FOUND):
-        return []
-    poller = _find_scanning_client(evidence, scans_hz)
-    if poller is None and rows_found is None:
+    finds_nothing = changes <= _MAX_CHANGES * scans and rows_found is not None and rows_found <= _MAX_ROWS_FOUND
+    rows_hz = evidence.rate_hz("Handler_read_rnd_next")
+    is_unknown_load = percent is None and rows_hz >= _ROWS_HZ
+    is_wasteful = is_unknown_load or _is_problem(percent, _compute_woken_hz(evidence, poller, scans_hz), evidence)
+    if not is_costly(percent, evidence) and not (finds_nothing and is_wasteful):
         return []
     rows = [] if poller is None else _select_rows(evidence, _find_tid(evidence, poller.client))
     period_ms = next((row.period_ms for row in rows if row.period_ms), None)
-    account = "A client" if poller is None else _format_account(poller.client)
+    account = next((use.account for use in uses if use.account), "A client")
+    account = account if poller is None else _format_account(poller.client)
     pace = f"{period(period_ms)} ({format_rate(scans_hz)})" if period_ms else format_rate(scans_hz)
     rows_read = evidence.count_increase("Handler_read_rnd_next") / scans
     lines = [
         f"a SELECT without an index {format_rate(scans_hz)} (Select_scan), {number(rows_read, 0)} rows read by each",
         f"{changes} statements that change rows in the window"
         + (f", {number(rows_found, 2)} rows found by each SELECT" if rows_found is not None else ""),
+        *(_describe_use(use, evidence) for use in uses),
     ]
     statement = ""
     if poller is not None:
         lines.append(f"connection {poller.client.id}: {poller.reason}")
-        statement = _find_statement(evidence, poller.client)
+        statement = "" if uses else _find_statement(evidence, poller.client)
     if statement:
         lines.append(f"its statement: {statement[:160]}")
+    used = f" It uses {describe_share(percent, evidence)}." if percent else ""
+    found = " and finds hardly any row" if finds_nothing else ""
     return [
         Finding(
             rule="table_poller",
             severity="fault",
-            text=f"{account} scans a whole table {pace} to look for work.{_format_caused(rows)}",
+            text=f"{account} scans a whole table {pace}{found}.{used}{_format_caused(rows)}",
             evidence=lines,
             remedy=[
-                "Index the WHERE columns to make each poll cheap, or poll less often",
-                "or use a queue that blocks until there is work",
-                *([] if statement else [f"to find the statement: {next_command(evidence, 'queries')}"]),
+                "Index the WHERE columns to make each scan cheap, or send the statement less often",
+                *(["or use a queue that blocks until there is work"] if finds_nothing else []),
+                f"all statements: {next_command(evidence, 'queries')}",
             ],
             rate_hz=scans_hz,
             stack=select_stack(rows),
         )
     ]
+
+
+def find_sequential_scans(evidence: Evidence) -> list[Finding]:
+    """Find repeated statements of PostgreSQL that spend their CPU time in a sequential scan of a table."""
+    window = evidence.statement_window
+    findings = []
+    for use in [] if window is None else window.statements:
+        is_scan = use.scan_percent is not None and use.scan_percent >= _SCAN_PERCENT
+        is_repeated = (use.calls_hz or 0.0) >= _NOTED_HZ and not _INSPECTS.match(use.text)
+        if not is_scan or not is_repeated or not is_costly(use.percent, evidence):
+            continue
+        findings.append(
+            Finding(
+                rule="table_poller",
+                severity="fault",
+                text=f"{use.account or 'A client'} scans a whole table {format_rate(use.calls_hz or 0.0)}. "
+                f"It uses {describe_share(use.percent, evidence)}.",
+                evidence=[
+                    f"its statement: {use.text[:160]}",
+                    f"{number(use.scan_percent, 0)} % of its CPU time is in a sequential scan, by its stacks",
+                ],
+                remedy=[
+                    "Index the WHERE columns to make each scan cheap, or send the statement less often",
+                    f"all statements: {next_command(evidence, 'queries')}",
+                ],
+                rate_hz=use.calls_hz,
+            )
+        )
+    return findings
 
 
 def _compute_rows_found(evidence: Evidence, selects: int) -> float | None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -105,27 +105,61 @@ def _normalise_statement(value: Any) -> NormalText:
     return normalise(_shorten(value), is_whole=False)
 
 
+_DUMP_COUNT = (
+    "SELECT SUM(COUNT_STAR) FROM performance_schema.events_statements_summary_global_by_event_name "
+    "WHERE EVENT_NAME LIKE 'statement/com/Binlog Dump%'"
+)
+
+
+def _list_counters() -> str:
+    likes = "".join(f" OR Variable_name LIKE '{pattern}'" for pattern in _COUNTERS_LIKE)
+    return f"SHOW GLOBAL STATUS WHERE Variable_name IN ({_quote_names(_COUNTERS)}){likes}"
+
+
+def _list_variables() -> str:
+    return f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({_quote_names(_VARIABLES)})"
+
+
+def list_own_statements() -> tuple[str, ...]:
+    """Return the statements of a diagnosis that cost most, by which a window recognises other diagnoses."""
+    last = (_LAST_STATEMENTS, _DUMP_COUNT, _STATEMENTS, _CONNECTION_THREADS, _REPLICA_ACCOUNTS, _DENIED, _EVENTS)
+    return (*map(_list_processes, _EXTRA_COLUMNS), _list_counters(), _list_variables(), *last)
+
+
+# A look holds one of these advisory locks, by which other instances recognise its connection. No list of a server
+# without performance_schema shows the program of a connection.
+_LOCKS = tuple(f"powerprof-{number}" for number in range(1, 17))
+
+
+def read_instances(connection: Sql) -> set[int]:
+    """Return the connections of all powerprof processes that look at the server; empty if it refuses (Galera)."""
+    rows = _fetch_permitted(
+        connection, f"SELECT {', '.join(f'IS_USED_LOCK({chr(39)}{name}{chr(39)})' for name in _LOCKS)}", len(_LOCKS)
+    )
+    return {number for row in rows for value in row if (number := sql.parse_count(value)) is not None}
+
+
+def mark_connection(connection: Sql) -> None:
+    """Hold a free advisory lock until the connection ends."""
+    for name in _LOCKS:
+        rows = _fetch_permitted(connection, f"SELECT GET_LOCK('{name}', 0)", columns=1)
+        if not rows or sql.parse_count(rows[0][0]) == 1:
+            return
+
+
 def read_counters(connection: Sql) -> dict[str, int]:
     """Return the status counters of the rules."""
-    likes = "".join(f" OR Variable_name LIKE '{pattern}'" for pattern in _COUNTERS_LIKE)
-    rows = sql.fetch_rows(
-        connection, f"SHOW GLOBAL STATUS WHERE Variable_name IN ({_quote_names(_COUNTERS)}){likes}", columns=2
-    )
+    rows = sql.fetch_rows(connection, _list_counters(), columns=2)
     counts = {str(name): sql.parse_count(value) for name, value in rows}
-    dumps = _fetch_permitted(
-        connection,
-        "SELECT SUM(COUNT_STAR) FROM performance_schema.events_statements_summary_global_by_event_name "
-        "WHERE EVENT_NAME LIKE 'statement/com/Binlog Dump%'",
-        columns=1,
-    )
+    dumps = _fetch_permitted(connection, _DUMP_COUNT, columns=1)
     counts[DUMPS] = sql.parse_count(dumps[0][0]) if dumps else None
     return {name: value for name, value in counts.items() if value is not None}
 
 
 def read_settings(connection: Sql) -> dict[str, str]:
     """Return the settings of the rules."""
-    statement = f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({_quote_names(_VARIABLES)})"
-    return {str(name).lower(): str(value)[:_TEXT] for name, value in sql.fetch_rows(connection, statement, columns=2)}
+    rows = sql.fetch_rows(connection, _list_variables(), columns=2)
+    return {str(name).lower(): str(value)[:_TEXT] for name, value in rows}
 
 
 _STATEMENTS = """SELECT t.PROCESSLIST_ID, e.EVENT_NAME, e.COUNT_STAR
@@ -148,15 +182,16 @@ def read_statements_by_connection(connection: Sql) -> dict[int, dict[str, int]]:
     return counts
 
 
+_LAST_STATEMENTS = (
+    f"SELECT t.PROCESSLIST_ID, LEFT(e.SQL_TEXT, {_TEXT}) "  # noqa: S608 - ours
+    "FROM performance_schema.events_statements_current e JOIN performance_schema.threads t "
+    "ON t.THREAD_ID = e.THREAD_ID WHERE t.PROCESSLIST_ID IS NOT NULL AND e.SQL_TEXT IS NOT NULL LIMIT 1000"
+)
+
+
 def read_last_statements(connection: Sql) -> dict[int, NormalText]:
     """Return the beginning of the last statement of each connection, without values."""
-    rows = _fetch_permitted(
-        connection,
-        f"SELECT t.PROCESSLIST_ID, LEFT(e.SQL_TEXT, {_TEXT}) "  # noqa: S608 - ours
-        "FROM performance_schema.events_statements_current e JOIN performance_schema.threads t "
-        "ON t.THREAD_ID = e.THREAD_ID WHERE t.PROCESSLIST_ID IS NOT NULL AND e.SQL_TEXT IS NOT NULL LIMIT 1000",
-        columns=2,
-    )
+    rows = _fetch_permitted(connection, _LAST_STATEMENTS, columns=2)
     texts = [(sql.parse_count(number), _normalise_statement(text)) for number, text in rows]
     return {number: text for number, text in texts if number is not None}
 
@@ -172,20 +207,35 @@ def read_channels(connection: Sql) -> list[ReplicationChannel]:
     return channels
 
 
+INTERNAL_USERS = ("system user", "event_scheduler")
 RawClient = tuple[Client, str]
 """A line of the process list without its statement, and the statement with its values, which must not be recorded."""
 
 
-def read_clients(connection: Sql) -> list[Client]:
-    """Return the process list without the connection of powerprof."""
-    return normalise_clients(read_raw_clients(connection))
-
-
 def read_raw_clients(connection: Sql) -> list[RawClient]:
-    """Return the process list for `normalise_clients`. Samples defer that work, so they follow each other faster."""
-    own_id = sql.parse_count(sql.fetch_scalar(connection, "SELECT CONNECTION_ID()"))
-    clients = [_parse_client(row) for row in _lower_names(_read_process_list(connection))]
-    clients = [entry for entry in clients if entry[0].id != own_id]
+    """Return the whole process list for `select_clients`. Samples defer that work, so they follow each other faster."""
+    return [_parse_client(row) for row in _lower_names(_read_process_list(connection))]
+
+
+def count_hidden(raw: Sequence[RawClient], own_id: int | None, connected_count: int | None) -> int | None:
+    """Return how many of the connections that the server counts are missing from a process list; None if unknown.
+
+    Without the right PROCESS the list has the connections of its own account only.
+    """
+    clients = [client for client, _ in raw if client.user not in INTERNAL_USERS and client.command != "Daemon"]
+    own_user = next((client.user for client in clients if client.id == own_id), None)
+    if own_user is None or connected_count is None:
+        return None
+    is_own_only = all(client.user == own_user for client, _ in raw)
+    return max(0, connected_count - len(clients)) if is_own_only else 0
+
+
+def select_clients(raw: Sequence[RawClient], own_ids: Collection[int]) -> list[Client]:
+    """Return the clients with their statements, without values and without the connections of powerprof."""
+    return _normalise_clients(_limit_clients([entry for entry in raw if entry[0].id not in own_ids]))
+
+
+def _limit_clients(clients: list[RawClient]) -> list[RawClient]:
     if len(clients) <= _MOST_CLIENTS:
         return clients
     # Of thousands keep the replicas, the newest client, and the clients with the latest statements.
@@ -200,22 +250,27 @@ def read_raw_clients(connection: Sql) -> list[RawClient]:
     return clients[:_MOST_CLIENTS]
 
 
-def normalise_clients(clients: Iterable[RawClient]) -> list[Client]:
-    """Return the clients with their statements, without values."""
+def _normalise_clients(clients: Iterable[RawClient]) -> list[Client]:
     return [
         msgspec.structs.replace(client, statement=_normalise_statement(text)) if text else client
         for client, text in clients
     ]
 
 
+_EXTRA_COLUMNS = ("TIME_MS, TID, QUERY_ID, ", "")
+
+
+def _list_processes(extra_columns: str) -> str:
+    return (
+        f"SELECT ID, USER, HOST, COMMAND, TIME, STATE, {extra_columns}"  # noqa: S608 - ours
+        f"LEFT(INFO, {_TEXT}) AS INFO FROM information_schema.processlist"
+    )
+
+
 def _read_process_list(connection: Sql) -> list[dict[str, Any]]:
-    for extra_columns in ("TIME_MS, TID, QUERY_ID, ", ""):
+    for extra_columns in _EXTRA_COLUMNS:
         try:
-            return sql.fetch_records(
-                connection,
-                f"SELECT ID, USER, HOST, COMMAND, TIME, STATE, {extra_columns}"  # noqa: S608 - ours
-                f"LEFT(INFO, {_TEXT}) AS INFO FROM information_schema.processlist",
-            )
+            return sql.fetch_records(connection, _list_processes(extra_columns))
         except StatementError as error:
             if error.number not in (1054, 1109, 1146, 1049):  # an unknown column, table or schema
                 raise
@@ -238,14 +293,14 @@ def _parse_client(row: dict[str, Any]) -> RawClient:
     return client, _shorten(row.get("info"))
 
 
+_CONNECTION_THREADS = (
+    "SELECT PROCESSLIST_ID, THREAD_OS_ID FROM performance_schema.threads WHERE PROCESSLIST_ID IS NOT NULL LIMIT 20000"
+)
+
+
 def read_connection_threads(connection: Sql, pid: int | None) -> dict[int, int]:
     """Return the kernel thread number of each connection; empty without performance_schema."""
-    rows = _fetch_permitted(
-        connection,
-        "SELECT PROCESSLIST_ID, THREAD_OS_ID FROM performance_schema.threads WHERE PROCESSLIST_ID IS NOT NULL "
-        "LIMIT 20000",
-        columns=2,
-    )
+    rows = _fetch_permitted(connection, _CONNECTION_THREADS, columns=2)
     if not rows:
         return {}
     outer = read_outer_ids(pid)
@@ -253,16 +308,17 @@ def read_connection_threads(connection: Sql, pid: int | None) -> dict[int, int]:
     return {client: outer.get(tid, tid) for client, tid in numbers if client is not None and tid}
 
 
+_REPLICA_ACCOUNTS = (
+    # mysql.user may be a view, which can be replaced. This table cannot be replaced.
+    "SELECT GRANTEE FROM information_schema.USER_PRIVILEGES WHERE PRIVILEGE_TYPE = 'REPLICATION SLAVE' "
+    "AND GRANTEE NOT IN (SELECT GRANTEE FROM information_schema.USER_PRIVILEGES "
+    "WHERE PRIVILEGE_TYPE = 'SUPER') LIMIT 200"
+)
+
+
 def read_replica_accounts(connection: Sql) -> list[str]:
     """Return the accounts with the right to replicate, without administrators; empty if they may not be read."""
-    rows = _fetch_permitted(
-        connection,
-        # mysql.user may be a view, which can be replaced. This table cannot be replaced.
-        "SELECT GRANTEE FROM information_schema.USER_PRIVILEGES WHERE PRIVILEGE_TYPE = 'REPLICATION SLAVE' "
-        "AND GRANTEE NOT IN (SELECT GRANTEE FROM information_schema.USER_PRIVILEGES "
-        "WHERE PRIVILEGE_TYPE = 'SUPER') LIMIT 200",
-        columns=1,
-    )
+    rows = _fetch_permitted(connection, _REPLICA_ACCOUNTS, columns=1)
     return ["@".join(_shorten(part) for part in re.findall(r"'(.*?)'(?=@|$)", str(row[0]))) for row in rows]
 
 
@@ -321,14 +377,15 @@ def read_replicas(connection: Sql) -> list[ReplicaHost]:
 _SECONDS = {"SECOND": 1, "MINUTE": 60, "HOUR": 3600, "DAY": 86_400, "WEEK": 604_800}
 
 
+_EVENTS = (
+    "SELECT EVENT_SCHEMA, EVENT_NAME, INTERVAL_VALUE, INTERVAL_FIELD, STATUS, LAST_EXECUTED "
+    "FROM information_schema.events WHERE EVENT_TYPE = 'RECURRING' LIMIT 1000"
+)
+
+
 def read_events(connection: Sql) -> list[ScheduledEvent]:
     """Return the recurring events with an interval of seconds to weeks."""
-    rows = sql.fetch_rows(
-        connection,
-        "SELECT EVENT_SCHEMA, EVENT_NAME, INTERVAL_VALUE, INTERVAL_FIELD, STATUS, LAST_EXECUTED "
-        "FROM information_schema.events WHERE EVENT_TYPE = 'RECURRING' LIMIT 1000",
-        columns=6,
-    )
+    rows = sql.fetch_rows(connection, _EVENTS, columns=6)
     return [
         ScheduledEvent(
             name=printable(f"{schema}.{name}"[:_TEXT]),

@@ -79,15 +79,7 @@ def _run(request: QueriesRequest, say: Say, consent: Callable[[str], None]) -> Q
         request.pid, request.server_url, request.socket, request.defaults_file, only=request.only, say=say
     )
     _check_values(request, server, consent)
-    with WindowEnergy(request.energy) as energy:
-        traced = _trace(request, server, energy, say)
-        record = build_record(server, traced.measured, energy)
-    if traced.stacks is not None and traced.trace is not None:
-        say("naming the functions")
-        ids = ((use.id, use.tid) for use in traced.trace.uses)
-        name_of = StatementNames(traced.texts, server.family, ids, traced.measured.known).name
-        statements, modules, notes = add_stacks(record.statements, traced.stacks, name_of, server.family)
-        record = msgspec.structs.replace(record, statements=statements, modules=modules, notes=[*record.notes, *notes])
+    record, traced = measure(request, server, say)
     chosen = choose_texts(traced.texts, record.statements, _MAX_SAVED)
     left_out = explain_left_out(traced.texts, record.statements[:_MAX_SAVED], chosen)
     if request.explain and server.login is not None:
@@ -101,6 +93,20 @@ def _run(request: QueriesRequest, say: Say, consent: Callable[[str], None]) -> Q
     return QueriesResult(
         record, format_workload(request.workload, server.label, chosen, record.connections_count, left_out)
     )
+
+
+def measure(request: QueriesRequest, server: TracedServer, say: Say) -> tuple[Queries, TracedWindow]:
+    """Return the record of one window, with stacks on request. Raise UsageError, CapabilityError, PowerprofError."""
+    with WindowEnergy(request.energy) as energy:
+        traced = _trace(request, server, energy, say)
+        record = build_record(server, traced.measured, energy)
+    if traced.stacks is not None and traced.trace is not None:
+        say("naming the functions")
+        ids = ((use.id, use.tid) for use in traced.trace.uses)
+        name_of = StatementNames(traced.texts, server.family, ids, traced.measured.known).name
+        statements, modules, notes = add_stacks(record.statements, traced.stacks, name_of, server.family)
+        record = msgspec.structs.replace(record, statements=statements, modules=modules, notes=[*record.notes, *notes])
+    return record, traced
 
 
 def _check_values(request: QueriesRequest, server: TracedServer, consent: Callable[[str], None]) -> None:

@@ -14,6 +14,7 @@ from powerprof.report.text_forms import Line, code_span, escape
 
 _MAX_FRAMES = 14
 _BUSY_PERCENT = 10.0
+_SHOWN_STATEMENTS = 3
 
 
 def render_terminal(diagnosis: Diagnosis, width: int = text.DEFAULT_WIDTH, *, all_notes: bool = False) -> list[str]:
@@ -35,9 +36,13 @@ def render_terminal(diagnosis: Diagnosis, width: int = text.DEFAULT_WIDTH, *, al
                 printed += text.wrap(remedy, width, "    ")
     hidden = ""
     if notes and not all_notes:
-        hidden = f" · {len(notes)} note{'s' if len(notes) > 1 else ''}: --all"
+        hidden = f" · {text.plural(len(notes), 'note')}: --all"
+    scope = scope_lines(diagnosis)
+    if not faults and diagnosis.not_visible:
+        scope = scope[1:]  # The answer begins with them.
+    printed += statement_lines(diagnosis, width)
     printed += ["", *text.wrap(f"{context_of(diagnosis)}{hidden}", width)]
-    for sentence in scope_lines(diagnosis):
+    for sentence in scope:
         printed += text.wrap(sentence, width)
     for sentence in dict.fromkeys([*diagnosis.evidence.notes, *word_notes(diagnosis.notes)]):
         printed += text.wrap(f"Note: {sentence}", width)
@@ -52,9 +57,11 @@ def answer_of(diagnosis: Diagnosis) -> str:
         return fault.text
     used = evidence.cpu_percent
     busy = f" It used {text.number(used, 0)} % of one CPU." if used is not None and used >= _BUSY_PERCENT else ""
+    hidden = f"Not visible: {'; '.join(diagnosis.not_visible)}. " if diagnosis.not_visible else ""
+    where = " in the rest" if hidden else ""
     if evidence.exits_hz is None:
-        return f"No known problem in its status. Its wake-ups were not traced.{busy}"
-    return f"No known problem: it woke a CPU {text.number(evidence.exits_hz, 1)} times/s.{busy}"
+        return f"{hidden}No known problem{where or ' in its status'}.{busy}"
+    return f"{hidden}No known problem{where}: it woke a CPU {text.number(evidence.exits_hz, 1)} times/s.{busy}"
 
 
 def _finding_lines(finding: Finding, width: int) -> list[str]:
@@ -73,9 +80,32 @@ def _labelled_lines(label: str, content: str, width: int) -> list[str]:
     return [f"  {label:<6} {wrapped[0]}", *(f"{'':9}{line}" for line in wrapped[1:])]
 
 
+def statement_lines(diagnosis: Diagnosis, width: int) -> list[str]:
+    """Return the statements with most CPU time, one line each; empty without a window of statements."""
+    window = diagnosis.evidence.statement_window
+    rows = [use for use in window.statements if use.percent > 0][:_SHOWN_STATEMENTS] if window is not None else []
+    if window is None or not rows or window.percent <= 0:
+        return []
+    printed = ["", *text.wrap(f"Statements by CPU time, {text.number(window.percent, 1)} % of one CPU in all:", width)]
+    accounts = [use.account or "" for use in rows]
+    account_width = min(24, max(map(len, accounts)))
+    room = max(12, width - 20 - (account_width + 2 if account_width else 0))
+    for use, account in zip(rows, accounts, strict=True):
+        share = text.number(min(100.0, 100.0 * use.percent / window.percent), 0)
+        rate = "?" if use.calls_hz is None else text.number(use.calls_hz, 1)
+        shown = text.shorten(" ".join(use.text.split()), room)
+        line = f"{share:>5} %  {rate:>7}/s  {shown:<{room}}  {text.shorten(account, account_width or 1)}"
+        printed.append(line.rstrip()[:width])
+    return printed
+
+
 def scope_lines(diagnosis: Diagnosis) -> list[str]:
-    """Return the examined and the unexamined areas; empty for runs of older versions."""
-    lists = (("Checked", diagnosis.looked_at), ("Not checked", diagnosis.not_looked_at))
+    """Return the hidden, the examined and the unexamined areas; empty for runs of older versions."""
+    lists = (
+        ("Not visible", diagnosis.not_visible),
+        ("Checked", diagnosis.looked_at),
+        ("Not checked", diagnosis.not_looked_at),
+    )
     return [f"{label}: {'; '.join(things)}." for label, things in lists if things]
 
 
@@ -87,7 +117,8 @@ def context_of(diagnosis: Diagnosis) -> str:
         parts[0] += f", pid {server.pid}"
     parts.append(f"watched for {evidence.window_s:.1f} s")
     if evidence.exits_hz is not None:
-        parts.append(f"{text.number(evidence.exits_hz, 1)} idle exits/s are its own")
+        rate = text.number(evidence.exits_hz, 1)
+        parts.append(f"{rate} idle exits/s are its own" if rate != "1.0" else "1.0 idle exit/s is its own")
     if diagnosis.tool is not None and diagnosis.tool.cpu_percent is not None:
         parts.append(f"powerprof used {diagnosis.tool.cpu_percent:.2f} % CPU")
     return " · ".join(parts)

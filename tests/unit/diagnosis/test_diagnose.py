@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from powerprof.diagnosis.diagnose import diagnose, list_coverage
-from powerprof.diagnosis.evidence import DiagnosedServer, Diagnosis, Evidence
+from powerprof.diagnosis.evidence import DiagnosedServer, Diagnosis, Evidence, StatementCpu, StatementWindow
+from powerprof.model.statements import normalise
 from powerprof.report.diagnosis import render_terminal
 from powerprof.system.processes import describe_listeners, list_tcp_ports, list_unix_sockets
 from tests.unit.diagnosis.examples import counted, evidence, fault_rules, read_recorded, row
@@ -44,6 +45,7 @@ def build_diagnosis(here: Evidence) -> Diagnosis:
         evidence=here,
         looked_at=coverage.examined,
         not_looked_at=coverage.not_examined,
+        not_visible=coverage.not_visible,
     )
 
 
@@ -70,13 +72,50 @@ def print_diagnosis(here: Evidence) -> str:
 
 def test_report_names_the_parts_that_were_not_examined() -> None:
     blind = print_diagnosis(evidence(asked=False, exits_hz=2.0, traced_s=5.0))
-    assert blind.startswith("No known problem: it woke a CPU 2.0 times/s.")
-    assert "Not checked: replication, clients, events and settings (no account on the server)" in blind
+    assert blind.startswith(
+        "Not visible: replication, clients, events and settings (no account on the server). "
+        "No known problem in the rest: it woke a CPU 2.0 times/s."
+    )
     by_status = print_diagnosis(evidence(variables={"performance_schema": "OFF"}, **counted(Questions=0)))
-    assert by_status.startswith("No known problem in its status. Its wake-ups were not traced.")
+    assert by_status.startswith("Not visible: wake-ups of its threads (not traced). No known problem in the rest.")
     assert "replication (none)" in by_status
-    assert "statements by connection and their texts (performance_schema is off)" in by_status
+    assert "statements by connection (performance_schema is off)" in by_status
     assert "It used 97 % of one CPU." in print_diagnosis(evidence(exits_hz=2.0, cpu_percent=97.0))
+
+
+@pytest.mark.parametrize("hidden", [None, 0, 1, 13])
+@pytest.mark.parametrize("asked", [True, False])
+@pytest.mark.parametrize("traced_s", [None, 8.0])
+@pytest.mark.parametrize("family", ["mariadb", "mysql", "postgres", "redis-server"])
+def test_report_of_a_blind_look_begins_with_what_it_did_not_see(
+    hidden: int | None, asked: bool, traced_s: float | None, family: str
+) -> None:
+    asked &= family in ("mariadb", "mysql")
+    exits_hz = None if traced_s is None else 2.0
+    here = evidence(family=family, asked=asked, hidden_connections_count=hidden, traced_s=traced_s, exits_hz=exits_hz)
+    printed, diagnosis = print_diagnosis(here), build_diagnosis(here)
+    is_blind = bool(hidden) or traced_s is None or (not asked and family in ("mariadb", "mysql"))
+    assert bool(diagnosis.not_visible) is is_blind
+    assert printed.startswith("Not visible: " if is_blind else "No known problem")
+    assert printed.count("Not visible: ") == is_blind
+    assert ("connections: 0" in printed) is (asked and not hidden)
+
+
+def test_statements_are_listed_by_their_share() -> None:
+    uses = [
+        StatementCpu(text=normalise(text), percent=percent, calls_hz=rate, account=account)
+        for text, percent, rate, account in (
+            ("SELECT * FROM orders WHERE note = 5", 1.8, 3.2, "app@10.0.0.7"),
+            ("SHOW GLOBAL STATUS", 0.7, None, None),
+        )
+    ]
+    here = evidence(statement_window=StatementWindow(window_s=2.0, method="probes", percent=2.6, statements=uses))
+    for width in (40, 80, 200):
+        lines = render_terminal(build_diagnosis(here), width)
+        assert max(map(len, lines)) <= width
+    lines = render_terminal(build_diagnosis(here), 100)
+    assert "   69 %      3.2/s  SELECT * FROM orders WHERE note = ?" in "\n".join(lines)
+    assert "   27 %        ?/s  SHOW GLOBAL STATUS" in "\n".join(lines)
 
 
 def test_several_servers_are_distinguished_by_their_addresses(tmp_path: Path) -> None:

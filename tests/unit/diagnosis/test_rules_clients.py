@@ -8,19 +8,107 @@ from typing import Any
 import pytest
 
 from powerprof.diagnosis.diagnose import diagnose
-from powerprof.diagnosis.evidence import DUMPS, DeniedAccount, Evidence, Finding, LogSummary
+from powerprof.diagnosis.evidence import (
+    DUMPS,
+    DeniedAccount,
+    Evidence,
+    Finding,
+    LogSummary,
+    StatementCpu,
+    StatementWindow,
+    ThreadCpu,
+)
 from powerprof.diagnosis.rules_clients import find_failed_logins, find_monitoring, find_short_connections
 from powerprof.live.intervals import LiveFinding, RowHistory
+from powerprof.model.statements import normalise
 from powerprof.report.watch import ScreenView, draw_screen
 from tests.unit.diagnosis.examples import channel, client, counted, evidence, fault_rules, faults, read_recorded, row
 from tests.unit.live.intervals import interval
 from tests.unit.live.intervals import row as live_row
 
 
-@pytest.mark.parametrize(("queries", "findings"), [(3, 0), (12, 0), (49, 0), (501, 1)])
-def test_monitor_may_query_up_to_5_times_per_second(queries: int, findings: int) -> None:
-    here = evidence(own_counts={"Com_show_status": 1}, **counted(Com_show_status=queries))
-    assert len(find_monitoring(here)) == findings
+def with_window(*uses: StatementCpu, percent: float, **fields: Any) -> Evidence:
+    window = StatementWindow(window_s=2.0, method="probes", percent=percent, statements=list(uses))
+    return evidence(statement_window=window, cpu_percent=percent, **fields)
+
+
+def severities(here: Evidence) -> list[str]:
+    return [finding.severity for finding in find_monitoring(here)]
+
+
+@pytest.mark.parametrize("rate_hz", [0.6, 4.9, 4.98, 5.02, 5.3, 9.9])
+@pytest.mark.parametrize(("percent", "severity"), [(0.01, "note"), (0.15, "note"), (0.7, "fault"), (40.0, "fault")])
+def test_severity_of_a_monitor_follows_its_cost(rate_hz: float, percent: float, severity: str) -> None:
+    use = StatementCpu(text=normalise("SHOW GLOBAL STATUS"), percent=percent, calls_hz=rate_hz, account="mon@h")
+    count = {"Com_show_status": round(10 * rate_hz)}
+    for here in (
+        with_window(use, percent=2.6 * max(percent, 1.0), **counted(**count)),
+        # The live monitor has the CPU time of the client's thread in place of the window.
+        evidence(
+            samples=[[client(15, tid=1015)]],
+            clients_before=[client(15, tid=1015)],
+            cpu_percent=2.6 * max(percent, 1.0),
+            threads_cpu=[ThreadCpu(tid=1015, comm="mariadbd", name=None, percent=percent)],
+            **counted(**count),
+        ),
+    ):
+        assert severities(here) == [severity]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SHOW GLOBAL STATUS",
+        "show full processlist",
+        "SHOW ENGINE INNODB STATUS",
+        "SELECT * FROM information_schema.PROCESSLIST",
+        "select count(*) from performance_schema.threads where x = ?",
+        "SELECT VARIABLE_VALUE FROM `information_schema`.GLOBAL_STATUS",
+        "SELECT * FROM pg_stat_activity",
+        "SELECT pid FROM pg_catalog.pg_locks l",
+        "SELECT relname FROM pg_stat_user_tables",
+        "WITH a AS (SELECT ?) SELECT * FROM pg_locks",
+        "(COM_PING)",
+    ],
+)
+def test_expensive_inspection_is_named_whatever_its_statement(text: str) -> None:
+    use = StatementCpu(text=normalise(text), percent=0.7, calls_hz=4.98, account="mon@h")
+    (finding,) = find_monitoring(with_window(use, percent=2.6, family="postgresql"))
+    assert finding.severity == "fault"
+    assert "It uses 27 % of this server's CPU time (0.7 % of one CPU)." in finding.text
+
+
+@pytest.mark.parametrize(
+    "text", ["SELECT * FROM orders", "SHOW WARNINGS", "SHOW FIELDS FROM t", "UPDATE t SET a = ?", "SELECT ?", "COMMIT"]
+)
+def test_expensive_work_is_not_inspection(text: str) -> None:
+    assert not find_monitoring(with_window(StatementCpu(text=normalise(text), percent=2.0, calls_hz=40.0), percent=2.6))
+
+
+@pytest.mark.parametrize("rate_hz", [10.5, 50.0])
+def test_wake_ups_alone_are_a_cost(rate_hz: float) -> None:
+    assert severities(evidence(**counted(Com_admin_commands=round(10 * rate_hz)))) == ["fault"]
+    # Statements of an unknown client may be those of another powerprof, which looks at the server too.
+    others = evidence(other_instances_count=3, **counted(Com_show_slave_hosts=round(10 * rate_hz)))
+    assert severities(others) == ["note"]
+
+
+def scanned(scan_percent: float | None, percent: float = 0.8, calls_hz: float = 12.0, text: str = "") -> list[str]:
+    use = StatementCpu(
+        text=normalise(text or "SELECT * FROM orders WHERE note = 5"),
+        percent=percent,
+        calls_hz=calls_hz,
+        account="app@h",
+        scan_percent=scan_percent,
+    )
+    return [finding.text for finding in faults(with_window(use, percent=1.0, family="postgresql", asked=False))]
+
+
+def test_repeated_scan_of_postgresql_is_named_by_its_stacks() -> None:
+    assert scanned(98.0) == [
+        "app@h scans a whole table 12.0 times/s. It uses 80 % of this server's CPU time (0.8 % of one CPU)."
+    ]
+    assert scanned(None) == scanned(10.0) == scanned(98.0, 0.1) == scanned(98.0, calls_hz=0.1) == []
 
 
 def test_drivers_that_show_warnings_are_not_monitors() -> None:
@@ -182,7 +270,7 @@ def test_poller_of_a_job_table_is_named() -> None:
     (fault,) = faults(poller())
     assert fault.rule == "table_poller"
     assert fault.text == (
-        "worker@10.0.0.7 scans a whole table 19.4 times/s to look for work. It caused 12.0 wake-ups/s."
+        "worker@10.0.0.7 scans a whole table 19.4 times/s and finds hardly any row. It caused 12.0 wake-ups/s."
     )
     assert "2,000 rows read by each" in fault.evidence[0]
     assert fault.rate_hz == pytest.approx(19.4)

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The statements of a server by CPU use, in a short window of `queries` after the traced window.
+
+The cost of work decides what is a finding (`is_costly`), not its rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from powerprof.diagnosis.evidence import Evidence, StatementCpu, StatementWindow
+from powerprof.diagnosis.server_queries import list_own_statements
+from powerprof.model.statements import limit_texts, make_key
+from powerprof.model.text import number
+
+if TYPE_CHECKING:
+    from powerprof.queries.records import Queries, Statement
+    from powerprof.queries.target import TracedServer
+
+WINDOW_S = 2.0
+_STACKS_S = 1.0
+_MOST_STATEMENTS = 20
+# Of one CPU, and of the server's CPU time.
+_COSTLY_PERCENT, _COSTLY_SHARE = 0.2, 0.1
+# Functions of heapam.c and nodeSeqscan.c that return the next row of a sequential scan.
+_SEQUENTIAL = frozenset(
+    ("heap_getnextslot", "heap_getnext", "heapgettup_pagemode", "heapgettup", "heapgetpage", "SeqNext", "ExecSeqScan")
+)
+
+
+def is_costly(percent: float | None, evidence: Evidence) -> bool:
+    """Return whether work with this CPU use, in percent of one CPU, is a problem: a tenth of the server's CPU time."""
+    return percent is not None and _is_costly_of(percent, _server_percent(evidence) or 0.0)
+
+
+def _is_costly_of(percent: float, server_percent: float) -> bool:
+    return percent >= max(_COSTLY_PERCENT, _COSTLY_SHARE * server_percent)
+
+
+def _server_percent(evidence: Evidence) -> float | None:
+    window = evidence.statement_window
+    return evidence.cpu_percent if window is None else window.percent
+
+
+def describe_share(percent: float, evidence: Evidence) -> str:
+    """Return `27 % of this server's CPU time (0.7 % of one CPU)`."""
+    whole = _server_percent(evidence)
+    one = f"{number(percent, 0 if percent >= 10 else 1)} % of one CPU"
+    return f"{number(100.0 * min(1.0, percent / whole), 0)} % of this server's CPU time ({one})" if whole else one
+
+
+def measure_statements(server: TracedServer, say: Callable[[str], None]) -> StatementWindow:
+    """Measure a window. Raise CapabilityError, PowerprofError.
+
+    PostgreSQL does not report scans. If one of its statements is costly, a second window samples the stacks.
+    """
+    from powerprof.energy.domains import NO_METER
+    from powerprof.queries.session import QueriesRequest, measure
+
+    say(f"measuring statements for {WINDOW_S:g} s")
+    with limit_texts():
+        request = QueriesRequest(pid=str(server.pid), duration_s=WINDOW_S, energy=NO_METER)
+        record, _ = measure(request, server, _ignore)
+        window = build_window(record)
+        costly = [
+            use for use in window.statements if use.percent >= max(_COSTLY_PERCENT, _COSTLY_SHARE * window.percent)
+        ]
+        if server.family != "postgresql" or record.method != "probes" or not costly:
+            return window
+        with_stacks = QueriesRequest(
+            pid=str(server.pid), duration_s=_STACKS_S, energy=NO_METER, method="probes", stacks=True
+        )
+        scans = {one.text: compute_scan_percent(one) for one in measure(with_stacks, server, _ignore)[0].statements}
+    return msgspec.structs.replace(
+        window, statements=[msgspec.structs.replace(use, scan_percent=scans.get(use.text)) for use in window.statements]
+    )
+
+
+def _ignore(_: str) -> None:
+    """Print nothing: the steps of the short window are no news."""
+
+
+def build_window(record: Queries) -> StatementWindow:
+    """Return the statements of a record by CPU use. Those of powerprof itself are a sum."""
+    from powerprof.queries.join import OWN
+
+    uses, own_s = [], 0.0
+    for statement in record.statements:
+        if statement.text.startswith(OWN) or make_key(statement.text) in _own_keys():
+            own_s += statement.c0_s
+            continue
+        first = next((asker for asker in statement.askers if asker.user is not None), None)
+        uses.append(
+            StatementCpu(
+                text=statement.text,
+                percent=100.0 * statement.c0_s / record.window_s,
+                calls_hz=statement.calls_hz,
+                account=None if first is None else f"{first.user}@{first.host or 'localhost'}",
+            )
+        )
+    return StatementWindow(
+        window_s=record.window_s,
+        method=record.method,
+        percent=100.0 * record.server_c0_s / record.window_s,
+        own_percent=100.0 * own_s / record.window_s,
+        statements=uses[:_MOST_STATEMENTS],
+    )
+
+
+@cache
+def _own_keys() -> frozenset[str]:
+    return frozenset(make_key(text) for text in list_own_statements())
+
+
+def compute_scan_percent(statement: Statement) -> float | None:
+    """Return the share of a statement's samples in a sequential scan; None without samples."""
+    total = sum(stack.count for stack in statement.stacks)
+    scanning = sum(stack.count for stack in statement.stacks if _is_scan(stack.frames))
+    return 100.0 * scanning / total if total else None
+
+
+def _is_scan(frames: Sequence[str]) -> bool:
+    return any(frame.partition("(")[0].partition(".")[0] in _SEQUENTIAL for frame in frames)

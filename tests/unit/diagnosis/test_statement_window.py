@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The window of statements: own statements, shares of scans, and connections that the account may not see."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from powerprof.diagnosis import server_queries
+from powerprof.diagnosis.evidence import Client
+from powerprof.diagnosis.server_queries import RawClient, count_hidden, list_own_statements, select_clients
+from powerprof.diagnosis.statement_window import build_window, compute_scan_percent
+from powerprof.model.statements import NO_TEXT, normalise
+from powerprof.queries.records import Asker, SampledStack, Statement
+from tests.unit.queries.test_report import record
+
+
+def statement(text: str, c0_s: float = 1.0, **fields: object) -> Statement:
+    return msgspec.structs.replace(Statement(text=normalise(text), c0_s=c0_s), **fields)
+
+
+@pytest.mark.parametrize("own", list_own_statements())
+def test_statements_of_another_diagnosis_are_in_no_row(own: str) -> None:
+    rows = [
+        statement(own, 2.0),
+        statement("SELECT * FROM orders", 0.5, askers=[Asker(user="app", host=None, c0_s=0.5)]),
+    ]
+    window = build_window(msgspec.structs.replace(record(), window_s=2.0, server_c0_s=2.6, statements=rows))
+    assert [(use.text, use.percent, use.account) for use in window.statements] == [
+        ("SELECT * FROM orders", 25.0, "app@localhost")
+    ]
+    assert (window.percent, window.own_percent) == (130.0, 100.0)
+
+
+def test_scan_percent_counts_samples_with_a_scan() -> None:
+    stacks = [
+        SampledStack(["main", "ExecScan", "heap_getnextslot", "memcpy"], 90),
+        SampledStack(["main", "index_getnext_slot"], 10),
+    ]
+    assert compute_scan_percent(statement("SELECT 1", stacks=stacks)) == 90.0
+    assert compute_scan_percent(statement("SELECT 1")) is None
+
+
+def raw(*entries: tuple[int, str, str]) -> list[RawClient]:
+    return [
+        (Client(id=number, user=user, host="h", command=command, time_s=0.0, state="", statement=NO_TEXT), "")
+        for number, user, command in entries
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "connected", "hidden"),
+    [
+        (raw((7, "me", "Query")), 14, 13),
+        (raw((7, "me", "Query"), (8, "me", "Sleep")), 14, 12),
+        (raw((7, "me", "Query")), 1, 0),
+        (raw((7, "me", "Query"), (8, "app", "Sleep")), 14, 0),
+        (raw((7, "me", "Query"), (2, "system user", "Daemon")), 14, 0),
+        (raw((7, "me", "Query")), None, None),
+        ([], 14, None),
+    ],
+    ids=["all", "own account", "alone", "one other is visible", "threads are visible", "no count", "no list"],
+)
+def test_connections_that_the_account_may_not_see(
+    rows: list[RawClient], connected: int | None, hidden: int | None
+) -> None:
+    assert count_hidden(rows, 7, connected) == hidden
+
+
+def test_connections_of_all_instances_are_no_clients() -> None:
+    rows = raw((7, "root", "Query"), (8, "root", "Sleep"), (9, "root", "Sleep"), (10, "app", "Sleep"))
+    assert [client.id for client in select_clients(rows, {7, 8, 9})] == [10]
+    assert len(server_queries._LOCKS) == len(set(server_queries._LOCKS)) == 16
