@@ -43,7 +43,6 @@ KEPT = {
         r"joules/query",
         r"wake-ups/query",
         r"p95 latency",
-        r"Threats",
     ),
 }
 Account = Callable[[PrivateServer, Path], Path]

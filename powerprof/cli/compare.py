@@ -14,7 +14,8 @@ the system metric that changes with them. For two runs of `queries` it shows the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from powerprof.cli.options import (
     DESTINATIONS,
@@ -50,7 +51,7 @@ from powerprof.system.errors import UsageError, WorseError
 from powerprof.system.next_steps import command_line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from powerprof.experiment.records import Comparison
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
     Targets = Mapping[str, str | None]
 
 # Options with an effect on saved runs.
-_OF_SAVED_RUNS = ("seed", "fail_if_worse", "other", *DESTINATIONS)
+_OF_SAVED_RUNS = ("everything", "seed", "fail_if_worse", "other", *DESTINATIONS)
 # Options with an effect on two commands.
 _OF_COMMANDS = (*("duration", "pairs", "quick", "allow_failure", *ENERGY, "residency_source"), *_OF_SAVED_RUNS)
 
@@ -116,6 +117,7 @@ class Options(CommandOptions):
     bench: BenchChoice = group(BenchChoice)
     attribute: float | None = trace_after()
     on_cpu: bool = flag("--on-cpu", "Also sample the CPU time of the server's functions (as root).")
+    everything: bool = flag("--all", "Print all metrics and details, not only the first six metrics.")
     allow_failure: bool = allow_failure()
     meters: MeterOptions = group(MeterOptions)
     tables: Tables = group(Tables)
@@ -206,7 +208,7 @@ def command(options: Options) -> None:
             say=progress_printer(saving),
         )
     try:
-        comparison = deliver(comparison, "compare", saving, files)
+        comparison = deliver(comparison, "compare", saving, files, lines=_lines_of(options, comparison))
     except (BrokenPipeError, SystemExit):
         # A closed reader (head) does not change the verdict. Rich turns it into an exit.
         if verdict.fail_if_worse:
@@ -214,6 +216,14 @@ def command(options: Options) -> None:
         raise
     if verdict.fail_if_worse:
         _judge(comparison)
+
+
+def _lines_of(options: Options, record: Any) -> Callable[[Any, int], list[str]] | None:
+    """Return the report with all details for --all; None for the usual one."""
+    from powerprof.report.kinds import reported_kind
+
+    kind = reported_kind(record)
+    return partial(kind.lines, everything=True) if options.everything and "everything" in kind.options else None
 
 
 def _split_commands(words: tuple[str, ...], a: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:

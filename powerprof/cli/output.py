@@ -317,7 +317,11 @@ def _show(
 
     Raises BrokenPipeError if the reader of stdout has left.
     """
-    printed = [*report_lines(record, lines), *([last_line] if last_line else [])]
+    printed = report_lines(record, lines)
+    if last_line and printed and printed[-1].endswith(": --all"):
+        joined = f"{printed[-1]} · {last_line}"
+        printed, last_line = (printed[:-1], joined) if len(joined) <= terminal_width() else (printed, last_line)
+    printed += [last_line] if last_line else []
     try:
         with _writing_to("stdout"):
             print_report(printed)

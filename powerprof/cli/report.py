@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from powerprof.cli import output
 from powerprof.cli.options import CommandOptions, ProfileOptions, Tables, files_of, json_file, runs_dir, top
-from powerprof.cli.parameters import argument, finite_number, group, option
+from powerprof.cli.parameters import argument, finite_number, flag, group, option
 from powerprof.system.errors import UsageError
 from powerprof.system.files import reading
 
@@ -43,6 +43,7 @@ class Options(CommandOptions):
     prices: PriceOptions = group(PriceOptions)
     top: int | None = top(default=None)
     columns: str | None = option("--columns", "NAMES", "Columns of a run of queries, as in queries --columns.")
+    everything: bool = flag("--all", "All metrics and details of a comparison.")
     by: str | None = option("--by", "WHAT", "Group rows of a run of queries by user, host, account or database.")
     runs_dir: Path | None = runs_dir()
     json: str | None = json_file()
@@ -61,7 +62,9 @@ def command(options: Options) -> None:
 
     asked = energy.parse_terms(options.prices.price, options.prices.grid)
     record = load_saved(name, runs_dir)
-    lines = _lines(record, top=options.top, columns=options.columns, by=options.by)
+    lines = _lines(
+        record, top=options.top, columns=options.columns, by=options.by, everything=options.everything or None
+    )
     derived = energy.yearly_sentence(record, asked) if asked != energy.PriceTerms() else ""
     extras = None
     if tables.html is not None or profiles.perfetto is not None:
@@ -88,5 +91,6 @@ def _lines(record: Any, **asked: Any) -> Callable[[Any, int], list[str]] | None:
     kind = reported_kind(record)
     for name, value in wanted.items():
         if name not in kind.options:
-            raise UsageError(f"--{name} {value} has no effect on a report of {record.command}", "leave it out")
+            typed = "--all" if name == "everything" else f"--{name} {value}"
+            raise UsageError(f"{typed} has no effect on a report of {record.command}", "leave it out")
     return partial(kind.lines, **wanted)

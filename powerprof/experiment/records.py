@@ -129,7 +129,8 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """b − a; `percent` is of a. `ci95` of estimates includes the model's uncertainty, `sampling_ci95` does not.
 
     Attributes:
-        less_than: largest possible absolute value, if inconclusive.
+        percent: null if a is not above 0.
+        less_than: largest possible absolute value, if inconclusive; null with a hint or if it is too large for a bound.
     """
 
     b_minus_a: float | None
@@ -150,6 +151,8 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
     """One metric of both conditions.
 
     Attributes:
+        verdict: `inconclusive` if the interval contains 0, or if it does not after the correction for all metrics.
+        hint: direction of an interval that excludes 0 without a verdict; reports print `may be chance`.
         minimum_detectable_percent: the difference that four of five such comparisons would detect.
     """
 
@@ -163,6 +166,7 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
     minimum_detectable_percent: float | None
     ratio: Ratio | None = None
     source: str | None = None
+    hint: Verdict | None = None
 
 
 class FunctionChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -252,6 +256,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         ground: on the CPU time behind the energy, or the reverse.
         doubts: reasons not to believe it.
+        deciding_pairs_count: pairs that would decide it, if the difference is as measured.
     """
 
     metric: str | None
@@ -261,6 +266,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     speed: str | None = None
     power: str | None = None
     doubts: list[str] = []
+    deciding_pairs_count: int | None = None
 
 
 class ControlRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,11 +24,12 @@ from powerprof.experiment.records import Comparison, LoadRun, Metric, Range
 from powerprof.experiment.run import run_condition
 from powerprof.experiment.sweep import estimate_seconds, find_key
 from powerprof.experiment.sweep_rounds import SERVER, Sweep
-from powerprof.experiment.verdict import judge_saved
+from powerprof.experiment.verdict import claim_of, judge_saved
 from powerprof.measure.window import format_now
 from powerprof.model.records import Estimate, IdleRun, Kind, Notes, Phase, RunMetric
 from powerprof.model.text import Say, approximate_time
 from powerprof.statistics.intervals import Interval, difference_of_rates
+from powerprof.statistics.verdicts import Verdict
 from powerprof.system import signals
 from powerprof.system.errors import Interrupted, PowerprofError
 from powerprof.workloads.catalogue import Expected, PublishedFinding, Study, StudyCommand, find_one
@@ -59,6 +60,7 @@ class StudyRow(msgspec.Struct, frozen=True, kw_only=True):
         expected: the published relation.
         within: for `same`, the bound on the interval of the difference.
         runs: source of the figures.
+        hint: direction of an inconclusive difference that may be chance, among the `judged_count` figures.
     """
 
     label: str
@@ -74,6 +76,8 @@ class StudyRow(msgspec.Struct, frozen=True, kw_only=True):
     within: float | None = None
     outcome: Outcome = "not measured"
     runs: list[str] = []
+    hint: Verdict | None = None
+    judged_count: int | None = None
 
 
 class StudyRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,6 +131,8 @@ def _study_row(finding: PublishedFinding, measured: Mapping[str, StepRecord], se
         difference=between.difference,
         ratio=between.ratio,
         outcome=judge_outcome(finding.expected, finding.within, between.difference, is_found=between.is_found),
+        hint=None if between.is_found or finding.expected in (None, "same") else between.hint,
+        judged_count=between.judged_count,
     )
 
 
@@ -156,6 +162,8 @@ class _SideDifference(NamedTuple):
     difference: Estimate | None = None
     ratio: Estimate | None = None
     is_found: bool = True
+    hint: Verdict | None = None
+    judged_count: int | None = None
 
 
 def _compare_sides(
@@ -170,10 +178,11 @@ def _compare_sides(
         own = _subtract(b.estimate, a.estimate) if finding.metric == SERVER_WAKEUPS else None
         return _SideDifference(next((delta.difference for delta in deltas), own))
     if isinstance(record, Comparison) and (first[2], second[2]) == ("a", "b"):
-        judged = (metric for metric in (*record.metrics, *record.system) if metric.name == finding.metric)
-        return next(map(_judged, judged), _SideDifference())
+        families = (record.metrics, record.system)
+        judged = (_judged(metric, len(each)) for each in families for metric in each if metric.name == finding.metric)
+        return next(judged, _SideDifference())
     both = judge_saved([a], [b], finding.metric, seed, paired=False)
-    return _judged(both[0]) if both else _SideDifference()
+    return _judged(both[0], 1) if both else _SideDifference()
 
 
 def _subtract(b: Estimate, a: Estimate) -> Estimate:
@@ -185,11 +194,12 @@ def _subtract(b: Estimate, a: Estimate) -> Estimate:
     return Estimate(mean=difference, low=between.low, high=between.high)
 
 
-def _judged(metric: Metric) -> _SideDifference:
+def _judged(metric: Metric, family: int) -> _SideDifference:
     found, ratio = metric.difference, metric.ratio
     difference = None if found.b_minus_a is None else _estimate(found.b_minus_a, found.ci95)
     times = None if ratio is None else _estimate(ratio.b_over_a, ratio.ci95)
-    return _SideDifference(difference, times, metric.verdict != "inconclusive")
+    claim = claim_of(metric)
+    return _SideDifference(difference, times, claim.verdict != "inconclusive", claim.hint, family)
 
 
 def _estimate(mean: float, ends: Range | None) -> Estimate:

@@ -17,6 +17,7 @@ from powerprof.experiment.saved import SavedSide, read_side
 from powerprof.experiment.sweep_rounds import Point, Sweep
 from powerprof.experiment.threats import OTHERS_PERCENT, list_differences
 from powerprof.experiment.verdict import (
+    NO_BOUND_PERCENT,
     PartingFunction,
     compare_sweep_functions,
     describe_direction,
@@ -25,8 +26,8 @@ from powerprof.experiment.verdict import (
 )
 from powerprof.model.records import Kind, Note, Notes, RunMetric
 from powerprof.model.runs import RunInfo, RunStore, decode_record, read_schema
-from powerprof.statistics.intervals import Stratum, interval_ends, pool_differences
-from powerprof.statistics.verdicts import Verdict, compare_unpaired, survivors, verdict_of
+from powerprof.statistics.intervals import Interval, Stratum, interval_ends, pool_differences
+from powerprof.statistics.verdicts import Claim, Verdict, compare_unpaired, judge_claim, survivors, verdict_of
 from powerprof.system.errors import DataError, UsageError
 from powerprof.system.next_steps import command_line
 
@@ -209,7 +210,27 @@ def _points(
         p_values.append(compare_unpaired(each[0], each[1], seed=seed).p_value if each else None)
         points.append(ComparedPoint(value=a.value, parted=False, metrics=metrics))
     sure = survivors(p_values, _LEVEL)
-    return [msgspec.structs.replace(point, parted=parted) for point, parted in zip(points, sure, strict=True)]
+    marked = [msgspec.structs.replace(point, parted=parted) for point, parted in zip(points, sure, strict=True)]
+    return [
+        msgspec.structs.replace(
+            point, metrics=[_as_point(point, each) if each.name == judged_by else each for each in point.metrics]
+        )
+        for point in marked
+    ]
+
+
+def claim_of_point(point: ComparedPoint | JudgedMetric, metric: Metric) -> Claim:
+    """Return the permitted statements about the judged metric at a value; all values are one family."""
+    ends, mean = metric.difference.ci95, metric.a.mean
+    verdict = verdict_of(Interval(*ends, "")) if ends is not None and point.parted else "inconclusive"
+    return judge_claim(verdict, ends, widest=NO_BOUND_PERCENT / 100 * abs(mean or 0.0))
+
+
+def _as_point(point: ComparedPoint, metric: Metric) -> Metric:
+    """Return the judged metric with the verdict of its point."""
+    claim = claim_of_point(point, metric)
+    difference = msgspec.structs.replace(metric.difference, less_than=claim.bound or None)
+    return msgspec.structs.replace(metric, verdict=claim.verdict, hint=claim.hint, difference=difference)
 
 
 def judged_metrics(record: SweepComparison) -> list[JudgedMetric]:
@@ -324,10 +345,15 @@ def _left_out(first: Sweep, second: Sweep, both: Sequence[tuple[Point, Point]]) 
 
 
 class TrendStep(msgspec.Struct, frozen=True, kw_only=True):
-    """The change since the previous run, judged in the family of all steps (Holm)."""
+    """The change since the previous run, judged in the family of all steps (Holm).
+
+    Attributes:
+        hint: direction of an interval that excludes 0 without a verdict.
+    """
 
     difference: Difference
     verdict: Verdict
+    hint: Verdict | None = None
 
 
 class TrendPoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -418,7 +444,10 @@ def _steps(halves: list[SavedSide], name: str) -> list[TrendStep | None]:
         difference = Difference(b_minus_a=result.difference, ci95=ends, percent=result.percent)
         judged.append((TrendStep(difference=difference, verdict=verdict_of(interval)), result.p_value))
     sure = survivors([p for _, p in judged], _LEVEL)
-    return [
-        step if step is None or stays else msgspec.structs.replace(step, verdict="inconclusive")
-        for (step, _), stays in zip(judged, sure, strict=True)
-    ]
+    steps: list[TrendStep | None] = []
+    for (step, _), stays in zip(judged, sure, strict=True):
+        if step is not None:
+            claim = judge_claim(step.verdict if stays else "inconclusive", step.difference.ci95)
+            step = msgspec.structs.replace(step, verdict=claim.verdict, hint=claim.hint)  # noqa: PLW2901
+        steps.append(step)
+    return steps

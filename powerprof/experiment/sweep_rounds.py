@@ -37,7 +37,7 @@ from powerprof.measure.window import wait_and_read
 from powerprof.model.records import Figures, Note, Notes, OsRates, RunMetric, Window
 from powerprof.model.text import approximate_time
 from powerprof.statistics.intervals import interval_ends
-from powerprof.statistics.verdicts import compare_points, which_differ
+from powerprof.statistics.verdicts import compare_points, judge_claim, which_differ
 from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError, UsageError
 from powerprof.workloads.definition import Value
 from powerprof.workloads.reading import Case
@@ -203,8 +203,8 @@ class PointsCompared(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def less_than_percent(self) -> float | None:
-        """The largest possible absolute value of an inconclusive difference."""
-        return None if self.ci95 is None or self.differ else max(abs(end) for end in self.ci95)
+        """The largest possible absolute difference; None if the interval alone excludes 0."""
+        return None if self.differ else judge_claim("inconclusive", self.ci95).bound
 
 
 def compare_metrics(

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -31,10 +32,13 @@ from powerprof.statistics.verdicts import (
     FAMILY_LEVEL,
     FUNCTIONS_LEVEL,
     PRIMARY_LEVEL,
+    Claim,
     PairedResult,
     Verdict,
     compare_pairs,
     compare_unpaired,
+    count_deciding_pairs,
+    judge_claim,
     judge_control,
     primary_verdict,
     survivors,
@@ -112,7 +116,7 @@ def _as_a_family(judged: Sequence[tuple[Metric, float | None]], primary: str, le
         for metric, p in judged
         if metric.name == primary
     ]
-    return [_with_bound(metric) for metric in (*first, *kept)]
+    return [with_claim(metric) for metric in (*first, *kept)]
 
 
 def keep_surviving_verdicts(judged: Sequence[tuple[T, float | None]], level: float = FAMILY_LEVEL) -> list[T]:
@@ -124,11 +128,36 @@ def keep_surviving_verdicts(judged: Sequence[tuple[T, float | None]], level: flo
     ]
 
 
-def _with_bound(metric: Metric) -> Metric:
-    """Add the largest possible difference to an inconclusive metric: no evidence is not evidence of equality."""
-    difference, ends = metric.difference, metric.difference.ci95
-    most = None if ends is None or metric.verdict != "inconclusive" else max(abs(end) for end in ends)
-    return msgspec.structs.replace(metric, difference=msgspec.structs.replace(difference, less_than=most))
+def with_claim(metric: Metric) -> Metric:
+    """Add the hint and the bound of an inconclusive metric: no evidence is not evidence of equality."""
+    claim = claim_of(metric)
+    difference = msgspec.structs.replace(metric.difference, less_than=claim.bound or None)
+    return msgspec.structs.replace(metric, difference=difference, hint=claim.hint)
+
+
+# A bound beyond the figure itself is useless. In the metric's own unit it is useful, because the figure may be 0.
+NO_BOUND_PERCENT = 100.0
+_NO_BOUND_TIMES = 10.0
+_ROUNDING = 1e-9
+
+
+def percent_base(metric: Metric) -> float | None:
+    """Return the mean of A if percentages of it are meaningful; None if A may be 0 or less, or falls by over 100 %."""
+    mean, own, ends = metric.a.mean, metric.a.ci95, metric.difference.ci95
+    is_by_ratio = metric.ratio is not None and metric.ratio.ci95 is not None
+    if mean is None or mean <= 0 or (not is_by_ratio and own is not None and own[0] <= 0):
+        return None
+    return None if ends is not None and ends[0] < -mean else mean
+
+
+def claim_of(metric: Metric) -> Claim:
+    """Return the permitted statements about a metric."""
+    base, ratio = percent_base(metric), metric.ratio
+    ends = metric.difference.ci95
+    if ends is not None and max(map(abs, ends)) <= _ROUNDING * abs(metric.a.mean or 0.0):
+        ends = (0.0, 0.0)
+    most = NO_BOUND_PERCENT / 100 * base if base is not None else _NO_BOUND_TIMES * abs(metric.a.mean or math.inf)
+    return judge_claim(metric.verdict, ends, ratio.ci95 if ratio else None, widest=most)
 
 
 def _metric(compared: Compared, result: PairedResult) -> Metric:
@@ -299,7 +328,7 @@ class AnswerMetrics:
     power: Metric | None
 
 
-SPEED = ("time_to_solution_s", "latency_p95_ms", "time_s_per_execution")
+SPEED = ("time_to_solution_s", "latency_p95_ms", "latency_p50_ms", "time_s_per_execution")
 POWER = ("watts", "c0_percent")
 
 
@@ -315,15 +344,45 @@ def find_answer_metrics(metrics: Sequence[Metric], asked: str | None) -> AnswerM
     return AnswerMetrics(
         chosen,
         next((named[name] for name in others if name in named and named[name].difference.ci95), None),
-        next((named[name] for name in SPEED if name in named), None),
+        _choose_speed(named),
         next((named[name] for name in POWER if name in named), None),
     )
+
+
+def _choose_speed(named: Mapping[str, Metric]) -> Metric | None:
+    """Return the metric of speed: the first measured one, or the median latency if p95 permits less."""
+    first = next((named[name] for name in SPEED if name in named), None)
+    median = named.get("latency_p50_ms")
+    if first is None or median is None or first.name != "latency_p95_ms":
+        return first
+    p95, p50 = claim_of(first), claim_of(median)
+    if p95.verdict != "inconclusive" or (p50.verdict == "inconclusive" and (p95.hint or not p50.hint)):
+        return first
+    return median
 
 
 def answer_for(metrics: Sequence[Metric], asked: str) -> Answer:
     """Return the answer as it is recorded; the report adds the sentences."""
     chosen = metric_named(metrics, asked)
-    return Answer(metric=chosen.name if chosen else None, asked=asked)
+    if chosen is None:
+        return Answer(metric=None, asked=asked)
+    return Answer(metric=chosen.name, asked=asked, deciding_pairs_count=_count_deciding_pairs(chosen))
+
+
+def _count_deciding_pairs(metric: Metric) -> int | None:
+    """Return how many pairs would decide if the difference is as measured; None if it is decided or more do not help.
+
+    More pairs do not reduce the uncertainty of an energy model.
+    """
+    detectable, percent, difference = metric.minimum_detectable_percent, metric.difference.percent, metric.difference
+    claim = claim_of(metric)
+    by_model = difference.sampling_ci95 is not None and difference.sampling_ci95 != difference.ci95
+    if claim.verdict != "inconclusive" or claim.unknown or percent_base(metric) is None or by_model:
+        return None
+    if detectable is None or percent is None:
+        return None
+    pairs = sum(x is not None and y is not None for x, y in zip(metric.a.values, metric.b.values, strict=False))
+    return count_deciding_pairs(pairs, detectable, percent)
 
 
 # Functions with fewer samples in all windows are not judged.

@@ -15,6 +15,8 @@ import msgspec
 from powerprof.model.records import EnergySource, Kind, Note, Notes
 from powerprof.model.statements import NormalText
 from powerprof.queries.records import Method, Queries, QueryServer, Statement
+from powerprof.statistics.verdicts import Claim, judge_claim
+from powerprof.statistics.verdicts import Verdict as IntervalVerdict
 from powerprof.system.errors import UsageError
 
 Verdict = Literal["more expensive", "cheaper", "unchanged", "unknown", "new", "gone"]
@@ -51,6 +53,15 @@ class StatementChange(msgspec.Struct, frozen=True, kw_only=True):
     ratio: float | None = None
     low: float | None = None
     high: float | None = None
+
+    @property
+    def claim(self) -> Claim:
+        """The permitted statements about 1 − `ratio`; all compared statements are judged together."""
+        ends = None if self.low is None or self.high is None else (self.low - 1, self.high - 1)
+        return judge_claim(_VERDICTS.get(self.became, "inconclusive"), ends)
+
+
+_VERDICTS: dict[Verdict, IntervalVerdict] = {"more expensive": "b_higher", "cheaper": "b_lower"}
 
 
 class QueriesSide(msgspec.Struct, frozen=True, kw_only=True):

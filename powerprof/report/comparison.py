@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -13,10 +14,18 @@ from powerprof.experiment.bench_data import plan_text
 from powerprof.experiment.metrics import rest_percent
 from powerprof.experiment.records import Answer, Block, Comparison, ControlRecord, Metric
 from powerprof.experiment.threats import find_doubts
-from powerprof.experiment.verdict import SPEED, find_answer_metrics
+from powerprof.experiment.verdict import claim_of, find_answer_metrics, metric_named, percent_base, with_claim
 from powerprof.model import text
 from powerprof.report import labels, table
-from powerprof.report.answers import NO_BOUND_PERCENT, PHRASES, MetricPhrase, may_be_chance, word_threats, words
+from powerprof.report.answers import (
+    explain_chance,
+    explain_metrics,
+    outcome_of,
+    word_difference,
+    word_side,
+    word_threats,
+    words,
+)
 from powerprof.report.html import charts, svg
 from powerprof.report.html.charts import (
     DrawnInterval,
@@ -37,28 +46,34 @@ from powerprof.report.html.page import (
     without_empty,
 )
 from powerprof.report.labels import answer_and_context
-from powerprof.report.metrics import comparison_table, functions_table, states_table, system_table
+from powerprof.report.metrics import DISK_SERVICE, comparison_table, functions_table, states_table, system_table
 from powerprof.report.run import executions_of, server_lines
 from powerprof.report.stacks import build_flame, build_flame_difference
-from powerprof.report.table import Figure, JudgedCell, Places, Table, Words
+from powerprof.report.table import Figure, Places, Table, Words
 from powerprof.report.text_forms import MARKDOWN_ROWS, Line, draw_table, escape, exact_cells, note_lines
-from powerprof.statistics.verdicts import PRIMARY_LEVEL
-
-_PERCENT_UNIT = " %"
+from powerprof.system.next_steps import command_line
 
 
 def word_comparison(record: Comparison) -> Comparison:
-    """Return the record with its answer, control and threats in words; existing sentences stay."""
+    """Return the record with its answer, control and threats in words.
+
+    Sentences about figures are written again, so that a run of an older version has the words of its table; sentences
+    of threats and the control stay.
+    """
     a, b = record.a.name, record.b.name
     control, verdict = record.control, record.verdict
     if control is not None and not control.text:
         control = msgspec.structs.replace(control, text=control_text(control))
     threats = word_threats(record.threats, {"a": a, "b": b})
+    metrics, system = ([with_claim(metric) for metric in each] for each in (record.metrics, record.system))
+    doubts = verdict.doubts
     if not verdict.text:
-        doubted = find_doubts(threats, control, record.metrics, verdict.metric)
+        doubted = find_doubts(threats, control, metrics, verdict.metric)
         doubts = [threat.text for threat in word_threats(doubted, {})]
-        verdict = msgspec.structs.replace(word_answer(verdict, record.metrics, a, b), doubts=doubts)
-    return msgspec.structs.replace(record, verdict=verdict, threats=threats, control=control)
+    verdict = msgspec.structs.replace(word_answer(verdict, metrics, a, b), doubts=doubts)
+    return msgspec.structs.replace(
+        record, verdict=verdict, threats=threats, control=control, metrics=metrics, system=system
+    )
 
 
 def control_text(control: ControlRecord) -> str:
@@ -78,118 +93,18 @@ def word_answer(answer: Answer, metrics: Sequence[Metric], a: str, b: str) -> An
     if parts.chosen is None:
         text = f"No answer: {words(asked)} was not measured." if asked else "No answer: no metric was measured."
         return msgspec.structs.replace(answer, text=text)
-    family = len(metrics) - 1
+    family = len(metrics)
+    speed = word_side(parts.speed, a, b, family) if parts.speed else None
+    if speed and parts.speed and parts.speed.name == "latency_p50_ms":
+        p95 = metric_named(metrics, "latency_p95_ms")
+        speed += f"; p95 latency: {outcome_of(p95, family).text}" if p95 else ""
     return msgspec.structs.replace(
         answer,
-        text=_sentence(parts.chosen, a, b),
-        ground=_sentence(parts.ground, a, b, family) if parts.ground else None,
-        speed=_verdict_text(parts.speed, a, b) if parts.speed else None,
-        power=_verdict_text(parts.power, a, b) if parts.power else None,
+        text=word_difference(parts.chosen, a, b, family),
+        ground=word_difference(parts.ground, a, b, family) if parts.ground else None,
+        speed=speed,
+        power=word_side(parts.power, a, b, family) if parts.power else None,
     )
-
-
-def _sentence(metric: Metric, a: str, b: str, family: int = 0) -> str:
-    """Return the difference in a metric. `family` is the number of other metrics that were judged with it."""
-    what = words(metric.name)
-    difference, interval = metric.difference.b_minus_a, metric.difference.ci95
-    if difference is None or interval is None:
-        return f"Too few pairs to judge whether {a} and {b} differ in {what}."
-    scale, unit, figure = _shown_scale(metric, difference, interval[0])
-    difference, (low, high) = scale * difference, (scale * end for end in interval)
-    level = f"95 %{', estimated' if metric.kind == 'estimated' else ''}"
-    if metric.verdict == "inconclusive":
-        reach = f"{_signed(figure(low))} to {_signed(figure(high))}, {level}"
-        if may_be_chance(metric):
-            shown = f"{_signed(figure(difference))}{unit} ({reach})"
-            if family > 1:
-                corrected = f"Inconclusive after correcting for {family} comparisons"
-                return f"{corrected} whether {a} and {b} differ in {what}: {shown}."
-            needed = f"A verdict needs {100 * PRIMARY_LEVEL:g} %: measure more pairs."
-            return f"Inconclusive whether {a} and {b} differ in {what}: {shown}. {needed}"
-        return f"No measurable difference between {a} and {b} in {what}: {_less_than(metric)} ({reach})."
-    least, most = sorted((abs(low), abs(high)))
-    within = f"{figure(least)} – {figure(most)}{unit}, {level}"
-    more = "more" if difference > 0 else "less"
-    if unit != _PERCENT_UNIT:
-        return (
-            f"{what[:1].upper()}{what[1:]}: {figure(abs(difference))}{unit} {more} with {b} than with {a} ({within})."
-        )
-    phrase = PHRASES.get(metric.name) or MetricPhrase(
-        what, f"has {{}} times the {what} of", f"has {{}} % {{}} {what} than"
-    )
-    ratio = metric.ratio
-    if ratio is not None and ratio.ci95 is not None and (ratio.b_over_a >= 1.5 or ratio.b_over_a <= 2 / 3):
-        first, second, flip = (b, a, False) if ratio.b_over_a > 1 else (a, b, True)
-        value = 1 / ratio.b_over_a if flip else ratio.b_over_a
-        times = sorted(1 / end if flip else end for end in ratio.ci95)
-        return (
-            f"{first} {phrase.times.format(_three(value))} {second} ({_three(times[0])} – {_three(times[1])}, {level})."
-        )
-    if difference < 0 and most > 100:
-        # With few unpaired windows A's mean does not bound the difference, but no use is negative.
-        within = f"at least {figure(least)} %, {level}"
-    return f"{b} {phrase.percent.format(figure(abs(difference)), more)} {a} ({within})."
-
-
-def _less_than(metric: Metric) -> str | None:
-    """Return the bound of a difference in either direction, such as `less than 9.5 %`; None without an interval."""
-    difference, ends = metric.difference.b_minus_a, metric.difference.ci95
-    if difference is None or ends is None:
-        return None
-    most = max(abs(end) for end in ends)
-    if not most:
-        return "all windows measured the same value"  # The meter's step is unknown: the difference may be hidden.
-    scale, unit, figure = _shown_scale(metric, difference, ends[0])
-    # In its own unit a bound beyond the figure is useful, because the figure may be 0.
-    widest = NO_BOUND_PERCENT if unit == _PERCENT_UNIT else 10 * NO_BOUND_PERCENT
-    if metric.a.mean and 100 * most / abs(metric.a.mean) > widest:
-        return "the interval is too wide for a bound"
-    return f"less than {figure(scale * most)}{unit}"
-
-
-def _shown_scale(metric: Metric, apart: float, low: float) -> tuple[float, str, Callable[[float], str]]:
-    """Return the factor, the unit and the format of a shown difference.
-
-    The unit is percent of A. It is the metric's own unit if A may be 0, for example net of idle, or if the windows
-    allow a negative figure.
-    """
-    mean, interval = metric.a.mean, metric.a.ci95
-    nought = metric.name.endswith("_net") and interval is not None and interval[0] <= 0
-    if not mean or nought or (low if metric.verdict == "inconclusive" else apart) < -abs(mean):
-        return 1.0, {"1": "", "1/s": "/s"}.get(metric.unit, f" {metric.unit}"), _three
-    return 100 / abs(mean), _PERCENT_UNIT, lambda value: f"{value:,.1f}"
-
-
-def _signed(figure: str) -> str:
-    return f"−{figure[1:]}" if figure.startswith("-") else f"+{figure}"
-
-
-def _three(value: float) -> str:
-    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
-
-
-_BASIS_NAMES = {
-    "time_to_solution_s": "time to solution",
-    "latency_p95_ms": "p95 latency",
-    "time_s_per_execution": "time of an execution",
-    "watts": "watts",
-    "c0_percent": "time in C0",
-}
-
-
-def _verdict_text(metric: Metric, a: str, b: str) -> str:
-    lower, higher, subject = (
-        ("faster", "slower", "speed") if metric.name in SPEED else ("lower in power", "higher in power", "power")
-    )
-    basis = f"{_BASIS_NAMES[metric.name]}{', estimated' if metric.kind == 'estimated' else ''}"
-    if metric.verdict != "inconclusive":
-        return f"{b} is {lower if metric.verdict == 'b_lower' else higher} ({basis})"
-    if may_be_chance(metric):
-        return f"inconclusive whether {a} and {b} differ in {subject} ({basis})"
-    bound = _less_than(metric)
-    if bound is None:
-        return f"too few pairs to judge whether {a} and {b} differ in {subject} ({basis})"
-    return f"no measurable difference in {subject} between {a} and {b}: {bound} ({basis}, 95 %)"
 
 
 # The terminal report.
@@ -210,11 +125,11 @@ def _function_lines(comparison: Comparison, width: int) -> list[str]:
     each = f"{sampled.windows_count} windows of {sampled.window_s or 0:.1f} s each, {sampled.samples_count:,} samples"
     shown = functions_table(comparison, Places(comparison), _MAX_FUNCTIONS)
     if not shown.rows:
-        return ["", *text.wrap(f"No function of the server changed significantly ({each}).", width)]
+        return text.wrap(f"No function of the server changed significantly ({each}).", width)
     headings = {"a": "A self", "b": "B self", "difference": "B − A, 95 %", "a_total": "A all", "b_total": "B all"}
-    printed = ["", *text.wrap(f"Functions of the server that changed significantly, % of one CPU: {each}", width)]
+    printed = text.wrap(f"Functions of the server that changed significantly, % of one CPU: {each}", width)
     printed += table.function_lines(shown, headings, width)
-    return [*printed, *([f"{shown.left_count} more: --json"] if shown.left_count > 0 else []), ""]
+    return [*printed, *([f"{shown.left_count} more: --json"] if shown.left_count > 0 else [])]
 
 
 def turns_of(comparison: Comparison) -> str:
@@ -231,35 +146,98 @@ def speed_and_power(comparison: Comparison) -> str:
     return f"{sentence}." if sentence else ""
 
 
-def render_terminal(comparison: Comparison, width: int = text.DEFAULT_WIDTH) -> list[str]:
-    """Return the report, at most `width` columns."""
-    printed = text.wrap(comparison.verdict.text, width)
-    printed += text.wrap(_context_line(comparison), width)
-    if comparison.verdict.doubts:
-        printed += text.wrap(f"Caution: {'; '.join(comparison.verdict.doubts)}.", width)
+# The rows of the short report, after those of its sentences.
+_SHORT_ROWS = 6
+_FIRST = (
+    *("c0_ms_per_query_server", "cpu_s_per_execution", "latency_p50_ms", "latency_p95_ms", "time_s_per_execution"),
+    *("joules_per_query", "joules_per_execution", "wakeups_per_query", "queries_hz", "c0_ms_per_query", "c0_percent"),
+)
+
+
+def _short_rows(comparison: Comparison) -> list[int]:
+    """Return the places of the metrics in the short report, in the order of the table and the judged one first."""
+    metrics, judged = comparison.metrics, comparison.verdict.metric
+    parts = find_answer_metrics(metrics, comparison.verdict.asked or judged)
+    named = [metric.name for metric in (parts.chosen, parts.ground, parts.speed, parts.power) if metric is not None]
+    places = {metric.name: place for place, metric in enumerate(metrics)}
+    wanted = [name for name in dict.fromkeys([*named, *_FIRST, *places]) if name in places]
+    return sorted(
+        (places[name] for name in wanted[:_SHORT_ROWS]), key=lambda place: (metrics[place].name != judged, place)
+    )
+
+
+def _deciding_pairs(comparison: Comparison) -> str:
+    """Return the number of pairs that would decide the answer if the difference is as measured; empty if unknown."""
+    count = comparison.verdict.deciding_pairs_count
+    if count is None:
+        return ""
+    sides = (comparison.a, comparison.b)
+    names = [shlex.quote(f"{side.workload}:{side.name}") for side in sides if side.workload != "command"]
+    command = command_line(f"compare {' '.join(names)} --pairs {count}") if names else f"--pairs {count}"
+    return f"If the difference is as measured, about {count} pairs decide: {command}"
+
+
+def _metric_lines(comparison: Comparison, shown: Table, metrics: Sequence[Metric], width: int) -> list[str]:
+    """Return a table of metrics, and the explanation of `may be chance` if a row has it."""
+    printed = table.metric_lines(shown, width)
+    hints = (claim_of(metric).hint is not None for metric in metrics)
+    chance = explain_chance(hints, len(comparison.metrics))
+    return [*printed, *text.wrap(chance, width)] if chance else printed
+
+
+def render_terminal(comparison: Comparison, width: int = text.DEFAULT_WIDTH, *, everything: bool = False) -> list[str]:
+    """Return the report, at most `width` columns: the answer and six rows, or everything."""
+    verdict, places = comparison.verdict, Places(comparison)
+    printed = [*text.wrap(verdict.text, width), *text.wrap(_context_line(comparison), width)]
+    for sentence in (verdict.ground, speed_and_power(comparison), _deciding_pairs(comparison)):
+        printed += text.wrap(sentence, width) if sentence else []
+    if verdict.doubts:
+        shown = verdict.doubts if everything else verdict.doubts[:1]
+        more = f" ({len(verdict.doubts) - 1} more: --all)" if len(verdict.doubts) > len(shown) else ""
+        printed += text.wrap(f"Caution: {'; '.join(shown)}{more}.", width)
     if comparison.interrupted:
         printed += text.wrap("Ended early: partial results.", width)
     if comparison.differences:
-        printed += ["", "Other differences"]
-        for difference in comparison.differences:
-            printed += text.wrap(difference, width, "  ")
-    printed.append("")
-    metrics = table.metric_lines(comparison_table(comparison, Places(comparison)), width)
-    printed += [*metrics, ""]
-    if any("[" in line for line in metrics) and any(map(may_be_chance, comparison.metrics)):
-        printed += text.wrap("Verdicts below the first row are corrected for multiple comparisons.", width)
-    system = system_table(comparison, Places(comparison))
+        printed += _difference_lines(comparison.differences, width, everything=everything)
+    whole = comparison_table(comparison, places)
+    rows = range(len(whole.rows)) if everything else _short_rows(comparison)
+    metrics = [comparison.metrics[place] for place in rows]
+    printed += [
+        "",
+        *_metric_lines(comparison, replace(whole, rows=[whole.rows[place] for place in rows]), metrics, width),
+    ]
+    plans = text.wrap("Plans: " + " · ".join(plans), width) if (plans := _plan_texts(comparison)) else []
+    if everything:
+        return [*printed, "", *_detail_lines(comparison, places, plans, width)]
+    left = len(comparison.metrics) - len(rows) + len(comparison.system)
+    printed += [*plans, *_function_lines(comparison, width)]
+    return [*printed, f"{text.plural(left, 'more metric')}: --all" if left else "Details: --all"]
+
+
+def _difference_lines(differences: Sequence[str], width: int, *, everything: bool) -> list[str]:
+    """Return the other differences of two saved runs; the short report has the first one."""
+    if everything:
+        return ["", "Other differences", *(line for each in differences for line in text.wrap(each, width, "  "))]
+    more = f"; {len(differences) - 1} more: --all" if len(differences) > 1 else ""
+    return text.wrap(f"Other differences: {differences[0]}{more}.", width)
+
+
+def _detail_lines(comparison: Comparison, places: Places, plans: Sequence[str], width: int) -> list[str]:
+    """Return the part of the report below its table that only --all prints."""
+    printed: list[str] = []
+    system = system_table(comparison, places)
     if system.of("terminal").rows:
         printed.append("System metrics with a significant change, and the disk of the server's files")
-        printed += [*table.metric_lines(system, width), ""]
-    if comparison.verdict.ground:
-        printed += text.wrap(comparison.verdict.ground, width)
-    if sentence := speed_and_power(comparison):
-        printed += text.wrap(sentence, width)
+        has_word = any(claim_of(metric).hint for metric in comparison.system if metric.name.startswith(DISK_SERVICE))
+        chance = text.wrap(system.caption, width) if has_word and system.caption else []
+        printed += [*table.metric_lines(system, width), *chance, ""]
+    if energy := _energy_text(comparison):
+        printed += text.wrap(f"Energy: {energy}.", width)
+    if comparison.control is not None:
+        printed += text.wrap(f"Control: {comparison.control.text}.", width)
     if shares := _c0_by_process(comparison):
         printed += text.wrap("C0, % of all CPUs: " + " · ".join(shares), width)
-    if plans := _plan_texts(comparison):
-        printed += text.wrap("Plans: " + " · ".join(plans), width)
+    printed += plans
     printed += _function_lines(comparison, width)
     printed += server_lines(comparison, width)
     threats = [threat.text for threat in comparison.threats]
@@ -270,6 +248,15 @@ def render_terminal(comparison: Comparison, width: int = text.DEFAULT_WIDTH) -> 
     if isinstance(cost, float):
         printed.append(f"powerprof itself: {cost:.2f} % of one CPU.")
     return printed
+
+
+def _energy_text(comparison: Comparison) -> str:
+    """Return the kind and the source of the joules; empty without any."""
+    energy = next((metric for metric in comparison.metrics if metric.name.startswith("joules_per_")), None)
+    if energy is None:
+        return ""
+    doubt = ", intervals with the model's uncertainty" if energy.difference.sampling_ci95 else ""
+    return f"{energy.kind} joules ({energy.source}{doubt})"
 
 
 def _context_line(comparison: Comparison) -> str:
@@ -285,12 +272,6 @@ def _context_line(comparison: Comparison) -> str:
         parts.append(f"{comparison.offered_hz:,.0f} queries/s in both")
     if windows:
         parts.append(f"{sum(windows) / len(windows):.1f} s each{turns_of(comparison)}")
-    energy = next((metric for metric in comparison.metrics if metric.name.startswith("joules_per_")), None)
-    if energy is not None:
-        doubt = ", intervals with the model's uncertainty" if energy.difference.sampling_ci95 else ""
-        parts.append(f"{energy.kind} joules ({energy.source}{doubt})")
-    if comparison.control is not None:
-        parts.append(comparison.control.text)
     version = comparison.server.get("version")
     if version:
         parts.append(f"{version}{', private' if comparison.server.get('private') else ''}")
@@ -338,11 +319,13 @@ _FRAMES = 1500  # in each of three graphs, so that the page stays below 6 MiB fo
 
 def _drawn_interval(metric: Metric) -> DrawnInterval | None:
     percent, ends = metric.difference.percent, metric.difference.ci95
-    if percent is None or ends is None or not metric.a.mean:
+    base = percent_base(metric)
+    if percent is None or ends is None or base is None:
         return None
-    low, high = (100 * end / abs(metric.a.mean) for end in ends)
+    low, high = (100 * end / base for end in ends)
     # Rows are counted exactly and may differ by thousands. Outside the axis they cannot hide the other effects.
-    return DrawnInterval(percent, low, high, metric.verdict != "inconclusive", aside=metric.unit == "rows")
+    is_decided = claim_of(metric).verdict != "inconclusive"
+    return DrawnInterval(percent, low, high, is_decided, aside=metric.unit == "rows")
 
 
 # These metrics are shown directly; the others are one click away.
@@ -448,8 +431,9 @@ def render_html(record: Comparison, extras: Extras) -> str:
     over = "over pairs of neighbouring blocks" if record.blocks_count else "of two runs at different times"
     caption = (
         f"The difference is {names[1]} − {names[0]} {over}. The chart shows B relative to A with its 95 % "
-        "interval; filled where the interval excludes no difference, an arrow where it continues beyond the axis."
-    )
+        "interval: filled if the difference is significant, open if not, an arrow if it continues beyond the axis. "
+        f"{explain_metrics(record.metrics)}"
+    ).strip()
     return render_page(
         "comparison.html.j2",
         record,
@@ -484,9 +468,14 @@ def render_markdown(record: Comparison, context: str) -> list[str]:
     doubts = [f"> Caution: {escape('; '.join(record.verdict.doubts))}.", ""] if record.verdict.doubts else []
     ground = [escape(record.verdict.ground), ""] if record.verdict.ground else []
     places = Places(record)
-    written = ["", *doubts, *ground, context, *draw_table(comparison_table(record, places), _MARKDOWN_COLUMNS)]
+    sides = [escape(sentence), ""] if (sentence := speed_and_power(record)) else []
+    chance = ["", escape(sentence)] if (sentence := explain_metrics(record.metrics)) else []
+    written = ["", *doubts, *ground, *sides, context]
+    written += [*draw_table(comparison_table(record, places), _MARKDOWN_COLUMNS), *chance]
     if record.system:
-        written += draw_table(system_table(record, places), _MARKDOWN_COLUMNS)
+        system = system_table(record, places)
+        written += draw_table(system, _MARKDOWN_COLUMNS)
+        written += ["", escape(system.caption)] if system.caption else []
     functions = functions_table(record, places, MARKDOWN_ROWS)
     if functions.rows:
         written += ["", "Functions that grew or shrank, in percent of one CPU:", *draw_table(functions)]
@@ -501,17 +490,16 @@ def render_csv(record: Comparison) -> Iterator[Line]:
     yield [
         *("metric", "unit", "kind", "a", "b", "a_mean", "a_low", "a_high", "b_mean", "b_low", "b_high"),
         *("b_minus_a", "low", "high", "percent", "verdict"),
-        "minimum_detectable_percent",
+        *("minimum_detectable_percent", "hint"),
         *(f"{arm}_{number}" for arm in "ab" for number in range(1, pairs + 1)),
     ]
     places = Places(record)
     rows = [*comparison_table(record, places).rows, *system_table(record, places).rows]
     for row, metric in zip(rows, [*record.metrics, *record.system], strict=True):
-        judged = row.cells["verdict"]
         yield [
             *(row.key, row.exact_unit, row.kind, record.a.name, record.b.name),
             *exact_cells(row, "a", "b", "difference"),
             next(exact_cells(row, "percent")),
-            *((judged.verdict, judged.detectable.value) if isinstance(judged, JudgedCell) else ()),
+            *(metric.verdict, metric.minimum_detectable_percent, claim_of(metric).hint),
             *(value for side in (metric.a, metric.b) for value in [*side.values, *[None] * (pairs - len(side.values))]),
         ]

@@ -13,10 +13,10 @@ from powerprof.cure.remedies import CureRequest
 from powerprof.cure.threads import command_name_of, slack_text
 from powerprof.diagnosis.thread_pace import DEFAULT_NS, format_prediction
 from powerprof.experiment.records import Metric
-from powerprof.experiment.verdict import metric_named
+from powerprof.experiment.verdict import NO_BOUND_PERCENT, claim_of, metric_named
 from powerprof.model import text
 from powerprof.report import table
-from powerprof.report.answers import NO_BOUND_PERCENT
+from powerprof.report.answers import interval_text, outcome_of
 from powerprof.report.html.page import Extras, clean_name, render_page
 from powerprof.report.labels import word_notes
 from powerprof.report.metrics import cure_table, cure_windows_table
@@ -50,12 +50,15 @@ def answer_of(cure: Cure) -> str:
         return hurt
     change = f"{text.number(metric.a.mean, 1)} → {text.number(metric.b.mean, 1)}/s{_interval_text(metric)}"
     difference = metric.difference.b_minus_a or 0.0
-    if metric.verdict == "inconclusive":
+    claim, outcome = claim_of(metric), outcome_of(metric, len(cure.metrics))
+    if claim.verdict == "inconclusive":
         seen = metric.minimum_detectable_percent
         power = "" if seen is None else f"; smallest detectable change: {text.number(seen, 1)} %"
-        return f"Inconclusive: no measurable change of the wake-ups of {who}: {change}{power}."
+        what = "no measurable change of the wake-ups" if claim.hint is None else "the change of the wake-ups"
+        chance = f" {outcome.word}{outcome.count}" if claim.hint else ""
+        return f"Inconclusive: {what} of {who}{chance}: {change}{power}."
     cost = _cost_text(cure)
-    word = "less often" if metric.verdict == "b_lower" else "more often"
+    word = "less often" if claim.verdict == "b_lower" else "more often"
     return f"{who} wakes up {text.number(abs(difference), 1)} times a second {word}: {change}{cost}."
 
 
@@ -104,7 +107,8 @@ def _interval_text(metric: Metric) -> str:
     signed = text.signed(metric.difference.b_minus_a, 1)
     if ends is None:
         return f" ({signed})"
-    return f" ({signed}, 95 %: {text.signed(ends[0], 1)} to {text.signed(ends[1], 1)})"
+    within = interval_text((text.signed(ends[0], 1), f"{text.signed(ends[1], 1)}/s")).strip("()")
+    return f" ({signed}/s; {within})"
 
 
 def format_value(kind: str, value: str | None) -> str:
@@ -192,7 +196,8 @@ def render_terminal(cure: Cure, width: int = text.DEFAULT_WIDTH) -> list[str]:
     if cure.interrupted:
         printed += text.wrap("Ended early: partial results.", width)
     if cure.metrics:
-        printed += ["", *table.metric_lines(cure_table(cure, Places(cure)), width)]
+        shown = cure_table(cure, Places(cure))
+        printed += ["", *table.metric_lines(shown, width), *(text.wrap(shown.caption, width) if shown.caption else [])]
     printed.append("")
     metric = metric_named(cure.metrics, cure.verdict.metric)
     if metric is not None and metric.verdict == "b_lower" and cure.verdict.hurts is None:

@@ -94,6 +94,7 @@ def _comparison() -> RecordKind:
     return RecordKind(
         Comparison,
         comparison.render_terminal,
+        options=("everything",),
         html=comparison.render_html,
         markdown=comparison.render_markdown,
         csv=comparison.render_csv,
@@ -361,7 +362,10 @@ def lines_of(record: Any, width: int) -> list[str]:
 
 
 def load_saved(name: str, runs_dir: Path | None = None) -> msgspec.Struct:
-    """Return a saved record that has a report, by id, folder or file. Raises UsageError and DataError."""
+    """Return a saved record that has a report, in today's words, by id, folder or file.
+
+    Raises UsageError and DataError.
+    """
     path = RunStore(runs_dir).find(name)
     head = read_head(path)
     kind = kind_of(head)
@@ -373,7 +377,7 @@ def load_saved(name: str, runs_dir: Path | None = None) -> msgspec.Struct:
             raise DataError(path, "a run without phases")
         if record.command == "residency" and not record.phases[0].windows:
             raise DataError(path, "a residency run without windows")
-    return record
+    return record if kind.sentences is None else kind.sentences(record)
 
 
 # Notes and answers are values until a record is saved or shown; then they become sentences.

@@ -7,21 +7,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from powerprof.cure.records import Cure
-from powerprof.experiment.records import Comparison, LoadRun, Metric
-from powerprof.experiment.sweep_comparison import PartingWith, SweepComparison
+from powerprof.experiment.records import Comparison, FunctionChange, LoadRun, Metric, Range
+from powerprof.experiment.sweep_comparison import PartingWith, SweepComparison, claim_of_point
 from powerprof.experiment.sweep_rounds import Sweep
+from powerprof.experiment.verdict import percent_base
 from powerprof.model import text
 from powerprof.model.records import Conservation, EnergySplit, RunMetric
 from powerprof.report import labels
+from powerprof.report.answers import MAY_BE_CHANCE, explain_chance, explain_metrics, outcome_of, word_claim
 from powerprof.report.labels import word_notes
 from powerprof.report.table import ALL, HTML, Cell, Column, JudgedCell, Places, Table, TableRow, Words
+from powerprof.statistics.verdicts import Verdict, judge_claim
 
 _NAME = Column("name", "metric", left=True)
+DISK_SERVICE = "disk_service_ms:"
 
 
 def comparison_table(record: Comparison, places: Places) -> Table:
     """Return one row per metric: A, B, their difference, and the verdict."""
-    return Table(_two(record, _NAME), [_compared(places, index, metric) for index, metric in enumerate(record.metrics)])
+    family = len(record.metrics)
+    rows = [_compared(places, index, metric, family) for index, metric in enumerate(record.metrics)]
+    return Table(_two(record, _NAME), rows)
 
 
 def system_table(record: Comparison, places: Places) -> Table:
@@ -31,10 +37,12 @@ def system_table(record: Comparison, places: Places) -> Table:
     """
     rows = []
     for index, metric in enumerate(record.system):
-        in_terminal = metric.verdict != "inconclusive" or metric.name.startswith("disk_service_ms:")
-        row = _compared(places, index, metric, "/system")
+        in_terminal = metric.verdict != "inconclusive" or metric.name.startswith(DISK_SERVICE)
+        row = _compared(places, index, metric, len(record.system), "/system")
         rows.append(replace(row, forms=ALL if in_terminal else ALL - {"terminal"}))
-    return Table(_two(record, replace(_NAME, heading="system")), rows, "the system")
+    # Each form explains the word once.
+    chance = "" if explain_metrics(record.metrics) else explain_metrics(record.system)
+    return Table(_two(record, replace(_NAME, heading="system")), rows, "the system", chance)
 
 
 def _two(record: Comparison, name: Column) -> list[Column]:
@@ -59,7 +67,8 @@ def cure_table(record: Cure, places: Places) -> Table:
             Column("percent", beside="difference", forms=ALL - {"terminal"}),
             Column("verdict", "verdict", left=True),
         ],
-        [_compared(places, index, metric) for index, metric in enumerate(record.metrics)],
+        [_compared(places, index, metric, len(record.metrics)) for index, metric in enumerate(record.metrics)],
+        caption=explain_metrics(record.metrics),
     )
 
 
@@ -100,7 +109,7 @@ def cure_windows_table(record: Cure, places: Places) -> Table:
     )
 
 
-def _compared(places: Places, index: int, metric: Metric, under: str = "/metrics") -> TableRow:
+def _compared(places: Places, index: int, metric: Metric, family: int, under: str = "/metrics") -> TableRow:
     at = f"{under}/{index}"
     shown = labels.choose_format(metric.unit, (metric.a.mean, metric.b.mean))
     difference = metric.difference
@@ -109,7 +118,7 @@ def _compared(places: Places, index: int, metric: Metric, under: str = "/metrics
     )
     # A small difference of large figures needs more decimals than the figures.
     fine = max(shown.decimals, labels.count_decimals(change * shown.factor, 2))
-    detectable = metric.minimum_detectable_percent
+    detectable, outcome = metric.minimum_detectable_percent, outcome_of(metric, family)
     sides = {
         arm: places.figure(f"{at}/{arm}/mean", shown.decimals, ends=f"{at}/{arm}/ci95", scale=shown.factor)
         for arm in ("a", "b")
@@ -123,12 +132,17 @@ def _compared(places: Places, index: int, metric: Metric, under: str = "/metrics
                 f"{at}/difference/b_minus_a", fine, ends=f"{at}/difference/ci95", scale=shown.factor, sign=True
             ),
             "percent": places.figure(
-                f"{at}/difference/percent", 1 if abs(difference.percent or 0.0) < 1000 else 0, "%", sign=True
+                f"{at}/difference/percent" if percent_base(metric) is not None else "",
+                1 if abs(difference.percent or 0.0) < 1000 else 0,
+                "%",
+                sign=True,
             ),
             "verdict": JudgedCell(
-                metric.name,
-                metric.verdict,
-                places.figure(f"{at}/minimum_detectable_percent", 1 if (detectable or 0) < 100 else 0, "%"),
+                outcome.word,
+                outcome.count,
+                places.figure(f"{at}/minimum_detectable_percent", 1 if (detectable or 0) < 100 else 0, "%")
+                if detectable is not None and outcome.word in (MAY_BE_CHANCE, "inconclusive")
+                else None,
             ),
         },
     )
@@ -255,17 +269,31 @@ def paces_table(record: Sweep, places: Places) -> Table:
     )
 
 
+def judged_cell(name: str, verdict: Verdict, ends: Range | None, family: int, things: str = "metrics") -> JudgedCell:
+    """Return the outcome of a figure that has a verdict and an interval, one of `family` things judged together.
+
+    Without a metric's `name` it is higher or lower, not worse or better.
+    """
+    outcome = word_claim(name or "residency_percent", judge_claim(verdict, ends), family, things)
+    return JudgedCell(outcome.word, outcome.count)
+
+
 def points_table(record: SweepComparison, places: Places) -> Table:
-    """Return one row per value of the parameter: the judged metric of both sweeps and their difference."""
-    rows = []
+    """Return one row per value of the parameter: the judged metric of both sweeps and their difference.
+
+    Its caption explains `may be chance` in one of its rows or in the table of correlated metrics.
+    """
+    rows, hints = [], []
     for number, point in enumerate(record.points):
         index = next((i for i, metric in enumerate(point.metrics) if metric.name == record.metric), None)
         if index is None:
             continue
-        row = _compared(places, index, point.metrics[index], f"/points/{number}/metrics")
-        name = Words(str(point.value))
-        parted = Words("they part" if point.parted else "", ours=True)
-        rows.append(replace(row, short=str(point.value), cells={**row.cells, "name": name, "parted": parted}, unit=""))
+        row = _compared(places, index, point.metrics[index], len(record.points), f"/points/{number}/metrics")
+        claim = claim_of_point(point, point.metrics[index])
+        outcome = word_claim(record.metric, claim, len(record.points), "values")
+        hints.append(claim.hint is not None)
+        cells: dict[str, Cell] = {"name": Words(str(point.value)), "verdict": JudgedCell(outcome.word, outcome.count)}
+        rows.append(replace(row, short=str(point.value), cells={**row.cells, **cells}, unit=""))
     return Table(
         [
             Column("name", record.parameter, left=True),
@@ -273,11 +301,18 @@ def points_table(record: SweepComparison, places: Places) -> Table:
             Column("b", "B", record.b.name),
             Column("difference", "B − A", short="difference", interval="95 %"),
             Column("percent", beside="difference", forms=ALL - {"terminal"}),
-            Column("parted", "verdict", left=True),
+            Column("verdict", "verdict", left=True),
         ],
         rows,
         f"{labels.metric_words(record.metric)} over {record.parameter}",
+        explain_chance(hints, len(record.points), "values")
+        or explain_chance(map(_is_hint, record.parted_with), len(record.parted_with))
+        or explain_chance(map(_is_hint, record.functions), len(record.functions), "functions"),
     )
+
+
+def _is_hint(figure: PartingWith | FunctionChange) -> bool:
+    return judge_claim(figure.verdict, figure.ci95).hint is not None
 
 
 def parted_table(record: SweepComparison, places: Places) -> Table:
@@ -291,7 +326,7 @@ def parted_table(record: SweepComparison, places: Places) -> Table:
             "b": places.figure(f"{at}/b_mean", shown.decimals, scale=shown.factor),
             "difference": places.figure(f"{at}/percent", 0, "%", ends=f"{at}/ci95", sign=True),
             "elsewhere": places.figure(f"{at}/elsewhere_percent", 0, "%", sign=True),
-            "verdict": Words(metric.verdict.removeprefix("b_"), ours=True),
+            "verdict": judged_cell("", metric.verdict, metric.ci95, len(record.parted_with)),
         }
         # The unit is in the name, because two of the columns are always in percent.
         named = _row(metric, shown, cells)

@@ -17,6 +17,7 @@ from powerprof.queries.comparison import (
     StatementSide,
     select_changes,
 )
+from powerprof.report.answers import MAY_BE_CHANCE, explain_chance, word_claim
 from powerprof.report.html.charts import DrawnInterval, interval_axis, interval_row, interval_ticks
 from powerprof.report.html.page import DrawnColumn, Extras, clean_name, render_page, without_empty
 from powerprof.report.html.svg import Bar, draw_course
@@ -50,7 +51,24 @@ def answer_of(record: QueriesComparison) -> str:
     if new and new[0].b is not None:
         most = f"{text.number(new[0].b.percent_of_cpu, 1)} % of a CPU: {text.shorten(new[0].text, 200)}"
         return f"No statement became more expensive; {len(new)} new, the largest {most}"
+    hints = sum(change.claim.hint is not None for change in record.statements)
+    compared = sum(not change.claim.unknown for change in record.statements)
+    if hints:
+        return f"No statement became significantly more expensive or cheaper; {hints} of {compared} {MAY_BE_CHANCE}."
     return "No statement became measurably more expensive or cheaper."
+
+
+def became_text(record: QueriesComparison, change: StatementChange) -> str:
+    """Return the outcome of a statement in words."""
+    compared = sum(not each.claim.unknown for each in record.statements)
+    return word_claim("", change.claim, compared, "statements").text if change.claim.hint else change.became
+
+
+def explain_statements(record: QueriesComparison) -> str:
+    """Return the explanation of `may be chance` if a statement has it; empty otherwise."""
+    hints = [change.claim.hint is not None for change in record.statements]
+    compared = sum(not change.claim.unknown for change in record.statements)
+    return explain_chance(hints, compared, "statements").replace("excludes 0", "excludes a ratio of 1")
 
 
 def context_of(record: QueriesComparison) -> str:
@@ -70,8 +88,10 @@ def render_terminal(
     """Return the report. Statements are sorted by the change of their CPU time per second."""
     printed = [*text.wrap(answer_of(record), width), *text.wrap(context_of(record), width), ""]
     shown = record.statements[:top]
-    rows = [_HEADINGS, *(_row_cells(change) for change in shown)]
+    rows = [_HEADINGS, *(_row_cells(record, change) for change in shown)]
     printed += statement_lines(rows, shown, width, left=len(_HEADINGS) - 1)
+    if chance := explain_statements(record):
+        printed += text.wrap(chance, width)
     if len(record.statements) > top:
         printed.append(f"{len(record.statements) - top:,} more statements (--json)")
     for note in word_notes(record.notes):
@@ -79,7 +99,7 @@ def render_terminal(
     return printed
 
 
-def _row_cells(change: StatementChange) -> tuple[str, ...]:
+def _row_cells(record: QueriesComparison, change: StatementChange) -> tuple[str, ...]:
     low, high = change.low, change.high
     ends = "?" if low is None or high is None else f"{text.number(low, 2)}–{text.number(high, 2)}"
     compared = change.a is not None and change.b is not None
@@ -88,7 +108,7 @@ def _row_cells(change: StatementChange) -> tuple[str, ...]:
         f"{_ms_per_call(change.a)} → {_ms_per_call(change.b)}",
         _ratio(change) if compared else "",
         ends if compared else "",
-        change.became,
+        became_text(record, change),
     )
 
 
@@ -138,11 +158,12 @@ def render_markdown(record: QueriesComparison, context_line: str) -> list[str]:
         Column(key, heading, left=key in ("became", "text")) for key, heading in zip(keys, headings, strict=True)
     ]
     rows = [
-        TableRow({key: Words(cell) for key, cell in zip(keys, (*_row_cells(change), change.text), strict=True)})
+        TableRow({key: Words(cell) for key, cell in zip(keys, (*_row_cells(record, change), change.text), strict=True)})
         for change in record.statements[:25]
     ]
     notes = [f"- {escape(note)}" for note in word_notes(record.notes)]
-    return ["", context_line, *draw_table(Table(columns, rows), keys), "", *notes]
+    chance = ["", escape(sentence)] if (sentence := explain_statements(record)) else []
+    return ["", context_line, *draw_table(Table(columns, rows), keys), *chance, "", *notes]
 
 
 # The HTML page: each statement before and after, and the intervals of the ratios.
@@ -181,11 +202,14 @@ def statements_table(record: QueriesComparison, places: Places) -> Table:
         *figures(p95_a="p95 ms, A", p95_b="p95 ms, B", rate_a="calls/s, A", rate_b="calls/s, B"),
     ]
     return Table(
-        columns, [_row(change, number, places) for number, change in enumerate(record.statements)], "statements"
+        columns,
+        [_row(record, change, number, places) for number, change in enumerate(record.statements)],
+        "statements",
+        explain_statements(record),
     )
 
 
-def _row(change: StatementChange, number: int, places: Places) -> TableRow:
+def _row(record: QueriesComparison, change: StatementChange, number: int, places: Places) -> TableRow:
     at = f"/statements/{number}"
     # A side without the statement has no pointer, and its cell is a dash.
     sides = {letter: f"{at}/{letter}" if getattr(change, letter) is not None else "" for letter in "ab"}
@@ -197,7 +221,7 @@ def _row(change: StatementChange, number: int, places: Places) -> TableRow:
         "text": Words(change.text, code=True),
         "id": Words(change.id),
         "schema": Words(change.schema_name or ""),
-        "became": Words(change.became),
+        "became": Words(became_text(record, change)),
         "change": places.figure(f"{at}/change_percent_of_cpu", 2, sign=True),
         "ratio": places.figure(f"{at}/ratio" if change.ratio is not None else "", 2, ends=at),
     }

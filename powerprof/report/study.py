@@ -8,15 +8,16 @@ from collections.abc import Iterator, Mapping
 from powerprof.experiment.study import StudyRow, StudyRun
 from powerprof.model import text
 from powerprof.report import labels
+from powerprof.report.answers import MAY_BE_CHANCE, explain_chance, interval_text, word_claim
 from powerprof.report.html.page import Extras, clean_name, render_page
 from powerprof.report.labels import word_notes
 from powerprof.report.table import CSV, Cell, Column, Figure, Places, Table, TableRow, Words, words
 from powerprof.report.text_forms import Line, code_span, escape
+from powerprof.statistics.verdicts import Claim, judge_claim
 from powerprof.system.next_steps import command_line
 
 # The findings as a table: published, today's two sides, the difference, and the verdict.
 
-_STRICTER_TEST = "inconclusive by the comparison's test, which is stricter than this interval"
 _EXPECTED = {"higher": "higher", "lower": "lower", "same": "the same"}
 
 
@@ -36,6 +37,7 @@ def findings_table(record: StudyRun, places: Places) -> Table:
         ],
         [_finding_row(row, number, places) for number, row in enumerate(record.rows)],
         "findings",
+        explain_findings(record),
     )
 
 
@@ -62,7 +64,7 @@ def _finding_row(row: StudyRow, number: int, places: Places) -> TableRow:
         "b": estimate("b"),
         "difference": estimate("difference", sign=True),
         "ratio": estimate("ratio", unit="", scale=1.0),
-        "outcome": Words(row.outcome, ours=True, strong=True),
+        "outcome": Words(_outcome_of(row), ours=True, strong=True),
         "runs": Words(", ".join(row.runs)),
         "expected": Words(_EXPECTED.get(row.expected or "", "")),
         "doubt": Words(_doubt_of(row, shown)),
@@ -70,22 +72,34 @@ def _finding_row(row: StudyRow, number: int, places: Places) -> TableRow:
     return TableRow({key: cell for key, cell in cells.items() if cell is not None})
 
 
-def _doubt_of(row: StudyRow, shown: labels.NumberFormat) -> str:
-    """Return the reason for an inconclusive finding: the stricter test, or the largest possible difference."""
+def _claim_of(row: StudyRow) -> Claim:
+    """Return the permitted statements about an inconclusive finding; a finding of `the same` has no hint."""
     difference = row.difference
     if row.outcome != "inconclusive" or difference is None or difference.low is None or difference.high is None:
+        return Claim(unknown=True)
+    claim = judge_claim("inconclusive", (difference.low, difference.high))
+    return Claim(bound=max(abs(difference.low), abs(difference.high))) if row.expected == "same" else claim
+
+
+def _outcome_of(row: StudyRow) -> str:
+    """Return the outcome of a finding in words."""
+    claim = _claim_of(row)
+    return word_claim(row.metric, claim, row.judged_count or 1).text if claim.hint else row.outcome
+
+
+def explain_findings(record: StudyRun) -> str:
+    """Return the explanation of `may be chance` if a finding has it; empty otherwise."""
+    hints = [row for row in record.rows if _claim_of(row).hint]
+    return explain_chance([bool(hints)], max((row.judged_count or 1 for row in hints), default=1))
+
+
+def _doubt_of(row: StudyRow, shown: labels.NumberFormat) -> str:
+    """Return the largest possible difference of an inconclusive finding; empty if it is unknown or may be chance."""
+    bound = _claim_of(row).bound
+    if bound is None:
         return ""
-    if _fails_family_test(row):
-        return _STRICTER_TEST
-    most = text.number(shown.factor * max(abs(difference.low), abs(difference.high)), shown.decimals)
     unit = {"1/s": "/s", "%": " points"}.get(shown.unit, f" {shown.unit}")
-    return f"a difference of up to {most}{unit} is possible"
-
-
-def _fails_family_test(row: StudyRow) -> bool:
-    """Return whether the interval excludes 0 but the comparison, which judges all its figures, is inconclusive."""
-    low, high = (row.difference.low, row.difference.high) if row.difference else (None, None)
-    return row.outcome == "inconclusive" and row.expected != "same" and ((low or 0.0) > 0 or (high or 0.0) < 0)
+    return f"a difference of up to {text.number(shown.factor * bound, shown.decimals)}{unit} is possible"
 
 
 def today(row: TableRow) -> str:
@@ -105,8 +119,10 @@ def _figures_text(row: TableRow) -> str:
     between = [figures[key] for key in ("ratio", "difference") if key in figures]
     shown = next((figure for figure in between if figure.ends), next(iter(between), None))
     if shown is not None:
-        words = f"{shown.text} times" if shown is figures.get("ratio") else f"difference {shown.text}"
-        ends = f" ({shown.ends[0].text} to {shown.ends[1].text}, 95 %)" if shown.ends else ""
+        is_ratio = shown is figures.get("ratio")
+        in_unit = " times" if is_ratio else {"1/s": "/s", "": ""}.get(unit, f" {unit}")
+        words = f"{'' if is_ratio else 'difference '}{shown.text}{in_unit}"
+        ends = f" {interval_text((shown.ends[0].text, shown.ends[1].text + in_unit))}" if shown.ends else ""
         return f"{line}; {words}{ends}"
     return line
 
@@ -130,7 +146,8 @@ def answer_of(record: StudyRun) -> str:
     """Return the answer: the number of published findings that are confirmed today."""
     claims = [row for row in record.rows if row.expected is not None]
     counts = {name: sum(row.outcome == name for row in claims) for name in ("confirmed", "contradicted")}
-    counts["inconclusive"] = sum(row.outcome == "inconclusive" for row in claims)
+    counts[MAY_BE_CHANCE] = sum(_claim_of(row).hint is not None for row in claims)
+    counts["inconclusive"] = sum(row.outcome == "inconclusive" for row in claims) - counts[MAY_BE_CHANCE]
     counts["not measured"] = sum(row.outcome == "not measured" for row in claims)
     hold = f"{counts['confirmed']} of {len(claims)} published finding{'s' if len(claims) != 1 else ''} confirmed"
     others = [f"{count} {name}" for name, count in counts.items() if count and name != "confirmed"]
@@ -166,6 +183,8 @@ def render_terminal(record: StudyRun, width: int = text.DEFAULT_WIDTH) -> list[s
         printed += ["", *text.wrap(f"{row.words('outcome').text}: {row.words('name').text}", width)]
         printed += text.wrap(f"then   {row.words('then').text}", width, "  ")
         printed += text.wrap(f"today  {today(row)}", width, "  ")
+    if chance := explain_findings(record):
+        printed += ["", *text.wrap(chance, width)]
     printed.append("")
     for row in steps_table(record, places).rows:
         run, problem = row.words("run").text, row.words("problem").text
@@ -208,10 +227,11 @@ def then_and_now(record: StudyRun) -> list[str]:
     rows = ["", "| finding | then | today | verdict | run |", "|---|---|---|---|---|"]
     for row, finding in zip(findings_table(record, Places(record)).rows, record.rows, strict=True):
         runs = ", ".join(code_span(run, 40) for run in finding.runs)
-        verdict = finding.outcome if finding.outcome == "no claim" else f"**{finding.outcome}**"
+        verdict = finding.outcome if finding.outcome == "no claim" else f"**{_outcome_of(finding)}**"
         cells = [escape(finding.label), escape(finding.then), escape(today(row)), verdict, runs]
         rows.append(f"| {' | '.join(cells)} |")
-    return rows
+    chance = explain_findings(record)
+    return [*rows, "", escape(chance)] if chance else rows
 
 
 def _step_rows(record: StudyRun) -> list[str]:

@@ -14,11 +14,11 @@ from markupsafe import Markup
 from powerprof.experiment.sweep_rounds import Point, Sweep, compare_sweep_points, similar_points
 from powerprof.experiment.sweep_until import Limit, Saturated, Saturation, Trial
 from powerprof.experiment.traced import EXITS, WAKINGS
-from powerprof.experiment.verdict import ENERGY, mean_shares
+from powerprof.experiment.verdict import ENERGY, NO_BOUND_PERCENT, mean_shares
 from powerprof.model import text
 from powerprof.model.records import RunMetric
 from powerprof.report import labels
-from powerprof.report.answers import NO_BOUND_PERCENT
+from powerprof.report.answers import bound_text, interval_text
 from powerprof.report.html.charts import draw_metrics, one_curve
 from powerprof.report.html.page import Extras, clean_name, render_page
 from powerprof.report.html.svg import SVG, Scale, draw_grid, join_parts, linear_axis
@@ -26,6 +26,7 @@ from powerprof.report.labels import answer_and_context, format_significant, word
 from powerprof.report.metrics import paces_table, sweep_table
 from powerprof.report.table import Places, align_rows
 from powerprof.report.text_forms import Line, column_lines, draw_table, note_lines
+from powerprof.statistics.verdicts import judge_claim
 from powerprof.system.next_steps import command_line
 
 _MOST_FUNCTIONS = 12
@@ -439,12 +440,23 @@ def saturation_answer(record: Saturation) -> str:
     if record.ratio is None:
         return f"{first}; {_capacity_text(record.b, limit)}."
     ends = record.ratio.ci95
-    interval = "" if ends is None else f" ({format_significant(ends[0])} – {format_significant(ends[1])}, 95 %)"
-    if record.verdict == "inconclusive":
-        both = f"{record.a.name} and {record.b.name}"
-        return f"No measurable difference between {both} in the highest load within {limit}{interval}; {first}."
-    times = f"{format_significant(record.ratio.b_over_a)} times the load of {record.a.name}"
-    return f"{record.b.name} takes {times} within {limit}{interval}; {first}."
+    claim = judge_claim(
+        record.verdict or "inconclusive",
+        None if ends is None else (ends[0] - 1, ends[1] - 1),
+        widest=NO_BOUND_PERCENT / 100,
+    )
+    both, where = f"{record.a.name} and {record.b.name}", f"in the highest load within {limit}"
+    if claim.unknown or ends is None:
+        return f"Too few rounds to judge whether {both} differ {where}; {first}."
+    interval = interval_text((format_significant(ends[0]), f"{format_significant(ends[1])} times"))
+    if claim.verdict != "inconclusive":
+        times = f"{format_significant(record.ratio.b_over_a)} times the load of {record.a.name}"
+        return f"{record.b.name} takes {times} within {limit} {interval}; {first}."
+    if claim.bound is not None:
+        bound = bound_text(claim.bound, f"{100 * claim.bound:,.1f} %")
+        return f"No measurable difference between {both} {where}: {bound} {interval}; {first}."
+    reason = "the interval is too wide for a bound" if claim.hint is None else "the difference may be chance"
+    return f"Inconclusive whether {both} differ {where}: {reason} {interval}; {first}."
 
 
 def _capacity_text(condition: Saturated, limit: str) -> str:

@@ -9,18 +9,37 @@ from itertools import pairwise
 import msgspec
 
 from powerprof.experiment.records import Metric
-from powerprof.experiment.sweep_comparison import SweepComparison, SweepSide, Trend, TrendPoint, Value, judged_metrics
-from powerprof.experiment.verdict import describe_direction
+from powerprof.experiment.sweep_comparison import (
+    SweepComparison,
+    SweepSide,
+    Trend,
+    TrendPoint,
+    TrendStep,
+    Value,
+    claim_of_point,
+    judged_metrics,
+)
+from powerprof.experiment.verdict import NO_BOUND_PERCENT, describe_direction
 from powerprof.model import text
 from powerprof.model.records import RunMetric
 from powerprof.report import labels, table
-from powerprof.report.answers import NO_BOUND_PERCENT, word_threats, words
+from powerprof.report.answers import (
+    MAY_BE_CHANCE,
+    Outcome,
+    bound_text,
+    explain_chance,
+    interval_text,
+    word_claim,
+    word_threats,
+    words,
+)
 from powerprof.report.html.charts import draw_metrics, one_curve
 from powerprof.report.html.page import Extras, clean_name, render_page, without_empty
 from powerprof.report.labels import answer_and_context, format_significant, word_notes
-from powerprof.report.metrics import parted_table, points_table
-from powerprof.report.table import Cell, Column, Figure, Places, Table, TableRow, Words
+from powerprof.report.metrics import judged_cell, parted_table, points_table
+from powerprof.report.table import Cell, Column, Figure, JudgedCell, Places, Table, TableRow, Words
 from powerprof.report.text_forms import Line, draw_table, escape, note_lines
+from powerprof.statistics.verdicts import Claim, judge_claim
 
 
 def word_sweep_comparison(record: SweepComparison) -> SweepComparison:
@@ -48,13 +67,12 @@ def _sweeps_answer(record: SweepComparison) -> str:
         parts.append(f"{where} {what} {verb} {way} with {b} than with {a}: {_percent_change(most.metric)}{at}")
     if not parts:
         where = f"between {a} and {b} in {what} at any of {len(points)} values of {parameter}"
-        bounds = [_bound_percent(point.metric.difference.ci95, point.metric.a.mean) for point in points]
-        known = [bound for bound in bounds if bound is not None]
-        if len(known) < len(bounds):
-            return f"Inconclusive {where}: the bound of a difference is unknown at {len(bounds) - len(known)}."
-        if max(known) > NO_BOUND_PERCENT:
-            return f"Inconclusive {where}: the intervals are too wide for a bound."
-        return f"No measurable difference {where}: less than {max(known):,.1f} % (95 % at each)."
+        claims = [claim_of_point(point, point.metric) for point in points]
+        places = [f"{parameter} {point.value}" for point in points]
+        bound, reason = _largest_bound(claims, [point.metric.a.mean for point in points], places, what)
+        if bound is None:
+            return f"Inconclusive {where}: {reason}."
+        return f"No measurable difference {where}: {bound}."
     text = "; ".join(parts)
     return f"{text[:1].upper()}{text[1:]}."
 
@@ -73,19 +91,32 @@ def _change(metric: Metric) -> float:
     return metric.difference.b_minus_a or 0.0
 
 
-def _bound_percent(interval: tuple[float, float] | None, base: float | None) -> float | None:
-    """Return the largest possible difference in either direction, in percent of the base; None if unknown."""
-    return None if interval is None or not base else 100 * max(abs(end) for end in interval) / abs(base)
+def _largest_bound(
+    claims: Sequence[Claim], bases: Sequence[float | None], places: Sequence[str], what: str
+) -> tuple[str | None, str]:
+    """Return the largest bound of undecided claims about `what` in percent of their bases, or None and the reason."""
+    unknown = sum(claim.unknown or not base for claim, base in zip(claims, bases, strict=True))
+    hints = [place for place, claim in zip(places, claims, strict=True) if claim.hint is not None]
+    bounds = [
+        100 * claim.bound / abs(base)
+        for claim, base in zip(claims, bases, strict=True)
+        if claim.bound is not None and base
+    ]
+    if hints:
+        return None, f"{MAY_BE_CHANCE} at {text.join_words(hints)} ({len(hints)} of {len(claims)})"
+    if unknown:
+        return None, f"the bound of a difference is unknown at {unknown} of {len(claims)}"
+    if len(bounds) < len(claims) or max(bounds) > NO_BOUND_PERCENT:
+        return None, "the intervals are too wide for a bound"
+    return bound_text(max(bounds), f"{max(bounds):,.1f} % of {what} (95 % interval at each)"), ""
 
 
 def _percent_change(metric: Metric) -> str:
-    """Return a difference such as `+43.1 % (38.2 to 48.0, 95 %)`."""
+    """Return a difference such as `+43.1 % (95 % interval: +38.2 % to +48.0 %)`."""
     percent, interval, base = metric.difference.percent, metric.difference.ci95, metric.a.mean
     if percent is None or not base:
         return "from 0"
-    ends = (
-        "" if interval is None else " (" + " to ".join(_signed(100 * end / abs(base)) for end in interval) + ", 95 %)"
-    )
+    ends = "" if interval is None else " " + interval_text(f"{_signed(100 * end / abs(base))} %" for end in interval)
     return f"{_signed(percent)} %{ends}"
 
 
@@ -99,7 +130,7 @@ def _signed(percent: float) -> str:
 def parting_functions_table(record: SweepComparison, places: Places, limit: int = 20) -> Table:
     """Return one row per function with a significantly different share; without any, the largest differences."""
     significant = [number for number, function in enumerate(record.functions) if function.verdict != "inconclusive"]
-    rows = []
+    family, rows = len(record.functions), []
     for number in (significant or range(min(5, len(record.functions))))[:limit]:
         function, at = record.functions[number], f"/functions/{number}"
         cells: dict[str, Cell] = {
@@ -108,7 +139,7 @@ def parting_functions_table(record: SweepComparison, places: Places, limit: int 
             "b": places.figure(f"{at}/b_percent", 2),
             "difference": places.figure(f"{at}/b_minus_a_percent", 2, ends=f"{at}/ci95", sign=True),
             "elsewhere": places.figure(f"{at}/elsewhere_percent", 2, sign=True),
-            "verdict": Words(function.verdict.removeprefix("b_"), ours=True),
+            "verdict": judged_cell("", function.verdict, function.ci95, family, "functions"),
         }
         rows.append(TableRow(cells, key=function.function, short=function.function, exact_unit="%"))
     return Table(
@@ -144,11 +175,10 @@ def render_terminal(record: SweepComparison, width: int = text.DEFAULT_WIDTH) ->
     points = points_table(record, places)
     title = f"{labels.metric_words(record.metric)} over {record.parameter}"
     printed += ["", *text.wrap(title[:1].upper() + title[1:], width)]
-    printed += table.metric_lines(points, width)
+    printed += [*table.metric_lines(points, width), *(text.wrap(points.caption, width) if points.caption else [])]
     rows = list(zip(parted_table(record, places).rows, record.parted_with, strict=True))
     significant = [row for row, pair in rows if pair.verdict != "inconclusive"]
-    # Each interval alone excludes 0. Among many figures that is not significant, but a hint.
-    hints = [row for row, pair in rows if pair.ci95 is not None and (pair.ci95[0] > 0 or pair.ci95[1] < 0)]
+    hints = [row for row, _ in rows if _word_of(row) == MAY_BE_CHANCE]
     if significant:
         printed += ["", *_correlated_lines(record, significant[:_MAX_ROWS], width)]
         if len(significant) > _MAX_ROWS:
@@ -156,7 +186,7 @@ def render_terminal(record: SweepComparison, width: int = text.DEFAULT_WIDTH) ->
     elif rows:
         printed += ["", "No system metric differs significantly at these values."]
     if hints and not significant:
-        heading = f"These may differ (separate 95 % intervals, of {len(rows)} metrics):"
+        heading = f"{len(hints)} of {len(rows)} differences may be chance:"
         printed += [*text.wrap(heading, width), *_correlated_lines(record, hints[:_MAX_ROWS], width)]
     printed += _function_lines(record, places, width)
     threats = [threat.text for threat in record.threats if not threat.serious]
@@ -165,6 +195,11 @@ def render_terminal(record: SweepComparison, width: int = text.DEFAULT_WIDTH) ->
     for note in word_notes(record.notes):
         printed += text.wrap(f"Note: {note}", width)
     return printed
+
+
+def _word_of(row: TableRow) -> str:
+    judged = row.cells["verdict"]
+    return judged.word if isinstance(judged, JudgedCell) else ""
 
 
 def _function_lines(record: SweepComparison, places: Places, width: int) -> list[str]:
@@ -244,7 +279,8 @@ def render_html(record: SweepComparison, extras: Extras) -> str:
 def render_markdown(record: SweepComparison, context: str) -> list[str]:
     """Return the judged metric over the parameter, and the correlated metrics."""
     places = Places(record)
-    written = ["", context, *draw_table(points_table(record, places))]
+    points = points_table(record, places)
+    written = ["", context, *draw_table(points), *(["", escape(points.caption)] if points.caption else [])]
     if record.parted_with:
         written += [
             "",
@@ -263,7 +299,7 @@ def render_csv(record: SweepComparison) -> Iterator[Line]:
     """Yield one line per metric of each value that both sweeps measured."""
     yield [
         *(record.parameter, "parted", "metric", "unit", "kind", "a", "b", "a_mean", "a_low", "a_high"),
-        *("b_mean", "b_low", "b_high", "b_minus_a", "low", "high", "percent", "verdict"),
+        *("b_mean", "b_low", "b_high", "b_minus_a", "low", "high", "percent", "verdict", "hint"),
     ]
     for point in record.points:
         for metric in point.metrics:
@@ -273,7 +309,7 @@ def render_csv(record: SweepComparison) -> Iterator[Line]:
                 *(metric.a.mean, *(metric.a.ci95 or (None, None))),
                 *(metric.b.mean, *(metric.b.ci95 or (None, None))),
                 *(metric.difference.b_minus_a, *(metric.difference.ci95 or (None, None))),
-                *(metric.difference.percent, metric.verdict),
+                *(metric.difference.percent, metric.verdict, metric.hint),
             ]
 
 
@@ -300,17 +336,16 @@ def _trend_answer(record: Trend) -> str:
     ]
     metric = words(record.metric)
     if not steps:
-        none = f"{name}, {len(points)} runs: no measurable step in {metric} between neighbouring runs"
-        bounds = []
-        for before, _, step in every:
-            mean = next((metric.estimate.mean for metric in before.metrics if metric.name == record.metric), None)
-            bounds.append(_bound_percent(step.difference.ci95 if step is not None else None, mean))
-        known_bounds = [bound for bound in bounds if bound is not None]
-        if len(known_bounds) < len(bounds):
-            return f"{none}; the bound of a step is unknown at {len(bounds) - len(known_bounds)} of {len(bounds)}."
-        if max(known_bounds) > NO_BOUND_PERCENT:
-            return f"{none}; the intervals are too wide for a bound."
-        return f"{none}: less than {max(known_bounds):,.1f} % (95 % at each)."
+        bases = [
+            next((metric.estimate.mean for metric in before.metrics if metric.name == record.metric), None)
+            for before, _, _ in every
+        ]
+        claims = [_claim_of_step(step) for _, _, step in every]
+        bound, reason = _largest_bound(claims, bases, [after.run for _, after, _ in every], metric)
+        where = f"in {metric} between neighbouring runs"
+        if bound is None:
+            return f"{name}, {len(points)} runs: inconclusive whether there is a step {where}: {reason}."
+        return f"{name}, {len(points)} runs: no measurable step {where}: {bound}."
     before, after, step = max(steps, key=lambda step: abs(step[2].difference.percent or 0.0))
     percent = step.difference.percent or 0.0
     direction_text = "rose" if percent > 0 else "fell"
@@ -319,6 +354,20 @@ def _trend_answer(record: Trend) -> str:
         f"{name}, {len(points)} runs: {metric} {direction_text} by {abs(percent):,.1f} % "
         f"({describe_direction(record.metric, step.verdict)}) from {_run_name(before)} to {_run_name(after)}{others}."
     )
+
+
+def _claim_of_step(step: TrendStep | None) -> Claim:
+    return Claim(unknown=True) if step is None else judge_claim(step.verdict, step.difference.ci95)
+
+
+def _step_outcome(trend: Trend, point: TrendPoint) -> Outcome:
+    """Return the outcome of the step to a run; all steps are judged together."""
+    return word_claim(trend.metric, _claim_of_step(point.step), len(trend.points) - 1, "steps")
+
+
+def _explain_steps(trend: Trend) -> str:
+    hints = (_claim_of_step(point.step).hint is not None for point in trend.points)
+    return explain_chance(hints, len(trend.points) - 1, "steps")
 
 
 def _run_name(point: TrendPoint) -> str:
@@ -346,6 +395,8 @@ def render_trend_terminal(trend: Trend, width: int = text.DEFAULT_WIDTH) -> list
                 ends = f"[{format_significant(metric.estimate.low)}, {format_significant(metric.estimate.high)}]"
         rows.append([point.run, point.started_at[:10], mean, ends, _step_text(trend, point), " ".join(point.labels)])
     printed += [text.shorten(line, width) for line in text.columns(rows, left=2)]
+    if chance := _explain_steps(trend):
+        printed += text.wrap(chance, width)
     for point in trend.points:
         if point.differences:
             printed += ["", *text.wrap(f"{point.run}: {'; '.join(point.differences)}", width)]
@@ -356,7 +407,7 @@ def _step_text(trend: Trend, point: TrendPoint) -> str:
     if point.step is None:
         return ""
     percent = point.step.difference.percent
-    return f"{text.signed(percent, 1)} %, {describe_direction(trend.metric, point.step.verdict)}"
+    return f"{text.signed(percent, 1)} %, {_step_outcome(trend, point).word}"
 
 
 # The HTML page of a trend: each metric over the runs.
@@ -395,9 +446,7 @@ def _runs_table(record: Trend, places: Places) -> Table:
                     "day": Words(point.started_at[:16].replace("T", " ")),
                     "mean": places.figure(at and f"{at}/mean", None, ends=at),
                     "step": places.figure(step and f"{step}/percent", 1, "%", sign=True),
-                    "verdict": Words(
-                        describe_direction(record.metric, point.step.verdict) if point.step else "", ours=True
-                    ),
+                    "verdict": _judged_step(record, point),
                     "else": Words("; ".join(point.differences)),
                 }
             )
@@ -410,4 +459,9 @@ def _runs_table(record: Trend, places: Places) -> Table:
         Column("verdict", "verdict", left=True),
         Column("else", "other changes", left=True),
     ]
-    return Table(columns, rows, "runs")
+    return Table(columns, rows, "runs", _explain_steps(record))
+
+
+def _judged_step(trend: Trend, point: TrendPoint) -> Words | JudgedCell:
+    outcome = _step_outcome(trend, point)
+    return Words("") if point.step is None else JudgedCell(outcome.word, outcome.count)

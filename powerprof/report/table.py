@@ -12,11 +12,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from powerprof.experiment.verdict import describe_direction
 from powerprof.model import text
 from powerprof.model.records import Estimate, Kind
 from powerprof.report import labels
-from powerprof.statistics.verdicts import Verdict
 
 Form = Literal["terminal", "markdown", "html", "csv"]
 ALL: frozenset[Form] = frozenset(("terminal", "markdown", "html", "csv"))
@@ -102,16 +100,27 @@ class Words:
 
 @dataclass(frozen=True)
 class JudgedCell:
-    """A verdict, and the smallest detectable difference for an inconclusive one."""
+    """The outcome of a judged figure in words.
 
-    metric: str
-    verdict: Verdict
-    detectable: Figure
+    Attributes:
+        word: The word, as in `answers.Outcome`.
+        count: The remark after it, left out on a narrow terminal.
+        detectable: The smallest detectable difference for an undecided figure, if it is known.
+    """
+
+    word: str
+    count: str = ""
+    detectable: Figure | None = None
 
     @property
     def text(self) -> str:
-        """The change from A to B: better, worse or inconclusive; lower or higher if neither is better."""
-        return describe_direction(self.metric, self.verdict)
+        """The word with its remark."""
+        return self.word + self.count
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the figure has a verdict."""
+        return self.word not in ("may be chance", "inconclusive", "unknown")
 
 
 @dataclass(frozen=True)
@@ -285,19 +294,51 @@ _HEAD_LIMIT = 12
 
 
 def metric_lines(table: Table, width: int) -> list[str]:
-    """Return the lines of metrics with three significant digits, and their intervals if the width allows."""
+    """Return the lines of metrics with three significant digits and intervals.
+
+    A narrow terminal has no remarks. If the intervals do not fit either, a table with verdicts has two lines per
+    metric, and others have no intervals.
+    """
     shown = table.of("terminal")
-    lines: list[str] = []
-    for ends, gap in ((True, 2), (True, 1), (False, 2), (False, 1)):
+    is_judged = any(isinstance(cell, JudgedCell) for row in shown.rows for cell in row.cells.values())
+    forms = [(True, True), (False, True), (False, False)]
+    for count, ends in forms[: 2 if is_judged else 3]:
         rows = [["", *(_heading(column, ends) for column in shown.columns[1:])]]
         rows += [
-            [row.short, *(_significant(row.cells.get(column.key), column, ends) for column in shown.columns[1:])]
+            [row.short, *(_significant(row.cells.get(column.key), column, count, ends) for column in shown.columns[1:])]
             for row in shown.rows
         ]
-        lines = text.columns(rows, gap=gap)
+        for gap in (2, 1):
+            lines = text.columns(rows, gap=gap)
+            if max(map(len, lines)) <= width:
+                return lines
+    return _stack_rows(rows, width) if is_judged else [text.shorten(line, width) for line in lines]
+
+
+# With more wide rows, all rows have two lines.
+_MOST_WIDE_ROWS = 0.3
+
+
+def _stack_rows(rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Return rows of which those that are too wide, or all, have two lines: name and verdict, then the figures."""
+    by_width = sorted(range(1, len(rows)), key=lambda number: -sum(map(len, rows[number])))
+    for count in range(1, int(_MOST_WIDE_ROWS * len(rows)) + 1):
+        wide = set(by_width[:count])
+        lines = text.columns([row for number, row in enumerate(rows) if number not in wide], gap=1)
         if max(map(len, lines)) <= width:
-            break
-    return [text.shorten(line, width) for line in lines]
+            rest = iter(lines)
+            return [
+                line
+                for number, row in enumerate(rows)
+                for line in (_stack_row(row, width) if number in wide else [next(rest)])
+            ]
+    return [line for row in rows for line in _stack_row(row, width)]
+
+
+def _stack_row(row: Sequence[str], width: int) -> list[str]:
+    name, a, b, *cells, verdict = row
+    figures = text.wrap(" · ".join([f"{a} → {b}", *filter(None, cells)]), width, "  ")
+    return [text.shorten(f"{name}: {verdict}", width), *figures] if name else figures
 
 
 def _heading(column: Column, ends: bool) -> str:
@@ -305,9 +346,11 @@ def _heading(column: Column, ends: bool) -> str:
     return f"{heading} ({column.interval})" if column.interval and ends else heading
 
 
-def _significant(cell: Cell | None, column: Column, ends: bool) -> str:
+def _significant(cell: Cell | None, column: Column, count: bool, ends: bool) -> str:
+    if isinstance(cell, JudgedCell):
+        return cell.text if count else cell.word
     if not isinstance(cell, Figure):
-        return cell.text if isinstance(cell, JudgedCell) else ""
+        return cell.text if isinstance(cell, Words) else ""
     span = f" [{', '.join(map(_three, cell.ends))}]" if column.interval and ends and cell.ends else ""
     return _three(cell) + span
 

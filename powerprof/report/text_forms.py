@@ -119,7 +119,7 @@ def _draw_cell(cell: Cell | None, *, unit: bool) -> str:
     if isinstance(cell, Figure):
         return cell.words.removeprefix("every ") or (cell.whole if unit else cell.text)
     if isinstance(cell, JudgedCell):
-        return cell.text if cell.text == "inconclusive" else f"**{cell.text}**"
+        return f"**{cell.text}**" if cell.is_decided else cell.text
     if isinstance(cell, Path):
         more = " ← …" if len(cell.frames) > _MAX_FRAMES else ""
         return code_span(" ← ".join(cell.frames[:_MAX_FRAMES]) + more if cell.frames else "no user stack", 400)

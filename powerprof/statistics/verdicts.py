@@ -18,6 +18,7 @@ from powerprof.statistics.intervals import (
     mean_interval,
     step_of,
     student_p,
+    student_quantile,
     welch_error,
     welch_interval,
 )
@@ -56,11 +57,54 @@ class PairedResult:
     p_value: float | None = None
 
 
-def verdict_of(interval: Interval | None) -> Verdict:
-    """Return the verdict of an interval of b − a: below 0, above 0, or inconclusive."""
-    if interval is None or not interval.excludes(0.0):
+def verdict_of(interval: Interval | None, equal: float = 0.0) -> Verdict:
+    """Return the verdict of an interval of b − a (or of b / a, `equal` at 1): below, above, or inconclusive."""
+    if interval is None or not interval.excludes(equal):
         return "inconclusive"
-    return "b_higher" if interval.low > 0 else "b_lower"
+    return "b_higher" if interval.low > equal else "b_lower"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The statements that a verdict and its intervals permit; every report words this.
+
+    Attributes:
+        verdict: The verdict, if the interval of the difference has the same direction.
+        hint: The direction of an interval that excludes 0 without a verdict: the difference may be chance.
+        bound: The largest possible absolute difference, for an interval that contains 0 and is no wider than `widest`;
+            0 if all readings are equal.
+        times: The interval of the ratio, if it has the direction of the verdict.
+        unknown: Whether there is no interval.
+    """
+
+    verdict: Verdict = "inconclusive"
+    hint: Verdict | None = None
+    bound: float | None = None
+    times: tuple[float, float] | None = None
+    unknown: bool = False
+
+
+def judge_claim(
+    verdict: Verdict,
+    ends: tuple[float, float] | None,
+    ratio_ends: tuple[float, float] | None = None,
+    *,
+    widest: float = math.inf,
+) -> Claim:
+    """Return the permitted statements about b − a, from the ends of the intervals of b − a and of b / a.
+
+    `widest` is the largest useful bound, in the unit of b − a.
+    """
+    if ends is None:
+        return Claim(unknown=True)
+    direction = verdict_of(Interval(*ends, ""))
+    if direction == "inconclusive":
+        most = max(abs(end) for end in ends)
+        return Claim(bound=most if most <= widest else None)
+    if verdict != direction:
+        return Claim(hint=direction)
+    agrees = ratio_ends is not None and ratio_ends[0] > 0 and verdict_of(Interval(*ratio_ends, ""), 1.0) == verdict
+    return Claim(verdict, times=ratio_ends if agrees else None)
 
 
 def _minimum_detectable_percent(tested: PairedTest, a_mean: float) -> float | None:
@@ -121,12 +165,35 @@ def _result(
         b_interval=mean_interval(b, seed=seed, least=side * abs(b_mean)),
         difference=b_mean - a_mean,
         difference_interval=interval,
-        percent=100 * (b_mean - a_mean) / abs(a_mean) if a_mean else None,
+        percent=100 * (b_mean - a_mean) / a_mean if a_mean > 0 else None,
         ratio=b_mean / a_mean if a_mean > 0 else None,
         ratio_interval=None,
         verdict=verdict_of(interval),
         minimum_detectable_percent=None,
     )
+
+
+# A deciding number of pairs further away than this is a guess.
+_MOST_TIMES_PAIRS = 10
+
+
+def count_deciding_pairs(pairs: int, detectable_percent: float, percent: float) -> int | None:
+    """Return how many pairs detect the measured difference in four of five cases; None if it is too small to predict.
+
+    `detectable_percent` is the smallest difference that `pairs` pairs detect, at the level of the primary metric. The
+    scatter of a pair stays the same, so this shrinks with Student's quantiles and the square root of the pairs.
+    """
+
+    def reach(count: int) -> float:
+        quantiles = [student_quantile(level, count - 1) for level in (PRIMARY_LEVEL, 2 * POWER - 1)]
+        return sum(quantiles) / math.sqrt(count)
+
+    if pairs < 3 or percent <= -100 or not percent or detectable_percent <= 0:
+        return None
+    scatter = math.log1p(detectable_percent / 100) / reach(pairs)
+    apart = abs(math.log1p(percent / 100))
+    further = range(pairs + 1, _MOST_TIMES_PAIRS * pairs + 1)
+    return next((count for count in further if scatter * reach(count) <= apart), None)
 
 
 def primary_verdict(verdict: Verdict, p_value: float | None, level: float = PRIMARY_LEVEL) -> Verdict:
@@ -192,11 +259,11 @@ class Control:
 
 def judge_control(result: PairedResult) -> Control:
     """Judge an A/A run: it must be inconclusive; the half width of its interval is the resolution."""
-    interval = result.difference_interval
-    if interval is None or result.percent is None:
+    interval, base = result.difference_interval, abs(result.a_mean)
+    if interval is None or not base:
         return Control(False, None, None)
-    width = 100 * interval.half_width / abs(result.a_mean)
-    return Control(result.verdict == "inconclusive", result.percent, width)
+    is_sound = result.verdict == "inconclusive"
+    return Control(is_sound, 100 * result.difference / base, 100 * interval.half_width / base)
 
 
 @dataclass(frozen=True)

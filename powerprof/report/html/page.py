@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from markupsafe import Markup, escape
@@ -19,12 +19,12 @@ from markupsafe import Markup, escape
 from powerprof import __version__
 from powerprof.experiment.phases import Finding, find_delta, find_obstacle, judge_costs
 from powerprof.experiment.records import Comparison, LoadRun, Metric
-from powerprof.experiment.verdict import describe_direction
+from powerprof.experiment.verdict import claim_of, find_answer_metrics, percent_base
 from powerprof.model import text
 from powerprof.model.attribution import Attribution
 from powerprof.model.records import IdleRun, RunMetric
 from powerprof.report import labels
-from powerprof.report.answers import NO_BOUND_PERCENT, may_be_chance
+from powerprof.report.answers import outcome_of, shows_times
 from powerprof.report.labels import split_terms
 from powerprof.report.phases import shown_phases
 from powerprof.report.stacks import TimelineExit, WeightedStack, modules_of, stacks_of
@@ -151,10 +151,6 @@ _FINDINGS: dict[Finding, str] = {
 }
 
 
-# From this ratio on, the headline and its tile show a ratio.
-_TIMES = 1.5
-
-
 @dataclass(frozen=True)
 class Tile:
     """A figure with a heading and a note. `look` is the class of a verdict, which greys an inconclusive one."""
@@ -204,10 +200,7 @@ def _attribution(record: Attribution, places: Places) -> list[Tile]:
     return [*tiles, Tile("Idle exits with a cause", named, left)]
 
 
-M = TypeVar("M", Metric, RunMetric)
-
-
-def _chosen(metrics: Sequence[M]) -> Iterator[tuple[int, M, str]]:
+def _chosen(metrics: Sequence[RunMetric]) -> Iterator[tuple[int, RunMetric, str]]:
     """Yield the most important metric of cost and of speed: its place, the metric, its heading."""
     known = {metric.name: index for index, metric in enumerate(metrics)}
     for names in (_COST, _SPEED):
@@ -221,39 +214,27 @@ def _kind(metric: Metric | RunMetric) -> str:
     return f", {metric.kind}" if metric.unit in ("J", "W", "J·s") else ""
 
 
-def _not_found(metric: Metric) -> str:
-    """Return the bound of an effect that was not found."""
-    most, base = metric.difference.less_than, metric.a.mean
-    none = "no measurable difference"
-    if may_be_chance(metric):
-        return "inconclusive: the 95 % interval excludes 0, but a verdict needs more"
-    if most is not None and base and 100 * most / abs(base) > NO_BOUND_PERCENT:
-        return "inconclusive: the interval is too wide for a bound"
-    return f"{none}: less than {text.number(100 * most / abs(base), 1)} %" if most is not None and base else none
-
-
-def _headline(record: Comparison) -> list[tuple[int, Metric, str]]:
-    """Return the metric of the headline."""
-    return [
-        (index, metric, f"{labels.metric_words(metric.name)}{_kind(metric)}")
-        for index, metric in enumerate(record.metrics)
-        if metric.name == record.verdict.metric
-    ]
-
-
 def _comparison(record: Comparison, places: Places) -> list[Tile]:
     tiles = []
-    first = _headline(record)
-    known = {index for index, _, _ in first}
-    for index, metric, heading in [*first, *(each for each in _chosen(record.metrics) if each[0] not in known)]:
-        verdict = describe_direction(metric.name, metric.verdict)
-        inconclusive = metric.verdict == "inconclusive"
-        value = figure_html(places.figure(f"/metrics/{index}/difference/percent", 1, "%", sign=True))
-        if not inconclusive and metric.ratio is not None and metric.ratio.b_over_a >= _TIMES:
-            digits = 1 if metric.ratio.b_over_a < 100 else 0
-            value = Markup("× {}").format(figure_html(places.figure(f"/metrics/{index}/ratio/b_over_a", digits)))
-        outcome = _not_found(metric) if inconclusive else verdict
-        tiles.append(Tile(heading, value, f"B compared with A: {outcome}", verdict))
+    indexes = {metric.name: index for index, metric in enumerate(record.metrics)}
+    speed = find_answer_metrics(record.metrics, record.verdict.metric).speed
+    cost = next((name for name in _COST if name in indexes), None)
+    for name in dict.fromkeys([record.verdict.metric, cost, speed.name if speed else None]):
+        if name not in indexes:
+            continue
+        metric, at = record.metrics[indexes[name]], f"/metrics/{indexes[name]}"
+        claim, outcome = claim_of(metric), outcome_of(metric, len(record.metrics))
+        if shows_times(metric, claim) and metric.ratio is not None and metric.ratio.b_over_a > 1:
+            value = Markup("× {}").format(figure_html(places.figure(f"{at}/ratio/b_over_a", None)))
+        elif percent_base(metric) is not None:
+            value = figure_html(places.figure(f"{at}/difference/percent", 1, "%", sign=True))
+        else:
+            unit, factor = labels.choose_prefix(metric.unit, abs(metric.difference.b_minus_a or 0.0))
+            unit = {"1": "", "1/s": "/s"}.get(unit, unit)
+            value = figure_html(places.figure(f"{at}/difference/b_minus_a", None, unit, scale=factor, sign=True))
+        heading = f"{labels.metric_words(metric.name)}{_kind(metric)}"
+        look = outcome.word if claim.verdict != "inconclusive" else "inconclusive"
+        tiles.append(Tile(heading, value, f"B compared with A: {outcome.text}", look))
     pairs = record.blocks_count // 2
     doubts = len(record.verdict.doubts)
     note = f"{doubts} reason{'s' if doubts > 1 else ''} to doubt it, below" if doubts else "no serious threat found"
@@ -364,9 +345,11 @@ def cell_html(shown: Cell | None, *, unit: bool = False) -> Markup:
     if isinstance(shown, Path):
         return _path(shown)
     if isinstance(shown, JudgedCell):
-        verdict = Markup('<span class="verdict {0}">{0}</span>').format(shown.text)
-        could = Markup('<span class="ci">smallest detectable {}</span>').format(figure_html(shown.detectable))
-        return verdict + could if shown.text == "inconclusive" and shown.detectable.value is not None else verdict
+        look = shown.word if shown.is_decided else "inconclusive"
+        verdict = Markup('<span class="verdict {}">{}</span>').format(look, shown.text)
+        if shown.detectable is None:
+            return verdict
+        return verdict + Markup('<span class="ci">smallest detectable {}</span>').format(figure_html(shown.detectable))
     if shown is None:
         return Markup()
     name = explain_terms(shown.text) if shown.ours else Markup("{}").format(clean_name(shown.text, _LABEL_LIMIT))

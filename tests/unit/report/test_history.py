@@ -157,7 +157,7 @@ def test_equal_runs_have_no_step(tmp_path: Path) -> None:
         store.save("run", _run(1.0, day))
     shape = (
         r".*, 3 runs: no measurable step in the server's CPU time per query between neighbouring runs: "
-        r"less than [\d.]+ % \(95 % at each\)\."
+        r"less than [\d.]+ % of .* \(95 % interval at each\)\."
     )
     assert re.fullmatch(shape, word_record(build_trend("run-0003", tmp_path)).text)
     other = replace(_run(1.0, 4), condition=replace(load_run().condition, name="no-index", work="other"))

@@ -26,6 +26,7 @@ from powerprof.report.html.page import (
     MAX_EMBEDDED_BYTES,
     MAX_PAGE_BYTES,
     Extras,
+    Tile,
     brief,
     build_tiles,
     explain_terms,
@@ -372,33 +373,19 @@ def test_inconclusive_difference_has_no_verdict() -> None:
     record = comparison()
     unsure = replace(record, metrics=[replace(metric, verdict="inconclusive") for metric in record.metrics])
     tile = build_tiles(unsure, Places(unsure))[0]
-    assert tile.note == "B compared with A: inconclusive: the 95 % interval excludes 0, but a verdict needs more"
-    around = [replace(m, difference=replace(m.difference, ci95=(-1e9, 1e9))) for m in unsure.metrics]
-    unsure = replace(record, metrics=around)
-    tile = build_tiles(unsure, Places(unsure))[0]
-    assert tile.note == "B compared with A: no measurable difference"
-    assert tile.look == "inconclusive"
-    bounds = [replace(metric.difference, less_than=0.1 * (metric.a.mean or 0.0)) for metric in unsure.metrics]
-    bounded = [replace(m, difference=bound) for m, bound in zip(unsure.metrics, bounds, strict=True)]
-    tile = build_tiles(replace(unsure, metrics=bounded), Places(unsure))[0]
-    assert tile.note == "B compared with A: no measurable difference: less than 10.0 %"
+    assert tile.note == "B compared with A: may be chance (1 of 18 metrics)"
 
+    def with_interval(times: float) -> Tile:
+        metrics = [
+            replace(m, difference=replace(m.difference, ci95=(-times * (m.a.mean or 0.0), times * (m.a.mean or 0.0))))
+            for m in unsure.metrics
+        ]
+        return build_tiles(replace(unsure, metrics=metrics), Places(unsure))[0]
 
-def test_wide_interval_gives_no_bound() -> None:
-    record = comparison()
-    metrics = [
-        replace(
-            metric,
-            verdict="inconclusive",
-            difference=replace(metric.difference, ci95=(-1e9, 1e9), less_than=50_000.0 * (metric.a.mean or 0.0)),
-        )
-        for metric in record.metrics
-    ]
-    wide = replace(record, metrics=metrics)
-    assert (
-        build_tiles(wide, Places(wide))[0].note
-        == "B compared with A: inconclusive: the interval is too wide for a bound"
-    )
+    assert with_interval(0.1).note == "B compared with A: no measurable difference: less than 10.0 %"
+    assert with_interval(0.1).look == "inconclusive"
+    assert with_interval(0.0).note == "B compared with A: no measurable difference: all windows measured the same value"
+    assert with_interval(50_000.0).note == "B compared with A: inconclusive: the interval is too wide for a bound"
 
 
 def test_count_is_inconclusive_without_an_answer() -> None:

@@ -96,13 +96,15 @@ def test_all_forms_show_the_same_metrics() -> None:
     assert len(terminal.metric_lines(table, 80)) == 1 + len(table.rows)
 
 
-def test_narrow_terminal_drops_intervals() -> None:
+def test_narrow_terminal_keeps_intervals_in_two_lines_per_metric() -> None:
     table = comparison_table(comparison(), Places(comparison()))
     for width in (120, 80, 60, 44):
         lines = terminal.metric_lines(table, width)
         assert max(map(len, lines)) <= width
-        assert ("(95 %)" in lines[0]) == (width >= 80)
-        assert "2.72" in lines[1]
+        assert "(95 %)" in lines[0]
+        is_stacked = width < 80
+        assert len(lines) >= 1 + (2 if is_stacked else 1) * len(table.rows)
+        assert "2.72" in lines[2 if is_stacked else 1] and "[+2.62, +2.71]" in lines[2 if is_stacked else 1]
 
 
 def test_phases_are_columns_followed_by_their_change() -> None:

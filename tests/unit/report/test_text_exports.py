@@ -120,8 +120,9 @@ def test_every_form_shows_the_doubts() -> None:
     verdict = replace(record.verdict, doubts=["steal 7 %", "idle baseline drift −3 points of C0"])
     doubted = replace(record, verdict=verdict)
     told = "Caution: steal 7 %; idle baseline drift −3 points of C0."
-    printed = " ".join(" ".join(compare.render_terminal(doubted)).split())
+    printed = " ".join(" ".join(compare.render_terminal(doubted, everything=True)).split())
     assert told in printed
+    assert "Caution: steal 7 % (1 more: --all)." in " ".join(compare.render_terminal(doubted))
     assert printed.startswith(record.verdict.text[:40])
     lines = render_markdown(doubted).splitlines()
     assert lines[0].startswith("**no-index uses")

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draw comparisons and read every form as a user does: no form contradicts another, nor the interval."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from powerprof.experiment.metrics import Compared
+from powerprof.experiment.records import Comparison
+from powerprof.experiment.verdict import answer_for, judge_metrics
+from powerprof.model.records import Figures
+from powerprof.report import comparison as report
+from powerprof.report.html.page import Extras, build_tiles
+from powerprof.report.kinds import word_record
+from powerprof.report.labels import metric_words, short_metric_label
+from powerprof.report.table import Places
+from tests.golden_files import text_of
+from tests.unit.report.sample_records import comparison
+
+DRAWS = 600
+# A page takes twenty times as long as all other forms.
+_PAGES_EVERY = 40
+_METRICS = (
+    *(("c0_ms_per_query_server", "ms"), ("c0_ms_per_query_net", "ms"), ("joules_per_query", "J"), ("watts", "W")),
+    *(("joules_per_query_net", "J"), ("wakeups_per_query", "1"), ("latency_p50_ms", "ms"), ("latency_p95_ms", "ms")),
+    *(("latency_p99_ms", "ms"), ("queries_hz", "1/s"), ("c0_percent", "%"), ("residency_percent:C1", "%")),
+    *(("page_faults_per_query", "1"), ("time_to_solution_s", "s")),
+)
+_PRIMARY = ("c0_ms_per_query_server", "joules_per_query", "c0_ms_per_query_net", "latency_p95_ms", "watts")
+_DECIDED = ("better", "worse", "higher", "lower")
+_CHANCE, _NONE = "may be chance", "no measurable difference"
+
+
+def _values(chance: random.Random, pairs: int) -> tuple[list[float | None], list[float | None]]:
+    """Draw both sides of a metric: effect, noise and outliers; zeros, negatives, equal and missing values."""
+    shape = chance.choices(
+        ("plain", "zeros", "negative", "equal", "one-sided", "missing", "tiny"), (60, 8, 10, 6, 6, 6, 4)
+    )[0]
+    level = chance.choice((0.003, 0.4, 3.0, 60.0, 9000.0)) * (1e-4 if shape == "tiny" else 1)
+    noise = chance.choice((0.001, 0.01, 0.03, 0.1, 0.5))
+    effect = chance.choice((1.0, 1.0, 1.005, 1.02, 0.97, 1.1, 0.7, 1.6, 8.0, 0.1))
+    scatter = [abs(level * (1 + chance.gauss(0, noise))) for _ in range(2 * pairs)]
+    a: list[float | None] = [*scatter[:pairs]]
+    b: list[float | None] = [effect * value for value in scatter[pairs:]]
+    if chance.random() < 0.15:
+        b[chance.randrange(pairs)] = 30 * level
+    match shape:
+        case "zeros":
+            a = [0.0 if chance.random() < 0.7 else value for value in a]
+        case "negative":
+            shift = chance.choice((1.0, 1.5)) * level
+            a, b = ([value - shift for value in side if value is not None] for side in (a, b))
+        case "equal":
+            a = b = [level] * pairs
+        case "one-sided":
+            a, b = chance.choice(((a, [0.0] * pairs), ([0.0] * pairs, b)))
+        case "missing":
+            a = [None if chance.random() < 0.5 else value for value in a]
+    return a, b
+
+
+def draw(seed: int) -> Comparison:
+    """Return a comparison of drawn values, judged and worded as a measured one."""
+    chance = random.Random(seed)
+    pairs, is_paired = chance.choice((2, 3, 4, 4, 6, 12)), chance.random() < 0.8
+    energy = chance.choice(("measured", "estimated"))
+    compared = []
+    for name, unit in _METRICS:
+        if chance.random() < 0.25:
+            continue
+        kind = energy if unit in ("J", "W") else "measured"
+        a, b = (Figures(name=name, unit=unit, kind=kind, values=side) for side in _values(chance, pairs))  # type: ignore[arg-type]
+        compared.append(Compared(a, b))
+    primary = chance.choice(_PRIMARY)
+    # Models of an estimate with a larger and a smaller difference widen its intervals.
+    models = [
+        [Compared(each.a, replace(each.b, values=[v and v * factor for v in each.b.values])) for each in compared]
+        for factor in ((0.97, 1.03) if energy == "estimated" else ())
+    ]
+    metrics = judge_metrics(compared, primary, seed, paired=is_paired, by_model=models)
+    empty: dict[str, Any] = {"control": None, "threats": [], "blocks": [], "baseline": [], "baseline_after": []}
+    record = replace(
+        comparison(3),
+        **empty,
+        traced=[],
+        on_cpu=None,
+        system=[],
+        plans=[],
+        metrics=metrics,
+        verdict=answer_for(metrics, primary),
+        blocks_count=2 * pairs if is_paired else 0,
+    )
+    return word_record(record)
+
+
+def _class_of(metric: dict[str, Any]) -> str:
+    """Return decided, chance, open or unknown: the only permitted outcome, from the JSON alone."""
+    ends = metric["difference"]["ci95"]
+    if ends is None:
+        return "unknown"
+    if metric["verdict"] != "inconclusive":
+        return "decided"
+    return "open" if ends[0] <= 0 <= ends[1] else "chance"
+
+
+def _class_of_text(words: str) -> str:
+    words = words.lower()
+    if _CHANCE in words:
+        return "chance"
+    if "too few" in words or "unknown" in words:
+        return "unknown"
+    return "open" if _NONE in words or "no measurable difference" in words or "inconclusive" in words else "decided"
+
+
+def _rows(lines: list[str], record: Comparison) -> list[str]:
+    """Return the row of each metric, in the order of the record: some metrics have the same short name."""
+    rows, rest = [], iter(lines)
+    for metric in record.metrics:
+        label = short_metric_label(metric.name) + (", est." if metric.kind == "estimated" else "")
+        rows.append(next(line for line in rest if re.match(re.escape(label) + "[ :]", line)))
+    return rows
+
+
+def contradictions(record: Comparison, *, with_page: bool) -> Iterator[str]:
+    """Yield each statement of a form that its interval does not permit, or that differs from another form."""
+    data = json.loads(msgspec.json.encode(record))
+    metrics = {metric["name"]: metric for metric in data["metrics"]}
+    verdict = data["verdict"]
+    chosen = metrics.get(verdict["metric"])
+    sentence = verdict["text"]
+    if chosen is not None:
+        if _class_of_text(sentence) != _class_of(chosen):
+            yield f"sentence {_class_of(chosen)}: {sentence}"
+        for line in (verdict["ground"], verdict["speed"], verdict["power"]):
+            named = [m for m in metrics.values() if line and _subject(m["name"]) in line]
+            if line and named and _class_of_text(line.partition("; p95")[0]) not in {_class_of(m) for m in named}:
+                yield f"line {[(m['name'], _class_of(m)) for m in named]}: {line}"
+            if line and named and verdict["speed"] == line and "p95 latency)" in line:
+                decided = [
+                    _class_of(metrics[n]) == "decided" for n in ("latency_p95_ms", "latency_p50_ms") if n in metrics
+                ]
+                if decided == [False, True]:
+                    yield f"speed is undecided although the median is decided: {line}"
+        for outer in re.findall(r"\(([^()]*95 %[^()]*)\)", sentence):
+            if re.search(r"\d, 95 %", outer):
+                yield f"95 % looks like the unit: {sentence}"
+    places = Places(record)
+    tiles = {tile.heading.partition(", est")[0].partition(", meas")[0]: tile for tile in build_tiles(record, places)}
+    for metric in metrics.values():
+        tile = tiles.get(metric_words(metric["name"]))
+        if tile is None:
+            continue
+        if _class_of_text(tile.note) != _class_of(metric):
+            yield f"tile {_class_of(metric)}: {tile.note}"
+        if metric is chosen and _bound(tile.note) != _bound(sentence):
+            yield f"bound in one of two: {tile.note!r}, {sentence!r}"
+        if metric is chosen and (_bound(sentence) is None) != (metric["difference"]["less_than"] is None):
+            yield f"bound in JSON {metric['difference']['less_than']}: {sentence}"
+        if metric["a"]["mean"] <= 0 and "%" in tile.value:
+            yield f"percent of {metric['a']['mean']}: {tile.value}"
+    for metric in metrics.values():
+        ends = metric["difference"]["ci95"]
+        hint = None if _class_of(metric) != "chance" else "b_higher" if ends[0] > 0 else "b_lower"
+        if metric.get("hint") != hint:
+            yield f"JSON hint {metric.get('hint')} for {ends}"
+        if metric["a"]["mean"] <= 0 and metric["difference"]["percent"] is not None:
+            yield f"JSON percent of {metric['a']['mean']}"
+    yield from _table_contradictions(record, list(metrics.values()), with_page=with_page)
+
+
+def _table_contradictions(record: Comparison, metrics: list[dict[str, Any]], *, with_page: bool) -> Iterator[str]:
+    wide, pipe = (_everything(record, width) for width in (200, 80))
+    markdown = report.render_markdown(record, "")
+    forms = {"terminal": wide, "pipe": pipe, "short": report.render_terminal(record, 80), "markdown": markdown}
+    if with_page:
+        forms["page"] = text_of(report.render_html(record, Extras())).splitlines()
+    for form in ("terminal", "pipe"):
+        for metric, row in zip(metrics, _rows(forms[form], record), strict=True):
+            if _class_of_row(row) != _class_of(metric):
+                yield f"{form} row {_class_of(metric)}: {row}"
+    for metric in metrics:
+        rows = [
+            row
+            for row in markdown
+            if row.startswith(f"| {metric_words(metric['name'])},")
+            or row.startswith(f"| {metric_words(metric['name'])} |")
+        ]
+        if rows and _class_of_row(rows[0].rstrip("| ")) != _class_of(metric):
+            yield f"markdown row {_class_of(metric)}: {rows[0]}"
+    for form, lines in forms.items():
+        text = " ".join(" ".join(lines).replace("\\", "").split())
+        has_word = any(_class_of(metric) == "chance" for metric in metrics)
+        if form == "short":
+            has_word = any(_CHANCE in line and not line.startswith(("May", "Inc", "inc")) for line in lines)
+        explained = len(re.findall(r"May be chance[^:]*: the 95 % interval excludes 0", text))
+        if has_word != bool(explained) or explained > 1:
+            yield f"{form} explains {explained} times, row with the word: {has_word}"
+        if "they do not" in text or re.search(r"filled where the interval excludes", text):
+            yield f"{form} explains its marks by the interval"
+
+
+def _class_of_row(row: str) -> str:
+    last = row.replace("*", "").replace("|", " ")
+    if re.search(r"may be chance( \(1 of \d+ metrics\))?$", last.strip()):
+        return "chance"
+    return {"inconclusive": "open", "unknown": "unknown"}.get(last.split()[-1], "decided")
+
+
+def _everything(record: Comparison, width: int) -> list[str]:
+    try:
+        return report.render_terminal(record, width, everything=True)
+    except TypeError:  # before the short report
+        return report.render_terminal(record, width)
+
+
+def _bound(words: str) -> str | None:
+    found = re.search(r"less than ([\d.,e−]+)", words)
+    return found[1] if found else None
+
+
+def _subject(name: str) -> str:
+    return {
+        "latency_p95_ms": "(p95 latency",
+        "latency_p50_ms": "(median latency",
+        "time_to_solution_s": "(time to solution",
+        "watts": "(watts",
+        "c0_percent": "(time in C0",
+        "joules_per_query": "energy per query",
+        "c0_ms_per_query_server": "server",
+    }.get(name, "\0")
+
+
+def count(draws: int = DRAWS) -> tuple[list[str], dict[str, int]]:
+    """Return the contradictions of drawn comparisons, and how many metrics of each class were drawn."""
+    found, classes = [], dict.fromkeys(("decided", "chance", "open", "unknown"), 0)
+    for seed in range(draws):
+        record = draw(seed)
+        found += [f"{seed}: {text}" for text in contradictions(record, with_page=not seed % _PAGES_EVERY)]
+        for metric in json.loads(msgspec.json.encode(record))["metrics"]:
+            classes[_class_of(metric)] += 1
+    return found, classes
+
+
+def test_no_form_contradicts_its_interval_or_another_form() -> None:
+    found, classes = count()
+    assert not found, (len(found), found[:5])
+    assert min(classes.values()) > 50, classes
