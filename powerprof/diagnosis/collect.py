@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,7 @@ from powerprof.system.paths import procfs
 from powerprof.system.processes import POSTGRES_PROGRAM, is_server_name, language_of, name_of
 from powerprof.system.reader_process import shared
 from powerprof.system.targets import Target
-from powerprof.system.tasks import look_up, process_folder
+from powerprof.system.tasks import list_threads, look_up, process_folder
 
 if TYPE_CHECKING:
     from powerprof.attribution.capture import Capture
@@ -146,33 +146,34 @@ _MOST_READ_THREADS = 4000
 
 @dataclass(frozen=True)
 class CpuTimes:
-    """CPU times at one moment in ns: of each thread, and of the process with its ended threads."""
+    """CPU times at one moment in ns: of each thread, and of each process with its ended threads."""
 
     at_s: float
-    process_ns: int
+    processes_ns: Mapping[int, int]
     threads_ns: Mapping[int, int]
 
+    def process_ns_since(self, before: CpuTimes) -> int:
+        """Return the CPU time of the present processes since an earlier moment, in ns."""
+        return sum(max(0, ns - before.processes_ns.get(pid, 0)) for pid, ns in self.processes_ns.items())
 
-def read_cpu_times(pid: int) -> CpuTimes | None:
-    """Return the CPU times of a process from schedstat (Documentation/scheduler/sched-stats.rst); None if it ended."""
-    folder = procfs() / str(pid) / "task"
-    try:
-        tids = [int(entry.name) for entry in folder.iterdir() if entry.name.isdigit()]
-    except OSError:
-        return None
+
+def read_cpu_times(pids: Sequence[int]) -> CpuTimes | None:
+    """Return the CPU times of the processes of a server; None if all have ended.
+
+    The threads' times are from schedstat (Documentation/scheduler/sched-stats.rst).
+    """
+    tids = [(pid, tid) for pid in pids for tid in list_threads(pid)]
     threads: dict[int, int] = {}
-    for tid in tids if len(tids) <= _MOST_READ_THREADS else ():
-        words = (try_text(folder / str(tid) / "schedstat") or "").split()
+    for pid, tid in tids if len(tids) <= _MOST_READ_THREADS else ():
+        words = (try_text(procfs() / str(pid) / "task" / str(tid) / "schedstat") or "").split()
         spent_ns = whole(words[0]) if words else None
         if spent_ns is not None:
             threads[tid] = spent_ns
-    process_ns = process_cpu_ns(pid)
-    return None if process_ns is None else CpuTimes(time.monotonic(), process_ns, threads)
+    processes = {pid: ns for pid in pids if (ns := process_cpu_ns(pid)) is not None}
+    return CpuTimes(time.monotonic(), processes, threads) if processes else None
 
 
-def compute_cpu_shares(
-    before: CpuTimes | None, after: CpuTimes | None, pid: int, names: Mapping[int, str]
-) -> dict[str, Any]:
+def compute_cpu_shares(before: CpuTimes | None, after: CpuTimes | None, names: Mapping[int, str]) -> dict[str, Any]:
     """Return the CPU fields of the evidence; an empty dict if a reading is missing.
 
     All CPU time of a thread that is only in the second reading belongs to the window.
@@ -181,13 +182,13 @@ def compute_cpu_shares(
         return {}
     span_ns = (after.at_s - before.at_s) * 1e9
     if not before.threads_ns or not after.threads_ns:
-        return {"cpu_percent": 100.0 * max(0, after.process_ns - before.process_ns) / span_ns}
+        return {"cpu_percent": 100.0 * after.process_ns_since(before) / span_ns}
     spent = {tid: max(0, value - before.threads_ns.get(tid, 0)) for tid, value in after.threads_ns.items()}
-    process_ns = max(0, after.process_ns - before.process_ns)
+    process_ns = after.process_ns_since(before)
     return {
         "cpu_percent": 100.0 * process_ns / span_ns,
         "threads_cpu": [
-            ThreadCpu(tid=tid, comm=look_up(tid, pid).comm, name=names.get(tid), percent=100.0 * spent[tid] / span_ns)
+            ThreadCpu(tid=tid, comm=look_up(tid).comm, name=names.get(tid), percent=100.0 * spent[tid] / span_ns)
             for tid in sorted(spent, key=lambda tid: -spent[tid])[:_MOST_THREADS]
             if spent[tid]
         ],
@@ -247,7 +248,7 @@ class Inspection:
 def inspect_server(subject: Subject, duration_s: float, say: Say) -> Inspection:
     """Return the evidence of `duration_s` seconds. Raise PowerprofError if the server ends during the inspection."""
     notes: list[str] = []
-    readings = ServerReadings(subject.connection, notes, subject.pid)
+    readings = ServerReadings(subject.connection, notes, subject.pid, subject.target)
     readings.read_before()
     postgres = subject.pid if subject.pid is not None and name_of(subject.pid) == POSTGRES_PROGRAM else None
     before = None if postgres is None else read_subscriptions(postgres)
@@ -394,9 +395,9 @@ class ServerReadings:
         facts: Fields of the evidence.
     """
 
-    def __init__(self, connection: Sql | None, notes: list[str], pid: int | None) -> None:
+    def __init__(self, connection: Sql | None, notes: list[str], pid: int | None, target: Target | None = None) -> None:
         self._connection = connection
-        self._pid = pid
+        self._pid, self._target = pid, target
         self._notes = notes
         self._began_s = 0.0
         self._binlog_end: tuple[str, int] | None = None
@@ -420,6 +421,11 @@ class ServerReadings:
             self.names = read_local_thread_names(self._pid)
         return self.names
 
+    def _read_cpu_times(self) -> CpuTimes | None:
+        if self._target is not None:
+            return read_cpu_times(self._target.members() or self._target.pids)
+        return None if self._pid is None else read_cpu_times([self._pid])
+
     def _query(self, subject: str, query: Callable[[Sql], Any], default: Any) -> Any:
         connection = self._connection
         if connection is None:
@@ -430,7 +436,7 @@ class ServerReadings:
     def read_before(self) -> None:
         """Read everything that needs two readings, the counters last."""
         if self._connection is None:
-            self._cpu = None if self._pid is None else read_cpu_times(self._pid)
+            self._cpu = self._read_cpu_times()
             return
         self._own_id = sql.parse_count(sql.fetch_scalar(self._connection, "SELECT CONNECTION_ID()"))
         self._note_instances(self._connection)
@@ -446,15 +452,14 @@ class ServerReadings:
         self._denied = server_queries.read_denied_accounts(self._connection)
         self.facts["status_before"] = server_queries.read_counters(self._connection)
         self._began_s = time.monotonic()
-        self._cpu = None if self._pid is None else read_cpu_times(self._pid)
+        self._cpu = self._read_cpu_times()
         self.facts["clients_before"] = server_queries.select_clients(raw, self._own_ids)
         self._hidden_before = self._count_hidden(raw, "status_before")
 
     @limit_texts(_MOST_WORDS)
     def read_after(self) -> None:
         """Read everything at the end of the window, the counters first."""
-        cpu_after = None if self._pid is None else read_cpu_times(self._pid)
-        self.facts |= compute_cpu_shares(self._cpu, cpu_after, self._pid or 0, self.names)
+        self.facts |= compute_cpu_shares(self._cpu, self._read_cpu_times(), self.names)
         if self._connection is None:
             return
         self.facts["status_after"] = server_queries.read_counters(self._connection)

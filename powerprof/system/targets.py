@@ -300,8 +300,9 @@ def _find_only_server() -> tuple[int, str]:
     """
     roots = list_servers()
     if not roots:
+        private = ", apart from powerprof's private servers" if any(map(_is_server, list_pids())) else ""
         raise UsageError(
-            "no target was named, and no MariaDB, MySQL or PostgreSQL server was found on this host",
+            f"no target was named, and no MariaDB, MySQL or PostgreSQL server was found on this host{private}",
             _list_hint() if _hides_processes() else "add --pid ID|NAME for another program",
         )
     trusted = [root for root in roots if os.geteuid() or owner_of(root, any_service=True).distrust is None]
