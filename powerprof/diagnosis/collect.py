@@ -16,6 +16,7 @@ from powerprof.diagnosis import server_queries
 from powerprof.diagnosis.evidence import (
     DUMPS,
     SQL_FAMILIES,
+    Client,
     DeniedAccount,
     Evidence,
     LogSummary,
@@ -536,6 +537,8 @@ class ServerReadings:
         self.facts["samples_span_s"] = time.monotonic() - began_s
         self._note_instances(connection)
         self.facts["samples"] = [server_queries.select_clients(sample, self._own_ids) for sample in samples]
+        before: list[Client] = self.facts["clients_before"]
+        self.facts["clients_before"] = [client for client in before if client.id not in self._own_ids]
         hidden = [self._hidden_before, self._count_hidden(samples[0], "status_after")]
         # A connection that begins or ends between the two readings is not hidden.
         self.facts["hidden_connections_count"] = None if None in hidden else min(count or 0 for count in hidden)

@@ -136,9 +136,9 @@ def list_coverage(evidence: Evidence) -> Coverage:
 
 def _list_sql_coverage(evidence: Evidence, examined: list[str], missing: list[str]) -> None:
     if evidence.status_after:
-        examined.append(f"{len(evidence.status_after)} counters")
+        examined.append(plural(len(evidence.status_after), "counter"))
     if evidence.variables:
-        examined.append(f"{len(evidence.variables)} settings")
+        examined.append(plural(len(evidence.variables), "setting"))
     channels = len(evidence.channels_after)
     examined.append(
         f"replication ({channels} channel{'s' if channels != 1 else ''})" if channels else "replication (none)"

@@ -25,6 +25,7 @@ from powerprof.database.given import GivenServer, build_login
 from powerprof.database.preparation import check_room
 from powerprof.database.private_server import PrivateServer
 from powerprof.database.sandbox import find_server_account
+from powerprof.diagnosis.server_queries import read_instances
 from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
 from powerprof.energy.windows import WindowEnergy
 from powerprof.experiment import phases
@@ -282,9 +283,10 @@ class LoadMeter:
             rows = sql.fetch_rows(
                 connection, "SHOW GLOBAL STATUS WHERE Variable_name IN ('Questions', 'Threads_connected')", columns=2
             )
+            others_count = len(read_instances(connection))
         counts = {str(name).lower(): sql.parse_count(value) for name, value in rows}
         connected = counts.get("threads_connected")
-        return counts.get("questions"), None if connected is None else max(0, connected - 1)
+        return counts.get("questions"), None if connected is None else max(0, connected - 1 - others_count)
 
     def measure(self) -> ServerLoad:
         """Return the load of the first idle look of two, else of the second."""

@@ -92,9 +92,9 @@ def statement_lines(diagnosis: Diagnosis, width: int) -> list[str]:
     room = max(12, width - 20 - (account_width + 2 if account_width else 0))
     for use, account in zip(rows, accounts, strict=True):
         share = text.number(min(100.0, 100.0 * use.percent / window.percent), 0)
-        rate = "?" if use.calls_hz is None else text.number(use.calls_hz, 1)
+        rate = "unknown" if use.calls_hz is None else f"{text.number(use.calls_hz, 1)}/s"
         shown = text.shorten(" ".join(use.text.split()), room)
-        line = f"{share:>5} %  {rate:>7}/s  {shown:<{room}}  {text.shorten(account, account_width or 1)}"
+        line = f"{share:>5} %  {rate:>9}  {shown:<{room}}  {text.shorten(account, account_width or 1)}"
         printed.append(line.rstrip()[:width])
     return printed
 
@@ -153,6 +153,24 @@ def wakeups_table(diagnosis: Diagnosis, places: Places, limit: int) -> Table:
     return Table(columns, rows, "wake-ups by thread", caption, max(0, len(diagnosis.evidence.wakeups) - limit))
 
 
+def statements_table(diagnosis: Diagnosis, places: Places) -> Table | None:
+    """Return one row per statement with its CPU use; None without a window of statements."""
+    window = diagnosis.evidence.statement_window
+    if window is None:
+        return None
+    rows = []
+    for index, use in enumerate(window.statements):
+        at = f"/evidence/statement_window/statements/{index}"
+        cells: dict[str, Cell] = {
+            "cpu": places.figure(f"{at}/percent", 2),
+            "rate": places.figure(f"{at}/calls_hz", 1),
+            "statement": Words(use.text, use.account or "", code=True),
+        }
+        rows.append(TableRow(cells))
+    columns = [*figures(cpu="% of one CPU", rate="calls/s"), *words("statement")]
+    return Table(columns, rows, "statements by CPU time", f"CPU time of statements in {window.window_s:.1f} s.")
+
+
 def render_csv(diagnosis: Diagnosis) -> Iterator[Line]:
     """Yield one line per finding."""
     yield ["severity", "rule", "rate_hz", "text", "evidence", "remedy", "stack"]
@@ -195,6 +213,7 @@ def render_html(record: Diagnosis, extras: Extras) -> str:
         faults=[finding for finding in record.findings if finding.severity == "fault"],
         habits=[finding for finding in record.findings if finding.severity == "note"],
         looked=scope_lines(record),
+        statements=statements_table(record, places),
         rows=rows,
         more=more,
         notes=list(dict.fromkeys([*record.evidence.notes, *word_notes(record.notes)])),

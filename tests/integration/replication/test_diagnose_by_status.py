@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import threading
@@ -19,6 +20,7 @@ from powerprof.database.preparation import ServerOptions
 from powerprof.database.private_server import PrivateServer
 from powerprof.database.topology import ServerTopology
 from powerprof.diagnosis import server_queries
+from powerprof.diagnosis.collect import ServerReadings
 from powerprof.diagnosis.evidence import DUMPS
 from powerprof.system.errors import PowerprofError
 from tests.conftest import Cli
@@ -164,3 +166,41 @@ def test_only_evidence_of_the_rules_is_read() -> None:
     assert {"Aborted_clients", "Innodb_history_list_length", "Binlog_commits"} <= set(counters)
     assert set(counters) - {DUMPS} < everything and len(counters) < len(everything) / 3
     assert {"server_id", "log_bin", "performance_schema"} <= set(settings) <= set(server_queries._VARIABLES)
+
+
+def test_connections_of_other_instances_are_not_clients() -> None:
+    with PrivateServer() as server, server.connect() as client:
+        with contextlib.ExitStack() as stack:
+
+            def begin() -> ServerReadings:
+                look = ServerReadings(stack.enter_context(server.connect()), [], server.pid)
+                look.read_before()
+                return look
+
+            first, second = begin(), begin()
+            first.read_after()
+            begin()
+            second.read_after()
+        number = sql.fetch_scalar(client, "SELECT CONNECTION_ID()")
+        for look, count in ((first, 1), (second, 2)):
+            assert {one.id for one in look.facts["clients_before"] if one.user == server.login.user} == {number}
+            assert {one.id for sample in look.facts["samples"] for one in sample if one.command == "Sleep"} == {number}
+            assert look.facts["other_instances_count"] == count
+        # A server without replicas is not asked for them, so no count of it shows powerprof.
+        asked = sql.fetch_rows(client, "SHOW GLOBAL STATUS LIKE 'Com_show_slave_hosts'", columns=2)
+        assert sql.parse_count(asked[0][1]) == 0
+
+
+@pytest.mark.parametrize(("right", "hidden"), [("USAGE", 3), ("PROCESS", 0)])
+def test_hidden_connections_are_counted(right: str, hidden: int) -> None:
+    with PrivateServer() as server, contextlib.ExitStack() as stack:
+        for _ in range(3):
+            control = stack.enter_context(server.connect())
+        sql.execute(
+            control, "CREATE USER watcher@localhost IDENTIFIED BY 'a-b'", f"GRANT {right} ON *.* TO watcher@localhost"
+        )
+        login = dataclasses.replace(server.login, user="watcher", password="a-b")
+        look = ServerReadings(stack.enter_context(sql.connect(login)), [], server.pid)
+        look.read_before()
+        look.read_after()
+        assert look.facts["hidden_connections_count"] == hidden
