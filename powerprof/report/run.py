@@ -12,7 +12,7 @@ from powerprof.experiment.traced import RAGED_PERCENT, count_by_thread, replicat
 from powerprof.model import text
 from powerprof.model.records import IdleRun, Phase, Run
 from powerprof.report import idle, labels, residency, table
-from powerprof.report.answers import words
+from powerprof.report.answers import interval_text, words
 from powerprof.report.html import charts, svg
 from powerprof.report.html.charts import c0_bars
 from powerprof.report.html.page import Extras, clean_name, render_page, split_rows
@@ -185,13 +185,13 @@ def render_terminal(run: LoadRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
     printed = [f"No window of {name} was measured."]
     if run.metrics:
         first = run.metrics[0]
-        interval = ""
-        if first.estimate.low is not None and first.estimate.high is not None:
-            interval = f" ({format_significant(first.estimate.low)} – {format_significant(first.estimate.high)}, 95 %)"
         estimated = " (estimated)" if first.kind == "estimated" else ""
         what = words(first.name)
         # The names of rates and counts contain the unit.
         unit = "" if first.unit.startswith("1") else f" {first.unit}"
+        low, high, interval = first.estimate.low, first.estimate.high, ""
+        if low is not None and high is not None:
+            interval = f" {interval_text((format_significant(low), format_significant(high) + unit))}"
         verb = "are" if what.startswith("the wake-ups") else "is"
         mean = format_significant(first.estimate.mean)
         printed = text.wrap(f"{name}: {what}{estimated} {verb} {mean}{unit}{interval}.", width)

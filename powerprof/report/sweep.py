@@ -21,7 +21,7 @@ from powerprof.report import labels
 from powerprof.report.answers import bound_text, interval_text
 from powerprof.report.html.charts import draw_metrics, one_curve
 from powerprof.report.html.page import Extras, clean_name, render_page
-from powerprof.report.html.svg import SVG, Scale, draw_grid, join_parts, linear_axis
+from powerprof.report.html.svg import SVG, Scale, draw_grid, join_parts, linear_axis, tick_labels
 from powerprof.report.labels import answer_and_context, format_significant, word_notes
 from powerprof.report.metrics import paces_table, sweep_table
 from powerprof.report.table import Places, align_rows
@@ -311,11 +311,7 @@ def tradeoff(settings: Sequence[TradeoffPoint], parameter: str, kind: str) -> Ma
 
 
 def _x_axis(scale: Scale, ticks: Sequence[float]) -> list[Markup]:
-    parts = [
-        Markup('<text x="{:.2f}%" y="{}" text-anchor="middle">{:,.6g}</text>').format(scale(tick), _BOTTOM + 16, tick)
-        for tick in ticks
-    ]
-    return [*parts, _X_TITLE.format(_RIGHT, _BOTTOM + 34)]
+    return [*tick_labels(scale, ticks, "", _BOTTOM + 16), _X_TITLE.format(_RIGHT, _BOTTOM + 34)]
 
 
 # The HTML page of a sweep.
@@ -465,7 +461,9 @@ def _capacity_text(condition: Saturated, limit: str) -> str:
         rounds = f"{failed_count} of {len(condition.values)} rounds"
         return f"{condition.name} exceeds {limit} at all tried rates, in {rounds}"
     mean, low, high = condition.rate_hz.mean, condition.rate_hz.low, condition.rate_hz.high
-    ends = "" if low is None or high is None else f" ({format_significant(low)} – {format_significant(high)}, 95 %)"
+    ends = ""
+    if low is not None and high is not None:
+        ends = f" {interval_text((format_significant(low), f'{format_significant(high)} queries/s'))}"
     if not condition.limited:
         capacity = f"{format_significant(condition.capacity_hz)} queries/s"
         return f"{condition.name} meets {limit} even at full speed, {capacity}"

@@ -19,7 +19,7 @@ from powerprof.model.records import Run, RunMetric, Window
 from powerprof.report import labels
 from powerprof.report.html import svg
 from powerprof.report.html.page import clean_name
-from powerprof.report.html.svg import SVG, Bar, Scale, join_parts, linear_axis, round_step
+from powerprof.report.html.svg import SVG, Bar, Scale, arrow, join_parts, linear_axis, round_step, tick_labels
 from powerprof.report.stacks import Flame, FlameFrame
 
 Ends = tuple[float | None, float | None, float | None]
@@ -125,21 +125,19 @@ def draw_strips(rows: Sequence[Strip], unit: str, label: str) -> Markup:
 
     The axis begins at 0 if the marks then still have half of the width.
     """
-    known = [value for row in rows for value in (*row.values, row.low, row.high) if value is not None]
-    unit, factor = labels.choose_prefix(unit, max(map(abs, known)))
-    scale, ticks = _axis([value * factor for value in known])
+    marks = [value for row in rows for value in row.values]
+    # An interval of a few windows may be a hundred times as wide as their values.
+    reach = (max(marks) - min(marks)) or max(map(abs, marks))
+    least, most = min(marks) - reach, max(marks) + reach
+    ends = [min(max(end, least), most) for row in rows for end in (row.low, row.high) if end is not None]
+    unit, factor = labels.choose_prefix(unit, max(map(abs, marks)))
+    scale, ticks = _axis([value * factor for value in (*marks, *ends)])
     bottom = _ROW * len(rows)
-    parts: list[Markup] = []
-    for number, tick in enumerate(ticks):
-        anchor = "start" if number == 0 else "end" if number == len(ticks) - 1 else "middle"
-        parts.append(
-            Markup(
-                '<line class="grid" x1="{0:.2f}%" x2="{0:.2f}%" y1="16" y2="{1}"/>'
-                '<text x="{0:.2f}%" y="{2}" text-anchor="{3}">{4}</text>'
-            ).format(
-                scale(tick), bottom, bottom + 14, anchor, f"{tick:,.6g}" + (f" {unit}" if tick == ticks[-1] else "")
-            )
-        )
+    parts = [
+        Markup('<line class="grid" x1="{0:.2f}%" x2="{0:.2f}%" y1="16" y2="{1}"/>').format(scale(tick), bottom)
+        for tick in ticks
+    ]
+    parts += tick_labels(scale, ticks, unit, bottom + 14)
     descriptions = []
     for number, row in enumerate(rows):
         parts += _row(row, number * _ROW, scale, factor, unit)
@@ -172,11 +170,17 @@ def _row(row: Strip, top: float, scale: Scale, factor: float, unit: str) -> list
         mark = _SQUARE if row.look == "bar-b" else _CIRCLE
         parts.append(mark.format(row.look, x, top + _MIDDLE + level, title))
     if row.low is not None and row.high is not None:
+        low, high, y = row.low * factor, row.high * factor, top + 43
         parts.append(
             Markup('<line class="bar" x1="{:.2f}%" x2="{:.2f}%" y1="{y}" y2="{y}"/>').format(
-                scale(row.low * factor), scale(row.high * factor), y=top + 43
+                scale(low), scale(high), y=y
             )
         )
+        parts += [
+            arrow(scale(end), y, "dot", left=end == low)
+            for end, beyond in ((low, low < scale.low), (high, high > scale.high))
+            if beyond
+        ]
     x = scale(row.mean * factor)
     parts.append(
         Markup('<line class="bar" x1="{x:.2f}%" x2="{x:.2f}%" y1="{}" y2="{}"/>').format(top + 38, top + 45, x=x)
@@ -362,16 +366,8 @@ def interval_row(axis: IntervalAxis, interval: DrawnInterval, label: str) -> Mar
     if inside:
         parts.append(Markup('<circle class="dot {}" cx="{:.2f}%" cy="9" r="4"/>').format(kind, middle))
     ends = _axis_value(axis, interval.low), _axis_value(axis, interval.high)
-    for beyond, at, arrow in (
-        (ends[0] < axis.scale.low, low, "M0 5 l-7 4 l7 4 z"),
-        (ends[1] > axis.scale.high, high, "M0 5 l7 4 l-7 4 z"),
-    ):
-        if beyond:
-            parts.append(
-                Markup('<svg x="{:.2f}%" overflow="visible"><path class="dot {}" d="{}"/></svg>').format(
-                    at, kind, arrow
-                )
-            )
+    for beyond, at, left in ((ends[0] < axis.scale.low, low, True), (ends[1] > axis.scale.high, high, False)):
+        parts += [arrow(at, 9, f"dot {kind}", left=left)] if beyond else []
     # A pointer over any part shows the title.
     return SVG.format(label, 18, join_parts([Markup("<title>{}</title>").format(label), _GROUND, *parts]))
 

@@ -87,6 +87,34 @@ def draw_grid(scale: Scale, ticks: Sequence[float], unit: str) -> list[Markup]:
     return parts
 
 
+# The narrowest chart, on a phone, and the width of a digit, in pixels.
+_NARROWEST, _DIGIT = 320.0, 7.0
+
+
+def tick_labels(scale: Scale, ticks: Sequence[float], unit: str, y: float) -> list[Markup]:
+    """Return the values below a horizontal axis; the last has the unit. Values without room on a phone are left out."""
+    parts, free = [], 0.0
+    last = f"{ticks[-1]:,.6g} {unit}".strip()
+    end = scale(ticks[-1]) / 100 * _NARROWEST - _DIGIT * (len(last) + 1)
+    for number, tick in enumerate(ticks):
+        label = last if number == len(ticks) - 1 else f"{tick:,.6g}"
+        anchor, back = ("start", 0.0) if number == 0 else ("end", 1.0) if label is last else ("middle", 0.5)
+        begin = scale(tick) / 100 * _NARROWEST - back * _DIGIT * len(label)
+        if label is not last and (begin < free or begin + _DIGIT * len(label) > end):
+            continue
+        free = begin + _DIGIT * (len(label) + 1)
+        parts.append(
+            Markup('<text x="{:.2f}%" y="{:g}" text-anchor="{}">{}</text>').format(scale(tick), y, anchor, label)
+        )
+    return parts
+
+
+def arrow(x: float, y: float, look: str, *, left: bool) -> Markup:
+    """Return an arrow at the end of an axis: the interval continues."""
+    shape = f"M0 {y - 4:g} l{-7 if left else 7} 4 l{7 if left else -7} 4 z"
+    return Markup('<svg x="{:.2f}%" overflow="visible"><path class="{}" d="{}"/></svg>').format(x, look, shape)
+
+
 def _mark(arm: str, x: float, y: float, title: str) -> Markup:
     # A and B also differ in shape, because colour is lost on paper and for some readers.
     if arm == "a":
