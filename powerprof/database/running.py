@@ -3,24 +3,23 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from powerprof.database.base import Limits
 from powerprof.database.given import log_in_locally, read_version
+from powerprof.database.products import find_program
 from powerprof.measure.procfs import process_cpu_ns
 from powerprof.system.errors import PowerprofError
 from powerprof.system.processes import POSTGRES_PROGRAM, describe_listeners, is_server_name, label_of, name_of, owner_of
-from powerprof.system.reader_process import link_of
+from powerprof.system.reader_process import link_of, shared
 from powerprof.system.targets import list_family
 from powerprof.system.tasks import process_folder
 
 _WINDOW_S = 0.25
 _LOGIN_S = 1.0
-# /usr/lib/postgresql/15/bin/postgres (Debian), /usr/pgsql-15/bin/postgres (PGDG).
-_POSTGRES_FOLDER = re.compile(r"/(?:postgresql/|pgsql-)(\d+)/bin/")
 
 
 def describe_servers(roots: Sequence[int]) -> list[list[str]]:
@@ -53,15 +52,26 @@ def _read_clocks(pids: Sequence[int]) -> dict[int, int]:
 
 
 def _title(pid: int, *, is_trusted: bool) -> str:
-    """Return product and version of a server; "" for another program. Only trusted servers are queried."""
+    """Return product and version of a server; "" for another program. Only trusted programs are run or queried."""
     name = name_of(pid)
-    if name == POSTGRES_PROGRAM:
-        version = _POSTGRES_FOLDER.search(link_of(process_folder(pid) / "exe") or "")
-        return f"PostgreSQL {version[1]}" if version else "PostgreSQL, version unknown"
-    if not is_server_name(name):
+    if name != POSTGRES_PROGRAM and not is_server_name(name):
         return ""
-    entered = log_in_locally(pid, Limits(waiting_s=_LOGIN_S)) if is_trusted else None
-    if entered is not None:
+    with suppress(PowerprofError, OSError):
+        binary = find_own_program(pid) if is_trusted else None
+        if binary is not None:
+            return find_program("mysql", binary, None).name
+    if is_trusted and name != POSTGRES_PROGRAM and (entered := log_in_locally(pid, Limits(waiting_s=_LOGIN_S))):
         with suppress(PowerprofError, OSError), entered[1]:
             return read_version(entered[1])
-    return "MariaDB, version unknown" if name is not None and name.startswith("mariadbd") else "version unknown"
+    product = {POSTGRES_PROGRAM: "PostgreSQL", "mariadbd": "MariaDB"}.get(name or "", "MySQL or MariaDB")
+    return f"{product}, version unknown"
+
+
+def find_own_program(pid: int) -> Path | None:
+    """Return the path of a process's program; None if this path is another file here, as for a container."""
+    exe = process_folder(pid) / "exe"
+    path, running = Path(link_of(exe) or "/nonexistent"), shared().status(exe)
+    if running is None or not path.is_file():
+        return None
+    present = path.stat()
+    return path if (present.st_dev, present.st_ino) == (running.device, running.inode) else None

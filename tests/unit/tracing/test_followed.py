@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that join a traced target: their CPU time is in the sum, or a note states it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from powerprof.measure.procfs import process_cpu_ns
+from powerprof.system.targets import resolve
+from powerprof.tracing.followed import FollowedProcesses
+
+# Each line of the input starts a child that uses 50 ms of CPU time, and then stays or ends.
+_FORKER = """
+import os, sys, time
+print("ready", flush=True)
+for line in sys.stdin:
+    child = os.fork()
+    if not child:
+        while time.process_time() < 0.05:
+            pass
+        print("done", flush=True)
+        if line.strip() == "stay":
+            time.sleep(60)
+        os._exit(0)
+    if line.strip() == "end":
+        os.waitpid(child, 0)
+        print("reaped", flush=True)
+"""
+
+
+@contextmanager
+def _forker() -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", _FORKER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+        start_new_session=True,
+    ) as process:
+        try:
+            assert _answer(process) == "ready"
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def _answer(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def _order(process: subprocess.Popen[str], word: str) -> None:
+    assert process.stdin is not None
+    process.stdin.write(f"{word}\n")
+    assert _answer(process) == "done"
+    if word == "end":
+        assert _answer(process) == "reaped"
+
+
+def test_sum_covers_processes_that_join() -> None:
+    with _forker() as process:
+        target = resolve([str(process.pid)])
+        followed = FollowedProcesses(target.pids, target.find_members)
+        followed.begin()
+        _order(process, "stay")
+        (joined,) = followed.find_new()
+        followed.end()
+        own_ns = process_cpu_ns(joined)
+        assert own_ns is not None and own_ns >= 50_000_000
+        assert own_ns <= (followed.cpu_ns() or 0) <= own_ns + 50_000_000
+        assert (followed.pids, followed.joined_count) == ([process.pid, joined], 1)
+        assert followed.notes() == [
+            "1 process joined the target in the window: up to 0.2 s at their start are not covered"
+        ]
+
+
+def test_note_states_the_time_of_processes_that_no_look_has_seen() -> None:
+    with _forker() as process:
+        target = resolve([str(process.pid)])
+        followed = FollowedProcesses(target.pids, target.find_members)
+        followed.begin()
+        for _ in range(3):
+            _order(process, "end")
+        followed.end()
+        (note,) = followed.notes()
+        unseen = re.search(r"used ([0-9.]+) s of CPU time", note)
+        assert unseen is not None and 0.14 <= float(unseen[1]) <= 0.25
+        assert (followed.cpu_ns() or 0) < 50_000_000
+
+
+def test_time_of_a_fixed_process_is_unknown_after_its_end() -> None:
+    with _forker() as process:
+        followed = FollowedProcesses([process.pid])
+        followed.begin()
+        process.kill()
+        process.wait()
+        followed.end()
+        assert followed.cpu_ns() is None
+        assert followed.notes() == []
