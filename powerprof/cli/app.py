@@ -26,7 +26,15 @@ from powerprof.cli.output import leave_terminal, print_text, terminal_width
 from powerprof.cli.parameters import OWN_HEADING, read_options, walk_parameters
 from powerprof.model.text import approximate_time, join_words
 from powerprof.system import paths
-from powerprof.system.errors import DataError, HungUp, Interrupted, PowerprofError, SeveralServersError, UsageError
+from powerprof.system.errors import (
+    DataError,
+    Declined,
+    HungUp,
+    Interrupted,
+    PowerprofError,
+    SeveralServersError,
+    UsageError,
+)
 from powerprof.system.files import printable
 from powerprof.system.next_steps import command_line, documented, this_command_line
 
@@ -347,6 +355,9 @@ def build_root() -> CommandGroup:
 
 def _print_error(error: PowerprofError | Interrupted, arguments: Sequence[str] = ()) -> None:
     with suppress(OSError):  # the terminal may be gone
+        if isinstance(error, Declined):
+            print_text(error.message, error=True)
+            return
         for kind, text in (("error", error.message), ("hint", error.hint)):
             if text:
                 print_text(_LONG_WORD.sub(r"\1…\2", printable(f"{kind}: {text}")), error=True)

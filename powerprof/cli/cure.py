@@ -16,7 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from powerprof.cli.options import ENERGY, CommandOptions, EnergyOptions, Saving, confirm, html_file, parse_percent, seed
+from powerprof.cli.options import (
+    ENERGY,
+    CommandOptions,
+    EnergyOptions,
+    Saving,
+    confirm,
+    html_file,
+    parse_percent,
+    require_terminal,
+    seed,
+)
 from powerprof.cli.output import check_saving, deliver, print_text, progress_printer
 from powerprof.cli.parameters import flag, group, number, option, time_span, whole_number
 from powerprof.cli.targets import ServerOptions, only, server_pid
@@ -126,6 +136,8 @@ def command(options: Options) -> None:
         for line in candidate_lines(list_candidates(request, progress_printer(saving))):
             print_text(line)
         return
+    if not options.yes:
+        require_terminal("add --yes")
     files = {"html": options.html}
     saving = check_saving(saving, files)
     from powerprof.cure import session
@@ -185,7 +197,7 @@ def _warn(warning: str) -> None:
 
 
 def _agree(announcement: list[str], yes: bool, copied: str | None) -> None:
-    """Print the change on stderr and ask on a terminal. Raise UsageError without consent.
+    """Print the change on stderr and ask on a terminal. Raise UsageError without a terminal, Declined after a no.
 
     `copied` is a variable that connections copy and keep. --yes does not cover it, since it cannot be put back.
     """
@@ -201,5 +213,5 @@ def _agree(announcement: list[str], yes: bool, copied: str | None) -> None:
     confirm(
         "Try it?",
         without_terminal="add --yes" if copied is None else f"run it on a terminal: --yes does not cover {copied}",
-        declined=UsageError("declined: the server is unchanged", "add --yes to skip the question"),
+        declined="the server is unchanged",
     )

@@ -48,15 +48,11 @@ class Options(CommandOptions):
 
 
 def _agree(danger: str, yes: bool) -> None:
-    """Print the danger for the target on stderr and ask on a terminal. Raise UsageError without consent."""
+    """Print the danger on stderr and ask on a terminal. Raise UsageError without a terminal, Declined after a no."""
     print_text(f"warning: {danger}", error=True)
     if not yes:
         remedy = "leave out --allow-unwinding-risk"
-        confirm(
-            "Place these probes?",
-            without_terminal=f"add --yes, or {remedy}",
-            declined=UsageError("declined: no probe was placed", remedy),
-        )
+        confirm("Place these probes?", without_terminal=f"add --yes, or {remedy}", declined="no probe was placed")
 
 
 def command(options: Options) -> None:

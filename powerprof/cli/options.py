@@ -26,7 +26,7 @@ from powerprof.cli.parameters import (
 from powerprof.cli.targets import OptionalServerOptions, ServerOptions
 from powerprof.energy.domains import EnergyRequest, Vcpu
 from powerprof.model.text import join_words
-from powerprof.system.errors import PowerprofError, UsageError
+from powerprof.system.errors import Declined, PowerprofError, UsageError
 
 _MAX_DURATION_S = 7 * 24 * 3600.0
 # No server of today answers more; calculations need a limit.
@@ -404,20 +404,26 @@ def check_by(by: str | None, choices: Sequence[str], *, lines: bool = False, def
         raise UsageError(f"--by {by} is not a choice here", f"one of {', '.join(choices)}")
 
 
-def confirm(question: str, *, without_terminal: str, declined: UsageError) -> None:
+def require_terminal(hint: str) -> None:
+    """Raise UsageError if no question can be asked; a command with a question calls this before it measures."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError("confirmation needs a terminal", hint)
+
+
+def confirm(question: str, *, without_terminal: str, declined: str) -> None:
     """Ask on the terminal whether to continue.
 
     Raises:
-        UsageError: there is no terminal, with the hint `without_terminal`; or `declined`.
+        UsageError: there is no terminal, with the hint `without_terminal`.
+        Declined: the answer is no; `declined` is the state after it.
     """
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError("confirmation needs a terminal", without_terminal)
+    require_terminal(without_terminal)
     try:
         is_agreed = typer.confirm(question, err=True)
     except typer.Abort:  # end of input
         is_agreed = False
     if not is_agreed:
-        raise declined
+        raise Declined(f"Declined: {declined}.")
 
 
 if TYPE_CHECKING:

@@ -111,15 +111,11 @@ class Options(CommandOptions):
 
 
 def _agree(note: str, yes: bool) -> None:
-    """Print the note on stderr and ask on a terminal. Raise UsageError without consent."""
+    """Print the note on stderr and ask on a terminal. Raise UsageError without a terminal, Declined after a no."""
     print_text(f"note: {note}", error=True)
     if not yes:
         remedy = "leave out --explain and --save-workload"
-        confirm(
-            "Continue?",
-            without_terminal=f"add --yes, or {remedy}",
-            declined=UsageError("declined: no measurement", remedy),
-        )
+        confirm("Continue?", without_terminal=f"add --yes, or {remedy}", declined="nothing was measured")
 
 
 def command(options: Options) -> None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 from powerprof.cure.remedies import Choice, CureRequest, EventChoice, FindingChoice, VariableChoice
 from powerprof.cure.threads import SlackChoice, check_owner, find_target, slack_text
-from powerprof.diagnosis.collect import list_thread_wakeups
 from powerprof.diagnosis.evidence import Diagnosis, Finding, LiveRemedy, ThreadWakeups
 from powerprof.diagnosis.thread_pace import explain_no_slack, group_by_own_timer, sum_woken_hz
 from powerprof.model import text
@@ -17,8 +16,6 @@ from powerprof.model.text import Say
 from powerprof.system import signals
 from powerprof.system.errors import CapabilityError, UsageError
 from powerprof.system.files import whole
-from powerprof.system.processes import is_server_name, language_of, name_of
-from powerprof.system.targets import Target
 
 # Slack of a thread that wakes up less often saves too little to try it.
 _MIN_RATE_HZ = 2.0
@@ -40,35 +37,46 @@ class Candidate:
 
 def list_candidates(request: CureRequest, say: Say) -> list[Candidate]:
     """Return the remedies of a process, after a window. Raise UsageError, CapabilityError, PowerprofError."""
-    target = find_target(request.pid, request.choice, only=request.only, say=say)
-    pid = target.first
-    findings: Sequence[Finding] = ()
-    if is_server_name(name_of(pid)):
-        diagnosis = _diagnose(pid, request, say)
-        findings, rows = diagnosis.findings, diagnosis.evidence.wakeups
-        if diagnosis.evidence.exits_hz is None and not findings:
-            raise CapabilityError("the causes of its wake-ups are unknown without the right to trace", "run as root")
-    else:
-        rows = _trace(target, request, say)
-    candidates = list_finding_candidates(pid, findings)
+    pid = find_target(request.pid, request.choice, only=request.only, say=say).first
+    diagnosis = _diagnose(pid, request, say)
+    if diagnosis.evidence.exits_hz is None and not diagnosis.findings:
+        raise CapabilityError("the causes of its wake-ups are unknown without the right to trace", "run as root")
+    return select_candidates(pid, diagnosis)
+
+
+def select_candidates(pid: int, diagnosis: Diagnosis) -> list[Candidate]:
+    """Return every fault of a diagnosis and every thread that wakes often, each with its options or the reason.
+
+    This is the only list of remedies to try: a cause that `diagnose` calls a fault is never missing from it.
+    """
+    evidence = diagnosis.evidence
+    candidates = list_finding_candidates(pid, diagnosis.findings)
     tids = {candidate.tid for candidate in candidates}
-    threads = list_thread_candidates(pid, rows, language_of(pid))
-    return [*candidates, *(candidate for candidate in threads if candidate.tid not in tids)]
+    threads = [
+        candidate
+        for candidate in list_thread_candidates(pid, evidence.wakeups, evidence.language)
+        if candidate.tid not in tids
+    ]
+    advice = [
+        Candidate(f"{number}. {finding.text}{_advice_of(finding)}", None, pid)
+        for number, finding in enumerate(diagnosis.findings, 1)
+        if finding.severity == "fault" and not finding.tries and not (finding.rule == "polling_wait" and threads)
+    ]
+    return [*candidates, *threads, *advice]
 
 
-def _trace(target: Target, request: CureRequest, say: Say) -> list[ThreadWakeups]:
-    from powerprof.attribution import attribute
-    from powerprof.attribution.requests import AttributeRequest
-
-    trace = attribute.trace_target(target, AttributeRequest(duration_s=request.window_s), dict, say)
-    return list_thread_wakeups(attribute.analyse(trace))
+def _advice_of(finding: Finding) -> str:
+    return f" Advice: {finding.remedy[0]}" if finding.remedy else ""
 
 
 def _diagnose(pid: int, request: CureRequest, say: Say) -> Diagnosis:
     from powerprof.diagnosis.diagnose import DiagnosisRequest, run
 
     return run(
-        DiagnosisRequest(str(pid), request.server_url, request.socket, request.defaults_file, request.window_s), say
+        DiagnosisRequest(
+            str(pid), request.server_url, request.socket, request.defaults_file, request.window_s, request.only
+        ),
+        say,
     )[0]
 
 
@@ -154,9 +162,8 @@ def _find_finding(word: str, findings: Sequence[Finding]) -> tuple[int, Finding]
 
 def _choice_of(finding: Finding) -> Choice:
     if not finding.tries:
-        advice = f": {finding.remedy[0]}" if finding.remedy else ""
         raise UsageError(
-            f"the finding {finding.rule} has no remedy to try on the live server", f"its advice{advice}"[:300]
+            f"the finding {finding.rule} has no remedy to try on the live server", _advice_of(finding).strip()[:300]
         )
     remedy = finding.tries[0]
     if remedy.database is not None and remedy.event is not None:

@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from powerprof.cure.records import CureBlock, CurePrediction
+from powerprof.cure.records import CureBlock, CurePrediction, Untried
 from powerprof.cure.remedies import CureRequest, PlannedChange
 from powerprof.cure.threads import SlackChoice
 from powerprof.database.given import require_server_program
 from powerprof.diagnosis.collect import compute_timers_hz, list_thread_wakeups
-from powerprof.diagnosis.thread_pace import group_by_own_timer, predict_slack, sum_woken_hz
+from powerprof.diagnosis.thread_pace import explain_no_slack, group_by_own_timer, predict_slack, sum_woken_hz
 from powerprof.energy.domains import host_energy, host_meters
 from powerprof.experiment import verdict
 from powerprof.experiment.metrics import Compared
@@ -28,11 +28,13 @@ from powerprof.model.records import Figures, Kind
 from powerprof.model.text import Say
 from powerprof.queries.join import estimate_latency
 from powerprof.queries.records import Latency
+from powerprof.reversible.journal import is_same_value
 from powerprof.system import files, paths, signals
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.files import whole
 from powerprof.system.targets import Target
+from powerprof.system.tasks import read_switches
 from powerprof.tracing.captures import StatementTrace, latency_class_range_ns
 from powerprof.tracing.statements import QueryTracer
 
@@ -137,6 +139,10 @@ _MAX_WINDOW_S = 5.0
 _FUTEX = {"x86_64": "202", "aarch64": "98"}
 _WALL_CLOCK = 256
 _MAX_READS = 20
+# Origins of wake-ups that timer slack never delays.
+_NOT_TIMERS = {"other_thread", "other_process", "device", "runnable"}
+# A smaller saving is printed as none.
+_MIN_SAVED_HZ, _MIN_SAVED_SHARE = 0.05, 0.01
 
 
 def waits_by_wall_clock(pid: int, tid: int) -> bool | None:
@@ -153,22 +159,36 @@ def waits_by_wall_clock(pid: int, tid: int) -> bool | None:
     return None
 
 
+def explain_no_trial(plan: PlannedChange, prediction: CurePrediction | None) -> Untried | None:
+    """Return why a trial of this change cannot save anything; None if it can, or if this is unknown."""
+    if is_same_value(plan.before, plan.setting.value):
+        return "same_value"
+    if prediction is None:
+        return None
+    least_hz = max(_MIN_SAVED_HZ, _MIN_SAVED_SHARE * prediction.now_hz)
+    return "no_saving" if prediction.now_hz - prediction.then_hz < least_hz else None
+
+
 def predict_change(plan: PlannedChange, target: Target, request: CureRequest, say: Say) -> CurePrediction | None:
-    """Return the prediction for timer slack; None for other settings, and if the waits may not react to slack.
+    """Return the prediction for timer slack; None for other changes, and if the effect on the waits is unknown.
 
     Raise PowerprofError if the process has ended.
     """
     thread = plan.remedy.thread
     if not isinstance(request.choice, SlackChoice) or thread is None:
         return None
+    if request.choice.slack_ns <= (whole(plan.before) or 0):
+        return None  # The model covers only longer slack.
     from powerprof.attribution import attribute
     from powerprof.attribution.requests import AttributeRequest
 
     interrupts_before, started_s = read_timer_interrupts(), time.monotonic()
+    switches_before = read_switches(target.pids[0]).get(thread.tid)
     try:
         options = AttributeRequest(duration_s=min(request.window_s, _MAX_WINDOW_S))
         trace = attribute.trace_target(target, options, dict, say)
         interrupts_after, passed_s = read_timer_interrupts(), time.monotonic() - started_s
+        switches = read_switches(target.pids[0]).get(thread.tid)
         attribution = attribute.analyse(trace)
         if attribution.interrupted:
             raise signals.interruption()
@@ -178,6 +198,10 @@ def predict_change(plan: PlannedChange, target: Target, request: CureRequest, sa
         signals.release()  # Signals are held from the end of a window, but this one is not saved.
     rows = [row for row in list_thread_wakeups(attribution) if row.tid == thread.tid]
     own_rows = group_by_own_timer(rows).get(thread.tid, [])
+    is_idle = switches is not None and switches == switches_before
+    if is_idle or (rows and all(row.origin in _NOT_TIMERS for row in rows)) or explain_no_slack(own_rows, None):
+        now_hz = 0.0 if is_idle else sum_woken_hz(rows)
+        return CurePrediction(now_hz=now_hz, then_hz=now_hz, is_bound=False)
     own_hz, own_wakings_hz = sum(row.rate_hz for row in own_rows), sum_woken_hz(own_rows)
     cpus = attribution.cpus or 1
     others_hz = max(0.0, (compute_timers_hz(attribution) or 0.0) - own_hz / cpus)

@@ -13,6 +13,7 @@ from powerprof.model.records import EnergySource, Notes, ToolCost, Window
 from powerprof.queries.records import Latency
 
 Arm = Literal["before", "cured"]
+Untried = Literal["same_value", "no_saving"]
 RemedyKind = Literal["timer_slack", "variable", "event"]
 
 
@@ -89,6 +90,7 @@ class CureVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The answer, by one metric.
 
     Attributes:
+        untried: why nothing was tried: the setting has the `same_value`, or `no_saving` is predicted at best.
         hurts: `statements` or `commits`: their latency rose by more than `max_p95_percent` and ended the cure.
         hurts_from_ms, hurts_to_ms: their p95 before and with the remedy.
     """
@@ -96,6 +98,7 @@ class CureVerdict(msgspec.Struct, frozen=True, kw_only=True):
     metric: str
     text: str = ""
     max_p95_percent: float | None = None
+    untried: Untried | None = None
     hurts: str | None = None
     hurts_from_ms: float | None = None
     hurts_to_ms: float | None = None

@@ -25,6 +25,7 @@ from powerprof.cure.threads import (
 from powerprof.database import sql
 from powerprof.database.base import Login
 from powerprof.database.given import log_in_locally, read_local_thread_names
+from powerprof.diagnosis.evidence import TRIED_RULES
 from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
 from powerprof.experiment.options import MOST_PAIRS_FACTOR
 from powerprof.model.text import parse_time
@@ -40,6 +41,7 @@ from powerprof.reversible.kinds import (
 )
 from powerprof.system.caller import is_delegated
 from powerprof.system.errors import PowerprofError, UsageError
+from powerprof.system.files import whole
 from powerprof.system.next_steps import command_line
 from powerprof.system.processes import POSTGRES_PROGRAM, is_server_name, label_of
 from powerprof.system.reader_process import shared
@@ -153,6 +155,11 @@ def _parse_finding(text: str) -> FindingChoice:
         raise UsageError(
             f"--finding {text[:60]!r} is neither a rule nor a number",
             f"to list them: {command_line('cure', same_target=True)}",
+        )
+    if whole(text) is None and text not in TRIED_RULES:
+        raise UsageError(
+            f"--finding: no finding {text!r} can be tried on a live server",
+            f"{', '.join(TRIED_RULES)}; to list the present ones: {command_line('cure', same_target=True)}",
         )
     return FindingChoice(text)
 

@@ -19,10 +19,11 @@ from powerprof.cure.judge import (
     LatencyWatch,
     StatementLatencies,
     WindowLatencies,
+    explain_no_trial,
     judge_blocks,
     predict_change,
 )
-from powerprof.cure.records import Arm, Cure, CureBlock, CurePrediction, CureVerdict
+from powerprof.cure.records import Arm, Cure, CureBlock, CurePrediction, CureVerdict, Untried
 from powerprof.cure.remedies import CureRequest, PlannedChange, plan_change
 from powerprof.cure.replicas import OWN_STATEMENTS, ReplicaSampler
 from powerprof.cure.threads import find_target
@@ -36,7 +37,7 @@ from powerprof.model.attribution import TargetInfo
 from powerprof.model.records import EnergySource, Notes, ToolCost, Window
 from powerprof.model.text import Say, count_down
 from powerprof.reversible.changed import ChangedSettings
-from powerprof.reversible.journal import Journal, is_same_value
+from powerprof.reversible.journal import Journal
 from powerprof.reversible.kinds import kept_text
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError
@@ -233,11 +234,6 @@ class _Trial:
     rise: LatencyRise | None = None
     notes: list[str] = field(default_factory=list)
 
-    @property
-    def has_effect(self) -> bool:
-        """Whether the planned value differs from the present one."""
-        return not is_same_value(self.plan.before, self.plan.setting.value)
-
     def run(self, energy: WindowEnergy, journal: Journal) -> None:
         """Measure alternating windows until there are enough, a signal arrives, or latency rises too far."""
         request, plan = self.request, self.plan
@@ -245,7 +241,7 @@ class _Trial:
         with self._change(journal) as change:
             changed_value = change.since[0]
         thread = plan.remedy.thread
-        watch = LatencyWatch(request.max_p95_percent) if self.has_effect else None
+        watch = LatencyWatch(request.max_p95_percent)
         with (
             StatementLatencies(self.target.pids[0]) as statements,
             ReplicaSampler(self.target.pids[0], request) as replica,
@@ -285,7 +281,7 @@ class _Trial:
         pairs: Sequence[int],
         expected: str | None,
         count: int,
-        watch: LatencyWatch | None,
+        watch: LatencyWatch,
     ) -> None:
         """Measure consecutive windows of one arm, in which the setting must have the value `expected`."""
         if run_window(_SETTLE_S).interrupted is not None:
@@ -300,7 +296,7 @@ class _Trial:
                 return
             self._check_value(expected)
             self.blocks.append(measured.block)
-            self.rise = None if watch is None else watch.add(arm, measured.latencies)
+            self.rise = watch.add(arm, measured.latencies)
             if self.rise is not None:
                 return
 
@@ -361,6 +357,8 @@ def _order_windows(first: int, pairs: int, seed: int) -> list[tuple[int, Arm]]:
 def run_cure(request: CureRequest, consent: Consent, say: Say) -> Cure:
     """Try the remedy and judge it. The setting has its old value when this returns or raises.
 
+    If the change cannot save anything, nothing is changed, and the record has the reason instead of windows.
+
     Raise UsageError, CapabilityError, PowerprofError, and the errors of `consent`.
     """
     from powerprof.host.describe import host_record
@@ -368,8 +366,12 @@ def run_cure(request: CureRequest, consent: Consent, say: Say) -> Cure:
 
     target = find_target(request.pid, request.choice, only=request.only, say=say)
     plan = plan_change(target.pids[0], request)
-    prediction = predict_change(plan, target, request, say)
+    untried = explain_no_trial(plan, None)
+    prediction = None if untried else predict_change(plan, target, request, say)
     lasts_s = estimate_seconds(request)
+    if untried := untried or explain_no_trial(plan, prediction):
+        trial = _Trial(request, target, plan, say)
+        return _make_record(trial, prediction, plan.before, format_now(), None, host_record(), untried)
     consent(plan, target, lasts_s, prediction)
     started_at = format_now()
     trial = _Trial(request, target, plan, count_down(say, lasts_s))
@@ -393,8 +395,9 @@ def _make_record(
     prediction: CurePrediction | None,
     after: str | None,
     started_at: str,
-    source: EnergySource,
+    source: EnergySource | None,
     host: dict[str, object],
+    untried: Untried | None = None,
 ) -> Cure:
     request, plan, blocks, rise = trial.request, trial.plan, trial.blocks, trial.rise
     pid = trial.target.pids[0]
@@ -419,6 +422,7 @@ def _make_record(
         verdict=CureVerdict(
             metric=plan.primary_metric,
             max_p95_percent=request.max_p95_percent,
+            untried=untried,
             hurts=None if rise is None else rise.what,
             hurts_from_ms=None if rise is None else rise.before_ms,
             hurts_to_ms=None if rise is None else rise.cured_ms,
@@ -445,6 +449,8 @@ def _make_record(
 
 def _latency_text(trial: _Trial) -> str:
     """Return the number of measured statements, or the reason if latency is unknown."""
+    if not trial.blocks:
+        return "not measured: no window was measured"
     if trial.unprobed is not None:
         return f"not measured: {trial.unprobed}"
     count = sum(block.statements_count or 0 for block in trial.blocks)
@@ -471,8 +477,6 @@ def _make_notes(trial: _Trial) -> Notes:
     notes: list[str] = list(trial.notes)
     if trial.untraced is not None:
         notes.append(f"not traced, so the owners of the idle exits are unknown: {trial.untraced}")
-    if not trial.has_effect:
-        notes.append("the new value equals the present one, so the setting did not change")
     for block in trial.blocks:
         notes += [note for note in block.window.notes if isinstance(note, str) and note not in notes]
     return notes

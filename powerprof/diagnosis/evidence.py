@@ -330,6 +330,10 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 Severity = Literal["fault", "note"]
 
 
+TRIED_RULES = ("event_cpu", "event_scheduler", "most_helpful", "polling_wait")
+"""The rules whose findings may have a remedy to try live. Other findings have only advice."""
+
+
 class LiveRemedy(msgspec.Struct, frozen=True, kw_only=True):
     """A change for `cure`: timer slack of thread `tid`, a variable, or a disabled event of `database`."""
 

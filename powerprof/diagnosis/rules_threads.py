@@ -113,13 +113,13 @@ def _report_polling(threads: list[list[ThreadWakeups]], evidence: Evidence) -> F
         does = f", each of which {periodic.does}," if periodic else ""
         pace = f"{format_rate(woken_hz)} together"
         text = f"{len(threads)} threads ({names}){does} wake by their own timers, {pace}."
-    slack_lines, slack_tries = _propose_slack(threads, evidence)
+    slack_reasons, slack_lines, slack_tries = _propose_slack(threads, evidence)
     return Finding(
         rule="polling_wait",
         severity="fault",
         text=text,
         evidence=[_describe_exits(all_rows), *_describe_timeouts(all_rows)],
-        remedy=[*list_polling_remedies(periodic, evidence, pace), *slack_lines],
+        remedy=[*slack_reasons, *list_polling_remedies(periodic, evidence, pace), *slack_lines],
         rate_hz=woken_hz,
         stack=select_stack(all_rows),
         tries=[*list_live_settings(periodic, evidence), *slack_tries],
@@ -153,16 +153,18 @@ def _describe_timeouts(rows: Sequence[ThreadWakeups]) -> list[str]:
 
 def _propose_slack(
     threads: Sequence[Sequence[ThreadWakeups]], evidence: Evidence
-) -> tuple[list[str], list[LiveRemedy]]:
-    """Return the line and the live remedy for timer slack on the most frequent thread, if its waits react to it."""
+) -> tuple[list[str], list[str], list[LiveRemedy]]:
+    """Return the reason against timer slack on the most frequent thread, or its command line and live remedy."""
     rows = max(threads, key=lambda rows: sum(row.woken_hz for row in rows))
     if reason := explain_no_slack(rows, evidence.language):
-        return [reason], []
+        return [reason], [], []
     if any(reacts_to_slack(row.stack) for row in rows if row.stack):
-        return [f"to try it live: {_format_cure(evidence, rows[0].tid)}"], [
-            LiveRemedy(tid=rows[0].tid, slack_ns=TRIED_NS)
-        ]
-    return [], []
+        return (
+            [],
+            [f"to try it live: {_format_cure(evidence, rows[0].tid)}"],
+            [LiveRemedy(tid=rows[0].tid, slack_ns=TRIED_NS)],
+        )
+    return [], [], []
 
 
 def _format_cure(evidence: Evidence, tid: int) -> str:

@@ -43,6 +43,15 @@ def answer_of(cure: Cure) -> str:
     metric = metric_named(cure.metrics, cure.verdict.metric)
     thread = cure.remedy.thread
     who = thread.label if thread is not None else cure.target.label
+    if cure.verdict.untried == "same_value":
+        value = format_value(cure.remedy.kind, cure.remedy.from_value)
+        return f"Nothing to gain: {cure.remedy.name} is {value} already. Nothing was changed."
+    if cure.verdict.untried == "no_saving":
+        slack = format_value(cure.remedy.kind, cure.remedy.to_value)
+        return (
+            f"Nothing to gain: {slack} of timer slack would save no wake-ups of {who} "
+            f"(predicted: {_prediction_text(cure.predicted)} wake-ups/s). Nothing was changed."
+        )
     if metric is None or metric.a.mean is None or metric.b.mean is None:
         return f"No result for {cure.remedy.name}: no complete pair of windows."
     hurt = _latency_limit_text(cure)
@@ -92,6 +101,14 @@ def _cost_text(cure: Cure) -> str:
     return f"; it costs at most {', '.join(parts)}" if parts else ""
 
 
+def _prediction_text(predicted: CurePrediction | None) -> str:
+    """Return `97.5 → 16.6 to 18.9`; `unknown` without a prediction."""
+    if predicted is None:
+        return "unknown"
+    then = format_prediction(predicted.then_hz, predicted.most_hz, predicted.is_bound)
+    return f"{text.number(predicted.now_hz, 1)} → {then}"
+
+
 def prediction_line(cure: Cure) -> str:
     """Return `Predicted 18.9/s, measured 16.7/s.`; empty without a prediction."""
     metric = metric_named(cure.metrics, cure.verdict.metric)
@@ -128,8 +145,7 @@ def announce_lines(
         f"{side_effect(remedy)}.",
     ]
     if predicted is not None:
-        rate = format_prediction(predicted.then_hz, predicted.most_hz, predicted.is_bound)
-        printed.append(f"Predicted: {text.number(predicted.now_hz, 1)} → {rate} wake-ups/s of the thread.")
+        printed.append(f"Predicted: {_prediction_text(predicted)} wake-ups/s of the thread.")
     return [*printed, "It is restored after each window, even if powerprof is killed, and verified."]
 
 
@@ -174,7 +190,10 @@ def candidate_lines(candidates: Sequence[Candidate]) -> list[str]:
     live = [candidate for candidate in candidates if candidate.options is not None]
     others = [f"  {candidate.why}" for candidate in candidates if candidate.options is None]
     if not candidates:
-        return ["No changes to try on the live server: no thread wakes often by its own timers."]
+        return [
+            "No changes to try on the live server: no thread wakes 2 times a second or more by its own timers, and "
+            "diagnose finds no fault."
+        ]
     if not live:
         return ["No changes to try on the live server:", *others]
     lines = ["You can try these on the live server (measured, then undone):"]
@@ -198,6 +217,8 @@ def render_terminal(cure: Cure, width: int = text.DEFAULT_WIDTH) -> list[str]:
     if cure.metrics:
         shown = cure_table(cure, Places(cure))
         printed += ["", *table.metric_lines(shown, width), *(text.wrap(shown.caption, width) if shown.caption else [])]
+    if cure.verdict.untried:
+        return printed
     printed.append("")
     metric = metric_named(cure.metrics, cure.verdict.metric)
     if metric is not None and metric.verdict == "b_lower" and cure.verdict.hurts is None:
@@ -223,6 +244,8 @@ def context_of(cure: Cure) -> str:
 
 
 def _restored_text(cure: Cure) -> str:
+    if cure.verdict.untried:
+        return "not tried"
     if cure.reverted is None:
         return "it ended with its thread"
     read_back = format_value(cure.remedy.kind, cure.read_back)

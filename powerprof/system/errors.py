@@ -38,6 +38,12 @@ class UsageError(PowerprofError):
     exit_code = 2
 
 
+class Declined(PowerprofError):
+    """The answer n to a question. Nothing was changed or measured, and this is not an error."""
+
+    exit_code = 0
+
+
 class SeveralServersError(UsageError):
     """More than one server is possible. `roots` are the process ids of their first processes."""
 

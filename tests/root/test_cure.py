@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
@@ -181,11 +182,16 @@ def test_add_pairs_until_the_precision_is_reached(
     assert (record.reverted, truth.slack()) == (True, DEFAULT)
 
 
-def test_unchanged_slack_is_inconclusive(truth: Truth, powerprof_cli: Cli) -> None:
-    result = powerprof_cli([*cure(truth, "--slack", "50us"), "--no-save"], timeout=120)
+@pytest.mark.parametrize(("slack", "reason"), [("50us", "same_value"), ("51us", "no_saving")])
+def test_a_change_without_a_gain_is_not_tried(truth: Truth, powerprof_cli: Cli, slack: str, reason: str) -> None:
+    """The program polls every 1 ms, so that 1 µs more saves one in 1,000 wake-ups."""
+    result = powerprof_cli([*cure(truth, "--slack", slack), "--no-save", "--json", "-"], timeout=60)
     assert result.code == 0, result.err
-    assert result.out.startswith("Inconclusive: ")
-    assert "the setting did not change" in result.out.replace("\n", " ")
+    record = msgspec.json.decode(result.out, type=Cure)
+    assert (record.verdict.untried, record.blocks_count, record.read_back) == (reason, 0, DEFAULT)
+    assert record.verdict.text.startswith("Nothing to gain: ")
+    assert "This changes" not in result.err
+    assert truth.slack() == DEFAULT
 
 
 def wait_for(condition: Callable[[], bool], said: str) -> None:
@@ -346,6 +352,7 @@ def test_cure_of_an_event_from_a_finding(powerprof_cli: Cli, tmp_path: Path) -> 
     ("words", "said"),
     [
         (["--finding", "event_scheduler"], "no finding matches 'event_scheduler'"),
+        (["--finding", "nosuch"], "no finding 'nosuch' can be tried"),
         (["--thread", "nobody"], "has no thread 'nobody'"),
         (["--thread", "1"], "has no thread '1'"),
         (["--set", "a=1"], "is not a MariaDB or MySQL server"),

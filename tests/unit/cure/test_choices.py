@@ -3,15 +3,28 @@
 
 from __future__ import annotations
 
+import ast
 import os
+from pathlib import Path
 
+import msgspec
 import pytest
 
+import powerprof.diagnosis
 from powerprof.cure import remedies
-from powerprof.cure.candidates import find_remedy, list_finding_candidates, list_thread_candidates
+from powerprof.cure.candidates import find_remedy, list_finding_candidates, list_thread_candidates, select_candidates
 from powerprof.cure.remedies import CureRequest, EventChoice, FindingChoice, VariableChoice, parse_choice, parse_slack
 from powerprof.cure.threads import SlackChoice, slack_text
-from powerprof.diagnosis.evidence import Evidence, Finding, LiveRemedy, ThreadWakeups
+from powerprof.diagnosis.diagnose import diagnose
+from powerprof.diagnosis.evidence import (
+    TRIED_RULES,
+    DiagnosedServer,
+    Diagnosis,
+    Evidence,
+    Finding,
+    LiveRemedy,
+    ThreadWakeups,
+)
 from powerprof.diagnosis.rules_threads import find_polling_waits
 from powerprof.report.cure import candidate_lines
 from powerprof.reversible.journal import is_same_value
@@ -58,9 +71,9 @@ def test_parse_one_remedy_or_none() -> None:
         (None, None, "b, GLOBAL c=1", None),
         (None, None, "b=1\x1b[31m", None),
         (None, None, "b=" + "1" * 600, None),
-        ("a", "1ms", None, "poll"),
-        (None, None, "b=1", "poll"),
-        (None, "1ms", None, "poll"),
+        ("a", "1ms", None, "polling_wait"),
+        (None, None, "b=1", "polling_wait"),
+        (None, "1ms", None, "polling_wait"),
     ],
 )
 def test_refuse_inconsistent_choices(
@@ -121,7 +134,6 @@ def test_list_each_remedy_of_findings_once() -> None:
     ],
 )
 def test_choose_a_finding_by_rule_or_number(word: str, choice: object) -> None:
-    assert parse_choice(None, None, None, word) == FindingChoice(word)
     assert find_remedy(word, _FINDINGS) == choice
 
 
@@ -131,13 +143,61 @@ def test_choose_a_finding_by_rule_or_number(word: str, choice: object) -> None:
         ("nothing", "no finding matches 'nothing'", "found now: 1 poll, 2 hostile, 3 monitor, 4 again, 5 again"),
         ("6", "no finding matches '6'", "found now: 1 poll"),
         ("again", "2 findings match again", "name one by its number: 4, 5"),
-        ("monitor", "has no remedy to try on the live server", "its advice: SET GLOBAL server_id=ANOTHER"),
+        ("monitor", "has no remedy to try on the live server", "Advice: SET GLOBAL server_id=ANOTHER"),
     ],
 )
 def test_refuse_findings_without_one_live_remedy(word: str, message: str, hint: str) -> None:
     with pytest.raises(UsageError, match=message) as refused:
         find_remedy(word, _FINDINGS)
     assert hint in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize("word", ["7", *TRIED_RULES])
+def test_accept_numbers_and_rules_with_remedies(word: str) -> None:
+    assert parse_choice(None, None, None, word) == FindingChoice(word)
+
+
+@pytest.mark.parametrize("word", ["nosuch", "monitoring_client", "cpu_time", "polling", "polling_waits", "all"])
+def test_refuse_rules_without_remedies_before_measuring(word: str) -> None:
+    with pytest.raises(UsageError, match=f"no finding '{word}' can be tried") as refused:
+        parse_choice(None, None, None, word)
+    assert all(rule in (refused.value.hint or "") for rule in TRIED_RULES)
+
+
+def test_rules_with_remedies_are_complete() -> None:
+    calls = [
+        node
+        for file in Path(powerprof.diagnosis.__file__).parent.glob("rules_*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Finding"
+    ]
+    words = [{word.arg: word.value for word in call.keywords} for call in calls]
+    rules = {named["rule"].value for named in words if "tries" in named and isinstance(named["rule"], ast.Constant)}
+    assert sorted(rules) == sorted(TRIED_RULES)
+
+
+def test_every_fault_is_among_the_candidates() -> None:
+    """`diagnose` finds a fault: so `cure` prints it, with the options that try it or the reason why none does."""
+    threads = [
+        ThreadWakeups(
+            tid=tid, comm="t", name="thread/innodb/io_read_thread", origin="own_timer", rate_hz=1.9, wakings_hz=1.9,
+            period_ms=None, stack=["timerfd_read"],
+        )
+        for tid in range(1, 9)
+    ]  # fmt: skip
+    evidence = Evidence(version="", family="", window_s=1.0, wakeups=threads, pid=9)
+    counted = {"status_before": {"Aborted_connects": 0}, "status_after": {"Aborted_connects": 100}}
+    for here in (evidence, msgspec.structs.replace(evidence, wakeups=[], **counted)):
+        found = diagnose(here)
+        made = Diagnosis(
+            id=None, started_at="", server=DiagnosedServer(pid=9, version="", address=None), findings=found,
+            evidence=here,
+        )  # fmt: skip
+        faults = [each for each in found if each.severity == "fault"]
+        printed = "\n".join(candidate_lines(select_candidates(9, made)))
+        assert faults
+        assert all(each.text in printed for each in faults)
+        assert "no thread wakes" not in printed
 
 
 @pytest.mark.parametrize("word", ["", "0", "-1", "a b", "A", "1.5", "x" * 80, "٣"])
@@ -187,7 +247,7 @@ def test_threads_that_slack_does_not_help_are_named_with_the_reason() -> None:
     (polling,) = find_polling_waits(evidence)
     assert polling.rate_hz == 110.0 and not polling.tries
     assert "it is a program of Go: timer slack would delay all its own timers" in polling.remedy
-    assert candidate_lines([])[0].endswith("no thread wakes often by its own timers.")
+    assert "no thread wakes 2 times a second or more by its own timers" in candidate_lines([])[0]
 
 
 @pytest.mark.parametrize("percent", [0.0, -1.0, 100.0, float("nan"), float("inf")])
@@ -197,7 +257,7 @@ def test_refuse_invalid_precision(percent: float) -> None:
 
 
 def test_refuse_settings_of_postgresql_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remedies, "name_of", lambda pid: "postgres")
+    monkeypatch.setattr(remedies, "label_of", lambda pid: "postgres")
     choice = VariableChoice("wal_writer_delay", "10s")
     with pytest.raises(UsageError, match="stay changed after a crash of powerprof or the host") as refused:
         remedies.plan_change(os.getpid(), CureRequest(pid="1", choice=choice, pairs=4, window_s=5.0, seed=1))
