@@ -7,6 +7,7 @@ import difflib
 import errno
 import os
 import re
+import resource
 import shlex
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
@@ -36,7 +37,7 @@ from powerprof.system.errors import (
     UsageError,
 )
 from powerprof.system.files import printable
-from powerprof.system.next_steps import command_line, documented, this_command_line
+from powerprof.system.next_steps import command_line, documented, find_commands, this_command_line
 
 # The table of commands, and the replacements of removed commands and options.
 
@@ -119,6 +120,8 @@ _TYPED = "powerprof.typed"
 _SIMILARITY = 0.75
 _MOST_SERVERS = 8
 # Longer than typed paths. A word of 5,000 characters would hide the rest of the sentence.
+# A terminal of 80 columns shows it in four lines.
+_LONGEST_LINE, _LINE_END = 250, 80
 _LONG_WORD = re.compile(r"(\S{100})\S{80,}(\S{40})")
 # Base class of the parser's errors. Some versions of Typer contain Click, others import it.
 _ParserError = cast(type[typer.BadParameter], typer.BadParameter.__base__)
@@ -347,7 +350,7 @@ def build_root() -> CommandGroup:
     ) -> None:
         if debug:
             os.environ["POWERPROF_DEBUG"] = "1"
-        paths.check_roots()
+        paths.check_places()
         _put_back_left_behind()
 
     return cast(CommandGroup, typer.main.get_command(app))
@@ -358,12 +361,39 @@ def _print_error(error: PowerprofError | Interrupted, arguments: Sequence[str] =
         if isinstance(error, Declined):
             print_text(error.message, error=True)
             return
-        for kind, text in (("error", error.message), ("hint", error.hint)):
+        for kind, text in (("error", error.message), ("hint", _limit_hint(error) or error.hint)):
             if text:
-                print_text(_LONG_WORD.sub(r"\1…\2", printable(f"{kind}: {text}")), error=True)
+                print_text(_shortened(printable(f"{kind}: {text}")), error=True)
             if kind == "error" and isinstance(error, SeveralServersError):
                 for line in _server_lines(error, arguments):
                     print_text(line, error=True)
+
+
+def _shortened(line: str) -> str:
+    """Return a line of at most `_LONGEST_LINE` characters, without the middle of long words or of the line."""
+    line = _LONG_WORD.sub(r"\1…\2", line)
+    if len(line) <= _LONGEST_LINE or find_commands(line):
+        return line
+    head, tail = line[: _LONGEST_LINE - _LINE_END], line[-_LINE_END + 3 :]
+    return f"{head.rpartition(' ')[0]} … {tail.partition(' ')[2]}"
+
+
+def _limit_hint(error: BaseException) -> str | None:
+    """Return the remedy if a limit of the shell caused the error (setrlimit(2))."""
+    causes: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in causes:
+        causes.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    numbers = {cause.errno for cause in causes if isinstance(cause, OSError)}
+    said = str(error).lower()
+    files, memory = resource.getrlimit(resource.RLIMIT_NOFILE)[0], resource.getrlimit(resource.RLIMIT_AS)[0]
+    if numbers & {errno.EMFILE} or "too many open files" in said:
+        return f"this shell allows {files} open files; raise the limit: ulimit -n {max(1024, 4 * files)}"
+    is_short = errno.ENOMEM in numbers or any(isinstance(cause, (MemoryError, ImportError)) for cause in causes)
+    if memory != resource.RLIM_INFINITY and (is_short or "allocate memory" in said or "memory" in said):
+        return f"this shell allows {memory >> 20:,} MiB of memory; raise the limit: ulimit -v unlimited"
+    return None
 
 
 def _server_lines(error: SeveralServersError, arguments: Sequence[str]) -> Iterator[str]:
@@ -432,8 +462,15 @@ def _split_words(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     return list(arguments[:at]), tuple(arguments[at + 1 :])
 
 
+def _with_long_options(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with --pid for -p, as in perf and strace; the words after -- belong to another command."""
+    end = list(arguments).index("--") if "--" in arguments else len(arguments)
+    return ["--pid" if word == "-p" and at < end else word for at, word in enumerate(arguments)]
+
+
 def run_app(arguments: Sequence[str]) -> int:
     """Run one command line and return the exit code."""
+    arguments = _with_long_options(arguments)
     if arguments[:1] == ["help"]:  # `powerprof help` and `powerprof help idle`, as in git
         arguments = [*arguments[1:], "--help"]
     try:
@@ -460,8 +497,13 @@ def run_app(arguments: Sequence[str]) -> int:
         return error.exit_code
     except BrokenPipeError:
         return _end_without_reader()
-    except MemoryError:
-        _print_error(PowerprofError("out of memory", "use a shorter --duration"))
+    except (MemoryError, ImportError, RuntimeError) as error:
+        # A library that cannot be mapped and a thread that cannot start are what is left of a small address space.
+        if not isinstance(error, MemoryError) and resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
+            raise
+        out_of_memory = PowerprofError("out of memory", "end other programs, or choose fewer processes")
+        out_of_memory.__cause__ = error
+        _print_error(out_of_memory)
         return 1
     except OSError as error:
         if os.environ.get("POWERPROF_DEBUG"):
@@ -471,7 +513,9 @@ def run_app(arguments: Sequence[str]) -> int:
             return 1
         name = f" {error.filename}" if error.filename else ""
         reason = (error.strerror or str(error)).lower()
-        _print_error(
-            PowerprofError(f"the system refused{name} ({reason})", f"for a traceback: {this_command_line('--debug')}")
+        refusal = PowerprofError(
+            f"the system refused{name} ({reason})", f"for a traceback: {this_command_line('--debug')}"
         )
+        refusal.__cause__ = error
+        _print_error(refusal)
         return 1

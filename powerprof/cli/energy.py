@@ -93,7 +93,7 @@ def command(options: Options) -> None:
     files = files_of(csv=options.csv, **{"csv-bom": options.csv_bom})
     check_targets(json, files)
     if not recordings and (more or elapsed is not None):
-        raise UsageError("FILE and --elapsed need --from FILE", command_line("energy --help"))
+        raise UsageError(f"{more[0] if more else '--elapsed'} needs --from FILE", command_line("energy --help"))
     if recordings:
         options.refuse_without_effect("with --from", ("duration",))
         from powerprof.energy.recordings import replay

@@ -25,7 +25,6 @@ from powerprof.cli.options import (
 from powerprof.cli.output import check_saving, deliver, progress_printer
 from powerprof.cli.parameters import flag, group, whole_number
 from powerprof.cli.targets import OptionalServerOptions
-from powerprof.experiment.options import MINIMUM_WINDOWS
 from powerprof.system.next_steps import command_line
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ class WindowOptions:
         "--clients", "N", "Number of silent client connections.", default=16, low=0, high=60_000
     )
     duration: float = duration(8.0)
-    repeat: int = windows_repeat(5, "Windows per phase.", least=MINIMUM_WINDOWS)
+    repeat: int = windows_repeat(5, "Windows per phase.")
     quick: bool = flag("--quick", "3 windows of 1.5 s per phase: faster, with wider intervals.")
 
 

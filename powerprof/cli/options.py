@@ -82,8 +82,8 @@ def own_duration() -> Any:
     return time_span("--duration", text, low=0.3, high=3600)
 
 
-def windows_repeat(default: int, text: str, *, least: int) -> Any:
-    """Return the field of --repeat."""
+def windows_repeat(default: int, text: str, *, least: int = 2) -> Any:
+    """Return the field of --repeat. Fewer than two windows have no interval."""
     return whole_number("--repeat", "N", text, default=default, low=least, high=1000, needed_by="an interval")
 
 

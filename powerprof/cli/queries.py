@@ -129,9 +129,10 @@ def command(options: Options) -> None:
     if samples.yes and not samples.explain and samples.save_workload is None:
         raise UsageError("--yes has no effect without --explain or --save-workload", "leave --yes out")
     saving = check_saving(options.saving, files)
-    folder = samples.save_workload
-    if folder is not None:
-        _check_folder(folder)
+    folder = None
+    if samples.save_workload is not None:
+        folder = Path(os.path.realpath(samples.save_workload))  # Path.resolve raises on circular links
+        _check_folder(folder, samples.save_workload)
     from powerprof.queries import records, session
     from powerprof.report.queries import render_terminal
     from powerprof.report.statement_tables import columns_of
@@ -155,7 +156,7 @@ def command(options: Options) -> None:
         stacks=method.stacks,
         explain=samples.explain or samples.explain_as is not None,
         explain_as=samples.explain_as,
-        workload=Path(os.path.realpath(folder)).name if folder is not None else None,
+        workload=folder,
     )
     if watching.watch:
         _watch(request, watching.json_lines, watching.plain, watching.count, saving)
@@ -204,12 +205,11 @@ def _check_watching(
         )
 
 
-def _check_folder(folder: Path) -> None:
-    """Raise UsageError if the folder cannot hold a new workload, and PowerprofError if it cannot be written."""
+def _check_folder(place: Path, folder: Path) -> None:
+    """Raise UsageError if a folder cannot hold a new workload, PowerprofError if it cannot be written."""
     from powerprof.queries.client_texts import check_workload_name
     from powerprof.report.files import check_output
 
-    place = Path(os.path.realpath(folder))  # Path.resolve raises on circular links
     check_workload_name(place.name)
     if os.path.lexists(place / "workload.toml"):
         raise UsageError(f"--save-workload: there is a workload in {folder} already", "name another folder")

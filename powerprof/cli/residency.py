@@ -44,7 +44,7 @@ def command(options: Options) -> None:
         return
     saving = check_saving(saving, files)
     if options.after is not None or options.elapsed is not None:
-        raise UsageError("AFTER and --elapsed need --from BEFORE", command_line("residency --help"))
+        raise UsageError(f"{options.after or '--elapsed'} needs --from BEFORE", command_line("residency --help"))
     _measure(options.duration, options.residency_source or "cpuidle", saving, files)
 
 

@@ -28,13 +28,20 @@ from powerprof.cli.options import (
     windows_repeat,
 )
 from powerprof.cli.output import check_saving, deliver, progress_printer
-from powerprof.cli.parameters import argument, group
-from powerprof.experiment.options import COMMAND_WINDOW_S, MINIMUM_WINDOWS, TURN_S, WINDOW_S, ExperimentOptions
+from powerprof.cli.parameters import argument, flag, group
+from powerprof.experiment.options import (
+    COMMAND_WINDOW_S,
+    QUICK_PAIRS,
+    QUICK_WINDOW_S,
+    TURN_S,
+    WINDOW_S,
+    ExperimentOptions,
+)
 from powerprof.system.errors import UsageError
 from powerprof.system.next_steps import command_line
 
 # Options with an effect on a command of the caller.
-_OF_COMMANDS = ("duration", "repeat", "allow_failure", *ENERGY, "residency_source", *DESTINATIONS)
+_OF_COMMANDS = ("duration", "repeat", "quick", "allow_failure", *ENERGY, "residency_source", *DESTINATIONS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +51,8 @@ class WindowOptions:
     HEADING: ClassVar[str] = "Windows"
 
     duration: float | None = own_duration()
-    repeat: int = windows_repeat(10, "Number of windows (a warm-up window is added).", least=MINIMUM_WINDOWS)
+    repeat: int = windows_repeat(10, "Number of windows (a warm-up window is added).")
+    quick: bool = flag("--quick", "4 windows of 1.2 s: faster, with wider intervals.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,10 +79,11 @@ def estimate_s(options: Options) -> float:
 
 
 def _plan(options: Options) -> ExperimentOptions:
-    load, meters, is_command = options.load, options.meters, bool(options.command_words)
+    load, meters, windows, is_command = options.load, options.meters, options.windows, bool(options.command_words)
+    default_s = COMMAND_WINDOW_S if is_command else WINDOW_S
     return ExperimentOptions(
-        pairs=options.windows.repeat,
-        window_s=options.windows.duration or (COMMAND_WINDOW_S if is_command else WINDOW_S),
+        pairs=QUICK_PAIRS if windows.quick else windows.repeat,
+        window_s=QUICK_WINDOW_S if windows.quick else windows.duration or default_s,
         turn_s=0.0 if is_command else TURN_S,
         seed=options.seed,
         design=load.chosen,
@@ -95,6 +104,8 @@ def command(options: Options) -> None:
         raise UsageError(f"{name} and a command after -- exclude each other", "run one of them")
     if name is None and not words:
         raise UsageError("run needs a condition, or -- COMMAND…", command_line("run --help"))
+    if options.windows.quick:
+        options.refuse_without_effect("with --quick", ("duration", "repeat"))
     if words:
         options.refuse_without_effect("on a command", but=_OF_COMMANDS)
         from powerprof.experiment.run import run_command

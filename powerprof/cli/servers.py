@@ -3,7 +3,7 @@
 
 `list` shows the available servers, `fetch NAME` downloads one: releases of MySQL and packages of Debian, unpacked with
 their libraries into a separate root. Nothing is installed. Each download is verified and cached, and runs only with
-private data. `idle`, `run`, `compare` and `sweep` start it with --server-build NAME.
+private data. `remove NAME` deletes it. `idle`, `run`, `compare` and `sweep` start it with --server-build NAME.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 class Options(CommandOptions):
     """The options of `servers`."""
 
-    action: str = argument("[ACTION]", "Action: list or fetch.", default="list")
-    name: str | None = argument("[NAME]", "Server to fetch, such as mariadb-11.8.")
+    action: str = argument("[ACTION]", "Action: list, fetch or remove.", default="list")
+    name: str | None = argument("[NAME]", "Server to fetch or remove, such as mariadb-11.8.")
     yes: bool = flag("--yes", "Do not ask for confirmation.")
     json: str | None = json_file()
     quiet: bool = quiet()
 
 
 def command(options: Options) -> None:
-    """List the servers and connectors, or fetch one."""
+    """List the servers and connectors, or fetch or remove one."""
     action, name, yes, json, quiet = options.action, options.name, options.yes, options.json, options.quiet
     check_targets(json)
     servers: list[HistoricalServer] = []
@@ -50,8 +50,15 @@ def command(options: Options) -> None:
         servers = list(historical.CATALOGUE.values())
         clients = list(historical.CONNECTORS.values())
         lines = catalogue.server_lines([*servers, *clients])
-    elif action == "fetch" and name is None:
-        raise UsageError("fetch needs a name", command_line("servers list"))
+    elif action == "remove" and name is not None:
+        options.refuse_without_effect("on remove", ("yes",))
+        thing = historical.find_fetchable(name)
+        historical.remove_fetched(thing)
+        lines = [f"{name} was removed. To fetch it again: {command_line(f'servers fetch {name}')}"]
+        servers = [thing] if isinstance(thing, historical.HistoricalServer) else []
+        clients = [thing] if isinstance(thing, historical.Connector) else []
+    elif action in ("fetch", "remove") and name is None:
+        raise UsageError(f"{action} needs a name", command_line("servers list"))
     elif action == "fetch" and name in historical.CONNECTORS:
         clients = [
             historical.fetch_connector(
@@ -67,7 +74,7 @@ def command(options: Options) -> None:
         )
         lines = catalogue.fetched_lines(servers[0], state)
     else:
-        raise UsageError(f"servers {action} is not an action", "list or fetch")
+        raise UsageError(f"servers {action} is not an action", "list, fetch or remove")
     record = {
         "schema": "powerprof.servers/1",
         "servers": [catalogue.server_record(server) for server in servers],

@@ -30,7 +30,7 @@ from powerprof.cli.options import (
 )
 from powerprof.cli.output import check_saving, deliver, progress_printer
 from powerprof.cli.parameters import argument, flag, group, option, time_span, whole_number
-from powerprof.experiment.options import MINIMUM_PAIRS
+from powerprof.experiment.options import MINIMUM_PAIRS, QUICK_WINDOW_S
 from powerprof.model.text import parse_time
 from powerprof.system.errors import UsageError
 from powerprof.system.next_steps import command_line
@@ -46,6 +46,7 @@ _KEPT = (
     "setting",
     "duration",
     "repeat",
+    "quick",
     "rate",
     "seed",
     "attribute",
@@ -105,6 +106,16 @@ class WindowOptions:
         "--duration", "Length of each window (default: 5 s; with --until 2 s).", low=0.3, high=3600
     )
     repeat: int = windows_repeat(5, "Number of rounds; each measures one window per point.", least=MINIMUM_PAIRS)
+    quick: bool = flag("--quick", "3 rounds of windows of 1.2 s: faster, with wider intervals.")
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds."""
+        return MINIMUM_PAIRS if self.quick else self.repeat
+
+    def seconds(self, default: float) -> float:
+        """Return the length of a window in s."""
+        return QUICK_WINDOW_S if self.quick else self.duration or default
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,8 +211,8 @@ def _plan(options: Options) -> ExperimentOptions:
     from powerprof.experiment.options import ExperimentOptions
 
     return ExperimentOptions(
-        pairs=options.windows.repeat,
-        window_s=5.0 if options.windows.duration is None else options.windows.duration,
+        pairs=options.windows.rounds,
+        window_s=options.windows.seconds(5.0),
         seed=options.seed,
         rate_hz=options.rate,
         attribute_s=options.attribute,
@@ -217,6 +228,8 @@ def command(options: Options) -> None:
     name, resume, varied = options.name, options.resume, options.varied
     files = files_of(options.tables)
     saving = check_saving(options.saving, files, reads_runs=resume is not None)
+    if options.windows.quick:
+        options.refuse_without_effect("with --quick", ("duration", "repeat"))
     if options.search.until is not None:
         options.refuse_without_effect("with --until", _OF_POINTS)
         if name is None:
@@ -267,8 +280,8 @@ def _search(name: str, limit: Limit, options: Options, files: dict[str, str | No
     cases = [resolve(*find_one(each, bench.folders)) for each in (name, other) if each is not None]
     if len(cases) == 2 and cases[0].qualified == cases[1].qualified:
         raise UsageError(f"{name} and {other} are the same condition", "name another condition, or only one")
-    window_s = 2.0 if windows.duration is None else windows.duration
-    plan = ExperimentOptions(pairs=windows.repeat, window_s=window_s, seed=options.seed, warm_up_pairs=0, turn_s=0.0)
+    window_s = windows.seconds(2.0)
+    plan = ExperimentOptions(pairs=windows.rounds, window_s=window_s, seed=options.seed, warm_up_pairs=0, turn_s=0.0)
     with bench.open() as server_options:
         rates = search_highest_rate(cases, limit, options.search.steps, server_options, plan, progress_printer(saving))
     deliver(rates, "sweep", saving, files)

@@ -22,7 +22,7 @@ def only() -> Any:
 
 def server_pid() -> Any:
     """Return the field of --pid, of one server."""
-    return option("--pid", "ID|NAME", "Process id or name of the server (default: the only server).")
+    return option("--pid", "ID|NAME", "Process id or name of the server (default: the only server); also -p.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,10 @@ class TargetOptions:
     HEADING: ClassVar[str] = "Target"
 
     pid: list[str] | None = option(
-        "--pid", "ID|NAME", "Process ids or names, separated by commas (default: the only server).", is_repeatable=True
+        "--pid",
+        "ID|NAME",
+        "Process ids or names, separated by commas (default: the only server); also -p.",
+        is_repeatable=True,
     )
     only: bool = only()
     cgroup: str | None = option("--cgroup", "PATH|UNIT", "All processes of a cgroup or systemd unit.")

@@ -23,7 +23,7 @@ from powerprof.cure.threads import (
     unit_of,
 )
 from powerprof.database import sql
-from powerprof.database.base import Login
+from powerprof.database.base import Login, StatementError
 from powerprof.database.given import log_in_locally, read_local_thread_names
 from powerprof.diagnosis.evidence import TRIED_RULES
 from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
@@ -50,6 +50,7 @@ from powerprof.system.tasks import process_folder
 # The default of all threads is 50 µs. With more than this a thread seems dead.
 _MAX_SLACK_NS = 10_000_000_000
 _FINDING = re.compile(r"[a-z][a-z_]{0,63}|[1-9][0-9]{0,3}")
+_UNKNOWN_VARIABLE = 1193  # ER_UNKNOWN_SYSTEM_VARIABLE
 _VARIABLE = re.compile(r"([A-Za-z][A-Za-z0-9_]{0,63}(?:\.[A-Za-z][A-Za-z0-9_]{0,63})?)=(.{0,512})", re.DOTALL)
 
 
@@ -298,7 +299,14 @@ def _plan_variable(pid: int, request: CureRequest, choice: VariableChoice) -> tu
     _check_server(pid, "--set", "SET GLOBAL")
     login = _find_login(pid, request)
     setting = Variable(login.to_fields(), choice.name, choice.value, pid, read_start_ticks(pid))
-    before = setting.read()
+    try:
+        before = setting.read()
+    except StatementError as error:
+        if error.number != _UNKNOWN_VARIABLE:
+            raise
+        raise UsageError(
+            f"--set {choice.name}: this server has no global variable of this name", "SHOW GLOBAL VARIABLES lists them"
+        ) from error
     if before is None:
         raise PowerprofError(f"cannot read {choice.name}", "SHOW GLOBAL VARIABLES lists them")
     setting.check_type(before)

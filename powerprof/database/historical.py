@@ -6,6 +6,7 @@ They are verified once and kept in the cache. No release of powerprof contains t
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -104,6 +105,23 @@ def fetch_on_request(
         with report_unkept(kept_as):
             partial.replace(thing.place)
         tree.keep(partial)
+
+
+def find_fetchable(name: str) -> Fetchable:
+    """Return the server or connector of that name. Raise UsageError."""
+    return CONNECTORS[name] if name in CONNECTORS else find_release(name)
+
+
+def remove_fetched(thing: Fetchable) -> None:
+    """Remove it from the cache. Raise CapabilityError if it is missing, PowerprofError if it cannot be removed."""
+    place = find_fetched(thing)
+    # Renamed first: it is either whole or absent.
+    removed = place.with_name(f".removed-{os.urandom(8).hex()}")
+    try:
+        place.rename(removed)
+        removed.unlink() if removed.is_file() else shutil.rmtree(removed)
+    except OSError as error:
+        raise PowerprofError(f"cannot remove {place} ({reason_of(error)})", "remove it as its owner") from error
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from powerprof.database.base import Login
 from powerprof.database.builds import ServerBuild
 from powerprof.database.connections import check_clients
 from powerprof.database.products import Setting
-from powerprof.database.runtree import RunTree, may_enter
+from powerprof.database.runtree import RunTree, choose_base, may_enter
 from powerprof.database.sandbox import account_name, find_server_account, find_server_owner
 from powerprof.model.identities import Family
 from powerprof.system import paths
@@ -128,8 +128,12 @@ def port_taken_error(port: int, address: str) -> PowerprofError:
 
 
 def check_room() -> None:
-    """Raise PowerprofError if the temporary directory has no room for a private server, or its account cannot enter."""
-    place = paths.temporary_base()
+    """Raise PowerprofError if the temporary directory has no room for a private server, or its account cannot enter.
+
+    Also if another account could change the directory, or the cached template of a server.
+    """
+    place = choose_base()
+    _shelf()
     owner = find_server_account()
     if owner is not None:
         _check_entry(place, owner)

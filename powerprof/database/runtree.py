@@ -68,11 +68,7 @@ class RunTree(Closeable):
         return self._network
 
     def _open(self) -> None:
-        base = self._base or Path(tempfile.gettempdir())
-        # An account that may rename the tree could redirect every path below it.
-        unsafe = only_root_writes(base) if os.geteuid() == 0 and base.is_dir() else None
-        if unsafe is not None:
-            raise PowerprofError(f"cannot make a private directory in {base} ({unsafe})", "set TMPDIR to /tmp")
+        base = self._base or choose_base()
         theirs, self._pipe = os.pipe()
         answer, their_answer = os.pipe()
         try:
@@ -132,6 +128,18 @@ class RunTree(Closeable):
         path, self._path = self._path, None
         if path is not None and os.path.lexists(path):
             raise PowerprofError(f"cannot remove {path}", f"rm -r {path}")
+
+
+def choose_base() -> Path:
+    """Return the parent of private directories. Raise PowerprofError if root may not trust it.
+
+    An account that may rename a tree could redirect every path below it.
+    """
+    base = Path(tempfile.gettempdir())
+    unsafe = only_root_writes(base) if os.geteuid() == 0 and base.is_dir() else None
+    if unsafe is not None:
+        raise PowerprofError(f"cannot make a private directory in {base} ({unsafe})", "set TMPDIR to /tmp")
+    return base
 
 
 def may_enter(path: Path, uid: int, gid: int) -> Path | None:

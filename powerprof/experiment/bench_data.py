@@ -355,4 +355,6 @@ def _run(connection: Sql, statements: Iterable[str], what: str) -> None:
     try:
         sql.execute(connection, *statements)
     except PowerprofError as error:
-        raise PowerprofError(f"cannot load {what}: {error.message}", error.hint) from error
+        raise PowerprofError(
+            f"cannot load {what}: {error.message}", error.hint or "name a file of SQL statements"
+        ) from error

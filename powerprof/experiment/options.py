@@ -20,9 +20,8 @@ from powerprof.workloads.reading import Case
 # baselines half a minute: less than five minutes in all.
 WINDOW_S = 6.4
 PAIRS = 10
-# Fewer pairs, or windows of one condition, have no interval.
+# Fewer pairs have no interval.
 MINIMUM_PAIRS = 3
-MINIMUM_WINDOWS = 2
 BASELINE_WINDOWS = 3
 # A command runs in a window as often as it fits, at least once.
 COMMAND_WINDOW_S = 2.0

@@ -106,6 +106,7 @@ class RunStore:
     """Saved runs below one directory (default: the state directory of the caller)."""
 
     def __init__(self, directory: Path | None = None) -> None:
+        self._is_given = directory is not None
         self.directory = directory or paths.state_dir() / "runs"
 
     def prepare(self) -> None:
@@ -194,7 +195,7 @@ class RunStore:
         path = self.directory / name / _ABOUT_FILE
         try:
             return decode_record(path, About) if path.is_file() else About()
-        except DataError:
+        except (DataError, PermissionError):
             return About()
 
     def describe(self, name: str, about: About) -> None:
@@ -202,7 +203,7 @@ class RunStore:
 
         Raise UsageError for an unknown run, PowerprofError if the file cannot be written.
         """
-        if not _NAME.fullmatch(name) or not (self.directory / name / _RUN_FILE).is_file():
+        if not _NAME.fullmatch(name) or self.find(name).parent != self.directory / name:
             raise UsageError(
                 f"no run {name[:_SHOWN_NAME]!r} in {self.directory}", f"to list them: {command_line('runs')}"
             )
@@ -215,11 +216,14 @@ class RunStore:
         self.write(self.directory / name, _ABOUT_FILE, encode_record(both))
 
     def find(self, name: str) -> Path:
-        """Return the file of a record by run id, run folder or JSON file. Raise UsageError without a file."""
-        if _NAME.fullmatch(name) and (self.directory / name / _RUN_FILE).is_file():
-            return self.directory / name / _RUN_FILE
-        path = Path(name)
-        with contextlib.suppress(OSError):  # the name may be too long for a file
+        """Return the file of a record by run id, run folder or JSON file.
+
+        Raise UsageError without a file, PowerprofError if this user may not see whether there is one.
+        """
+        kept, path = self.directory / name / _RUN_FILE, Path(name)
+        try:
+            if _NAME.fullmatch(name) and kept.is_file():
+                return kept
             if path.is_dir() and (path / _RUN_FILE).is_file():
                 return path / _RUN_FILE
             if path.is_file():
@@ -230,6 +234,13 @@ class RunStore:
                 )
             if path.exists():
                 raise UsageError(f"{name} is not a regular file", f"to list the saved runs: {command_line('runs')}")
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EPERM):
+                raise PowerprofError(
+                    f"cannot look for the run {name[:_SHOWN_NAME]} ({reason_of(error)}: {error.filename})",
+                    "run as the owner of that folder, or as root",
+                ) from error
+            # The name may be too long for a file.
         shown = name if len(name) <= _SHOWN_NAME else name[:_SHOWN_NAME] + "…"
         raise UsageError(f"no run {shown!r} in {self.directory}", f"to list them: {command_line('runs')}")
 
@@ -239,13 +250,17 @@ class RunStore:
 
     def list(self) -> list[RunInfo]:
         """Return all runs, oldest first, also damaged ones with the reason."""
+        if self._is_given and not self.directory.exists():
+            raise UsageError(f"--runs-dir {self.directory}: no such directory", "name a directory with saved runs")
         infos = []
         for name in self._names():
             path = self.directory / name / _RUN_FILE
-            if not path.is_file():
-                continue
             try:
+                if not path.is_file():
+                    continue
                 head = decode_record(path, RecordHead)
+            except PermissionError as error:
+                infos.append(RunInfo(name, path, None, None, False, f"cannot be read ({reason_of(error)})"))
             except DataError as error:
                 infos.append(RunInfo(name, path, None, None, False, error.reason))
             else:

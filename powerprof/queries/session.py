@@ -48,7 +48,7 @@ class QueriesRequest:
     stacks: bool = False
     explain: bool = False
     explain_as: Path | None = None
-    workload: str | None = None
+    workload: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def _run(request: QueriesRequest, say: Say, consent: Callable[[str], None]) -> Q
     if request.workload is None:
         return QueriesResult(record, None)
     return QueriesResult(
-        record, format_workload(request.workload, server.label, chosen, record.connections_count, left_out)
+        record, format_workload(request.workload.name, server.label, chosen, record.connections_count, left_out)
     )
 
 

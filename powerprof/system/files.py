@@ -312,7 +312,9 @@ def reading(path: object) -> Iterator[None]:
     except RecursionError:
         raise DataError(path, "nested too deeply") from None
     except MemoryError:
-        raise DataError(path, "too large for this host's memory") from None
+        raise DataError(
+            path, "not enough memory to read it", hint="end other programs, or read it on a larger host"
+        ) from None
     except OSError as error:
         # A name in the data may be too long, contain a link loop, or be on a broken disk.
         raise DataError(path, f"cannot be read ({(error.strerror or str(error)).lower()})") from None

@@ -100,7 +100,7 @@ def _typed_target(command: str) -> str:
     for word, following in pairwise([*sys.argv[1:], ""]):
         if word == "--":
             break
-        option, equals, _ = word.partition("=")
+        option, equals, _ = ("--pid" if word == "-p" else word).partition("=")
         if option in options:
             typed += [word] if equals or option == "--system" else [option, following]
     return shlex.join(typed)

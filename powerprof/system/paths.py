@@ -16,6 +16,7 @@ from pathlib import Path
 
 from powerprof.system.caller import as_caller, caller, is_delegated
 from powerprof.system.errors import PowerprofError, UsageError
+from powerprof.system.files import reason_of
 from powerprof.system.folders import Folder, only_root_writes
 
 # FHS 3.0, 5.5: application data that can be made again.
@@ -37,8 +38,19 @@ def procfs() -> Path:
     return Path(os.environ.get("POWERPROF_PROCFS") or "/proc")
 
 
-def check_roots() -> None:
-    """Raise UsageError for a missing replacement of sysfs or procfs. Else the host would seem to lack cpuidle."""
+def check_places() -> None:
+    """Raise UsageError for a missing directory: the working one, $TMPDIR, or a replacement of sysfs or procfs.
+
+    Else relative paths would fail late, files would go to another place, and the host would seem to lack cpuidle.
+    """
+    try:
+        os.getcwd()  # noqa: PTH109 - Path.cwd imports more
+    except OSError as error:
+        raise UsageError(f"the working directory is gone ({reason_of(error)})", "cd to another directory") from error
+    temporary = os.environ.get("TMPDIR")
+    if temporary and not os.path.isdir(temporary):  # noqa: PTH112 - Path's raises for a long name
+        reason = "not a directory" if os.path.exists(temporary) else "no such directory"  # noqa: PTH110
+        raise UsageError(f"TMPDIR={temporary}: {reason}", "set TMPDIR to a directory that you can write, or unset it")
     for variable in ("POWERPROF_SYSFS", "POWERPROF_PROCFS"):
         root = os.environ.get(variable)
         if root and not Path(root).is_dir():
@@ -76,9 +88,11 @@ def private_directory(path: Path) -> Path:
             with Folder.open(path, make=True):
                 return path
     except OSError as error:
+        options = (
+            "--output FILE or XDG_CONFIG_HOME" if path.is_relative_to(config_dir()) else "--runs-dir or XDG_STATE_HOME"
+        )
         raise PowerprofError(
-            f"cannot create {path} ({(error.strerror or str(error)).lower()})",
-            "choose another directory: --runs-dir, XDG_STATE_HOME or XDG_CACHE_HOME",
+            f"cannot create {path} ({(error.strerror or str(error)).lower()})", f"choose another place: {options}"
         ) from error
 
 

@@ -31,6 +31,11 @@ def is_address(target: str) -> bool:
     if _HOST_AND_PORT.fullmatch(target):
         raise UsageError("--otlp: the address lacks http://", "put http:// before a host, or ./ before a file name")
     if "://" not in target:
+        if "/" not in target and "." not in target and target != "-":
+            raise UsageError(
+                f"--otlp {target}: neither an address nor a file with a suffix",
+                "such as http://localhost:4318, or profile.pb for a file",
+            )
         return False
     scheme = target.partition("://")[0].lower()
     if scheme not in ("http", "https"):

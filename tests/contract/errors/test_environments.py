@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -129,3 +130,48 @@ def test_a_word_without_end_is_shortened(powerprof_cli: Cli) -> None:
     assert done.code == 2
     assert len(done.err) < 500
     assert "99…99" in done.err
+
+
+@pytest.mark.parametrize(
+    ("setting", "words", "said", "hint"),
+    [
+        ("export TMPDIR=/etc/passwd", ["idle"], "TMPDIR=/etc/passwd: not a directory", "unset it"),
+        ("export TMPDIR=/nonexistent", ["runs"], "TMPDIR=/nonexistent: no such directory", "unset it"),
+        ("mkdir gone; cd gone; rmdir ../gone", ["runs"], "the working directory is gone", "cd to another directory"),
+        ("ulimit -n 20", ["attribute", "--system", "--duration", "50ms"], "too many open files", "ulimit -n 1024"),
+        ("ulimit -v 300000", ["attribute", "--system", "--duration", "50ms"], "memory", "ulimit -v unlimited"),
+    ],
+)
+def test_a_limit_or_a_place_of_the_shell(
+    root: None, powerprof_cli: Cli, tmp_path: Path, setting: str, words: list[str], said: str, hint: str
+) -> None:
+    """The hint undoes what the shell was told."""
+    environment = powerprof_cli.environment() | {"PYTHONPATH": str(REPOSITORY)}
+    shell = ("sh", "-c", f'cd "$1"; shift; {setting}; exec "$0" "$@"', PROGRAM[0], str(tmp_path), *PROGRAM[1:])
+    refused = _run([*shell, *words], environment)
+    assert refused.code in (1, 2) and "Traceback" not in refused.err
+    error, last = refused.err.splitlines()
+    assert error.startswith("error: ") and said in error
+    assert last.startswith("hint: ") and hint in last
+
+
+def test_a_run_that_may_not_be_read_is_not_missing(root: None, powerprof_cli: Cli) -> None:
+    runs = Path("/run/powerprof-test-runs")
+    try:
+        (runs / "residency-0001").mkdir(parents=True)
+        (runs / "residency-0001/run.json").write_text("{}")
+        runs.chmod(0o755)
+        (runs / "residency-0001").chmod(0o700)
+        for words in (["report", "residency-0001", "--runs-dir", str(runs)], ["report", str(runs / "residency-0001")]):
+            done = _run([*as_nobody(), *PROGRAM, *words], powerprof_cli.environment())
+            assert done.code == 1 and done.err.startswith("error: cannot look for the run ")
+            assert "permission denied" in done.err
+    finally:
+        shutil.rmtree(runs)
+
+
+def test_a_long_error_is_shortened(powerprof_cli: Cli) -> None:
+    done = powerprof_cli(["compare", "index", "no-index", *["word"] * 200])
+    assert done.code == 2
+    assert all(len(line) <= 250 for line in done.err.splitlines())
+    assert done.err.startswith("error: unexpected argument: word word")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 
@@ -58,6 +59,9 @@ def test_no_at_a_terminal_fetches_nothing(powerprof_cli: Cli) -> None:
     [
         (["servers", "fetch"], 2, "error: fetch needs a name"),
         (["servers", "fetch", "mysql-4.0"], 2, "error: no server is called 'mysql-4.0'"),
+        (["servers", "remove"], 2, "error: remove needs a name"),
+        (["servers", "remove", "mysql-4.0"], 2, "error: no server is called 'mysql-4.0'"),
+        (["servers", "remove", "mysql-5.5.9"], 3, "error: mysql-5.5.9 has not been fetched"),
         (["servers", "drop"], 2, "error: servers drop is not an action"),
         (
             ["run", "replica-unique-id:replica-unique-id", "--server-build", "mysql-5.5.9"],
@@ -70,6 +74,19 @@ def test_impossible_requests_are_refused(powerprof_cli: Cli, arguments: list[str
     done = powerprof_cli(arguments)
     assert done.code == code
     assert done.err.startswith(error)
+
+
+def test_a_fetched_server_is_removed(powerprof_cli: Cli) -> None:
+    cli = Cli(powerprof_cli.home)
+    kept = cli.home / "cache/powerprof/servers"
+    (kept / "mysql-5.5.9/lib").mkdir(parents=True, mode=0o700)
+    outside = cli.home / "outside"
+    outside.write_text("kept")
+    (kept / "mysql-5.5.9/lib/link").symlink_to(outside)
+    done = cli(["servers", "remove", "mysql-5.5.9"])
+    assert (done.code, done.err) == (0, "")
+    assert re.match("mysql-5.5.9 was removed. To fetch it again: .*powerprof servers fetch mysql-5.5.9", done.out)
+    assert (list(kept.iterdir()), outside.read_text()) == ([], "kept")
 
 
 def test_the_question_names_size_source_and_licence() -> None:
