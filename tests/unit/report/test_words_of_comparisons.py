@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+import pytest
 from msgspec.structs import replace
 
 from powerprof.experiment.metrics import Compared
-from powerprof.experiment.records import Comparison
+from powerprof.experiment.records import Answer, Comparison, Difference, Metric, Ratio, Side
 from powerprof.experiment.verdict import answer_for, judge_metrics
 from powerprof.model.records import Figures
 from powerprof.report import comparison as report
@@ -252,3 +253,100 @@ def test_no_form_contradicts_its_interval_or_another_form() -> None:
     found, classes = count()
     assert not found, (len(found), found[:5])
     assert min(classes.values()) > 50, classes
+
+
+def _metric(
+    mean: float,
+    ends: tuple[float, float] | None,
+    verdict: str = "inconclusive",
+    *,
+    name: str = "c0_ms_per_query_server",
+    ratio: tuple[float, float, float] | None = None,
+    own: tuple[float, float] | None = None,
+    kind: str = "measured",
+) -> Metric:
+    """Return a metric with the middle of its interval as the difference."""
+    middle = None if ends is None else (ends[0] + ends[1]) / 2
+    difference = Difference(b_minus_a=middle, ci95=ends, percent=100 * middle / mean if middle and mean > 0 else None)
+    return Metric(
+        name=name,
+        unit="J" if name.startswith("joules") else "ms",
+        kind=kind,  # type: ignore[arg-type]
+        a=Side(mean=mean, ci95=own),
+        b=Side(mean=mean + (middle or 0.0), ci95=None),
+        difference=difference,
+        verdict=verdict,  # type: ignore[arg-type]
+        minimum_detectable_percent=None,
+        ratio=None if ratio is None else Ratio(b_over_a=ratio[0], ci95=ratio[1:]),
+    )
+
+
+# The right sentence, and the right phrase of the tile, of what a record may contain.
+_CASES = {
+    "twice": (_metric(1, (0.8, 1.2), "b_higher", ratio=(2, 1.8, 2.2)), "b uses 2.00 times as much", "worse"),
+    "a tenth": (_metric(1, (-0.92, -0.88), "b_lower", ratio=(0.1, 0.08, 0.12)), "a uses 10.0 times as", "better"),
+    "5 %": (_metric(1, (0.04, 0.06), "b_higher", ratio=(1.05, 1.04, 1.06)), "b uses 5.0 % more", "worse"),
+    "chance": (_metric(1, (0.1, 0.9)), "+50.0 % may be chance (95 % interval: +10.0 % to", "may be chance"),
+    "small chance": (_metric(1, (1e-4, 5e-4)), "+0.0300 % may be chance", "may be chance"),
+    "below a": (_metric(1, (-0.3, -0.1)), "−20.0 % may be chance", "may be chance"),
+    "bound": (_metric(1, (-0.05, 0.06)), "less than 6.0 % (95 % interval: −5.0 % to +6.0 %)", "less than 6.0 %"),
+    "ends at 0": (_metric(1, (0.0, 0.2)), "No measurable difference", "less than 20.0 %"),
+    "wide": (_metric(1, (-0.9, 3.0)), "the interval is too wide for a bound", "too wide for a bound"),
+    "equal": (_metric(1, (0.0, 0.0)), "all windows measured the same value.", "all windows measured the same value"),
+    "rounding": (_metric(1, (-1e-17, 1e-17)), "all windows measured the same", "all windows measured the same"),
+    "few": (_metric(1, None), "Too few pairs to judge", "unknown"),
+    "negative a": (_metric(-2, (2.0, 4.0), "b_higher"), "3.00 ms more with b than with a", "worse"),
+    "negative a, chance": (_metric(-2, (2.0, 4.0)), "+3.00 ms may be chance", "may be chance"),
+    "negative a, bound": (_metric(-2, (-1.0, 4.0)), "less than 4.00 ms", "less than 4.00 ms"),
+    "zero a": (_metric(0, (4.0, 6.0), "b_higher"), "5.00 ms more with b", "worse"),
+    "a may be 0": (_metric(0.02, (0.5, 1.5), "b_higher", own=(-1.0, 1.0)), "1.00 ms more with b", "worse"),
+    "falls by more than all": (_metric(1, (-1.8, -0.4), "b_lower"), "1.10 ms less with b", "better"),
+    "a ratio that may be 1": (_metric(1, (0.2, 1.4), "b_higher", ratio=(1.8, 0.9, 3)), "b uses 80.0 % more", "worse"),
+    "a verdict without its interval": (_metric(1, (-0.1, 0.2), "b_higher"), "No measurable", "less than 20.0 %"),
+    "a verdict against its interval": (_metric(1, (0.1, 0.2), "b_lower"), "may be chance", "may be chance"),
+    "estimated": (
+        _metric(1, (0.1, 0.3), "b_higher", name="joules_per_query", kind="estimated"),
+        "b uses 20.0 % more energy per query than a (95 % interval: 10.0 % to 30.0 %, estimated).",
+        "worse",
+    ),
+    "no phrase": (_metric(1, (-0.1, 0.1), name="nosuch"), "between a and b in nosuch: less than 10.0 %", "less than"),
+}
+
+
+@pytest.mark.parametrize("case", _CASES)
+def test_sentence_and_tile_state_what_the_interval_permits(case: str) -> None:
+    metric, sentence, phrase = _CASES[case]
+    answer = report.word_answer(Answer(metric=metric.name), [metric], "a", "b")
+    assert sentence in answer.text
+    record = replace(comparison(3), metrics=[metric], verdict=answer)
+    note = build_tiles(record, Places(record))[0].note
+    assert phrase in note
+
+
+_SLOWER, _OPEN, _HINT = ("b_higher", (0.5, 1.5)), ("inconclusive", (-0.5, 3.0)), ("inconclusive", (0.5, 1.5))
+
+
+@pytest.mark.parametrize(
+    ("p95", "p50", "said"),
+    [
+        (_SLOWER, _OPEN, "b is slower (p95 latency)"),
+        (
+            _OPEN,
+            _SLOWER,
+            "b is slower (median latency); p95 latency: inconclusive: the interval is too wide for a bound",
+        ),
+        (_HINT, _SLOWER, "b is slower (median latency); p95 latency: may be chance (1 of 2 metrics)"),
+        (None, _SLOWER, "b is slower (median latency)"),
+        (_HINT, _OPEN, "inconclusive whether a and b differ in speed: may be chance (1 of 2 metrics) (p95 latency)"),
+        (
+            _OPEN,
+            None,
+            "inconclusive whether a and b differ in speed: the interval is too wide for a bound (p95 latency)",
+        ),
+    ],
+)
+def test_speed_is_judged_by_the_median_if_p95_is_undecided(p95: Any, p50: Any, said: str) -> None:
+    given = (("latency_p50_ms", p50), ("latency_p95_ms", p95))
+    metrics = [_metric(1, each[1], each[0], name=name) for name, each in given if each is not None]
+    answer = report.word_answer(Answer(metric=metrics[0].name), metrics, "a", "b")
+    assert answer.speed == said
