@@ -146,12 +146,14 @@ def find_monitoring(evidence: Evidence) -> list[Finding]:
     statements = [(label, count / 1000) for label, count in rates.most_common(4) if count >= 100]
     uses = _select_uses(evidence, _INSPECTS)
     total_hz = max(sum(rates.values()) / 1000, sum(use.calls_hz or 0.0 for use in uses))
-    first = statements[0] if statements else (uses[0].text[:80], total_hz) if uses else None
+    first = (uses[0].text[:80], uses[0].calls_hz) if uses else statements[0] if statements else None
     if first is None or total_hz < _NOTED_HZ:
         return []
     culprit = find_polling_client(evidence, statements) if statements else None
-    percent = _find_percent(evidence, culprit, uses)
+    # Equal rates show the cost of a client, but are not evidence enough to end its connection.
+    percent = _find_percent(evidence, culprit or _match_by_rate(evidence, total_hz), uses)
     woken_hz = _compute_woken_hz(evidence, culprit, total_hz)
+    pace = "" if first[1] is None else f" {format_rate(first[1])}"
     lines = [f"{label} {format_rate(rate_hz)} by the server's own count" for label, rate_hz in statements]
     lines += [_describe_use(use, evidence) for use in uses[:3]]
     remedy = ["Poll every 10 s or less often (scrape interval, refresh, health check interval)"]
@@ -176,7 +178,7 @@ def find_monitoring(evidence: Evidence) -> list[Finding]:
         Finding(
             rule="monitoring_client",
             severity="fault" if _is_problem(percent, woken_hz, evidence) else "note",
-            text=f"{account} sends {first[0]} {format_rate(first[1])}.{used}{_format_caused(rows)}",
+            text=f"{account} sends {first[0]}{pace}.{used}{_format_caused(rows)}",
             evidence=lines,
             remedy=remedy,
             rate_hz=total_hz,
@@ -470,8 +472,8 @@ _MAX_ROWS_FOUND = 1.0
 _MAX_CHANGES = 0.2
 _ANY = re.compile("")
 _SELECTS = re.compile(r"\W*(?:SELECT|WITH)\b", re.I)
-# The share of a statement's CPU time in a sequential scan above which the scan is its work.
-_SCAN_PERCENT = 50.0
+# The share of a statement's CPU time in the function that returns rows of a scan. The rest is the condition on the row.
+_SCAN_PERCENT = 25.0
 
 
 def find_table_pollers(evidence: Evidence) -> list[Finding]:
@@ -484,7 +486,10 @@ def find_table_pollers(evidence: Evidence) -> list[Finding]:
     scans_hz = scans / evidence.window_s if evidence.window_s > 0 else 0.0
     if scans < _MIN_SCANS or scans_hz < _NOTED_HZ or scans < _MIN_SHARE * selects:
         return []
-    poller, uses = _find_scanning_client(evidence, scans_hz), _select_uses(evidence, _SELECTS)[:1]
+    uses = [use for use in _select_uses(evidence, _SELECTS) if not _INSPECTS.match(use.text)][:1]
+    # The counters include the statements of other powerprof commands. The window does not.
+    scans_hz = next((use.calls_hz for use in uses if use.calls_hz), scans_hz)
+    poller = _find_scanning_client(evidence, scans_hz)
     percent = _find_percent(evidence, poller, uses)
     changes = evidence.count_increase("Com_insert", "Com_update", "Com_delete", "Com_replace")
     rows_found = _compute_rows_found(evidence, selects)
@@ -499,7 +504,7 @@ def find_table_pollers(evidence: Evidence) -> list[Finding]:
     account = next((use.account for use in uses if use.account), "A client")
     account = account if poller is None else _format_account(poller.client)
     pace = f"{period(period_ms)} ({format_rate(scans_hz)})" if period_ms else format_rate(scans_hz)
-    rows_read = evidence.count_increase("Handler_read_rnd_next") / scans
+    rows_read = rows_hz / scans_hz
     lines = [
         f"a SELECT without an index {format_rate(scans_hz)} (Select_scan), {number(rows_read, 0)} rows read by each",
         f"{changes} statements that change rows in the window"
@@ -586,14 +591,19 @@ def _find_scanning_client(evidence: Evidence, scans_hz: float) -> PollingClient 
         return PollingClient(clients[first[0]], f"the server counted {rate} of them on it")
     if len(clients) == 1 and not evidence.count_increase("Connections"):
         return PollingClient(next(iter(clients.values())), "it is the only connection")
-    woken = {
-        connection_id: _sum_wakings_hz(_select_rows(evidence, _find_tid(evidence, client)))
-        for connection_id, client in clients.items()
-    }
+    return _match_by_rate(evidence, scans_hz)
+
+
+def _match_by_rate(evidence: Evidence, rate_hz: float) -> PollingClient | None:
+    """Return the only client whose thread is woken at this rate; None without one, or with several."""
+    woken = [
+        (client, _sum_wakings_hz(_select_rows(evidence, _find_tid(evidence, client))))
+        for client in _select_sampled(evidence, "Query", "Sleep", "Execute").values()
+    ]
     matches = [
-        (clients[connection_id], woken_hz)
-        for connection_id, woken_hz in woken.items()
-        if abs(woken_hz - scans_hz) <= max(_TOLERANCE * scans_hz, 1.0) and woken_hz > 0
+        (client, woken_hz)
+        for client, woken_hz in woken
+        if abs(woken_hz - rate_hz) <= max(_TOLERANCE * rate_hz, 1.0) and woken_hz > 0
     ]
     if len(matches) != 1:
         return None

@@ -7,6 +7,7 @@ The cost of work decides what is a finding (`is_costly`), not its rate.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -26,10 +27,10 @@ _STACKS_S = 1.0
 _MOST_STATEMENTS = 20
 # Of one CPU, and of the server's CPU time.
 _COSTLY_PERCENT, _COSTLY_SHARE = 0.2, 0.1
-# Functions of heapam.c and nodeSeqscan.c that return the next row of a sequential scan.
-_SEQUENTIAL = frozenset(
-    ("heap_getnextslot", "heap_getnext", "heapgettup_pagemode", "heapgettup", "heapgetpage", "SeqNext", "ExecSeqScan")
-)
+# A scan of 2 ms, three times/s, has a dozen samples.
+_STACKS_HZ, _MIN_SAMPLES = 1999, 5
+# Functions of heapam.c and nodeSeqscan.c that return the next row of a sequential scan, inlined or not.
+_SEQUENTIAL = frozenset(("heap_getnextslot", "heapgettup_pagemode", "heapgettup", "heapgetpage", "SeqNext"))
 
 
 def is_costly(percent: float | None, evidence: Evidence) -> bool:
@@ -71,9 +72,7 @@ def measure_statements(server: TracedServer, say: Callable[[str], None]) -> Stat
         ]
         if server.family != "postgresql" or record.method != "probes" or not costly:
             return window
-        with_stacks = QueriesRequest(
-            pid=str(server.pid), duration_s=_STACKS_S, energy=NO_METER, method="probes", stacks=True
-        )
+        with_stacks = replace(request, duration_s=_STACKS_S, method="probes", stacks=True, stacks_hz=_STACKS_HZ)
         scans = {one.text: compute_scan_percent(one) for one in measure(with_stacks, server, _ignore)[0].statements}
     return msgspec.structs.replace(
         window, statements=[msgspec.structs.replace(use, scan_percent=scans.get(use.text)) for use in window.statements]
@@ -117,10 +116,10 @@ def _own_keys() -> frozenset[str]:
 
 
 def compute_scan_percent(statement: Statement) -> float | None:
-    """Return the share of a statement's samples in a sequential scan; None without samples."""
+    """Return the share of a statement's samples in a sequential scan; None with too few samples."""
     total = sum(stack.count for stack in statement.stacks)
     scanning = sum(stack.count for stack in statement.stacks if _is_scan(stack.frames))
-    return 100.0 * scanning / total if total else None
+    return 100.0 * scanning / total if total >= _MIN_SAMPLES else None
 
 
 def _is_scan(frames: Sequence[str]) -> bool:

@@ -27,6 +27,7 @@ from powerprof.queries.records import Queries
 from powerprof.queries.target import TracedServer, find_server
 from powerprof.queries.windows import Probes, Samples, TracedWindow
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
+from powerprof.tracing.profile import SAMPLE_HZ
 
 # Methods in the order of trial.
 _METHODS = {"auto": ("probes", "samples"), "probes": ("probes",), "samples": ("samples",)}
@@ -46,6 +47,7 @@ class QueriesRequest:
     energy: EnergyRequest = DEFAULT_REQUEST
     method: str = "auto"
     stacks: bool = False
+    stacks_hz: int = SAMPLE_HZ
     explain: bool = False
     explain_as: Path | None = None
     workload: Path | None = None
@@ -165,7 +167,7 @@ def _probe(
     With `costs`, try the probes first. If they use too much of the server's CPU time, add a note and return None.
     """
     say("loading the tracer")
-    with Probes(server, stacks=request.stacks) as probes:
+    with Probes(server, stacks=request.stacks, stacks_hz=request.stacks_hz) as probes:
         if costs is not None and (trial := probes.trial()).is_costly:
             each_us = 1e6 * trial.took_s / max(trial.statements_count, 1)
             rate_hz = trial.statements_count / trial.window_s

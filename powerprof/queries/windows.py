@@ -38,6 +38,7 @@ from powerprof.statistics.intervals import proportion
 from powerprof.system.closeable import Closeable
 from powerprof.system.processes import parse_database
 from powerprof.tracing.captures import OnCpuCapture, RecordedText, StatementTrace, estimate_cpu_time
+from powerprof.tracing.profile import SAMPLE_HZ as STACKS_HZ
 from powerprof.tracing.profile import OnCpuTracer
 from powerprof.tracing.statement_places import MOST_TEXT_BYTES
 from powerprof.tracing.statements import (
@@ -161,7 +162,9 @@ class Probes(Closeable):
     report of the server is the end of one window and the start of the next.
     """
 
-    def __init__(self, server: TracedServer, *, stacks: bool = False, again: bool = False) -> None:
+    def __init__(
+        self, server: TracedServer, *, stacks: bool = False, stacks_hz: int = STACKS_HZ, again: bool = False
+    ) -> None:
         self._server, self._again = server, again
         self._last: tuple[float, ServerReport] | None = None
         self._known = ServerReport()
@@ -171,7 +174,7 @@ class Probes(Closeable):
             self._stack_tracer: OnCpuTracer | None = None
             if stacks:
                 self._stack_tracer = self._stack.enter_context(
-                    OnCpuTracer(self._tracer.members.pids(), beside=self._tracer.program)
+                    OnCpuTracer(self._tracer.members.pids(), beside=self._tracer.program, frequency_hz=stacks_hz)
                 )
         except BaseException:
             self._stack.close()

@@ -80,7 +80,7 @@ def test_a_monitor_is_a_fault_by_its_cost_at_a_low_rate(powerprof_cli: Cli, tmp_
             poller.kill()
             poller.wait()
     assert fault["rule"] == "monitoring_client"
-    assert "sends SHOW STATUS" in fault["text"]
+    assert "sends SHOW GLOBAL STATUS" in fault["text"]
     assert "of this server's CPU time" in fault["text"]
     assert 2 < fault["rate_hz"] < 4.5  # a busy machine lets it ask less often
     assert any(frame.startswith(("do_command", "my_net_read")) for frame in fault["stack"])

@@ -108,7 +108,7 @@ def test_repeated_scan_of_postgresql_is_named_by_its_stacks() -> None:
     assert scanned(98.0) == [
         "app@h scans a whole table 12.0 times/s. It uses 80 % of this server's CPU time (0.8 % of one CPU)."
     ]
-    assert scanned(None) == scanned(10.0) == scanned(98.0, 0.1) == scanned(98.0, calls_hz=0.1) == []
+    assert scanned(None) == scanned(20.0) == scanned(98.0, 0.1) == scanned(98.0, calls_hz=0.1) == []
 
 
 def test_drivers_that_show_warnings_are_not_monitors() -> None:
