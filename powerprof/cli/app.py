@@ -120,6 +120,8 @@ _TYPED = "powerprof.typed"
 _SIMILARITY = 0.75
 _MOST_SERVERS = 8
 # Longer than typed paths. A word of 5,000 characters would hide the rest of the sentence.
+# "run as root", perhaps with another remedy.
+_RUN_AS_ROOT = re.compile(r"run as root( or as its user)?(?:, or:? (.*))?")
 # A terminal of 80 columns shows it in four lines.
 _LONGEST_LINE, _LINE_END = 250, 80
 _LONG_WORD = re.compile(r"(\S{100})\S{80,}(\S{40})")
@@ -361,7 +363,7 @@ def _print_error(error: PowerprofError | Interrupted, arguments: Sequence[str] =
         if isinstance(error, Declined):
             print_text(error.message, error=True)
             return
-        for kind, text in (("error", error.message), ("hint", _limit_hint(error) or error.hint)):
+        for kind, text in (("error", error.message), ("hint", _limit_hint(error) or _root_hint(error.hint))):
             if text:
                 print_text(_shortened(printable(f"{kind}: {text}")), error=True)
             if kind == "error" and isinstance(error, SeveralServersError):
@@ -376,6 +378,22 @@ def _shortened(line: str) -> str:
         return line
     head, tail = line[: _LONGEST_LINE - _LINE_END], line[-_LINE_END + 3 :]
     return f"{head.rpartition(' ')[0]} … {tail.partition(' ')[2]}"
+
+
+def _root_hint(hint: str | None) -> str | None:
+    """Return a hint to run as root with the command to paste; for root, the other remedies of the hint."""
+    match = _RUN_AS_ROOT.fullmatch(hint or "")
+    if match is None:
+        return hint
+    other = match[2]
+    if os.geteuid() == 0:
+        return other or "root may not either: run outside of the container, or change the policy that protects it"
+    command = this_command_line(as_root=True)
+    return (
+        f"{f'{other}; or ' if other else ''}run as root{match[1] or ''}: {command}"
+        if len(command) < _LONGEST_LINE
+        else hint
+    )
 
 
 def _limit_hint(error: BaseException) -> str | None:

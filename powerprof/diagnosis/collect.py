@@ -231,12 +231,14 @@ class Inspection:
 
     Attributes:
         interrupted: Whether SIGINT or SIGTERM ended the inspection early.
+        refusal: The reason why the server was not traced, if this host or user may not.
     """
 
     evidence: Evidence
     attribution: Attribution | None
     capture: Capture | None
     interrupted: bool
+    refusal: CapabilityError | None = None
 
     @property
     def files(self) -> dict[str, bytes]:
@@ -254,11 +256,12 @@ def inspect_server(subject: Subject, duration_s: float, say: Say) -> Inspection:
     postgres = subject.pid if subject.pid is not None and name_of(subject.pid) == POSTGRES_PROGRAM else None
     before = None if postgres is None else read_subscriptions(postgres)
     started_s = time.monotonic()
-    capture = attribution = None
+    capture = attribution = refusal = None
     if subject.pid is not None:
         try:
             capture, attribution = _trace(subject, readings, duration_s, say)
         except CapabilityError as error:
+            refusal = error
             notes.append(f"not traced, so which thread wakes is unknown: {error.message}")
     else:
         notes.append("not traced: the server runs on another host, or its process was not found")
@@ -281,7 +284,7 @@ def inspect_server(subject: Subject, duration_s: float, say: Say) -> Inspection:
     if attribution is not None and not interrupted:
         readings.facts["statement_window"] = _measure_statements(subject, say, notes)
     evidence = build_evidence(subject, readings, attribution, duration_s, notes)
-    return Inspection(evidence, attribution, capture, interrupted)
+    return Inspection(evidence, attribution, capture, interrupted, refusal)
 
 
 def _measure_statements(subject: Subject, say: Say, notes: list[str]) -> StatementWindow | None:

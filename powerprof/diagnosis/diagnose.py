@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -180,9 +181,11 @@ def run(request: DiagnosisRequest, say: Callable[[str], None]) -> tuple[Diagnosi
         inspection = inspect_server(subject, request.duration_s, say)
         evidence, attribution = inspection.evidence, inspection.attribution
         if attribution is None and subject.connection is None:
+            refusal = inspection.refusal
+            remedy = "run as root, or name an account with --defaults-file"
             raise CapabilityError(
-                f"{subject.label} can be neither traced nor queried: {'; '.join(evidence.notes[:1])}",
-                "run as root, or name an account with --defaults-file",
+                f"{subject.label} can be neither traced nor queried: {refusal or '; '.join(evidence.notes[:1])}",
+                refusal.hint if refusal is not None and os.geteuid() == 0 else remedy,
             )
     coverage = list_coverage(evidence)
     diagnosis = Diagnosis(

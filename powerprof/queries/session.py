@@ -154,7 +154,7 @@ def _trace(request: QueriesRequest, server: TracedServer, energy: WindowEnergy, 
     if len(errors) == 1:
         raise errors[0]
     raise CapabilityError(
-        "; the fallback failed: ".join(error.message for error in errors),
+        "; the fallback failed: ".join(dict.fromkeys(error.message for error in errors)),
         next((error.hint for error in reversed(errors) if error.hint), None),
     ) from errors[0]
 

@@ -59,11 +59,12 @@ def documented(words: str) -> str:
     return f"{'sudo ' if _needs_root(words) else ''}powerprof {words}"
 
 
-def this_command_line(*options: str) -> str:
-    """Return the running command with further options before its name."""
+def this_command_line(*options: str, as_root: bool = False) -> str:
+    """Return the running command with further options before its name; with sudo if root is needed, or typed it."""
     import shlex
 
-    return f"{_program(is_delegated())} {shlex.join([*options, *sys.argv[1:]])}"
+    with_sudo = is_delegated() or (as_root and os.geteuid() != 0)
+    return f"{'sudo ' if with_sudo else ''}{_program(with_sudo)} {shlex.join([*options, *sys.argv[1:]])}"
 
 
 def find_commands(text: str) -> list[tuple[int, int]]:
