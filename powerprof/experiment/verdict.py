@@ -135,24 +135,28 @@ def with_claim(metric: Metric) -> Metric:
     return msgspec.structs.replace(metric, difference=difference, hint=claim.hint)
 
 
-# A bound beyond the figure itself is useless. In the metric's own unit it is useful, because the figure may be 0.
+# A bound beyond the figure itself is useless, except if the figure may be 0.
 NO_BOUND_PERCENT = 100.0
 _NO_BOUND_TIMES = 10.0
 _ROUNDING = 1e-9
 
 
+def _positive_mean(metric: Metric) -> float | None:
+    """Return the mean of A; None if it may be 0 or less."""
+    mean, own = metric.a.mean, metric.a.ci95
+    is_by_ratio = metric.ratio is not None and metric.ratio.ci95 is not None
+    return None if mean is None or mean <= 0 or (not is_by_ratio and own is not None and own[0] <= 0) else mean
+
+
 def percent_base(metric: Metric) -> float | None:
     """Return the mean of A if percentages of it are meaningful; None if A may be 0 or less, or falls by over 100 %."""
-    mean, own, ends = metric.a.mean, metric.a.ci95, metric.difference.ci95
-    is_by_ratio = metric.ratio is not None and metric.ratio.ci95 is not None
-    if mean is None or mean <= 0 or (not is_by_ratio and own is not None and own[0] <= 0):
-        return None
-    return None if ends is not None and ends[0] < -mean else mean
+    mean, ends = _positive_mean(metric), metric.difference.ci95
+    return None if mean is None or (ends is not None and ends[0] < -mean) else mean
 
 
 def claim_of(metric: Metric) -> Claim:
     """Return the permitted statements about a metric."""
-    base, ratio = percent_base(metric), metric.ratio
+    base, ratio = _positive_mean(metric), metric.ratio
     ends = metric.difference.ci95
     if ends is not None and max(map(abs, ends)) <= _ROUNDING * abs(metric.a.mean or 0.0):
         ends = (0.0, 0.0)
@@ -381,8 +385,9 @@ def _count_deciding_pairs(metric: Metric) -> int | None:
         return None
     if detectable is None or percent is None:
         return None
-    pairs = sum(x is not None and y is not None for x, y in zip(metric.a.values, metric.b.values, strict=False))
-    return count_deciding_pairs(pairs, detectable, percent)
+    values = [*metric.a.values, *metric.b.values]
+    # The scatter of missing pairs is unknown.
+    return None if None in values else count_deciding_pairs(len(metric.a.values), detectable, percent)
 
 
 # Functions with fewer samples in all windows are not judged.

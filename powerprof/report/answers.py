@@ -224,8 +224,8 @@ def word_difference(metric: Metric, a: str, b: str, family: int) -> str:
     is_estimated = metric.kind == "estimated"
     within = interval_text((scale.text(end, signed=True) for end in ends), is_estimated=is_estimated)
     if claim.hint is not None:
-        shown = f"{scale.text(difference, signed=True)} {outcome.word}{outcome.count}"
-        return f"Inconclusive whether {a} and {b} differ in {what}: {shown} {within}."
+        shown = f"{scale.text(difference, signed=True)} {within} {outcome.word}{outcome.count}"
+        return f"Inconclusive whether {a} and {b} differ in {what}: {shown}."
     if outcome.is_bounded:
         shown = f"{outcome.bound} {within}" if claim.bound else outcome.bound
         return f"No measurable difference between {a} and {b} in {what}: {shown}."
@@ -274,6 +274,6 @@ def word_side(metric: Metric, a: str, b: str, family: int) -> str:
     if claim.unknown:
         return f"too few pairs to judge whether {a} and {b} differ in {subject} ({basis})"
     if outcome.is_bounded:
-        return f"no measurable difference in {subject} between {a} and {b}: {outcome.bound} ({basis})"
+        return f"no measurable difference in {subject} ({basis}) between {a} and {b}: {outcome.bound}"
     reason = outcome.bound or f"{outcome.word}{outcome.count}"
-    return f"inconclusive whether {a} and {b} differ in {subject}: {reason} ({basis})"
+    return f"inconclusive whether {a} and {b} differ in {subject} ({basis}): {reason}"

@@ -21,6 +21,7 @@ from powerprof.statistics.verdicts import Verdict, judge_claim
 
 _NAME = Column("name", "metric", left=True)
 DISK_SERVICE = "disk_service_ms:"
+_MOST_DETECTABLE_PERCENT = 1000.0
 
 
 def comparison_table(record: Comparison, places: Places) -> Table:
@@ -131,17 +132,18 @@ def _compared(places: Places, index: int, metric: Metric, family: int, under: st
             "difference": places.figure(
                 f"{at}/difference/b_minus_a", fine, ends=f"{at}/difference/ci95", scale=shown.factor, sign=True
             ),
-            "percent": places.figure(
-                f"{at}/difference/percent" if percent_base(metric) is not None else "",
-                1 if abs(difference.percent or 0.0) < 1000 else 0,
-                "%",
-                sign=True,
+            "percent": Words("–", ours=True)  # no meaning, which is not unknown
+            if percent_base(metric) is None
+            else places.figure(
+                f"{at}/difference/percent", 1 if abs(difference.percent or 0.0) < 1000 else 0, "%", sign=True
             ),
             "verdict": JudgedCell(
                 outcome.word,
                 outcome.count,
                 places.figure(f"{at}/minimum_detectable_percent", 1 if (detectable or 0) < 100 else 0, "%")
-                if detectable is not None and outcome.word in (MAY_BE_CHANCE, "inconclusive")
+                if detectable is not None
+                and detectable <= _MOST_DETECTABLE_PERCENT
+                and outcome.word in (MAY_BE_CHANCE, "inconclusive")
                 else None,
             ),
         },
