@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watch this host live: idle states, power, and the functions that wake the CPUs.
+"""Watch a server or this host live: idle states, power, and the functions that wake the CPUs.
+
+The only database server of this host is watched; without one, or with --system, all processes.
 
 On a terminal it redraws a screen each interval until q or Ctrl-C. In a pipe, or with --plain, it prints one line per
 interval. Keys: ? explains keys and columns, s sorts, / filters, the arrows select a row, Enter shows its stack, space
@@ -28,7 +30,7 @@ class Options(CommandOptions):
     """The options of `watch`."""
 
     watched: MonitorOptions = group(MonitorOptions)
-    system: bool = flag("--system", "Show all processes of this host.")
+    system: bool = flag("--system", "All processes of this host.")
     energy: EnergyOptions = group(EnergyOptions)
     plain: bool = flag("--plain", "Print one line per interval.")
     json_lines: bool = flag("--json-lines", "Print one JSON document per interval.")

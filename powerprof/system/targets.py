@@ -399,7 +399,7 @@ def resolve(words: Sequence[str], *, cgroup: str | None = None, system: bool = F
     server of this host. Raise UsageError for unknown names, and SeveralServersError for ambiguous ones.
     """
     if sum((bool(words), cgroup is not None, system)) > 1:
-        raise UsageError("--pid, --cgroup and --system exclude each other", "leave all but one of them out")
+        raise UsageError("--pid, --cgroup and --system exclude each other", "use one of them")
     if only and not words:
         raise UsageError("--only needs --pid", "add --pid ID|NAME")
     if system:
