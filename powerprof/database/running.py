@@ -36,7 +36,7 @@ def describe_servers(roots: Sequence[int]) -> list[list[str]]:
             _title(root, is_trusted=distrust is None),
             describe_listeners(root) or "socket unknown",
             f"{count} process{'' if count == 1 else 'es'}",
-            f"account {owners[root].account}",
+            distrust or "",
         ]
     time.sleep(_WINDOW_S)
     for root in roots:
