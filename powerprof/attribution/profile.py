@@ -74,6 +74,7 @@ class OnCpuProfile(msgspec.Struct, frozen=True, kw_only=True):
         c0_percent, target_percent: sampled C0 of all CPUs, and the target's share of it.
         target_c0_ms: by clocks (`clock_c0_ms`) if known, else by samples.
         sampled_c0_ms, low_c0_ms, high_c0_ms: by samples, with the interval.
+        unseen_c0_ms: of processes that the target started and that ended before they were found; in no row.
     """
 
     event: str
@@ -90,6 +91,7 @@ class OnCpuProfile(msgspec.Struct, frozen=True, kw_only=True):
     sampled_c0_ms: float | None = None
     low_c0_ms: float | None = None
     high_c0_ms: float | None = None
+    unseen_c0_ms: float = 0.0
     functions: list[FunctionShare]
     stacks: list[OnCpuStack]
     complete_count: int
@@ -178,6 +180,7 @@ def build_on_cpu_profile(capture: OnCpuCapture, server_names: Mapping[int, str] 
         sampled_c0_ms=sampled.ms if sampled is not None else None,
         low_c0_ms=sampled.low_ms if sampled is not None else None,
         high_c0_ms=sampled.high_ms if sampled is not None else None,
+        unseen_c0_ms=capture.unseen_cpu_ms if clock else 0.0,
         functions=_functions(stacks, whole, used_ms),
         stacks=stacks,
         complete_count=states["complete"] + states["kernel"],

@@ -227,7 +227,7 @@ class Probes(Closeable):
             bpf_s=cost.bpf_s,
             seen_count=trace.dispatches_count,
             calls_count=sum(statement.calls_count or 0 for statement in parts.statements),
-            version=tracer.dispatch.version,
+            version=tracer.dispatch.version and f"PostgreSQL {tracer.dispatch.version}",
             notes=_note_trace(trace, known, server, parts.statements),
             lost_count=trace.lost_count,
             unreadable_count=trace.unreadable_count,

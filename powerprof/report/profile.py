@@ -36,6 +36,8 @@ def answer_of(profile: OnCpuProfile) -> str:
     if profile.clock_c0_ms is None and profile.low_c0_ms is not None:
         interval = f" ({text.number(profile.low_c0_ms, 0)} – {text.number(profile.high_c0_ms, 0)}, 95 %)"
     ran = f"{who} ran for {text.number(profile.target_c0_ms, 0)} ms{interval} of {window} s, {one_cpu} % of one CPU"
+    if profile.unseen_c0_ms:
+        ran += f", and short processes that it started for {text.number(profile.unseen_c0_ms, 0)} ms"
     if not profile.target_count:
         return f"{ran}. It was not running at any sample, so its functions are unknown. Measure longer."
     return f"{ran}: {_main_function(profile)}."

@@ -204,6 +204,7 @@ class OnCpuCapture(msgspec.Struct, frozen=True, kw_only=True):
     innermost first, `kernel_names` an address to (function, module, start). `missed_count`: events that only the
     kernel's own counter saw. `process_cpu_ms`: the targets' CPU time by the kernel's clocks of processes, None for the
     whole system or if a target ended. `sampled_ms`: the time of all CPUs that was sampled.
+    `unseen_cpu_ms`: the CPU time of started processes that ended before they were found.
     """
 
     event: Event
@@ -230,6 +231,7 @@ class OnCpuCapture(msgspec.Struct, frozen=True, kw_only=True):
     interrupted: bool = False
     process_cpu_ms: float | None = None
     sampled_ms: float = 0.0
+    unseen_cpu_ms: float = 0.0
 
     @property
     def busy_count(self) -> int:

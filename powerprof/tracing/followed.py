@@ -65,17 +65,23 @@ class FollowedProcesses:
             return None
         return sum(ns - (self._first_ns.get(pid) or 0) for pid, ns in self._last_ns.items())
 
+    def unseen_ns(self) -> int:
+        """Return the CPU time of children that ended between two looks, in ns; the kernel counts in 10 ms."""
+        if not self.may_grow:
+            return 0
+        ended = {pid for pid in self._last_ns if process_cpu_ns(pid) is None}
+        unseen_ns = self._read_ended_ns() - self._ended_ns - sum(self._last_ns[pid] for pid in ended)
+        return unseen_ns if unseen_ns >= _TICK_NS else 0
+
     def notes(self) -> list[str]:
         """Return the processes that joined in the window, and the CPU time of those that no look has seen."""
         if not self.joined_count and not self.may_grow:
             return []
-        ended = {pid for pid in self._last_ns if process_cpu_ns(pid) is None}
-        unseen_ns = self._read_ended_ns() - self._ended_ns - sum(self._last_ns[pid] for pid in ended)
-        notes = []
+        notes, unseen_ns = list[str](), self.unseen_ns()
         if self.joined_count:
             count = f"{self.joined_count:,} process{'' if self.joined_count == 1 else 'es'}"
             notes.append(f"{count} joined the target in the window: up to {LOOK_S:g} s at their start are not covered")
-        if unseen_ns >= _TICK_NS:
+        if unseen_ns:
             notes.append(
                 f"processes that the target started and that ended within {LOOK_S:g} s used {unseen_ns / 1e9:.2f} s of "
                 "CPU time, which is in no row"

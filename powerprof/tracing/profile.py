@@ -218,6 +218,7 @@ class OnCpuTracer(Closeable, WindowPart):
             lost_stacks_count=moved[PathCount.LOST_STACKS] + self._dropped,
             lost_rows_count=moved[PathCount.LOST_ROWS],
             notes=[*passed.notes, *self._sampler.notes(), *notes, *(self._followed.notes() if self._followed else ())],
+            unseen_cpu_ms=self._followed.unseen_ns() / 1e6 if self._followed is not None else 0.0,
             process_cpu_ms=used_ns / 1e6 if used_ns is not None else None,
             tool_cpu_s=tool_cpu_s,
             bpf_s=self.program.run_time_s(),
