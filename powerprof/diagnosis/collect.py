@@ -28,7 +28,7 @@ from powerprof.diagnosis.evidence import (
 )
 from powerprof.diagnosis.process_starts import WATCH_S, read_subscriptions, watch_starts
 from powerprof.diagnosis.statement_window import measure_statements
-from powerprof.measure.procfs import process_cpu_ns
+from powerprof.measure.procfs import process_cpu_ns, reaped_cpu_ns
 from powerprof.measure.window import run_window
 from powerprof.model.statements import limit_texts, normalise_replication_error
 from powerprof.model.text import Say
@@ -147,15 +147,11 @@ _MOST_READ_THREADS = 4000
 
 @dataclass(frozen=True)
 class CpuTimes:
-    """CPU times at one moment in ns: of each thread, and of each process with its ended threads."""
+    """CPU times at one moment in ns: of each thread, and of all processes with their ended threads and children."""
 
     at_s: float
-    processes_ns: Mapping[int, int]
+    process_ns: int
     threads_ns: Mapping[int, int]
-
-    def process_ns_since(self, before: CpuTimes) -> int:
-        """Return the CPU time of the present processes since an earlier moment, in ns."""
-        return sum(max(0, ns - before.processes_ns.get(pid, 0)) for pid, ns in self.processes_ns.items())
 
 
 def read_cpu_times(pids: Sequence[int]) -> CpuTimes | None:
@@ -170,8 +166,9 @@ def read_cpu_times(pids: Sequence[int]) -> CpuTimes | None:
         spent_ns = whole(words[0]) if words else None
         if spent_ns is not None:
             threads[tid] = spent_ns
-    processes = {pid: ns for pid in pids if (ns := process_cpu_ns(pid)) is not None}
-    return CpuTimes(time.monotonic(), processes, threads) if processes else None
+    processes = [ns for pid in pids if (ns := process_cpu_ns(pid)) is not None]
+    ended_ns = sum(map(reaped_cpu_ns, pids))
+    return CpuTimes(time.monotonic(), sum(processes) + ended_ns, threads) if processes else None
 
 
 def compute_cpu_shares(before: CpuTimes | None, after: CpuTimes | None, names: Mapping[int, str]) -> dict[str, Any]:
@@ -183,9 +180,9 @@ def compute_cpu_shares(before: CpuTimes | None, after: CpuTimes | None, names: M
         return {}
     span_ns = (after.at_s - before.at_s) * 1e9
     if not before.threads_ns or not after.threads_ns:
-        return {"cpu_percent": 100.0 * after.process_ns_since(before) / span_ns}
+        return {"cpu_percent": 100.0 * max(0, after.process_ns - before.process_ns) / span_ns}
     spent = {tid: max(0, value - before.threads_ns.get(tid, 0)) for tid, value in after.threads_ns.items()}
-    process_ns = after.process_ns_since(before)
+    process_ns = max(0, after.process_ns - before.process_ns)
     return {
         "cpu_percent": 100.0 * process_ns / span_ns,
         "threads_cpu": [
