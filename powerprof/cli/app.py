@@ -120,6 +120,8 @@ _TYPED = "powerprof.typed"
 _SIMILARITY = 0.75
 _MOST_SERVERS = 8
 # Longer than typed paths. A word of 5,000 characters would hide the rest of the sentence.
+# Files: Python, its libraries and two child processes. Memory: the address space of the libraries.
+_LEAST_FILES, _LEAST_MIB = 64, 640
 # "run as root", perhaps with another remedy.
 _RUN_AS_ROOT = re.compile(r"run as root( or as its user)?(?:, or:? (.*))?")
 # A terminal of 80 columns shows it in four lines.
@@ -353,6 +355,7 @@ def build_root() -> CommandGroup:
         if debug:
             os.environ["POWERPROF_DEBUG"] = "1"
         paths.check_places()
+        _check_limits()
         _put_back_left_behind()
 
     return cast(CommandGroup, typer.main.get_command(app))
@@ -394,6 +397,18 @@ def _root_hint(hint: str | None) -> str | None:
         if len(command) < _LONGEST_LINE
         else hint
     )
+
+
+def _check_limits() -> None:
+    """Raise PowerprofError if the shell allows too few files or too little memory: libraries would fail later."""
+    for kind, least, text in (
+        (resource.RLIMIT_NOFILE, _LEAST_FILES, f"{{:,}} open files; powerprof needs {_LEAST_FILES}"),
+        (resource.RLIMIT_AS, _LEAST_MIB << 20, f"{{:,}} bytes of memory; powerprof needs {_LEAST_MIB} MiB"),
+    ):
+        allowed = resource.getrlimit(kind)[0]
+        if allowed != resource.RLIM_INFINITY and allowed < least:
+            option = "-n 1024" if kind == resource.RLIMIT_NOFILE else "-v unlimited"
+            raise PowerprofError(f"this shell allows {text.format(allowed)}", f"raise the limit: ulimit {option}")
 
 
 def _limit_hint(error: BaseException) -> str | None:

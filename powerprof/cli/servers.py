@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from powerprof.cli.options import CommandOptions, json_file, quiet
+from powerprof.cli.options import CommandOptions, confirm, json_file, quiet
 from powerprof.cli.output import ask_consent, check_targets, print_progress, print_report, write_json
 from powerprof.cli.parameters import argument, flag
 from powerprof.system.errors import UsageError
@@ -51,8 +51,10 @@ def command(options: Options) -> None:
         clients = list(historical.CONNECTORS.values())
         lines = catalogue.server_lines([*servers, *clients])
     elif action == "remove" and name is not None:
-        options.refuse_without_effect("on remove", ("yes",))
         thing = historical.find_fetchable(name)
+        place = historical.find_fetched(thing)
+        if not yes:
+            confirm(f"Delete {place}?", without_terminal="add --yes", declined=f"{name} was kept")
         historical.remove_fetched(thing)
         lines = [f"{name} was removed. To fetch it again: {command_line(f'servers fetch {name}')}"]
         servers = [thing] if isinstance(thing, historical.HistoricalServer) else []

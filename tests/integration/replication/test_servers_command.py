@@ -83,7 +83,10 @@ def test_a_fetched_server_is_removed(powerprof_cli: Cli) -> None:
     outside = cli.home / "outside"
     outside.write_text("kept")
     (kept / "mysql-5.5.9/lib/link").symlink_to(outside)
-    done = cli(["servers", "remove", "mysql-5.5.9"])
+    asked = cli(["servers", "remove", "mysql-5.5.9"])
+    assert (asked.code, asked.err.splitlines()[-1]) == (2, "hint: add --yes")
+    assert (kept / "mysql-5.5.9").is_dir()
+    done = cli(["servers", "remove", "mysql-5.5.9", "--yes"])
     assert (done.code, done.err) == (0, "")
     assert re.match("mysql-5.5.9 was removed. To fetch it again: .*powerprof servers fetch mysql-5.5.9", done.out)
     assert (list(kept.iterdir()), outside.read_text()) == ([], "kept")
