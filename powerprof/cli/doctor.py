@@ -59,7 +59,7 @@ def command(options: Options) -> None:
         capabilities = survey_host()
         write_json({"schema": "powerprof.doctor/1", "host": describe_host(), "capabilities": capabilities}, json)
         if json != "-":
-            print_text(capability_text(capabilities))
+            print_text(capability_text(capabilities, terminal_width()))
         return
     if from_run is not None and options.duration is not None:
         raise UsageError("--duration has no effect with --from", "leave it out")

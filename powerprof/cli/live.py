@@ -20,7 +20,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 import msgspec
 
-from powerprof.cli.output import print_text, terminal_width
+from powerprof.cli.output import print_text, terminal_size, terminal_width
 from powerprof.model.runs import RunStore
 from powerprof.report.watch import ScreenView
 from powerprof.system import files
@@ -77,10 +77,7 @@ class Screen:
     def refresh(self) -> None:
         """Draw all lines."""
         with self._lock:
-            try:
-                columns, lines = os.get_terminal_size(self._out)
-            except OSError:
-                return
+            columns, lines = terminal_size(obey_environment=False)
             drawn = [printable(line) for line in self._draw(columns, lines)[:lines]]
             drawn[:1] = [f"{_BOLD}{line}{_PLAIN}" for line in drawn[:1]]
             # Each line is cleared before it is written: after a full line the cursor is still on its last character.
@@ -143,8 +140,9 @@ def print_lines(intervals: Iterable[T], head: str | None, line: Callable[[T], st
 
 
 def has_screen(plain: bool, json_lines: bool) -> bool:
-    """Return whether intervals are shown on a screen with keys."""
-    return not plain and not json_lines and sys.stdout.isatty() and sys.stdin.isatty()
+    """Return whether intervals are shown on a screen with keys; a dumb terminal cannot move its cursor."""
+    is_screen = sys.stdout.isatty() and sys.stdin.isatty() and os.environ.get("TERM") != "dumb"
+    return is_screen and not plain and not json_lines
 
 
 def save_run(runs_dir: Path | None, command: str, record: msgspec.Struct, extra: dict[str, bytes] | None = None) -> str:

@@ -411,19 +411,45 @@ def ask_consent(question: str, yes: bool) -> bool:
 
 
 def print_report(lines: Iterable[str]) -> None:
-    """Print a report. Its first line, the answer, is bold on a terminal with colours; NO_COLOR is obeyed."""
+    """Print a report, at a terminal in lines of its width.
+
+    The first line, the answer, is bold on a terminal with colours; NO_COLOR is obeyed.
+    """
     from rich.console import Console
     from rich.text import Text
 
     is_terminal = sys.stdout.isatty()
     out = Console(file=sys.stdout, highlight=False, soft_wrap=not is_terminal, width=None if is_terminal else 100)
+    printed = [printable(line) for line in lines]
+    if is_terminal:
+        from powerprof.model.text import fit_lines
+
+        printed = fit_lines(printed, terminal_width())
     with _writing_to("stdout"):
-        for number, line in enumerate(lines):
-            out.print(Text(printable(line), style="bold" if number == 0 else ""), soft_wrap=True)
+        for number, line in enumerate(printed):
+            out.print(Text(line, style="bold" if number == 0 else ""), soft_wrap=True)
+
+
+# In fewer columns no figure has a place.
+_LEAST_COLUMNS = 20
 
 
 def terminal_width() -> int:
-    """Return the columns of the terminal, at least 40; 80 in a pipe."""
+    """Return the columns of the terminal, at least 20; 80 in a pipe."""
+    return max(_LEAST_COLUMNS, terminal_size()[0]) if sys.stdout.isatty() else 80
+
+
+def terminal_size(*, obey_environment: bool = True) -> tuple[int, int]:
+    """Return the columns and lines of the terminal: 80 and 24 if it does not know them (serial lines report 0 × 0).
+
+    COLUMNS and LINES are preferred unless a screen must follow a resized window.
+    """
     import shutil
 
-    return max(40, shutil.get_terminal_size((80, 24)).columns) if sys.stdout.isatty() else 80
+    if obey_environment:
+        return shutil.get_terminal_size((80, 24))
+    try:
+        columns, rows = os.get_terminal_size(sys.stdout.fileno())
+    except (OSError, ValueError):
+        return 80, 24
+    return columns or 80, rows or 24

@@ -7,7 +7,7 @@ import codecs
 import math
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from powerprof.system.next_steps import find_commands
@@ -149,6 +149,85 @@ def columns(rows: Sequence[Sequence[str]], *, left: int = 1, gap: int = 2) -> li
     return lines
 
 
+def fit_columns(rows: Sequence[Sequence[str]], width: int, *, left: int = 1, gap: int = 2) -> list[str]:
+    """Return rows as aligned lines of at most `width` characters, with all figures.
+
+    Narrow terminals get smaller gaps, then several blocks of columns, each with the first column, whose names may be
+    shortened.
+    """
+    for space in range(gap, 0, -1):
+        lines = columns(rows, left=left, gap=space)
+        if max(map(len, lines), default=0) <= width:
+            return lines
+    widths = [max((len(row[at]) for row in rows if at < len(row)), default=0) for at in range(max(map(len, rows)))]
+    named = min(widths[0], max(8, width - max(widths[1:], default=0) - 1))
+    blocks: list[list[int]] = []
+    room = 0
+    for at in range(1, len(widths)):
+        if not blocks or room < widths[at] + 1:
+            blocks.append([])
+            room = width - named
+        blocks[-1].append(at)
+        room -= widths[at] + 1
+    lines = []
+    for block in blocks:
+        cells = [[shorten(row[0], named), *(row[at] if at < len(row) else "" for at in block)] for row in rows]
+        cells = [cells[0], *(row for row in cells[1:] if any(row[1:]))]
+        lines += [*([""] if lines else []), *columns(cells, gap=1)]
+    return lines
+
+
+# A name keeps at least this many characters of the line with its figures, else it is below them.
+LEAST_NAME = 24
+_NAME_INDENT = 4
+
+
+def name_rows(
+    rows: Sequence[Sequence[str]], width: int, *, left: Sequence[int] = (), whole: bool = False, gap: int = 2
+) -> tuple[list[list[str]], int]:
+    """Return the lines of each row of figures with a name as last cell, and the indent of further lines below a name.
+
+    The first row has the headings. A name is shortened at the end of its line, or wrapped if it is `whole`. On a
+    narrow terminal it is below its figures, whole; if the figures need more than a line, each is next to its heading.
+    Empty columns are left out.
+
+    Args:
+        rows: The rows of cells.
+        width: The number of columns of the terminal.
+        left: The columns that are flush left.
+        whole: Whether names have figures and are never shortened.
+        gap: The blanks between two columns.
+    """
+    last = len(rows[0]) - 1
+    used = [at for at in range(last) if any(row[at] for row in rows[1:])]
+    sizes = {at: max(len(row[at]) for row in rows) for at in used}
+    for space in range(gap, 0, -1):
+        heads = [
+            (" " * space).join((row[at].ljust if at in left else row[at].rjust)(sizes[at]) for at in used)
+            for row in rows
+        ]
+        indent = len(heads[0]) + 2 if used else 0
+        if width - indent >= min(LEAST_NAME, max(len(row[last]) for row in rows)):
+            cells = [wrap(row[last], width - indent) if whole else [shorten(row[last], width - indent)] for row in rows]
+            return [
+                [f"{head}  {first}".rstrip() if used else first, *(" " * indent + line for line in more)]
+                for head, (first, *more) in zip(heads, cells, strict=True)
+            ], indent
+    below = " " * _NAME_INDENT
+    if len(heads[0]) <= width:
+        return [
+            [head.rstrip(), *wrap(row[last], width, below)] for head, row in zip(heads, rows, strict=True)
+        ], _NAME_INDENT
+    paired = [
+        [
+            *wrap(row[last], width),
+            *wrap(" · ".join(f"{rows[0][at]} {row[at]}".strip() for at in used if row[at]), width, below),
+        ]
+        for row in rows[1:]
+    ]
+    return [[], *paired], _NAME_INDENT
+
+
 def join_words(words: Sequence[str], last: str = "and") -> str:
     """Return `a`, `a and b`, `a, b and c`."""
     return f" {last} ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
@@ -175,19 +254,57 @@ def parse_time(text: str, unit: str = "") -> float:
     return float(match[1]) * 10.0 ** int(match[2] or 0) * _TIME_UNITS[typed_unit] / 1e9
 
 
+_BLANKS = str.maketrans("\t\n\x0b\x0c\r", "     ")
+# A mark at which a line may end. It is a blank for textwrap, and it is in no text (`printable`).
+_MAY_BREAK = "\x0b"
+_WORD = re.compile(r"\S+")
+_AFTER_PUNCTUATION = re.compile(r"(?<=[:/,<>.=&|()\-+])(?=[^:/,<>.=&|()\-+])")
+
+
 def wrap(text: str, width: int, indent: str = "") -> list[str]:
-    """Return a sentence in lines of at most `width` characters. A wrapped command can still be pasted."""
+    """Return a sentence in lines of at most `width` characters.
+
+    A wrapped command can still be pasted. A word longer than a line is broken after a punctuation mark if it has one,
+    except in a command: the terminal wraps it, and it can be pasted.
+    """
     import textwrap
 
     commands = find_commands(text)
     room = width - 2 if commands else width
-    lines = textwrap.wrap(text, room, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+    most = max(1, room - len(indent))
+
+    def breakable(word: re.Match[str]) -> str:
+        if len(word[0]) <= most or any(start <= word.start() < end for start, end in commands):
+            return word[0]
+        parts = [part[at : at + most] for part in _AFTER_PUNCTUATION.split(word[0]) for at in range(0, len(part), most)]
+        return _MAY_BREAK.join(parts)
+
+    marked = _WORD.sub(breakable, text.translate(_BLANKS))
+    lines = textwrap.wrap(
+        marked,
+        room,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+        break_long_words=False,
+        replace_whitespace=False,
+    )
+    lines = [line.replace(_MAY_BREAK, "") for line in lines]
     at = 0
     for number, line in enumerate(lines[:-1] if commands else []):
         at = text.find(line.strip(), at) + len(line.strip())
         if any(start < at < end for start, end in commands):
             lines[number] += " \\"
     return lines or [""]
+
+
+def fit_lines(lines: Iterable[str], width: int) -> list[str]:
+    """Return lines of at most `width` characters: longer ones are wrapped with their own indent."""
+    fitted: list[str] = []
+    for line in lines:
+        blanks = len(line) - len(line.lstrip(" "))
+        fitted += [line] if len(line) <= width else wrap(line.lstrip(), width, " " * min(blanks, width // 2))
+    return fitted
 
 
 def label_with_source(label: str, source: str | None) -> str:

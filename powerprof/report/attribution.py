@@ -13,7 +13,7 @@ from powerprof.diagnosis.collect import compute_timers_hz, list_thread_wakeups
 from powerprof.diagnosis.evidence import Evidence
 from powerprof.diagnosis.thread_pace import format_prediction, rank_by_saving
 from powerprof.model import text
-from powerprof.model.attribution import Attribution, StackFrame, Wakeup
+from powerprof.model.attribution import Attribution, StackFrame, Wakeup, Waking
 from powerprof.model.records import Cause
 from powerprof.model.text import number
 from powerprof.report import labels, metrics
@@ -22,7 +22,7 @@ from powerprof.report.html.page import Extras, clean_name, embed_json, render_pa
 from powerprof.report.html.svg import Scale, round_step
 from powerprof.report.phases import split_table
 from powerprof.report.stacks import TimelineExit, build_flame, frames_of, modules_of, stacks_of
-from powerprof.report.table import Places
+from powerprof.report.table import Places, align_rows
 from powerprof.report.text_forms import MARKDOWN_ROWS, Line, balance_lines, draw_table, note_lines
 from powerprof.report.wakeups import (
     RAN_ANYWAY,
@@ -109,7 +109,7 @@ class _LabelGroup:
     label: str
     count: int
     rate_hz: float
-    each_ms: float
+    each_ms: float | None
     period_ms: float | None
 
 
@@ -131,69 +131,79 @@ def _wrap_stack(
         # Source file and line are more useful than the end of a long name.
         place = frame.placed[len(frame.label) :] if sources else ""
         room = max(20, width - len(indent))
-        word = text.shorten(word, max(20, room - len(place))) + place
+        word = text.shorten(word, max(8, room - len(place))) + place
         if line and len(indent) + len(line) + 1 + len(word) > width:
             lines.append(indent + line)
             line = word
             if len(lines) == most - 1 and len(frames) - position > 2:
                 more = f" ← {len(frames) - position - 1} more"
-                return [*lines, indent + text.shorten(word, max(20, room - len(more))) + more]
+                return [*lines, indent + text.shorten(word, max(8, room - len(more))) + more]
         else:
             line = f"{line} {word}" if line else word
     return [*lines, *([indent + line] if line else [])]
 
 
 def _cause_lines(record: Attribution, width: int, limit: int, sources: bool) -> list[str]:
-    lines = [f"{'/s':>8}  {'every':>8}  {'C0':>9}  thread and stack (innermost first)"]
-    indent = " " * 31
     causes = group_exits(record.wakeups)
+    rows = [["/s", "every", "C0", "thread and stack (innermost first)"]]
     for cause in causes[:limit]:
-        row, every = cause.first, text.period(period_of(cause)).removeprefix("every ")
-        head = f"{text.number(cause.rate_hz, 1):>8}  {every:>8}  {text.number(_each_ms(cause.rows), 2, ' ms'):>9}  "
-        lines.append(text.shorten(f"{head}{thread_name(row.thread)} · {cause.why}", width))
-        lines += _wrap_stack(row.stack, width, indent, sources)
+        every, c0 = text.period(period_of(cause)).removeprefix("every "), text.number(_each_ms(cause.rows), 2, " ms")
+        rows.append([text.number(cause.rate_hz, 1), every, c0, f"{thread_name(cause.first.thread)} · {cause.why}"])
+    hidden = [cause.rate_hz for cause in causes[limit:]]
+    entries, below = text.name_rows([*rows, *_hidden_row(hidden, len(rows[0]))], width, whole=True)
+    lines, indent = list(entries[0]), " " * below
+    for cause, entry in zip(causes[:limit], entries[1:], strict=False):
+        row = cause.first
+        lines += [*entry, *_wrap_stack(row.stack, width, indent, sources)]
         if not row.stack_complete and row.stack:
             lines.append(f"{indent}(the rest of this stack was not captured)")
         if row.waker is not None and row.waker.stack:
             lines += _wrap_stack(row.waker.stack, width, indent + "   ", sources, _WAKER_LINES)
-    return lines + _hidden_rows_line([cause.rate_hz for cause in causes[limit:]])
+    return [*lines, *(line for entry in entries[len(rows) :] for line in entry)]
 
 
-def _hidden_rows_line(rates_hz: Sequence[float], indent: int = 29) -> list[str]:
-    """Return one line that sums the rows beyond the limit; empty without such rows."""
+def _hidden_row(rates_hz: Sequence[float], cells: int) -> list[list[str]]:
+    """Return one row of `cells` cells that sums the rows beyond the limit; empty without such rows."""
     if not rates_hz:
         return []
-    return [f"{text.number(sum(rates_hz), 1):>8}{'':>{indent - 8}}  {len(rates_hz)} more (--top N, or --json)"]
+    return [[text.number(sum(rates_hz), 1), *[""] * (cells - 2), f"{len(rates_hz)} more (--top N, or --json)"]]
 
 
-def _waking_lines(record: Attribution, width: int, limit: int, sources: bool) -> list[str]:
+def _waking_lines(record: Attribution, by: str, width: int, limit: int, sources: bool) -> list[str]:
     """Return the wakings of a target that ended no idle period. On a quieter host they would end some."""
     rows, span_s = record.wakings_without_exit, record.wakings_window_s
     if not rows or not span_s:
         return []
-    lines = [
-        "",
-        *text.wrap("On a quieter host, these wakings would end idle periods:", width),
-        f"{'/s':>8}  {'C0':>9}  thread and stack (innermost first)",
-    ]
+    lines = ["", *text.wrap("On a quieter host, these wakings would end idle periods:", width)]
+    if by != "stack":
+        return lines + _group_lines(_group_wakings_by(record, by), by, width, limit)
     causes = group_wakings(rows)
+    cells = [["/s", "C0", "thread and stack (innermost first)"]]
     for cause in causes[:limit]:
-        own_ms = [row.own_ms for row in cause.rows if row.own_ms is not None]
-        each = "" if len(own_ms) < len(cause.rows) else text.number(sum(own_ms) / cause.count, 2, " ms")
-        head = f"{text.number(cause.rate_hz, 1):>8}  {each:>9}  "
-        lines.append(text.shorten(f"{head}{thread_name(cause.first.thread)} · {cause.why}", width))
-        lines += _wrap_stack(cause.first.stack, width, " " * 21, sources)
-    return lines + _hidden_rows_line([cause.rate_hz for cause in causes[limit:]], 19)
+        each = "" if (c0_ms := _each_own_ms(cause.rows)) is None else text.number(c0_ms, 2, " ms")
+        cells.append([text.number(cause.rate_hz, 1), each, f"{thread_name(cause.first.thread)} · {cause.why}"])
+    hidden = [cause.rate_hz for cause in causes[limit:]]
+    entries, below = text.name_rows([*cells, *_hidden_row(hidden, len(cells[0]))], width, whole=True)
+    lines += entries[0]
+    for cause, entry in zip(causes[:limit], entries[1:], strict=False):
+        lines += [*entry, *_wrap_stack(cause.first.stack, width, " " * below, sources)]
+    return [*lines, *(line for entry in entries[len(cells) :] for line in entry)]
 
 
-def _label_function(row: Wakeup) -> str:
+def _each_own_ms(rows: Sequence[Waking]) -> float | None:
+    """Return the C0 milliseconds per waking; None if one is unknown."""
+    own_ms = [row.own_ms for row in rows if row.own_ms is not None]
+    return None if len(own_ms) < len(rows) else sum(own_ms) / sum(row.wakings_count for row in rows)
+
+
+def _label_function(row: Wakeup | Waking) -> str:
     return function_of(row.stack) or (row.stack[0].label if row.stack else "[no user stack]")
 
 
-_LABEL_OF: dict[str, Callable[[Wakeup], str]] = {
+_LABEL_OF: dict[str, Callable[[Wakeup | Waking], str]] = {
     "function": _label_function,
     "thread": lambda row: thread_name(row.thread),
-    "device": lambda row: f"{row.mechanism}  {row.detail or ''}".rstrip(),
+    "device": lambda row: f"{row.mechanism if isinstance(row, Wakeup) else row.origin}  {row.detail or ''}".rstrip(),
     "unit": lambda row: row.thread.unit or UNKNOWN_UNIT,
 }
 
@@ -239,18 +249,30 @@ def _group_by(record: Attribution, by: str) -> list[_LabelGroup]:
     return sorted(grouped, key=lambda group: (-group.count, group.label))
 
 
-def _group_lines(record: Attribution, by: str, width: int, limit: int) -> list[str]:
-    lines = [f"{'/s':>8}  {'count':>8}  {'every':>8}  {'C0':>9}  {by}"]
-    groups = _group_by(record, by)
+def _group_wakings_by(record: Attribution, by: str) -> list[_LabelGroup]:
+    """Return the groups of the wakings that ended no idle period."""
+    groups: dict[str, list[Waking]] = {}
+    for row in record.wakings_without_exit:
+        groups.setdefault(_LABEL_OF[by](row), []).append(row)
+    grouped = [
+        _LabelGroup(
+            label, sum(row.wakings_count for row in rows), sum(row.wakings_hz for row in rows), _each_own_ms(rows), None
+        )
+        for label, rows in groups.items()
+    ]
+    return sorted(grouped, key=lambda group: (-group.count, group.label))
+
+
+def _group_lines(groups: Sequence[_LabelGroup], by: str, width: int, limit: int) -> list[str]:
+    rows = [["/s", "count", "every", "C0", by]]
     for group in groups[:limit]:
         every = text.period(group.period_ms).removeprefix("every ")
-        c0 = text.number(group.each_ms, 2, " ms")
-        head = f"{text.number(group.rate_hz, 1):>8}  {group.count:>8,}  {every:>8}  {c0:>9}  "
-        lines.append(text.shorten(head + group.label, width))
+        c0 = "" if group.each_ms is None else text.number(group.each_ms, 2, " ms")
+        rows.append([text.number(group.rate_hz, 1), f"{group.count:,}", every, c0, group.label])
     if hidden := groups[limit:]:
         rate, count = text.number(sum(group.rate_hz for group in hidden), 1), sum(group.count for group in hidden)
-        lines.append(f"{rate:>8}  {count:>8,}  {'':>8}  {'':>9}  {len(hidden)} more (--top N)")
-    return lines
+        rows.append([rate, f"{count:,}", "", "", f"{len(hidden)} more (--top N)"])
+    return align_rows(rows, width)
 
 
 def _running_time(record: Attribution) -> list[str]:
@@ -327,9 +349,14 @@ def render_terminal(
     """Return the report, one line per entry. `by` is an entry of `BY`; `sources` adds file and line to frames."""
     printed = [*text.wrap(answer_of(record), width), ""]
     if record.wakeups:
-        printed += _cause_lines(record, width, top, sources) if by == "stack" else _group_lines(record, by, width, top)
+        is_by_stack = by == "stack"
+        printed += (
+            _cause_lines(record, width, top, sources)
+            if is_by_stack
+            else _group_lines(_group_by(record, by), by, width, top)
+        )
     else:
-        printed = printed[:-1] + _waking_lines(record, width, top, sources)
+        printed = printed[:-1] + _waking_lines(record, by, width, top, sources)
     printed.append("")
     split = record.energy_split
     if suggestions := suggest_remedies(record):

@@ -156,25 +156,27 @@ def fetched_lines(server: HistoricalServer, state: str) -> list[str]:
 
 # `powerprof doctor`: the capabilities of this host, and the commands that fix missing ones.
 
-_WIDTH = 80
+_LEAST_DETAIL = 40  # a narrower column of details is below the names
 
 
-def capability_text(capabilities: Sequence[Capability]) -> str:
-    """Return three aligned columns within 80. A command that fits is on one line, so that it can be copied."""
+def capability_text(capabilities: Sequence[Capability], width: int = text.DEFAULT_WIDTH) -> str:
+    """Return three aligned columns. A command that fits is on one line, so that it can be copied."""
     names = max(len(capability.name) for capability in capabilities)
     indent = names + 2 + len("missing") + 2
+    is_below = width - indent < _LEAST_DETAIL
+    indent = 4 if is_below else indent
     lines: list[str] = []
     for capability in capabilities:
-        text = textwrap.wrap(capability.detail, _WIDTH - indent, break_on_hyphens=False) or [""]
+        detail = text.wrap(capability.detail, width - indent)
         if capability.remedy:
             remedy = f"→ {capability.remedy}"
-            if len(text[-1]) + 1 + len(remedy) <= _WIDTH - indent:
-                text[-1] += f" {remedy}"
+            if len(detail[-1]) + 1 + len(remedy) <= width - indent:
+                detail[-1] += f" {remedy}"
             else:
-                text += textwrap.wrap(remedy, _WIDTH - indent, break_on_hyphens=False, break_long_words=False)
-        start = f"{capability.name:<{names}}  {capability.status:<7}  "
-        lines.append(start + text[0])
-        lines += [" " * indent + line for line in text[1:]]
+                detail += textwrap.wrap(remedy, width - indent, break_on_hyphens=False, break_long_words=False)
+        start = f"{capability.name:<{names}}  {capability.status:<7}"
+        lines += [start] if is_below else [f"{start}  {detail[0]}"]
+        lines += [" " * indent + line for line in detail[0 if is_below else 1 :]]
     return "\n".join(lines)
 
 
@@ -207,14 +209,16 @@ def symbols_lines(record: Symbols, width: int = text.DEFAULT_WIDTH, *, top: int 
     """Return the report of symbol files."""
     printed = [*text.wrap(symbols_answer(record), width), ""]
     traced = record.wakeups_count is not None
-    printed.append(
-        f"{'functions named':>19}  {'wake-ups unnamed' if traced else '':>{16 if traced else 0}}  file".rstrip()
-    )
+    rows = [["functions named", "wake-ups unnamed" if traced else "", "file"]]
     for file in record.files[:top]:
-        share = f"{text.number(file.unnamed_wakeups_percent, 1, ' %'):>16}" if traced else ""
-        printed.append(text.shorten(f"{_named_text(file):>19}  {share}  {file.module}: {_source_text(file)}", width))
+        share = text.number(file.unnamed_wakeups_percent, 1, " %") if traced else ""
+        rows.append([_named_text(file), share, f"{file.module}: {_source_text(file)}"])
+    entries, indent = text.name_rows(rows, width)
+    printed += entries[0]
+    for file, entry in zip(record.files[:top], entries[1:], strict=True):
+        printed += entry
         if file.package is not None and not file.fetched:
-            printed.append(f"{'':>19}  {'':>{16 if traced else 0}}  its debug package: {file.package}")
+            printed += text.wrap(f"its debug package: {file.package}", width, " " * indent)
     if left := len(record.files) - top:
         printed += [f"{left} more (--top N, or --json)"] if left > 0 else []
     fetched = [file for file in record.files if file.fetched]

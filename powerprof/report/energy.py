@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import re
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -19,8 +18,6 @@ from powerprof.report.labels import word_notes
 from powerprof.report.text_forms import Line
 from powerprof.system.errors import UsageError
 from powerprof.system.next_steps import command_line
-
-_WIDTH = 80
 
 # Prefixes of these notes in `powerprof energy`.
 _DOUBT, _NO_METER, _NO_TOTAL = "doubt: ", "energy source: no meter on this host: ", "no total: "
@@ -42,24 +39,17 @@ def render_csv(result: EnergyResult) -> Iterator[Line]:
         ]
 
 
-def render_terminal(result: EnergyResult, width: int = _WIDTH) -> list[str]:
-    """Return the report, at most 80 columns wide if the names allow it."""
-    printed = textwrap.wrap(_answer(result), _WIDTH)
+def render_terminal(result: EnergyResult, width: int = text.DEFAULT_WIDTH) -> list[str]:
+    """Return the report, at most `width` columns."""
+    printed = text.wrap(_answer(result), width)
     if result.meters:
-        names = max(24, *(len(_name(r)) + 2 for r in result.meters))
-        printed += ["", f"{'':{names}}{'watts':>10}{'joules':>13}   inside"]
-        printed += [_meter_row(reading, names) for reading in result.meters]
+        rows = [["", "watts", "joules", "inside"], *map(_meter_cells, result.meters)]
+        printed += ["", *text.fit_columns(rows, width)]
     if result.notes:
         printed.append("")
         for note in _notes(word_notes(result.notes)):
-            printed += textwrap.wrap(
-                note,
-                _WIDTH,
-                initial_indent="· ",
-                subsequent_indent="  ",
-                break_long_words=False,
-                break_on_hyphens=False,  # keep paths whole for copying
-            )
+            first, *rest = text.wrap(note, width, "  ")
+            printed += [f"· {first.lstrip()}", *rest]
     return printed
 
 
@@ -92,10 +82,10 @@ def _answer(result: EnergyResult) -> str:
         low, high = _two_digits(total.low_watts), _two_digits(total.high_watts)
         return f"About {_two_digits(total.watts)} W{window} (estimate; {low} to {high} W possible)."
     of = " + ".join(total.domains)
-    text = f"{_figure(total.watts)} W{window}, {total.kind}: {of} by {total.source}"
+    answer = f"{_figure(total.watts)} W{window}, {total.kind}: {of} by {total.source}"
     if total.low_watts is not None and total.high_watts is not None:
-        text += f", between {_figure(total.low_watts)} and {_figure(total.high_watts)} W"
-    return text + "."
+        answer += f", between {_figure(total.low_watts)} and {_figure(total.high_watts)} W"
+    return answer + "."
 
 
 def _remedy(result: EnergyResult) -> str:
@@ -113,12 +103,12 @@ def _name(reading: EnergyReading) -> str:
     return f"{reading.domain} ({reading.source})"
 
 
-def _meter_row(reading: EnergyReading, width: int) -> str:
+def _meter_cells(reading: EnergyReading) -> list[str]:
     watts = "no figure" if reading.watts is None else _figure(reading.watts)
     joules = "" if reading.joules is None else f"{reading.joules:,.1f}"
     kind = "estimated" if reading.kind == "estimated" else reading.contained_in or ""
     kind = "not summed" if reading.scope in ("device", "other") or reading.unsummed else kind
-    return f"{_name(reading):{width}}{watts:>10}{joules:>13}   {kind}".rstrip()
+    return [_name(reading), watts, joules, kind]
 
 
 def _two_digits(watts: float) -> str:

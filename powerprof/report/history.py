@@ -81,8 +81,14 @@ def lines(runs: Sequence[RunInfo], directory: Path, width: int, now: datetime | 
         rows.append([printable(cell)[:_CELL_LIMIT] for cell in cells])
         answers.append(printable(answer)[:_CELL_LIMIT])
     heads = text.columns(rows, left=len(rows[0]))
+    if max(map(len, heads)) > width:
+        heads = ["  ".join(filter(None, row)) for row in rows]
     pairs = zip(heads, answers, strict=True)
-    return [text.shorten(line, width) for head, answer in pairs for line in (head, f"    {answer}")]
+    return [
+        line
+        for head, answer in pairs
+        for line in (*text.fit_lines([head], width), text.shorten(f"    {answer}", width))
+    ]
 
 
 def removable_runs(

@@ -292,16 +292,18 @@ def _readings(phase: Phase) -> list[list[EnergyReading]]:
     return [window.energy for window in phase.windows] or [phase.energy]
 
 
-def _power_note(run: IdleRun, shown: Sequence[Phase]) -> list[str]:
+def _power_note(run: IdleRun, shown: Sequence[Phase], width: int) -> list[str]:
     host = host_of(run, shown[0])
     reading = next((r for r in shown[0].energy if r.domain in host.domains and r.source == host.source), None)
     if host.watts is None and host.reason is not None:
         remedy = f"for each meter's own figure: {command_line('energy')}"
-        return text.wrap(f"power unknown: {host.reason}; {remedy}", 76, "  ")
+        return text.wrap(f"power unknown: {host.reason}; {remedy}", width, "  ")
     if reading is None:
-        return [f"  no energy figure: no meter and no model for this CPU ({command_line('doctor')})"]
+        return text.wrap(
+            f"no energy figure: no meter and no model for this CPU ({command_line('doctor')})", width, "  "
+        )
     if reading.kind == "measured":
-        return [f"  measured by {reading.source}: {', '.join(host.domains)}"]
+        return text.wrap(f"measured by {reading.source}: {', '.join(host.domains)}", width, "  ")
     parts = [f"estimated, no meter: model “{reading.model}”, with power supply and memory"]
     change = _power_change(run, shown)
     if change is not None and reading.range is not None:
@@ -315,7 +317,7 @@ def _power_note(run: IdleRun, shown: Sequence[Phase]) -> list[str]:
             f"{shown[0].name} {text.number(host.watts)} W ({text.number(reading.low_watts)} to "
             f"{text.number(reading.high_watts)} possible)"
         )
-    return text.wrap(f"{'; '.join(parts)}. More: {command_line('energy')}", 76, "  ")
+    return text.wrap(f"{'; '.join(parts)}. More: {command_line('energy')}", width, "  ")
 
 
 def _power_ratio(before: float | None, after: float | None, span: EstimateRange) -> list[str]:
@@ -328,23 +330,17 @@ def _power_ratio(before: float | None, after: float | None, span: EstimateRange)
 
 
 def _cause_rows(table: Table, left: Sequence[Cause], width: int) -> list[str]:
-    rows = [["/s", "%", "why", "who", "every" if any("every" in row.cells for row in table.rows) else ""]]
+    rows = [["/s", "%", "every", "why", "who"]]
     for row in table.rows:
         why, who = row.words("why"), row.words("who")
         named = f"{why.text} {why.more}".rstrip() if why.text == "device" else why.text
         more = who.more or ("" if why.more in _COMMON_TIMER_FUNCTIONS else why.more)
-        cells = [row.words("rate").text, row.words("percent").text, text.shorten(named, _WHY), f"{who.text}  {more}"]
-        rows.append([*cells, row.words("every").text.removeprefix("every ")])
-    hz_width, why_width, every_width = (max(len(row[at]) for row in rows) for at in (0, 2, 4))
-    room = max(20, width - max(7, hz_width) - 7 - why_width - 4 - (every_width + 2 if every_width else 0))
-    lines = []
-    for hz, percent, reason, name, period in rows:
-        who_cell = text.shorten(name.rstrip(), room).ljust(room)
-        lines.append(f"{hz:>7}  {percent:>5}  {reason:<{why_width}}  {who_cell}  {period:>{every_width}}".rstrip())
+        figures = (row.words("rate").text, row.words("percent").text, row.words("every").text.removeprefix("every "))
+        rows.append([*figures, text.shorten(named, _WHY), f"{who.text}  {more}".rstrip()])
     if left:
-        rest = sum(cause.wakeups_hz for cause in left)
-        lines.append(f"{text.number(rest, 1):>7}  {'':>5}  {text.plural(table.left_count, 'more cause')}")
-    return lines
+        rest = text.number(sum(cause.wakeups_hz for cause in left), 1)
+        rows.append([rest, "", "", "", text.plural(table.left_count, "more cause")])
+    return terminal.align_rows(rows, width, left=(3,))
 
 
 def _cause_lines(run: IdleRun, width: int) -> list[str]:
@@ -361,7 +357,13 @@ def _cause_lines(run: IdleRun, width: int) -> list[str]:
     table = causes_table(phase.causes, Places(run), f"/phases/{run.phases.index(phase)}/causes", _SHOWN_CAUSES)
     left = [cause for group in same_sleepers(phase.causes)[_SHOWN_CAUSES:] for cause in group]
     heading = f"{title}{named.rjust(max(len(named) + 2, width - len(title)))}"
-    return ["", heading, *_cause_rows(table, left, width), *text.wrap(metrics.describe_balance(c, ""), width - 2, "  ")]
+    headings = [heading] if len(heading) <= width else [*text.wrap(title, width), *text.wrap(named, width)]
+    return [
+        "",
+        *headings,
+        *_cause_rows(table, left, width),
+        *text.wrap(metrics.describe_balance(c, ""), width - 2, "  "),
+    ]
 
 
 def _tool_line(run: IdleRun) -> str:
@@ -412,7 +414,7 @@ def render_terminal(run: IdleRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
         *text.wrap(_context_line(run), width),
         "",
         *terminal.phase_lines(table, width, _power_rows(run, shown)),
-        *_power_note(run, shown),
+        *_power_note(run, shown, width),
         *_cause_lines(run, width),
         "",
     ]

@@ -429,7 +429,7 @@ def _sentence(limits: FrequencyLimits, found: Frequencies, *, alone: bool) -> st
     return ", ".join(parts) + "."
 
 
-def cpu_lines(system: OsRates | None) -> list[str]:
+def cpu_lines(system: OsRates | None, width: int) -> list[str]:
     """Return one line per CPU: its load, its frequency while running, and its P-states."""
     if system is None or system.frequencies is None or not system.frequencies.cpus:
         return []
@@ -440,7 +440,8 @@ def cpu_lines(system: OsRates | None) -> list[str]:
         speed = [text.number(cpu.busy_mhz, 0, " MHz")] if ran else []
         rows.append([str(cpu.cpu), text.number(busy.get(cpu.cpu), 1, " %"), *speed])
     states = ["P-states requested", *map(pstate_shares, system.frequencies.cpus)]
-    return [f"{line}  {state}" for line, state in zip(text.columns(rows, left=0), states, strict=True)]
+    whole = [[*row, state] for row, state in zip(rows, states, strict=True)]
+    return [line for entry in text.name_rows(whole, width)[0] for line in entry]
 
 
 def pstate_shares(cpu: CpuFrequency) -> str:

@@ -39,28 +39,43 @@ def waker_name(row: WakerRow, pids: Sequence[int]) -> str:
     return row.waker_comm if row.waker_pid in pids else f"{row.waker_comm} (process {row.waker_pid})"
 
 
-def waker_lines(row: WakerRow, pids: Sequence[int], width: int) -> list[str]:
-    """Return how often a waker woke a thread, and from where. `pids` belong to the target."""
-    begin = f"{text.number(row.rate_hz, 1):>10}  {text.number(row.percent, 1):>6}  "
-    elsewhere = "" if row.waker_pid in pids else f" (process {row.waker_pid})"
-    waker = f"{row.waker_comm} {row.waker_tid}{elsewhere}" if row.waker_tid else _INTERRUPT
-    path = " ← ".join(frame.function or frame.text for frame in row.stack)
-    wrapped = text.wrap(path, width, " " * len(begin))[:6] if path else []
-    return [text.shorten(f"{begin}{thread_name(row.thread, row.tid)} ← {waker}", width), *wrapped]
+def waker_lines(rows: Sequence[WakerRow], pids: Sequence[int], width: int) -> list[str]:
+    """Return how often each waker woke a thread, and from where. `pids` belong to the target."""
+    cells = [["wakings/s", "%", "thread ← waker and stack"]]
+    for row in rows:
+        elsewhere = "" if row.waker_pid in pids else f" (process {row.waker_pid})"
+        waker = f"{row.waker_comm} {row.waker_tid}{elsewhere}" if row.waker_tid else _INTERRUPT
+        name = f"{thread_name(row.thread, row.tid)} ← {waker}"
+        cells.append([text.number(row.rate_hz, 1), text.number(row.percent, 1), name])
+    entries, indent = text.name_rows(cells, width)
+    lines = list(entries[0])
+    for row, entry in zip(rows, entries[1:], strict=True):
+        path = " ← ".join(frame.function or frame.text for frame in row.stack)
+        lines += [*entry, *(text.wrap(path, width, " " * indent)[:6] if path else [])]
+    return lines
 
 
-def _thread_lines(row: OffCpuThread, width: int) -> list[str]:
-    figures = (row.sleep_mean_ms, row.sleep_max_ms, row.wait_mean_ms, row.wait_max_ms)
-    cells = "  ".join(f"{text.number(figure, 3):>9}" for figure in figures)
-    begin = f"{text.number(row.sleeps_hz, 1):>8}  {cells}  "
+def _thread_lines(rows: Sequence[OffCpuThread], width: int) -> list[str]:
+    cells = [["sleeps/s", "mean ms", "longest", "wait ms", "longest", "thread"]]
+    for row in rows:
+        figures = (row.sleep_mean_ms, row.sleep_max_ms, row.wait_mean_ms, row.wait_max_ms)
+        shown = [text.number(figure, 3) for figure in figures]
+        cells.append([text.number(row.sleeps_hz, 1), *shown, thread_name(row.thread, row.tid)])
+    entries, _ = text.name_rows(cells, width)
+    lines = list(entries[0])
+    for row, entry in zip(rows, entries[1:], strict=True):
+        lines += [*entry, *_state_lines(row, width)]
+    return lines
+
+
+def _state_lines(row: OffCpuThread, width: int) -> list[str]:
     states = [
         f"{state.state} {text.number(state.sleep_ms, 0)} ms in {text.plural(state.sleeps_count, 'sleep')}"
         for state in row.states or ()
     ]
     if row.preempted_count and row.preempted_ms is not None:
         states.append(f"preempted {text.plural(row.preempted_count, 'time')} for {text.number(row.preempted_ms, 1)} ms")
-    why = text.wrap("; ".join(states), width, " " * 10) if states else []
-    return [text.shorten(f"{begin}{thread_name(row.thread, row.tid)}", width), *why]
+    return text.wrap("; ".join(states), width, " " * 10) if states else []
 
 
 def _main_waker(profile: OffCpuProfile) -> str:
@@ -99,21 +114,16 @@ def render_terminal(profile: OffCpuProfile, width: int = text.DEFAULT_WIDTH, *, 
     slept = "was traced for" if count is None else f"slept {text.plural(count, 'time')} in"
     head = f"{who} {slept} {text.number(profile.window_s, 1)} s{_main_waker(profile)}."
     printed = [*text.wrap(head, width), ""]
-    if count is not None:
-        printed.append(f"{'sleeps/s':>8}  {'mean ms':>9}  {'longest':>9}  {'wait ms':>9}  {'longest':>9}  thread")
     threads = [row for row in profile.threads if row.sleeps_hz or row.wait_max_ms]
-    for thread in threads[:top]:
-        printed += _thread_lines(thread, width)
+    printed += _thread_lines(threads[:top], width) if count is not None or threads else []
     printed += _hidden_line(len(threads), top, "threads")
     if still := len(profile.threads) - len(threads):
         printed.append(f"{text.plural(still, 'more thread')} did not sleep in the window.")
     printed += [""] if count is not None else []
     if profile.wakings_count is not None and profile.wakings_window_s is not None:
         woken = text.plural(profile.wakings_count, "time")
-        printed += [f"Woken {woken} in {text.number(profile.wakings_window_s, 1)} s.", ""]
-        printed.append(f"{'wakings/s':>10}  {'%':>6}  thread ← waker, with the stack of the waker")
-        for waker in profile.wakers[:top]:
-            printed += waker_lines(waker, profile.pids, width)
+        printed += [*text.wrap(f"Woken {woken} in {text.number(profile.wakings_window_s, 1)} s.", width), ""]
+        printed += waker_lines(profile.wakers[:top], profile.pids, width)
         printed += [*_hidden_line(len(profile.wakers), top, "rows"), ""]
     footer = [f"Lost {profile.lost_count:,}. Tracing wakes CPUs: no energy figure comes from this window."]
     return [*printed, *_footer(profile, width, [*footer, _tool_line(profile)])]

@@ -13,7 +13,7 @@ from powerprof.report.html.charts import draw_flame
 from powerprof.report.html.page import Extras, clean_name, render_page
 from powerprof.report.labels import word_notes, wrap_note
 from powerprof.report.stacks import build_flame, profile_stacks
-from powerprof.report.table import Cell, Places, Table, TableRow, Words, figures, words
+from powerprof.report.table import Cell, Places, Table, TableRow, Words, align_rows, figures, words
 from powerprof.report.text_forms import Line, field_lines
 
 _DEFAULT_TOP = 20
@@ -115,7 +115,7 @@ def render_csv(profile: OnCpuProfile) -> Iterator[Line]:
 
 def _function_lines(profile: OnCpuProfile, width: int, limit: int) -> list[str]:
     unit = "faults" if profile.percent_of == "page_faults" else "ms"
-    lines = [f"{'self %':>7}  {'95 %':>13}  {unit:>9}  {'total %':>8}  function"]
+    cells = [["self %", "95 %", unit, "total %", "function"]]
     rows = [row for row in profile.functions if row.self_count]
     for row in rows[:limit]:
         span = ""
@@ -123,27 +123,31 @@ def _function_lines(profile: OnCpuProfile, width: int, limit: int) -> list[str]:
             span = f"{text.number(row.low_percent, 1)} – {text.number(row.high_percent, 1)}"
         amount = text.number(row.self_ms, 0) if row.self_ms is not None else f"{row.self_count:,}"
         where = "kernel" if row.kernel else row.module
-        head = (
-            f"{text.number(row.self_percent, 1):>7}  {span:>13}  {amount:>9}  {text.number(row.total_percent, 1):>8}  "
-        )
-        lines.append(text.shorten(f"{head}{text.without_parameters(row.function)}  ({where})", width))
+        figures = (text.number(row.self_percent, 1), span, amount, text.number(row.total_percent, 1))
+        cells.append([*figures, f"{text.without_parameters(row.function)}  ({where})"])
     left = len(profile.functions) - min(limit, len(rows))
-    return [*lines, *([f"{left} more functions: callers only, or below (--top N, or --json)"] if left > 0 else [])]
+    return [
+        *align_rows(cells, width),
+        *([f"{left} more functions: callers only, or below (--top N, or --json)"] if left > 0 else []),
+    ]
 
 
-def _stack_entry(row: OnCpuStack, width: int, unit: str, sources: bool) -> list[str]:
+def _stack_entry(row: OnCpuStack, unit: str, sources: bool) -> tuple[list[str], str]:
+    """Return the cells of a stack and its frames."""
     who = (row.server_name or row.comm).removeprefix("thread/")
     amount = f"{row.count:,} {unit}" if row.c0_ms is None else f"{text.number(row.c0_ms, 0)} ms"
     path = " ← ".join(frame.placed if sources else frame.label for frame in row.stack) or "(no stack)"
-    head = f"{text.number(row.percent, 1):>7} %  {amount:>10}  {who}"
-    return [text.shorten(head, width), *text.wrap(path, width, " " * 12)[:6]]
+    return [text.number(row.percent, 1, " %"), amount, who], path
 
 
 def _stack_lines(profile: OnCpuProfile, width: int, limit: int, sources: bool = False) -> list[str]:
     unit = "faults" if profile.percent_of == "page_faults" else "samples"
-    lines = [f"{'share':>9}  {unit if profile.percent_of == 'page_faults' else 'time':>10}  thread and stack"]
-    for row in profile.stacks[:limit]:
-        lines += _stack_entry(row, width, unit, sources)
+    entries = [_stack_entry(row, unit, sources) for row in profile.stacks[:limit]]
+    heading = ["share", unit if profile.percent_of == "page_faults" else "time", "thread and stack"]
+    drawn, indent = text.name_rows([heading, *(cells for cells, _ in entries)], width)
+    lines = list(drawn[0])
+    for row_lines, (_, path) in zip(drawn[1:], entries, strict=True):
+        lines += [*row_lines, *text.wrap(path, width, " " * min(12, indent + 2))[:6]]
     left = len(profile.stacks) - limit
     return [*lines, *([f"{left} more stacks (--top N, or --json)"] if left > 0 else [])]
 
@@ -155,10 +159,9 @@ def _thread_lines(profile: OnCpuProfile, width: int, limit: int) -> list[str]:
         percent, count = shares.get(name, (0.0, 0))
         shares[name] = (percent + row.percent, count + row.count)
     ordered = sorted(shares.items(), key=lambda item: (-item[1][1], item[0]))
-    lines = [f"{'share':>9}  {'count':>10}  thread"]
-    for name, (percent, count) in ordered[:limit]:
-        lines.append(text.shorten(f"{text.number(percent, 1):>7} %  {count:>10,}  {name}", width))
-    return lines
+    rows = [["share", "count", "thread"]]
+    rows += [[text.number(percent, 1, " %"), f"{count:,}", name] for name, (percent, count) in ordered[:limit]]
+    return align_rows(rows, width)
 
 
 def render_terminal(
@@ -245,16 +248,13 @@ def functions_answer(profile: FunctionProfile) -> str:
 
 
 def _probed_lines(profile: FunctionProfile, width: int, limit: int) -> list[str]:
-    lines = [f"{'calls':>10}  {'calls/s':>9}  {'self CPU':>11}  {'self wall':>11}  {'% CPU':>6}  function"]
+    rows = [["calls", "calls/s", "self CPU", "self wall", "% CPU", "function"]]
     for row in profile.functions[:limit]:
         share = "" if row.self_cpu_percent is None else text.number(row.self_cpu_percent, 1)
-        head = (
-            f"{row.calls_count:>10,}  {text.number(row.calls_hz, 1):>9}  {text.number(row.self_cpu_ms, 2, ' ms'):>11}  "
-            f"{text.number(row.self_wall_ms, 1, ' ms'):>11}  {share:>6}  "
-        )
-        lines.append(text.shorten(f"{head}{row.function}", width))
+        times = text.number(row.self_cpu_ms, 2, " ms"), text.number(row.self_wall_ms, 1, " ms")
+        rows.append([f"{row.calls_count:,}", text.number(row.calls_hz, 1), *times, share, row.function])
     left = len(profile.functions) - limit
-    return [*lines, *([f"{left} more functions (--top N, or --json)"] if left > 0 else [])]
+    return [*align_rows(rows, width), *([f"{left} more functions (--top N, or --json)"] if left > 0 else [])]
 
 
 def _probe_cost(profile: FunctionProfile) -> str:

@@ -27,7 +27,7 @@ from powerprof.report.statement_tables import (
     unknown,
     unknown_askers,
 )
-from powerprof.report.table import Cell, Figure, Places, Table, TableRow, Words
+from powerprof.report.table import Cell, Figure, Places, Table, TableRow, Words, align_rows
 from powerprof.report.text_forms import draw_table, escape
 
 _DEFAULT_TOP = 20
@@ -148,15 +148,10 @@ def _group_lines(record: Queries, by: Grouping, width: int, top: int) -> Iterato
         [heads[key] for key in keys],
         *([text.shorten(row.words(key).text, _MAX_NAME) for key in keys] for row in rows),
     ]
-    sizes = [max(len(line[at]) for line in cells) for at in range(len(keys))]
     lefts = [column.key for column in table.columns if column.left]
     whole = [heads["text"], *(row.words("text").text for row in rows)]
-    for line, statement in zip(cells, whole, strict=True):
-        parts = [
-            (cell.ljust if key in lefts else cell.rjust)(size)
-            for key, cell, size in zip(keys[:-1], line, sizes, strict=False)
-        ]
-        yield text.shorten("  ".join([*parts, statement]), width)
+    named = [[*line[:-1], statement] for line, statement in zip(cells, whole, strict=True)]
+    yield from align_rows(named, width, [at for at, key in enumerate(keys[:-1]) if key in lefts])
     if len(table.rows) > top:
         yield f"{len(table.rows) - top:,} more (--top N)"
     if (reason := unknown_askers(record, by)) is not None:
@@ -195,20 +190,19 @@ def _statement_lines(
         remaining = room - sizes[key] - 2
         if any(columns[key][1:]) and (is_whole or remaining >= least):
             keys, room = (*keys, key), remaining
-    cells = [[columns[key][number] for key in keys] for number in range(len(rows) + 1)]
     names = ["statement", *(row.words("text").text for row in rows)]
-    if not is_whole:
+    if not is_whole and room >= text.LEAST_NAME:
         # With a column of ids, the texts need no ids.
         own = [] if "id" in keys else [statement.id for statement in record.statements[:top]]
         names = distinguishable(names, ["", *own, *([""] * len(names))][: len(names)], room)
     words = {column.key for column in shown.columns if column.left} - {"id"}
-    for number, (line, name) in enumerate(zip(cells, names, strict=True)):
-        head = "  ".join(
-            (cell.ljust if key in words else cell.rjust)(sizes[key]) for key, cell in zip(keys, line, strict=True)
-        )
-        yield f"{head}  {name}" if is_whole else text.shorten(f"{head}  {name}", width)
+    cells = [[*(columns[key][number] for key in keys), name] for number, name in enumerate(names)]
+    wide = max(map(len, names)) + sum(sizes.values()) + 2 * len(sizes) if is_whole else width
+    entries, indent = text.name_rows(cells, wide, left=[at for at, key in enumerate(keys) if key in words])
+    for number, entry in enumerate(entries):
+        yield from entry
         if number and number <= min(count, top) and (plan := record.statements[number - 1].plan):
-            yield from text.wrap(f"plan: {plan_text(plan)}", width, " " * (len(head) + 2))
+            yield from text.wrap(f"plan: {plan_text(plan)}", width, " " * indent)
     if count > top:
         left = record.statements[top:]
         percent = sum(row.c0_percent or 0.0 for row in left)

@@ -313,7 +313,9 @@ def render_history_terminal(
     if len(record.statements) > top:
         printed.append(f"{len(record.statements) - top:,} more statements (--json)")
     rest = 100 * record.other_c0_s / record.window_s
-    printed.append(f"Other statements, background threads and connections: {text.number(rest, 1)} % of a CPU.")
+    printed += text.wrap(
+        f"Other statements, background threads and connections: {text.number(rest, 1)} % of a CPU.", width
+    )
     for note in word_notes(record.notes):
         printed += text.wrap(f"Note: {note}.", width)
     return printed

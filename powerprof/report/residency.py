@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import textwrap
-
+from powerprof.model import text
 from powerprof.model.records import Run, StateResidency, Window
 from powerprof.report import labels
 from powerprof.report.labels import word_notes
@@ -19,25 +18,25 @@ _NAME = 16
 def render_terminal(run: Run, width: int = _WIDTH, *, driver: str | None = None) -> list[str]:
     """Return the report of a run's only window. `driver` is the idle driver that a recording names."""
     window, host_driver = run.phases[0].windows[0], run.host.get("idle_driver")
-    lines = [_answer(window), _context_line(window, driver or (f"driver {host_driver}" if host_driver else None))]
+    context = _context_line(window, driver or (f"driver {host_driver}" if host_driver else None))
+    lines = [*text.wrap(_answer(window), width), *text.wrap(context, width)]
     if window.states:
-        lines += ["", *_state_lines(window)]
+        lines += ["", *_state_lines(window, width)]
     if window.achieved:
-        lines += ["", "Reached by the hardware (may be shallower than requested):"]
+        lines += ["", *text.wrap("Reached by the hardware (may be shallower than requested):", width)]
         shown = [f"{item.scope} {item.name} {_percent(item.residency_percent)}" for item in window.achieved]
-        lines += _wrapped(_SEPARATOR.join(text.replace(" ", _HARD_SPACE) for text in shown))
-    lines += labels.cpu_lines(window.system)
+        lines += _wrapped(_SEPARATOR.join(part.replace(" ", _HARD_SPACE) for part in shown), width)
+    lines += labels.cpu_lines(window.system, width)
     for sentence in labels.frequency_sentences(window.system.frequencies if window.system else None):
-        lines += textwrap.wrap(sentence, _WIDTH)
-    lines += _accounting(window)
+        lines += text.wrap(sentence, width)
+    lines += _accounting(window, width)
     for note in word_notes(window.notes):
-        lines += _wrapped(note)
+        lines += _wrapped(note, width)
     return lines
 
 
-def _wrapped(text: str) -> list[str]:
-    lines = textwrap.wrap(text, _WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
-    return [line.replace(_HARD_SPACE, " ") for line in lines]
+def _wrapped(sentence: str, width: int) -> list[str]:
+    return [line.replace(_HARD_SPACE, " ") for line in text.wrap(sentence, width, "  ")]
 
 
 def _answer(window: Window) -> str:
@@ -49,12 +48,12 @@ def _answer(window: Window) -> str:
     if window.c0_percent is not None:
         unknown = window.unknown_cpus_count
         subject = f"{window.cpus} of {window.cpus + unknown} CPUs" if unknown else "The CPUs"
-        text = f"{subject} ran {_percent(window.c0_percent)} of the time"
+        answer = f"{subject} ran {_percent(window.c0_percent)} of the time"
         if window.wakeups_hz is not None:
-            text += f" and woke from idle {_rate(window.wakeups_hz)}"
+            answer += f" and woke from idle {_rate(window.wakeups_hz)}"
         if unknown:
-            text += "; the other is unknown" if unknown == 1 else f"; the other {unknown} are unknown"
-        return text + "."
+            answer += "; the other is unknown" if unknown == 1 else f"; the other {unknown} are unknown"
+        return answer + "."
     if deepest is not None:
         time = "idle time" if window.percent_of == "idle_time" else "time"
         return f"{_percent(deepest.residency_percent)} of the {time} was in {deepest.name}."
@@ -75,7 +74,7 @@ def _context_line(window: Window, driver: str | None) -> str:
     return " · ".join(parts)
 
 
-def _state_lines(window: Window) -> list[str]:
+def _state_lines(window: Window, width: int) -> list[str]:
     share = "residency" if window.percent_of == "wall_time" else "of idle"
     rows = [["", share, "average", "entries", "too deep", "too shallow", "rejected"]]
     if window.c0_percent is not None:
@@ -87,16 +86,7 @@ def _state_lines(window: Window) -> list[str]:
     columns = [index for index in range(7) if index == 0 or any(row[index] for row in rows[1:])]
     if not any(state.rejected_hz for state in window.states):
         columns = [index for index in columns if index != _REJECTED]
-    rows = [[row[index] for index in columns] for row in rows]
-    widths = [max(len(row[index]) for row in rows) for index in range(len(columns))]
-    widths[0] = min(widths[0], _NAME)
-    return [
-        "  ".join(
-            [f"{row[0][:_NAME]:<{widths[0]}}"]
-            + [f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)]
-        ).rstrip()
-        for row in rows
-    ]
+    return text.fit_columns([[row[index][: None if index else _NAME] for index in columns] for row in rows], width)
 
 
 def _state_row(state: StateResidency, counted: bool) -> list[str]:
@@ -113,7 +103,7 @@ def _state_row(state: StateResidency, counted: bool) -> list[str]:
     ]
 
 
-def _accounting(window: Window) -> list[str]:
+def _accounting(window: Window, width: int) -> list[str]:
     named = (
         ("user", window.user_percent),
         ("system", window.system_percent),
@@ -123,12 +113,13 @@ def _accounting(window: Window) -> list[str]:
     parts = [f"{name} {_percent(value)}" for name, value in named if value is not None]
     lines = [""] if parts or window.edge_exits_count or window.residual_percent or window.notes else []
     if parts:
-        lines.append(" · ".join(parts))
+        lines += text.wrap(" · ".join(parts), width)
     if window.edge_exits_count:
         count = window.edge_exits_count
-        lines.append(f"{count} idle exit{'s' if count != 1 else ''} caused by reading the counters excluded")
+        lines += text.wrap(f"{text.plural(count, 'idle exit')} caused by reading the counters excluded", width)
     if window.residual_percent:
-        lines.append(f"the states sum to {_percent(100.0 + window.residual_percent)} of the time: C0 set to 0")
+        sum_percent = _percent(100.0 + window.residual_percent)
+        lines += text.wrap(f"the states sum to {sum_percent} of the time: C0 set to 0", width)
     return lines
 
 

@@ -218,7 +218,8 @@ def render_terminal(run: LoadRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
     idle = next((phase for phase in run.phases if phase.name in ("server", "baseline")), None)
     if idle is not None:
         what = "Idle server" if idle.name == "server" else "Idle host"
-        printed += ["", f"{what}: {text.number(idle.c0_percent)} % C0, {text.number(idle.wakeups_hz, 1)} wake-ups/s."]
+        figures = f"{text.number(idle.c0_percent)} % C0, {text.number(idle.wakeups_hz, 1)} wake-ups/s"
+        printed += ["", *text.wrap(f"{what}: {figures}.", width)]
     printed += labels.wrap_notes(run, width)
     if run.tool.cpu_percent is not None:
         printed.append(f"powerprof itself: {run.tool.cpu_percent:.2f} % of one CPU.")
@@ -300,11 +301,14 @@ def traced_lines(window: TraceSummary, name: str, width: int) -> list[str]:
     ]
     if window.storm is not None and window.storm.raged_percent < RAGED_PERCENT:
         printed += text.wrap(f"In this window {_storm_text([window.storm])}", width)
-    if total:
-        printed.append(f"  {'/s':>7}  {'server':<12} thread and its most frequent stack (innermost first)")
-    for number, (key, count) in enumerate(count_by_thread(window).most_common(_MAX_THREADS)):
-        printed.append(text.shorten(f"  {text.number(count / record.window_s, 1):>7}  {key[0]:<12} {key[1]}", width))
+    if not total:
+        return printed
+    counted = count_by_thread(window).most_common(_MAX_THREADS)
+    rows = [["/s", "server", "thread and its most frequent stack (innermost first)"]]
+    rows += [[text.number(count / record.window_s, 1), key[0], key[1]] for key, count in counted]
+    entries, indent = text.name_rows(rows, width, left=(1,))
+    printed += entries[0]
+    for number, (entry, (key, _)) in enumerate(zip(entries[1:], counted, strict=True)):
         stack = top_stack(window, key) if number < _MAX_STACKS else []
-        if stack:
-            printed += [f"{'':11}{line}" for line in text.wrap(" ← ".join(stack), max(20, width - 11))]
+        printed += [*entry, *(text.wrap(" ← ".join(stack), width, " " * min(11, indent)) if stack else [])]
     return printed

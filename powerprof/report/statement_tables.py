@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from powerprof.model import text
 from powerprof.queries.comparison import HistoryStatement, StatementChange
 from powerprof.queries.records import UNKNOWN, Background, Grouping, Queries, Statement, group_statements, name_asker
-from powerprof.report.table import ALL, Cell, Column, Figure, Form, Places, Table, TableRow, Words, figures
+from powerprof.report.table import ALL, Cell, Column, Figure, Form, Places, Table, TableRow, Words, align_rows, figures
 from powerprof.system.errors import UsageError
 from powerprof.system.next_steps import command_line
 
@@ -331,10 +331,8 @@ def statement_lines(
     """
     sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
     room = width - sum(sizes) - 2 * len(sizes)
-    names = distinguishable([each.text for each in statements], [each.id for each in statements], max(room, 1))
-    for row, name in zip(rows, ["statement", *names], strict=True):
-        cells = [
-            cell.ljust(size) if at == left else cell.rjust(size)
-            for at, (cell, size) in enumerate(zip(row, sizes, strict=True))
-        ]
-        yield text.shorten("  ".join([*cells, name]), width)
+    names: list[str] = [each.text for each in statements]
+    if room >= text.LEAST_NAME:
+        names = distinguishable(names, [each.id for each in statements], room)
+    named = [[*row, name] for row, name in zip(rows, ["statement", *names], strict=True)]
+    yield from align_rows(named, width, [left] if left >= 0 else [])

@@ -121,7 +121,7 @@ def render_terminal(sweep: Sweep, width: int = text.DEFAULT_WIDTH) -> list[str]:
         if known:
             rows = [[sweep.parameter, *(title for title, _ in known)]]
             rows += [[str(point.value), *(_short(value(point)) for _, value in known)] for point in good]
-            printed += [*(text.shorten(line, width) for line in text.columns(rows, left=1, gap=1)), ""]
+            printed += [*text.fit_columns(rows, width, gap=1), ""]
     for point in good:
         printed += _thread_lines(point, width)
     printed += _function_lines(sweep, width)
@@ -130,15 +130,15 @@ def render_terminal(sweep: Sweep, width: int = text.DEFAULT_WIDTH) -> list[str]:
         if point.error is not None:
             printed += text.wrap(f"{point.value}: {point.error}", width)
     if any(_disk_mean(point, "service_ms") is not None for point in good):
-        printed.append("disk ms, queue, busy: for the device with the server's files.")
+        printed += text.wrap("disk ms, queue, busy: for the device with the server's files.", width)
     if any(_os_mean(point, "cpu_pressure_percent") is not None for point in good):
-        printed.append("I/O wait: share of time in which a task waited for I/O.")
-        printed.append("wait: share of time in which a task was runnable and had no CPU.")
+        printed += text.wrap("I/O wait: share of time in which a task waited for I/O.", width)
+        printed += text.wrap("wait: share of time in which a task was runnable and had no CPU.", width)
     if sweep.interrupted:
         if sweep.id:
-            printed.append(f"Unfinished. To continue: {command_line(f'sweep --resume {sweep.id}')}")
+            printed += text.wrap(f"Unfinished. To continue: {command_line(f'sweep --resume {sweep.id}')}", width)
         else:
-            printed.append("Unfinished and not saved, so it cannot be continued.")
+            printed += text.wrap("Unfinished and not saved, so it cannot be continued.", width)
     return printed
 
 
@@ -174,7 +174,8 @@ def _thread_lines(point: Point, width: int) -> list[str]:
         rows.append([_short(woken.mean), ends, _short(pace.exits.mean), period, name])
     left = len(point.paces) - _MOST_THREADS
     more = [f"{left} more threads (--json)"] if left > 0 else []
-    return [f"{point.value}, {point.server}: wake-ups of its threads", *align_rows(rows, width), *more, ""]
+    heading = text.wrap(f"{point.value}, {point.server}: wake-ups of its threads", width)
+    return [*heading, *align_rows(rows, width), *more, ""]
 
 
 def _baseline_sentences(sweep: Sweep) -> list[str]:
@@ -416,7 +417,7 @@ def render_saturation_terminal(record: Saturation, width: int = text.DEFAULT_WID
         printed += text.wrap("Ended early: partial results.", width)
     for condition in (record.a, record.b):
         if condition is not None:
-            printed += ["", *_trial_lines(condition, record.limit)]
+            printed += ["", *_trial_lines(condition, record.limit, width)]
             printed += text.wrap(
                 f"{condition.name}: at most {format_significant(condition.capacity_hz)} queries/s at full speed; "
                 f"each round has a resolution of {format_significant(condition.resolution_hz)} queries/s.",
@@ -476,7 +477,7 @@ def _limit_text(limit: Limit) -> str:
     return f"{limit.at_most:g} ms of {_NAMES[limit.metric]}"
 
 
-def _trial_lines(condition: Saturated, limit: Limit) -> list[str]:
+def _trial_lines(condition: Saturated, limit: Limit, width: int) -> list[str]:
     """Return one line per tried rate: how often it held the limit, and the mean of the metric."""
     rows = [["offered/s", "finished/s", "busy %" if limit.unit == "%" else f"{limit.metric[8:11]} ms", "held"]]
     for rate in sorted({trial.rate_hz for trial in condition.trials}):
@@ -491,7 +492,7 @@ def _trial_lines(condition: Saturated, limit: Limit) -> list[str]:
                 f"{sum(trial.held for trial in trials)} of {len(trials)}",
             ]
         )
-    return text.columns(rows, left=0)
+    return text.fit_columns(rows, width, left=0)
 
 
 def render_saturation_csv(record: Saturation) -> Iterator[Line]:

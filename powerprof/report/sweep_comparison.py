@@ -237,7 +237,7 @@ def _correlated_lines(record: SweepComparison, figures: list[TableRow], width: i
             percent = key in ("difference", "elsewhere")
             cells.append("" if percent and shown.value is None else shown.whole if percent else shown.text)
         rows.append([text.shorten(row.short, 30), *cells])
-    printed = [text.shorten(line, width) for line in text.columns(rows)]
+    printed = text.fit_columns(rows, width)
     return [
         *printed,
         *text.wrap("change: in percent of the mean of both, over the values at which they diverge.", width),
@@ -394,7 +394,7 @@ def render_trend_terminal(trend: Trend, width: int = text.DEFAULT_WIDTH) -> list
             if metric.estimate.low is not None and metric.estimate.high is not None:
                 ends = f"[{format_significant(metric.estimate.low)}, {format_significant(metric.estimate.high)}]"
         rows.append([point.run, point.started_at[:10], mean, ends, _step_text(trend, point), " ".join(point.labels)])
-    printed += [text.shorten(line, width) for line in text.columns(rows, left=2)]
+    printed += text.fit_columns(rows, width, left=2)
     if chance := _explain_steps(trend):
         printed += text.wrap(chance, width)
     for point in trend.points:

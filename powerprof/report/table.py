@@ -297,22 +297,21 @@ def metric_lines(table: Table, width: int) -> list[str]:
     """Return the lines of metrics with three significant digits and intervals.
 
     A narrow terminal has no remarks. If the intervals do not fit either, a table with verdicts has two lines per
-    metric, and others have no intervals.
+    metric, and others have several blocks of columns.
     """
     shown = table.of("terminal")
     is_judged = any(isinstance(cell, JudgedCell) for row in shown.rows for cell in row.cells.values())
-    forms = [(True, True), (False, True), (False, False)]
-    for count, ends in forms[: 2 if is_judged else 3]:
-        rows = [["", *(_heading(column, ends) for column in shown.columns[1:])]]
+    for count in (True, False):
+        rows = [["", *map(_heading, shown.columns[1:])]]
         rows += [
-            [row.short, *(_significant(row.cells.get(column.key), column, count, ends) for column in shown.columns[1:])]
+            [row.short, *(_significant(row.cells.get(column.key), column, count) for column in shown.columns[1:])]
             for row in shown.rows
         ]
         for gap in (2, 1):
             lines = text.columns(rows, gap=gap)
             if max(map(len, lines)) <= width:
                 return lines
-    return _stack_rows(rows, width) if is_judged else [text.shorten(line, width) for line in lines]
+    return _stack_rows(rows, width) if is_judged else text.fit_columns(rows, width)
 
 
 # With more wide rows, all rows have two lines.
@@ -341,17 +340,17 @@ def _stack_row(row: Sequence[str], width: int) -> list[str]:
     return [text.shorten(f"{name}: {verdict}", width), *figures] if name else figures
 
 
-def _heading(column: Column, ends: bool) -> str:
+def _heading(column: Column) -> str:
     heading = column.short or text.shorten(column.name, _HEAD_LIMIT) or column.heading
-    return f"{heading} ({column.interval})" if column.interval and ends else heading
+    return f"{heading} ({column.interval})" if column.interval else heading
 
 
-def _significant(cell: Cell | None, column: Column, count: bool, ends: bool) -> str:
+def _significant(cell: Cell | None, column: Column, count: bool) -> str:
     if isinstance(cell, JudgedCell):
         return cell.text if count else cell.word
     if not isinstance(cell, Figure):
         return cell.text if isinstance(cell, Words) else ""
-    span = f" [{', '.join(map(_three, cell.ends))}]" if column.interval and ends and cell.ends else ""
+    span = f" [{', '.join(map(_three, cell.ends))}]" if column.interval and cell.ends else ""
     return _three(cell) + span
 
 
@@ -379,14 +378,12 @@ def phase_lines(table: Table, width: int, more: Sequence[Sequence[str]] = ()) ->
             ]
         )
     rows += [list(line) for line in more]
-    lines = text.columns(rows)
-    return lines if max(map(len, lines)) <= width else text.columns(rows, gap=1)
+    return text.fit_columns(rows, width)
 
 
-def align_rows(rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Return rows with figures aligned to the right; the name in the last column is shortened to the width."""
-    heads = text.columns([row[:-1] for row in rows], left=0)
-    return [text.shorten(f"{head}  {row[-1]}", width) for head, row in zip(heads, rows, strict=True)]
+def align_rows(rows: Sequence[Sequence[str]], width: int, left: Sequence[int] = ()) -> list[str]:
+    """Return the lines of rows of figures with a name as last cell; see `text.name_rows`."""
+    return [line for entry in text.name_rows(rows, width, left=left)[0] for line in entry]
 
 
 def function_lines(table: Table, headings: Mapping[str, str], width: int) -> list[str]:

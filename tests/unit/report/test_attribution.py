@@ -167,7 +167,7 @@ def test_target_without_idle_exits_is_shown_with_its_wakings() -> None:
     printed = "\n".join(render_terminal(busy))
     said = "was woken 25.0 times a second, while the CPUs were running: 25.0 by mysys/statement_timer in "
     assert said in " ".join(printed.split())
-    assert re.search(r"^ +25\.0 +mysys/statement_timer · its own timer$", printed, re.MULTILINE), printed
+    assert re.search(r"^ *25\.0 +mysys/statement_timer · its own timer$", printed, re.MULTILINE), printed
     assert "timer_handler" in printed
     for text in (render_html(busy), render_markdown(busy)):
         assert "25.0" in text and "timer_handler" in text and "quieter host" in text
@@ -181,14 +181,26 @@ def test_wakings_of_one_thread_and_stack_are_one_row() -> None:
     twin = replace(second, stack=first.stack, origin="device", detail="virtio0")
     one = replace(busy, wakings_without_exit=[first, twin])
     printed = "\n".join(render_terminal(one))
-    assert re.search(r"^ +30\.0 +mysys/statement_timer · its own timer 83 %, a d", printed, re.MULTILINE), printed
+    assert re.search(r"^ *30\.0 +mysys/statement_timer · its own timer 83 %, a d", printed, re.MULTILINE), printed
     assert render_markdown(one).count("timer_handler") == 1
+
+
+@pytest.mark.parametrize(
+    ("by", "label"), [("thread", "mysys/statement_timer"), ("unit", "mariadb.service"), ("function", "timer_handler")]
+)
+def test_wakings_are_grouped_as_requested_on_a_busy_host(by: str, label: str) -> None:
+    busy = _busy([250])
+    unit = replace(busy.wakings_without_exit[0].thread, unit="mariadb.service")
+    busy = replace(busy, wakings_without_exit=[replace(busy.wakings_without_exit[0], thread=unit)])
+    printed = render_terminal(busy, 80, by=by)
+    assert any(line.split() == ["25.0", "250", label] for line in printed), printed
+    assert not any("←" in line for line in printed)
 
 
 def test_rows_beyond_a_limit_are_counted() -> None:
     busy = _busy(range(300, 170, -1))
     left = f"{sum(range(171, 281)) / 10:,.1f}"
-    assert any(re.fullmatch(rf" +{left} +110 more \(--top N, or --json\)", line) for line in render_terminal(busy))
+    assert any(re.fullmatch(rf" *{left} +110 more \(--top N, or --json\)", line) for line in render_terminal(busy))
     assert "105 more rows with" in render_markdown(busy)
     assert f"The JSON has 30 more rows with {sum(range(171, 201)):,} wakings." in render_html(busy)
     record = attribution()
@@ -203,4 +215,4 @@ def test_rows_beyond_a_limit_are_counted() -> None:
     assert "76 more rows with 152 idle exits." in render_markdown(many)
     assert "The JSON has 1 more row with 2 idle exits." in render_html(many)
     grouped = render_terminal(record, by="thread", top=1)
-    assert any(re.search(r"^ +\d+\.\d +43 +\d more \(--top N\)$", line) for line in grouped), grouped
+    assert any(re.search(r"^ *\d+\.\d +43 +\d more \(--top N\)$", line) for line in grouped), grouped

@@ -156,9 +156,9 @@ def test_names_are_not_cut_next_to_a_period() -> None:
     )
     printed = render_terminal(_run(sleeper, *CAUSES), 80)
     row = next(line for line in printed if "mariadbd:worker12" in line)
-    assert row.split() == ["9.0", "9.0", "timer", "mariadbd:worker12", "50.2", "ms"]
+    assert row.split() == ["9.0", "9.0", "50.2", "ms", "timer", "mariadbd:worker12"]
     heading = next(line for line in printed if line.split()[:1] == ["/s"])
-    assert heading.split() == ["/s", "%", "why", "who", "every"]
+    assert heading.split() == ["/s", "%", "every", "why", "who"]
     assert any("device virtio1-req.0  kernel  kworker ext4_end_io" in line for line in printed)
     assert max(map(len, printed)) <= 80
 
