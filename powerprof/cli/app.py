@@ -433,16 +433,25 @@ def _server_lines(error: SeveralServersError, arguments: Sequence[str]) -> Itera
     """Yield each possible server, and below it the typed command line for this server."""
     from powerprof.database.running import describe_servers
 
-    kept = list[str]()
-    for before, word in zip(["", *arguments], arguments, strict=False):
-        if "--pid" not in (before, word) and not word.startswith("--pid="):
-            kept.append(word)
     listed = error.roots[:_MOST_SERVERS]
     for root, phrases in zip(listed, describe_servers(listed), strict=True):
         yield from wrap_phrases(phrases, terminal_width())
-        yield f"    {command_line(shlex.join([*kept, '--pid', str(root)]))}"
+        yield f"    {command_line(shlex.join(_choose_server(arguments, error.word, str(root))))}"
     if len(error.roots) > len(listed):
         yield f"  and {len(error.roots) - len(listed)} more"
+
+
+def _choose_server(arguments: Sequence[str], word: str, pid: str) -> list[str]:
+    """Return the command line with the process id in place of the name, or with --pid if no target was typed."""
+    if not word:
+        return [*arguments, "--pid", pid]
+    chosen = list(arguments)
+    for place, (before, argument) in enumerate(pairwise(["", *arguments])):
+        option, equals, value = argument.partition("=") if argument.startswith("--pid=") else ("", "", argument)
+        if equals or before == "--pid":
+            parts = [pid if part.strip() == word else part for part in value.split(",")]
+            chosen[place] = f"{option}{equals}{','.join(parts)}"
+    return chosen
 
 
 def wrap_phrases(phrases: Iterable[str], width: int) -> list[str]:

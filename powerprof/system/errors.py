@@ -45,12 +45,17 @@ class Declined(PowerprofError):
 
 
 class SeveralServersError(UsageError):
-    """More than one server is possible. `roots` are the process ids of their first processes."""
+    """More than one server is possible.
 
-    def __init__(self, message: str, roots: Sequence[int]) -> None:
+    Attributes:
+        roots: the process ids of their first processes.
+        word: the typed name that they have; empty without a target.
+    """
+
+    def __init__(self, message: str, roots: Sequence[int], word: str = "") -> None:
         listed = ", ".join(map(str, roots[:_MOST_SERVERS])) + (", …" if len(roots) > _MOST_SERVERS else "")
         super().__init__(f"{message}: {listed}", "choose one by --pid ID")
-        self.roots = tuple(roots)
+        self.roots, self.word = tuple(roots), word
 
 
 class CapabilityError(PowerprofError):

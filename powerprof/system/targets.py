@@ -248,7 +248,7 @@ def _find_root_by_name(word: str) -> tuple[int, str]:
     trusted = select_trusted(public) if len(public) > 1 else public
     if len(trusted) > 1:
         kind = "servers" if any(map(_is_server, trusted)) else "processes"
-        raise SeveralServersError(f"--pid {word}: {len(trusted)} {kind} are called {word}", trusted)
+        raise SeveralServersError(f"--pid {word}: {len(trusted)} {kind} are called {word}", trusted, word)
     root = trusted[0]
     _refuse_kernel_thread(root, word)
     left_out = [pid for pid in public if pid != root]
@@ -267,7 +267,8 @@ def _unknown_name(word: str) -> UsageError:
                     f"--pid {word}: no process is called {word}; it is a thread of {label_of(pid)} ({pid})",
                     f"choose the process: --pid {pid}",
                 )
-    return UsageError(f"--pid {word}: no process is called {word}", _list_hint())
+    visible = "visible " if _hides_processes() else ""
+    return UsageError(f"--pid {word}: no {visible}process is called {word}", _list_hint())
 
 
 def _list_hint() -> str:

@@ -40,10 +40,13 @@ def test_servers_have_a_row_and_a_command_each(tmp_path: Path, capsys: pytest.Ca
             assert row[2].endswith("s.sock")
             assert row[3] == "1 process"
             assert float(row[-1].removesuffix(" % CPU")) > 20
-            error = SeveralServersError("which", [process.pid])
-            typed = ["queries", "--pid=postgres", "--columns", "cpu, p50"]
+            error = SeveralServersError("which", [process.pid], "postgres")
+            typed = ["attribute", "--pid=postgres,7", "--pid", "9, postgres", "--by", "unit"]
             lines = list(app._server_lines(error, typed))
-            assert shlex.split(lines[-1])[-5:] == ["queries", "--columns", "cpu, p50", "--pid", str(process.pid)]
+            chosen = [f"--pid={process.pid},7", "--pid", f"9,{process.pid}", "--by", "unit"]
+            assert shlex.split(lines[-1])[-6:] == ["attribute", *chosen]
+            (*_, last) = app._server_lines(SeveralServersError("which", [process.pid]), ["diagnose"])
+            assert shlex.split(last)[-3:] == ["diagnose", "--pid", str(process.pid)]
         finally:
             process.kill()
 
