@@ -63,6 +63,7 @@ def _draw_again(page: Path) -> None:
         record.flush()
         argv = [sys.executable, "-m", "powerprof", "report", record.name, "--html", page]
         subprocess.run(argv, cwd=REPOSITORY, check=True, stdout=subprocess.DEVNULL, timeout=120)
+    _leave_out([], page)
 
 
 def _strangers() -> list[str]:
@@ -76,7 +77,8 @@ def _strangers() -> list[str]:
 
 
 def _leave_out(names: list[str], page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
+    # A reader has the program on the path.
+    text = page.read_text(encoding="utf-8").replace(f"{sys.executable} -m powerprof", "powerprof")
     for name in names:
         text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", _STRANGER, text)
     page.write_text(text, encoding="utf-8")

@@ -278,7 +278,7 @@ def _compare_queries(a: str, b: str, saving: Saving, files: Targets, *, judged: 
 def _judge(comparison: Comparison | SweepComparison) -> None:
     """Raise WorseError if B is worse than A."""
     from powerprof.experiment import sweep_comparison
-    from powerprof.experiment.verdict import is_worse
+    from powerprof.experiment.claims import is_worse
     from powerprof.report.kinds import word_record
 
     comparison = word_record(comparison)

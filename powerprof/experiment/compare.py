@@ -18,6 +18,7 @@ from powerprof.energy.windows import WindowEnergy
 from powerprof.experiment.bench import Bench
 from powerprof.experiment.bench_data import BenchOptions
 from powerprof.experiment.block import Apparatus, Slot, choose_turn_length, measure_alternating, measure_block
+from powerprof.experiment.claims import answer_for, choose_primary_metric
 from powerprof.experiment.metrics import (
     Baseline,
     list_measured,
@@ -63,8 +64,6 @@ from powerprof.experiment.threats import (
 from powerprof.experiment.traced import sample_functions, trace_condition
 from powerprof.experiment.verdict import (
     SampledWindow,
-    answer_for,
-    choose_primary_metric,
     compare_functions,
     control_from_blocks,
     control_from_run,

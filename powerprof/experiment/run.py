@@ -27,6 +27,7 @@ from powerprof.experiment import phases
 from powerprof.experiment.bench import Bench
 from powerprof.experiment.bench_data import BenchOptions
 from powerprof.experiment.block import Apparatus, measure_block
+from powerprof.experiment.claims import choose_primary_metric
 from powerprof.experiment.metrics import (
     add_mean,
     list_measured,
@@ -40,7 +41,6 @@ from powerprof.experiment.plan import Offer, calibrate, check_options
 from powerprof.experiment.records import Arm, Block, ConditionRecord, Design, LoadOptions, LoadRun, TraceSummary
 from powerprof.experiment.threats import note_other_load
 from powerprof.experiment.traced import trace_condition
-from powerprof.experiment.verdict import choose_primary_metric
 from powerprof.measure.procfs import children_cpu_s
 from powerprof.measure.sampling import WindowMeter
 from powerprof.measure.window import OpenWindow, format_now

@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 
+from powerprof.experiment.claims import answer_for
 from powerprof.experiment.records import Comparison, ConditionRecord, ControlRecord, LoadRun, Metric, Threat, read_run
 from powerprof.experiment.threats import list_differences
-from powerprof.experiment.verdict import answer_for, judge_saved
+from powerprof.experiment.verdict import judge_saved
 from powerprof.model.records import Figures, IdleRun, Phase, Run, Window, metric_name
 from powerprof.model.runs import RunStore, decode_record, read_schema
 from powerprof.statistics.verdicts import DRIFT_FLOOR_POINTS

@@ -16,6 +16,7 @@ from powerprof.database import historical
 from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
 from powerprof.experiment import sweep
 from powerprof.experiment.bench_data import BenchOptions
+from powerprof.experiment.claims import claim_of
 from powerprof.experiment.compare import compare_conditions
 from powerprof.experiment.idle import QUICK_REPEAT, QUICK_WINDOW_S, IdlePlan, measure_idle
 from powerprof.experiment.options import QUICK_BASELINES, QUICK_PAIRS, ExperimentOptions
@@ -24,7 +25,7 @@ from powerprof.experiment.records import Comparison, LoadRun, Metric, Range
 from powerprof.experiment.run import run_condition
 from powerprof.experiment.sweep import estimate_seconds, find_key
 from powerprof.experiment.sweep_rounds import SERVER, Sweep
-from powerprof.experiment.verdict import claim_of, judge_saved
+from powerprof.experiment.verdict import judge_saved
 from powerprof.measure.window import format_now
 from powerprof.model.records import Estimate, IdleRun, Kind, Notes, Phase, RunMetric
 from powerprof.model.text import Say, approximate_time

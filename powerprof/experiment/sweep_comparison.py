@@ -11,19 +11,13 @@ from typing import Any, Literal
 
 import msgspec
 
+from powerprof.experiment.claims import NO_BOUND_PERCENT, describe_direction
 from powerprof.experiment.metrics import add_mean, rest_percent, system_values
 from powerprof.experiment.records import ConditionRecord, Difference, Metric, Range, Threat
 from powerprof.experiment.saved import SavedSide, read_side
 from powerprof.experiment.sweep_rounds import Point, Sweep
 from powerprof.experiment.threats import OTHERS_PERCENT, list_differences
-from powerprof.experiment.verdict import (
-    NO_BOUND_PERCENT,
-    PartingFunction,
-    compare_sweep_functions,
-    describe_direction,
-    judge_saved,
-    keep_surviving_verdicts,
-)
+from powerprof.experiment.verdict import PartingFunction, compare_sweep_functions, judge_saved, keep_surviving_verdicts
 from powerprof.model.records import Kind, Note, Notes, RunMetric
 from powerprof.model.runs import RunInfo, RunStore, decode_record, read_schema
 from powerprof.statistics.intervals import Interval, Stratum, interval_ends, pool_differences

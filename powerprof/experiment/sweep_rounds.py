@@ -18,6 +18,7 @@ import msgspec
 from powerprof.experiment.bench import Bench
 from powerprof.experiment.bench_data import schema_name
 from powerprof.experiment.block import Apparatus, Slot, measure_block
+from powerprof.experiment.claims import ENERGY
 from powerprof.experiment.metrics import Baseline, add_mean, cpu_ms, read_figures, split_cpu_time
 from powerprof.experiment.plan import round_order
 from powerprof.experiment.records import Block, ConditionRecord, Range
@@ -32,7 +33,7 @@ from powerprof.experiment.traced import (
     summarise_paces,
     trace_condition,
 )
-from powerprof.experiment.verdict import ENERGY, FunctionWindow, build_function_window
+from powerprof.experiment.verdict import FunctionWindow, build_function_window
 from powerprof.measure.window import wait_and_read
 from powerprof.model.records import Figures, Note, Notes, OsRates, RunMetric, Window
 from powerprof.model.text import approximate_time

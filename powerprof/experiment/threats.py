@@ -11,10 +11,10 @@ from typing import Any, Protocol
 import msgspec
 
 from powerprof.energy.models_file import Pair, find_corners
+from powerprof.experiment.claims import metric_named
 from powerprof.experiment.metrics import Baseline, rest_percent
 from powerprof.experiment.options import MINIMUM_PAIRS
 from powerprof.experiment.records import Block, BlockPair, ConditionRecord, ControlRecord, Design, Metric, Threat
-from powerprof.experiment.verdict import metric_named
 from powerprof.model.records import EnergyReading, EstimateRange, Note, Window
 from powerprof.statistics.verdicts import Drift, baseline_drift, block_trend
 

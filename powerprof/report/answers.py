@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from powerprof.experiment.claims import SPEED, claim_of, describe_direction, percent_base
 from powerprof.experiment.records import Metric, Threat
-from powerprof.experiment.verdict import SPEED, claim_of, describe_direction, percent_base
 from powerprof.model import text
 from powerprof.report import labels
 from powerprof.report.labels import UNPAIRED, fill_template

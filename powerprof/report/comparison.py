@@ -11,10 +11,10 @@ import msgspec
 from markupsafe import Markup
 
 from powerprof.experiment.bench_data import plan_text
+from powerprof.experiment.claims import claim_of, find_answer_metrics, metric_named, percent_base, with_claim
 from powerprof.experiment.metrics import rest_percent
 from powerprof.experiment.records import Answer, Block, Comparison, ControlRecord, Metric
 from powerprof.experiment.threats import find_doubts
-from powerprof.experiment.verdict import claim_of, find_answer_metrics, metric_named, percent_base, with_claim
 from powerprof.model import text
 from powerprof.report import labels, table
 from powerprof.report.answers import (

@@ -12,8 +12,8 @@ from powerprof.cure.records import Cure, CurePrediction, Remedy
 from powerprof.cure.remedies import CureRequest
 from powerprof.cure.threads import command_name_of, slack_text
 from powerprof.diagnosis.thread_pace import DEFAULT_NS, format_prediction
+from powerprof.experiment.claims import NO_BOUND_PERCENT, claim_of, metric_named
 from powerprof.experiment.records import Metric
-from powerprof.experiment.verdict import NO_BOUND_PERCENT, claim_of, metric_named
 from powerprof.model import text
 from powerprof.report import table
 from powerprof.report.answers import interval_text, outcome_of

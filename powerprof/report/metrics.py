@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from powerprof.cure.records import Cure
+from powerprof.experiment.claims import percent_base
 from powerprof.experiment.records import Comparison, FunctionChange, LoadRun, Metric, Range
 from powerprof.experiment.sweep_comparison import PartingWith, SweepComparison, claim_of_point
 from powerprof.experiment.sweep_rounds import Sweep
-from powerprof.experiment.verdict import percent_base
 from powerprof.model import text
 from powerprof.model.records import Conservation, EnergySplit, RunMetric
 from powerprof.report import labels

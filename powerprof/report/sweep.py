@@ -11,10 +11,11 @@ from itertools import pairwise
 import msgspec
 from markupsafe import Markup
 
+from powerprof.experiment.claims import ENERGY, NO_BOUND_PERCENT
 from powerprof.experiment.sweep_rounds import Point, Sweep, compare_sweep_points, similar_points
 from powerprof.experiment.sweep_until import Limit, Saturated, Saturation, Trial
 from powerprof.experiment.traced import EXITS, WAKINGS
-from powerprof.experiment.verdict import ENERGY, NO_BOUND_PERCENT, mean_shares
+from powerprof.experiment.verdict import mean_shares
 from powerprof.model import text
 from powerprof.model.records import RunMetric
 from powerprof.report import labels

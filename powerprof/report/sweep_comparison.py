@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import msgspec
 
+from powerprof.experiment.claims import NO_BOUND_PERCENT, describe_direction
 from powerprof.experiment.records import Metric
 from powerprof.experiment.sweep_comparison import (
     SweepComparison,
@@ -19,7 +20,6 @@ from powerprof.experiment.sweep_comparison import (
     claim_of_point,
     judged_metrics,
 )
-from powerprof.experiment.verdict import NO_BOUND_PERCENT, describe_direction
 from powerprof.model import text
 from powerprof.model.records import RunMetric
 from powerprof.report import labels, table

@@ -19,7 +19,7 @@ from powerprof.database.builds import ServerBuild
 from powerprof.database.preparation import ServerOptions
 from powerprof.database.private_server import PrivateServer
 from powerprof.database.topology import ServerTopology
-from powerprof.experiment.verdict import metric_named
+from powerprof.experiment.claims import metric_named
 from powerprof.measure.window import run_window
 from powerprof.model.runs import decode_record
 from tests.conftest import Cli, each_release

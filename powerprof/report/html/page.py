@@ -17,9 +17,9 @@ import msgspec
 from markupsafe import Markup, escape
 
 from powerprof import __version__
+from powerprof.experiment.claims import claim_of, find_answer_metrics, percent_base
 from powerprof.experiment.phases import Finding, find_delta, find_obstacle, judge_costs
 from powerprof.experiment.records import Comparison, LoadRun, Metric
-from powerprof.experiment.verdict import claim_of, find_answer_metrics, percent_base
 from powerprof.model import text
 from powerprof.model.attribution import Attribution
 from powerprof.model.records import IdleRun, RunMetric

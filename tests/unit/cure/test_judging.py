@@ -9,8 +9,8 @@ import pytest
 
 from powerprof.cure.judge import judge_blocks
 from powerprof.cure.records import Arm, CureBlock
+from powerprof.experiment.claims import metric_named
 from powerprof.experiment.plan import block_order
-from powerprof.experiment.verdict import metric_named
 from powerprof.model.records import EnergyReading, Window
 
 _NAMES: dict[str, Arm] = {"a": "before", "b": "cured"}

@@ -12,7 +12,7 @@ import pytest
 from powerprof.cure.judge import LatencyWatch, WindowLatencies, count_latencies, judge_blocks
 from powerprof.cure.records import Cure, CurePrediction, CureVerdict, Remedy
 from powerprof.cure.remedies import CureRequest
-from powerprof.experiment.verdict import metric_named
+from powerprof.experiment.claims import metric_named
 from powerprof.model.attribution import TargetInfo
 from powerprof.queries.records import Latency
 from powerprof.report.cure import announce_lines, render_terminal, word_cure

@@ -14,6 +14,8 @@ from msgspec.structs import replace
 
 from powerprof.experiment import metrics
 from powerprof.experiment.block import add_client_time
+from powerprof.experiment.claims import answer_for as answer_of
+from powerprof.experiment.claims import choose_primary_metric, describe_direction, is_worse
 from powerprof.experiment.metrics import Baseline, list_measured, pair_figures, read_figures, rest_percent
 from powerprof.experiment.observers import Slicer, build_slices
 from powerprof.experiment.records import Answer, Block, Metric, Threat, list_pairs
@@ -24,15 +26,7 @@ from powerprof.experiment.threats import (
     mark_disturbed_pairs,
     note_other_load,
 )
-from powerprof.experiment.verdict import answer_for as answer_of
-from powerprof.experiment.verdict import (
-    choose_primary_metric,
-    control_from_blocks,
-    describe_direction,
-    half_width_percent,
-    is_worse,
-    judge_saved,
-)
+from powerprof.experiment.verdict import control_from_blocks, half_width_percent, judge_saved
 from powerprof.experiment.verdict import judge_metrics as judge_compared
 from powerprof.measure.sampling import join_two_windows
 from powerprof.model.records import EnergyReading, Figures

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from powerprof.attribution.profile import FunctionShare, OnCpuFrame, OnCpuProfile, OnCpuStack
 from powerprof.diagnosis.diagnose import diagnose
 from powerprof.diagnosis.evidence import DiagnosedServer, Diagnosis, Evidence
+from powerprof.experiment.claims import answer_for
 from powerprof.experiment.metrics import mean_baseline, pair_figures
 from powerprof.experiment.records import (
     Arm,
@@ -31,7 +32,7 @@ from powerprof.experiment.records import (
 )
 from powerprof.experiment.sweep_comparison import SweepComparison, compare_sweeps
 from powerprof.experiment.sweep_rounds import Point, Sweep
-from powerprof.experiment.verdict import answer_for, control_from_blocks, judge_metrics
+from powerprof.experiment.verdict import control_from_blocks, judge_metrics
 from powerprof.measure.sampling import interval, make_phase
 from powerprof.model.attribution import (
     Attribution,

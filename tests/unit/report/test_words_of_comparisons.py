@@ -13,9 +13,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from powerprof.experiment.claims import answer_for
 from powerprof.experiment.metrics import Compared
 from powerprof.experiment.records import Answer, Comparison, Difference, Metric, Ratio, Side
-from powerprof.experiment.verdict import answer_for, judge_metrics
+from powerprof.experiment.verdict import judge_metrics
 from powerprof.model.records import Figures
 from powerprof.report import comparison as report
 from powerprof.report.html.page import Extras, build_tiles
