@@ -219,6 +219,8 @@ class LiveView(Generic[H]):
             view = replace(view, sort=self._sorts[(self._sorts.index(view.sort) + 1) % len(self._sorts)])
         elif key in ("?", "h"):
             view = replace(view, help=True)
+        elif key == "a":
+            view = replace(view, all=not view.all)
         elif key == "escape":
             view = replace(view, wanted="", opened=False)
         elif key == "/":

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Watch a server or this host live: idle states, power, and the functions that wake the CPUs.
 
-The only database server of this host is watched; without one, or with --system, all processes.
+The only database server of this host is watched; without one, or with --system, all processes. Processes other than
+the target have one line; the key a gives them rows.
 
 On a terminal it redraws a screen each interval until q or Ctrl-C. In a pipe, or with --plain, it prints one line per
 interval. Keys: ? explains keys and columns, s sorts, / filters, the arrows select a row, Enter shows its stack, space
@@ -79,7 +80,8 @@ def command(options: Options) -> None:
         if not has_screen(plain, json_lines):
             print_lines(intervals, PLAIN_HEAD, lambda interval: plain_line(interval, line_width()))
             return
-        title = f"powerprof · watch · {target.label}"
+        pid = "" if target.system or str(target.first) in target.label else f" {target.first}"
+        title = f"powerprof · watch · {target.label}{pid}"
         LiveView(
             RowHistory(),
             lambda history, view, wide, high: draw_screen(history, view, title, wide, high),

@@ -48,7 +48,7 @@ class IntervalRow(msgspec.Struct, frozen=True, kw_only=True):
     """The idle exits and the running time of one process, thread name and function in one interval.
 
     `stack` is the most frequent one, innermost function first. `period_ms` is the period of regular wake-ups. `unit` is
-    the service, container or pod.
+    the service, container or pod. `is_other`: not a part of the target.
     """
 
     key: RowKey
@@ -59,6 +59,7 @@ class IntervalRow(msgspec.Struct, frozen=True, kw_only=True):
     period_ms: float | None = None
     pid: int | None = None
     unit: str | None = None
+    is_other: bool = False
 
 
 class Joules(msgspec.Struct, frozen=True, kw_only=True):
@@ -318,7 +319,8 @@ def build_rows(record: Attribution, processes: Mapping[int, str]) -> list[Interv
         for waking in record.wakings_without_exit
         if waking.own_ms
     ]
-    return rows + [_row_of_cause(cause) for cause in record.other_causes]
+    is_other = not record.target.system
+    return rows + [_row_of_cause(cause, is_other) for cause in record.other_causes]
 
 
 def _key_of(wakeup: Wakeup | Waking, processes: Mapping[int, str]) -> RowKey:
@@ -329,7 +331,7 @@ def _key_of(wakeup: Wakeup | Waking, processes: Mapping[int, str]) -> RowKey:
     return RowKey(process, wakeup.thread.label, name_function(wakeup))
 
 
-def _row_of_cause(cause: Cause) -> IntervalRow:
+def _row_of_cause(cause: Cause, is_other: bool) -> IntervalRow:
     process = cause.process or "kernel"
     return IntervalRow(
         key=RowKey(process, cause.thread or process, cause.name or cause.mechanism.replace("_", "-")),
@@ -338,6 +340,7 @@ def _row_of_cause(cause: Cause) -> IntervalRow:
         mechanism=cause.mechanism,
         period_ms=cause.period_ms,
         pid=cause.pid,
+        is_other=is_other,
     )
 
 

@@ -36,6 +36,7 @@ class ScreenView:
         chosen: The number of the marked row.
         message: A message until the next key.
         help: Whether the keys and columns are explained instead of the rows.
+        all: Whether other processes than the target have rows.
     """
 
     sort: str = "rate"
@@ -46,6 +47,7 @@ class ScreenView:
     chosen: int = 0
     message: str = ""
     help: bool = False
+    all: bool = False
 
 
 def draw_bars(values: Sequence[float | None], width: int) -> str:
@@ -100,17 +102,23 @@ def scroll_rows(
     return shown[:room]
 
 
-def order_line(view: ScreenView, shown: int, all_rows: int, orders: str) -> str:
-    """Return the order of the rows and the effect of the filter; `orders` names all orders."""
-    sorting = f"sorted by {view.sort} (s: {orders})"
+def order_line(view: ScreenView, shown: int, all_rows: int, orders: str, left_out: str = "") -> str:
+    """Return the order of the rows and the effect of the filter.
+
+    `orders` names all orders, and `left_out` the columns for which the screen is too narrow.
+    """
+    sorting = f"by {view.sort} · wider: {left_out}" if left_out else f"sorted by {view.sort} (s: {orders})"
     if not view.wanted or view.typing:
         return sorting
     return f"filter “{view.wanted}”: {shown:,} of {all_rows:,} rows (Esc: all)  {sorting}"
 
 
-def help_lines(columns: Sequence[tuple[str, str]], opens: str, width: int) -> list[str]:
-    """Return the keys and the meaning of each column; `opens` is the effect of Enter."""
+def help_lines(
+    columns: Sequence[tuple[str, str]], opens: str, width: int, more: Sequence[tuple[str, str]] = ()
+) -> list[str]:
+    """Return the keys and the meaning of each column; `opens` is the effect of Enter, `more` are other keys."""
     keys = (
+        *more,
         ("s", "sort by the next column"),
         ("/", "filter: type part of a name, Enter keeps it, Esc shows all rows again"),
         ("↑ ↓, k j", "choose a row"),
@@ -142,10 +150,18 @@ def last_lines(view: ScreenView, keys: str, cost: str, width: int, height: int) 
     """Return the typed filter, or the keys and powerprof's own cost, on two lines if one is too short."""
     if view.typing:
         return [f"/{view.wanted}_"]
-    shown = view.message or keys
+    shown = view.message or _fitting_keys(keys, width)
     if len(shown) + len(cost) + 2 <= width:
         return [shown + cost.rjust(width - len(shown))]
-    return [cost, shown] if cost and height >= _TWO_LINES else [cost or shown]
+    return [*text.fit_lines([cost], width), shown] if cost and height >= _TWO_LINES else [cost or shown]
+
+
+def _fitting_keys(keys: str, width: int) -> str:
+    """Return as many of the first keys as fit."""
+    shown = keys
+    while len(shown) > width and "  " in shown:
+        shown = shown.rpartition("  ")[0]
+    return shown
 
 
 SORTS = ("rate", "C0", "name")
@@ -154,7 +170,10 @@ _STACK = 8
 _FINDINGS = 3
 # Exits. Some are in the next interval, because their CPUs run across the edge.
 _WORTH_SAYING = 20
-KEYS = "q quit  ? help  s sort  / filter  ⏎ stack  space pause  w save"
+KEYS = "q quit  ? help  a all  s sort  / filter  ⏎ stack  space pause  w save"
+_ALL_KEY = (("a", "show the other processes too, or only the target"),)
+# Narrower screens have rates, running time and names only.
+_WIDE, _WIDE_QUERIES = 64, 74
 _COLUMNS = (
     ("/s", "idle periods ended by it, per second, all CPUs"),
     ("trend", "the same in the last intervals, the newest at the right"),
@@ -176,7 +195,7 @@ def draw_screen(history: RowHistory, view: ScreenView, title: str, width: int, h
         )
     if view.help:
         return fill_screen(
-            [title, "", *help_lines(_COLUMNS, "show the stack of the chosen row", width)], [], width, height
+            [title, "", *help_lines(_COLUMNS, "show the stack of the chosen row", width, _ALL_KEY)], [], width, height
         )
     head = _head(history, newest, view, title, width)
     findings = [
@@ -184,11 +203,14 @@ def draw_screen(history: RowHistory, view: ScreenView, title: str, width: int, h
         for finding in newest.findings[:_FINDINGS]
         for line in text.wrap(f"! {_of(finding)}{finding.text}", width)[:2]
     ]
-    foot = [*findings, *_trouble(newest), *_foot(newest, view, width, height)]
+    others = [] if view.all else _others(history, width)
+    trouble = text.fit_lines(_trouble(newest), width)
+    foot = [*others, *findings, *trouble, *_foot(newest, view, width, height)]
     lines = chosen_lines(history, view)
-    head += [order_line(view, len(lines), len(history.lines()), ", ".join(SORTS)), _columns()]
+    left_out = "" if width >= _WIDE else "trend, every"
+    head += [order_line(view, len(lines), len(history.lines()), ", ".join(SORTS), left_out), _columns(width)]
     room = height - len(head) - len(foot)
-    return fill_screen([*head, *_rows(lines, view, width, max(1, room))], foot, width, height)
+    return fill_screen([*head, *_rows(lines, view, width, max(1, room), bool(others))], foot, width, height)
 
 
 def _head(history: RowHistory, newest: LiveInterval, view: ScreenView, title: str, width: int) -> list[str]:
@@ -204,9 +226,41 @@ def _head(history: RowHistory, newest: LiveInterval, view: ScreenView, title: st
         if watts
         else "no power figure",
     ]
-    lines = [first + when.rjust(max(1, width - len(first))), "  ".join(parts)]
+    lines = [*_two_ends(first, when, width), *text.fit_lines(["  ".join(parts)], width)]
     busy = busy_line(newest)
-    return [*lines, text.shorten(_states(newest), width), *([text.shorten(busy, width)] if busy else [])]
+    return [*lines, *text.fit_lines([_states(newest)], width), *(text.fit_lines([busy], width) if busy else [])]
+
+
+def _two_ends(left: str, right: str, width: int) -> list[str]:
+    """Return a line with texts at both ends; a narrow one has only the last parts of the left text."""
+    while len(left) + len(right) >= width and " · " in left:
+        left = left.partition(" · ")[2]
+    return [left + right.rjust(max(len(right) + 1, width - len(left)))]
+
+
+def _others(history: RowHistory, width: int) -> list[str]:
+    """Return one line with the processes that are not the target, the most wake-ups first. All rates are in it."""
+    rates: dict[str, float] = {}
+    for line in history.lines():
+        if line.row.is_other and line.rate_hz:
+            name = _other_name(line.row.key)
+            rates[name] = rates.get(name, 0.0) + line.rate_hz
+    ranked = sorted(rates.items(), key=lambda item: (-item[1], item[0]))
+    for count in range(len(ranked), 0, -1):
+        parts = [f"{name} {_rate(rate)}/s" for name, rate in ranked[:count]]
+        if left := ranked[count:]:
+            parts.append(f"{len(left)} more {_rate(sum(rate for _, rate in left))}/s")
+        words = f"others: {', '.join(parts)}"
+        if len(words) <= width or count == 1:
+            return text.fit_lines([words], width)
+    return []
+
+
+def _other_name(key: RowKey) -> str:
+    """Return the process; for the kernel its kind of thread, or its work."""
+    if key.process != "kernel":
+        return key.process
+    return (key.thread if key.thread != "kernel" else key.function).partition("/")[0]
 
 
 def busy_line(newest: LiveInterval) -> str:
@@ -244,7 +298,9 @@ def _rate(hertz: float) -> str:
     return text.number(hertz, 1 if hertz < 10 else 0)
 
 
-def _columns() -> str:
+def _columns(width: int) -> str:
+    if width < _WIDE:
+        return f"{'/s':>7}  {'C0 %':>6}  process, thread, function"
     return f"{'/s':>8}  {'trend':<{_TREND}}  {'C0 %':>6}  {'every':>7}  process, thread, function"
 
 
@@ -254,7 +310,8 @@ def chosen_lines(history: RowHistory, view: ScreenView) -> list[RowTrend]:
     lines = [
         line
         for line in history.lines()
-        if wanted in f"{line.row.key.process} {line.row.key.thread} {line.row.key.function}".casefold()
+        if (view.all or not line.row.is_other)
+        and wanted in f"{line.row.key.process} {line.row.key.thread} {line.row.key.function}".casefold()
     ]
     if view.sort == "C0":
         lines.sort(key=lambda line: (-line.c0_percent, line.row.key))
@@ -263,28 +320,38 @@ def chosen_lines(history: RowHistory, view: ScreenView) -> list[RowTrend]:
     return lines
 
 
-def _rows(lines: list[RowTrend], view: ScreenView, width: int, room: int) -> list[str]:
+def _rows(lines: list[RowTrend], view: ScreenView, width: int, room: int, has_others: bool) -> list[str]:
     if not lines:
-        return [f"no row contains “{view.wanted}”" if view.wanted else "no CPU left an idle state in this interval"]
+        if view.wanted:
+            return [f"no row contains “{view.wanted}”"]
+        return [
+            "the target woke no CPU in this interval" if has_others else "no CPU left an idle state in this interval"
+        ]
     return scroll_rows(
         lines,
         view,
         room,
         row=lambda line: row_line(line, width),
         details=lambda line: _stack(line, width),
-        rest=lambda left: f"{text.number(sum(line.rate_hz for line in left), 1):>8}",
+        rest=lambda left: f"{text.number(sum(line.rate_hz for line in left), 1):>{8 if width >= _WIDE else 7}}",
     )
 
 
 def _stack(line: RowTrend, width: int) -> list[str]:
     frames = line.row.stack or ("no user stack",)
-    return [text.shorten(f"{'':>37}{'← ' if at else ''}{frame}", width) for at, frame in enumerate(frames[:_STACK])]
+    indent = 37 if width >= _WIDE else 17
+    return [
+        text.shorten(f"{'':>{indent}}{'← ' if at else ''}{frame}", width) for at, frame in enumerate(frames[:_STACK])
+    ]
 
 
 def row_line(line: RowTrend, width: int) -> str:
     """Return one row: rate, trend, C0, period and owner."""
     key = line.row.key
     every = text.period(line.row.period_ms).removeprefix("every ")
+    if width < _WIDE:
+        head = f"{text.number(line.rate_hz, 1):>7}  {line.c0_percent:>6.2f}  "
+        return head + _who(key, line.new_s, max(1, width - len(head)))
     head = (
         f"{text.number(line.rate_hz, 1):>8}  {draw_bars(line.rates_hz, _TREND)}  {line.c0_percent:>6.2f}  {every:>7}  "
     )
@@ -448,9 +515,14 @@ def draw_queries_screen(history: StatementHistory, view: ScreenView, title: str,
         top = [title, "", *help_lines(_MEANINGS, "show the text of the chosen statement", width)]
         return fill_screen(top, [], width, height)
     lines = queries_chosen_lines(history, view)
-    order = order_line(view, len(lines), len(newest.statements), ", ".join(QUERIES_SORTS))
-    head = [*_queries_head(history, newest, view, title, width), order, _queries_columns()]
-    foot = [*away, *_queries_trouble(newest), *last_lines(view, _KEYS, _cost(newest), width, height)]
+    left_out = "" if width >= _WIDE_QUERIES else "trend, ms CPU, p95 ms"
+    order = order_line(view, len(lines), len(newest.statements), ", ".join(QUERIES_SORTS), left_out)
+    head = [*_queries_head(history, newest, view, title, width), order, _queries_columns(width)]
+    foot = [
+        *away,
+        *text.fit_lines(_queries_trouble(newest), width),
+        *last_lines(view, _KEYS, _cost(newest), width, height),
+    ]
     room = max(1, height - len(head) - len(foot))
     return fill_screen([*head, *_queries_rows(lines, view, width, room)], foot, width, height)
 
@@ -472,7 +544,7 @@ def _queries_head(history: StatementHistory, newest: Queries, view: ScreenView, 
     ]
     if newest.gap_before_s is not None:
         parts.append(f"{1e3 * newest.gap_before_s:.0f} ms not measured before it")
-    return [first + when.rjust(max(1, width - len(first))), "  ".join(parts), _balance(newest)]
+    return [*_two_ends(first, when, width), *text.fit_lines(["  ".join(parts), _balance(newest)], width)]
 
 
 def _cpu_percent(window: Queries) -> float:
@@ -506,7 +578,9 @@ def _queries_rate(hertz: float | None) -> str:
     return f"{hertz:,.0f}" if hertz is not None and hertz >= 10 else text.number(hertz, 1)
 
 
-def _queries_columns() -> str:
+def _queries_columns(width: int) -> str:
+    if width < _WIDE_QUERIES:
+        return f"{'CPU %':>7}  {'calls/s':>9}  statement"
     return f"{'CPU %':>7}  {'trend':<{_QUERIES_TREND}}  {'calls/s':>9}  {'ms CPU':>8}  {'p95 ms':>8}  statement"
 
 
@@ -539,6 +613,9 @@ def _queries_rows(lines: list[StatementTrend], view: ScreenView, width: int, roo
 def _row(line: StatementTrend, width: int) -> str:
     statement = line.statement
     p95 = statement.latency_ms.p95 if statement.latency_ms else None
+    if width < _WIDE_QUERIES:
+        figures = f"{line.cpu_percent:>7.1f}  {_queries_rate(statement.calls_hz or 0.0):>9}  "
+        return text.shorten(figures + statement.text, width)
     figures = (
         f"{line.cpu_percent:>7.1f}  {draw_bars(line.before, _QUERIES_TREND)}  "
         f"{_queries_rate(statement.calls_hz or 0.0):>9}  "

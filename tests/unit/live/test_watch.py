@@ -113,7 +113,47 @@ def test_order_and_filter_are_always_on_the_screen() -> None:
     assert draw_screen(made, ScreenView(), TITLE, 80, 24)[3] == "sorted by rate (s: rate, C0, name)"
     filtered = draw_screen(made, ScreenView(sort="C0", wanted="handle"), TITLE, 80, 24)[3]
     assert filtered == "filter “handle”: 1 of 82 rows (Esc: all)  sorted by C0 (s: rate, C0, name)"
-    assert draw_screen(made, ScreenView(wanted="handle"), TITLE, 40, 24)[3].startswith("filter “handle”: 1 of 82 rows")
+    narrow = draw_screen(made, ScreenView(wanted="handle"), TITLE, 40, 24)
+    assert any(line.startswith("filter “handle”: 1 of 82 rows") for line in narrow)
+
+
+def _watched_server() -> RowHistory:
+    found = RowHistory()
+    rows = [row("timer_handler", 7), row("python", 1070), row("kworker/0:1", 970), row("sshd", 5)]
+    others = [
+        msgspec.structs.replace(each, key=RowKey(*names), is_other=True)
+        for each, names in zip(
+            rows[1:],
+            [("python", "python", "main"), ("kernel", "kworker/0:1", "work"), ("sshd", "sshd", "poll")],
+            strict=True,
+        )
+    ]
+    found.add(interval(rows[0], *others))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("width", "words"),
+    [(80, "others: python 107/s, kworker 97/s, sshd 0.5/s"), (40, "others: python 107/s, 2 more 98/s")],
+)
+def test_other_processes_than_the_target_have_one_line(width: int, words: str) -> None:
+    made = _watched_server()
+    lines = draw_screen(made, ScreenView(), TITLE, width, 24)
+    assert words in lines
+    shown = [line for line in lines if "python" in line]
+    assert shown == [words] and any(line.split()[:2] == [">", "0.7"] for line in lines)
+    every = draw_screen(made, ScreenView(all=True), TITLE, width, 24)
+    assert sum("python" in line for line in every) == 1 and not any(line.startswith("others") for line in every)
+
+
+@pytest.mark.parametrize("width", [40, 60])
+def test_a_narrow_screen_names_the_columns_that_it_leaves_out(width: int) -> None:
+    lines = draw_screen(history(20), ScreenView(), TITLE, width, 24)
+    assert "by rate · wider: trend, every" in lines and max(map(len, lines)) <= width
+    assert any(line.split()[:3] == [">", "2.0", "0.01"] for line in lines), lines
+    assert lines[-1].startswith("q quit  ? help  a all")
+    queries = draw_queries_screen(queries_history(), ScreenView(sort="CPU"), "t", width, 24)
+    assert "by CPU · wider: trend, ms CPU, p95 ms" in queries and max(map(len, queries)) <= width
 
 
 def test_help_names_every_key_and_column() -> None:
@@ -247,7 +287,8 @@ def test_statements_are_sorted_filtered_and_opened() -> None:
     assert "BENCHMARK" in queries_chosen_lines(kept, ScreenView(sort="ms a call"))[0].statement.text
     assert len(queries_chosen_lines(kept, ScreenView(sort="CPU", wanted="benchmark"))) == 1
     opened = draw_queries_screen(kept, ScreenView(sort="CPU", opened=True), "t", 60, 24)
-    assert opened[6].strip().startswith("SELECT BENCHMARK")
+    chosen = next(number for number, line in enumerate(opened) if line.startswith(">"))
+    assert opened[chosen + 1].strip().startswith("SELECT BENCHMARK")
     assert QUERIES_SORTS[0] == "CPU"
 
 
