@@ -40,6 +40,8 @@ _OTHERS = {
     "host/": {"--cap-add", "--pid", "--privileged"},
     "system/tasks.py": {"--pid"},
     "live/webconfig.py": {"--web"},
+    "report/comparison.py": {"--pairs"},  # of `compare`, printed by `report` too
+    "report/queries.py": {"--method"},  # of `queries`, printed by `report` too
     "report/": {"--contents--", "--w", "--x", "--d"},  # variables of style sheets
     "report/labels.py": None,  # how other runtimes are started so that their functions have names
     "stacks/packages.py": {"--enablerepo"},
@@ -71,6 +73,9 @@ _TABLES = {
 }
 
 
+_STEPS = {"command_line", "documented"}
+
+
 @cache
 def options() -> dict[str, frozenset[str]]:
     """Command → its options."""
@@ -89,7 +94,15 @@ def trees() -> dict[str, ast.Module]:
 
 
 def _texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Every text, those that are put together as one, with … for what is put in; no docstring but a command's."""
+    """Every text, those that are put together as one, with … for what is put in; no docstring but a command's.
+
+    The words of a printed command (`system.next_steps`) follow the program's name.
+    """
+    steps = {
+        id(node.args[0])
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in _STEPS and node.args
+    }
     inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
     docstrings = {
         id(node.body[0].value)
@@ -99,12 +112,12 @@ def _texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
     other = inside | docstrings
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
-            yield (
-                node.lineno,
-                "".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values),  # type: ignore[misc]
-            )
+            text = "".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values)  # type: ignore[misc]
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in other:
-            yield node.lineno, node.value
+            text = node.value
+        else:
+            continue
+        yield node.lineno, f"powerprof {text.replace(':', '')}" if id(node) in steps else text
 
 
 @cache
