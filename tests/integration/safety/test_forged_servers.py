@@ -100,11 +100,11 @@ def test_a_name_means_the_service_and_not_another_accounts_process(attacker: Att
     names = [path.rename(path.with_name("mariadbd-name")) for path in (forged, own)]
     with ExitStack() as stack:
         others = [stack.enter_context(silent(names[0], attacker.home, uid=UID)) for _ in range(2)]
-        with pytest.raises(UsageError, match="2 processes are called mariadbd-name"):
+        with pytest.raises(UsageError, match="2 servers are called mariadbd-name"):
             resolve(["mariadbd-name"])
         assert may_be_forged("mariadbd-name")
         served = ServedServer("mariadbd-name")
-        assert "2 processes are called" in served.trouble
+        assert "2 servers are called" in served.trouble
         server = stack.enter_context(silent(names[1], attacker.home.parent))
         assert resolve(["mariadbd-name"]).pids == (server,)
         assert not may_be_forged("mariadbd-name")
