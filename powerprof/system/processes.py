@@ -194,8 +194,8 @@ def label_of(pid: int) -> str:
 # Programs of database servers.
 
 POSTGRES_PROGRAM = "postgres"
-# mysqldump, mysqld_safe and mysqld_exporter are not servers.
-_SERVER_NAME = re.compile(r"(mysqld|mariadbd)(-.*)?")
+# mysqldump, mysqld_safe, mariadbd-safe and mysqld_exporter are not servers.
+_SERVER_NAME = re.compile(r"(mysqld|mariadbd)(-(?!safe).*)?")
 
 
 def is_server_name(program: str | None) -> bool:

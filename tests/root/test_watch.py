@@ -9,7 +9,7 @@ from tests.conftest import Cli
 
 
 def test_the_rows_of_a_document_sum_to_its_exits(powerprof_cli: Cli, root_bpf: None) -> None:
-    done = powerprof_cli(["watch", "--json-lines", "--interval", "0.5", "--count", "4", "--no-ask"])
+    done = powerprof_cli(["watch", "--system", "--json-lines", "--interval", "0.5", "--count", "4", "--no-ask"])
     assert done.code == 0, done.err
     documents = [json.loads(line) for line in done.out.splitlines()]
     assert len(documents) == 4

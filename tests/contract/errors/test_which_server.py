@@ -58,6 +58,7 @@ _MARIADB = {3: Process("mariadbd", 1, "mariadbd", threads={30: "statement_timer"
 _ONE, _TWO = _cluster(10, 11, 12), {**_cluster(10, 11, 12), **_cluster(20, 21)}
 _BESIDE = {**_ONE, **_cluster(70, 71, arguments=_PRIVATE)}
 _SAFE = {5: Process("mysqld_safe", 1, "dash"), 6: Process("mariadbd", 5, "mariadbd")}
+_SAFE_BY_COMM = {5: Process("mariadbd-safe", 1, None), 6: Process("mariadbd", 5, None)}
 _NGINX = {40: Process("nginx", 1, "nginx"), 41: Process("nginx", 40, "nginx"), 42: Process("nginx", 40, "nginx")}
 _FAMILY = ((10, 11, 12), "postgres")
 SITUATIONS = {
@@ -78,6 +79,7 @@ SITUATIONS = {
     "forked workers by name": Situation(_NGINX, ["nginx"], ((40, 41, 42), "nginx")),
     "pid of mysqld_safe": Situation(_SAFE, ["5"], ((6,), "mariadbd")),
     "name of mysqld_safe": Situation(_SAFE, ["mysqld_safe"], ((6,), "mariadbd")),
+    "unprivileged, no target, mariadbd-safe": Situation(_SAFE_BY_COMM, [], ((6,), "mariadbd"), euid=1000),
     "name beside mysqld_safe": Situation(_SAFE, ["mysqld"], ((6,), "mariadbd")),
     "link called mysqld": Situation({3: Process("mysqld", 1, "mariadbd")}, ["mysqld"], ((3,), "mariadbd")),
     "link called redis-server": Situation(
