@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 
     Targets = Mapping[str, str | None]
 
+_ALL_ROWS = 1_000_000
 # Options with an effect on saved runs.
 _OF_SAVED_RUNS = ("everything", "seed", "fail_if_worse", "other", *DESTINATIONS)
 # Options with an effect on two commands.
@@ -184,7 +185,7 @@ def command(options: Options) -> None:
     if not words and are_runs(str(a), str(b), saving.runs_dir):
         options.refuse_without_effect("on saved runs", but=_OF_SAVED_RUNS)
         if _are_queries(str(a), str(b), saving.runs_dir):
-            _compare_queries(str(a), str(b), saving, files, judged=verdict.fail_if_worse)
+            _compare_queries(str(a), str(b), options, saving, files)
             return
     elif windows.quick:
         own = ("duration", "pairs", "precision", "control", "attribute")
@@ -219,11 +220,13 @@ def command(options: Options) -> None:
 
 
 def _lines_of(options: Options, record: Any) -> Callable[[Any, int], list[str]] | None:
-    """Return the report with all details for --all; None for the usual one."""
+    """Return the report with all rows for --all; None for the usual one."""
     from powerprof.report.kinds import reported_kind
 
     kind = reported_kind(record)
-    return partial(kind.lines, everything=True) if options.everything and "everything" in kind.options else None
+    if not options.everything or not kind.options:
+        return None  # the report of sweeps is always whole
+    return partial(kind.lines, **({"everything": True} if "everything" in kind.options else {"top": _ALL_ROWS}))
 
 
 def _split_commands(words: tuple[str, ...], a: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -257,7 +260,7 @@ def _is_saved(store: RunStore, name: str) -> bool:
     return True
 
 
-def _compare_queries(a: str, b: str, saving: Saving, files: Targets, *, judged: bool) -> None:
+def _compare_queries(a: str, b: str, options: Options, saving: Saving, files: Targets) -> None:
     """Compare by statement, save and print. Raises WorseError if judged and a statement became more expensive."""
     from powerprof.queries.comparison import compare_queries, select_changes
     from powerprof.queries.records import Queries
@@ -269,9 +272,9 @@ def _compare_queries(a: str, b: str, saving: Saving, files: Targets, *, judged: 
     assert isinstance(first, Queries)  # noqa: S101  their schemas are those of queries
     assert isinstance(second, Queries)  # noqa: S101
     compared = compare_queries(first, second, max(first.started_at, second.started_at))
-    deliver(compared, "compare", saving, files)
+    deliver(compared, "compare", saving, files, lines=_lines_of(options, compared))
     worse = select_changes(compared, "more expensive")
-    if judged and worse:
+    if options.verdict.fail_if_worse and worse:
         raise WorseError(f"{len(worse)} of {len(compared.statements)} statements became more expensive")
 
 

@@ -262,18 +262,15 @@ _BASIS_NAMES = {
 }
 
 
-def word_side(metric: Metric, a: str, b: str, family: int) -> str:
+def word_side(metric: Metric, b: str, family: int) -> str:
     """Return the phrase about speed or power, without a full stop."""
     lower, higher, subject = (
         ("faster", "slower", "speed") if metric.name in SPEED else ("lower in power", "higher in power", "power")
     )
-    basis = f"{_BASIS_NAMES[metric.name]}{', estimated' if metric.kind == 'estimated' else ''}"
+    basis = f"({_BASIS_NAMES[metric.name]}{', estimated' if metric.kind == 'estimated' else ''})"
     claim, outcome = claim_of(metric), outcome_of(metric, family)
     if claim.verdict != "inconclusive":
-        return f"{b} is {lower if claim.verdict == 'b_lower' else higher} ({basis})"
-    if claim.unknown:
-        return f"too few pairs to judge whether {a} and {b} differ in {subject} ({basis})"
-    if outcome.is_bounded:
-        return f"no measurable difference in {subject} ({basis}) between {a} and {b}: {outcome.bound}"
-    reason = outcome.bound or f"{outcome.word}{outcome.count}"
-    return f"inconclusive whether {a} and {b} differ in {subject} ({basis}): {reason}"
+        return f"{b} is {lower if claim.verdict == 'b_lower' else higher} {basis}"
+    if claim.hint is not None:
+        return f"the difference in {subject} {basis} {outcome.text}"
+    return f"{subject} {basis} {'shows' if outcome.is_bounded else 'is'} {outcome.text}"

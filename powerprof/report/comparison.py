@@ -94,7 +94,7 @@ def word_answer(answer: Answer, metrics: Sequence[Metric], a: str, b: str) -> An
         text = f"No answer: {words(asked)} was not measured." if asked else "No answer: no metric was measured."
         return msgspec.structs.replace(answer, text=text)
     family = len(metrics)
-    speed = word_side(parts.speed, a, b, family) if parts.speed else None
+    speed = word_side(parts.speed, b, family) if parts.speed else None
     if speed and parts.speed and parts.speed.name == "latency_p50_ms":
         p95 = metric_named(metrics, "latency_p95_ms")
         speed += f"; p95 latency: {outcome_of(p95, family).text}" if p95 else ""
@@ -103,7 +103,7 @@ def word_answer(answer: Answer, metrics: Sequence[Metric], a: str, b: str) -> An
         text=word_difference(parts.chosen, a, b, family),
         ground=word_difference(parts.ground, a, b, family) if parts.ground else None,
         speed=speed,
-        power=word_side(parts.power, a, b, family) if parts.power else None,
+        power=word_side(parts.power, b, family) if parts.power else None,
     )
 
 
@@ -141,7 +141,7 @@ def turns_of(comparison: Comparison) -> str:
 def speed_and_power(comparison: Comparison) -> str:
     """Return the verdicts on speed and power as one sentence; empty without a verdict."""
     sentence = "; ".join(filter(None, (comparison.verdict.speed, comparison.verdict.power)))
-    if sentence.startswith(("no ", "inconclusive ")):  # Condition names keep their case.
+    if sentence.startswith(("speed (", "power (", "the difference ")):  # Condition names keep their case.
         sentence = sentence[:1].upper() + sentence[1:]
     return f"{sentence}." if sentence else ""
 

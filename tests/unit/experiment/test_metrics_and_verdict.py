@@ -130,7 +130,7 @@ def test_a_twofold_difference_is_found_with_its_interval() -> None:
     assert said.text.startswith("no-index uses 2.00 times as much server CPU time per query as index (")
     assert said.power == "no-index is higher in power (watts, estimated)"
     same = "all windows measured the same value"
-    assert said.speed == f"no measurable difference in speed (p95 latency) between index and no-index: {same}"
+    assert said.speed == f"speed (p95 latency) shows no measurable difference: {same}"
     assert is_worse(metrics, "c0_ms_per_query_server")
     assert not is_worse(judge(blocks(10, 0.2, 0.1), BASELINE, "c0_ms_per_query_server", seed=1), first.name)
 
