@@ -20,7 +20,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 import msgspec
 
-from powerprof.cli.output import print_text, terminal_size, terminal_width
+from powerprof.cli.output import clear_progress, print_text, terminal_size, terminal_width
 from powerprof.model.runs import RunStore
 from powerprof.report.watch import ScreenView
 from powerprof.system import files
@@ -58,6 +58,7 @@ class Screen:
     def __enter__(self) -> Self:
         self._saved = termios.tcgetattr(self._in)
         tty.setcbreak(self._in)  # Ctrl-C still sends a signal
+        clear_progress()
         self._write(_ENTER)
         self._before = signal.signal(signal.SIGWINCH, self._resized)
         self._thread.start()

@@ -417,7 +417,10 @@ def confirm(question: str, *, without_terminal: str, declined: str) -> None:
         UsageError: there is no terminal, with the hint `without_terminal`.
         Declined: the answer is no; `declined` is the state after it.
     """
+    from powerprof.cli.output import clear_progress
+
     require_terminal(without_terminal)
+    clear_progress()
     try:
         is_agreed = typer.confirm(question, err=True)
     except typer.Abort:  # end of input

@@ -7,7 +7,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -371,9 +371,38 @@ def progress_printer(saving: Saving) -> Callable[[str], None]:
 
 
 def print_progress(text: str, quiet: bool = False) -> None:
-    """Print a line of progress on stderr, if that is a terminal."""
-    if not quiet and sys.stderr.isatty():
+    """Print a line of progress on stderr, if that is a terminal. The next line replaces it."""
+    if quiet or not sys.stderr.isatty():
+        return
+    if os.environ.get("TERM") == "dumb":
         print_text(text, error=True)
+        return
+    from powerprof.model.text import shorten
+
+    width = terminal_size()[0]
+    with _writing_to("stderr"):
+        print(f"{_CLEAR_LINE}{shorten(printable(text), width - 1)}", file=sys.stderr, end="", flush=True)
+    _progress.is_shown = True
+
+
+_CLEAR_LINE = "\r\x1b[K"
+
+
+class _Progress:
+    """Whether a line of progress is on the terminal."""
+
+    is_shown = False
+
+
+_progress = _Progress()
+
+
+def clear_progress() -> None:
+    """Remove the line of progress before other text."""
+    if _progress.is_shown:
+        _progress.is_shown = False
+        with suppress(OSError, ValueError):  # the terminal may be gone
+            print(_CLEAR_LINE, file=sys.stderr, end="", flush=True)
 
 
 def print_text(text: str, *, error: bool = False, end: str = "\n") -> None:
@@ -381,6 +410,7 @@ def print_text(text: str, *, error: bool = False, end: str = "\n") -> None:
 
     Names come from other processes and from files of other users: their escape sequences are replaced.
     """
+    clear_progress()
     with _writing_to("stderr" if error else "stdout"):
         print(printable_lines(text), file=sys.stderr if error else sys.stdout, end=end, flush=error)
 
@@ -425,6 +455,7 @@ def print_report(lines: Iterable[str]) -> None:
         from powerprof.model.text import fit_lines
 
         printed = fit_lines(printed, terminal_width())
+    clear_progress()
     with _writing_to("stdout"):
         for number, line in enumerate(printed):
             out.print(Text(line, style="bold" if number == 0 else ""), soft_wrap=True)

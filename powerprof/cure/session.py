@@ -29,13 +29,14 @@ from powerprof.cure.replicas import OWN_STATEMENTS, ReplicaSampler
 from powerprof.cure.threads import find_target
 from powerprof.energy.windows import WindowEnergy
 from powerprof.experiment.plan import block_order
+from powerprof.experiment.progress import Countdown
 from powerprof.experiment.verdict import half_width_percent
 from powerprof.measure.procfs import own_peak_bytes
 from powerprof.measure.sampling import WindowMeter
 from powerprof.measure.window import WindowPart, run_window
 from powerprof.model.attribution import TargetInfo
 from powerprof.model.records import EnergySource, Notes, ToolCost, Window
-from powerprof.model.text import Say, count_down
+from powerprof.model.text import Say
 from powerprof.reversible.changed import ChangedSettings
 from powerprof.reversible.journal import Journal
 from powerprof.reversible.kinds import kept_text
@@ -374,7 +375,7 @@ def run_cure(request: CureRequest, consent: Consent, say: Say) -> Cure:
         return _make_record(trial, prediction, plan.before, format_now(), None, host_record(), untried)
     consent(plan, target, lasts_s, prediction)
     started_at = format_now()
-    trial = _Trial(request, target, plan, count_down(say, lasts_s))
+    trial = _Trial(request, target, plan, Countdown(say, lasts_s))
     with WindowEnergy(request.energy) as energy:
         with Journal([plan.saved]) as journal:
             try:

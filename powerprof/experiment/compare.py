@@ -28,8 +28,9 @@ from powerprof.experiment.metrics import (
     read_figures,
     system_of_blocks,
 )
-from powerprof.experiment.options import MINIMUM_PAIRS, REPLACED_SHARE, ExperimentOptions, condition_record
+from powerprof.experiment.options import AROUND_S, MINIMUM_PAIRS, REPLACED_SHARE, ExperimentOptions, condition_record
 from powerprof.experiment.plan import Offer, block_order, calibrate, check_comparable, check_options
+from powerprof.experiment.progress import Countdown
 from powerprof.experiment.records import (
     Arm,
     Block,
@@ -73,7 +74,7 @@ from powerprof.experiment.verdict import (
 )
 from powerprof.measure.window import format_now
 from powerprof.model.records import EnergySource, Figures, Note, Window
-from powerprof.model.text import Say, count_down
+from powerprof.model.text import Say
 from powerprof.system.errors import Interrupted, PowerprofError, UsageError
 from powerprof.workloads.catalogue import find_condition
 from powerprof.workloads.definition import Explain
@@ -230,21 +231,23 @@ def compare_commands(
     commands: dict[Arm, Command] = {"a": Command(tuple(argv_a), may_fail), "b": Command(tuple(argv_b), may_fail)}
     collected = MeasuredPairs((a, b), COMMAND_METRIC, options, format_now())
     say(options.plan(2))
-    say = count_down(say, options.seconds(2))
+    progress = Countdown(say, options.seconds(2))
     with collected.measuring(needs_pairs=True) as energy:
         for command in commands.values():
-            say(f"{command.argv[0]}: the first execution")
+            progress(f"{command.argv[0]}: the first execution")
             fit_executions(command, options.window_s)
-        collected.before += _baseline(energy, options, "idle baseline before", say)
+        collected.before += _baseline(energy, options, "idle baseline before", progress)
         for number, pair in enumerate(block_order(options.pairs, options.seed)):
             for arm in pair:
-                say(f"pair {number + 1} of {options.pairs}: {commands[arm].argv[0]}")
+                label = f"pair {number + 1} of {options.pairs} · {format_so_far(collected) or commands[arm].argv[0]}"
+                done = len(collected.blocks)
+                progress.step(label, done, 2 * options.pairs, options.window_s)
                 collected.blocks.append(
                     measure_executions(commands[arm], number, arm, False, energy, options.residency_source)
                 )
         collected.blocks, left_out = mark_disturbed_pairs(collected.blocks, options.pairs)
         collected.notes += left_out
-        collected.after += _baseline(energy, options, "idle baseline after", say)
+        collected.after += _baseline(energy, options, "idle baseline after", progress)
     collected.notes += _end_notes(list(commands.values()), collected.blocks)
     return msgspec.structs.replace(build_comparison(collected), design="work")
 
@@ -339,14 +342,14 @@ def measure_pairs(
     asked = case_a.workload.definition.primary_metric
     collected = MeasuredPairs((condition_record(case_a), condition_record(case_b)), asked, options, format_now())
     say(options.plan(2))
-    say = count_down(say, options.seconds(2))
+    progress = Countdown(say, options.seconds(2))
     with collected.measuring(needs_pairs=False) as energy:
-        say("starting the server and loading its tables")
+        progress("starting the server and loading its tables")
         with Bench([case_a, case_b], bench_options, collected.notes.append) as bench:
             collected.plans = [*_plans(bench, case_a, "a"), *_plans(bench, case_b, "b")]
             server = bench.server(case_a)
             collected.server = {"version": server.version, "private": server.private}
-            _PairRun(bench, (case_a, case_b), collected, energy, say).run()
+            _PairRun(bench, (case_a, case_b), collected, energy, progress).run()
     return collected
 
 
@@ -354,7 +357,7 @@ class _PairRun:
     """One comparison on running servers."""
 
     def __init__(
-        self, bench: Bench, cases: tuple[Case, Case], collected: MeasuredPairs, energy: WindowEnergy, say: Say
+        self, bench: Bench, cases: tuple[Case, Case], collected: MeasuredPairs, energy: WindowEnergy, say: Countdown
     ) -> None:
         self._collected, self._cases = collected, cases
         self._options = options = collected.options
@@ -415,17 +418,24 @@ class _PairRun:
     ) -> None:
         warming = block_order(warm_up, seed + 1_000_003) if warm_up else []
         order = [*((pair, True) for pair in warming), *((pair, False) for pair in block_order(pairs, seed))]
+        each_s, total = self._options.window_s + AROUND_S, 2 * len(order)
         for number, (pair, dropped) in enumerate(order, first):
-            label = "warm-up" if dropped else f"pair {number - self._options.warm_up_pairs + 1}"
+            counted = number - (self._options.warm_up_pairs if first else warm_up) + 1
+            of = "" if counted > pairs else f" of {pairs}"
+            control = "control, " if blocks is self._collected.control else ""
+            figures = format_so_far(self._collected) if blocks is self._collected.blocks else ""
+            label = "warm-up" if dropped else f"{control}pair {counted}{of}"
+            done = 2 * (number - first)
             # Both halves of a pair use the same random numbers.
             slots = [Slot(number, arm, dropped, seed=1 + 1000 * seed + number) for arm in pair]
             if self._collected.turn_s is not None:
-                self._say(f"{label}: {cases[0].name} and {cases[1].name} alternate")
+                both = f"{cases[0].name} and {cases[1].name} alternate"
+                self._say.step(f"{label} · {figures or both}", done, total, each_s)
                 blocks += self._taking_turns(cases, slots, self._collected.turn_s)
                 continue
-            for slot in slots:
+            for half, slot in enumerate(slots):
                 case = cases[0 if slot.arm == "a" else 1]
-                self._say(f"{label}: {case.name}")
+                self._say.step(f"{label} · {figures or case.name}", done + half, total, each_s)
                 blocks.append(self._block(case, slot))
 
     def _taking_turns(self, cases: Sequence[Case], slots: Sequence[Slot], turn_s: float) -> list[Block]:
@@ -478,6 +488,19 @@ class _PairRun:
         pairs = max(MINIMUM_PAIRS, 6, options.pairs // 2)
         self._say("control: A against itself")
         self._pairs((self._cases[0], self._cases[0]), collected.control, pairs, 0, options.seed + 77)
+
+
+def format_so_far(collected: MeasuredPairs) -> str:
+    """Return the ratio of the primary metric after two or more pairs: `no-index ×10.4 so far (7.9 to 13.6)`."""
+    if len(collected.pairs) < MINIMUM_PAIRS:
+        return ""
+    every, primary = pair_figures(collected.pairs, collected.baseline), collected.primary
+    answering = judge_metrics([each for each in every if each.a.name == primary], primary, collected.options.seed)
+    ratio = answering[0].ratio if answering else None
+    if ratio is None:
+        return ""
+    ends = "" if ratio.ci95 is None else f" ({ratio.ci95[0]:.3g} to {ratio.ci95[1]:.3g})"
+    return f"{collected.conditions[1].name} ×{ratio.b_over_a:.3g} so far{ends}"
 
 
 def _plans(bench: Bench, case: Case, arm: Arm) -> list[Plan]:

@@ -30,6 +30,7 @@ from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
 from powerprof.energy.windows import WindowEnergy
 from powerprof.experiment import phases
 from powerprof.experiment.phases import IDLE_STATEMENTS_HZ, split_phase_energy
+from powerprof.experiment.progress import Countdown
 from powerprof.measure.procfs import own_peak_bytes, process_cpu_ns
 from powerprof.measure.sampling import WindowInterrupted, WindowMeter
 from powerprof.measure.window import Meters, format_now, wait_and_read
@@ -45,7 +46,7 @@ from powerprof.model.records import (
     ToolCost,
     Window,
 )
-from powerprof.model.text import Say, approximate_time, count_down, number, plural
+from powerprof.model.text import Say, approximate_time, number, plural
 from powerprof.statistics.intervals import BLOCKS, rate_interval
 from powerprof.system import paths, signals
 from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError, UsageError
@@ -438,7 +439,7 @@ class IdleExperiment:
     def _measure(self) -> None:
         plan = self._plan
         self._say(plan.description)
-        self._say = count_down(self._say, plan.seconds)
+        self._say = Countdown(self._say, plan.seconds)
         if plan.quick:
             self._notes.append(
                 f"--quick: {plan.repeat} windows of {plan.duration_s:g} s per phase; for narrower intervals, "

@@ -36,8 +36,9 @@ from powerprof.experiment.metrics import (
     read_figures,
     system_of_blocks,
 )
-from powerprof.experiment.options import ExperimentOptions, condition_record
+from powerprof.experiment.options import AROUND_S, ExperimentOptions, condition_record
 from powerprof.experiment.plan import Offer, calibrate, check_options
+from powerprof.experiment.progress import Countdown
 from powerprof.experiment.records import Arm, Block, ConditionRecord, Design, LoadOptions, LoadRun, TraceSummary
 from powerprof.experiment.threats import note_other_load
 from powerprof.experiment.traced import trace_condition
@@ -46,7 +47,7 @@ from powerprof.measure.sampling import WindowMeter
 from powerprof.measure.window import OpenWindow, format_now
 from powerprof.model import text
 from powerprof.model.records import EnergySource, Note, ProcessTime, ServerInfo, ToolCost, Window
-from powerprof.model.text import Say, count_down
+from powerprof.model.text import Say
 from powerprof.system import programs
 from powerprof.system.errors import Interrupted, PowerprofError, UsageError
 from powerprof.workloads.reading import Case
@@ -148,20 +149,22 @@ def run_condition(case: Case, bench_options: BenchOptions, options: ExperimentOp
     check_options([case], options)
     state = _RunState(condition_record(case), case.workload.definition.primary_metric, options)
     say(options.plan(1))
-    say = count_down(say, options.seconds(1))
+    progress = Countdown(say, options.seconds(1))
     with state.measuring() as energy, Bench([case], bench_options, state.notes.append) as bench:
         server = bench.server(case)
         state.server = ServerInfo(version=server.version, private=server.private, pid=server.pid)
-        state.offer = offer = calibrate(bench, [case], options, say)
+        state.offer = offer = calibrate(bench, [case], options, progress)
         state.notes += offer.notes
-        apparatus = Apparatus(bench, options, offer, energy.meters, energy.complete, say, state.notes)
+        apparatus = Apparatus(bench, options, offer, energy.meters, energy.complete, progress, state.notes)
         state.baseline += apparatus.baseline("idle server")
-        for slot in apparatus.slots():
+        slots = list(apparatus.slots())
+        for slot in slots:
             number = slot.pair - options.warm_up_pairs + 1
-            say("warm-up" if slot.dropped else f"{case.name}: {number} of {options.pairs}")
+            label = "warm-up" if slot.dropped else f"{case.name}: window {number} of {options.pairs}"
+            progress.step(label, slot.pair, len(slots), options.window_s + AROUND_S)
             state.blocks.append(apparatus.repeated(partial(measure_block, apparatus, case, slot), [case], slot))
         if options.attribute_s is not None:
-            state.traced = trace_condition(bench, case, "a", options.attribute_s, say, offer.easy_rate_hz)
+            state.traced = trace_condition(bench, case, "a", options.attribute_s, progress, offer.easy_rate_hz)
     return state.record(("server", case.name), is_command=False)
 
 
@@ -324,13 +327,14 @@ def run_command(argv: Sequence[str], options: ExperimentOptions, say: Say, *, ma
     command = Command(tuple(argv), may_fail)
     state = _RunState(build_command_condition(argv), COMMAND_METRIC, options)
     say(options.plan(1))
-    say = count_down(say, options.seconds(1))
+    progress = Countdown(say, options.seconds(1))
     with state.measuring() as energy:
-        say(f"{argv[0]}: the first execution")
+        progress(f"{argv[0]}: the first execution")
         fit_executions(command, options.window_s)
-        state.baseline += _baseline(energy, options, "idle host", say)
+        state.baseline += _baseline(energy, options, "idle host", progress)
         for number in range(options.pairs):
-            say(f"{argv[0]}: window {number + 1} of {options.pairs}")
+            label = f"{argv[0]}: window {number + 1} of {options.pairs}"
+            progress.step(label, number, options.pairs, options.window_s)
             state.blocks.append(measure_executions(command, number, "a", False, energy, options.residency_source))
     state.notes += _end_notes([command], state.blocks)
     return state.record(("baseline", "command"), is_command=True)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -21,6 +22,7 @@ from powerprof.experiment.compare import compare_conditions
 from powerprof.experiment.idle import QUICK_REPEAT, QUICK_WINDOW_S, IdlePlan, measure_idle
 from powerprof.experiment.options import QUICK_BASELINES, QUICK_PAIRS, ExperimentOptions
 from powerprof.experiment.options import QUICK_WINDOW_S as QUICK_BLOCK_S
+from powerprof.experiment.progress import clock_in
 from powerprof.experiment.records import Comparison, LoadRun, Metric, Range
 from powerprof.experiment.run import run_condition
 from powerprof.experiment.sweep import estimate_seconds, find_key
@@ -327,6 +329,11 @@ def _seconds(step: StudyCommand, options: StudyOptions) -> float:
     return options.loaded(step).seconds(len(cases)) + more
 
 
+def _say_step(say: Say, place: str, line: str) -> None:
+    """Print the progress of a step after its place in the study."""
+    say(f"{place} · {line}")
+
+
 def describe_plan(study: Study, options: StudyOptions) -> str:
     """Return the steps and the duration of a study, to be printed at its start."""
     steps = len([step for step in study.steps if not options.only or step.name in options.only])
@@ -355,10 +362,12 @@ def measure_study(
     chosen = [step for step in study.steps if not options.only or step.name in options.only]
     for number, step in enumerate(chosen):
         left = sum(_seconds(later, options) for later in chosen[number:])
-        say(f"step {number + 1} of {len(chosen)}: {step.typed} ({approximate_time(left)} left)")
+        place = f"step {number + 1} of {len(chosen)}"
+        say(f"{place} · {step.typed} · {approximate_time(left)} left, until {clock_in(left)}")
+        say_step = partial(_say_step, say, place)
         began = time.monotonic()
         try:
-            made = (measure or measure_step)(step, options, say)
+            made = (measure or measure_step)(step, options, say_step)
             signals.hold()
             record = keep(step.command, made)
         except Interrupted:

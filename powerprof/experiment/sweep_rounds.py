@@ -20,7 +20,9 @@ from powerprof.experiment.bench_data import schema_name
 from powerprof.experiment.block import Apparatus, Slot, measure_block
 from powerprof.experiment.claims import ENERGY
 from powerprof.experiment.metrics import Baseline, add_mean, cpu_ms, read_figures, split_cpu_time
+from powerprof.experiment.options import AROUND_S
 from powerprof.experiment.plan import round_order
+from powerprof.experiment.progress import Countdown
 from powerprof.experiment.records import Block, ConditionRecord, Range
 from powerprof.experiment.traced import (
     WAKINGS,
@@ -36,7 +38,6 @@ from powerprof.experiment.traced import (
 from powerprof.experiment.verdict import FunctionWindow, build_function_window
 from powerprof.measure.window import wait_and_read
 from powerprof.model.records import Figures, Note, Notes, OsRates, RunMetric, Window
-from powerprof.model.text import approximate_time
 from powerprof.statistics.intervals import interval_ends
 from powerprof.statistics.verdicts import compare_points, judge_claim, which_differ
 from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError, UsageError
@@ -116,7 +117,8 @@ def measure_rounds(
     start_s = _settle_s(cases, shared=shared)
     say(f"letting {'the server' if shared else f'{len(cases)} servers'} settle for {start_s:g} s")
     wait_and_read((), start_s)
-    started_s, first = time.monotonic(), None
+    each_s, done = options.window_s + AROUND_S, 0
+    progress = Countdown(say, each_s * _count_missing(gathered, options.pairs))
     for number, order in enumerate(round_order(len(values), options.pairs, options.seed)):
         missing = [
             value
@@ -125,14 +127,14 @@ def measure_rounds(
         ]
         if not missing:
             continue
-        first = number if first is None else first
-        left = time_left(number - first, options.pairs - first, time.monotonic() - started_s)
-        label = f"round {number + 1} of {options.pairs}{left}"
+        label = f"round {number + 1} of {options.pairs}"
         if baseline is not None:
-            say(f"{label}: no server")
+            progress(f"{label} · no server")
             baseline.append(_measure_without_server(one))
         for value in missing:
-            say(f"{label}: {value}")
+            left = _count_missing(gathered, options.pairs)
+            progress.step(f"{label} · {value}", done, done + left, each_s)
+            done += 1
             try:
                 _measure_point(apparatus[value], cases[value], gathered[value], number, woken=not shared)
             except (UsageError, CapabilityError):
@@ -144,16 +146,16 @@ def measure_rounds(
         save()
 
 
+def _count_missing(gathered: Mapping[Value, PointMeasurements], rounds: int) -> int:
+    """Return the number of windows that are not measured yet, without failed points."""
+    return sum(max(0, rounds - len(had.blocks)) for had in gathered.values() if had.error is None)
+
+
 def _settle_s(cases: Mapping[Value, Case], *, shared: bool) -> float:
     if all(case.server.kind == "postgresql" and case.load.is_silent for case in cases.values()):
         return POSTGRESQL_START_S
     filled = any(schema_name(case.workload) is not None for case in cases.values())
     return START_S if filled or not shared else _READY_S
-
-
-def time_left(measured: int, of: int, passed_s: float) -> str:
-    """Return the remaining time at the present pace as text; empty before the first round."""
-    return f", {approximate_time(passed_s / measured * (of - measured))} to go" if measured else ""
 
 
 def _measure_without_server(apparatus: Apparatus) -> Window:

@@ -15,11 +15,12 @@ from powerprof.experiment.bench_data import BenchOptions
 from powerprof.experiment.block import Apparatus, Slot, measure_block
 from powerprof.experiment.options import AROUND_S, ExperimentOptions, condition_record
 from powerprof.experiment.plan import Offer, check_comparable, check_options, measure_capacity
+from powerprof.experiment.progress import Countdown
 from powerprof.experiment.records import Block, ConditionRecord, Range, Ratio
 from powerprof.measure.sampling import interval
 from powerprof.measure.window import format_now
 from powerprof.model.records import Estimate, Notes
-from powerprof.model.text import Say, approximate_time, count_down
+from powerprof.model.text import Say, approximate_time
 from powerprof.statistics.verdicts import Verdict, compare_pairs
 from powerprof.system.errors import Interrupted, PowerprofError, Retryable, UsageError
 from powerprof.workloads.reading import Case
@@ -202,19 +203,19 @@ def search_highest_rate(
     server: dict[str, object] = {}
     seconds = options.pairs * len(cases) * steps * (options.window_s + AROUND_S)
     say(f"{options.pairs} rounds of {steps} windows of {options.window_s:g} s a condition: {approximate_time(seconds)}")
-    say = count_down(say, seconds)
+    progress = Countdown(say, seconds)
     try:
         with Bench(list(cases), bench_options, notes.append) as bench:
             one = bench.server(cases[0])
             server = {"version": one.version, "private": one.private}
             for side in sides:
-                say(f"{side.case.name}: at full speed")
+                progress(f"{side.case.name}: at full speed")
                 side.capacity_hz = measure_capacity(bench, side.case, options.calibrate_s)
             for number in range(options.pairs):
                 # Alternate the order, so that a drift affects both conditions.
                 for side in sides if number % 2 == 0 else sides[::-1]:
-                    say(f"{side.case.name}: round {number + 1} of {options.pairs}")
-                    side.rounds.append(_round(bench, side, limit, steps, options, number, say))
+                    progress(f"{side.case.name}: round {number + 1} of {options.pairs}")
+                    side.rounds.append(_round(bench, side, limit, steps, options, number, progress))
     except Interrupted:
         interrupted = True
         if not _whole(sides):

@@ -6,7 +6,6 @@ from __future__ import annotations
 import codecs
 import math
 import re
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -116,17 +115,6 @@ def approximate_time(seconds: float) -> str:
     if seconds < 90:
         return f"about {max(10, math.ceil(seconds / 10) * 10)} s"
     return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {number(seconds / 3600, 1)} h"
-
-
-def count_down(say: Say, seconds: float) -> Say:
-    """Return a `say` that adds the remaining time of a plan of `seconds` from now. Later it prints the text alone."""
-    ends_s = time.monotonic() + seconds
-
-    def line(text: str) -> None:
-        left_s = ends_s - time.monotonic()
-        say(f"{text} ({approximate_time(left_s)} left)" if left_s > 0 else text)
-
-    return line
 
 
 def shorten(text: str, width: int) -> str:

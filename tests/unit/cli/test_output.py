@@ -3,12 +3,19 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import pty
+import struct
+import sys
+import termios
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from powerprof.cli import output
 from powerprof.cli.options import Saving
 from powerprof.cli.output import deliver
 from powerprof.model.runs import RunStore
@@ -38,3 +45,60 @@ def test_killed_server_is_a_failure_not_an_interrupt(tmp_path: Path) -> None:
         deliver(broken, "run", Saving(runs_dir=tmp_path, quiet=True))
     assert (caught.value.message, caught.value.exit_code) == ("the server was killed", 1)
     assert caught.value.hint == "the measured part is saved as run-0001"
+
+
+def _drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, term: str) -> str:
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with os.fdopen(slave, "w", encoding="utf-8") as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        output.print_progress("pair 1 of 4 · index · 36 s left, until 14:03:27")
+        output.print_progress("pair 2 of 4 · 27 s left, until 14:03:27")
+        output.print_progress("never shown", quiet=True)
+        output.print_text("error: it ended", error=True)
+        drawn = os.read(master, 4096).decode()
+    os.close(master)
+    return drawn
+
+
+def test_progress_is_one_line_that_the_next_text_replaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = _drawn_on_a_terminal(monkeypatch, 80, "xterm")
+    parts = drawn.split("\r\x1b[K")
+    assert [part.split(" · ")[0] for part in parts[:3]] == ["", "pair 1 of 4", "pair 2 of 4"]
+    assert parts[3:] == ["error: it ended\r\n"] and "\n" not in "".join(parts[:3])
+
+
+def test_progress_never_fills_the_last_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = _drawn_on_a_terminal(monkeypatch, 40, "xterm")
+    assert max(len(part) for part in drawn.split("\r\x1b[K")[:3]) == 39
+
+
+def test_a_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = _drawn_on_a_terminal(monkeypatch, 80, "dumb")
+    assert "\x1b" not in drawn and [line.split(" · ")[0] for line in drawn.splitlines()] == [
+        "pair 1 of 4",
+        "pair 2 of 4",
+        "error: it ended",
+    ]
+
+
+def test_a_pipe_gets_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_progress("pair 1 of 4")
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("columns", ["", "0", "x", "-5"])
+@pytest.mark.parametrize("size", [(0, 0), (0, 24)])
+def test_a_terminal_without_a_size_has_eighty_columns(
+    monkeypatch: pytest.MonkeyPatch, columns: str, size: tuple[int, int]
+) -> None:
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
+    monkeypatch.setenv("COLUMNS", columns)
+    with os.fdopen(slave, "w", encoding="utf-8") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        monkeypatch.setattr(sys, "__stdout__", stdout)
+        assert (output.terminal_width(), output.terminal_size(obey_environment=False)) == (80, (80, 24))
+    os.close(master)

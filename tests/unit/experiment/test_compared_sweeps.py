@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from powerprof.cli.compare import _judge
 from powerprof.experiment.sweep_comparison import are_sweeps, compare_sweeps
-from powerprof.experiment.sweep_rounds import Sweep, time_left
+from powerprof.experiment.sweep_rounds import Sweep
 from powerprof.model.runs import RunStore
 from powerprof.report.kinds import lines_of, word_record
 from powerprof.system.errors import UsageError, WorseError
@@ -107,9 +107,3 @@ def test_incomparable_sweeps_are_refused(tmp_path: Path) -> None:
 def test_a_worse_sweep_fails_on_request() -> None:
     with pytest.raises(WorseError, match="lower with sweep-0002"):
         _judge(sweep_comparison())
-
-
-def test_remaining_time_is_printed_from_the_second_round_on() -> None:
-    assert time_left(0, 8, 0.0) == ""
-    assert time_left(2, 8, 150.0) == ", about 8 min to go"
-    assert time_left(7, 8, 70.0) == ", about 10 s to go"
