@@ -409,6 +409,7 @@ class ServerReadings:
         self._own_id: int | None = None
         self._own_ids: set[int] = set()
         self._hidden_before: int | None = None
+        self.refused: dict[str, str] = {}
         self.names: Mapping[int, str] = {}
         self.window_s = 0.0
         self.facts: dict[str, Any] = {}
@@ -431,7 +432,7 @@ class ServerReadings:
         connection = self._connection
         if connection is None:
             return default
-        return server_queries.query_or_default(lambda: query(connection), default, subject, self._notes)
+        return server_queries.query_or_default(lambda: query(connection), default, subject, self.refused)
 
     @limit_texts(_MOST_WORDS)
     def read_before(self) -> None:
@@ -478,6 +479,8 @@ class ServerReadings:
             self.facts["events_after"] = self._query("scheduled events", server_queries.read_events, [])
         self._read_binlog()
         self._sample(self._connection)
+        self.facts["refused"] = list(self.refused)
+        self._notes += [f"{subject} could not be read: {reason}" for subject, reason in self.refused.items()]
 
     def _read_binlog(self) -> None:
         """Read the events since the first reading, unless the server changed to another file."""

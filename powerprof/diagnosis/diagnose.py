@@ -93,6 +93,10 @@ class Coverage:
     not_visible: list[str]
 
 
+# Parts with rules of their own. Without them a report cannot call the server healthy.
+_LARGE_PARTS = ("settings", "replication", "the process list", "scheduled events")
+
+
 def list_coverage(evidence: Evidence) -> Coverage:
     """Return the coverage of the evidence, one phrase for each part."""
     examined: list[str] = []
@@ -105,6 +109,7 @@ def list_coverage(evidence: Evidence) -> Coverage:
         hidden.append("wake-ups of its threads (not traced)")
     if count := evidence.hidden_connections_count:
         hidden.append(f"{plural(count, 'connection')} of other accounts (needs the privilege PROCESS)")
+    hidden += [f"{subject} (refused)" for subject in evidence.refused if subject in _LARGE_PARTS]
     if evidence.cpu_percent is not None:
         examined.append(f"its CPU time ({number(evidence.cpu_percent, 1)} % of one CPU)")
     if evidence.starts_span_s is not None:
@@ -141,17 +146,22 @@ def _list_sql_coverage(evidence: Evidence, examined: list[str], missing: list[st
     if evidence.variables:
         examined.append(plural(len(evidence.variables), "setting"))
     channels = len(evidence.channels_after)
-    examined.append(
-        f"replication ({channels} channel{'s' if channels != 1 else ''})" if channels else "replication (none)"
-    )
-    if not evidence.hidden_connections_count:
-        examined.append(f"the process list (connections: {len(evidence.clients_after)})")
-    if evidence.replicas:
-        examined.append(f"the list of replicas ({len(evidence.replicas)})")
     enabled = sum(event.enabled for event in evidence.events)
     scheduler = evidence.variables.get("event_scheduler", "").upper() or "unknown"
-    examined.append(f"events ({enabled} enabled, the scheduler is {scheduler})" if enabled else "events (none)")
-    if evidence.variables.get("performance_schema", "").upper() in ("OFF", "0", ""):
+    read = {
+        "replication": f"replication ({plural(channels, 'channel')})" if channels else "replication (none)",
+        "the process list": f"the process list (connections: {len(evidence.clients_after)})",
+        "scheduled events": f"events ({enabled} enabled, the scheduler is {scheduler})"
+        if enabled
+        else "events (none that this account sees)",
+    }
+    if evidence.hidden_connections_count:
+        del read["the process list"]
+    examined += [phrase for subject, phrase in read.items() if subject not in evidence.refused]
+    if evidence.replicas:
+        examined.append(f"the list of replicas ({len(evidence.replicas)})")
+    missing += [f"{subject} (refused)" for subject in evidence.refused if subject not in _LARGE_PARTS]
+    if evidence.variables.get("performance_schema", "").upper() in ("OFF", "0"):
         missing.append("statements by connection (performance_schema is off)")
     what = "plans" if evidence.statement_window is not None else "plans and costs"
     missing.append(f"{what} of statements ({next_command(evidence, 'queries')})")

@@ -256,6 +256,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         statement_window: The statements by CPU use; None if they could not be measured.
         other_instances_count: Connections of other powerprof processes, which are in no list of clients.
         hidden_connections_count: Connections that this account may not see; None if unknown.
+        refused: The parts that the server did not let this account read.
     """
 
     version: str
@@ -302,6 +303,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     statement_window: StatementWindow | None = None
     other_instances_count: int = 0
     hidden_connections_count: int | None = None
+    refused: list[str] = []
     notes: list[str] = []
 
     @property

@@ -151,7 +151,10 @@ def find_monitoring(evidence: Evidence) -> list[Finding]:
         return []
     culprit = find_polling_client(evidence, statements) if statements else None
     # Equal rates show the cost of a client, but are not evidence enough to end its connection.
-    percent = _find_percent(evidence, culprit or _match_by_rate(evidence, total_hz), uses)
+    client = culprit or _match_by_rate(evidence, total_hz)
+    if client is None and not uses and evidence.other_instances_count:
+        return []  # They are probably the statements of the other powerprof commands.
+    percent = _find_percent(evidence, client, uses)
     woken_hz = _compute_woken_hz(evidence, culprit, total_hz)
     pace = "" if first[1] is None else f" {format_rate(first[1])}"
     lines = [f"{label} {format_rate(rate_hz)} by the server's own count" for label, rate_hz in statements]
@@ -275,7 +278,10 @@ def find_short_connections(evidence: Evidence) -> list[Finding]:
 
 def describe_client_work(evidence: Evidence) -> list[Finding]:
     """Return a note for a busy server, whose clients cause most of its wake-ups."""
-    rate_hz = evidence.rate_hz("Questions")
+    rate_hz, uses = evidence.rate_hz("Questions"), _select_uses(evidence, _ANY)
+    if evidence.other_instances_count and evidence.statement_window is not None:
+        # The counter includes their statements.
+        rate_hz = sum(use.calls_hz or 0.0 for use in uses)
     if rate_hz < _BUSY_HZ:
         return []
     rows = [
@@ -288,8 +294,8 @@ def describe_client_work(evidence: Evidence) -> list[Finding]:
             severity="note",
             text=f"Clients send statements {format_rate(rate_hz)}.",
             evidence=[
-                f"Questions rises {format_rate(rate_hz)}",
-                *(_describe_use(use, evidence) for use in _select_uses(evidence, _ANY)[:3]),
+                f"Questions rises {format_rate(evidence.rate_hz('Questions'))}",
+                *(_describe_use(use, evidence) for use in uses[:3]),
             ]
             + ([f"connection threads end {format_event_rate(exits_hz, 'idle periods')}"] if exits_hz else []),
             remedy=[f"all statements: {next_command(evidence, 'queries')}"],

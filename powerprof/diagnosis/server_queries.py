@@ -58,14 +58,17 @@ _VARIABLES = (
 )
 
 
-def query_or_default(query: Callable[[], T], default: T, subject: str, notes: list[str]) -> T:
-    """Return the result of a query; `default` and a note if the server refuses it. Raise if the connection is lost."""
+def query_or_default(query: Callable[[], T], default: T, subject: str, refused: dict[str, str]) -> T:
+    """Return the result of a query; `default` and a reason in `refused` if the server refuses it.
+
+    Raise StatementError if the connection is lost.
+    """
     try:
         return query()
     except StatementError as error:
         if _is_lost(error):
             raise
-        notes.append(f"{subject} could not be read: {error.message}")
+        refused[subject] = error.message
         return default
 
 

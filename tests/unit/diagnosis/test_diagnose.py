@@ -101,6 +101,20 @@ def test_report_of_a_blind_look_begins_with_what_it_did_not_see(
     assert ("connections: 0" in printed) is (asked and not hidden)
 
 
+@pytest.mark.parametrize("subject", ["settings", "replication", "the process list", "scheduled events"])
+def test_refused_part_is_not_called_absent(subject: str) -> None:
+    printed = print_diagnosis(evidence(exits_hz=2.0, traced_s=5.0, refused=[subject, "the binary log"]))
+    assert printed.startswith(f"Not visible: {subject} (refused). No known problem in the rest")
+    assert "the binary log (refused)" in printed
+    absent = {
+        "replication": "replication (none",
+        "scheduled events": "events (none",
+        "the process list": "list (connections",
+    }
+    for name, phrase in absent.items():
+        assert (phrase in printed) is (name != subject)
+
+
 def test_statements_are_listed_by_their_share() -> None:
     uses = [
         StatementCpu(text=normalise(text), percent=percent, calls_hz=rate, account=account)
