@@ -27,14 +27,15 @@ def describe_servers(roots: Sequence[int]) -> list[list[str]]:
     families = {root: list_family(root) for root in roots}
     before, begun_s = {root: _read_clocks(families[root]) for root in roots}, time.monotonic()
     owners = {root: owner_of(root) for root in roots}
+    titles = {root: _title(root, is_trusted=owners[root].distrust is None) for root in roots}
     phrases = {}
     for root in roots:
         distrust = owners[root].distrust
         count = len(families[root])
         phrases[root] = [
             f"{label_of(root)} {root}",
-            _title(root, is_trusted=distrust is None),
-            describe_listeners(root) or "socket unknown",
+            titles[root],
+            describe_listeners(root) or ("socket unknown" if titles[root] else ""),
             f"{count} process{'' if count == 1 else 'es'}",
             distrust or "",
         ]

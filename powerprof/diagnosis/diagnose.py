@@ -27,7 +27,7 @@ from powerprof.diagnosis.evidence import (
 from powerprof.model.text import number, plural
 from powerprof.system.errors import CapabilityError, UsageError
 from powerprof.system.processes import label_of
-from powerprof.system.targets import resolve_server
+from powerprof.system.targets import check_only, resolve_server
 
 RULES: tuple[Callable[[Evidence], list[Finding]], ...] = (
     rules_replication.find_duplicate_id_on_source,
@@ -223,6 +223,7 @@ def _resolve_subject(
     from powerprof.system.processes import POSTGRES_PROGRAM, is_server_name
 
     has_address = any(part is not None for part in (request.server_url, request.socket, request.defaults_file))
+    check_only(request.pid, request.only)
     pid, target = None, None
     if request.pid is not None or not has_address:
         target = resolve_server(request.pid, request.only, say)

@@ -29,7 +29,7 @@ from powerprof.system.processes import (
     parse_part,
     read_titles,
 )
-from powerprof.system.targets import resolve_server
+from powerprof.system.targets import check_only, resolve_server
 from powerprof.tracing.statements import ServerProcesses
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ def find_server(
     say: Say = lambda text: None,
 ) -> TracedServer:
     """Return the server of the command line. Raise UsageError, PowerprofError."""
+    check_only(pid, only)
     given = any(part is not None for part in (url, socket, defaults_file))
     number = resolve_server(pid, only, say).first if pid is not None or not given else None
     if given:

@@ -369,6 +369,12 @@ def cgroup_pids(folder: Path) -> list[int]:
     return sorted(pids - {0})
 
 
+def check_only(pid: object, only: bool) -> None:
+    """Raise UsageError for --only without --pid."""
+    if only and not pid:
+        raise UsageError("--only needs --pid", "add --pid ID|NAME")
+
+
 def resolve_target(chosen: TargetChoice, say: Callable[[str], None], *, default_system: bool = False) -> Target:
     """Return the chosen processes of this host, and say which if the user did not name them.
 
@@ -401,8 +407,7 @@ def resolve(words: Sequence[str], *, cgroup: str | None = None, system: bool = F
     """
     if sum((bool(words), cgroup is not None, system)) > 1:
         raise UsageError("--pid, --cgroup and --system exclude each other", "use one of them")
-    if only and not words:
-        raise UsageError("--only needs --pid", "add --pid ID|NAME")
+    check_only(words, only)
     if system:
         return Target((), "this system", system=True)
     if cgroup is not None:

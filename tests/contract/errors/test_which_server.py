@@ -191,6 +191,7 @@ def test_only_leaves_out_the_family(fake_tree: Tree, tmp_path: Path, outcome: Ca
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_only_needs_a_process(verb: str, outcome: Callable[..., list[Any]]) -> None:
-    ((_, message, hint),) = outcome([verb, *VERBS[verb], "--only"])
-    assert (message, hint) == ("--only needs --pid", "add --pid ID|NAME")
+def test_only_needs_a_process(verb: str, outcome: Callable[..., list[Any]], capsys: pytest.CaptureFixture[str]) -> None:
+    for address in ([], ["--socket", "/s"] if verb in ("queries", "diagnose") else []):
+        outcome([verb, *VERBS[verb], "--only", *address])
+        assert capsys.readouterr().err == "error: --only needs --pid\nhint: add --pid ID|NAME\n"
