@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -45,6 +46,17 @@ def test_an_idle_mysql_9_is_woken_a_hundred_times_a_second_and_mariadb_a_few(pow
     woken = [{one["name"]: one["estimate"]["mean"] for one in point["metrics"]} for point in (mysql, *mariadb)]
     assert woken[0]["server_wakings_hz"] > 80
     assert all(1 < one["server_wakings_hz"] < 12 for one in woken[1:])
+
+
+@pytest.mark.soak
+@pytest.mark.historical("mysql-9.7")
+def test_idle_measures_a_fetched_release(powerprof_cli: Cli) -> None:
+    asked = ["idle", "--server-build", "mysql-9.7", "--clients", "4", "--quick", "--energy-source", "none"]
+    done = powerprof_cli(asked, _cache(), timeout=300)
+    assert done.code == 0, done.err
+    answer = re.search(r"idle MySQL 9\.7 wakes the CPUs ([\d.]+) ", " ".join(done.out.split()))
+    assert answer is not None, done.out
+    assert 60 < float(answer[1]) < 200
 
 
 @pytest.mark.soak
