@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 def word_cure(cure: Cure) -> Cure:
     """Return the record with its answer in words."""
-    if cure.verdict.text:
-        return cure
     return msgspec.structs.replace(cure, verdict=msgspec.structs.replace(cure.verdict, text=answer_of(cure)))
 
 

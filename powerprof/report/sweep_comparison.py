@@ -45,7 +45,7 @@ from powerprof.statistics.verdicts import Claim, judge_claim
 def word_sweep_comparison(record: SweepComparison) -> SweepComparison:
     """Return the record with its answer and its threats in words."""
     threats = word_threats(record.threats, {})
-    return msgspec.structs.replace(record, text=record.text or _sweeps_answer(record), threats=threats)
+    return msgspec.structs.replace(record, text=_sweeps_answer(record), threats=threats)
 
 
 def _sweeps_answer(record: SweepComparison) -> str:
@@ -318,7 +318,7 @@ def render_csv(record: SweepComparison) -> Iterator[Line]:
 
 def word_trend(record: Trend) -> Trend:
     """Return the record with its answer in words."""
-    return msgspec.structs.replace(record, text=record.text or _trend_answer(record))
+    return msgspec.structs.replace(record, text=_trend_answer(record))
 
 
 def _trend_answer(record: Trend) -> str:

@@ -71,7 +71,7 @@ def _values(chance: random.Random, pairs: int) -> tuple[list[float | None], list
 def draw(seed: int) -> Comparison:
     """Return a comparison of drawn values, judged and worded as a measured one."""
     chance = random.Random(seed)
-    pairs, is_paired = chance.choice((2, 3, 4, 4, 6, 12)), chance.random() < 0.8
+    pairs, is_paired = chance.choices((2, 3, 4, 5, 12), (1, 1, 2, 2, 0.1))[0], chance.random() < 0.8
     energy = chance.choice(("measured", "estimated"))
     compared = []
     for name, unit in _METRICS:

@@ -25,7 +25,7 @@ from tests.unit.queries.test_comparison import of, window
 from tests.unit.report.sample_records import sweep_comparison
 from tests.unit.report.test_words_of_comparisons import draw
 
-DRAWS = {"sweep": 120, "trend": 200, "study": 40, "statements": 120}
+DRAWS = {"sweep": 120, "trend": 200, "study": 25, "statements": 100}
 Interval = tuple[float, float] | None
 
 
