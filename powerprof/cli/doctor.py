@@ -53,11 +53,13 @@ def command(options: Options) -> None:
     if from_run is None and not (target.pid or target.cgroup or target.system):
         options.refuse_without_effect("without --pid, --cgroup, --system or --from", but=("json",))
         from powerprof.host.describe import describe_host
+        from powerprof.host.idle_limits import read_idle_limits
         from powerprof.host.survey import survey_host
         from powerprof.report.catalogue import capability_text
 
         capabilities = survey_host()
-        write_json({"schema": "powerprof.doctor/1", "host": describe_host(), "capabilities": capabilities}, json)
+        host = {"host": describe_host(), "idle": read_idle_limits(), "capabilities": capabilities}
+        write_json({"schema": "powerprof.doctor/1"} | host, json)
         if json != "-":
             print_text(capability_text(capabilities, terminal_width()))
         return

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from powerprof.host.idle_limits import limit_lines, read_idle_limits
 from powerprof.measure import cpuidle
 from powerprof.system import paths
 from powerprof.system.errors import PowerprofError
@@ -18,7 +19,10 @@ _CONTAINER_MARKS = (Path("/.dockerenv"), Path("/run/.containerenv"), Path("/run/
 
 
 class HostDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """A host. Unreadable values are None; `virtualisation` is None without a visible hypervisor."""
+    """A host. Unreadable values are None; `virtualisation` is None without a visible hypervisor.
+
+    `idle_limits` are the settings that forbid deep idle states, as phrases.
+    """
 
     hostname: str | None
     kernel: str | None
@@ -36,6 +40,7 @@ class HostDescription(msgspec.Struct, frozen=True, kw_only=True):
     container: bool | None
     idle_driver: str | None
     idle_governor: str | None
+    idle_limits: list[str] | None
     frequency_driver: str | None
     frequency_governor: str | None
     smt_active: bool | None
@@ -100,6 +105,13 @@ def _read_mitigations() -> dict[str, str]:
     return {name: text for name, text in texts.items() if text and text != "Not affected"}
 
 
+def _read_limits() -> list[str] | None:
+    try:
+        return limit_lines(read_idle_limits())
+    except PowerprofError:
+        return None
+
+
 def describe_host() -> HostDescription:
     """Return the description of this host, or of the recording in POWERPROF_SYSFS and POWERPROF_PROCFS."""
     system, kernel = paths.sysfs() / "devices/system/cpu", paths.procfs() / "sys/kernel"
@@ -125,6 +137,7 @@ def describe_host() -> HostDescription:
         container=any(mark.exists() for mark in _CONTAINER_MARKS) if is_here else None,
         idle_driver=cpuidle.read_driver(),
         idle_governor=next((governor for governor in governors if governor), None),
+        idle_limits=_read_limits(),
         frequency_driver=try_text(system / "cpu0/cpufreq/scaling_driver"),
         frequency_governor=try_text(system / "cpu0/cpufreq/scaling_governor"),
         smt_active=None if smt is None else smt == "1",

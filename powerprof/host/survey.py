@@ -18,6 +18,7 @@ from powerprof.energy.meters import find_open_flaw
 from powerprof.energy.rapl import open_perf_power, open_rapl
 from powerprof.energy.sensors import find_channels, open_battery, open_hwmon
 from powerprof.host.describe import read_virtualisation
+from powerprof.host.idle_limits import limit_lines, read_idle_limits
 from powerprof.measure import cpuidle
 from powerprof.stacks.registers import this_machine
 from powerprof.system import paths, programs
@@ -125,6 +126,21 @@ def probe_residency() -> Capability:
     if read_virtualisation() or not paths.is_this_host():
         return limited("residency", detail)
     return limited("residency", detail, "boot without cpuidle.off=1, idle=poll and nomwait")
+
+
+def probe_deep_idle() -> Capability:
+    """Return whether the host's settings permit its deepest idle states."""
+    limits = read_idle_limits()
+    settings = ", ".join(f"{name} {value}" for name, value in limits.settings.items())
+    lines = limit_lines(limits)
+    unread = [f"{what} is unknown" for what in limits.unread]
+    if not limits.states:
+        return none("deep_idle", "; ".join(["no idle states", *lines, *unread, settings]))
+    if lines:
+        return limited("deep_idle", "; ".join([*lines, *unread, settings]))
+    if unread:
+        return limited("deep_idle", "; ".join([*unread, settings]), command_line("doctor"))
+    return ok("deep_idle", f"no setting forbids an idle state; {settings}")
 
 
 def probe_tracefs() -> Capability:
@@ -463,6 +479,7 @@ def survey_host() -> list[Capability]:
     ]
     return [
         _try("residency", probe_residency),
+        _try("deep_idle", probe_deep_idle),
         _try("tracing", probe_tracing),
         _try("stacks", probe_stacks),
         _try("energy", lambda: _judge_energy(meters)),

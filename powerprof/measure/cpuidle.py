@@ -78,7 +78,8 @@ class _Cpu:
             name = files.read_text(folder / "name")
             description = files.try_text(folder / "desc") or ""
             disabled = files.try_text(folder / "disable") not in (None, "0")
-            infos.append(StateInfo(name or folder.name, is_polling(name, description), disabled))
+            latency_us, target_us = (files.whole(files.try_text(folder / leaf)) for leaf in ("latency", "residency"))
+            infos.append(StateInfo(name or folder.name, is_polling(name, description), disabled, latency_us, target_us))
         self.states = tuple(infos)
         # One list per counter, so that `usage` can be read alone. None: this kernel has no such counter.
         self.files: list[list[Path | None]] = [
@@ -384,7 +385,9 @@ def parse_dump(text: str, path: Path) -> Dump:
                     raise DataError(path, f"cpu{cpu}/cpuidle/state{state} has no {leaf}", first)
             name = leaves["name"][0]
             disabled = leaves.get("disable", ("0", 0))[0] != "0"
-            infos.append(StateInfo(name, is_polling(name, leaves.get("desc", ("", 0))[0]), disabled))
+            latency_us, target_us = (files.whole(leaves.get(leaf, ("", 0))[0]) for leaf in ("latency", "residency"))
+            is_poll = is_polling(name, leaves.get("desc", ("", 0))[0])
+            infos.append(StateInfo(name, is_poll, disabled, latency_us, target_us))
             lines.update({(cpu, position, leaf): cell[1] for leaf, cell in leaves.items()})
         ordered = [leaves for _, leaves in sorted(states.items())]
         rows = [tuple(int(leaves[leaf][0]) if leaf in leaves else None for leaves in ordered) for leaf in COUNTERS]

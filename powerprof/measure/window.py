@@ -146,11 +146,18 @@ class Meters(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StateInfo:
-    """One idle state of one CPU. A `polling` state is a busy loop: it saves no energy and counts as running."""
+    """One idle state of one CPU. A `polling` state is a busy loop: it saves no energy and counts as running.
+
+    Attributes:
+        latency_us: exit latency; None if unknown.
+        target_us: the length of idle from which the state saves energy; None if unknown.
+    """
 
     name: str
     polling: bool
     disabled: bool = False
+    latency_us: int | None = None
+    target_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,9 @@ def render_terminal(run: Run, width: int = _WIDTH, *, driver: str | None = None)
     lines = [*text.wrap(_answer(window), width), *text.wrap(context, width)]
     if window.states:
         lines += ["", *_state_lines(window, width)]
+    limits = _limit_lines(run, window, width)
+    if limits:
+        lines += ["", *limits]
     if window.achieved:
         lines += ["", *text.wrap("Reached by the hardware (may be shallower than requested):", width)]
         shown = [f"{item.scope} {item.name} {_percent(item.residency_percent)}" for item in window.achieved]
@@ -32,6 +35,25 @@ def render_terminal(run: Run, width: int = _WIDTH, *, driver: str | None = None)
     lines += _accounting(window, width)
     for note in word_notes(window.notes):
         lines += _wrapped(note, width)
+    return lines
+
+
+def _limit_lines(run: Run, window: Window, width: int) -> list[str]:
+    """Return the settings that forbid idle states, and the share of idle periods that were long enough for more.
+
+    The kernel counts `below` against all deeper states that are not disabled, so also against those that a latency
+    limit excludes (cpuidle_enter_state in drivers/cpuidle/cpuidle.c).
+    """
+    limits = run.host.get("idle_limits") or []
+    lines = [line for limit in limits for line in text.wrap(f"{limit[:1].upper()}{limit[1:]}.", width)]
+    entries = sum(state.entries_hz or 0.0 for state in window.states)
+    below = [state.below_hz for state in window.states]
+    if limits and entries and None not in below:
+        share = 100.0 * sum(value or 0.0 for value in below) / entries
+        sentence = (
+            f"{share:.0f} % of the {_rate(entries)} idle periods were long enough for a deeper state than they had."
+        )
+        lines += text.wrap(sentence, width)
     return lines
 
 

@@ -35,7 +35,7 @@ def test_a_host_with_nothing_is_surveyed_all_the_same(fake_tree: Make) -> None:
     )
     assert found["tracing"].status == "none"
     assert found["btf"].status == "missing"
-    assert len(found) == 20
+    assert len(found) == 21
 
 
 def test_residency_names_the_driver_and_each_set_of_states(fake_tree: Make) -> None:
