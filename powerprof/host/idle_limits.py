@@ -68,8 +68,8 @@ class LimitHolder(msgspec.Struct, frozen=True, kw_only=True):
 class IdleLimit(msgspec.Struct, frozen=True, kw_only=True):
     """A setting that forbids idle states.
 
-    `setting` is cpu_dma_latency, pm_qos_resume_latency_us, disabled or boot option. `excludes` are the states, None if unknown. `holders` are the processes
-    that request it, None if it has none or if they are unknown. `cpus` are its CPUs, None for all.
+    `setting` is cpu_dma_latency, pm_qos_resume_latency_us, disabled or boot option. `excludes` are the states, None if
+    unknown. `holders` are the processes that request it, None without any or if unknown. `cpus`: None for all.
     """
 
     setting: str

@@ -18,7 +18,7 @@ from powerprof.energy.meters import find_open_flaw
 from powerprof.energy.rapl import open_perf_power, open_rapl
 from powerprof.energy.sensors import find_channels, open_battery, open_hwmon
 from powerprof.host.describe import read_virtualisation
-from powerprof.host.idle_limits import limit_lines, read_idle_limits
+from powerprof.host.idle_limits import limit_lines, limit_text, read_idle_limits
 from powerprof.measure import cpuidle
 from powerprof.stacks.registers import this_machine
 from powerprof.system import paths, programs
@@ -140,7 +140,8 @@ def probe_deep_idle() -> Capability:
         return limited("deep_idle", "; ".join([*lines, *unread, settings]))
     if unread:
         return limited("deep_idle", "; ".join([*unread, settings]), command_line("doctor"))
-    return ok("deep_idle", f"no setting forbids an idle state; {settings}")
+    without_effect = [f"{limit_text(limit, limits.states)}; " for limit in limits.limits]
+    return ok("deep_idle", f"no setting forbids an idle state; {''.join(without_effect)}{settings}")
 
 
 def probe_tracefs() -> Capability:

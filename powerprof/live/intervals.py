@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 
 from powerprof.energy.domains import HostMeters, host_energy
 from powerprof.measure.residency import find_inconsistency
-from powerprof.measure.window import Snapshot
+from powerprof.measure.window import Snapshot, StateInfo
 from powerprof.model.attribution import Attribution, Wakeup, Waking
 from powerprof.model.records import Cause, EnergyReading, Kind, Notes
 
@@ -145,11 +146,20 @@ class ServedStatements(msgspec.Struct, frozen=True, kw_only=True):
     bpf_s: float | None = None
 
 
+class IdleCounts(NamedTuple):
+    """The entries of an idle state of a CPU, and the kernel's misses; None for a counter that the kernel lacks."""
+
+    entries: int
+    above: int | None
+    below: int | None
+    rejected: int | None
+
+
 class LiveInterval(msgspec.Struct, frozen=True, kw_only=True):
     """One interval of this host.
 
-    `idle_s` (by CPU and state) and `exits_count` are the kernel's counters, read at `ended_at`. `mechanisms` sums to
-    `exits_count`. `cpus` were online for the whole interval.
+    `idle_s`, `idle_counts` (by CPU and state) and `exits_count` are the kernel's counters, read at `ended_at`.
+    `mechanisms` sums to `exits_count`. `cpus` were online for the whole interval.
 
     Attributes:
         ahead_count: Exits in this interval that are in the trace but not yet in the kernel's counters.
@@ -163,6 +173,8 @@ class LiveInterval(msgspec.Struct, frozen=True, kw_only=True):
     window_s: float
     cpus: int
     idle_s: dict[tuple[int, str], float]
+    idle_counts: dict[tuple[int, str], IdleCounts] = {}
+    idle_states: tuple[StateInfo, ...] = ()
     polling: frozenset[str] = frozenset()
     exits_count: int
     ahead_count: int = 0
@@ -226,6 +238,8 @@ class Span:
     forced_count: int
     c0_s: float
     notes: tuple[str, ...]
+    idle_counts: Mapping[tuple[int, str], IdleCounts] = field(default_factory=dict)
+    idle_states: tuple[StateInfo, ...] = ()
 
 
 def format_changed_cpus(cpus: Sequence[int]) -> str:
@@ -239,6 +253,8 @@ def measure_span(before: Snapshot, after: Snapshot) -> Span:
     A CPU that came, went or was reset is left out, with a note.
     """
     idle_s: dict[tuple[int, str], float] = {}
+    counts: dict[tuple[int, str], IdleCounts] = {}
+    infos: dict[str, StateInfo] = {}
     walls, notes, polling = [], [], set()
     exits, forced, has_counters, c0_s = 0, 0, True, 0.0
     changed = sorted(set(before.cpus) ^ set(after.cpus))
@@ -257,6 +273,11 @@ def measure_span(before: Snapshot, after: Snapshot) -> Span:
         for index, state in enumerate(old.states):
             seconds = (new.time_us[index] - old.time_us[index]) / 1e6
             idle_s[cpu, state.name] = seconds
+            misses = ((new.above, old.above), (new.below, old.below), (new.rejected, old.rejected))
+            counts[cpu, state.name] = IdleCounts(
+                new.usage[index] - old.usage[index], *(_difference(now[index], then[index]) for now, then in misses)
+            )
+            infos.setdefault(state.name, state)
             if state.polling:
                 polling.add(state.name)
             else:
@@ -273,7 +294,13 @@ def measure_span(before: Snapshot, after: Snapshot) -> Span:
         forced_count=forced,
         c0_s=c0_s,
         notes=tuple(notes),
+        idle_counts=counts,
+        idle_states=tuple(infos.values()),
     )
+
+
+def _difference(now: int | None, then: int | None) -> int | None:
+    return None if now is None or then is None else now - then
 
 
 def name_function(wakeup: Wakeup | Waking) -> str:
@@ -430,6 +457,8 @@ def build_interval(
         window_s=window_s,
         cpus=span.cpus or record.cpus,
         idle_s=dict(span.idle_s),
+        idle_counts=dict(span.idle_counts),
+        idle_states=span.idle_states,
         polling=span.polling,
         exits_count=total,
         ahead_count=count_ahead_exits(total, span.exits_count, ahead_count),

@@ -28,6 +28,7 @@ from powerprof.live.intervals import (
     ServerState,
     merge_rows,
 )
+from powerprof.measure.window import StateInfo
 from powerprof.model.records import Kind, Mechanism
 
 if TYPE_CHECKING:
@@ -45,6 +46,12 @@ _REMEMBERED_PER_PLACE = 20
 _HALF_LIFE_S = 60.0
 # The cost ratio at which a key takes over a place. Series that come and go are expensive for a store.
 _TAKEOVER_RATIO = 1.5
+_IDLE_COUNTERS = {
+    "entries": "Entries of an idle state.",
+    "above": "Entries whose idle period was too short for the state.",
+    "below": "Entries whose idle period was long enough for a deeper state.",
+    "rejected": "Entries that the hardware or the driver rejected.",
+}
 _ROW_LABELS = ("process", "thread", "function")
 _OWNER_LABELS = ("account", "program")
 _STATEMENT_LABELS = ("server", "statement")
@@ -261,6 +268,9 @@ class Totals:
     statements: StatementTotals | None = None
     per_cpu: bool = True
     idle_s: dict[tuple[str, str], float] = field(default_factory=dict)
+    # Counter of the kernel → CPU and state → count; without counters that the kernel lacks.
+    idle_counts: dict[str, dict[tuple[str, str], float]] = field(default_factory=dict)
+    idle_states: tuple[StateInfo, ...] = ()
     # All mechanisms exist from the start: a store ignores the first value of a series.
     mechanisms: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*get_args(Mechanism), UNTRACED), 0))
     joules: dict[tuple[str, str, str], float] = field(default_factory=dict)
@@ -300,6 +310,13 @@ class Totals:
         for (cpu, state), seconds in interval.idle_s.items():
             key = (str(cpu) if self.per_cpu else "all", state)
             self.idle_s[key] = self.idle_s.get(key, 0.0) + max(0.0, seconds)
+        for (cpu, state), counts in interval.idle_counts.items():
+            key = (str(cpu) if self.per_cpu else "all", state)
+            for counter, count in counts._asdict().items():
+                if count is not None:
+                    by_state = self.idle_counts.setdefault(counter, {})
+                    by_state[key] = by_state.get(key, 0.0) + max(0, count)
+        self.idle_states = interval.idle_states or self.idle_states
         for name, count in interval.mechanisms.items():
             self.mechanisms[name] = self.mechanisms.get(name, 0) + count
         self._add_energy(interval)
@@ -437,12 +454,25 @@ def _gauge(name: str, help_text: str, labels: tuple[str, ...], rows: Rows) -> Me
     return family
 
 
+def _label(value: int | None) -> str:
+    return "unknown" if value is None else str(value)
+
+
 def _list_counters(totals: Totals) -> Iterator[Metric]:
     places = {(key.process, key.thread, key.function): place for key, place in totals.rows.places.items()}
     places[(REST.process, REST.thread, REST.function)] = totals.rows.rest
     units = {(unit,): place for unit, place in totals.units.places.items()}
     units[(OTHER,)] = totals.units.rest
     yield _counter("powerprof_idle_seconds", "Time in an idle state.", ("cpu", "state"), totals.idle_s)
+    for counter, meaning in _IDLE_COUNTERS.items():
+        if counter in totals.idle_counts:
+            yield _counter(f"powerprof_idle_{counter}", meaning, ("cpu", "state"), totals.idle_counts[counter])
+    infos: Rows = {
+        (state.name, *(_label(value) for value in (state.latency_us, state.target_us, int(state.disabled)))): 1.0
+        for state in totals.idle_states
+    }
+    labels = ("state", "latency_us", "target_us", "disabled")
+    yield _gauge("powerprof_idle_state_info", "Exit latency and target residency of an idle state.", labels, infos)
     exits = {(name,): float(count) for name, count in totals.mechanisms.items()}
     yield _counter("powerprof_idle_exits", "Idle exits of the host by cause.", ("mechanism",), exits)
     wakeups = {key: float(place.exits_count) for key, place in places.items()}

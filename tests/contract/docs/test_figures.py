@@ -21,10 +21,10 @@ def _flat(name: str) -> str:
 
 def test_the_fleet_is_sized_with_the_series_of_the_reference() -> None:
     metrics, fleet = _flat("reference/metrics.md"), _flat("how-to/prometheus.md")
-    assert "About 75 on a host with 2 CPUs" in metrics and "about 75, plus two per unit" in fleet
+    assert "About 93 on a host with 2 CPUs" in metrics and "about 93, plus two per unit" in fleet
     assert "at most 86 with `--statements`" in metrics and "at most 86 more with `--statements`" in fleet
-    assert "(at most 20 units)" in metrics and "With 20 units that is 115, and 201 with statements" in fleet
-    assert (75 + 2 * 20, 75 + 2 * 20 + 86) == (115, 201)
+    assert "(at most 20 units)" in metrics and "With 20 units that is 133, and 219 with statements" in fleet
+    assert (93 + 2 * 20, 93 + 2 * 20 + 86) == (133, 219)
 
 
 def test_the_cost_of_attribute_is_the_measured_one() -> None:

@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from powerprof.live.intervals import (
+    IdleCounts,
     build_rows,
     count_ahead_exits,
     count_mechanisms,
@@ -37,6 +38,8 @@ def test_idle_time_exits_and_c0_of_all_cpus() -> None:
     assert span.idle_s[0, "C1"] == pytest.approx(8.0)
     assert span.c0_s == pytest.approx(2.0)  # polling is running
     assert span.polling == {"POLL"}
+    assert span.idle_counts[0, "C1"] == IdleCounts(80, None, None, None)
+    assert [state.name for state in span.idle_states] == ["POLL", "C1"]
 
 
 def test_a_new_cpu_is_left_out_with_a_note() -> None:
