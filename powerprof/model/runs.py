@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,6 +110,10 @@ class RunStore:
         self._is_given = directory is not None
         self.directory = directory or paths.state_dir() / "runs"
 
+    def _listing(self) -> str:
+        folder = f" --runs-dir {shlex.quote(str(self.directory))}" if self._is_given else ""
+        return f"to list them: {command_line(f'runs{folder}')}"
+
     def prepare(self) -> None:
         """Create the directory. Raise PowerprofError if it cannot be created or written."""
         try:
@@ -177,7 +182,7 @@ class RunStore:
     def remove(self, name: str) -> None:
         """Remove a run by its id, with all of its files. Raise UsageError, PowerprofError."""
         if not _NAME.fullmatch(name):
-            raise UsageError(f"{name!r} is not a run's id", f"to list them: {command_line('runs')}")
+            raise UsageError(f"{name!r} is not a run's id", self._listing())
         try:
             with as_caller(), Folder.open(self.directory) as store:
                 with store.folder(name) as run:
@@ -204,9 +209,7 @@ class RunStore:
         Raise UsageError for an unknown run, PowerprofError if the file cannot be written.
         """
         if not _NAME.fullmatch(name) or self.find(name).parent != self.directory / name:
-            raise UsageError(
-                f"no run {name[:_SHOWN_NAME]!r} in {self.directory}", f"to list them: {command_line('runs')}"
-            )
+            raise UsageError(f"no run {name[:_SHOWN_NAME]!r} in {self.directory}", self._listing())
         old = self.about(name)
         both = About(
             labels=list(dict.fromkeys([*old.labels, *about.labels])),
@@ -229,11 +232,9 @@ class RunStore:
             if path.is_file():
                 return path
             if path.is_dir():
-                raise UsageError(
-                    f"{name} is a directory without a {_RUN_FILE}", f"to list the saved runs: {command_line('runs')}"
-                )
+                raise UsageError(f"{name} is a directory without a {_RUN_FILE}", self._listing())
             if path.exists():
-                raise UsageError(f"{name} is not a regular file", f"to list the saved runs: {command_line('runs')}")
+                raise UsageError(f"{name} is not a regular file", self._listing())
         except OSError as error:
             if error.errno in (errno.EACCES, errno.EPERM):
                 raise PowerprofError(
@@ -242,7 +243,7 @@ class RunStore:
                 ) from error
             # The name may be too long for a file.
         shown = name if len(name) <= _SHOWN_NAME else name[:_SHOWN_NAME] + "…"
-        raise UsageError(f"no run {shown!r} in {self.directory}", f"to list them: {command_line('runs')}")
+        raise UsageError(f"no run {shown!r} in {self.directory}", self._listing())
 
     def load(self, name: str, kind: type[T]) -> T:
         """Return a run by id, folder or file."""

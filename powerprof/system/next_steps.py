@@ -72,7 +72,7 @@ def find_commands(text: str) -> list[tuple[int, int]]:
     if "powerprof " not in text:
         return []
     names = "|".join(_AS_ROOT | _UNPRIVILEGED | _READING)
-    program = r"(?:sudo )?(?:[A-Z_]+=\S+ )?(?:\S+ -m |[^\s(]*/)?\bpowerprof"
+    program = r"(?:sudo )?(?:[A-Z_]+=\S+ )?(?:[^\s(]+ -m |[^\s(]*/)?\bpowerprof"
     # The sentence goes on after punctuation or a bracket.
     words = r"(?: [^\s()]*[^\s().,;])*"
     return [match.span() for match in re.finditer(rf"{program} (?:{names})\b{words}", text)]

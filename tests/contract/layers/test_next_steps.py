@@ -60,7 +60,7 @@ def _rendered(node: ast.expr) -> str | None:
     return None
 
 
-def _printed_commands() -> dict[str, str]:
+def printed_commands() -> dict[str, str]:
     """Return the commands that the code prints → where, those in full: a variable verb is the caller's own command."""
     commands: dict[str, str] = {}
     for file in sorted(_PACKAGE.rglob("*.py")):
@@ -106,10 +106,10 @@ def test_no_text_joins_the_program_and_a_variable_command() -> None:
 
 
 def test_many_commands_are_printed() -> None:
-    assert len(_printed_commands()) > 30
+    assert len(printed_commands()) > 30
 
 
-@pytest.mark.parametrize("words", sorted(_printed_commands()))
+@pytest.mark.parametrize("words", sorted(printed_commands()))
 def test_the_parser_accepts_a_printed_command(words: str) -> None:
     name, *arguments = shlex.split(words)
     if "--" in arguments:
