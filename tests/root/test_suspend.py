@@ -61,7 +61,9 @@ def test_samples_and_calls(powerprof_cli: Cli, root_bpf: None, asleep: dict[str,
 
 
 def test_intervals_of_watch(powerprof_cli: Cli, root_bpf: None, asleep: dict[str, str]) -> None:
-    done = powerprof_cli(["watch", "--json-lines", "--interval", "1", "--count", "2", "--no-ask"], env=asleep)
+    done = powerprof_cli(
+        ["watch", "--system", "--json-lines", "--interval", "1", "--count", "2", "--no-ask"], env=asleep
+    )
     assert done.code == 0, done.err
     first, second = (json.loads(line) for line in done.out.splitlines())
     assert (round(first["suspended_s"]), second["suspended_s"]) == (HOUR_S, 0.0)

@@ -21,7 +21,7 @@ def test_the_rows_of_a_document_sum_to_its_exits(powerprof_cli: Cli, root_bpf: N
 
 
 def test_each_interval_is_a_line_without_a_terminal(powerprof_cli: Cli, root_bpf: None) -> None:
-    done = powerprof_cli(["watch", "--interval", "0.5", "--count", "2", "--no-ask"])
+    done = powerprof_cli(["watch", "--system", "--interval", "0.5", "--count", "2", "--no-ask"])
     assert done.code == 0, done.err
     lines = done.out.splitlines()
     assert lines[0].startswith("time") and len(lines) == 3
