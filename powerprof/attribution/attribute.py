@@ -25,6 +25,7 @@ from powerprof.attribution.requests import (
     ReadThreadNames,
     ServerChoice,
     choose_target,
+    complete_thread_names,
     thread_name_reader,
 )
 from powerprof.energy.domains import host_energy
@@ -159,11 +160,12 @@ def trace_target(target: Target, request: AttributeRequest, read_names: ReadThre
         window = replace(window, trace=replace(window.trace, run_time_s=price.spent_s()))
         stacks = looks.collect()
         names.update(read_names())
+        names, unnamed = complete_thread_names(target.pids, names)
         unseen = _unseen_time_notes(clock.used_ns, window.trace.ran, stacks.images)
         from powerprof.host.describe import host_record
 
         context = CaptureContext(
-            target, host_record(), read_interrupt_names(), [*looks.members.notes(), *unseen], units
+            target, host_record(), read_interrupt_names(), [*looks.members.notes(), *unseen, *unnamed], units
         )
         return build_capture(context, window, stacks, energy, names)
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -11,10 +11,12 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
+from powerprof.model.records import Note, Notes
 from powerprof.model.text import Say
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
+from powerprof.system.processes import is_server_name, label_of
 from powerprof.system.targets import Target, TargetChoice, resolve_server, resolve_target
-from powerprof.system.tasks import look_up
+from powerprof.system.tasks import list_threads, look_up
 
 Record = TypeVar("Record", bound=msgspec.Struct)
 # Returns the server's names of its threads by thread id.
@@ -133,6 +135,19 @@ def thread_name_reader(server: ServerChoice, target: Target) -> ReadThreadNames:
         return names
 
     return read_local_names
+
+
+def complete_thread_names(pids: Collection[int], names: dict[int, str]) -> tuple[dict[int, str], Notes]:
+    """Return thread names with those of MariaDB or MySQL servers that report none, and a note about their source."""
+    completed, named, without = dict(names), 0, 0
+    for pid in pids:
+        if is_server_name(label_of(pid)) and names.keys().isdisjoint(tids := list_threads(pid)):
+            from powerprof.stacks.thread_starts import name_threads
+
+            found = name_threads(pid)
+            completed |= found
+            named, without = named + len(found), without + len(set(tids) - found.keys() - {pid})
+    return completed, [Note("threads_by_start", {"named": named, "unnamed": without})] if named + without else []
 
 
 def read_own_names(tids: Iterable[int], server_names: Mapping[int, str]) -> dict[int, str]:

@@ -34,6 +34,7 @@ from powerprof.system.errors import (
     Interrupted,
     PowerprofError,
     SeveralServersError,
+    SeveralThreadsError,
     UsageError,
 )
 from powerprof.system.files import printable
@@ -369,6 +370,9 @@ def _print_error(error: PowerprofError | Interrupted, arguments: Sequence[str] =
         for kind, text in (("error", error.message), ("hint", _limit_hint(error) or _root_hint(error.hint))):
             if text:
                 print_text(_shortened(printable(f"{kind}: {text}")), error=True)
+            if kind == "error" and isinstance(error, SeveralThreadsError):
+                for line in error.lines:
+                    print_text(printable(line), error=True)
             if kind == "error" and isinstance(error, SeveralServersError):
                 for line in _server_lines(error, arguments):
                     print_text(line, error=True)

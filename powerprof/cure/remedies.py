@@ -19,12 +19,13 @@ from powerprof.cure.threads import (
     find_thread,
     loop_warning,
     read_slack,
+    read_thread_names,
     slack_text,
     unit_of,
 )
 from powerprof.database import sql
 from powerprof.database.base import Login, StatementError
-from powerprof.database.given import log_in_locally, read_local_thread_names
+from powerprof.database.given import log_in_locally
 from powerprof.diagnosis.evidence import TRIED_RULES
 from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
 from powerprof.experiment.options import MOST_PAIRS_FACTOR
@@ -240,11 +241,11 @@ def _plan_slack(pid: int, request: CureRequest, choice: SlackChoice) -> tuple[Ti
 
 def _read_thread_names(pid: int, request: CureRequest) -> Mapping[int, str]:
     if not request.names_server:
-        return read_local_thread_names(pid)
+        return read_thread_names(pid)
     from powerprof.database.given import given_server
 
     with given_server(request.server_url, request.socket, request.defaults_file) as server:
-        return server.thread_names()
+        return read_thread_names(pid, server.thread_names())
 
 
 def _check_server(pid: int, option: str, what: str) -> None:

@@ -7,22 +7,24 @@ import os
 import platform
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from powerprof.attribution.requests import complete_thread_names
 from powerprof.database.given import read_local_thread_names
+from powerprof.diagnosis.collect import read_cpu_times
 from powerprof.model.attribution import Thread
 from powerprof.model.text import Say, number
 from powerprof.reversible.kinds import TimerSlack, read_start_ticks
 from powerprof.system import files, paths
 from powerprof.system.caller import caller, is_delegated
 from powerprof.system.cgroups import group_of, is_made_by_root
-from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
+from powerprof.system.errors import CapabilityError, PowerprofError, SeveralThreadsError, UsageError
 from powerprof.system.files import printable, whole
-from powerprof.system.processes import language_of, name_of, owner_of, uids_of
+from powerprof.system.processes import is_server_name, label_of, language_of, name_of, owner_of, uids_of
 from powerprof.system.targets import Target, may_be_forged, resolve_server
-from powerprof.system.tasks import list_threads, look_up
+from powerprof.system.tasks import list_threads, look_up, read_switches
 
 _MAX_NAMES = 12
 _CAP_SYS_NICE = 23  # linux/capability.h
@@ -96,14 +98,44 @@ def find_thread(pid: int, word: str, server_names: Mapping[int, str]) -> Thread:
         matches = matches or [thread for thread in threads if any(word in name for name in _names_of(thread))]
     if len(matches) == 1:
         return matches[0]
+    word = printable(word)[:60]
     if not matches:
-        names = sorted({thread.label for thread in threads})
-        more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-        raise UsageError(
-            f"process {pid} has no thread {printable(word)[:60]!r}", f"it has {', '.join(names[:_MAX_NAMES])}{more}"
+        raise SeveralThreadsError(f"process {pid} has no thread {word!r}", _describe_threads(pid, threads))
+    raise SeveralThreadsError(f"{len(matches)} threads have the name {word!r}", _describe_threads(pid, matches))
+
+
+def _describe_threads(pid: int, threads: Sequence[Thread]) -> list[str]:
+    """Return one line per thread for a choice: id, name, start function, CPU time and mean rate since its start."""
+    from powerprof.stacks.thread_starts import read_thread_starts
+
+    starts, switches, times = read_thread_starts(pid), read_switches(pid), read_cpu_times([pid])
+    ticks_hz, now_s = os.sysconf("SC_CLK_TCK"), time.clock_gettime(time.CLOCK_BOOTTIME)
+    lines = []
+    for thread in sorted(threads, key=lambda thread: -switches.get(thread.tid, 0))[:_MAX_NAMES]:
+        started = read_start_ticks(thread.tid)
+        age_s = None if started is None else now_s - started / ticks_hz
+        cpu_ns = None if times is None else times.threads_ns.get(thread.tid)
+        wakings = switches.get(thread.tid)
+        rate = "unknown" if wakings is None or not age_s else f"{number(wakings / age_s, 1)}/s"
+        cpu = "unknown" if cpu_ns is None else f"{number(cpu_ns / 1e9, 2)} s"
+        function = starts[thread.tid].function if thread.tid in starts else "start function unknown"
+        function = "main" if thread.tid == pid else function
+        lines.append(f"  {thread.tid}  {thread.label}  {function}  wakes {rate}  CPU {cpu}")
+    if len(threads) > len(lines):
+        lines.append(f"  and {len(threads) - len(lines)} more")
+    own = look_up(pid, pid).comm
+    nameless = [each for each in threads if each.server_name is None and each.comm == own and each.tid != pid]
+    if nameless and is_server_name(label_of(pid)):
+        lines.append(
+            f"  {len(nameless)} without a name of the server: performance_schema is off or refuses this login, and "
+            "the build is stripped"
         )
-    ids = ", ".join(f"{thread.tid} ({thread.label})" for thread in matches[:_MAX_NAMES])
-    raise UsageError(f"{len(matches)} threads have the name {printable(word)[:60]!r}", f"choose one by its id: {ids}")
+    return lines
+
+
+def read_thread_names(pid: int, names: Mapping[int, str] | None = None) -> Mapping[int, str]:
+    """Return the server's thread names (`names`, or by its own socket), else those of their start functions."""
+    return complete_thread_names([pid], dict(read_local_thread_names(pid) if names is None else names))[0]
 
 
 def _names_of(thread: Thread) -> tuple[str, ...]:
@@ -213,7 +245,7 @@ def keep_slack(
             # While the service is down, a process of any account may have its name.
             is_forged = pid is not None and may_be_forged(pid) and uids_of(target.pids[0]) != {caller().uid}
             if time.monotonic() >= until_s or not is_forged:
-                thread = find_thread(target.pids[0], choice.thread, read_local_thread_names(target.pids[0]))
+                thread = find_thread(target.pids[0], choice.thread, read_thread_names(target.pids[0]))
                 break
         except UsageError:
             if time.monotonic() >= until_s:
@@ -237,7 +269,7 @@ def find_slack_target(
 ) -> tuple[Target, Thread]:
     """Return the process and the thread of a choice. Raise UsageError, CapabilityError, PowerprofError."""
     target = find_target(pid, choice, only=only, say=say)
-    thread = find_thread(target.pids[0], choice.thread, read_local_thread_names(target.pids[0]))
+    thread = find_thread(target.pids[0], choice.thread, read_thread_names(target.pids[0]))
     check_slack(target.pids[0], thread)
     return target, thread
 

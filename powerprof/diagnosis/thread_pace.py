@@ -194,7 +194,7 @@ def find_periodic_thread(row: ThreadWakeups) -> PeriodicThread | None:
     for periodic in PERIODIC:
         if periodic.name in (row.name or row.comm):
             return periodic
-        if row.name is None and any(word in frame for word in periodic.functions for frame in row.stack):
+        if "/" not in (row.name or "") and any(word in frame for word in periodic.functions for frame in row.stack):
             return periodic
     return None
 

@@ -53,7 +53,7 @@ class Thread(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         tid: 0 represents several threads of that name.
-        server_name: in performance_schema.
+        server_name: in performance_schema; if it is off, by the start function of the thread.
         process: if the target has several.
         unit: control group: service, container or pod.
     """

@@ -110,10 +110,15 @@ def _shares(counted: Iterable[tuple[str, int]]) -> str:
 
 
 def thread_name(thread: Thread) -> str:
-    """Return the thread's name in the server; if it is not in the single target process, with its process."""
+    """Return the thread's name in the server; if it is not in the single target process, with its process.
+
+    A thread without a name in the server has its id, because others of its process may have the same name.
+    """
+    is_first = thread.server_name is not None or thread.tid in (0, thread.pid)
+    name = thread.label if is_first else f"{thread.label} ({thread.tid})"
     if thread.process is None or thread.process == thread.label:
-        return thread.label
-    return f"{thread.process}: {thread.label}"
+        return name
+    return f"{thread.process}: {name}"
 
 
 def origin(row: Wakeup | Waking) -> str:

@@ -58,6 +58,14 @@ class SeveralServersError(UsageError):
         self.roots, self.word = tuple(roots), word
 
 
+class SeveralThreadsError(UsageError):
+    """No thread or more than one thread is chosen. `lines` describe the threads to choose from."""
+
+    def __init__(self, message: str, lines: Sequence[str]) -> None:
+        super().__init__(message, "choose one by --thread ID")
+        self.lines = tuple(lines)
+
+
 class CapabilityError(PowerprofError):
     """A missing capability of this host; the hint is the command that provides it."""
 
