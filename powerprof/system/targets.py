@@ -385,7 +385,11 @@ def resolve_target(chosen: TargetChoice, say: Callable[[str], None], *, default_
         raise PowerprofError("cannot trace a recorded host", "unset POWERPROF_SYSFS and POWERPROF_PROCFS")
     words = tuple(chosen.pid or ())
     system = chosen.system or (default_system and not words and chosen.cgroup is None and not list_servers())
-    target = resolve(words, cgroup=chosen.cgroup, system=system, only=chosen.only)
+    try:
+        target = resolve(words, cgroup=chosen.cgroup, system=system, only=chosen.only)
+    except SeveralServersError as error:
+        error.hint = f"{error.hint}, or all processes by --system" if default_system else error.hint
+        raise
     if target.note:
         say(target.note)
     return target
