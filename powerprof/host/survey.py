@@ -30,7 +30,7 @@ from powerprof.tracing.bpf import features, objects
 from powerprof.tracing.bpf.headers import find_kernel_headers
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.types import read_kernel_btf
-from powerprof.tracing.idle import build_idle_definitions
+from powerprof.tracing.idle_program import build_idle_definitions
 
 # Bits of include/uapi/linux/capability.h.
 _SYS_PTRACE, _SYS_ADMIN, _PERFMON, _BPF = 19, 21, 38, 39

@@ -21,9 +21,9 @@ from typing import Any
 import msgspec
 
 from powerprof.attribution import blame
-from powerprof.attribution.attribute import CaptureContext, build_capture
 from powerprof.attribution.capture import Capture
 from powerprof.attribution.sites import SiteStacks, StackMemo
+from powerprof.attribution.window import CaptureContext, build_capture
 from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest, HostMeters, host_meters
 from powerprof.energy.windows import WindowEnergy
 from powerprof.live import naming

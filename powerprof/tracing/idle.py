@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -31,28 +30,22 @@ from powerprof.measure.window import (
 )
 from powerprof.model.records import Note, Window
 from powerprof.model.text import join_words
-from powerprof.stacks.registers import X86_64, Machine, this_machine
+from powerprof.stacks.registers import Machine
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError
-from powerprof.system.paths import is_this_host
 from powerprof.system.targets import Target
-from powerprof.system.tasks import check_process_ids
-from powerprof.tracing import idle_data
-from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.loaded import LoadedProgram
-from powerprof.tracing.bpf.objects import TRACEPOINTS
-from powerprof.tracing.bpf.shared_numbers import Count, Shared
-from powerprof.tracing.bpf.types import (
-    Btf,
-    build_argument_definitions,
-    build_cpu_definitions,
-    build_register_definitions,
-    build_struct_definitions,
-    count_possible_cpus,
-    read_kernel_btf,
-)
+from powerprof.tracing.bpf.shared_numbers import Count
 from powerprof.tracing.captures import Array, CpuEdge, find_unchecked_cpus
-from powerprof.tracing.idle_data import RunTimes, aggregate_exits, compute_traced_residency, write_shared
+from powerprof.tracing.idle_data import RunTimes, aggregate_exits, compute_traced_residency
+from powerprof.tracing.idle_program import (
+    ON_DEMAND,
+    EarlyLoad,
+    build_idle_definitions,
+    load_idle_program,
+    load_stack_program,
+    read_tracing_btf,
+)
 from powerprof.tracing.idle_stacks import (
     DemandStacks,
     ImageRetention,
@@ -63,7 +56,7 @@ from powerprof.tracing.idle_stacks import (
     keep_latest_program,
 )
 from powerprof.tracing.idle_tables import CpuWindows, FillLimits, IdleSums, PeriodSample, RunTimeReader
-from powerprof.tracing.kernel_symbols import find_tick_handler, name_kernel_functions
+from powerprof.tracing.kernel_symbols import name_kernel_functions
 
 # Interrupts without a tracepoint are reported if there are ten, and one in a hundred idle exits.
 _MIN_UNSEEN, _MIN_UNSEEN_SHARE = 10, 0.01
@@ -341,128 +334,21 @@ def _compute_edges(before: _Edge, after: _Edge, totals: Array) -> dict[int, CpuE
     return edges
 
 
-Definitions = dict[str, int | str]
-_FIELDS = {
-    "task_struct_pid": ("task_struct", "pid"),
-    "task_struct_tgid": ("task_struct", "tgid"),
-    "task_struct_comm": ("task_struct", "comm"),
-    "task_struct_stack": ("task_struct", "stack"),
-    "task_struct_nvcsw": ("task_struct", "nvcsw"),
-    "task_struct_nivcsw": ("task_struct", "nivcsw"),
-    "task_struct_flags": ("task_struct", "flags"),
-    "task_struct_start_time": ("task_struct", "start_time"),
-    "hrtimer_function": ("hrtimer", "function"),
-    "timer_list_function": ("timer_list", "function"),
-    "work_struct_func": ("work_struct", "func"),
-}
-_STACK_FIELDS = {"task_struct_mm": ("task_struct", "mm"), "mm_struct_start_stack": ("mm_struct", "start_stack")}
-# 2 MiB hold 7,000 periods. The reader is woken when a quarter of the buffer is full.
-EXIT_PAGES, _NO_EXIT_PAGES = 512, 1
-# 4 MiB of stacks: the reader is woken when 64 of the largest stacks are waiting, and 190 more fit until it reads them.
-# A stack that does not fit is sent at the thread's next sleep.
-_STACK_PAGES = 1024
-# 2 MiB on demand: 128 of the largest stacks, as many as in a second in which all programs of a host are new. A stack
-# that does not fit is sent again.
-ON_DEMAND: Definitions = {"STACK_PAGES": 512, "ON_DEMAND": 1, "EXIT_PAGES": _NO_EXIT_PAGES}
-# Distinct causes of one window: about 300 on an idle server, some thousand with stacks under load.
-CAUSES, _CAUSES_WITH_STACKS = 8192, 32768
-# Every switch-out and waking is examined up to 20,000 per second and CPU, or 8,000 if the CPU idles less than a tenth
-# of the time. Above that rate, one in SAMPLE_1_IN is examined.
-LOADED_PER_100MS = 2000
-SAMPLE_1_IN = 64
-# Sites that one thread may send in a window.
-THREAD_STACKS = 256
-
-
-def build_idle_definitions(btf: Btf) -> Definitions:
-    """Return the definitions of the idle-exit program for this kernel, without stacks."""
-    values: Definitions = {
-        **build_cpu_definitions(count_possible_cpus()),
-        "EXIT_PAGES": EXIT_PAGES,
-        "STACKS": 0,
-        "CAUSE_SLOTS": CAUSES,
-    }
-    values["DIRECT"] = int(features.can_read_directly(btf))
-    on_rq = values["OFFSET_task_struct_on_rq"] = btf.field_offset("task_struct", "on_rq")
-    # Before 6.12 no sleeper stays in a run queue: the highest byte of `on_rq` is always 0.
-    values["OFFSET_task_struct_sched_delayed"] = (
-        btf.field_offset("task_struct", "se") + btf.field_offset("sched_entity", "sched_delayed")
-        if btf.has_field("sched_entity", "sched_delayed")
-        else on_rq + 3
-    )
-    values.update(build_struct_definitions(btf, _FIELDS))
-    values.update(idle_data.run_time_definitions(btf))
-    if btf.has_field("task_struct", "on_cpu"):
-        values["OFFSET_task_struct_on_cpu"] = btf.field_offset("task_struct", "on_cpu")
-    values.update(features.build_interrupt_definitions(btf))
-    values["COARSE_CLOCK"] = features.choose_coarse_clock()
-    values.update(build_argument_definitions(btf, "sched_switch", ("preempt", "prev", "next"), "prev_state"))
-    values.update({f"HAVE_{name}": 1 for name in TRACEPOINTS if btf.has_tracepoint(name)})
-    return values
-
-
-def build_stack_definitions(btf: Btf, machine: Machine, joining: JoinedProcesses, *, system: bool) -> Definitions:
-    """Return the definitions of the idle-exit program with stacks: of a window, at every sleep."""
-    # An interpreter knows a thread by pthread_self. Only on x86-64 that is the thread pointer itself.
-    thread_pointer: Definitions = {}
-    if machine is X86_64:
-        offset = btf.field_offset("task_struct", "thread") + btf.field_offset("thread_struct", "fsbase")
-        thread_pointer = {"OFFSET_task_struct_thread_pointer": offset}
-    return {
-        **build_idle_definitions(btf),
-        **joining.definitions(btf),
-        **build_register_definitions(btf, machine),
-        **thread_pointer,
-        **build_struct_definitions(btf, _STACK_FIELDS),
-        "STACKS": 1,
-        "CAUSE_SLOTS": _CAUSES_WITH_STACKS,
-        "LOADED_PER_100MS": LOADED_PER_100MS,
-        "SATURATED_PER_100MS": LOADED_PER_100MS * 2 // 5,
-        "SAMPLE_1_IN": SAMPLE_1_IN,
-        "THREAD_STACKS": THREAD_STACKS,
-        "TARGET_ALL": int(system),
-        "ON_DEMAND": 0,
-        "STACK_PAGES": _STACK_PAGES,
-    }
-
-
-def load_idle_program(btf: Btf, definitions: Mapping[str, int | str]) -> LoadedProgram:
-    """Load and attach the idle-exit program. Raises CapabilityError if this host or user may not."""
-    cpus = int(definitions["NR_CPUS"])
-    # Next to the kernel's verifier, which takes as long: the kernel makes its list of names while it is read.
-    with ThreadPoolExecutor(1) as executor:
-        handler = executor.submit(find_tick_handler, btf)
-        program = LoadedProgram("idle.bpf.c", {**definitions, **build_cpu_definitions(cpus)}, btf=btf)
-    try:
-        # Not a definition, because the kernel's addresses change with each boot.
-        write_shared(program, Shared.TICK_HANDLER, handler.result())
-    except BaseException:
-        program.close()
-        raise
-    return program
-
-
-def _tracing_btf() -> Btf:
-    """Return the types of the running kernel. Raises CapabilityError if it cannot be traced."""
-    if not is_this_host():
-        raise CapabilityError("cannot trace a recorded host", "unset POWERPROF_SYSFS and POWERPROF_PROCFS")
-    features.require(features.RING_BUFFER)
-    check_process_ids()
-    return read_kernel_btf()
-
-
 @contextmanager
 def trace_exits(more: Mapping[str, int | str] | None = None) -> Iterator[IdleTracer]:
     """Trace idle exits without stacks. `more`: further definitions. Raises CapabilityError, PowerprofError."""
-    btf = _tracing_btf()
+    btf = read_tracing_btf()
     with load_idle_program(btf, {**build_idle_definitions(btf), **(more or {})}) as program:
         yield IdleTracer(program, IdleSums(program), PeriodSample(program))
 
 
 @contextmanager
-def trace_stacks(target: Target, stack_pages: int = _STACK_PAGES) -> Iterator[tuple[IdleTracer, WindowStacks]]:
-    """Trace idle exits and every sleep of a target's threads, for windows. Raises CapabilityError, PowerprofError."""
-    with _load_with_stacks(target, keep_every_program, {"STACK_PAGES": stack_pages}) as loaded:
+def trace_stacks(target: Target, early: EarlyLoad | None = None) -> Iterator[tuple[IdleTracer, WindowStacks]]:
+    """Trace idle exits and every sleep of a target's threads, for windows. `early`: the program of this target.
+
+    Raises CapabilityError, PowerprofError.
+    """
+    with _load_with_stacks(target, keep_every_program, {}, early) as loaded:
         program, members, machine, direct = loaded
         sums = IdleSums(program, members)
         tracer = IdleTracer(program, sums, PeriodSample(program))
@@ -493,13 +379,10 @@ def trace_on_demand(target: Target) -> Iterator[tuple[IdleTracer, DemandStacks]]
 
 @contextmanager
 def _load_with_stacks(
-    target: Target, retain: ImageRetention, more: Mapping[str, int | str]
+    target: Target, retain: ImageRetention, more: Mapping[str, int | str], early: EarlyLoad | None = None
 ) -> Iterator[tuple[LoadedProgram, TargetMembers, Machine, bool]]:
     """Load the program with stacks. Yield it, an empty set of members, the machine and `direct` of StackReader."""
-    btf, machine, joining = _tracing_btf(), this_machine(), JoinedProcesses(target)
-    definitions = {**build_stack_definitions(btf, machine, joining, system=target.system), **more}
-    with (
-        load_idle_program(btf, definitions) as program,
-        closing(TargetMembers(program, target, joining, retain)) as members,
-    ):
-        yield program, members, machine, bool(definitions["DIRECT"])
+    taken = early.take() if early is not None else None
+    loaded = taken or load_stack_program(target, early.more if early is not None else more)
+    with loaded.program as program, closing(TargetMembers(program, target, JoinedProcesses(target), retain)) as members:
+        yield program, members, loaded.machine, loaded.is_direct

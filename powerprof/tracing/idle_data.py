@@ -20,7 +20,6 @@ from powerprof.model.records import StateResidency, Window
 from powerprof.stacks.interpreter import CHAIN_BYTES
 from powerprof.system.paths import procfs
 from powerprof.system.tasks import ENDED, ENDED_IN_TARGET
-from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.shared_numbers import (
     CAUSE_STATES,
     COMM_BYTES,
@@ -28,11 +27,9 @@ from powerprof.tracing.bpf.shared_numbers import (
     INTERPRETER_FRAMES,
     Flag,
     RunKind,
-    Shared,
     WakeEvidence,
     WakerContext,
 )
-from powerprof.tracing.bpf.types import Btf, build_struct_definitions
 from powerprof.tracing.captures import Array, CpuEdge
 
 # The fields that name a cause, in the order of both a record and a key.
@@ -232,16 +229,6 @@ def hash_periods(cpus: Array, sequences: Array) -> Array:
     return hashed_twice
 
 
-def write_shared(program: LoadedProgram, which: Shared, value: int) -> None:
-    """Set a number that the program reads while it runs."""
-    program.put("shared", which, value.to_bytes(8, "little"))
-
-
-def read_shared(program: LoadedProgram, which: Shared) -> int:
-    """Return the number that the program or powerprof wrote last."""
-    return int.from_bytes(program.get("shared", which), "little")
-
-
 # Names that have groups of their own. Programs choose the names of their threads, so the number is limited.
 _MOST_NAMES = 1000
 _SITE, _WAKER_SITE = ("site_ip", "site_sp", "site_code"), ("waker_ip", "waker_sp", "waker_code")
@@ -364,22 +351,6 @@ def _renumber(
         for name in site[0]:
             entries[name][gone] = 0
         entries["flags"][gone] &= ~np.uint32(site[1])
-
-
-_FIELDS = {
-    "task_struct_flags": ("task_struct", "flags"),
-    "task_struct_se": ("task_struct", "se"),
-    "sched_entity_sum_exec_runtime": ("sched_entity", "sum_exec_runtime"),
-}
-
-
-def run_time_definitions(btf: Btf) -> dict[str, int]:
-    """Return the definitions of running.bpf.h."""
-    state = "__state" if btf.has_field("task_struct", "__state") else "state"  # renamed by 2f064a59a11f
-    return {
-        **build_struct_definitions(btf, _FIELDS),
-        "OFFSET_task_struct_state": btf.field_offset("task_struct", state),
-    }
 
 
 @dataclass(frozen=True)

@@ -42,16 +42,10 @@ from powerprof.system.reader_process import ReaderProcess, Unreadable, shared
 from powerprof.system.targets import Target
 from powerprof.system.tasks import has_ended
 from powerprof.tracing.bpf.loaded import LoadedProgram
-from powerprof.tracing.bpf.shared_numbers import GROWS_FAMILY, GROWS_GROUP, Count, Shared, StackKind
-from powerprof.tracing.bpf.types import Btf, build_argument_definitions, build_struct_definitions
+from powerprof.tracing.bpf.shared_numbers import Count, Shared, StackKind
 from powerprof.tracing.captures import Array
-from powerprof.tracing.idle_data import SavedSite, SiteWakings, SleepingStack, decode_site, read_shared, write_shared
-
-_FIELDS = {
-    "task_struct_real_parent": ("task_struct", "real_parent"),
-    "task_struct_signal": ("task_struct", "signal"),
-    "signal_struct_live": ("signal_struct", "live"),
-}
+from powerprof.tracing.idle_data import SavedSite, SiteWakings, SleepingStack, decode_site
+from powerprof.tracing.idle_program import growth_of, read_shared, write_shared
 
 
 def _count_of_processes(count: int) -> str:
@@ -62,22 +56,13 @@ class JoinedProcesses:
     """Processes that join a target while it is traced: the kernel reports their start, or they are found later."""
 
     def __init__(self, target: Target) -> None:
-        self._grows = 0
-        if not target.system:
-            self._grows = GROWS_GROUP if target.cgroup is not None else GROWS_FAMILY * bool(target.roots)
+        self._grows = growth_of(target)
         self.children = set[int]()
         self.late_count = self.unjoined_count = 0
 
     def reset_counts(self) -> None:
         """Start counting for a new window."""
         self.late_count = self.unjoined_count = 0
-
-    def definitions(self, btf: Btf) -> dict[str, int | str]:
-        """Return the definitions of joins.bpf.h."""
-        if not self._grows:
-            return {"GROWS": 0}
-        arguments = build_argument_definitions(btf, "sched_process_fork", ("parent", "child"))
-        return {"GROWS": self._grows, **build_struct_definitions(btf, _FIELDS), **arguments}
 
     def take(self, program: LoadedProgram, images: Mapping[int, list[ProcessImage]]) -> dict[int, list[ProcessImage]]:
         """Return images of the processes that joined since the last call. Each starts with its parent's memory.

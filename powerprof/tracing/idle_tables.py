@@ -36,8 +36,8 @@ from powerprof.tracing.idle_data import (
     subtract_run_times,
     sum_causes,
     sum_wakings,
-    write_shared,
 )
+from powerprof.tracing.idle_program import write_shared
 from powerprof.tracing.idle_stacks import TargetMembers
 
 _MAX_TRIES = 4

@@ -7,15 +7,16 @@ import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from powerprof.system.errors import CapabilityError
 from powerprof.system.files import reason_of, try_text
 from powerprof.system.paths import is_this_host, procfs
-from powerprof.tracing.bpf.features import read_function_texts, read_tick_function
-from powerprof.tracing.bpf.types import Btf
+from powerprof.tracing.bpf.features import find_function_address, read_function_texts
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 KERNEL_MAX_SYMBOLS = 2_000_000
 # kallsyms has no sizes. A function ends at the next symbol, and the last one of a module is at most this long.
@@ -100,9 +101,14 @@ def find_kernel_address(names: Sequence[str]) -> int:
 TICK_HANDLERS = ("tick_sched_timer", "tick_nohz_highres_handler", "tick_nohz_handler")
 
 
-def find_tick_handler(btf: Btf) -> int:
+def find_tick_handler() -> int:
     """Return the address of the function that the tick's hrtimer calls, or 0 if unknown."""
-    return read_tick_function(btf) or find_kernel_address(TICK_HANDLERS)
+    if is_this_host():
+        for name in TICK_HANDLERS:
+            if address := find_function_address(name):
+                return address
+    # Kernels that cannot be queried, and those with suffixes of a compiler.
+    return find_kernel_address(TICK_HANDLERS)
 
 
 def _symbols() -> Iterator[bytes]:

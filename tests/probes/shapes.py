@@ -17,13 +17,12 @@ from unittest.mock import patch
 from powerprof.stacks.registers import AARCH64, X86_64, Machine
 from powerprof.system.targets import Target
 from powerprof.tracing import functions as functions_tracer
-from powerprof.tracing import idle as build
+from powerprof.tracing import idle_program as build
 from powerprof.tracing import offcpu as offcpu_tracer
 from powerprof.tracing import statements
 from powerprof.tracing.bpf import features, objects
 from powerprof.tracing.bpf.shared_numbers import POSTGRESQL
 from powerprof.tracing.bpf.types import Btf, build_path_definitions
-from powerprof.tracing.idle_stacks import JoinedProcesses
 from powerprof.tracing.statement_places import LAYOUTS
 
 Definitions = dict[str, int | str]
@@ -114,7 +113,7 @@ def idle(btf: PaperBtf) -> Iterator[Definitions]:
     """idle.bpf.c: without stacks; with stacks, for a window or on demand."""
     yield build.build_idle_definitions(btf)
     for target in TARGETS:
-        definitions = build.build_stack_definitions(btf, btf.machine, JoinedProcesses(target), system=target.system)
+        definitions = build.build_stack_definitions(btf, btf.machine, target)
         yield definitions
         yield {**definitions, **build.ON_DEMAND}
 

@@ -18,11 +18,10 @@ from powerprof.host import survey
 from powerprof.stacks.registers import X86_64, this_machine
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.targets import Target
-from powerprof.tracing import idle, offcpu
+from powerprof.tracing import idle_program, offcpu
 from powerprof.tracing.bpf import objects, syscalls
 from powerprof.tracing.bpf.objects import Compiled
 from powerprof.tracing.bpf.types import read_kernel_btf
-from powerprof.tracing.idle_stacks import JoinedProcesses
 from tests.conftest import Cli
 from tests.programs import ground_truth
 
@@ -103,10 +102,10 @@ def test_carried_programs_are_those_that_are_compiled_here(root_bpf: None) -> No
     """Byte for byte, filled with this kernel's numbers, in the shapes that fit it. On arm64 only their names: objects
     are made on x86-64, where bcc lays variables out otherwise."""
     btf = read_kernel_btf()
-    target = JoinedProcesses(Target(pids=(1,), label="", roots=(1,)))
+    target = Target(pids=(1,), label="", roots=(1,))
     for name, definitions in (
-        ("idle.bpf.c", idle.build_idle_definitions(btf)),
-        ("idle.bpf.c", idle.build_stack_definitions(btf, this_machine(), target, system=False)),
+        ("idle.bpf.c", idle_program.build_idle_definitions(btf)),
+        ("idle.bpf.c", idle_program.build_stack_definitions(btf, this_machine(), target)),
         ("offcpu.bpf.c", offcpu.build_offcpu_definitions(btf, every_process=True)),
     ):
         found = objects.find_carried(name, definitions)
@@ -141,7 +140,7 @@ def trial(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Refusing]:
 
 
 def test_a_carried_program_that_the_kernel_refuses_is_compiled(root_bpf: None, trial: _Refusing) -> None:
-    with idle.LoadedProgram("trial.bpf.c", {}) as program:
+    with idle_program.LoadedProgram("trial.bpf.c", {}) as program:
         assert not program.is_carried
 
 
@@ -152,5 +151,5 @@ def test_without_a_compiler_the_refusal_is_what_is_said(
         raise CapabilityError("bcc is not installed", "apt install python3-bpfcc")
 
     monkeypatch.setattr(objects, "find_compiled", nothing)
-    with pytest.raises(PowerprofError, match="R1 invalid mem access"), idle.LoadedProgram("trial.bpf.c", {}):
+    with pytest.raises(PowerprofError, match="R1 invalid mem access"), idle_program.LoadedProgram("trial.bpf.c", {}):
         pass

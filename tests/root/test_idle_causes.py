@@ -20,9 +20,8 @@ from powerprof.attribution import causes
 from powerprof.model.records import Cause, Conservation
 from powerprof.system.targets import resolve
 from powerprof.system.tasks import ENDED, look_up
-from powerprof.tracing import idle, idle_tables
+from powerprof.tracing import idle_program, idle_tables
 from powerprof.tracing.bpf.shared_numbers import CpuPhase
-from powerprof.tracing.bpf.types import read_kernel_btf
 from powerprof.tracing.captures import CpuEdge
 from powerprof.tracing.idle import IdleTracer, TracedWindow, WindowTracer, trace_exits, trace_on_demand, trace_stacks
 from powerprof.tracing.idle_data import aggregate_exits
@@ -204,7 +203,7 @@ def balance_of(window: TracedWindow) -> Conservation:
 
 def test_a_small_buffer_loses_single_periods_and_no_count(root_bpf: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """One page of buffer and a reader who does not come: what did not fit is counted, and the sums are whole."""
-    monkeypatch.setattr(idle, "EXIT_PAGES", 1)
+    monkeypatch.setattr(idle_program, "EXIT_PAGES", 1)
     monkeypatch.setattr(IdleTracer, "wake_descriptor", None)
     with trace_exits() as tracer:
         window = burst_of_exits(tracer, 1.5)
@@ -218,7 +217,7 @@ def test_a_small_buffer_loses_single_periods_and_no_count(root_bpf: None, monkey
 def test_a_small_table_is_a_count_of_losses(root_bpf: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Room for three causes and nobody who empties it: exits of all others are lost, counted, and the sum is still what
     cpuidle says."""
-    monkeypatch.setattr(idle, "CAUSES", 3)
+    monkeypatch.setattr(idle_program, "CAUSES", 3)
     monkeypatch.setattr(FillLimits, "_limit", lambda self, filling, amount, living: 1 << 62)
     with trace_exits() as tracer:
         window = burst_of_exits(tracer, 1.5)
@@ -232,7 +231,7 @@ def test_a_small_table_is_a_count_of_losses(root_bpf: None, monkeypatch: pytest.
 
 def test_a_table_that_fills_is_emptied_in_time(root_bpf: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each `sleep` of the burst is a thread that lives for an instant: far more causes than the table has room for."""
-    monkeypatch.setattr(idle, "CAUSES", 256)
+    monkeypatch.setattr(idle_program, "CAUSES", 256)
     monkeypatch.setattr(idle_tables, "MOST_CAUSES", 128)
     with trace_exits() as tracer:
         window = burst_of_exits(tracer, 3.0)
@@ -274,7 +273,7 @@ def test_the_tick_is_known_by_the_address_that_its_timer_has(root_bpf: None) -> 
     """The kernel's own list names the function of each timer that waits: this CPU runs, so its tick is among them."""
     listed = set(re.findall(r"^ #\d+: .*, (tick_\w+), S:01$", Path("/proc/timer_list").read_text(), re.MULTILINE))
     assert len(listed) == 1, "no tick by a timer of high resolution"
-    assert set(name_kernel_functions({find_tick_handler(read_kernel_btf())}).values()) == listed
+    assert set(name_kernel_functions({find_tick_handler()}).values()) == listed
 
 
 # One group of 64 CPUs, a second one, a last one that is not full, and as many as x86-64 can have.
@@ -302,7 +301,7 @@ def test_programs_load_whatever_number_of_cpus_is_possible(root_bpf: None, cpus:
 
 @pytest.mark.parametrize("cpus", POSSIBLE_CPUS)
 def test_so_do_those_with_stacks(root_bpf: None, sleeper: Sleeper, cpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idle, "count_possible_cpus", lambda: cpus)
+    monkeypatch.setattr(idle_program, "count_possible_cpus", lambda: cpus)
     with trace_stacks(resolve([str(sleeper.pid)])) as (tracer, looks):
         assert tracer.program.slots("cpus") == cpus
         assert set(looks.members.images) == {sleeper.pid}
@@ -311,7 +310,7 @@ def test_so_do_those_with_stacks(root_bpf: None, sleeper: Sleeper, cpus: int, mo
 
 @pytest.mark.parametrize("cpus", [2, 8192])
 def test_and_those_that_stay(root_bpf: None, cpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idle, "count_possible_cpus", lambda: cpus)
+    monkeypatch.setattr(idle_program, "count_possible_cpus", lambda: cpus)
     with trace_on_demand(resolve([], system=True)) as (tracer, _looks):
         assert tracer.program.slots("cpus") == cpus
         assert verified(tracer) < 300_000

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import os
 import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from powerprof.tracing.bpf import features, syscalls
-from powerprof.tracing.bpf.types import read_kernel_btf
 from powerprof.tracing.kernel_symbols import (
     TICK_HANDLERS,
     find_kernel_address,
+    find_tick_handler,
     locate_kernel_addresses,
     name_kernel_functions,
 )
@@ -49,15 +50,22 @@ def test_what_is_no_function_has_no_name(root_bpf: None) -> None:
     assert locate_kernel_addresses([0, 1, 0x1234, 1 << 46, (1 << 64) - 1]) == {}
 
 
-def test_the_tick_s_own_timer_says_what_the_names_say(root_bpf: None) -> None:
-    """Where the kernel has no names of variables the answer is unknown, never another function."""
-    assert features.read_tick_function(read_kernel_btf()) in (0, find_kernel_address(TICK_HANDLERS))
+def test_addresses_of_functions_match_the_list(root_bpf: None) -> None:
+    """Names of 7, 8 and 9 characters fill one word and begin the next."""
+    listed = _listed()
+    unique = Counter(name for names in listed.values() for name in names)
+    own = {name: address for address, names in listed.items() for name in names if unique[name] == 1}
+    drawn = random.Random(_SEED).sample(sorted(own), 20)
+    for name in [*drawn, *(next(one for one in own if len(one) == length) for length in (7, 8, 9))]:
+        assert features.find_function_address(name) == own[name], name
+    assert features.find_function_address("no_such_function") == 0
+    assert find_tick_handler() == find_kernel_address(TICK_HANDLERS) != 0
 
 
 def test_nothing_stays_open(root_bpf: None) -> None:
     before = os.listdir("/proc/self/fd")
     name_kernel_functions([find_kernel_address(TICK_HANDLERS)])
-    features.read_tick_function(read_kernel_btf())
+    features.find_function_address(TICK_HANDLERS[0])
     assert os.listdir("/proc/self/fd") == before
 
 
@@ -71,5 +79,6 @@ def test_a_kernel_that_cannot_be_asked_is_read(root_bpf: None, monkeypatch: pyte
 
     monkeypatch.setattr(syscalls, "load_program", refuse)
     assert features.read_function_texts([tick]) is None
-    assert features.read_tick_function(read_kernel_btf()) == 0
+    assert features.find_function_address(TICK_HANDLERS[0]) is None
+    assert find_tick_handler() == tick
     assert locate_kernel_addresses([tick, tick + 3]) == asked

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from powerprof.tracing import idle as build
+from powerprof.tracing import idle_program as build
 from powerprof.tracing.idle import TracedWindow, trace_exits
 from powerprof.tracing.monitor import TraceMonitor
 

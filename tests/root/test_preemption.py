@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.system.targets import resolve
-from powerprof.tracing import idle
+from powerprof.tracing import idle_program
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.shared_numbers import Count
 from powerprof.tracing.bpf.types import read_kernel_btf
@@ -47,7 +47,7 @@ def switches(pid: int) -> tuple[int, int]:
 
 def test_ten_thousand_preemptions_are_no_sleep(root_bpf: None, victim: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # It sleeps so often that it would be looked at only now and then.
-    monkeypatch.setattr(idle, "LOADED_PER_100MS", 1 << 30)
+    monkeypatch.setattr(idle_program, "LOADED_PER_100MS", 1 << 30)
     with trace_stacks(resolve([str(victim)])) as (tracer, _):
         # Both are read while the thread runs on: what it does in between is the tolerance.
         slept, preempted = switches(victim)
@@ -78,7 +78,7 @@ def looked_at(pid: int, seconds: float) -> tuple[int, int, set[tuple[int, int]]]
 def test_older_kernels_helper_reads_the_same_as_fields(
     root_bpf: None, victim: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(idle, "LOADED_PER_100MS", 1 << 20)
+    monkeypatch.setattr(idle_program, "LOADED_PER_100MS", 1 << 20)
     assert features.can_read_directly(read_kernel_btf())
     by_field = looked_at(victim, 1.0)
     monkeypatch.setattr(features, "can_read_directly", lambda btf: False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -176,17 +177,16 @@ def require(feature: Feature, purpose: str = "") -> None:
         )
 
 
-# Small programs that the kernel runs once return the names of its functions and the function of its tick's timer. The
-# kernel answers in microseconds, under the rules of kallsyms (kptr_restrict). Reading kallsyms takes a third of a
-# second.
+# Small programs that the kernel runs once return the names and addresses of its functions. The kernel answers in
+# microseconds, under the rules of kallsyms (kptr_restrict). Reading kallsyms takes a third of a second.
 
 # Numbers of include/uapi/linux/bpf.h.
 _LOAD_64, _LOAD_FIELD, _STORE_FIELD, _SHIFT_RIGHT = 0x18, 0x79, 0x7B, 0x7F
-_COPY, _PUT, _ADD, _CALL, _EXIT, _SKIP_IF = 0xBF, 0xB7, 0x07, 0x85, 0x95, 0x15
-_MAP_VALUE, _VARIABLE = 2, 3
-_PER_CPU_POINTER, _PRINT = 153, 165
+_COPY, _PUT, _ADD, _CALL, _EXIT = 0xBF, 0xB7, 0x07, 0x85, 0x95
+_MAP_VALUE = 2
+_PRINT, _LOOK_UP_NAME = 165, 179
 _READ_ONLY_TO_PROGRAMS = 1 << 7
-_FRAME = 10
+_FRAME, _ADDRESS_AT = 10, -8
 # KSYM_NAME_LEN since Linux 6.1, and the text after the name.
 _TEXT_BYTES = 512 + 128
 _FORMAT = b"%pS"
@@ -215,23 +215,21 @@ def read_function_texts(addresses: Iterable[int]) -> dict[int, str] | None:
     return found
 
 
-def read_tick_function(btf: Btf) -> int:
-    """Return the address of the function of the scheduler tick's timer, read from the timer itself.
+def find_function_address(name: str) -> int | None:
+    """Return the address of a function of the kernel, 0 if it has none of this name or hides addresses.
 
-    0 if unknown: kernels without names of variables (KALLSYMS_ALL), or without such a timer.
+    None if the kernel cannot be queried (before Linux 5.16, or not permitted).
     """
-    variable = btf.variable_id("tick_cpu_sched")
-    if variable is None:
-        return 0
     try:
-        field = btf.field_offset("tick_sched", "sched_timer") + btf.field_offset("hrtimer", "function")
-        program = _loaded("tick_function", _tick_code(variable, field))
-    except (OSError, CapabilityError):
-        return 0
+        program = syscalls.load_program(
+            "function_address", syscalls.PROGRAM_SYSCALL, _address_code(name), flags=syscalls.SLEEPABLE
+        )
+    except OSError:
+        return None
     try:
         return syscalls.run_program(program, 0) | syscalls.run_program(program, 32) << 32
     except OSError:
-        return 0
+        return None
     finally:
         os.close(program)
 
@@ -265,18 +263,34 @@ def _names_code(pattern: int, text: int) -> bytes:
     )
 
 
-def _tick_code(variable: int, field: int) -> bytes:
-    """Return a program that returns the field of the first CPU's variable, shifted right by its argument."""
-    return b"".join(
-        (
-            encode_instruction(_LOAD_FIELD, 6, 1),
-            encode_instruction(_LOAD_64, 1, _VARIABLE, value=variable),
-            encode_instruction(0),
-            encode_instruction(_PUT, 2, value=0),
-            encode_instruction(_CALL, value=_PER_CPU_POINTER),
-            encode_instruction(_SKIP_IF, 0, 0, 2),
-            encode_instruction(_LOAD_FIELD, 0, 0, field),
-            encode_instruction(_SHIFT_RIGHT, 0, 6),
-            encode_instruction(_EXIT),
+def _address_code(name: str) -> bytes:
+    """Return a program that returns the address of a function, shifted right by its argument."""
+    text = name.encode() + b"\0"
+    padded = text.ljust(-(-len(text) // 8) * 8, b"\0")
+    begin = _ADDRESS_AT - len(padded)
+    stored = b"".join(
+        encode_instruction(_LOAD_64, 1, value=low)
+        + encode_instruction(0, value=high)
+        + encode_instruction(_STORE_FIELD, _FRAME, 1, begin + at)
+        for at, (low, high) in zip(range(0, len(padded), 8), struct.iter_unpack("=ii", padded), strict=True)
+    )
+    return (
+        encode_instruction(_LOAD_FIELD, 6, 1)
+        + stored
+        + b"".join(
+            (
+                encode_instruction(_PUT, 1),
+                encode_instruction(_STORE_FIELD, _FRAME, 1, _ADDRESS_AT),
+                encode_instruction(_COPY, 1, _FRAME),
+                encode_instruction(_ADD, 1, value=begin),
+                encode_instruction(_PUT, 2, value=len(text)),
+                encode_instruction(_PUT, 3),
+                encode_instruction(_COPY, 4, _FRAME),
+                encode_instruction(_ADD, 4, value=_ADDRESS_AT),
+                encode_instruction(_CALL, value=_LOOK_UP_NAME),
+                encode_instruction(_LOAD_FIELD, 0, _FRAME, _ADDRESS_AT),
+                encode_instruction(_SHIFT_RIGHT, 0, 6),
+                encode_instruction(_EXIT),
+            )
         )
     )

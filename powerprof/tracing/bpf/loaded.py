@@ -18,8 +18,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-import numpy as np
-
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.files import reason_of
@@ -122,13 +120,15 @@ class LoadedProgram(Closeable):
         uprobe_type: int = 0,
         btf: Btf | None = None,
         cached: bool = True,
+        may_compile: bool = True,
         optional: Collection[str] = (),
     ) -> None:
         """Load `probes/bpf/<name>` and attach its tracepoints.
 
         `uprobe_type`: how its uprobe functions will be attached (`uprobes.choose_attach_type`). `btf`: the types in
-        which tracepoints are looked up, by default the running kernel's. `cached` False: compile again. `optional`:
-        functions that may be missing if the kernel's verifier gives up on them.
+        which tracepoints are looked up, by default the running kernel's. `cached` False: compile again.
+        `may_compile` False: load a carried program only. `optional`: functions that may be missing if the kernel's
+        verifier gives up on them.
 
         Raises CapabilityError if this host cannot load it (not permitted; no bcc or headers and no fitting carried
         program), PowerprofError if the kernel refuses the program.
@@ -148,9 +148,13 @@ class LoadedProgram(Closeable):
             resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         try:
             refused = self._load_carried(name, definitions) if cached else None
+            if not self.is_carried and not may_compile:
+                raise CapabilityError(f"no carried program of {name} fits this kernel", "compile it")
             if not self.is_carried:
                 self._load_compiled(name, definitions, cached, refused)
             self.attach()
+            if btf is not None:
+                btf.keep_answers()
         except OSError as error:
             self.close()
             raise _refusal(error) from error
@@ -347,7 +351,8 @@ class LoadedProgram(Closeable):
         """Return the words of one entry of a per-CPU array, each summed over CPUs."""
         descriptor, plan = self._maps[name]
         row = syscalls.read_entry(descriptor, _key(index), plan.value_bytes * self._cpus)
-        return [int(word) for word in np.frombuffer(row, dtype="<u8").reshape(self._cpus, -1).sum(axis=0)]
+        words, count = memoryview(row).cast("Q"), plan.value_bytes // 8
+        return [sum(words[number::count]) for number in range(count)]
 
     def ring(self, name: str, on_bytes: Callable[[bytes], object]) -> None:
         """Register `on_bytes` for a ring buffer's records; `consume` delivers them."""

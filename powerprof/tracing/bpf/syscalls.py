@@ -21,7 +21,8 @@ _LOG_BYTES = 1 << 20
 _FIRST_BATCH, _BATCH = 256, 4096
 
 MAP_HASH, MAP_ARRAY, MAP_PERCPU_ARRAY, MAP_LRU_HASH, MAP_RING_BUFFER = 1, 2, 6, 9, 27
-PROGRAM_KPROBE, PROGRAM_PERF_EVENT, PROGRAM_RAW_TRACEPOINT, PROGRAM_TRACING = 2, 7, 17, 26
+PROGRAM_KPROBE, PROGRAM_PERF_EVENT, PROGRAM_RAW_TRACEPOINT, PROGRAM_TRACING, PROGRAM_SYSCALL = 2, 7, 17, 26, 31
+SLEEPABLE = 1 << 4
 ATTACH_TYPED_TRACEPOINT, ATTACH_PERF_EVENT, ATTACH_UPROBE_MULTI = 23, 41, 48
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -56,7 +57,7 @@ def create_map(name: str, kind: int, key_bytes: int, value_bytes: int, entries: 
     return call_bpf(_MAP_CREATE, struct.pack("=7I16s", kind, key_bytes, value_bytes, entries, flags, 0, 0, shown))
 
 
-def load_program(name: str, kind: int, code: bytes, *, attach_type: int = 0, attach_to: int = 0) -> int:
+def load_program(name: str, kind: int, code: bytes, *, attach_type: int = 0, attach_to: int = 0, flags: int = 0) -> int:
     """Load a program and return its descriptor.
 
     `attach_to`: a BTF type id. Raises RefusedError with the verifier's log.
@@ -75,7 +76,7 @@ def load_program(name: str, kind: int, code: bytes, *, attach_type: int = 0, att
             len(log) if log is not None else 0,
             ctypes.addressof(log) if log is not None else 0,
             0,
-            0,
+            flags,
             shown,
             0,
             attach_type,
@@ -95,7 +96,7 @@ def load_program(name: str, kind: int, code: bytes, *, attach_type: int = 0, att
 
 
 def run_program(program: int, *arguments: int) -> int:
-    """Run a raw tracepoint's program with these arguments and return the low 32 bits of its result.
+    """Run a raw tracepoint's or system call's program with these arguments; return the low 32 bits of its result.
 
     BPF_PROG_TEST_RUN, Linux 5.10. Raises OSError.
     """

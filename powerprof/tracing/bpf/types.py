@@ -2,20 +2,29 @@
 """Read the running kernel's own type information (BTF): field offsets, tracepoints and their arguments.
 
 Headers of another kernel version give silently wrong offsets; BTF never does. Format: Documentation/bpf/btf.rst of the
-kernel. The types are walked once (about 40 ms for a distribution kernel); names are looked up on demand.
+kernel. Walking the types and finding the names takes about 40 ms for a distribution kernel. The answers are kept in
+the cache, so that only the first command on a kernel pays.
 """
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property, wraps
 from pathlib import Path
+from typing import Any, TypeVar, cast
 
+import msgspec
+
+from powerprof import __version__
 from powerprof.stacks.registers import Machine
 from powerprof.system import paths
-from powerprof.system.errors import CapabilityError
+from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.files import read_text, reading, reason_of
+from powerprof.system.folders import Folder
 from powerprof.system.next_steps import command_line
 from powerprof.tracing.bpf.shared_numbers import GROUP_SPAN
 
@@ -35,24 +44,48 @@ _FIXED = {0: 0, 1: 1, 2: 0, 3: 3, 7: 0, 8: 0, 9: 0, 10: 0, 11: 0, 12: 0, 14: 1, 
 _PER_MEMBER = {4: 3, 5: 3, 6: 2, 13: 2, 15: 3, 19: 3}
 
 
-class Btf:
-    """The types of one kernel. Missing names raise CapabilityError."""
+Answers = dict[str, bool | int | tuple[str, ...] | None]
+Method = TypeVar("Method", bound=Callable[..., Any])
+_MOST_BYTES = 1 << 20
 
-    def __init__(self, data: bytes, origin: str = "BTF") -> None:
-        """Index `data`, a BTF section in this machine's byte order."""
+
+def _remembered(method: Method) -> Method:
+    """Let a method of Btf compute each answer once."""
+
+    @wraps(method)
+    def answer(btf: Btf, *names: str) -> Any:
+        key = " ".join((method.__name__, *names))
+        if key not in btf.answers:
+            btf.answers[key] = method(btf, *names)
+        return btf.answers[key]
+
+    return cast(Method, answer)
+
+
+class Btf:
+    """The types of one kernel. Missing names raise CapabilityError.
+
+    `answers`: results of earlier queries of the same data.
+    """
+
+    def __init__(self, data: bytes, origin: str = "BTF", answers: Answers | None = None) -> None:
+        """Read `data`, a BTF section in this machine's byte order. The first new query walks it."""
         self._origin = origin
+        self.answers: Answers = {} if answers is None else answers
         _, _, _, header, type_off, type_len, str_off, str_len = struct.unpack_from("=HBBIIIII", data)
         types, strings = header + type_off, header + str_off
-        self._words = memoryview(data[types : types + type_len]).cast("I")
-        self._strings = data[strings : strings + str_len]
-        # By type id. Id 0 is void and has no entry in the file.
-        self._positions = array("I", [0])
-        self._names = array("I", [0xFFFFFFFF])
-        self._index()
-        self._named = self._names.tobytes()
+        self._words = memoryview(data)[types : types + type_len].cast("I")
+        self._data, self._string_span = data, slice(strings, strings + str_len)
 
-    def _index(self) -> None:
-        words, position, name = self._words, self._positions.append, self._names.append
+    @cached_property
+    def _strings(self) -> bytes:
+        return self._data[self._string_span]
+
+    @cached_property
+    def _index(self) -> tuple[array[int], array[int]]:
+        """The positions and names of types by type id. Id 0 is void and has no entry in the file."""
+        positions, names = array("I", [0]), array("I", [0xFFFFFFFF])
+        words, position, name = self._words, positions.append, names.append
         # Lists are faster than dictionaries; this loop runs for every type of the kernel.
         step = [3 + _FIXED.get(kind, 0) if kind in _FIXED or kind in _PER_MEMBER else 0 for kind in range(32)]
         each = [_PER_MEMBER.get(kind, 0) for kind in range(32)]
@@ -67,6 +100,18 @@ class Btf:
                     f"{self._origin} has a type of unknown kind {kind}", "a newer powerprof may know it"
                 )
             at += step[kind] + (info & 0xFFFF) * each[kind]
+        return positions, names
+
+    @cached_property
+    def _positions(self) -> array[int]:
+        return self._index[0]
+
+    @cached_property
+    def _named(self) -> bytes:
+        return self._index[1].tobytes()
+
+    def keep_answers(self) -> None:
+        """Save new answers for later commands, if this kernel's are kept."""
 
     def _kind(self, type_id: int) -> int:
         return self._words[self._positions[type_id] + 1] >> 24 & 31 if type_id else 0
@@ -86,7 +131,7 @@ class Btf:
         if offset is None:
             return
         # A search in bytes is ten times as fast as a comparison of number objects.
-        wanted, size = array("I", [offset]).tobytes(), self._names.itemsize
+        wanted, size = array("I", [offset]).tobytes(), self._positions.itemsize
         at = self._named.find(wanted, size)
         while at >= 0:
             if at % size == 0 and self._kind(at // size) in kinds:
@@ -129,6 +174,7 @@ class Btf:
                     return inner_member[0], where + inner_member[1], inner_member[2]
         return None
 
+    @_remembered
     def field_offset(self, struct_name: str, field: str) -> int:
         """Return the offset in bytes of a field (`a.b`: field b of the member struct a), also in anonymous members.
 
@@ -150,6 +196,7 @@ class Btf:
                 raise CapabilityError(f"{struct_name}.{field} is a bit field in this kernel", _elsewhere())
         return bits // 8
 
+    @_remembered
     def has_field(self, struct_name: str, field: str) -> bool:
         """Return whether `field_offset` finds the field."""
         try:
@@ -158,14 +205,17 @@ class Btf:
             return False
         return True
 
+    @_remembered
     def struct_size(self, struct_name: str) -> int:
         """Return the size in bytes of a struct, union or typedef of one. Raises CapabilityError if it is missing."""
         return self._points_to(self._struct(struct_name))
 
+    @_remembered
     def variable_id(self, name: str) -> int | None:
         """Return the type id of a per-CPU variable, or None if it is missing."""
         return next(self._ids(name, _VARIABLE), None)
 
+    @_remembered
     def tracepoint_id(self, name: str) -> int | None:
         """Return the type id of a raw tracepoint, or None if it is missing. tracefs is not needed."""
         return next(self._ids(f"btf_trace_{name}", _TYPEDEF), None)
@@ -174,6 +224,7 @@ class Btf:
         """Return whether the raw tracepoint exists."""
         return self.tracepoint_id(name) is not None
 
+    @_remembered
     def tracepoint_arguments(self, name: str) -> tuple[str, ...]:
         """Return the names of a raw tracepoint's arguments in order, `argN` for unnamed ones.
 
@@ -216,7 +267,30 @@ def read_kernel_btf(path: Path | None = None) -> Btf:
             "boot a kernel with CONFIG_DEBUG_INFO_BTF=y (Debian's is)",
         ) from error
     with reading(source):
-        return Btf(data, str(source))
+        return _KernelBtf(data, str(source))
+
+
+class _KernelBtf(Btf):
+    """Types with answers in the cache, which only this account may write to. They are named by data and program."""
+
+    def __init__(self, data: bytes, origin: str) -> None:
+        module = Path(__file__).stat()
+        key = hashlib.sha256(f"{__version__} {module.st_size} {module.st_mtime_ns} ".encode())
+        key.update(data)
+        self._file = f"types-{key.hexdigest()[:40]}"
+        super().__init__(data, origin, self._read_answers())
+        self._kept = len(self.answers)
+
+    def _read_answers(self) -> Answers:
+        with suppress(OSError, PowerprofError, msgspec.MsgspecError), Folder.open(paths.cache_folder("bpf")) as folder:
+            return msgspec.json.decode(folder.read(self._file, _MOST_BYTES), type=Answers)
+        return {}
+
+    def keep_answers(self) -> None:
+        if len(self.answers) > self._kept:
+            with suppress(OSError, PowerprofError), Folder.open(paths.cache_folder("bpf")) as folder:
+                folder.write(self._file, msgspec.json.encode(self.answers))
+                self._kept = len(self.answers)
 
 
 # Definitions that precede the text of a BPF program. Struct offsets and places of arguments come from BTF, because

@@ -34,7 +34,6 @@ def command(steps: Steps, line: str) -> dict[str, Any]:
 
 def tick(steps: Steps, job: Job) -> dict[str, Any]:
     """The scheduler's tick is known by the address of the function that the kernel's own list has for its timer."""
-    from powerprof.tracing.bpf.types import read_kernel_btf
     from powerprof.tracing.kernel_symbols import find_tick_handler, name_kernel_functions
 
     # A CPU that runs has its tick; a clock without high resolution calls no timer for it.
@@ -43,7 +42,7 @@ def tick(steps: Steps, job: Job) -> dict[str, Any]:
     except OSError:  # a container's
         lines = []
     listed = {found[1] for line in lines if (found := re.match(r" #\d+: .*, (tick_\w+), S:01", line))}
-    known = set(name_kernel_functions({find_tick_handler(read_kernel_btf())}).values())
+    known = set(name_kernel_functions({find_tick_handler()}).values())
     if listed and known != listed:
         raise StepError(f"the tick's timer calls {sorted(listed)}, taken for it is {sorted(known)}")
     return {"function": sorted(listed)}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from powerprof.system import paths
 from powerprof.system.errors import CapabilityError, DataError
 from powerprof.tracing.bpf.types import Btf, read_kernel_btf
 from tests.programs.cpu_time import least_cpu_s
@@ -119,3 +120,34 @@ def test_the_running_kernel() -> None:
     assert btf.struct_size("list_head") == 2 * ctypes.sizeof(ctypes.c_void_p)
     assert btf.field_offset("task_struct", "tgid") == btf.field_offset("task_struct", "pid") + 4
     assert 0 < btf.field_offset("hrtimer", "function") < btf.struct_size("hrtimer")
+
+
+def test_answers_are_kept_for_the_same_types_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second reader of the same types does not walk them. Other types and a damaged file are walked."""
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    monkeypatch.setattr(paths, "cache_folder", lambda kind: kept)
+
+    def answer(offset: int) -> tuple[list[object], bool]:
+        blob = BtfBlob()
+        word = blob.integer("int", 4)
+        blob.record("task", 64, [("pid", word, 8 * offset)])
+        blob.tracepoint("cpu_idle", [("state", word), ("cpu_id", word)], "__traceiter_cpu_idle")
+        (tmp_path / "btf").write_bytes(blob.data())
+        btf = read_kernel_btf(tmp_path / "btf")
+        found = [
+            btf.field_offset("task", "pid"),
+            btf.has_field("task", "pid"),
+            btf.struct_size("task"),
+            btf.variable_id("no_such"),
+            btf.tracepoint_arguments("cpu_idle"),
+        ]
+        btf.keep_answers()
+        return found, "_index" in vars(btf)
+
+    right = [4, True, 64, None, ("state", "cpu_id")]
+    assert [answer(4), answer(4)] == [(right, True), (right, False)]
+    assert answer(8) == ([8, *right[1:]], True)
+    for file in kept.iterdir():
+        file.write_bytes(file.read_bytes()[:-3])
+    assert [answer(4), answer(4)] == [(right, True), (right, False)]

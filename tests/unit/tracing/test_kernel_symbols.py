@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 
 from powerprof.tracing import kernel_symbols
-from powerprof.tracing.bpf.types import Btf
 from powerprof.tracing.idle_data import CAUSE
-from tests.unit.tracing.btf_blob import BtfBlob
 
 # Modules' functions come last, each with its module.
 LINES = [f"{0xFFFFFFFF81000000 + 16 * at:016x} t function_{at}" for at in range(50_000)]
@@ -47,7 +45,7 @@ def test_the_tick_is_what_the_kernel_s_timer_calls(kernel: str, fake_tree: Calla
     module = f"ffffffffc0000010 t {kernel_symbols.TICK_HANDLERS[0]}\t[module]"
     for lines in ([*own, *LINES, module], [*LINES, *reversed(own), module], [own[-1], *LINES, *own[:-1]]):
         fake_tree({"proc/kallsyms": "\n".join(lines) + "\n"})
-        assert kernel_symbols.find_tick_handler(Btf(BtfBlob().data())) == 0xFFFFFFFF81200000 + 16 * len(others)
+        assert kernel_symbols.find_tick_handler() == 0xFFFFFFFF81200000 + 16 * len(others)
 
 
 def test_hidden_addresses_are_none(fake_tree: Callable[[dict[str, str]], object]) -> None:

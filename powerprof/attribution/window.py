@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trace one window of a target and return its capture, with all names that end with the processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from powerprof import __version__
+from powerprof.attribution.capture import Capture
+from powerprof.attribution.causes import LookUp
+from powerprof.attribution.requests import AttributeRequest, ReadThreadNames, complete_thread_names
+from powerprof.energy.domains import host_energy
+from powerprof.energy.windows import WindowEnergy
+from powerprof.measure.procfs import own_peak_bytes
+from powerprof.measure.window import GroupCpuClock, run_window
+from powerprof.model.attribution import TargetInfo
+from powerprof.model.records import Note, Notes, ToolCost
+from powerprof.model.text import Say
+from powerprof.stacks.image import ProcessImage
+from powerprof.system.cgroups import Units
+from powerprof.system.own_processes import own_pids
+from powerprof.system.targets import Target
+from powerprof.system.tasks import Task, clean, has_ended, list_threads, look_up
+from powerprof.tracing.bpf.maps import RunTimeMeter
+from powerprof.tracing.bpf.shared_numbers import Flag, RunKind
+from powerprof.tracing.captures import Array
+from powerprof.tracing.idle import TracedWindow, WindowTracer, trace_stacks
+from powerprof.tracing.idle_data import DRIVERLESS_STATES, RunTimes, SiteWakings
+from powerprof.tracing.idle_program import EarlyLoad
+from powerprof.tracing.idle_stacks import StackTrace
+from powerprof.tracing.kernel_symbols import read_interrupt_names
+
+# CPU time of a control group that may be missing because of the window's edges alone.
+_UNSEEN_NS, _UNSEEN_SHARE = 20_000_000, 0.05
+
+
+def trace_window(
+    target: Target, request: AttributeRequest, read_names: ReadThreadNames, say: Say, early: EarlyLoad
+) -> Capture:
+    """Trace one window as `attribute.trace_target` does. `early`: the load of the program of this target."""
+    # Names are read before and after the window: threads come and go, and the query must not run inside the window.
+    names, units = dict(read_names()), Units()
+    if target.system:
+        units.scan()
+    with (
+        WindowEnergy(request.energy) as energy,
+        trace_stacks(target, early) as (tracer, looks),
+        RunTimeMeter(tracer.program) as price,
+        # Opened while privileges are held: the counters that check the trace are found through tracefs.
+        WindowTracer(tracer, energy.meters) as opened,
+    ):
+        looks.members.require_one()
+        say(f"tracing {target.label} for {request.duration_s:g} s")
+        clock = GroupCpuClock(target.cgroup)
+        passed = run_window(
+            request.duration_s,
+            price,
+            *opened.parts,
+            clock,
+            settle=request.settle,
+            source=request.energy.source,
+            hold=True,
+        )
+        window = opened.collect(passed)
+        window = replace(window, trace=replace(window.trace, run_time_s=price.spent_s()))
+        stacks = looks.collect()
+        names.update(read_names())
+        names, unnamed = complete_thread_names(target.pids, names)
+        unseen = _unseen_time_notes(clock.used_ns, window.trace.ran, stacks.images)
+        from powerprof.host.describe import host_record
+
+        context = CaptureContext(
+            target, host_record(), read_interrupt_names(), [*looks.members.notes(), *unseen, *unnamed], units
+        )
+        return build_capture(context, window, stacks, energy, names)
+
+
+@dataclass(frozen=True)
+class CaptureContext:
+    """The facts about the host and the target that a capture holds besides the trace."""
+
+    target: Target
+    host: dict[str, Any]
+    interrupts: dict[int, str]
+    notes: Notes
+    units: Units = field(default_factory=Units)
+    look_up: LookUp = look_up
+
+
+def build_capture(
+    context: CaptureContext, window: TracedWindow, stacks: StackTrace, energy: WindowEnergy, names: dict[int, str]
+) -> Capture:
+    """Return a traced window with its stacks and all names, read while the processes live.
+
+    `names` are the server's thread names by thread id.
+    """
+    target = context.target
+    completed = energy.complete(window.residency)
+    whole = host_energy(completed.energy)
+    floor = energy.floor(whole, window.residency.cpus, completed.c0_percent, completed.steal_percent)
+    floor_notes = [floor.note] if floor is not None and floor.note else []
+    states = dict(window.state_names)
+    states.update({cpu: list(DRIVERLESS_STATES) for cpu in window.edges if cpu not in states})
+    causes = window.trace.causes
+    tasks = _traced_tasks(causes, stacks.wakings, context.look_up)
+    own = sorted(own_pids())
+    own_count = int(causes["count"][np.isin(causes["next_tgid"], own)].sum())
+    tool = ToolCost(
+        version=__version__,
+        cpu_s=window.tool_cpu_s,
+        wakeups_hz=own_count / window.window_s if window.window_s else None,
+        bpf_s=window.trace.run_time_s,
+        cpu_percent=100.0 * window.tool_cpu_s / window.window_s / len(window.edges) if window.window_s else None,
+        lost_count=window.trace.lost_count + stacks.lost_count,
+        memory_bytes=own_peak_bytes(),
+    )
+    ended = [] if target.system else [pid for pid in target.pids if has_ended(pid)]
+    notes = [*completed.notes, *floor_notes, *context.notes]
+    notes += [Note("process_ended", {"pid": pid}) for pid in ended]
+    if not stacks.registers_found:
+        notes.append(Note("no_registers"))
+    return Capture(
+        started_at=window.residency.started_at,
+        window_s=window.window_s,
+        target=_target_info(target, stacks.images),
+        host=context.host,
+        tool=tool,
+        exits=window.trace.sample.tobytes(),
+        causes=causes.tobytes(),
+        ran=window.trace.ran.threads.tobytes(),
+        ran_others_ns=window.trace.ran.others_ns,
+        ran_target_ns=window.trace.ran.target_ns,
+        sample_1_in=window.trace.sample_1_in,
+        sample_lost_count=window.trace.sample_lost_count,
+        lost_count=window.trace.lost_count,
+        edges=list(window.edges.values()),
+        states=states,
+        functions=window.trace.addresses,
+        interrupts=context.interrupts,
+        tasks=_add_units(_name_ended(tasks, stacks.images), context.units, stacks.ended_groups),
+        server_names=names,
+        sites=stacks.sites,
+        sleeping=stacks.sleeping,
+        frames=stacks.frames,
+        images=[image for versions in stacks.images.values() for image in versions],
+        wakings=stacks.wakings,
+        stacks_lost_count=stacks.lost_count,
+        unsent_count=stacks.unsent_count,
+        loaded_count=stacks.loaded_count,
+        uncounted_count=stacks.uncounted_count,
+        counted_from_ns=stacks.counted_from_ns,
+        counted_to_ns=stacks.counted_to_ns,
+        own_pid=os.getpid(),
+        own_helpers=[pid for pid in own if pid != os.getpid()],
+        c0_percent=completed.c0_percent,
+        steal_percent=completed.steal_percent,
+        energy=completed.energy,
+        idle_watts=None if floor is None else floor.watts,
+        wakeup_joules=energy.wakeup_joules(whole.kind),
+        notes=notes,
+        energy_source=energy.source,
+        interrupted=window.interrupted,
+        stat_idle_percent=window.stat_idle_percent,
+    )
+
+
+def _traced_tasks(exits: Array, wakings: list[SiteWakings], look_up: LookUp) -> list[Task]:
+    """Return every thread of the trace, by its present entry in /proc and its traced name."""
+    facts: dict[int, tuple[int | None, str, bool | None]] = {}
+    for waking in wakings:
+        facts[waking.tid] = (waking.pid, "", None)
+        if waking.waker_tid:
+            facts[waking.waker_tid] = (waking.waker_pid, "", None)
+    for prefix, kernel_flag in (("waker", Flag.WAKER_KERNEL), ("next", Flag.KERNEL)):
+        threads = zip(
+            exits[f"{prefix}_tid"].tolist(),
+            exits[f"{prefix}_tgid"].tolist(),
+            exits[f"{prefix}_comm"].tolist(),
+            (exits["flags"] & np.uint32(kernel_flag) != 0).tolist(),
+            strict=True,
+        )
+        for tid, pid, comm, is_kernel in set(threads):
+            if tid:
+                facts[tid] = (pid, comm.decode("utf-8", "replace"), is_kernel)
+    for tid in set(exits["woken_tid"].tolist()) - set(facts) - {0}:
+        facts[tid] = (None, "", None)
+    return [look_up(tid, *fact) for tid, fact in facts.items()]
+
+
+def _name_ended(tasks: list[Task], images: Mapping[int, list[ProcessImage]]) -> list[Task]:
+    """Name tasks that ended before their names were read by their programs.
+
+    A process that joined the target has its parent's program.
+    """
+
+    def name_by_program(task: Task) -> Task:
+        versions = images.get(task.pid or 0, [])
+        name = clean(Path(versions[-1].executable).name) if versions else ""
+        if not name or task.process != f"pid {task.pid}":
+            return task
+        return msgspec.structs.replace(task, comm=name if task.tid == task.pid else task.comm, process=name)
+
+    return [name_by_program(task) for task in tasks]
+
+
+def _unseen_time_notes(used_ns: int | None, ran: RunTimes, pids: Collection[int]) -> list[Note]:
+    """Return a note if a control group used more CPU time than its traced processes: others joined and ended."""
+    of_target = (ran.threads["kind"] == RunKind.TARGET) | np.isin(ran.threads["pid"], list(pids))
+    missing_ns = (used_ns or 0) - ran.target_ns - int(ran.threads["ns"][of_target].sum())
+    if missing_ns < _UNSEEN_NS + _UNSEEN_SHARE * (used_ns or 0):
+        return []
+    return [Note("group_unseen", {"missing_ms": missing_ns / 1e6, "used_ms": (used_ns or 0) / 1e6})]
+
+
+def _add_units(tasks: list[Task], units: Units, ended_groups: Mapping[int, int]) -> list[Task]:
+    """Add the systemd units of processes; the unit of an ended process is that of its last control group."""
+    by_pid: dict[int, str | None] = {}
+    for task in tasks:
+        if task.is_kernel or task.unit is not None or task.pid is None or task.pid in by_pid:
+            continue
+        unit = units.of(task.pid)
+        by_pid[task.pid] = units.of_group(ended_groups[task.pid]) if unit is None and task.pid in ended_groups else unit
+    return [
+        msgspec.structs.replace(task, unit=by_pid[task.pid]) if task.unit is None and task.pid in by_pid else task
+        for task in tasks
+    ]
+
+
+def _target_info(target: Target, images_by_pid: Mapping[int, list[ProcessImage]]) -> TargetInfo:
+    images = {pid: versions[-1] for pid, versions in images_by_pid.items() if versions}
+    programs = {(image.executable, image.build_id) for image in images.values()}
+    executable, build_id = next(iter(programs)) if len(programs) == 1 and not target.system else (None, None)
+    pids = sorted(images) if not target.system else []
+    threads = None if target.system else sum(len(list_threads(pid)) for pid in pids)
+    return TargetInfo(
+        pid=next(iter(images)) if len(images) == 1 and not target.system else None,
+        executable=executable,
+        build_id=build_id,
+        label=target.label,
+        pids=pids,
+        system=target.system,
+        threads_count=threads,
+        roots=list(target.roots),
+    )
