@@ -279,7 +279,8 @@ def inspect_server(subject: Subject, duration_s: float, say: Say) -> Inspection:
             "variables": before.settings,
         }
     if attribution is not None and not interrupted:
-        readings.facts["statement_window"] = _measure_statements(subject, say, notes)
+        window = readings.facts["statement_window"] = _measure_statements(subject, say, notes)
+        interrupted = window is not None and window.interrupted
     evidence = build_evidence(subject, readings, attribution, duration_s, notes)
     return Inspection(evidence, attribution, capture, interrupted, refusal)
 

@@ -205,6 +205,7 @@ class StatementWindow(msgspec.Struct, frozen=True, kw_only=True):
     percent: float
     own_percent: float = 0.0
     statements: list[StatementCpu] = []
+    interrupted: bool = False
 
 
 class DeniedAccount(msgspec.Struct, frozen=True, kw_only=True):

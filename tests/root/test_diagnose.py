@@ -84,7 +84,7 @@ def test_a_monitor_is_a_fault_by_its_cost_at_a_low_rate(powerprof_cli: Cli, tmp_
     assert "of this server's CPU time" in fault["text"]
     assert 2 < fault["rate_hz"] < 4.5  # a busy machine lets it ask less often
     assert any(frame.startswith(("do_command", "my_net_read")) for frame in fault["stack"])
-    assert took_s < 15
+    assert took_s < 30
 
 
 def test_the_threads_of_an_orphan_event_are_named(powerprof_cli: Cli, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_the_threads_of_an_orphan_event_are_named(powerprof_cli: Cli, tmp_path: 
     assert fault["rule"] == "orphan_event"
     assert any(text.startswith("the replication threads end") for text in fault["evidence"])
     assert fault["stack"]
-    assert took_s < 15
+    assert took_s < 30
 
 
 def test_a_duplicated_id_on_both_sides(powerprof_cli: Cli, tmp_path: Path) -> None:
