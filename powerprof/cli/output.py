@@ -449,12 +449,14 @@ def print_report(lines: Iterable[str]) -> None:
     from rich.text import Text
 
     is_terminal = sys.stdout.isatty()
-    out = Console(file=sys.stdout, highlight=False, soft_wrap=not is_terminal, width=None if is_terminal else 100)
+    # rich would print nothing if COLUMNS is 0.
+    width = terminal_width() if is_terminal else 100
+    out = Console(file=sys.stdout, highlight=False, soft_wrap=not is_terminal, width=width)
     printed = [printable(line) for line in lines]
     if is_terminal:
         from powerprof.model.text import fit_lines
 
-        printed = fit_lines(printed, terminal_width())
+        printed = fit_lines(printed, width)
     clear_progress()
     with _writing_to("stdout"):
         for number, line in enumerate(printed):

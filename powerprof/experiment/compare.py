@@ -231,7 +231,7 @@ def compare_commands(
     commands: dict[Arm, Command] = {"a": Command(tuple(argv_a), may_fail), "b": Command(tuple(argv_b), may_fail)}
     collected = MeasuredPairs((a, b), COMMAND_METRIC, options, format_now())
     say(options.plan(2))
-    progress = Countdown(say, options.seconds(2))
+    progress = Countdown(say, options.command_seconds(2))
     with collected.measuring(needs_pairs=True) as energy:
         for command in commands.values():
             progress(f"{command.argv[0]}: the first execution")
@@ -241,7 +241,7 @@ def compare_commands(
             for arm in pair:
                 label = f"pair {number + 1} of {options.pairs} · {format_so_far(collected) or commands[arm].argv[0]}"
                 done = len(collected.blocks)
-                progress.step(label, done, 2 * options.pairs, options.window_s)
+                progress.step(label, done, 2 * options.pairs, options.window_s, options.rest_s)
                 collected.blocks.append(
                     measure_executions(commands[arm], number, arm, False, energy, options.residency_source)
                 )
@@ -418,7 +418,10 @@ class _PairRun:
     ) -> None:
         warming = block_order(warm_up, seed + 1_000_003) if warm_up else []
         order = [*((pair, True) for pair in warming), *((pair, False) for pair in block_order(pairs, seed))]
-        each_s, total = self._options.window_s + AROUND_S, 2 * len(order)
+        each_s, total, rest_s = self._options.window_s + AROUND_S, 2 * len(order), self._options.rest_s
+        rest_s += 2 * (self._options.attribute_s or 0.0)
+        if self._options.control and blocks is not self._collected.control:
+            rest_s += 2 * self._control_pairs * each_s
         for number, (pair, dropped) in enumerate(order, first):
             counted = number - (self._options.warm_up_pairs if first else warm_up) + 1
             of = "" if counted > pairs else f" of {pairs}"
@@ -430,12 +433,12 @@ class _PairRun:
             slots = [Slot(number, arm, dropped, seed=1 + 1000 * seed + number) for arm in pair]
             if self._collected.turn_s is not None:
                 both = f"{cases[0].name} and {cases[1].name} alternate"
-                self._say.step(f"{label} · {figures or both}", done, total, each_s)
+                self._say.step(f"{label} · {figures or both}", done, total, each_s, rest_s)
                 blocks += self._taking_turns(cases, slots, self._collected.turn_s)
                 continue
             for half, slot in enumerate(slots):
                 case = cases[0 if slot.arm == "a" else 1]
-                self._say.step(f"{label} · {figures or case.name}", done + half, total, each_s)
+                self._say.step(f"{label} · {figures or case.name}", done + half, total, each_s, rest_s)
                 blocks.append(self._block(case, slot))
 
     def _taking_turns(self, cases: Sequence[Case], slots: Sequence[Slot], turn_s: float) -> list[Block]:
@@ -483,9 +486,13 @@ class _PairRun:
             self._next += 4
             done += 4
 
+    @property
+    def _control_pairs(self) -> int:
+        return max(MINIMUM_PAIRS, 6, self._options.pairs // 2)
+
     def _control(self) -> None:
         collected, options = self._collected, self._options
-        pairs = max(MINIMUM_PAIRS, 6, options.pairs // 2)
+        pairs = self._control_pairs
         self._say("control: A against itself")
         self._pairs((self._cases[0], self._cases[0]), collected.control, pairs, 0, options.seed + 77)
 

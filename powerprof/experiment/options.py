@@ -109,6 +109,15 @@ class ExperimentOptions:
         beside_s = _READY_S + conditions * (self.calibrate_s + (self.attribute_s or 0.0))
         return windows * (self.window_s + AROUND_S) + 2 * self.baseline_windows * min(self.window_s, 4.0) + beside_s
 
+    def command_seconds(self, conditions: int) -> float:
+        """Return the approximate duration of the windows of commands, without servers and warm-up."""
+        return conditions * self.pairs * self.window_s + 2 * self.rest_s
+
+    @property
+    def rest_s(self) -> float:
+        """The duration of the idle baseline at one end."""
+        return self.baseline_windows * self.baseline_s
+
     def plan(self, conditions: int) -> str:
         """Return the windows and the duration of an experiment, to be printed at its start."""
         pairs = "pairs of " * (conditions > 1)

@@ -18,21 +18,23 @@ class Countdown:
 
     def __init__(self, say: Say, seconds: float) -> None:
         self._say, self._ends_s = say, time.monotonic() + seconds
-        self._total, self._first, self._first_s, self._rest_s = 0, 0, 0.0, 0.0
+        self._total, self._first, self._first_s = 0, 0, 0.0
 
     def __call__(self, text: str) -> None:
         """Print a line. After the estimated end it has no time."""
         left_s = self._ends_s - time.monotonic()
         self._say(f"{text} · {_remaining(left_s)} left, until {clock_in(left_s)}" if left_s > 0 else text)
 
-    def step(self, text: str, done: int, total: int, each_s: float) -> None:
-        """Print the line of a step after `done` of `total` equal steps, each planned to take `each_s` seconds."""
+    def step(self, text: str, done: int, total: int, each_s: float, rest_s: float = 0.0) -> None:
+        """Print the line of a step after `done` of `total` equal steps.
+
+        Each is planned to take `each_s` seconds, and the work after all of them `rest_s`.
+        """
         now = time.monotonic()
         if total != self._total or done <= self._first:
             self._total, self._first, self._first_s = total, done, now
-            self._rest_s = max(0.0, self._ends_s - now - (total - done) * each_s)
         pace_s = (now - self._first_s) / (done - self._first) if done > self._first else each_s
-        self._ends_s = now + pace_s * (total - done) + self._rest_s
+        self._ends_s = now + pace_s * (total - done) + rest_s
         self(text)
 
 

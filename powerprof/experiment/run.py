@@ -161,7 +161,7 @@ def run_condition(case: Case, bench_options: BenchOptions, options: ExperimentOp
         for slot in slots:
             number = slot.pair - options.warm_up_pairs + 1
             label = "warm-up" if slot.dropped else f"{case.name}: window {number} of {options.pairs}"
-            progress.step(label, slot.pair, len(slots), options.window_s + AROUND_S)
+            progress.step(label, slot.pair, len(slots), options.window_s + AROUND_S, options.attribute_s or 0.0)
             state.blocks.append(apparatus.repeated(partial(measure_block, apparatus, case, slot), [case], slot))
         if options.attribute_s is not None:
             state.traced = trace_condition(bench, case, "a", options.attribute_s, progress, offer.easy_rate_hz)
@@ -327,7 +327,7 @@ def run_command(argv: Sequence[str], options: ExperimentOptions, say: Say, *, ma
     command = Command(tuple(argv), may_fail)
     state = _RunState(build_command_condition(argv), COMMAND_METRIC, options)
     say(options.plan(1))
-    progress = Countdown(say, options.seconds(1))
+    progress = Countdown(say, options.command_seconds(1))
     with state.measuring() as energy:
         progress(f"{argv[0]}: the first execution")
         fit_executions(command, options.window_s)

@@ -6,6 +6,8 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import re
+import select
 import struct
 import sys
 import termios
@@ -47,6 +49,14 @@ def test_killed_server_is_a_failure_not_an_interrupt(tmp_path: Path) -> None:
     assert caught.value.hint == "the measured part is saved as run-0001"
 
 
+def _read_until(master: int, *ends: str) -> str:
+    """Return the output of a terminal up to one of the ends; the kernel may pass it on in parts."""
+    drawn = ""
+    while not drawn.endswith(ends) and select.select([master], [], [], 10.0)[0]:
+        drawn += os.read(master, 4096).decode()
+    return drawn
+
+
 def _drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, term: str) -> str:
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
@@ -58,7 +68,7 @@ def _drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, term: st
         output.print_progress("pair 2 of 4 · 27 s left, until 14:03:27")
         output.print_progress("never shown", quiet=True)
         output.print_text("error: it ended", error=True)
-        drawn = os.read(master, 4096).decode()
+        drawn = _read_until(master, "it ended\r\n")
     os.close(master)
     return drawn
 
@@ -101,4 +111,8 @@ def test_a_terminal_without_a_size_has_eighty_columns(
         monkeypatch.setattr(sys, "stdout", stdout)
         monkeypatch.setattr(sys, "__stdout__", stdout)
         assert (output.terminal_width(), output.terminal_size(obey_environment=False)) == (80, (80, 24))
+        output.print_report(["the answer", "word " * 30, "last"])
+        stdout.flush()
+        printed = re.sub(r"\x1b\[[0-9;]*m", "", _read_until(master, "last\x1b[0m\r\n", "last\r\n")).split()
+    assert printed == ["the", "answer", *["word"] * 30, "last"]
     os.close(master)
