@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from powerprof.diagnosis.evidence import (
 )
 from powerprof.diagnosis.rules_replication import compute_source_churn_hz
 from powerprof.diagnosis.server_queries import INTERNAL_USERS
-from powerprof.diagnosis.statement_window import describe_share, is_costly
+from powerprof.diagnosis.statement_window import INSPECTS, SELECTS, describe_share, describe_use, is_costly, select_uses
 from powerprof.diagnosis.thread_pace import POLLING_HZ
 from powerprof.model.text import number, period
 
@@ -53,12 +52,6 @@ _NOTED_HZ = 0.5
 _WOKEN_HZ = POLLING_HZ
 # The rows that a server reads per second without an index, if its CPU time is unknown.
 _ROWS_HZ = 10_000.0
-# Statements that inspect the server, by their texts. Drivers send other SHOW statements as part of the work.
-_INSPECTS = re.compile(
-    r"\W*(?:SHOW\s+(?!WARNINGS|ERRORS|FIELDS|COLUMNS|KEYS|INDEX|CREATE|TABLES)|COM_(?:PING|STATISTICS|PROCESS_INFO)\b"
-    r"|(?:SELECT|WITH)\b.*\bFROM\s+[`\"]?(?:information_schema|performance_schema|sys|pg_catalog|pg_stat\w*|pg_locks)\b)",
-    re.IGNORECASE | re.DOTALL,
-)
 # A connection is the cause if the server counted at least this share of the statements on it.
 _MIN_SHARE = 0.5
 # A client without other statements is woken once for each of them, within this share.
@@ -121,17 +114,6 @@ def _find_percent(evidence: Evidence, culprit: PollingClient | None, uses: Seque
     return next((thread.percent for thread in evidence.threads_cpu if tid is not None and thread.tid == tid), None)
 
 
-def _select_uses(evidence: Evidence, pattern: re.Pattern[str]) -> list[StatementCpu]:
-    window = evidence.statement_window
-    return [] if window is None else [use for use in window.statements if pattern.match(use.text)]
-
-
-def _describe_use(use: StatementCpu, evidence: Evidence) -> str:
-    rate = "" if use.calls_hz is None else f" {format_rate(use.calls_hz)}"
-    account = "" if use.account is None else f", {use.account}"
-    return f"{use.text[:160]}{rate}{account}: {describe_share(use.percent, evidence)}"
-
-
 def find_monitoring(evidence: Evidence) -> list[Finding]:
     """Find a client that reads the state of the server: a fault if it is expensive, otherwise a note."""
     # A replica that reconnects reads variables and registers itself. MySQL 5.5 counts COM_REGISTER_SLAVE as an admin
@@ -144,7 +126,7 @@ def find_monitoring(evidence: Evidence) -> list[Finding]:
             rate_hz = max(0.0, rate_hz - churn_hz)
         rates[label] += round(rate_hz * 1000)
     statements = [(label, count / 1000) for label, count in rates.most_common(4) if count >= 100]
-    uses = _select_uses(evidence, _INSPECTS)
+    uses = select_uses(evidence, INSPECTS)
     total_hz = max(sum(rates.values()) / 1000, sum(use.calls_hz or 0.0 for use in uses))
     first = (uses[0].text[:80], uses[0].calls_hz) if uses else statements[0] if statements else None
     if first is None or total_hz < _NOTED_HZ:
@@ -158,7 +140,7 @@ def find_monitoring(evidence: Evidence) -> list[Finding]:
     woken_hz = _compute_woken_hz(evidence, culprit, total_hz)
     pace = "" if first[1] is None else f" {format_rate(first[1])}"
     lines = [f"{label} {format_rate(rate_hz)} by the server's own count" for label, rate_hz in statements]
-    lines += [_describe_use(use, evidence) for use in uses[:3]]
+    lines += [describe_use(use, evidence) for use in uses[:3]]
     remedy = ["Poll every 10 s or less often (scrape interval, refresh, health check interval)"]
     accounts = {use.account for use in uses if use.account is not None}
     account = "A client"
@@ -278,7 +260,7 @@ def find_short_connections(evidence: Evidence) -> list[Finding]:
 
 def describe_client_work(evidence: Evidence) -> list[Finding]:
     """Return a note for a busy server, whose clients cause most of its wake-ups."""
-    rate_hz, uses = evidence.rate_hz("Questions"), _select_uses(evidence, _ANY)
+    rate_hz, uses = evidence.rate_hz("Questions"), select_uses(evidence)
     if evidence.other_instances_count and evidence.statement_window is not None:
         # The counter includes their statements.
         rate_hz = sum(use.calls_hz or 0.0 for use in uses)
@@ -295,7 +277,7 @@ def describe_client_work(evidence: Evidence) -> list[Finding]:
             text=f"Clients send statements {format_rate(rate_hz)}.",
             evidence=[
                 f"Questions rises {format_rate(evidence.rate_hz('Questions'))}",
-                *(_describe_use(use, evidence) for use in uses[:3]),
+                *(describe_use(use, evidence) for use in uses[:3]),
             ]
             + ([f"connection threads end {format_event_rate(exits_hz, 'idle periods')}"] if exits_hz else []),
             remedy=[f"all statements: {next_command(evidence, 'queries')}"],
@@ -476,8 +458,6 @@ _MIN_SCANS = 5
 _MAX_ROWS_FOUND = 1.0
 # Statements that change rows for each scan: a worker that finds work changes its row.
 _MAX_CHANGES = 0.2
-_ANY = re.compile("")
-_SELECTS = re.compile(r"\W*(?:SELECT|WITH)\b", re.I)
 # The share of a statement's CPU time in the function that returns rows of a scan. The rest is the condition on the row.
 _SCAN_PERCENT = 25.0
 
@@ -492,7 +472,7 @@ def find_table_pollers(evidence: Evidence) -> list[Finding]:
     scans_hz = scans / evidence.window_s if evidence.window_s > 0 else 0.0
     if scans < _MIN_SCANS or scans_hz < _NOTED_HZ or scans < _MIN_SHARE * selects:
         return []
-    uses = [use for use in _select_uses(evidence, _SELECTS) if not _INSPECTS.match(use.text)][:1]
+    uses = [use for use in select_uses(evidence, SELECTS) if not INSPECTS.match(use.text)][:1]
     # The counters include the statements of other powerprof commands. The window does not.
     scans_hz = next((use.calls_hz for use in uses if use.calls_hz), scans_hz)
     poller = _find_scanning_client(evidence, scans_hz)
@@ -515,7 +495,7 @@ def find_table_pollers(evidence: Evidence) -> list[Finding]:
         f"a SELECT without an index {format_rate(scans_hz)} (Select_scan), {number(rows_read, 0)} rows read by each",
         f"{changes} statements that change rows in the window"
         + (f", {number(rows_found, 2)} rows found by each SELECT" if rows_found is not None else ""),
-        *(_describe_use(use, evidence) for use in uses),
+        *(describe_use(use, evidence) for use in uses),
     ]
     statement = ""
     if poller is not None:
@@ -548,7 +528,7 @@ def find_sequential_scans(evidence: Evidence) -> list[Finding]:
     findings = []
     for use in [] if window is None else window.statements:
         is_scan = use.scan_percent is not None and use.scan_percent >= _SCAN_PERCENT
-        is_repeated = (use.calls_hz or 0.0) >= _NOTED_HZ and not _INSPECTS.match(use.text)
+        is_repeated = (use.calls_hz or 0.0) >= _NOTED_HZ and not INSPECTS.match(use.text)
         if not is_scan or not is_repeated or not is_costly(use.percent, evidence):
             continue
         findings.append(

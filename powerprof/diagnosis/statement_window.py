@@ -6,6 +6,7 @@ The cost of work decides what is a finding (`is_costly`), not its rate.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from powerprof.diagnosis.evidence import Evidence, StatementCpu, StatementWindow
+from powerprof.diagnosis.evidence import Evidence, StatementCpu, StatementWindow, format_rate
 from powerprof.diagnosis.server_queries import list_own_statements
 from powerprof.model.statements import limit_texts, make_key
 from powerprof.model.text import number
@@ -31,6 +32,15 @@ _COSTLY_PERCENT, _COSTLY_SHARE = 0.2, 0.1
 _STACKS_HZ, _MIN_SAMPLES = 1999, 5
 # Functions of heapam.c and nodeSeqscan.c that return the next row of a sequential scan, inlined or not.
 _SEQUENTIAL = frozenset(("heap_getnextslot", "heapgettup_pagemode", "heapgettup", "heapgetpage", "SeqNext"))
+
+# Statements that inspect the server, by their texts. Drivers send other SHOW statements as part of the work.
+INSPECTS = re.compile(
+    r"\W*(?:SHOW\s+(?!WARNINGS|ERRORS|FIELDS|COLUMNS|KEYS|INDEX|CREATE|TABLES)|COM_(?:PING|STATISTICS|PROCESS_INFO)\b"
+    r"|(?:SELECT|WITH)\b.*\bFROM\s+[`\"]?(?:information_schema|performance_schema|sys|pg_catalog|pg_stat\w*|pg_locks)\b)",
+    re.IGNORECASE | re.DOTALL,
+)
+SELECTS = re.compile(r"\W*(?:SELECT|WITH)\b", re.I)
+_ANY = re.compile("")
 
 
 def is_costly(percent: float | None, evidence: Evidence) -> bool:
@@ -52,6 +62,19 @@ def describe_share(percent: float, evidence: Evidence) -> str:
     whole = _server_percent(evidence)
     one = f"{number(percent, 0 if percent >= 10 else 1)} % of one CPU"
     return f"{number(100.0 * min(1.0, percent / whole), 0)} % of this server's CPU time ({one})" if whole else one
+
+
+def select_uses(evidence: Evidence, pattern: re.Pattern[str] = _ANY) -> list[StatementCpu]:
+    """Return the statements of the window whose text matches, the highest CPU use first."""
+    window = evidence.statement_window
+    return [] if window is None else [use for use in window.statements if pattern.match(use.text)]
+
+
+def describe_use(use: StatementCpu, evidence: Evidence) -> str:
+    """Return a statement with its rate, account and CPU use."""
+    rate = "" if use.calls_hz is None else f" {format_rate(use.calls_hz)}"
+    account = "" if use.account is None else f", {use.account}"
+    return f"{use.text[:160]}{rate}{account}: {describe_share(use.percent, evidence)}"
 
 
 def measure_statements(server: TracedServer, say: Callable[[str], None]) -> StatementWindow:
