@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unit tests see the commands of reports without sudo, whoever runs the tests."""
+"""Unit tests see the commands of reports without sudo and without a target, however the tests are run."""
 
 from __future__ import annotations
+
+import sys
 
 import pytest
 
@@ -11,3 +13,5 @@ from powerprof.system import next_steps
 @pytest.fixture(autouse=True)
 def no_command_needs_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(next_steps, "_needs_root", lambda words: False)
+    # pytest's own -p would be the target of the running command.
+    monkeypatch.setattr(sys, "argv", sys.argv[:1])
