@@ -20,7 +20,8 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 import msgspec
 
-from powerprof.cli.output import clear_progress, print_text, terminal_size, terminal_width
+from powerprof.cli.output import print_text, terminal_size, terminal_width
+from powerprof.cli.progress import clear_progress
 from powerprof.model.runs import RunStore
 from powerprof.report.watch import ScreenView
 from powerprof.system import files

@@ -417,7 +417,7 @@ def confirm(question: str, *, without_terminal: str, declined: str) -> None:
         UsageError: there is no terminal, with the hint `without_terminal`.
         Declined: the answer is no; `declined` is the state after it.
     """
-    from powerprof.cli.output import clear_progress
+    from powerprof.cli.progress import clear_progress
 
     require_terminal(without_terminal)
     clear_progress()

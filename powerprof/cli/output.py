@@ -7,11 +7,12 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from powerprof.cli.progress import CLEAR_LINE, clear_progress, progress
 from powerprof.system.errors import HungUp, Interrupted, PowerprofError, UsageError
 from powerprof.system.files import printable, printable_lines, reason_of
 from powerprof.system.next_steps import command_line
@@ -381,28 +382,8 @@ def print_progress(text: str, quiet: bool = False) -> None:
 
     width = terminal_size()[0]
     with _writing_to("stderr"):
-        print(f"{_CLEAR_LINE}{shorten(printable(text), width - 1)}", file=sys.stderr, end="", flush=True)
-    _progress.is_shown = True
-
-
-_CLEAR_LINE = "\r\x1b[K"
-
-
-class _Progress:
-    """Whether a line of progress is on the terminal."""
-
-    is_shown = False
-
-
-_progress = _Progress()
-
-
-def clear_progress() -> None:
-    """Remove the line of progress before other text."""
-    if _progress.is_shown:
-        _progress.is_shown = False
-        with suppress(OSError, ValueError):  # the terminal may be gone
-            print(_CLEAR_LINE, file=sys.stderr, end="", flush=True)
+        print(f"{CLEAR_LINE}{shorten(printable(text), width - 1)}", file=sys.stderr, end="", flush=True)
+    progress.is_shown = True
 
 
 def print_text(text: str, *, error: bool = False, end: str = "\n") -> None:
