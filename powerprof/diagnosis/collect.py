@@ -32,7 +32,7 @@ from powerprof.measure.procfs import process_cpu_ns, reaped_cpu_ns
 from powerprof.measure.window import run_window
 from powerprof.model.statements import limit_texts, normalise_replication_error
 from powerprof.model.text import Say
-from powerprof.system.errors import CapabilityError, PowerprofError
+from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError
 from powerprof.system.files import try_text, whole
 from powerprof.system.paths import procfs
 from powerprof.system.processes import POSTGRES_PROGRAM, is_server_name, language_of, name_of
@@ -279,8 +279,11 @@ def inspect_server(subject: Subject, duration_s: float, say: Say) -> Inspection:
             "variables": before.settings,
         }
     if attribution is not None and not interrupted:
-        window = readings.facts["statement_window"] = _measure_statements(subject, say, notes)
-        interrupted = window is not None and window.interrupted
+        try:
+            window = readings.facts["statement_window"] = _measure_statements(subject, say, notes)
+            interrupted = window is not None and window.interrupted
+        except Interrupted:  # The traced window is complete and stays.
+            interrupted = True
     evidence = build_evidence(subject, readings, attribution, duration_s, notes)
     return Inspection(evidence, attribution, capture, interrupted, refusal)
 
