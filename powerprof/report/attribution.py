@@ -36,6 +36,7 @@ from powerprof.report.wakeups import (
     hidden_rows_text,
     period_of,
     thread_name,
+    threads_of,
     wakeups_table,
 )
 from powerprof.system.next_steps import command_line
@@ -148,7 +149,7 @@ def _cause_lines(record: Attribution, width: int, limit: int, sources: bool) -> 
     rows = [["/s", "every", "C0", "thread and stack (innermost first)"]]
     for cause in causes[:limit]:
         every, c0 = text.period(period_of(cause)).removeprefix("every "), text.number(_each_ms(cause.rows), 2, " ms")
-        rows.append([text.number(cause.rate_hz, 1), every, c0, f"{thread_name(cause.first.thread)} · {cause.why}"])
+        rows.append([text.number(cause.rate_hz, 1), every, c0, f"{threads_of(cause)} · {cause.why}"])
     hidden = [cause.rate_hz for cause in causes[limit:]]
     entries, below = text.name_rows([*rows, *_hidden_row(hidden, len(rows[0]))], width, whole=True)
     lines, indent = list(entries[0]), " " * below
@@ -181,7 +182,7 @@ def _waking_lines(record: Attribution, by: str, width: int, limit: int, sources:
     cells = [["/s", "C0", "thread and stack (innermost first)"]]
     for cause in causes[:limit]:
         each = "" if (c0_ms := _each_own_ms(cause.rows)) is None else text.number(c0_ms, 2, " ms")
-        cells.append([text.number(cause.rate_hz, 1), each, f"{thread_name(cause.first.thread)} · {cause.why}"])
+        cells.append([text.number(cause.rate_hz, 1), each, f"{threads_of(cause)} · {cause.why}"])
     hidden = [cause.rate_hz for cause in causes[limit:]]
     entries, below = text.name_rows([*cells, *_hidden_row(hidden, len(cells[0]))], width, whole=True)
     lines += entries[0]

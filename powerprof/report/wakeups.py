@@ -121,6 +121,12 @@ def thread_name(thread: Thread) -> str:
     return f"{thread.process}: {name}"
 
 
+def threads_of(cause: StackCause[Wakeup] | StackCause[Waking]) -> str:
+    """Return the thread of a cause, with the number of equal threads: `10 × sql/one_connection`."""
+    count = len({(row.thread.pid, row.thread.tid) for row in cause.rows})
+    return thread_name(cause.first.thread) if count == 1 else f"{count} × {thread_name(cause.first.thread)}"
+
+
 def origin(row: Wakeup | Waking) -> str:
     """Return the reason for a thread to run: a timer, a thread or a device."""
     reason = _BLAMED_ORIGINS[row.origin]

@@ -183,6 +183,9 @@ def test_wakings_of_one_thread_and_stack_are_one_row() -> None:
     printed = "\n".join(render_terminal(one))
     assert re.search(r"^ *30\.0 +mysys/statement_timer · its own timer 83 %, a d", printed, re.MULTILINE), printed
     assert render_markdown(one).count("timer_handler") == 1
+    other = replace(twin, thread=replace(twin.thread, tid=(first.thread.tid or 0) + 1))
+    two = "\n".join(render_terminal(replace(busy, wakings_without_exit=[first, other])))
+    assert re.search(r"^ *30\.0 +2 × mysys/statement_timer · ", two, re.MULTILINE), two
 
 
 @pytest.mark.parametrize(
