@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,10 +29,12 @@ mkdir {0}/work {0}/root
 mount -t tmpfs none {0}/work && mkdir {0}/work/upper {0}/work/work
 mount -t overlay -o lowerdir={1},upperdir={0}/work/upper,workdir={0}/work/work none {0}/root
 cd {0}/root && mkdir -p run/mysqld var/lib/data tmp dev proc
+for name in lib lib64 bin sbin; do [ -e $name ] || ln -s usr/$name $name; done
 mount --bind {0}/socket run/mysqld && mount --rbind /dev dev && mount -t proc proc proc
 chown mysql var/lib/data && chmod 1777 tmp
 become="setpriv --pdeathsig KILL chroot --userspec=$(id -u mysql):$(id -g mysql)"
-set -- --no-defaults --datadir=/var/lib/data --socket=/run/mysqld/mysqld.sock --skip-networking --mysqlx=OFF
+set -- --no-defaults --datadir=/var/lib/data --socket=/run/mysqld/mysqld.sock --skip-networking
+set -- "$@" --mysqlx=OFF --secure-file-priv=NULL
 $become . /usr/sbin/mysqld "$@" --initialize-insecure
 exec $become . /usr/sbin/mysqld "$@"
 """
@@ -79,9 +81,9 @@ def running(program: str, socket: Path) -> Iterator[int]:
             time.sleep(0.2)
         yield process.pid
     finally:
-        with ExitStack() as stack:
-            stack.callback(process.wait)
+        with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _folder(parent: Path, name: str, account: str) -> Path:

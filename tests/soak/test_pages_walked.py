@@ -38,9 +38,11 @@ _MARIADB = "mkdir -p /run/mysqld && chown mysql /run/mysqld && exec mariadbd --u
 _MYSQL = """
 mkdir -p /opt/mysql/run/mysqld /opt/mysql/tmp /opt/mysql/var/lib && chmod 1777 /opt/mysql/tmp
 rm -rf /run/mysqld && ln -s /opt/mysql/run/mysqld /run/mysqld
+for name in lib lib64 bin sbin; do [ -e /opt/mysql/$name ] || ln -s usr/$name /opt/mysql/$name; done
+mkdir -p /opt/mysql/etc && cp /etc/passwd /etc/group /opt/mysql/etc
 mount --rbind /dev /opt/mysql/dev && mount -t proc proc /opt/mysql/proc
 set -- chroot /opt/mysql /usr/sbin/mysqld --no-defaults --user=root --datadir=/var/lib/data --skip-networking
-"$@" --initialize-insecure && exec "$@" --socket=/run/mysqld/mysqld.sock --mysqlx=OFF
+"$@" --initialize-insecure && exec "$@" --socket=/run/mysqld/mysqld.sock --mysqlx=OFF --secure-file-priv=NULL
 """
 
 
