@@ -423,6 +423,8 @@ def resolve(words: Sequence[str], *, cgroup: str | None = None, system: bool = F
             )
         return Target(tuple(pids), _label_group(folder), cgroup=folder)
     parts = [part.strip() for word in words for part in word.split(",")]
+    if len(parts) > 1 and "" in parts:
+        raise UsageError(f"--pid {','.join(words)} has an empty value", "such as 1234,mysqld")
     selected = [_find_root(part, only) for part in parts] if parts else [_find_only_server()]
     roots = tuple(dict.fromkeys(root for root, _ in selected))
     if any(map(is_own, roots)):

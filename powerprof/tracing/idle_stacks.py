@@ -229,8 +229,7 @@ class TargetMembers:
         if self.target.system or self.images:
             return
         raise self._refused or PowerprofError(
-            f"{self.target.label}: the process is gone, or is the kernel's",
-            "ps -e lists them; --system looks at every process",
+            f"{self.target.label}: the process has ended", "ps -e lists the running ones; --system traces all"
         )
 
     def judge(self, pids: Collection[int]) -> None:

@@ -97,6 +97,7 @@ def test_help_fits_the_terminal(powerprof_cli: Cli, columns: int) -> None:
         ("attribute --system --otlp notaurl", "--otlp notaurl: neither an address nor a file", "such as http://"),
         ("runs --runs-dir /nonexistent", "--runs-dir /nonexistent: no such directory", "name a directory"),
         ("export --statements abc", "--statements abc: no process is called abc", "ps -e lists them"),
+        ("attribute --pid mysqld,,", "--pid mysqld,, has an empty value", ".*such as 1234,mysqld"),
         ("export --statements -3", "--statements '-3' is not a process id or name", ".*such as 1234"),
         # Options that moved to another command.
         ("attribute --pid 1 --on-cpu", "attribute has no --on-cpu$", "powerprof profile$"),
