@@ -25,11 +25,12 @@ from powerprof.stacks.unwind import Unwinder
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError
 from powerprof.system.reader_process import Opened, shared
 
-# Names in performance_schema by the name in the program's tables (psi keys of MariaDB 10.5 to 11.8).
+# Names in performance_schema by the name in the program's tables (MariaDB 10.5 to 11.8, MySQL 9.7). Threads for
+# asynchronous I/O are left out, because several of their keys share one start function.
 _CATEGORIES = {
     "innodb": "page_cleaner_thread thread_pool_thread trx_rollback_thread srv_master_thread srv_monitor_thread "
     "srv_error_monitor_thread srv_lock_timeout_thread srv_purge_thread buf_dump_thread dict_stats_thread "
-    "fts_optimize_thread io_read_thread io_write_thread io_ibuf_thread io_log_thread io_handler_thread",
+    "fts_optimize_thread page_flush_coordinator_thread buf_resize_thread",
     "sql": "one_connection signal_handler slave_background binlog_background manager slave_io slave_sql "
     "rpl_parallel_thread event_scheduler event_worker delayed_insert",
     "mysys": "statement_timer",
@@ -55,7 +56,8 @@ _FUNCTIONS = {
 }
 # Functions between pthread_create and the start function, of the server and of the C++ library.
 _GLUE = re.compile(
-    r"^(std::|void std::|decltype|pfs_spawn_thread|mysys_thread|execute_native|Runnable|Detached_thread|.*Runnable::"
+    r"^(std::|void std::|decltype|pfs_spawn_thread|mysys_thread|execute_native"
+    r"|(void )?Runnable|(void )?Detached_thread|.*Runnable::"
     r"|.*_M_(run|invoke)|mysql_thread_|spawn_thread|_start$|main$|mysqld_main)"
 )
 _LIBRARIES = re.compile(r"^(libc|libpthread|libstdc\+\+|ld-linux.*|libc-[\d.]+)\.so|^\[|^libpthread|^ld-")
@@ -104,7 +106,7 @@ def read_thread_starts(pid: int) -> dict[int, ThreadStart]:
     unnamed = {
         frame.function_start
         for frames in starts.values()
-        for frame in frames[:2]
+        for frame in frames
         if frame.function is None and frame.function_start is not None
     }
     program = next((mapping for mapping in image.mappings if mapping.path == image.executable), None)
