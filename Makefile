@@ -52,7 +52,7 @@ $(TESTED): pyproject.toml $(IMPORTED)
 
 demo: setup-demo ## measure an idle private MariaDB with 16 clients and print the report
 	$(BIN)/powerprof idle --clients 16 --quick
-	@echo; echo "To let sudo and your shell find powerprof: sudo ln -s $(CURDIR)/$(BIN)/powerprof /usr/local/bin/powerprof"
+	@echo; echo "To let sudo and your shell find powerprof: sudo ln -sf $(CURDIR)/$(BIN)/powerprof /usr/local/bin/powerprof"
 
 docs: setup-demo ## build the documentation as a site with search in build/site
 	@$(MAKE) --silent --no-print-directory $(TESTED)
