@@ -32,6 +32,7 @@ from powerprof.measure.procfs import process_cpu_ns, reaped_cpu_ns
 from powerprof.measure.window import run_window
 from powerprof.model.statements import limit_texts, normalise_replication_error
 from powerprof.model.text import Say
+from powerprof.system import signals
 from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError
 from powerprof.system.files import try_text, whole
 from powerprof.system.paths import procfs
@@ -280,10 +281,13 @@ def inspect_server(subject: Subject, duration_s: float, say: Say) -> Inspection:
         }
     if attribution is not None and not interrupted:
         try:
+            signals.release()  # Signals are held from the end of the traced window.
             window = readings.facts["statement_window"] = _measure_statements(subject, say, notes)
             interrupted = window is not None and window.interrupted
         except Interrupted:  # The traced window is complete and stays.
             interrupted = True
+        finally:
+            signals.hold()
     evidence = build_evidence(subject, readings, attribution, duration_s, notes)
     return Inspection(evidence, attribution, capture, interrupted, refusal)
 

@@ -93,7 +93,7 @@ def measure_statements(server: TracedServer, say: Callable[[str], None]) -> Stat
         costly = [
             use for use in window.statements if use.percent >= max(_COSTLY_PERCENT, _COSTLY_SHARE * window.percent)
         ]
-        if server.family != "postgresql" or record.method != "probes" or not costly:
+        if server.family != "postgresql" or record.method != "probes" or not costly or window.interrupted:
             return window
         with_stacks = replace(request, duration_s=_STACKS_S, method="probes", stacks=True, stacks_hz=_STACKS_HZ)
         scans = {one.text: compute_scan_percent(one) for one in measure(with_stacks, server, _ignore)[0].statements}

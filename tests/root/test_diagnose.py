@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -130,6 +132,34 @@ def test_a_healthy_pair_has_nothing_to_mend(powerprof_cli: Cli, tmp_path: Path) 
     with ServerTopology("primary-replica", 2) as topology:
         for member in topology.members:
             assert diagnose(powerprof_cli, member.server, tmp_path, 1.0)[0] == []
+
+
+def test_an_interrupt_in_the_window_of_statements_ends_with_the_partial_result(
+    powerprof_cli: Cli, tmp_path: Path
+) -> None:
+    with PrivateServer() as server:
+        command = [sys.executable, "-m", "powerprof", "diagnose", "--pid", str(server.pid), "--no-save"]
+        terminal, side = os.openpty()  # only a terminal gets the progress
+        process = subprocess.Popen(
+            [*command, "--defaults-file", str(account(server, tmp_path)), "--duration", "1"],
+            stdout=subprocess.PIPE,
+            stderr=side,
+            text=True,
+            cwd=REPOSITORY,
+            env=powerprof_cli.environment(),
+        )
+        os.close(side)
+        progress = b""
+        while b"measuring statements" not in progress:
+            progress += os.read(terminal, 4096)
+        started_s = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+        took_s = time.monotonic() - started_s
+        os.close(terminal)
+    assert process.returncode == 130, out
+    assert out.startswith("No known problem")
+    assert took_s < 10
 
 
 @pytest.mark.soak
