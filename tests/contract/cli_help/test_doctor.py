@@ -20,7 +20,7 @@ def test_json_is_all_that_stdout_holds(powerprof_cli: Cli) -> None:
     assert done.code == 0
     report = json.loads(done.out)
     assert report["schema"] == "powerprof.doctor/1"
-    assert len(report["capabilities"]) == 20
+    assert len(report["capabilities"]) == 21
     for capability in report["capabilities"]:
         assert set(capability) == {"name", "status", "detail", "remedy"}
         assert capability["status"] in STATUSES
