@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from powerprof.cure.host import parse_host_setting, plan_host_setting
 from powerprof.cure.records import Remedy
 from powerprof.cure.threads import (
     SlackChoice,
@@ -72,13 +73,21 @@ class EventChoice:
 
 
 @dataclass(frozen=True)
+class HostChoice:
+    """A value for a setting of the host (cure/host.py)."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True)
 class FindingChoice:
     """The first live remedy of a finding of `diagnose`, by its rule or its number (from 1)."""
 
     word: str
 
 
-Choice = SlackChoice | VariableChoice | EventChoice
+Choice = SlackChoice | VariableChoice | EventChoice | HostChoice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,9 +128,15 @@ class CureRequest:
 
 
 def parse_choice(
-    thread: str | None, slack: str | None, variable: str | None, finding: str | None = None
-) -> SlackChoice | VariableChoice | FindingChoice | None:
+    thread: str | None, slack: str | None, variable: str | None, finding: str | None = None, host: str | None = None
+) -> SlackChoice | VariableChoice | FindingChoice | HostChoice | None:
     """Return the remedy of the options; None without a remedy. Raise UsageError."""
+    if host is not None:
+        if any(option is not None for option in (thread, slack, variable, finding)):
+            raise UsageError(
+                "--host excludes --finding, --thread and --set: each chooses a remedy", "try one after the other"
+            )
+        return HostChoice(*parse_host_setting(host))
     if finding is not None:
         if thread is not None or slack is not None or variable is not None:
             raise UsageError("--finding excludes --thread and --set: each chooses a remedy", "try one after the other")
@@ -192,6 +207,8 @@ class PlannedChange:
     @property
     def primary_metric(self) -> str:
         """The metric that answers whether the remedy helps."""
+        if self.remedy.kind == "host":
+            return "c0_percent"
         return "target_wakings_hz" if self.remedy.thread is None else "thread_wakings_hz"
 
 
@@ -205,6 +222,8 @@ def plan_change(pid: int, request: CureRequest) -> PlannedChange:
     connections = None
     if isinstance(request.choice, SlackChoice):
         setting, before, remedy = _plan_slack(pid, request, request.choice)
+    elif isinstance(request.choice, HostChoice):
+        setting, before, remedy = plan_host_setting(request.choice.name, request.choice.value)
     elif isinstance(request.choice, EventChoice):
         setting, before, remedy = _plan_event(pid, request, request.choice)
     else:

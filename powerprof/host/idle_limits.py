@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import struct
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -18,18 +17,15 @@ from pathlib import Path
 
 import msgspec
 
-from powerprof.measure.cpuidle import CpuidleReader, format_cpu_list, read_driver
+from powerprof.measure.cpuidle import LATENCY_DEVICE, CpuidleReader, read_latency_us, format_cpu_list, read_driver
 from powerprof.measure.window import StateInfo
 from powerprof.model.text import join_words
 from powerprof.system import paths
 from powerprof.system.cgroups import group_of, is_made_by_root
-from powerprof.system.files import try_text, whole
+from powerprof.system.files import reason_of, try_text, whole
 from powerprof.system.processes import list_pids, name_of
 from powerprof.system.reader_process import link_of
 
-_DEVICE = Path("/dev/cpu_dma_latency")
-# The kernel's value without a request (PM_QOS_CPU_LATENCY_DEFAULT_VALUE, include/linux/pm_qos.h).
-_NO_LIMIT_US = 2_000_000_000
 # A host with more open files than this is searched in part.
 _MOST_LINKS = 200_000
 _SHOWN = 4  # holders in a sentence
@@ -98,7 +94,7 @@ class IdleLimits(msgspec.Struct, frozen=True, kw_only=True):
         return [state.name for state in self.states if state.name in names]
 
 
-def read_idle_limits(device: Path = _DEVICE) -> IdleLimits:
+def read_idle_limits(device: Path = LATENCY_DEVICE) -> IdleLimits:
     """Return what forbids deep idle here, or on the host of POWERPROF_SYSFS and POWERPROF_PROCFS. Change nothing.
 
     Raise PowerprofError for unreadable idle states.
@@ -158,23 +154,16 @@ def _exceeding(states: Sequence[StateInfo], limit_us: int, governor: str | None)
 
 def _read_host_limit_us(device: Path) -> tuple[int | None, str | None]:
     """Return the host's latency limit in µs, None without one, and what could not be read."""
-    if device == _DEVICE and not paths.is_this_host():
+    if device == LATENCY_DEVICE and not paths.is_this_host():
         return None, "the latency limit of the recorded host"
     try:
-        # Reading opens a request without a value, which limits nothing.
-        handle = os.open(device, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        return read_latency_us(device), None
     except FileNotFoundError:
         return None, None
-    except OSError:
+    except PermissionError:
         return None, f"the latency limit ({device}: only root may read it)"
-    try:
-        data = os.read(handle, 4)
-    finally:
-        os.close(handle)
-    if len(data) != 4:
-        return None, f"the latency limit ({device})"
-    value = struct.unpack("i", data)[0]
-    return (value if value < _NO_LIMIT_US else None), None
+    except OSError as error:
+        return None, f"the latency limit ({device}: {reason_of(error)})"
 
 
 def _find_holders(device: Path) -> list[LimitHolder] | None:

@@ -12,6 +12,7 @@ import errno
 import os
 import re
 import resource
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,6 +26,9 @@ from powerprof.system.errors import DataError, PowerprofError
 from powerprof.system.files import loader, read_fields, read_outside_text
 
 COUNTERS = ("time", "usage", "above", "below", "rejected")
+LATENCY_DEVICE = Path("/dev/cpu_dma_latency")
+# The value without a limit (PM_QOS_CPU_LATENCY_DEFAULT_VALUE, include/linux/pm_qos.h).
+_NO_LIMIT_US = 2_000_000_000
 _REQUIRED = 2  # `above` and `below` came with Linux 5.0 (04dab58a39d7), `rejected` with 5.9 (8a6b3abbd0b7)
 _GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.EIO})
 _CPU = re.compile(r"cpu(\d+)")
@@ -66,6 +70,20 @@ def read_driver(root: Path | None = None) -> str | None:
     """Return the cpuidle driver in use. None without one (many guests and containers)."""
     name = files.try_text((root or paths.sysfs()) / "devices/system/cpu/cpuidle/current_driver")
     return None if name in (None, "", "none") else name
+
+
+def read_latency_us(device: Path = LATENCY_DEVICE) -> int | None:
+    """Return the host's CPU latency limit in µs; None without a limit. Raise OSError if it cannot be read."""
+    # Opening adds a request without a value, which limits nothing.
+    handle = os.open(device, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        data = os.read(handle, 4)
+    finally:
+        os.close(handle)
+    if len(data) != 4:
+        raise OSError(errno.ENODATA, os.strerror(errno.ENODATA), str(device))
+    value: int = struct.unpack("i", data)[0]
+    return value if value < _NO_LIMIT_US else None
 
 
 class _Cpu:

@@ -26,6 +26,7 @@ import msgspec
 from powerprof.database.base import Login
 from powerprof.database.given import read_password
 from powerprof.reversible.events import Event
+from powerprof.reversible.host_settings import HostFiles, LatencyLimit
 from powerprof.reversible.kinds import AppliedChange, Setting, TimerSlack, Variable, read_start_ticks
 from powerprof.system import paths
 from powerprof.system.closeable import Closeable
@@ -215,6 +216,10 @@ def _identity(entry: SavedSetting) -> tuple[object, ...]:
         case Variable(name=name, login=login):
             server_key = (login["host"], login["port"]) if entry.pid is None else entry.started_ticks
             return "variable", entry.pid, server_key, name.casefold()
+        case HostFiles(paths=files):
+            return ("host_files", *files)
+        case LatencyLimit():
+            return ("latency_limit",)
 
 
 def restore_orphaned_settings() -> list[str]:
@@ -280,7 +285,8 @@ def _restore(entry: SavedSetting, since: str | None, file: Path) -> tuple[bool, 
             f"server cannot be recognised: if it is not {entry.before!r}, {setting.by_hand(entry.before)}; then remove "
             f"{file}"
         )
-    if not setting.outlasts and read_start_ticks(entry.pid) != entry.started_ticks:
+    is_of_host = isinstance(setting, HostFiles | LatencyLimit)
+    if not setting.outlasts and not is_of_host and read_start_ticks(entry.pid) != entry.started_ticks:
         return True, ""  # the setting ended with its process
     if isinstance(setting, Variable):
         setting = msgspec.structs.replace(setting, pid=entry.pid, started_ticks=entry.started_ticks)
