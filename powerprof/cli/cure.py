@@ -3,8 +3,10 @@
 
 Windows with and without the remedy alternate. --thread NAME --slack 50ms sets the timer slack of one thread, so that
 its timers fire later and together. --set VARIABLE=VALUE runs SET GLOBAL: as root through the server's own socket, or
-with an account of yours. --finding RULE applies the first remedy of a finding of `diagnose`, such as disabling an
-event. Without a remedy, cure lists the available remedies. The old value is always restored, and then read back.
+with an account of yours. --host SETTING=VALUE changes a setting of the host, such as latency-limit=50 (in µs), and
+shows power, time in C0 and the latency of statements. --finding RULE applies the first remedy of a finding of
+`diagnose`, such as disabling an event. Without a remedy, cure lists the available remedies. The old value is always
+restored, and then read back.
 
 --keep and --release measure nothing. --print-unit and --print-drop-in do not change the server.
 """
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from powerprof.system.targets import Target
 
 # Options without an effect on the list of candidates.
-_TRIAL_OPTIONS = ("pairs", "precision", "window", "max_p95", "seed", "yes", *ENERGY, "no_save", "runs_dir")
+_TRIAL_OPTIONS = ("pairs", "precision", "window", "max_p95", "guard", "seed", "yes", *ENERGY, "no_save", "runs_dir")
 
 _RELEASE_OPTIONS = ("pid", "only", "thread", "release")
 _PRINT_OPTIONS = ("wait", "print_unit", "print_drop_in")
@@ -57,6 +59,11 @@ class Options(CommandOptions):
     slack: str | None = option("--slack", "TIME", "Timer slack to try, such as 500us, 50ms or 1s.")
     variable: str | None = option("--set", "VARIABLE=VALUE", "Global variable of the server to try.")
     finding: str | None = option("--finding", "RULE|NUMBER", "Try the remedy of this finding of diagnose.")
+    host: str | None = option(
+        "--host",
+        "SETTING=VALUE",
+        "Setting of the host to try: latency-limit, idle-governor, cpu-governor, epp, disable-state, halt-poll.",
+    )
     pairs: int = whole_number(
         "--pairs",
         "N",
@@ -72,6 +79,9 @@ class Options(CommandOptions):
     window: float = time_span("--window", "Length of each window.", default=5.0, low=0.5, high=3600)
     max_p95: float = number(
         "--max-p95", "PERCENT", "End if the p95 latency rises by more than this.", default=10.0, low=0, high=10000
+    )
+    guard: str | None = option(
+        "--guard", "pN=PERCENT", "Instead of --max-p95: end if this percentile rises, such as p99=5%."
     )
     seed: int = seed()
     keep: bool = flag("--keep", "Set --slack until the thread ends, without measuring.")
@@ -96,16 +106,18 @@ def estimate_s(options: Options) -> float:
 
 
 def _request(options: Options) -> CureRequest:
-    from powerprof.cure.remedies import CureRequest, parse_choice
+    from powerprof.cure.remedies import CureRequest, parse_choice, parse_guard
 
     server = options.server
+    percentile, limit = (95, options.max_p95) if options.guard is None else parse_guard(options.guard)
     return CureRequest(
         pid=options.pid,
-        choice=parse_choice(options.thread, options.slack, options.variable, options.finding),
+        choice=parse_choice(options.thread, options.slack, options.variable, options.finding, options.host),
         pairs=options.pairs,
         window_s=options.window,
         seed=options.seed,
-        max_p95_percent=options.max_p95,
+        max_p95_percent=limit,
+        guard_percentile=percentile,
         precision_percent=parse_percent("--precision", options.precision),
         server_url=server.server,
         socket=server.socket,

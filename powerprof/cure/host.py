@@ -29,7 +29,9 @@ def parse_host_setting(words: str) -> tuple[str, str]:
     name, value = (match[1], match[2].strip()) if match else ("", "")
     if name not in _PLANS:
         names = join_words(list(_PLANS), last="or")
-        raise UsageError(f"--host {words[:60]!r} is not SETTING=VALUE with SETTING one of {names}", "such as " + _EXAMPLE)
+        raise UsageError(
+            f"--host {words[:60]!r} is not SETTING=VALUE with SETTING one of {names}", "such as " + _EXAMPLE
+        )
     most = {"latency-limit": _MAX_LATENCY_US, "halt-poll": _MAX_POLL_NS}.get(name)
     if most is not None and not (name == "latency-limit" and value == NO_LIMIT):
         number = whole(value)

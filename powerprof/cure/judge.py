@@ -24,7 +24,7 @@ from powerprof.experiment.metrics import Compared
 from powerprof.experiment.records import Metric
 from powerprof.measure.procfs import read_timer_interrupts
 from powerprof.measure.window import WindowPart
-from powerprof.model.records import Figures, Kind
+from powerprof.model.records import Figures, Kind, Window
 from powerprof.model.text import Say
 from powerprof.queries.join import estimate_latency
 from powerprof.queries.records import Latency
@@ -72,6 +72,12 @@ def _rate(name: str, count_of: Callable[[CureBlock], int | None], seconds_of: _F
     return _Quantity(name, "1/s", rate_of, step_of=lambda block: 1 / (seconds_of(block) or block.counted_s))
 
 
+def _sum_polling(window: Window) -> float | None:
+    shares = [state.polling_percent for state in window.states if state.polling]
+    known = [share for share in shares if share is not None]
+    return sum(known) if known and len(known) == len(shares) else None
+
+
 _QUANTITIES = (
     _rate("thread_wakings_hz", lambda b: b.thread_wakings_count, lambda b: b.counted_s),
     _rate("thread_wakings_traced_hz", lambda b: b.traced_wakings_count, lambda b: b.traced_s),
@@ -80,9 +86,11 @@ _QUANTITIES = (
     _rate("target_idle_exits_hz", lambda b: b.target_exits_count, lambda b: b.window.window_s),
     _Quantity("host_idle_exits_hz", "1/s", lambda b: b.window.wakeups_hz),
     _Quantity("c0_percent", "%", lambda b: b.window.c0_percent),
+    _Quantity("polling_percent", "%", lambda b: _sum_polling(b.window)),
     _rate("statements_hz", lambda b: b.statements_count or None, lambda b: b.statements_s),
     _Quantity("latency_p50_ms", "ms", lambda b: None if b.latency_ms is None else b.latency_ms.p50),
     _Quantity("latency_p95_ms", "ms", lambda b: None if b.latency_ms is None else b.latency_ms.p95),
+    _Quantity("latency_p99_ms", "ms", lambda b: None if b.latency_ms is None else b.latency_ms.p99),
     _Quantity("commit_p50_ms", "ms", lambda b: None if b.commit_latency_ms is None else b.commit_latency_ms.p50),
     _Quantity("commit_p95_ms", "ms", lambda b: None if b.commit_latency_ms is None else b.commit_latency_ms.p95),
     _Quantity("replica_lag_s", "s", lambda b: b.replica_lag_s, step_of=lambda b: 1 / (b.replica_looks_count or 1)),
@@ -118,6 +126,13 @@ def _compare(quantity: _Quantity, pairs: Sequence[tuple[CureBlock, CureBlock]]) 
         for side in zip(*pairs, strict=True)
     )
     return Compared(a, b, quantity.step_of(pairs[0][0]) if quantity.step_of is not None else None)
+
+
+def choose_primary(plan: PlannedChange, blocks: Sequence[CureBlock]) -> str:
+    """Return the metric that answers whether a change helps: for a setting of the host measured power, else C0."""
+    if plan.remedy.kind == "host" and _power(blocks).kind == "measured":
+        return "watts"
+    return plan.primary_metric
 
 
 def _power(blocks: Sequence[CureBlock]) -> _Quantity:
@@ -228,10 +243,9 @@ def predict_change(plan: PlannedChange, target: Target, request: CureRequest, sa
 
 # Statements that write the log before they answer: themselves with autocommit, otherwise their COMMIT.
 _COMMITS = re.compile(rb"\s*(COMMIT|INSERT|UPDATE|DELETE|REPLACE|CALL)\b", re.IGNORECASE)
-_QUANTILE = 0.95
 # Half the width of the range of a percentile, in standard errors of its rank. One window in two hundred is outside.
 _SIGMAS = 2.8
-_MIN_STATEMENTS = 100
+_MIN_ABOVE = 5
 
 
 @dataclass(frozen=True)
@@ -323,11 +337,12 @@ class LatencyRise:
 class LatencyWatch:
     """The limit on latency, checked after each window.
 
-    The limit is exceeded if the lower bound of the p95 of one window with the remedy is above the upper bounds of all
-    windows before, by more than `max_percent`.
+    The limit is exceeded if the lower bound of the percentile (50, 95 or 99) of one window with the remedy is above the
+    upper bounds of all windows before, by more than `max_percent`.
     """
 
     max_percent: float
+    percentile: int = 95
     before: list[WindowLatencies] = field(default_factory=list)
     cured: list[WindowLatencies] = field(default_factory=list)
 
@@ -337,30 +352,32 @@ class LatencyWatch:
             return None
         (self.before if arm == "before" else self.cured).append(window)
         for what in ("statements", "commits"):
-            ranges = [bounds for each in self.before if (bounds := _p95_range_ms(getattr(each, what))) is not None]
+            ranges = [bounds for each in self.before if (bounds := self._range_ms(each, what)) is not None]
             if not ranges:
                 continue
             limit_ms = max(high for _, high in ranges) * (1 + self.max_percent / 100)
             for cured in self.cured:
-                bounds = _p95_range_ms(getattr(cured, what))
+                bounds = self._range_ms(cured, what)
                 if bounds is not None and bounds[0] > limit_ms:
-                    return LatencyRise(what, _highest_p95_ms(self.before, what), _highest_p95_ms([cured], what))
+                    return LatencyRise(what, self._highest_ms(self.before, what), self._highest_ms([cured], what))
         return None
 
+    def _highest_ms(self, windows: Sequence[WindowLatencies], what: str) -> float:
+        found = [estimate_latency(getattr(window, what)) for window in windows]
+        values = [getattr(latency, f"p{self.percentile}") for latency in found if latency is not None]
+        return max(float(value) for value in values if value is not None)
 
-def _highest_p95_ms(windows: Sequence[WindowLatencies], what: str) -> float:
-    return max(latency.p95 for window in windows if (latency := estimate_latency(getattr(window, what))) is not None)
-
-
-def _p95_range_ms(classes: Mapping[int, int]) -> tuple[float, float] | None:
-    """Return the bounds of the 95th percentile; None if there are too few statements."""
-    total = sum(classes.values())
-    if total < _MIN_STATEMENTS:
-        return None
-    spread = _SIGMAS * math.sqrt(_QUANTILE * (1 - _QUANTILE) / total)
-    lowest_ms, _ = _class_range_ms(classes, (_QUANTILE - spread) * total)
-    _, highest_ms = _class_range_ms(classes, min(_QUANTILE + spread, 1.0) * total)
-    return lowest_ms, highest_ms
+    def _range_ms(self, window: WindowLatencies, what: str) -> tuple[float, float] | None:
+        """Return the bounds of the percentile; None if there are too few statements."""
+        classes: Mapping[int, int] = getattr(window, what)
+        quantile, total = self.percentile / 100, sum(classes.values())
+        # At least five statements are above the percentile.
+        if total * (1 - quantile) < _MIN_ABOVE - 1e-9:
+            return None
+        spread = _SIGMAS * math.sqrt(quantile * (1 - quantile) / total)
+        lowest_ms, _ = _class_range_ms(classes, (quantile - spread) * total)
+        _, highest_ms = _class_range_ms(classes, min(quantile + spread, 1.0) * total)
+        return lowest_ms, highest_ms
 
 
 def _class_range_ms(classes: Mapping[int, int], rank: float) -> tuple[float, float]:

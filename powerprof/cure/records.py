@@ -92,12 +92,13 @@ class CureVerdict(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         untried: why nothing was tried: the setting has the `same_value`, or `no_saving` is predicted at best.
         hurts: `statements` or `commits`: their latency rose by more than `max_p95_percent` and ended the cure.
-        hurts_from_ms, hurts_to_ms: their p95 before and with the remedy.
+        hurts_from_ms, hurts_to_ms: their latency before and with the remedy, at `guard_percentile`.
     """
 
     metric: str
     text: str = ""
     max_p95_percent: float | None = None
+    guard_percentile: int = 95
     untried: Untried | None = None
     hurts: str | None = None
     hurts_from_ms: float | None = None

@@ -51,6 +51,7 @@ from powerprof.system.tasks import process_folder
 
 # The default of all threads is 50 µs. With more than this a thread seems dead.
 _MAX_SLACK_NS = 10_000_000_000
+_GUARD = re.compile(r"p(50|95|99)=([0-9]{1,4}(?:\.[0-9]{1,3})?) ?%?")
 _FINDING = re.compile(r"[a-z][a-z_]{0,63}|[1-9][0-9]{0,3}")
 _UNKNOWN_VARIABLE = 1193  # ER_UNKNOWN_SYSTEM_VARIABLE
 _VARIABLE = re.compile(r"([A-Za-z][A-Za-z0-9_]{0,63}(?:\.[A-Za-z][A-Za-z0-9_]{0,63})?)=(.{0,512})", re.DOTALL)
@@ -105,6 +106,7 @@ class CureRequest:
     window_s: float
     seed: int
     max_p95_percent: float = 10.0
+    guard_percentile: int = 95
     precision_percent: float | None = None
     server_url: str | None = None
     socket: Path | None = None
@@ -154,6 +156,14 @@ def parse_choice(
     if not thread.strip() or len(thread) > 128 or not thread.isprintable():
         raise UsageError("--thread needs the name or id of a thread", "ps -L -o tid,comm -p PID lists them")
     return SlackChoice(thread.strip(), parse_slack(slack))
+
+
+def parse_guard(text: str) -> tuple[int, float]:
+    """Return `p99=5%` as 99 and 5.0. Raise UsageError."""
+    match = _GUARD.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"--guard {text[:40]!r} is not a percentile and a limit", "such as --guard p99=5%")
+    return int(match[1]), float(match[2])
 
 
 def parse_slack(text: str) -> int:

@@ -19,6 +19,7 @@ from powerprof.cure.judge import (
     LatencyWatch,
     StatementLatencies,
     WindowLatencies,
+    choose_primary,
     explain_no_trial,
     judge_blocks,
     predict_change,
@@ -242,7 +243,7 @@ class _Trial:
         with self._change(journal) as change:
             changed_value = change.since[0]
         thread = plan.remedy.thread
-        watch = LatencyWatch(request.max_p95_percent)
+        watch = LatencyWatch(request.max_p95_percent, request.guard_percentile)
         with (
             StatementLatencies(self.target.pids[0]) as statements,
             ReplicaSampler(self.target.pids[0], request) as replica,
@@ -324,7 +325,7 @@ class _Trial:
         wanted = self.request.precision_percent
         if wanted is None:
             return 0
-        primary = self.plan.primary_metric
+        primary = choose_primary(self.plan, self.blocks)
         metrics = judge_blocks(self.blocks, primary, self.request.seed)
         width = half_width_percent(metrics[0]) if metrics and metrics[0].name == primary else None
         if width is not None and width <= wanted:
@@ -401,7 +402,7 @@ def _make_record(
     untried: Untried | None = None,
 ) -> Cure:
     request, plan, blocks, rise = trial.request, trial.plan, trial.blocks, trial.rise
-    pid = trial.target.pids[0]
+    pid, primary = trial.target.pids[0], choose_primary(plan, blocks)
     wall_s = sum(block.window.window_s or 0.0 for block in blocks)
     cpus = max((block.window.cpus for block in blocks), default=1) or 1
     return Cure(
@@ -419,10 +420,11 @@ def _make_record(
         window_s=request.window_s,
         blocks_count=len(blocks),
         order=[block.arm for block in blocks],
-        metrics=judge_blocks(blocks, plan.primary_metric, request.seed),
+        metrics=judge_blocks(blocks, primary, request.seed),
         verdict=CureVerdict(
-            metric=plan.primary_metric,
+            metric=primary,
             max_p95_percent=request.max_p95_percent,
+            guard_percentile=request.guard_percentile,
             untried=untried,
             hurts=None if rise is None else rise.what,
             hurts_from_ms=None if rise is None else rise.before_ms,

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from powerprof.measure.cpuidle import LATENCY_DEVICE, CpuidleReader, read_latency_us, format_cpu_list, read_driver
+from powerprof.measure.cpuidle import LATENCY_DEVICE, CpuidleReader, format_cpu_list, read_driver, read_latency_us
 from powerprof.measure.window import StateInfo
 from powerprof.model.text import join_words
 from powerprof.system import paths

@@ -55,6 +55,8 @@ def answer_of(cure: Cure) -> str:
     hurt = _latency_limit_text(cure)
     if hurt:
         return hurt
+    if cure.remedy.kind == "host":
+        return _host_answer(cure, metric)
     change = f"{text.number(metric.a.mean, 1)} → {text.number(metric.b.mean, 1)}/s{_interval_text(metric)}"
     difference = metric.difference.b_minus_a or 0.0
     claim, outcome = claim_of(metric), outcome_of(metric, len(cure.metrics))
@@ -69,6 +71,49 @@ def answer_of(cure: Cure) -> str:
     return f"{who} wakes up {text.number(abs(difference), 1)} times a second {word}: {change}{cost}."
 
 
+_HOST_SUBJECTS = {"watts": "the host's power", "c0_percent": "the time in which the CPUs run or poll"}
+
+
+def _host_answer(cure: Cure, metric: Metric) -> str:
+    """Return the two halves of the answer: what the setting saves, and the largest rise of latency it can have."""
+    unit = "W" if metric.name == "watts" else "%"
+    digits = 1 if unit == "W" else 2
+    subject = _HOST_SUBJECTS[metric.name]
+    ends = metric.difference.ci95
+    change = f"{text.number(metric.a.mean, digits)} → {text.number(metric.b.mean, digits)} {unit}"
+    if ends is not None:
+        change += f" {interval_text((text.signed(ends[0], digits), f'{text.signed(ends[1], digits)} {unit}'))}"
+    claim = claim_of(metric)
+    verb = {"b_lower": "lowers", "b_higher": "raises"}.get(claim.verdict)
+    remedy = f"{cure.remedy.name} {cure.remedy.to_value}"
+    remedy = remedy[0].upper() + remedy[1:]
+    if verb is None:
+        saving = f"Inconclusive: {remedy} has no measurable effect on {subject}: {change}."
+        if claim.hint is not None:
+            saving = f"Inconclusive: the effect of {remedy} on {subject} may be chance: {change}."
+    else:
+        saving = f"{remedy} {verb} {subject}: {change}."
+    if metric.name != "watts":
+        saving += " The power is unknown: no meter measures it."
+    return f"{saving} {_latency_bound_text(cure)}"
+
+
+def _latency_bound_text(cure: Cure) -> str:
+    """Return the largest rise of the guarded percentile that the data do not exclude."""
+    name = f"latency_p{cure.verdict.guard_percentile}_ms"
+    metric = metric_named(cure.metrics, name)
+    label = f"p{cure.verdict.guard_percentile} of statements"
+    if metric is None or metric.difference.ci95 is None or not metric.a.mean:
+        return f"Its effect on the {label} is unknown."
+    most = metric.difference.ci95[1]
+    percent = 100 * most / metric.a.mean
+    if percent > NO_BOUND_PERCENT:
+        return f"Its effect on the {label} is undecided: a rise of more than {NO_BOUND_PERCENT:.0f} % is possible."
+    if most <= 0:
+        return f"The {label} does not rise (95 %)."
+    return f"The {label} rises by at most {text.number(most, 3)} ms, {text.number(percent, 1)} % (95 %)."
+
+
 def _latency_limit_text(cure: Cure) -> str:
     """Return the reason for an early end; empty if latency stayed below its limit."""
     verdict = cure.verdict
@@ -77,9 +122,9 @@ def _latency_limit_text(cure: Cure) -> str:
     percent = 100 * (verdict.hurts_to_ms / verdict.hurts_from_ms - 1)
     what = "statements" if verdict.hurts == "statements" else "statements that commit"
     return (
-        f"Stopped early: p95 latency of {what} rose by {text.number(percent, 0)} % "
+        f"Stopped early: p{verdict.guard_percentile} latency of {what} rose by {text.number(percent, 0)} % "
         f"({text.number(verdict.hurts_from_ms, 2)} → {text.number(verdict.hurts_to_ms, 2)} ms), above "
-        f"--max-p95 {verdict.max_p95_percent:g} %."
+        f"the limit of {verdict.max_p95_percent:g} %."
     )
 
 
@@ -158,7 +203,7 @@ def _windows_text(request: CureRequest) -> str:
 
 def side_effect(remedy: Remedy) -> str:
     """Return the other effects of the change while it lasts."""
-    verb = {"timer_slack": "delays", "variable": "affects", "event": "stops"}[remedy.kind]
+    verb = {"timer_slack": "delays", "variable": "affects", "event": "stops", "host": "affects"}[remedy.kind]
     return f"During the change it {verb} {remedy.delays.replace(', during the change', '', 1)}"
 
 

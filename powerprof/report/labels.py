@@ -39,6 +39,7 @@ _METRICS = {
     "thread_idle_exits_hz": ("idle exits by the thread", "  its idle exits/s"),
     "target_wakings_hz": ("wake-ups of the process", "process's wake-ups/s"),
     "target_idle_exits_hz": ("idle exits by the process", "  its idle exits/s"),
+    "polling_percent": ("polling", "polling, %"),
     "host_idle_exits_hz": ("idle exits of the host", "host's idle exits/s"),
     "statements_hz": ("statements of the server", "statements/s"),
     "commit_p50_ms": ("statements that commit, median", "p50 commits, ms"),
