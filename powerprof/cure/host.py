@@ -17,6 +17,7 @@ from powerprof.system import paths
 from powerprof.system.caller import is_delegated
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.files import try_text, whole
+from powerprof.system.next_steps import command_line
 
 _WORDS = re.compile(r"([a-z-]{1,32})=([A-Za-z0-9_ .-]{1,64})")
 _MAX_LATENCY_US = 1_000_000
@@ -42,6 +43,7 @@ def parse_host_setting(words: str) -> tuple[str, str]:
 
 
 _EXAMPLE = "--host latency-limit=50"
+_UNITS = {"latency-limit": " µs", "halt-poll": " ns"}
 
 
 def plan_host_setting(name: str, value: str) -> tuple[HostFiles | LatencyLimit, str, Remedy]:
@@ -52,22 +54,25 @@ def plan_host_setting(name: str, value: str) -> tuple[HostFiles | LatencyLimit, 
         )
     if not paths.is_this_host():
         raise UsageError("--host: POWERPROF_SYSFS or POWERPROF_PROCFS show another host", "unset them")
-    setting, lasting = _PLANS[name](value)
+    setting, lasting = find_host_setting(name, value)
     before = setting.read()
     if before is None:
         raise PowerprofError(f"cannot read {setting.name}", "run as root")
-    return (
-        setting,
-        before,
-        Remedy(
-            kind="host",
-            name=setting.name,
-            from_value=before,
-            to_value=setting.value,
-            lasting=lasting,
-            delays="all programs of this host",
-        ),
+    unit = _UNITS.get(name, "")
+    remedy = Remedy(
+        kind="host",
+        name=setting.name,
+        from_value=f"{before}{unit if before.isdigit() else ''}",
+        to_value=f"{setting.value}{unit if setting.value.isdigit() else ''}",
+        lasting=lasting,
+        delays="all programs of this host",
     )
+    return setting, before, remedy
+
+
+def find_host_setting(name: str, value: str) -> tuple[HostFiles | LatencyLimit, str]:
+    """Return a setting with its new value, and the way to keep it. Raise UsageError for what the driver refuses."""
+    return _PLANS[name](value)
 
 
 def _plan_latency(value: str) -> tuple[LatencyLimit, str]:
@@ -109,7 +114,7 @@ def _plan_disabled_state(value: str) -> tuple[HostFiles, str]:
         names = list(dict.fromkeys(try_text(folder / "name") or "unknown" for folder in states))
         raise UsageError(
             f"--host disable-state={value}: this host has no idle state of this name",
-            f"one of {join_words(names, last='or')}" if names else "powerprof residency shows the states",
+            f"one of {join_words(names, last='or')}" if names else command_line("residency"),
         )
     return HostFiles(f"the disabling of {value}", files, "1"), "1 written to `disable` of the state at each boot"
 
@@ -137,7 +142,7 @@ def _each_cpu(name: str, leaf: str) -> list[str]:
 def _existing(name: str, places: list[Path]) -> list[str]:
     found = [str(place) for place in places if place.exists()]
     if not found:
-        raise UsageError(f"--host {name}: this host has no such setting ({places[0]})", "powerprof doctor lists them")
+        raise UsageError(f"--host {name}: this host has no such setting ({places[0]})", command_line("doctor"))
     return found
 
 

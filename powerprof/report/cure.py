@@ -182,8 +182,9 @@ def announce_lines(
     """Return the planned change, before it is made."""
     before, then = format_value(remedy.kind, remedy.from_value), format_value(remedy.kind, remedy.to_value)
     limit = "some" if request.precision_percent is None else "at most"
+    whose = "this host" if remedy.kind == "host" else f"{label} ({pid})"
     printed = [
-        f"This changes {remedy.name} of {label} ({pid}) from {before} to {then}, alternately: "
+        f"This changes {remedy.name} of {whose} from {before} to {then}, alternately: "
         f"{_windows_text(request)} s, {limit} {lasts_s:.0f} s in all.",
         f"{side_effect(remedy)}.",
     ]

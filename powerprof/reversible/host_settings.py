@@ -49,7 +49,7 @@ class HostFiles(msgspec.Struct, frozen=True, tag="host_files"):
         values = value.split(",") if "," in value else [value] * len(self.paths)
         for path, text in zip(self._places(), values, strict=True):
             try:
-                handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+                handle = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
                 try:
                     os.write(handle, text.encode())
                 finally:

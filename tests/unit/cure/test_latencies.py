@@ -147,7 +147,7 @@ def test_report_the_reason_of_an_early_end() -> None:
     )
     text = cure(verdict=verdict).verdict.text
     assert text == (
-        "Stopped early: p95 latency of statements that commit rose by 50 % (4.60 → 6.90 ms), above --max-p95 10 %."
+        "Stopped early: p95 latency of statements that commit rose by 50 % (4.60 → 6.90 ms), above the limit of 10 %."
     )
 
 

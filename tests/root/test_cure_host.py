@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of this host in a cure: changed, measured, and restored however powerprof ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from powerprof.measure.cpuidle import LATENCY_DEVICE, read_latency_us
+from powerprof.system.files import read_text
+from powerprof.system.paths import sysfs
+from tests.conftest import Cli
+from tests.root.test_cure import keeper_of, wait_for, with_own_journal
+
+pytestmark = pytest.mark.usefixtures("root_bpf")
+GOVERNOR = sysfs() / "devices/system/cpu/cpuidle/current_governor"
+POLL = sysfs() / "module/haltpoll/parameters/guest_halt_poll_ns"
+
+
+@pytest.fixture
+def target() -> Iterator[int]:
+    """Yield the id of a process that sleeps."""
+    process = subprocess.Popen(["sleep", "300"])
+    yield process.pid
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def own_journal(powerprof_cli: Cli, tmp_path: Path) -> Cli:
+    return with_own_journal(powerprof_cli, tmp_path)
+
+
+def cure(target: int, setting: str, *more: str) -> list[str]:
+    return ["cure", "--pid", str(target), "--host", setting, "--yes", "--no-save", *more]
+
+
+def test_a_latency_limit_of_0_makes_the_cpus_poll_and_is_released(target: int, own_journal: Cli) -> None:
+    result = own_journal(cure(target, "latency-limit=0", "--pairs", "3", "--window", "0.5"))
+    assert result.code == 0, result.err
+    assert "→ 100.00 %" in result.out and "The power is unknown: no meter measures it." in " ".join(result.out.split())
+    assert "verified: none" in " ".join(result.out.split())
+    assert read_latency_us() is None
+
+
+def test_a_limit_of_another_process_is_named_and_not_raised(target: int, own_journal: Cli) -> None:
+    holder = os.open(LATENCY_DEVICE, os.O_WRONLY)
+    try:
+        os.write(holder, struct.pack("i", 20))
+        residency = own_journal(["doctor"])
+        refused = own_journal(cure(target, "latency-limit=none"))
+    finally:
+        os.close(holder)
+    assert refused.code == 2
+    assert f"{Path(sys.executable).resolve().name} {os.getpid()} holds the limit 20 µs" in refused.err
+    assert f"latency limit of 20 µs, held by {Path(sys.executable).resolve().name} {os.getpid()}" in " ".join(
+        residency.out.split()
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "setting", "value"), [(GOVERNOR, "idle-governor=menu", "menu"), (POLL, "halt-poll=1000", "1000")]
+)
+def test_the_next_start_restores_after_the_end_of_both(
+    target: int, own_journal: Cli, place: Path, setting: str, value: str
+) -> None:
+    before = read_text(place)
+    assert before != value
+    process = own_journal.start(cure(target, setting, "--window", "30"))
+    try:
+        # It is tried once before the windows.
+        wait_for(lambda: read_text(place) == value, "the setting is not changed")
+        keeper = keeper_of(process)
+        process.send_signal(signal.SIGSTOP)
+        keeper.kill()
+        process.kill()
+        process.communicate(timeout=60)
+        left = read_text(place)
+        result = own_journal(["runs"])
+        assert left in (before, value)
+        assert read_text(place) == before
+        assert left == before or f"is {before} again" in result.err
+    finally:
+        process.kill()
+        place.write_text(before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_keeper_restores_after_the_end_of_powerprof(target: int, own_journal: Cli, number: int) -> None:
+    before = read_text(GOVERNOR)
+    process = own_journal.start(cure(target, "idle-governor=menu", "--window", "30"))
+    try:
+        wait_for(lambda: read_text(GOVERNOR) == "menu", "the governor is not changed")
+        process.send_signal(number)
+        process.communicate(timeout=60)
+        wait_for(lambda: read_text(GOVERNOR) == before, "the governor is not restored")
+    finally:
+        process.kill()
+        GOVERNOR.write_text(before)
