@@ -152,7 +152,8 @@ def test_a_replica_that_is_refused_by_its_source(powerprof_cli: Cli, option_file
 
 def test_a_missing_server_is_reported(powerprof_cli: Cli) -> None:
     done = powerprof_cli(["diagnose"])
-    assert (done.code, done.err.splitlines()[0]) == (2, "error: no server was named")
+    missing = "error: no target was named, and no MariaDB, MySQL or PostgreSQL server was found on this host"
+    assert (done.code, done.err.splitlines()[0]) == (2, missing)
     done = powerprof_cli(["diagnose", "--pid", str(os.getppid()), "--socket", "/nowhere/at/all"])
     assert done.code == 1
     assert done.err.startswith("error: cannot connect")
