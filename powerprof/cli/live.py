@@ -23,7 +23,7 @@ import msgspec
 from powerprof.cli.output import print_text, terminal_size, terminal_width
 from powerprof.cli.progress import clear_progress
 from powerprof.model.runs import RunStore
-from powerprof.report.watch import ScreenView
+from powerprof.report.screen import ScreenView
 from powerprof.system import files
 from powerprof.system.errors import Interrupted, PowerprofError
 from powerprof.system.files import printable

@@ -307,6 +307,10 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     refused: list[str] = []
     notes: list[str] = []
 
+    def list_sampled_clients(self) -> list[Client]:
+        """Return the clients of all process lists, in the order of the lists."""
+        return [client for sample in [self.clients_before, *self.samples] for client in sample]
+
     @property
     def clients_after(self) -> list[Client]:
         """The last process list."""

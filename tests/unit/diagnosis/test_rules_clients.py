@@ -18,10 +18,12 @@ from powerprof.diagnosis.evidence import (
     StatementWindow,
     ThreadCpu,
 )
-from powerprof.diagnosis.rules_clients import find_failed_logins, find_monitoring, find_short_connections
+from powerprof.diagnosis.rules_clients import find_monitoring, find_short_connections
+from powerprof.diagnosis.rules_logins import find_failed_logins
 from powerprof.live.intervals import LiveFinding, RowHistory
 from powerprof.model.statements import normalise
-from powerprof.report.watch import ScreenView, draw_screen
+from powerprof.report.screen import ScreenView
+from powerprof.report.watch import draw_screen
 from tests.unit.diagnosis.examples import channel, client, counted, evidence, fault_rules, faults, read_recorded, row
 from tests.unit.live.intervals import interval
 from tests.unit.live.intervals import row as live_row

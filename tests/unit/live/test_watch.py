@@ -13,14 +13,13 @@ from powerprof.cli.live import parse_keys
 from powerprof.live.intervals import CpuUse, IntervalRow, LiveFinding, RowHistory, RowKey, RowTrend
 from powerprof.live.statements import StatementHistory
 from powerprof.queries.records import Statement, TracingCost
+from powerprof.report.screen import ScreenView, draw_bars, scroll_rows
 from powerprof.report.watch import (
     AWAY,
     KEYS,
     PLAIN_HEAD,
     QUERIES_PLAIN_HEAD,
     QUERIES_SORTS,
-    ScreenView,
-    draw_bars,
     draw_queries_screen,
     draw_screen,
     interval_document,
@@ -28,7 +27,6 @@ from powerprof.report.watch import (
     queries_chosen_lines,
     queries_plain_line,
     row_line,
-    scroll_rows,
 )
 from tests.unit.live.intervals import interval, row
 from tests.unit.queries.test_report import record

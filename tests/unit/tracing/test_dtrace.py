@@ -59,7 +59,7 @@ def test_systemtaps_header_generator_is_refused(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(CapabilityError, match="SystemTap's header generator, not DTrace") as refused:
         find_dtrace()
     assert refused.value.exit_code == 3
-    assert "profile and functions need none" in str(refused.value.hint)
+    assert "attribute and profile need none" in str(refused.value.hint)
 
 
 def test_a_missing_dtrace_is_reported_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
