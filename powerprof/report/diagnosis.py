@@ -100,11 +100,12 @@ def statement_lines(diagnosis: Diagnosis, width: int) -> list[str]:
 
 
 def scope_lines(diagnosis: Diagnosis) -> list[str]:
-    """Return the hidden, the examined and the unexamined areas; empty for runs of older versions."""
+    """Return the hidden, the examined and the unexamined areas, and settings that forbid deep idle, if known."""
     lists = (
         ("Not visible", diagnosis.not_visible),
         ("Checked", diagnosis.looked_at),
         ("Not checked", diagnosis.not_looked_at),
+        ("Deep idle", diagnosis.host.get("idle_limits") or []),
     )
     return [f"{label}: {'; '.join(things)}." for label, things in lists if things]
 
