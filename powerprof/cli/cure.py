@@ -148,10 +148,10 @@ def command(options: Options) -> None:
         for line in candidate_lines(list_candidates(request, progress_printer(saving))):
             print_text(line)
         return
-    if not options.yes:
-        require_terminal("add --yes")
     files = {"html": options.html}
     saving = check_saving(saving, files)
+    if not options.yes and (options.finding is not None or options.thread is not None):
+        require_terminal("add --yes")  # before the window that precedes the consent
     from powerprof.cure import session
     from powerprof.cure.candidates import resolve_finding
 
