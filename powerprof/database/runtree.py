@@ -68,7 +68,7 @@ class RunTree(Closeable):
         return self._network
 
     def _open(self) -> None:
-        base = self._base or choose_base()
+        base = choose_base(self._base)
         theirs, self._pipe = os.pipe()
         answer, their_answer = os.pipe()
         try:
@@ -130,12 +130,12 @@ class RunTree(Closeable):
             raise PowerprofError(f"cannot remove {path}", f"rm -r {path}")
 
 
-def choose_base() -> Path:
-    """Return the parent of private directories. Raise PowerprofError if root may not trust it.
+def choose_base(given: Path | None = None) -> Path:
+    """Return the parent of private directories: `given`, else $TMPDIR. Raise PowerprofError if root may not trust it.
 
     An account that may rename a tree could redirect every path below it.
     """
-    base = Path(tempfile.gettempdir())
+    base = given or Path(tempfile.gettempdir())
     unsafe = only_root_writes(base) if os.geteuid() == 0 and base.is_dir() else None
     if unsafe is not None:
         raise PowerprofError(f"cannot make a private directory in {base} ({unsafe})", "set TMPDIR to /tmp")

@@ -153,7 +153,8 @@ def test_export_executes_nothing_of_a_database(powerprof_cli: Cli, server: Priva
         "attribute --pid PID --no-save --duration 1",
         "diagnose --pid PID --no-save --duration 1",
         "cure --pid PID",
-        "watch --interval 1 --count 1",
+        "watch --pid PID --interval 1 --count 1",
+        "watch --system --interval 1 --count 1",
     ],
 )
 def test_other_commands_execute_nothing_of_a_database(powerprof_cli: Cli, server: PrivateServer, command: str) -> None:
@@ -385,7 +386,7 @@ def test_commands_execute_nothing_of_a_schema(
         f"socket={mariadb.socket}\ndatabase=evil\n"
     )
     options.chmod(0o600)
-    which = [] if command.startswith("watch") else ["--pid", str(mariadb.pid)]
+    which = ["--system"] if command.startswith("watch") else ["--pid", str(mariadb.pid)]
     result = powerprof_cli([*command.split(), *which, *(["--defaults-file", str(options)] if given else [])])
     assert result.code == 0, result.err
 
