@@ -161,8 +161,13 @@ def command(options: Options) -> None:
         lines = found + announce_lines(plan.remedy, target.label, target.pids[0], request, lasts_s, predicted)
         _agree(lines, options.yes, None if plan.connections is None else plan.remedy.name)
 
-    request, found = resolve_finding(request, progress_printer(saving))
-    deliver(session.run_cure(request, consent, progress_printer(saving)), "cure", saving, files)
+    def check_terminal() -> None:
+        if not options.yes:
+            require_terminal("add --yes")
+
+    say = progress_printer(saving)
+    request, found = resolve_finding(request, check_terminal, say)
+    deliver(session.run_cure(request, check_terminal, consent, say), "cure", saving, files)
 
 
 def _change_slack(options: Options) -> None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from powerprof.cure.remedies import Choice, CureRequest, EventChoice, FindingChoice, VariableChoice
@@ -118,16 +118,19 @@ def list_thread_candidates(pid: int, rows: Iterable[ThreadWakeups], language: st
     return candidates
 
 
-def resolve_finding(request: CureRequest, say: Say) -> tuple[CureRequest, list[str]]:
+def resolve_finding(
+    request: CureRequest, check_terminal: Callable[[], None], say: Say
+) -> tuple[CureRequest, list[str]]:
     """Return the request with the remedy of its finding, and the finding for the announcement.
 
-    A request that names a finding takes a window of the process.
+    A request that names a finding takes a window of the process, after a call of `check_terminal`.
     Raise UsageError, CapabilityError, PowerprofError.
     """
     if not isinstance(request.choice, FindingChoice):
         return request, []
     pid = find_target(request.pid, request.choice, only=request.only, say=say).first
     check_owner(pid)
+    check_terminal()
     try:
         diagnosis = _diagnose(pid, request, say)
         if diagnosis.interrupted:

@@ -356,10 +356,11 @@ def _order_windows(first: int, pairs: int, seed: int) -> list[tuple[int, Arm]]:
     return [(number, arms[arm]) for number, pair in enumerate(block_order(pairs, seed + first), first) for arm in pair]
 
 
-def run_cure(request: CureRequest, consent: Consent, say: Say) -> Cure:
+def run_cure(request: CureRequest, check_terminal: Callable[[], None], consent: Consent, say: Say) -> Cure:
     """Try the remedy and judge it. The setting has its old value when this returns or raises.
 
     If the change cannot save anything, nothing is changed, and the record has the reason instead of windows.
+    `check_terminal` is called before the first window, and raises UsageError if `consent` could not ask.
 
     Raise UsageError, CapabilityError, PowerprofError, and the errors of `consent`.
     """
@@ -369,6 +370,8 @@ def run_cure(request: CureRequest, consent: Consent, say: Say) -> Cure:
     target = find_target(request.pid, request.choice, only=request.only, say=say)
     plan = plan_change(target.pids[0], request)
     untried = explain_no_trial(plan, None)
+    if not untried:
+        check_terminal()
     prediction = None if untried else predict_change(plan, target, request, say)
     lasts_s = estimate_seconds(request)
     if untried := untried or explain_no_trial(plan, prediction):
