@@ -29,6 +29,7 @@ from powerprof.tracing.idle_program import EarlyLoad
 
 if TYPE_CHECKING:
     from powerprof.attribution.capture import Capture
+    from powerprof.attribution.deep_idle import DeepRequest
     from powerprof.model.attribution import Attribution
     from powerprof.stacks.store import TableStore
 
@@ -49,7 +50,12 @@ class AttributionResult:
 
 
 def attribute(
-    chosen: TargetChoice, server: ServerChoice, request: AttributeRequest, say: Say, store: TableStore | None = None
+    chosen: TargetChoice,
+    server: ServerChoice,
+    request: AttributeRequest,
+    say: Say,
+    store: TableStore | None = None,
+    deep: DeepRequest | None = None,
 ) -> AttributionResult:
     """Trace one window on this host and attribute its idle exits; `store` provides the symbols.
 
@@ -63,7 +69,7 @@ def attribute(
     from powerprof.stacks.packages import missing_names
 
     stacks = SiteStacks(capture, store)
-    record = merge_equal_rows(build_attribution(capture, stacks))
+    record = _add_deep_idle(merge_equal_rows(build_attribution(capture, stacks)), capture, deep)
     named = stacks.export_names()
     # Free the unwind and symbol tables: the search for missing names reads as much again.
     del stacks
@@ -80,7 +86,15 @@ def attribute(
     return AttributionResult(record, msgspec.structs.replace(capture, named=named))
 
 
-def replay(name: str, runs_dir: Path | None) -> AttributionResult:
+def _add_deep_idle(record: Attribution, capture: Capture, deep: DeepRequest | None) -> Attribution:
+    if deep is None:
+        return record
+    from powerprof.attribution.deep_idle import build_deep_idle
+
+    return msgspec.structs.replace(record, deep=build_deep_idle(capture, deep))
+
+
+def replay(name: str, runs_dir: Path | None, deep: DeepRequest | None = None) -> AttributionResult:
     """Analyse a saved capture again. Raises UsageError, DataError."""
     from powerprof.attribution import capture as captures
     from powerprof.attribution.merge import merge_equal_rows
@@ -95,6 +109,7 @@ def replay(name: str, runs_dir: Path | None) -> AttributionResult:
     capture = captures.load(file)
     run_id = path.parent.name if path.name != captures.FILE else None
     record = msgspec.structs.replace(merge_equal_rows(analyse(capture)), id=run_id)
+    record = _add_deep_idle(record, capture, deep)
     return AttributionResult(record, capture, is_kept=True)
 
 

@@ -283,7 +283,8 @@ def energy_split(
     )
 
 
-def _task_finder(capture: Capture) -> LookUp:
+def task_finder(capture: Capture) -> LookUp:
+    """Return the look-up of a capture's threads by id; unknown threads keep their traced names."""
     tasks = {task.tid: task for task in capture.tasks}
     tasks[0] = Task(0, 0, "idle", "kernel", True)
 
@@ -311,7 +312,7 @@ def build_attribution(capture: Capture, stacks: SiteStacks) -> Attribution:
             others,
             ended_by[~is_blamed],
             capture.window_s,
-            _task_finder(capture),
+            task_finder(capture),
             functions=capture.functions,
             interrupts=capture.interrupts,
             own_pids=capture.own_pids(),

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from powerprof.measure.window import StateInfo
 from powerprof.model.attribution import StackFrame, TargetInfo
 from powerprof.model.records import EnergyReading, EnergySource, Notes, ToolCost
 from powerprof.stacks.image import ProcessImage, check_image
@@ -49,6 +50,7 @@ _MOST = {
     "causes": (1 << 26, 64),
     "ran": (1 << 26, 4),
     "edges": (1 << 16, 4),
+    "idle_cpus": (1 << 16, 32),
     "states": (1 << 16, 8),
     "functions": (100_000, 8),
     "interrupts": (1 << 16, 4),
@@ -134,6 +136,21 @@ class NamedSites(msgspec.Struct, frozen=True, kw_only=True):
     notes: Notes
 
 
+class IdleCpu(msgspec.Struct, frozen=True, array_like=True):
+    """The idle states of one CPU. `package` is None if the topology is unknown.
+
+    `resolved`: the CPU ran at both edges of the window. `above`, `below`: growth of the kernel's counters of wrong
+    choices by state, None if unknown.
+    """
+
+    cpu: int
+    package: int | None
+    resolved: bool
+    states: list[StateInfo]
+    above: list[int | None]
+    below: list[int | None]
+
+
 class StackTally(msgspec.Struct, kw_only=True):
     """Counts of distinct stacks by outcome."""
 
@@ -196,6 +213,7 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     ran_others_ns: int = 0
     ran_target_ns: int = 0
     frames: list[PythonFrame] = []
+    idle_cpus: list[IdleCpu] = []
     version: int = 3
 
     def own_pids(self) -> frozenset[int]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -31,7 +32,7 @@ _BY_EVIDENCE = {
 }
 
 
-def _are_ended_polls(causes: Array, states: Mapping[int, Sequence[str]]) -> Array:
+def are_ended_polls(causes: Array, states: Mapping[int, Sequence[str]]) -> Array:
     """Return whether each cause is a poll that reached its time limit: a polling state, no event and no thread.
 
     poll_idle() (drivers/cpuidle/poll_state.c) gives up after cpuidle_poll_time(), and the governor chooses again.
@@ -61,7 +62,7 @@ def classify_exits(causes: Array, states: Mapping[int, Sequence[str]] = MappingP
     ended_by[(ended_by == UNKNOWN) & woken & (flags & Flag.REMOTE != 0)] = NO_IPI
     # The thread was woken on this CPU by a timer that was traced although its interrupt was not.
     ended_by[(ended_by == UNKNOWN) & woken & (causes["waker_context"] == WakerContext.TIMER)] = TIMER
-    ended_by[(ended_by == UNKNOWN) & _are_ended_polls(causes, states)] = TIMER
+    ended_by[(ended_by == UNKNOWN) & are_ended_polls(causes, states)] = TIMER
     return ended_by
 
 
@@ -118,7 +119,7 @@ def period_ms(entries: Array) -> float | None:
 
 
 LookUp = Callable[[int, int | None, str, bool | None], Task]
-_Label = tuple[Mechanism, str | None, str, int | None, str | None]
+CauseLabel = tuple[Mechanism, str | None, str, int | None, str | None]
 _IPI_NAMES = {
     WakeEvidence.RESCHEDULE: "reschedule",
     WakeEvidence.CALL_FUNCTION: "function call",
@@ -202,6 +203,53 @@ def _names(exits: Array) -> dict[tuple[int, int], str]:
     return {(tid, life): comm.decode("utf-8", "replace") for tid, life, comm in ran}
 
 
+@dataclass(frozen=True)
+class CauseGroups:
+    """Exits grouped by label: mechanism, name, process, pid and thread. `of_exit`: the group of each exit.
+
+    `threads`: thread ids and starts of each group.
+    """
+
+    labels: list[CauseLabel]
+    threads: list[set[tuple[int, int]]]
+    of_exit: Array
+
+
+def label_exits(
+    exits: Array,
+    ended_by: Array,
+    look_up: LookUp,
+    *,
+    functions: Mapping[int, str],
+    interrupts: Mapping[int, str],
+    server_names: Mapping[int, str] | None = None,
+    own_pids: Collection[int] = (),
+) -> CauseGroups:
+    """Group exits (`idle_data.CAUSE`) by mechanism, name and thread; the parameters are those of `group_causes`."""
+    unique, index = np.unique(_keys(exits, ended_by), return_inverse=True)
+    comms = _names(exits)
+    groups: dict[CauseLabel, list[int]] = {}
+    threads: dict[CauseLabel, set[tuple[int, int]]] = {}
+    for number, key in enumerate(unique):
+        tid, life = int(key["tid"]), int(key["life"])
+        task = look_up(tid, int(key["tgid"]) or None, comms.get((tid, life), ""), bool(key["is_kernel"]))
+        process = "powerprof" if task.pid in own_pids else task.process
+        thread = _thread(task, int(key["work"]), functions, server_names or {}) if tid else None
+        label: CauseLabel = (
+            MECHANISMS[int(key["mechanism"])],
+            _name(key, functions, interrupts),
+            process,
+            None if task.is_kernel else task.pid,
+            thread,
+        )
+        groups.setdefault(label, []).append(number)
+        threads.setdefault(label, set()).add((tid, life))
+    group_of = np.zeros(len(unique), dtype=np.intp)
+    for group, members in enumerate(groups.values()):
+        group_of[members] = group
+    return CauseGroups(list(groups), [threads[label] for label in groups], group_of[index])
+
+
 def group_causes(
     exits: Array,
     ended_by: Array,
@@ -219,34 +267,20 @@ def group_causes(
     `c0_ns` is the running time of each entry (`blame.sum_c0_ns`). `server_names` maps thread ids to
     performance_schema names. Threads of `own_pids` are named powerprof.
     """
-    unique, index = np.unique(_keys(exits, ended_by), return_inverse=True)
-    comms = _names(exits)
-    groups: dict[_Label, list[int]] = {}
-    threads: dict[_Label, set[tuple[int, int]]] = {}
-    for number, key in enumerate(unique):
-        tid, life = int(key["tid"]), int(key["life"])
-        task = look_up(tid, int(key["tgid"]) or None, comms.get((tid, life), ""), bool(key["is_kernel"]))
-        process = "powerprof" if task.pid in own_pids else task.process
-        thread = _thread(task, int(key["work"]), functions, server_names or {}) if tid else None
-        label: _Label = (
-            MECHANISMS[int(key["mechanism"])],
-            _name(key, functions, interrupts),
-            process,
-            None if task.is_kernel else task.pid,
-            thread,
-        )
-        groups.setdefault(label, []).append(number)
-        threads.setdefault(label, set()).add((tid, life))
+    groups = label_exits(
+        exits,
+        ended_by,
+        look_up,
+        functions=functions,
+        interrupts=interrupts,
+        server_names=server_names,
+        own_pids=own_pids,
+    )
     causes = []
     total = int(exits["count"].sum())
-    group_of = np.zeros(len(unique), dtype=np.intp)
-    for group, members in enumerate(groups.values()):
-        group_of[members] = group
-    groups_of_exits = group_of[index]
-    for group, label in enumerate(groups):
-        rows = groups_of_exits == group
+    for group, (label, only) in enumerate(zip(groups.labels, groups.threads, strict=True)):
+        rows = groups.of_exit == group
         count = int(exits["count"][rows].sum())
-        only = threads[label]
         mechanism, name, process, pid, thread = label
         causes.append(
             Cause(

@@ -41,10 +41,14 @@ class ServerChoice(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class AttributeRequest:
-    """A request of `attribute`. Raises UsageError if the stack buffer is not a power of two."""
+    """A request of `attribute`. Raises UsageError if the stack buffer is not a power of two.
+
+    `every_period`: save every idle period, up to a limit, instead of a sample.
+    """
 
     duration_s: float
     stack_buffer_kib: int = 16384
+    every_period: bool = False
     energy: EnergyRequest = DEFAULT_REQUEST
     settle: bool = False
 

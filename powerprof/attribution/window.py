@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,15 @@ import msgspec
 import numpy as np
 
 from powerprof import __version__
-from powerprof.attribution.capture import Capture
+from powerprof.attribution.capture import Capture, IdleCpu
 from powerprof.attribution.causes import LookUp
 from powerprof.attribution.requests import AttributeRequest, ReadThreadNames, complete_thread_names
 from powerprof.energy.domains import host_energy
 from powerprof.energy.windows import WindowEnergy
+from powerprof.measure.cpuidle import read_packages
 from powerprof.measure.procfs import own_peak_bytes
-from powerprof.measure.window import GroupCpuClock, run_window
+from powerprof.measure.residency import find_inconsistency
+from powerprof.measure.window import GroupCpuClock, Snapshot, run_window
 from powerprof.model.attribution import TargetInfo
 from powerprof.model.records import Note, Notes, ToolCost
 from powerprof.model.text import Say
@@ -51,7 +53,7 @@ def trace_window(
         units.scan()
     with (
         WindowEnergy(request.energy) as energy,
-        trace_stacks(target, early) as (tracer, looks),
+        trace_stacks(target, early, every_period=request.every_period) as (tracer, looks),
         RunTimeMeter(tracer.program) as price,
         # Opened while privileges are held: the counters that check the trace are found through tracefs.
         WindowTracer(tracer, energy.meters) as opened,
@@ -141,6 +143,7 @@ def build_capture(
         sample_lost_count=window.trace.sample_lost_count,
         lost_count=window.trace.lost_count,
         edges=list(window.edges.values()),
+        idle_cpus=_idle_cpus(window),
         states=states,
         functions=window.trace.addresses,
         interrupts=context.interrupts,
@@ -169,6 +172,26 @@ def build_capture(
         interrupted=window.interrupted,
         stat_idle_percent=window.stat_idle_percent,
     )
+
+
+def _idle_cpus(window: TracedWindow) -> list[IdleCpu]:
+    """Return the package, the idle states and the governor's misses of each CPU."""
+    before, after = window.counters or (Snapshot({}), Snapshot({}))
+    packages = read_packages()
+    cpus = []
+    for cpu, old in before.cpus.items():
+        above: list[int | None] = [None] * len(old.states)
+        below = above
+        new = after.cpus.get(cpu)
+        if new is not None and not find_inconsistency(old, new):
+            above, below = _growth(old.above, new.above), _growth(old.below, new.below)
+        is_resolved = old.resolved and new is not None and new.resolved
+        cpus.append(IdleCpu(cpu, packages.get(cpu), is_resolved, list(old.states), above, below))
+    return cpus
+
+
+def _growth(old: Sequence[int | None], new: Sequence[int | None]) -> list[int | None]:
+    return [None if then is None or now is None else now - then for then, now in zip(old, new, strict=True)]
 
 
 def _traced_tasks(exits: Array, wakings: list[SiteWakings], look_up: LookUp) -> list[Task]:

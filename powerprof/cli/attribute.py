@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from powerprof.cli.options import (
     ENERGY,
@@ -25,10 +25,14 @@ from powerprof.cli.options import (
     top,
 )
 from powerprof.cli.output import check_saving, deliver, progress_printer
-from powerprof.cli.parameters import group, option, whole_number
+from powerprof.cli.parameters import flag, group, option, whole_number
 from powerprof.cli.targets import ServerOptions, TargetOptions
 from powerprof.system.errors import UsageError
 
+if TYPE_CHECKING:
+    from powerprof.attribution.deep_idle import DeepRequest
+
+_MOST_NAME = 128
 _MEASURING = (*("duration", "stack_buffer", *ENERGY), *("server", "socket", "defaults_file", "no_save"))
 
 
@@ -47,12 +51,54 @@ class ViewOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DeepOptions:
+    """Time in which all CPUs idled together, and its causes."""
+
+    HEADING: ClassVar[str] = "Deep idle"
+
+    deep: bool = flag("--deep", "Show the time in which all CPUs idled together, and its end by thread.")
+    as_cpu: str | None = option("--as", "CPU|FILE", "With --deep: idle states of another CPU, or of a cpuidle dump.")
+    without: list[str] | None = option(
+        "--without", "THREAD", "With --deep: predict without this thread (name, process or id).", is_repeatable=True
+    )
+    slack: list[str] | None = option(
+        "--slack", "THREAD=TIME", "With --deep: predict with more timer slack (=50ms).", is_repeatable=True
+    )
+
+    @property
+    def request(self) -> DeepRequest | None:
+        """The question; None without --deep. Raises UsageError, DataError."""
+        if not self.deep:
+            return None
+        from powerprof.attribution.deep_idle import DeepRequest
+        from powerprof.cure.remedies import parse_slack
+        from powerprof.measure.cpuidle import read_state_table
+
+        slack_ns = {}
+        for text in self.slack or []:
+            thread, equals, time = text.rpartition("=")
+            if not equals or not thread.strip():
+                raise UsageError(f"--slack {text[:60]} is not THREAD=TIME", "such as --slack page_cleaner=50ms")
+            slack_ns[thread.strip()] = parse_slack(time)
+        without = tuple(dict.fromkeys(text.strip() for text in self.without or []))
+        if any(not word or len(word) > _MOST_NAME or not word.isprintable() for word in (*without, *slack_ns)):
+            raise UsageError(
+                "--without and --slack need the name or id of a thread", "the report with --deep lists them"
+            )
+        if both := set(without) & slack_ns.keys():
+            raise UsageError(f"--without and --slack exclude each other for {min(both)}", "leave one of them out")
+        states = read_state_table(self.as_cpu) if self.as_cpu else ()
+        return DeepRequest(table=self.as_cpu, states=states, without=without, slack_ns=slack_ns)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Options(CommandOptions):
     """The options of `attribute`."""
 
     target: TargetOptions = group(TargetOptions)
     duration: float = duration(10.0)
     view: ViewOptions = group(ViewOptions)
+    deep: DeepOptions = group(DeepOptions)
     server: ServerOptions = group(ServerOptions)
     energy: EnergyOptions = group(EnergyOptions)
     stack_buffer: int = whole_number(
@@ -70,7 +116,10 @@ def command(options: Options) -> None:
     if view.from_run is not None:
         options.refuse_without_effect("with --from", _MEASURING)
         saving = replace(saving, no_save=True)
+    if not options.deep.deep:
+        options.refuse_without_effect("without --deep", ("as_cpu", "without", "slack"))
     saving = check_saving(saving, files, reads_runs=True)
+    deep = options.deep.request
     from powerprof.attribution import attribute
     from powerprof.attribution.requests import AttributeRequest
 
@@ -84,12 +133,13 @@ def command(options: Options) -> None:
             stack_buffer_kib=options.stack_buffer,
             energy=options.energy.request,
             settle=True,
+            every_period=deep is not None,
         )
-        result = attribute.attribute(target, options.server, request, progress_printer(saving))
+        result = attribute.attribute(target, options.server, request, progress_printer(saving), deep=deep)
     elif target.pid or target.cgroup or target.system:
         raise UsageError("--pid, --cgroup and --system have no effect with --from", "leave them out")
     else:
-        result = attribute.replay(view.from_run, saving.runs_dir)
+        result = attribute.replay(view.from_run, saving.runs_dir, deep)
     # These imports come after the window, which they would delay.
     from powerprof.report import attribution
     from powerprof.report.exports import extras_of_capture

@@ -22,7 +22,7 @@ from powerprof.measure.sysfs_dump import read_dump_cells
 from powerprof.measure.window import CpuReading, Snapshot, StateInfo, is_polling, kernel_ns
 from powerprof.system import files, paths
 from powerprof.system.closeable import Closeable
-from powerprof.system.errors import DataError, PowerprofError
+from powerprof.system.errors import DataError, PowerprofError, UsageError
 from powerprof.system.files import loader, read_fields, read_outside_text
 
 COUNTERS = ("time", "usage", "above", "below", "rejected")
@@ -64,6 +64,16 @@ def online_cpus(root: Path | None = None) -> list[int]:
     if path.exists():
         return parse_cpu_list(files.read_text(path), path)
     return [cpu for cpu, _ in _list_numbered(folder, _CPU)]
+
+
+def read_packages(root: Path | None = None) -> dict[int, int]:
+    """Return the package of each CPU that is online; without a topology no CPU."""
+    root = root or paths.sysfs()
+    packages = {
+        cpu: files.try_int(root / f"devices/system/cpu/cpu{cpu}/topology/physical_package_id")
+        for cpu in online_cpus(root)
+    }
+    return {cpu: package for cpu, package in packages.items() if package is not None and package >= 0}
 
 
 def read_driver(root: Path | None = None) -> str | None:
@@ -466,3 +476,30 @@ def zero_counters(dump: Dump) -> Snapshot:
             rejected=zero(reading.rejected),
         )
     return Snapshot(zeros)
+
+
+# Idle states of well-known CPUs, for questions about another host: (name, exit latency µs, target residency µs), from
+# drivers/idle/intel_idle.c of Linux, without states that are disabled by default. A BIOS can replace these values.
+STATE_TABLES = {
+    "skylake-server": (("C1", 2, 2), ("C1E", 10, 20), ("C6", 133, 600)),
+    "icelake-server": (("C1", 1, 1), ("C1E", 4, 4), ("C6", 170, 600)),
+    "sapphire-rapids": (("C1", 1, 1), ("C6", 290, 800)),
+    "alder-lake-n": (("C1E", 2, 4), ("C6", 195, 585), ("C8", 260, 1040), ("C10", 660, 1980)),
+}
+
+
+def read_state_table(cpu: str) -> tuple[StateInfo, ...]:
+    """Return the idle states of a CPU in STATE_TABLES, or of the first CPU in a dump of another host's cpuidle files.
+
+    Raise DataError for a damaged file, UsageError for an unknown name.
+    """
+    if cpu in STATE_TABLES:
+        return tuple(StateInfo(name, False, False, latency, target) for name, latency, target in STATE_TABLES[cpu])
+    path = Path(cpu)
+    if not path.exists():
+        known = ", ".join(STATE_TABLES)
+        raise UsageError(f"--as {cpu[:60]}: no such CPU and no such file", f"{known}, or a dump of cpuidle's files")
+    states = next(iter(read_dump(path).snapshot.cpus.values())).states
+    if all(state.target_us is None for state in states if not state.polling):
+        raise DataError(path, "no target residency in it (cpuidle/state*/residency)")
+    return states

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from powerprof.model import text
+from powerprof.model.deep_idle import DeepIdle
 from powerprof.model.records import (
     Cause,
     Conservation,
@@ -189,7 +190,8 @@ class RunningTime(msgspec.Struct, frozen=True, kw_only=True):
 class Attribution(msgspec.Struct, frozen=True, kw_only=True):
     """One traced window.
 
-    `conservation` covers the host, `wakeups` the target. `window_s` is the CPUs' mean for idle exits.
+    `conservation` covers the host, `wakeups` the target. `window_s` is the CPUs' mean for idle exits. `deep`: by
+    --deep.
     """
 
     id: str | None
@@ -213,5 +215,6 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
     energy_source: EnergySource | None = None
     notes: Notes = []
     interrupted: bool = False
+    deep: DeepIdle | None = None
     command: str = "attribute"
     schema: Literal["powerprof.attribution/1"] = "powerprof.attribution/1"

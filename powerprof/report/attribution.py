@@ -16,7 +16,7 @@ from powerprof.model import text
 from powerprof.model.attribution import Attribution, StackFrame, Wakeup, Waking
 from powerprof.model.records import Cause
 from powerprof.model.text import number
-from powerprof.report import labels, metrics
+from powerprof.report import deep_idle, labels, metrics
 from powerprof.report.html.charts import draw_flame
 from powerprof.report.html.page import Extras, clean_name, embed_json, render_page, split_rows
 from powerprof.report.html.svg import Scale, round_step
@@ -349,6 +349,8 @@ def render_terminal(
 ) -> list[str]:
     """Return the report, one line per entry. `by` is an entry of `BY`; `sources` adds file and line to frames."""
     printed = [*text.wrap(answer_of(record), width), ""]
+    if record.deep is not None:
+        printed += [*deep_idle.render_lines(record.deep, width, top), ""]
     if record.wakeups:
         is_by_stack = by == "stack"
         printed += (

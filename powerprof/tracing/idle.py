@@ -172,7 +172,9 @@ class IdleTracer(WindowPart):
             lost_count=self._counters[Count.LOST_EXITS] - before[Count.LOST_EXITS],
             sample=sample,
             sample_1_in=sample_1_in,
-            sample_lost_count=self._counters[Count.LOST_SAMPLES] - before[Count.LOST_SAMPLES],
+            sample_lost_count=(
+                self._counters[Count.LOST_SAMPLES] - before[Count.LOST_SAMPLES] + self._sample.dropped_count
+            ),
             totals=totals,
             ran=ran,
             run_time_s=self.program.run_time_s(),
@@ -185,7 +187,7 @@ class TracedWindow:
     """A trace with the window of each CPU.
 
     `tool_cpu_s`: powerprof's own CPU time in it. `state_names`: names of each CPU's idle states, by number.
-    `stat_idle_percent`: idle time by /proc/stat. `counters`: the idle counters at both edges, from a monitor only.
+    `stat_idle_percent`: idle time by /proc/stat. `counters`: the idle counters at both edges.
     """
 
     trace: IdleTrace
@@ -299,6 +301,7 @@ class WindowTracer(Closeable):
             passed.tool_cpu_s,
             interrupted=passed.interrupted is not None,
             stat_idle_percent=stat_idle_percent,
+            counters=(before, after),
         )
 
     def _unseen_notes(self, exits_count: int) -> list[Note]:
@@ -343,15 +346,17 @@ def trace_exits(more: Mapping[str, int | str] | None = None) -> Iterator[IdleTra
 
 
 @contextmanager
-def trace_stacks(target: Target, early: EarlyLoad | None = None) -> Iterator[tuple[IdleTracer, WindowStacks]]:
+def trace_stacks(
+    target: Target, early: EarlyLoad | None = None, *, every_period: bool = False
+) -> Iterator[tuple[IdleTracer, WindowStacks]]:
     """Trace idle exits and every sleep of a target's threads, for windows. `early`: the program of this target.
 
-    Raises CapabilityError, PowerprofError.
+    `every_period`: keep every single period instead of a sample, up to a limit. Raises CapabilityError, PowerprofError.
     """
     with _load_with_stacks(target, keep_every_program, {}, early) as loaded:
         program, members, machine, direct = loaded
         sums = IdleSums(program, members)
-        tracer = IdleTracer(program, sums, PeriodSample(program))
+        tracer = IdleTracer(program, sums, PeriodSample(program, keeps_all=every_period))
         tracer.stacks = stacks = WindowStacks(
             program, members, machine, direct=direct, take_wakings=sums.take_wakings, drain=tracer.drain_if_woken
         )

@@ -210,15 +210,22 @@ class FillLimits:
 
 # Records that a window keeps besides its sums: 11 MB. With more periods it keeps one in two, four, ...
 SAMPLE_LIMIT = 50_000
+# 80 MB: the periods of 20 s at 20,000 idle exits per second.
+EVERY_PERIOD_LIMIT = 400_000
 _MASK_FOR_NONE = 0xFFFFFFFF
 
 
 class PeriodSample:
     """An even sample of single idle periods, received through a ring buffer."""
 
-    def __init__(self, program: LoadedProgram, *, wanted: bool = True) -> None:
-        """Register the ring buffer. If `wanted` is False the kernel sends no period."""
+    def __init__(self, program: LoadedProgram, *, wanted: bool = True, keeps_all: bool = False) -> None:
+        """Register the ring buffer. If `wanted` is False the kernel sends no period.
+
+        If `keeps_all` is set, the first EVERY_PERIOD_LIMIT periods are kept instead of a sample, and the later ones
+        are lost.
+        """
         self._program, self._first_mask = program, 0 if wanted else _MASK_FOR_NONE
+        self._keeps_all, self.dropped_count = keeps_all, 0
         self._records = bytearray()
         self._set_mask(self._first_mask)
         program.ring("exits", self._records.extend)
@@ -230,9 +237,15 @@ class PeriodSample:
     def clear(self) -> None:
         """Drop the received periods."""
         self._records.clear()
+        self.dropped_count = 0
 
     def limit(self) -> None:
-        """Halve the present and future sample until it is within SAMPLE_LIMIT."""
+        """Halve the present and future sample until it is within SAMPLE_LIMIT, or drop the newest periods."""
+        if self._keeps_all:
+            most = EVERY_PERIOD_LIMIT * IDLE_EXIT.itemsize
+            self.dropped_count += max(0, len(self._records) - most) // IDLE_EXIT.itemsize
+            del self._records[most:]
+            return
         while len(self._records) > SAMPLE_LIMIT * IDLE_EXIT.itemsize:
             self._set_mask(self._mask << 1 | 1)
             self._records[:] = self._select(np.frombuffer(self._records, dtype=IDLE_EXIT)).tobytes()

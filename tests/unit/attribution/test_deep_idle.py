@@ -1,0 +1,367 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time in which all CPUs idled together, on made-up periods: against a count by microseconds, and by arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from powerprof.attribution.capture import Capture, IdleCpu, encode, load
+from powerprof.attribution.deep_idle import DeepRequest, build_deep_idle
+from powerprof.measure.cpuidle import read_state_table
+from powerprof.measure.window import StateInfo
+from powerprof.model.attribution import TargetInfo
+from powerprof.model.deep_idle import DeepIdle, DeepScope
+from powerprof.model.records import ToolCost
+from powerprof.report.deep_idle import render_lines
+from powerprof.system.errors import DataError, UsageError
+from powerprof.system.tasks import Task
+from powerprof.tracing.bpf.shared_numbers import Flag, WakeEvidence, WakerContext
+from powerprof.tracing.captures import CpuEdge
+from powerprof.tracing.idle_data import IDLE_EXIT
+
+US, MS, S = 1_000, 1_000_000, 1_000_000_000
+START = 5 * S
+STATES = [
+    StateInfo("POLL", True, False, 0, 0),
+    StateInfo("C1", False, False, 2, 2),
+    StateInfo("C6", False, False, 100, 600),
+]
+Burst = tuple[int, int, int]  # start and end from the start of the window in ns, thread
+
+
+def records(cpu: int, bursts: Sequence[Burst], window_ns: int, state: int = 1, **more: Any) -> np.ndarray:
+    """Return the periods of one CPU that ran in these bursts; the end of the window wakes it if it idles."""
+    if bursts and bursts[-1][1] < window_ns:
+        bursts = [*bursts, (window_ns, window_ns, 9)]
+    made = np.zeros(len(bursts), dtype=IDLE_EXIT)
+    before = -MS
+    for number, (start, end, tid) in enumerate(bursts):
+        row = made[number]
+        row["enter_ns"], row["exit_ns"], row["next_ns"] = START + before, START + start, START + end
+        row["cpu"], row["state"], row["sequence"], row["next_tid"], row["next_tgid"] = cpu, state, number + 7, tid, 100
+        row["evidence"], row["waker_context"] = WakeEvidence.LOCAL_TIMER, WakerContext.TIMER
+        row["flags"], row["next_comm"] = Flag.WAKER, f"t{tid}".encode()
+        if end >= window_ns:
+            row["flags"] |= Flag.OPEN
+            row["next_ns"] = 0
+        for name, value in more.items():
+            row[name] = value
+        before = end
+    return made
+
+
+def capture(
+    periods: Sequence[np.ndarray],
+    window_ns: int,
+    *,
+    packages: Sequence[int] = (0, 0),
+    states: Any = STATES,
+    **more: Any,
+) -> Capture:
+    counts = [len(rows) for rows in periods]
+    made = Capture(
+        started_at="2026-01-01T00:00:00Z",
+        window_s=window_ns / S,
+        target=TargetInfo(pid=None, executable=None, build_id=None, label="this system", system=True),
+        host={},
+        tool=ToolCost(version="0", cpu_s=0.0, wakeups_hz=0.0),
+        exits=np.concatenate(periods).tobytes(),
+        lost_count=0,
+        edges=[CpuEdge(cpu, START, START + window_ns, None, None, count) for cpu, count in enumerate(counts)],
+        states={cpu: [state.name for state in states] for cpu in range(len(periods))},
+        functions={},
+        interrupts={},
+        tasks=[Task(tid, 100, f"t{tid}", "server", False) for tid in (1, 2, 3)],
+        server_names={3: "thread/innodb/page_cleaner_thread"},
+        sites=[],
+        sleeping=[],
+        images=[],
+        wakings=[],
+        stacks_lost_count=0,
+        unsent_count=0,
+        loaded_count=0,
+        uncounted_count=0,
+        counted_from_ns=0,
+        counted_to_ns=window_ns,
+        own_pid=1,
+        idle_cpus=[
+            IdleCpu(cpu, package, True, list(states), [0] * len(states), [0] * len(states))
+            for cpu, package in zip(range(len(periods)), packages, strict=False)
+        ],
+    )
+    return msgspec.structs.replace(made, **more)
+
+
+def timer(period_ns: int, run_ns: int, tid: int, window_ns: int, first_ns: int = 0) -> list[Burst]:
+    """Return the bursts of a thread that sleeps for a period after the start of each run."""
+    starts = range(first_ns or period_ns, window_ns, period_ns)
+    return [(start, min(start + run_ns, window_ns), tid) for start in starts]
+
+
+def check_sums(scope: DeepScope) -> None:
+    """Assert that the parts of the window sum to the window, and the breakers to the ended stretches."""
+    assert scope.ended_s + scope.open_s + scope.running_s + scope.unknown_s == pytest.approx(scope.window_s, abs=1e-9)
+    assert sum(row.stretch_s for row in scope.breakers) == pytest.approx(scope.ended_s, abs=1e-9)
+    assert sum(row.count for row in scope.breakers) == scope.count - (scope.open_s > 0)
+    assert sum(part.time_s for part in scope.lengths) == pytest.approx(scope.ended_s + scope.open_s, abs=1e-9)
+    assert sum(part.count for part in scope.lengths) == scope.count
+    assert 0 <= scope.polling_s <= scope.ended_s + scope.open_s + 1e-9
+
+
+def analyse(made: Capture, **request: Any) -> DeepIdle:
+    deep = build_deep_idle(made, DeepRequest(**request))
+    for scope in deep.scopes:
+        check_sums(scope)
+    return deep
+
+
+def by_thread(scope: DeepScope) -> dict[str | None, tuple[int, float]]:
+    return {row.thread: (row.count, row.stretch_s) for row in scope.breakers}
+
+
+WINDOW = S
+# Runs of 1 ms every 10 ms, and of 2 ms every 25 ms from 5 ms on.
+FAST, SLOW = timer(10 * MS, MS, 1, WINDOW), timer(25 * MS, 2 * MS, 2, WINDOW, 5 * MS)
+
+
+def test_stretches_and_breakers_are_the_arithmetic() -> None:
+    scope = analyse(capture([records(0, FAST, WINDOW), records(1, SLOW, WINDOW)], WINDOW)).scopes[0]
+    # 99 runs of 1 ms and 40 of 2 ms; half of the latter begin together with one of the former.
+    together = sum(start % (10 * MS) == 0 for start, _, _ in SLOW)
+    assert scope.running_s == pytest.approx(0.099 + 0.080 - 0.001 * together, abs=1e-9)
+    assert together == 20
+    assert scope.count == 99 + 40 - together + 1
+    fast, slow = by_thread(scope)["t1"], by_thread(scope)["t2"]
+    assert (fast[0], slow[0]) in [(99, 40 - together), (99 - together, 40)]
+    assert scope.open_s == pytest.approx(0.009)
+    assert scope.longest_us == 9000
+    states = {share.name: share for share in scope.states}
+    assert states["C6"].percent == 100.0
+    assert "POLL" not in states
+
+
+def test_states_of_another_cpu_have_other_shares() -> None:
+    bursts = [(at, at + 100 * US, 1) for at in range(0, WINDOW, 700 * US)]  # stretches of 600 µs
+    made = capture([records(0, bursts, WINDOW), records(1, [(WINDOW - US, WINDOW, 2)], WINDOW)], WINDOW)
+    table = read_state_table("sapphire-rapids")
+    shares = {share.name: share for share in analyse(made, table="x", states=table).scopes[0].states}
+    assert shares["C1"].percent == 100.0
+    assert shares["C6"].count == 0
+    own = {share.name: share.percent for share in analyse(made).scopes[0].states}
+    assert own["C6"] is not None
+    assert own["C6"] > 99.0
+
+
+def test_packages_idle_apart() -> None:
+    made = capture([records(0, [(0, WINDOW, 1)], WINDOW), records(1, SLOW, WINDOW)], WINDOW, packages=(0, 1))
+    host, first, second = analyse(made).scopes
+    assert [host.name, first.name, second.name] == ["host", "package 0", "package 1"]
+    assert host.ended_s + host.open_s == first.ended_s + first.open_s == 0
+    assert second.running_s == pytest.approx(0.080)
+
+
+def test_time_from_lost_periods_on_is_unknown() -> None:
+    fast = records(0, FAST, WINDOW)
+    made = capture([fast[:50], records(1, SLOW, WINDOW)], WINDOW)
+    edge = msgspec.structs.replace(made.edges[0], traced_count=len(fast))
+    made = msgspec.structs.replace(made, edges=[edge, made.edges[1]])
+    deep = analyse(made)
+    assert deep.lost_count == len(fast) - 50
+    # The CPU was idle from 501 ms on; the next run is not known.
+    runs = sum(min(end, WINDOW) - start for start, end, _ in SLOW if start >= 501 * MS)
+    assert deep.scopes[0].unknown_s == pytest.approx((499 * MS - runs) / S)
+    assert {row.mechanism for row in deep.scopes[0].breakers} == {"timer"}
+    assert "unknown" in " ".join(render_lines(deep, 100, 20))
+
+
+def test_a_sample_of_one_in_four_has_no_answer() -> None:
+    fast = records(0, FAST, WINDOW)
+    made = capture([fast[::4], fast[:0]], WINDOW, sample_1_in=4)
+    made = msgspec.structs.replace(made, edges=[msgspec.structs.replace(edge, traced_count=99) for edge in made.edges])
+    deep = analyse(made)
+    assert deep.scopes[0].count == 0
+    assert render_lines(deep, 100, 20)[0].startswith("Whether all CPUs idled together is unknown")
+
+
+def test_a_cpu_without_periods_ran_all_along_only_if_it_ran_at_the_edges() -> None:
+    made = capture([records(0, FAST, WINDOW), records(1, [], WINDOW)], WINDOW)
+    assert analyse(made).scopes[0].running_s == pytest.approx(1.0)
+    unresolved = [msgspec.structs.replace(cpu, resolved=cpu.cpu == 0) for cpu in made.idle_cpus]
+    scope = analyse(msgspec.structs.replace(made, idle_cpus=unresolved)).scopes[0]
+    assert scope.running_s == pytest.approx(0.099)
+    assert scope.unknown_s == pytest.approx(0.901)
+
+
+def test_a_poll_that_reaches_its_limit_ends_no_stretch() -> None:
+    rows = records(0, [(100 * MS, 100 * MS + US, 0), (200 * MS, 201 * MS, 1), (999 * MS, WINDOW, 2)], WINDOW)
+    rows[0]["state"], rows[0]["evidence"], rows[0]["flags"] = 0, WakeEvidence.NONE, Flag.NO_TASK | Flag.POLLED
+    scope = analyse(capture([rows], WINDOW, packages=(0,))).scopes[0]
+    assert by_thread(scope)["t1"] == (1, pytest.approx(0.2))
+    assert scope.polling_s == pytest.approx(0.1)
+
+
+def test_without_a_thread_its_periods_merge() -> None:
+    made = capture([records(0, FAST, WINDOW), records(1, SLOW, WINDOW)], WINDOW)
+    for word in ("t1", "1"):
+        what_if = analyse(made, without=(word,)).what_if
+        assert what_if is not None
+        assert what_if.removed_count == 99
+        assert what_if.scopes[0].running_s == pytest.approx(0.080)
+        assert what_if.scopes[0].half_us == 23_000
+        assert not what_if.unmatched
+    what_if = analyse(made, without=("server",)).what_if
+    assert what_if is not None
+    assert what_if.scopes[0].open_s == pytest.approx(1.0)
+    what_if = analyse(made, without=("absent",)).what_if
+    assert what_if is not None
+    assert what_if.unmatched == ["absent"]
+    assert what_if.scopes[0].running_s == analyse(made).scopes[0].running_s
+
+
+def test_without_a_thread_the_threads_that_it_woke_sleep_too() -> None:
+    rows = records(1, SLOW, WINDOW, waker_context=WakerContext.TASK, waker_tid=1, evidence=WakeEvidence.RESCHEDULE)
+    what_if = analyse(capture([records(0, FAST, WINDOW), rows], WINDOW), without=("t1",)).what_if
+    assert what_if is not None
+    assert what_if.scopes[0].open_s == pytest.approx(1.0)
+
+
+def test_slack_alone_lengthens_the_sleeps() -> None:
+    made = capture([records(0, FAST, WINDOW), records(1, [(WINDOW - US, WINDOW, 2)], WINDOW)], WINDOW)
+    what_if = analyse(made, slack_ns={"t1": 40 * MS}).what_if
+    assert what_if is not None
+    # The sleep of 9 ms and the run of 1 ms take 50 ms with the slack: 20 runs.
+    assert what_if.scopes[0].count == pytest.approx(20, abs=1)
+    assert what_if.scopes[0].half_us == 49_000
+    assert what_if.moved_count == 99
+
+
+def test_slack_joins_the_next_run_of_the_cpu() -> None:
+    bursts = sorted([*FAST, *((at + 3 * MS, at + 4 * MS, 2) for at, _, _ in FAST)])
+    made = capture([records(0, bursts, WINDOW)], WINDOW, packages=(0,))
+    what_if = analyse(made, slack_ns={"t2": 50 * MS}).what_if
+    assert what_if is not None
+    # Each run of the second thread follows one of the first: one breaker every 10 ms, none besides.
+    assert what_if.scopes[0].longest_us == pytest.approx(10_000, rel=0.2)
+    assert what_if.scopes[0].count == pytest.approx(100, abs=2)
+    assert analyse(made).scopes[0].count == pytest.approx(199, abs=2)
+
+
+def test_slack_does_not_move_wakings_by_others() -> None:
+    made = capture(
+        [records(0, FAST, WINDOW, evidence=WakeEvidence.RESCHEDULE, waker_context=WakerContext.TASK)], WINDOW
+    )
+    what_if = analyse(made, slack_ns={"page_cleaner_thread": 50 * MS, "t1": 50 * MS}).what_if
+    assert what_if is not None
+    assert what_if.moved_count == 0
+    assert what_if.unmatched == ["page_cleaner_thread", "t1"]
+
+
+def test_governor_misses_follow_the_kernel() -> None:
+    # Idle of 1 µs, 50 µs and 900 µs in C1, and of 100 µs in C6: too deep, right, too shallow, too deep.
+    bursts, at = [], 0
+    for idle_ns in (US, 50 * US, 900 * US, 100 * US):
+        bursts.append((at + idle_ns, at + idle_ns + 10 * US, 1))
+        at += idle_ns + 10 * US
+    rows = records(0, [*bursts, (WINDOW - US, WINDOW, 2)], WINDOW)
+    rows["enter_ns"][0], rows["state"][3], rows["state"][4] = START, 2, 2
+    made = capture([rows], WINDOW, packages=(0,))
+    check = analyse(made).governor
+    assert check is not None
+    assert (check.above_count, check.below_count, check.kernel_above_count) == (2, 1, 0)
+    assert [(miss.thread, miss.above_count, miss.below_count) for miss in check.causes] == [("t1", 2, 1)]
+    # If C6 is disabled, a period in C1 cannot be too shallow; if C1 and POLL are, C6 has no alternative.
+    for disabled, misses in (({2}, (2, 0)), ({0, 1}, (0, 1))):
+        states = [msgspec_state(state, number in disabled) for number, state in enumerate(STATES)]
+        check = analyse(capture([rows], WINDOW, packages=(0,), states=states)).governor
+        assert check is not None
+        assert (check.above_count, check.below_count) == misses
+    unknown = [StateInfo("C1", False), StateInfo("C2", False), StateInfo("C3", False)]
+    deep = analyse(capture([rows], WINDOW, packages=(0,), states=unknown))
+    assert deep.governor is None
+    assert deep.scopes[0].states[0].percent is None
+
+
+def msgspec_state(state: StateInfo, disabled: bool) -> StateInfo:
+    return StateInfo(state.name, state.polling, disabled, state.latency_us, state.target_us)
+
+
+def test_the_answer_survives_the_file(tmp_path: Path) -> None:
+    made = capture([records(0, FAST, WINDOW), records(1, SLOW, WINDOW)], WINDOW)
+    path = tmp_path / "capture.bin"
+    path.write_bytes(encode(made))
+    assert analyse(load(path)) == analyse(made)
+
+
+def test_tables_of_other_cpus(tmp_path: Path) -> None:
+    dump = tmp_path / "dump.txt"
+    lines = {"name": "C2", "time": 1, "usage": 1, "latency": 400, "residency": 800}
+    dump.write_text("".join(f"cpu0/cpuidle/state0/{leaf}:{value}\n" for leaf, value in lines.items()))
+    assert [(state.name, state.target_us) for state in read_state_table(str(dump))] == [("C2", 800)]
+    dump.write_text("cpu0/cpuidle/state0/name:C2\ncpu0/cpuidle/state0/time:1\ncpu0/cpuidle/state0/usage:1\n")
+    with pytest.raises(DataError, match="no target residency"):
+        read_state_table(str(dump))
+    with pytest.raises(UsageError, match="no such CPU"):
+        read_state_table("pentium")
+
+
+# Drawn periods: (idle, run) in µs for each CPU, and which records are lost.
+GAPS = st.lists(st.tuples(st.integers(1, 400), st.integers(0, 200)), max_size=12)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(GAPS, st.sets(st.integers(0, 11), max_size=3)), min_size=1, max_size=3), st.data())
+def test_the_sums_are_those_of_a_count_by_microseconds(
+    drawn: list[tuple[list[tuple[int, int]], set[int]]], data: st.DataObject
+) -> None:
+    window_us = 1500
+    periods, traced, busy, lost = [], [], np.zeros(window_us, dtype=bool), np.zeros(window_us, dtype=bool)
+    for cpu, (gaps, missing) in enumerate(drawn):
+        bursts, at = [], 0
+        for idle_us, run_us in gaps:
+            if at + idle_us >= window_us:
+                break
+            end = min(at + idle_us + run_us, window_us)
+            bursts.append(((at + idle_us) * US, end * US, 1 + cpu))
+            at = end
+        if bursts and bursts[-1][1] < window_us * US:
+            bursts.append((window_us * US, window_us * US, 9))
+        kept = [number for number in range(len(bursts)) if number not in missing]
+        periods.append(records(cpu, bursts, window_us * US)[kept])
+        traced.append(len(bursts))
+        if not bursts:
+            busy[:] = True
+            continue
+        state = np.ones(window_us, dtype=bool)  # whether the CPU is known
+        for number, (start, end, _) in enumerate(bursts):
+            if number in kept:
+                busy[start // US : end // US] = True
+            else:
+                state[bursts[number - 1][1] // US if number else 0 : end // US] = False
+                following = bursts[number + 1] if number + 1 < len(bursts) else None
+                if following is not None and number + 1 not in kept:
+                    state[end // US : following[0] // US] = False
+        if kept and kept[0] > 0:
+            # Nothing before the first known idle entry is known.
+            state[: bursts[kept[0] - 1][1] // US] = False
+        if not kept:
+            state[:] = False
+        lost |= ~state
+    made = capture(periods, window_us * US, packages=(0,) * len(periods))
+    edges = [msgspec.structs.replace(edge, traced_count=count) for edge, count in zip(made.edges, traced, strict=True)]
+    words = tuple(data.draw(st.sets(st.sampled_from(["t1", "t2", "server"]), max_size=2)))
+    deep = analyse(msgspec.structs.replace(made, edges=edges), without=words)
+    scope = deep.scopes[0]
+    assert scope.running_s * 1e6 == pytest.approx(busy.sum(), abs=1e-3)
+    assert scope.unknown_s * 1e6 == pytest.approx((lost & ~busy).sum(), abs=1e-3)
+    assert (scope.ended_s + scope.open_s) * 1e6 == pytest.approx((~busy & ~lost).sum(), abs=1e-3)
+    if deep.what_if is not None:
+        after = deep.what_if.scopes[0]
+        assert after.ended_s + after.open_s >= scope.ended_s + scope.open_s - 1e-9
