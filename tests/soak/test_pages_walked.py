@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,7 +108,7 @@ def _walk(machine: Machine, server: str, socket: str, walked: list[Step]) -> lis
     (machine.root / "tmp/commands").write_text("".join(f"{command}\n" for command in commands))
     (machine.root / "tmp/server").write_text(server)
     wait = f"for _ in $(seq 600); do [ -S {socket} ] && break; sleep 0.2; done; sleep 3"
-    typed = "/usr/bin/python3 tests/soak/typed.py 240 </tmp/commands >/tmp/results"
+    typed = "/usr/bin/python3 tests/soak/typed.py 400 </tmp/commands >/tmp/results"
     done = machine.run("sh", "-c", f"sh /tmp/server >/tmp/server.log 2>&1 & {wait}; {typed}")
     assert done.status == 0, done.tail()
     return [Typed(**json.loads(line)) for line in (machine.root / "tmp/results").read_text().splitlines()]
@@ -120,7 +121,7 @@ def _write(suite: str, title: str, walked: list[Step], results: list[Typed]) -> 
     lines = [f"=== {title}"]
     for step, typed in zip(walked, results, strict=True):
         absent = missing(step, typed.output)
-        lines += [f"--- $ {step.command}    (exit {typed.status}, {typed.seconds} s)"]
+        lines += [f"--- $ {typed.command}    (exit {typed.status}, {typed.seconds} s)"]
         lines += [f"page | {line}" for line in step.shown]
         lines += [f"     | {line}" for line in typed.output.splitlines()]
         lines += [f"ABSENT | {line}" for line in absent]
@@ -131,8 +132,10 @@ def _write(suite: str, title: str, walked: list[Step], results: list[Typed]) -> 
 def test_the_readme_and_the_tutorial_with_the_server_of_debian(machine: Machine) -> None:
     readme, tutorial = (list(steps(page)) for page in _PAGES)
     begin = readme.index(Step("make demo"))
+    began_s = time.monotonic()
     demo = machine.run("make", "demo")
-    _write(machine.suite, "README", [Step("make demo")], [Typed("make demo", demo.status, demo.output, 0.0)])
+    typed_demo = Typed("make demo", demo.status, demo.output, round(time.monotonic() - began_s, 1))
+    _write(machine.suite, "README", [Step("make demo")], [typed_demo])
     assert demo.status == 0, demo.tail()
     # The README's table comes before the installation.
     walked = [

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Type commands in a terminal of 80 columns, as a user does: `python3 typed.py SECONDS <COMMANDS >RESULTS`.
 
-Questions get the answer y. A command that does not end in time gets Ctrl-C. Commands are lines, results JSON lines. It
-needs nothing but Python, so it also runs on a machine where nothing is installed.
+Questions get the answer y. A command that does not end in time gets Ctrl-C. Where a name fits servers of other roots of
+the host too, the printed command for the own one is typed next. Commands are lines, results JSON lines. It needs nothing
+but Python, so it also runs on a machine where nothing is installed.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from dataclasses import asdict, dataclass
 
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>78]")
 _QUESTION = re.compile(r"\[y/N\]:? *$")
+_CHOICE = re.compile(r"\d+ servers are called")
+_CHOSEN = re.compile(r"^ +(powerprof [^\n]*--pid (\d+)[^\n]*)$", re.M)
 _PATIENCE_S = 30.0
 
 
@@ -70,10 +73,25 @@ def seen(text: str) -> str:
     return "\n".join(line.rstrip() for line in lines).strip("\n")
 
 
+def chosen(typed: Typed) -> str | None:
+    """Return the command that a list of servers prints for the one in this root, if the list was the answer."""
+    if typed.status != 2 or not _CHOICE.search(typed.output):
+        return None
+    sudo = "sudo " if typed.command.startswith("sudo ") else ""
+    for command, pid in _CHOSEN.findall(re.sub(r" \\\n\s*", " ", typed.output)):
+        with suppress(OSError):
+            if os.path.samefile(f"/proc/{pid}/root", "/"):
+                return sudo + str(command)
+    return None
+
+
 def main() -> None:
     """Type the lines of stdin."""
     for line in sys.stdin:
-        print(json.dumps(asdict(type_command(line.strip(), float(sys.argv[1])))), flush=True)
+        typed = type_command(line.strip(), float(sys.argv[1]))
+        if (command := chosen(typed)) is not None:
+            typed = type_command(command, float(sys.argv[1]))
+        print(json.dumps(asdict(typed)), flush=True)
 
 
 if __name__ == "__main__":
