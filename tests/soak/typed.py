@@ -2,8 +2,8 @@
 """Type commands in a terminal of 80 columns, as a user does: `python3 typed.py SECONDS <COMMANDS >RESULTS`.
 
 Questions get the answer y. A command that does not end in time gets Ctrl-C. Where a name fits servers of other roots of
-the host too, the printed command for the own one is typed next. Commands are lines, results JSON lines. It needs nothing
-but Python, so it also runs on a machine where nothing is installed.
+the host too, the printed command for the own one is typed next. Commands are lines, results JSON lines. It needs
+nothing but Python, so it also runs on a machine where nothing is installed.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import termios
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>78]")
 _QUESTION = re.compile(r"\[y/N\]:? *$")
@@ -80,7 +81,7 @@ def chosen(typed: Typed) -> str | None:
     sudo = "sudo " if typed.command.startswith("sudo ") else ""
     for command, pid in _CHOSEN.findall(re.sub(r" \\\n\s*", " ", typed.output)):
         with suppress(OSError):
-            if os.path.samefile(f"/proc/{pid}/root", "/"):
+            if Path(f"/proc/{pid}/root").samefile("/"):
                 return sudo + str(command)
     return None
 
