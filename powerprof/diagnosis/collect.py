@@ -39,7 +39,7 @@ from powerprof.system.paths import procfs
 from powerprof.system.processes import POSTGRES_PROGRAM, is_server_name, language_of, name_of
 from powerprof.system.reader_process import shared
 from powerprof.system.targets import Target
-from powerprof.system.tasks import list_threads, look_up, process_folder
+from powerprof.system.tasks import is_stopped, list_threads, look_up, process_folder
 
 if TYPE_CHECKING:
     from powerprof.attribution.capture import Capture
@@ -279,7 +279,7 @@ def inspect_server(subject: Subject, duration_s: float, say: Say) -> Inspection:
             "subscriptions_after": read_subscriptions(postgres).subscriptions,
             "variables": before.settings,
         }
-    if attribution is not None and not interrupted:
+    if attribution is not None and not interrupted and not (subject.pid is not None and is_stopped(subject.pid)):
         try:
             signals.release()  # Signals are held from the end of the traced window.
             window = readings.facts["statement_window"] = _measure_statements(subject, say, notes)
@@ -427,7 +427,8 @@ class ServerReadings:
         if self._connection is not None:
             self._name_queries += 1
             self.names = sql.read_thread_names(self._connection, self._pid)
-        elif self._pid is not None:
+        elif self._pid is not None and name_of(self._pid) == POSTGRES_PROGRAM:
+            # Any other server without a connection has just refused the login, or let it wait.
             self.names = read_local_thread_names(self._pid)
         return self.names
 

@@ -28,6 +28,7 @@ from powerprof.model.text import number, plural
 from powerprof.system.errors import CapabilityError, UsageError
 from powerprof.system.processes import label_of
 from powerprof.system.targets import check_only, resolve_server
+from powerprof.system.tasks import is_stopped
 
 RULES: tuple[Callable[[Evidence], list[Finding]], ...] = (
     rules_replication.find_duplicate_id_on_source,
@@ -240,14 +241,16 @@ def _resolve_subject(
     label = label_of(pid)
     if label == POSTGRES_PROGRAM:
         return Subject(pid, target.label, None, target.label, None, target)
-    login = log_in_locally(pid)
+    stopped = is_stopped(pid)
+    login = None if stopped else log_in_locally(pid)
     if login is not None:
         local_connection = stack.enter_context(login[1])
         return Subject(pid, label, local_connection, read_version(local_connection), None, login=login[0])
     if not is_server_name(label):
         return Subject(pid, target.label, None, target.label, None, target)
-    notes.append(
-        "the server refuses this user on its socket: only its wake-ups were examined "
-        "(name an account with --defaults-file)"
-    )
+    if stopped:
+        reason, remedy = "a signal or a debugger stopped the server", f"kill -CONT {pid} resumes it"
+    else:
+        reason, remedy = "the server refuses this user on its socket", "name an account with --defaults-file"
+    notes.append(f"{reason}: only its wake-ups were examined ({remedy})")
     return Subject(pid, label, None, label, None)

@@ -79,6 +79,11 @@ def _state(folder: Path) -> str:
     return (try_text(folder / "stat") or "").rpartition(")")[2].strip()[:1]
 
 
+def is_stopped(pid: int) -> bool:
+    """Return whether a signal (SIGSTOP) or a debugger has stopped the process."""
+    return _state(process_folder(pid)) in ("T", "t")
+
+
 _SWITCHES = "voluntary_ctxt_switches"
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h
 # Numbers from here on are not threads (the kernel's limit is 2**22). Each stands for all ended threads of one name.

@@ -160,6 +160,19 @@ def test_an_interrupt_in_the_window_of_statements_ends_with_the_partial_result(
     assert took_s < 10
 
 
+def test_a_stopped_server_is_named_and_asked_nothing(powerprof_cli: Cli) -> None:
+    with PrivateServer(ServerOptions()) as server:
+        assert server.pid is not None
+        server.pause()
+        try:
+            done = powerprof_cli(["diagnose", "--pid", str(server.pid), "--duration", "1", "--no-save"])
+        finally:
+            server.resume()
+    assert done.returncode == 0, done.stderr
+    words = " ".join((done.stdout + done.stderr).split())
+    assert f"stopped the server: only its wake-ups were examined (kill -CONT {server.pid} resumes it)" in words
+
+
 @pytest.mark.soak
 def test_fifty_looks_at_a_healthy_pair(powerprof_cli: Cli, tmp_path: Path) -> None:
     with ServerTopology("primary-replica", 2) as topology:
