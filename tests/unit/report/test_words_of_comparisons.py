@@ -37,6 +37,7 @@ _METRICS = (
 )
 _PRIMARY = ("c0_ms_per_query_server", "joules_per_query", "c0_ms_per_query_net", "latency_p95_ms", "watts")
 _DECIDED = ("better", "worse", "higher", "lower")
+_SAMPLE = comparison(3)
 _CHANCE, _NONE = "may be chance", "no measurable difference"
 
 
@@ -89,7 +90,7 @@ def draw(seed: int) -> Comparison:
     metrics = judge_metrics(compared, primary, seed, paired=is_paired, by_model=models)
     empty: dict[str, Any] = {"control": None, "threats": [], "blocks": [], "baseline": [], "baseline_after": []}
     record = replace(
-        comparison(3),
+        _SAMPLE,
         **empty,
         traced=[],
         on_cpu=None,

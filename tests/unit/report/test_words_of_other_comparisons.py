@@ -27,6 +27,7 @@ from tests.unit.report.test_words_of_comparisons import draw
 
 DRAWS = {"sweep": 120, "trend": 200, "study": 25, "statements": 100}
 Interval = tuple[float, float] | None
+_SWEEPS, _STUDY_RUN = sweep_comparison(), study_run()
 
 
 def _metric(chance: random.Random, name: str, level: float) -> RunMetric:
@@ -38,13 +39,13 @@ def _metric(chance: random.Random, name: str, level: float) -> RunMetric:
 
 def _sweep(seed: int) -> tuple[Any, list[tuple[Interval, bool]]]:
     """Return two compared sweeps, with the interval and the claim at each value."""
-    chance, sample = random.Random(seed), sweep_comparison()
+    chance = random.Random(seed)
     both = []
     for value in range(1, chance.choice((2, 3, 6))):
         sides = [[_metric(chance, name, 900.0 * value) for name in ("queries_hz", "wakeups_hz")] for _ in "ab"]
         both.append(tuple(_point(value, metrics) for metrics in sides))
     points = _points(both, [({}, {})] * len(both), "queries_hz", seed)  # type: ignore[arg-type]
-    record = word_record(replace(sample, points=points, parted_with=[], functions=[], text=""))
+    record = word_record(replace(_SWEEPS, points=points, parted_with=[], functions=[], text=""))
     judged = [next(m for m in point.metrics if m.name == "queries_hz") for point in points]
     return record, [(m.difference.ci95, point.parted) for m, point in zip(judged, points, strict=True)]
 
@@ -80,7 +81,7 @@ def _study(seed: int) -> tuple[Any, list[tuple[Interval, bool]]]:
     wanted = [finding(m.name, "index:a", "index:b", expected="higher") for m in metrics]
     rows = build_rows(replace(STUDY, findings=wanted), {"index": record}, 1)
     claims = [(m.difference.ci95, m.verdict != "inconclusive") for m in metrics]
-    return replace(study_run(), rows=rows), claims
+    return replace(_STUDY_RUN, rows=rows), claims
 
 
 def _statements(seed: int) -> tuple[Any, list[tuple[Interval, bool]]]:
