@@ -49,7 +49,7 @@ def test_the_second_tracer_is_loaded_from_the_cache(root_bpf: None, cache: Path,
         with trace_exits() as tracer:
             assert tracer.program.slots("causes") > 1000
     assert len(compilations) == 1
-    (kept,) = cache.iterdir()
+    (kept,) = cache.glob("idle-*")  # the types of the kernel are kept too
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     assert not {name for name in set(sys.modules) - before if name.partition(".")[0] == "bcc"}
     kept.write_bytes(kept.read_bytes()[:-1])

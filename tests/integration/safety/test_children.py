@@ -120,8 +120,8 @@ def test_one_module_starts_every_program() -> None:
 def test_our_own_interpreter_is_started_in_one_place() -> None:
     package = REPOSITORY / "powerprof"
     named = [str(path.relative_to(package)) for path in package.rglob("*.py") if "sys.executable" in path.read_text()]
-    # caller.py only prints it, in a command line for the user.
-    assert sorted(named) == ["system/caller.py", "system/programs.py"]
+    # next_steps.py only prints it, in a command line for the user.
+    assert sorted(named) == ["system/next_steps.py", "system/programs.py"]
 
 
 def test_the_interpreter_is_isolated(tmp_path: Path) -> None:
