@@ -24,7 +24,7 @@ from pathlib import Path
 
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>78]")
 _QUESTION = re.compile(r"\[y/N\]:? *$")
-_CHOICE = re.compile(r"\d+ servers are called")
+_CHOICE = re.compile(r"\d+ servers (are called|run on this host)")
 _CHOSEN = re.compile(r"^ +(powerprof [^\n]*--pid (\d+)[^\n]*)$", re.M)
 _PATIENCE_S = 30.0
 
