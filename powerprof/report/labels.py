@@ -222,7 +222,7 @@ WORDS: dict[str, str] = {
     "running_without_row": "{ms:,.0f} ms of CPU time of {count:one thread is|{count} threads are} in no row, because "
     "{count:it|they} did not wake in the window ({count:|mostly }thread {tid}). To see the functions, use profile",
     "threads_by_start": "the server reports no thread names (performance_schema is off, or the login is refused). "
-    "{named} threads have names by their start functions, {unnamed} have none",
+    "{named} threads have names by their start functions, {unnamed} {unnamed:has|have} none",
     "no_registers": "no stacks: the registers of threads were not found in this kernel",
     "runtime_java_code": "Java: `{as_account}jcmd {pid} Compiler.perfmap` (JDK 17 or later) writes the method "
     "names; then run again. Callers can be missing unless it was started with -XX:+PreserveFramePointer",

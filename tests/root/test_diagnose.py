@@ -168,8 +168,8 @@ def test_a_stopped_server_is_named_and_asked_nothing(powerprof_cli: Cli) -> None
             done = powerprof_cli(["diagnose", "--pid", str(server.pid), "--duration", "1", "--no-save"])
         finally:
             server.resume()
-    assert done.returncode == 0, done.stderr
-    words = " ".join((done.stdout + done.stderr).split())
+    assert done.code == 0, done.err
+    words = " ".join((done.out + done.err).split())
     assert f"stopped the server: only its wake-ups were examined (kill -CONT {server.pid} resumes it)" in words
 
 
