@@ -168,6 +168,14 @@ def _keys(exits: Array, ended_by: Array) -> Array:
     return keys
 
 
+def _unique_rows(rows: Array) -> tuple[Array, Array]:
+    """Return the unique rows in order, and the place of each row; numpy alone takes 30 µs per row of a struct."""
+    size, data, places = rows.dtype.itemsize, rows.tobytes(), dict[bytes, int]()
+    numbers = [places.setdefault(data[at : at + size], len(places)) for at in range(0, len(data), size)]
+    unique, order = np.unique(np.frombuffer(b"".join(places), dtype=rows.dtype), return_inverse=True)
+    return unique, order[np.array(numbers, dtype=np.intp)]
+
+
 def _name(key: Any, functions: Mapping[int, str], interrupts: Mapping[int, str]) -> str | None:
     mechanism = int(key["mechanism"])
     if mechanism == DEVICE:
@@ -226,7 +234,7 @@ def label_exits(
     own_pids: Collection[int] = (),
 ) -> CauseGroups:
     """Group exits (`idle_data.CAUSE`) by mechanism, name and thread; the parameters are those of `group_causes`."""
-    unique, index = np.unique(_keys(exits, ended_by), return_inverse=True)
+    unique, index = _unique_rows(_keys(exits, ended_by))
     comms = _names(exits)
     groups: dict[CauseLabel, list[int]] = {}
     threads: dict[CauseLabel, set[tuple[int, int]]] = {}

@@ -408,7 +408,7 @@ def _names_by_thread(capture: Capture, exits: Array) -> dict[int, set[str]]:
     """Return the words that mean each thread: its id and its names, and the name of its process."""
     names: dict[int, set[str]] = defaultdict(set)
     for prefix in ("next", "waker"):
-        for tid, comm in np.unique(exits[[f"{prefix}_tid", f"{prefix}_comm"]]).tolist():
+        for tid, comm in set(exits[[f"{prefix}_tid", f"{prefix}_comm"]].tolist()):
             names[tid] |= {str(tid), comm.decode("utf-8", "replace")}
     for task in capture.tasks:
         names[task.tid] |= {str(task.tid), task.comm, task.process}

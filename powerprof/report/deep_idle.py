@@ -95,15 +95,15 @@ def _length_lines(scope: DeepScope, width: int) -> list[str]:
 
 def _states_text(scope: DeepScope, table: str | None) -> str:
     known = [state for state in scope.states if state.percent is not None and state.target_us is not None]
-    of = f" of {table}" if table else ""
     if not known:
-        return f"The share for each idle state{of} is unknown, because target residencies are unknown (--as CPU)."
+        return "The share of each idle state is unknown, because this host has no target residencies (--as CPU)."
     shares = [
         f"{state.name} (from {_length(state.target_us)}{', disabled' if state.disabled else ''})"
         f" for {text.number(state.percent, 1)} %"
         for state in known
     ]
-    return f"Software would allow{of} {text.join_words(shares)} of this time; the hardware can refuse."
+    first = f"With the idle states of {table}, software" if table else "Software"
+    return f"{first} would allow {text.join_words(shares)} of this time; the hardware can refuse."
 
 
 def _who(row: Breaker | GovernorMiss) -> str:
@@ -135,41 +135,41 @@ def _governor_text(check: GovernorCheck | None) -> str:
         f"{_who(miss)} ({miss.above_count:,} too deep, {miss.below_count:,} too shallow)"
         for miss in check.causes[:_MOST_MISSES]
     ]
-    counts = [
-        f"{count:,} too {how} ({'unknown' if kernel is None else f'{kernel:,}'} by the kernel's count)"
-        for count, kernel, how in (
-            (check.above_count, check.kernel_above_count, "deep"),
-            (check.below_count, check.kernel_below_count, "shallow"),
-        )
-    ]
-    partly = "" if check.is_complete else "; only saved idle periods are counted"
+    above, below = (
+        "unknown" if kernel is None else f"{kernel:,}"
+        for kernel in (check.kernel_above_count, check.kernel_below_count)
+    )
+    partly = "" if check.is_complete else " Only saved idle periods are counted."
     causes = f" Most before: {'; '.join(most)}." if most else ""
-    return f"The idle governor chose a state {text.join_words(counts)}{partly}.{causes}"
+    return (
+        f"The idle governor chose a state that was too deep {check.above_count:,} times (kernel: {above}), and too"
+        f" shallow {check.below_count:,} times (kernel: {below}).{partly}{causes}"
+    )
 
 
 def _what_if_lines(what_if: DeepWhatIf, present: Sequence[DeepScope], width: int) -> list[str]:
     changes = [f"without {name}" for name in what_if.without]
-    changes += [f"with {text.number(ms, 3)} ms more timer slack of {name}" for name, ms in what_if.slack_ms.items()]
+    changes += [f"with {ms:g} ms more timer slack of {name}" for name, ms in what_if.slack_ms.items()]
     sentence = text.join_words(changes)
-    lines = ["", *text.wrap(f"{sentence[:1].upper()}{sentence[1:]}", width)]
+    lines = ["", *text.wrap(f"{sentence[:1].upper()}{sentence[1:]}:", width)]
+    sentences = []
     if what_if.unmatched:
         names = text.join_words(what_if.unmatched)
-        lines += text.wrap(f"  Ended no idle period of this window, so nothing changes: {names}.", width, "  ")
+        sentences.append(f"No effect, because they ended no idle period of this window (slack: by a timer): {names}.")
     for scope, before in zip(what_if.scopes, present, strict=True):
         if _is_unknown(before):
-            lines += text.wrap(f"  {scope.name}: unknown.", width, "  ")
+            sentences.append(f"{scope.name}: unknown.")
             continue
+        half = f"; half of it in stretches of {_length(scope.half_us)} or more (now {_length(before.half_us)})"
         states = [
-            f"{state.name} {_length(1e6 * state.time_s)} (now {_length(1e6 * (old.time_s or 0.0))})"
+            f"{state.name} for {_length(1e6 * state.time_s)} (now {_length(1e6 * (old.time_s or 0.0))})"
             for state, old in zip(scope.states, before.states, strict=True)
             if state.time_s is not None
         ]
-        longer = f"; long enough for {text.join_words(states)}" if states else ""
-        lines += text.wrap(
-            f"  {scope.name}: software would allow at most {_together(scope)} together (now {_together(before)}),"
-            f" half of it in stretches of {_length(scope.half_us)} or more (now {_length(before.half_us)}){longer}.",
-            width,
-            "  ",
+        sentences.append(
+            f"{scope.name}: all CPUs idle together for at most {_together(scope)} (now {_together(before)})"
+            f"{half if scope.count else ''}.{f' Software would allow {text.join_words(states)}.' if states else ''}"
         )
     moved = f"{text.plural(what_if.removed_count, 'idle exit')} left out, {what_if.moved_count:,} moved"
-    return [*lines, *text.wrap(f"  {moved}. This is an upper bound: the work can move to other threads.", width, "  ")]
+    sentences.append(f"{moved}. This is an upper bound: the work can move to other threads.")
+    return [*lines, *(line for sentence in sentences for line in text.wrap(sentence, width, "  "))]

@@ -312,6 +312,25 @@ def test_tables_of_other_cpus(tmp_path: Path) -> None:
         read_state_table("pentium")
 
 
+def test_the_sums_hold_for_damaged_periods() -> None:
+    random = np.random.default_rng(5)
+    whole = [records(0, FAST, WINDOW), records(1, SLOW, WINDOW)]
+    for _ in range(40):
+        periods = []
+        for rows in whole:
+            data = np.frombuffer(rows.tobytes(), dtype=np.uint8).copy()
+            places = random.integers(0, len(data), random.integers(0, 200))
+            data[places] = random.integers(0, 256, len(places))
+            periods.append(np.frombuffer(data.tobytes(), dtype=IDLE_EXIT))
+        made = capture(periods, WINDOW)
+        counts = random.choice([0, 3, len(FAST), 1000], 2).tolist()
+        edges = [
+            msgspec.structs.replace(edge, traced_count=count) for edge, count in zip(made.edges, counts, strict=True)
+        ]
+        deep = analyse(msgspec.structs.replace(made, edges=edges), without=("t1",), slack_ns={"t2": 50 * MS})
+        assert render_lines(deep, 80, 10)
+
+
 # Drawn periods: (idle, run) in µs for each CPU, and which records are lost.
 GAPS = st.lists(st.tuples(st.integers(1, 400), st.integers(0, 200)), max_size=12)
 
