@@ -150,8 +150,6 @@ def command(options: Options) -> None:
         return
     files = {"html": options.html}
     saving = check_saving(saving, files)
-    if not options.yes and (options.finding is not None or options.thread is not None):
-        require_terminal("add --yes")  # before the window that precedes the consent
     from powerprof.cure import session
     from powerprof.cure.candidates import resolve_finding
 
