@@ -85,7 +85,8 @@ def _host_answer(cure: Cure, metric: Metric) -> str:
         change += f" {interval_text((text.signed(ends[0], digits), f'{text.signed(ends[1], digits)} {unit}'))}"
     claim = claim_of(metric)
     verb = {"b_lower": "lowers", "b_higher": "raises"}.get(claim.verdict)
-    remedy = f"{cure.remedy.name} {cure.remedy.to_value}"
+    link = " of " if cure.remedy.to_value.endswith((" µs", " ns")) else " "
+    remedy = f"{cure.remedy.name}{link}{cure.remedy.to_value}"
     remedy = remedy[0].upper() + remedy[1:]
     if verb is None:
         saving = f"Inconclusive: {remedy} has no measurable effect on {subject}: {change}."
