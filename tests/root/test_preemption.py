@@ -48,7 +48,7 @@ def switches(pid: int) -> tuple[int, int]:
 def test_ten_thousand_preemptions_are_no_sleep(root_bpf: None, victim: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # It sleeps so often that it would be looked at only now and then.
     monkeypatch.setattr(idle_program, "LOADED_PER_100MS", 1 << 30)
-    with trace_stacks(resolve([str(victim)])) as (tracer, _):
+    with trace_stacks(resolve([str(victim)], only=True)) as (tracer, _):
         # Both are read while the thread runs on: what it does in between is the tolerance.
         slept, preempted = switches(victim)
         counted = tracer.program.per_cpu_sum("counters")[Count.SLEEPS]
@@ -66,7 +66,7 @@ def test_ten_thousand_preemptions_are_no_sleep(root_bpf: None, victim: int, monk
 
 def looked_at(pid: int, seconds: float) -> tuple[int, int, set[tuple[int, int]]]:
     """Of a thread: how often the kernel says it slept, how often the tracer does, and at which sites."""
-    with trace_stacks(resolve([str(pid)])) as (tracer, looks), TraceMonitor(tracer) as monitor:
+    with trace_stacks(resolve([str(pid)], only=True)) as (tracer, looks), TraceMonitor(tracer) as monitor:
         slept, counted = switches(pid)[0], tracer.program.per_cpu_sum("counters")[Count.SLEEPS]
         time.sleep(seconds)
         found = tracer.program.per_cpu_sum("counters")[Count.SLEEPS] - counted
