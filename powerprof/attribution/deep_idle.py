@@ -11,6 +11,7 @@ import heapq
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -25,16 +26,7 @@ from powerprof.attribution.causes import (
     label_exits,
 )
 from powerprof.measure.window import StateInfo, is_polling
-from powerprof.model.deep_idle import (
-    Breaker,
-    DeepIdle,
-    DeepScope,
-    DeepWhatIf,
-    GovernorCheck,
-    GovernorMiss,
-    LengthBin,
-    StateShare,
-)
+from powerprof.model.deep_idle import Breaker, DeepIdle, DeepScope, DeepWhatIf, GovernorCheck, LengthBin, StateShare
 from powerprof.tracing.bpf.shared_numbers import Flag, WakerContext
 from powerprof.tracing.captures import Array, CpuEdge
 from powerprof.tracing.idle_data import CAUSE, CAUSE_KEY, build_cause_keys
@@ -61,12 +53,14 @@ class DeepRequest:
 
 @dataclass(frozen=True)
 class _Periods:
-    """Single idle periods in order of their exits, with their causes (CAUSE) and groups."""
+    """Single idle periods in order of their exits, with their causes (CAUSE), groups and wrong choices."""
 
     exits: Array
     causes: Array
     ended_by: Array
     groups: CauseGroups
+    above: Array
+    below: Array
 
 
 def build_deep_idle(capture: Capture, request: DeepRequest) -> DeepIdle:
@@ -119,7 +113,12 @@ def _label_periods(capture: Capture) -> _Periods:
         server_names=capture.server_names,
         own_pids=capture.own_pids(),
     )
-    return _Periods(exits, causes, ended_by, groups)
+    above, below = (np.zeros(len(exits), dtype=bool) for _ in range(2))
+    lengths_ns = exits["exit_ns"].astype(np.int64) - exits["enter_ns"].astype(np.int64)
+    for idle_cpu in capture.idle_cpus:
+        mine = exits["cpu"] == idle_cpu.cpu
+        above[mine], below[mine] = count_misses(idle_cpu, exits["state"][mine], lengths_ns[mine])
+    return _Periods(exits, causes, ended_by, groups, above, below)
 
 
 def _name_scopes(capture: Capture) -> dict[str, list[int]]:
@@ -208,9 +207,6 @@ def find_stretches(bursts: Array, window: tuple[int, int]) -> tuple[Array, Array
 
 def _polling_spans(capture: Capture, exits: Array) -> Array:
     """Return the periods in a polling state as spans (BURST)."""
-    names = [name for cpu in capture.states.values() for name in cpu]
-    if not any(is_polling(name, "") for name in names):
-        return np.zeros(0, dtype=BURST)
     polls = np.zeros(len(exits), dtype=bool)
     for cpu, states in capture.states.items():
         numbers = [number for number, name in enumerate(states) if is_polling(name, "")]
@@ -257,7 +253,7 @@ def _build_scope(
         longest_us=float(ordered[0]) / 1e3 if total_ns else None,
         lengths=bins,
         states=[_share_of_state(state, stretches) for state in states if not state.polling],
-        breakers=[] if periods is None else _find_breakers(periods.groups, lengths, records),
+        breakers=[] if periods is None else _find_breakers(periods, cpus, lengths, records),
     )
 
 
@@ -279,24 +275,29 @@ def _share_of_state(state: StateInfo, stretches: Array) -> StateShare:
     )
 
 
-def _find_breakers(groups: CauseGroups, lengths: Array, records: Array) -> list[Breaker]:
-    """Return the causes that ended the stretches, the longest time first; rows beyond the limit are one row."""
-    sums: dict[tuple[object, ...], list[int]] = {}
-    numbers = np.append(groups.of_exit, -1)[np.maximum(records, -1)]
-    for number in np.unique(numbers).tolist():
-        label = ("lost", None, None, None, None) if number < 0 else groups.labels[number]
-        mine = numbers == number
-        entry = sums.setdefault(label, [0, 0])
-        entry[0] += int(mine.sum())
-        entry[1] += int(lengths[mine].sum())
-    ordered = sorted(sums.items(), key=lambda item: (-item[1][1], str(item[0])))
-    if len(ordered) > _MOST_BREAKERS:
-        rest = [sum(entry[part] for _, entry in ordered[_MOST_BREAKERS:]) for part in (0, 1)]
-        ordered[_MOST_BREAKERS:] = [(("other", None, None, None, None), rest)]
-    names = ("mechanism", "name", "process", "pid", "thread")
+def _find_breakers(periods: _Periods, cpus: Sequence[int], lengths: Array, records: Array) -> list[Breaker]:
+    """Return the causes of stretches and misses, the longest time first; rows beyond the limit are one row."""
+    of_exit, size = periods.groups.of_exit, len(periods.groups.labels) + 1
+    here = np.isin(periods.exits["cpu"], cpus)
+    numbers = np.append(of_exit, size - 1)[np.maximum(records, -1)]
+    sums = np.zeros((size, 4), dtype=np.int64)
+    sums[:, 0] = np.bincount(numbers, minlength=size)
+    np.add.at(sums[:, 1], numbers, lengths)
+    for column, misses in ((2, periods.above), (3, periods.below)):
+        sums[:, column] = np.bincount(of_exit[here & misses], minlength=size)
+    labels: list[tuple[Any, ...]] = [*periods.groups.labels, ("lost", None, None, None, None)]
+    ordered = sorted(
+        (-row[1], str(label), label, row) for label, row in zip(labels, sums.tolist(), strict=True) if any(row)
+    )
+    rows = [(label, row) for _, _, label, row in ordered]
+    if rest := rows[_MOST_BREAKERS:]:
+        rows[_MOST_BREAKERS:] = [
+            (("other", None, None, None, None), [sum(part) for part in zip(*(row for _, row in rest), strict=True)])
+        ]
+    names = ("mechanism", "name", "process", "pid", "thread", "count", "stretch_s", "above_count", "below_count")
     return [
-        Breaker(**dict(zip(names, label, strict=True)), count=count, stretch_s=ns / 1e9)  # type: ignore[arg-type]
-        for label, (count, ns) in ordered
+        Breaker(**dict(zip(names, (*label, count, ns / 1e9, above, below), strict=True)))
+        for label, (count, ns, above, below) in rows
     ]
 
 
@@ -320,41 +321,20 @@ def count_misses(cpu: IdleCpu, states: Array, lengths_ns: Array) -> tuple[Array,
 
 
 def _check_governor(capture: Capture, periods: _Periods, lost_count: int) -> GovernorCheck | None:
-    """Return the governor's misses by cause; None if a latency or a target residency is unknown."""
+    """Return the governor's misses; None if a latency or a target residency is unknown."""
     states = [state for cpu in capture.idle_cpus for state in cpu.states]
     if not states or any(state.target_us is None or state.latency_us is None for state in states):
         return None
-    exits = periods.exits
-    lengths_ns = exits["exit_ns"].astype(np.int64) - exits["enter_ns"].astype(np.int64)
-    above, below = (np.zeros(len(exits), dtype=bool) for _ in range(2))
-    for cpu in capture.idle_cpus:
-        mine = exits["cpu"] == cpu.cpu
-        above[mine], below[mine] = count_misses(cpu, exits["state"][mine], lengths_ns[mine])
-    causes = [
-        GovernorMiss(
-            mechanism=mechanism,
-            name=name,
-            process=process,
-            thread=thread,
-            above_count=int(above[mine].sum()),
-            below_count=int(below[mine].sum()),
-        )
-        for number, (mechanism, name, process, _, thread) in enumerate(periods.groups.labels)
-        for mine in [periods.groups.of_exit == number]
-        if np.any(above[mine] | below[mine])
-    ]
-    causes.sort(key=lambda miss: (-miss.above_count - miss.below_count, str(miss.thread), str(miss.name)))
 
     def kernel(counts: Sequence[int | None]) -> int | None:
         return None if None in counts else sum(count or 0 for count in counts)
 
     return GovernorCheck(
-        above_count=int(above.sum()),
-        below_count=int(below.sum()),
+        above_count=int(periods.above.sum()),
+        below_count=int(periods.below.sum()),
         kernel_above_count=kernel([count for cpu in capture.idle_cpus for count in cpu.above]),
         kernel_below_count=kernel([count for cpu in capture.idle_cpus for count in cpu.below]),
         is_complete=lost_count == 0,
-        causes=causes[:_MOST_BREAKERS],
     )
 
 

@@ -33,11 +33,12 @@ class StateShare(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Breaker(msgspec.Struct, frozen=True, kw_only=True):
-    """A cause that ended stretches.
+    """A cause of idle exits.
 
     Attributes:
-        mechanism: `lost` if the periods after the stretch are unknown.
-        stretch_s: the time of the stretches that it ended.
+        mechanism: `lost` if the periods after the stretch are unknown; `other` sums the rows beyond the limit.
+        count, stretch_s: the stretches that it ended, and their time.
+        above_count, below_count: the governor's wrong choices before all its exits, as in `governor`.
     """
 
     mechanism: str
@@ -47,6 +48,8 @@ class Breaker(msgspec.Struct, frozen=True, kw_only=True):
     thread: str | None
     count: int
     stretch_s: float
+    above_count: int
+    below_count: int
 
 
 class DeepScope(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,26 +83,12 @@ class DeepScope(msgspec.Struct, frozen=True, kw_only=True):
     breakers: list[Breaker] = []
 
 
-class GovernorMiss(msgspec.Struct, frozen=True, kw_only=True):
-    """Wrong choices of the idle governor before exits by one cause.
-
-    Attributes:
-        above_count: exits before the target residency.
-        below_count: periods that were long enough for the next deeper state.
-    """
-
-    mechanism: str
-    name: str | None
-    process: str | None
-    thread: str | None
-    above_count: int
-    below_count: int
-
-
 class GovernorCheck(msgspec.Struct, frozen=True, kw_only=True):
     """Wrong choices of the idle governor, computed from the periods, and the kernel's own counts.
 
     Attributes:
+        above_count: exits before the target residency.
+        below_count: periods that were long enough for the next deeper state.
         kernel_above_count, kernel_below_count: None if unknown.
         is_complete: every period was saved, so both counts cover the same periods.
     """
@@ -109,7 +98,6 @@ class GovernorCheck(msgspec.Struct, frozen=True, kw_only=True):
     kernel_above_count: int | None
     kernel_below_count: int | None
     is_complete: bool
-    causes: list[GovernorMiss]
 
 
 class DeepWhatIf(msgspec.Struct, frozen=True, kw_only=True):

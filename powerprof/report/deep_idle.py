@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from powerprof.model import text
-from powerprof.model.deep_idle import Breaker, DeepIdle, DeepScope, DeepWhatIf, GovernorCheck, GovernorMiss
+from powerprof.model.deep_idle import Breaker, DeepIdle, DeepScope, DeepWhatIf, GovernorCheck
 from powerprof.report.table import align_rows
 from powerprof.system.next_steps import command_line
 
@@ -31,7 +31,7 @@ def render_lines(deep: DeepIdle, width: int, top: int) -> list[str]:
         )
         sentence = f"{text.plural(deep.lost_count, 'idle period')} not saved, so this time is unknown{remedy}."
         lines += text.wrap(sentence, width)
-    lines += text.wrap(_governor_text(deep.governor), width)
+    lines += text.wrap(_governor_text(deep.governor, deep.scopes[0].breakers), width)
     if deep.what_if is not None:
         lines += _what_if_lines(deep.what_if, deep.scopes, width)
     return lines
@@ -106,7 +106,7 @@ def _states_text(scope: DeepScope, table: str | None) -> str:
     return f"{first} would allow {text.join_words(shares)} of this time; the hardware can refuse."
 
 
-def _who(row: Breaker | GovernorMiss) -> str:
+def _who(row: Breaker) -> str:
     if row.mechanism == "lost":
         return "unknown: the idle periods after it were not saved"
     names = [row.process or "", row.thread if row.thread != row.process else "", row.name]
@@ -115,35 +115,37 @@ def _who(row: Breaker | GovernorMiss) -> str:
 
 
 def _breaker_lines(scope: DeepScope, width: int, top: int) -> list[str]:
-    if not scope.breakers:
+    breakers, total = [row for row in scope.breakers if row.count], _deep_s(scope)
+    if not breakers:
         return []
-    total = _deep_s(scope)
     rows = [["stretches", "time", "mean", "ended by (process · thread · event)"]]
-    for row in scope.breakers[:top]:
+    for row in breakers[:top]:
         share = f"{text.number(100.0 * row.stretch_s / total, 1)} %"
         rows.append([f"{row.count:,}", share, _length(1e6 * row.stretch_s / row.count), _who(row)])
-    if hidden := scope.breakers[top:]:
+    if hidden := breakers[top:]:
         count, rest = sum(row.count for row in hidden), 100.0 * sum(row.stretch_s for row in hidden) / total
         rows.append([f"{count:,}", f"{text.number(rest, 1)} %", "", f"{len(hidden)} more (--top N, or --json)"])
     return align_rows(rows, width)
 
 
-def _governor_text(check: GovernorCheck | None) -> str:
+def _governor_text(check: GovernorCheck | None, causes: Sequence[Breaker]) -> str:
     if check is None:
         return "Misses of the idle governor: unknown, because target residencies are unknown."
+    missed = sorted(causes, key=lambda row: -row.above_count - row.below_count)
     most = [
-        f"{_who(miss)} ({miss.above_count:,} too deep, {miss.below_count:,} too shallow)"
-        for miss in check.causes[:_MOST_MISSES]
+        f"{_who(row)} ({row.above_count:,} too deep, {row.below_count:,} too shallow)"
+        for row in missed[:_MOST_MISSES]
+        if row.above_count + row.below_count
     ]
     above, below = (
         "unknown" if kernel is None else f"{kernel:,}"
         for kernel in (check.kernel_above_count, check.kernel_below_count)
     )
     partly = "" if check.is_complete else " Only saved idle periods are counted."
-    causes = f" Most before: {'; '.join(most)}." if most else ""
+    before = f" Most before: {'; '.join(most)}." if most else ""
     return (
         f"The idle governor chose a state that was too deep {check.above_count:,} times (kernel: {above}), and too"
-        f" shallow {check.below_count:,} times (kernel: {below}).{partly}{causes}"
+        f" shallow {check.below_count:,} times (kernel: {below}).{partly}{before}"
     )
 
 
