@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
 
 import pytest
 import typer
 
 from powerprof.attribution import profile
 from powerprof.cli import app, options
+from powerprof.cure import session
 
 
 @pytest.mark.parametrize("answer", [False, typer.Abort()])
@@ -31,7 +33,13 @@ def test_a_no_ends_the_command_without_an_error(
     assert "error" not in printed.err and "hint" not in printed.err
 
 
-def test_a_missing_terminal_is_refused_before_the_window(capsys: pytest.CaptureFixture[str]) -> None:
-    code = app.run_app(["cure", "--pid", str(os.getpid()), "--thread", "1", "--slack", "1ms"])
+def test_a_missing_terminal_is_refused_before_the_window(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(session, "predict_change", lambda *_: pytest.fail("a window was measured"))
+    with subprocess.Popen(["sleep", "60"]) as process:
+        target = str(process.pid)
+        code = app.run_app(["cure", "--pid", target, "--thread", target, "--slack", "1ms"])
+        process.kill()
     assert code == 2
     assert capsys.readouterr().err == "error: confirmation needs a terminal\nhint: add --yes\n"
