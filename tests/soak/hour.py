@@ -28,7 +28,8 @@ _MYSQL = """
 mkdir {0}/work {0}/root
 mount -t tmpfs none {0}/work && mkdir {0}/work/upper {0}/work/work
 mount -t overlay -o lowerdir={1},upperdir={0}/work/upper,workdir={0}/work/work none {0}/root
-cd {0}/root && mkdir -p run/mysqld var/lib/data tmp dev proc
+cd {0}/root && mkdir -p run/mysqld var/lib/data tmp dev proc etc
+cp /etc/passwd /etc/group etc  # without its account, the server is a stranger's
 for name in lib lib64 bin sbin; do [ -e $name ] || ln -s usr/$name $name; done
 mount --bind {0}/socket run/mysqld && mount --rbind /dev dev && mount -t proc proc proc
 chown mysql var/lib/data && chmod 1777 tmp
