@@ -29,7 +29,7 @@ from powerprof.cli.options import (
     require_terminal,
     seed,
 )
-from powerprof.cli.output import check_saving, deliver, print_text, progress_printer
+from powerprof.cli.output import check_saving, deliver, print_report, print_text, progress_printer
 from powerprof.cli.parameters import flag, group, number, option, time_span, whole_number
 from powerprof.cli.targets import ServerOptions, only, server_pid
 from powerprof.system.errors import UsageError
@@ -145,8 +145,7 @@ def command(options: Options) -> None:
         from powerprof.cure.candidates import list_candidates
         from powerprof.report.cure import candidate_lines
 
-        for line in candidate_lines(list_candidates(request, progress_printer(saving))):
-            print_text(line)
+        print_report(candidate_lines(list_candidates(request, progress_printer(saving))))
         return
     files = {"html": options.html}
     saving = check_saving(saving, files)
