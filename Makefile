@@ -16,7 +16,7 @@ HISTORICAL := mysql-5.5.9
 # RERUN. Tests of idleness wait before they run again: three runs within a minute met the same disturbance.
 ALONE := tests/contract/idle/test_json.py tests/contract/idle/test_report.py tests/unit/measure/test_edges.py \
 	tests/integration/replication/test_mysql_5_5_9.py tests/root/attribution/test_costly_tables.py \
-	tests/root/attribution/test_ground_truth.py tests/root/test_hotplug.py \
+	tests/root/attribution/test_ground_truth.py tests/root/test_cure_host.py tests/root/test_hotplug.py \
 	tests/root/test_idle_causes.py tests/root/test_idle_identity.py tests/root/test_idle_polling.py tests/root/test_monitor.py
 WAITING := tests/integration/experiment/test_how_to.py tests/contract/attribute tests/root
 PARALLEL := $(PYTEST) --numprocesses 6 --dist loadfile --no-loadscope-reorder \

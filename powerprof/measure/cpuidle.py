@@ -172,9 +172,8 @@ class CpuidleReader(Closeable):
             return None
         handle = entry.handles[counter][position]
         try:
-            if handle is not None:
-                data = os.pread(handle, 32, 0)
-            else:
+            data = None if handle is None else self._read_open(entry, counter, position)
+            if data is None:
                 handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 try:
                     data = os.pread(handle, 32, 0)
@@ -194,6 +193,23 @@ class CpuidleReader(Closeable):
             return int(data)
         except ValueError:
             raise files.not_understood(path, f"not a number: {data[:20]!r}") from None
+
+    def _read_open(self, entry: _Cpu, counter: int, position: int) -> bytes | None:
+        """Return a counter through its open descriptor; None if the file was replaced.
+
+        A change of the idle governor removes the files of all CPUs and makes them again (cpuidle_switch_governor).
+        """
+        handle = entry.handles[counter][position]
+        assert handle is not None  # noqa: S101  open
+        try:
+            return os.pread(handle, 32, 0)
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
+            os.close(handle)
+            entry.handles[counter][position] = None
+            self._budget += 1
+            return None
 
     def usage(self, cpu: int) -> tuple[int, ...] | None:
         """Return the entries of each state of one CPU. None if the CPU no longer exists."""

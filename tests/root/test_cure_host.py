@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.measure.cpuidle import LATENCY_DEVICE, read_latency_us
+from powerprof.measure.cpuidle import LATENCY_DEVICE, CpuidleReader, read_latency_us
 from powerprof.system.files import read_text
 from powerprof.system.paths import sysfs
 from tests.conftest import Cli
@@ -104,3 +104,19 @@ def test_the_keeper_restores_after_the_end_of_powerprof(target: int, own_journal
     finally:
         process.kill()
         GOVERNOR.write_text(before)
+
+
+def test_counters_stay_readable_after_a_change_of_the_governor() -> None:
+    """The kernel removes the counter files and makes them again, so open descriptors end."""
+    before = read_text(GOVERNOR)
+    with CpuidleReader() as reader:
+        first = reader.snapshot()
+        try:
+            GOVERNOR.write_text("menu")
+            second = reader.snapshot()
+        finally:
+            GOVERNOR.write_text(before)
+        third = reader.snapshot()
+    assert first.cpus.keys() == second.cpus.keys() == third.cpus.keys() != set()
+    for cpu, reading in third.cpus.items():
+        assert reading.entries_count >= first.cpus[cpu].entries_count
