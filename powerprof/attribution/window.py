@@ -114,12 +114,14 @@ def build_capture(
     tasks = _traced_tasks(causes, stacks.wakings, context.look_up)
     own = sorted(own_pids())
     own_count = int(causes["count"][np.isin(causes["next_tgid"], own)].sum())
+    # No CPU has edges if the idle governor changed just then: its change makes the counters anew.
+    cpu_time_s = window.window_s * len(window.edges)
     tool = ToolCost(
         version=__version__,
         cpu_s=window.tool_cpu_s,
         wakeups_hz=own_count / window.window_s if window.window_s else None,
         bpf_s=window.trace.run_time_s,
-        cpu_percent=100.0 * window.tool_cpu_s / window.window_s / len(window.edges) if window.window_s else None,
+        cpu_percent=100.0 * window.tool_cpu_s / cpu_time_s if cpu_time_s else None,
         lost_count=window.trace.lost_count + stacks.lost_count,
         memory_bytes=own_peak_bytes(),
     )

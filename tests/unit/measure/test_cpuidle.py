@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import resource
 from pathlib import Path
 
@@ -70,6 +72,29 @@ def test_cpus_may_have_different_states(tmp_path: Path) -> None:
     FakeCpus(tmp_path, [[POLL, C1], [POLL, C1, C6]])
     reader = CpuidleReader(tmp_path)
     assert [len(reader.states(cpu)) for cpu in reader.cpus] == [2, 3]
+
+
+def test_counters_that_the_kernel_made_anew_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change of the idle governor removes the files of all states and adds them again."""
+    cpus = FakeCpus(tmp_path, [[POLL, C1]])
+    cpus.add(0, 1, us=1500, usage=3)
+    real, seen, removed = os.pread, set[int](), set[int]()
+
+    def pread(handle: int, size: int, offset: int) -> bytes:
+        seen.add(handle)
+        if handle in removed:
+            removed.discard(handle)
+            raise OSError(errno.ENODEV, "No such device")
+        return real(handle, size, offset)
+
+    monkeypatch.setattr(os, "pread", pread)
+    with CpuidleReader(tmp_path) as reader:
+        reader.snapshot()
+        removed |= seen
+        reading = reader.snapshot().cpus[0]
+        assert not removed
+        assert (reading.time_us, reading.usage) == ((0, 1500), (0, 3))
+        assert reader.snapshot().cpus[0].usage == (0, 3)
 
 
 def test_an_offline_cpu_is_not_read(tmp_path: Path) -> None:
