@@ -276,7 +276,7 @@ def _share_of_state(state: StateInfo, stretches: Array) -> StateShare:
 
 
 def _find_breakers(periods: _Periods, cpus: Sequence[int], lengths: Array, records: Array) -> list[Breaker]:
-    """Return the causes of stretches and misses, the longest time first; rows beyond the limit are one row."""
+    """Return the causes of stretches and misses, the longest time first; the least of many causes are one row."""
     of_exit, size = periods.groups.of_exit, len(periods.groups.labels) + 1
     here = np.isin(periods.exits["cpu"], cpus)
     numbers = np.append(of_exit, size - 1)[np.maximum(records, -1)]
@@ -286,14 +286,12 @@ def _find_breakers(periods: _Periods, cpus: Sequence[int], lengths: Array, recor
     for column, misses in ((2, periods.above), (3, periods.below)):
         sums[:, column] = np.bincount(of_exit[here & misses], minlength=size)
     labels: list[tuple[Any, ...]] = [*periods.groups.labels, ("lost", None, None, None, None)]
-    ordered = sorted(
-        (-row[1], str(label), label, row) for label, row in zip(labels, sums.tolist(), strict=True) if any(row)
-    )
-    rows = [(label, row) for _, _, label, row in ordered]
-    if rest := rows[_MOST_BREAKERS:]:
-        rows[_MOST_BREAKERS:] = [
-            (("other", None, None, None, None), [sum(part) for part in zip(*(row for _, row in rest), strict=True)])
-        ]
+    weights = (sums / np.maximum(sums.sum(axis=0), 1)).sum(axis=1).tolist()
+    ordered = sorted(zip(labels, sums.tolist(), weights, strict=True), key=lambda row: (-row[2], str(row[0])))
+    rows = [(label, row) for label, row, weight in ordered if weight]
+    if rest := [row for _, row in rows[_MOST_BREAKERS:]]:
+        rows[_MOST_BREAKERS:] = [(("other", None, None, None, None), [sum(part) for part in zip(*rest, strict=True)])]
+    rows.sort(key=lambda row: -row[1][1])
     names = ("mechanism", "name", "process", "pid", "thread", "count", "stretch_s", "above_count", "below_count")
     return [
         Breaker(**dict(zip(names, (*label, count, ns / 1e9, above, below), strict=True)))

@@ -77,7 +77,7 @@ class DeepOptions:
         slack_ns = {}
         for text in self.slack or []:
             thread, equals, time = text.rpartition("=")
-            if not equals or not thread.strip():
+            if not equals or not thread.strip() or not time.strip():
                 raise UsageError(f"--slack {text[:60]} is not THREAD=TIME", "such as --slack page_cleaner=50ms")
             slack_ns[thread.strip()] = parse_slack(time)
         without = tuple(dict.fromkeys(text.strip() for text in self.without or []))
