@@ -47,6 +47,7 @@ from powerprof.system.files import whole
 from powerprof.system.next_steps import command_line
 from powerprof.system.processes import POSTGRES_PROGRAM, is_server_name, label_of
 from powerprof.system.reader_process import shared
+from powerprof.system.targets import word_for
 from powerprof.system.tasks import process_folder
 
 # The default of all threads is 50 µs. With more than this a thread seems dead.
@@ -252,14 +253,16 @@ def _plan_slack(pid: int, request: CureRequest, choice: SlackChoice) -> tuple[Ti
     slack = slack_text(choice.slack_ns)
     warning = loop_warning(pid, thread)
     unit = unit_of(pid) or "the unit that starts it"
-    command = command_line(f"cure --pid {label_of(pid)} --thread {command_name_of(pid, thread)} --slack {slack} --keep")
+    word = word_for(pid)
+    each = "after each start, with the new process id" if word.isdigit() else "after each start"
+    command = command_line(f"cure --pid {word} --thread {command_name_of(pid, thread)} --slack {slack} --keep")
     remedy = Remedy(
         kind="timer_slack",
         name=f"timer slack of {thread.label} (thread {thread.tid})",
         thread=thread,
         from_value=before,
         to_value=setting.value,
-        lasting=f"after each start: {command} (timer slack ends with its thread; --print-unit prints a "
+        lasting=f"{each}: {command} (timer slack ends with its thread; --print-unit prints a "
         f"service that sets it at each start). "
         f"Or in a drop-in of {unit}: [Service] TimerSlackNSec={slack}, which delays all timeouts of the server "
         f"by at most {slack}, including those of connections",

@@ -258,6 +258,18 @@ def _find_root_by_name(word: str) -> tuple[int, str]:
     return root, note
 
 
+def word_for(pid: int) -> str:
+    """Return the name by which `--pid` selects a process also after its restart, or its id if there is no such name."""
+    name = label_of(pid)
+    try:
+        selected, _ = _find_root_by_name(name)
+    except SeveralServersError:
+        return str(pid)
+    except UsageError:
+        return name  # a private server, or one that has just ended
+    return name if selected == pid else str(pid)
+
+
 def _unknown_name(word: str) -> UsageError:
     """Return the error for a name without a process. The name may be a thread's."""
     for pid in list_pids():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.system import targets
-from powerprof.system.errors import UsageError
+from powerprof.system.errors import SeveralServersError, UsageError
 from powerprof.system.targets import refresh_target, resolve
 
 Tree = Callable[[Mapping[str, str]], Path]
@@ -131,3 +131,19 @@ def test_process_selected_by_number_is_not_replaced(fake_tree: Tree) -> None:
     target = resolve(["10"])
     fake_tree({**_process(10, "mariadbd", state="X"), **_process(20, "mariadbd")})
     assert refresh_target(target) is target
+
+
+def test_a_name_of_another_server_or_of_several_is_no_word_for_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A printed command must select the server that it is about."""
+
+    def find(word: str) -> tuple[int, str]:
+        if selected:
+            return selected[0], ""
+        raise SeveralServersError("--pid mysqld: 2 servers are called mysqld", [7, 8], word)
+
+    selected = [7]
+    monkeypatch.setattr(targets, "label_of", lambda pid: "mysqld")
+    monkeypatch.setattr(targets, "_find_root_by_name", find)
+    assert (targets.word_for(7), targets.word_for(8)) == ("mysqld", "8")
+    selected.clear()
+    assert targets.word_for(7) == "7"
