@@ -154,6 +154,7 @@ def _what_if_lines(what_if: DeepWhatIf, present: Sequence[DeepScope], width: int
     changes += [f"with {ms:g} ms more timer slack of {name}" for name, ms in what_if.slack_ms.items()]
     sentence = text.join_words(changes)
     lines = ["", *text.wrap(f"{sentence[:1].upper()}{sentence[1:]}:", width)]
+    bound = "about" if what_if.slack_ms else "at most"
     sentences = []
     if what_if.unmatched:
         names = text.join_words(what_if.unmatched)
@@ -169,9 +170,15 @@ def _what_if_lines(what_if: DeepWhatIf, present: Sequence[DeepScope], width: int
             if state.time_s is not None
         ]
         sentences.append(
-            f"{scope.name}: all CPUs idle together for at most {_together(scope)} (now {_together(before)})"
+            f"{scope.name}: all CPUs idle together for {bound} {_together(scope)} (now {_together(before)})"
             f"{half if scope.count else ''}.{f' Software would allow {text.join_words(states)}.' if states else ''}"
         )
     moved = f"{text.plural(what_if.removed_count, 'idle exit')} left out, {what_if.moved_count:,} moved"
-    sentences.append(f"{moved}. This is an upper bound: the work can move to other threads.")
+    # The model of slack does not know the sleeps that end while their CPU runs: they may end together, too.
+    doubt = (
+        "an estimate: sleeps that end on running CPUs are not moved, and the"
+        if what_if.slack_ms
+        else "an upper bound: the"
+    )
+    sentences.append(f"{moved}. This is {doubt} work can move to other threads.")
     return [*lines, *(line for sentence in sentences for line in text.wrap(sentence, width, "  "))]
