@@ -252,7 +252,8 @@ def _plan_slack(pid: int, request: CureRequest, choice: SlackChoice) -> tuple[Ti
     setting, before = read_slack(thread, choice.slack_ns)
     slack = slack_text(choice.slack_ns)
     warning = loop_warning(pid, thread)
-    unit = unit_of(pid) or "the unit that starts it"
+    unit = unit_of(pid)
+    follow = "; --print-unit prints a service that sets it at each start" if unit is not None else ""
     word = word_for(pid)
     each = "after each start, with the new process id" if word.isdigit() else "after each start"
     command = command_line(f"cure --pid {word} --thread {command_name_of(pid, thread)} --slack {slack} --keep")
@@ -262,9 +263,9 @@ def _plan_slack(pid: int, request: CureRequest, choice: SlackChoice) -> tuple[Ti
         thread=thread,
         from_value=before,
         to_value=setting.value,
-        lasting=f"{each}: {command} (timer slack ends with its thread; --print-unit prints a "
-        f"service that sets it at each start). "
-        f"Or in a drop-in of {unit}: [Service] TimerSlackNSec={slack}, which delays all timeouts of the server "
+        lasting=f"{each}: {command} (timer slack ends with its thread{follow}). "
+        f"Or in a drop-in of {unit or 'the unit that starts it'}: [Service] TimerSlackNSec={slack}, "
+        "which delays all timeouts of the server "
         f"by at most {slack}, including those of connections",
         delays=f"every timeout of this one thread, by at most {slack}" + (f" ({warning})" if warning else ""),
     )

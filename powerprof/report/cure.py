@@ -10,7 +10,7 @@ import msgspec
 
 from powerprof.cure.records import Cure, CurePrediction, Remedy
 from powerprof.cure.remedies import CureRequest
-from powerprof.cure.threads import command_name_of, slack_text
+from powerprof.cure.threads import command_name_of, slack_text, unit_of
 from powerprof.diagnosis.thread_pace import DEFAULT_NS, format_prediction
 from powerprof.experiment.claims import NO_BOUND_PERCENT, claim_of, metric_named
 from powerprof.experiment.records import Metric
@@ -214,11 +214,13 @@ def slack_lines(change: SlackChange, pid: str) -> list[str]:
     thread, slack = change.thread, slack_text(int(change.now))
     command = command_line(f"cure --pid {pid} --thread {command_name_of(change.target.pids[0], thread)}")
     before = format_value("timer_slack", change.before)
+    # Only a systemd service can be followed by a unit.
+    print_unit = " --print-unit" if unit_of(change.target.pids[0]) is not None else ""
     release = "--release" if before == slack_text(DEFAULT_NS) else f"--slack {before} --keep"
     return [
         released_line(change),
         f"It delays every timeout of this one thread by at most {slack}, and ends with it.",
-        f"After each start: {command} --slack {slack} --keep --print-unit",
+        f"After each start: {command} --slack {slack} --keep{print_unit}",
         f"To undo: {command} {release}",
     ]
 
