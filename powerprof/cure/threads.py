@@ -26,6 +26,7 @@ from powerprof.system.processes import is_server_name, label_of, language_of, na
 from powerprof.system.targets import Target, may_be_forged, resolve_server
 from powerprof.system.tasks import list_threads, look_up, read_switches
 
+_MAX_KNOWN = 4
 _MAX_NAMES = 12
 _CAP_SYS_NICE = 23  # linux/capability.h
 # epoll_wait, epoll_pwait and epoll_pwait2 (asm-generic/unistd.h and syscall_64.tbl).
@@ -100,7 +101,12 @@ def find_thread(pid: int, word: str, server_names: Mapping[int, str]) -> Thread:
         return matches[0]
     word = printable(word)[:60]
     if not matches:
-        raise SeveralThreadsError(f"process {pid} has no thread {word!r}", _describe_threads(pid, threads))
+        known = sorted({f"{printable(thread.label)[:30]} ({thread.tid})" for thread in threads})
+        more = f" and {len(known) - _MAX_KNOWN} more" if len(known) > _MAX_KNOWN else ""
+        raise UsageError(
+            f"process {pid} has no thread {word!r}",
+            f"its threads: {', '.join(known[:_MAX_KNOWN])}{more}; ps -L -o tid,comm -p {pid} lists all",
+        )
     raise SeveralThreadsError(f"{len(matches)} threads have the name {word!r}", _describe_threads(pid, matches))
 
 

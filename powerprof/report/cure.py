@@ -78,7 +78,7 @@ def _host_answer(cure: Cure, metric: Metric) -> str:
     """Return the two halves of the answer: what the setting saves, and the largest rise of latency it can have."""
     unit = "W" if metric.name == "watts" else "%"
     digits = 1 if unit == "W" else 2
-    subject = _HOST_SUBJECTS[metric.name]
+    subject = _HOST_SUBJECTS.get(metric.name, metric.name)
     ends = metric.difference.ci95
     change = f"{text.number(metric.a.mean, digits)} → {text.number(metric.b.mean, digits)} {unit}"
     if ends is not None:

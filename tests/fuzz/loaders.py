@@ -286,6 +286,7 @@ def _capture_seeds() -> list[bytes]:
         raw.update(window_s=1.0, version=1, counted_from_ns=1, counted_to_ns=2_000_000_000, named=None)
         raw["exits"] = bytes(IDLE_EXIT.itemsize * 2)
         raw["edges"] = [[0, 1, 2, 3]]
+        raw["idle_cpus"] = []
         raw["sites"] = [[1, 7, 7, 0, 0x1000, 0x2000, 0, bytes(168), bytes(64)]]
         raw["images"] = _images(seed)
         found.append(zlib.compress(msgspec.msgpack.encode(raw), 1))

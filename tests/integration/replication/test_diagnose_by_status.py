@@ -151,7 +151,9 @@ def test_a_replica_that_is_refused_by_its_source(powerprof_cli: Cli, option_file
 
 
 def test_a_missing_server_is_reported(powerprof_cli: Cli) -> None:
-    done = powerprof_cli(["diagnose"])
+    # Its own process ids: servers of other tests run on this host.
+    alone = dataclasses.replace(powerprof_cli, within=("unshare", "--pid", "--fork", "--kill-child", "--mount-proc"))
+    done = alone(["diagnose"])
     missing = "error: no target was named, and no MariaDB, MySQL or PostgreSQL server was found on this host"
     assert (done.code, done.err.splitlines()[0]) == (2, missing)
     done = powerprof_cli(["diagnose", "--pid", str(os.getppid()), "--socket", "/nowhere/at/all"])
