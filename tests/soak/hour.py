@@ -25,9 +25,9 @@ exec setpriv --reuid=mysql --regid=mysql --clear-groups --pdeathsig KILL \
 """
 # In the root of its packages, whose files stay as they are.
 _MYSQL = """
-mkdir {0}/work {0}/root
-mount -t tmpfs none {0}/work && mkdir {0}/work/upper {0}/work/work
-mount -t overlay -o lowerdir={1},upperdir={0}/work/upper,workdir={0}/work/work none {0}/root
+mkdir {0}/layers {0}/root
+mount -t tmpfs none {0}/layers && mkdir {0}/layers/upper {0}/layers/work
+mount -t overlay -o lowerdir={1},upperdir={0}/layers/upper,workdir={0}/layers/work none {0}/root
 cd {0}/root && mkdir -p run/mysqld var/lib/data tmp dev proc etc
 cp /etc/passwd /etc/group etc  # without its account, the server is a stranger's
 for name in lib lib64 bin sbin; do [ -e $name ] || ln -s usr/$name $name; done

@@ -53,8 +53,7 @@ def test_periods_beyond_the_limit_make_the_rest_unknown(
         taken = trace_target(resolve([str(running.pid)]), request, dict, lambda _: None)
     deep = build_deep_idle(taken, DeepRequest())
     total = sum(edge.traced_count or 0 for edge in taken.edges)
-    if total <= 5 + len(taken.edges):
-        pytest.skip("the CPUs hardly idled")
+    assert total > 5 + len(taken.edges), "the CPUs hardly idled"
     assert deep.periods_count <= 5 + len(taken.edges)  # each CPU's open period is saved besides
     assert deep.periods_count + deep.lost_count == total
     assert taken.sample_lost_count > 0
