@@ -156,8 +156,7 @@ def list_family(root: int) -> list[int]:
         if _program_of(pid) != program or is_own(pid):
             continue
         members.append(pid)
-        for entry in (procfs() / str(pid) / "task").glob("*/children"):
-            pending += [int(word) for word in (try_text(entry) or "").split()]
+        pending += _list_children(pid)
     return sorted(members)
 
 
@@ -228,7 +227,8 @@ def _is_starter(pid: int) -> bool:
 
 
 def _list_children(pid: int) -> list[int]:
-    lines = [try_text(entry) or "" for entry in (procfs() / str(pid) / "task").glob("*/children")]
+    folder = procfs() / str(pid) / "task"
+    lines = [try_text(folder / str(tid) / "children") or "" for tid in list_threads(pid)]
     return [int(word) for line in lines for word in line.split()]
 
 

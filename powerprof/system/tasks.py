@@ -204,11 +204,10 @@ def read_outer_ids(pid: int | None) -> dict[int, int]:
     outer_by_inner: dict[int, int] = {}
     if pid is None:
         return outer_by_inner
-    for entry in (procfs() / str(pid) / "task").glob("[0-9]*"):
-        numbers = read_fields(entry / "status").get("NSpid", "").split()
+    for tid in list_threads(pid):
+        numbers = read_fields(procfs() / str(pid) / "task" / str(tid) / "status").get("NSpid", "").split()
         if len(numbers) < 2:
             return {}
-        inner, outer = whole(numbers[-1]), whole(entry.name)
-        if inner is not None and outer is not None:
-            outer_by_inner[inner] = outer
+        if (inner := whole(numbers[-1])) is not None:
+            outer_by_inner[inner] = tid
     return outer_by_inner

@@ -24,7 +24,7 @@ from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.files import try_text
 from powerprof.system.paths import procfs
 from powerprof.system.reader_process import Opened
-from powerprof.system.tasks import check_process_ids, clean
+from powerprof.system.tasks import check_process_ids, clean, list_threads
 from powerprof.tracing import statement_places
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.loaded import LoadedProgram
@@ -77,7 +77,7 @@ class ServerProcesses:
 
     def tids(self) -> list[int]:
         """Return the present threads."""
-        return [tid for pid in self.pids() for tid in _tids(pid)]
+        return [tid for pid in self.pids() for tid in list_threads(pid)]
 
     def cpu_ns(self) -> int | None:
         """Return the CPU time of all processes in ns, living and ended, or None if the server has ended.
@@ -100,13 +100,6 @@ def read_run_ns(tid: int) -> int | None:
 def read_comm(tid: int) -> str:
     """Return the kernel's name of a thread."""
     return clean(try_text(procfs() / str(tid) / "comm") or "") or "ended threads"
-
-
-def _tids(pid: int) -> list[int]:
-    try:
-        return [int(entry.name) for entry in (procfs() / str(pid) / "task").iterdir()]
-    except OSError:
-        return []
 
 
 Definitions = dict[str, int | str]

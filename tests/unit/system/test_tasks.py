@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.stacks.image import snapshot
-from powerprof.system import processes, targets
+from powerprof.system import processes, targets, tasks
 from powerprof.system.reader_process import shared
 from powerprof.system.targets import resolve
 from powerprof.system.tasks import (
@@ -194,3 +195,10 @@ def test_process_has_ended_with_its_last_thread(procfs: Path, state: str, thread
     (procfs / "70/status").write_text(f"Name:\tx\nState:\t{state}\nThreads:\t{threads}\n")
     assert has_ended(70) == ended
     assert has_ended(71)
+
+
+def test_only_one_function_lists_the_threads_of_a_process() -> None:
+    """A process may end at any moment: `list_threads` returns an empty list then, and pathlib raises."""
+    package = Path(tasks.__file__).parents[1]
+    listing = re.compile(r'"task"\)\.(glob|iterdir|rglob)\(')
+    assert [str(path) for path in package.rglob("*.py") if listing.search(path.read_text())] == []
