@@ -61,13 +61,17 @@ def test_cure_and_attribute_name_the_threads(pid: int, powerprof_cli: Cli) -> No
     assert result.code == 0, result.err
     thread = msgspec.json.decode(result.out, type=Cure).remedy.thread
     assert thread is not None and thread.label == "innodb/page_cleaner_thread"
-    for word in ("mariadbd", "1"):
-        refused = powerprof_cli([*words, "--thread", word])
-        assert refused.code == 2
-        lines = [line for line in refused.err.splitlines() if line.startswith("  ")]
-        assert all("wakes" in line or "more" in line or "without" in line for line in lines) and lines
-        assert refused.err.endswith("hint: choose one by --thread ID\n")
-        assert "performance_schema is off" in refused.err
+    refused = powerprof_cli([*words, "--thread", "mariadbd"])
+    assert refused.code == 2
+    lines = [line for line in refused.err.splitlines() if line.startswith("  ")]
+    assert all("wakes" in line or "more" in line or "without" in line for line in lines) and lines
+    assert refused.err.endswith("hint: choose one by --thread ID\n")
+    assert "performance_schema is off" in refused.err
+    unknown = powerprof_cli([*words, "--thread", "1"])
+    assert unknown.code == 2
+    error, hint = unknown.err.splitlines()
+    assert error == f"error: process {pid} has no thread '1'"
+    assert hint.startswith("hint: its threads: ") and hint.endswith(f"ps -L -o tid,comm -p {pid} lists all")
     result = powerprof_cli(["attribute", "--pid", str(pid), "--duration", "2", "--no-save", "--json", "-"], timeout=60)
     assert result.code == 0, result.err
     record = msgspec.json.decode(result.out, type=Attribution)
