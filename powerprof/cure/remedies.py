@@ -22,7 +22,6 @@ from powerprof.cure.threads import (
     read_slack,
     read_thread_names,
     slack_text,
-    unit_of,
 )
 from powerprof.database import sql
 from powerprof.database.base import Login, StatementError
@@ -42,6 +41,7 @@ from powerprof.reversible.kinds import (
     read_start_ticks,
 )
 from powerprof.system.caller import is_delegated
+from powerprof.system.cgroups import service_of
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.files import whole
 from powerprof.system.next_steps import command_line
@@ -252,7 +252,7 @@ def _plan_slack(pid: int, request: CureRequest, choice: SlackChoice) -> tuple[Ti
     setting, before = read_slack(thread, choice.slack_ns)
     slack = slack_text(choice.slack_ns)
     warning = loop_warning(pid, thread)
-    unit = unit_of(pid)
+    unit = service_of(pid)
     follow = "; --print-unit prints a service that sets it at each start" if unit is not None else ""
     word = word_for(pid)
     each = "after each start, with the new process id" if word.isdigit() else "after each start"

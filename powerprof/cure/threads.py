@@ -9,7 +9,6 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from powerprof.attribution.requests import complete_thread_names
 from powerprof.database.given import read_local_thread_names
@@ -19,7 +18,7 @@ from powerprof.model.text import Say, number
 from powerprof.reversible.kinds import TimerSlack, read_start_ticks
 from powerprof.system import files, paths
 from powerprof.system.caller import caller, is_delegated
-from powerprof.system.cgroups import group_of, is_made_by_root
+from powerprof.system.cgroups import service_of
 from powerprof.system.errors import CapabilityError, PowerprofError, SeveralThreadsError, UsageError
 from powerprof.system.files import printable, whole
 from powerprof.system.processes import is_server_name, label_of, language_of, name_of, owner_of, uids_of
@@ -290,20 +289,12 @@ def command_name_of(pid: int, thread: Thread) -> str:
     return thread.comm if thread.comm != process_name else thread.label.rpartition("/")[2]
 
 
-def unit_of(pid: int) -> str | None:
-    """Return the system's service of a process; None if it belongs to none, or to a user's: drop-ins would miss it."""
-    group = group_of(pid)
-    if group is None or not is_made_by_root(group) or not group.endswith(".service"):
-        return None
-    return Path(group).name
-
-
 def unit_text(program: str, pid: str | None, choice: SlackChoice, target: Target, thread: Thread) -> str:
     """Return a systemd service that sets the slack after every start of the target's unit.
 
     Raise UsageError if the process has no unit, or if a name is unsuitable for a unit.
     """
-    unit = unit_of(target.pids[0])
+    unit = service_of(target.pids[0])
     if unit is None:
         raise UsageError(
             f"process {target.pids[0]} is not part of a systemd service, so no unit can follow its restarts",
@@ -321,7 +312,7 @@ def unit_text(program: str, pid: str | None, choice: SlackChoice, target: Target
 
 def drop_in_text(choice: SlackChoice, target: Target) -> str:
     """Return a drop-in that gives the slack to all threads of the service, from its next start."""
-    return _DROP_IN.format(unit=unit_of(target.pids[0]) or "UNIT.service", slack=slack_text(choice.slack_ns))
+    return _DROP_IN.format(unit=service_of(target.pids[0]) or "UNIT.service", slack=slack_text(choice.slack_ns))
 
 
 _UNIT = """\

@@ -21,7 +21,7 @@ from powerprof.measure.cpuidle import LATENCY_DEVICE, CpuidleReader, format_cpu_
 from powerprof.measure.window import StateInfo
 from powerprof.model.text import join_words
 from powerprof.system import paths
-from powerprof.system.cgroups import group_of, is_made_by_root
+from powerprof.system.cgroups import service_of
 from powerprof.system.files import reason_of, try_text, whole
 from powerprof.system.processes import list_pids, name_of
 from powerprof.system.reader_process import link_of
@@ -179,16 +179,11 @@ def _find_holders(device: Path) -> list[LimitHolder] | None:
             for entry in os.scandir(paths.procfs() / str(pid) / "fd"):
                 left -= 1
                 if link_of(entry.path) == str(device):
-                    holders.append(LimitHolder(pid=pid, name=name_of(pid), service=_service_of(pid)))
+                    holders.append(LimitHolder(pid=pid, name=name_of(pid), service=service_of(pid)))
                     break
         if left < 0:
             return None
     return holders
-
-
-def _service_of(pid: int) -> str | None:
-    group = group_of(pid)
-    return Path(group).name if group and is_made_by_root(group) and group.endswith(".service") else None
 
 
 def _cpu_limits(by_cpu: Mapping[int, Sequence[StateInfo]], governor: str | None) -> Iterator[IdleLimit]:

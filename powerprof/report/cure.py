@@ -10,7 +10,7 @@ import msgspec
 
 from powerprof.cure.records import Cure, CurePrediction, Remedy
 from powerprof.cure.remedies import CureRequest
-from powerprof.cure.threads import command_name_of, slack_text, unit_of
+from powerprof.cure.threads import command_name_of, slack_text
 from powerprof.diagnosis.thread_pace import DEFAULT_NS, format_prediction
 from powerprof.experiment.claims import NO_BOUND_PERCENT, claim_of, metric_named
 from powerprof.experiment.records import Metric
@@ -21,6 +21,7 @@ from powerprof.report.html.page import Extras, clean_name, render_page
 from powerprof.report.labels import word_notes
 from powerprof.report.metrics import cure_table, cure_windows_table
 from powerprof.report.table import Places
+from powerprof.system.cgroups import service_of
 from powerprof.system.next_steps import command_line
 
 if TYPE_CHECKING:
@@ -215,7 +216,7 @@ def slack_lines(change: SlackChange, pid: str) -> list[str]:
     command = command_line(f"cure --pid {pid} --thread {command_name_of(change.target.pids[0], thread)}")
     before = format_value("timer_slack", change.before)
     # Only a systemd service can be followed by a unit.
-    print_unit = " --print-unit" if unit_of(change.target.pids[0]) is not None else ""
+    print_unit = " --print-unit" if service_of(change.target.pids[0]) is not None else ""
     release = "--release" if before == slack_text(DEFAULT_NS) else f"--slack {before} --keep"
     return [
         released_line(change),

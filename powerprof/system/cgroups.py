@@ -282,6 +282,14 @@ def group_of(pid: int) -> str | None:
     return next((path for path in [*first, *groups.values()] if path != "/"), "/")
 
 
+def service_of(pid: int) -> str | None:
+    """Return the system's service of a process; None if it belongs to none, or to a user's: drop-ins would miss it."""
+    group = group_of(pid)
+    if group is None or not is_made_by_root(group) or not group.endswith(".service"):
+        return None
+    return Path(group).name
+
+
 def groups_below(root: Path) -> Iterator[tuple[str, int]]:
     """Yield the path below `root` and the number (inode) of each control group, at most 20,000.
 

@@ -126,7 +126,7 @@ def test_warn_about_an_event_loop() -> None:
 
 
 def texts(monkeypatch: pytest.MonkeyPatch, unit: str | None, pid: str = "mysqld", name: str = "governor") -> str:
-    monkeypatch.setattr(threads, "unit_of", lambda _pid: unit)
+    monkeypatch.setattr(threads, "service_of", lambda _pid: unit)
     thread = Thread(tid=7, comm="ib_log", server_name=None)
     return threads.unit_text("/usr/bin/powerprof", pid, SlackChoice(name, 50_000_000), Target((5,), "mysqld"), thread)
 
@@ -152,7 +152,7 @@ def test_refuse_targets_unsuitable_for_a_service(monkeypatch: pytest.MonkeyPatch
 
 
 def test_drop_in_names_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "unit_of", lambda _pid: "mysql.service")
+    monkeypatch.setattr(threads, "service_of", lambda _pid: "mysql.service")
     text = threads.drop_in_text(CHOICE, Target((5,), "mysqld"))
     assert text.endswith("[Service]\nTimerSlackNSec=50ms\n")
     assert "systemctl edit mysql.service" in text
