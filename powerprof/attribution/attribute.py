@@ -23,7 +23,6 @@ from powerprof.attribution.requests import (
 )
 from powerprof.model.text import Say
 from powerprof.system.errors import DataError
-from powerprof.system.next_steps import command_line
 from powerprof.system.targets import Target, TargetChoice
 from powerprof.tracing.idle_program import EarlyLoad
 
@@ -100,12 +99,11 @@ def replay(name: str, runs_dir: Path | None, deep: DeepRequest | None = None) ->
     from powerprof.attribution.merge import merge_equal_rows
     from powerprof.model.runs import RunStore
 
-    path = RunStore(runs_dir).find(name)
+    store = RunStore(runs_dir)
+    path = store.find(name)
     file = path if path.name == captures.FILE else path.parent / captures.FILE
     if not file.is_file():
-        raise DataError(
-            path, "has no trace; only runs of attribute have one", hint=f"to list them: {command_line('runs')}"
-        )
+        raise DataError(path, "has no trace; only runs of attribute have one", hint=store.listing)
     capture = captures.load(file)
     run_id = path.parent.name if path.name != captures.FILE else None
     record = msgspec.structs.replace(merge_equal_rows(analyse(capture)), id=run_id)

@@ -163,13 +163,8 @@ def command(options: Options) -> None:
         if words or a is None or b is not None:
             raise UsageError("--with needs one saved run", f"such as {command_line('compare RUN --with last')}")
         from powerprof.model.runs import RunStore
-        from powerprof.report.history import find_earlier_run
 
-        runs = RunStore(saving.runs_dir).list()
-        this = next((run for run in runs if run.id == a), None)
-        if this is None:
-            raise UsageError(f"no run {a!r} is saved", f"to list them: {command_line('runs')}")
-        a, b = find_earlier_run(runs, this, options.other).id, a
+        a, b = RunStore(saving.runs_dir).find_earlier(a, options.other), a
     if words:
         first, second = _split_commands(words, a)
         options.refuse_without_effect("on commands", but=_OF_COMMANDS)

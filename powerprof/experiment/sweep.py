@@ -273,7 +273,7 @@ class SweepStore:
         """Read a sweep by ID, folder or file. Raise UsageError, DataError."""
         path = self._store.find(name)
         if read_schema(path) != "powerprof.sweep/1":
-            raise DataError(path, "not a sweep", hint=f"to list them: {command_line('runs')}")
+            raise DataError(path, "not a sweep", hint=self._store.listing)
         self._folder = path.parent
         return decode_record(path, Sweep)
 

@@ -23,7 +23,6 @@ from powerprof.model.runs import RunInfo, RunStore, decode_record, read_schema
 from powerprof.statistics.intervals import Interval, Stratum, interval_ends, pool_differences
 from powerprof.statistics.verdicts import Claim, Verdict, compare_unpaired, judge_claim, survivors, verdict_of
 from powerprof.system.errors import DataError, UsageError
-from powerprof.system.next_steps import command_line
 
 _SCHEMA = "powerprof.sweep/1"
 _LEVEL = 0.95  # of all values together: a false divergence is as rare as a wrong interval
@@ -382,7 +381,7 @@ def build_trend(name: str, runs_dir: Path | None) -> Trend:
     halves: list[tuple[RunInfo, SavedSide]] = []
     notes: list[str | Note] = []
     for run in store.list():
-        if run.id.rpartition("-")[0] != this.run_id.rpartition("-")[0]:
+        if run.command != this.run_id.rpartition("-")[0]:
             continue
         try:
             half = read_side(run.id, runs_dir)
@@ -391,7 +390,7 @@ def build_trend(name: str, runs_dir: Path | None) -> Trend:
         if half.condition.work == this.condition.work and half.condition.name == this.condition.name:
             halves.append((run, half))
     if not halves:
-        raise UsageError(f"{name} does not belong to a series of runs", f"to list them: {command_line('runs')}")
+        raise UsageError(f"{name} does not belong to a series of runs", store.listing)
     metric = this.primary
     kinds = {(judged.kind, judged.source) for _, half in halves for judged in half.metrics if judged.name == metric}
     if len(kinds) > 1:

@@ -71,6 +71,11 @@ class RunInfo:
     target: str | None = None
     answer: str | None = None
 
+    @property
+    def command(self) -> str:
+        """The command that saved it."""
+        return self.id.rpartition("-")[0]
+
 
 def check_label(label: str) -> str:
     """Return the label. Raise UsageError for an invalid one."""
@@ -110,7 +115,9 @@ class RunStore:
         self._is_given = directory is not None
         self.directory = directory or paths.state_dir() / "runs"
 
-    def _listing(self) -> str:
+    @property
+    def listing(self) -> str:
+        """The hint with the command that lists the runs of this store."""
         folder = f" --runs-dir {shlex.quote(str(self.directory))}" if self._is_given else ""
         return f"to list them: {command_line(f'runs{folder}')}"
 
@@ -182,7 +189,7 @@ class RunStore:
     def remove(self, name: str) -> None:
         """Remove a run by its id, with all of its files. Raise UsageError, PowerprofError."""
         if not _NAME.fullmatch(name):
-            raise UsageError(f"{name!r} is not a run's id", self._listing())
+            raise UsageError(f"{name!r} is not a run's id", self.listing)
         try:
             with as_caller(), Folder.open(self.directory) as store:
                 with store.folder(name) as run:
@@ -209,7 +216,7 @@ class RunStore:
         Raise UsageError for an unknown run, PowerprofError if the file cannot be written.
         """
         if not _NAME.fullmatch(name) or self.find(name).parent != self.directory / name:
-            raise UsageError(f"no run {name[:_SHOWN_NAME]!r} in {self.directory}", self._listing())
+            raise UsageError(f"no run {name[:_SHOWN_NAME]!r} in {self.directory}", self.listing)
         old = self.about(name)
         both = About(
             labels=list(dict.fromkeys([*old.labels, *about.labels])),
@@ -232,9 +239,9 @@ class RunStore:
             if path.is_file():
                 return path
             if path.is_dir():
-                raise UsageError(f"{name} is a directory without a {_RUN_FILE}", self._listing())
+                raise UsageError(f"{name} is a directory without a {_RUN_FILE}", self.listing)
             if path.exists():
-                raise UsageError(f"{name} is not a regular file", self._listing())
+                raise UsageError(f"{name} is not a regular file", self.listing)
         except OSError as error:
             if error.errno in (errno.EACCES, errno.EPERM):
                 raise PowerprofError(
@@ -242,8 +249,31 @@ class RunStore:
                     "run as the owner of that folder, or as root",
                 ) from error
             # The name may be too long for a file.
+        self._require_directory()
         shown = name if len(name) <= _SHOWN_NAME else name[:_SHOWN_NAME] + "…"
-        raise UsageError(f"no run {shown!r} in {self.directory}", self._listing())
+        raise UsageError(f"no run {shown!r} in {self.directory}", self.listing)
+
+    def find_earlier(self, name: str, label: str) -> str:
+        """Return the id of the newest other run of the same command and target with a label.
+
+        `last` means any run before this one. Raise UsageError if there is none, or if `name` is not in this store.
+        """
+        self.find(name)
+        runs = self.list()
+        this = next((run for run in runs if run.id == name), None)
+        if this is None:
+            raise UsageError(f"{name} is not the id of a run in {self.directory}", self.listing)
+        others = [run for run in runs if run.command == this.command and run.id != name and run.problem is None]
+        if label == "last":
+            moment = (this.started_at or "", name)
+            others = [run for run in others if (run.started_at or "", run.id) < moment]
+        else:
+            others = [run for run in others if label in run.labels]
+        same_target = [run for run in others if run.target == this.target]
+        if not same_target:
+            wanted = "earlier run" if label == "last" else f"run with the label {label[:_SHOWN_NAME]}"
+            raise UsageError(f"no {wanted} of the same command and target as {name}", self.listing)
+        return same_target[-1].id
 
     def load(self, name: str, kind: type[T]) -> T:
         """Return a run by id, folder or file."""
@@ -251,8 +281,7 @@ class RunStore:
 
     def list(self) -> list[RunInfo]:
         """Return all runs, oldest first, also damaged ones with the reason."""
-        if self._is_given and not self.directory.exists():
-            raise UsageError(f"--runs-dir {self.directory}: no such directory", "name a directory with saved runs")
+        self._require_directory()
         infos = []
         for name in self._names():
             path = self.directory / name / _RUN_FILE
@@ -279,6 +308,10 @@ class RunStore:
                     )
                 )
         return sorted(infos, key=lambda run: (run.started_at or "", run.id))
+
+    def _require_directory(self) -> None:
+        if self._is_given and not self.directory.exists():
+            raise UsageError(f"--runs-dir {self.directory}: no such directory", "name a directory with saved runs")
 
     def _names(self) -> Iterator[str]:
         try:

@@ -14,9 +14,8 @@ from powerprof.model import text
 from powerprof.model.runs import About, RunInfo
 from powerprof.report.kinds import kind_of
 from powerprof.report.labels import answer_and_context
-from powerprof.system.errors import PowerprofError, UsageError
+from powerprof.system.errors import UsageError
 from powerprof.system.files import printable
-from powerprof.system.next_steps import command_line
 
 _CELL_LIMIT = 200
 _ANSWER_LIMIT = 100_000
@@ -103,7 +102,7 @@ def removable_runs(
     moment = now or datetime.now(UTC)
     by_command: dict[str, list[RunInfo]] = defaultdict(list)
     for run in runs:
-        by_command[_command_of(run)].append(run)
+        by_command[run.command].append(run)
     newest = {run.id for same in by_command.values() for run in (same[-keep:] if keep else [])}
     removable = []
     for run in runs:
@@ -112,28 +111,3 @@ def removable_runs(
         if not run.labels and is_old and (keep is None or run.id not in newest):
             removable.append(run)
     return removable
-
-
-def _command_of(run: RunInfo) -> str:
-    return run.id.rpartition("-")[0]
-
-
-def find_earlier_run(runs: Sequence[RunInfo], this: RunInfo, label: str) -> RunInfo:
-    """Return the newest other run of the same command and target with a label; `last`: any run before this one.
-
-    Raises PowerprofError if there is none.
-    """
-    command = _command_of(this)
-    others = [run for run in runs if _command_of(run) == command and run.id != this.id and run.problem is None]
-    if label == "last":
-        moment = (this.started_at or "", this.id)
-        others = [run for run in others if (run.started_at or "", run.id) < moment]
-    else:
-        others = [run for run in others if label in run.labels]
-    same_target = [run for run in others if run.target == this.target]
-    if not same_target:
-        wanted = "earlier run" if label == "last" else f"run with the label {label}"
-        raise PowerprofError(
-            f"no {wanted} of the same command and target as {this.id}", f"to list the runs: {command_line('runs')}"
-        )
-    return same_target[-1]

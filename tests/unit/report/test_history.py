@@ -18,7 +18,7 @@ from powerprof.report import history, sweep_comparison
 from powerprof.report.html.page import Extras
 from powerprof.report.kinds import word_record
 from powerprof.report.sweep_comparison import render_trend_html as render_html
-from powerprof.system.errors import PowerprofError, UsageError
+from powerprof.system.errors import UsageError
 from tests.unit.report.sample_records import attribution, comparison, idle_run, load_run, sweep
 
 NOW = datetime(2026, 3, 10, 12, tzinfo=UTC)
@@ -92,21 +92,6 @@ def test_pruning_keeps_newest_recent_and_labelled_runs() -> None:
     ]
     with pytest.raises(UsageError, match="--keep N or --older-than"):
         history.removable_runs(runs, None, None, NOW)
-
-
-def test_earlier_run_has_the_same_command_and_target() -> None:
-    runs = [
-        _info(1, "2026-01-01T00:00:00Z", "v1"),
-        _info(2, "2026-01-02T00:00:00Z", target="city:no-index"),
-        _info(3, "2026-01-03T00:00:00Z"),
-        _info(4, "2026-01-04T00:00:00Z"),
-    ]
-    assert history.find_earlier_run(runs, runs[3], "last").id == "run-0003"
-    assert history.find_earlier_run(runs, runs[3], "v1").id == "run-0001"
-    with pytest.raises(PowerprofError, match="no earlier run"):
-        history.find_earlier_run(runs, runs[1], "last")
-    with pytest.raises(PowerprofError, match="no run with the label v2"):
-        history.find_earlier_run(runs, runs[3], "v2")
 
 
 def test_labels_are_saved_and_removed_with_a_run(tmp_path: Path) -> None:
