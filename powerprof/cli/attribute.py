@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from powerprof.cli.options import (
+    ALL_ROWS,
     ENERGY,
     CommandOptions,
     EnergyOptions,
@@ -45,7 +46,8 @@ class ViewOptions:
     by: str | None = option(
         "--by", "WHAT", "Group rows by stack, function, thread, device or unit (service, container, pod)."
     )
-    top: int = top()
+    top: int | None = top("Rows to print (default: those with at least 1 % of the wake-ups).", default=None)
+    everything: bool = flag("--all", "Print all rows.")
     lines: bool = source_lines()
     from_run: str | None = option("--from", "RUN", "Analyse a saved capture again.")
 
@@ -116,6 +118,9 @@ def command(options: Options) -> None:
     if view.from_run is not None:
         options.refuse_without_effect("with --from", _MEASURING)
         saving = replace(saving, no_save=True)
+    if view.everything:
+        options.refuse_without_effect("with --all", ("top",))
+    rows = ALL_ROWS if view.everything else view.top
     if not options.deep.deep:
         options.refuse_without_effect("without --deep", ("as_cpu", "without", "slack"))
     saving = check_saving(saving, files, reads_runs=True)
@@ -149,7 +154,7 @@ def command(options: Options) -> None:
         "attribute",
         saving,
         files,
-        lines=partial(attribution.render_terminal, by=view.by or "stack", top=view.top, sources=view.lines),
+        lines=partial(attribution.render_terminal, by=view.by or "stack", top=rows, sources=view.lines),
         raw=None if saving.no_save else result.files(),
         extras=partial(extras_of_capture, result.capture),
     )

@@ -26,6 +26,7 @@ from powerprof.cli.options import (
     OfferedLoadOptions,
     Saving,
     Tables,
+    all_rows,
     allow_failure,
     files_of,
     own_duration,
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
 
     Targets = Mapping[str, str | None]
 
-_ALL_ROWS = 1_000_000
 # Options with an effect on saved runs.
 _OF_SAVED_RUNS = ("everything", "seed", "fail_if_worse", "other", *DESTINATIONS)
 # Options with an effect on two commands.
@@ -219,9 +219,7 @@ def _lines_of(options: Options, record: Any) -> Callable[[Any, int], list[str]] 
     from powerprof.report.kinds import reported_kind
 
     kind = reported_kind(record)
-    if not options.everything or not kind.options:
-        return None  # the report of sweeps is always whole
-    return partial(kind.lines, **({"everything": True} if "everything" in kind.options else {"top": _ALL_ROWS}))
+    return partial(kind.lines, **all_rows(kind.options)) if options.everything else None
 
 
 def _split_commands(words: tuple[str, ...], a: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:

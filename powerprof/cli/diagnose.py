@@ -29,7 +29,7 @@ class Options(CommandOptions):
     pid: str | None = server_pid()
     only: bool = only()
     duration: float = duration(8.0)
-    all_notes: bool = flag("--all", "Also show findings that are normal behaviour.")
+    everything: bool = flag("--all", "Also show findings that are normal behaviour.")
     server: ServerOptions = group(ServerOptions)
     tables: Tables = group(Tables)
     saving: Saving = group(Saving)
@@ -52,7 +52,7 @@ def command(options: Options) -> None:
         saving,
         files,
         raw=None if saving.no_save else taken.files,
-        lines=partial(render_terminal, all_notes=options.all_notes),
+        lines=partial(render_terminal, everything=options.everything),
         next_step=next_step(diagnosis),
     )
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from powerprof.cli import output
-from powerprof.cli.options import CommandOptions, ProfileOptions, Tables, files_of, json_file, runs_dir, top
+from powerprof.cli.options import CommandOptions, ProfileOptions, Tables, all_rows, files_of, json_file, runs_dir, top
 from powerprof.cli.parameters import argument, finite_number, flag, group, option
 from powerprof.system.errors import UsageError
 from powerprof.system.files import reading
@@ -43,7 +43,7 @@ class Options(CommandOptions):
     prices: PriceOptions = group(PriceOptions)
     top: int | None = top(default=None)
     columns: str | None = option("--columns", "NAMES", "Columns of a run of queries, as in queries --columns.")
-    everything: bool = flag("--all", "All metrics and details of a comparison.")
+    everything: bool = flag("--all", "Print all rows, metrics and details.")
     by: str | None = option("--by", "WHAT", "Group rows of a run of queries by user, host, account or database.")
     runs_dir: Path | None = runs_dir()
     json: str | None = json_file()
@@ -62,9 +62,7 @@ def command(options: Options) -> None:
 
     asked = energy.parse_terms(options.prices.price, options.prices.grid)
     record = load_saved(name, runs_dir)
-    lines = _lines(
-        record, top=options.top, columns=options.columns, by=options.by, everything=options.everything or None
-    )
+    lines = _lines(record, options.everything, top=options.top, columns=options.columns, by=options.by)
     derived = energy.yearly_sentence(record, asked) if asked != energy.PriceTerms() else ""
     extras = None
     if tables.html is not None or profiles.perfetto is not None:
@@ -81,16 +79,19 @@ def command(options: Options) -> None:
             output.print_report([*output.report_lines(record, lines), *([derived] if derived else [])])
 
 
-def _lines(record: Any, **asked: Any) -> Callable[[Any, int], list[str]] | None:
+def _lines(record: Any, everything: bool, **asked: Any) -> Callable[[Any, int], list[str]] | None:
     """Return the report of the record with these options; None without any. Raises UsageError for an unknown one."""
     wanted = {name: value for name, value in asked.items() if value is not None}
-    if not wanted:
+    if not wanted and not everything:
         return None
     from powerprof.report.kinds import reported_kind
 
     kind = reported_kind(record)
     for name, value in wanted.items():
         if name not in kind.options:
-            typed = "--all" if name == "everything" else f"--{name} {value}"
-            raise UsageError(f"{typed} has no effect on a report of {record.command}", "leave it out")
+            raise UsageError(f"--{name} {value} has no effect on a report of {record.command}", "leave it out")
+    if everything:
+        if not (rows := all_rows(kind.options)):
+            raise UsageError(f"--all has no effect on a report of {record.command}", "leave it out")
+        wanted = {**rows, **wanted}
     return partial(kind.lines, **wanted)

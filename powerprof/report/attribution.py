@@ -23,17 +23,19 @@ from powerprof.report.html.svg import Scale, round_step
 from powerprof.report.phases import split_table
 from powerprof.report.stacks import TimelineExit, build_flame, frames_of, modules_of, stacks_of
 from powerprof.report.table import Places, align_rows
-from powerprof.report.text_forms import MARKDOWN_ROWS, Line, balance_lines, draw_table, note_lines
+from powerprof.report.text_forms import Line, balance_lines, draw_table, note_lines
 from powerprof.report.wakeups import (
     RAN_ANYWAY,
     answer_of,
     busy_wakings_table,
     causes_table,
+    count_leading,
     elsewhere_table,
     function_of,
     group_exits,
     group_wakings,
     hidden_rows_text,
+    list_row_counts,
     period_of,
     thread_name,
     threads_of,
@@ -96,6 +98,7 @@ def _uses_managed_runtime(record: Attribution) -> bool:
 
 
 BY = ("stack", "function", "thread", "device", "unit")
+# The breakers of deep idle.
 _DEFAULT_TOP = 20
 # For processes that ended before their unit was read, and for runs saved by versions without units.
 UNKNOWN_UNIT = "unit unknown"
@@ -144,8 +147,9 @@ def _wrap_stack(
     return [*lines, *([indent + line] if line else [])]
 
 
-def _cause_lines(record: Attribution, width: int, limit: int, sources: bool) -> list[str]:
+def _cause_lines(record: Attribution, width: int, top: int | None, sources: bool) -> list[str]:
     causes = group_exits(record.wakeups)
+    limit = count_leading([cause.count for cause in causes], top)
     rows = [["/s", "every", "C0", "thread and stack (innermost first)"]]
     for cause in causes[:limit]:
         every, c0 = text.period(period_of(cause)).removeprefix("every "), text.number(_each_ms(cause.rows), 2, " ms")
@@ -167,18 +171,19 @@ def _hidden_row(rates_hz: Sequence[float], cells: int) -> list[list[str]]:
     """Return one row of `cells` cells that sums the rows beyond the limit; empty without such rows."""
     if not rates_hz:
         return []
-    return [[text.number(sum(rates_hz), 1), *[""] * (cells - 2), f"{len(rates_hz)} more (--top N, or --json)"]]
+    return [[text.number(sum(rates_hz), 1), *[""] * (cells - 2), f"{len(rates_hz)} more (--all)"]]
 
 
-def _waking_lines(record: Attribution, by: str, width: int, limit: int, sources: bool) -> list[str]:
+def _waking_lines(record: Attribution, by: str, width: int, top: int | None, sources: bool) -> list[str]:
     """Return the wakings of a target that ended no idle period. On a quieter host they would end some."""
     rows, span_s = record.wakings_without_exit, record.wakings_window_s
     if not rows or not span_s:
         return []
     lines = ["", *text.wrap("On a quieter host, these wakings would end idle periods:", width)]
     if by != "stack":
-        return lines + _group_lines(_group_wakings_by(record, by), by, width, limit)
+        return lines + _group_lines(_group_wakings_by(record, by), by, width, top)
     causes = group_wakings(rows)
+    limit = count_leading([cause.count for cause in causes], top)
     cells = [["/s", "C0", "thread and stack (innermost first)"]]
     for cause in causes[:limit]:
         each = "" if (c0_ms := _each_own_ms(cause.rows)) is None else text.number(c0_ms, 2, " ms")
@@ -264,7 +269,8 @@ def _group_wakings_by(record: Attribution, by: str) -> list[_LabelGroup]:
     return sorted(grouped, key=lambda group: (-group.count, group.label))
 
 
-def _group_lines(groups: Sequence[_LabelGroup], by: str, width: int, limit: int) -> list[str]:
+def _group_lines(groups: Sequence[_LabelGroup], by: str, width: int, top: int | None) -> list[str]:
+    limit = count_leading([group.count for group in groups], top)
     rows = [["/s", "count", "every", "C0", by]]
     for group in groups[:limit]:
         every = text.period(group.period_ms).removeprefix("every ")
@@ -272,7 +278,7 @@ def _group_lines(groups: Sequence[_LabelGroup], by: str, width: int, limit: int)
         rows.append([text.number(group.rate_hz, 1), f"{group.count:,}", every, c0, group.label])
     if hidden := groups[limit:]:
         rate, count = text.number(sum(group.rate_hz for group in hidden), 1), sum(group.count for group in hidden)
-        rows.append([rate, f"{count:,}", "", "", f"{len(hidden)} more (--top N)"])
+        rows.append([rate, f"{count:,}", "", "", f"{len(hidden)} more (--all)"])
     return align_rows(rows, width)
 
 
@@ -344,13 +350,16 @@ def render_terminal(
     width: int = text.DEFAULT_WIDTH,
     *,
     by: str = "stack",
-    top: int = _DEFAULT_TOP,
+    top: int | None = None,
     sources: bool = False,
 ) -> list[str]:
-    """Return the report, one line per entry. `by` is an entry of `BY`; `sources` adds file and line to frames."""
+    """Return the report, one line per entry. `by` is an entry of `BY`; `sources` adds file and line to frames.
+
+    It has the first `top` rows. Without this number `count_leading` decides.
+    """
     printed = [*text.wrap(answer_of(record), width), ""]
     if record.deep is not None:
-        printed += [*deep_idle.render_lines(record.deep, width, top), ""]
+        printed += [*deep_idle.render_lines(record.deep, width, top or _DEFAULT_TOP), ""]
     if record.wakeups:
         is_by_stack = by == "stack"
         printed += (
@@ -529,7 +538,8 @@ def render_html(record: Attribution, extras: Extras) -> str:
         for stacks, unit, title in ((exits, "idle exits", "Idle exits"), (c0, "ms of C0", "C0 time that followed"))
     ]
     shown = busy_wakings_table(record, places, MAX_ROWS) or wakeups_table(record, places, MAX_ROWS)
-    first, more = split_rows(shown, _OPEN_ROWS)
+    counts, counted = list_row_counts(record)
+    first, more = split_rows(shown, count_leading(counts))
     split = record.energy_split
     return render_page(
         "attribution.html.j2",
@@ -540,7 +550,7 @@ def render_html(record: Attribution, extras: Extras) -> str:
         answer=answer_of(record),
         rows=first,
         more=more,
-        beyond=hidden_rows_text(record, MAX_ROWS),
+        beyond=hidden_rows_text(counts, MAX_ROWS, counted),
         elsewhere=elsewhere_table(record, places),
         others=split_rows(
             causes_table(record.other_causes, places, "/other_causes", _CAUSES, "other causes"), _OPEN_ROWS
@@ -564,12 +574,14 @@ _CSV_HEAD = "mechanism origin count rate_hz wakings_count period_ms c0_ms pid ti
 def render_markdown(record: Attribution, context: str) -> list[str]:
     """Return the rows with most idle exits, and the balance."""
     places = Places(record)
-    anyway = busy_wakings_table(record, places, MARKDOWN_ROWS)
+    counts, counted = list_row_counts(record)
+    limit = count_leading(counts)
+    anyway = busy_wakings_table(record, places, limit)
     if anyway:
         written = ["", RAN_ANYWAY, *draw_table(anyway, _WAKING_COLUMNS)]
     else:
-        written = draw_table(wakeups_table(record, places, MARKDOWN_ROWS), _WAKEUP_COLUMNS)
-    if left := hidden_rows_text(record, MARKDOWN_ROWS):
+        written = draw_table(wakeups_table(record, places, limit), _WAKEUP_COLUMNS)
+    if left := hidden_rows_text(counts, limit, counted):
         written += ["", f"{left}."]
     return written + balance_lines(record.conservation) + note_lines(labels.notes_with_source(record))
 

@@ -17,8 +17,8 @@ _BUSY_PERCENT = 10.0
 _SHOWN_STATEMENTS = 3
 
 
-def render_terminal(diagnosis: Diagnosis, width: int = text.DEFAULT_WIDTH, *, all_notes: bool = False) -> list[str]:
-    """Return the report, at most `width` columns. `all_notes` adds the notes."""
+def render_terminal(diagnosis: Diagnosis, width: int = text.DEFAULT_WIDTH, *, everything: bool = False) -> list[str]:
+    """Return the report, at most `width` columns. `everything` adds the notes."""
     faults = [finding for finding in diagnosis.findings if finding.severity == "fault"]
     notes = [finding for finding in diagnosis.findings if finding.severity == "note"]
     printed: list[str] = []
@@ -28,14 +28,14 @@ def render_terminal(diagnosis: Diagnosis, width: int = text.DEFAULT_WIDTH, *, al
         printed += _finding_lines(fault, width)
     if not faults:
         printed += text.wrap(answer_of(diagnosis), width)
-    if all_notes and notes:
+    if everything and notes:
         printed += ["", "Other wake-ups"]
         for note in notes:
             printed += text.wrap(note.text, width, "  ")
             for remedy in note.remedy:
                 printed += text.wrap(remedy, width, "    ")
     hidden = ""
-    if notes and not all_notes:
+    if notes and not everything:
         hidden = f" · {text.plural(len(notes), 'note')}: --all"
     scope = scope_lines(diagnosis)
     if not faults and diagnosis.not_visible:

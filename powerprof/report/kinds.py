@@ -255,7 +255,7 @@ def _diagnosis() -> RecordKind:
 
     return RecordKind(
         Diagnosis,
-        partial(diagnosis.render_terminal, all_notes=True),
+        partial(diagnosis.render_terminal, everything=True),
         html=diagnosis.render_html,
         markdown=diagnosis.render_markdown,
         csv=diagnosis.render_csv,

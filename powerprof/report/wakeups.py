@@ -28,6 +28,8 @@ _BLAMED_ORIGINS = {
 # Rows with at least this share of a cause are named; the answer names at most two causes.
 _NAMED_SHARE = 0.1
 _MAX_NAMED = 2
+# Rows with a smaller share of the wake-ups are summed in one line.
+_LEAST_SHARE, _FEWEST_ROWS, _MOST_ROWS = 0.01, 5, 20
 
 
 _Row = TypeVar("_Row", Wakeup, Waking)
@@ -45,6 +47,19 @@ class StackCause(Generic[_Row]):
     count: int
     rate_hz: float
     why: str
+
+
+def count_leading(counts: Sequence[float], top: int | None = None) -> int:
+    """Return the number of rows that a report begins with; the others are summed in one line.
+
+    `counts` are the wake-ups of the rows in descending order. The first 5 rows are shown, and then those with at least
+    1 % of the wake-ups, at most 20 in all. `top` is the number that the user wants instead.
+    """
+    if top is not None:
+        return min(top, len(counts))
+    least = _LEAST_SHARE * sum(counts)
+    significant = sum(count >= least for count in counts[:_MOST_ROWS])
+    return max(significant, min(_FEWEST_ROWS, len(counts)))
 
 
 def group_exits(rows: Iterable[Wakeup]) -> list[StackCause[Wakeup]]:
@@ -278,16 +293,17 @@ def _origin_text(wakeup: Wakeup | Waking) -> str:
     return f"{origin}, {text.shorten(wakeup.detail, _NAME_LIMIT)}" if wakeup.detail else origin
 
 
-def hidden_rows_text(record: Attribution, limit: int) -> str:
-    """Return the number and sum of the rows hidden_rows_text `limit`, in `wakeups_table` or `busy_wakings_table`.
+def hidden_rows_text(counts: Sequence[int], limit: int, what: str) -> str:
+    """Return the number and the sum of the rows after `limit`, which count `what`; an empty string without any."""
+    hidden = counts[limit:]
+    return f"{text.plural(len(hidden), 'more row')} with {text.plural(sum(hidden), what)}" if hidden else ""
 
-    Return an empty string without such rows.
-    """
+
+def list_row_counts(record: Attribution) -> tuple[list[int], str]:
+    """Return the counts of the rows of `wakeups_table`, or else of `busy_wakings_table`, and the counted event."""
     if record.wakeups:
-        counts, what = [cause.count for cause in group_exits(record.wakeups)[limit:]], "idle exit"
-    else:
-        counts, what = [cause.count for cause in group_wakings(record.wakings_without_exit)[limit:]], "waking"
-    return f"{text.plural(len(counts), 'more row')} with {text.plural(sum(counts), what)}" if counts else ""
+        return [cause.count for cause in group_exits(record.wakeups)], "idle exit"
+    return [cause.count for cause in group_wakings(record.wakings_without_exit)], "waking"
 
 
 def elsewhere_table(record: Attribution, places: Places) -> Table:

@@ -57,8 +57,8 @@ def test_healthy_pair_is_reported_in_one_sentence(name: str) -> None:
     short = render_terminal(diagnosis)
     assert short[0].startswith("No known problem: it woke a CPU ")
     assert "statement_timer" not in "\n".join(short)
-    assert "statement_timer" in "\n".join(render_terminal(diagnosis, all_notes=True))
-    assert max(map(len, render_terminal(diagnosis, 60, all_notes=True))) <= 60
+    assert "statement_timer" in "\n".join(render_terminal(diagnosis, everything=True))
+    assert max(map(len, render_terminal(diagnosis, 60, everything=True))) <= 60
 
 
 def test_wake_ups_alone_are_judged_without_a_connection() -> None:

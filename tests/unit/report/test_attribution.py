@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from powerprof.model.attribution import Attribution, StackFrame, Waking
 from powerprof.model.records import Cause, EnergySource
 from powerprof.report import labels
-from powerprof.report.attribution import render_terminal, suggest_remedies
+from powerprof.report.attribution import render_csv, render_terminal, suggest_remedies
 from powerprof.report.exports import render_html, render_markdown
 from tests.unit.report.sample_records import attribution
 
@@ -201,10 +201,12 @@ def test_wakings_are_grouped_as_requested_on_a_busy_host(by: str, label: str) ->
 
 
 def test_rows_beyond_a_limit_are_counted() -> None:
+    """Terminal, Markdown and page begin with the same rows. The rest is a sum there, and complete in JSON and CSV."""
     busy = _busy(range(300, 170, -1))
-    left = f"{sum(range(171, 281)) / 10:,.1f}"
-    assert any(re.fullmatch(rf" *{left} +110 more \(--top N, or --json\)", line) for line in render_terminal(busy))
-    assert "105 more rows with" in render_markdown(busy)
+    left = f"{sum(range(171, 296)) / 10:,.1f}"
+    assert any(re.fullmatch(rf" *{left} +125 more \(--all\)", line) for line in render_terminal(busy))
+    assert len(render_terminal(busy, top=1000)) > 260
+    assert "125 more rows with" in render_markdown(busy)
     assert f"The JSON has 30 more rows with {sum(range(171, 201)):,} wakings." in render_html(busy)
     record = attribution()
     first = record.wakeups[0]
@@ -215,7 +217,8 @@ def test_rows_beyond_a_limit_are_counted() -> None:
             for number in range(101)
         ],
     )
-    assert "76 more rows with 152 idle exits." in render_markdown(many)
+    assert "96 more rows with 192 idle exits." in render_markdown(many)
     assert "The JSON has 1 more row with 2 idle exits." in render_html(many)
+    assert len(list(render_csv(many))) == 102
     grouped = render_terminal(record, by="thread", top=1)
-    assert any(re.search(r"^ *\d+\.\d +43 +\d more \(--top N\)$", line) for line in grouped), grouped
+    assert any(re.search(r"^ *\d+\.\d +43 +\d more \(--all\)$", line) for line in grouped), grouped

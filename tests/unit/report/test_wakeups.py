@@ -11,7 +11,15 @@ from powerprof.model.attribution import Attribution, StackFrame
 from powerprof.model.records import Cause, IdleRun, Mechanism
 from powerprof.report.idle import render_terminal
 from powerprof.report.table import Places
-from powerprof.report.wakeups import answer_of, causes_table, function_of, group_exits, period_of, same_sleepers
+from powerprof.report.wakeups import (
+    answer_of,
+    causes_table,
+    count_leading,
+    function_of,
+    group_exits,
+    period_of,
+    same_sleepers,
+)
 from tests.unit.report import sample_records
 
 
@@ -32,6 +40,25 @@ def test_answer_names_function_and_thread() -> None:
         "mariadbd (8123) wakes the CPUs 6.8 times a second (17.8 % of all idle exits): "
         "2.5 by mysys/statement_timer in timer_handler, every 400 ms; 2.0 by innodb/thread_pool_thread in "
     )
+
+
+@pytest.mark.parametrize(
+    ("counts", "leading"),
+    [
+        ([], 0),
+        ([1], 1),
+        ([1, 1, 1], 3),
+        ([100, *[1] * 50], 5),
+        ([1000, 20, 10.5, 10, 9, 9, 9, 9], 5),
+        ([1000, 500, 400, 300, 200, 100, 26, 24, 1], 7),
+        ([1] * 99, 20),
+        ([1] * 101, 5),
+    ],
+)
+def test_rows_with_a_hundredth_of_the_wakeups_lead(counts: list[float], leading: int) -> None:
+    assert count_leading(counts) == leading
+    assert count_leading(counts, 2) == min(2, len(counts))
+    assert all(count < 0.01 * sum(counts) for count in counts[max(leading, 5) : 20])
 
 
 @pytest.mark.parametrize(
