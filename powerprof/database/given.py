@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers of the user: address, login from option files, process on this host."""
+"""Servers of the user: address, login from option files, process on this host, and the list of running servers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import re
 import socket
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -22,19 +22,28 @@ from powerprof.database import sql
 from powerprof.database.base import Limits, Login
 from powerprof.database.performance import find_statistics_database
 from powerprof.database.wire import read_connection_listener, read_listener
-from powerprof.measure.procfs import list_children
+from powerprof.measure.procfs import list_children, process_cpu_ns
 from powerprof.model.identities import Family
 from powerprof.system import files, paths
 from powerprof.system.caller import HostUser, acting_as, caller, is_delegated
 from powerprof.system.errors import DataError, PowerprofError, UsageError
 from powerprof.system.files import loader
-from powerprof.system.processes import POSTGRES_PROGRAM, is_server_name, list_unix_sockets, name_of, server_names
-from powerprof.system.reader_process import shared
+from powerprof.system.processes import (
+    POSTGRES_PROGRAM,
+    describe_listeners,
+    is_server_name,
+    label_of,
+    list_unix_sockets,
+    name_of,
+    owner_of,
+    server_names,
+)
+from powerprof.system.reader_process import link_of, shared
+from powerprof.system.targets import list_family
 from powerprof.system.tasks import process_folder
 
 if TYPE_CHECKING:
     from powerprof.database.base import Sql
-
 
 _MAX_SOCKETS, _MAX_STATISTICS_SOCKETS = 20, 4
 _LOCAL_LOGIN_S = 3.0  # for all sockets of a server together
@@ -458,3 +467,67 @@ def read_local_thread_names(pid: int) -> dict[int, str]:
             return sql.read_thread_names(connection, pid)
     except (PowerprofError, OSError):
         return {}
+
+
+# Running servers, for a user who chooses one of them: program, version, addresses, processes and CPU time.
+
+_WINDOW_S = 0.25
+_LOGIN_S = 1.0
+
+
+def describe_servers(roots: Sequence[int]) -> list[list[str]]:
+    """Return the phrases about each server by its first process. It takes a quarter of a second, for the CPU time."""
+    families = {root: list_family(root) for root in roots}
+    before, begun_s = {root: _read_clocks(families[root]) for root in roots}, time.monotonic()
+    owners = {root: owner_of(root) for root in roots}
+    titles = {root: _title(root, is_trusted=owners[root].distrust is None) for root in roots}
+    phrases = {}
+    for root in roots:
+        distrust = owners[root].distrust
+        count = len(families[root])
+        phrases[root] = [
+            f"{label_of(root)} {root}",
+            titles[root],
+            describe_listeners(root) or ("socket unknown" if titles[root] else ""),
+            f"{count} process{'' if count == 1 else 'es'}",
+            distrust or "",
+        ]
+    time.sleep(_WINDOW_S)
+    for root in roots:
+        after, took_s = _read_clocks(families[root]), time.monotonic() - begun_s
+        used_ns = [ns - before[root][pid] for pid, ns in after.items() if pid in before[root]]
+        phrases[root].append(f"{sum(used_ns) / took_s / 1e7:.1f} % CPU" if used_ns else "CPU unknown")
+    return [[phrase for phrase in phrases[root] if phrase] for root in roots]
+
+
+def _read_clocks(pids: Sequence[int]) -> dict[int, int]:
+    """Return the CPU time in ns by process, without those that have ended."""
+    return {pid: ns for pid in pids if (ns := process_cpu_ns(pid)) is not None}
+
+
+def _title(pid: int, *, is_trusted: bool) -> str:
+    """Return product and version of a server; "" for another program. Only trusted programs are run or queried."""
+    name = name_of(pid)
+    if name != POSTGRES_PROGRAM and not is_server_name(name):
+        return ""
+    with suppress(PowerprofError, OSError):
+        from powerprof.database.products import find_program
+
+        binary = find_own_program(pid) if is_trusted else None
+        if binary is not None:
+            return find_program("mysql", binary, None).name
+    if is_trusted and name != POSTGRES_PROGRAM and (entered := log_in_locally(pid, Limits(waiting_s=_LOGIN_S))):
+        with suppress(PowerprofError, OSError), entered[1]:
+            return read_version(entered[1])
+    product = {POSTGRES_PROGRAM: "PostgreSQL", "mariadbd": "MariaDB"}.get(name or "", "MySQL or MariaDB")
+    return f"{product}, version unknown"
+
+
+def find_own_program(pid: int) -> Path | None:
+    """Return the path of a process's program; None if this path is another file here, as for a container."""
+    exe = process_folder(pid) / "exe"
+    path, running = Path(link_of(exe) or "/nonexistent"), shared().status(exe)
+    if running is None or not path.is_file():
+        return None
+    present = path.stat()
+    return path if (present.st_dev, present.st_ino) == (running.device, running.inode) else None

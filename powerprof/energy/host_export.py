@@ -17,8 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from powerprof.energy.domains import DomainEnergy, SampledMeter, is_any_moving
-from powerprof.energy.mirrored import compare_counters
+from powerprof.energy.domains import DomainEnergy, SampledMeter, compare_counters, is_any_moving
 from powerprof.measure.counters import CounterSample, EnergySeries, Missing, counter_energy
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.fetching import fetch

@@ -20,15 +20,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from powerprof.energy.domains import (
+    DIE,
     DomainEnergy,
     SampledMeter,
     UnusableMeterError,
     distinct_names,
     is_any_moving,
+    merge_mirrored,
     require_this_host,
 )
 from powerprof.energy.layouts import MIRRORED_VENDORS, SUMMED, UNKNOWN_TOPOLOGY, Topology, rapl_scope, read_topology
-from powerprof.energy.mirrored import DIE, merge_mirrored
 from powerprof.measure.counters import (
     PACKAGE_WATTS,
     CounterSample,

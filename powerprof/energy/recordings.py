@@ -28,9 +28,8 @@ from powerprof.energy.rapl import Domain, Zone, make_zone, select_domains, zone_
 from powerprof.energy.windows import WindowEnergy
 from powerprof.measure.counters import CounterSample, PowerSample, power_energy
 from powerprof.measure.powertop import check_csv, looks_like_powertop
-from powerprof.measure.program_output import parse_epoch
+from powerprof.measure.program_output import STAMP, parse_epoch, read_dump_cells
 from powerprof.measure.sampling import WindowInterrupted, WindowMeter
-from powerprof.measure.sysfs_dump import STAMP, read_dump_cells
 from powerprof.measure.turbostat import TurbostatLog, looks_like_turbostat, parse_turbostat
 from powerprof.model.records import EnergyReading, Window
 from powerprof.system.errors import CapabilityError, DataError, UsageError

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from powerprof.measure.sysfs_dump import read_dump_cells
+from powerprof.measure.program_output import read_dump_cells
 from powerprof.measure.window import CpuReading, Snapshot, StateInfo, is_polling, kernel_ns
 from powerprof.system import files, paths
 from powerprof.system.closeable import Closeable
@@ -359,7 +359,7 @@ def read_edge(
     return Snapshot(readings, tuple(notes))
 
 
-# Recorded cpuidle trees: text dumps of `/sys/devices/system/cpu`, in the layouts of `sysfs_dump`.
+# Recorded cpuidle trees: text dumps of `/sys/devices/system/cpu`, in the layouts of `program_output`.
 #
 # Dumps come from other machines: a missing value, a wrong number or a wrong order is an error with its line. Other
 # files of the tree are ignored.

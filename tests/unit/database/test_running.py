@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.cli import app
-from powerprof.database.running import describe_servers
+from powerprof.database.given import describe_servers
 from powerprof.system.errors import SeveralServersError
 
 _LISTENING = """

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from powerprof.energy.domains import DomainEnergy, host_energy
+from powerprof.energy.domains import DomainEnergy, compare_counters, host_energy
 from powerprof.energy.layouts import LAYOUTS, SUMMED, Topology, find_flaws, find_roles, rapl_scope
 from powerprof.energy.meters import make_readings
-from powerprof.energy.mirrored import compare_counters
 from powerprof.energy.rapl import Domain, Zone, zone_energies
 from powerprof.measure.counters import (
     CounterSample,

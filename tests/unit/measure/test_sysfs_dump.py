@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from powerprof.measure.sysfs_dump import STAMP, DumpCell, read_dump_cells
+from powerprof.measure.program_output import STAMP, DumpCell, read_dump_cells
 
 Files = list[tuple[str, str]]
 FILE = re.compile(r"(?:\S*/)?(intel-rapl[^/\s]*)/(name|energy_uj|max_energy_range_uj)")
