@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args
 
 import msgspec
 
@@ -58,262 +59,89 @@ class RecordKind:
         ]
 
 
-# Each loader imports the code of one kind: reading one kind of record must not load the code of all.
+# The report of each kind by names: reading one kind of record must not load the code of all. `prefix` begins the
+# names of its functions `render_terminal`, `render_html`, `render_markdown` and `render_csv`.
 
 
-def _residency() -> RecordKind:
-    from powerprof.report import residency, run
+class _Names(NamedTuple):
+    record: str
+    report: str
+    files: str = ""
+    options: tuple[str, ...] = ()
+    prefix: str = "render"
+    lines: str | None = None
+    stacks: str | None = None
+    sentences: str | None = None
+    defaults: Mapping[str, Any] = {}
 
+
+def _load(names: _Names) -> RecordKind:
+    def find(name: str) -> Any:
+        return resolve_name(f"powerprof.report.{name if ':' in name else f'{names.report}:{name}'}")
+
+    render = find(names.lines or f"{names.prefix}_terminal")
     return RecordKind(
-        Run, residency.render_terminal, html=run.render_html, markdown=run.render_markdown, csv=run.render_csv
+        resolve_name(f"powerprof.{names.record}"),
+        partial(render, **names.defaults) if names.defaults else render,
+        names.options,
+        stacks=find(names.stacks) if names.stacks else None,
+        sentences=find(names.sentences) if names.sentences else None,
+        **{form: find(f"{names.prefix}_{form}") for form in names.files.split()},
     )
 
 
-def _idle() -> RecordKind:
-    from powerprof.model.records import IdleRun
-    from powerprof.report import idle, run
-
-    return RecordKind(
-        IdleRun, idle.render_terminal, html=run.render_html, markdown=run.render_markdown, csv=run.render_csv
-    )
-
-
-def _run() -> RecordKind:
-    from powerprof.experiment.records import LoadRun
-    from powerprof.report import run
-
-    return RecordKind(
-        LoadRun, run.render_terminal, html=run.render_html, markdown=run.render_markdown, csv=run.render_csv
-    )
-
-
-def _comparison() -> RecordKind:
-    from powerprof.experiment.records import Comparison
-    from powerprof.report import comparison
-
-    return RecordKind(
-        Comparison,
-        comparison.render_terminal,
-        options=("everything",),
-        html=comparison.render_html,
-        markdown=comparison.render_markdown,
-        csv=comparison.render_csv,
-        sentences=comparison.word_comparison,
-    )
-
-
-def _sweep() -> RecordKind:
-    from powerprof.experiment.sweep_rounds import Sweep
-    from powerprof.report import sweep
-
-    return RecordKind(
-        Sweep, sweep.render_terminal, html=sweep.render_html, markdown=sweep.render_markdown, csv=sweep.render_csv
-    )
-
-
-def _sweep_comparison() -> RecordKind:
-    from powerprof.experiment.sweep_comparison import SweepComparison
-    from powerprof.report import sweep_comparison
-
-    return RecordKind(
-        SweepComparison,
-        sweep_comparison.render_terminal,
-        html=sweep_comparison.render_html,
-        markdown=sweep_comparison.render_markdown,
-        csv=sweep_comparison.render_csv,
-        sentences=sweep_comparison.word_sweep_comparison,
-    )
-
-
-def _saturation() -> RecordKind:
-    from powerprof.experiment.sweep_until import Saturation
-    from powerprof.report import sweep
-
-    return RecordKind(Saturation, sweep.render_saturation_terminal, csv=sweep.render_saturation_csv)
-
-
-def _study() -> RecordKind:
-    from powerprof.experiment.study import StudyRun
-    from powerprof.report import study
-
-    return RecordKind(
-        StudyRun, study.render_terminal, html=study.render_html, markdown=study.render_markdown, csv=study.render_csv
-    )
-
-
-def _attribution() -> RecordKind:
-    from powerprof.model.attribution import Attribution
-    from powerprof.report import attribution, stacks
-
-    return RecordKind(
-        Attribution,
-        attribution.render_terminal,
-        options=("by", "top"),
-        html=attribution.render_html,
-        markdown=attribution.render_markdown,
-        csv=attribution.render_csv,
-        stacks=stacks.attribution_stacks,
-    )
-
-
-def _on_cpu_profile() -> RecordKind:
-    from powerprof.attribution.profile import OnCpuProfile
-    from powerprof.report import profile, stacks
-
-    return RecordKind(
-        OnCpuProfile,
-        profile.render_terminal,
-        options=("by", "top"),
-        html=profile.render_html,
-        csv=profile.render_csv,
-        stacks=stacks.profile_stacks,
-    )
-
-
-def _function_profile() -> RecordKind:
-    from powerprof.attribution.profile import FunctionProfile
-    from powerprof.report import profile
-
-    return RecordKind(
-        FunctionProfile, profile.render_functions_terminal, options=("top",), csv=profile.render_functions_csv
-    )
-
-
-def _off_cpu_profile() -> RecordKind:
-    from powerprof.attribution.offcpu import OffCpuProfile
-    from powerprof.report import offcpu
-
-    return RecordKind(OffCpuProfile, offcpu.render_terminal, options=("top",), csv=offcpu.render_csv)
-
-
-def _syscall_profile() -> RecordKind:
-    from powerprof.attribution.offcpu import SyscallProfile
-    from powerprof.report import offcpu
-
-    return RecordKind(SyscallProfile, offcpu.render_syscalls_terminal, options=("top",), csv=offcpu.render_syscalls_csv)
-
-
-def _wakers_profile() -> RecordKind:
-    from powerprof.attribution.offcpu import WakersProfile
-    from powerprof.report import offcpu
-
-    return RecordKind(WakersProfile, offcpu.render_older_terminal, options=("top",))
-
-
-def _sleeps_profile() -> RecordKind:
-    from powerprof.attribution.offcpu import SleepsProfile
-    from powerprof.report import offcpu
-
-    return RecordKind(SleepsProfile, offcpu.render_older_terminal, options=("top",))
-
-
-def _queries() -> RecordKind:
-    from powerprof.queries.records import Queries
-    from powerprof.report import queries, stacks
-
-    return RecordKind(
-        Queries,
-        queries.render_terminal,
-        options=("by", "columns", "is_whole", "top"),
-        html=queries.render_html,
-        markdown=queries.render_markdown,
-        csv=queries.render_csv,
-        stacks=stacks.query_stacks,
-    )
-
-
-def _queries_history() -> RecordKind:
-    from powerprof.queries.comparison import QueriesHistory
-    from powerprof.report import queries_comparison
-
-    return RecordKind(
-        QueriesHistory,
-        queries_comparison.render_history_terminal,
-        options=("top",),
-        html=queries_comparison.render_history_html,
-        csv=queries_comparison.render_history_csv,
-    )
-
-
-def _queries_comparison() -> RecordKind:
-    from powerprof.queries.comparison import QueriesComparison
-    from powerprof.report import queries_comparison
-
-    return RecordKind(
-        QueriesComparison,
-        queries_comparison.render_terminal,
-        options=("top",),
-        html=queries_comparison.render_html,
-        markdown=queries_comparison.render_markdown,
-        csv=queries_comparison.render_csv,
-    )
-
-
-def _diagnosis() -> RecordKind:
-    from powerprof.diagnosis.evidence import Diagnosis
-    from powerprof.report import diagnosis
-
-    return RecordKind(
-        Diagnosis,
-        partial(diagnosis.render_terminal, everything=True),
-        html=diagnosis.render_html,
-        markdown=diagnosis.render_markdown,
-        csv=diagnosis.render_csv,
-    )
-
-
-def _cure() -> RecordKind:
-    from powerprof.cure.records import Cure
-    from powerprof.report import cure
-
-    return RecordKind(Cure, cure.render_terminal, html=cure.render_html, sentences=cure.word_cure)
-
-
-def _trend() -> RecordKind:
-    from powerprof.experiment.sweep_comparison import Trend
-    from powerprof.report import sweep_comparison
-
-    return RecordKind(
-        Trend,
-        sweep_comparison.render_trend_terminal,
-        html=sweep_comparison.render_trend_html,
-        sentences=sweep_comparison.word_trend,
-    )
-
-
-def _energy() -> RecordKind:
-    from powerprof.energy.domains import EnergyResult
-    from powerprof.report import energy
-
-    return RecordKind(EnergyResult, energy.render_terminal, csv=energy.render_csv)
-
-
+_ALL_FILES = "html markdown csv"
 # Runs are distinguished by their command.
-KIND_LOADERS: Mapping[str, Callable[[], RecordKind]] = {
-    "powerprof.run/1 residency": _residency,
-    "powerprof.run/1 idle": _idle,
-    "powerprof.run/1 run": _run,
-    "powerprof.comparison/1": _comparison,
-    "powerprof.sweep/1": _sweep,
-    "powerprof.sweepcomparison/1": _sweep_comparison,
-    "powerprof.saturation/1": _saturation,
-    "powerprof.study/1": _study,
-    "powerprof.attribution/1": _attribution,
-    "powerprof.oncpu/1": _on_cpu_profile,
-    "powerprof.functions/1": _function_profile,
-    "powerprof.offcpu/1": _off_cpu_profile,
-    "powerprof.syscalls/1": _syscall_profile,
+_NAMES: Mapping[str, _Names] = {
+    "powerprof.run/1 residency": _Names("model.records:Run", "run", _ALL_FILES, lines="residency:render_terminal"),
+    "powerprof.run/1 idle": _Names("model.records:IdleRun", "run", _ALL_FILES, lines="idle:render_terminal"),
+    "powerprof.run/1 run": _Names("experiment.records:LoadRun", "run", _ALL_FILES),
+    "powerprof.comparison/1": _Names(
+        "experiment.records:Comparison", "comparison", _ALL_FILES, ("everything",), sentences="word_comparison"
+    ),
+    "powerprof.sweep/1": _Names("experiment.sweep_rounds:Sweep", "sweep", _ALL_FILES),
+    "powerprof.sweepcomparison/1": _Names(
+        "experiment.sweep_comparison:SweepComparison", "sweep_comparison", _ALL_FILES, sentences="word_sweep_comparison"
+    ),
+    "powerprof.saturation/1": _Names("experiment.sweep_until:Saturation", "sweep", "csv", prefix="render_saturation"),
+    "powerprof.study/1": _Names("experiment.study:StudyRun", "study", _ALL_FILES),
+    "powerprof.attribution/1": _Names(
+        "model.attribution:Attribution", "attribution", _ALL_FILES, ("by", "top"), stacks="stacks:attribution_stacks"
+    ),
+    "powerprof.oncpu/1": _Names(
+        "attribution.profile:OnCpuProfile", "profile", "html csv", ("by", "top"), stacks="stacks:profile_stacks"
+    ),
+    "powerprof.functions/1": _Names(
+        "attribution.profile:FunctionProfile", "profile", "csv", ("top",), "render_functions"
+    ),
+    "powerprof.offcpu/1": _Names("attribution.offcpu:OffCpuProfile", "offcpu", "csv", ("top",)),
+    "powerprof.syscalls/1": _Names("attribution.offcpu:SyscallProfile", "offcpu", "csv", ("top",), "render_syscalls"),
     # Versions before `offcpu` saved these two.
-    "powerprof.wakers/1": _wakers_profile,
-    "powerprof.sleeps/1": _sleeps_profile,
-    "powerprof.queries/1": _queries,
-    "powerprof.queries-history/1": _queries_history,
-    "powerprof.queries-comparison/1": _queries_comparison,
-    "powerprof.diagnosis/1": _diagnosis,
-    "powerprof.cure/1": _cure,
-    "powerprof.trend/1": _trend,
-    "powerprof.energy/1": _energy,
+    "powerprof.wakers/1": _Names("attribution.offcpu:WakersProfile", "offcpu", "", ("top",), "render_older"),
+    "powerprof.sleeps/1": _Names("attribution.offcpu:SleepsProfile", "offcpu", "", ("top",), "render_older"),
+    "powerprof.queries/1": _Names(
+        "queries.records:Queries",
+        "queries",
+        _ALL_FILES,
+        ("by", "columns", "is_whole", "top"),
+        stacks="stacks:query_stacks",
+    ),
+    "powerprof.queries-history/1": _Names(
+        "queries.comparison:QueriesHistory", "queries_comparison", "html csv", ("top",), "render_history"
+    ),
+    "powerprof.queries-comparison/1": _Names(
+        "queries.comparison:QueriesComparison", "queries_comparison", _ALL_FILES, ("top",)
+    ),
+    "powerprof.diagnosis/1": _Names(
+        "diagnosis.evidence:Diagnosis", "diagnosis", _ALL_FILES, defaults={"everything": True}
+    ),
+    "powerprof.cure/1": _Names("cure.records:Cure", "cure", "html", sentences="word_cure"),
+    "powerprof.trend/1": _Names(
+        "experiment.sweep_comparison:Trend", "sweep_comparison", "html", (), "render_trend", sentences="word_trend"
+    ),
+    "powerprof.energy/1": _Names("energy.domains:EnergyResult", "energy", "csv"),
 }
+KIND_LOADERS: Mapping[str, Callable[[], RecordKind]] = {key: partial(_load, names) for key, names in _NAMES.items()}
 
 
 def kind_of(record: Any) -> RecordKind | None:

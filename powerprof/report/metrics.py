@@ -16,7 +16,7 @@ from powerprof.model.records import Conservation, EnergySplit, RunMetric
 from powerprof.report import labels
 from powerprof.report.answers import MAY_BE_CHANCE, explain_chance, explain_metrics, outcome_of, word_claim
 from powerprof.report.labels import word_notes
-from powerprof.report.table import ALL, HTML, Cell, Column, JudgedCell, Places, Table, TableRow, Words
+from powerprof.report.table import ALL, HTML, Cell, Column, JudgedCell, Places, Table, TableRow, Words, figures, words
 from powerprof.statistics.verdicts import Verdict, judge_claim
 
 _NAME = Column("name", "metric", left=True)
@@ -62,8 +62,7 @@ def cure_table(record: Cure, places: Places) -> Table:
     return Table(
         [
             _NAME,
-            Column("a", "before"),
-            Column("b", "cured"),
+            *figures(a="before", b="cured"),
             Column("difference", "cured − before", short="difference", interval="95 %"),
             Column("percent", beside="difference", forms=ALL - {"terminal"}),
             Column("verdict", "verdict", left=True),
@@ -97,14 +96,9 @@ def cure_windows_table(record: Cure, places: Places) -> Table:
     return Table(
         [
             Column("name", "window", left=True),
-            Column("thread", "wake-ups of the thread"),
-            Column("process", "wake-ups of the process"),
-            Column("length", "in s"),
-            Column("statements", "statements"),
-            Column("p95", "p95, ms"),
-            Column("commit", "p95 of commits, ms"),
-            Column("behind", "behind, s"),
-            Column("delay", "replica's delay, ms"),
+            *figures(thread="wake-ups of the thread", process="wake-ups of the process", length="in s"),
+            *figures(statements="statements", p95="p95, ms", commit="p95 of commits, ms", behind="behind, s"),
+            *figures(delay="replica's delay, ms"),
         ],
         rows,
     )
@@ -172,8 +166,7 @@ def functions_table(record: Comparison, places: Places, limit: int) -> Table:
             Column("a", "A", record.a.name),
             Column("b", "B", record.b.name),
             Column("difference", "B − A", short="difference", interval="95 %"),
-            Column("a_total", "A with callees"),
-            Column("b_total", "B with callees"),
+            *figures(a_total="A with callees", b_total="B with callees"),
         ],
         rows,
         "functions, % of one CPU",
@@ -259,8 +252,7 @@ def paces_table(record: Sweep, places: Places) -> Table:
             rows.append(TableRow(cells, key=pace.thread))
     return Table(
         [
-            Column("server", "server", left=True),
-            Column("thread", "thread", left=True),
+            *words("server", "thread"),
             Column("wakings", "wakings/s", interval="95 %"),
             Column("exits", "idle exits/s", interval="95 %"),
             Column("period", "period, ms"),

@@ -159,9 +159,9 @@ class Column:
     forms: frozenset[Form] = ALL
 
 
-def words(*keys: str) -> list[Column]:
-    """Return columns of words whose headings are their keys."""
-    return [Column(key, key, left=True) for key in keys]
+def words(*keys: str, **headings: str) -> list[Column]:
+    """Return columns of words, by key and heading; `keys` are headings too."""
+    return [Column(key, heading, left=True) for key, heading in [*zip(keys, keys, strict=True), *headings.items()]]
 
 
 def figures(**headings: str) -> list[Column]:
