@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -60,7 +61,10 @@ _REPLICATION_FAULTS = ("duplicate_server_id", "orphan_event", "reconnect_loop", 
 
 
 def diagnose(evidence: Evidence) -> list[Finding]:
-    """Return the findings of all rules: faults before notes, each in the order of the rules."""
+    """Return the findings of all rules: faults before notes, each in the order of the rules.
+
+    Clients with measured CPU use come last among the faults, the highest use first.
+    """
     evidence = rules_processes.omit_explained_rows(evidence)
     findings = [finding for rule in RULES for finding in rule(evidence)]
     if any(finding.rule == "duplicate_server_id" for finding in findings):
@@ -79,7 +83,12 @@ def diagnose(evidence: Evidence) -> list[Finding]:
             )
             for finding in findings
         ]
-    return sorted(findings, key=lambda finding: finding.severity != "fault")
+    return sorted(findings, key=_place_of)
+
+
+def _place_of(finding: Finding) -> tuple[bool, float]:
+    is_fault = finding.severity == "fault"
+    return not is_fault, -finding.percent if is_fault and finding.percent is not None else -math.inf
 
 
 @dataclass(frozen=True)

@@ -358,6 +358,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         severity: a `note` is normal behaviour.
         rate_hz: of the cause.
+        percent: CPU use of the statements of a client in the short window, in percent of one CPU.
+        account: the client's account (`user@host`).
         tries: remedies to try live, the preferred one first.
     """
 
@@ -367,6 +369,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     evidence: list[str]
     remedy: list[str]
     rate_hz: float | None = None
+    percent: float | None = None
+    account: str | None = None
     stack: list[str] = []
     tries: list[LiveRemedy] = []
 

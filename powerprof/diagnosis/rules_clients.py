@@ -136,7 +136,7 @@ def find_monitoring(evidence: Evidence) -> list[Finding]:
     lines += [describe_use(use, evidence) for use in uses[:3]]
     remedy = ["Poll every 10 s or less often (scrape interval, refresh, health check interval)"]
     accounts = {use.account for use in uses if use.account is not None}
-    account = "A client"
+    account = None
     if culprit is not None:
         account, number_ = _format_account(culprit.client), culprit.client.id
         lines.append(f"connection {number_}, {account}: {culprit.reason}")
@@ -156,10 +156,12 @@ def find_monitoring(evidence: Evidence) -> list[Finding]:
         Finding(
             rule="monitoring_client",
             severity="fault" if _is_problem(percent, woken_hz, evidence) else "note",
-            text=f"{account} sends {first[0]}{pace}.{used}{_format_caused(rows)}",
+            text=f"{account or 'A client'} sends {first[0]}{pace}.{used}{_format_caused(rows)}",
             evidence=lines,
             remedy=remedy,
             rate_hz=total_hz,
+            percent=percent if uses else None,
+            account=account,
             stack=select_stack(rows),
         )
     ]
@@ -313,7 +315,7 @@ def find_table_pollers(evidence: Evidence) -> list[Finding]:
         return []
     rows = [] if poller is None else _select_rows(evidence, _find_tid(evidence, poller.client))
     period_ms = next((row.period_ms for row in rows if row.period_ms), None)
-    account = next((use.account for use in uses if use.account), "A client")
+    account = next((use.account for use in uses if use.account), None)
     account = account if poller is None else _format_account(poller.client)
     pace = f"{period(period_ms)} ({format_rate(scans_hz)})" if period_ms else format_rate(scans_hz)
     rows_read = rows_hz / scans_hz
@@ -335,7 +337,7 @@ def find_table_pollers(evidence: Evidence) -> list[Finding]:
         Finding(
             rule="table_poller",
             severity="fault",
-            text=f"{account} scans a whole table {pace}{found}.{used}{_format_caused(rows)}",
+            text=f"{account or 'A client'} scans a whole table {pace}{found}.{used}{_format_caused(rows)}",
             evidence=lines,
             remedy=[
                 "Index the WHERE columns to make each scan cheap, or send the statement less often",
@@ -343,6 +345,8 @@ def find_table_pollers(evidence: Evidence) -> list[Finding]:
                 f"all statements: {next_command(evidence, 'queries')}",
             ],
             rate_hz=scans_hz,
+            percent=percent if uses else None,
+            account=account,
             stack=select_stack(rows),
         )
     ]
@@ -372,6 +376,8 @@ def find_sequential_scans(evidence: Evidence) -> list[Finding]:
                     f"all statements: {next_command(evidence, 'queries')}",
                 ],
                 rate_hz=use.calls_hz,
+                percent=use.percent,
+                account=use.account,
             )
         )
     return findings

@@ -15,6 +15,9 @@ from powerprof.report.text_forms import Line, code_span, escape
 _MAX_FRAMES = 14
 _BUSY_PERCENT = 10.0
 _SHOWN_STATEMENTS = 3
+# The headline for several clients needs this many executions of each in the window.
+_LEAST_CALLS = 5
+_COUNTS = ("No", "One", "Two", "Three", "Four")
 
 
 def render_terminal(diagnosis: Diagnosis, width: int = text.DEFAULT_WIDTH, *, everything: bool = False) -> list[str]:
@@ -22,10 +25,15 @@ def render_terminal(diagnosis: Diagnosis, width: int = text.DEFAULT_WIDTH, *, ev
     faults = [finding for finding in diagnosis.findings if finding.severity == "fault"]
     notes = [finding for finding in diagnosis.findings if finding.severity == "note"]
     printed: list[str] = []
+    statements = _statement_rows(diagnosis, width)
+    joint = _answer_for_clients(diagnosis)
+    if joint:
+        printed += [*text.wrap(joint, width), *statements, *text.wrap(_other_wakeups(diagnosis), width), ""]
+        statements = []
     for number, fault in enumerate(faults):
         if number:
             printed.append("")
-        printed += _finding_lines(fault, width)
+        printed += _finding_lines(fault, width, with_stack=everything or fault.percent is None)
     if not faults:
         printed += text.wrap(answer_of(diagnosis), width)
     if everything and notes:
@@ -40,7 +48,9 @@ def render_terminal(diagnosis: Diagnosis, width: int = text.DEFAULT_WIDTH, *, ev
     scope = scope_lines(diagnosis)
     if not faults and diagnosis.not_visible:
         scope = scope[1:]  # The answer begins with them.
-    printed += statement_lines(diagnosis, width)
+    if statements and (window := diagnosis.evidence.statement_window) is not None:
+        used = f"Statements by CPU time, {text.number(window.percent, 1)} % of one CPU in all:"
+        printed += ["", *text.wrap(used, width), *statements]
     printed += ["", *text.wrap(f"{context_of(diagnosis)}{hidden}", width)]
     for sentence in scope:
         printed += text.wrap(sentence, width)
@@ -50,7 +60,9 @@ def render_terminal(diagnosis: Diagnosis, width: int = text.DEFAULT_WIDTH, *, ev
 
 
 def answer_of(diagnosis: Diagnosis) -> str:
-    """Return the first fault, or that none was found."""
+    """Return the sum of clients that use much CPU time, the first fault, or that none was found."""
+    if joint := _answer_for_clients(diagnosis):
+        return joint
     evidence = diagnosis.evidence
     fault = next((finding for finding in diagnosis.findings if finding.severity == "fault"), None)
     if fault is not None:
@@ -64,11 +76,41 @@ def answer_of(diagnosis: Diagnosis) -> str:
     return f"{hidden}No known problem{where}: it woke a CPU {text.number(evidence.exits_hz, 1)} times/s.{busy}"
 
 
-def _finding_lines(finding: Finding, width: int) -> list[str]:
+def _answer_for_clients(diagnosis: Diagnosis) -> str:
+    """Return the joint share of several clients that use too much CPU time; empty if a window does not support it.
+
+    Every fault must be such a client, and probes must have measured several executions of each.
+    """
+    faults = [finding for finding in diagnosis.findings if finding.severity == "fault"]
+    window = diagnosis.evidence.statement_window
+    if window is None or window.method != "probes" or window.percent <= 0 or not 2 <= len(faults) < len(_COUNTS):
+        return ""
+    used = sum(fault.percent or 0.0 for fault in faults)
+    if any(not fault.percent or (fault.rate_hz or 0.0) * window.window_s < _LEAST_CALLS for fault in faults):
+        return ""
+    accounts = {fault.account for fault in faults}
+    who = "clients" if len(accounts) == len(faults) and None not in accounts else "kinds of statements"
+    # The sum of the printed shares.
+    share = min(100, sum(round(100.0 * (fault.percent or 0.0) / window.percent) for fault in faults))
+    one = text.number(used, 0 if used >= 10 else 1)
+    return f"{_COUNTS[len(faults)]} {who} use {share} % of this server's CPU time ({one} % of one CPU)."
+
+
+def _other_wakeups(diagnosis: Diagnosis) -> str:
+    """Return the wake-ups of a server whose only faults are clients."""
+    rate_hz = diagnosis.evidence.exits_hz
+    return (
+        ""
+        if rate_hz is None
+        else f"It wakes the CPUs {text.number(rate_hz, 1)} times a second: no known problem there."
+    )
+
+
+def _finding_lines(finding: Finding, width: int, *, with_stack: bool) -> list[str]:
     printed = text.wrap(finding.text, width)
     for sentence in finding.evidence:
         printed += _labelled_lines("seen", sentence, width)
-    if finding.stack:
+    if finding.stack and with_stack:
         printed += _labelled_lines("stack", " ← ".join(finding.stack[:_MAX_FRAMES]), width)
     for remedy in finding.remedy:
         printed += _labelled_lines("do", remedy, width)
@@ -80,13 +122,13 @@ def _labelled_lines(label: str, content: str, width: int) -> list[str]:
     return [f"  {label:<6} {wrapped[0]}", *(f"{'':9}{line}" for line in wrapped[1:])]
 
 
-def statement_lines(diagnosis: Diagnosis, width: int) -> list[str]:
+def _statement_rows(diagnosis: Diagnosis, width: int) -> list[str]:
     """Return the statements with most CPU time, one line each; empty without a window of statements."""
     window = diagnosis.evidence.statement_window
     rows = [use for use in window.statements if use.percent > 0][:_SHOWN_STATEMENTS] if window is not None else []
     if window is None or not rows or window.percent <= 0:
         return []
-    printed = ["", *text.wrap(f"Statements by CPU time, {text.number(window.percent, 1)} % of one CPU in all:", width)]
+    printed = []
     accounts = [use.account or "" for use in rows]
     account_width = min(24, max(map(len, accounts)))
     room = max(12, width - 20 - (account_width + 2 if account_width else 0))

@@ -12,7 +12,7 @@ import pytest
 from powerprof.diagnosis.diagnose import diagnose, list_coverage
 from powerprof.diagnosis.evidence import DiagnosedServer, Diagnosis, Evidence, StatementCpu, StatementWindow
 from powerprof.model.statements import normalise
-from powerprof.report.diagnosis import render_terminal
+from powerprof.report.diagnosis import answer_of, render_terminal
 from powerprof.system.processes import describe_listeners, list_tcp_ports, list_unix_sockets
 from tests.unit.diagnosis.examples import counted, evidence, fault_rules, read_recorded, row
 
@@ -144,3 +144,34 @@ def test_several_servers_are_distinguished_by_their_addresses(tmp_path: Path) ->
         assert str(tmp_path / "s.sock") in list_unix_sockets(pid)
         assert f"port {port}" in describe_listeners(pid)
     assert describe_listeners(2**22) == ""
+
+
+@pytest.mark.parametrize(
+    ("method", "scans_hz", "exporter", "headline"),
+    [
+        ("probes", 3.2, "exporter@10.0.0.9", "Two clients use 96 % of this server's CPU time (2.5 % of one CPU)."),
+        ("probes", 3.2, "app@10.0.0.7", "Two kinds of statements use 96 % of this server's CPU time"),
+        ("probes", 3.2, None, "Two kinds of statements use 96 %"),
+        ("samples", 3.2, "exporter@10.0.0.9", "app@10.0.0.7 scans a whole table"),
+        ("probes", 2.0, "exporter@10.0.0.9", "app@10.0.0.7 scans a whole table"),
+    ],
+)
+def test_headline_sums_clients_that_were_measured(
+    method: str, scans_hz: float, exporter: str | None, headline: str
+) -> None:
+    """Probes and five executions support it. Its share is the sum of the rows below it."""
+    uses = [
+        StatementCpu(text=normalise("SELECT 1"), percent=1.8, calls_hz=scans_hz, account="app@10.0.0.7"),
+        StatementCpu(text=normalise("SHOW GLOBAL STATUS"), percent=0.7, calls_hz=5.0, account=exporter),
+    ]
+    window = StatementWindow(window_s=2.0, method=method, percent=2.6, statements=uses)
+    changes = {"Com_select": 30, "Select_scan": 30, "Handler_read_rnd_next": 1_800_000, "Com_show_status": 50}
+    diagnosis = build_diagnosis(evidence(statement_window=window, cpu_percent=2.6, exits_hz=0.7, **counted(**changes)))
+    printed = render_terminal(diagnosis, 100)
+    assert printed[0].startswith(headline)
+    assert answer_of(diagnosis).startswith(headline)
+    assert [finding.percent for finding in diagnosis.findings if finding.severity == "fault"] == [1.8, 0.7]
+    if headline.startswith("Two"):
+        shares = [int(line.split()[0]) for line in printed[1:3]]
+        assert f"use {sum(shares)} %" in printed[0]
+        assert printed[3] == "It wakes the CPUs 0.7 times a second: no known problem there."
