@@ -147,7 +147,8 @@ def _run(connection: Sql, statement: str, arguments: Sequence[Any] | None) -> tu
 
 
 def _verb(statement: str) -> str:
-    return statement.split(None, 1)[0].upper()[:20]
+    words = statement.split(None, 1)
+    return words[0].upper()[:20] if words and words[0].isalpha() else "a statement"
 
 
 def fetch_rows(

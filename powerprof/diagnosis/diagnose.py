@@ -25,6 +25,7 @@ from powerprof.diagnosis.evidence import (
     next_command,
     use_replica_terms,
 )
+from powerprof.diagnosis.statement_window import list_unknown_scans
 from powerprof.model.text import number, plural
 from powerprof.system.errors import CapabilityError, UsageError
 from powerprof.system.processes import label_of
@@ -141,6 +142,8 @@ def list_coverage(evidence: Evidence) -> Coverage:
     if evidence.family not in SQL_FAMILIES:
         if evidence.starts_span_s is not None and window is None:
             hidden.append("its statements (not measured)")
+        if window is not None and (unknown := len(list_unknown_scans(window))):
+            hidden.append(f"scans of whole tables by {plural(unknown, 'costly statement')} (too few stacks)")
         what = "its settings" if window is not None else "its settings, clients and statements"
         missing.append(f"{what} (of this program, only threads, timers and CPU time are checked)")
     if evidence.log is not None:

@@ -24,12 +24,11 @@ if TYPE_CHECKING:
     from powerprof.queries.target import TracedServer
 
 WINDOW_S = 2.0
-_STACKS_S = 1.0
 _MOST_STATEMENTS = 20
 # Of one CPU, and of the server's CPU time.
 _COSTLY_PERCENT, _COSTLY_SHARE = 0.2, 0.1
-# A scan of 2 ms, three times/s, has a dozen samples.
-_STACKS_HZ, _MIN_SAMPLES = 1999, 5
+# The window of stacks is long enough for this many samples of each costly statement; a share needs some of them.
+_STACKS_HZ, _EXPECTED_SAMPLES, _MIN_SAMPLES = 1999, 20, 5
 # Functions of heapam.c and nodeSeqscan.c that return the next row of a sequential scan, inlined or not.
 _SEQUENTIAL = frozenset(("heap_getnextslot", "heapgettup_pagemode", "heapgettup", "heapgetpage", "SeqNext"))
 
@@ -90,16 +89,25 @@ def measure_statements(server: TracedServer, say: Callable[[str], None]) -> Stat
         request = QueriesRequest(pid=str(server.pid), duration_s=WINDOW_S, energy=NO_METER)
         record, _ = measure(request, server, _ignore)
         window = build_window(record)
-        costly = [
-            use for use in window.statements if use.percent >= max(_COSTLY_PERCENT, _COSTLY_SHARE * window.percent)
-        ]
+        costly = list_unknown_scans(window)
         if server.family != "postgresql" or record.method != "probes" or not costly or window.interrupted:
             return window
-        with_stacks = replace(request, duration_s=_STACKS_S, method="probes", stacks=True, stacks_hz=_STACKS_HZ)
+        least = min(use.percent for use in costly) / 100.0
+        stacks_s = max(1.0, _EXPECTED_SAMPLES / (least * _STACKS_HZ))
+        with_stacks = replace(request, duration_s=stacks_s, method="probes", stacks=True, stacks_hz=_STACKS_HZ)
         scans = {one.text: compute_scan_percent(one) for one in measure(with_stacks, server, _ignore)[0].statements}
     return msgspec.structs.replace(
         window, statements=[msgspec.structs.replace(use, scan_percent=scans.get(use.text)) for use in window.statements]
     )
+
+
+def list_unknown_scans(window: StatementWindow) -> list[StatementCpu]:
+    """Return the costly statements of a window of PostgreSQL without enough stacks to find a scan of a table."""
+    return [
+        use
+        for use in window.statements
+        if use.scan_percent is None and _is_costly_of(use.percent, window.percent) and not INSPECTS.match(use.text)
+    ]
 
 
 def _ignore(_: str) -> None:

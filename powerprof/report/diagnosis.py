@@ -73,6 +73,10 @@ def answer_of(diagnosis: Diagnosis) -> str:
     where = " in the rest" if hidden else ""
     if evidence.exits_hz is None:
         return f"{hidden}No known problem{where or ' in its status'}.{busy}"
+    woken_hz = sum(row.woken_hz for row in evidence.wakeups)
+    if not evidence.exits_hz and woken_hz:
+        rate = text.number(woken_hz, 1)
+        return f"{hidden}No known problem{where}: it was woken {rate} times/s, while the CPUs were running.{busy}"
     return f"{hidden}No known problem{where}: it woke a CPU {text.number(evidence.exits_hz, 1)} times/s.{busy}"
 
 

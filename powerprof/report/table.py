@@ -222,8 +222,8 @@ class Table:
     left_count: int = 0
 
     def of(self, form: Form, keys: Sequence[str] = ()) -> Table:
-        """Return the columns and rows that a form shows; `keys` selects columns and their order."""
-        named = {column.key: column for column in self.columns}
+        """Return the columns and rows that a form shows; `keys` selects columns and their order, in any form."""
+        named = {column.key: replace(column, forms=column.forms | {form}) for column in self.columns}
         columns = [named[key] for key in keys] or [column for column in self.columns if form in column.forms]
         return replace(self, columns=columns, rows=[row for row in self.rows if form in row.forms])
 

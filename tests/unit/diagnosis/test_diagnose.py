@@ -70,6 +70,13 @@ def print_diagnosis(here: Evidence) -> str:
     return " ".join(" ".join(render_terminal(build_diagnosis(here), 400)).split())
 
 
+def test_busy_cpus_are_no_proof_of_few_wake_ups() -> None:
+    here = evidence(asked=False, exits_hz=0.0, traced_s=5.0, wakeups=[row(None, 0.0, wakings_hz=9.0)])
+    assert "No known problem in the rest: it was woken 9.0 times/s, while the CPUs were running." in (
+        print_diagnosis(here)
+    )
+
+
 def test_report_names_the_parts_that_were_not_examined() -> None:
     blind = print_diagnosis(evidence(asked=False, exits_hz=2.0, traced_s=5.0))
     assert blind.startswith(

@@ -7,11 +7,13 @@ import msgspec
 import pytest
 
 from powerprof.diagnosis import server_queries
-from powerprof.diagnosis.evidence import Client
+from powerprof.diagnosis.diagnose import list_coverage
+from powerprof.diagnosis.evidence import Client, StatementCpu, StatementWindow
 from powerprof.diagnosis.server_queries import RawClient, count_hidden, list_own_statements, select_clients
-from powerprof.diagnosis.statement_window import build_window, compute_scan_percent
+from powerprof.diagnosis.statement_window import build_window, compute_scan_percent, list_unknown_scans
 from powerprof.model.statements import NO_TEXT, normalise
 from powerprof.queries.records import Asker, SampledStack, Statement
+from tests.unit.diagnosis.examples import evidence
 from tests.unit.queries.test_report import record
 
 
@@ -39,6 +41,22 @@ def test_scan_percent_counts_samples_with_a_scan() -> None:
     ]
     assert compute_scan_percent(statement("SELECT 1", stacks=stacks)) == 90.0
     assert compute_scan_percent(statement("SELECT 1")) is None
+
+
+def test_costly_statements_without_enough_stacks_are_listed_as_unknown() -> None:
+    uses = [
+        StatementCpu(text=normalise(text), percent=percent, scan_percent=scan_percent)
+        for text, percent, scan_percent in (
+            ("SELECT * FROM orders WHERE note = 5", 0.3, None),
+            ("SELECT * FROM customers", 0.3, 10.0),
+            ("SELECT * FROM pg_stat_database", 0.3, None),
+            ("SELECT 1", 0.1, None),
+        )
+    ]
+    window = StatementWindow(window_s=2.0, method="probes", percent=1.0, statements=uses)
+    assert [use.text for use in list_unknown_scans(window)] == [uses[0].text]
+    coverage = list_coverage(evidence(family="postgresql", asked=False, statement_window=window, starts_span_s=2.0))
+    assert "scans of whole tables by 1 costly statement (too few stacks)" in coverage.not_visible
 
 
 def raw(*entries: tuple[int, str, str]) -> list[RawClient]:
