@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time in which all CPUs idled together, its breakers, and the same time without some threads; pure, over a capture.
+"""Time in which all CPUs idled together, its breakers, and predictions without some threads; pure, over a capture.
 
 A CPU runs in bursts: from an idle exit until it idles again. All CPUs idle together between the bursts of all. If
 periods of a CPU are lost, its state is unknown from the last known idle entry to the next known one.
@@ -7,9 +7,10 @@ periods of a CPU are lost, its state is unknown from the last known idle entry t
 
 from __future__ import annotations
 
-import heapq
-from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+import math
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 from powerprof.attribution.blame import task_finder
 from powerprof.attribution.capture import Capture, IdleCpu
 from powerprof.attribution.causes import (
+    TICK,
     TIMER,
     CauseGroups,
     are_ended_polls,
@@ -26,13 +28,23 @@ from powerprof.attribution.causes import (
     label_exits,
 )
 from powerprof.measure.window import StateInfo, is_polling
-from powerprof.model.deep_idle import Breaker, DeepIdle, DeepScope, DeepWhatIf, GovernorCheck, LengthBin, StateShare
+from powerprof.model.deep_idle import (
+    Breaker,
+    DeepIdle,
+    DeepScope,
+    DeepWhatIf,
+    ExpectedScope,
+    GovernorCheck,
+    LengthBin,
+    StateShare,
+)
+from powerprof.statistics.intervals import LEVEL, effective_freedom, serial_factor, student_quantile
 from powerprof.tracing.bpf.shared_numbers import Flag, WakerContext
-from powerprof.tracing.captures import Array, CpuEdge
+from powerprof.tracing.captures import Array, CpuEdge, select_in_window
 from powerprof.tracing.idle_data import CAUSE, CAUSE_KEY, build_cause_keys
 
-# `record` is the number of the exit that began the burst, or one of these.
-RAN, LOST = -1, -2
+# `record` is the number of the exit that began the burst, or one of these. OPEN: no burst ended the stretch.
+RAN, LOST, OPEN = -1, -2, -3
 BURST = np.dtype([("cpu", "<i8"), ("start", "<i8"), ("end", "<i8"), ("record", "<i8")])
 _BINS_US = (0, 10, 100, 1000, 10_000, 100_000)
 _MOST_BREAKERS = 50
@@ -63,43 +75,72 @@ class _Periods:
     below: Array
 
 
+@dataclass(frozen=True)
+class _Stretches:
+    """Stretches in which all CPUs idled: starts and lengths in ns, and the record of the burst that ended each."""
+
+    starts: Array
+    lengths: Array
+    records: Array
+
+    @property
+    def total_ns(self) -> int:
+        """The time of all stretches."""
+        return int(self.lengths.sum())
+
+    def lengths_holding(self, *shares: float) -> list[float]:
+        """Return the lengths in ns from which stretches hold these shares of the time; 0 without stretches."""
+        ordered = np.append(np.sort(self.lengths)[::-1], 0)
+        places = np.searchsorted(np.cumsum(ordered), self.total_ns * np.array(shares))
+        lengths: list[float] = ordered[places].astype(float).tolist()
+        return lengths
+
+
+@dataclass(frozen=True)
+class _View:
+    """CPUs in the window that all CPUs share, the idle states for questions, and the periods in a polling state."""
+
+    name: str
+    cpus: Sequence[int]
+    window: tuple[int, int]
+    states: Sequence[StateInfo]
+    polls: Array
+
+    def find_stretches(self, *spans: Array) -> _Stretches:
+        """Return the stretches of these CPUs between the spans (BURST)."""
+        bursts = np.concatenate(spans)
+        bursts = bursts[np.isin(bursts["cpu"], self.cpus)]
+        bursts = bursts[np.lexsort((bursts["record"] < 0, bursts["start"]))]
+        first, last = self.window
+        starts = np.maximum.accumulate(np.append(first, np.minimum(bursts["end"], last)))
+        lengths = np.append(np.clip(bursts["start"], first, last), last) - starts
+        is_stretch = lengths > 0
+        return _Stretches(starts[is_stretch], lengths[is_stretch], np.append(bursts["record"], OPEN)[is_stretch])
+
+
 def build_deep_idle(capture: Capture, request: DeepRequest) -> DeepIdle:
     """Return the deep idle of a capture."""
     periods = _label_periods(capture)
     bursts, window, lost_count = read_bursts(capture, periods.exits)
-    polls = _polling_spans(capture, periods.exits)
     # The kernel chooses a state again after a poll that reached its time limit: no program ran.
-    is_poll = are_ended_polls(periods.causes, capture.states)
-    bursts = _leave_out(bursts, is_poll)
-    own = next((cpu.states for cpu in capture.idle_cpus), [])
-    scopes = _name_scopes(capture)
-
-    def build(bursts: Array, with_breakers: bool) -> list[DeepScope]:
-        return [
-            _build_scope(name, cpus, bursts, window, polls, request.states or own, periods if with_breakers else None)
-            for name, cpus in scopes.items()
-        ]
-
+    bursts = _leave_out(bursts, are_ended_polls(periods.causes, capture.states))
+    states = request.states or next((tuple(cpu.states) for cpu in capture.idle_cpus), ())
+    polls = _list_polls(capture, periods.exits)
+    views = [_View(name, cpus, window, states, polls) for name, cpus in _name_scopes(capture).items()]
     return DeepIdle(
         table=request.table,
         periods_count=len(periods.exits),
         lost_count=lost_count,
-        scopes=build(bursts, True),
+        scopes=[_build_scope(view, bursts, periods) for view in views],
         governor=_check_governor(capture, periods, lost_count),
-        what_if=_build_what_if(capture, request, periods, bursts, build),
+        what_if=_build_what_if(capture, request, periods, bursts, views, lost_count),
     )
 
 
 def _label_periods(capture: Capture) -> _Periods:
-    exits = capture.exit_records()
-    edges = capture.cpu_edges()
-    inside = np.zeros(len(exits), dtype=bool)
-    for cpu, edge in edges.items():
-        inside |= (exits["cpu"] == cpu) & (exits["exit_ns"] >= edge.start_ns) & (exits["exit_ns"] <= edge.end_ns)
-    exits = exits[inside]
+    exits = select_in_window(capture.exit_records(), capture.cpu_edges())
     exits = exits[np.lexsort((exits["sequence"], exits["exit_ns"]))]
-    causes = np.zeros(len(exits), dtype=CAUSE)
-    keys = build_cause_keys(exits)
+    causes, keys = np.zeros(len(exits), dtype=CAUSE), build_cause_keys(exits)
     for name in CAUSE_KEY.names or ():
         causes[name] = keys[name]
     causes["count"], causes["last_ns"], causes["next_comm"] = 1, exits["exit_ns"], exits["next_comm"]
@@ -113,7 +154,7 @@ def _label_periods(capture: Capture) -> _Periods:
         server_names=capture.server_names,
         own_pids=capture.own_pids(),
     )
-    above, below = (np.zeros(len(exits), dtype=bool) for _ in range(2))
+    above, below = np.zeros((2, len(exits)), dtype=bool)
     lengths_ns = exits["exit_ns"].astype(np.int64) - exits["enter_ns"].astype(np.int64)
     for idle_cpu in capture.idle_cpus:
         mine = exits["cpu"] == idle_cpu.cpu
@@ -123,14 +164,12 @@ def _label_periods(capture: Capture) -> _Periods:
 
 def _name_scopes(capture: Capture) -> dict[str, list[int]]:
     """Return the CPUs of the host and, if there are several, of each package."""
-    scopes = {"host": sorted(capture.cpu_edges())}
-    packages: dict[int, list[int]] = {}
-    for cpu in capture.idle_cpus:
-        if cpu.package is not None and cpu.cpu in scopes["host"]:
-            packages.setdefault(cpu.package, []).append(cpu.cpu)
-    if len(packages) > 1:
-        scopes |= {f"package {package}": packages[package] for package in sorted(packages)}
-    return scopes
+    online = sorted(capture.cpu_edges())
+    packages: dict[str, list[int]] = {}
+    for cpu in sorted(capture.idle_cpus, key=lambda cpu: (-1 if cpu.package is None else cpu.package, cpu.cpu)):
+        if cpu.package is not None and cpu.cpu in online:
+            packages.setdefault(f"package {cpu.package}", []).append(cpu.cpu)
+    return {"host": online} | (packages if len(packages) > 1 else {})
 
 
 def read_bursts(capture: Capture, exits: Array) -> tuple[Array, tuple[int, int], int]:
@@ -166,136 +205,117 @@ def _bursts_of_cpu(exits: Array, rows: Array, edge: CpuEdge, unresolved: bool) -
     until = np.where(is_open, edge.end_ns, exits["next_ns"].astype(np.int64))
     bursts = np.zeros(len(exits), dtype=BURST)
     bursts["cpu"], bursts["start"], bursts["end"], bursts["record"] = edge.cpu, exit_ns, until, rows
-    following = np.append(enter[1:], edge.end_ns)
     missing = np.append((exits["sequence"][1:] - exits["sequence"][:-1] - np.uint32(1)).astype(np.int64), 0)
     inside = int(missing.sum())
-    lost = max(inside, (traced or 0) - len(exits)) if traced is not None else inside
+    lost = inside if traced is None else max(inside, traced - len(exits))
     is_lost = missing > 0
     is_lost[-1] = not is_open[-1]
     gaps = np.zeros(int(is_lost.sum()), dtype=BURST)
-    gaps["cpu"], gaps["record"] = edge.cpu, LOST
-    gaps["start"], gaps["end"] = until[is_lost], np.maximum(until, following)[is_lost]
+    gaps["cpu"], gaps["record"], gaps["start"] = edge.cpu, LOST, until[is_lost]
+    gaps["end"] = np.maximum(until, np.append(enter[1:], edge.end_ns))[is_lost]
     before = LOST if traced is not None and traced - len(exits) > inside else RAN
-    heads = np.array([(edge.cpu, edge.start_ns, max(edge.start_ns, int(enter[0])), before)], dtype=BURST)
-    return np.concatenate([heads, bursts, gaps]), lost
+    head = np.array([(edge.cpu, edge.start_ns, max(edge.start_ns, int(enter[0])), before)], dtype=BURST)
+    return np.concatenate([head, bursts, gaps]), lost
 
 
-def _leave_out(bursts: Array, mask: Array) -> Array:
-    """Return the bursts except those of the masked exits: the idle periods around them become one."""
-    kept: Array = bursts[~np.append(mask, False)[np.maximum(bursts["record"], -1)]]
+def _exit_of(bursts: Array, of_exit: Array, other: Any) -> Array:
+    """Return the value of each burst's exit; `other` for bursts without a known exit."""
+    values: Array = np.append(of_exit, np.asarray([other], dtype=of_exit.dtype))[np.maximum(bursts["record"], -1)]
+    return values
+
+
+def _leave_out(bursts: Array, is_removed: Array) -> Array:
+    """Return the bursts except those of the removed exits: the idle periods around them become one."""
+    kept: Array = bursts[~_exit_of(bursts, is_removed, False)]
     return kept
 
 
-def _union_ns(spans: Array) -> int:
-    """Return the time that the spans cover."""
-    if not len(spans):
-        return 0
-    spans = spans[np.argsort(spans["start"], kind="stable")]
-    ends = np.maximum.accumulate(spans["end"])
-    begin = np.maximum(spans["start"][1:], ends[:-1])
-    return int(ends[0] - spans["start"][0] + np.maximum(0, ends[1:] - begin).sum())
-
-
-def find_stretches(bursts: Array, window: tuple[int, int]) -> tuple[Array, Array, int]:
-    """Return the length of each ended stretch in ns, the record that ended it, and the length of the open stretch."""
-    bursts = bursts[np.lexsort((bursts["record"] < 0, bursts["start"]))]
-    ends = np.maximum.accumulate(np.append(window[0], bursts["end"]))
-    lengths = bursts["start"] - ends[:-1]
-    is_stretch = lengths > 0
-    return lengths[is_stretch], bursts["record"][is_stretch], max(0, window[1] - int(ends[-1]))
-
-
-def _polling_spans(capture: Capture, exits: Array) -> Array:
+def _list_polls(capture: Capture, exits: Array) -> Array:
     """Return the periods in a polling state as spans (BURST)."""
-    polls = np.zeros(len(exits), dtype=bool)
+    is_poll = np.zeros(len(exits), dtype=bool)
     for cpu, states in capture.states.items():
         numbers = [number for number, name in enumerate(states) if is_polling(name, "")]
-        polls |= (exits["cpu"] == cpu) & np.isin(exits["state"], numbers)
-    spans = np.zeros(int(polls.sum()), dtype=BURST)
-    spans["cpu"], spans["record"] = exits["cpu"][polls], RAN
-    spans["start"], spans["end"] = exits["enter_ns"][polls], exits["exit_ns"][polls]
+        is_poll |= (exits["cpu"] == cpu) & np.isin(exits["state"], numbers)
+    spans = np.zeros(int(is_poll.sum()), dtype=BURST)
+    spans["record"], spans["cpu"] = RAN, exits["cpu"][is_poll]
+    spans["start"], spans["end"] = exits["enter_ns"][is_poll], exits["exit_ns"][is_poll]
     return spans
 
 
-def _build_scope(
-    name: str,
-    cpus: Sequence[int],
-    bursts: Array,
-    window: tuple[int, int],
-    polls: Array,
-    states: Sequence[StateInfo],
-    periods: _Periods | None,
-) -> DeepScope:
-    bursts, polls = (spans[np.isin(spans["cpu"], cpus)] for spans in (bursts, polls))
-    lengths, records, open_ns = find_stretches(bursts, window)
-    running_ns, covered_ns = _union_ns(bursts[bursts["record"] != LOST]), _union_ns(bursts)
-    polls = polls.copy()
-    polls["start"], polls["end"] = np.clip(polls["start"], *window), np.clip(polls["end"], *window)
-    stretches = np.append(lengths, open_ns) if open_ns else lengths
-    ordered, total_ns = np.sort(stretches)[::-1], int(stretches.sum())
-    half = int(np.searchsorted(np.cumsum(ordered), total_ns / 2)) if total_ns else 0
-    bins = [
-        LengthBin(from_us=low, below_us=high, count=int(inside.sum()), time_s=float(stretches[inside].sum()) / 1e9)
-        for low, high in zip(_BINS_US, (*_BINS_US[1:], None), strict=True)
-        for inside in [(stretches >= low * 1000) & (stretches < (np.inf if high is None else high * 1000))]
-    ]
+def _build_scope(view: _View, bursts: Array, periods: _Periods | None = None) -> DeepScope:
+    """Return the stretches of a view; with `periods` also their breakers."""
+    found = view.find_stretches(bursts)
+    lengths, total_ns, window_ns = found.lengths, found.total_ns, view.window[1] - view.window[0]
+    idle_ns = view.find_stretches(bursts[bursts["record"] != LOST]).total_ns
+    edges = 1000.0 * np.array([*_BINS_US, math.inf])
+    bins = zip(_BINS_US, (*_BINS_US[1:], None), *(_sum_bins(lengths, edges, by) for by in (None, lengths)), strict=True)
+    open_ns = int(lengths[found.records == OPEN].sum())
     return DeepScope(
-        name=name,
-        cpus=len(cpus),
-        window_s=(window[1] - window[0]) / 1e9,
-        ended_s=float(lengths.sum()) / 1e9,
+        name=view.name,
+        cpus=len(view.cpus),
+        window_s=window_ns / 1e9,
+        ended_s=(total_ns - open_ns) / 1e9,
         open_s=open_ns / 1e9,
-        running_s=running_ns / 1e9,
-        unknown_s=(covered_ns - running_ns) / 1e9,
-        polling_s=(_union_ns(np.concatenate([bursts, polls])) - covered_ns) / 1e9,
-        count=len(stretches),
-        half_us=float(ordered[half]) / 1e3 if total_ns else None,
-        longest_us=float(ordered[0]) / 1e3 if total_ns else None,
-        lengths=bins,
-        states=[_share_of_state(state, stretches) for state in states if not state.polling],
-        breakers=[] if periods is None else _find_breakers(periods, cpus, lengths, records),
+        running_s=(window_ns - idle_ns) / 1e9,
+        unknown_s=(idle_ns - total_ns) / 1e9,
+        polling_s=(total_ns - view.find_stretches(bursts, view.polls).total_ns) / 1e9,
+        count=len(lengths),
+        half_us=found.lengths_holding(0.5)[0] / 1e3 if total_ns else None,
+        longest_us=float(lengths.max()) / 1e3 if total_ns else None,
+        lengths=[
+            LengthBin(from_us=low, below_us=high, count=int(count), time_s=float(ns) / 1e9)
+            for low, high, count, ns in bins
+        ],
+        states=[_share_of_state(state, lengths) for state in view.states if not state.polling],
+        breakers=[] if periods is None else _find_breakers(periods, view.cpus, found),
     )
 
 
-def _share_of_state(state: StateInfo, stretches: Array) -> StateShare:
+def _sum_bins(lengths: Array, edges: Array, weights: Array | None) -> Array:
+    return np.bincount(np.digitize(lengths, edges) - 1, weights, len(edges) - 1)
+
+
+def _share_of_state(state: StateInfo, lengths: Array) -> StateShare:
     """Return the stretches that were long enough for a state."""
-    count = time_s = percent = None
-    if state.target_us is not None:
-        long_enough = stretches[stretches >= state.target_us * 1000]
-        count, time_s = len(long_enough), float(long_enough.sum()) / 1e9
-        percent = 100.0 * float(long_enough.sum()) / float(stretches.sum()) if len(stretches) else None
+    enough = None if state.target_us is None else lengths[lengths >= state.target_us * 1000]
     return StateShare(
         name=state.name,
         latency_us=state.latency_us,
         target_us=state.target_us,
         disabled=state.disabled,
-        count=count,
-        time_s=time_s,
-        percent=percent,
+        count=None if enough is None else len(enough),
+        time_s=None if enough is None else float(enough.sum()) / 1e9,
+        percent=None if enough is None or not len(lengths) else 100.0 * float(enough.sum()) / float(lengths.sum()),
     )
 
 
-def _find_breakers(periods: _Periods, cpus: Sequence[int], lengths: Array, records: Array) -> list[Breaker]:
+def _find_breakers(periods: _Periods, cpus: Sequence[int], found: _Stretches) -> list[Breaker]:
     """Return the causes of stretches and misses, the longest time first; the least of many causes are one row."""
     of_exit, size = periods.groups.of_exit, len(periods.groups.labels) + 1
-    here = np.isin(periods.exits["cpu"], cpus)
-    numbers = np.append(of_exit, size - 1)[np.maximum(records, -1)]
-    sums = np.zeros((size, 4), dtype=np.int64)
-    sums[:, 0] = np.bincount(numbers, minlength=size)
-    np.add.at(sums[:, 1], numbers, lengths)
-    for column, misses in ((2, periods.above), (3, periods.below)):
-        sums[:, column] = np.bincount(of_exit[here & misses], minlength=size)
+    here, ended = np.isin(periods.exits["cpu"], cpus), found.records != OPEN
+    groups = np.append(of_exit, size - 1)[np.maximum(found.records[ended], -1)]
+    counts, above, below = (
+        np.bincount(numbers, minlength=size)
+        for numbers in (groups, of_exit[here & periods.above], of_exit[here & periods.below])
+    )
+    times = np.zeros(size, dtype=np.int64)
+    np.add.at(times, groups, found.lengths[ended])
+    sums = np.stack([counts, times, above, below], axis=1)
+    weights = (sums / np.maximum(sums.sum(axis=0), 1)).sum(axis=1)
     labels: list[tuple[Any, ...]] = [*periods.groups.labels, ("lost", None, None, None, None)]
-    weights = (sums / np.maximum(sums.sum(axis=0), 1)).sum(axis=1).tolist()
-    ordered = sorted(zip(labels, sums.tolist(), weights, strict=True), key=lambda row: (-row[2], str(row[0])))
-    rows = [(label, row) for label, row, weight in ordered if weight]
-    if rest := [row for _, row in rows[_MOST_BREAKERS:]]:
-        rows[_MOST_BREAKERS:] = [(("other", None, None, None, None), [sum(part) for part in zip(*rest, strict=True)])]
-    rows.sort(key=lambda row: -row[1][1])
-    names = ("mechanism", "name", "process", "pid", "thread", "count", "stretch_s", "above_count", "below_count")
+    ordered = sorted(np.flatnonzero(weights).tolist(), key=lambda number: (-weights[number], str(labels[number])))
+    rows = [(labels[number], sums[number]) for number in ordered[:_MOST_BREAKERS]]
+    if rest := ordered[_MOST_BREAKERS:]:
+        rows.append((("other", None, None, None, None), sums[rest].sum(axis=0)))
     return [
-        Breaker(**dict(zip(names, (*label, count, ns / 1e9, above, below), strict=True)))
-        for label, (count, ns, above, below) in rows
+        Breaker(
+            **dict(zip(("mechanism", "name", "process", "pid", "thread"), label, strict=True)),
+            count=int(row[0]),
+            stretch_s=float(row[1]) / 1e9,
+            above_count=int(row[2]),
+            below_count=int(row[3]),
+        )
+        for label, row in sorted(rows, key=lambda row: -row[1][1])
     ]
 
 
@@ -304,16 +324,14 @@ def _find_breakers(periods: _Periods, cpus: Sequence[int], lengths: Array, recor
 
 def count_misses(cpu: IdleCpu, states: Array, lengths_ns: Array) -> tuple[Array, Array]:
     """Return whether each idle period of a CPU ended too early for its state, or was long enough for the next one."""
-    above, below = (np.zeros(len(states), dtype=bool) for _ in range(2))
+    above, below = np.zeros((2, len(states)), dtype=bool)
     for number, state in enumerate(cpu.states):
         chosen = states == number
-        shallower = any(not other.disabled for other in cpu.states[:number])
         too_short = chosen & (lengths_ns < (state.target_us or 0) * 1000)
-        above |= too_short & shallower
+        above |= too_short & any(not other.disabled for other in cpu.states[:number])
         deeper = next((other for other in cpu.states[number + 1 :] if not other.disabled), None)
         if deeper is not None:
-            latency_ns = (state.latency_us or 0) * 1000
-            rest = lengths_ns - latency_ns
+            rest = lengths_ns - (state.latency_us or 0) * 1000
             below |= chosen & ~too_short & (rest > 0) & (rest >= (deeper.target_us or 0) * 1000)
     return above, below
 
@@ -324,14 +342,15 @@ def _check_governor(capture: Capture, periods: _Periods, lost_count: int) -> Gov
     if not states or any(state.target_us is None or state.latency_us is None for state in states):
         return None
 
-    def kernel(counts: Sequence[int | None]) -> int | None:
-        return None if None in counts else sum(count or 0 for count in counts)
+    def kernel(name: str) -> int | None:
+        counts = [count for cpu in capture.idle_cpus for count in getattr(cpu, name)]
+        return None if None in counts else sum(counts)
 
     return GovernorCheck(
         above_count=int(periods.above.sum()),
         below_count=int(periods.below.sum()),
-        kernel_above_count=kernel([count for cpu in capture.idle_cpus for count in cpu.above]),
-        kernel_below_count=kernel([count for cpu in capture.idle_cpus for count in cpu.below]),
+        kernel_above_count=kernel("above"),
+        kernel_below_count=kernel("below"),
         is_complete=lost_count == 0,
     )
 
@@ -340,16 +359,11 @@ def _check_governor(capture: Capture, periods: _Periods, lost_count: int) -> Gov
 
 
 def _build_what_if(
-    capture: Capture,
-    request: DeepRequest,
-    periods: _Periods,
-    bursts: Array,
-    build: Callable[[Array, bool], list[DeepScope]],
+    capture: Capture, request: DeepRequest, periods: _Periods, bursts: Array, views: Sequence[_View], lost_count: int
 ) -> DeepWhatIf | None:
     if not request.without and not request.slack_ns:
         return None
     names, exits = _names_by_thread(capture, periods.exits), periods.exits
-    tids, _ = blamed_threads(exits)
     by_task = (exits["flags"] & np.uint32(Flag.WAKER) != 0) & (exits["waker_context"] == WakerContext.TASK)
     own_timer = (periods.ended_by == TIMER) & (exits["next_tid"] != 0)
     unmatched = []
@@ -357,8 +371,8 @@ def _build_what_if(
     def ended_by(word: str, *, by_timer: bool) -> Array:
         """Return whether each exit is by this thread: by its own timer, or also by its wakings of other threads."""
         ids = [tid for tid, known in names.items() if word in known]
-        labels = [word in (label[1], label[2], label[4]) for label in periods.groups.labels]
-        mine: Array = np.isin(tids, ids) | np.append(labels, False)[periods.groups.of_exit].astype(bool)
+        labels = np.array([word in (label[1], label[2], label[4]) for label in periods.groups.labels], dtype=bool)
+        mine: Array = np.isin(blamed_threads(exits)[0], ids) | labels[periods.groups.of_exit]
         mine = mine & own_timer if by_timer else mine | (by_task & np.isin(exits["waker_tid"], ids))
         if not mine.any():
             unmatched.append(word)
@@ -371,14 +385,20 @@ def _build_what_if(
     for word, nanoseconds in request.slack_ns.items():
         slack_ns[ended_by(word, by_timer=True) & ~removed] = nanoseconds
     kept = _leave_out(bursts, removed)
-    moved, moved_count = delay_bursts(kept, exits["next_tid"], slack_ns)
+    slack = _exit_of(kept, slack_ns, 0)
+    tids = _exit_of(kept, exits["next_tid"], 0)
+    models = [kept]
+    if slack.any():
+        is_interrupt = _exit_of(kept, np.isin(periods.ended_by, (TIMER, TICK)), False)
+        models = [delay_bursts(kept, tids, slack), join_bursts(kept, tids, slack, is_interrupt)]
     return DeepWhatIf(
         without=list(request.without),
         slack_ms={word: nanoseconds / 1e6 for word, nanoseconds in request.slack_ns.items()},
         unmatched=unmatched,
         removed_count=len(bursts) - len(kept),
-        moved_count=moved_count,
-        scopes=build(moved, False),
+        moved_count=int(np.count_nonzero(slack)),
+        scopes=[_build_scope(view, models[0]) for view in views],
+        expected=[] if lost_count else [_expect(view, models) for view in views],
     )
 
 
@@ -396,55 +416,96 @@ def _names_by_thread(capture: Capture, exits: Array) -> dict[int, set[str]]:
     return {tid: known - {""} for tid, known in names.items()}
 
 
-_BURST, _DUE, _LATEST = range(3)
+# Two limits of a sleep with slack (`diagnosis.thread_pace`): its end, or the first timer interrupt of its CPU that is
+# not earlier than without the slack. Sleeps are relative: a later end delays all later sleeps of the thread.
 
 
-def delay_bursts(bursts: Array, tids: Array, slack_ns: Array) -> tuple[Array, int]:
-    """Return the bursts if the sleeps of some threads ended later, and the number of bursts that moved.
+def delay_bursts(bursts: Array, tids: Array, slack: Array) -> Array:
+    """Return the bursts if each sleep of a thread (`tids`) lasts its whole slack in ns; 0 for bursts that stay."""
+    new, last = bursts.copy(), int(bursts["end"].max())
+    for tid in np.unique(tids[slack > 0]):
+        mine = np.flatnonzero((tids == tid) & (slack > 0))
+        mine = mine[np.argsort(bursts["start"][mine], kind="stable")]
+        later = np.cumsum(slack[mine])
+        new["start"][mine] += later
+        new["end"][mine] += later
+    new["end"] = np.minimum(new["end"], last)
+    kept: Array = new[new["start"] < last]
+    return kept
 
-    `tids`, `slack_ns`: the thread and the added slack of each exit; 0 for exits that stay. A sleep ends with the next
-    burst of its CPU within the slack, else at the end of the slack. Sleeps are relative: a later end of one delays all
-    later ones of the thread. The kernel can end a sleep later, but no earlier (`diagnosis.thread_pace`).
-    """
-    slack = np.append(slack_ns, 0)[np.maximum(bursts["record"], -1)]
-    if not slack.any():
-        return bursts, 0
-    tid_of = np.append(tids, 0)[np.maximum(bursts["record"], -1)]
-    queues: dict[int, deque[int]] = defaultdict(deque)
-    moves = np.flatnonzero(slack)
-    for number in moves[np.argsort(bursts["start"][moves], kind="stable")].tolist():
-        queues[int(tid_of[number])].append(number)
-    start, end, cpus = (bursts[name].tolist() for name in ("start", "end", "cpu"))
-    last = max(end)
-    events = [(start[number], _BURST, number) for number in np.flatnonzero(slack == 0).tolist()]
-    events += [(start[queue[0]], _DUE, queue[0]) for queue in queues.values()]
-    heapq.heapify(events)
-    new = bursts.copy()
-    new["start"][moves] = new["end"][moves] = last
-    busy_until: dict[int, int] = defaultdict(int)
-    waiting: dict[int, list[int]] = defaultdict(list)
 
-    def begin(at: int, number: int) -> None:
-        cpu = cpus[number]
-        busy_until[cpu] = max(at, busy_until[cpu]) + end[number] - start[number]
-        new["start"][number], new["end"][number] = at, busy_until[cpu]
-        if slack[number]:
-            queue = queues[int(tid_of[number])]
-            queue.popleft()
-            if queue:
-                later = busy_until[cpu] - end[number]
-                heapq.heappush(events, (start[queue[0]] + later, _DUE, queue[0]))
+def join_bursts(bursts: Array, tids: Array, slack: Array, is_interrupt: Array) -> Array:
+    """Return the bursts if each sleep ends with the first timer interrupt of its CPU within the slack."""
+    new, last = bursts.copy(), int(bursts["end"].max())
+    for tid in np.unique(tids[slack > 0]):
+        mine = np.flatnonzero((tids == tid) & (slack > 0))
+        others = new[(tids != tid) & (is_interrupt | (new["record"] == RAN))]
+        others = others[np.argsort(others["start"], kind="stable")]
+        interrupts = {
+            cpu: others[["start", "end"]][others["cpu"] == cpu].tolist() for cpu in np.unique(bursts["cpu"][mine])
+        }
+        later = 0
+        for number in mine[np.argsort(bursts["start"][mine], kind="stable")].tolist():
+            cpu, start, end = (int(bursts[name][number]) for name in ("cpu", "start", "end"))
+            due, at = start + later, start + later + int(slack[number])
+            place = bisect_right(interrupts[cpu], (due, 0))
+            if place and interrupts[cpu][place - 1][1] > due:
+                at = due
+            elif place < len(interrupts[cpu]) and interrupts[cpu][place][0] < at:
+                at = interrupts[cpu][place][1]
+            later = at - start
+            new["start"][number], new["end"][number] = at, at + end - start
+    new["end"] = np.minimum(new["end"], last)
+    kept: Array = new[new["start"] < last]
+    return kept
 
-    while events and events[0][0] < last:
-        at, kind, number = heapq.heappop(events)
-        cpu = cpus[number]
-        if kind == _DUE and busy_until[cpu] <= at:
-            waiting[cpu].append(number)
-            heapq.heappush(events, (at + int(slack[number]), _LATEST, number))
-        elif kind != _LATEST or number in waiting[cpu]:
-            others = [other for other in waiting.pop(cpu, []) if other != number]
-            for each in (number, *others):
-                begin(at, each)
-    kept = new[new["start"] < last]
-    kept["end"] = np.minimum(kept["end"], last)
-    return kept, int(np.count_nonzero(new["start"][moves] != bursts["start"][moves]))
+
+# The window is cut into blocks. Their scatter gives the interval of another window of the same length.
+_BLOCKS = 20
+
+
+def _expect(view: _View, models: Sequence[Array]) -> ExpectedScope:
+    """Return the intervals of a later window: from the lowest end of all models to the highest."""
+    each = [_expect_model(view, view.find_stretches(bursts)) for bursts in models]
+    ends = {key: (min(row[key][0] for row in each), max(row[key][1] for row in each)) for key in each[0]}
+    states = {state.name: ends[state.name] for state in view.states if state.name in ends}
+    return ExpectedScope(
+        name=view.name, together_s=ends["/time"], count=ends["/count"], half_us=ends["/half"], states_s=states
+    )
+
+
+def _expect_model(view: _View, found: _Stretches) -> dict[str, tuple[float, float]]:
+    first, last = view.window
+    edges = np.linspace(first, last, _BLOCKS + 1)
+
+    def time_by_block(least_ns: float) -> Array:
+        """Return the time of the stretches of at least this length in each block."""
+        starts, lengths = (part[found.lengths >= least_ns] for part in (found.starts, found.lengths))
+        times = np.stack([starts, starts + lengths], axis=1).ravel()
+        sums = np.cumsum(np.stack([np.zeros_like(lengths), lengths], axis=1).ravel())
+        blocks: Array = np.diff(np.interp(edges, times, sums)) if len(times) else np.zeros(_BLOCKS)
+        return blocks
+
+    def ends_of(blocks: Array, most: float, scale: float) -> tuple[float, float]:
+        reach, total = _reach(blocks), float(blocks.sum())
+        return max(0.0, total - reach) / scale, min(most, total + reach) / scale
+
+    whole = time_by_block(0)
+    counts = np.histogram(found.starts, edges)[0].astype(float)
+    ends = {"/time": ends_of(whole, last - first, 1e9), "/count": ends_of(counts, math.inf, 1)}
+    for state in view.states:
+        if state.target_us is not None and not state.polling:
+            ends[state.name] = ends_of(time_by_block(state.target_us * 1000), last - first, 1e9)
+    # A length can be the half if the time of longer stretches differs from half of all by no more than chance.
+    lengths = sorted(found.lengths_holding(*(percent / 100 for percent in range(2, 100, 2))))
+    balances = [time_by_block(length) - whole / 2 for length in lengths]
+    halves = [length for length, rest in zip(lengths, balances, strict=True) if abs(rest.sum()) <= _reach(rest)]
+    halves += found.lengths_holding(0.5)
+    return ends | {"/half": (min(halves) / 1e3, max(halves) / 1e3)}
+
+
+def _reach(blocks: Array) -> float:
+    """Return half of the interval of the difference between the sums of two windows with such blocks."""
+    values = blocks.tolist()
+    error = float(np.std(blocks, ddof=1)) * math.sqrt(2 * len(blocks))
+    return error * serial_factor(values) * student_quantile(LEVEL, effective_freedom(values)) if error else 0.0

@@ -100,6 +100,25 @@ class GovernorCheck(msgspec.Struct, frozen=True, kw_only=True):
     is_complete: bool
 
 
+class ExpectedScope(msgspec.Struct, frozen=True, kw_only=True):
+    """The 95 % intervals of a later window of the same length: lowest and highest value.
+
+    They hold if the load stays the same. A sleep with slack ends at its end or with an earlier timer interrupt: the
+    intervals include both limits.
+
+    Attributes:
+        together_s: all CPUs idle together.
+        count: stretches.
+        states_s: time in stretches of at least the target residency, by idle state.
+    """
+
+    name: str
+    together_s: tuple[float, float]
+    count: tuple[float, float]
+    half_us: tuple[float, float]
+    states_s: dict[str, tuple[float, float]]
+
+
 class DeepWhatIf(msgspec.Struct, frozen=True, kw_only=True):
     """The stretches if threads were absent, or had more timer slack: an upper bound if their work moves elsewhere.
 
@@ -107,6 +126,8 @@ class DeepWhatIf(msgspec.Struct, frozen=True, kw_only=True):
         slack_ms: by thread.
         unmatched: given threads that ended no idle period.
         removed_count, moved_count: the idle exits that were left out, or that came later.
+        scopes: with slack, if each sleep lasts until the end of its slack.
+        expected: by scope; empty if periods are lost.
     """
 
     without: list[str]
@@ -115,6 +136,7 @@ class DeepWhatIf(msgspec.Struct, frozen=True, kw_only=True):
     removed_count: int
     moved_count: int
     scopes: list[DeepScope]
+    expected: list[ExpectedScope] = []
 
 
 class DeepIdle(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,11 +18,11 @@ from powerprof.model.records import Cause
 from powerprof.model.text import number
 from powerprof.report import deep_idle, labels, metrics
 from powerprof.report.html.charts import draw_flame
-from powerprof.report.html.page import Extras, clean_name, embed_json, render_page, split_rows
+from powerprof.report.html.page import Extras, clean_name, embed_json, render_page, split_rows, table_html
 from powerprof.report.html.svg import Scale, round_step
 from powerprof.report.phases import split_table
 from powerprof.report.stacks import TimelineExit, build_flame, frames_of, modules_of, stacks_of
-from powerprof.report.table import Places, align_rows
+from powerprof.report.table import Places, Table, align_rows
 from powerprof.report.text_forms import Line, balance_lines, draw_table, note_lines
 from powerprof.report.wakeups import (
     RAN_ANYWAY,
@@ -556,12 +556,29 @@ def render_html(record: Attribution, extras: Extras) -> str:
             causes_table(record.other_causes, places, "/other_causes", _CAUSES, "other causes"), _OPEN_ROWS
         ),
         energy=split_table(split, places, "/energy_split") if split else None,
+        deep=_deep_blocks(record),
         flames=[view for view in views if view],
         helps=suggest_remedies(record),
         lanes=lanes(extras.timeline),
         mechanisms=MECHANISMS,
         notes=labels.notes_with_source(record),
     )
+
+
+def _deep_blocks(record: Attribution) -> list[Markup]:
+    """Return the blocks of deep idle: a bar per scope, then its sentences and tables."""
+    if record.deep is None:
+        return []
+    bars = [deep_idle.draw_shares(scope) for scope in record.deep.scopes]
+    parts = [
+        table_html(part, names=False)
+        if isinstance(part, Table)
+        else Markup("<p{}>{}</p>").format(
+            Markup(' class="muted"') if part.is_detail else "", clean_name(part.text, 2000)
+        )
+        for part in deep_idle.list_parts(record.deep, _OPEN_ROWS)
+    ]
+    return [*(Markup('<figure class="chart">{}</figure>').format(bar) for bar in bars), *parts]
 
 
 # Markdown and CSV.
@@ -583,14 +600,19 @@ def render_markdown(record: Attribution, context: str) -> list[str]:
         written = draw_table(wakeups_table(record, places, limit), _WAKEUP_COLUMNS)
     if left := hidden_rows_text(counts, limit, counted):
         written += ["", f"{left}."]
+    if record.deep is not None:
+        written += deep_idle.render_markdown(record.deep, limit)
     return written + balance_lines(record.conservation) + note_lines(labels.notes_with_source(record))
 
 
 def render_csv(record: Attribution) -> Iterator[Line]:
-    """Yield one line per thread, stack, origin and mechanism."""
+    """Yield one line per thread, stack, origin and mechanism, then those of deep idle."""
     yield _CSV_HEAD.split()
     for row in record.wakeups:
         who = (row.thread.pid, row.thread.tid, row.thread.label, row.detail)
         waker = (row.waker.pid, row.waker.comm) if row.waker else (None, None)
         figures = (row.count, row.rate_hz, row.wakings_count, row.period_ms, row.c0_ms)
         yield [row.mechanism, row.origin, *figures, *who, *waker, " < ".join(reversed(frames_of(row)[1:]))]
+    if record.deep is not None:
+        yield []
+        yield from deep_idle.csv_lines(record.deep)

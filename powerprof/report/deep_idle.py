@@ -1,44 +1,123 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of `powerprof attribute --deep`: time in which all CPUs idled together, its end by cause, and what-if."""
+"""The part of `powerprof attribute --deep`: time in which all CPUs idled together, its end by cause, and what-if.
+
+All forms show the same sentences and tables, in the same order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
 
 from powerprof.model import text
-from powerprof.model.deep_idle import Breaker, DeepIdle, DeepScope, DeepWhatIf, GovernorCheck
-from powerprof.report.table import align_rows
+from powerprof.model.deep_idle import Breaker, DeepIdle, DeepScope, DeepWhatIf, ExpectedScope, GovernorCheck
+from powerprof.report.html.svg import BarShare, draw_state_bar
+from powerprof.report.table import Column, Table, TableRow, Words, align_rows, words
+from powerprof.report.text_forms import Line, draw_table, escape
 from powerprof.system.next_steps import command_line
 
 _MOST_MISSES = 3
+_CSV_HEAD = "deep_idle part name count time_s low high process pid thread above_count below_count"
+_PARTS = ("ended", "open", "running", "unknown", "polling")
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence; `is_detail`: it belongs to the one above."""
+
+    text: str
+    is_detail: bool = False
+
+
+Part = Sentence | Table
+
+
+def list_parts(deep: DeepIdle, top: int) -> Iterator[Part]:
+    """Yield the sentences and tables: the host, its packages, the governor, the what-if; `top` limits the breakers."""
+    for scope in deep.scopes:
+        yield Sentence(_answer(scope))
+        yield Sentence(_rest(scope), is_detail=True)
+        if scope.count:
+            yield _lengths_table(scope)
+            yield Sentence(_states_text(scope, deep.table), is_detail=True)
+        if scope is deep.scopes[0] and any(row.count for row in scope.breakers):
+            yield _breakers_table(scope, top)
+    if deep.lost_count:
+        is_sample = deep.lost_count > deep.periods_count
+        remedy = f"; to save all: {command_line('attribute --system --deep')}" if is_sample else ""
+        lost = text.plural(deep.lost_count, "idle period")
+        yield Sentence(f"{lost} not saved, so this time is unknown{remedy}.")
+    yield Sentence(_governor_text(deep.governor, deep.scopes[0].breakers))
+    if deep.what_if is not None:
+        yield from _predict(deep.what_if, deep.scopes)
 
 
 def render_lines(deep: DeepIdle, width: int, top: int) -> list[str]:
-    """Return the lines of deep idle: the host, then its packages; `top` is the number of breakers."""
+    """Return the lines for a terminal."""
     lines: list[str] = []
-    for scope in deep.scopes:
-        lines += [*text.wrap(_answer(scope), width), *text.wrap(_rest(scope), width, "  ")]
-        if scope.count:
-            lines += _length_lines(scope, width)
-            lines += text.wrap(_states_text(scope, deep.table), width, "  ")
-        if scope is deep.scopes[0]:
-            lines += _breaker_lines(scope, width, top)
-    if deep.lost_count:
-        remedy = (
-            f"; to save all: {command_line('attribute --system --deep')}"
-            if deep.lost_count > deep.periods_count
-            else ""
-        )
-        sentence = f"{text.plural(deep.lost_count, 'idle period')} not saved, so this time is unknown{remedy}."
-        lines += text.wrap(sentence, width)
-    lines += text.wrap(_governor_text(deep.governor, deep.scopes[0].breakers), width)
-    if deep.what_if is not None:
-        lines += _what_if_lines(deep.what_if, deep.scopes, width)
+    for part in list_parts(deep, top):
+        if isinstance(part, Sentence):
+            lines += text.wrap(part.text, width, "  " if part.is_detail else "")
+            continue
+        cells = [[column.heading for column in part.columns]]
+        cells += [[row.words(column.key).text for column in part.columns] for row in part.rows]
+        left = [number for number, column in enumerate(part.columns[:-1]) if column.left]
+        lines += align_rows(cells, width, left=left)
     return lines
 
 
-def _deep_s(scope: DeepScope) -> float:
-    return scope.ended_s + scope.open_s
+def render_markdown(deep: DeepIdle, top: int) -> list[str]:
+    """Return the lines for Markdown."""
+    lines = ["", "### Deep idle"]
+    for part in list_parts(deep, top):
+        lines += ["", escape(part.text)] if isinstance(part, Sentence) else draw_table(part)
+    return lines
+
+
+def draw_shares(scope: DeepScope) -> Markup:
+    """Return a bar of the window: a CPU ran, unknown, and the stretches by length."""
+    shares = [("a CPU ran", scope.running_s, "c0"), ("unknown", scope.unknown_s, "poll")]
+    shares += [
+        (f"from {_length(part.from_us)}", part.time_s, f"s{number}") for number, part in enumerate(scope.lengths)
+    ]
+    bars = [BarShare(name, 100.0 * time_s / scope.window_s, look) for name, time_s, look in shares if time_s]
+    return draw_state_bar(bars, scope.name)
+
+
+def csv_lines(deep: DeepIdle) -> Iterator[Line]:
+    """Yield a head, then a line per part of the window, length, idle state, breaker and prediction of each scope."""
+    yield [
+        "deep_idle",
+        "part",
+        "name",
+        "count",
+        "time_s",
+        "low",
+        "high",
+        "process",
+        "pid",
+        "thread",
+        "above_count",
+        "below_count",
+    ]
+    for scope in deep.scopes:
+        for part in _PARTS:
+            yield [scope.name, "window", part, None, getattr(scope, f"{part}_s")]
+        for bin in scope.lengths:
+            yield [scope.name, "length_us", bin.from_us, bin.count, bin.time_s]
+        for state in scope.states:
+            yield [scope.name, "state", state.name, state.count, state.time_s]
+        for row in scope.breakers:
+            who = (row.process, row.pid, row.thread, row.above_count, row.below_count)
+            mechanism = f"{row.mechanism} {row.name or ''}".strip()
+            yield [scope.name, "breaker", mechanism, row.count, row.stretch_s, None, None, *who]
+    for expected in deep.what_if.expected if deep.what_if is not None else []:
+        for name in ("together_s", "count", "half_us"):
+            yield [expected.name, "expected", name, None, None, *getattr(expected, name)]
+        for name, ends in expected.states_s.items():
+            yield [expected.name, "expected_s", name, None, None, *ends]
 
 
 def _length(microseconds: float | None) -> str:
@@ -49,22 +128,23 @@ def _length(microseconds: float | None) -> str:
     return f"{text.number(microseconds, 0)} µs" if microseconds < 1000 else f"{text.number(microseconds / 1e3, 1)} ms"
 
 
-def _is_unknown(scope: DeepScope) -> bool:
-    return scope.unknown_s > 0 and not scope.count
+def _range(low_us: float, high_us: float) -> str:
+    low, high = _length(low_us), _length(high_us)
+    return high if low == high else f"{low} to {high}"
 
 
 def _together(scope: DeepScope) -> str:
     """Return the time of all stretches as text, an interval if a part of the window is unknown."""
-    low, most = _length(1e6 * _deep_s(scope)), _length(1e6 * (_deep_s(scope) + scope.unknown_s))
-    return f"{low}{'' if most == low else f' to {most}'} of {_length(1e6 * scope.window_s)}"
+    together_us = 1e6 * (scope.ended_s + scope.open_s)
+    return f"{_range(together_us, together_us + 1e6 * scope.unknown_s)} of {_length(1e6 * scope.window_s)}"
 
 
 def _answer(scope: DeepScope) -> str:
     cpus = "Its only CPU idled" if scope.cpus == 1 else f"All {scope.cpus} CPUs idled together"
     where = "" if scope.name == "host" else f"{scope.name[:1].upper()}{scope.name[1:]}: "
-    if _is_unknown(scope):
-        return f"{where}Whether all CPUs idled together is unknown: their idle periods were not saved."
     if not scope.count:
+        if scope.unknown_s:
+            return f"{where}Whether all CPUs idled together is unknown: their idle periods were not saved."
         return f"{where}{cpus} at no time in {_length(1e6 * scope.window_s)}."
     return (
         f"{where}{cpus} for {_together(scope)}, in {scope.count:,} stretch{'' if scope.count == 1 else 'es'}."
@@ -84,24 +164,38 @@ def _rest(scope: DeepScope) -> str:
     return " ".join(parts)
 
 
-def _length_lines(scope: DeepScope, width: int) -> list[str]:
-    rows = [["length", "stretches", "time"]]
+def _draw(columns: Sequence[Column], rows: Sequence[Sequence[str]], label: str, names: Sequence[str] = ()) -> Table:
+    """Return a table of texts; the columns `names` hold names from outside."""
+    keys = [column.key for column in columns]
+    return Table(
+        columns,
+        [
+            TableRow({key: Words(cell, ours=key not in names) for key, cell in zip(keys, row, strict=True)})
+            for row in rows
+        ],
+        label,
+    )
+
+
+def _lengths_table(scope: DeepScope) -> Table:
+    rows = []
     for part in scope.lengths:
         if part.count:
             limit = "or more" if part.below_us is None else f"to {_length(part.below_us)}"
-            rows.append([f"  {_length(part.from_us)} {limit}", f"{part.count:,}", _length(1e6 * part.time_s)])
-    return align_rows(rows, width, left=(0,))
+            rows.append((f"{_length(part.from_us)} {limit}", f"{part.count:,}", _length(1e6 * part.time_s)))
+    columns = [*words("length"), Column("stretches", "stretches"), Column("time", "time")]
+    return _draw(columns, rows, f"stretches of {scope.name} by length")
 
 
 def _states_text(scope: DeepScope, table: str | None) -> str:
-    known = [state for state in scope.states if state.percent is not None and state.target_us is not None]
-    if not known:
-        return "The share of each idle state is unknown, because this host has no target residencies (--as CPU)."
     shares = [
         f"{state.name} (from {_length(state.target_us)}{', disabled' if state.disabled else ''})"
         f" for {text.number(state.percent, 1)} %"
-        for state in known
+        for state in scope.states
+        if state.percent is not None
     ]
+    if not shares:
+        return "The share of each idle state is unknown, because this host has no target residencies (--as CPU)."
     first = f"With the idle states of {table}, software" if table else "Software"
     return f"{first} would allow {text.join_words(shares)} of this time; the hardware can refuse."
 
@@ -110,22 +204,25 @@ def _who(row: Breaker) -> str:
     if row.mechanism == "lost":
         return "unknown: the idle periods after it were not saved"
     names = [row.process or "", row.thread if row.thread != row.process else "", row.name]
-    how = row.mechanism.replace("_", "-")
-    return " · ".join(name for name in (*names, how) if name)
+    return " · ".join(name for name in (*names, row.mechanism.replace("_", "-")) if name)
 
 
-def _breaker_lines(scope: DeepScope, width: int, top: int) -> list[str]:
-    breakers, total = [row for row in scope.breakers if row.count], _deep_s(scope)
-    if not breakers:
-        return []
-    rows = [["stretches", "time", "mean", "ended by (process · thread · event)"]]
-    for row in breakers[:top]:
-        share = f"{text.number(100.0 * row.stretch_s / total, 1)} %"
-        rows.append([f"{row.count:,}", share, _length(1e6 * row.stretch_s / row.count), _who(row)])
+def _breakers_table(scope: DeepScope, top: int) -> Table:
+    breakers, total_s = [row for row in scope.breakers if row.count], scope.ended_s + scope.open_s
+    rows = [
+        (f"{row.count:,}", _percent(row.stretch_s, total_s), _length(1e6 * row.stretch_s / row.count), _who(row))
+        for row in breakers[:top]
+    ]
     if hidden := breakers[top:]:
-        count, rest = sum(row.count for row in hidden), 100.0 * sum(row.stretch_s for row in hidden) / total
-        rows.append([f"{count:,}", f"{text.number(rest, 1)} %", "", f"{len(hidden)} more (--top N, or --json)"])
-    return align_rows(rows, width)
+        count, time_s = sum(row.count for row in hidden), sum(row.stretch_s for row in hidden)
+        rows.append((f"{count:,}", _percent(time_s, total_s), "", f"{len(hidden)} more (--top N, or --json)"))
+    columns = [Column(key, key) for key in ("stretches", "time", "mean")]
+    columns.append(Column("who", "ended by (process · thread · event)", left=True))
+    return _draw(columns, rows, "breakers of deep idle", ("who",))
+
+
+def _percent(part_s: float, total_s: float) -> str:
+    return f"{text.number(100.0 * part_s / total_s, 1)} %"
 
 
 def _governor_text(check: GovernorCheck | None, causes: Sequence[Breaker]) -> str:
@@ -149,36 +246,39 @@ def _governor_text(check: GovernorCheck | None, causes: Sequence[Breaker]) -> st
     )
 
 
-def _what_if_lines(what_if: DeepWhatIf, present: Sequence[DeepScope], width: int) -> list[str]:
+def _predict(what_if: DeepWhatIf, present: Sequence[DeepScope]) -> Iterator[Sentence]:
     changes = [f"without {name}" for name in what_if.without]
     changes += [f"with {ms:g} ms more timer slack of {name}" for name, ms in what_if.slack_ms.items()]
-    sentence = text.join_words(changes)
-    lines = ["", *text.wrap(f"{sentence[:1].upper()}{sentence[1:]}:", width)]
-    bound = "about" if what_if.slack_ms else "at most"
-    sentences = []
+    change = text.join_words(changes)
+    yield Sentence(f"{change[:1].upper()}{change[1:]}, in a window of this length and load:")
     if what_if.unmatched:
         names = text.join_words(what_if.unmatched)
-        sentences.append(f"No effect, because they ended no idle period of this window (slack: by a timer): {names}.")
-    for scope, before in zip(what_if.scopes, present, strict=True):
-        if _is_unknown(before):
-            sentences.append(f"{scope.name}: unknown.")
-            continue
-        half = f"; half of it in stretches of {_length(scope.half_us)} or more (now {_length(before.half_us)})"
-        states = [
-            f"{state.name} for {_length(1e6 * state.time_s)} (now {_length(1e6 * (old.time_s or 0.0))})"
-            for state, old in zip(scope.states, before.states, strict=True)
-            if state.time_s is not None
-        ]
-        sentences.append(
-            f"{scope.name}: all CPUs idle together for {bound} {_together(scope)} (now {_together(before)})"
-            f"{half if scope.count else ''}.{f' Software would allow {text.join_words(states)}.' if states else ''}"
+        yield Sentence(
+            f"No effect, because they ended no idle period of this window (slack: by a timer): {names}.", is_detail=True
         )
+    if not what_if.expected:
+        yield Sentence("Unknown, because idle periods were not saved (a shorter --duration saves all).", is_detail=True)
+        return
+    for expected, before in zip(what_if.expected, present, strict=True):
+        yield Sentence(_predict_scope(expected, before, is_bound=not what_if.slack_ms), is_detail=True)
     moved = f"{text.plural(what_if.removed_count, 'idle exit')} left out, {what_if.moved_count:,} moved"
-    # The model of slack does not know the sleeps that end while their CPU runs: they may end together, too.
-    doubt = (
-        "an estimate: sleeps that end on running CPUs are not moved, and the"
-        if what_if.slack_ms
-        else "an upper bound: the"
+    kind = "95 % intervals; sleeps that end on running CPUs are not moved" if what_if.slack_ms else "Upper bounds"
+    yield Sentence(f"{moved}. {kind}; the work can move to other threads.", is_detail=True)
+
+
+def _predict_scope(expected: ExpectedScope, before: DeepScope, *, is_bound: bool) -> str:
+    """Return the intervals of a later window as a sentence; of a bound only the upper end."""
+
+    def amount(ends: tuple[float, float], scale: float) -> str:
+        low, high = (scale * end for end in ends)
+        return f"at most {_length(high)}" if is_bound else _range(low, high)
+
+    half = f"; half of it in stretches of {amount(expected.half_us, 1.0)} or more (now {_length(before.half_us)})"
+    now = {state.name: state.time_s or 0.0 for state in before.states}
+    states = [
+        f"{name} for {amount(ends, 1e6)} (now {_length(1e6 * now[name])})" for name, ends in expected.states_s.items()
+    ]
+    return (
+        f"{expected.name}: all CPUs idle together for {amount(expected.together_s, 1e6)} (now {_together(before)})"
+        f"{half if before.count else ''}.{f' Software would allow {text.join_words(states)}.' if states else ''}"
     )
-    sentences.append(f"{moved}. This is {doubt} work can move to other threads.")
-    return [*lines, *(line for sentence in sentences for line in text.wrap(sentence, width, "  "))]

@@ -14,6 +14,7 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from powerprof.attribution.deep_idle import DeepRequest, build_deep_idle
 from powerprof.attribution.profile import FunctionShare, OnCpuFrame, OnCpuProfile, OnCpuStack
 from powerprof.diagnosis.diagnose import diagnose
 from powerprof.diagnosis.evidence import DiagnosedServer, Diagnosis, Evidence
@@ -64,6 +65,7 @@ from powerprof.model.records import (
 from powerprof.model.runs import RunStore
 from powerprof.report.kinds import word_record
 from powerprof.report.stacks import TimelineExit
+from tests.unit.attribution.idle_periods import FAST, MS, SLOW, WINDOW, capture, records
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -515,6 +517,13 @@ def attribution() -> Attribution:
         ],
         notes=["this build is stripped: apt install mariadb-server-core-dbgsym"],
     )
+
+
+def deep_idle() -> Attribution:
+    """The same window with deep idle, of two packages, and predictions."""
+    periods = [records(0, FAST, WINDOW), records(1, SLOW, WINDOW)]
+    request = DeepRequest(without=("t2",), slack_ns={"t1": 50 * MS})
+    return replace(attribution(), deep=build_deep_idle(capture(periods, WINDOW, packages=(0, 1)), request))
 
 
 def _metrics(factor: float) -> list[RunMetric]:
