@@ -89,7 +89,7 @@ class DeepOptions:
             )
         if both := set(without) & slack_ns.keys():
             raise UsageError(f"--without and --slack exclude each other for {min(both)}", "leave one of them out")
-        states = read_state_table(self.as_cpu) if self.as_cpu else ()
+        states = () if self.as_cpu is None else read_state_table(self.as_cpu)
         return DeepRequest(table=self.as_cpu, states=states, without=without, slack_ns=slack_ns)
 
 

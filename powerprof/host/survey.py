@@ -140,7 +140,7 @@ def probe_deep_idle() -> Capability:
         return limited("deep_idle", "; ".join([*lines, *unread, settings]))
     if unread:
         return limited("deep_idle", "; ".join([*unread, settings]), command_line("doctor"))
-    without_effect = [f"{limit_text(limit, limits.states)}; " for limit in limits.limits]
+    without_effect = [f"{limit_text(limit)}; " for limit in limits.limits]
     return ok("deep_idle", f"no setting forbids an idle state; {''.join(without_effect)}{settings}")
 
 

@@ -29,6 +29,7 @@ COUNTERS = ("time", "usage", "above", "below", "rejected")
 LATENCY_DEVICE = Path("/dev/cpu_dma_latency")
 # The value without a limit (PM_QOS_CPU_LATENCY_DEFAULT_VALUE, include/linux/pm_qos.h).
 _NO_LIMIT_US = 2_000_000_000
+_STATE_TABLES = Path(__file__).with_name("idle_states.toml")
 _REQUIRED = 2  # `above` and `below` came with Linux 5.0 (04dab58a39d7), `rejected` with 5.9 (8a6b3abbd0b7)
 _GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.EIO})
 _CPU = re.compile(r"cpu(\d+)")
@@ -494,28 +495,27 @@ def zero_counters(dump: Dump) -> Snapshot:
     return Snapshot(zeros)
 
 
-# Idle states of well-known CPUs, for questions about another host: (name, exit latency µs, target residency µs), from
-# drivers/idle/intel_idle.c of Linux, without states that are disabled by default. A BIOS can replace these values.
-STATE_TABLES = {
-    "skylake-server": (("C1", 2, 2), ("C1E", 10, 20), ("C6", 133, 600)),
-    "icelake-server": (("C1", 1, 1), ("C1E", 4, 4), ("C6", 170, 600)),
-    "sapphire-rapids": (("C1", 1, 1), ("C6", 290, 800)),
-    "alder-lake-n": (("C1E", 2, 4), ("C6", 195, 585), ("C8", 260, 1040), ("C10", 660, 1980)),
-}
-
-
 def read_state_table(cpu: str) -> tuple[StateInfo, ...]:
-    """Return the idle states of a CPU in STATE_TABLES, or of the first CPU in a dump of another host's cpuidle files.
+    """Return the idle states of a CPU in idle_states.toml, or of the CPUs in a dump of another host's cpuidle files.
 
-    Raise DataError for a damaged file, UsageError for an unknown name.
+    Raise UsageError for an unknown name, DataError for a damaged file and for one whose CPUs have different states.
     """
-    if cpu in STATE_TABLES:
-        return tuple(StateInfo(name, False, False, latency, target) for name, latency, target in STATE_TABLES[cpu])
+    known = files.parse(_STATE_TABLES.read_text("utf-8"), _STATE_TABLES)
+    if cpu.lower() in known:
+        rows = known[cpu.lower()]["states"]
+        return tuple(StateInfo(name, False, False, latency_us, target_us) for name, latency_us, target_us in rows)
     path = Path(cpu)
-    if not path.exists():
-        known = ", ".join(STATE_TABLES)
-        raise UsageError(f"--as {cpu[:60]}: no such CPU and no such file", f"{known}, or a dump of cpuidle's files")
-    states = next(iter(read_dump(path).snapshot.cpus.values())).states
+    if not cpu or not os.path.exists(path):  # noqa: PTH110  Path's raises for a long name
+        raise UsageError(
+            f"--as {cpu[:60]!r}: no such CPU and no such file", f"{', '.join(known)}, or a dump of cpuidle's files"
+        )
+    readings = read_dump(path).snapshot.cpus
+    first, states = next((number, reading.states) for number, reading in readings.items())
     if all(state.target_us is None for state in states if not state.polling):
         raise DataError(path, "no target residency in it (cpuidle/state*/residency)")
+    plain = [replace(state, disabled=False) for state in states]
+    for number, reading in readings.items():
+        if [replace(state, disabled=False) for state in reading.states] != plain:
+            reason = f"CPU {number} has other idle states than CPU {first}"
+            raise DataError(path, reason, hint="keep the lines of the CPUs of one kind")
     return states
