@@ -29,7 +29,7 @@ from powerprof.cli.options import (
     windows_repeat,
 )
 from powerprof.cli.output import check_saving, deliver, progress_printer
-from powerprof.cli.parameters import argument, flag, group, option, time_span, whole_number
+from powerprof.cli.parameters import argument, finite_number, flag, group, option, time_span, whole_number
 from powerprof.experiment.options import MINIMUM_PAIRS, QUICK_WINDOW_S
 from powerprof.model.text import parse_time
 from powerprof.system.errors import UsageError
@@ -48,6 +48,7 @@ _KEPT = (
     "repeat",
     "quick",
     "rate",
+    "load",
     "seed",
     "attribute",
     "on_cpu",
@@ -63,6 +64,7 @@ _OF_POINTS = (
     "clients",
     "setting",
     "rate",
+    "load",
     "attribute",
     "on_cpu",
     "resume",
@@ -178,6 +180,17 @@ def _number(text: str) -> Value:
     return text
 
 
+# Above it queues grow for longer than a window.
+_MOST_LOAD_PERCENT = 85
+
+
+def _load_share(text: str) -> float:
+    value = finite_number(text.removesuffix("%"))
+    if not 0 <= value <= _MOST_LOAD_PERCENT:
+        raise ValueError(f"must be between 0 and {_MOST_LOAD_PERCENT} %")
+    return value
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options(CommandOptions):
     """The options of `sweep`."""
@@ -188,6 +201,9 @@ class Options(CommandOptions):
     windows: WindowOptions = group(WindowOptions)
     search: SearchOptions = group(SearchOptions)
     rate: float | None = rate()
+    load: float | None = option(
+        "--load", "PERCENT", "Share of the first point's capacity; 0 means idle clients.", convert=_load_share
+    )
     seed: int = seed()
     attribute: float | None = trace_after()
     on_cpu: bool = flag("--on-cpu", "Also sample the CPU time of the server's functions at each point (as root).")
@@ -215,6 +231,7 @@ def _plan(options: Options) -> ExperimentOptions:
         window_s=options.windows.seconds(5.0),
         seed=options.seed,
         rate_hz=options.rate,
+        load_percent=options.load,
         attribute_s=options.attribute,
         on_cpu=options.on_cpu,
         warm_up_pairs=0,
@@ -244,6 +261,8 @@ def command(options: Options) -> None:
         raise UsageError(f"{name} has no effect with --resume, which keeps the original condition", f"leave {name} out")
     if resume is not None:
         options.refuse_without_effect("with --resume, which keeps the original values", _KEPT)
+    if options.load is not None and (options.rate is not None or varied.parameter[0] in ("rate", "server")):
+        raise UsageError("--load has no effect with --rate, --set rate=… and --set server=…", "leave --load out")
     if varied.parameter[0] == "rate" and options.rate is not None:
         raise UsageError("--rate and --set rate=… set the same parameter", "leave one of the two out")
     if options.attribute is not None and varied.parameter[0] != "server":

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import msgspec
 
-from powerprof.cure.host import parse_host_setting, plan_host_setting
 from powerprof.cure.records import Remedy
 from powerprof.cure.threads import (
     SlackChoice,
@@ -28,6 +27,7 @@ from powerprof.database.base import Login, StatementError
 from powerprof.database.given import log_in_locally
 from powerprof.diagnosis.evidence import TRIED_RULES
 from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
+from powerprof.experiment.host_settings import UNITS, parse_host_setting, plan_host_setting
 from powerprof.experiment.options import MOST_PAIRS_FACTOR
 from powerprof.model.text import parse_time
 from powerprof.reversible.events import DISABLED, ENABLED, Event
@@ -76,7 +76,7 @@ class EventChoice:
 
 @dataclass(frozen=True)
 class HostChoice:
-    """A value for a setting of the host (cure/host.py)."""
+    """A value for a setting of the host (experiment/host_settings.py)."""
 
     name: str
     value: str
@@ -234,7 +234,7 @@ def plan_change(pid: int, request: CureRequest) -> PlannedChange:
     if isinstance(request.choice, SlackChoice):
         setting, before, remedy = _plan_slack(pid, request, request.choice)
     elif isinstance(request.choice, HostChoice):
-        setting, before, remedy = plan_host_setting(request.choice.name, request.choice.value)
+        setting, before, remedy = _plan_host(request.choice)
     elif isinstance(request.choice, EventChoice):
         setting, before, remedy = _plan_event(pid, request, request.choice)
     else:
@@ -244,6 +244,16 @@ def plan_change(pid: int, request: CureRequest) -> PlannedChange:
             connections = NewConnections(Login.from_fields(setting.login))
     options = None if request.defaults_file is None else str(request.defaults_file.absolute())
     return PlannedChange(setting, before, remedy, SavedSetting(setting, before, pid, started, options), connections)
+
+
+def _plan_host(choice: HostChoice) -> tuple[Setting, str, Remedy]:
+    change, unit = plan_host_setting(choice.name, choice.value), UNITS.get(choice.name, "")
+    before, after = (f"{each}{unit if each.isdigit() else ''}" for each in (change.before, change.setting.value))
+    name, lasting = change.setting.name, change.lasting
+    remedy = Remedy(
+        kind="host", name=name, from_value=before, to_value=after, lasting=lasting, delays="all programs of this host"
+    )
+    return change.setting, change.before, remedy
 
 
 def _plan_slack(pid: int, request: CureRequest, choice: SlackChoice) -> tuple[TimerSlack, str, Remedy]:

@@ -16,6 +16,7 @@ from powerprof.database.readers import ReadOnlyAccount
 from powerprof.experiment import bench_data
 from powerprof.experiment.bench_data import BenchOptions, check_supported
 from powerprof.experiment.bench_settings import GivenSettings, PrivateSettings, ServerSettings
+from powerprof.experiment.host_settings import ConditionHost, plan_host_settings
 from powerprof.experiment.load import Context
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
@@ -148,6 +149,7 @@ class Bench(Closeable):
         self._note = note
         self._apart = apart
         self._failures: dict[str, PowerprofError] = {}
+        self._host = ConditionHost()
         self._stack = ExitStack()
         self._nodes: dict[str, Node] = {}
         self._tree: RunTree | None = None
@@ -158,14 +160,18 @@ class Bench(Closeable):
     # Life cycle
 
     def close(self) -> None:
-        """Restore given servers and remove private ones."""
-        self._stack.close()
+        """Restore the host and given servers, and remove private ones."""
+        try:
+            self._host.close()
+        finally:
+            self._stack.close()
 
     def _open(self) -> None:
         from powerprof.database import preparation
         from powerprof.database.runtree import RunTree
 
         check_supported(self._cases, self._options, apart=self._apart)
+        self._check_host()
         self._tree = self._stack.enter_context(RunTree())
         # The client can run as another account, with a folder of its own in this one.
         (self._tree.path / "load").mkdir(0o711)
@@ -188,8 +194,22 @@ class Bench(Closeable):
         for case in self._cases:
             if self.failure(case) is None:
                 self._trying(case, self._explain)
-        if len(self._failures) == len({self._key(case) for case in self._cases}):
+        if all(self.failure(case) is not None for case in self._cases):
             raise next(iter(self._failures.values()))
+
+    def _check_host(self) -> None:
+        """Note the settings that this host does not have; a condition without any possible setting has failed."""
+        skipped: dict[str, list[str]] = {}
+        for case in self._cases:
+            try:
+                if reasons := plan_host_settings(case.condition.host).skipped:
+                    skipped.setdefault("; ".join(reasons), []).append(case.name)
+            except PowerprofError as error:
+                if not self._apart:
+                    raise
+                self._failures[case.qualified] = error
+        for text, names in skipped.items():
+            self._note(f"{', '.join(names)}: not set: {text}")
 
     def _trying(self, case: Case, step: Callable[[Case], None]) -> None:
         try:
@@ -200,8 +220,8 @@ class Bench(Closeable):
             self._failures[self._key(case)] = error
 
     def failure(self, case: Case) -> PowerprofError | None:
-        """Return why the server of this condition is not running; None if it is."""
-        return self._failures.get(self._key(case))
+        """Return why this condition cannot be measured; None if it can."""
+        return self._failures.get(case.qualified) or self._failures.get(self._key(case))
 
     def _start(self, case: Case) -> None:
         key = self._key(case)
@@ -286,9 +306,11 @@ class Bench(Closeable):
         node.wake()
         node.settings.apply(case.server.set_global)
         self._run(case, node, case.condition.enter)
+        self._host.apply(case.condition.host)
 
     def leave(self, case: Case) -> None:
-        """Run the statements of the condition after a block."""
+        """Restore the host, and run the statements of the condition after a block."""
+        self._host.close()
         self._run(case, self._node(case), case.condition.leave)
 
     @contextmanager
@@ -352,11 +374,13 @@ class Bench(Closeable):
         """
         if self._cases[0].topology.kind == "standalone":
             self.enter(self._cases[0])
-            return
-        self.hush()
+        else:
+            self.hush()
+        self._host.close()
 
     def hush(self) -> None:
-        """Stop all private servers."""
+        """Restore the host and stop all private servers."""
+        self._host.close()
         for node in self._nodes.values():
             node.sleep()
 

@@ -345,7 +345,14 @@ def choose_turn_length(
     for case in cases:
         own = case.condition
         definition = case.workload.definition
-        if case.load.kind != "statements" or definition.storm or definition.slices_s or own.enter or own.leave:
+        if (
+            case.load.kind != "statements"
+            or definition.storm
+            or definition.slices_s
+            or own.enter
+            or own.leave
+            or own.host
+        ):
             return None
     if cases[0].server.set_global != cases[1].server.set_global:
         return None

@@ -45,9 +45,9 @@ class ExperimentOptions:
     """How an experiment is measured.
 
     `pairs` counts the pairs without warm-up. `design` None means equal rates if both conditions can serve them.
-    `rate_hz` None means a calibrated rate. `precision_percent` adds pairs until the interval is that narrow. `turn_s`
-    is the length of a turn if conditions alternate within a window; 0 means whole windows. `quick` adds a note that
-    windows are few and short.
+    `rate_hz` None means a calibrated rate. `load_percent` is a share of the capacity instead: 0 means idle clients.
+    `precision_percent` adds pairs until the interval is that narrow. `turn_s` is the length of a turn if conditions
+    alternate within a window; 0 means whole windows. `quick` adds a note that windows are few and short.
 
     Raises UsageError if a value is out of range, or two values contradict each other.
     """
@@ -57,6 +57,7 @@ class ExperimentOptions:
     seed: int = 1
     design: Literal["rate", "work"] | None = None
     rate_hz: float | None = None
+    load_percent: float | None = None
     queries: int | None = None
     precision_percent: float | None = None
     control: bool = False
@@ -147,6 +148,7 @@ def condition_record(case: Case) -> ConditionRecord:
     """
     load = msgspec.to_builtins(case.load)
     settings = {**msgspec.to_builtins(case.server), **msgspec.to_builtins({"topology": case.topology})}
+    settings |= {"host": case.condition.host} if case.condition.host else {}
     asks = case.load.kind in ("statements", "slap", "pgbench", "connector-j")
     statements = case.load_statements() if asks else case.load.argv
     asked = {

@@ -117,6 +117,11 @@ def choose_offer(
     return Offer("work", None, queries, tuple(capacities), tuple(notes))
 
 
+def offer_share(capacity_hz: float, percent: float) -> Offer:
+    """Return a load of this share of the capacity."""
+    return Offer("rate", _round_rate(percent / 100 * capacity_hz), None, (capacity_hz,), ())
+
+
 def _round_rate(rate: float) -> float:
     """Round down to two digits and a whole number: sysbench takes whole rates only."""
     if rate < 10:

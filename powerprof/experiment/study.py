@@ -19,14 +19,15 @@ from powerprof.experiment import sweep
 from powerprof.experiment.bench_data import BenchOptions
 from powerprof.experiment.claims import claim_of
 from powerprof.experiment.compare import compare_conditions
+from powerprof.experiment.host_settings import is_possible
 from powerprof.experiment.idle import QUICK_REPEAT, QUICK_WINDOW_S, IdlePlan, measure_idle
 from powerprof.experiment.options import QUICK_BASELINES, QUICK_PAIRS, ExperimentOptions
 from powerprof.experiment.options import QUICK_WINDOW_S as QUICK_BLOCK_S
 from powerprof.experiment.progress import clock_in
 from powerprof.experiment.records import Comparison, LoadRun, Metric, Range
 from powerprof.experiment.run import run_condition
-from powerprof.experiment.sweep import estimate_seconds, find_key
-from powerprof.experiment.sweep_rounds import SERVER, Sweep
+from powerprof.experiment.sweep import CONDITION, estimate_seconds, find_key
+from powerprof.experiment.sweep_rounds import SERVER, Sweep, is_in_rounds
 from powerprof.experiment.verdict import judge_saved
 from powerprof.measure.window import format_now
 from powerprof.model.records import Estimate, IdleRun, Kind, Notes, Phase, RunMetric
@@ -184,7 +185,9 @@ def _compare_sides(
         families = (record.metrics, record.system)
         judged = (_judged(metric, len(each)) for each in families for metric in each if metric.name == finding.metric)
         return next(judged, _SideDifference())
-    both = judge_saved([a], [b], finding.metric, seed, paired=False)
+    # Each round of a sweep measures every point, in a new order.
+    paired = isinstance(record, Sweep) and is_in_rounds(record) and len(a.values) == len(b.values)
+    both = judge_saved([a], [b], finding.metric, seed, paired=paired)
     return _judged(both[0], 1) if both else _SideDifference()
 
 
@@ -290,6 +293,7 @@ class StudyOptions:
             window_s=QUICK_BLOCK_S if self.quick else window_s,
             seed=self.seed,
             rate_hz=step.rate_hz,
+            load_percent=step.load_percent,
             attribute_s=step.attribute_s,
             on_cpu=step.on_cpu,
             energy=self.energy,
@@ -323,6 +327,8 @@ def _seconds(step: StudyCommand, options: StudyOptions) -> float:
     if step.command == "sweep":
         workload, _ = find_one(step.conditions[0])
         values = step.values or find_key(workload, step.parameter)[1]
+        if step.parameter == CONDITION:
+            values = [value for value in values if is_possible(workload.definition.conditions[str(value)].host)]
         return estimate_seconds(len(values), options.loaded(step), baseline=step.parameter == SERVER)
     cases = [resolve(*find_one(name)) for name in step.conditions]
     more = sum(_TOPOLOGY_START_S for case in cases if case.topology.kind != "standalone")
@@ -406,10 +412,15 @@ def measure_study(
 
 
 def _doubts(record: StepRecord) -> list[str]:
-    """Return the doubts and notes of a record's report."""
+    """Return the doubts and notes of a record's report, and the errors of points."""
     if isinstance(record, Comparison):
         return list(record.verdict.doubts)
-    return [str(note) for note in record.notes] if isinstance(record, LoadRun) else []
+    failed: dict[str, list[str]] = {}
+    for point in record.points if isinstance(record, Sweep) else []:
+        if point.error:
+            failed.setdefault(point.error, []).append(str(point.value))
+    notes = [str(note) for note in record.notes] if isinstance(record, LoadRun | Sweep) else []
+    return [*notes, *(f"{', '.join(names)}: not measured: {error}" for error, names in failed.items())]
 
 
 def build_study(

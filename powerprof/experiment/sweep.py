@@ -20,7 +20,7 @@ from powerprof.experiment.bench import Bench
 from powerprof.experiment.bench_data import BenchOptions
 from powerprof.experiment.block import Apparatus
 from powerprof.experiment.options import AROUND_S, ExperimentOptions, condition_record
-from powerprof.experiment.plan import Offer, check_options
+from powerprof.experiment.plan import Offer, check_options, measure_capacity, offer_share
 from powerprof.experiment.sweep_rounds import SERVER, START_S, Progress, Sweep, measure_rounds
 from powerprof.experiment.traced import SAMPLED_S
 from powerprof.measure.window import format_now
@@ -29,21 +29,38 @@ from powerprof.model.text import Say, approximate_time
 from powerprof.system.errors import CapabilityError, DataError, Interrupted, PowerprofError, UsageError
 from powerprof.system.next_steps import command_line
 from powerprof.workloads.catalogue import find_one
-from powerprof.workloads.definition import Value
+from powerprof.workloads.definition import Load, Value
 from powerprof.workloads.reading import Case, LoadedWorkload, resolve
+
+CONDITION = "condition"
+
+
+def resolve_point(workload: LoadedWorkload, condition: str, key: str, value: Value, options: ExperimentOptions) -> Case:
+    """Return the condition of one point. Raise UsageError, DataError for a value that the key cannot take."""
+    if key != CONDITION:
+        case = resolve(workload, condition, {key: value})
+    elif value in workload.definition.conditions:
+        case = resolve(workload, str(value))
+    else:
+        raise UsageError(
+            f"{workload.definition.name} has no condition {value}",
+            f"it has: {', '.join(workload.definition.conditions)}",
+        )
+    return replace(case, load=Load(kind="idle", clients=case.load.clients)) if options.load_percent == 0 else case
 
 
 def find_key(workload: LoadedWorkload, parameter: str) -> tuple[str, list[Value]]:
     """Return the key of a parameter and its default values.
 
-    Every workload has `clients`, `rate` and `server`. Raises UsageError for another parameter that is not declared.
+    Every workload has `clients`, `condition`, `rate` and `server`. Raises UsageError for another parameter that is not
+    declared.
     """
     declared = workload.definition.parameters
     if parameter in declared:
         return declared[parameter].key, list(declared[parameter].values)
-    known = {"clients": "load.clients", "rate": "load.rate_hz", SERVER: "server.build"}
+    known = {"clients": "load.clients", "rate": "load.rate_hz", SERVER: "server.build", CONDITION: CONDITION}
     if parameter in known:
-        return known[parameter], []
+        return known[parameter], list(workload.definition.conditions) if parameter == CONDITION else []
     choices = ", ".join(sorted({*declared, *known}))
     raise UsageError(f"--set {parameter}: {workload.definition.name} has no such parameter", f"it has: {choices}")
 
@@ -61,7 +78,7 @@ def start_sweep(
         raise UsageError(f"{option.rstrip(' =')} needs values", f"such as {option}{values_like}")
     for value in chosen:
         try:
-            case = resolve(workload, condition, {key: value})
+            case = resolve_point(workload, condition, key, value, options)
         except DataError as error:
             if not values:
                 raise
@@ -83,6 +100,7 @@ def start_sweep(
             "window_s": options.window_s,
             "windows_count": options.pairs,
             "rate_hz": options.rate_hz,
+            "load_percent": options.load_percent,
             "attribute_s": options.attribute_s,
             "on_cpu": options.on_cpu,
             "energy_source": options.energy.source,
@@ -125,7 +143,7 @@ def _no_value(parameter: str, value: Value, key: str, error: DataError) -> Usage
     return UsageError(f"{typed}: must be {_KINDS[needs['kind']]}{bound}", remedy)
 
 
-def check_room(sweep: Sweep, workload: LoadedWorkload, bench_options: BenchOptions) -> None:
+def check_room(sweep: Sweep, workload: LoadedWorkload, bench_options: BenchOptions, options: ExperimentOptions) -> None:
     """Check before the first point that the server exists and has room for the largest point's connections.
 
     Failures of single points are noted later, but a wrong server would fail in all of them. Raises PowerprofError.
@@ -135,7 +153,7 @@ def check_room(sweep: Sweep, workload: LoadedWorkload, bench_options: BenchOptio
             raise UsageError("--set server=… and --server-build are two servers", "leave --server-build out")
         for value in sweep.values:
             historical.load_build(str(value))
-    cases = [resolve(workload, sweep.condition.name, {sweep.key: value}) for value in sweep.values]
+    cases = [resolve_point(workload, sweep.condition.name, sweep.key, value, options) for value in sweep.values]
     most = max(case.load.clients for case in cases)
     if bench_options.server_binary or bench_options.server_basedir:
         products.find_program(cases[0].server.kind, bench_options.server_binary, bench_options.server_basedir)
@@ -166,7 +184,7 @@ def continue_sweep(
         raise UsageError(f"{sweep.workload}:{name} has changed since the sweep was started", "start a new one")
     progress = Progress(sweep)
     cases = {
-        value: resolve(workload, name, {sweep.key: value})
+        value: resolve_point(workload, name, sweep.key, value, options)
         for value in sweep.values
         if len(progress.gathered[value].blocks) < options.pairs and value not in progress.kept
     }
@@ -182,7 +200,7 @@ def continue_sweep(
                 up = {value: case for value, case in cases.items() if bench.failure(case) is None}
                 apparatus = {
                     value: Apparatus(bench, options, offer, energy.meters, energy.complete, say, progress.notes)
-                    for value, offer in _offers(sweep, up, options).items()
+                    for value, offer in _offers(sweep, up, options, bench, say).items()
                 }
                 baseline = progress.baseline if sweep.parameter == SERVER else None
                 measure_rounds(apparatus, up, progress.gathered, baseline, lambda: save(progress.record()))
@@ -210,11 +228,19 @@ def _plan(parameter: str, points: int, options: ExperimentOptions, *, baseline: 
     return f"{points} values of {parameter} in {rounds}: {approximate_time(seconds)}"
 
 
-def _offers(sweep: Sweep, cases: Mapping[Value, Case], options: ExperimentOptions) -> dict[Value, Offer]:
+def _offers(
+    sweep: Sweep, cases: Mapping[Value, Case], options: ExperimentOptions, bench: Bench, say: Say
+) -> dict[Value, Offer]:
     """Return the load of each point: full speed, or a rate; that of the command line has precedence.
 
-    All servers of a sweep over servers get the same rate. At full speed a faster server would also be busier.
+    All servers of a sweep over servers get the same rate. At full speed a faster server would also be busier. A share
+    of the capacity is that of the first point.
     """
+    if options.load_percent:
+        first = next(iter(cases.values()))
+        say(f"calibrating {first.name}")
+        offer = offer_share(measure_capacity(bench, first, options.calibrate_s), options.load_percent)
+        return dict.fromkeys(cases, offer)
     rates = [options.rate_hz or case.load.rate_hz for case in cases.values()]
     if sweep.parameter == SERVER:
         rates = rates[:1] * len(rates)
@@ -237,6 +263,7 @@ def restore_options(sweep: Sweep, options: ExperimentOptions) -> ExperimentOptio
             pairs=int(saved["windows_count"]),
             seed=int(saved["seed"]),
             rate_hz=None if saved.get("rate_hz") is None else float(saved["rate_hz"]),
+            load_percent=None if saved.get("load_percent") is None else float(saved["load_percent"]),
             attribute_s=None if saved.get("attribute_s") is None else float(saved["attribute_s"]),
             on_cpu=bool(saved.get("on_cpu")),
             energy=replace(
@@ -318,7 +345,7 @@ def measure_sweep(
         workload, condition = find_one(asked.condition, extra)
         record = start_sweep(workload, condition, asked.parameter, asked.values, options)
     with bench() as where:
-        check_room(record, workload, where)
+        check_room(record, workload, where, options)
         record = store.save(record)
         try:
             return continue_sweep(record, workload, where, options, save=store.save, say=say)

@@ -119,6 +119,7 @@ class StudyCommand(StrictTable, frozen=True, kw_only=True):
     parameter: str = "clients"
     values: list[Value] = msgspec.field(default_factory=list)
     rate_hz: Annotated[float, Meta(gt=0, le=1e6)] | None = None
+    load_percent: Annotated[float, Meta(ge=0, le=85)] | None = None
     attribute_s: Annotated[float, Meta(ge=0.5, le=3600)] | None = None
     build: str | None = None
     on_cpu: bool = False
@@ -134,7 +135,11 @@ class StudyCommand(StrictTable, frozen=True, kw_only=True):
             chosen = f"={values}" if values else ""
             by_name = ["--set", f"{self.parameter}{chosen}"]
             words += ["--clients", values] if self.parameter == "clients" and values else by_name
-        for option, value in (("--rate", self.rate_hz), ("--attribute", self.attribute_s)):
+        for option, value in (
+            ("--rate", self.rate_hz),
+            ("--load", self.load_percent),
+            ("--attribute", self.attribute_s),
+        ):
             words += [] if value is None else [option, f"{value:g}"]
         words += ["--server-build", self.build] if self.build else []
         return " ".join(["powerprof", *words, *(["--on-cpu"] if self.on_cpu else [])])

@@ -154,7 +154,8 @@ class Condition(StrictTable, frozen=True, kw_only=True):
     """One of the compared conditions: changes in the servers, the load and the tables.
 
     `on_members` are statements that run once, after `setup`, on the named servers of a topology. `counters` is the
-    change per query of these counters of the server; with another change the condition is invalid.
+    change per query of these counters of the server; with another change the condition is invalid. `host` are settings
+    of this host (SETTING=VALUE of `cure --host`), changed as root for each window; those that it lacks are noted.
     """
 
     title: str = ""
@@ -166,6 +167,7 @@ class Condition(StrictTable, frozen=True, kw_only=True):
     leave: list[Statement] = []
     on_members: dict[Name, list[Statement]] = {}
     explain: list[Explain] = []
+    host: list[Annotated[str, Meta(pattern="^[a-z-]{1,32}=[A-Za-z0-9_ .|-]{1,64}$")]] = []
     counters: dict[Annotated[str, Meta(pattern="^[A-Z][A-Za-z_]{1,63}$")], Annotated[float, Meta(ge=0)]] = {}
 
 

@@ -339,9 +339,9 @@ def _closed(text: str, position: int, quote: str) -> int:
 
 # Refuse workloads that could run their author's code on this host until the caller trusts the content once.
 #
-# A workload is data, except for programs (`load.argv`), environment variables and settings of the server. Settings and
-# variables that only tune are listed in `database/products`; any other one needs trust. The folder is copied first. The
-# digest of the copy is trusted and the copy is run, so nothing can change in between.
+# A workload is data, except for programs (`load.argv`), settings of the host, and environment variables and settings of
+# the server. Settings and variables that only tune are listed in `database/products`; any other one needs trust. The
+# folder is copied first. The digest of the copy is trusted and the copy is run, so nothing can change in between.
 
 _MOST_FILES = 2000
 _MOST_BYTES = 512 << 20
@@ -349,9 +349,11 @@ _SHOWN = 120
 
 
 def find_program_key(case: Case) -> str | None:
-    """Return the first key of a condition through which its author could run code; None if there is none."""
+    """Return the first key of a condition through which its author could run code or change the host; else None."""
     if case.load.argv:
         return f"load.argv: {' '.join(case.load.argv)}"[:_SHOWN]
+    if case.condition.host:
+        return f"host: {case.condition.host[0]}"
     kind, members = case.server.kind, case.topology.members
     servers: list[tuple[str, ServerDefinition | TopologyMember]] = [("server", case.server)]
     servers += [(f"topology.members.{name}", member) for name, member in members.items()]
@@ -392,6 +394,7 @@ def copy_trusted(
             _remember(digest, folder)
         elif not _is_trusted(digest):
             verb = "runs its own programs" if case.load.argv else "could run its author's code in the server"
+            verb = "changes settings of this host" if what.startswith("host:") else verb
             raise UsageError(
                 f"the workload {case.workload.definition.name} of {folder} {verb} ({what})",
                 "read what is in the folder, then use --trust once",

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from powerprof.experiment.host_settings import ConditionHost, plan_host_settings
 from powerprof.measure.cpuidle import LATENCY_DEVICE, CpuidleReader, read_latency_us
+from powerprof.system.errors import PowerprofError
 from powerprof.system.files import read_text
 from powerprof.system.paths import sysfs
 from tests.conftest import Cli
@@ -98,6 +100,60 @@ def test_the_keeper_restores_after_the_end_of_powerprof(target: int, own_journal
     process = own_journal.start(cure(target, "idle-governor=menu", "--window", "30"))
     try:
         wait_for(lambda: read_text(GOVERNOR) == "menu", "the governor is not changed")
+        process.send_signal(number)
+        process.communicate(timeout=60)
+        wait_for(lambda: read_text(GOVERNOR) == before, "the governor is not restored")
+    finally:
+        process.kill()
+        GOVERNOR.write_text(before)
+
+
+def test_a_condition_changes_the_host_for_its_windows() -> None:
+    """A setting that this host lacks is skipped with its reason. A change by another program is an error."""
+    before = read_text(GOVERNOR)
+    words = ["latency-limit=7", "idle-governor=menu", "disable-state=C99"]
+    host = ConditionHost()
+    try:
+        assert plan_host_settings(words).skipped == ["disable-state=C99: this host has no idle state of this name"]
+        host.apply(words)
+        assert (read_text(GOVERNOR), read_latency_us()) == ("menu", 7)
+        host.apply(["latency-limit=5"])
+        assert (read_text(GOVERNOR), read_latency_us()) == (before, 5)
+        host.apply([])
+        assert (read_text(GOVERNOR), read_latency_us()) == (before, None)
+        with pytest.raises(PowerprofError, match="nothing to change: this host has these settings now"):
+            host.apply([f"idle-governor={before}"])
+        host.apply(["idle-governor=menu"])
+        GOVERNOR.write_text("ladder")
+        with pytest.raises(PowerprofError, match="another program set the idle governor to ladder"):
+            host.close()
+        assert read_text(GOVERNOR) == "ladder"
+    finally:
+        GOVERNOR.write_text(before)
+
+
+_HOLD = """
+import os, signal, sys
+from powerprof.experiment.host_settings import ConditionHost
+from powerprof.system import signals
+signals.install()
+host = ConditionHost()
+try:
+    host.apply(["idle-governor=menu"])
+    print("changed", flush=True)
+    signal.pause()
+finally:
+    host.close()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_settings_of_a_condition_are_restored_after_a_signal(number: int) -> None:
+    before = read_text(GOVERNOR)
+    process = subprocess.Popen([sys.executable, "-c", _HOLD], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    try:
+        assert process.stdout is not None and process.stdout.readline() == b"changed\n"
+        assert read_text(GOVERNOR) == "menu"
         process.send_signal(number)
         process.communicate(timeout=60)
         wait_for(lambda: read_text(GOVERNOR) == before, "the governor is not restored")

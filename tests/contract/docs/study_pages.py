@@ -49,7 +49,11 @@ def block(record: StudyRun, place: Path) -> str:
         f"95 % intervals are in brackets. `powerprof report {place.relative_to(REPOSITORY)}` opens the run.",
         *then_and_now(record),
     ]
-    doubts = [f"- `{step.run}`: {doubt}" for step in record.steps for doubt in step.doubts if step.run]
+    runs: dict[str, list[str]] = {}
+    for step in record.steps:
+        for doubt in step.doubts if step.run else ():
+            runs.setdefault(doubt, []).append(f"`{step.run}`")
+    doubts = [f"- {', '.join(names)}: {doubt}" for doubt, names in runs.items()]
     if doubts:
         lines += ["", "Doubtful runs:", "", *doubts]
     return "\n".join([*lines, end])

@@ -130,7 +130,7 @@ def test_unknown_parameters_are_refused_with_the_choices() -> None:
     assert find_key(city, "clients") == ("load.clients", [1, 2, 4, 8, 16])
     with pytest.raises(UsageError) as error:
         find_key(city, "threads")
-    assert error.value.hint == "it has: clients, rate, server"
+    assert error.value.hint == "it has: clients, condition, rate, server"
 
 
 def test_a_sweep_is_kept_after_every_point_under_one_id(tmp_path: Path) -> None:

@@ -50,6 +50,8 @@ def test_the_steps_of_a_shipped_study_can_be_resolved(name: str) -> None:
                 assert part in ("a", "b")
             elif step.command == "idle":
                 assert part in ("baseline", "server", "clients")
+            elif step.command == "sweep" and step.parameter == "condition":
+                assert part in find_one(step.conditions[0])[0].definition.conditions
             elif step.command == "sweep" and step.values:
                 assert part in [str(value) for value in step.values]
 
@@ -61,6 +63,9 @@ def test_a_sweep_is_typed_with_its_values() -> None:
         "server=mysql-5.5.9,mysql-9.7,mariadb-10.5,mariadb-10.11,mariadb-11.4,mariadb-11.8 --rate 40"
     )
     assert find_study("scale-out").steps[0].typed == "powerprof sweep tpcc-single --clients 4,16"
+    assert find_study("power-profiles").steps[1].typed == (
+        "powerprof sweep power-profiles:present --set condition --load 10"
+    )
 
 
 def test_an_unknown_study_is_refused_with_the_choices() -> None:

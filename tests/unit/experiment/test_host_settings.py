@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.cure.host import find_host_setting, parse_host_setting
 from powerprof.cure.remedies import HostChoice, parse_choice, parse_guard
+from powerprof.experiment.host_settings import find_host_setting, is_possible, parse_host_setting, plan_host_settings
+from powerprof.experiment.options import ExperimentOptions
+from powerprof.experiment.sweep import find_key, resolve_point
 from powerprof.reversible.host_settings import HostFiles
-from powerprof.system.errors import UsageError
+from powerprof.system import paths
+from powerprof.system.errors import PowerprofError, UsageError
+from powerprof.workloads.catalogue import find_one
 
 Make = Callable[[Mapping[str, str]], Path]
 CPU = "sys/devices/system/cpu"
@@ -26,6 +30,8 @@ CPU = "sys/devices/system/cpu"
         ("halt-poll=200000", ("halt-poll", "200000")),
         ("epp=balance_power", ("epp", "balance_power")),
         ("disable-state=haltpoll idle", ("disable-state", "haltpoll idle")),
+        ("latency-limit=state1|3", ("latency-limit", "state1|3")),
+        ("cpu-governor=schedutil|powersave", ("cpu-governor", "schedutil|powersave")),
     ],
 )
 def test_settings_that_can_be_tried(words: str, parsed: tuple[str, str]) -> None:
@@ -38,6 +44,7 @@ def test_settings_that_can_be_tried(words: str, parsed: tuple[str, str]) -> None
     [
         *("", "latency-limit", "latency-limit=", "=5", "nosuch=1", "LATENCY-LIMIT=5", "profile=postgresql"),
         *("latency-limit=-1", "latency-limit=1.5", "latency-limit=1000001", "latency-limit=5us", "halt-poll=none"),
+        *("latency-limit=state1|", "latency-limit=|3", "latency-limit=state", "halt-poll=state1", "latency-limit=3|x"),
         *("halt-poll=10000001", "epp=a/b", "epp=a\nb", "idle-governor=$(id)", "cpu-governor=" + "x" * 70),
     ],
 )
@@ -124,3 +131,47 @@ def test_a_host_without_the_setting(fake_tree: Make) -> None:
     for name in ("idle-governor", "cpu-governor", "epp", "disable-state", "halt-poll"):
         with pytest.raises(UsageError, match=f"--host {name}"):
             find_host_setting(name, "1")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "chosen"),
+    [
+        ("cpu-governor", "schedutil|ondemand|powersave", "powersave"),
+        ("cpu-governor", "performance|powersave", "performance"),
+        ("epp", "balance_performance|balance_power", "balance_power"),
+        ("latency-limit", "state1|3", "2"),
+        ("latency-limit", "state0|3", "3"),  # latency 0, as TuneD's id_no_zero
+        ("latency-limit", "state7|3", "3"),
+    ],
+)
+def test_the_first_possible_alternative_is_chosen(fake_tree: Make, name: str, value: str, chosen: str) -> None:
+    host(fake_tree)
+    for state, latency in (("state0", "0"), ("state1", "2")):
+        (paths.sysfs() / f"devices/system/cpu/cpu0/cpuidle/{state}/latency").write_text(f"{latency}\n")
+    assert find_host_setting(name, value)[0].value == chosen
+
+
+def test_settings_of_another_host_are_not_changed(fake_tree: Make) -> None:
+    host(fake_tree)
+    with pytest.raises(PowerprofError, match="show another host"):
+        plan_host_settings(["epp=power"])
+    assert not is_possible(["epp=power"]) and is_possible([])
+
+
+@pytest.mark.parametrize("load_percent", [None, 0, 40])
+def test_a_sweep_over_conditions_with_idle_clients_at_0_percent(load_percent: float | None) -> None:
+    workload, name = find_one("power-profiles:present")
+    options = ExperimentOptions(load_percent=load_percent)
+    key, values = find_key(workload, "condition")
+    assert values == list(workload.definition.conditions) and values[0] == "present"
+    for value in values:
+        case = resolve_point(workload, name, key, value, options)
+        assert (case.name, case.load.clients, case.load.is_silent) == (value, 8, load_percent == 0)
+    with pytest.raises(UsageError, match="power-profiles has no condition nosuch"):
+        resolve_point(workload, name, key, "nosuch", options)
+
+
+def test_every_setting_of_the_shipped_conditions_is_known() -> None:
+    conditions = find_one("power-profiles:present")[0].definition.conditions
+    assert [name for name, condition in conditions.items() if not condition.host] == ["present"]
+    assert all(parse_host_setting(words) for condition in conditions.values() for words in condition.host)

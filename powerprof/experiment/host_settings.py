@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of the host's idle states and frequencies for `cure --host` and conditions, as the driver accepts them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from powerprof.host.describe import read_virtualisation
+from powerprof.host.idle_limits import holder_text, read_idle_limits
+from powerprof.measure.cpuidle import online_cpus
+from powerprof.model.text import join_words
+from powerprof.reversible.changed import ChangedSettings
+from powerprof.reversible.host_settings import NO_LIMIT, HostFiles, LatencyLimit
+from powerprof.reversible.journal import Journal, SavedSetting
+from powerprof.reversible.kinds import read_start_ticks
+from powerprof.system import paths, signals
+from powerprof.system.caller import is_delegated
+from powerprof.system.errors import PowerprofError, UsageError
+from powerprof.system.files import try_text, whole
+from powerprof.system.next_steps import command_line
+
+_WORDS = re.compile(r"([a-z-]{1,32})=([A-Za-z0-9_ .|-]{1,64})")
+_STATE = re.compile(r"state([0-9]{1,2})")
+_MAX_LATENCY_US = 1_000_000
+_MAX_POLL_NS = 10_000_000
+
+
+def parse_host_setting(words: str) -> tuple[str, str]:
+    """Return `latency-limit=50` as name and value. Raise UsageError for an unknown name or an impossible value.
+
+    A value can have alternatives, as in TuneD: `cpu-governor=schedutil|powersave`.
+    """
+    match = _WORDS.fullmatch(words)
+    name, value = (match[1], match[2].strip()) if match else ("", "")
+    if name not in _PLANS:
+        names = join_words(list(_PLANS), last="or")
+        raise UsageError(
+            f"--host {words[:60]!r} is not SETTING=VALUE with SETTING one of {names}", "such as " + _EXAMPLE
+        )
+    most = {"latency-limit": _MAX_LATENCY_US, "halt-poll": _MAX_POLL_NS}.get(name)
+    for each in value.split("|"):
+        if most is None or (name == "latency-limit" and (each == NO_LIMIT or _STATE.fullmatch(each))):
+            continue
+        number = whole(each)
+        if number is None or number > most:
+            unit = "µs, none or stateN" if name == "latency-limit" else "ns"
+            raise UsageError(f"--host {name}={value}: not a whole number from 0 to {most:,} {unit}", f"{name}=50")
+    return name, value
+
+
+MISSING = "this host has no such setting"
+_EXAMPLE = "--host latency-limit=50"
+# Units of values.
+UNITS = {"latency-limit": " µs", "halt-poll": " ns"}
+
+
+@dataclass(frozen=True)
+class HostChange:
+    """A setting of the host with its new value.
+
+    Attributes:
+        before: its present value.
+        lasting: how to keep the change.
+    """
+
+    setting: HostFiles | LatencyLimit
+    before: str
+    lasting: str
+
+
+def plan_host_setting(name: str, value: str) -> HostChange:
+    """Return the change of a setting to the first alternative of `value` that the driver accepts. Raise UsageError."""
+    if is_delegated():
+        raise UsageError(
+            "--host: under sudo, powerprof changes no setting of the host, which concerns all accounts",
+            "run as root itself",
+        )
+    if not paths.is_this_host():
+        raise UsageError("--host: POWERPROF_SYSFS or POWERPROF_PROCFS show another host", "unset them")
+    setting, lasting = find_host_setting(name, value)
+    before = setting.read()
+    if before is None:
+        raise PowerprofError(f"cannot read {setting.name}", "run as root")
+    return HostChange(setting, before, lasting)
+
+
+def find_host_setting(name: str, value: str) -> tuple[HostFiles | LatencyLimit, str]:
+    """Return a setting with its new value, and the way to keep it. Raise UsageError for what the driver refuses."""
+    *alternatives, last = value.split("|")
+    for each in alternatives:
+        try:
+            return _PLANS[name](each)
+        except UsageError:
+            continue
+    return _PLANS[name](last)
+
+
+@dataclass(frozen=True)
+class HostPlan:
+    """The changes of a condition on this host, and a reason for each setting that this host does not have."""
+
+    changes: list[HostChange]
+    skipped: list[str]
+
+
+def plan_host_settings(words: Sequence[str]) -> HostPlan:
+    """Return the possible changes. Raise PowerprofError if none is possible or none changes anything."""
+    changes, skipped, missing = [], [], []
+    for name, value in map(parse_host_setting, words):
+        try:
+            change = plan_host_setting(name, value)
+        except UsageError as error:
+            reason = error.message.removeprefix("--host").lstrip(": ")
+            (missing.append(name) if reason.endswith(MISSING) else skipped.append(reason))
+            continue
+        if change.before != change.setting.value:
+            changes.append(change)
+    if missing:
+        skipped.insert(0, f"{join_words(missing)}: {MISSING}")
+    if words and not changes:
+        reason = "; ".join(skipped) or "this host has these settings now"
+        raise PowerprofError(f"nothing to change: {reason}", "measure the present setting")
+    return HostPlan(changes, skipped)
+
+
+def is_possible(words: Sequence[str]) -> bool:
+    """Return whether a condition with these settings can be measured here and now."""
+    try:
+        plan_host_settings(words)
+    except PowerprofError:
+        return False
+    return True
+
+
+@dataclass
+class ConditionHost:
+    """The settings of this host during the windows of one condition. The journal restores them after a kill."""
+
+    _words: tuple[str, ...] = ()
+    _stack: ExitStack = field(default_factory=ExitStack)
+
+    def apply(self, words: Sequence[str]) -> None:
+        """Change these settings and restore all others. Raise PowerprofError if that fails."""
+        if tuple(words) == self._words:
+            return
+        with signals.uninterrupted():
+            self.close()
+            if words:
+                self._stack.enter_context(_changed(plan_host_settings(words).changes))
+                self._words = tuple(words)
+
+    def close(self) -> None:
+        """Restore all settings. Raise PowerprofError if one cannot be restored."""
+        self._words = ()
+        self._stack.close()
+
+
+@contextmanager
+def _changed(changes: Sequence[HostChange]) -> Iterator[None]:
+    """Change settings within the block, with their old values in the journal. Raise PowerprofError if one stays."""
+    own = os.getpid()
+    saved = [SavedSetting(each.setting, each.before, own, read_start_ticks(own)) for each in changes]
+    before = [each.before for each in changes]
+    with Journal(saved) as journal:
+        changed = ChangedSettings([each.setting for each in changes], journal, before)
+        try:
+            with changed:
+                yield
+        finally:
+            now = [each.setting.read() for each in changes]
+            journal.settled = now == before
+    if changed.notes:
+        raise PowerprofError("; ".join(changed.notes), "set them by hand, or run any powerprof command again")
+    for each, value in zip(changes, now, strict=True):
+        if value != each.before:
+            raise PowerprofError(
+                f"another program set {each.setting.name} to {value} during the window; it stays so",
+                "coordinate with whoever changed it",
+            )
+
+
+def _plan_latency(value: str) -> tuple[LatencyLimit, str]:
+    if _STATE.fullmatch(value):
+        latency_us = whole(try_text(paths.sysfs() / f"devices/system/cpu/cpu0/cpuidle/{value}/latency") or "")
+        if not latency_us:
+            raise UsageError(
+                f"--host latency-limit={value}: this host has no such idle state", command_line("residency")
+            )
+        value = str(latency_us)
+    setting = LatencyLimit(value)
+    now = NO_LIMIT
+    with suppress(PowerprofError):  # Without root the limit is unknown, and the plan fails later.
+        now = setting.read() or NO_LIMIT
+    if now != NO_LIMIT and (value == NO_LIMIT or int(value) > int(now)):
+        limit = next((each for each in read_idle_limits().limits if each.setting == "cpu_dma_latency"), None)
+        holders = join_words([holder_text(each) for each in (limit and limit.holders) or []]) or "another process"
+        raise UsageError(
+            f"--host latency-limit={value}: {holders} holds the limit {now} µs, which powerprof cannot raise",
+            "stop it, or choose another profile in it, then compare two saved runs",
+        )
+    return setting, f"a process that holds {value} µs in /dev/cpu_dma_latency, such as TuneD with force_latency={value}"
+
+
+def _plan_idle_governor(value: str) -> tuple[HostFiles, str]:
+    folder = paths.sysfs() / "devices/system/cpu/cpuidle"
+    _check_choice("idle-governor", value, folder / "available_governors")
+    files = _existing("idle-governor", [folder / "current_governor"])
+    return HostFiles("the idle governor", files, value), f"the boot option cpuidle.governor={value}"
+
+
+def _plan_cpu_governor(value: str) -> tuple[HostFiles, str]:
+    files = _each_cpu("cpu-governor", "cpufreq/scaling_governor")
+    _check_choice("cpu-governor", value, Path(files[0]).parent / "scaling_available_governors")
+    return HostFiles("the frequency governor", files, value), f"cpupower frequency-set -g {value} at each boot"
+
+
+def _plan_epp(value: str) -> tuple[HostFiles, str]:
+    files = _each_cpu("epp", "cpufreq/energy_performance_preference")
+    _check_choice("epp", value, Path(files[0]).parent / "energy_performance_available_preferences")
+    return HostFiles("the energy preference (EPP)", files, value), "the same value written at each boot"
+
+
+def _plan_disabled_state(value: str) -> tuple[HostFiles, str]:
+    states = sorted((paths.sysfs() / "devices/system/cpu").glob("cpu[0-9]*/cpuidle/state[0-9]*"))
+    files = [str(folder / "disable") for folder in states if try_text(folder / "name") == value]
+    if not files:
+        names = list(dict.fromkeys(try_text(folder / "name") or "unknown" for folder in states))
+        raise UsageError(
+            f"--host disable-state={value}: this host has no idle state of this name",
+            f"one of {join_words(names, last='or')}" if names else command_line("residency"),
+        )
+    return HostFiles(f"the disabling of {value}", files, "1"), "1 written to `disable` of the state at each boot"
+
+
+def _plan_halt_poll(value: str) -> tuple[HostFiles, str]:
+    module, leaf = ("haltpoll", "guest_halt_poll_ns") if read_virtualisation() else ("kvm", "halt_poll_ns")
+    files = _existing("halt-poll", [paths.sysfs() / "module" / module / "parameters" / leaf])
+    return HostFiles(f"{leaf} of {module}", files, value), f"the boot option {module}.{leaf}={value}"
+
+
+_PLANS: dict[str, Callable[[str], tuple[HostFiles | LatencyLimit, str]]] = {
+    "latency-limit": _plan_latency,
+    "idle-governor": _plan_idle_governor,
+    "cpu-governor": _plan_cpu_governor,
+    "epp": _plan_epp,
+    "disable-state": _plan_disabled_state,
+    "halt-poll": _plan_halt_poll,
+}
+
+
+def _each_cpu(name: str, leaf: str) -> list[str]:
+    return _existing(name, [paths.sysfs() / f"devices/system/cpu/cpu{cpu}" / leaf for cpu in online_cpus()])
+
+
+def _existing(name: str, places: list[Path]) -> list[str]:
+    found = [str(place) for place in places if place.exists()]
+    if not found:
+        raise UsageError(f"--host {name}: {MISSING}", f"{places[0]} is missing; see {command_line('doctor')}")
+    return found
+
+
+def _check_choice(name: str, value: str, choices: Path) -> None:
+    allowed = (try_text(choices) or "").split()
+    if allowed and value not in allowed:
+        raise UsageError(
+            f"--host {name}={value}: the driver does not offer it", f"one of {join_words(allowed, last='or')}"
+        )
