@@ -106,7 +106,8 @@ class ChangedSettings(Closeable):
         try:
             keeper.wait(_END_S)
         except subprocess.TimeoutExpired:
-            left = dict.fromkeys(range(len(self._changed)), "")  # The keeper keeps trying, and survives this process.
+            if left is None:  # The keeper keeps trying, and survives this process.
+                left = dict.fromkeys(range(len(self._changed)), "")
         if left is None:
             left = restore_all(self._changed, _BACK_S)
         for number, reason in sorted(left.items()):

@@ -20,6 +20,7 @@ from powerprof.database.base import Login
 from powerprof.database.private_server import PrivateServer
 from powerprof.reversible import changed
 from powerprof.reversible.changed import ChangedSettings
+from powerprof.reversible.host_settings import HostFiles
 from powerprof.reversible.kinds import (
     NewConnections,
     Setting,
@@ -190,6 +191,16 @@ def test_what_cannot_be_put_back_is_said_with_its_remedy(monkeypatch: pytest.Mon
         # It goes on without us.
         assert until(lambda: values(lost) == BEFORE)
         keeper.wait(60)
+
+
+def test_a_keeper_that_ends_late_has_restored_the_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "disable"
+    file.write_text("0")
+    monkeypatch.setattr(changed, "_END_S", 0.0)
+    with ChangedSettings([HostFiles("the disabling of C2", [str(file)], "1")]) as held:
+        assert file.read_text() == "1"
+    assert file.read_text() == "0"
+    assert held.notes == []
 
 
 def test_the_slack_of_a_thread_is_put_back_and_that_of_another_is_not_touched() -> None:
