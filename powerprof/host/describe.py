@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from powerprof.host.idle_limits import limit_lines, read_idle_limits
+from powerprof.host.idle_limits import IdleLimits, limit_lines, read_idle_limits
 from powerprof.measure import cpuidle
 from powerprof.system import paths
 from powerprof.system.errors import PowerprofError
@@ -105,9 +105,9 @@ def _read_mitigations() -> dict[str, str]:
     return {name: text for name, text in texts.items() if text and text != "Not affected"}
 
 
-def _read_limits() -> list[str] | None:
+def _read_limits() -> IdleLimits | None:
     try:
-        return limit_lines(read_idle_limits())
+        return read_idle_limits()
     except PowerprofError:
         return None
 
@@ -117,7 +117,8 @@ def describe_host() -> HostDescription:
     system, kernel = paths.sysfs() / "devices/system/cpu", paths.procfs() / "sys/kernel"
     cpu = _read_fields(paths.procfs() / "cpuinfo")
     memory_kib = _number(_read_fields(paths.procfs() / "meminfo").get("MemTotal", "").partition(" ")[0])
-    governors = [try_text(system / f"cpuidle/current_governor{suffix}") for suffix in ("", "_ro")]
+    limits = _read_limits()
+    settings = {} if limits is None else limits.settings
     smt = try_text(system / "smt/active")
     is_here = paths.is_this_host()
     return HostDescription(
@@ -136,10 +137,10 @@ def describe_host() -> HostDescription:
         virtualisation=read_virtualisation(),
         container=any(mark.exists() for mark in _CONTAINER_MARKS) if is_here else None,
         idle_driver=cpuidle.read_driver(),
-        idle_governor=next((governor for governor in governors if governor), None),
-        idle_limits=_read_limits(),
-        frequency_driver=try_text(system / "cpu0/cpufreq/scaling_driver"),
-        frequency_governor=try_text(system / "cpu0/cpufreq/scaling_governor"),
+        idle_governor=settings.get("idle governor"),
+        idle_limits=None if limits is None else limit_lines(limits),
+        frequency_driver=settings.get("frequency driver"),
+        frequency_governor=settings.get("frequency governor"),
         smt_active=None if smt is None else smt == "1",
         mitigations=_read_mitigations(),
     )

@@ -57,7 +57,6 @@ _OF_EACH_CPU = {
     "boost": "cpufreq/boost",
 }
 _OF_HOST = {
-    "idle governor": f"{_CPUS}/cpuidle/current_governor",
     "boost": f"{_CPUS}/cpufreq/boost",
     "turbo off": f"{_CPUS}/intel_pstate/no_turbo",
     "guest_halt_poll_ns": "module/haltpoll/parameters/guest_halt_poll_ns",
@@ -118,7 +117,7 @@ def read_idle_limits(device: Path = LATENCY_DEVICE) -> IdleLimits:
     states: dict[str, StateInfo] = {}
     for state in chain.from_iterable(host.states.values()):
         states.setdefault(state.name, state)
-    settings = {"idle driver": host.driver or "none"} | host.read_settings() | dict(_profiles())
+    settings = host.read_settings() | dict(_profiles())
     options = [word.partition("=")[::2] for word in host.read_command_line()]
     settings |= {f"boot option {name}": value for name, value in options if name in _TICK_OPTIONS}
     return IdleLimits(
@@ -160,7 +159,9 @@ class _Host:
 
     def read_settings(self) -> dict[str, str]:
         """Return the settings of the host, and of its online CPUs: their common value, or the CPUs of each value."""
-        settings = {}
+        settings = {"idle driver": self.driver or "none"}
+        if self._governor is not None:
+            settings["idle governor"] = self._governor
         for name, leaf in _OF_EACH_CPU.items():
             cpus: dict[str, list[int]] = defaultdict(list)
             for cpu in online_cpus():

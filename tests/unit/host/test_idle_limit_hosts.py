@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.host import idle_limits
+from powerprof.host.describe import describe_host
 from powerprof.host.idle_limits import limit_lines, read_idle_limits
 from powerprof.host.survey import probe_deep_idle
 from powerprof.system.processes import name_of
@@ -247,6 +248,7 @@ def test_made_up_hosts(fake_tree: Make, tmp_path: Path, monkeypatch: pytest.Monk
     assert found.unread == unread + [f"the processes that hold {device}"] * has_limit
     monkeypatch.setattr(idle_limits.read_idle_limits, "__defaults__", (device,))
     assert probe_deep_idle().status == host.status
+    assert describe_host().frequency_governor == host.settings.get("frequency governor")
 
 
 @pytest.mark.parametrize(("program", "applied"), [(None, True), ("no-such-program", False)])
