@@ -2,7 +2,8 @@
 """Watch a server or this host live: idle states, power, and the functions that wake the CPUs.
 
 The only database server of this host is watched; without one, or with --system, all processes. Processes other than
-the target have one line; the key a gives them rows.
+the target have one line; the key a gives them rows. The statements of a server are measured with the probes of queries
+(samples if probes are expensive).
 
 On a terminal it redraws a screen each interval until q or Ctrl-C. In a pipe, or with --plain, it prints one line per
 interval. Keys: ? explains keys and columns, s sorts, / filters, the arrows select a row, Enter shows its stack, space
@@ -71,6 +72,7 @@ def command(options: Options) -> None:
         ask_every_s=watched.ask_every,
         accounts=tuple(watched.defaults_file or ()),
         keep_newest=True,
+        target_statements=True,
     )
     with HostMonitor(plan, print_progress) as monitor:
         intervals = islice(monitor.intervals(), options.count)
@@ -81,7 +83,7 @@ def command(options: Options) -> None:
             print_lines(intervals, PLAIN_HEAD, lambda interval: plain_line(interval, line_width()))
             return
         pid = "" if target.system or str(target.first) in target.label else f" {target.first}"
-        title = f"powerprof · watch · {target.label}{pid}"
+        title = f"powerprof · watch · {target.label}" if target.system else f"{target.label}{pid}"
         LiveView(
             RowHistory(),
             lambda history, view, wide, high: draw_screen(history, view, title, wide, high),

@@ -142,6 +142,42 @@ def build_window(record: Queries) -> StatementWindow:
     )
 
 
+def join_windows(windows: Sequence[StatementWindow]) -> StatementWindow | None:
+    """Return the newest windows as one of at least `WINDOW_S`; None if they are shorter together, or differ in method.
+
+    The windows follow one another, the newest last. Windows of `watch` may be shorter than a rule needs.
+    """
+    joined: list[StatementWindow] = []
+    whole_s = 0.0
+    for window in reversed(windows):
+        if whole_s >= WINDOW_S:
+            break
+        joined.append(window)
+        whole_s += window.window_s
+    if whole_s < WINDOW_S or len({window.method for window in joined}) > 1:
+        return None
+    uses: dict[tuple[str, str | None], StatementCpu] = {}
+    for window in joined:
+        part = window.window_s / whole_s
+        for use in window.statements:
+            earlier = uses.get((use.text, use.account))
+            calls = [use.calls_hz * part] if use.calls_hz is not None else []
+            if earlier is not None and earlier.calls_hz is not None:
+                calls.append(earlier.calls_hz)
+            uses[use.text, use.account] = msgspec.structs.replace(
+                use,
+                percent=use.percent * part + (0.0 if earlier is None else earlier.percent),
+                calls_hz=sum(calls) if calls else None,
+            )
+    return msgspec.structs.replace(
+        joined[0],
+        window_s=whole_s,
+        percent=sum(window.percent * window.window_s for window in joined) / whole_s,
+        own_percent=sum(window.own_percent * window.window_s for window in joined) / whole_s,
+        statements=sorted(uses.values(), key=lambda use: -use.percent)[:_MOST_STATEMENTS],
+    )
+
+
 @cache
 def _own_keys() -> frozenset[str]:
     return frozenset(make_key(text) for text in list_own_statements())

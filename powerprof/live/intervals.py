@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from powerprof.diagnosis.evidence import StatementWindow
 from powerprof.energy.domains import HostMeters, host_energy
 from powerprof.measure.residency import find_inconsistency
 from powerprof.measure.window import Snapshot, StateInfo
@@ -133,6 +134,7 @@ class ServedStatements(msgspec.Struct, frozen=True, kw_only=True):
 
     `method` is probes or samples, or None if the server was away or could not be traced. Samples have no wake-ups.
     `joules` is the energy above the idle floor, of the given `kind`. `bpf_s` is the CPU time of the probes.
+    `calls_count` is None if executions are not counted. `by_cost` is the window for the rules of `diagnose`.
     """
 
     server: str
@@ -144,6 +146,8 @@ class ServedStatements(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind | None = None
     statements: tuple[ServedStatement, ...] = ()
     bpf_s: float | None = None
+    calls_count: int | None = None
+    by_cost: StatementWindow | None = None
 
 
 class IdleCounts(NamedTuple):
@@ -167,6 +171,8 @@ class LiveInterval(msgspec.Struct, frozen=True, kw_only=True):
         balance_error: The difference between trace and kernel, as a share of the kernel's count.
         suspended_s: Seconds of suspend, in no other figure.
         used: CPU time of processes by name, if the CPUs were busy and the clocks were read.
+        target: The name of the watched processes; empty for the whole host.
+        target_percent: CPU use of the target, in percent of one CPU; None if it is unknown.
     """
 
     ended_at: str
@@ -194,6 +200,8 @@ class LiveInterval(msgspec.Struct, frozen=True, kw_only=True):
     servers: tuple[ServerState, ...] = ()
     findings: tuple[LiveFinding, ...] = ()
     used: dict[str, CpuUse] | None = None
+    target: str = ""
+    target_percent: float | None = None
     statements: ServedStatements | None = None
     notes: Notes = ()
 
@@ -206,6 +214,19 @@ class LiveInterval(msgspec.Struct, frozen=True, kw_only=True):
     def exits_hz(self) -> float | None:
         """Return the idle exits of all CPUs per second."""
         return self.exits_count / self.window_s if self.window_s > 0 else None
+
+    @property
+    def target_exits_hz(self) -> float:
+        """Return the idle exits per second that the target caused."""
+        return sum(row.exits_count for row in self.rows if not row.is_other) / self.window_s if self.window_s else 0.0
+
+    @property
+    def statements_hz(self) -> float | None:
+        """Return the statements per second of the measured server; None if they are unknown."""
+        served = self.statements
+        if served is None or served.calls_count is None or served.window_s <= 0:
+            return None
+        return served.calls_count / served.window_s
 
     @property
     def host_watts(self) -> tuple[float, Kind] | None:

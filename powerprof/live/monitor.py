@@ -11,7 +11,7 @@ import gc
 import os
 import resource
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -24,6 +24,8 @@ from powerprof.attribution import blame
 from powerprof.attribution.capture import Capture
 from powerprof.attribution.sites import SiteStacks, StackMemo
 from powerprof.attribution.window import CaptureContext, build_capture
+from powerprof.diagnosis.evidence import StatementWindow
+from powerprof.diagnosis.statement_window import join_windows
 from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest, HostMeters, host_meters
 from powerprof.energy.windows import WindowEnergy
 from powerprof.live import naming
@@ -31,7 +33,7 @@ from powerprof.live.intervals import CpuUse, LiveInterval, Span, build_interval,
 from powerprof.live.servers import ASK_EVERY_S, WatchedServers
 from powerprof.live.statements import ServedServer
 from powerprof.measure.cpuidle import online_cpus
-from powerprof.measure.procfs import process_cpu_ns, read_stat
+from powerprof.measure.procfs import process_cpu_ns, read_stat, reaped_cpu_ns
 from powerprof.measure.window import EnergySampler, SuspendClock, format_now, kernel_ns, wait_and_read
 from powerprof.model.attribution import Attribution
 from powerprof.model.text import Say
@@ -39,7 +41,8 @@ from powerprof.stacks.store import TableStore
 from powerprof.system import caller
 from powerprof.system.cgroups import Units
 from powerprof.system.closeable import Closeable
-from powerprof.system.processes import list_pids, name_of
+from powerprof.system.errors import PowerprofError
+from powerprof.system.processes import POSTGRES_PROGRAM, is_server_name, list_pids, name_of
 from powerprof.system.targets import Target, refresh_target
 from powerprof.system.tasks import Task, look_up
 from powerprof.tracing import monitor
@@ -68,6 +71,8 @@ _RATE_JUMP, _MIN_JUMP_HZ = 2.0, 15.0
 _RATE_WEIGHT = 0.2
 # The named stacks that are kept: enough for hundreds of threads at dozens of sites.
 _MAX_STACKS = 4000
+# The windows of statements that are joined for a rule: the shortest interval is half a second.
+_MOST_WINDOWS = 8
 # The threads with a cached name.
 _MAX_THREADS = 1000
 # Caches of programs and threads grow with every new one. They are cleared at this interval.
@@ -120,6 +125,34 @@ class BusyProcesses:
             if used_ns >= _MIN_CPU_SHARE * window_s * 1e9 and (name := name_of(pid)) is not None:
                 by_name.setdefault(name, []).append(used_ns)
         return {name: CpuUse(len(used_ns), sum(used_ns) / 1e9) for name, used_ns in by_name.items()}
+
+
+class TargetClock:
+    """The CPU time of the target's processes, from one end of an interval to the next."""
+
+    def __init__(self, target: Target) -> None:
+        self._at_s, self._clocks = time.monotonic(), _read_target_clocks(target)
+
+    def take_percent(self, target: Target) -> float | None:
+        """Return the CPU use since the last call in percent of one CPU; None if all processes have ended.
+
+        The time of a process that ended moves to its parent, if that belongs to the target.
+        """
+        before_s, before = self._at_s, self._clocks
+        self._at_s, self._clocks = time.monotonic(), _read_target_clocks(target)
+        if not self._clocks or self._at_s <= before_s:
+            return None
+        used_ns = sum(clock_ns - before[pid] for pid, clock_ns in self._clocks.items() if pid in before)
+        if target.roots:
+            # Their new processes began in this interval.
+            used_ns = max(used_ns, sum(self._clocks.values()) - sum(before.values()))
+        return max(0, used_ns) / (self._at_s - before_s) / 1e7
+
+
+def _read_target_clocks(target: Target) -> dict[int, int]:
+    """Return the CPU time of each process of the target and of its ended children, in nanoseconds."""
+    clocks = {pid: process_cpu_ns(pid) for pid in target.members() or target.pids}
+    return {pid: clock_ns + reaped_cpu_ns(pid) for pid, clock_ns in clocks.items() if clock_ns is not None}
 
 
 def _read_clocks() -> dict[int, int]:
@@ -216,6 +249,7 @@ class MonitorPlan:
         settle: Whether capabilities are dropped after loading.
         keep_newest: Whether `HostMonitor.newest` is called, and intervals have the CPU time of processes.
         statements: A server whose statements are measured: a process id or name, or a socket path.
+        target_statements: Whether the statements of a server that is the target are measured, if this host allows it.
     """
 
     target: Target
@@ -227,6 +261,7 @@ class MonitorPlan:
     settle: bool = True
     keep_newest: bool = False
     statements: str | None = None
+    target_statements: bool = False
 
 
 class HostMonitor(Closeable):
@@ -263,9 +298,17 @@ class HostMonitor(Closeable):
         self._own = OwnCpuTime(self._tracer.program)
         stack.callback(self._servers.close)
         self._served: ServedServer | None = None
+        self._trouble = ""
+        self._windows: deque[StatementWindow] = deque(maxlen=_MOST_WINDOWS)
         if plan.statements is not None:
             self._say("loading the tracer of statements")
             self._served = stack.enter_context(ServedServer(plan.statements, ask=plan.ask_servers))
+        elif plan.target_statements and (server := _find_database_server(plan.target)) is not None:
+            self._say("loading the tracer of statements")
+            try:
+                self._served = stack.enter_context(ServedServer(str(server), ask=False))
+            except PowerprofError as error:
+                self._trouble = f"statements: {error.message}"
         caller.drop_privileges(plan.settle, plan.energy.source)
         limit_heap()
         self._heap = HeapTrimmer()
@@ -276,6 +319,7 @@ class HostMonitor(Closeable):
         self._suspended.since_s()
         self._clock = IntervalClock(plan.interval_s, time.monotonic())
         self._busy = BusyProcesses() if plan.keep_newest else None
+        self._target_clock = TargetClock(self._target) if plan.keep_newest and not self._target.system else None
 
     def close(self) -> None:
         self._stack.close()
@@ -312,6 +356,7 @@ class HostMonitor(Closeable):
         wait_and_read((self._tracer, EnergySampler(self._energy.meters)), self._clock.next_end_s(now_s) - now_s)
         if self._served is not None:
             self._served.end()
+        percent = None if self._target_clock is None else self._target_clock.take_percent(self._target)
         window = self._monitor.read()
         # Read the time before naming and blaming, which take up to a second if programs are new.
         ended_at = format_now(_age_s(window))
@@ -346,14 +391,19 @@ class HostMonitor(Closeable):
         if self._busy is not None:
             share = None if interval.c0_percent is None else interval.c0_percent / 100.0
             interval = msgspec.structs.replace(interval, used=self._busy.measure(share, interval.window_s))
+        if self._target_clock is not None:
+            interval = msgspec.structs.replace(interval, target=self._target.label, target_percent=percent)
         if self._served is not None:
             interval = self._with_statements(interval, self._served, window)
+        elif self._trouble:
+            interval = msgspec.structs.replace(interval, notes=(*interval.notes, self._trouble))
         # The counters already have a note on removed CPUs. Without a cpuidle driver there are no counters.
         changed = set(online) - set(self._cpus) if _has_counters(window) else set(online) ^ set(self._cpus)
         if changed:
             interval = msgspec.structs.replace(interval, notes=(*interval.notes, format_changed_cpus(sorted(changed))))
         if self._plan.ask_servers:
-            servers, findings = self._servers.end_window(record)
+            served = {} if self._served is None else {self._served.pid: join_windows(self._windows)}
+            servers, findings = self._servers.end_window(record, served)
             notes = (*interval.notes, *self._servers.notes)
             interval = msgspec.structs.replace(interval, servers=servers, findings=findings, notes=notes)
             self._react_to_rate(interval)
@@ -362,6 +412,10 @@ class HostMonitor(Closeable):
 
     def _with_statements(self, interval: LiveInterval, served: ServedServer, window: TracedWindow) -> LiveInterval:
         statements = served.collect(window.residency, self._energy)
+        if statements.by_cost is None:
+            self._windows.clear()  # The server was away.
+        else:
+            self._windows.append(statements.by_cost)
         own = interval.own
         if statements.bpf_s is not None:
             own = msgspec.structs.replace(own, bpf_s=(own.bpf_s or 0.0) + statements.bpf_s)
@@ -427,6 +481,8 @@ class HostMonitor(Closeable):
             self._target = target
             self._looks.members.follow(target)
             self._servers.restrict_to(target.pids)
+            if self._served is not None and (server := _find_database_server(target)) is not None:
+                self._served.follow(str(server))
 
     def _adapt(self, stacks: StackTrace, online: list[int]) -> None:
         """Adapt to changed CPUs, full caches and stacks that the kernel did not send."""
@@ -463,6 +519,13 @@ class HostMonitor(Closeable):
             self._usual_hz = hz
         else:
             self._usual_hz = hz if usual is None else usual + _RATE_WEIGHT * (hz - usual)
+
+
+def _find_database_server(target: Target) -> int | None:
+    """Return the process of the database server, if exactly one process that started the others is one."""
+    roots = [] if target.system else target.roots or target.pids
+    servers = [pid for pid in roots if is_server_name(name_of(pid)) or name_of(pid) == POSTGRES_PROGRAM]
+    return servers[0] if len(servers) == 1 else None
 
 
 def _age_s(window: TracedWindow) -> float:

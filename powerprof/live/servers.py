@@ -19,7 +19,7 @@ from powerprof.database.given import list_listening_sockets, log_in_locally
 from powerprof.database.performance import ReplicationStatus
 from powerprof.diagnosis.collect import ServerReadings, Subject, build_evidence
 from powerprof.diagnosis.diagnose import diagnose
-from powerprof.diagnosis.evidence import Evidence
+from powerprof.diagnosis.evidence import Evidence, StatementWindow
 from powerprof.live.intervals import LiveFinding, ServerState
 from powerprof.model.attribution import Attribution
 from powerprof.system.errors import PowerprofError
@@ -110,13 +110,14 @@ class _QueriedServer:
     def _down_state(self) -> ServerState:
         return ServerState(name=self.name, up=False, account=self.owner.account, program=self.owner.program)
 
-    def end_window(self, record: Attribution) -> None:
+    def end_window(self, record: Attribution, statements: StatementWindow | None) -> None:
         """Take the second reading and diagnose the traced window between the two."""
         from powerprof.database.given import read_version
 
         if self.asked is None:
             return
         self.asked.read_after()
+        self.asked.facts["statement_window"] = statements
         version = read_version(self.connection) if self.connection is not None else self.label
         subject = Subject(self.pid, self.label, self.connection, version, None)
         evidence = build_evidence(
@@ -205,10 +206,15 @@ class WatchedServers:
         self._find()
         self._query_each(lambda server: server.begin_window)
 
-    def end_window(self, record: Attribution) -> tuple[tuple[ServerState, ...], tuple[LiveFinding, ...]]:
-        """Take the second reading if there was a first. Return the states of all servers and their findings."""
+    def end_window(
+        self, record: Attribution, statements: Mapping[int, StatementWindow | None]
+    ) -> tuple[tuple[ServerState, ...], tuple[LiveFinding, ...]]:
+        """Take the second reading if there was a first. Return the states of all servers and their findings.
+
+        `statements` has the statements of servers by process id.
+        """
         if self._is_querying:
-            self._query_each(lambda server: partial(server.end_window, record))
+            self._query_each(lambda server: partial(server.end_window, record, statements.get(server.pid)))
         else:
             for server in self._servers.values():
                 # The count belongs to an earlier interval.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The statements of one server in window after window, for `queries --watch` and for `export`.
+"""The statements of one server in window after window, for `queries --watch`, `watch` and `export`.
 
 Both loops find the server again after a restart. `queries --watch` uses probes. `export` uses probes while they are
 cheap, and otherwise samples.
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from powerprof.diagnosis.statement_window import build_window
 from powerprof.energy.windows import WindowEnergy
 from powerprof.live.intervals import POINTS, ServedStatement, ServedStatements
 from powerprof.measure.procfs import process_cpu_ns
@@ -23,7 +24,7 @@ from powerprof.model import text
 from powerprof.model.records import Window
 from powerprof.model.statements import NormalText, limit_texts
 from powerprof.model.text import Say
-from powerprof.queries.pricing import build_record
+from powerprof.queries.pricing import MeasuredStatements, build_record
 from powerprof.queries.records import Method, Queries, Statement
 from powerprof.queries.session import QueriesRequest
 from powerprof.queries.target import TracedServer, find_server
@@ -195,7 +196,7 @@ def _key(statement: Statement) -> StatementKey:
 
 
 class ServedServer(Closeable):
-    """The statements of one server in interval after interval, for `export`.
+    """The statements of one server in interval after interval, for `watch` and `export`.
 
     The server may end: it is found again by its name or its socket.
 
@@ -237,6 +238,15 @@ class ServedServer(Closeable):
         if self._method is not None:
             self._method.close()
         self._method = None
+
+    @property
+    def pid(self) -> int:
+        """Return the process of the server that was found last."""
+        return self._server.pid
+
+    def follow(self, name: str) -> None:
+        """Measure another process from the next interval on, if the present one has ended."""
+        self._name = name
 
     def begin(self) -> None:
         """Begin an interval. It has no statements if the server is away or cannot be traced now."""
@@ -286,7 +296,7 @@ class ServedServer(Closeable):
         self._choose_method(
             measured.method, ProbeTrial(measured.window_s, record.server_c0_s, cost_s or 0.0, measured.seen_count)
         )
-        return _build_served(self._label, record, measured.window_s, measured.bpf_s)
+        return _build_served(self._label, record, measured)
 
     def _nothing(self) -> ServedStatements:
         return ServedStatements(server=self._label or printable(self._name)[:_MAX_SERVER])
@@ -353,12 +363,12 @@ class ServedServer(Closeable):
         self.close()
 
 
-def _build_served(server: str, record: Queries, traced_s: float, bpf_s: float | None) -> ServedStatements:
+def _build_served(server: str, record: Queries, measured: MeasuredStatements) -> ServedStatements:
     parts = [*record.statements, *record.background, record.connections]
     return ServedStatements(
         server=server,
         method=record.method,
-        window_s=traced_s,
+        window_s=measured.window_s,
         c0_s=record.server_c0_s,
         wakeups_count=sum(part.wakeups_count or 0 for part in parts) if record.method == "probes" else None,
         joules=record.joules,
@@ -374,7 +384,9 @@ def _build_served(server: str, record: Queries, traced_s: float, bpf_s: float | 
             )
             for statement in record.statements
         ),
-        bpf_s=bpf_s,
+        bpf_s=measured.bpf_s,
+        calls_count=record.calls_count,
+        by_cost=build_window(record),
     )
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from powerprof.energy.domains import host_energy
@@ -57,11 +58,7 @@ def draw_screen(history: RowHistory, view: ScreenView, title: str, width: int, h
             [title, "", *help_lines(_COLUMNS, "show the stack of the chosen row", width, _ALL_KEY)], [], width, height
         )
     head = _head(history, newest, view, title, width)
-    findings = [
-        line
-        for finding in newest.findings[:_FINDINGS]
-        for line in text.wrap(f"! {_of(finding)}{finding.text}", width)[:2]
-    ]
+    findings = [line for finding in newest.findings[:_FINDINGS] for line in _finding_lines(finding, newest, width)]
     others = [] if view.all else _others(history, width)
     trouble = text.fit_lines(_trouble(newest), width)
     foot = [*others, *findings, *trouble, *_foot(newest, view, width, height)]
@@ -74,20 +71,62 @@ def draw_screen(history: RowHistory, view: ScreenView, title: str, width: int, h
 
 def _head(history: RowHistory, newest: LiveInterval, view: ScreenView, title: str, width: int) -> list[str]:
     when = newest.ended_at[11:19] + (" PAUSED" if view.paused else "")
-    first = f"{title} · {newest.cpus} CPUs · {newest.window_s:.0f} s"
-    wide = 12 if width >= 100 else 8
+    host = f"{newest.cpus} CPUs · {newest.window_s:.0f} s"
+    busy, states = busy_line(newest), text.fit_lines([_states(newest)], width)
+    if not newest.target:
+        parts = "  ".join(_host_parts(history, newest, 12 if width >= 100 else 8))
+        lines = [*two_ends(f"{title} · {host}", when, width), *text.fit_lines([parts], width), *states]
+        return [*lines, *(text.fit_lines([busy], width) if busy else [])]
+    lines = _target_lines(newest, title, when, width)
+    if width < _WIDE:
+        # Every line here is one row less.
+        first, *others = _host_parts(history, newest, 0)
+        lines += _fill_lines([f"host: {first}", *others], width)
+        return [*lines, *([text.shorten(busy, width)] if busy else [])]
+    shown = (f"host: {host}  {'  '.join(_host_parts(history, newest, bars))}" for bars in (12, 8, 0))
+    lines.append(next((line for line in shown if len(line) <= width), f"host: {host}"))
+    return [*lines, *states, *(text.fit_lines([busy], width) if busy else [])]
+
+
+def _host_parts(history: RowHistory, newest: LiveInterval, bars: int) -> list[str]:
+    """Return running time, wake-ups and power of the host, each with a trend of `bars` columns."""
     watts = newest.host_watts
-    power = history.series(lambda span: None if span.host_watts is None else span.host_watts[0])
-    parts = [
-        f"C0 {text.number(newest.c0_percent, 1)} % {draw_bars(history.series(lambda span: span.c0_percent), wide)}",
-        f"wake-ups {text.number(newest.exits_hz, 0)}/s {draw_bars(history.series(lambda span: span.exits_hz), wide)}",
-        f"{text.number(watts[0], 1)} W{' est.' if watts[1] == 'estimated' else ''} {draw_bars(power, wide)}"
-        if watts
-        else "no power figure",
+    power = "no power figure" if not watts else f"{text.number(watts[0], 1)} W{' est.' * (watts[1] == 'estimated')}"
+    series: tuple[tuple[str, Callable[[LiveInterval], float | None]], ...] = (
+        (f"C0 {text.number(newest.c0_percent, 1)} %", lambda span: span.c0_percent),
+        (f"wake-ups {text.number(newest.exits_hz, 0)}/s", lambda span: span.exits_hz),
+        (power, lambda span: None if span.host_watts is None else span.host_watts[0]),
+    )
+    return [
+        f"{words} {draw_bars(history.series(value), bars)}" if bars and words != "no power figure" else words
+        for words, value in series
     ]
-    lines = [*two_ends(first, when, width), *text.fit_lines(["  ".join(parts)], width)]
-    busy = busy_line(newest)
-    return [*lines, *text.fit_lines([_states(newest)], width), *(text.fit_lines([busy], width) if busy else [])]
+
+
+def _target_lines(newest: LiveInterval, title: str, when: str, width: int) -> list[str]:
+    """Return the target with its CPU use, wake-ups and statements, on one line if it is wide enough."""
+    parts = [
+        f"{text.number(newest.target_percent, 1)} % of a CPU" if newest.target_percent is not None else "CPU unknown",
+        f"{_rate(newest.target_exits_hz)} wake-ups/s",
+    ]
+    if newest.statements is not None:
+        known = newest.statements_hz
+        parts.append("statements unknown" if known is None else f"{_queries_rate(known)} statements/s")
+    whole = " · ".join([title, *parts])
+    if len(whole) + len(when) < width:
+        return two_ends(whole, when, width)
+    return [*two_ends(title, when, width), *_fill_lines(parts, width)]
+
+
+def _fill_lines(parts: Sequence[str], width: int) -> list[str]:
+    """Return lines of as many whole parts as fit, with separators between them."""
+    lines: list[str] = []
+    for part in parts:
+        if lines and len(lines[-1]) + 3 + len(part) <= width:
+            lines[-1] += f" · {part}"
+        else:
+            lines.append(text.shorten(part, width))
+    return lines
 
 
 def _others(history: RowHistory, width: int) -> list[str]:
@@ -326,6 +365,14 @@ def interval_document(interval: LiveInterval) -> dict[str, Any]:
         "unknown_count": interval.unknown_count,
         "balance_error_percent": None if interval.balance_error is None else 100.0 * interval.balance_error,
         "suspended_s": interval.suspended_s,
+        "target": {
+            "name": interval.target,
+            "cpu_percent": interval.target_percent,
+            "wakeups_hz": interval.target_exits_hz,
+            "statements_hz": interval.statements_hz,
+        }
+        if interval.target
+        else None,
         "tool": {
             "cpu_s": interval.own.cpu_s,
             "bpf_s": interval.own.bpf_s,
@@ -336,9 +383,11 @@ def interval_document(interval: LiveInterval) -> dict[str, Any]:
     }
 
 
-def _of(finding: LiveFinding) -> str:
-    """Return the owner of a finding, before its text."""
-    return f"{finding.server} of {finding.account}: " if finding.server else ""
+def _finding_lines(finding: LiveFinding, newest: LiveInterval, width: int) -> list[str]:
+    """Return at most two lines with the finding, and with its server if the whole host is watched."""
+    of = f"{finding.server} of {finding.account}: " if finding.server and not newest.target else ""
+    lines = text.wrap(f"! {of}{finding.text}", width)
+    return lines if len(lines) <= 2 else [lines[0], text.shorten(f"{lines[1]} {lines[2]}", width)]
 
 
 # `powerprof queries --watch`: a screen of any size, or a line per window.

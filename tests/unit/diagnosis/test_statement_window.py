@@ -10,7 +10,7 @@ from powerprof.diagnosis import server_queries
 from powerprof.diagnosis.diagnose import list_coverage
 from powerprof.diagnosis.evidence import Client, StatementCpu, StatementWindow
 from powerprof.diagnosis.server_queries import RawClient, count_hidden, list_own_statements, select_clients
-from powerprof.diagnosis.statement_window import build_window, compute_scan_percent, list_unknown_scans
+from powerprof.diagnosis.statement_window import build_window, compute_scan_percent, join_windows, list_unknown_scans
 from powerprof.model.statements import NO_TEXT, normalise
 from powerprof.queries.records import Asker, SampledStack, Statement
 from tests.unit.diagnosis.examples import evidence
@@ -89,3 +89,29 @@ def test_connections_of_all_instances_are_no_clients() -> None:
     rows = raw((7, "root", "Query"), (8, "root", "Sleep"), (9, "root", "Sleep"), (10, "app", "Sleep"))
     assert [client.id for client in select_clients(rows, {7, 8, 9})] == [10]
     assert len(server_queries._LOCKS) == len(set(server_queries._LOCKS)) == 16
+
+
+def test_short_windows_are_joined() -> None:
+    """Windows of `watch` have at least the length of those of `diagnose`; shares and rates are those of all."""
+
+    def window(seconds: float, percent: float, calls_hz: float | None, method: str = "probes") -> StatementWindow:
+        use = StatementCpu(text=normalise("SELECT 1"), percent=percent, calls_hz=calls_hz, account=None)
+        other = StatementCpu(text=normalise(f"SELECT {calls_hz} FROM t"), percent=1.0, calls_hz=1.0, account="a@b")
+        uses = [use, other] if percent > 0 else [other]
+        return StatementWindow(window_s=seconds, method=method, percent=percent + 1.0, statements=uses)
+
+    assert join_windows([]) is None
+    assert join_windows([window(0.5, 1.0, 2.0)] * 3) is None
+    assert join_windows([window(5.0, 1.0, 2.0), window(1.0, 1.0, 2.0)]) is not None
+    assert join_windows([window(1.0, 1.0, 2.0, "samples"), window(1.0, 1.0, 2.0)]) is None
+    assert join_windows([window(9.0, 50.0, 99.0), window(2.0, 1.0, 2.0)]) == window(2.0, 1.0, 2.0)
+    joined = join_windows(
+        [window(9.0, 50.0, 99.0), window(1.0, 4.0, 8.0), window(1.0, 0.0, None), window(2.0, 1.0, 1.0)]
+    )
+    assert joined == window(2.0, 1.0, 1.0)
+    joined = join_windows([window(1.5, 4.0, 8.0), window(0.5, 0.0, None)])
+    assert joined is not None
+    assert (joined.window_s, joined.percent) == (2.0, pytest.approx(4.0))
+    first = joined.statements[0]
+    assert (first.percent, first.calls_hz) == (pytest.approx(3.0), pytest.approx(6.0))
+    assert sum(use.percent for use in joined.statements) == pytest.approx(joined.percent)

@@ -75,7 +75,8 @@ class _Record:
         self.statements: list[Any] = []
         self.background: list[Any] = []
         self.connections = type("Share", (), {"wakeups_count": None})
-        self.joules = self.kind = self.energy_split = None
+        self.joules = self.kind = self.energy_split = self.calls_count = None
+        self.window_s, self.interrupted = measured.window_s, False
 
 
 @pytest.fixture

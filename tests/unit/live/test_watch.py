@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from powerprof.cli.live import parse_keys
-from powerprof.live.intervals import CpuUse, IntervalRow, LiveFinding, RowHistory, RowKey, RowTrend
+from powerprof.live.intervals import CpuUse, IntervalRow, LiveFinding, RowHistory, RowKey, RowTrend, ServedStatements
 from powerprof.live.statements import StatementHistory
 from powerprof.queries.records import Statement, TracingCost
 from powerprof.report.screen import ScreenView, draw_bars, scroll_rows
@@ -28,7 +28,7 @@ from powerprof.report.watch import (
     queries_plain_line,
     row_line,
 )
-from tests.unit.live.intervals import interval, row
+from tests.unit.live.intervals import interval, row, served
 from tests.unit.queries.test_report import record
 
 STORM = LiveFinding(rule="duplicate_server_id", severity="fault", text="another server has server_id 2")
@@ -62,6 +62,69 @@ def test_a_screen_of_eighty_columns() -> None:
     assert lines[22:] == ["itself: 0.1 % of a CPU, 0.3 wake-ups/s", KEYS]
     wide = draw_screen(history(20), ScreenView(), TITLE, 200, 60)[-1]
     assert wide.startswith(KEYS) and wide.endswith("itself: 0.1 % of a CPU, 0.3 wake-ups/s")
+
+
+def watched(statements: ServedStatements | None, target_percent: float | None = 2.64) -> RowHistory:
+    found = RowHistory()
+    python = msgspec.structs.replace(row("futex", 1000, process="python"), is_other=True)
+    scan = replace_finding("A client scans a whole table 3.2 times/s. It uses 69 % of this server's CPU time " * 2)
+    found.add(
+        interval(
+            row("timer_handler", 7),
+            python,
+            target="mariadbd",
+            target_percent=target_percent,
+            statements=statements,
+            findings=(scan,),
+            used={f"program{number}": CpuUse(3, 3.0) for number in range(4)},
+            c0_s=19.0,
+        )
+    )
+    return found
+
+
+def replace_finding(text: str) -> LiveFinding:
+    return msgspec.structs.replace(STORM, text=text, server="mariadbd:3306", account="mysql")
+
+
+@pytest.mark.parametrize(
+    ("width", "head"),
+    [
+        (40, ["mariadbd 3003                   00:00:00", "2.6 % of a CPU · 0.7 wake-ups/s", "18 statements/s"]),
+        (60, ["mariadbd 3003" + 39 * " " + "00:00:00", "2.6 % of a CPU · 0.7 wake-ups/s · 18 statements/s"]),
+        (80, ["mariadbd 3003 · 2.6 % of a CPU · 0.7 wake-ups/s · 18 statements/s       00:00:00"]),
+    ],
+)
+def test_the_head_of_a_target_has_its_load(width: int, head: list[str]) -> None:
+    """On 20 lines there is room for rows at each width, and a cut finding ends with a sign."""
+    lines = draw_screen(watched(served(calls_count=180)), ScreenView(), "mariadbd 3003", width, 20)
+    assert lines[: len(head)] == head
+    assert lines[len(head)].startswith("host: ")
+    assert len(lines) == 20
+    assert max(map(len, lines)) <= width
+    assert any(line.startswith(">") and " 0.7 " in line for line in lines), lines
+    assert not any("of mysql" in line for line in lines)
+    finding = next(number for number, line in enumerate(lines) if line.startswith("! A client"))
+    assert lines[finding + 1].endswith("…")
+
+
+def test_unknown_load_of_a_target_is_unknown() -> None:
+    for statements, words in ((served(calls_count=None), "statements unknown"), (None, "wake-ups/s  ")):
+        made = watched(statements, target_percent=None)
+        assert (
+            f"CPU unknown · 0.7 wake-ups/s{' · ' if statements else ''}"
+            in draw_screen(made, ScreenView(), "x", 100, 20)[0]
+        )
+        assert words in draw_screen(made, ScreenView(), "x", 100, 20)[0]
+        newest = made.last
+        assert newest is not None
+        assert interval_document(newest)["target"] == {
+            "name": "mariadbd",
+            "cpu_percent": None,
+            "wakeups_hz": pytest.approx(0.7),
+            "statements_hz": None,
+        }
+    assert interval_document(interval())["target"] is None
 
 
 def test_rows_that_do_not_fit_are_summed() -> None:
