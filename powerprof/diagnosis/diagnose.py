@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from powerprof.diagnosis import rules_clients, rules_logins, rules_processes, rules_replication, rules_threads
+from powerprof.diagnosis import rules_clients, rules_processes, rules_replication, rules_threads
 from powerprof.diagnosis.collect import Inspection, Subject, inspect_server
 from powerprof.diagnosis.evidence import (
     SQL_FAMILIES,
@@ -38,9 +38,9 @@ RULES: tuple[Callable[[Evidence], list[Finding]], ...] = (
     rules_replication.find_orphan_event,
     rules_replication.find_reconnect_loop,
     rules_replication.find_stopped_threads,
-    rules_logins.find_refused_replicas,
-    rules_logins.find_returning_replicas,
-    rules_logins.find_failed_logins,
+    rules_processes.find_refused_replicas,
+    rules_processes.find_returning_replicas,
+    rules_processes.find_failed_logins,
     rules_clients.find_monitoring,
     rules_clients.find_short_connections,
     rules_processes.find_restarted_workers,

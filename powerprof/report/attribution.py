@@ -22,8 +22,7 @@ from powerprof.report.html.page import Extras, clean_name, embed_json, render_pa
 from powerprof.report.html.svg import Scale, round_step
 from powerprof.report.phases import split_table
 from powerprof.report.stacks import TimelineExit, build_flame, frames_of, modules_of, stacks_of
-from powerprof.report.table import Places, Table, align_rows
-from powerprof.report.text_forms import Line, balance_lines, draw_table, note_lines
+from powerprof.report.table import Line, Places, Table, align_rows, draw_table, note_lines
 from powerprof.report.wakeups import (
     RAN_ANYWAY,
     answer_of,
@@ -602,7 +601,7 @@ def render_markdown(record: Attribution, context: str) -> list[str]:
         written += ["", f"{left}."]
     if record.deep is not None:
         written += deep_idle.render_markdown(record.deep, limit)
-    return written + balance_lines(record.conservation) + note_lines(labels.notes_with_source(record))
+    return written + metrics.balance_lines(record.conservation) + note_lines(labels.notes_with_source(record))
 
 
 def render_csv(record: Attribution) -> Iterator[Line]:

@@ -49,8 +49,18 @@ from powerprof.report.labels import answer_and_context
 from powerprof.report.metrics import DISK_SERVICE, comparison_table, functions_table, states_table, system_table
 from powerprof.report.run import executions_of, server_lines
 from powerprof.report.stacks import build_flame, build_flame_difference
-from powerprof.report.table import Figure, Places, Table, Words
-from powerprof.report.text_forms import MARKDOWN_ROWS, Line, draw_table, escape, exact_cells, note_lines
+from powerprof.report.table import (
+    MARKDOWN_ROWS,
+    Figure,
+    Line,
+    Places,
+    Table,
+    Words,
+    draw_table,
+    escape,
+    exact_cells,
+    note_lines,
+)
 from powerprof.system.next_steps import command_line
 
 

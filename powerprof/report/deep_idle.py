@@ -14,8 +14,7 @@ from markupsafe import Markup
 from powerprof.model import text
 from powerprof.model.deep_idle import Breaker, DeepIdle, DeepScope, DeepWhatIf, ExpectedScope, GovernorCheck
 from powerprof.report.html.svg import BarShare, draw_state_bar
-from powerprof.report.table import Column, Table, TableRow, Words, align_rows, words
-from powerprof.report.text_forms import Line, draw_table, escape
+from powerprof.report.table import Column, Line, Table, TableRow, Words, align_rows, draw_table, escape, words
 from powerprof.system.next_steps import command_line
 
 _MOST_MISSES = 3

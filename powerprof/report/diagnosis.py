@@ -9,8 +9,20 @@ from powerprof.diagnosis.evidence import Diagnosis, Finding
 from powerprof.model import text
 from powerprof.report.html.page import Extras, clean_name, render_page, split_rows
 from powerprof.report.labels import word_notes
-from powerprof.report.table import Cell, Column, Path, Places, Table, TableRow, Words, figures, words
-from powerprof.report.text_forms import Line, code_span, escape
+from powerprof.report.table import (
+    Cell,
+    Column,
+    Line,
+    Path,
+    Places,
+    Table,
+    TableRow,
+    Words,
+    code_span,
+    escape,
+    figures,
+    words,
+)
 
 _MAX_FRAMES = 14
 _BUSY_PERCENT = 10.0

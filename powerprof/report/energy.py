@@ -15,7 +15,7 @@ from powerprof.experiment.records import Comparison, LoadRun
 from powerprof.model import text
 from powerprof.model.records import EnergyReading, Kind
 from powerprof.report.labels import word_notes
-from powerprof.report.text_forms import Line
+from powerprof.report.table import Line
 from powerprof.system.errors import UsageError
 from powerprof.system.next_steps import command_line
 

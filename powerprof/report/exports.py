@@ -46,7 +46,7 @@ def render_flame(graph: Flame, title: str, modules: dict[str, str] | None = None
 
 def render_markdown(record: msgspec.Struct) -> str:
     """Return a record as Markdown. Raises UsageError if this kind of record has none."""
-    from powerprof.report.text_forms import code_span, escape
+    from powerprof.report.table import code_span, escape
 
     kind = kind_of(record)
     if kind is None or kind.markdown is None:
@@ -58,7 +58,7 @@ def render_markdown(record: msgspec.Struct) -> str:
 
 def render_csv(record: msgspec.Struct) -> str:
     """Return the main table of a record as CSV. Raises UsageError if this kind of record has none."""
-    from powerprof.report.text_forms import format_csv
+    from powerprof.report.table import format_csv
 
     kind = kind_of(record)
     if kind is None or kind.csv is None:

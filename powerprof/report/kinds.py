@@ -20,7 +20,7 @@ from powerprof.system.errors import DataError, UsageError
 if TYPE_CHECKING:
     from powerprof.report.html.page import Extras
     from powerprof.report.stacks import StackSet
-    from powerprof.report.text_forms import Line
+    from powerprof.report.table import Line
 
 R = TypeVar("R")
 

@@ -16,7 +16,20 @@ from powerprof.model.records import Conservation, EnergySplit, RunMetric
 from powerprof.report import labels
 from powerprof.report.answers import MAY_BE_CHANCE, explain_chance, explain_metrics, outcome_of, word_claim
 from powerprof.report.labels import word_notes
-from powerprof.report.table import ALL, HTML, Cell, Column, JudgedCell, Places, Table, TableRow, Words, figures, words
+from powerprof.report.table import (
+    ALL,
+    HTML,
+    Cell,
+    Column,
+    JudgedCell,
+    Places,
+    Table,
+    TableRow,
+    Words,
+    escape,
+    figures,
+    words,
+)
 from powerprof.statistics.verdicts import Verdict, judge_claim
 
 _NAME = Column("name", "metric", left=True)
@@ -399,6 +412,11 @@ def describe_balance(counts: Conservation, unit: str = " idle exits") -> str:
         f"{text.count(counts.classified_count)} classified + {text.count(counts.unknown_count)} unknown + "
         f"{text.count(counts.lost_count)} lost = {text.count(counts.idle_exits_count)}{unit}; {_check(counts)}."
     )
+
+
+def balance_lines(counts: Conservation | None) -> list[str]:
+    """Return the balance of idle exits as Markdown after an empty line; empty if it is unknown."""
+    return ["", escape(describe_balance(counts))] if counts is not None else []
 
 
 def describe_energy(split: EnergySplit, of: str = "") -> str:

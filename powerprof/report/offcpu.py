@@ -19,8 +19,7 @@ from powerprof.attribution.offcpu import (
 from powerprof.attribution.offcpu import convert_old_record as as_profile
 from powerprof.model import text
 from powerprof.report.labels import word_notes
-from powerprof.report.table import align_rows
-from powerprof.report.text_forms import Line, field_lines
+from powerprof.report.table import Line, align_rows, field_lines
 
 # Sleeping threads and their wakers.
 

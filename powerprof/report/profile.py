@@ -13,8 +13,7 @@ from powerprof.report.html.charts import draw_flame
 from powerprof.report.html.page import Extras, clean_name, render_page
 from powerprof.report.labels import word_notes, wrap_note
 from powerprof.report.stacks import build_flame, profile_stacks
-from powerprof.report.table import Cell, Places, Table, TableRow, Words, align_rows, figures, words
-from powerprof.report.text_forms import Line, field_lines
+from powerprof.report.table import Cell, Line, Places, Table, TableRow, Words, align_rows, field_lines, figures, words
 
 _DEFAULT_TOP = 20
 BY = ("function", "stack", "thread")

@@ -27,8 +27,7 @@ from powerprof.report.statement_tables import (
     unknown,
     unknown_askers,
 )
-from powerprof.report.table import Cell, Figure, Places, Table, TableRow, Words, align_rows
-from powerprof.report.text_forms import draw_table, escape
+from powerprof.report.table import Cell, Figure, Places, Table, TableRow, Words, align_rows, draw_table, escape
 
 _DEFAULT_TOP = 20
 _MAX_NAME = 48

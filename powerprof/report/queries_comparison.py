@@ -23,8 +23,19 @@ from powerprof.report.html.page import DrawnColumn, Extras, clean_name, render_p
 from powerprof.report.html.svg import Bar, draw_course
 from powerprof.report.labels import word_notes
 from powerprof.report.statement_tables import statement_lines
-from powerprof.report.table import Cell, Column, Figure, Places, Table, TableRow, Words, figures, words
-from powerprof.report.text_forms import draw_table, escape
+from powerprof.report.table import (
+    Cell,
+    Column,
+    Figure,
+    Places,
+    Table,
+    TableRow,
+    Words,
+    draw_table,
+    escape,
+    figures,
+    words,
+)
 
 _DEFAULT_TOP = 20
 _HEADINGS = ("% of a CPU", "ms CPU/call", "ratio", "95 %", "")

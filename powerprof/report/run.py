@@ -17,7 +17,7 @@ from powerprof.report.html import charts, svg
 from powerprof.report.html.charts import c0_bars
 from powerprof.report.html.page import Extras, clean_name, render_page, split_rows
 from powerprof.report.labels import answer_and_context, format_significant, word_notes
-from powerprof.report.metrics import load_system_table, load_table
+from powerprof.report.metrics import balance_lines, load_system_table, load_table
 from powerprof.report.phases import (
     achieved_table,
     changes_table,
@@ -29,16 +29,7 @@ from powerprof.report.phases import (
     shown_phases,
     split_table,
 )
-from powerprof.report.table import Places, Table
-from powerprof.report.text_forms import (
-    MARKDOWN_ROWS,
-    Line,
-    balance_lines,
-    code_span,
-    column_lines,
-    draw_table,
-    note_lines,
-)
+from powerprof.report.table import MARKDOWN_ROWS, Line, Places, Table, code_span, column_lines, draw_table, note_lines
 from powerprof.report.wakeups import causes_table
 
 _OPEN_CAUSES = 12

@@ -11,8 +11,20 @@ from powerprof.report import labels
 from powerprof.report.answers import MAY_BE_CHANCE, explain_chance, interval_text, word_claim
 from powerprof.report.html.page import Extras, clean_name, render_page
 from powerprof.report.labels import word_notes
-from powerprof.report.table import CSV, Cell, Column, Figure, Places, Table, TableRow, Words, words
-from powerprof.report.text_forms import Line, code_span, escape
+from powerprof.report.table import (
+    CSV,
+    Cell,
+    Column,
+    Figure,
+    Line,
+    Places,
+    Table,
+    TableRow,
+    Words,
+    code_span,
+    escape,
+    words,
+)
 from powerprof.statistics.verdicts import Claim, judge_claim
 from powerprof.system.next_steps import command_line
 

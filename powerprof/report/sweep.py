@@ -25,8 +25,7 @@ from powerprof.report.html.page import Extras, clean_name, render_page
 from powerprof.report.html.svg import SVG, Scale, draw_grid, join_parts, linear_axis, tick_labels
 from powerprof.report.labels import answer_and_context, format_significant, word_notes
 from powerprof.report.metrics import paces_table, sweep_table
-from powerprof.report.table import Places, align_rows
-from powerprof.report.text_forms import Line, column_lines, draw_table, note_lines
+from powerprof.report.table import Line, Places, align_rows, column_lines, draw_table, note_lines
 from powerprof.statistics.verdicts import judge_claim
 from powerprof.system.next_steps import command_line
 

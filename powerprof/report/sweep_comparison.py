@@ -37,8 +37,20 @@ from powerprof.report.html.charts import draw_metrics, one_curve
 from powerprof.report.html.page import Extras, clean_name, render_page, without_empty
 from powerprof.report.labels import answer_and_context, format_significant, word_notes
 from powerprof.report.metrics import judged_cell, parted_table, points_table
-from powerprof.report.table import Cell, Column, Figure, JudgedCell, Places, Table, TableRow, Words
-from powerprof.report.text_forms import Line, draw_table, escape, note_lines
+from powerprof.report.table import (
+    Cell,
+    Column,
+    Figure,
+    JudgedCell,
+    Line,
+    Places,
+    Table,
+    TableRow,
+    Words,
+    draw_table,
+    escape,
+    note_lines,
+)
 from powerprof.statistics.verdicts import Claim, judge_claim
 
 

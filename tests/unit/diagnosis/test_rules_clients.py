@@ -19,7 +19,7 @@ from powerprof.diagnosis.evidence import (
     ThreadCpu,
 )
 from powerprof.diagnosis.rules_clients import find_monitoring, find_short_connections
-from powerprof.diagnosis.rules_logins import find_failed_logins
+from powerprof.diagnosis.rules_processes import find_failed_logins
 from powerprof.live.intervals import LiveFinding, RowHistory
 from powerprof.model.statements import normalise
 from powerprof.report.screen import ScreenView

@@ -12,7 +12,6 @@ import pytest
 from msgspec.structs import replace
 
 from powerprof.report import table as terminal
-from powerprof.report import text_forms
 from powerprof.report.comparison import render_terminal
 from powerprof.report.exports import render_markdown
 from powerprof.report.html.page import table_html as html_table
@@ -20,7 +19,7 @@ from powerprof.report.kinds import KIND_LOADERS, kind_of, lines_of
 from powerprof.report.labels import answer_and_context
 from powerprof.report.metrics import comparison_table, sweep_table
 from powerprof.report.phases import phases_table
-from powerprof.report.table import Column, Figure, Places, Table, TableRow, Words
+from powerprof.report.table import Column, Figure, Places, Table, TableRow, Words, draw_table
 from powerprof.system.errors import UsageError
 from tests.unit.report.sample_records import HOSTILE, attribution, comparison, idle_run, load_run, on_cpu, sweep
 
@@ -87,7 +86,7 @@ def test_all_forms_show_the_same_metrics() -> None:
     shown = {row.key for row in table.rows}
     assert shown == {metric.name for metric in record.metrics}
     pages = str(html_table(table))
-    written = "\n".join(text_forms.draw_table(table))
+    written = "\n".join(draw_table(table))
     for row in table.rows:
         a = row.cells["a"]
         assert isinstance(a, Figure)
@@ -119,7 +118,7 @@ def test_missing_metric_of_a_point_is_unknown() -> None:
     table = sweep_table(sweep(), Places(sweep()))
     missing = table.rows[0].cells[str(len(sweep().points) - 1)]
     assert isinstance(missing, Figure) and (missing.value, missing.at) == (None, "")
-    assert text_forms.draw_table(table)[3].endswith("| ? |")
+    assert draw_table(table)[3].endswith("| ? |")
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -128,6 +127,6 @@ def test_hostile_names_do_not_change_tables(name: str) -> None:
     table = Table(columns, [TableRow({"name": Words(name), "x": Figure(1, "/x", 0)})], "t")
     page = str(html_table(table))
     assert set(re.findall(r"<(\w+)", page)) == {"div", "table", "thead", "tbody", "tr", "th", "td", "data"}
-    lines = text_forms.draw_table(table)
+    lines = draw_table(table)
     assert len(lines) == 4 and all("\n" not in line for line in lines)
     assert all(len(re.findall(r"(?<!\\)\|", line)) == 3 for line in lines[1:])

@@ -17,7 +17,7 @@ from powerprof.energy.domains import EnergyResult, Total
 from powerprof.model.records import EnergyReading
 from powerprof.report import comparison as compare
 from powerprof.report.exports import export, render_csv, render_html, render_markdown
-from powerprof.report.text_forms import code_span, escape
+from powerprof.report.table import code_span, escape
 from powerprof.tracing.captures import CallSum, OffCpuTrace, SyscallTrace, ThreadSums
 from tests.unit.report.sample_records import HOSTILE, attribution, comparison, diagnosis, idle_run, load_run, sweep
 
