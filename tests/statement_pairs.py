@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from powerprof.model.identities import ANSI_BIT, STATES, Family, build_tables
+
 # (one text, another text, whether MySQL's and MariaDB's digest is one).
 MYSQL: list[tuple[str, str, bool]] = [
     # NULL among values
@@ -243,3 +245,19 @@ MYSQL_REFUSED = {
     ("EXECUTE IMMEDIATE 'SELECT 1'", "EXECUTE IMMEDIATE 'SELECT 2, 3'"),
     ("PREPARE p1 FROM 'SELECT 1'", "PREPARE p1 FROM 'SELECT 2'"),
 }
+
+
+# FNV-1a of 64 bits, as in the kernel program. Smaller identities than _TEXT_BIT are numbers of commands.
+_OFFSET, _PRIME, _MASK = 0xCBF29CE484222325, 0x100000001B3, (1 << 64) - 1
+_TEXT_BIT = 256
+
+
+def hash_statement(text: bytes, family: Family = "mysql", *, ansi_quotes: bool = False) -> int:
+    """Return the identity of the statement of a text, as the kernel program computes it."""
+    how, state, value = build_tables(family)[ansi_quotes], 0, _OFFSET
+    for byte in text:
+        at = state << 8 | byte
+        state, mixed = how[at], how[STATES * 256 + at]
+        if mixed:
+            value = (value ^ mixed) * _PRIME & _MASK
+    return value & ~ANSI_BIT | _TEXT_BIT | (ANSI_BIT if ansi_quotes else 0)

@@ -137,21 +137,14 @@ def resolve_finding(
             raise signals.interruption()
     finally:
         signals.release()  # Signals are held from the end of a window, but this one is not saved.
-    number, finding = _find_finding(request.choice.word, diagnosis.findings)
-    return replace(request, pid=str(pid), choice=_choice_of(finding)), [
+    number, finding = find_finding(request.choice.word, diagnosis.findings)
+    return replace(request, pid=str(pid), choice=choice_of(finding)), [
         f"Finding {number} ({finding.rule}): {finding.text}"
     ]
 
 
-def find_remedy(word: str, findings: Sequence[Finding]) -> Choice:
-    """Return the first live remedy of the finding with this rule or number.
-
-    Raise UsageError if there is no such finding, if there are several, or if it has no live remedy.
-    """
-    return _choice_of(_find_finding(word, findings)[1])
-
-
-def _find_finding(word: str, findings: Sequence[Finding]) -> tuple[int, Finding]:
+def find_finding(word: str, findings: Sequence[Finding]) -> tuple[int, Finding]:
+    """Return the number and the finding with this rule or number. Raise UsageError for none and for several."""
     numbered = list(enumerate(findings, 1))
     matches = [(number, finding) for number, finding in numbered if number == whole(word) or finding.rule == word]
     if not matches:
@@ -163,7 +156,8 @@ def _find_finding(word: str, findings: Sequence[Finding]) -> tuple[int, Finding]
     return matches[0]
 
 
-def _choice_of(finding: Finding) -> Choice:
+def choice_of(finding: Finding) -> Choice:
+    """Return the first live remedy of a finding. Raise UsageError if it has none."""
     if not finding.tries:
         raise UsageError(
             f"the finding {finding.rule} has no remedy to try on the live server", _advice_of(finding).strip()[:300]

@@ -52,6 +52,7 @@ class Layout:
 
 # All packages together, if a meter does not tell them apart.
 ALL_PACKAGES = "packages"
+_HWMON = ("hwmon",)
 _RAPL = ("rapl", "perf_power", "turbostat")
 _POWERCAP = "drivers/powercap/intel_rapl_common.c (rapl_add_package_cpuslocked, rapl_init_domains)"
 _PERF = "perf/x86/rapl: Fix the energy-pkg event for AMD CPUs: one counter per socket; codecarbon issue 1274"
@@ -69,6 +70,15 @@ _SUPPLY_DRIVERS = (
     "Documentation/hwmon/pmbus.rst; ibm-cffps.c, inspur-ipsps.c, dps920ab.c, fsp-3y.c, bel-pfe.c, acbel-fsg032.c, "
     "crps.c, bpa-rs600.c, aps-379.c, d1u74t.c, hac300s.c"
 )
+_AMD_CORES = "Documentation/hwmon/amd_energy.rst"
+_AMD_ENERGY = f"{_AMD_CORES} (Linux 5.8 to 5.17)"
+_FAM15H = "drivers/hwmon/fam15h_power.c (fam15h_power_is_internal_node0): the first node of a socket"
+_BATTERY = "Documentation/power/power_supply_class.rst; Documentation/ABI/testing/sysfs-class-power"
+_ACPI_METER = "Documentation/hwmon/acpi_power_meter.rst"
+_WHOLE_METER = "names no part in power1_oem_info or measures/, and is not a battery's"
+_NO_BATTERY = "no Total System Power, and no battery that it may charge"
+_TEGRA = "the device tree names nvidia,tegra"
+_DISCHARGING = "all discharge, no supply is online, serial numbers differ"
 _SMPRO = "drivers/hwmon/smpro-hwmon.c: independent regulators of a socket, 3 and 4 feed the memory"
 _JETSON = "NVIDIA Jetson Linux Developer Guide, Platform Power and Performance; SYS_VIN_HV is one of two inputs"
 _MACSMC = "Documentation/hwmon/macsmc-hwmon.rst; arch/arm64/boot/dts/apple/hwmon-common.dtsi and hwmon-laptop.dtsi"
@@ -83,101 +93,36 @@ LAYOUTS: tuple[Layout, ...] = (
         _RAPL, "intel-rapl, power PMU", "core|uncore", "", "core", "-", "Intel SDM 15.10.1: PP0 and PP1", "package-N"
     ),
     Layout(("turbostat",), "summary row", ALL_PACKAGES, "", "package", "one", "turbostat(8): the row of all CPUs"),
-    Layout(
-        ("hwmon",),
-        "power_meter",
-        "#1",
-        "server",
-        "server",
-        "one",
-        "Documentation/hwmon/acpi_power_meter.rst",
-        condition="names no part in power1_oem_info or measures/, and is not a battery's",
-    ),
-    Layout(
-        ("hwmon",),
-        "amd_energy",
-        r"Esocket(\d+)",
-        "package-{}",
-        "package",
-        "one per socket",
-        "Documentation/hwmon/amd_energy.rst (Linux 5.8 to 5.17)",
-    ),
-    Layout(
-        ("hwmon",),
-        "amd_energy",
-        r"Ecore(\d+)",
-        "core{}",
-        "core",
-        "-",
-        "Documentation/hwmon/amd_energy.rst",
-        "package-0",
-    ),
-    Layout(
-        ("hwmon",),
-        "fam15h_power",
-        "#1",
-        "package-0",
-        "package",
-        "one per socket",
-        "drivers/hwmon/fam15h_power.c (fam15h_power_is_internal_node0): the first node of a socket",
-    ),
+    Layout(_HWMON, "power_meter", "#1", "server", "server", "one", _ACPI_METER, condition=_WHOLE_METER),
+    Layout(_HWMON, "amd_energy", r"Esocket(\d+)", "package-{}", "package", "one per socket", _AMD_ENERGY),
+    Layout(_HWMON, "amd_energy", r"Ecore(\d+)", "core{}", "core", "-", _AMD_CORES, "package-0"),
+    Layout(_HWMON, "fam15h_power", "#1", "package-0", "package", "one per socket", _FAM15H),
     *(
-        Layout(
-            ("hwmon",), "zenpower", label, label, "rail", "one per socket", "zenpower's README: independent supplies"
-        )
+        Layout(_HWMON, "zenpower", label, label, "rail", "one per socket", "zenpower's README: independent supplies")
         for label in ("SVI2_P_Core", "SVI2_P_SoC")
     ),
     *(
-        Layout(("hwmon",), "apm_xgene", f"#{n}", name, "rail", "one", "Documentation/hwmon/xgene-hwmon.rst")
+        Layout(_HWMON, "apm_xgene", f"#{n}", name, "rail", "one", "Documentation/hwmon/xgene-hwmon.rst")
         for n, name in enumerate(("CPU power", "IO power"), 1)
     ),
     *(
-        Layout(("hwmon",), "smpro(_hwmon)?", f"#{n}", name, "rail", "one per socket", _SMPRO)
+        Layout(_HWMON, "smpro(_hwmon)?", f"#{n}", name, "rail", "one per socket", _SMPRO)
         for n, name in enumerate(("Core VRD", "SoC VRD", "DIMM VRD1", "DIMM VRD2", "RCA VRD"), 1)
     ),
-    Layout(("hwmon",), "macsmc_hwmon", "Total System Power", "server", "server", "one", _MACSMC),
+    Layout(_HWMON, "macsmc_hwmon", "Total System Power", "server", "server", "one", _MACSMC),
+    Layout(_HWMON, "macsmc_hwmon", "AC Input Power", "server", "server", "one", _MACSMC, condition=_NO_BATTERY),
+    Layout(_HWMON, "macsmc_hwmon", ".+", "{}", "rail", "-", _MACSMC, "server"),
+    Layout(_HWMON, "corsairpsu", "#1", "supply", "supply", "any", "Documentation/hwmon/corsair-psu.rst"),
     Layout(
-        ("hwmon",),
-        "macsmc_hwmon",
-        "AC Input Power",
-        "server",
-        "server",
-        "one",
-        _MACSMC,
-        condition="no Total System Power, and no battery that it may charge",
+        _HWMON, "corsairpsu", ".+", "supply {}", "rail", "-", "Documentation/hwmon/corsair-psu.rst: rails", "supply"
     ),
-    Layout(("hwmon",), "macsmc_hwmon", ".+", "{}", "rail", "-", _MACSMC, "server"),
-    Layout(("hwmon",), "corsairpsu", "#1", "supply", "supply", "any", "Documentation/hwmon/corsair-psu.rst"),
-    Layout(
-        ("hwmon",), "corsairpsu", ".+", "supply {}", "rail", "-", "Documentation/hwmon/corsair-psu.rst: rails", "supply"
-    ),
-    Layout(("hwmon",), "ibmpowernv", "System", "server", "server", "one", "Documentation/hwmon/ibmpowernv.rst"),
-    Layout(("hwmon",), "ibmpowernv", ".+", "{}", "rail", "-", "Documentation/hwmon/ibmpowernv.rst", "server"),
-    Layout(
-        ("hwmon",),
-        "ina3221",
-        "VDD_IN|POM_5V_IN",
-        "server",
-        "server",
-        "one",
-        _JETSON,
-        condition="the device tree names nvidia,tegra",
-    ),
-    Layout(("hwmon",), "ina3221", ".+", "{}", "rail", "-", _JETSON, "server", condition="as above"),
-    Layout(("hwmon",), _SUPPLIES, r"pin\d*", "supply", "supply", "any", _SUPPLY_DRIVERS),
-    Layout(
-        ("hwmon",), _SUPPLIES, r"pout\d*", "supply {}", "supply", "any", _SUPPLY_DRIVERS, "supply", condition="no pin"
-    ),
-    Layout(
-        ("battery",),
-        "power_supply",
-        ".+",
-        "",
-        "battery",
-        "any",
-        "Documentation/power/power_supply_class.rst; Documentation/ABI/testing/sysfs-class-power",
-        condition="all discharge, no supply is online, serial numbers differ",
-    ),
+    Layout(_HWMON, "ibmpowernv", "System", "server", "server", "one", "Documentation/hwmon/ibmpowernv.rst"),
+    Layout(_HWMON, "ibmpowernv", ".+", "{}", "rail", "-", "Documentation/hwmon/ibmpowernv.rst", "server"),
+    Layout(_HWMON, "ina3221", "VDD_IN|POM_5V_IN", "server", "server", "one", _JETSON, condition=_TEGRA),
+    Layout(_HWMON, "ina3221", ".+", "{}", "rail", "-", _JETSON, "server", condition="as above"),
+    Layout(_HWMON, _SUPPLIES, r"pin\d*", "supply", "supply", "any", _SUPPLY_DRIVERS),
+    Layout(_HWMON, _SUPPLIES, r"pout\d*", "supply {}", "supply", "any", _SUPPLY_DRIVERS, "supply", condition="no pin"),
+    Layout(("battery",), "power_supply", ".+", "", "battery", "any", _BATTERY, condition=_DISCHARGING),
     Layout(("ipmi",), "ipmitool", ".+", "", "server", "one", "DCMI 1.5, 6.6.1 Get Power Reading"),
     Layout(("host",), "exporter", ".+", "", "server", "one", "powerprof's, Kepler's and Scaphandre's documentation"),
     Layout(("meter_log",), "CSV", ".+", "", "wall", "one", "the user names the log"),
@@ -260,7 +205,7 @@ def find_roles(chip: str, labels: Mapping[str, str | None], *, doubt: str | None
 
     With `doubt` the machine uses the chip for another purpose than the table lists: all channels are in no sum.
     """
-    rows = [row for row in LAYOUTS if row.sources == ("hwmon",) and re.fullmatch(row.driver, chip)]
+    rows = [row for row in LAYOUTS if row.sources == _HWMON and re.fullmatch(row.driver, chip)]
     if not rows or doubt is not None:
         return {number: _unlisted_role(chip, number, label) for number, label in labels.items()}
     matches: dict[Layout, list[str]] = {}

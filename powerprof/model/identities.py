@@ -16,8 +16,6 @@ Family = Literal["mysql", "postgresql"]
 _Dialect = Literal["mysql", "postgresql", "ansi"]  # MySQL and MariaDB with sql_mode=ANSI_QUOTES: `"` quotes names
 
 STATES = 64
-_OFFSET, _PRIME, _MASK = 0xCBF29CE484222325, 0x100000001B3, (1 << 64) - 1
-_TEXT_BIT = 256  # Smaller identities are numbers of commands.
 ANSI_BIT = 512
 """The bit of identities of texts with ANSI_QUOTES."""
 
@@ -242,14 +240,3 @@ def _build_table(dialect: _Dialect) -> bytes:
     """Return 256 next states for each state, then as many values to mix in."""
     steps = [next_state(state, byte, dialect) for state in range(STATES) for byte in range(256)]
     return bytes(state for state, _ in steps) + bytes(mixed for _, mixed in steps)
-
-
-def hash_statement(text: bytes, family: Family = "mysql", *, ansi_quotes: bool = False) -> int:
-    """Return the identity of the statement of a text, as the kernel program computes it."""
-    how, state, value = build_tables(family)[ansi_quotes], 0, _OFFSET
-    for byte in text:
-        at = state << 8 | byte
-        state, mixed = how[at], how[STATES * 256 + at]
-        if mixed:
-            value = (value ^ mixed) * _PRIME & _MASK
-    return value & ~ANSI_BIT | _TEXT_BIT | (ANSI_BIT if ansi_quotes else 0)

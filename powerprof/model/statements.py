@@ -5,7 +5,7 @@ This module owns one rule: no text of a client enters a record, page or log with
 `NormalText`, and only the functions here create one. A raw `str` in such a field is a type error.
 
 sqlglot's tokenizers know the strings, comments, hexadecimal literals and quoted names of each family. Its parser is not
-used, because a text may be cut off. Only one text of each kind is normalised (`hash_statement`), and the time grows
+used, because a text may be cut off. Only one text of each kind (`identities`) is normalised, and the time grows
 with its length. A client may send ever new statements: within `limit_texts` all texts of a window share a budget of
 words, each text is read once, and texts past the budget are left out and counted.
 """

@@ -335,10 +335,6 @@ def _names(addresses: set[int]) -> tuple[dict[int, tuple[str, str, int]], list[s
         return {}, [error.message]
 
 
-def _read_counts(descriptors: Sequence[int]) -> int:
-    return sum(int.from_bytes(os.read(fd, 8), "little") for fd in descriptors)
-
-
 class OnCpuFrame(msgspec.Struct, frozen=True):
     """One function of a stack."""
 

@@ -20,7 +20,6 @@ import pytest
 from powerprof.database.builds import ServerBuild
 from powerprof.database.performance import ServerReport, merge_reports, read_report
 from powerprof.database.private_server import PrivateServer
-from powerprof.model.identities import hash_statement
 from powerprof.queries.join import UNKNOWN_PREPARED, join_trace
 from powerprof.tracing import statements
 from powerprof.tracing.bpf import syscalls
@@ -28,6 +27,7 @@ from powerprof.tracing.captures import StatementTrace
 from powerprof.tracing.statements import QueryTracer
 from tests.conftest import each_release
 from tests.root.mariadb_work import BURN, BURN_TEXT, a_thousand_connections, execute, prepare, wait_until_alone
+from tests.statement_pairs import hash_statement
 
 pytestmark = pytest.mark.usefixtures("root_bpf", "mariadbd")
 

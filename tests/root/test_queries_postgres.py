@@ -14,7 +14,6 @@ from powerprof.database.builds import ServerBuild
 from powerprof.database.performance import find_statistics_database, merge_reports
 from powerprof.database.private_server import PrivateServer
 from powerprof.measure.procfs import process_cpu_ns
-from powerprof.model.identities import hash_statement
 from powerprof.queries.join import BEGAN_BEFORE, Parts, join_trace
 from powerprof.queries.pricing import add_statistics
 from powerprof.queries.records import Statement
@@ -39,6 +38,7 @@ from tests.root.postgres_work import (
     scanned_in_parallel,
     shop,
 )
+from tests.statement_pairs import hash_statement
 
 pytestmark = pytest.mark.usefixtures("root_bpf")
 

@@ -15,8 +15,9 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 
 from powerprof.attribution.symbols import Symbols
-from powerprof.report.kinds import KIND_LOADERS, schema_names
+from powerprof.report.kinds import KIND_LOADERS
 from tests.conftest import REPOSITORY
+from tests.contract.docs.schemas import schema_names
 
 PAGE = REPOSITORY / "docs/reference/json.md"
 COMMAND = "python -m tests.contract.docs.json_page"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from powerprof.report.kinds import json_schema, schema_names
 from tests.contract.docs import json_page
+from tests.contract.docs.schemas import json_schema, schema_names
 
 
 def test_the_page_is_generated_from_the_types() -> None:

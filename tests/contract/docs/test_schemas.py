@@ -11,9 +11,9 @@ import jsonschema
 import pytest
 
 from powerprof.model.runs import encode_record
-from powerprof.report.kinds import schema_names
 from tests.conftest import REPOSITORY
 from tests.contract.docs import schemas
+from tests.contract.docs.schemas import schema_names
 from tests.unit.report.sample_records import attribution, comparison, idle_run, load_run, on_cpu, sweep
 
 _RECORDS = {record.__name__: record for record in (idle_run, load_run, comparison, sweep, attribution, on_cpu)}

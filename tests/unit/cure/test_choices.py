@@ -12,7 +12,13 @@ import pytest
 
 import powerprof.diagnosis
 from powerprof.cure import remedies
-from powerprof.cure.candidates import find_remedy, list_finding_candidates, list_thread_candidates, select_candidates
+from powerprof.cure.candidates import (
+    choice_of,
+    find_finding,
+    list_finding_candidates,
+    list_thread_candidates,
+    select_candidates,
+)
 from powerprof.cure.remedies import CureRequest, EventChoice, FindingChoice, VariableChoice, parse_choice, parse_slack
 from powerprof.cure.threads import SlackChoice, slack_text
 from powerprof.diagnosis.diagnose import diagnose
@@ -134,7 +140,7 @@ def test_list_each_remedy_of_findings_once() -> None:
     ],
 )
 def test_choose_a_finding_by_rule_or_number(word: str, choice: object) -> None:
-    assert find_remedy(word, _FINDINGS) == choice
+    assert choice_of(find_finding(word, _FINDINGS)[1]) == choice
 
 
 @pytest.mark.parametrize(
@@ -148,7 +154,7 @@ def test_choose_a_finding_by_rule_or_number(word: str, choice: object) -> None:
 )
 def test_refuse_findings_without_one_live_remedy(word: str, message: str, hint: str) -> None:
     with pytest.raises(UsageError, match=message) as refused:
-        find_remedy(word, _FINDINGS)
+        choice_of(find_finding(word, _FINDINGS)[1])
     assert hint in (refused.value.hint or "")
 
 

@@ -7,9 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from powerprof.model.identities import Family, hash_statement
+from powerprof.model.identities import Family
 from powerprof.model.statements import make_key, normalise
-from tests.statement_pairs import MYSQL, MYSQL_ANSI, MYSQL_COARSER, POSTGRESQL, POSTGRESQL_COARSER, POSTGRESQL_FINER
+from tests.statement_pairs import (
+    MYSQL,
+    MYSQL_ANSI,
+    MYSQL_COARSER,
+    POSTGRESQL,
+    POSTGRESQL_COARSER,
+    POSTGRESQL_FINER,
+    hash_statement,
+)
 
 
 def key(text: str, family: Family, ansi_quotes: bool) -> str:

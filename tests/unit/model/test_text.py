@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from powerprof.database.performance import ServerReport
-from powerprof.model.identities import STATES, Family, build_tables, hash_statement
+from powerprof.model.identities import STATES, Family, build_tables
 from powerprof.model.statements import (
     LEFT_OUT,
     MOST_WORDS,
@@ -27,6 +27,7 @@ from powerprof.model.statements import (
 )
 from powerprof.queries.join import join_trace
 from powerprof.tracing.captures import RecordedText, StatementUse
+from tests.statement_pairs import hash_statement
 from tests.unit.queries.sample import trace
 
 
