@@ -129,17 +129,11 @@ class Suite:
         After an interruption complete files are kept on `shelf` for the next attempt. Raises PowerprofError, DataError.
         """
         archives = self._place / "cache/archives"
-        for package in wanted:
-            kept = shelf / package.file_name
-            if kept.is_file() and _sha256(kept) == package.sha256:
-                shutil.copyfile(kept, archives / package.file_name)
+        _copy_complete(wanted, shelf, archives)
         try:
             self._run("install", "--download-only", "--yes", *packages)
         except BaseException:
-            for package in wanted:
-                file = archives / package.file_name
-                if file.is_file() and _sha256(file) == package.sha256:
-                    shutil.copyfile(file, shelf / package.file_name)
+            _copy_complete(wanted, archives, shelf)
             raise
         return [archives / package.file_name for package in wanted]
 
@@ -170,6 +164,13 @@ def _read_host_options() -> list[str]:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _copy_complete(wanted: Sequence[WantedPackage], source: Path, target: Path) -> None:
+    for package in wanted:
+        file = source / package.file_name
+        if file.is_file() and _sha256(file) == package.sha256:
+            shutil.copyfile(file, target / package.file_name)
 
 
 # Directories that belong below /usr, in releases without a merged /usr (Debian 11).

@@ -134,13 +134,16 @@ def format_settings(settings: Mapping[str, Setting]) -> list[str]:
                 "leave it out" if same else f"it could mean {reserved}; write the setting you mean in full",
             )
         for item in value if isinstance(value, Sequence) and not isinstance(value, str) else [value]:
-            text = {True: "ON", False: "OFF"}[item] if isinstance(item, bool) else str(item)
-            if "\0" in text or "\n" in text:
-                raise UsageError(
-                    f"the server setting {name} has a line break or NUL in its value", "write it in one line"
-                )
+            text = _one_line(name, item)
             words.append(f"--{name}" if item is None else f"--{name}={text}")
     return words
+
+
+def _one_line(name: str, value: Setting) -> str:
+    text = {True: "ON", False: "OFF"}[value] if isinstance(value, bool) else str(value)
+    if "\0" in text or "\n" in text:
+        raise UsageError(f"the server setting {name} has a line break or NUL in its value", "write it in one line")
+    return text
 
 
 def find_reserved_setting(name: str, family: Family) -> str | None:
@@ -368,10 +371,8 @@ def check_postgres_settings(settings: Mapping[str, Setting]) -> dict[str, str]:
             )
         if find_reserved_setting(name, "postgresql") is not None:
             raise UsageError(f"the server setting {name} is powerprof's own and cannot be changed", "leave it out")
-        text = {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
-        if "\0" in text or "\n" in text:
-            raise UsageError(f"the server setting {name} has a line break or NUL in its value", "write it in one line")
-        checked_settings[plain] = text
+        text = _one_line(name, value)
+        checked_settings[plain] = text.lower() if isinstance(value, bool) else text
     return checked_settings
 
 

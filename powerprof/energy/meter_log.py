@@ -108,10 +108,10 @@ def split_column(path: Path) -> tuple[Path, str | None]:
     return (path, None) if not mark or path.exists() else (Path(name), column)
 
 
-def read_meter_log(path: Path, minimum: int = 2) -> MeterLog:
-    """Return the log of `FILE` or `FILE#COLUMN` with at least `minimum` samples. Raise DataError."""
+def read_meter_log(path: Path) -> MeterLog:
+    """Return the log of `FILE` or `FILE#COLUMN`, which may have no sample yet. Raise DataError."""
     file, column = split_column(path)
-    return parse_meter_log(read_outside_text(file), file, minimum, column)
+    return parse_meter_log(read_outside_text(file), file, 0, column)
 
 
 def looks_like_meter_log(text: str) -> bool:
@@ -388,7 +388,7 @@ class MeterLogMeter:
     def energies(self, start_s: float, end_s: float) -> list[DomainEnergy]:
         # A damaged log must not lose the rest of a measured window.
         try:
-            log = read_meter_log(self._path, minimum=0)
+            log = read_meter_log(self._path)
         except DataError as error:
             self._notes = [f"meter_log: {error.message}"]
             return [DomainEnergy("wall", "wall", EnergySeries(None, start_s, end_s))]
@@ -415,7 +415,7 @@ def open_meter_log(path: Path | None) -> MeterLogMeter:
     """
     if path is None:
         raise CapabilityError("meter_log: no log was named", "add --meter-log FILE")
-    log = read_meter_log(path, minimum=0)
+    log = read_meter_log(path)
     if not log.has_epoch:
         raise CapabilityError(
             f"meter_log: the times of {path} count from 0 and cannot be matched to this machine's clock",

@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
 from powerprof.experiment.records import Answer, Metric
+from powerprof.model.records import RunMetric
 from powerprof.statistics.verdicts import Claim, Verdict, count_deciding_pairs, judge_claim
 
+M = TypeVar("M", Metric, RunMetric)
 ENERGY = "joules_per_query"
 # The CPU time that represents energy on hosts without a meter → the energy metric.
 _STANDS_FOR = {
@@ -70,7 +72,7 @@ def is_worse(metrics: Sequence[Metric], primary: str | None) -> bool:
     return metric is not None and describe_direction(metric.name, metric.verdict) == "worse"
 
 
-def metric_named(metrics: Sequence[Metric], name: str | None) -> Metric | None:
+def metric_named(metrics: Iterable[M], name: str | None) -> M | None:
     """Return the metric of that name; None if it was not measured."""
     return next((metric for metric in metrics if metric.name == name), None)
 

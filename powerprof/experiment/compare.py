@@ -18,7 +18,7 @@ from powerprof.energy.windows import WindowEnergy
 from powerprof.experiment.bench import Bench
 from powerprof.experiment.bench_data import BenchOptions
 from powerprof.experiment.block import Apparatus, Slot, choose_turn_length, measure_alternating, measure_block
-from powerprof.experiment.claims import answer_for, choose_primary_metric
+from powerprof.experiment.claims import answer_for, choose_primary_metric, metric_named
 from powerprof.experiment.metrics import (
     Baseline,
     list_measured,
@@ -143,7 +143,7 @@ def build_comparison(collected: MeasuredPairs) -> Comparison:
 
 def _system(collected: MeasuredPairs, metrics: list[Metric]) -> list[Metric]:
     """Judge the figures of the system as a separate family, so that they do not hide those of the conditions."""
-    queries = next((metric for metric in metrics if metric.name == "queries_hz"), None)
+    queries = metric_named(metrics, "queries_hz")
     sides = []
     for arm in (0, 1):
         values = [(queries.a, queries.b)[arm].values] if queries else []
@@ -170,7 +170,7 @@ def _options(collected: MeasuredPairs) -> dict[str, Any]:
 def _control(collected: MeasuredPairs, metrics: list[Metric], primary: str) -> ControlRecord | None:
     seed = collected.options.seed
     if not collected.control:
-        answering = next((metric for metric in metrics if metric.name == primary), None)
+        answering = metric_named(metrics, primary)
         # In alternating pairs, consecutive windows of A scatter far more than A and B of the same moments.
         return control_from_blocks(answering, seed) if answering and collected.turn_s is None else None
     return control_from_run(pair_figures(collected.control_pairs, collected.baseline), primary, seed)
@@ -243,7 +243,7 @@ def compare_commands(
                 done = len(collected.blocks)
                 progress.step(label, done, 2 * options.pairs, options.window_s, options.rest_s)
                 collected.blocks.append(
-                    measure_executions(commands[arm], number, arm, False, energy, options.residency_source)
+                    measure_executions(commands[arm], number, arm, energy, options.residency_source)
                 )
         collected.blocks, left_out = mark_disturbed_pairs(collected.blocks, options.pairs)
         collected.notes += left_out

@@ -196,9 +196,7 @@ def fit_executions(command: Command, window_s: float) -> None:
     command.executions_count = max(1, min(_MOST_EXECUTIONS, math.ceil(window_s / max(elapsed_s, 1e-4))))
 
 
-def measure_executions(
-    command: Command, pair: int, arm: Arm, dropped: bool, energy: WindowEnergy, residency_source: str
-) -> Block:
+def measure_executions(command: Command, pair: int, arm: Arm, energy: WindowEnergy, residency_source: str) -> Block:
     """Measure one window of executions. Raise PowerprofError if one cannot be started or fails."""
     groups = {"powerprof": [os.getpid()]}
     with WindowMeter(meters=energy.meters, groups=groups, residency_source=residency_source) as meter:
@@ -213,7 +211,7 @@ def measure_executions(
     return Block(
         pair=pair,
         arm=arm,
-        dropped=dropped,
+        dropped=False,
         attempts_count=1,
         queries=None,
         offered_hz=None,
@@ -335,6 +333,6 @@ def run_command(argv: Sequence[str], options: ExperimentOptions, say: Say, *, ma
         for number in range(options.pairs):
             label = f"{argv[0]}: window {number + 1} of {options.pairs}"
             progress.step(label, number, options.pairs, options.window_s)
-            state.blocks.append(measure_executions(command, number, "a", False, energy, options.residency_source))
+            state.blocks.append(measure_executions(command, number, "a", energy, options.residency_source))
     state.notes += _end_notes([command], state.blocks)
     return state.record(("baseline", "command"), is_command=True)

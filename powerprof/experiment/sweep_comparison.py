@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from powerprof.experiment.claims import NO_BOUND_PERCENT, describe_direction
+from powerprof.experiment.claims import NO_BOUND_PERCENT, describe_direction, metric_named
 from powerprof.experiment.metrics import add_mean, rest_percent, system_values
 from powerprof.experiment.records import ConditionRecord, Difference, Metric, Range, Threat
 from powerprof.experiment.saved import SavedSide, read_side
@@ -197,7 +197,7 @@ def _points(
     p_values: list[float | None] = []
     for (a, b), (system_a, system_b) in zip(both, systems, strict=True):
         metrics = judge_saved(_every(a, system_a), _every(b, system_b), judged_by, seed, paired=False)
-        chosen = next((metric for metric in metrics if metric.name == judged_by), None)
+        chosen = metric_named(metrics, judged_by)
         sides = (chosen.a, chosen.b) if chosen else ()
         each = [[value for value in side.values if value is not None] for side in sides]
         p_values.append(compare_unpaired(each[0], each[1], seed=seed).p_value if each else None)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from math import exp, log
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args
 
@@ -436,22 +437,16 @@ class _Collector:
         yield _gauge("powerprof_build_info", "Version of powerprof.", tuple(build), {tuple(build.values()): 1.0})
 
 
-def _counter(name: str, help_text: str, labels: tuple[str, ...], rows: Rows) -> Metric:
-    from prometheus_client.core import CounterMetricFamily
+def _counter(name: str, help_text: str, labels: tuple[str, ...], rows: Rows, *, is_gauge: bool = False) -> Metric:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    family = CounterMetricFamily(name, help_text, labels=labels)
+    family = (GaugeMetricFamily if is_gauge else CounterMetricFamily)(name, help_text, labels=labels)
     for key, value in sorted(rows.items()):
         family.add_metric(list(key), value)
     return family
 
 
-def _gauge(name: str, help_text: str, labels: tuple[str, ...], rows: Rows) -> Metric:
-    from prometheus_client.core import GaugeMetricFamily
-
-    family = GaugeMetricFamily(name, help_text, labels=labels)
-    for key, value in sorted(rows.items()):
-        family.add_metric(list(key), value)
-    return family
+_gauge = partial(_counter, is_gauge=True)
 
 
 def _label(value: int | None) -> str:
@@ -468,7 +463,7 @@ def _list_counters(totals: Totals) -> Iterator[Metric]:
         if counter in totals.idle_counts:
             yield _counter(f"powerprof_idle_{counter}", meaning, ("cpu", "state"), totals.idle_counts[counter])
     infos: Rows = {
-        (state.name, *(_label(value) for value in (state.latency_us, state.target_us, int(state.disabled)))): 1.0
+        (state.name, *map(_label, (state.latency_us, state.target_us, int(state.disabled)))): 1.0
         for state in totals.idle_states
     }
     labels = ("state", "latency_us", "target_us", "disabled")

@@ -171,7 +171,7 @@ _NAME_INDENT = 4
 
 
 def name_rows(
-    rows: Sequence[Sequence[str]], width: int, *, left: Sequence[int] = (), whole: bool = False, gap: int = 2
+    rows: Sequence[Sequence[str]], width: int, *, left: Sequence[int] = (), whole: bool = False
 ) -> tuple[list[list[str]], int]:
     """Return the lines of each row of figures with a name as last cell, and the indent of further lines below a name.
 
@@ -184,12 +184,11 @@ def name_rows(
         width: The number of columns of the terminal.
         left: The columns that are flush left.
         whole: Whether names have figures and are never shortened.
-        gap: The blanks between two columns.
     """
     last = len(rows[0]) - 1
     used = [at for at in range(last) if any(row[at] for row in rows[1:])]
     sizes = {at: max(len(row[at]) for row in rows) for at in used}
-    for space in range(gap, 0, -1):
+    for space in (2, 1):
         heads = [
             (" " * space).join((row[at].ljust if at in left else row[at].rjust)(sizes[at]) for at in used)
             for row in rows

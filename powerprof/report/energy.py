@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from powerprof.energy.domains import EnergyResult
 from powerprof.energy.model import WIDE
 from powerprof.energy.models_file import PowerModel
+from powerprof.experiment.claims import metric_named
 from powerprof.experiment.records import Comparison, LoadRun
 from powerprof.model import text
 from powerprof.model.records import EnergyReading, Kind
@@ -175,14 +176,14 @@ def parse_terms(price: str | None, grid: float | None) -> PriceTerms:
 def draw_of(record: object) -> PowerDraw | None:
     """Return the power of a load, or the difference B − A of a comparison; None if it is inconclusive."""
     if isinstance(record, Comparison):
-        metric = next((metric for metric in record.metrics if metric.name == "watts"), None)
+        metric = metric_named(record.metrics, "watts")
         change = metric.difference.b_minus_a if metric is not None else None
         if metric is None or change is None or metric.verdict == "inconclusive":
             return None
         more = "more" if change > 0 else "less"
         return PowerDraw(abs(change), metric.kind, f"{record.b.name} draws {{}} {more} than {record.a.name}")
     if isinstance(record, LoadRun):
-        own = next((metric for metric in record.metrics if metric.name == "watts"), None)
+        own = metric_named(record.metrics, "watts")
         return None if own is None else PowerDraw(own.estimate.mean, own.kind, "the host draws {} under this load")
     return None
 

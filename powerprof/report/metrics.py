@@ -276,12 +276,12 @@ def paces_table(record: Sweep, places: Places) -> Table:
     )
 
 
-def judged_cell(name: str, verdict: Verdict, ends: Range | None, family: int, things: str = "metrics") -> JudgedCell:
+def judged_cell(verdict: Verdict, ends: Range | None, family: int, things: str = "metrics") -> JudgedCell:
     """Return the outcome of a figure that has a verdict and an interval, one of `family` things judged together.
 
     Without a metric's `name` it is higher or lower, not worse or better.
     """
-    outcome = word_claim(name or "residency_percent", judge_claim(verdict, ends), family, things)
+    outcome = word_claim("residency_percent", judge_claim(verdict, ends), family, things)
     return JudgedCell(outcome.word, outcome.count)
 
 
@@ -333,7 +333,7 @@ def parted_table(record: SweepComparison, places: Places) -> Table:
             "b": places.figure(f"{at}/b_mean", shown.decimals, scale=shown.factor),
             "difference": places.figure(f"{at}/percent", 0, "%", ends=f"{at}/ci95", sign=True),
             "elsewhere": places.figure(f"{at}/elsewhere_percent", 0, "%", sign=True),
-            "verdict": judged_cell("", metric.verdict, metric.ci95, len(record.parted_with)),
+            "verdict": judged_cell(metric.verdict, metric.ci95, len(record.parted_with)),
         }
         # The unit is in the name, because two of the columns are always in percent.
         named = _row(metric, shown, cells)

@@ -11,7 +11,7 @@ from itertools import pairwise
 import msgspec
 from markupsafe import Markup
 
-from powerprof.experiment.claims import ENERGY, NO_BOUND_PERCENT
+from powerprof.experiment.claims import ENERGY, NO_BOUND_PERCENT, metric_named
 from powerprof.experiment.sweep_rounds import Point, Sweep, compare_sweep_points, similar_points
 from powerprof.experiment.sweep_until import Limit, Saturated, Saturation, Trial
 from powerprof.experiment.traced import EXITS, WAKINGS
@@ -37,12 +37,8 @@ _BUSY_PERCENT = 20.0
 _Column = tuple[str, Callable[[Point], float | None]]
 
 
-def _metric_of(point: Point, name: str) -> RunMetric | None:
-    return next((metric for metric in point.metrics if metric.name == name), None)
-
-
 def _metric(point: Point, name: str) -> float | None:
-    metric = _metric_of(point, name)
+    metric = metric_named(point.metrics, name)
     return None if metric is None else metric.estimate.mean
 
 
@@ -91,7 +87,7 @@ _DISK_COLUMNS: list[_Column] = [
 
 def _work_columns(points: Sequence[Point]) -> list[_Column]:
     """Return the columns of work and cost, with a readable prefix for the energy."""
-    known = [metric for point in points if (metric := _metric_of(point, ENERGY)) is not None]
+    known = [metric for point in points if (metric := metric_named(point.metrics, ENERGY)) is not None]
     unit, factor = labels.choose_prefix("J", min((metric.estimate.mean for metric in known), default=1.0))
     kind = ", est." if known and known[0].kind == "estimated" else ""
 
@@ -202,7 +198,7 @@ def answer_of(sweep: Sweep) -> str:
     """
     name = f"{sweep.workload}:{sweep.condition.name}"
     good = [point for point in sweep.points if point.error is None]
-    if all(_metric_of(point, "queries_hz") is None for point in good):
+    if all(metric_named(point.metrics, "queries_hz") is None for point in good):
         ends = [_best(sweep, good, WAKINGS, least=least) for least in (True, False)]
         extremes = [
             f"{at.point.value} ({format_significant(at.metric.estimate.mean)}/s){at.alike}" for at in ends if at
@@ -231,7 +227,7 @@ class _BestPoint:
 
 
 def _best(sweep: Sweep, points: Sequence[Point], name: str, *, least: bool) -> _BestPoint | None:
-    known = [(point, metric) for point in points if (metric := _metric_of(point, name)) is not None]
+    known = [(point, metric) for point in points if (metric := metric_named(point.metrics, name)) is not None]
     if not known:
         return None
     point, best = (min if least else max)(known, key=lambda pair: pair[1].estimate.mean)

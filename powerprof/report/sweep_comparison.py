@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import msgspec
 
-from powerprof.experiment.claims import NO_BOUND_PERCENT, describe_direction
+from powerprof.experiment.claims import NO_BOUND_PERCENT, describe_direction, metric_named
 from powerprof.experiment.records import Metric
 from powerprof.experiment.sweep_comparison import (
     SweepComparison,
@@ -21,7 +21,6 @@ from powerprof.experiment.sweep_comparison import (
     judged_metrics,
 )
 from powerprof.model import text
-from powerprof.model.records import RunMetric
 from powerprof.report import labels, table
 from powerprof.report.answers import (
     MAY_BE_CHANCE,
@@ -151,7 +150,7 @@ def parting_functions_table(record: SweepComparison, places: Places, limit: int 
             "b": places.figure(f"{at}/b_percent", 2),
             "difference": places.figure(f"{at}/b_minus_a_percent", 2, ends=f"{at}/ci95", sign=True),
             "elsewhere": places.figure(f"{at}/elsewhere_percent", 2, sign=True),
-            "verdict": judged_cell("", function.verdict, function.ci95, family, "functions"),
+            "verdict": judged_cell(function.verdict, function.ci95, family, "functions"),
         }
         rows.append(TableRow(cells, key=function.function, short=function.function, exact_unit="%"))
     return Table(
@@ -348,10 +347,8 @@ def _trend_answer(record: Trend) -> str:
     ]
     metric = words(record.metric)
     if not steps:
-        bases = [
-            next((metric.estimate.mean for metric in before.metrics if metric.name == record.metric), None)
-            for before, _, _ in every
-        ]
+        measured = [metric_named(before.metrics, record.metric) for before, _, _ in every]
+        bases = [None if base is None else base.estimate.mean for base in measured]
         claims = [_claim_of_step(step) for _, _, step in every]
         bound, reason = _largest_bound(claims, bases, [after.run for _, after, _ in every], metric)
         where = f"in {metric} between neighbouring runs"
@@ -386,20 +383,16 @@ def _run_name(point: TrendPoint) -> str:
     return point.run + (f" [{', '.join(point.labels)}]" if point.labels else "")
 
 
-def _metric_of(point: TrendPoint, name: str) -> RunMetric | None:
-    return next((metric for metric in point.metrics if metric.name == name), None)
-
-
 def render_trend_terminal(trend: Trend, width: int = text.DEFAULT_WIDTH) -> list[str]:
     """Return the report of a trend, at most `width` columns."""
     printed = text.wrap(trend.text, width)
-    first = next((one for point in trend.points if (one := _metric_of(point, trend.metric))), None)
+    first = next((one for point in trend.points if (one := metric_named(point.metrics, trend.metric))), None)
     unit = f", {first.unit}" if first is not None and first.unit not in ("1", "") else ""
     kind = ", estimated" if first is not None and first.kind == "estimated" else ""
     printed += [*text.wrap(f"{words(trend.metric)}{unit}{kind}", width), ""]
     rows = [["run", "day", "mean", "95 %", "since previous run", "label"]]
     for point in trend.points:
-        metric = _metric_of(point, trend.metric)
+        metric = metric_named(point.metrics, trend.metric)
         mean, ends = text.UNKNOWN, ""
         if metric is not None:
             mean = format_significant(metric.estimate.mean)

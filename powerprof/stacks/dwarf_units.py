@@ -51,9 +51,10 @@ class Abbreviation(NamedTuple):
     size: int | None
 
 
-def read_abbreviations(data: bytes, at: int) -> dict[int, Abbreviation]:
-    """Return the abbreviation table at an offset."""
+def read_abbreviations(data: bytes) -> dict[int, Abbreviation]:
+    """Return the abbreviation table at the beginning of the data."""
     table: dict[int, Abbreviation] = {}
+    at = 0
     while True:
         code, at = uleb(data, at)
         if not code:

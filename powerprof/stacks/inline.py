@@ -109,7 +109,7 @@ class Dwarf:
             if len(self._tables) > 64:
                 self._tables.clear()
             data = self._sections.read(".debug_abbrev", at, _MAX_ABBREVIATION_BYTES)
-            self._tables[at] = read_abbreviations(data, 0)
+            self._tables[at] = read_abbreviations(data)
         return self._tables[at]
 
     def _all_units(self) -> list[Unit]:
