@@ -115,15 +115,7 @@ def _read_pid_file(connection: Sql) -> int | None:
 GROUPS = ("client", "client-server", "client-mariadb", "powerprof")
 _KEYS = frozenset(
     {
-        "user",
-        "password",
-        "host",
-        "port",
-        "socket",
-        "database",
-        "ssl-ca",
-        "ssl-cert",
-        "ssl-key",
+        *("user", "password", "host", "port", "socket", "database", "ssl-ca", "ssl-cert", "ssl-key"),
         "ssl-verify-server-cert",
     }
 )

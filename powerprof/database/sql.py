@@ -41,13 +41,8 @@ _HINTS = {
 OWN_TABLE = "powerprof_made_this"
 # Each Handler_read_* counts rows read from the storage engine (MariaDB, Server Status Variables).
 ROWS = (
-    "Handler_read_first",
-    "Handler_read_key",
-    "Handler_read_last",
-    "Handler_read_next",
-    "Handler_read_prev",
-    "Handler_read_rnd",
-    "Handler_read_rnd_next",
+    *("Handler_read_first", "Handler_read_key", "Handler_read_last", "Handler_read_next", "Handler_read_prev"),
+    *("Handler_read_rnd", "Handler_read_rnd_next"),
 )
 _COUNTED = (
     *("Questions", "Qcache_hits", "Connections"),

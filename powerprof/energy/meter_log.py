@@ -26,20 +26,8 @@ from powerprof.system.files import loader, read_outside_text
 from powerprof.system.next_steps import command_line
 
 _TIMES = (
-    "t",
-    "time",
-    "timestamp",
-    "epoch",
-    "date",
-    "datetime",
-    "date time",
-    "ts",
-    "unix",
-    "unixtime",
-    "unix time",
-    "seconds",
-    "last changed",
-    "last updated",
+    *("t", "time", "timestamp", "epoch", "date", "datetime", "date time", "ts", "unix", "unixtime", "unix time"),
+    *("seconds", "last changed", "last updated"),
 )
 _POWERS = ("power", "watts", "watt", "wattage", "pwr")
 _SHORT_POWERS = re.compile(r"p( \d+)?|k?w|mw")

@@ -168,15 +168,8 @@ def _has_own_procfs() -> bool:
 # Means of repeated windows, with 95 % intervals if there are several.
 
 _METRICS: tuple[str, ...] = (
-    "c0_percent",
-    "wakeups_hz",
-    "steal_percent",
-    "user_percent",
-    "system_percent",
-    "irq_percent",
-    "interrupts_hz",
-    "context_switches_hz",
-    "frequency_mhz",
+    *("c0_percent", "wakeups_hz", "steal_percent", "user_percent", "system_percent", "irq_percent"),
+    *("interrupts_hz", "context_switches_hz", "frequency_mhz"),
 )
 
 
@@ -298,16 +291,8 @@ def make_run(window: Window, *, host: dict[str, Any], interrupted: bool = False)
 # Consecutive windows as one. Pure.
 
 _RATES = (
-    "c0_percent",
-    "idle_percent",
-    "wakeups_hz",
-    "steal_percent",
-    "user_percent",
-    "system_percent",
-    "irq_percent",
-    "interrupts_hz",
-    "context_switches_hz",
-    "residual_percent",
+    *("c0_percent", "idle_percent", "wakeups_hz", "steal_percent", "user_percent", "system_percent", "irq_percent"),
+    *("interrupts_hz", "context_switches_hz", "residual_percent"),
 )
 
 

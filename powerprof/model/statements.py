@@ -172,16 +172,8 @@ NO_TEXT = NormalText("")
 UNREADABLE = NormalText("(not kept: the values in it cannot be recognised)")
 _LITERALS = frozenset(
     [
-        "NUMBER",
-        "STRING",
-        "NATIONAL_STRING",
-        "HEX_STRING",
-        "BIT_STRING",
-        "BYTE_STRING",
-        "RAW_STRING",
-        "PLACEHOLDER",
-        "HEREDOC_STRING",
-        "UNICODE_STRING",
+        *("NUMBER", "STRING", "NATIONAL_STRING", "HEX_STRING", "BIT_STRING", "BYTE_STRING", "RAW_STRING"),
+        *("PLACEHOLDER", "HEREDOC_STRING", "UNICODE_STRING"),
     ]
 )
 _MAX_BYTES = 136 << 10  # the part of a text that programs in the kernel keep

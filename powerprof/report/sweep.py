@@ -314,14 +314,8 @@ def _x_axis(scale: Scale, ticks: Sequence[float]) -> list[Markup]:
 # The HTML page of a sweep.
 
 _CHART_METRICS = (
-    "joules_per_query",
-    "queries_hz",
-    "latency_p95_ms",
-    "c0_percent",
-    "c0_ms_per_query_server",
-    "watts",
-    "wakeups_per_query",
-    "server_wakings_hz",
+    *("joules_per_query", "queries_hz", "latency_p95_ms", "c0_percent", "c0_ms_per_query_server", "watts"),
+    *("wakeups_per_query", "server_wakings_hz"),
 )
 _ERROR_LIMIT = 300
 
