@@ -162,7 +162,7 @@ def _read_images(
             chosen, _NO_SERVER, AttributeRequest(duration_s=request.duration_s), say, TableStore(downloads=False)
         )
         return traced.record.target.label, traced.capture.images, traced.record
-    target = resolve_target(chosen, say)
+    target = resolve_target(chosen, say, may_be_stopped=True)
     if target.system or len(target.roots or target.pids) > _MOST_PROCESSES:
         raise UsageError(
             f"doctor --pid looks at up to {_MOST_PROCESSES} processes", "choose some by --pid, or add --duration 5"

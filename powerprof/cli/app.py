@@ -181,10 +181,11 @@ class ModuleCommand(TyperCommand):
             UsageError: a text is not UTF-8; a value is missing, empty (`--json "$FILE"` without such a variable would
                 name this folder), or given twice.
         """
-        for text in args:
-            if "\0" in text or any("\ud800" <= char <= "\udfff" for char in text):
-                raise UsageError(f"{text} is not UTF-8", "rename the file, or create a link with another name")
         with_value = {parameter.flag: parameter for _, _, parameter in self.parameters if not parameter.is_flag}
+        for before, text in pairwise(["", *args]):
+            if "\0" in text or any("\ud800" <= char <= "\udfff" for char in text):
+                option = f"{before} " if before and before in with_value else ""
+                raise UsageError(f"{option}{text} is not UTF-8", "type it in UTF-8; rename such a file, or link to it")
         options = {name for parameter in self.get_params(ctx) for name in parameter.opts if name.startswith("-")}
         values: dict[str, list[str]] = {}
         for word, following in pairwise([*args, None]):

@@ -133,6 +133,8 @@ def command(options: Options) -> None:
         _change_slack(options)
         return
     options.refuse_without_effect("without --keep", _PRINT_OPTIONS)
+    if options.guard is not None:
+        options.refuse_without_effect("with --guard", ("max_p95",))
     saving = options.saving
     request = _request(options)
     if request.choice is None:

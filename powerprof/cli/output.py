@@ -103,6 +103,8 @@ def _check_stdout() -> None:
     """Raise PowerprofError if stdout cannot be written; a reader that has left (head) is no error."""
     from powerprof.report.files import check_output
 
+    if getattr(sys.stdout, "name", "") == os.devnull:  # as `main` opens a closed stdout
+        raise PowerprofError("stdout is closed, and no file gets the result", "add --json FILE")
     try:
         check_output("-")
     except PowerprofError as error:

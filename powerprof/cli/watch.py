@@ -63,7 +63,7 @@ def command(options: Options) -> None:
     from powerprof.system.targets import TargetWords, resolve_target
 
     words = TargetWords(watched.pid, watched.only, system=options.system)
-    target = resolve_target(words, print_progress, default_system=True)
+    target = resolve_target(words, print_progress, default_system=True, may_be_stopped=True)
     plan = MonitorPlan(
         target=target,
         interval_s=watched.interval,

@@ -38,6 +38,7 @@ from powerprof.reversible.kinds import (
     TimerSlack,
     Variable,
     has_session_copies,
+    is_read_only,
     read_start_ticks,
 )
 from powerprof.system.caller import is_delegated
@@ -355,6 +356,10 @@ def _plan_variable(pid: int, request: CureRequest, choice: VariableChoice) -> tu
         raise PowerprofError(f"cannot read {choice.name}", "SHOW GLOBAL VARIABLES lists them")
     setting.check_type(before)
     with sql.connect(login, limits=sql.WORD_LIMITS) as connection:
+        if is_read_only(connection, choice.name):
+            raise UsageError(
+                f"--set {choice.name}: a running server cannot change it", "set it in my.cnf, then restart"
+            )
         is_copied = has_session_copies(connection, choice.name)
     delays = "the whole server and all its clients, during the change"
     if is_copied:

@@ -115,6 +115,7 @@ def _connect_mysql(login: Login, patience_s: float, limits: Limits, options: Map
         raise
     except Exception as error:
         refused = statement_error(f"cannot connect to {login.text}", error)
+        refused.hint = refused.hint or _HINTS[2002]
         if login.account is not None and refused.number in _ACCESS_DENIED:
             refused.hint = f"under sudo powerprof connects as {login.account.name}: name an account of theirs"
         raise refused from error

@@ -239,7 +239,7 @@ def _resolve_subject(
     check_only(request.pid, request.only)
     pid, target = None, None
     if request.pid is not None or not has_address:
-        target = resolve_server(request.pid, request.only, say)
+        target = resolve_server(request.pid, request.only, say, may_be_stopped=True)
         pid = target.first
     if has_address:
         server = stack.enter_context(given_server(request.server_url, request.socket, request.defaults_file))

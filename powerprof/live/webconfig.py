@@ -39,8 +39,9 @@ _MAX_CHECKS_OF_PEER, _MAX_CHECKS = 4, 32
 _PAUSE_RATIO = 12
 # Remembered wrong passwords.
 _MAX_REFUSED = 1000
-# Any quoted word except a field name. Such words of the file are not printed.
-_FIELD = re.compile(r"`(?![a-z_.]{1,40}`)[^`]*`")
+# A quoted word. Only names of fields are printed, not other words of the file.
+_QUOTED = re.compile(r"`([^`]*)`")
+_FIELD = re.compile(r"(\$\.)?[a-z_.]{1,40}")
 
 
 class Tls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,6 +61,10 @@ class WebConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     basic_auth_users: dict[str, str] = {}
 
 
+def _name_field(quoted: re.Match[str]) -> str:
+    return quoted[0] if _FIELD.fullmatch(quoted[1]) else "(another name)"
+
+
 def load_web_config(path: Path) -> WebConfig:
     """Read the file, with its relative paths resolved. Raise DataError."""
     import yaml
@@ -70,9 +75,12 @@ def load_web_config(path: Path) -> WebConfig:
     if len(text) > _MAX_BYTES:
         raise DataError(path, f"more than {_MAX_BYTES} bytes")
     try:
-        config = msgspec.convert(yaml.safe_load(text) or {}, WebConfig)
+        options = yaml.safe_load(text) or {}
+        if not isinstance(options, dict):
+            raise DataError(path, "no options of a web configuration in it")
+        config = msgspec.convert(options, WebConfig)
     except msgspec.ValidationError as error:
-        raise DataError(path, _FIELD.sub("the option has another name", str(error))) from None
+        raise DataError(path, _QUOTED.sub(_name_field, str(error))) from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         raise DataError(path, "no YAML", mark.line + 1 if mark is not None else None) from None

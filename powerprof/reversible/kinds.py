@@ -72,10 +72,20 @@ def find_moved_variables(before: Mapping[str, str], after: Mapping[str, str], bu
 
 # ER_INCORRECT_GLOBAL_LOCAL_VAR: "Variable '%s' is a GLOBAL variable"; ER_SPECIFIC_ACCESS_DENIED_ERROR
 _GLOBAL_ONLY, _DENIED = 1238, 1227
+_READ_ONLY = "SELECT read_only FROM information_schema.system_variables WHERE variable_name = %s"
 # Global variables without session scope. The server runs their statements in each new session.
 _RUN_IN_SESSIONS = ("init_connect", "init_slave", "init_replica")
 _MAX_LISTED = 20
 _SESSIONS_LIMITS = Limits(answer_s=5.0, waiting_s=8.0, rows=20_000, answer_bytes=4 << 20)
+
+
+def is_read_only(connection: Sql, name: str) -> bool:
+    """Return whether MariaDB lists a global variable as read-only; False on servers without the list (MySQL)."""
+    try:
+        rows = sql.fetch_rows(connection, _READ_ONLY, (name,))
+    except StatementError:
+        return False
+    return bool(rows) and rows[0][0] == "YES"
 
 
 def has_session_copies(connection: Sql, name: str) -> bool:

@@ -32,7 +32,7 @@ from powerprof.system.processes import (
     select_trusted,
 )
 from powerprof.system.reader_process import link_of
-from powerprof.system.tasks import has_ended, is_ended, list_threads, look_up, process_folder
+from powerprof.system.tasks import has_ended, is_ended, is_stopped, list_threads, look_up, process_folder
 
 # Distributions renamed the program. Users type either name, or the name of the product.
 _ALIASES = {
@@ -387,11 +387,14 @@ def check_only(pid: object, only: bool) -> None:
         raise UsageError("--only needs --pid", "add --pid ID|NAME")
 
 
-def resolve_target(chosen: TargetChoice, say: Callable[[str], None], *, default_system: bool = False) -> Target:
+def resolve_target(
+    chosen: TargetChoice, say: Callable[[str], None], *, default_system: bool = False, may_be_stopped: bool = False
+) -> Target:
     """Return the chosen processes of this host, and say which if the user did not name them.
 
     Without a choice it is the only server of this host; with `default_system` the whole host if no server runs.
-    Raises UsageError, SeveralServersError, and PowerprofError for a recorded host.
+    Raises UsageError, SeveralServersError, and PowerprofError for a recorded host, and for a target that a signal or a
+    debugger has stopped: its figures would be those of an idle one. `may_be_stopped` permits it.
     """
     if not paths.is_this_host():
         raise PowerprofError("cannot trace a recorded host", "unset POWERPROF_SYSFS and POWERPROF_PROCFS")
@@ -402,14 +405,19 @@ def resolve_target(chosen: TargetChoice, say: Callable[[str], None], *, default_
     except SeveralServersError as error:
         error.hint = f"{error.hint}, or all processes by --system" if default_system else error.hint
         raise
+    if not may_be_stopped and target.pids and all(map(is_stopped, target.pids)):
+        raise PowerprofError(
+            f"a signal or a debugger stopped {target.label} ({target.first})", f"kill -CONT {target.first} resumes it"
+        )
     if target.note:
         say(target.note)
     return target
 
 
-def resolve_server(pid: str | None, only: bool, say: Callable[[str], None]) -> Target:
-    """Return the one server of --pid, or the only server of this host. Raises UsageError, PowerprofError."""
-    target = resolve_target(TargetWords(None if pid is None else [pid], only), say)
+def resolve_server(pid: str | None, only: bool, say: Callable[[str], None], *, may_be_stopped: bool = False) -> Target:
+    """Return the one server of --pid, or the only server of this host. Raises as `resolve_target`."""
+    words = TargetWords(None if pid is None else [pid], only)
+    target = resolve_target(words, say, may_be_stopped=may_be_stopped)
     if len(target.roots or target.pids) != 1:
         raise UsageError(f"--pid {pid}: one server at a time", "choose one process id or name")
     return target

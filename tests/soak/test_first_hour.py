@@ -18,7 +18,7 @@ import pytest
 from powerprof.system.next_steps import find_commands
 from tests.conftest import REPOSITORY
 from tests.soak.hour import Server, servers
-from tests.soak.typed import Typed, type_command
+from tests.soak.typed import CHOICE, Typed, type_command
 
 pytestmark = [pytest.mark.soak, pytest.mark.historical("mysql-9.7")]
 
@@ -28,12 +28,17 @@ _PLACEHOLDER = re.compile(r"\b[A-Z]{3,}…?(?![\w/.-])|…|\.\.\.")
 # Downloads, a measurement of minutes, and a page of symbols are tested elsewhere.
 _LEFT_OUT = re.compile(r" (servers fetch|study|energy --calibrate|.*--fetch)\b")
 _DEPTH = 3
+# After Ctrl-C a command ends by the signal, or its shell with 130.
+_GOOD = (0, 130, -2)
+# A glob that the user typed fits one kind of server.
+_NO_FUNCTION = "means no function of the process"
 
 
 @dataclass
 class Hour:
     """The typed commands, and the printed ones with the command that printed them."""
 
+    servers: set[int]
     typed: list[Typed] = field(default_factory=list)
     printed: dict[str, str] = field(default_factory=dict)
 
@@ -45,8 +50,12 @@ class Hour:
         """Type a whole line."""
         result = type_command(line, 12 if re.search(r"powerprof (watch|export)\b", line) else timeout_s)
         self.typed.append(result)
+        is_list = result.status == 2 and CHOICE.search(result.output) is not None
         for command in printed_commands(result.output):
-            self.printed.setdefault(command, line)
+            pid = re.search(r"--pid (\d+)", command)
+            # A list names servers of other users too, which may end at any time.
+            if not is_list or pid is None or int(pid[1]) in self.servers:
+                self.printed.setdefault(command, line)
         return result
 
     def follow(self) -> None:
@@ -63,7 +72,7 @@ class Hour:
         return [
             (typed.command, self.printed[typed.command], typed.output[-300:])
             for typed in self.typed
-            if typed.command in self.printed and typed.status not in (0, 130)
+            if typed.command in self.printed and typed.status not in _GOOD and _NO_FUNCTION not in typed.output
         ]
 
 
@@ -117,7 +126,7 @@ def test_the_first_commands_of_a_host_with_four_servers(
     hosts: dict[str, Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    hour = Hour()
+    hour = Hour({server.pid for server in hosts.values()})
     for words in _FIRST:
         hour.type(words)
     hour.follow()
@@ -146,7 +155,7 @@ def test_the_commands_for_one_server(
     hosts: dict[str, Server], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    hour, server = Hour(), hosts[name]
+    hour, server = Hour({each.pid for each in hosts.values()}), hosts[name]
     socket = server.socket
     for words in _SECOND:
         if name.startswith("postgresql") and "--socket" in words:

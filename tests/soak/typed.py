@@ -24,7 +24,7 @@ from pathlib import Path
 
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>78]")
 _QUESTION = re.compile(r"\[y/N\]:? *$")
-_CHOICE = re.compile(r"\d+ servers (are called|run on this host)")
+CHOICE = re.compile(r"\d+ servers (are called|run on this host)")
 _CHOSEN = re.compile(r"^ +(powerprof [^\n]*--pid (\d+)[^\n]*)$", re.M)
 _PATIENCE_S = 30.0
 
@@ -76,7 +76,7 @@ def seen(text: str) -> str:
 
 def chosen(typed: Typed) -> str | None:
     """Return the command that a list of servers prints for the one in this root, if the list was the answer."""
-    if typed.status != 2 or not _CHOICE.search(typed.output):
+    if typed.status != 2 or not CHOICE.search(typed.output):
         return None
     sudo = "sudo " if typed.command.startswith("sudo ") else ""
     for command, pid in _CHOSEN.findall(re.sub(r" \\\n\s*", " ", typed.output)):

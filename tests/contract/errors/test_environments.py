@@ -41,6 +41,9 @@ def test_streams_that_are_closed(powerprof_cli: Cli, tmp_path: Path, closed: str
     assert (measured.code, measured.err) == (0, "")
     assert measured.out == "" if ">&-" in closed.split() else measured.out.startswith("The CPUs ran ")
     assert json.loads(page.read_text())["id"] == "residency-0001"
+    if ">&-" in closed.split() and "2>&-" not in closed:
+        lost = _run([*shell, "residency", "--duration", "0.05", "--no-save"], powerprof_cli.environment())
+        assert (lost.code, lost.err.partition("\n")[0]) == (1, "error: stdout is closed, and no file gets the result")
     refused = _run([*shell, "report", "nosuch"], powerprof_cli.environment())
     assert (refused.code, refused.out) == (2, "")
     assert refused.err == "" if "2>&-" in closed else refused.err.startswith("error: no run 'nosuch'")

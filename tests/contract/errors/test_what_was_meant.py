@@ -23,6 +23,8 @@ REFUSED: list[tuple[str, str, tuple[str, ...]]] = [
     (r"no such option: --dur", r"did you mean --duration\?", ("attribute", "--dur", "5")),
     (r"no such option: --html", r"powerprof syscalls --help", ("syscalls", "--pid", "1", "--html", "x")),
     (r"option '--explain' does not take a value", "powerprof queries --help", ("queries", "--pid", "1", "--explain=x")),
+    (r"--label \? is not UTF-8", "type it in UTF-8", ("residency", "--label", "\udcff")),
+    (r"--max-p95 has no effect with --guard", "leave it out", (*CURE, "--guard", "p99=5%", "--max-p95", "5")),
     # An argument too many.
     (r"unexpected argument: 60ms", "powerprof cure --help", (*CURE, "60ms", "--thread", "x")),
     (r"unexpected argument: releases", "powerprof study --help", ("study", "read-buffer", "releases")),

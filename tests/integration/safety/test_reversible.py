@@ -27,6 +27,7 @@ from powerprof.reversible.kinds import (
     TimerSlack,
     Variable,
     has_session_copies,
+    is_read_only,
     kept_text,
     read_start_ticks,
 )
@@ -273,6 +274,7 @@ def test_a_variable_that_connections_copy_changes_with_consent_only(
 ) -> None:
     with server.connect() as connection:
         assert has_session_copies(connection, name) is copied
+        assert [is_read_only(connection, each) for each in (name, "DATADIR", "nosuch")] == [False, True, False]
         value = {"sql_mode": "ANSI", "AUTOCOMMIT": "0", "sync_binlog": "7"}.get(name, "SELECT 1")
         before = sql.fetch_scalar(connection, f"SELECT @@GLOBAL.{name}")
         setting = Variable(server.login.to_fields(), name, value)

@@ -211,6 +211,8 @@ def test_tls(tmp_path: Path) -> None:
         ("rate_limit: 3", "rate_limit"),
         ("- [", "no YAML"),
         ("basic_auth_users: 7", "basic_auth_users"),
+        ("root:x:0:0", "no options of a web configuration"),
+        ("tls_server_config: {Secret: 1}", r"unknown field \(another name\) - at `\$.tls_server_config`$"),
     ],
 )
 def test_an_unsupported_protection_is_refused(tmp_path: Path, text: str, reason: str) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from powerprof.system import targets
-from powerprof.system.errors import SeveralServersError, UsageError
-from powerprof.system.targets import refresh_target, resolve
+from powerprof.system.errors import PowerprofError, SeveralServersError, UsageError
+from powerprof.system.targets import TargetWords, refresh_target, resolve, resolve_target
 
 Tree = Callable[[Mapping[str, str]], Path]
 
@@ -96,6 +97,18 @@ def test_zombies_and_kernel_threads_are_refused(state: str, flags: int, message:
     fake_tree(_process(10, "thing", state=state, flags=flags))
     with pytest.raises(UsageError, match=message):
         resolve(["10"])
+
+
+def test_a_server_is_refused_only_if_all_its_processes_are_stopped(
+    fake_tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(targets.paths, "is_this_host", lambda: True)
+    for state, is_refused in (("T", True), ("t", True), ("S", False)):
+        fake_tree({**_process(10, "postgres", state="T", children="11 "), **_process(11, "postgres", 10, state=state)})
+        words = TargetWords(["10"])
+        with pytest.raises(PowerprofError, match=r"stopped postgres \(10\)") if is_refused else nullcontext():
+            resolve_target(words, print)
+        assert resolve_target(words, print, may_be_stopped=True).pids == (10, 11)
 
 
 def test_restarted_server_is_found_by_its_name(fake_tree: Tree) -> None:
