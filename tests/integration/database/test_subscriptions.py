@@ -22,7 +22,8 @@ from tests.conftest import Cli
 
 _ACCOUNT = 65534 if os.geteuid() == 0 else os.geteuid()
 _PORT = 5498
-_SETTINGS = ("listen_addresses=", f"port={_PORT}", "wal_level=logical", "wal_retrieve_retry_interval=10ms", "fsync=off")
+_RETRY = "wal_retrieve_retry_interval=100ms"
+_SETTINGS = ("listen_addresses=", f"port={_PORT}", "wal_level=logical", _RETRY, "fsync=off")
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,8 @@ def subscriber() -> Iterator[Postgres]:
             user=(_ACCOUNT, _ACCOUNT),
         )
         try:
-            _wait((folder / f".s.PGSQL.{_PORT}").exists)
+            asked = [binaries / "pg_isready", "-q", "-h", folder, "-p", str(_PORT)]
+            _wait(lambda: subprocess.run(asked).returncode == 0)
             server = Postgres(folder, binaries, process.pid)
             _subscribe(server)
             yield server
@@ -130,7 +132,7 @@ def test_a_failing_subscription_is_found_and_its_remedy_ends_it(powerprof_cli: C
     fault = faults[0]
     assert fault["text"].startswith("The logical subscription orders fails: its workers start ")
     assert any(line.startswith("pg_stat_subscription_stats: ") for line in fault["evidence"])
-    assert "wal_retrieve_retry_interval is 10ms: the pause between attempts" in fault["evidence"]
+    assert "wal_retrieve_retry_interval is 100ms: the pause between attempts" in fault["evidence"]
 
     # Both remedies of the finding.
     subscriber.execute("shop", 'ALTER SUBSCRIPTION "orders" SET (disable_on_error = true)')
