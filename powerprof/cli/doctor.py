@@ -52,8 +52,7 @@ def command(options: Options) -> None:
     check_targets(json)
     if from_run is None and not (target.pid or target.cgroup or target.system):
         options.refuse_without_effect("without --pid, --cgroup, --system or --from", but=("json",))
-        from powerprof.host.describe import describe_host
-        from powerprof.host.idle_limits import read_idle_limits
+        from powerprof.host.describe import describe_host, read_idle_limits
         from powerprof.host.survey import survey_host
         from powerprof.report.catalogue import capability_text
 

@@ -10,8 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from powerprof.host.describe import read_virtualisation
-from powerprof.host.idle_limits import holder_text, read_idle_limits
+from powerprof.host.describe import holder_text, read_idle_limits, read_virtualisation
 from powerprof.measure.cpuidle import online_cpus
 from powerprof.model.text import join_words
 from powerprof.reversible.changed import ChangedSettings

@@ -17,8 +17,7 @@ from powerprof.energy.domains import Meter
 from powerprof.energy.meters import find_open_flaw
 from powerprof.energy.rapl import open_perf_power, open_rapl
 from powerprof.energy.sensors import find_channels, open_battery, open_hwmon
-from powerprof.host.describe import read_virtualisation
-from powerprof.host.idle_limits import limit_lines, limit_text, read_idle_limits
+from powerprof.host.describe import limit_lines, limit_text, read_idle_limits, read_virtualisation
 from powerprof.measure import cpuidle
 from powerprof.stacks.registers import this_machine
 from powerprof.system import paths, programs

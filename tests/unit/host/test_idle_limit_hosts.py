@@ -15,9 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.host import idle_limits
-from powerprof.host.describe import describe_host
-from powerprof.host.idle_limits import limit_lines, read_idle_limits
+from powerprof.host import describe
+from powerprof.host.describe import describe_host, limit_lines, read_idle_limits
 from powerprof.host.survey import probe_deep_idle
 from powerprof.system.processes import name_of
 
@@ -246,7 +245,7 @@ def test_made_up_hosts(fake_tree: Make, tmp_path: Path, monkeypatch: pytest.Monk
     # Holders are processes, which a recorded host does not have.
     has_limit = any(limit.setting == "cpu_dma_latency" for limit in found.limits)
     assert found.unread == unread + [f"the processes that hold {device}"] * has_limit
-    monkeypatch.setattr(idle_limits.read_idle_limits, "__defaults__", (device,))
+    monkeypatch.setattr(describe.read_idle_limits, "__defaults__", (device,))
     assert probe_deep_idle().status == host.status
     assert describe_host().frequency_governor == host.settings.get("frequency governor")
 
@@ -260,7 +259,7 @@ def test_profiles_stay_in_their_files_when_the_programs_end(
     tuned.write_text("postgresql\n")
     daemon.write_text("[State]\nCpuDriver=amd_pstate\nProfile=power-saver\n")
     places = {"TuneD profile": (tuned, "", program), "daemon's": (daemon, "Profile=", program)}
-    monkeypatch.setattr(idle_limits, "_PROFILES", places | {"none": (tmp_path / "none", "", program)})
+    monkeypatch.setattr(describe, "_PROFILES", places | {"none": (tmp_path / "none", "", program)})
     end = "" if applied else f" (not applied: {program} does not run)"
     settings = read_idle_limits().settings
     assert {name: settings.get(name) for name in (*places, "none")} == {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.host.idle_limits import IdleLimit, LimitHolder, limit_lines, limit_text, read_idle_limits
+from powerprof.host.describe import IdleLimit, LimitHolder, limit_lines, limit_text, read_idle_limits
 from powerprof.host.survey import probe_deep_idle
 
 Make = Callable[[Mapping[str, str]], Path]
