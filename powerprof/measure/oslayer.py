@@ -153,6 +153,9 @@ def join_disk_rates(
     return [_join_disk(parts, first_s + second_s) for _, parts in sorted(both.items())]
 
 
+_WEIGHTED = ("reads_hz", "writes_hz", "read_bytes_hz", "write_bytes_hz", "queue_count", "busy_percent")
+
+
 def _join_disk(parts: Sequence[tuple[DiskRates, float]], total_s: float) -> DiskRates:
     def rate(values: Iterable[float | None]) -> float:
         return sum((value or 0.0) * s for value, (_, s) in zip(values, parts, strict=True)) / total_s
@@ -166,17 +169,12 @@ def _join_disk(parts: Sequence[tuple[DiskRates, float]], total_s: float) -> Disk
     return DiskRates(
         name=disks[0].name,
         of_server=any(disk.of_server for disk in disks),
-        reads_hz=rate(disk.reads_hz for disk in disks),
-        writes_hz=rate(disk.writes_hz for disk in disks),
-        read_bytes_hz=rate(disk.read_bytes_hz for disk in disks),
-        write_bytes_hz=rate(disk.write_bytes_hz for disk in disks),
+        **{name: rate(getattr(disk, name) for disk in disks) for name in _WEIGHTED},
         read_ms=per_operation((disk.read_ms for disk in disks), reads),
         write_ms=per_operation((disk.write_ms for disk in disks), writes),
         service_ms=per_operation(
             (disk.service_ms for disk in disks), [r + w for r, w in zip(reads, writes, strict=True)]
         ),
-        queue_count=rate(disk.queue_count for disk in disks),
-        busy_percent=rate(disk.busy_percent for disk in disks),
     )
 
 
@@ -334,6 +332,7 @@ def compute_os_rates(before: OsReading, after: OsReading, of_server: frozenset[s
         whole = whole_disks(set(before.disks) & set(after.disks))
         disks = compute_disk_rates(before.disks, after.disks, seconds, whole, of_server)
     of_whole = [disk for disk in disks if disk.name in whole]
+    summed = ("reads_hz", "writes_hz", "read_bytes_hz", "write_bytes_hz") if is_known else ()
     net: list[float | None] = [None] * 3
     if before.network is not None and after.network is not None:
         net = [(new - old) / seconds for old, new in zip(before.network, after.network, strict=True)]
@@ -342,10 +341,7 @@ def compute_os_rates(before: OsReading, after: OsReading, of_server: frozenset[s
         faults = [(new - old) / seconds for old, new in zip(before.faults, after.faults, strict=True)]
     waits = _waiting_tasks(before.run_delay_ns, after.run_delay_ns, seconds)
     return OsRates(
-        disk_reads_hz=sum((disk.reads_hz for disk in of_whole), 0.0) if is_known else None,
-        disk_writes_hz=sum((disk.writes_hz for disk in of_whole), 0.0) if is_known else None,
-        disk_read_bytes_hz=sum((disk.read_bytes_hz for disk in of_whole), 0.0) if is_known else None,
-        disk_write_bytes_hz=sum((disk.write_bytes_hz for disk in of_whole), 0.0) if is_known else None,
+        **{f"disk_{name}": sum((getattr(disk, name) for disk in of_whole), 0.0) for name in summed},
         disk_busy_percent=max((disk.busy_percent for disk in of_whole), default=0.0) if is_known else None,
         network_receive_bytes_hz=net[0],
         network_send_bytes_hz=net[1],

@@ -103,6 +103,7 @@ _OF_DEVICES = {
     "disk_write_ms": ("time of a write on {}", "  {}: a write, ms"),
     "disk_queue_count": ("requests outstanding on {}", "  {}: queue"),
     "disk_busy_percent": ("{} busy", "  {}: busy, %"),
+    "residency_percent": ("residency in {}", "{}, %"),
     "pstate_percent": ("P-state {}", "P-state {}, %"),
     "interrupts_per_query": ("interrupts of {} per query", "{} interrupts/query"),
     "interrupts_hz": ("interrupts of {}", "{} interrupts/s"),
@@ -116,13 +117,9 @@ _NOTHING = 1e-12
 
 def metric_words(name: str) -> str:
     """Return the name of a metric in words; an unknown name becomes words by `key_label`."""
-    if name in _METRICS:
-        return _METRICS[name][0]
     kind, colon, owner = name.partition(":")
-    if kind == "residency_percent" and colon:
-        return f"residency in {owner}"
-    if kind in _OF_DEVICES:
-        return _OF_DEVICES[kind][0].format(owner)
+    if (known := _find_label(name, 0)) is not None:
+        return known
     if kind == "watts" and colon:
         return f"{owner.replace(':', ' ')} watts"
     if kind in _METRICS and colon:
@@ -132,14 +129,17 @@ def metric_words(name: str) -> str:
 
 def short_metric_label(name: str) -> str:
     """Return the name of a metric on a terminal; an unknown name stays."""
-    if name in _METRICS:
-        return _METRICS[name][1]
     kind, colon, owner = name.partition(":")
-    if kind == "residency_percent" and colon:
-        return f"{owner}, %"
-    if kind in _OF_DEVICES and colon:
-        return _OF_DEVICES[kind][1].format(owner)
+    if (known := _find_label(name, 1)) is not None:
+        return known
     return f"  {owner}: {_OF_SERVERS.get(kind, kind)}" if colon else name
+
+
+def _find_label(name: str, form: int) -> str | None:
+    kind, _, owner = name.partition(":")
+    if name in _METRICS:
+        return _METRICS[name][form]
+    return _OF_DEVICES[kind][form].format(owner) if kind in _OF_DEVICES and owner else None
 
 
 def key_label(name: str) -> tuple[str, str]:

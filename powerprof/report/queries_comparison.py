@@ -140,25 +140,13 @@ def _ratio(change: StatementChange) -> str:
 
 def render_csv(record: QueriesComparison) -> Iterator[Sequence[str | float | int | None]]:
     """Return one line per statement."""
+    names = ("id", "text", "schema_name", "became", "change_percent_of_cpu", "ratio", "low", "high")
     sides = ("percent_of_cpu", "calls_hz", "c0_ms_per_call", "latency_p95_ms", "joules_per_call")
-    yield [
-        *("id", "text", "schema", "became", "change_percent_of_cpu", "ratio", "low", "high"),
-        *(f"{name}_{side}" for side in ("a", "b") for name in sides),
-    ]
+    heads = (name.removesuffix("_name") for name in names)
+    yield [*heads, *(f"{name}_{side}" for side in ("a", "b") for name in sides)]
     for change in record.statements:
-        yield [
-            *(
-                change.id,
-                change.text,
-                change.schema_name,
-                change.became,
-                change.change_percent_of_cpu,
-                change.ratio,
-                change.low,
-                change.high,
-            ),
-            *(getattr(side, name, None) for side in (change.a, change.b) for name in sides),
-        ]
+        figures = (getattr(side, name, None) for side in (change.a, change.b) for name in sides)
+        yield [*(getattr(change, name) for name in names), *figures]
 
 
 def render_markdown(record: QueriesComparison, context_line: str) -> list[str]:
@@ -351,14 +339,8 @@ def render_history_csv(record: QueriesHistory) -> Iterator[Sequence[str | float 
     for number, step in enumerate(record.steps):
         yield [step.at_s, step.until_s, "", "", "", step.cpu_percent]
         for statement in record.statements:
-            yield [
-                step.at_s,
-                step.until_s,
-                statement.id,
-                statement.text,
-                statement.schema_name,
-                statement.course_percent[number],
-            ]
+            identity = (statement.id, statement.text, statement.schema_name)
+            yield [step.at_s, step.until_s, *identity, statement.course_percent[number]]
 
 
 # The HTML page: a timeline of the server, and one per statement.
