@@ -19,7 +19,7 @@ from powerprof.attribution.offcpu import (
 from powerprof.attribution.offcpu import convert_old_record as as_profile
 from powerprof.model import text
 from powerprof.report.labels import word_notes
-from powerprof.report.table import Line, align_rows, field_lines
+from powerprof.report.table import Line, align_rows, field_lines, hidden_line
 
 # Sleeping threads and their wakers.
 
@@ -88,11 +88,7 @@ def _main_waker(profile: OffCpuProfile) -> str:
     return f"; {text.number(percent, 0)} % of its wakings are by {name}"
 
 
-def _hidden_line(rows: int, top: int, what: str) -> list[str]:
-    return [f"{rows - top} more {what} (--top N, or --json)"] if rows > top else []
-
-
-def _tool_line(profile: OffCpuProfile) -> str:
+def _own_cost(profile: OffCpuProfile | SyscallProfile) -> str:
     if profile.tool_cpu_s is None:
         return "powerprof itself: unknown."
     bpf = "" if profile.bpf_s is None else f", {text.number(1e3 * profile.bpf_s / profile.window_s, 2)} ms/s in BPF"
@@ -115,7 +111,7 @@ def render_terminal(profile: OffCpuProfile, width: int = text.DEFAULT_WIDTH, *, 
     printed = [*text.wrap(head, width), ""]
     threads = [row for row in profile.threads if row.sleeps_hz or row.wait_max_ms]
     printed += _thread_lines(threads[:top], width) if count is not None or threads else []
-    printed += _hidden_line(len(threads), top, "threads")
+    printed += hidden_line(len(threads) - top, "threads")
     if still := len(profile.threads) - len(threads):
         printed.append(f"{text.plural(still, 'more thread')} did not sleep in the window.")
     printed += [""] if count is not None else []
@@ -123,9 +119,9 @@ def render_terminal(profile: OffCpuProfile, width: int = text.DEFAULT_WIDTH, *, 
         woken = text.plural(profile.wakings_count, "time")
         printed += [*text.wrap(f"Woken {woken} in {text.number(profile.wakings_window_s, 1)} s.", width), ""]
         printed += waker_lines(profile.wakers[:top], profile.pids, width)
-        printed += [*_hidden_line(len(profile.wakers), top, "rows"), ""]
+        printed += [*hidden_line(len(profile.wakers) - top, "rows"), ""]
     footer = [f"Lost {profile.lost_count:,}. Tracing wakes CPUs: no energy figure comes from this window."]
-    return [*printed, *_footer(profile, width, [*footer, _tool_line(profile)])]
+    return [*printed, *_footer(profile, width, [*footer, _own_cost(profile)])]
 
 
 def _footer(profile: OffCpuProfile | SyscallProfile, width: int, sentences: Sequence[str]) -> list[str]:
@@ -154,10 +150,7 @@ def render_syscalls_terminal(profile: SyscallProfile, width: int = text.DEFAULT_
     if profile.waiting_count:
         waiting = ", ".join(f"{count} in {name}" for name, count in list(profile.waiting_count.items())[:6])
         printed += text.wrap(f"Calls still running at the end of the window: {waiting}.", width)
-    bpf = "" if profile.bpf_s is None else f", {text.number(1e3 * profile.bpf_s / profile.window_s, 2)} ms/s in BPF"
-    cost = "unknown" if profile.tool_cpu_s is None else f"{1e3 * profile.tool_cpu_s:.0f} ms of CPU time{bpf}"
-    footer = [f"Lost {profile.lost_count:,}. powerprof itself: {cost}."]
-    return [*printed, *_footer(profile, width, footer)]
+    return [*printed, *_footer(profile, width, [f"Lost {profile.lost_count:,}. {_own_cost(profile)}"])]
 
 
 def _syscall_headline(profile: SyscallProfile) -> str:
@@ -198,7 +191,7 @@ def _call_lines(profile: SyscallProfile, width: int, top: int) -> list[str]:
                 name,
             ]
         )
-    return [*align_rows(rows, width), *_hidden_line(len(kinds), top, "calls"), ""]
+    return [*align_rows(rows, width), *hidden_line(len(kinds) - top, "calls"), ""]
 
 
 def _file_lines(profile: SyscallProfile, width: int, top: int) -> list[str]:
@@ -219,7 +212,7 @@ def _file_lines(profile: SyscallProfile, width: int, top: int) -> list[str]:
     if len(rows) == 1:
         return []
     heading = text.wrap(f"Files in {folder}:", width) if folder else []
-    return [*heading, *align_rows(rows, width), *_hidden_line(len(files), top, "rows"), ""]
+    return [*heading, *align_rows(rows, width), *hidden_line(len(files) - top, "rows"), ""]
 
 
 def _common_folder(paths: Sequence[str]) -> str:
@@ -252,7 +245,7 @@ def _lock_lines(profile: SyscallProfile, width: int, top: int) -> list[str]:
                 thread_name(row.thread, row.tid),
             ]
         )
-    return [*align_rows(rows, width), *_hidden_line(len(profile.lock_waits), top, "threads"), ""]
+    return [*align_rows(rows, width), *hidden_line(len(profile.lock_waits) - top, "threads"), ""]
 
 
 def render_syscalls_csv(record: SyscallProfile) -> Iterator[Line]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from powerprof import __version__
 from powerprof.live.intervals import REST, LiveInterval
@@ -30,6 +31,7 @@ from powerprof.system.folders import Folder, only_root_writes
 #
 # https://protobuf.dev/programming-guides/encoding/
 
+T = TypeVar("T", str, bytes)
 _MASK = (1 << 64) - 1
 
 
@@ -70,13 +72,13 @@ def packed(field: int, values: Iterable[int]) -> bytes:
     return block(field, data) if data else b""
 
 
-class Strings:
-    """A string table; index 0 is the empty string."""
+class _DistinctValues(Generic[T]):
+    """Distinct values by index; the first is empty."""
 
-    def __init__(self) -> None:
-        self.indexes = {"": 0}
+    def __init__(self, empty: T) -> None:
+        self.indexes: dict[T, int] = {empty: 0}
 
-    def __getitem__(self, value: str) -> int:
+    def __getitem__(self, value: T) -> int:
         return self.indexes.setdefault(value, len(self.indexes))
 
 
@@ -101,7 +103,7 @@ def encode_pprof(
         time_ns: The start of the window, in Unix time.
         duration_ns: The length of the window.
     """
-    strings, functions = Strings(), dict[str, int]()
+    strings, functions = _DistinctValues(""), dict[str, int]()
     body = bytearray()
     for kind, unit in types:
         body += block(1, number(1, strings[kind]) + number(2, strings[unit]))
@@ -139,17 +141,8 @@ class OtlpProfile:
     samples: Sequence[tuple[Frames, Attributes, int]]
 
 
-class _MessageTable:
-    """Distinct messages by index; the first is empty and means none."""
-
-    def __init__(self) -> None:
-        self.indexes = {b"": 0}
-
-    def __getitem__(self, message: bytes) -> int:
-        return self.indexes.setdefault(message, len(self.indexes))
-
-    def written(self, field: int) -> bytes:
-        return b"".join(block(field, message) for message in self.indexes)
+def _write_messages(field: int, messages: Iterable[bytes]) -> bytes:
+    return b"".join(block(field, message) for message in messages)
 
 
 class _Dictionary:
@@ -157,9 +150,9 @@ class _Dictionary:
 
     def __init__(self, modules: Mapping[str, str]) -> None:
         self._modules = modules
-        self.strings = Strings()
-        self._mappings, self._locations, self._functions = _MessageTable(), _MessageTable(), _MessageTable()
-        self._attributes, self._stacks = _MessageTable(), _MessageTable()
+        self.strings = _DistinctValues("")
+        self._mappings, self._locations, self._functions = (_DistinctValues(b"") for _ in range(3))
+        self._attributes, self._stacks = _DistinctValues(b""), _DistinctValues(b"")
 
     def attribute(self, key: str, value: str | int) -> int:
         return self._attributes[number(1, self.strings[key]) + block(2, _any(value))]
@@ -178,13 +171,13 @@ class _Dictionary:
     def written(self) -> bytes:
         return b"".join(
             (
-                self._mappings.written(1),
-                self._locations.written(2),
-                self._functions.written(3),
-                _MessageTable().written(4),  # no links to traces
+                _write_messages(1, self._mappings.indexes),
+                _write_messages(2, self._locations.indexes),
+                _write_messages(3, self._functions.indexes),
+                _write_messages(4, [b""]),  # no links to traces
                 b"".join(text(5, name) for name in self.strings.indexes),
-                self._attributes.written(6),
-                self._stacks.written(7),
+                _write_messages(6, self._attributes.indexes),
+                _write_messages(7, self._stacks.indexes),
             )
         )
 

@@ -13,7 +13,19 @@ from powerprof.report.html.charts import draw_flame
 from powerprof.report.html.page import Extras, clean_name, render_page
 from powerprof.report.labels import word_notes, wrap_note
 from powerprof.report.stacks import build_flame, profile_stacks
-from powerprof.report.table import Cell, Line, Places, Table, TableRow, Words, align_rows, field_lines, figures, words
+from powerprof.report.table import (
+    Cell,
+    Line,
+    Places,
+    Table,
+    TableRow,
+    Words,
+    align_rows,
+    field_lines,
+    figures,
+    hidden_line,
+    words,
+)
 
 _DEFAULT_TOP = 20
 BY = ("function", "stack", "thread")
@@ -100,16 +112,8 @@ def functions_table(profile: OnCpuProfile, places: Places, limit: int) -> Table:
 
 def render_csv(profile: OnCpuProfile) -> Iterator[Line]:
     """Yield one line per function."""
-    yield [
-        *("function", "module", "kernel", "self_count", "self_percent", "low_percent", "high_percent"),
-        *("self_ms", "total_count", "total_percent"),
-    ]
-    for function in profile.functions:
-        yield [
-            *(function.function, function.module, str(function.kernel), function.self_count, function.self_percent),
-            *(function.low_percent, function.high_percent, function.self_ms, function.total_count),
-            function.total_percent,
-        ]
+    names = ("function", "module", "kernel", "self_count", "self_percent", "low_percent", "high_percent")
+    return field_lines(profile.functions, (*names, "self_ms", "total_count", "total_percent"))
 
 
 def _function_lines(profile: OnCpuProfile, width: int, limit: int) -> list[str]:
@@ -125,10 +129,7 @@ def _function_lines(profile: OnCpuProfile, width: int, limit: int) -> list[str]:
         figures = (text.number(row.self_percent, 1), span, amount, text.number(row.total_percent, 1))
         cells.append([*figures, f"{text.without_parameters(row.function)}  ({where})"])
     left = len(profile.functions) - min(limit, len(rows))
-    return [
-        *align_rows(cells, width),
-        *([f"{left} more functions: callers only, or below (--top N, or --json)"] if left > 0 else []),
-    ]
+    return [*align_rows(cells, width), *hidden_line(left, "functions: callers only, or below")]
 
 
 def _stack_entry(row: OnCpuStack, unit: str, sources: bool) -> tuple[list[str], str]:
@@ -147,8 +148,7 @@ def _stack_lines(profile: OnCpuProfile, width: int, limit: int, sources: bool = 
     lines = list(drawn[0])
     for row_lines, (_, path) in zip(drawn[1:], entries, strict=True):
         lines += [*row_lines, *text.wrap(path, width, " " * min(12, indent + 2))[:6]]
-    left = len(profile.stacks) - limit
-    return [*lines, *([f"{left} more stacks (--top N, or --json)"] if left > 0 else [])]
+    return [*lines, *hidden_line(len(profile.stacks) - limit, "stacks")]
 
 
 def _thread_lines(profile: OnCpuProfile, width: int, limit: int) -> list[str]:
@@ -252,8 +252,7 @@ def _probed_lines(profile: FunctionProfile, width: int, limit: int) -> list[str]
         share = "" if row.self_cpu_percent is None else text.number(row.self_cpu_percent, 1)
         times = text.number(row.self_cpu_ms, 2, " ms"), text.number(row.self_wall_ms, 1, " ms")
         rows.append([f"{row.calls_count:,}", text.number(row.calls_hz, 1), *times, share, row.function])
-    left = len(profile.functions) - limit
-    return [*align_rows(rows, width), *([f"{left} more functions (--top N, or --json)"] if left > 0 else [])]
+    return [*align_rows(rows, width), *hidden_line(len(profile.functions) - limit, "functions")]
 
 
 def _probe_cost(profile: FunctionProfile) -> str:

@@ -390,6 +390,11 @@ def align_rows(rows: Sequence[Sequence[str]], width: int, left: Sequence[int] = 
     return [line for entry in text.name_rows(rows, width, left=left)[0] for line in entry]
 
 
+def hidden_line(count: int, what: str) -> list[str]:
+    """Return the line about `count` rows that are not printed; empty without any."""
+    return [f"{count} more {what} (--top N, or --json)"] if count > 0 else []
+
+
 def function_lines(table: Table, headings: Mapping[str, str], width: int) -> list[str]:
     """Return one line per function: the figures of these columns, with intervals in brackets, then its name."""
     rows = [[*headings.values(), "function"]]
