@@ -28,8 +28,10 @@ class Cell:
     sockets: int = 1
     memory_mib: int = 2048
     append: str = ""
-    # Whether the machine's ACPI tables name an idle state (x86 only): then there is a cpuidle driver, acpi_idle.
-    idle_states: bool = False
+    # Number of idle states in the machine's ACPI tables (x86 only). With any, the cpuidle driver is acpi_idle.
+    idle_states: int = 0
+    # The tables contain frequencies too: the cpufreq driver is acpi-cpufreq.
+    frequencies: bool = False
     cgroup: int = 2
     tracefs: bool = True
     # What happens once within the window of `attribute` (world.MEANWHILE).
@@ -64,7 +66,7 @@ _HARDENED = {
 _SWEEP = Cell(
     name="6.1-sweep",
     why="OLTP over clients under Debian 12's kernel, its time counted in instructions",
-    idle_states=True,
+    idle_states=1,
     counted_time=True,
     cpus=1,
     steps=("sweep",),
@@ -73,9 +75,9 @@ _SWEEP = Cell(
 )
 CELLS: tuple[Cell, ...] = (
     Cell(name="6.1", why="Debian 12's kernel in a guest without a cpuidle driver"),
-    Cell(name="6.1-cpuidle", why="the same with a cpuidle driver", idle_states=True, steps=IDLE_STEPS),
+    Cell(name="6.1-cpuidle", why="the same with a cpuidle driver", idle_states=1, steps=IDLE_STEPS),
     Cell(name="6.1-cloud", why="Debian 12's kernel for clouds", flavour="cloud-amd64"),
-    Cell(name="6.1-rt", why="Debian 12's realtime kernel", flavour="rt-amd64", idle_states=True),
+    Cell(name="6.1-rt", why="Debian 12's realtime kernel", flavour="rt-amd64", idle_states=1),
     Cell(name="6.1-1cpu", why="a single CPU, and control groups of version 1", cpus=1, cgroup=1, steps=IDLE_STEPS),
     Cell(
         name="6.1-hardened",
@@ -88,7 +90,7 @@ CELLS: tuple[Cell, ...] = (
         name="6.1-hotplug",
         why="a CPU is removed and added within the window",
         cpus=4,
-        idle_states=True,
+        idle_states=1,
         meanwhile="hotplug",
         window_s=40.0,
         steps=("doctor", "tick", "attribute", "nothing-left"),
@@ -96,7 +98,7 @@ CELLS: tuple[Cell, ...] = (
     Cell(
         name="6.1-suspend",
         why="the host is suspended to memory within the window",
-        idle_states=True,
+        idle_states=1,
         meanwhile="suspend",
         window_s=40.0,
         steps=("doctor", "tick", "attribute", "nothing-left"),
@@ -108,13 +110,13 @@ CELLS: tuple[Cell, ...] = (
         kernel="bullseye",
         steps=("doctor", "tick", "attribute", "refused", "idle", "nothing-left"),
     ),
-    Cell(name="6.12", why="Debian 13", root="trixie", kernel="trixie", idle_states=True),
+    Cell(name="6.12", why="Debian 13", root="trixie", kernel="trixie", idle_states=1),
     Cell(
         name="6.12-off",
         why="Debian 13, cpuidle switched off by hand",
         root="trixie",
         kernel="trixie",
-        idle_states=True,
+        idle_states=1,
         append="cpuidle.off=1",
         steps=IDLE_STEPS,
     ),
@@ -123,8 +125,17 @@ CELLS: tuple[Cell, ...] = (
         why="Debian 13, with CPUs that poll instead of halting because of a latency limit",
         root="trixie",
         kernel="trixie",
-        idle_states=True,
+        idle_states=1,
         steps=("doctor", "tick", "polling", "attribute", "nothing-left"),
+    ),
+    Cell(
+        name="6.12-deep",
+        why="Debian 13 with three idle states and a cpufreq driver",
+        root="trixie",
+        kernel="trixie",
+        idle_states=3,
+        frequencies=True,
+        steps=("doctor", "tick", "limits", "replay", "settings", "guard", "killed", "nothing-left"),
     ),
     Cell(
         name="6.12-16cpu",
@@ -134,7 +145,7 @@ CELLS: tuple[Cell, ...] = (
         cpus=16,
         sockets=2,
         memory_mib=3072,
-        idle_states=True,
+        idle_states=1,
         steps=IDLE_STEPS,
     ),
     Cell(

@@ -12,8 +12,10 @@ from pathlib import Path
 
 from tests.matrix import cache, debian
 
-# What stands between a Debian kernel and a root on a virtio disk, an overlay on it, and the port for results.
-MODULES = ("virtio_pci", "virtio_mmio", "virtio_blk", "virtio_console", "crc32c_generic", "ext4", "overlay")
+# What stands between a Debian kernel and a root on a virtio disk, an overlay on it, and the port for results; then a
+# cpufreq driver, which loads where ACPI names frequencies, and a governor.
+_DISKS = ("virtio_pci", "virtio_mmio", "virtio_blk", "virtio_console", "crc32c_generic", "ext4", "overlay")
+MODULES = (*_DISKS, "acpi_cpufreq", "cpufreq_powersave")
 _LAYOUT = "4"
 
 

@@ -31,7 +31,7 @@ def command(cell: Cell, root: Root, kernel: Kernel, project: Path, job: str, pla
     arch = root.arch
     extra: list[str] = []
     if cell.idle_states:
-        (place / "ssdt.aml").write_bytes(acpi.idle_table(cell.cpus))
+        (place / "ssdt.aml").write_bytes(acpi.power_table(cell.cpus, cell.idle_states, frequencies=cell.frequencies))
         extra = ["-acpitable", f"file={place / 'ssdt.aml'}"]
     rate_khz = clock.counter_khz() if arch.is_native else None
     if cell.counted_time:

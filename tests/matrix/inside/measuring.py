@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tests.matrix.inside import bpf, polls, truth, world
+from tests.matrix.inside import bpf, deep, polls, truth, world
 from tests.matrix.inside.steps import StepError, Steps
 
 Job = Mapping[str, Any]
@@ -332,4 +332,5 @@ STEPS: Mapping[str, Callable[[Steps, Job], dict[str, Any]]] = {
     "contained": contained,
     "sweep": sweep,
     "nothing-left": nothing_left,
+    **deep.STEPS,
 }

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.matrix import cache, cells, page
-from tests.matrix.acpi import idle_table
+from tests.matrix.acpi import power_table
 from tests.matrix.initramfs import cpio
 from tests.matrix.inside import measuring, truth
 from tests.matrix.inside.steps import SAID_ALL
@@ -177,15 +177,20 @@ def test_outcomes_are_kept_by_cell_and_the_page_says_why_one_is_red(
     assert (tmp_path / "other.jsonl").read_text() == page.KEPT.read_text()
 
 
-@pytest.mark.parametrize("cpus", [1, 16, 64])
-def test_the_idle_table_sums_to_nothing_and_names_every_cpu(cpus: int) -> None:
-    table = idle_table(cpus)
+@pytest.mark.parametrize(("cpus", "states", "frequencies"), [(1, 1, False), (16, 3, True), (64, 2, False)])
+def test_the_power_table_sums_to_nothing_and_names_every_cpu(cpus: int, states: int, frequencies: bool) -> None:
+    table = power_table(cpus, states, frequencies=frequencies)
     assert sum(table) % 256 == 0
     assert int.from_bytes(table[4:8], "little") == len(table)
     at = 36
     for cpu in range(cpus):
-        # ScopeOp; one byte of length, which counts itself and all that follows in the scope.
-        assert table[at] == 0x10 and table[at + 1] < 64
-        assert table[at + 2 : at + 17] == b"\\\x2f\x03_SB_CPUS" + f"C{cpu:03X}".encode()
-        at += 1 + table[at + 1]
+        # ScopeOp and its length in one or two bytes, which counts itself and all that follows in the scope.
+        wide = table[at + 1] >> 6
+        length = table[at + 1] & 0xF | table[at + 2] << 4 if wide else table[at + 1]
+        scope = table[at : at + 1 + length]
+        assert scope[0] == 0x10 and wide <= 1
+        assert scope[2 + wide :].startswith(b"\\\x2f\x03_SB_CPUS" + f"C{cpu:03X}".encode() + b"\x08_CST")
+        assert (b"_PSS" in scope and b"_PCT" in scope) is frequencies
+        assert scope.count(b"\x82\x0c\x00\x7f") == states  # one register of fixed hardware each
+        at += len(scope)
     assert at == len(table)
