@@ -8,7 +8,6 @@ of it takes longer than the load.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,8 +32,7 @@ if TYPE_CHECKING:
     from powerprof.stacks.store import TableStore
 
 
-@dataclass(frozen=True)
-class AttributionResult:
+class AttributionResult(msgspec.Struct, frozen=True):
     """A record and the capture that it was made from. `is_kept`: the capture is saved already."""
 
     record: Attribution

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -32,8 +31,7 @@ from powerprof.tracing.idle_data import RunTimes
 _ROWLESS_NS = 1_000_000
 
 
-@dataclass(frozen=True)
-class WakingPlace:
+class WakingPlace(msgspec.Struct, frozen=True):
     """A place where a thread was woken, with the time that it ran after idle exits there until it slept.
 
     `exits` counts the idle exits, `other_wakings` the wakings there while a CPU ran.

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from powerprof.measure.window import is_polling
@@ -211,8 +211,7 @@ def _names(exits: Array) -> dict[tuple[int, int], str]:
     return {(tid, life): comm.decode("utf-8", "replace") for tid, life, comm in ran}
 
 
-@dataclass(frozen=True)
-class CauseGroups:
+class CauseGroups(msgspec.Struct, frozen=True):
     """Exits grouped by label: mechanism, name, process, pid and thread. `of_exit`: the group of each exit.
 
     `threads`: thread ids and starts of each group.

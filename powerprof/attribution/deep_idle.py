@@ -11,9 +11,9 @@ import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from powerprof.attribution.blame import task_finder
@@ -50,8 +50,7 @@ _BINS_US = (0, 10, 100, 1000, 10_000, 100_000)
 _MOST_BREAKERS = 50
 
 
-@dataclass(frozen=True)
-class DeepRequest:
+class DeepRequest(msgspec.Struct, frozen=True):
     """The questions about deep idle. `states`: the idle states of the CPU `table`; empty for this host's own.
 
     `without`: threads that are left out; `slack_ns`: threads with more timer slack. Both by name, process or id.
@@ -60,11 +59,10 @@ class DeepRequest:
     table: str | None = None
     states: tuple[StateInfo, ...] = ()
     without: tuple[str, ...] = ()
-    slack_ns: Mapping[str, int] = field(default_factory=dict)
+    slack_ns: Mapping[str, int] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class _Periods:
+class _Periods(msgspec.Struct, frozen=True):
     """Single idle periods in order of their exits, with their causes (CAUSE), groups and wrong choices."""
 
     exits: Array
@@ -75,8 +73,7 @@ class _Periods:
     below: Array
 
 
-@dataclass(frozen=True)
-class _Stretches:
+class _Stretches(msgspec.Struct, frozen=True):
     """Stretches in which all CPUs idled: starts and lengths in ns, and the record of the burst that ended each."""
 
     starts: Array
@@ -96,8 +93,7 @@ class _Stretches:
         return lengths
 
 
-@dataclass(frozen=True)
-class _View:
+class _View(msgspec.Struct, frozen=True):
     """CPUs in the window that all CPUs share, the idle states for questions, and the periods in a polling state."""
 
     name: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
@@ -78,8 +77,7 @@ class _CauseEntry(msgspec.Struct, frozen=True):
     fitting_periods: int
 
 
-@dataclass
-class BlamedRow:
+class BlamedRow(msgspec.Struct):
     """The causes of one row of the result and their sums; `main` is the most frequent of them."""
 
     thread: int
@@ -87,25 +85,24 @@ class BlamedRow:
     origin: Origin
     mechanism: Mechanism
     main: _CauseEntry
-    rows: list[int] = field(default_factory=list)
+    rows: list[int] = msgspec.field(default_factory=list)
     count: int = 0
     after_exits_ns: float = 0.0
     kernel_ns: float = 0.0
     own_ns: float = 0.0
     idle_ns: int = 0
-    wakers: Counter[tuple[int, int]] = field(default_factory=Counter)
-    waker_stacks: Counter[tuple[int, ...]] = field(default_factory=Counter)
-    details: Counter[str] = field(default_factory=Counter)
+    wakers: Counter[tuple[int, int]] = msgspec.field(default_factory=Counter)
+    waker_stacks: Counter[tuple[int, ...]] = msgspec.field(default_factory=Counter)
+    details: Counter[str] = msgspec.field(default_factory=Counter)
 
 
-@dataclass
-class WokenAt:
+class WokenAt(msgspec.Struct):
     """Wakings of one thread at one stack by one origin."""
 
     stack: NamedStack
     detail: str | None
     count: int = 0
-    wakers: Counter[tuple[int, int]] = field(default_factory=Counter)
+    wakers: Counter[tuple[int, int]] = msgspec.field(default_factory=Counter)
 
 
 WokenKey = tuple[int, tuple[int, ...], Origin]

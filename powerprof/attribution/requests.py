@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -39,8 +38,7 @@ class ServerChoice(Protocol):
 # If `settle` is set, the process does nothing else after the window, so it may give up its root privileges.
 
 
-@dataclass(frozen=True, kw_only=True)
-class AttributeRequest:
+class AttributeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request of `attribute`. Raises UsageError if the stack buffer is not a power of two.
 
     `every_period`: save every idle period, up to a limit, instead of a sample.
@@ -62,8 +60,7 @@ class AttributeRequest:
         return self.stack_buffer_kib // _PAGE_KIB
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProfileRequest:
+class ProfileRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request of `profile`: the event and its frequency."""
 
     duration_s: float
@@ -72,8 +69,7 @@ class ProfileRequest:
     settle: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class FunctionsRequest:
+class FunctionsRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request of `functions`: a glob or module:glob, and the greatest number of functions."""
 
     duration_s: float
@@ -84,8 +80,7 @@ class FunctionsRequest:
     settle: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class OffCpuRequest:
+class OffCpuRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request of `offcpu`."""
 
     duration_s: float
@@ -93,8 +88,7 @@ class OffCpuRequest:
     settle: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class SyscallRequest:
+class SyscallRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request of `syscalls`."""
 
     duration_s: float

@@ -6,7 +6,9 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from powerprof.attribution.capture import Capture, NamedSite, NamedSites, StackTally
 from powerprof.model import text
@@ -27,8 +29,7 @@ _LOOP = "_PyEval_EvalFrameDefault"
 Call = tuple[int, tuple[StackFrame, ...]]
 
 
-@dataclass(frozen=True)
-class InterpretedRuns:
+class InterpretedRuns(msgspec.Struct, frozen=True):
     """Frames of a chain, split at calls from C, innermost first; if not `whole`, the last run is cut off."""
 
     frames: list[list[PythonFrame]]
@@ -92,8 +93,7 @@ _SYMBOLIZERS = 32
 _ADDRESS = re.compile(r"address 0x[0-9a-f]+")
 
 
-@dataclass(frozen=True)
-class NamedStack:
+class NamedStack(msgspec.Struct, frozen=True):
     """A stack by its addresses (innermost first), its frames, and whether it reaches the thread's start."""
 
     pcs: tuple[int, ...]

@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -100,8 +99,7 @@ class Symbols(msgspec.Struct, frozen=True, kw_only=True):
     schema: Literal["powerprof.symbols/1"] = "powerprof.symbols/1"
 
 
-@dataclass(frozen=True, kw_only=True)
-class SymbolsRequest:
+class SymbolsRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request for the names of a target, or of a saved run. `duration_s`: length of a trace of wake-ups."""
 
     run: str | None = None
@@ -110,8 +108,7 @@ class SymbolsRequest:
     fetch: bool = False
 
 
-@dataclass(frozen=True)
-class _NoServerChosen:
+class _NoServerChosen(msgspec.Struct, frozen=True):
     server: str | None = None
     socket: Path | None = None
     defaults_file: Path | None = None

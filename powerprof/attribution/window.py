@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from powerprof import __version__
 from powerprof.attribution.capture import Capture, IdleCpu
@@ -84,15 +84,14 @@ def trace_window(
         return build_capture(context, window, stacks, energy, names)
 
 
-@dataclass(frozen=True)
-class CaptureContext:
+class CaptureContext(msgspec.Struct, frozen=True):
     """The facts about the host and the target that a capture holds besides the trace."""
 
     target: Target
     host: dict[str, Any]
     interrupts: dict[int, str]
     notes: Notes
-    units: Units = field(default_factory=Units)
+    units: Units = msgspec.field(default_factory=Units)
     look_up: LookUp = look_up
 
 

@@ -13,12 +13,12 @@ import tty
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from powerprof.cli.output import print_text, terminal_size, terminal_width
 from powerprof.cli.progress import clear_progress

@@ -9,10 +9,12 @@ instead, and add their difference.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
+
+from msgspec.structs import replace
 
 from powerprof.cli import output
 from powerprof.cli.options import CommandOptions, ProfileOptions, Tables, all_rows, files_of, json_file, runs_dir, top

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from powerprof.cure.remedies import Choice, CureRequest, EventChoice, FindingChoice, VariableChoice
 from powerprof.cure.threads import SlackChoice, check_owner, find_target, slack_text
@@ -22,8 +24,7 @@ _MIN_RATE_HZ = 2.0
 _MAX_THREADS = 8
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True):
     """A remedy with the reason for it and the options that try it.
 
     `options` is None for a thread that wakes often if timer slack is not proposed; then `why` contains the reason.

@@ -10,7 +10,8 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from powerprof.cure.records import CureBlock, CurePrediction, Untried
 from powerprof.cure.remedies import CureRequest, PlannedChange
@@ -45,8 +46,7 @@ _LEVEL = 0.995
 _Figure = Callable[[CureBlock], float | None]
 
 
-@dataclass(frozen=True)
-class _Quantity:
+class _Quantity(msgspec.Struct, frozen=True):
     """A figure of a window.
 
     Attributes:
@@ -248,8 +248,7 @@ _SIGMAS = 2.8
 _MIN_ABOVE = 5
 
 
-@dataclass(frozen=True)
-class WindowLatencies:
+class WindowLatencies(msgspec.Struct, frozen=True):
     """The statements of one window, and those of them that commit: latency class → number of statements."""
 
     window_s: float
@@ -319,8 +318,7 @@ class StatementLatencies(Closeable):
         return None if self._tracer is None else count_latencies(self._tracer.collect(), own_statements)
 
 
-@dataclass(frozen=True)
-class LatencyRise:
+class LatencyRise(msgspec.Struct, frozen=True):
     """A rise of the p95 of `statements` or `commits`: the slowest window before, and the window with the remedy."""
 
     what: str
@@ -333,8 +331,7 @@ class LatencyRise:
         return 100.0 * (self.cured_ms / self.before_ms - 1)
 
 
-@dataclass
-class LatencyWatch:
+class LatencyWatch(msgspec.Struct):
     """The limit on latency, checked after each window.
 
     The limit is exceeded if the lower bound of the percentile (50, 95 or 99) of one window with the remedy is above the
@@ -343,8 +340,8 @@ class LatencyWatch:
 
     max_percent: float
     percentile: int = 95
-    before: list[WindowLatencies] = field(default_factory=list)
-    cured: list[WindowLatencies] = field(default_factory=list)
+    before: list[WindowLatencies] = msgspec.field(default_factory=list)
+    cured: list[WindowLatencies] = msgspec.field(default_factory=list)
 
     def add(self, arm: str, window: WindowLatencies | None) -> LatencyRise | None:
         """Add a window that has ended. Return the rise if a limit is exceeded."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -59,32 +58,28 @@ _UNKNOWN_VARIABLE = 1193  # ER_UNKNOWN_SYSTEM_VARIABLE
 _VARIABLE = re.compile(r"([A-Za-z][A-Za-z0-9_]{0,63}(?:\.[A-Za-z][A-Za-z0-9_]{0,63})?)=(.{0,512})", re.DOTALL)
 
 
-@dataclass(frozen=True)
-class VariableChoice:
+class VariableChoice(msgspec.Struct, frozen=True):
     """A value for a global variable."""
 
     name: str
     value: str
 
 
-@dataclass(frozen=True)
-class EventChoice:
+class EventChoice(msgspec.Struct, frozen=True):
     """A recurring event that is to be disabled."""
 
     database: str
     event: str
 
 
-@dataclass(frozen=True)
-class HostChoice:
+class HostChoice(msgspec.Struct, frozen=True):
     """A value for a setting of the host (experiment/host_settings.py)."""
 
     name: str
     value: str
 
 
-@dataclass(frozen=True)
-class FindingChoice:
+class FindingChoice(msgspec.Struct, frozen=True):
     """The first live remedy of a finding of `diagnose`, by its rule or its number (from 1)."""
 
     word: str
@@ -93,8 +88,7 @@ class FindingChoice:
 Choice = SlackChoice | VariableChoice | EventChoice | HostChoice
 
 
-@dataclass(frozen=True, kw_only=True)
-class CureRequest:
+class CureRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A remedy to try on a process, and the windows.
 
     Attributes:
@@ -200,8 +194,7 @@ def _parse_variable(text: str) -> VariableChoice:
     return VariableChoice(match[1], match[2])
 
 
-@dataclass(frozen=True)
-class PlannedChange:
+class PlannedChange(msgspec.Struct, frozen=True):
     """A setting that is to be changed.
 
     Attributes:

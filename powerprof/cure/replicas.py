@@ -14,9 +14,10 @@ import re
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from powerprof.cure.remedies import CureRequest
 from powerprof.database import sql
@@ -56,8 +57,7 @@ OWN_STATEMENTS = re.compile(
 _Delays = dict[tuple[str, str, str], float]
 
 
-@dataclass(frozen=True)
-class ReplicaLag:
+class ReplicaLag(msgspec.Struct, frozen=True):
     """The lag of a replica in one window.
 
     Attributes:

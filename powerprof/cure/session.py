@@ -6,12 +6,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import asdict
 
 from powerprof import __version__
 from powerprof.cure.judge import (
@@ -80,8 +81,7 @@ class SwitchCounter(WindowPart):
         return {tid: count - self._before.get(tid, 0) for tid, count in self._after.items()}
 
 
-@dataclass(frozen=True)
-class CureWindow:
+class CureWindow(msgspec.Struct, frozen=True):
     """A measured window, and the signal that ended it early."""
 
     block: CureBlock
@@ -212,8 +212,7 @@ def estimate_seconds(request: CureRequest) -> float:
 Consent = Callable[[PlannedChange, Target, float, CurePrediction | None], None]
 
 
-@dataclass
-class _Trial:
+class _Trial(msgspec.Struct):
     """The alternating windows of a planned change, and their results.
 
     Attributes:
@@ -227,14 +226,14 @@ class _Trial:
     target: Target
     plan: PlannedChange
     say: Say
-    blocks: list[CureBlock] = field(default_factory=list)
+    blocks: list[CureBlock] = msgspec.field(default_factory=list)
     tool_cpu_s: float = 0.0
     interrupted: bool = False
     untraced: str | None = None
     unprobed: str | None = None
     unsampled: str | None = None
     rise: LatencyRise | None = None
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = msgspec.field(default_factory=list)
 
     def run(self, energy: WindowEnergy, journal: Journal) -> None:
         """Measure alternating windows until there are enough, a signal arrives, or latency rises too far."""

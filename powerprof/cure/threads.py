@@ -8,7 +8,9 @@ import platform
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from powerprof.attribution.requests import complete_thread_names
 from powerprof.database.given import read_local_thread_names
@@ -194,16 +196,14 @@ _POLL_S = 0.5
 _WORD = re.compile(r"[A-Za-z0-9_./:@+-]{1,128}")
 
 
-@dataclass(frozen=True)
-class SlackChoice:
+class SlackChoice(msgspec.Struct, frozen=True):
     """A timer slack for the thread with this name or number."""
 
     thread: str
     slack_ns: int
 
 
-@dataclass(frozen=True)
-class SlackChange:
+class SlackChange(msgspec.Struct, frozen=True):
     """A timer slack that was set, in ns.
 
     Attributes:

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
+
+import msgspec
+from msgspec.structs import asdict
 
 from powerprof.model.identities import Family
 from powerprof.system.caller import HostUser
@@ -85,8 +86,7 @@ class Server(Protocol):
         """Raise PowerprofError if the server has ended."""
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True):
     """Bounds of a connection: seconds for one answer and in total, and rows and bytes of an answer."""
 
     answer_s: float = 8.0
@@ -95,8 +95,7 @@ class Limits:
     answer_bytes: int = 16 << 20
 
 
-@dataclass(kw_only=True, slots=True, repr=False, eq=False)
-class Login:
+class Login(msgspec.Struct, kw_only=True, eq=False):
     """Address and account of a server. The password is in no repr, record or command line.
 
     Attributes:
@@ -113,7 +112,7 @@ class Login:
     host: str | None = None
     port: int | None = None
     database: str | None = None
-    tls: Mapping[str, str] = field(default_factory=dict)
+    tls: Mapping[str, str] = msgspec.field(default_factory=dict)
     family: Family = "mysql"
     account: HostUser | None = None
     pid: int | None = None
@@ -125,23 +124,23 @@ class Login:
 
     def in_database(self, database: str | None) -> Login:
         """Return this login in another schema of the server; None keeps the schema."""
-        return dataclasses.replace(self, database=database or self.database)
+        return msgspec.structs.replace(self, database=database or self.database)
 
     def with_account(self, user: str, password: str) -> Login:
         """Return a login of another account of the same server, without a schema."""
-        return dataclasses.replace(self, user=user, password=password, database=None, options=None)
+        return msgspec.structs.replace(self, user=user, password=password, database=None, options=None)
 
     def for_process(self, pid: int) -> Login:
         """Return this login for one process: by its socket, or by the account at its port."""
-        return dataclasses.replace(self, pid=pid)
+        return msgspec.structs.replace(self, pid=pid)
 
     def with_session_options(self, session_options: str) -> Login:
         """Return this login with other start-up options of PostgreSQL."""
-        return dataclasses.replace(self, session_options=session_options)
+        return msgspec.structs.replace(self, session_options=session_options)
 
     def to_fields(self) -> dict[str, Any]:
         """Return all fields, the password included, as plain data for a process of powerprof."""
-        plain = {name: getattr(self, name) for name in self.__slots__}
+        plain = {name: getattr(self, name) for name in self.__struct_fields__}
         account = self.account and {**asdict(self.account), "home": str(self.account.home)}
         paths = {name: path and str(path) for name, path in (("socket", self.socket), ("options", self.options))}
         return plain | paths | {"account": account}

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+import msgspec
 
 from powerprof.database import sandbox
 from powerprof.database.sandbox import Sandbox, account_name, find_server_account
@@ -24,8 +24,7 @@ _TITLES = {"mariadb": "MariaDB", "mysql": "MySQL", "postgresql": "PostgreSQL"}
 _PACKAGES = {"libaio.so.1": "libaio1", "libncurses.so.5": "libncurses5", "libtinfo.so.5": "libtinfo5"}
 
 
-@dataclass(frozen=True)
-class ServerBuild:
+class ServerBuild(msgspec.Struct, frozen=True):
     """A server program.
 
     Attributes:
@@ -131,7 +130,7 @@ def _identify(build: ServerBuild) -> ServerBuild:
             f"{binary} is MySQL {'.'.join(map(str, version))}: its empty data directory must come with it",
             f"fetch it: {command_line('servers fetch mysql-5.5.9')}",
         )
-    return dataclasses.replace(build, family=family, version=version, text=text)
+    return msgspec.structs.replace(build, family=family, version=version, text=text)
 
 
 def raise_missing_library(output: str, binary: Path) -> None:

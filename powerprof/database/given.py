@@ -12,11 +12,12 @@ import stat
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
+
+import msgspec
 
 from powerprof.database import sql
 from powerprof.database.base import Limits, Login
@@ -125,8 +126,7 @@ _LIMIT_ENTRIES = 10_000
 _ESCAPES = {"b": "\b", "t": "\t", "n": "\n", "r": "\r", "\\": "\\", "s": " ", '"': '"', "'": "'"}
 
 
-@dataclass(frozen=True)
-class OptionValue:
+class OptionValue(msgspec.Struct, frozen=True):
     """A value of an option file and its place."""
 
     value: str

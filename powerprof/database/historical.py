@@ -11,9 +11,10 @@ import platform
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+import msgspec
 
 from powerprof.database import packages
 from powerprof.database.builds import ServerBuild, find_build
@@ -135,8 +136,7 @@ def report_unkept(what: str) -> Iterator[None]:
         ) from error
 
 
-@dataclass(frozen=True)
-class MavenArchive:
+class MavenArchive(msgspec.Struct, frozen=True):
     """A server in a jar, with the places of its parts (see `packages.unpack_archive`).
 
     `data` is its empty data directory if the jar contains one.
@@ -165,8 +165,7 @@ class MavenArchive:
         return find_build(binary=place / self.binary, basedir=place, template=place / self.data if self.data else None)
 
 
-@dataclass(frozen=True)
-class HistoricalServer:
+class HistoricalServer(msgspec.Struct, frozen=True):
     """A server in the catalogue. `doubt` is the warning before it is run."""
 
     name: str
@@ -348,8 +347,7 @@ def fetch_release(
     return load_build(name)
 
 
-@dataclass(frozen=True)
-class Connector:
+class Connector(msgspec.Struct, frozen=True):
     """A Java connector: its jar, the scheme of its addresses, and its options besides the account."""
 
     name: str

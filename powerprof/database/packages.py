@@ -17,7 +17,6 @@ import tarfile
 import urllib.parse
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -70,8 +69,7 @@ APT::Install-Recommends "false";
 """
 
 
-@dataclass(frozen=True)
-class WantedPackage:
+class WantedPackage(msgspec.Struct, frozen=True):
     """A package to download: its file, size and digest."""
 
     file_name: str
@@ -274,8 +272,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     packages: list[UnpackedPackage]
 
 
-@dataclass(frozen=True)
-class DebianPackages:
+class DebianPackages(msgspec.Struct, frozen=True):
     """A server of a suite: its packages, and the program with the expected family and version."""
 
     suite: str
@@ -326,8 +323,7 @@ _MAVEN_CENTRAL = "https://repo.maven.apache.org/maven2"
 _INDEX_VARIABLE = "POWERPROF_MAVEN_INDEX"
 
 
-@dataclass(frozen=True)
-class Artifact:
+class Artifact(msgspec.Struct, frozen=True):
     """A jar with its Maven coordinates, size and digest."""
 
     group: str
@@ -342,8 +338,7 @@ class Artifact:
         return f"{self.name}-{self.version}.jar"
 
 
-@dataclass(frozen=True)
-class ArchiveMember:
+class ArchiveMember(msgspec.Struct, frozen=True):
     """A file, or with a final / a folder, of an archive and its target. `inner.jar!path` is in a nested jar."""
 
     source: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -181,8 +180,7 @@ class Account(NamedTuple):
     host: str | None
 
 
-@dataclass(frozen=True)
-class ServerReport:
+class ServerReport(msgspec.Struct, frozen=True):
     """A report of a server. Keys are kernel thread ids if not stated otherwise.
 
     Attributes:
@@ -197,15 +195,15 @@ class ServerReport:
         lost_digests_count: Calls that performance_schema had no room for: it counts them in one row without a text.
     """
 
-    threads: Mapping[int, str] = field(default_factory=dict)
-    schemas: Mapping[int, str] = field(default_factory=dict)
-    running: Mapping[int, str] = field(default_factory=dict)
-    prepared: Mapping[tuple[int, int], str] = field(default_factory=dict)
-    digests: Mapping[tuple[str | None, str], tuple[int, ...]] = field(default_factory=dict)
+    threads: Mapping[int, str] = msgspec.field(default_factory=dict)
+    schemas: Mapping[int, str] = msgspec.field(default_factory=dict)
+    running: Mapping[int, str] = msgspec.field(default_factory=dict)
+    prepared: Mapping[tuple[int, int], str] = msgspec.field(default_factory=dict)
+    digests: Mapping[tuple[str | None, str], tuple[int, ...]] = msgspec.field(default_factory=dict)
     has_digests: bool = False
-    connections: Mapping[int, int] = field(default_factory=dict)
-    statistics: Statistics = field(default_factory=dict)
-    accounts: Mapping[int, Account] = field(default_factory=dict)
+    connections: Mapping[int, int] = msgspec.field(default_factory=dict)
+    statistics: Statistics = msgspec.field(default_factory=dict)
+    accounts: Mapping[int, Account] = msgspec.field(default_factory=dict)
     lost_digests_count: int = 0
 
 

@@ -6,7 +6,6 @@ The empty data directory of a build is created once, kept in the cache, and clon
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import os
 import re
@@ -16,9 +15,10 @@ import socket
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+
+import msgspec
 
 from powerprof.database import builds, products, sandbox
 from powerprof.database.base import Login
@@ -47,8 +47,7 @@ _MAX_DATA_FILES = 5000
 _MAX_SOCKET_BYTES = 107
 
 
-@dataclass(frozen=True)
-class ServerOptions:
+class ServerOptions(msgspec.Struct, frozen=True):
     """Options of a private server. The default has a unix socket, no TCP, and the settings that it was built with.
 
     Attributes:
@@ -69,8 +68,8 @@ class ServerOptions:
     name: str = "server"
     port: Port = None
     connections: int = 16
-    settings: Mapping[str, Setting] = field(default_factory=dict)
-    environment: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Setting] = msgspec.field(default_factory=dict)
+    environment: Mapping[str, str] = msgspec.field(default_factory=dict)
     affinity: tuple[int, ...] | None = None
     family: Family = "mysql"
     binary: Path | None = None
@@ -386,7 +385,7 @@ def _bring_within_reach(build: ServerBuild, work: Path, owner: tuple[int, int] |
     check_room_in(work, measure_folder(basedir) + _TEMPLATE_BYTES)
     clone_folder(basedir, work / "base", owner)
     copy = work / "base" / build.binary.relative_to(basedir)
-    return dataclasses.replace(build, basedir=work / "base", binary=copy)
+    return msgspec.structs.replace(build, basedir=work / "base", binary=copy)
 
 
 def check_room_in(directory: Path, needed_bytes: int) -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import signal
@@ -12,6 +11,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
 
 from powerprof.database import builds, products, runtree, sandbox, sql
 from powerprof.database.base import Limits, Login
@@ -87,7 +88,7 @@ class PrivateServer(Closeable):
     private = True
 
     def __init__(self, options: ServerOptions | None = None, *, tree: RunTree | None = None, **changes: Any) -> None:
-        self.options = dataclasses.replace(options or ServerOptions(), **changes)
+        self.options = msgspec.structs.replace(options or ServerOptions(), **changes)
         self._owns_tree = tree is None
         self.tree = tree or RunTree()
         self._build: ServerBuild | None = None
@@ -150,11 +151,11 @@ class PrivateServer(Closeable):
         access = self.build.sandbox(self.directory)
         # A workload that names a path in a setting is trusted: certificates, dictionaries.
         named = [Path(value) for value in map(str, self.options.settings.values()) if value.startswith("/")]
-        access = dataclasses.replace(access, reads=(*access.reads, *named))
+        access = msgspec.structs.replace(access, reads=(*access.reads, *named))
         if self.namespaces or self.port is None:
-            return dataclasses.replace(access, namespaces=self.namespaces)
+            return msgspec.structs.replace(access, namespaces=self.namespaces)
         # Without namespaces the ports of replication partners, which start later, are still unknown.
-        return dataclasses.replace(access, binds=(self.port,), connects=None if self.options.partners else ())
+        return msgspec.structs.replace(access, binds=(self.port,), connects=None if self.options.partners else ())
 
     @property
     def namespaces(self) -> tuple[int, ...]:

@@ -11,13 +11,13 @@ enable-, maximum-, loose- and autoset- (mysys/my_getopt.c). A name is therefore 
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import secrets
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from powerprof.database import builds, sandbox, sql
 from powerprof.database.base import Login, Sql
@@ -267,7 +267,7 @@ def find_postgres_build(
             f"{binary} is not a PostgreSQL server ({done.tail(1) or 'no version'})",
             "such as /usr/lib/postgresql/15/bin/postgres",
         )
-    return dataclasses.replace(build, version=(int(version[1]), int(version[2] or 0), 0), text=done.stdout.strip())
+    return msgspec.structs.replace(build, version=(int(version[1]), int(version[2] or 0), 0), text=done.stdout.strip())
 
 
 def build_initialise_steps(build: ServerBuild, datadir: Path) -> list[tuple[list[str], str]]:
@@ -357,8 +357,7 @@ def list_processes(pid: int) -> Sequence[int]:
 Steps = Sequence[tuple[Sequence[str], str]]
 
 
-@dataclass(frozen=True)
-class Product:
+class Product(msgspec.Struct, frozen=True):
     """A kind of server.
 
     Attributes:

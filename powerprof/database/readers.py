@@ -16,9 +16,10 @@ import os
 import re
 import secrets
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from powerprof.database import sql
 from powerprof.database.base import Limits, Login, StatementError
@@ -291,8 +292,7 @@ _MAX_NAME = 128
 _CLIENT_ERRORS = range(2000, 3000)  # the client library's own numbers (errmsg.h)
 
 
-@dataclass(frozen=True)
-class ExplainedStep:
+class ExplainedStep(msgspec.Struct, frozen=True):
     """A row of EXPLAIN with the columns that all servers have."""
 
     table: str | None

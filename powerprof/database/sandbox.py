@@ -10,10 +10,11 @@ import os
 import pwd
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
+
+import msgspec
 
 from powerprof.system import programs
 from powerprof.system.caller import HostUser, account_of, unprivileged
@@ -56,8 +57,7 @@ def account_name(owner: tuple[int, int]) -> str:
     return str(known.name if known else owner[0])
 
 
-@dataclass(frozen=True)
-class Sandbox:
+class Sandbox(msgspec.Struct, frozen=True):
     """The account, files and network of one program.
 
     Attributes:

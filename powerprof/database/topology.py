@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
+
+import msgspec
 
 from powerprof.database import runtree, sql
 from powerprof.database.base import StatementError
@@ -37,15 +37,14 @@ _MARKER_SCHEMA = "powerprof_marker"
 _REPLICATION_HINT = "look at the settings and statements that its condition has for it (workload.toml)"
 
 
-@dataclass(frozen=True)
-class MemberOptions:
+class MemberOptions(msgspec.Struct, frozen=True):
     """Options of one member. Settings and environment are added to the common ones; the rest replaces them.
 
     `server_id` may be used by another member too. `connect_retry_s` is MASTER_CONNECT_RETRY.
     """
 
-    settings: Mapping[str, Setting] = field(default_factory=dict)
-    environment: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Setting] = msgspec.field(default_factory=dict)
+    environment: Mapping[str, str] = msgspec.field(default_factory=dict)
     server_id: int | None = None
     connect_retry_s: int | None = None
     affinity: tuple[int, ...] | None = None
@@ -54,8 +53,7 @@ class MemberOptions:
     build: ServerBuild | None = None
 
 
-@dataclass(frozen=True)
-class MemberPlan:
+class MemberPlan(msgspec.Struct, frozen=True):
     """A planned member. `source` is the name of the member that it replicates from."""
 
     name: str
@@ -137,8 +135,7 @@ def replication_settings(member: MemberPlan, kind: Kind) -> dict[str, Setting]:
     return settings
 
 
-@dataclass(frozen=True)
-class ServerMember:
+class ServerMember(msgspec.Struct, frozen=True):
     """One running server of a topology. `source` is the name of the member that it replicates from."""
 
     name: str
@@ -224,7 +221,7 @@ class ServerTopology(Closeable):
             program = own if has_own_program else common
             build = find_build(program.binary, program.basedir)
         port = common.port if self.kind == "standalone" else "ephemeral" if namespace is None else runtree.BRIDGED_PORT
-        return dataclasses.replace(
+        return msgspec.structs.replace(
             common,
             name=member.name,
             port=port,
@@ -256,16 +253,17 @@ class ServerTopology(Closeable):
                 _wait_for_marker(replica, _write_marker(source), member.name, deadline)
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(msgspec.Struct, frozen=True):
     """A source for its replicas: address, account, and the position in its binary log where they begin."""
 
     host: str
     port: int
     user: str
-    password: str = field(repr=False)
+    password: str
     file: str
     position: int
+
+    __repr__ = object.__repr__  # without the password
 
 
 def _prepare_source(source: ServerMember) -> Origin:

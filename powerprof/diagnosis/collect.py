@@ -6,9 +6,10 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from powerprof.database import sql
 from powerprof.database.given import read_local_thread_names
@@ -146,8 +147,7 @@ _MOST_THREADS = 16
 _MOST_READ_THREADS = 4000
 
 
-@dataclass(frozen=True)
-class CpuTimes:
+class CpuTimes(msgspec.Struct, frozen=True):
     """CPU times at one moment in ns: of each thread, and of all processes with their ended threads and children."""
 
     at_s: float
@@ -205,8 +205,7 @@ _TIMERS = ("timer", "tick")
 _MOST_WORDS = 40_000
 
 
-@dataclass(frozen=True)
-class Subject:
+class Subject(msgspec.Struct, frozen=True):
     """The server to inspect.
 
     Attributes:
@@ -223,8 +222,7 @@ class Subject:
     login: Login | None = None
 
 
-@dataclass(frozen=True)
-class Inspection:
+class Inspection(msgspec.Struct, frozen=True):
     """The evidence about a server and its trace, which is None if the server was not traced.
 
     Attributes:

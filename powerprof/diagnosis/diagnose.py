@@ -7,7 +7,6 @@ import math
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -92,8 +91,7 @@ def _place_of(finding: Finding) -> tuple[bool, float]:
     return not is_fault, -finding.percent if is_fault and finding.percent is not None else -math.inf
 
 
-@dataclass(frozen=True)
-class Coverage:
+class Coverage(msgspec.Struct, frozen=True):
     """The parts of a server that were examined, and those that were not. A report calls only the former healthy.
 
     `not_visible`: the parts that this account or this host hides. A report begins with them if it found nothing.
@@ -180,8 +178,7 @@ def _list_sql_coverage(evidence: Evidence, examined: list[str], missing: list[st
     missing.append(f"{what} of statements ({next_command(evidence, 'queries')})")
 
 
-@dataclass(frozen=True)
-class DiagnosisRequest:
+class DiagnosisRequest(msgspec.Struct, frozen=True):
     """The server to inspect: a process, an address, or both."""
 
     pid: str | None

@@ -6,8 +6,9 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from powerprof.database import sql
 from powerprof.database.given import log_in_locally
@@ -66,8 +67,7 @@ _NAMED = f"SELECT s.oid, s.subname, NULL{_FROM}"
 _SETTINGS = "SELECT pg_catalog.current_setting('wal_retrieve_retry_interval')"
 
 
-@dataclass
-class SubscriptionReading:
+class SubscriptionReading(msgspec.Struct):
     """The subscriptions of a server at one moment; None if it does not let powerprof log in.
 
     Attributes:
@@ -75,7 +75,7 @@ class SubscriptionReading:
     """
 
     subscriptions: list[Subscription] | None = None
-    settings: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 def read_subscriptions(pid: int) -> SubscriptionReading:

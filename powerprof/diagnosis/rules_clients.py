@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from powerprof.diagnosis.evidence import (
     SQL_FAMILIES,
@@ -167,8 +168,7 @@ def find_monitoring(evidence: Evidence) -> list[Finding]:
     ]
 
 
-@dataclass(frozen=True)
-class PollingClient:
+class PollingClient(msgspec.Struct, frozen=True):
     """The client that polls, and the evidence for it in words."""
 
     client: Client

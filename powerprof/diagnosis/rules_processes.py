@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 
 import msgspec
 
@@ -36,8 +35,7 @@ _ERRORS_IN_LOG = "the server's error log contains the ERROR of each attempt"
 _LOWER_RETRY = "for fewer attempts: increase wal_retrieve_retry_interval (5 s by default)"
 
 
-@dataclass(frozen=True)
-class _WorkerKind:
+class _WorkerKind(msgspec.Struct, frozen=True):
     """A kind of worker, by the beginning of its role, with its finding.
 
     Attributes:
@@ -175,8 +173,7 @@ def _report_pglogical(number: str, rate_hz: float, seen: str) -> Finding:
     )
 
 
-@dataclass
-class _Attempts:
+class _Attempts(msgspec.Struct):
     """The failing workers of one subscription: their starts, and the tables of those that copy a table."""
 
     apply_count: int = 0

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from powerprof.diagnosis.evidence import Evidence, StatementCpu, StatementWindow, format_rate
 from powerprof.diagnosis.server_queries import list_own_statements

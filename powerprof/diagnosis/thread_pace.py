@@ -23,7 +23,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from powerprof.diagnosis.evidence import Evidence, LiveRemedy, ThreadWakeups
 from powerprof.model.text import number
@@ -34,8 +35,7 @@ _TRUTH = {"ON": "1", "YES": "1", "TRUE": "1", "OFF": "0", "NO": "0", "FALSE": "0
 _REPORT_TO = {"mariadb": "MariaDB (jira.mariadb.org)", "mysql": "MySQL (bugs.mysql.com)"}
 
 
-@dataclass(frozen=True)
-class PaceSetting:
+class PaceSetting(msgspec.Struct, frozen=True):
     """A setting that changes the pace of a thread.
 
     Attributes:
@@ -52,8 +52,7 @@ class PaceSetting:
     live: bool = False
 
 
-@dataclass(frozen=True)
-class PeriodicThread:
+class PeriodicThread(msgspec.Struct, frozen=True):
     """A thread that is known to wake periodically.
 
     Attributes:
@@ -273,8 +272,7 @@ _EITHER_CLOCK = re.compile(r"^_*(pthread_cond_timedwait|pthread_mutex_timedlock|
 _DEAF = re.compile(r"timerfd|io_uring|mq_timedreceive|sigwait$|sigwaitinfo")
 
 
-@dataclass(frozen=True)
-class SlackPrediction:
+class SlackPrediction(msgspec.Struct, frozen=True):
     """Wake-ups per second of a thread now and with more timer slack.
 
     Attributes:
@@ -306,8 +304,7 @@ def reacts_to_slack(stack: Sequence[str]) -> bool | None:
     return None
 
 
-@dataclass
-class _WaitingPlace:
+class _WaitingPlace(msgspec.Struct):
     """A stack at which a thread waits, with the wake-ups per second by its own timer and by others."""
 
     timers_hz: float = 0.0

@@ -8,9 +8,10 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from powerprof.energy.domains import host_energy
 from powerprof.energy.meters import open_meters
@@ -55,8 +56,7 @@ _SEEN = 0.02
 _WORST_CONDITION = 100.0
 
 
-@dataclass(frozen=True)
-class MeteredWindow:
+class MeteredWindow(msgspec.Struct, frozen=True):
     """One window of a calibration.
 
     `running_cpus` and `states` are in CPUs' worth of time: two CPUs for half of the window are 1.0.
@@ -70,8 +70,7 @@ class MeteredWindow:
     wakeups_hz: float
 
 
-@dataclass(frozen=True)
-class Coefficient:
+class Coefficient(msgspec.Struct, frozen=True):
     """A fitted figure and its simultaneous 95 % interval, cut at 0: watts of a CPU, or joules of a wake-up."""
 
     value: float
@@ -79,8 +78,7 @@ class Coefficient:
     high: float
 
 
-@dataclass(frozen=True)
-class Fit:
+class Fit(msgspec.Struct, frozen=True):
     """Watts by state, C0 included, and the energy of a wake-up if the windows separate it.
 
     `cross_validated_percent` is the mean error on whole levels outside the fit, as a share of their watts.
@@ -90,7 +88,7 @@ class Fit:
     wakeup: Coefficient | None
     cross_validated_percent: float | None
     windows_count: int
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = msgspec.field(default=())
 
 
 def fit_windows(windows: Sequence[MeteredWindow]) -> Fit:
@@ -227,8 +225,7 @@ _SETTLE_S = 0.5
 _LONGEST_NAME = 120
 
 
-@dataclass(frozen=True)
-class Level:
+class Level(msgspec.Struct, frozen=True):
     """A step: `share` of the CPUs run a loop of `work_us` of work and `rest_us` of sleep."""
 
     name: str

@@ -7,11 +7,11 @@ import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from powerprof.energy.layouts import MIRRORED_VENDORS, SUMMED, Topology, rapl_scope
 from powerprof.measure.counters import (
@@ -30,8 +30,7 @@ from powerprof.system.errors import CapabilityError
 SampleT = TypeVar("SampleT", CounterSample, PowerSample)
 
 
-@dataclass(frozen=True)
-class DomainEnergy:
+class DomainEnergy(msgspec.Struct, frozen=True):
     """The energy of one domain of one meter.
 
     Attributes:
@@ -439,8 +438,7 @@ class EnergyResult(msgspec.Struct, frozen=True, kw_only=True):
 Vcpu = Literal["thread", "core"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class EnergyRequest:
+class EnergyRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The choice of meters, and facts for the estimate that a guest hides.
 
     Attributes:

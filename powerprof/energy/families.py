@@ -16,7 +16,6 @@ import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from math import fsum
@@ -39,8 +38,7 @@ _PRIOR_RESULTS = 4
 QUANTITIES = ("idle", "full", "slope", "odds")
 
 
-@dataclass(frozen=True)
-class PowerResult:
+class PowerResult(msgspec.Struct, frozen=True):
     """One server: watts at the wall when idle and at full load, its logical CPUs, and the threads per core."""
 
     cpu: str
@@ -60,8 +58,7 @@ class PowerResult:
         return {"idle": self.idle_watts, "full": self.full_watts, "slope": slope}[what] / self.cpus
 
 
-@dataclass(frozen=True)
-class Spread:
+class Spread(msgspec.Struct, frozen=True):
     """The typical value (geometric mean) and the 95 % prediction interval of one more server."""
 
     typical: float
@@ -103,8 +100,7 @@ def parse_results(text: str, path: Path | str) -> dict[str, list[PowerResult]]:
     return families
 
 
-@dataclass(frozen=True)
-class Deviations:
+class Deviations(msgspec.Struct, frozen=True):
     """Standard deviations of the logarithms by quantity.
 
     Attributes:
@@ -360,8 +356,7 @@ _BRANDS = {
 }
 
 
-@dataclass(frozen=True)
-class CpuKind:
+class CpuKind(msgspec.Struct, frozen=True):
     """One kind of CPU with its published results. `cpus` is set if they are limited to servers of this size."""
 
     name: str

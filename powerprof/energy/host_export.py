@@ -14,8 +14,9 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from powerprof.energy.domains import DomainEnergy, SampledMeter, compare_counters, is_any_moving
 from powerprof.measure.counters import CounterSample, EnergySeries, Missing, counter_energy
@@ -62,8 +63,7 @@ _GUEST_LABELS = ("vm_id", "vm_name")
 _HOST_LABELS = ("node_name", "instance", "exported_instance", "node")
 
 
-@dataclass(frozen=True)
-class MetricSample:
+class MetricSample(msgspec.Struct, frozen=True):
     """One line of a metrics page."""
 
     name: str
@@ -111,8 +111,7 @@ def _parse_sample(line: str) -> MetricSample | None:
     return MetricSample(name[0], labels, value) if 0.0 <= value < _MOST_JOULES else None
 
 
-@dataclass(frozen=True)
-class HostFigures:
+class HostFigures(msgspec.Struct, frozen=True):
     """The counters of one page that add up to its figure, in joules by name and labels.
 
     Attributes:
@@ -122,8 +121,8 @@ class HostFigures:
 
     domain: str
     joules: Mapping[str, float]
-    inside: Mapping[str, float] = field(default_factory=dict)
-    zones: Mapping[str, str] = field(default_factory=dict)
+    inside: Mapping[str, float] = msgspec.field(default_factory=dict)
+    zones: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 def choose_figures(samples: Sequence[MetricSample], guest: str | None) -> HostFigures:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
+
+import msgspec
 
 from powerprof.model.records import Scope
 from powerprof.model.text import join_words
@@ -22,8 +23,7 @@ from powerprof.system.files import try_int, try_text
 Count = Literal["one", "one per socket", "one per die", "any", "-"]
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(msgspec.Struct, frozen=True):
     """One channel of one kind of meter.
 
     Attributes:
@@ -142,11 +142,10 @@ _BOARD_CHIPS = re.compile(
 SUMMED: tuple[Scope, ...] = ("wall", "server", "supply", "battery", "psys", "package", "dram", "rail")
 
 
-@dataclass(frozen=True)
-class Topology:
+class Topology(msgspec.Struct, frozen=True):
     """The dies of each CPU package, and the vendor of the CPUs. Empty and None if the host does not show them."""
 
-    dies: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    dies: Mapping[int, frozenset[int]] = msgspec.field(default_factory=dict)
     vendor: str | None = None
 
 
@@ -184,8 +183,7 @@ def rapl_scope(name: str) -> Scope:
 # Roles of hwmon channels.
 
 
-@dataclass(frozen=True)
-class Role:
+class Role(msgspec.Struct, frozen=True):
     """The meaning of a channel.
 
     Attributes:

@@ -13,9 +13,11 @@ import csv
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from powerprof.energy.domains import DomainEnergy
 from powerprof.measure.counters import EnergySeries, PowerSample, power_energy
@@ -54,8 +56,7 @@ _LONGEST = 4096
 _DELIMITERS = (";", "\t", ",")
 
 
-@dataclass(frozen=True)
-class MeterLog:
+class MeterLog(msgspec.Struct, frozen=True):
     """Samples ordered by time (epoch seconds, watts), and their median distance."""
 
     path: str
@@ -69,8 +70,7 @@ class MeterLog:
         return not self.samples or self.samples[0].time_s >= _EPOCH_S
 
 
-@dataclass(frozen=True)
-class Columns:
+class Columns(msgspec.Struct, frozen=True):
     """The columns of a log by index.
 
     Attributes:

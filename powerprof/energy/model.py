@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from powerprof.energy.domains import EnergyRequest, Vcpu
 from powerprof.energy.families import GENERIC, find_kind, identify_kind, shipped_models
@@ -29,8 +31,7 @@ _UNKNOWN_STATES_PERCENT = 5.0
 WIDE = 5.0
 
 
-@dataclass(frozen=True)
-class ChosenModel:
+class ChosenModel(msgspec.Struct, frozen=True):
     """A model for one CPU of this host.
 
     Attributes:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -17,8 +16,7 @@ from powerprof.system.errors import DataError
 from powerprof.system.files import loader, read_outside_text, try_text
 
 
-@dataclass(frozen=True)
-class CpuIdentity:
+class CpuIdentity(msgspec.Struct, frozen=True):
     """The numbers of a CPU. Guests hide the name ("Intel(R) Xeon(R) Processor") but never family and model.
 
     Attributes:

@@ -9,10 +9,11 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
+
+import msgspec
 
 from powerprof.energy.domains import DomainEnergy, SampledMeter, UnusableMeterError, distinct_names, require_this_host
 from powerprof.energy.layouts import ALL_PACKAGES, rapl_scope
@@ -49,8 +50,7 @@ _HINT = "run as root with the msr module (modprobe msr); virtual machines hide t
 _Domain = tuple[str, str | None]  # the domain, and the domain that includes it
 
 
-@dataclass(frozen=True)
-class DomainIntervals:
+class DomainIntervals(msgspec.Struct, frozen=True):
     """The mean watts of one domain in each table of a log. Without intervals it has no figure, for the reason `why`."""
 
     domain: str
@@ -330,8 +330,7 @@ _SUPPLY = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class IpmiLog:
+class IpmiLog(msgspec.Struct, frozen=True):
     """Watts of the whole server at the epoch times of the listings, and the name of the sensor."""
 
     path: str
@@ -348,8 +347,7 @@ def looks_like_ipmi(text: str) -> bool:
     return bool(re.search(r"^Timestamp\s*\|", head, re.M) or re.search(r"Instantaneous power reading:", head, re.I))
 
 
-@dataclass(frozen=True)
-class _Listing:
+class _Listing(msgspec.Struct, frozen=True):
     """Watts by sensor at one time. None: no reading."""
 
     time_s: float

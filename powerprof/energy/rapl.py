@@ -16,8 +16,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from powerprof.energy.domains import (
     DIE,
@@ -61,8 +63,7 @@ _AROUND_CPUS = 1.5
 _AROUND_CPUS_WATTS = 200.0
 
 
-@dataclass(frozen=True)
-class Zone:
+class Zone(msgspec.Struct, frozen=True):
     """One powercap zone.
 
     Attributes:
@@ -98,8 +99,7 @@ class Zone:
         return min(max(_ABOVE_STATED * self.stated_uw * 1e-6, _LEAST_LIMIT_WATTS), most)
 
 
-@dataclass(frozen=True)
-class Domain:
+class Domain(msgspec.Struct, frozen=True):
     """A selected zone, the label of its readings, and the label of the domain that includes it.
 
     `flaw` is the reason why the domains of its scope have no total.
@@ -347,8 +347,7 @@ _EVENT_DOMAINS = {
 }
 
 
-@dataclass(frozen=True)
-class PowerEvent:
+class PowerEvent(msgspec.Struct, frozen=True):
     """One event of the PMU, with the scale of its counter."""
 
     name: str
@@ -356,8 +355,7 @@ class PowerEvent:
     joules_per_unit: float
 
 
-@dataclass(frozen=True)
-class OpenCounter:
+class OpenCounter(msgspec.Struct, frozen=True):
     """One event on one CPU. `descriptor` is None if it cannot be opened: its energy and its sums are unknown."""
 
     descriptor: int | None

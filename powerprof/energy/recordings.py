@@ -7,10 +7,11 @@ import math
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+from msgspec.structs import replace
 from msgspec.structs import replace as replace_fields
 
 from powerprof.energy.domains import DomainEnergy, EnergyRequest, EnergyResult, fill_containers, host_energy
@@ -37,8 +38,7 @@ from powerprof.system.files import loader, read_outside_text, reading, whole
 from powerprof.system.next_steps import command_line
 
 
-@dataclass(frozen=True)
-class MeterRecording:
+class MeterRecording(msgspec.Struct, frozen=True):
     """One recorded meter. It covers `start_s` to `end_s`, in epoch seconds if `has_epoch`.
 
     Without `has_length` these times are invented: its mean watts are right, its joules are unknown.
@@ -238,8 +238,7 @@ _COUNTS = ("energy_uj", "max_energy_range_uj")
 _LONGEST = 4096
 
 
-@dataclass(frozen=True)
-class PowercapDump:
+class PowercapDump(msgspec.Struct, frozen=True):
     """One dump: zones by id, and their counters in µJ. `time_s` is its epoch time, None without a time stamp."""
 
     path: str

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from powerprof.energy.domains import DomainEnergy, SampledMeter, UnusableMeterError, distinct_names, is_any_moving
 from powerprof.energy.layouts import find_roles, is_supply, is_unknown_supply
@@ -47,8 +49,7 @@ _AT_EDGE_S = 0.005
 _LEAST_AVERAGING_INTERVALS = 2.0
 
 
-@dataclass(frozen=True)
-class SensorChannel:
+class SensorChannel(msgspec.Struct, frozen=True):
     """One channel: an energy counter in µJ, power in µW, or a voltage in mV whose current in mA is `second`."""
 
     file: Path

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -170,8 +169,7 @@ _SMT = "devices/system/cpu/smt/active"
 _STEAL_NOTED_PERCENT = 0.1
 
 
-@dataclass(frozen=True)
-class IdleFloor:
+class IdleFloor(msgspec.Struct, frozen=True):
     """Watts of the host asleep. If they are a model's share, the power above them is between the two other figures."""
 
     watts: float

@@ -6,9 +6,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from powerprof.database import sandbox, sql
 from powerprof.database.base import Login
@@ -33,8 +34,7 @@ if TYPE_CHECKING:
 _SPARE_CONNECTIONS = 8
 
 
-@dataclass
-class Node:
+class Node(msgspec.Struct):
     """One server, or a topology with its first server, and the changes made in it."""
 
     server: Server
@@ -42,7 +42,7 @@ class Node:
     members: Mapping[str, Server]
     asleep: bool = False
     generation: int = 1
-    made: list[str] = field(default_factory=list)
+    made: list[str] = msgspec.field(default_factory=list)
 
     @property
     def pids(self) -> tuple[int, ...]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from powerprof.database import sql
 from powerprof.database import topology as routing
@@ -132,8 +133,7 @@ def count_rows(moved: Mapping[str, int]) -> int | None:
 # Options of the servers, and their conflicts with conditions.
 
 
-@dataclass(frozen=True)
-class BenchOptions:
+class BenchOptions(msgspec.Struct, frozen=True):
     """The servers of an experiment: a `given` one, or private ones.
 
     `server_cpus` and `client_cpus` pin servers and clients, `member_cpus` servers of a topology by name or role.
@@ -144,7 +144,7 @@ class BenchOptions:
     given: Server | None = None
     server_cpus: tuple[int, ...] | None = None
     client_cpus: tuple[int, ...] | None = None
-    member_cpus: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    member_cpus: Mapping[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
     world_sql: Path | None = None
     server_binary: Path | None = None
     server_basedir: Path | None = None

@@ -8,8 +8,10 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from powerprof.experiment import bench_data
 from powerprof.experiment.bench import Bench
@@ -42,8 +44,7 @@ _MOST_FAILURES = 10
 _APPARATUS_SETTLE_S = 0.5
 
 
-@dataclass(frozen=True)
-class Slot:
+class Slot(msgspec.Struct, frozen=True):
     """The position of a block in an experiment."""
 
     pair: int
@@ -52,8 +53,7 @@ class Slot:
     seed: int
 
 
-@dataclass
-class Apparatus:
+class Apparatus(msgspec.Struct):
     """The running servers, the meters and the load of an experiment; `notes` lists failed attempts.
 
     `complete` adds computed figures (the energy estimate) to a window. `horizon_s` is the length of a window of equal
@@ -66,7 +66,7 @@ class Apparatus:
     meters: Meters | None
     complete: Callable[[Window], Window]
     say: Say
-    notes: list[str | Note] = field(default_factory=list)
+    notes: list[str | Note] = msgspec.field(default_factory=list)
     horizon_s: float | None = None
     _failures: int = 0
 
@@ -361,8 +361,7 @@ def choose_turn_length(
     return length_s if 2 * length_s <= options.window_s else None
 
 
-@dataclass
-class _TurnSide:
+class _TurnSide(msgspec.Struct):
     """One condition of an alternating pair: its client and the windows of its turns."""
 
     slot: Slot
@@ -371,8 +370,8 @@ class _TurnSide:
     meter: WindowMeter
     count: Callable[[], dict[str, int]]
     start: Tally
-    windows: list[Window] = field(default_factory=list)
-    moved: list[dict[str, int]] = field(default_factory=list)
+    windows: list[Window] = msgspec.field(default_factory=list)
+    moved: list[dict[str, int]] = msgspec.field(default_factory=list)
 
 
 def measure_alternating(

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 import msgspec
@@ -77,8 +76,7 @@ def metric_named(metrics: Iterable[M], name: str | None) -> M | None:
     return next((metric for metric in metrics if metric.name == name), None)
 
 
-@dataclass(frozen=True)
-class AnswerMetrics:
+class AnswerMetrics(msgspec.Struct, frozen=True):
     """The metrics of an answer; None for each that was not measured or is undecided.
 
     `ground` is the CPU time that supports measured energy, or the energy that CPU time represents. Speed and power are

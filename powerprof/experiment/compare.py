@@ -6,11 +6,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from powerprof import __version__
 from powerprof.energy.domains import note_unmetered_windows
@@ -255,8 +255,7 @@ def compare_commands(
 # The measured pairs.
 
 
-@dataclass
-class MeasuredPairs:
+class MeasuredPairs(msgspec.Struct):
     """The measured pairs and windows of a comparison, not yet judged."""
 
     conditions: tuple[ConditionRecord, ConditionRecord]
@@ -264,17 +263,17 @@ class MeasuredPairs:
     options: ExperimentOptions
     started_at: str
     offer: Offer | None = None
-    before: list[Window] = field(default_factory=list)
-    after: list[Window] = field(default_factory=list)
-    blocks: list[Block] = field(default_factory=list)
-    control: list[Block] = field(default_factory=list)
+    before: list[Window] = msgspec.field(default_factory=list)
+    after: list[Window] = msgspec.field(default_factory=list)
+    blocks: list[Block] = msgspec.field(default_factory=list)
+    control: list[Block] = msgspec.field(default_factory=list)
     turn_s: float | None = None
-    traced: list[TraceSummary] = field(default_factory=list)
-    sampled: list[SampledWindow] = field(default_factory=list)
-    plans: list[Plan] = field(default_factory=list)
-    server: dict[str, object] = field(default_factory=dict)
+    traced: list[TraceSummary] = msgspec.field(default_factory=list)
+    sampled: list[SampledWindow] = msgspec.field(default_factory=list)
+    plans: list[Plan] = msgspec.field(default_factory=list)
+    server: dict[str, object] = msgspec.field(default_factory=dict)
     energy_source: EnergySource | None = None
-    notes: list[str | Note] = field(default_factory=list)
+    notes: list[str | Note] = msgspec.field(default_factory=list)
     interrupted: bool = False
     failure: str | None = None
     own_cpu_s: float = 0.0

@@ -7,8 +7,9 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from powerprof.host.describe import holder_text, read_idle_limits, read_virtualisation
 from powerprof.measure.cpuidle import online_cpus
@@ -58,8 +59,7 @@ _EXAMPLE = "--host latency-limit=50"
 UNITS = {"latency-limit": " µs", "halt-poll": " ns"}
 
 
-@dataclass(frozen=True)
-class HostChange:
+class HostChange(msgspec.Struct, frozen=True):
     """A setting of the host with its new value.
 
     Attributes:
@@ -99,8 +99,7 @@ def find_host_setting(name: str, value: str) -> tuple[HostFiles | LatencyLimit, 
     return _PLANS[name](last)
 
 
-@dataclass(frozen=True)
-class HostPlan:
+class HostPlan(msgspec.Struct, frozen=True):
     """The changes of a condition on this host, and a reason for each setting that this host does not have."""
 
     changes: list[HostChange]
@@ -136,12 +135,11 @@ def is_possible(words: Sequence[str]) -> bool:
     return True
 
 
-@dataclass
-class ConditionHost:
+class ConditionHost(msgspec.Struct):
     """The settings of this host during the windows of one condition. The journal restores them after a kill."""
 
     _words: tuple[str, ...] = ()
-    _stack: ExitStack = field(default_factory=ExitStack)
+    _stack: ExitStack = msgspec.field(default_factory=ExitStack)
 
     def apply(self, words: Sequence[str]) -> None:
         """Change these settings and restore all others. Raise PowerprofError if that fails."""

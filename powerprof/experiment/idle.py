@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,8 +64,7 @@ _SETTLED_SHARE = 0.01
 _LOOK_S = 2.0
 
 
-@dataclass(frozen=True)
-class ServerLoad:
+class ServerLoad(msgspec.Struct, frozen=True):
     """The work of a given server. An unknown figure is None.
 
     Attributes:
@@ -152,8 +150,7 @@ class LoadMeter:
         return ServerLoad(self.statements_hz, self._clients_count, cpu)
 
 
-@dataclass(frozen=True)
-class IdlePlan:
+class IdlePlan(msgspec.Struct, frozen=True):
     """The plan of an idle run: a private server unless a URL, socket or option file names another.
 
     `trace` adds traced windows. `quick` adds a note that windows are few and short.
@@ -209,13 +206,12 @@ class IdlePlan:
         return any(part is not None for part in (self.server_url, self.socket, self.defaults_file))
 
 
-@dataclass
-class _Measured:
+class _Measured(msgspec.Struct):
     """One phase during its measurement. An interrupt keeps its windows."""
 
     name: str
-    windows: list[Window] = field(default_factory=list)
-    traced: PhaseTrace = field(default_factory=PhaseTrace)
+    windows: list[Window] = msgspec.field(default_factory=list)
+    traced: PhaseTrace = msgspec.field(default_factory=PhaseTrace)
 
     def add_partial(self, window: Window, complete: Callable[[Window], Window], duration_s: float) -> None:
         """Add the window that a signal cut short, unless it is short next to whole windows of the same weight."""

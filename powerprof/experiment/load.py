@@ -10,9 +10,11 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from powerprof.database import sandbox
 from powerprof.database.base import Login, Server
@@ -30,8 +32,7 @@ class LoadFailed(Retryable):
         super().__init__(message, hint or "try the load's statements by hand, or fewer clients at a lower rate")
 
 
-@dataclass(frozen=True)
-class LoadOrder:
+class LoadOrder(msgspec.Struct, frozen=True):
     """The amount of load: `duration_s` at `rate_hz` (None: full speed), or a number of `queries`.
 
     With a rate and a number, the queries are spread at that rate.
@@ -43,8 +44,7 @@ class LoadOrder:
     seed: int = 1
 
 
-@dataclass(frozen=True)
-class Context:
+class Context(msgspec.Struct, frozen=True):
     """The environment of a load: server, account, private directory for files, CPUs of the client, workload folder.
 
     `folder` is the checked copy if the workload runs programs. The client program may enter the directory.
@@ -87,8 +87,7 @@ class Context:
         )
 
 
-@dataclass(frozen=True)
-class LoadResult:
+class LoadResult(msgspec.Struct, frozen=True):
     """The client's report. Latencies include the time in the queue; None if unknown.
 
     `ends_s` holds the time of each answer, on the monotonic clock.

@@ -7,8 +7,9 @@ import math
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from powerprof.database import historical, products
 from powerprof.database.connections import IdleConnections

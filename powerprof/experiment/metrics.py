@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
@@ -61,8 +60,7 @@ _RATES_OF_MEMBERS = ("connections_hz:", "commits_hz:", "relay_log_bytes_hz:")
 _PREPARES_OF_OTHERS = 100
 
 
-@dataclass(frozen=True)
-class Baseline:
+class Baseline(msgspec.Struct, frozen=True):
     """The idle host: mean C0, wake-ups and watts of the idle windows; None if unknown.
 
     `meters` represent the host in every window of the run.

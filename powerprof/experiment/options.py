@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -40,8 +39,7 @@ AROUND_S = 1.0
 _READY_S = 10.0
 
 
-@dataclass(frozen=True)
-class ExperimentOptions:
+class ExperimentOptions(msgspec.Struct, frozen=True):
     """How an experiment is measured.
 
     `pairs` counts the pairs without warm-up. `design` None means equal rates if both conditions can serve them.

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec.structs import replace
 
 from powerprof import __version__
@@ -21,18 +21,16 @@ if TYPE_CHECKING:
     from powerprof.tracing.idle import TracedWindow
 
 
-@dataclass
-class PhaseTrace:
+class PhaseTrace(msgspec.Struct):
     """The causes of a phase's traced window; empty if none was measured."""
 
-    causes: list[Cause] = field(default_factory=list)
+    causes: list[Cause] = msgspec.field(default_factory=list)
     conservation: Conservation | None = None
     window_s: float | None = None
     server_exits: ServerExits | None = None
 
 
-@dataclass
-class ToolTally:
+class ToolTally(msgspec.Struct):
     """The cost of powerprof, summed over windows."""
 
     cpu_s: float = 0.0

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Literal
 
@@ -177,8 +176,7 @@ Finding = Literal["costs", "nothing", "drift", "single"]
 _DRIFT_SHARE = 1 / 3
 
 
-@dataclass(frozen=True)
-class Claim:
+class Claim(msgspec.Struct, frozen=True):
     """One figure of the last phase compared with the first, and its verdict."""
 
     metric: str
@@ -245,8 +243,7 @@ HALF_BUSY_PERCENT = 25.0
 IDLE_STATEMENTS_HZ = 0.5
 
 
-@dataclass(frozen=True)
-class ServerCost:
+class ServerCost(msgspec.Struct, frozen=True):
     """Idle exits per second of the server alone, and those added by silent connections (None: unknown).
 
     `thread` is the thread with most of them and its rate. `busy_percent` is the load of the CPUs during the count, if
@@ -278,8 +275,7 @@ def server_cost(run: IdleRun) -> ServerCost | None:
     )
 
 
-@dataclass(frozen=True)
-class Obstacle:
+class Obstacle(msgspec.Struct, frozen=True):
     """The reason why a run has no answer: `busy` CPUs in percent, or the `statements` per second of other clients."""
 
     kind: Literal["busy_before", "busy", "statements"]

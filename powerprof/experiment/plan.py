@@ -6,8 +6,9 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from powerprof.experiment import bench_data
 from powerprof.experiment.bench import Bench
@@ -29,8 +30,7 @@ _SATURATED = 0.85
 _FEWEST = 20
 
 
-@dataclass(frozen=True)
-class Offer:
+class Offer(msgspec.Struct, frozen=True):
     """The load offered to both conditions: a rate, or a number of queries; `notes` give the reasons."""
 
     design: Design

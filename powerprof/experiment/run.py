@@ -13,7 +13,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -53,25 +52,24 @@ from powerprof.system.errors import Interrupted, PowerprofError, UsageError
 from powerprof.workloads.reading import Case
 
 
-@dataclass
-class _RunState:
+class _RunState(msgspec.Struct):
     """A run during its measurement. An early end keeps the measured windows."""
 
     condition: ConditionRecord
     asked: str
     options: ExperimentOptions
     offer: Offer | None = None
-    baseline: list[Window] = field(default_factory=list)
-    blocks: list[Block] = field(default_factory=list)
+    baseline: list[Window] = msgspec.field(default_factory=list)
+    blocks: list[Block] = msgspec.field(default_factory=list)
     energy_source: EnergySource | None = None
-    notes: list[str | Note] = field(default_factory=list)
+    notes: list[str | Note] = msgspec.field(default_factory=list)
     server: ServerInfo | None = None
     traced: TraceSummary | None = None
     interrupted: bool = False
     failure: str | None = None
-    started_at: str = field(default_factory=format_now)
-    started_s: float = field(default_factory=time.monotonic)
-    started_cpu_s: float = field(default_factory=time.process_time)
+    started_at: str = msgspec.field(default_factory=format_now)
+    started_s: float = msgspec.field(default_factory=time.monotonic)
+    started_cpu_s: float = msgspec.field(default_factory=time.process_time)
 
     @contextmanager
     def measuring(self) -> Iterator[WindowEnergy]:
@@ -177,14 +175,13 @@ _STDERR_BYTES = 4096
 _SIGNALLED = 128
 
 
-@dataclass
-class Command:
+class Command(msgspec.Struct):
     """A command and its number of executions per window, which the first execution determines."""
 
     argv: tuple[str, ...]
     may_fail: bool
     executions_count: int = 1
-    leftovers_count: int = field(default=0)
+    leftovers_count: int = msgspec.field(default=0)
 
 
 def fit_executions(command: Command, window_s: float) -> None:

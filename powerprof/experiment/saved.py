@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,7 @@ from powerprof.system.errors import DataError, UsageError
 from powerprof.system.next_steps import command_line
 
 
-@dataclass(frozen=True)
-class SavedSide:
+class SavedSide(msgspec.Struct, frozen=True):
     """One side of a comparison, read from a saved run."""
 
     name: str
@@ -39,7 +37,7 @@ class SavedSide:
     threats: list[Threat]
     control: ControlRecord | None = None
     comparison: Path | None = None
-    system: list[Figures] = field(default_factory=list)
+    system: list[Figures] = msgspec.field(default_factory=list)
 
 
 # The form of run identifiers. No condition has such a name.

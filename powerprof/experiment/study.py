@@ -6,12 +6,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from powerprof.database import historical
 from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
@@ -270,8 +270,7 @@ class SaveStep(Protocol):
     def __call__(self, command: str, record: StepRecord) -> StepRecord: ...
 
 
-@dataclass(frozen=True)
-class StudyOptions:
+class StudyOptions(msgspec.Struct, frozen=True):
     """The options of a study. `runs_dir` is the store of its sweeps, unless `keeps` is false."""
 
     quick: bool = False

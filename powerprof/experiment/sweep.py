@@ -7,10 +7,10 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from powerprof.database import connections, historical, products
 from powerprof.database.connections import check_connections
@@ -278,8 +278,7 @@ def restore_options(sweep: Sweep, options: ExperimentOptions) -> ExperimentOptio
         raise DataError(sweep.id or "the sweep", f"options: {error} is missing or wrong") from None
 
 
-@dataclass(frozen=True)
-class SweepRequest:
+class SweepRequest(msgspec.Struct, frozen=True):
     """A condition, the varied parameter, and its values (empty: those of the workload)."""
 
     condition: str

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -32,8 +31,7 @@ Value = bool | int | float | str
 _System = dict[str, RunMetric]
 
 
-@dataclass(frozen=True)
-class JudgedMetric:
+class JudgedMetric(msgspec.Struct, frozen=True):
     """The judged metric at one value of the parameter; `parted` if it differs significantly."""
 
     value: Value

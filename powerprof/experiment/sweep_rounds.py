@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -58,18 +57,17 @@ _WOKEN_S = 1.5
 _READY_S = 0.5
 
 
-@dataclass
-class PointMeasurements:
+class PointMeasurements(msgspec.Struct):
     """The measurements of one point so far.
 
     `first_round` is the number of its first round. A failed point that is tried again later shares no round with the
     points that were measured before.
     """
 
-    blocks: list[Block] = field(default_factory=list)
-    rates: list[OsRates] = field(default_factory=list)
-    traced: list[PaceWindow] = field(default_factory=list)
-    sampled: list[FunctionWindow] = field(default_factory=list)
+    blocks: list[Block] = msgspec.field(default_factory=list)
+    rates: list[OsRates] = msgspec.field(default_factory=list)
+    traced: list[PaceWindow] = msgspec.field(default_factory=list)
+    sampled: list[FunctionWindow] = msgspec.field(default_factory=list)
     version: str | None = None
     error: str | None = None
     first_round: int = 0

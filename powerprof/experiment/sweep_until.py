@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from powerprof.experiment.bench import Bench
 from powerprof.experiment.bench_data import BenchOptions
@@ -170,13 +170,12 @@ def compare_rates(a: Saturated, b: Saturated, seed: int) -> tuple[Ratio | None, 
 _AT_A_RATE = ("statements", "pgbench", "connector-j")
 
 
-@dataclass
-class _SaturatedSide:
+class _SaturatedSide(msgspec.Struct):
     """One condition: its capacity, and the trials of each round."""
 
     case: Case
     capacity_hz: float = 0.0
-    rounds: list[list[Trial]] = field(default_factory=list)
+    rounds: list[list[Trial]] = msgspec.field(default_factory=list)
 
     def record(self, rounds: int) -> Saturated:
         """Return the result of the first `rounds` rounds."""

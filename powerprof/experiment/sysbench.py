@@ -15,11 +15,12 @@ import platform
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from powerprof.database.base import Login
@@ -216,8 +217,7 @@ def is_gate_supported() -> bool:
     return platform.machine() in _SYS_FUTEX
 
 
-@dataclass(frozen=True)
-class Tally:
+class Tally(msgspec.Struct, frozen=True):
     """The work of the clients since they connected. `buckets`: shape (1024,)."""
 
     done: int

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from powerprof.energy.models_file import Pair, find_corners
 from powerprof.experiment.claims import metric_named

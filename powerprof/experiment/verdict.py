@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 import msgspec
@@ -222,8 +221,7 @@ _MOST_FUNCTIONS = 200
 FunctionKey = tuple[str, str, bool]
 
 
-@dataclass(frozen=True)
-class SampledWindow:
+class SampledWindow(msgspec.Struct, frozen=True):
     """The functions that the servers of one condition ran in one window."""
 
     arm: Arm

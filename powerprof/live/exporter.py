@@ -18,9 +18,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
+
+import msgspec
 
 from powerprof import __version__
 from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
@@ -261,8 +262,7 @@ def _peer_of(connection: socket.socket) -> str:
     return str(address) if address.version == 4 else str(ipaddress.ip_network((address, 64), strict=False))
 
 
-@dataclass(frozen=True)
-class _Request:
+class _Request(msgspec.Struct, frozen=True):
     """The head of a request. `headers` has lower-case names, each with its values."""
 
     method: str
@@ -436,8 +436,7 @@ _LATE_INTERVALS, _LATE_S = 3, 30.0
 Observer = Callable[[LiveInterval], None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExportPlan:
+class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The choices of the command line, as in `powerprof export --help`. `per_cpu` None depends on the CPU count."""
 
     words: tuple[str, ...] = ()

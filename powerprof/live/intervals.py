@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
@@ -243,8 +242,7 @@ def compute_balance_error(traced_count: int, kernel_count: int | None) -> float 
     return abs(traced_count - kernel_count) / kernel_count if kernel_count else float(traced_count > 0)
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(msgspec.Struct, frozen=True):
     """The kernel's counters between two snapshots, of the CPUs in both.
 
     `window_s` is the mean over the CPUs. `exits_count` is None without counters. The reader of the counters caused
@@ -259,7 +257,7 @@ class Span:
     forced_count: int
     c0_s: float
     notes: tuple[str, ...]
-    idle_counts: Mapping[tuple[int, str], IdleCounts] = field(default_factory=dict)
+    idle_counts: Mapping[tuple[int, str], IdleCounts] = msgspec.field(default_factory=dict)
     idle_states: tuple[StateInfo, ...] = ()
 
 
@@ -523,8 +521,7 @@ def merge_rows(rows: Iterable[IntervalRow]) -> list[IntervalRow]:
     return sorted(merged.values(), key=lambda row: (-row.exits_count, -row.c0_s, row.key))
 
 
-@dataclass(frozen=True)
-class RowTrend:
+class RowTrend(msgspec.Struct, frozen=True):
     """A row of the newest interval with its earlier rates.
 
     Attributes:

@@ -11,11 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from math import exp, log
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args
+
+import msgspec
+from msgspec.structs import replace
 
 from powerprof.live.intervals import (
     OTHER,
@@ -58,8 +60,7 @@ _OWNER_LABELS = ("account", "program")
 _STATEMENT_LABELS = ("server", "statement")
 
 
-@dataclass
-class RankedCounters:
+class RankedCounters(msgspec.Struct):
     """The counters of a series, and their values at the last reading. `is_read`: a reader has seen the series at 0."""
 
     exits_count: int = 0
@@ -71,16 +72,14 @@ class RankedCounters:
     read_joules: float = 0.0
 
 
-@dataclass
-class _RecentCost:
+class _RecentCost(msgspec.Struct):
     """The cost of a key, fading with time, and the seconds since its last cost."""
 
     cost: float = 0.0
     idle_for_s: float = 0.0
 
 
-@dataclass
-class Ranking(Generic[K]):
+class Ranking(Generic[K], msgspec.Struct):
     """Counters for the most expensive keys, and one sum of all other costs.
 
     A series begins at 0 and counts only after a reader has seen the 0: a store ignores the first value of a series.
@@ -96,11 +95,11 @@ class Ranking(Generic[K]):
 
     top: int = TOP
     stale_s: float = STALE_S
-    places: dict[K, RankedCounters] = field(default_factory=dict)
-    rest: RankedCounters = field(default_factory=RankedCounters)
-    _recent: dict[K, _RecentCost] = field(default_factory=dict)
+    places: dict[K, RankedCounters] = msgspec.field(default_factory=dict)
+    rest: RankedCounters = msgspec.field(default_factory=RankedCounters)
+    _recent: dict[K, _RecentCost] = msgspec.field(default_factory=dict)
     # Series that ended since the last reading. One that begins again before the next reading continues.
-    _ended: dict[K, RankedCounters] = field(default_factory=dict)
+    _ended: dict[K, RankedCounters] = msgspec.field(default_factory=dict)
 
     def add(
         self,
@@ -197,8 +196,7 @@ class Ranking(Generic[K]):
             del self._recent[key]
 
 
-@dataclass
-class StatementTotals:
+class StatementTotals(msgspec.Struct):
     """The counters of one server's statements over all intervals.
 
     The rest has all other work of the server: cheaper statements, background and connections.
@@ -213,9 +211,9 @@ class StatementTotals:
         kind: Whether the joules are measured or estimated.
     """
 
-    rows: Ranking[str] = field(default_factory=Ranking)
-    texts: dict[str, ServedStatement] = field(default_factory=dict)
-    measured_s: dict[str, float] = field(default_factory=lambda: {"probes": 0.0, "samples": 0.0})
+    rows: Ranking[str] = msgspec.field(default_factory=Ranking)
+    texts: dict[str, ServedStatement] = msgspec.field(default_factory=dict)
+    measured_s: dict[str, float] = msgspec.field(default_factory=lambda: {"probes": 0.0, "samples": 0.0})
     server: str = ""
     up: bool = False
     has_wakeups: bool = False
@@ -260,25 +258,26 @@ class StatementTotals:
         return {**self.rows.places, OTHER: self.rows.rest}
 
 
-@dataclass
-class Totals:
+class Totals(msgspec.Struct):
     """The counters of the host over all intervals, and the gauges of the last interval."""
 
-    rows: Ranking[RowKey] = field(default_factory=Ranking)
-    units: Ranking[str] = field(default_factory=Ranking)
+    rows: Ranking[RowKey] = msgspec.field(default_factory=Ranking)
+    units: Ranking[str] = msgspec.field(default_factory=Ranking)
     statements: StatementTotals | None = None
     per_cpu: bool = True
-    idle_s: dict[tuple[str, str], float] = field(default_factory=dict)
+    idle_s: dict[tuple[str, str], float] = msgspec.field(default_factory=dict)
     # Counter of the kernel → CPU and state → count; without counters that the kernel lacks.
-    idle_counts: dict[str, dict[tuple[str, str], float]] = field(default_factory=dict)
+    idle_counts: dict[str, dict[tuple[str, str], float]] = msgspec.field(default_factory=dict)
     idle_states: tuple[StateInfo, ...] = ()
     # All mechanisms exist from the start: a store ignores the first value of a series.
-    mechanisms: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*get_args(Mechanism), UNTRACED), 0))
-    joules: dict[tuple[str, str, str], float] = field(default_factory=dict)
-    host_joules: dict[str, float] = field(default_factory=dict)
+    mechanisms: dict[str, int] = msgspec.field(
+        default_factory=lambda: dict.fromkeys((*get_args(Mechanism), UNTRACED), 0)
+    )
+    joules: dict[tuple[str, str, str], float] = msgspec.field(default_factory=dict)
+    host_joules: dict[str, float] = msgspec.field(default_factory=dict)
     is_host_known: bool = False
-    meters: dict[tuple[str, str], bool] = field(default_factory=dict)
-    queries: dict[str, int] = field(default_factory=dict)
+    meters: dict[tuple[str, str], bool] = msgspec.field(default_factory=dict)
+    queries: dict[str, int] = msgspec.field(default_factory=dict)
     servers: tuple[ServerState, ...] = ()
     findings: tuple[LiveFinding, ...] = ()
     lost_count: int = 0
@@ -359,8 +358,7 @@ class Totals:
         self.units.add(interval.window_s, units, interval.exits_count, interval.c0_s)
 
 
-@dataclass
-class SharedTotals:
+class SharedTotals(msgspec.Struct):
     """Totals that one thread adds to and other threads read.
 
     A stopped measuring thread must not freeze the figures of this host, so old figures are not shown.
@@ -377,7 +375,7 @@ class SharedTotals:
     deadline_s: float | None = None
     last_at_s: float = 0.0
     _added_s: float | None = None
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
 
     def add(self, interval: LiveInterval) -> None:
         """Add an interval."""

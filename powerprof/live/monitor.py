@@ -14,11 +14,11 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from powerprof.attribution import blame
 from powerprof.attribution.capture import Capture
@@ -239,8 +239,7 @@ class OwnCpuTime:
         return counted_s
 
 
-@dataclass(frozen=True, kw_only=True)
-class MonitorPlan:
+class MonitorPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The choices of a monitor.
 
     Attributes:

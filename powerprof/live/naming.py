@@ -11,10 +11,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from powerprof.attribution.sites import Key, NamedStack, SiteStacks, unnamed_stack
 from powerprof.stacks.store import TableStore

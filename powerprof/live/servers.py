@@ -8,12 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from powerprof.database.given import list_listening_sockets, log_in_locally
 from powerprof.database.performance import ReplicationStatus

@@ -11,10 +11,10 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from powerprof.diagnosis.statement_window import build_window
 from powerprof.energy.windows import WindowEnergy
@@ -141,8 +141,7 @@ class StatementMonitor(Closeable):
         return True
 
 
-@dataclass(frozen=True)
-class StatementTrend:
+class StatementTrend(msgspec.Struct, frozen=True):
     """A statement of the newest window with its CPU shares, in percent of one CPU; 0 in windows without it."""
 
     statement: Statement

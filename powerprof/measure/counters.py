@@ -11,8 +11,10 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
 
 Missing = Literal["gone", "unreadable", "no_range"]
 # The largest possible power of one package or of its memory: 500 W is the largest on sale (Granite Rapids 6980P, EPYC
@@ -24,8 +26,7 @@ _UNUSUAL = 5.0
 _SHORTEST_S = 0.01
 
 
-@dataclass(frozen=True)
-class CounterSample:
+class CounterSample(msgspec.Struct, frozen=True):
     """One reading of an energy counter in its own units. If `value` is None, `missing` has the reason."""
 
     time_s: float
@@ -33,8 +34,7 @@ class CounterSample:
     missing: Missing | None = None
 
 
-@dataclass(frozen=True)
-class CounterStep:
+class CounterStep(msgspec.Struct, frozen=True):
     """The count of a counter between two samples."""
 
     start_s: float
@@ -42,8 +42,7 @@ class CounterStep:
     units: int
 
 
-@dataclass(frozen=True)
-class Drop:
+class Drop(msgspec.Struct, frozen=True):
     """An unused sample, the time that is not counted because of it, and the reason."""
 
     start_s: float
@@ -51,12 +50,11 @@ class Drop:
     reason: str
 
 
-@dataclass
-class CounterSteps:
+class CounterSteps(msgspec.Struct):
     """The steps of a counter in order. There may be gaps between them."""
 
-    steps: list[CounterStep] = field(default_factory=list)
-    drops: list[Drop] = field(default_factory=list)
+    steps: list[CounterStep] = msgspec.field(default_factory=list)
+    drops: list[Drop] = msgspec.field(default_factory=list)
 
 
 def step_units(old: int, new: int, modulus: int | None) -> int | None:
@@ -182,8 +180,7 @@ def choose_interval_s(counters: Sequence[Sequence[CounterSample]]) -> float | No
     return _FAST_LOOK_S if is_fast else _SLOW_LOOK_S
 
 
-@dataclass(frozen=True)
-class Refresh:
+class Refresh(msgspec.Struct, frozen=True):
     """The refresh of a counter.
 
     Attributes:
@@ -264,8 +261,7 @@ _METER_WATTS = 50_000.0
 _SPIKE = 20.0
 
 
-@dataclass(frozen=True)
-class PowerSample:
+class PowerSample(msgspec.Struct, frozen=True):
     """Watts at one moment. None if the channel was unreadable or does not count now (mains plugged in).
 
     `is_gone`: the channel no longer exists.
@@ -276,8 +272,7 @@ class PowerSample:
     is_gone: bool = False
 
 
-@dataclass(frozen=True)
-class PowerInterval:
+class PowerInterval(msgspec.Struct, frozen=True):
     """Mean watts from `start_s` to `end_s`."""
 
     start_s: float
@@ -285,8 +280,7 @@ class PowerInterval:
     watts: float
 
 
-@dataclass(frozen=True)
-class EnergySeries:
+class EnergySeries(msgspec.Struct, frozen=True):
     """Joules of one domain between `start_s` and `end_s`, which may differ from the requested window.
 
     Attributes:
@@ -312,8 +306,7 @@ class EnergySeries:
         return None if self.joules is None or span <= 0 else self.joules / span
 
 
-@dataclass(frozen=True)
-class _Piece:
+class _Piece(msgspec.Struct, frozen=True):
     """A piece of time with its joules, and the power at both ends (equal if only the mean is known)."""
 
     start_s: float

@@ -15,8 +15,10 @@ import resource
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from powerprof.measure.program_output import read_dump_cells
 from powerprof.measure.window import CpuReading, Snapshot, StateInfo, is_polling, kernel_ns
@@ -374,8 +376,7 @@ _NEEDED = ("name", "time", "usage")
 Cell = tuple[str, int]  # a value and its line
 
 
-@dataclass(frozen=True)
-class Dump:
+class Dump(msgspec.Struct, frozen=True):
     """One dump. `lines` maps (cpu, state index, counter) to the line of its value."""
 
     path: Path

@@ -9,8 +9,9 @@ import resource
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from powerprof.measure import perf_events
 from powerprof.measure.perf_events import TYPE_SOFTWARE, open_counter, read_counter
@@ -29,8 +30,7 @@ _VIRTUAL_DISKS = re.compile(r"^(loop|ram|zram|dm-|md|sr|fd)")
 _FIELDS = 14  # up to the weighted time; discards and flushes came later
 
 
-@dataclass(frozen=True, slots=True)
-class DiskCounters:
+class DiskCounters(msgspec.Struct, frozen=True):
     """The counters of one device since it appeared. Times are ms; `weighted_ms` is summed over requests."""
 
     number: str  # MAJOR:MINOR
@@ -189,8 +189,7 @@ _VECTOR = re.compile(
 _MOST_DEVICES = 20
 
 
-@dataclass(frozen=True)
-class OsReading:
+class OsReading(msgspec.Struct, frozen=True):
     """The counters at one moment of CLOCK_MONOTONIC. `run_delay_ns` is the time that tasks waited for each CPU."""
 
     at_s: float

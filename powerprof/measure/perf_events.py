@@ -12,9 +12,10 @@ import resource
 import struct
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from powerprof.measure.cpuidle import format_cpu_list, parse_cpu_list, pin_to_cpu, restore_affinity
 from powerprof.model.records import CpuFrequency, Frequencies, FrequencyLimits, PState
@@ -235,8 +236,7 @@ _FILES_SHARE = 8  # of this process's limit of open files: the rest is for the m
 Clocks = tuple[int, int, int]  # aperf, mperf, tsc
 
 
-@dataclass(frozen=True)
-class Policy:
+class Policy(msgspec.Struct, frozen=True):
     """CPUs that share a frequency, and the ticks (10 ms) since boot at each frequency in kHz.
 
     No ticks without a counter.
@@ -246,13 +246,12 @@ class Policy:
     ticks: Mapping[int, int]
 
 
-@dataclass(frozen=True)
-class FrequencyReading:
+class FrequencyReading(msgspec.Struct, frozen=True):
     """The counters at one moment of CLOCK_MONOTONIC."""
 
     at_s: float
     policies: Mapping[str, Policy]
-    clocks: Mapping[int, Clocks] = field(default_factory=dict)
+    clocks: Mapping[int, Clocks] = msgspec.field(default_factory=dict)
 
 
 class PerfClocks:

@@ -13,9 +13,10 @@ import csv
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+
+import msgspec
 
 from powerprof.measure.program_output import OUTPUT, Outcome, TimedProgram, numbered_lines, parse_number
 from powerprof.measure.window import is_polling
@@ -36,16 +37,14 @@ _OTHER_FORMS = (("HTML", re.compile(r"\s*<")), ("Markdown", re.compile(r"[\s_]*#
 _HARDWARE = re.compile(r".*\((?:pc|cc)\d+\)")
 
 
-@dataclass
-class CpuStates:
+class CpuStates(msgspec.Struct):
     """One CPU's column: percent and average residency in ms (None if not printed) by state, and PowerTOP's own C0."""
 
     active_percent: float | None = None
-    states: dict[str, tuple[float, float | None]] = field(default_factory=dict)
+    states: dict[str, tuple[float, float | None]] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class PowertopReport:
+class PowertopReport(msgspec.Struct, frozen=True):
     """A whole report. `hardware` is by (package or core, id), then by state."""
 
     path: str

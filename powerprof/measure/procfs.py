@@ -7,9 +7,11 @@ import os
 import resource
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from powerprof.model.records import ProcessTime
 from powerprof.system import files, paths
@@ -29,8 +31,7 @@ _LEAST = 0.7
 _CPUCLOCK_SCHED = 2  # include/linux/posix-timers.h: clock of a process = ~pid << 3 | CPUCLOCK_SCHED
 
 
-@dataclass(frozen=True, slots=True)
-class Stat:
+class Stat(msgspec.Struct, frozen=True):
     """/proc/stat at CLOCK_MONOTONIC `at_ns`, read within `read_ns`.
 
     Attributes:
@@ -42,12 +43,11 @@ class Stat:
     cpus: Mapping[int, Mapping[str, float]]
     interrupts_count: int
     context_switches_count: int
-    interrupts: Mapping[int, int] = field(default_factory=dict)
+    interrupts: Mapping[int, int] = msgspec.field(default_factory=dict)
     read_ns: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Accounting:
+class Accounting(msgspec.Struct, frozen=True):
     """The use of CPU time between two `Stat`, in percent of the accounted time of the known CPUs."""
 
     cpus: int
@@ -91,8 +91,7 @@ def read_stat(root: Path | None = None) -> Stat:
     return replace(parse_stat(text, path, at_ns), read_ns=time.monotonic_ns() - at_ns)
 
 
-@dataclass(frozen=True, slots=True)
-class CpuTimes:
+class CpuTimes(msgspec.Struct, frozen=True):
     """The seconds that each CPU spent between two `Stat`, by the kernel's field names; `idle` includes iowait.
 
     Attributes:

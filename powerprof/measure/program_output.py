@@ -13,9 +13,10 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NamedTuple
+
+import msgspec
 
 from powerprof.model.records import Window
 from powerprof.system import paths
@@ -29,8 +30,7 @@ _PATIENCE_S = 30.0
 _LIMIT_BYTES = 256 << 20
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """The exit status of a program and the lines that it printed."""
 
     returncode: int

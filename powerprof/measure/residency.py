@@ -14,7 +14,6 @@ Without wall time only shares of the idle time are known.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, get_args
 
@@ -42,8 +41,7 @@ from powerprof.system.files import loader, read_outside_text
 _CLOCKS, _CLOCKS_US = 0.05, 50_000.0
 
 
-@dataclass
-class _StateTotal:
+class _StateTotal(msgspec.Struct):
     """The sums of one state, by its name, over all CPUs with this state."""
 
     polling: bool
@@ -65,14 +63,13 @@ def _add_delta(total: int | None, before: int | None, after: int | None) -> int 
     return None if total is None or before is None or after is None else total + after - before
 
 
-@dataclass
-class _Sums:
-    totals: dict[str, _StateTotal] = field(default_factory=dict)
-    cpus: list[int] = field(default_factory=list)
+class _Sums(msgspec.Struct):
+    totals: dict[str, _StateTotal] = msgspec.field(default_factory=dict)
+    cpus: list[int] = msgspec.field(default_factory=list)
     unknown: int = 0
     wall_us: float | None = 0.0
     forced: int = 0
-    unresolved: list[int] = field(default_factory=list)
+    unresolved: list[int] = msgspec.field(default_factory=list)
     unresolved_us: float = 0.0
 
 
@@ -398,8 +395,7 @@ _LIMIT_BYTES = 64 << 20
 _MOST_RESIDUAL = 10.0
 
 
-@dataclass(frozen=True)
-class ResidencyRecording:
+class ResidencyRecording(msgspec.Struct, frozen=True):
     """A window of another machine, and the idle driver in its recording."""
 
     window: Window

@@ -15,9 +15,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from powerprof.measure.program_output import OUTPUT, Outcome, TimedProgram, parse_number
 from powerprof.measure.window import is_polling
@@ -70,8 +72,7 @@ class TurbostatRow(NamedTuple):
     width: int = 0
 
 
-@dataclass(frozen=True)
-class TurbostatInterval:
+class TurbostatInterval(msgspec.Struct, frozen=True):
     """One table. `time_s` is the epoch time at its end, `duration_s` its length. None if unknown.
 
     `cpus` has the other rows: one per CPU unless columns or CPUs are hidden.
@@ -83,8 +84,7 @@ class TurbostatInterval:
     cpus: tuple[TurbostatRow, ...]
 
 
-@dataclass(frozen=True)
-class TurbostatLog:
+class TurbostatLog(msgspec.Struct, frozen=True):
     """A whole log. `columns` has the columns of the table in its order. `notes` name the parts left out.
 
     `idle_driver` is the driver that the header names, `declared` its idle states.

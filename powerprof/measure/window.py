@@ -13,11 +13,12 @@ import select
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Protocol
+
+import msgspec
 
 from powerprof.model.records import EnergyReading
 from powerprof.system import caller, signals
@@ -144,8 +145,7 @@ class Meters(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class StateInfo:
+class StateInfo(msgspec.Struct, frozen=True):
     """One idle state of one CPU. A `polling` state is a busy loop: it saves no energy and counts as running.
 
     Attributes:
@@ -160,8 +160,7 @@ class StateInfo:
     target_us: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CpuReading:
+class CpuReading(msgspec.Struct, frozen=True):
     """The idle counters of one CPU at one moment. The tuples are parallel to `states`.
 
     Attributes:
@@ -188,12 +187,11 @@ class CpuReading:
         return sum(self.usage) + sum(count or 0 for count in self.rejected)
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True):
     """The idle counters of all CPUs at one edge of a window. `notes` name missing parts."""
 
     cpus: Mapping[int, CpuReading]
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = msgspec.field(default=())
 
 
 def is_polling(name: str, description: str) -> bool:
@@ -244,8 +242,7 @@ class WindowPart:
         """Read the last edge of the window. Slow work belongs in the owner's `collect`."""
 
 
-@dataclass(frozen=True)
-class PassedWindow:
+class PassedWindow(msgspec.Struct, frozen=True):
     """The result of a window.
 
     `window_s`: from the beginning of the last part to the end of the first one. `tool_cpu_s`: CPU time of powerprof and

@@ -13,7 +13,6 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -57,8 +56,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     answer: str | None = None
 
 
-@dataclass(frozen=True)
-class RunInfo:
+class RunInfo(msgspec.Struct, frozen=True):
     """One line of `powerprof runs`. `problem` is the reason why a run cannot be read."""
 
     id: str

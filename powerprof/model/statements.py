@@ -16,10 +16,11 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from typing import Any, NamedTuple, NewType
+
+import msgspec
 
 from powerprof.model.identities import Family
 from powerprof.system.files import printable
@@ -462,8 +463,7 @@ def _continues_value(before: _Word, word: _Word, family: Family) -> bool:
     return family == "postgresql" and before.kind == "NUMBER" and not word.apart and word.text[:1].isidentifier()
 
 
-@dataclass
-class _List:
+class _List(msgspec.Struct):
     """An open list: places of its first word, its present item and the last different one, and the word before it."""
 
     begin: int

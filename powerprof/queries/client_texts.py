@@ -7,7 +7,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -52,8 +51,7 @@ _REFUSED = {
 }
 
 
-@dataclass(frozen=True)
-class StatementSample:
+class StatementSample(msgspec.Struct, frozen=True):
     """A statement of the record with one of its texts as a client sent it."""
 
     number: int

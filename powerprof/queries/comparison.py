@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from statistics import NormalDist, median
 from typing import Any, Literal
@@ -288,8 +287,7 @@ class QueriesHistory(msgspec.Struct, frozen=True, kw_only=True):
     schema: Literal["powerprof.queries-history/1"] = "powerprof.queries-history/1"
 
 
-@dataclass
-class _UsedSoFar:
+class _UsedSoFar(msgspec.Struct):
     c0_s: float = 0.0
     calls: int | None = None
     joules: float | None = None
@@ -300,8 +298,7 @@ class _UsedSoFar:
         self.joules = _sum(self.joules, joules)
 
 
-@dataclass
-class _Step:
+class _Step(msgspec.Struct):
     at_s: float
     until_s: float
     window_s: float = 0.0
@@ -310,7 +307,7 @@ class _Step:
     calls: int | None = 0
     joules: float | None = 0.0
     lost: int = 0
-    statements: dict[Key, _UsedSoFar] = field(default_factory=dict)
+    statements: dict[Key, _UsedSoFar] = msgspec.field(default_factory=dict)
 
     def add(self, other: _Step) -> None:
         """Add the following step."""

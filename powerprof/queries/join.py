@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -81,8 +79,7 @@ _EVENT = re.compile(r"CREATE PROCEDURE ([`\"])((?:(?!\1).|\1\1)+)\1\(\) SQL SECU
 _AUTOVACUUM = b"autovacuum: "  # autovac_report_activity
 
 
-@dataclass
-class StatementSum:
+class StatementSum(msgspec.Struct):
     """The sum of all identities and threads of one statement."""
 
     text: NormalText = NO_TEXT
@@ -93,10 +90,10 @@ class StatementSum:
     faults: int = 0
     before: bool = False
     several: bool = False
-    latencies: dict[int, float] = field(default_factory=lambda: defaultdict(float))
-    askers: dict[Account | None, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
+    latencies: dict[int, float] = msgspec.field(default_factory=lambda: defaultdict(float))
+    askers: dict[Account | None, list[int]] = msgspec.field(default_factory=lambda: defaultdict(lambda: [0, 0]))
     squares: int = 0
-    waits_ns: list[int] = field(default_factory=lambda: [0] * len(NO_WAITS))
+    waits_ns: list[int] = msgspec.field(default_factory=lambda: [0] * len(NO_WAITS))
 
     def add_asker(self, account: Account | None, cpu_ns: int, calls: int) -> None:
         """Add CPU time and calls of a client of this account."""
@@ -104,8 +101,7 @@ class StatementSum:
         self.askers[account][1] += calls
 
 
-@dataclass(frozen=True)
-class Parts:
+class Parts(msgspec.Struct, frozen=True):
     """The parts of a server's CPU time, largest first, without shares and joules."""
 
     statements: list[Statement]
@@ -180,7 +176,7 @@ def _without_autovacuum(trace: StatementTrace, known: ServerReport) -> tuple[Sta
     )
     running = {tid: text for tid, text in known.running.items() if not text.startswith(_AUTOVACUUM.decode())}
     names = {**known.threads, **dict.fromkeys(tids, "autovacuum worker")}
-    return quiet, dataclasses.replace(known, threads=names, running=running)
+    return quiet, msgspec.structs.replace(known, threads=names, running=running)
 
 
 def count_calls(known: ServerReport, family: Family) -> dict[str, dict[str | None, int]]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TypeVar
 
@@ -52,8 +51,7 @@ def build_consumer(label: str, parts: Sequence[Share], residual_c0_s: float) -> 
     )
 
 
-@dataclass(frozen=True)
-class Pricing:
+class Pricing(msgspec.Struct, frozen=True):
     """The server's part of the host's energy; `low` and `high` are factors, None without an interval."""
 
     part: EnergyPart
@@ -178,8 +176,7 @@ def add_statistics(statements: Sequence[Statement], statistics: Statistics) -> l
     return with_counts
 
 
-@dataclass(frozen=True, kw_only=True)
-class MeasuredStatements:
+class MeasuredStatements(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a window of probes or samples.
 
     Attributes:

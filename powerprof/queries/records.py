@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
@@ -228,15 +227,14 @@ def parse_grouping(value: str) -> Grouping:
     raise UsageError(f"--by {value[:40]} is not a choice", f"one of {', '.join(GROUPINGS)}")
 
 
-@dataclass
-class AskerGroup:
+class AskerGroup(msgspec.Struct):
     """The sum of all statements of one asker; `first` is the one with most CPU time."""
 
     name: str
     c0_s: float = 0.0
     joules: float | None = None
     calls: int | None = None
-    texts: set[str] = field(default_factory=set)
+    texts: set[str] = msgspec.field(default_factory=set)
     first: str = ""
     first_s: float = 0.0
 

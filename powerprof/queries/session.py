@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
 from powerprof.energy.windows import WindowEnergy
@@ -34,8 +34,7 @@ _METHODS = {"auto": ("probes", "samples"), "probes": ("probes",), "samples": ("s
 _MAX_EXPLAINED, _MAX_SAVED = 5, 20
 
 
-@dataclass(frozen=True, kw_only=True)
-class QueriesRequest:
+class QueriesRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The request of the command line; see `powerprof queries --help`."""
 
     pid: str | None
@@ -53,8 +52,7 @@ class QueriesRequest:
     workload: Path | None = None
 
 
-@dataclass(frozen=True)
-class QueriesResult:
+class QueriesResult(msgspec.Struct, frozen=True):
     """A record, and the text of workload.toml on request."""
 
     record: Queries

@@ -6,9 +6,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from powerprof.database import sql
 from powerprof.database.base import Login
@@ -36,8 +37,7 @@ if TYPE_CHECKING:
     from powerprof.database.base import Sql
 
 
-@dataclass(frozen=True)
-class TracedServer:
+class TracedServer(msgspec.Struct, frozen=True):
     """A server process of this host, of PostgreSQL the first one.
 
     `login` is None if the server refuses the accounts of powerprof, and for PostgreSQL without pg_stat_statements.

@@ -8,10 +8,10 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from powerprof.database import performance
 from powerprof.database.performance import Account, ServerReport, merge_reports
@@ -261,19 +261,20 @@ class Probes(Closeable):
 _ENDED = "ended processes"
 
 
-@dataclass
-class SampleCounts:
+class SampleCounts(msgspec.Struct):
     """Numbers of samples by statement, background thread and account."""
 
     family: Family = "mysql"
-    several: set[tuple[str, str | None]] = field(default_factory=set)
-    statements: Counter[tuple[str, str | None]] = field(default_factory=Counter)
-    texts: dict[tuple[str, str | None], NormalText] = field(default_factory=dict)
-    background: Counter[str] = field(default_factory=Counter)
-    threads: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
-    askers: dict[tuple[str, str | None], Counter[Account | None]] = field(default_factory=lambda: defaultdict(Counter))
+    several: set[tuple[str, str | None]] = msgspec.field(default_factory=set)
+    statements: Counter[tuple[str, str | None]] = msgspec.field(default_factory=Counter)
+    texts: dict[tuple[str, str | None], NormalText] = msgspec.field(default_factory=dict)
+    background: Counter[str] = msgspec.field(default_factory=Counter)
+    threads: dict[str, set[int]] = msgspec.field(default_factory=lambda: defaultdict(set))
+    askers: dict[tuple[str, str | None], Counter[Account | None]] = msgspec.field(
+        default_factory=lambda: defaultdict(Counter)
+    )
     connections: int = 0
-    _keys: dict[str, str] = field(default_factory=dict)
+    _keys: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def total(self) -> int:

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import msgspec
+from msgspec.structs import replace
 
 from powerprof.experiment.claims import SPEED, claim_of, describe_direction, percent_base
 from powerprof.experiment.records import Metric, Threat
@@ -57,8 +57,7 @@ def _threat(threat: Threat, names: Mapping[str, str]) -> str:
     return fill_template(template, values).replace(" -", " −")
 
 
-@dataclass(frozen=True)
-class MetricPhrase:
+class MetricPhrase(msgspec.Struct, frozen=True):
     """A metric in a sentence: its noun, the phrase for N times as much, and the phrase for N % more or less."""
 
     noun: str
@@ -114,8 +113,7 @@ MAY_BE_CHANCE = "may be chance"
 _CORRECTED = "the 95 % interval excludes 0, but the difference is not significant after the correction for"
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """The words for a claim.
 
     Attributes:

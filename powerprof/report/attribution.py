@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
+import msgspec
 from markupsafe import Markup
 
 from powerprof.diagnosis.collect import compute_timers_hz, list_thread_wakeups
@@ -105,8 +105,7 @@ UNKNOWN_UNIT = "unit unknown"
 _STACK_LINES, _WAKER_LINES = 8, 3
 
 
-@dataclass(frozen=True)
-class _LabelGroup:
+class _LabelGroup(msgspec.Struct, frozen=True):
     """The sums of all rows with the same label."""
 
     label: str
@@ -413,8 +412,7 @@ _RAN = Markup(
 _SVG = Markup('<svg role="img" aria-label="{}" width="100%" height="{}">{}</svg>')
 
 
-@dataclass(frozen=True)
-class Lanes:
+class Lanes(msgspec.Struct, frozen=True):
     """The drawing of the timeline and the part of the capture that it shows."""
 
     svg: Markup

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import msgspec
 from markupsafe import Markup
+from msgspec.structs import replace
 
 from powerprof.experiment.bench_data import plan_text
 from powerprof.experiment.claims import claim_of, find_answer_metrics, metric_named, percent_base, with_claim

@@ -7,8 +7,8 @@ All forms show the same sentences and tables, in the same order.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+import msgspec
 from markupsafe import Markup
 
 from powerprof.model import text
@@ -22,8 +22,7 @@ _CSV_HEAD = "deep_idle part name count time_s low high process pid thread above_
 _PARTS = ("ended", "open", "running", "unknown", "polling")
 
 
-@dataclass(frozen=True)
-class Sentence:
+class Sentence(msgspec.Struct, frozen=True):
     """A sentence; `is_detail`: it belongs to the one above."""
 
     text: str

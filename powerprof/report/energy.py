@@ -6,7 +6,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from powerprof.energy.domains import EnergyResult
 from powerprof.energy.model import WIDE
@@ -145,8 +146,7 @@ _PRICE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Z]{3})")
 _MAX_PRICE = 1e6
 
 
-@dataclass(frozen=True)
-class PriceTerms:
+class PriceTerms(msgspec.Struct, frozen=True):
     """The price of a kWh with its currency, and the grams of CO2 per kWh; None if not given."""
 
     price: float | None = None
@@ -154,8 +154,7 @@ class PriceTerms:
     grid_g: float | None = None
 
 
-@dataclass(frozen=True)
-class PowerDraw:
+class PowerDraw(msgspec.Struct, frozen=True):
     """Watts of a condition, or the difference to another condition."""
 
     watts: float

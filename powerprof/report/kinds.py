@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from pkgutil import resolve_name
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-@dataclass(frozen=True)
-class RecordKind:
+class RecordKind(msgspec.Struct, frozen=True):
     """A type of record and the functions that write it; `None` for a form that the record does not have.
 
     Attributes:

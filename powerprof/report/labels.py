@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import floor, log10
 from string import Formatter
 from typing import Any
+
+import msgspec
 
 from powerprof.experiment.records import Comparison
 from powerprof.model import text
@@ -176,8 +177,7 @@ def count_decimals(largest: float, format_significant: int = 3) -> int:
     return min(6, max(0, format_significant - 1 - floor(log10(abs(largest)))))
 
 
-@dataclass(frozen=True)
-class NumberFormat:
+class NumberFormat(msgspec.Struct, frozen=True):
     """The unit, the factor and the number of decimals of the figures of one row."""
 
     unit: str

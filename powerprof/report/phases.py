@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from powerprof.model import text
 from powerprof.model.records import Delta, EnergySplit, IdleRun, Phase, Run, StateResidency, metric_name
@@ -60,8 +61,7 @@ def looks_of(states: Sequence[StateResidency]) -> dict[str, str]:
     return looks
 
 
-@dataclass(frozen=True)
-class _PhaseRows:
+class _PhaseRows(msgspec.Struct, frozen=True):
     """The rows of a phases table.
 
     `chosen` has the indexes of the shown phases. `changes` maps a metric to the index of its change between the first

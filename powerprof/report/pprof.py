@@ -11,11 +11,12 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
 from typing import Generic, TypeVar
+
+import msgspec
 
 from powerprof import __version__
 from powerprof.live.intervals import REST, LiveInterval
@@ -132,8 +133,7 @@ Attributes = Mapping[str, str | int]
 _KERNEL = "_[k]"
 
 
-@dataclass(frozen=True)
-class OtlpProfile:
+class OtlpProfile(msgspec.Struct, frozen=True):
     """The name and the unit of a value, and samples: frames outermost first, attributes of the owner, value."""
 
     kind: str

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 import msgspec
 from markupsafe import Markup
+from msgspec.structs import replace
 
 from powerprof.model import text
 from powerprof.queries.records import Grouping, Queries, QueryPlanStep, Share, parse_grouping

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
+
+import msgspec
 
 from powerprof.model import text
 
@@ -15,8 +16,7 @@ _TWO_LINES = 16
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class ScreenView:
+class ScreenView(msgspec.Struct, frozen=True):
     """The choices of the user at a screen.
 
     Attributes:

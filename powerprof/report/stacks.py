@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+import msgspec
 
 from powerprof.attribution import causes
 from powerprof.attribution.capture import Capture
@@ -26,8 +27,7 @@ WeightedStack = tuple[Frames, float]
 """Frames outermost first, and a weight: idle exits, milliseconds of C0, or another count."""
 
 
-@dataclass(frozen=True)
-class TimelineExit:
+class TimelineExit(msgspec.Struct, frozen=True):
     """One idle period of a CPU and its end; times are in ns.
 
     Attributes:
@@ -61,8 +61,7 @@ INCOMPLETE = "[incomplete]"
 Owner = dict[str, str | int]
 
 
-@dataclass(frozen=True)
-class StackSet:
+class StackSet(msgspec.Struct, frozen=True):
     """The stacks of a record and their weights.
 
     Attributes:
@@ -209,8 +208,7 @@ MAX_DEPTH = 256
 _SMALLEST = 1 / 2000  # of the width, less than a pixel on any screen
 
 
-@dataclass(frozen=True)
-class FlameFrame:
+class FlameFrame(msgspec.Struct, frozen=True):
     """A frame of a flame graph.
 
     Attributes:
@@ -230,8 +228,7 @@ class FlameFrame:
     a: float | None = None
 
 
-@dataclass(frozen=True)
-class Flame:
+class Flame(msgspec.Struct, frozen=True):
     """Frames in pre-order, the root first.
 
     Attributes:
@@ -247,14 +244,13 @@ class Flame:
     difference: bool = False
 
 
-@dataclass
-class _FlameNode:
+class _FlameNode(msgspec.Struct):
     label: str
     value: float = 0.0
     own: float = 0.0
     a: float = 0.0
     width: float = 0.0
-    children: dict[str, _FlameNode] = field(default_factory=dict)
+    children: dict[str, _FlameNode] = msgspec.field(default_factory=dict)
 
 
 def _add_stack(root: _FlameNode, frames: tuple[str, ...], value: float, a: float) -> None:

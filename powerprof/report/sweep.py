@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import msgspec
@@ -217,8 +216,7 @@ def answer_of(sweep: Sweep) -> str:
     return f"{name} {'; it '.join(parts)}." if parts else f"{name} has no measured point."
 
 
-@dataclass(frozen=True)
-class _BestPoint:
+class _BestPoint(msgspec.Struct, frozen=True):
     """The best point by a metric. `alike` lists the points that are not worse, with the bound of the difference."""
 
     point: Point
@@ -266,8 +264,7 @@ _LABEL = Markup('<text class="{}" x="{:.2f}%" y="{:.1f}" dx="{}" text-anchor="{}
 _X_TITLE = Markup('<text class="axis" x="{}%" y="{}" text-anchor="end">queries per second</text>')
 
 
-@dataclass(frozen=True)
-class TradeoffPoint:
+class TradeoffPoint(msgspec.Struct, frozen=True):
     """A value of the parameter with its queries per second and joules per query."""
 
     label: str

@@ -10,10 +10,10 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from powerprof.model import text
 from powerprof.model.records import Estimate, Kind
@@ -26,8 +26,7 @@ CSV: frozenset[Form] = frozenset(("csv",))
 HTML: frozenset[Form] = frozenset(("html",))
 
 
-@dataclass(frozen=True)
-class Figure:
+class Figure(msgspec.Struct, frozen=True):
     """A figure of the record.
 
     Attributes:
@@ -83,8 +82,7 @@ class Figure:
         return f"{text.plus_minus(estimate, self.digits or 0, sign=self.sign)} {self.unit}"
 
 
-@dataclass(frozen=True)
-class Words:
+class Words(msgspec.Struct, frozen=True):
     """A text.
 
     Attributes:
@@ -102,8 +100,7 @@ class Words:
     code: bool = False
 
 
-@dataclass(frozen=True)
-class JudgedCell:
+class JudgedCell(msgspec.Struct, frozen=True):
     """The outcome of a judged figure in words.
 
     Attributes:
@@ -127,8 +124,7 @@ class JudgedCell:
         return self.word not in ("may be chance", "inconclusive", "unknown")
 
 
-@dataclass(frozen=True)
-class Path:
+class Path(msgspec.Struct, frozen=True):
     """A stack of frames, innermost first; an incomplete one breaks off."""
 
     frames: Sequence[str]
@@ -138,8 +134,7 @@ class Path:
 Cell = Figure | Words | JudgedCell | Path
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(msgspec.Struct, frozen=True):
     """A column of a table.
 
     Attributes:
@@ -173,8 +168,7 @@ def figures(**headings: str) -> list[Column]:
     return [Column(key, heading) for key, heading in headings.items()]
 
 
-@dataclass(frozen=True)
-class TableRow:
+class TableRow(msgspec.Struct, frozen=True):
     """A row of a table.
 
     Attributes:
@@ -207,8 +201,7 @@ class TableRow:
         return Words((cell.words or cell.text) if isinstance(cell, Figure) else "")
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(msgspec.Struct, frozen=True):
     """Columns and rows.
 
     Attributes:
@@ -232,15 +225,14 @@ class Table:
         return replace(self, columns=columns, rows=[row for row in self.rows if form in row.forms])
 
 
-@dataclass(frozen=True)
-class Places:
+class Places(msgspec.Struct, frozen=True):
     """A record as plain values, and its figures by their places."""
 
     record: msgspec.Struct
-    tree: Any = field(init=False)
+    tree: Any = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tree", msgspec.to_builtins(self.record))
+        msgspec.structs.force_setattr(self, "tree", msgspec.to_builtins(self.record))
 
     def at(self, pointer: str) -> Any:
         """Return the value at a JSON pointer; `None` if there is none."""

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+import msgspec
 
 from powerprof.attribution.symbols import is_own, only_waits
 from powerprof.model import text
@@ -35,8 +36,7 @@ _LEAST_SHARE, _FEWEST_ROWS, _MOST_ROWS = 0.01, 5, 20
 _Row = TypeVar("_Row", Wakeup, Waking)
 
 
-@dataclass(frozen=True)
-class StackCause(Generic[_Row]):
+class StackCause(Generic[_Row], msgspec.Struct, frozen=True):
     """The idle exits, or the wakings, of one thread name at one place.
 
     `first` is the most frequent row. `why` is the origin, such as `its own timer`, or several with their shares.

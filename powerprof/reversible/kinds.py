@@ -16,7 +16,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -101,8 +100,7 @@ def has_session_copies(connection: Sql, name: str) -> bool:
     return True
 
 
-@dataclass(frozen=True)
-class OpenConnection:
+class OpenConnection(msgspec.Struct, frozen=True):
     """A client's connection from the process list of the server."""
 
     id: int
@@ -110,8 +108,7 @@ class OpenConnection:
     host: str
 
 
-@dataclass
-class NewConnections:
+class NewConnections(msgspec.Struct):
     """The connections that open while a variable is changed, with `counted` around each change.
 
     Servers number connections in order, so the connection numbers before and after a change enclose them. An older
@@ -119,7 +116,7 @@ class NewConnections:
     """
 
     login: Login
-    _spans: list[tuple[int, int]] = field(default_factory=list)
+    _spans: list[tuple[int, int]] = msgspec.field(default_factory=list)
 
     @contextmanager
     def counted(self) -> Iterator[None]:

@@ -9,10 +9,11 @@ import struct
 import time
 import zlib
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Literal
+
+import msgspec
 
 from powerprof.stacks.elf import Elf, read_elf, section_bytes
 from powerprof.stacks.image import Mapping, ProcessImage
@@ -56,8 +57,7 @@ def find_cached(build_id: str) -> Path | None:
         return None
 
 
-@dataclass
-class FetchRequest:
+class FetchRequest(msgspec.Struct):
     """A download that the user requested.
 
     Servers are queried even if they reported the file as missing today. Large files have time until `until_s`
@@ -65,7 +65,7 @@ class FetchRequest:
     """
 
     until_s: float
-    problems: dict[str, None] = field(default_factory=dict)
+    problems: dict[str, None] = msgspec.field(default_factory=dict)
 
 
 def fetch(build_id: str, request: FetchRequest | None = None) -> Path | None:
@@ -131,8 +131,7 @@ MAX_LINKED_BYTES = 256 << 20
 _DEBUG_ROOT = "/usr/lib/debug"
 
 
-@dataclass(frozen=True)
-class DebugFile:
+class DebugFile(msgspec.Struct, frozen=True):
     """An open debug file, which the caller closes, and how it was found."""
 
     opened: Opened
@@ -227,8 +226,7 @@ def _checksum(opened: Opened, pid: int, budget: Budget) -> int | None:
     return crc
 
 
-@dataclass(frozen=True)
-class DebugInfo:
+class DebugInfo(msgspec.Struct, frozen=True):
     """The debug information of a module. `notes` give the reasons for omissions.
 
     `source` is how the separate debug file was found (`DebugFile`).

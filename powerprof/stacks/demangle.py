@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass
 from functools import lru_cache
+
+import msgspec
 
 from powerprof.stacks import libstdcxx
 from powerprof.system.errors import PowerprofError
@@ -340,8 +341,7 @@ def demangle(name: str) -> str:
     return printable(readable[:MAX_SHOWN]) + ("…" if len(readable) > MAX_SHOWN else "") + mark
 
 
-@dataclass
-class _ChildTime:
+class _ChildTime(msgspec.Struct):
     """The time that child processes took. A process can have as many costly names as functions."""
 
     seconds: float = 0.0

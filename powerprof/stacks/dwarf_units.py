@@ -7,8 +7,9 @@ import struct
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from powerprof.stacks.elf import SHF_COMPRESSED, Elf, Section, section_bytes, sleb, uleb
 from powerprof.stacks.time_budget import DebugBudget
@@ -112,8 +113,7 @@ def _value(form: int, constant: int, data: bytes, at: int) -> tuple[int, int]:
     return int.from_bytes(data[at:end], "little"), end
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """One entry: `attributes` are (form, number) by name; the next entry of the unit begins at `end`."""
 
     at: int

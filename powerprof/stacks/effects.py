@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
+
+import msgspec
 
 from powerprof.stacks.registers import X86_64, Machine
 
@@ -61,12 +62,11 @@ class Value(NamedTuple):
     loaded: bool = False
 
 
-@dataclass
-class State:
+class State(msgspec.Struct):
     """The relevant registers and the stored words; missing registers are unknown."""
 
     registers: dict[str, Value]
-    stores: dict[tuple[str, int], Value | None] = field(default_factory=dict)
+    stores: dict[tuple[str, int], Value | None] = msgspec.field(default_factory=dict)
     # The number of the next system call, if it is known.
     number: int | None = None
 
@@ -101,8 +101,7 @@ class State:
             self.registers[register] = value
 
 
-@dataclass(frozen=True)
-class Convention:
+class Convention(msgspec.Struct, frozen=True):
     """The calling convention of an architecture.
 
     `kept` are the callee-saved registers. `link` holds the return address; None: it is on the stack.

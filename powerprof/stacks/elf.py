@@ -11,7 +11,9 @@ import os
 import stat
 import struct
 import zlib
-from dataclasses import dataclass, field, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from powerprof.stacks.registers import BY_ELF, X86_64, Machine
 from powerprof.stacks.time_budget import BudgetMeter
@@ -37,8 +39,7 @@ _CHDR = struct.Struct("<IIQQ")
 _ADDRESS_LIMIT = 1 << 63
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(msgspec.Struct, frozen=True):
     """One program header."""
 
     kind: int
@@ -50,8 +51,7 @@ class Segment:
     align: int = 1
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(msgspec.Struct, frozen=True):
     """One section header."""
 
     name: str
@@ -64,8 +64,7 @@ class Section:
     entry_bytes: int
 
 
-@dataclass(frozen=True)
-class Elf:
+class Elf(msgspec.Struct, frozen=True):
     """The validated headers of one file. Either `data` (an image in memory) or `fd` (a file) is set."""
 
     path: str
@@ -76,8 +75,8 @@ class Elf:
     sections: tuple[Section, ...]
     build_id: str | None
     fd: int = -1
-    data: bytes | None = field(default=None, repr=False)
-    meter: BudgetMeter | None = field(default=None, repr=False)
+    data: bytes | None = None
+    meter: BudgetMeter | None = None
     machine: Machine = X86_64
 
     def section(self, name: str) -> Section | None:

@@ -8,11 +8,11 @@ import os
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from powerprof.stacks.elf import PF_X, Elf, code_vaddr, read_elf
 from powerprof.stacks.time_budget import Budget, BudgetMeter

@@ -12,8 +12,10 @@ import time
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from powerprof.stacks import dwarf_units
 from powerprof.stacks.demangle import demangle
@@ -181,8 +183,7 @@ class Dwarf:
 TOO_MUCH = "inlined calls not shown (its debug information takes too much memory or time)"
 
 
-@dataclass(frozen=True)
-class Inlined:
+class Inlined(msgspec.Struct, frozen=True):
     """One level at an address, innermost first; the last level is the function itself (`inlined` False)."""
 
     name: str | None

@@ -14,7 +14,6 @@ import shlex
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -56,8 +55,7 @@ _SERVERS = {
 _DNF, _ZYPPER = ("fedora", "rhel", "centos"), ("opensuse", "suse", "sles")
 
 
-@dataclass(frozen=True)
-class Package:
+class Package(msgspec.Struct, frozen=True):
     """A package and its version."""
 
     name: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import struct
-from dataclasses import dataclass
 from functools import cached_property
 
 import msgspec
@@ -16,8 +15,7 @@ from powerprof.system.next_steps import command_line
 STACK_LIMIT_BYTES = 64 << 10
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(msgspec.Struct, frozen=True, dict=True):
     """An architecture with stacks that can be unwound: `names` are its registers in the order of BPF's copy.
 
     `volatile` registers (results and arguments) differ between two sleeps at one call site, and unwind tables of

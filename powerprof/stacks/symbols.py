@@ -12,9 +12,10 @@ import re
 import time
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
+
+import msgspec
 
 from powerprof.model.attribution import StackFrame
 from powerprof.model.records import Note
@@ -43,8 +44,7 @@ _GO_IDLE = frozenset(f"runtime.{name}" for name in ("findRunnable", "findrunnabl
 _NODE_LOOP = frozenset({"uv__io_poll", "uv_run", "node::SpinEventLoopInternal(node::Environment*)"})
 
 
-@dataclass(frozen=True)
-class Runtime:
+class Runtime(msgspec.Struct, frozen=True):
     """One runtime: `files` matches the mapped files that identify it, `interpreter` are its interpreter's symbols."""
 
     key: str
@@ -187,8 +187,7 @@ MAX_NAMES_BYTES = 16 << 20
 _CHUNK_BYTES = 256 << 10
 
 
-@dataclass(frozen=True)
-class PerfMap:
+class PerfMap(msgspec.Struct, frozen=True):
     """Disjoint [start, end) → name, sorted. `notes` are the reasons for omissions."""
 
     starts: tuple[int, ...]
@@ -366,8 +365,7 @@ def _sweep(entries: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
 SIGNAL = "[signal]"
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(msgspec.Struct, frozen=True):
     """One function of a stack.
 
     `address` is the pc in the process, `vaddr` its link-time address in the file. `function_start` is the link-time
@@ -393,8 +391,7 @@ class Frame:
         return f"{self.module}+{place:#x}" if place is not None else f"{self.module} {self.address:#x}"
 
 
-@dataclass(frozen=True)
-class _NamedModule:
+class _NamedModule(msgspec.Struct, frozen=True):
     bias: int
     tables: ModuleTables
     debug: SymbolTable | None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import lzma
 import struct
 from collections.abc import Collection
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -257,8 +256,7 @@ def _go_symbols(elf: Elf) -> _RawSymbols | None:
     return _RawSymbols(starts, sizes, places, np.full(len(starts), _STB_LOCAL, np.uint8), names)
 
 
-@dataclass(frozen=True)
-class _RawSymbols:
+class _RawSymbols(msgspec.Struct, frozen=True):
     starts: np.ndarray
     sizes: np.ndarray
     offsets: np.ndarray

@@ -12,8 +12,8 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from powerprof.stacks.elf import Elf, read_elf, section_bytes
@@ -69,8 +69,7 @@ _RELOCATION = np.dtype([("place", "<u8"), ("kind", "<u8"), ("value", "<u8")])
 _MAX_BYTES = 256 << 20
 
 
-@dataclass(frozen=True)
-class ThreadStart:
+class ThreadStart(msgspec.Struct, frozen=True):
     """The start of a thread.
 
     Attributes:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+
+import msgspec
 
 from powerprof.system.errors import DataError
 
@@ -22,22 +23,20 @@ RUN_BYTES = 256 << 20
 RUN_S = 20.0
 
 
-@dataclass
-class ProcessBudget:
+class ProcessBudget(msgspec.Struct):
     """The remaining budget of one process."""
 
     bytes_left: int = PROCESS_BYTES
     seconds_left: float = PROCESS_S
 
 
-@dataclass
-class Budget:
+class Budget(msgspec.Struct):
     """The remaining budget of a run. `left_out`: the processes with files that were left out."""
 
     bytes_left: int = RUN_BYTES
     seconds_left: float = RUN_S
-    left_out: dict[int, None] = field(default_factory=dict)
-    _purses: dict[int, ProcessBudget] = field(default_factory=dict)
+    left_out: dict[int, None] = msgspec.field(default_factory=dict)
+    _purses: dict[int, ProcessBudget] = msgspec.field(default_factory=dict)
 
     def meter(self, pid: int) -> BudgetMeter:
         """Return a context manager that counts bytes and CPU time for a process."""
@@ -63,8 +62,7 @@ class DebugBudgetError(DataError):
     """Debug information that would take more memory than the budget of a run."""
 
 
-@dataclass
-class DebugBudget:
+class DebugBudget(msgspec.Struct):
     """The budget of a run for debug information: bytes that are held at once, and CPU time."""
 
     bytes_left: int = 64 << 20

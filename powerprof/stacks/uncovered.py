@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from powerprof.stacks.effects import WORD, State, Value, apply_arm, apply_x86, convention_of, decode_instructions
 from powerprof.stacks.image import Mapping, ProcessImage
@@ -38,16 +39,14 @@ _RESTORERS = {
 }
 
 
-@dataclass(frozen=True)
-class CallerRegisters:
+class CallerRegisters(msgspec.Struct, frozen=True):
     """The caller's registers by name, relative to this frame's; `pc` is the return address. Missing: unknown."""
 
     pc: Value
     registers: dict[str, Value]
 
 
-@dataclass(frozen=True)
-class FunctionBounds:
+class FunctionBounds(msgspec.Struct, frozen=True):
     """The bounds of a function: the start of its symbol (None: no symbol) and the latest start of the next one.
 
     `ends_all` tells whether a called address is a function that ends the thread or the program.
@@ -58,8 +57,7 @@ class FunctionBounds:
     ends_all: Callable[[int], bool]
 
 
-@dataclass(frozen=True)
-class CallerCandidates:
+class CallerCandidates(msgspec.Struct, frozen=True):
     """Candidates for the caller, in order. `is_bottom`: the code ends the thread or the program."""
 
     steps: tuple[CallerRegisters, ...]
@@ -222,8 +220,7 @@ _ARM_SAVED = (*(f"x{number}" for number in range(31)), "sp", "pc")
 ReadWord = Callable[[int], int | None]
 
 
-@dataclass(frozen=True)
-class Caller:
+class Caller(msgspec.Struct, frozen=True):
     """The registers of the frame above by name; `exact` if a signal interrupted it. Missing: unknown."""
 
     registers: dict[str, int]

@@ -8,8 +8,9 @@ import weakref
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from powerprof.stacks.image import Mapping, ProcessImage, is_same_code
 from powerprof.stacks.registers import STACK_LIMIT_BYTES, Machine, SavedStack, machine_of
@@ -28,8 +29,7 @@ MAX_FRAMES = 1024
 _MEMORY_FILE = "/memfd:"
 
 
-@dataclass(frozen=True)
-class Unwound:
+class Unwound(msgspec.Struct, frozen=True):
     """The frames of a stack, innermost first. `exact[i]`: the pc is an interrupted one and not a return address.
 
     `complete`: the walk reached the start of the thread or program; else `reason` is why it stopped.
@@ -41,8 +41,7 @@ class Unwound:
     exact: tuple[bool, ...]
 
 
-@dataclass(frozen=True)
-class _Module:
+class _Module(msgspec.Struct, frozen=True):
     table: UnwindTable | None
     starts: tuple[int, ...]
     ends: tuple[int, ...]
@@ -53,12 +52,11 @@ class _Module:
         return at >= 0 and address < self.ends[at]
 
 
-@dataclass
-class _WalkFrames:
+class _WalkFrames(msgspec.Struct):
     """The frames of a walk so far, and the reason why it stopped."""
 
-    pcs: list[int] = field(default_factory=list)
-    exact: list[bool] = field(default_factory=list)
+    pcs: list[int] = msgspec.field(default_factory=list)
+    exact: list[bool] = msgspec.field(default_factory=list)
     last: Mapping | None = None
     complete: bool = False
     why: str | None = None
@@ -300,8 +298,7 @@ _WALKER_BYTES = 64 << 10
 _SLOW_WALK_S = 0.02
 
 
-@dataclass(frozen=True)
-class _WalkSeen:
+class _WalkSeen(msgspec.Struct, frozen=True):
     """A walk and the stack words that it read. Another stack with the same words has the same frames."""
 
     reads: tuple[tuple[int, bytes], ...]

@@ -14,7 +14,6 @@ import struct
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -54,8 +53,7 @@ _OPERANDS = {
 }
 
 
-@dataclass(frozen=True)
-class FunctionRanges:
+class FunctionRanges(msgspec.Struct, frozen=True):
     """Link-time ranges [start, end) of functions in order, as u64 arrays; `bottoms` have no caller."""
 
     starts: Array
@@ -63,8 +61,7 @@ class FunctionRanges:
     bottoms: tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True)
-class _Cie:
+class _Cie(msgspec.Struct, frozen=True):
     encoding: int
     augmented: bool
     bottom: bool

@@ -14,11 +14,13 @@ import math
 import statistics
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
     import numpy as np
@@ -109,8 +111,7 @@ LEVEL = 0.95
 MINIMUM_RESAMPLED = 6  # fewer values have too few distinct resamples for these tails
 
 
-@dataclass(frozen=True)
-class Interval:
+class Interval(msgspec.Struct, frozen=True):
     """A confidence interval; `method` is the name of its method."""
 
     low: float
@@ -393,8 +394,7 @@ _MOST = 200.0
 Stratum = tuple[Sequence[float], Sequence[float]]
 
 
-@dataclass(frozen=True)
-class Pooled:
+class Pooled(msgspec.Struct, frozen=True):
     """The mean of b − a over the settings, in percent of the mean of both; `p_value` is for no difference."""
 
     a_mean: float

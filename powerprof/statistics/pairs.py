@@ -6,10 +6,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
 
 from powerprof.statistics.intervals import LEVEL, Interval, lag_of, rounding, step_of, student_p, student_quantile
 
@@ -42,8 +44,7 @@ def _deviation(values: Sequence[float]) -> float:
     return math.sqrt(_variance(values))
 
 
-@dataclass(frozen=True)
-class Noise:
+class Noise(msgspec.Struct, frozen=True):
     """The noise of all rows of a report of pairs, which a few pairs of one row do not show.
 
     `lag` is the mean correlation of neighbouring pairs in `rows` rows; NaN if it is unknown. A row's own correlation
@@ -209,8 +210,7 @@ def _expected_lags(count: int) -> tuple[float, ...]:
     return tuple(expected)
 
 
-@dataclass(frozen=True)
-class PairedTest:
+class PairedTest(msgspec.Struct, frozen=True):
     """The mean of b − a or, `on_logs`, of log(b / a), with its standard error and degrees of freedom.
 
     `typical` is the standard error by the typical scatter of the report, with its degrees of freedom.

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
+
+import msgspec
 
 from powerprof.statistics.intervals import (
     LEVEL,
@@ -35,8 +35,7 @@ FAMILY_LEVEL = 0.995
 FUNCTIONS_LEVEL = 0.995
 
 
-@dataclass(frozen=True)
-class PairedResult:
+class PairedResult(msgspec.Struct, frozen=True):
     """Two conditions over pairs of blocks, in the unit of the values; None for unknown figures.
 
     `p_value` is Student's (Welch's for unpaired values) for no difference, on the scale of the interval.
@@ -64,8 +63,7 @@ def verdict_of(interval: Interval | None, equal: float = 0.0) -> Verdict:
     return "b_higher" if interval.low > equal else "b_lower"
 
 
-@dataclass(frozen=True)
-class Claim:
+class Claim(msgspec.Struct, frozen=True):
     """The statements that a verdict and its intervals permit; every report words this.
 
     Attributes:
@@ -132,7 +130,7 @@ def compare_pairs(
         noise = pool_noise([(a, b)])  # Equal readings show no noise.
     plain = _result(a, b, None, seed, noise)
     if len(a) < 3:
-        return dataclasses.replace(plain, pairs_count=len(a))
+        return msgspec.structs.replace(plain, pairs_count=len(a))
     tested, a_mean = measure_difference(a, b, step, noise), plain.a_mean
     interval, ratios = tested.interval, None
     if tested.on_logs:
@@ -140,7 +138,7 @@ def compare_pairs(
         ratio = plain.b_mean / a_mean
         ratios = Interval(min(low, ratio), max(high, ratio), interval.method)
         interval = Interval(a_mean * (ratios.low - 1), a_mean * (ratios.high - 1), interval.method)
-    return dataclasses.replace(
+    return msgspec.structs.replace(
         plain,
         pairs_count=len(a),
         difference_interval=interval,
@@ -229,7 +227,7 @@ def compare_unpaired(a: Sequence[float], b: Sequence[float], *, seed: int, step:
     if not a or not b:
         raise ValueError("two runs need values each")
     interval = welch_interval(a, b, RUN_LEVELS, step) if min(len(a), len(b)) >= 3 else None
-    return dataclasses.replace(_result(a, b, interval, seed), p_value=_p_of_runs(a, b, step))
+    return msgspec.structs.replace(_result(a, b, interval, seed), p_value=_p_of_runs(a, b, step))
 
 
 def _p_of_runs(a: Sequence[float], b: Sequence[float], step: float | None) -> float | None:
@@ -248,8 +246,7 @@ DRIFT_FLOOR_POINTS = 0.5
 DRIFT_SHARE_OF_EFFECT = 0.25
 
 
-@dataclass(frozen=True)
-class Control:
+class Control(msgspec.Struct, frozen=True):
     """A comparison of a condition with itself. `sound` if it found no difference."""
 
     sound: bool
@@ -266,8 +263,7 @@ def judge_control(result: PairedResult) -> Control:
     return Control(is_sound, 100 * result.difference / base, 100 * interval.half_width / base)
 
 
-@dataclass(frozen=True)
-class Drift:
+class Drift(msgspec.Struct, frozen=True):
     """The change of the idle baseline from start to end, in points of C0."""
 
     points: float
@@ -292,8 +288,7 @@ def baseline_drift(before: Sequence[float], after: Sequence[float], effect_point
     return Drift(moved, interval.low, interval.high, interval.excludes(0.0) and abs(moved) > tolerance)
 
 
-@dataclass(frozen=True)
-class MonotonicTrend:
+class MonotonicTrend(msgspec.Struct, frozen=True):
     """A monotonic trend over the blocks: Kendall's tau and its two-sided p-value."""
 
     tau: float
@@ -321,8 +316,7 @@ FEWEST_ROUNDS = 3
 _MOST_LOG = 300.0  # within the range of a float
 
 
-@dataclass(frozen=True)
-class PointPair:
+class PointPair(msgspec.Struct, frozen=True):
     """Two points by index; `percent` is the difference of the second to the first. None for unknown figures.
 
     `interval` is of `percent` for this pair alone. `p_value` is for no difference.
@@ -360,7 +354,7 @@ def _compared(first: int, second: int, a: Sequence[float], b: Sequence[float], s
     if step is not None:
         # Rounds run forwards and backwards, so a drift alternates in the differences.
         tested = measure_difference(a, b, step, INDEPENDENT)
-        tested = dataclasses.replace(tested, lognormal=None)  # Points are compared by their typical ratio.
+        tested = msgspec.structs.replace(tested, lognormal=None)  # Points are compared by their typical ratio.
     else:
         error, freedom = welch_error(a, b)
         tested = PairedTest(statistics.fmean(b) - statistics.fmean(a), error, freedom, on_logs=False)

@@ -16,11 +16,12 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+import msgspec
 
 from powerprof.system.errors import PowerprofError
 
@@ -35,8 +36,7 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _THREAD_SYSCALLS = {"x86_64": (116, 119, 117), "aarch64": (159, 149, 147)}
 
 
-@dataclass(frozen=True)
-class HostUser:
+class HostUser(msgspec.Struct, frozen=True):
     """A user of this host. `name` is None if the host has no account with this number."""
 
     uid: int

@@ -14,9 +14,10 @@ import stat
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from powerprof.system import files
 from powerprof.system.errors import PowerprofError
@@ -152,8 +153,7 @@ _SYSTEM = (Path("/usr"), *(Path("/") / name for name in _PROGRAMS), Path("/proc"
 _SIZE = b"mode=0755,size=512m"
 
 
-@dataclass(frozen=True)
-class Confinement:
+class Confinement(msgspec.Struct, frozen=True):
     """The files and the network of a child.
 
     `reads` are files and folders of this host that it may read; its account must be able to reach them. It may change
@@ -362,8 +362,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
 
 
-@dataclass(frozen=True)
-class Child:
+class Child(msgspec.Struct, frozen=True):
     """The differences of a child from its parent.
 
     `user` (uid, gid) is the account that a child of root gets, `confinement` limits its files and its network.
@@ -429,8 +428,7 @@ _UNREAPED: list[int] = []
 SendPart = Callable[[bytes], None]
 
 
-@dataclass(frozen=True)
-class ForkResult:
+class ForkResult(msgspec.Struct, frozen=True):
     """The parts that a fork returned, whether it finished, and its CPU time in seconds."""
 
     parts: list[bytes]

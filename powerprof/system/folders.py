@@ -14,8 +14,9 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from powerprof.system.files import writable
 
@@ -294,8 +295,7 @@ class CopyRefused(Exception):
     """A folder that is not copied. The message completes a sentence about the folder."""
 
 
-@dataclass
-class CopyRules:
+class CopyRules(msgspec.Struct):
     """The limits of a copy.
 
     `owner` is the owner of the copy (None: unchanged). With `links`, symbolic links are copied as links.

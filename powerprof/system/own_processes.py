@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import resource
 import time
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 # Helpers that ended stay powerprof's for the windows in which they ran. A limit, because the kernel reuses numbers.
 _KEPT = 1024
@@ -47,8 +48,7 @@ def is_own(pid: int) -> bool:
     return pid in _HELPERS
 
 
-@dataclass(frozen=True)
-class OwnCost:
+class OwnCost(msgspec.Struct, frozen=True):
     """CPU seconds and voluntary switches by process until a moment. Each switch is followed by a wake-up."""
 
     spent: dict[int, tuple[float, int]]

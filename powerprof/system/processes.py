@@ -7,8 +7,9 @@ import os
 import re
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from powerprof.system.caller import account_of, is_system_account
 from powerprof.system.files import printable, try_text, whole
@@ -78,8 +79,7 @@ _PASSWD_BYTES = 1 << 20
 _MAX_ACCOUNT = 120
 
 
-@dataclass(frozen=True)
-class ProcessOwner:
+class ProcessOwner(msgspec.Struct, frozen=True):
     """The account and the program of a process, as text. `distrust` is the reason against trust, if any."""
 
     account: str

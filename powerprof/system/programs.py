@@ -17,9 +17,10 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
+
+import msgspec
 
 from powerprof.system.caller import SYSTEM_PATH, account_of, caller, is_delegated
 from powerprof.system.child import Child, Confinement, die_with_parent
@@ -107,8 +108,7 @@ _ROOT_FOLDER = "/"
 _STARTED: list[subprocess.Popen[bytes]] = []
 
 
-@dataclass(frozen=True)
-class Finished:
+class Finished(msgspec.Struct, frozen=True):
     """The result of a program that has ended."""
 
     argv: tuple[str, ...]

@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -110,8 +109,7 @@ class _ChildSleep:
 Place = tuple[int, int, int, str]
 
 
-@dataclass(frozen=True)
-class FileStatus:
+class FileStatus(msgspec.Struct, frozen=True):
     """The status of a file, as stat(2) returns it."""
 
     size_bytes: int
@@ -136,8 +134,7 @@ class FileStatus:
         return f"{self.device:x}-{self.inode:x}-{self.size_bytes:x}-{self.mtime_ns:x}"
 
 
-@dataclass(frozen=True)
-class Opened(FileStatus):
+class Opened(FileStatus, frozen=True):
     """An open regular file; a context manager that closes it. Reads of `fd` wait for no other process."""
 
     fd: int

@@ -14,9 +14,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from types import FrameType
+
+import msgspec
 
 from powerprof.system.errors import HungUp, Interrupted
 
@@ -24,8 +25,7 @@ _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _RETRY_S = 0.01
 
 
-@dataclass
-class _SignalState:
+class _SignalState(msgspec.Struct):
     """The state of signal handling in this process.
 
     Attributes:

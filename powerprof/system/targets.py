@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from powerprof.system import paths
 from powerprof.system.cgroups import groups_below, is_made_by_root, unit_of
@@ -63,8 +65,7 @@ class TargetChoice(Protocol):
     def system(self) -> bool: ...
 
 
-@dataclass(frozen=True)
-class TargetWords:
+class TargetWords(msgspec.Struct, frozen=True):
     """A choice of processes by a command without all of these options."""
 
     pid: list[str] | None
@@ -73,8 +74,7 @@ class TargetWords:
     system: bool = False
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(msgspec.Struct, frozen=True):
     """The processes to attribute to.
 
     Attributes:

@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -51,16 +50,14 @@ _REMEDY = (
 )
 
 
-@dataclass(frozen=True)
-class Dtrace:
+class Dtrace(msgspec.Struct, frozen=True):
     """The host's DTrace. `version` is its release or, if it does not print that, the one of its D language."""
 
     path: Path
     version: tuple[int, int, int]
 
 
-@dataclass(frozen=True)
-class DtraceRun:
+class DtraceRun(msgspec.Struct, frozen=True):
     """The output of a script, for `output` to parse. `losses`: DTrace's own messages about lost data.
 
     `tool_cpu_s`: CPU time of DTrace from its start to its end, and powerprof's in the window. `notes`: of the window.
@@ -230,8 +227,7 @@ _SYMBOL = re.compile(r"[A-Za-z0-9_.$]{1,1024}")
 _MODULE = re.compile(r"[A-Za-z0-9_*?.+-]{0,128}")
 
 
-@dataclass(frozen=True)
-class ProbedFunction:
+class ProbedFunction(msgspec.Struct, frozen=True):
     """A function by its symbol and module (`a.out` is the program itself), and the offsets of its exits."""
 
     module: str

@@ -6,9 +6,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from powerprof.measure.procfs import process_cpu_ns
@@ -208,8 +208,7 @@ def build_function_definitions(btf: Btf, size: int) -> dict[str, int | str]:
     }
 
 
-@dataclass(frozen=True)
-class _TracedProcess:
+class _TracedProcess(msgspec.Struct, frozen=True):
     image: ProcessImage
     names: MatchedFunctions
 

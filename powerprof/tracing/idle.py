@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
 
 import msgspec
+from msgspec.structs import replace
 
 from powerprof.measure.cpuidle import CpuidleReader, format_cpu_list, online_cpus, read_edge
 from powerprof.measure.perf_events import IdleEvents
@@ -62,8 +62,7 @@ from powerprof.tracing.kernel_symbols import name_kernel_functions
 _MIN_UNSEEN, _MIN_UNSEEN_SHARE = 10, 0.01
 
 
-@dataclass(frozen=True)
-class IdleTrace:
+class IdleTrace(msgspec.Struct, frozen=True):
     """A collected trace: `causes` are the sums of all idle exits of the window (CAUSE).
 
     `lost_count`: exits that found no place in the table of causes. `sample`: an even sample of one in `sample_1_in`
@@ -80,7 +79,7 @@ class IdleTrace:
     totals: Array
     ran: RunTimes
     run_time_s: float | None = None
-    addresses: dict[int, str] = field(default_factory=dict)
+    addresses: dict[int, str] = msgspec.field(default_factory=dict)
 
 
 class IdleTracer(WindowPart):
@@ -182,8 +181,7 @@ class IdleTracer(WindowPart):
         )
 
 
-@dataclass(frozen=True)
-class TracedWindow:
+class TracedWindow(msgspec.Struct, frozen=True):
     """A trace with the window of each CPU.
 
     `tool_cpu_s`: powerprof's own CPU time in it. `state_names`: names of each CPU's idle states, by number.
@@ -201,8 +199,7 @@ class TracedWindow:
     counters: tuple[Snapshot, Snapshot] | None = None
 
 
-@dataclass(frozen=True)
-class _Edge:
+class _Edge(msgspec.Struct, frozen=True):
     """The readings of all CPUs at one edge, and perf's counts of idle exits if they are needed."""
 
     snapshot: Snapshot

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -353,8 +352,7 @@ def _renumber(
         entries["flags"][gone] &= ~np.uint32(site[1])
 
 
-@dataclass(frozen=True)
-class RunTimes:
+class RunTimes(msgspec.Struct, frozen=True):
     """Running time in a window, in ns: of each living thread (RUN_TIME), and the sums of all other threads.
 
     `target_ns`: threads of the target that ended or found no slot. `others_ns`: such threads of other processes.

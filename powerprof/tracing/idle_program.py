@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+
+import msgspec
 
 from powerprof.stacks.registers import X86_64, Machine, this_machine
 from powerprof.system.closeable import Closeable
@@ -187,8 +188,7 @@ def read_shared(program: LoadedProgram, which: Shared) -> int:
     return int.from_bytes(program.get("shared", which), "little")
 
 
-@dataclass(frozen=True)
-class StackProgram:
+class StackProgram(msgspec.Struct, frozen=True):
     """The loaded program with stacks. `is_direct`: typed programs read registers (`features.can_read_directly`)."""
 
     program: LoadedProgram

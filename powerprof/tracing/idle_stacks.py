@@ -14,7 +14,6 @@ import struct
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 
 import msgspec
@@ -376,8 +375,7 @@ STACK_BYTES = 64 << 20
 _LOOK_INTERVAL_S, _LOOK_INTERVAL_OF_ONE_S = 2.0, 20.0
 
 
-@dataclass(frozen=True)
-class StackTrace:
+class StackTrace(msgspec.Struct, frozen=True):
     """Stacks and wakings that belong to a trace of idle exits.
 
     `lost_count`: stacks lost to a full ring buffer. `loaded_count`: switch-outs and wakings that were not examined
@@ -399,8 +397,8 @@ class StackTrace:
     counted_from_ns: int
     counted_to_ns: int
     registers_found: bool = True
-    frames: list[PythonFrame] = field(default_factory=list)
-    ended_groups: dict[int, int] = field(default_factory=dict)
+    frames: list[PythonFrame] = msgspec.field(default_factory=list)
+    ended_groups: dict[int, int] = msgspec.field(default_factory=dict)
 
 
 class StackReader(WindowPart):

@@ -6,8 +6,9 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from powerprof.system.errors import CapabilityError
 from powerprof.system.files import reason_of, try_text
@@ -23,8 +24,7 @@ KERNEL_MAX_SYMBOLS = 2_000_000
 MAX_FUNCTION_BYTES = 1 << 20
 
 
-@dataclass(frozen=True)
-class KernelSymbols:
+class KernelSymbols(msgspec.Struct, frozen=True):
     """Sorted symbols of kernel text by /proc/kallsyms; `modules[i]` is "" for the kernel itself."""
 
     addresses: tuple[int, ...]

@@ -9,9 +9,9 @@ CPU's state is the same before and after they are read.
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from powerprof.measure.cpuidle import CpuidleReader, online_cpus, read_edge
 from powerprof.measure.procfs import compute_accounting, read_stat

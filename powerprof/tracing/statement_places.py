@@ -14,9 +14,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Mapping as Mapping_abc
 from collections.abc import Mapping as Table
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
+
+import msgspec
 
 from powerprof.model.identities import Family
 from powerprof.stacks.effects import decode_instructions
@@ -134,8 +135,7 @@ _ENDBR64 = bytes.fromhex("f30f1efa")
 EXPORTING = "a build that exports its functions"
 
 
-@dataclass(frozen=True)
-class Dispatch:
+class Dispatch(msgspec.Struct, frozen=True):
     """The places to probe in a server. Offsets are in the file of `mapping`.
 
     `waits_offset`: the function that waits for the next packet, None if unknown. `stepped`: a probe needs a second
@@ -151,11 +151,11 @@ class Dispatch:
     layout: int
     waits_offset: int | None
     stepped: bool
-    sites: Table[int, int] = field(default_factory=dict)
+    sites: Table[int, int] = msgspec.field(default_factory=dict)
     is_sure: bool = True
     version: str | None = None
     text_address: int | None = None
-    within: Table[str, int] = field(default_factory=dict)
+    within: Table[str, int] = msgspec.field(default_factory=dict)
     waits: tuple[tuple[str, int], ...] = ()
     event_address: int | None = None
 
@@ -300,8 +300,7 @@ class ThreadCounters(NamedTuple):
         return waits
 
 
-@dataclass(frozen=True)
-class StatementSums:
+class StatementSums(msgspec.Struct, frozen=True):
     """The sums of statements by (identity, thread), their texts, and identity → class of time → calls."""
 
     uses: dict[tuple[int, int], StatementUse]
@@ -422,8 +421,7 @@ Code = Sequence[tuple[str, str]]
 """Words and operands of instructions."""
 
 
-@dataclass(frozen=True)
-class TextPlace:
+class TextPlace(msgspec.Struct, frozen=True):
     """The addresses of struct place in place.bpf.h. Negative numbers count backwards."""
 
     text: int

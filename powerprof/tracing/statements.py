@@ -9,7 +9,6 @@ import struct
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 import msgspec
 
@@ -60,8 +59,7 @@ from powerprof.tracing.statement_places import (
 _MOST_PROCESSES = 65_536
 
 
-@dataclass(frozen=True)
-class ServerProcesses:
+class ServerProcesses(msgspec.Struct, frozen=True):
     """The processes of a server. With `is_family` the server works in several processes, which it and they start."""
 
     pid: int

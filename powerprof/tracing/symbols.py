@@ -11,8 +11,9 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
+
+import msgspec
 
 from powerprof.stacks.debuginfo import read_debug
 from powerprof.stacks.demangle import demangle
@@ -112,8 +113,7 @@ _NEVER = re.compile(
 _FRAGMENT = re.compile(r"\.cold(?:\.\d+)*$|\.unlikely(?:\.\d+)*$")
 
 
-@dataclass(frozen=True)
-class Function:
+class Function(msgspec.Struct, frozen=True):
     """One function of one file. `offset` is its place in the file, `vaddr` its link-time address.
 
     `stepped`: the kernel does not emulate its first instruction, so a probe needs a second trap. `symbol`: a name that
@@ -129,8 +129,7 @@ class Function:
     size_bytes: int
 
 
-@dataclass(frozen=True)
-class ModuleFunctions:
+class ModuleFunctions(msgspec.Struct, frozen=True):
     """The functions of one mapped file that match a pattern. `starts`: the start addresses of all its functions."""
 
     mapping: Mapping
@@ -138,8 +137,7 @@ class ModuleFunctions:
     starts: frozenset[int]
 
 
-@dataclass(frozen=True)
-class MatchedFunctions:
+class MatchedFunctions(msgspec.Struct, frozen=True):
     """The functions that match a pattern in one process.
 
     `refused`: (function, reason); `elsewhere`: matches in other files.

@@ -11,9 +11,10 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
+
+import msgspec
 
 _T = TypeVar("_T")
 
@@ -46,8 +47,7 @@ _CODAS = ("", "", "n", "r", "l", "s", "m", "t")
 _ENDINGS = ("", "", "", "burg", "ville", "ton", "grad", "pur", "stad", "mouth")
 
 
-@dataclass(frozen=True)
-class City:
+class City(msgspec.Struct, frozen=True):
     """A row of City."""
 
     id: int
@@ -56,8 +56,7 @@ class City:
     population: int
 
 
-@dataclass(frozen=True)
-class Country:
+class Country(msgspec.Struct, frozen=True):
     """A row of Country; `capital` is the ID of a city, None for a country without cities."""
 
     code: str
@@ -67,8 +66,7 @@ class Country:
     capital: int | None
 
 
-@dataclass(frozen=True)
-class Language:
+class Language(msgspec.Struct, frozen=True):
     """A row of CountryLanguage."""
 
     country: str
@@ -76,8 +74,7 @@ class Language:
     percentage: float
 
 
-@dataclass(frozen=True)
-class World:
+class World(msgspec.Struct, frozen=True):
     """The three tables."""
 
     cities: Sequence[City]

@@ -8,7 +8,6 @@ import os
 import re
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -42,8 +41,7 @@ _MOST_DOTS = 300
 _QUOTED = re.compile(r"""\"[^"\n]*"|'[^'\n]*'""")
 
 
-@dataclass(frozen=True)
-class LoadedWorkload:
+class LoadedWorkload(msgspec.Struct, frozen=True):
     """A workload, its folder, and its tables as written."""
 
     folder: Path
@@ -204,8 +202,7 @@ def _check_files(loaded: LoadedWorkload, text: str, names: Sequence[str], keys: 
             raise DataError(loaded.path, f"{name}: no such file in the workload's folder", line_of(text, keys))
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(msgspec.Struct, frozen=True):
     """One condition of one workload, ready to run: its own keys override [server] and [load]."""
 
     workload: LoadedWorkload

@@ -6,10 +6,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, TypeVar
 
+import msgspec
 from markupsafe import Markup
 
 from powerprof.experiment import phases
@@ -101,8 +101,7 @@ Chart = tuple[str, bool, Markup]
 """The metric's label, whether it is estimated, the drawing."""
 
 
-@dataclass(frozen=True)
-class Strip:
+class Strip(msgspec.Struct, frozen=True):
     """The windows of one condition in a chart of their spread.
 
     Attributes:
@@ -272,8 +271,7 @@ def _seconds(window: Window) -> float | None:
 _GROUND = Markup('<rect class="ground" width="100%" height="18"/>')
 
 
-@dataclass(frozen=True)
-class DrawnInterval:
+class DrawnInterval(msgspec.Struct, frozen=True):
     """A difference in percent of A with its 95 % interval; ratios are 1 + percent / 100.
 
     The axis does not extend to an interval that is `aside`: an arrow shows that it continues.
@@ -286,8 +284,7 @@ class DrawnInterval:
     aside: bool = False
 
 
-@dataclass(frozen=True)
-class IntervalAxis:
+class IntervalAxis(msgspec.Struct, frozen=True):
     """One axis for all rows of a table: percent, or B / A on a logarithmic scale for large effects."""
 
     scale: Scale
@@ -384,8 +381,7 @@ _FRAME = Markup(
 _FRAME_LABEL_LIMIT = 100
 
 
-@dataclass(frozen=True)
-class FlameView:
+class FlameView(msgspec.Struct, frozen=True):
     """The boxes of a flame graph and their height in rows, for the template."""
 
     title: str

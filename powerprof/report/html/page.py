@@ -8,13 +8,13 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from markupsafe import Markup, escape
+from msgspec.structs import replace
 
 from powerprof import __version__
 from powerprof.experiment.claims import claim_of, find_answer_metrics, percent_base
@@ -151,8 +151,7 @@ _FINDINGS: dict[Finding, str] = {
 }
 
 
-@dataclass(frozen=True)
-class Tile:
+class Tile(msgspec.Struct, frozen=True):
     """A figure with a heading and a note. `look` is the class of a verdict, which greys an inconclusive one."""
 
     heading: str
@@ -321,8 +320,7 @@ def _is_known(shown: Cell | None) -> bool:
     return not isinstance(shown, Words) or bool(shown.text) if shown is not None else False
 
 
-@dataclass(frozen=True)
-class DrawnColumn:
+class DrawnColumn(msgspec.Struct, frozen=True):
     """A column of drawings, one per row.
 
     Attributes:
@@ -531,8 +529,7 @@ def _functions(places: Places) -> dict[str, Any]:
 # Stacks and timelines are saved apart from the record that a page shows.
 
 
-@dataclass(frozen=True)
-class Extras:
+class Extras(msgspec.Struct, frozen=True):
     """Data that a page shows next to its record.
 
     Attributes:
@@ -547,7 +544,7 @@ class Extras:
     stacks: Sequence[WeightedStack] = ()
     stacks_b: Sequence[WeightedStack] = ()
     unit: str = "idle exits"
-    modules: Mapping[str, str] = field(default_factory=dict)
+    modules: Mapping[str, str] = msgspec.field(default_factory=dict)
     timeline: Sequence[TimelineExit] = ()
     derived: str = ""
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
+import msgspec
 from markupsafe import Markup
 
 from powerprof.model import text
@@ -20,8 +20,7 @@ from powerprof.report import labels
 # Axes: the places of values and ticks, in percent of the width or in pixels of the height.
 
 
-@dataclass(frozen=True)
-class Scale:
+class Scale(msgspec.Struct, frozen=True):
     """A linear or logarithmic axis from the values `low` to `high`, drawn from `start` to `end`."""
 
     low: float
@@ -158,8 +157,7 @@ def draw_pairs(a: Sequence[float | None], b: Sequence[float | None], unit: str, 
     return SVG.format(f"{len(both)} pairs of {names[0]} and {names[1]} in {unit}", 238, join_parts(parts))
 
 
-@dataclass(frozen=True)
-class BarShare:
+class BarShare(msgspec.Struct, frozen=True):
     """A part of a bar. Its class is c0, poll, or s0 to s5 from the shallowest idle state."""
 
     name: str
@@ -186,8 +184,7 @@ def draw_state_bar(shares: Sequence[BarShare], name: str) -> Markup:
     return SVG.format(f"{name}: {description}", 28, join_parts(parts))
 
 
-@dataclass(frozen=True)
-class Bar:
+class Bar(msgspec.Struct, frozen=True):
     """A window on the time axis: seconds since the first window, and the value that is its height."""
 
     start_s: float
@@ -233,8 +230,7 @@ def draw_course(bars: Sequence[Bar], unit: str) -> Markup:
     return SVG.format(f"{len(bars)} windows over {length:.0f} s", 168, join_parts(parts))
 
 
-@dataclass(frozen=True)
-class SeriesPoint:
+class SeriesPoint(msgspec.Struct, frozen=True):
     """A value with its interval at one setting; `None` if nothing was measured there."""
 
     label: str

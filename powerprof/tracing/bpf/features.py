@@ -12,8 +12,9 @@ import os
 import struct
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import lru_cache
+
+import msgspec
 
 from powerprof.system.errors import CapabilityError
 from powerprof.tracing.bpf import syscalls
@@ -24,8 +25,7 @@ from powerprof.tracing.bpf.types import Btf
 _NO_SUCH_HELPER = ("invalid func ", "unknown func ", "program of this type cannot use helper ")
 
 
-@dataclass(frozen=True)
-class Feature:
+class Feature(msgspec.Struct, frozen=True):
     """A feature: the `number` of a map type or helper, the first Linux with it, and its purpose.
 
     `program`: the type of program in which a helper is tried, because some helpers are only for some types.

@@ -18,8 +18,9 @@ import secrets
 import shutil
 import tarfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from powerprof.system import paths
 from powerprof.system.errors import CapabilityError, PowerprofError
@@ -113,8 +114,7 @@ _CARRIED = Path("/sys/kernel/kheaders.tar.xz")
 _LAYOUT = "1"  # part of the fingerprint: a tree made by an older powerprof is not taken for a new one
 
 
-@dataclass(frozen=True)
-class HeaderTree:
+class HeaderTree(msgspec.Struct, frozen=True):
     """Installed headers of one kernel: the folders that together hold them, generated files first."""
 
     release: str

@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -43,8 +42,7 @@ EVERY_PROCESS = -1
 _RETURN_0 = encode_instruction(0xB7) + encode_instruction(0x95)
 
 
-@dataclass(frozen=True)
-class Site:
+class Site(msgspec.Struct, frozen=True):
     """One function to probe: its offset in a file, and the number that the program gets for it.
 
     `exits`: file offsets of the instructions that leave it; None for a return probe, which changes the stack.

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from powerprof.database import historical
 from powerprof.database.builds import find_build
@@ -29,7 +29,7 @@ _NAMES = ["one", "two", "three"]
 def servers(mariadbd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The host's server under three names."""
     build = find_build(mariadbd)
-    monkeypatch.setattr(historical, "load_build", lambda name: dataclasses.replace(build, text=f"{build.text} {name}"))
+    monkeypatch.setattr(historical, "load_build", lambda name: replace(build, text=f"{build.text} {name}"))
     monkeypatch.setattr(sweep_rounds, "START_S", 0.0)
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from powerprof.database import sql
@@ -202,7 +203,7 @@ def test_hidden_connections_are_counted(right: str, hidden: int) -> None:
         sql.execute(
             control, "CREATE USER watcher@localhost IDENTIFIED BY 'a-b'", f"GRANT {right} ON *.* TO watcher@localhost"
         )
-        login = dataclasses.replace(server.login, user="watcher", password="a-b")
+        login = msgspec.structs.replace(server.login, user="watcher", password="a-b")
         look = ServerReadings(stack.enter_context(sql.connect(login)), [], server.pid)
         look.read_before()
         look.read_after()

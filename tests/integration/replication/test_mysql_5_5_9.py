@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 
 import msgspec
@@ -38,7 +37,7 @@ def wakeups_hz(seconds: float) -> float:
 def calm(case: Case) -> LoadedWorkload:
     """The same workload without the storm, which would be begun anew."""
     definition = msgspec.structs.replace(case.workload.definition, storm=None)
-    return dataclasses.replace(case.workload, definition=definition)
+    return msgspec.structs.replace(case.workload, definition=definition)
 
 
 def mend(server: Server) -> None:
@@ -76,6 +75,6 @@ def test_replicas_with_one_id_storm_until_one_gets_another(historical_build: Ser
 
         mend(bench.members(case)["replica-2"])
         time.sleep(1.5)
-        mended = trace_condition(bench, dataclasses.replace(case, workload=calm(case)), "a", 1.5, lambda said: None)
+        mended = trace_condition(bench, msgspec.structs.replace(case, workload=calm(case)), "a", 1.5, lambda said: None)
         # Of the servers alone: what else this machine does is not theirs.
         assert sum(row.rate_hz for row in mended.attribution.wakeups) <= 200

@@ -12,12 +12,12 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from msgspec.structs import replace
 
 from powerprof.database import historical, sandbox, sql
 from powerprof.database.base import Login

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import pwd
 import shutil
@@ -14,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from powerprof.database import builds, preparation, sql
@@ -231,11 +231,11 @@ def test_its_folder_gives_nothing_of_root_away(mysql: Attacker, mariadbd: Path) 
     (kept / "share/errmsg.sys").write_text("x")
     shutil.copy(mariadbd, kept / "bin/mysqld")
     with RunTree() as tree:
-        build = dataclasses.replace(builds.find_build(mariadbd), binary=kept / "bin/mysqld", basedir=kept)
+        build = msgspec.structs.replace(builds.find_build(mariadbd), binary=kept / "bin/mysqld", basedir=kept)
         source = mysql.secret.parent / "data"
         source.mkdir()
         (source / "ibdata1").write_text("x")
-        build = dataclasses.replace(build, template=source)
+        build = msgspec.structs.replace(build, template=source)
         for number in range(10):
             options = ServerOptions(name=f"server-{number}")
             preparation.prepare_directory(build, options, tree)

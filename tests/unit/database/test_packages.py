@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import io
 import tarfile
@@ -13,6 +12,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from powerprof.database import historical, packages
@@ -134,7 +134,7 @@ def test_a_connector_is_fetched_once_after_consent_and_kept(
     index: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    known = dataclasses.replace(historical.CONNECTORS["mysql-connector-j"], artifact=_artifact(b"archive"))
+    known = msgspec.structs.replace(historical.CONNECTORS["mysql-connector-j"], artifact=_artifact(b"archive"))
     monkeypatch.setitem(historical.CONNECTORS, "mysql-connector-j", known)
     with pytest.raises(CapabilityError, match="has not been fetched"):
         historical.read_jar("mysql-connector-j")

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.plan import Arm, block_order, choose_offer, round_order

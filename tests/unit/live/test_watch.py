@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from powerprof.cli.live import parse_keys
 from powerprof.live.intervals import CpuUse, IntervalRow, LiveFinding, RowHistory, RowKey, RowTrend, ServedStatements

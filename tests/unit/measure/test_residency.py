@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from powerprof.measure.cpuidle import CpuidleReader
 from powerprof.measure.residency import compute_residency, read_recording

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from powerprof.attribution.offcpu import build_dtrace_profile
 from powerprof.attribution.profile import build_function_profile

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from powerprof.stacks.effects import decode_instructions
 from powerprof.stacks.elf import PT_TLS, parse_elf
