@@ -14,7 +14,7 @@ from powerprof.model.records import Note, Notes
 from powerprof.model.text import Say
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.system.processes import is_server_name, label_of
-from powerprof.system.targets import Target, TargetChoice, resolve_server, resolve_target
+from powerprof.system.targets import Target, TargetChoice, is_server, resolve_server, resolve_target
 from powerprof.system.tasks import list_threads, look_up
 
 Record = TypeVar("Record", bound=msgspec.Struct)
@@ -125,10 +125,10 @@ def thread_name_reader(server: ServerChoice, target: Target) -> ReadThreadNames:
         return given_server(server.server, server.socket, server.defaults_file).thread_names
 
     def read_local_names() -> Mapping[int, str]:
-        from powerprof.database.given import read_local_thread_names
-
         names: dict[int, str] = {}
-        for pid in target.pids:
+        for pid in filter(is_server, target.pids):
+            from powerprof.database.given import read_local_thread_names
+
             names.update(read_local_thread_names(pid))
         return names
 

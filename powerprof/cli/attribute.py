@@ -32,6 +32,7 @@ from powerprof.system.errors import UsageError
 
 if TYPE_CHECKING:
     from powerprof.attribution.deep_idle import DeepRequest
+    from powerprof.report.html.page import Extras
 
 _MOST_NAME = 128
 _MEASURING = (*("duration", "stack_buffer", *ENERGY), *("server", "socket", "defaults_file", "no_save"))
@@ -145,9 +146,13 @@ def command(options: Options) -> None:
         raise UsageError("--pid, --cgroup and --system have no effect with --from", "leave them out")
     else:
         result = attribute.replay(view.from_run, saving.runs_dir, deep)
-    # These imports come after the window, which they would delay.
+    # This import comes after the window, which it would delay.
     from powerprof.report import attribution
-    from powerprof.report.exports import extras_of_capture
+
+    def extras_of_result() -> Extras:
+        from powerprof.report.exports import extras_of_capture
+
+        return extras_of_capture(result.capture)
 
     deliver(
         result.record,
@@ -156,5 +161,5 @@ def command(options: Options) -> None:
         files,
         lines=partial(attribution.render_terminal, by=view.by or "stack", top=rows, sources=view.lines),
         raw=None if saving.no_save else result.files(),
-        extras=partial(extras_of_capture, result.capture),
+        extras=extras_of_result,
     )

@@ -428,22 +428,16 @@ def print_report(lines: Iterable[str]) -> None:
 
     The first line, the answer, is bold on a terminal with colours; NO_COLOR is obeyed.
     """
-    from rich.console import Console
-    from rich.text import Text
-
-    is_terminal = sys.stdout.isatty()
-    # rich would print nothing if COLUMNS is 0.
-    width = terminal_width() if is_terminal else 100
-    out = Console(file=sys.stdout, highlight=False, soft_wrap=not is_terminal, width=width)
     printed = [printable(line) for line in lines]
-    if is_terminal:
+    if sys.stdout.isatty():
         from powerprof.model.text import fit_lines
 
-        printed = fit_lines(printed, width)
+        printed = fit_lines(printed, terminal_width())
+        if printed and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("dumb", "unknown"):
+            printed[0] = f"\x1b[1m{printed[0]}\x1b[0m"
     clear_progress()
     with _writing_to("stdout"):
-        for number, line in enumerate(printed):
-            out.print(Text(line, style="bold" if number == 0 else ""), soft_wrap=True)
+        print(*printed, sep="\n")
 
 
 # In fewer columns no figure has a place.

@@ -21,9 +21,9 @@ import msgspec
 
 from powerprof.cure.remedies import CureRequest
 from powerprof.database import sql
-from powerprof.database.base import Limits, StatementError
+from powerprof.database.base import Limits, ReplicationStatus, StatementError
 from powerprof.database.given import log_in_locally, require_server_program
-from powerprof.database.performance import ReplicationStatus, read_replication_status
+from powerprof.database.performance import read_replication_status
 from powerprof.measure.window import WindowPart
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError

@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from powerprof.model.identities import Family
+from powerprof.model.statements import NormalText
 from powerprof.system.caller import HostUser
 from powerprof.system.errors import Retryable
 
@@ -84,6 +85,34 @@ class Server(Protocol):
 
     def check(self) -> None:
         """Raise PowerprofError if the server has ended."""
+
+
+class ReplicationStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One replication channel as the replica reports it. Unknown is None.
+
+    An error of the SQL thread quotes statements and is kept without their values. An error of the I/O thread quotes
+    none.
+    """
+
+    channel: str
+    source_host: str | None
+    source_port: int | None
+    source_server_id: int | None
+    io_running: str | None
+    io_state: str | None
+    sql_running: bool | None
+    seconds_behind: int | None
+    last_io_error_number: int | None
+    last_io_error: str | None
+    last_sql_error_number: int | None
+    last_sql_error: NormalText | None
+    relay_log_bytes: int | None
+    read_position_bytes: int | None
+    executed_position_bytes: int | None
+    source_log_file: str | None
+    executed_log_file: str | None = None
+    connect_retry_s: int | None
+    ignored_server_ids: tuple[int, ...]
 
 
 class Limits(msgspec.Struct, frozen=True):

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from powerprof.database import sql
-from powerprof.database.base import Login, StatementError
+from powerprof.database.base import Login, ReplicationStatus, StatementError
 from powerprof.database.wire import NO_LOGIN_TRIGGERS
-from powerprof.model.statements import NormalText, normalise_replication_error
+from powerprof.model.statements import normalise_replication_error
 from powerprof.system.errors import PowerprofError
 from powerprof.system.files import printable, whole
 
@@ -337,34 +337,6 @@ def _read_digests(connection: Sql) -> tuple[dict[tuple[str | None, str], tuple[i
         else:
             lost_count += numbers[0]
     return digests, lost_count
-
-
-class ReplicationStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One replication channel as the replica reports it. Unknown is None.
-
-    An error of the SQL thread quotes statements and is kept without their values. An error of the I/O thread quotes
-    none.
-    """
-
-    channel: str
-    source_host: str | None
-    source_port: int | None
-    source_server_id: int | None
-    io_running: str | None
-    io_state: str | None
-    sql_running: bool | None
-    seconds_behind: int | None
-    last_io_error_number: int | None
-    last_io_error: str | None
-    last_sql_error_number: int | None
-    last_sql_error: NormalText | None
-    relay_log_bytes: int | None
-    read_position_bytes: int | None
-    executed_position_bytes: int | None
-    source_log_file: str | None
-    executed_log_file: str | None = None
-    connect_retry_s: int | None
-    ignored_server_ids: tuple[int, ...]
 
 
 def read_replication_status(connection: Sql) -> list[ReplicationStatus]:

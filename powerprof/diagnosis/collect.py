@@ -25,7 +25,8 @@ from powerprof.diagnosis.evidence import (
     ReplicationChannel,
     StatementWindow,
     ThreadCpu,
-    ThreadWakeups,
+    compute_timers_hz,
+    list_thread_wakeups,
 )
 from powerprof.diagnosis.process_starts import WATCH_S, read_subscriptions, watch_starts
 from powerprof.diagnosis.statement_window import measure_statements
@@ -45,7 +46,7 @@ from powerprof.system.tasks import is_stopped, list_threads, look_up, process_fo
 if TYPE_CHECKING:
     from powerprof.attribution.capture import Capture
     from powerprof.database.base import Login, Sql
-    from powerprof.model.attribution import Attribution, Wakeup, Waking
+    from powerprof.model.attribution import Attribution
 
 
 _LOG_END_BYTES = 256 << 10
@@ -198,9 +199,6 @@ def compute_cpu_shares(before: CpuTimes | None, after: CpuTimes | None, names: M
 _SAMPLES = 8
 _REPLICA_COUNTERS = ("Com_register_slave", "Com_binlog_dump", DUMPS)
 _SAMPLE_S = 0.04
-_MOST_ROWS = 80
-_MOST_FRAMES = 24
-_TIMERS = ("timer", "tick")
 # Reading a word takes about 10 µs. At each end of a window all statements together may take half a second.
 _MOST_WORDS = 40_000
 
@@ -334,15 +332,6 @@ def build_evidence(
     )
 
 
-def compute_timers_hz(attribution: Attribution) -> float | None:
-    """Return the idle periods per second of one CPU that timers of any program ended; None for an empty trace."""
-    if not attribution.window_s or not attribution.cpus:
-        return None
-    own = sum(row.count for row in attribution.wakeups if row.mechanism in _TIMERS)
-    others = sum(cause.count for cause in attribution.other_causes if cause.mechanism in _TIMERS)
-    return (own + others) / attribution.window_s / attribution.cpus
-
-
 def _trace(subject: Subject, readings: ServerReadings, duration_s: float, say: Say) -> tuple[Capture, Attribution]:
     import msgspec
 
@@ -356,41 +345,6 @@ def _trace(subject: Subject, readings: ServerReadings, duration_s: float, say: S
     stacks = SiteStacks(capture)
     attribution = blame.build_attribution(capture, stacks)
     return msgspec.structs.replace(capture, named=stacks.export_names()), attribution
-
-
-def list_thread_wakeups(attribution: Attribution) -> list[ThreadWakeups]:
-    """Return the rows with the most idle exits, then the most woken rows without any, as all are on a busy host."""
-    window_s = attribution.window_s
-    with_exits = [
-        _build_row(
-            cause,
-            rate_hz=cause.rate_hz,
-            wakings_hz=None if cause.wakings_count is None or not window_s else cause.wakings_count / window_s,
-            period_ms=cause.period_ms,
-        )
-        for cause in attribution.wakeups[:_MOST_ROWS]
-    ]
-    return with_exits + [
-        _build_row(cause, rate_hz=0.0, wakings_hz=cause.wakings_hz, period_ms=None)
-        for cause in attribution.wakings_without_exit[:_MOST_ROWS]
-    ]
-
-
-def _build_row(
-    cause: Wakeup | Waking, *, rate_hz: float, wakings_hz: float | None, period_ms: float | None
-) -> ThreadWakeups:
-    waker = cause.waker
-    return ThreadWakeups(
-        tid=cause.thread.tid,
-        comm=cause.thread.comm,
-        name=cause.thread.server_name,
-        origin=cause.origin,
-        rate_hz=rate_hz,
-        wakings_hz=wakings_hz,
-        period_ms=period_ms,
-        stack=[frame.label for frame in cause.stack[:_MOST_FRAMES]],
-        waker=None if waker is None else (waker.server_name or waker.comm),
-    )
 
 
 class ServerReadings:

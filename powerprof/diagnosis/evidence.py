@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from powerprof.database.performance import ReplicationStatus
+from powerprof.database.base import ReplicationStatus
+from powerprof.model.attribution import Attribution, Wakeup, Waking
 from powerprof.model.records import Notes, ToolCost
 from powerprof.model.statements import NormalText
 from powerprof.model.text import number
-from powerprof.reversible.events import printable_name
 from powerprof.system.files import whole
 from powerprof.system.next_steps import command_line
 
@@ -422,6 +422,8 @@ def format_seconds(value: float) -> str:
 
 def quote_event(event: ScheduledEvent) -> str:
     """Return the quoted name of an event for an SQL statement."""
+    from powerprof.reversible.events import printable_name
+
     return event.name if event.database is None or event.event is None else printable_name(event.database, event.event)
 
 
@@ -483,3 +485,54 @@ def use_replica_terms(text: str) -> str:
     for old, new in _REPLICA_TERMS:
         text = text.replace(old, new)
     return text
+
+
+# The rows of an attribution as evidence.
+
+_MOST_ROWS = 80
+_MOST_FRAMES = 24
+_TIMERS = ("timer", "tick")
+
+
+def compute_timers_hz(attribution: Attribution) -> float | None:
+    """Return the idle periods per second of one CPU that timers of any program ended; None for an empty trace."""
+    if not attribution.window_s or not attribution.cpus:
+        return None
+    own = sum(row.count for row in attribution.wakeups if row.mechanism in _TIMERS)
+    others = sum(cause.count for cause in attribution.other_causes if cause.mechanism in _TIMERS)
+    return (own + others) / attribution.window_s / attribution.cpus
+
+
+def list_thread_wakeups(attribution: Attribution) -> list[ThreadWakeups]:
+    """Return the rows with the most idle exits, then the most woken rows without any, as all are on a busy host."""
+    window_s = attribution.window_s
+    with_exits = [
+        _build_row(
+            cause,
+            rate_hz=cause.rate_hz,
+            wakings_hz=None if cause.wakings_count is None or not window_s else cause.wakings_count / window_s,
+            period_ms=cause.period_ms,
+        )
+        for cause in attribution.wakeups[:_MOST_ROWS]
+    ]
+    return with_exits + [
+        _build_row(cause, rate_hz=0.0, wakings_hz=cause.wakings_hz, period_ms=None)
+        for cause in attribution.wakings_without_exit[:_MOST_ROWS]
+    ]
+
+
+def _build_row(
+    cause: Wakeup | Waking, *, rate_hz: float, wakings_hz: float | None, period_ms: float | None
+) -> ThreadWakeups:
+    waker = cause.waker
+    return ThreadWakeups(
+        tid=cause.thread.tid,
+        comm=cause.thread.comm,
+        name=cause.thread.server_name,
+        origin=cause.origin,
+        rate_hz=rate_hz,
+        wakings_hz=wakings_hz,
+        period_ms=period_ms,
+        stack=[frame.label for frame in cause.stack[:_MOST_FRAMES]],
+        waker=None if waker is None else (waker.server_name or waker.comm),
+    )

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from powerprof.database.performance import ReplicationStatus
+from powerprof.database.base import ReplicationStatus
 from powerprof.diagnosis.evidence import (
     Evidence,
     Finding,

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from powerprof.database.performance import ReplicationStatus
+from powerprof.database.base import ReplicationStatus
 from powerprof.model.attribution import Attribution
 from powerprof.model.records import EnergyReading, EnergySource, IdleRun, Kind, Notes, Run, RunMetric, Window
 from powerprof.model.runs import decode_record, read_head

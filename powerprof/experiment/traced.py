@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from powerprof.diagnosis import server_queries
-from powerprof.diagnosis.collect import list_thread_wakeups
-from powerprof.diagnosis.evidence import Evidence, ThreadWakeups
+from powerprof.diagnosis.evidence import Evidence, ThreadWakeups, list_thread_wakeups
 from powerprof.diagnosis.rules_replication import find_role
 from powerprof.diagnosis.thread_pace import find_periodic_thread, list_settings
 from powerprof.experiment.load import LoadFailed, LoadOrder

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
+from powerprof.database.base import ReplicationStatus
 from powerprof.database.given import list_listening_sockets, log_in_locally
-from powerprof.database.performance import ReplicationStatus
 from powerprof.diagnosis.collect import ServerReadings, Subject, build_evidence
 from powerprof.diagnosis.diagnose import diagnose
 from powerprof.diagnosis.evidence import Evidence, StatementWindow

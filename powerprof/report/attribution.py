@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 from markupsafe import Markup
 
-from powerprof.diagnosis.collect import compute_timers_hz, list_thread_wakeups
-from powerprof.diagnosis.evidence import Evidence
+from powerprof.diagnosis.evidence import Evidence, compute_timers_hz, list_thread_wakeups
 from powerprof.diagnosis.thread_pace import format_prediction, rank_by_saving
 from powerprof.model import text
 from powerprof.model.attribution import Attribution, StackFrame, Wakeup, Waking

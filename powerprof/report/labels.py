@@ -7,16 +7,18 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import floor, log10
 from string import Formatter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from powerprof.experiment.records import Comparison
 from powerprof.model import text
 from powerprof.model.attribution import Attribution
 from powerprof.model.records import CpuFrequency, Frequencies, FrequencyLimits, Note, OsRates, Run
-from powerprof.queries.records import Queries
 from powerprof.system.next_steps import command_line
+
+if TYPE_CHECKING:
+    from powerprof.experiment.records import Comparison
+    from powerprof.queries.records import Queries
 
 # Names of metrics: in a sentence or on a page, and on a terminal, with the unit.
 _METRICS = {
@@ -361,7 +363,7 @@ def notes_with_source(record: Run | Comparison | Queries | Attribution) -> list[
 
 def own_notes(record: Run | Comparison | Queries | Attribution) -> list[str]:
     """Return the failure that ended a record, if any, and its notes."""
-    failure = None if isinstance(record, Queries | Attribution) else record.failure
+    failure = getattr(record, "failure", None)
     return [*([f"ended early: {failure}"] if failure else []), *word_notes(record.notes)]
 
 

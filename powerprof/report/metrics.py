@@ -4,16 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from powerprof.cure.records import Cure
 from powerprof.experiment.claims import percent_base
-from powerprof.experiment.records import Comparison, FunctionChange, LoadRun, Metric, Range
-from powerprof.experiment.sweep_comparison import PartingWith, SweepComparison, claim_of_point
-from powerprof.experiment.sweep_rounds import Sweep
 from powerprof.model import text
-from powerprof.model.records import Conservation, EnergySplit, RunMetric
 from powerprof.report import labels
 from powerprof.report.answers import MAY_BE_CHANCE, explain_chance, explain_metrics, outcome_of, word_claim
 from powerprof.report.labels import word_notes
@@ -32,6 +28,13 @@ from powerprof.report.table import (
     words,
 )
 from powerprof.statistics.verdicts import Verdict, judge_claim
+
+if TYPE_CHECKING:
+    from powerprof.cure.records import Cure
+    from powerprof.experiment.records import Comparison, FunctionChange, LoadRun, Metric, Range
+    from powerprof.experiment.sweep_comparison import PartingWith, SweepComparison
+    from powerprof.experiment.sweep_rounds import Sweep
+    from powerprof.model.records import Conservation, EnergySplit, RunMetric
 
 _NAME = Column("name", "metric", left=True)
 DISK_SERVICE = "disk_service_ms:"
@@ -291,6 +294,8 @@ def points_table(record: SweepComparison, places: Places) -> Table:
 
     Its caption explains `may be chance` in one of its rows or in the table of correlated metrics.
     """
+    from powerprof.experiment.sweep_comparison import claim_of_point
+
     rows, hints = [], []
     for number, point in enumerate(record.points):
         index = next((i for i, metric in enumerate(point.metrics) if metric.name == record.metric), None)

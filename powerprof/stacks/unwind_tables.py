@@ -214,7 +214,7 @@ def _find_bottoms(
     index = np.searchsorted(at[order], hits, "right") - 1
     inside = index >= 0
     index, hits = order[index[inside]], hits[inside]
-    for entry in np.unique(index[hits < end[index]])[:MAX_BOTTOMS].tolist():
+    for entry in sorted(set(index[hits < end[index]].tolist()))[:MAX_BOTTOMS]:
         kind = kinds[of[entry]]
         are_bottoms[entry] |= kind is not None and returns_nowhere(data[at[entry] : end[entry]], kind.encoding, column)
     return are_bottoms

@@ -128,7 +128,8 @@ def _is_called(pid: int, names: Sequence[str], comms: set[str]) -> bool:
     return comm is not None and (comm in comms or name_of(pid) in names)
 
 
-def _is_server(pid: int) -> bool:
+def is_server(pid: int) -> bool:
+    """Return whether a process is a running database server."""
     name = name_of(pid)
     return (is_server_name(name) or name == POSTGRES_PROGRAM) and not has_ended(pid)
 
@@ -140,7 +141,7 @@ def is_private(pid: int) -> bool:
 
 def list_servers() -> list[int]:
     """Return the first process of each database server of this host, without powerprof's private servers."""
-    pids = [pid for pid in list_pids() if _is_server(pid)]
+    pids = [pid for pid in list_pids() if is_server(pid)]
     return [root for root in _find_roots(pids) if not is_private(root)]
 
 
@@ -213,7 +214,7 @@ def _find_server_of(pid: int) -> tuple[int, str]:
     """Return the first process of the server of a backend or of a starting script, and the reason."""
     name = name_of(pid)
     root = _find_first_process(pid) if name == POSTGRES_PROGRAM else pid
-    started = [child for child in _list_children(pid) if _is_server(child)] if _is_starter(pid) else []
+    started = [child for child in _list_children(pid) if is_server(child)] if _is_starter(pid) else []
     if len(started) == 1:
         root = started[0]
     if root == pid:
@@ -236,7 +237,7 @@ def _find_root_by_name(word: str) -> tuple[int, str]:
     if not word or word.startswith("-"):
         raise UsageError(f"--pid {word!r} is not a process id or name", "such as 1234 or mysqld")
     roots = _find_roots(_find_named(word))
-    public = [root for root in roots if not (_is_server(root) and is_private(root))]
+    public = [root for root in roots if not (is_server(root) and is_private(root))]
     if roots and not public:
         listed = ", ".join(map(str, roots[:8]))
         raise UsageError(
@@ -247,7 +248,7 @@ def _find_root_by_name(word: str) -> tuple[int, str]:
     # Any account can run a process of that name. Services are preferred.
     trusted = select_trusted(public) if len(public) > 1 else public
     if len(trusted) > 1:
-        kind = "servers" if any(map(_is_server, trusted)) else "processes"
+        kind = "servers" if any(map(is_server, trusted)) else "processes"
         raise SeveralServersError(f"--pid {word}: {len(trusted)} {kind} are called {word}", trusted, word)
     root = trusted[0]
     _refuse_kernel_thread(root, word)
@@ -313,7 +314,7 @@ def _find_only_server() -> tuple[int, str]:
     """
     roots = list_servers()
     if not roots:
-        private = ", apart from powerprof's private servers" if any(map(_is_server, list_pids())) else ""
+        private = ", apart from powerprof's private servers" if any(map(is_server, list_pids())) else ""
         raise UsageError(
             f"no target was named, and no MariaDB, MySQL or PostgreSQL server was found on this host{private}",
             _list_hint() if _hides_processes() else "add --pid ID|NAME for another program",

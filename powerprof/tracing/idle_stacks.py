@@ -194,8 +194,10 @@ class TargetMembers:
     def add_all(self) -> None:
         """Add the processes that the target names, or every process of this host except powerprof."""
         # Processes of user accounts come last, because they may keep their readers waiting.
-        by_trust = sorted(list_pids(), key=lambda pid: any(not is_system_account(uid) for uid in uids_of(pid)))
-        self.add(self.target.pids or by_trust)
+        self.add(
+            self.target.pids
+            or sorted(list_pids(), key=lambda pid: any(not is_system_account(uid) for uid in uids_of(pid)))
+        )
 
     def add(self, pids: Iterable[int]) -> None:
         """Add these processes as they are now. Skip powerprof's own, those that have ended, and kernel threads."""

@@ -25,7 +25,6 @@ from powerprof.system.errors import CapabilityError, DataError, PowerprofError
 from powerprof.system.folders import Folder
 from powerprof.system.next_steps import command_line
 from powerprof.tracing.bpf.features import not_permitted_error
-from powerprof.tracing.bpf.headers import find_kernel_headers, install_command
 from powerprof.tracing.bpf.syscalls import INSTRUCTION
 
 _LOAD_IMMEDIATE = 0x18  # BPF_LD | BPF_IMM | BPF_DW: two slots of eight bytes
@@ -296,6 +295,8 @@ def _key(text: str) -> str:
 
 
 def _compile(text: str) -> Compiled:
+    from powerprof.tracing.bpf.headers import find_kernel_headers
+
     headers = find_kernel_headers()
     words = programs.python_command("-m", "powerprof.tracing.bpf.compiler", *([headers] if headers is not None else []))
     try:
@@ -318,6 +319,8 @@ def _explained(output: str) -> PowerprofError:
     if os.geteuid() != 0 or "permitted" in text or "permission" in text:
         return not_permitted_error()
     if "kernel headers" in text or "file not found" in text:
+        from powerprof.tracing.bpf.headers import install_command
+
         return CapabilityError("cannot compile BPF programs: kernel headers do not fit", install_command())
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     reason = next((line for line in lines if "error:" in line), lines[-1] if lines else "no reason given")

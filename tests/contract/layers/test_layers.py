@@ -76,3 +76,9 @@ def test_a_circle_within_one_package_is_found(tmp_path: Path) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(f"def late():\n    from powerprof.room import {other}\n")
     assert circles(graph_of(tmp_path / "powerprof")) == [["room.first", "room.second", "room.third"]]
+
+
+def test_records_are_structs() -> None:
+    """Creating a dataclass takes 60 times as long as creating a struct; only the options of the commands are some."""
+    users = {path.relative_to(PACKAGE).parts[0] for path in PACKAGE.rglob("*.py") if "dataclass" in path.read_text()}
+    assert users == {"cli"}

@@ -10,7 +10,7 @@ from typing import get_type_hints
 import msgspec
 import pytest
 
-from powerprof.database.performance import ReplicationStatus
+from powerprof.database.base import ReplicationStatus
 from powerprof.diagnosis.evidence import Client, Evidence, LoggedEvent, LogSummary
 from powerprof.queries.comparison import HistoryStatement, StatementChange
 from powerprof.queries.records import Statement

@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 from powerprof.database import historical, sql
-from powerprof.database.performance import ReplicationStatus, read_replication_status
+from powerprof.database.base import ReplicationStatus
+from powerprof.database.performance import read_replication_status
 from powerprof.database.preparation import ServerOptions
 from powerprof.database.private_server import PrivateServer
 from powerprof.database.topology import MemberOptions, ServerMember, ServerTopology
