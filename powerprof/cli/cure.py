@@ -62,7 +62,7 @@ class Options(CommandOptions):
     host: str | None = option(
         "--host",
         "SETTING=VALUE",
-        "Setting of the host to try: latency-limit, idle-governor, cpu-governor, epp, disable-state, halt-poll.",
+        "Setting of the host: latency-limit, idle-governor, cpu-governor, epp, disable-state, halt-poll, profile.",
     )
     pairs: int = whole_number(
         "--pairs",

@@ -243,9 +243,14 @@ def plan_change(pid: int, request: CureRequest) -> PlannedChange:
 def _plan_host(choice: HostChoice) -> tuple[Setting, str, Remedy]:
     change, unit = plan_host_setting(choice.name, choice.value), UNITS.get(choice.name, "")
     before, after = (f"{each}{unit if each.isdigit() else ''}" for each in (change.before, change.setting.value))
-    name, lasting = change.setting.name, change.lasting
+    more = ", and the profile's settings of memory, disks and network" if choice.name == "profile" else ""
     remedy = Remedy(
-        kind="host", name=name, from_value=before, to_value=after, lasting=lasting, delays="all programs of this host"
+        kind="host",
+        name=change.setting.name,
+        from_value=before,
+        to_value=after,
+        lasting=change.lasting,
+        delays=f"all programs of this host{more}",
     )
     return change.setting, change.before, remedy
 

@@ -15,7 +15,15 @@ from powerprof.host.describe import holder_text, read_idle_limits, read_virtuali
 from powerprof.measure.cpuidle import online_cpus
 from powerprof.model.text import join_words
 from powerprof.reversible.changed import ChangedSettings
-from powerprof.reversible.host_settings import NO_LIMIT, HostFiles, LatencyLimit
+from powerprof.reversible.host_settings import (
+    NO_LIMIT,
+    TUNED_ADM,
+    HostFiles,
+    HostSetting,
+    LatencyLimit,
+    TunedProfile,
+    list_tuned_profiles,
+)
 from powerprof.reversible.journal import Journal, SavedSetting
 from powerprof.reversible.kinds import read_start_ticks
 from powerprof.system import paths, signals
@@ -67,7 +75,7 @@ class HostChange(msgspec.Struct, frozen=True):
         lasting: how to keep the change.
     """
 
-    setting: HostFiles | LatencyLimit
+    setting: HostSetting
     before: str
     lasting: str
 
@@ -88,7 +96,7 @@ def plan_host_setting(name: str, value: str) -> HostChange:
     return HostChange(setting, before, lasting)
 
 
-def find_host_setting(name: str, value: str) -> tuple[HostFiles | LatencyLimit, str]:
+def find_host_setting(name: str, value: str) -> tuple[HostSetting, str]:
     """Return a setting with its new value, and the way to keep it. Raise UsageError for what the driver refuses."""
     *alternatives, last = value.split("|")
     for each in alternatives:
@@ -240,13 +248,25 @@ def _plan_halt_poll(value: str) -> tuple[HostFiles, str]:
     return HostFiles(f"{leaf} of {module}", files, value), f"the boot option {module}.{leaf}={value}"
 
 
-_PLANS: dict[str, Callable[[str], tuple[HostFiles | LatencyLimit, str]]] = {
+def _plan_profile(value: str) -> tuple[TunedProfile, str]:
+    if not TUNED_ADM.exists():
+        raise UsageError(
+            f"--host profile={value}: TuneD is not installed ({TUNED_ADM} is missing)", "apt install tuned"
+        )
+    profiles = list_tuned_profiles()
+    if value not in profiles:
+        raise UsageError(f"--host profile={value}: TuneD has no such profile", join_words(profiles, last="or"))
+    return TunedProfile(value), f"tuned-adm profile {value}"
+
+
+_PLANS: dict[str, Callable[[str], tuple[HostSetting, str]]] = {
     "latency-limit": _plan_latency,
     "idle-governor": _plan_idle_governor,
     "cpu-governor": _plan_cpu_governor,
     "epp": _plan_epp,
     "disable-state": _plan_disabled_state,
     "halt-poll": _plan_halt_poll,
+    "profile": _plan_profile,
 }
 
 

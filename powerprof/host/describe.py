@@ -32,7 +32,7 @@ from powerprof.system import paths
 from powerprof.system.cgroups import service_of
 from powerprof.system.errors import PowerprofError
 from powerprof.system.files import reason_of, try_text, whole
-from powerprof.system.processes import list_pids, name_of
+from powerprof.system.processes import label_of, list_pids, name_of
 from powerprof.system.reader_process import link_of
 
 _CONTAINER_MARKS = (Path("/.dockerenv"), Path("/run/.containerenv"), Path("/run/systemd/container"))
@@ -448,7 +448,8 @@ def _profiles() -> Iterator[tuple[str, str]]:
             line.removeprefix(start).strip() for line in (try_text(path) or "").splitlines() if line.startswith(start)
         ]
         if lines and lines[0]:
-            runs = any(name_of(pid) == program for pid in list_pids())
+            # TuneD is a script of Python.
+            runs = any(label_of(pid) == program for pid in list_pids())
             yield name, lines[0] if runs else f"{lines[0]} (not applied: {program} does not run)"
 
 

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of the host's idle states and frequencies that are changed temporarily: two kinds of settings.
+"""Settings of the host's idle states and frequencies that are changed temporarily: three kinds of settings.
 
 Files of sysfs keep their value until a boot, which empties the journal of these settings too. A latency limit lasts as
-long as its process: the keeper's end releases it, however it ends.
+long as its process: the keeper's end releases it, however it ends. TuneD keeps its profile over a boot.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import struct
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from powerprof.measure.cpuidle import LATENCY_DEVICE, read_latency_us
-from powerprof.system import files
+from powerprof.system import files, programs
 from powerprof.system.errors import PowerprofError
 
 NO_LIMIT = "none"
@@ -113,6 +114,63 @@ class LatencyLimit(msgspec.Struct, frozen=True, tag="latency_limit"):
         """Return the way to set a value."""
         return f"end the process that holds {LATENCY_DEVICE} open; the limit was {value}"
 
+
+# A fixed path, whose file only root can write (`programs.run`): PATH could name another program.
+TUNED_ADM = Path("/usr/sbin/tuned-adm")
+_TUNED_S = 20.0
+_AUTO = " (auto)"
+
+
+class TunedProfile(msgspec.Struct, frozen=True, tag="tuned_profile"):
+    """The active profile of TuneD, such as `balanced`, or `balanced (auto)` if TuneD has chosen it."""
+
+    value: str
+
+    @property
+    def name(self) -> str:
+        """The name for people."""
+        return "the TuneD profile"
+
+    @property
+    def outlasts(self) -> bool:
+        """True: TuneD applies its profile again after a boot."""
+        return True
+
+    def read(self) -> str | None:
+        """Return the active profile. Raise PowerprofError without TuneD, its daemon or an active profile."""
+        lines = _run_tuned("active").splitlines()
+        names = {key: name for key, found, name in (line.partition(": ") for line in lines) if found}
+        profile = names.get("Current active profile")
+        if profile is None:
+            raise PowerprofError("TuneD has no active profile", "systemctl start tuned; tuned-adm profile NAME")
+        # The active profile includes the post-loaded one, which every profile gets.
+        profile = profile.removesuffix(f" {names.get('Current post-loaded profile')}")
+        return profile + (_AUTO if _run_tuned("profile_mode").strip().endswith("auto") else "")
+
+    def write(self, value: str) -> str | None:
+        """Activate a profile, and return the active one. Raise PowerprofError."""
+        _run_tuned(*(["auto_profile"] if value.endswith(_AUTO) else ["profile", *value.split()]))
+        return self.read()
+
+    def by_hand(self, value: str) -> str:
+        """Return the command that sets a value."""
+        return "tuned-adm auto_profile" if value.endswith(_AUTO) else f"tuned-adm profile {value}"
+
+
+def list_tuned_profiles() -> list[str]:
+    """Return the names of TuneD's profiles. Raise PowerprofError."""
+    return re.findall(r"^- (\S+)", _run_tuned("list"), re.MULTILINE)
+
+
+def _run_tuned(*words: str) -> str:
+    """Return the output of tuned-adm. Raise PowerprofError if it fails; without an active profile it does."""
+    done = programs.run([TUNED_ADM, *words], timeout_s=_TUNED_S, check=False)
+    if done.returncode != 0 and words[0] != "active":
+        raise PowerprofError(f"tuned-adm {' '.join(words)} failed ({done.tail()})", "see /var/log/tuned/tuned.log")
+    return done.stdout
+
+
+HostSetting = HostFiles | LatencyLimit | TunedProfile
 
 # The open device of this process. The kernel drops the limit when it is closed.
 _held: list[int] = []

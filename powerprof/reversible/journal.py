@@ -26,7 +26,7 @@ import msgspec
 from powerprof.database.base import Login
 from powerprof.database.given import read_password
 from powerprof.reversible.events import Event
-from powerprof.reversible.host_settings import HostFiles, LatencyLimit
+from powerprof.reversible.host_settings import HostFiles, HostSetting, LatencyLimit, TunedProfile
 from powerprof.reversible.kinds import AppliedChange, Setting, TimerSlack, Variable, read_start_ticks
 from powerprof.system import paths
 from powerprof.system.closeable import Closeable
@@ -218,8 +218,8 @@ def _identity(entry: SavedSetting) -> tuple[object, ...]:
             return "variable", entry.pid, server_key, name.casefold()
         case HostFiles(paths=files):
             return ("host_files", *files)
-        case LatencyLimit():
-            return ("latency_limit",)
+        case LatencyLimit() | TunedProfile():
+            return (entry.setting.name,)
 
 
 def restore_orphaned_settings() -> list[str]:
@@ -285,7 +285,7 @@ def _restore(entry: SavedSetting, since: str | None, file: Path) -> tuple[bool, 
             f"server cannot be recognised: if it is not {entry.before!r}, {setting.by_hand(entry.before)}; then remove "
             f"{file}"
         )
-    is_of_host = isinstance(setting, HostFiles | LatencyLimit)
+    is_of_host = isinstance(setting, HostSetting)
     if not setting.outlasts and not is_of_host and read_start_ticks(entry.pid) != entry.started_ticks:
         return True, ""  # the setting ended with its process
     if isinstance(setting, Variable):

@@ -23,7 +23,7 @@ import msgspec
 from powerprof.database import sql
 from powerprof.database.base import Limits, Login, StatementError
 from powerprof.reversible.events import Event
-from powerprof.reversible.host_settings import HostFiles, LatencyLimit
+from powerprof.reversible.host_settings import HostSetting
 from powerprof.system import files, paths
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.files import printable
@@ -346,7 +346,7 @@ class TimerSlack(msgspec.Struct, frozen=True, tag="timer_slack"):
         return f"echo {value} > /proc/{self.tid}/timerslack_ns"
 
 
-Setting = Variable | TimerSlack | Event | HostFiles | LatencyLimit
+Setting = Variable | TimerSlack | Event | HostSetting
 
 
 def _read_value(connection: Sql, name: str) -> str | None:

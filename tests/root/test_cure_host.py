@@ -9,6 +9,8 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -160,6 +162,112 @@ def test_the_settings_of_a_condition_are_restored_after_a_signal(number: int) ->
     finally:
         process.kill()
         GOVERNOR.write_text(before)
+
+
+@pytest.fixture
+def small_journal(own_journal: Cli, tmp_path: Path) -> Iterator[Cli]:
+    """The journal is on a disk of 64 KiB."""
+    place = tmp_path / "changed"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "none", place], check=True)
+    yield own_journal
+    subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def test_the_old_value_returns_from_a_full_disk(target: int, small_journal: Cli, tmp_path: Path) -> None:
+    """The disk fills up after the first change, and both processes are killed after the second."""
+    before = read_text(GOVERNOR)
+    process = small_journal.start(cure(target, "idle-governor=menu", "--window", "0.5", "--pairs", "99"))
+    try:
+        wait_for(lambda: read_text(GOVERNOR) == "menu", "the governor is not changed")
+        with suppress(OSError), (tmp_path / "changed/full").open("wb", buffering=0) as file:
+            while True:
+                file.write(b"0" * 4096)
+        wait_for(lambda: read_text(GOVERNOR) == before, "the governor is not restored")
+        wait_for(lambda: read_text(GOVERNOR) == "menu", "the governor is not changed again")
+        keeper = keeper_of(process)
+        process.send_signal(signal.SIGSTOP)
+        keeper.kill()
+        process.kill()
+        process.communicate(timeout=60)
+        small_journal(["runs"])
+        assert read_text(GOVERNOR) == before
+        assert os.listdir(tmp_path / "changed") == ["full"]
+    finally:
+        process.kill()
+        GOVERNOR.write_text(before)
+
+
+_TUNED_ADM = """#!/bin/sh
+# The answers of tuned-adm 2.20; its state is in {place}.
+echo "$@" >> {place}/calls
+case "$1" in
+active) name=$(cat {place}/profile); [ -n "$name" ] || {{ echo "No current active profile."; exit 1; }}
+    echo "Current active profile: $name";;
+profile_mode) echo "Profile selection mode: $(cat {place}/mode)";;
+list) printf 'Available profiles:\\n- balanced   - General\\n- postgresql   - Server\\nCurrent active profile: x\\n';;
+profile) echo "$2" > {place}/profile; echo manual > {place}/mode;;
+auto_profile) echo balanced > {place}/profile; echo auto > {place}/mode;;
+esac
+"""
+_WITH_TUNED = (
+    'mount -t tmpfs none "$0"/over && mkdir "$0"/over/up "$0"/over/work && mount -t overlay -o '
+    'lowerdir=/usr/sbin,upperdir="$0"/over/up,workdir="$0"/over/work none /usr/sbin && '
+    'install -m 755 -o "$(stat -c %u "$0"/tuned-adm)" "$0"/tuned-adm /usr/sbin/tuned-adm && '
+    'mkdir -m 700 -p /var/lib/powerprof-changed && mount --bind "$0"/changed /var/lib/powerprof-changed && exec "$@"'
+)
+
+
+@pytest.fixture
+def tuned(powerprof_cli: Cli, tmp_path: Path) -> Cli:
+    """A made-up tuned-adm with the active profile balanced, and a journal of its own."""
+    for folder, mode in (("over", 0o755), ("changed", 0o700)):
+        (tmp_path / folder).mkdir(mode)
+    (tmp_path / "tuned-adm").write_text(_TUNED_ADM.format(place=tmp_path))
+    (tmp_path / "profile").write_text("balanced\n")
+    (tmp_path / "mode").write_text("manual\n")
+    within = ("unshare", "--mount", "--propagation", "private", "sh", "-c", _WITH_TUNED, str(tmp_path))
+    return replace(powerprof_cli, within=within)
+
+
+def test_a_profile_of_tuned_is_tried_and_restored(target: int, tuned: Cli, tmp_path: Path) -> None:
+    """A profile that TuneD has chosen is chosen by it again."""
+    (tmp_path / "mode").write_text("auto\n")
+    result = tuned(cure(target, "profile=postgresql", "--pairs", "3", "--window", "0.5"))
+    assert result.code == 0, result.err
+    calls = (tmp_path / "calls").read_text().splitlines()
+    switches = [line for line in calls if line.startswith(("profile ", "auto_profile"))]
+    assert switches == ["profile postgresql", "auto_profile"] * (len(switches) // 2)
+    assert ((tmp_path / "profile").read_text(), (tmp_path / "mode").read_text()) == ("balanced\n", "auto\n")
+
+
+def test_the_next_start_restores_the_profile(target: int, tuned: Cli, tmp_path: Path) -> None:
+    process = tuned.start(cure(target, "profile=postgresql", "--window", "30"))
+    try:
+        wait_for(lambda: (tmp_path / "profile").read_text() == "postgresql\n", "the profile is not changed")
+        keeper = keeper_of(process)
+        process.send_signal(signal.SIGSTOP)
+        keeper.kill()
+        process.kill()
+        process.communicate(timeout=60)
+        assert "the TuneD profile is balanced again" in tuned(["runs"]).err
+        assert (tmp_path / "profile").read_text() == "balanced\n"
+    finally:
+        process.kill()
+
+
+def test_a_profile_is_refused_before_the_trial(target: int, tuned: Cli, powerprof_cli: Cli, tmp_path: Path) -> None:
+    unknown = tuned(cure(target, "profile=postgre"))
+    assert unknown.code == 2 and "profile=postgre: TuneD has no such profile" in unknown.err
+    assert "balanced or postgresql" in unknown.err
+    missing = powerprof_cli(cure(target, "profile=postgresql"))
+    assert missing.code == 2 and "TuneD is not installed (/usr/sbin/tuned-adm is missing)" in missing.err
+    (tmp_path / "profile").write_text("\n")
+    inactive = tuned(cure(target, "profile=postgresql"))
+    assert inactive.code == 1 and "TuneD has no active profile" in inactive.err
+    os.chown(tmp_path / "tuned-adm", 1, 1)
+    foreign = tuned(cure(target, "profile=postgresql"))
+    assert foreign.code == 1 and "/usr/sbin/tuned-adm is not run as root" in foreign.err
+    assert "profile postgresql" not in (tmp_path / "calls").read_text()
 
 
 def test_counters_stay_readable_after_a_change_of_the_governor() -> None:

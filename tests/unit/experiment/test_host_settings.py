@@ -42,7 +42,7 @@ def test_settings_that_can_be_tried(words: str, parsed: tuple[str, str]) -> None
 @pytest.mark.parametrize(
     "words",
     [
-        *("", "latency-limit", "latency-limit=", "=5", "nosuch=1", "LATENCY-LIMIT=5", "profile=postgresql"),
+        *("", "latency-limit", "latency-limit=", "=5", "nosuch=1", "LATENCY-LIMIT=5", "profile=$(id)"),
         *("latency-limit=-1", "latency-limit=1.5", "latency-limit=1000001", "latency-limit=5us", "halt-poll=none"),
         *("latency-limit=state1|", "latency-limit=|3", "latency-limit=state", "halt-poll=state1", "latency-limit=3|x"),
         *("halt-poll=10000001", "epp=a/b", "epp=a\nb", "idle-governor=$(id)", "cpu-governor=" + "x" * 70),

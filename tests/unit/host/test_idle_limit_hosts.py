@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import struct
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +20,7 @@ import pytest
 from powerprof.host import describe
 from powerprof.host.describe import describe_host, limit_lines, read_idle_limits
 from powerprof.host.survey import probe_deep_idle
-from powerprof.system.processes import name_of
+from powerprof.system.processes import label_of
 
 Make = Callable[[Mapping[str, str]], Path]
 States = tuple[tuple[str, int | None], ...]
@@ -254,7 +256,7 @@ def test_made_up_hosts(fake_tree: Make, tmp_path: Path, monkeypatch: pytest.Monk
 def test_profiles_stay_in_their_files_when_the_programs_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str | None, applied: bool
 ) -> None:
-    program = program or name_of(os.getpid()) or ""
+    program = program or label_of(os.getpid())
     tuned, daemon = tmp_path / "active_profile", tmp_path / "state.ini"
     tuned.write_text("postgresql\n")
     daemon.write_text("[State]\nCpuDriver=amd_pstate\nProfile=power-saver\n")
@@ -267,3 +269,16 @@ def test_profiles_stay_in_their_files_when_the_programs_end(
         "daemon's": f"power-saver{end}",
         "none": None,
     }
+
+
+def test_a_script_of_python_runs_under_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon of TuneD is one: its program is the interpreter."""
+    script, file = tmp_path / "tuned-7315", tmp_path / "active_profile"
+    script.write_text(f"#!{Path(sys.executable).resolve()}\nprint(flush=True)\ninput()\n")
+    script.chmod(0o755)
+    file.write_text("balanced\n")
+    monkeypatch.setattr(describe, "_PROFILES", {"TuneD profile": (file, "", script.name)})
+    with subprocess.Popen([script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as daemon:
+        assert daemon.stdout is not None and daemon.stdout.readline()
+        assert read_idle_limits().settings["TuneD profile"] == "balanced"
+        daemon.kill()
