@@ -4,12 +4,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from powerprof.attribution.attribute import trace_target
+from powerprof.attribution.capture import Capture
 from powerprof.attribution.deep_idle import DeepRequest, build_deep_idle
 from powerprof.attribution.requests import AttributeRequest
 from powerprof.energy.domains import NO_METER
@@ -17,6 +22,8 @@ from powerprof.system.targets import resolve
 from powerprof.tracing import idle_tables
 from tests.conftest import Cli
 from tests.root.attribution.conftest import Attributed
+from tests.root.test_cure import Truth
+from tests.root.truth import compiled
 
 
 def test_every_period_of_a_window_is_in_the_answer(
@@ -41,6 +48,52 @@ def test_every_period_of_a_window_is_in_the_answer(
             assert apart <= max(5, 0.02 * deep["periods_count"]), check
     again = powerprof_cli(["attribute", "--from", str(found.run), "--deep", "--as", "skylake-server", "--json", "-"])
     assert json.loads(again.out)["deep"]["scopes"] == deep["scopes"]
+
+
+def count_alone(taken: Capture, first: int, last: int) -> tuple[float, Counter[int]]:
+    """Return the seconds in which no CPU ran, by a grid of microseconds, and the exits by process at such moments."""
+    exits = taken.exit_records()
+    running = np.zeros((last - first) // 1000 + 1, dtype=np.int64)
+    for edge in taken.edges:
+        mine = np.sort(exits[exits["cpu"] == edge.cpu], order="sequence")
+        begin = np.append(first, mine["exit_ns"].astype(np.int64))
+        end = np.append(mine["enter_ns"].astype(np.int64), last)
+        places = (np.clip(np.stack([begin, end]), first, last) - first) // 1000
+        np.add.at(running, places[0], 1)
+        np.add.at(running, places[1], -1)
+    running = np.cumsum(running)
+    ended = exits[(exits["exit_ns"] > first) & (exits["exit_ns"] < last - 1000)]
+    is_alone = running[(ended["exit_ns"].astype(np.int64) - first) // 1000 - 1] == 0
+    return float((running[:-1] == 0).sum()) / 1e6, Counter(ended["next_tgid"][is_alone].tolist())
+
+
+def test_stretches_and_breakers_are_the_arithmetic_of_known_timers(
+    attribute: Callable[..., Attributed], compilers: Sequence[str], tmp_path: Path
+) -> None:
+    """Each CPU has a thread with a timer. A waking while all CPUs idle ends a stretch, whatever else the host does."""
+    program = compiled(compilers[0], "slack_truth.c", tmp_path)
+    threads = [Truth(program, tmp_path, poll_ms) for poll_ms in (5, 12)]
+    try:
+        for thread, cpu in zip(threads, sorted(os.sched_getaffinity(0)), strict=False):
+            os.sched_setaffinity(thread.tid, {cpu})
+        found = attribute(threads[0].pid, "--deep")
+    finally:
+        for thread in threads:
+            thread.end()
+    host, taken = found.record["deep"]["scopes"][0], found.captured
+    first, last = max(edge.start_ns for edge in taken.edges), min(edge.end_ns for edge in taken.edges)
+    together_s, alone = count_alone(taken, first, last)
+    grid_s = 1e-6 * len(taken.exit_records())
+    assert host["ended_s"] + host["open_s"] == pytest.approx(together_s, rel=0.01, abs=grid_s)
+    assert host["running_s"] == pytest.approx(host["window_s"] - together_s, rel=0.01, abs=grid_s)
+    counted = Counter[int]()
+    for row in host["breakers"]:
+        counted[row["pid"]] += row["count"]
+    for thread, poll_s in zip(threads, (0.005, 0.012), strict=True):
+        assert counted[thread.pid] == pytest.approx(alone[thread.pid], rel=0.01, abs=2)
+        assert counted[thread.pid] <= host["window_s"] / poll_s + 1
+        if host["running_s"] < 0.05 * host["window_s"]:
+            assert counted[thread.pid] >= 0.9 * host["window_s"] / (poll_s + 0.0002)
 
 
 @pytest.mark.usefixtures("root_bpf")
