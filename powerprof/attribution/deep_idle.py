@@ -184,8 +184,7 @@ def read_bursts(capture: Capture, exits: Array) -> tuple[Array, tuple[int, int],
         lost_count += lost
         bursts["start"] = np.clip(bursts["start"], first, last)
         bursts["end"] = np.clip(bursts["end"], bursts["start"], last)
-        outside = (bursts["start"] == last) | ((bursts["end"] == first) & (bursts["record"] < 0))
-        parts.append(bursts[~outside])
+        parts.append(bursts[(bursts["start"] < last) & (bursts["end"] > first)])
     return np.concatenate(parts), (first, last), lost_count
 
 
@@ -244,7 +243,12 @@ def _build_scope(view: _View, bursts: Array, periods: _Periods | None = None) ->
     lengths, total_ns, window_ns = found.lengths, found.total_ns, view.window[1] - view.window[0]
     idle_ns = view.find_stretches(bursts[bursts["record"] != LOST]).total_ns
     edges = 1000.0 * np.array([*_BINS_US, math.inf])
-    bins = zip(_BINS_US, (*_BINS_US[1:], None), *(_sum_bins(lengths, edges, by) for by in (None, lengths)), strict=True)
+    bins = zip(
+        _BINS_US,
+        (*_BINS_US[1:], None),
+        *(np.histogram(lengths, edges, weights=by)[0] for by in (None, lengths)),
+        strict=True,
+    )
     open_ns = int(lengths[found.records == OPEN].sum())
     return DeepScope(
         name=view.name,
@@ -265,10 +269,6 @@ def _build_scope(view: _View, bursts: Array, periods: _Periods | None = None) ->
         states=[_share_of_state(state, lengths) for state in view.states if not state.polling],
         breakers=[] if periods is None else _find_breakers(periods, view.cpus, found),
     )
-
-
-def _sum_bins(lengths: Array, edges: Array, weights: Array | None) -> Array:
-    return np.bincount(np.digitize(lengths, edges) - 1, weights, len(edges) - 1)
 
 
 def _share_of_state(state: StateInfo, lengths: Array) -> StateShare:
@@ -383,10 +383,12 @@ def _build_what_if(
     kept = _leave_out(bursts, removed)
     slack = _exit_of(kept, slack_ns, 0)
     tids = _exit_of(kept, exits["next_tid"], 0)
-    models = [kept]
+    # The kernel stops the tick only if it expects a long idle period: with fewer breakers, fewer ticks end one.
+    calm = ~_exit_of(kept, (periods.ended_by == TICK) & (exits["next_tid"] == 0), False)
+    models = [kept[calm], kept]
     if slack.any():
         is_interrupt = _exit_of(kept, np.isin(periods.ended_by, (TIMER, TICK)), False)
-        models = [delay_bursts(kept, tids, slack), join_bursts(kept, tids, slack, is_interrupt)]
+        models = [delay_bursts(kept[calm], tids[calm], slack[calm]), join_bursts(kept, tids, slack, is_interrupt)]
     return DeepWhatIf(
         without=list(request.without),
         slack_ms={word: nanoseconds / 1e6 for word, nanoseconds in request.slack_ns.items()},
@@ -394,7 +396,7 @@ def _build_what_if(
         removed_count=len(bursts) - len(kept),
         moved_count=int(np.count_nonzero(slack)),
         scopes=[_build_scope(view, models[0]) for view in views],
-        expected=[] if lost_count else [_expect(view, models) for view in views],
+        expected=[_expect(view, models) for view in views if not lost_count and view.window[1] > view.window[0]],
     )
 
 

@@ -82,6 +82,8 @@ class DeepOptions:
             thread, equals, time = text.rpartition("=")
             if not equals or not thread.strip() or not time.strip():
                 raise UsageError(f"--slack {text[:60]} is not THREAD=TIME", "such as --slack page_cleaner=50ms")
+            if thread.strip() in slack_ns:
+                raise UsageError(f"--slack names {thread.strip()[:60]} twice", "leave one of them out")
             slack_ns[thread.strip()] = parse_slack(time)
         without = tuple(dict.fromkeys(text.strip() for text in self.without or []))
         if any(not word or len(word) > _MOST_NAME or not word.isprintable() for word in (*without, *slack_ns)):

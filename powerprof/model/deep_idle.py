@@ -103,8 +103,8 @@ class GovernorCheck(msgspec.Struct, frozen=True, kw_only=True):
 class ExpectedScope(msgspec.Struct, frozen=True, kw_only=True):
     """The 95 % intervals of a later window of the same length: lowest and highest value.
 
-    They hold if the load stays the same. A sleep with slack ends at its end or with an earlier timer interrupt: the
-    intervals include both limits.
+    They hold if the load stays the same. A sleep with slack ends at its end or with an earlier timer interrupt, and
+    the kernel keeps or stops the tick: the intervals include both.
 
     Attributes:
         together_s: all CPUs idle together.
@@ -126,7 +126,7 @@ class DeepWhatIf(msgspec.Struct, frozen=True, kw_only=True):
         slack_ms: by thread.
         unmatched: given threads that ended no idle period.
         removed_count, moved_count: the idle exits that were left out, or that came later.
-        scopes: with slack, if each sleep lasts until the end of its slack.
+        scopes: if no tick ends an idle period, and each sleep lasts until the end of its slack.
         expected: by scope; empty if periods are lost.
     """
 

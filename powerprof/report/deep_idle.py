@@ -49,7 +49,7 @@ def list_parts(deep: DeepIdle, top: int) -> Iterator[Part]:
         yield Sentence(f"{lost} not saved, so this time is unknown{remedy}.")
     yield Sentence(_governor_text(deep.governor, deep.scopes[0].breakers))
     if deep.what_if is not None:
-        yield from _predict(deep.what_if, deep.scopes)
+        yield from _predict(deep.what_if, deep.scopes, deep.lost_count)
 
 
 def render_lines(deep: DeepIdle, width: int, top: int) -> list[str]:
@@ -140,6 +140,8 @@ def _together(scope: DeepScope) -> str:
 def _answer(scope: DeepScope) -> str:
     cpus = "Its only CPU idled" if scope.cpus == 1 else f"All {scope.cpus} CPUs idled together"
     where = "" if scope.name == "host" else f"{scope.name[:1].upper()}{scope.name[1:]}: "
+    if not scope.window_s:
+        return f"{where}Whether all CPUs idled together is unknown: no moment is in the windows of all CPUs."
     if not scope.count:
         if scope.unknown_s:
             return f"{where}Whether all CPUs idled together is unknown: their idle periods were not saved."
@@ -193,7 +195,7 @@ def _states_text(scope: DeepScope, table: str | None) -> str:
         if state.percent is not None
     ]
     if not shares:
-        return "The share of each idle state is unknown, because this host has no target residencies (--as CPU)."
+        return "The share of each idle state is unknown, because no target residency is known (--as CPU)."
     first = f"With the idle states of {table}, software" if table else "Software"
     return f"{first} would allow {text.join_words(shares)} of this time; the hardware can refuse."
 
@@ -244,7 +246,7 @@ def _governor_text(check: GovernorCheck | None, causes: Sequence[Breaker]) -> st
     )
 
 
-def _predict(what_if: DeepWhatIf, present: Sequence[DeepScope]) -> Iterator[Sentence]:
+def _predict(what_if: DeepWhatIf, present: Sequence[DeepScope], lost_count: int) -> Iterator[Sentence]:
     changes = [f"without {name}" for name in what_if.without]
     changes += [f"with {ms:g} ms more timer slack of {name}" for name, ms in what_if.slack_ms.items()]
     change = text.join_words(changes)
@@ -255,7 +257,8 @@ def _predict(what_if: DeepWhatIf, present: Sequence[DeepScope]) -> Iterator[Sent
             f"No effect, because they ended no idle period of this window (slack: by a timer): {names}.", is_detail=True
         )
     if not what_if.expected:
-        yield Sentence("Unknown, because idle periods were not saved (a shorter --duration saves all).", is_detail=True)
+        missing = "idle periods were not saved (a shorter --duration saves all)" if lost_count else "there is none"
+        yield Sentence(f"Unknown, because {missing}.", is_detail=True)
         return
     for expected, before in zip(what_if.expected, present, strict=True):
         yield Sentence(_predict_scope(expected, before, is_bound=not what_if.slack_ms), is_detail=True)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,48 @@ def test_slack_does_not_move_wakings_by_others() -> None:
     assert what_if is not None
     assert what_if.moved_count == 0
     assert what_if.unmatched == ["page_cleaner_thread", "t1"]
+
+
+@pytest.mark.parametrize("shared_ns", [WINDOW // 2, 0])
+def test_a_cpu_that_came_later_limits_the_window(shared_ns: int) -> None:
+    made = capture([records(0, FAST, WINDOW), records(1, SLOW, WINDOW)], WINDOW)
+    late_ns = START + WINDOW - shared_ns
+    count = int((made.exit_records()[len(FAST) + 1 :]["exit_ns"] >= late_ns).sum())
+    edges = [made.edges[0], msgspec.structs.replace(made.edges[1], start_ns=late_ns, traced_count=count)]
+    deep = analyse(msgspec.structs.replace(made, edges=edges), slack_ns={"t1": 50 * MS})
+    assert deep.what_if is not None
+    assert deep.scopes[0].window_s == shared_ns / S
+    if not shared_ns:
+        assert deep.what_if.expected == []
+        assert render_lines(deep, 100, 20)[0].startswith("Whether all CPUs idled together is unknown")
+        return
+    assert deep.what_if.moved_count == 50
+    low, high = deep.what_if.expected[0].half_us
+    assert 9_000 < low <= high <= 23_000
+
+
+def test_the_interval_holds_later_windows_of_the_same_load() -> None:
+    """Runs at random: the prediction of a window without a thread that never ran holds the next window."""
+    random, held = np.random.default_rng(11), 0
+    windows = []
+    for _ in range(61):
+        starts = np.cumsum(random.exponential(5 * MS, 400)).astype(int)
+        runs = random.exponential(MS, 400).astype(int) + 1
+        bursts = [
+            (int(start), int(min(start + run, after)), 1)
+            for start, run, after in zip(starts[:-1], runs, starts[1:], strict=False)
+            if start < WINDOW
+        ]
+        bursts = [(start, min(end, WINDOW), tid) for start, end, tid in bursts]
+        windows.append(capture([records(0, bursts, WINDOW)], WINDOW, packages=(0,)))
+    deeps = [analyse(made, without=("nobody",)) for made in windows]
+    for before, after in pairwise(deeps):
+        assert before.what_if is not None
+        expected, scope = before.what_if.expected[0], after.scopes[0]
+        ends = [expected.together_s, expected.count, expected.half_us, expected.states_s["C6"]]
+        values = [scope.ended_s + scope.open_s, scope.count, scope.half_us, scope.states[-1].time_s]
+        held += sum(low <= (value or 0.0) <= high for (low, high), value in zip(ends, values, strict=True))
+    assert 0.9 <= held / (4 * 60) < 1.0
 
 
 def test_governor_misses_follow_the_kernel() -> None:
