@@ -24,6 +24,7 @@ from powerprof.attribution.requests import (
     read_own_names,
     thread_name_reader,
 )
+from powerprof.measure.progress import announce
 from powerprof.measure.window import format_now
 from powerprof.model import text
 from powerprof.model.records import Notes, sum_known
@@ -164,7 +165,7 @@ def _trace_by_bpf(target: Target, request: OffCpuRequest, read_names: ReadThread
     names = dict(read_names())
     say("loading the tracer")
     with OffCpuTracer(None if target.system else target.pids, target.find_members) as tracer:
-        say(f"following {target.label} for {request.duration_s:g} s")
+        announce(say, f"following {target.label}", request.duration_s)
         trace = tracer.measure(request.duration_s, settle=request.settle)
     names.update(read_names())
     return build_bpf_profile(trace, names)
@@ -412,7 +413,7 @@ def count_syscalls(chosen: TargetChoice, server: ServerChoice, request: SyscallR
     started_at, names = format_now(), dict(read_names())
     say("loading the counter")
     with SyscallTracer(None if target.system else target.pids, target.find_members) as tracer:
-        say(f"counting system calls of {target.label} for {request.duration_s:g} s")
+        announce(say, f"counting system calls of {target.label}", request.duration_s)
         trace = tracer.measure(request.duration_s, settle=request.settle)
     tids = {row.tid for row in trace.calls} | {row.tid for row in trace.files}
     names = {row.tid: row.comm for row in trace.files} | read_own_names(tids, {**names, **read_names()})

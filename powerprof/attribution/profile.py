@@ -20,6 +20,7 @@ from powerprof.attribution.requests import (
     only_pid,
     thread_name_reader,
 )
+from powerprof.measure.progress import announce
 from powerprof.measure.window import format_now
 from powerprof.model.records import Notes
 from powerprof.model.text import Say
@@ -125,7 +126,7 @@ def profile_target(chosen: TargetChoice, server: ServerChoice, request: ProfileR
     say("loading the sampler")
     pids = None if target.system else target.pids
     with OnCpuTracer(pids, event, find_members=target.find_members, frequency_hz=request.frequency_hz) as tracer:
-        say(f"sampling {target.label} for {request.duration_s:g} s")
+        announce(say, f"sampling {target.label}", request.duration_s)
         started_at = format_now()
         capture = tracer.measure(request.duration_s, settle=request.settle)
     names.update(read_names())
@@ -347,7 +348,7 @@ def _count_by_bpf(target: Target, request: FunctionsRequest, say: Say, consent: 
         if tracer.danger is not None:
             consent(tracer.danger)
         count = len(tracer.functions)
-        say(f"counting {count} function{'s' * (count != 1)} for {request.duration_s:g} s")
+        announce(say, f"counting {count} function{'s' * (count != 1)}", request.duration_s)
         return build_function_profile(tracer.measure(request.duration_s, settle=request.settle))
 
 

@@ -20,6 +20,7 @@ from powerprof.energy.domains import host_energy
 from powerprof.energy.windows import WindowEnergy
 from powerprof.measure.cpuidle import read_packages
 from powerprof.measure.procfs import own_peak_bytes
+from powerprof.measure.progress import announce
 from powerprof.measure.residency import find_inconsistency
 from powerprof.measure.window import GroupCpuClock, Snapshot, run_window
 from powerprof.model.attribution import TargetInfo
@@ -59,7 +60,7 @@ def trace_window(
         WindowTracer(tracer, energy.meters) as opened,
     ):
         looks.members.require_one()
-        say(f"tracing {target.label} for {request.duration_s:g} s")
+        announce(say, f"tracing {target.label}", request.duration_s)
         clock = GroupCpuClock(target.cgroup)
         passed = run_window(
             request.duration_s,

@@ -105,8 +105,9 @@ def command(options: Options) -> None:
         _show(replay([*recordings, *(more or [])], elapsed), files, json, quiet)
         return
     from powerprof.energy.recordings import EnergyInterrupted, measure
+    from powerprof.measure.progress import announce
 
-    print_progress(f"measuring for {options.duration:g} s", quiet)
+    announce(lambda text: print_progress(text, quiet), "measuring", options.duration)
     try:
         result = measure(options.energy.request, options.duration)
     except EnergyInterrupted as error:

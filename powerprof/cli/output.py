@@ -380,12 +380,26 @@ def print_progress(text: str, quiet: bool = False) -> None:
     if os.environ.get("TERM") == "dumb":
         print_text(text, error=True)
         return
+
+    with _writing_to("stderr"):
+        print(
+            f"{CLEAR_LINE}{fit_progress(printable(text), terminal_size()[0] - 1)}", file=sys.stderr, end="", flush=True
+        )
+    progress.is_shown = True
+
+
+def fit_progress(text: str, width: int) -> str:
+    """Return a line of progress of at most `width` characters. The step and the end are first and last in it."""
     from powerprof.model.text import shorten
 
-    width = terminal_size()[0]
-    with _writing_to("stderr"):
-        print(f"{CLEAR_LINE}{shorten(printable(text), width - 1)}", file=sys.stderr, end="", flush=True)
-    progress.is_shown = True
+    *parts, last = text.split(" · ")
+    if len(text) > width:
+        last = last.rpartition(" left, ")[2]
+    # The figures so far are less important.
+    while len(parts) > 1 and len(" · ".join([*parts, last])) > width:
+        parts.pop()
+    room = width - len(last) - 3
+    return shorten(" · ".join([shorten(" · ".join(parts), room), last]) if parts and room > 8 else last, width)
 
 
 def print_text(text: str, *, error: bool = False, end: str = "\n") -> None:

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from powerprof.cli.options import CommandOptions, Saving, Tables, duration, files_of, residency_source
-from powerprof.cli.output import Targets, check_saving, check_targets, deliver, print_progress
+from powerprof.cli.output import Targets, check_saving, check_targets, deliver, progress_printer
 from powerprof.cli.parameters import argument, group, option, time_span
 from powerprof.system.errors import UsageError
 from powerprof.system.next_steps import command_line
@@ -64,9 +64,10 @@ def _replay(before: Path, options: Options, saving: Saving, files: Targets) -> N
 
 def _measure(duration: float, source: str, saving: Saving, files: Targets) -> None:
     from powerprof.host.describe import host_record
+    from powerprof.measure.progress import announce
     from powerprof.measure.sampling import WindowInterrupted, WindowMeter, make_run
 
-    print_progress(f"measuring for {duration:g} s", saving.quiet)
+    announce(progress_printer(saving), "measuring", duration)
     with WindowMeter(residency_source=source) as meter:
         try:
             window, interrupted = meter.measure(duration), False

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import groupby
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -31,14 +32,14 @@ from powerprof.cure.replicas import OWN_STATEMENTS, ReplicaSampler
 from powerprof.cure.threads import find_target
 from powerprof.energy.windows import WindowEnergy
 from powerprof.experiment.plan import block_order
-from powerprof.experiment.progress import Countdown
 from powerprof.experiment.verdict import half_width_percent
 from powerprof.measure.procfs import own_peak_bytes
+from powerprof.measure.progress import Countdown, join_parts
 from powerprof.measure.sampling import WindowMeter
 from powerprof.measure.window import WindowPart, run_window
 from powerprof.model.attribution import TargetInfo
 from powerprof.model.records import EnergySource, Notes, ToolCost, Window
-from powerprof.model.text import Say
+from powerprof.model.text import Say, number
 from powerprof.reversible.changed import ChangedSettings
 from powerprof.reversible.journal import Journal
 from powerprof.reversible.kinds import kept_text
@@ -225,7 +226,7 @@ class _Trial(msgspec.Struct):
     request: CureRequest
     target: Target
     plan: PlannedChange
-    say: Say
+    say: Countdown
     blocks: list[CureBlock] = msgspec.field(default_factory=list)
     tool_cpu_s: float = 0.0
     interrupted: bool = False
@@ -289,7 +290,8 @@ class _Trial(msgspec.Struct):
             self.interrupted = True
             return
         for pair in pairs:
-            self.say(f"{arm}: window {len(self.blocks) + 1} of {count}, {self.request.window_s:g} s")
+            label = join_parts(f"{arm}: window {len(self.blocks) + 1} of {count}", _format_so_far(self.blocks))
+            self.say.step(label, len(self.blocks), count, self.request.window_s)
             measured = windows.measure(self.request.window_s, pair, arm)
             self.tool_cpu_s += measured.tool_cpu_s
             if measured.interrupted is not None:
@@ -374,7 +376,7 @@ def run_cure(request: CureRequest, check_terminal: Callable[[], None], consent: 
     prediction = None if untried else predict_change(plan, target, request, say)
     lasts_s = estimate_seconds(request)
     if untried := untried or explain_no_trial(plan, prediction):
-        trial = _Trial(request, target, plan, say)
+        trial = _Trial(request, target, plan, Countdown(say, 0.0))
         return _make_record(trial, prediction, plan.before, format_now(), None, host_record(), untried)
     consent(plan, target, lasts_s, prediction)
     started_at = format_now()
@@ -392,6 +394,19 @@ def run_cure(request: CureRequest, check_terminal: Callable[[], None], consent: 
             journal.settled = after in (None, plan.before)
         source = energy.source
     return _make_record(trial, prediction, after, started_at, source, host_record())
+
+
+def _format_so_far(blocks: Sequence[CureBlock]) -> str:
+    """Return the wake-ups of the thread, else of the process, before the change and with it; empty without both."""
+    rates_hz: dict[Arm, list[float]] = {"before": [], "cured": []}
+    for block in blocks:
+        count = block.thread_wakings_count
+        if block.counted_s > 0:
+            rates_hz[block.arm].append((block.target_wakings_count if count is None else count) / block.counted_s)
+    before, cured = rates_hz.values()
+    if not before or not cured:
+        return ""
+    return f"{number(fmean(before), 1)} → {number(fmean(cured), 1)} wake-ups/s so far"
 
 
 def _make_record(

@@ -31,6 +31,7 @@ from powerprof.diagnosis.evidence import (
 from powerprof.diagnosis.process_starts import WATCH_S, read_subscriptions, watch_starts
 from powerprof.diagnosis.statement_window import measure_statements
 from powerprof.measure.procfs import process_cpu_ns, reaped_cpu_ns
+from powerprof.measure.progress import announce
 from powerprof.measure.window import run_window
 from powerprof.model.statements import limit_texts, normalise_replication_error
 from powerprof.model.text import Say
@@ -262,12 +263,12 @@ def inspect_server(subject: Subject, duration_s: float, say: Say) -> Inspection:
     left_s = duration_s - (time.monotonic() - started_s)
     interrupted = attribution is not None and attribution.interrupted
     if attribution is None and left_s > 0:
-        say(f"watching {subject.label} for {left_s:.0f} s")
+        announce(say, f"watching {subject.label}", left_s)
         interrupted = run_window(left_s).interrupted is not None
     readings.read_after()
     if postgres is not None and before is not None:
         if not interrupted:
-            say(f"watching new processes for {WATCH_S:g} s")
+            announce(say, "watching new processes", WATCH_S)
             readings.facts |= watch_starts(postgres)
         readings.window_s = time.monotonic() - started_s
         readings.facts |= {

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from powerprof.diagnosis.evidence import Evidence, StatementCpu, StatementWindow, format_rate
 from powerprof.diagnosis.server_queries import list_own_statements
+from powerprof.measure.progress import announce
 from powerprof.model.statements import limit_texts, make_key
 from powerprof.model.text import number
 
@@ -84,7 +85,7 @@ def measure_statements(server: TracedServer, say: Callable[[str], None]) -> Stat
     from powerprof.energy.domains import NO_METER
     from powerprof.queries.session import QueriesRequest, measure
 
-    say(f"measuring statements for {WINDOW_S:g} s")
+    announce(say, "measuring statements", WINDOW_S)
     with limit_texts():
         request = QueriesRequest(pid=str(server.pid), duration_s=WINDOW_S, energy=NO_METER)
         record, _ = measure(request, server, _ignore)

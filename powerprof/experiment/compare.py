@@ -30,7 +30,6 @@ from powerprof.experiment.metrics import (
 )
 from powerprof.experiment.options import AROUND_S, MINIMUM_PAIRS, REPLACED_SHARE, ExperimentOptions, condition_record
 from powerprof.experiment.plan import Offer, block_order, calibrate, check_comparable, check_options
-from powerprof.experiment.progress import Countdown
 from powerprof.experiment.records import (
     Arm,
     Block,
@@ -72,6 +71,7 @@ from powerprof.experiment.verdict import (
     judge_metrics,
     judge_saved,
 )
+from powerprof.measure.progress import Countdown
 from powerprof.measure.window import format_now
 from powerprof.model.records import EnergySource, Figures, Note, Window
 from powerprof.model.text import Say

@@ -28,8 +28,8 @@ from powerprof.energy.windows import WindowEnergy
 from powerprof.experiment import phases
 from powerprof.experiment.phase_trace import PhaseTrace, ToolTally, trace_phase
 from powerprof.experiment.phases import IDLE_STATEMENTS_HZ, split_phase_energy
-from powerprof.experiment.progress import Countdown
 from powerprof.measure.procfs import process_cpu_ns
+from powerprof.measure.progress import Countdown, join_parts
 from powerprof.measure.sampling import WindowInterrupted, WindowMeter
 from powerprof.measure.window import Meters, format_now, wait_and_read
 from powerprof.model.records import IdleOptions, IdleRun, Phase, ServerInfo, Window
@@ -213,6 +213,11 @@ class _Measured(msgspec.Struct):
     windows: list[Window] = msgspec.field(default_factory=list)
     traced: PhaseTrace = msgspec.field(default_factory=PhaseTrace)
 
+    def format_so_far(self) -> str:
+        """Return the mean rate of the windows; empty without one."""
+        rates = [window.wakeups_hz for window in self.windows if window.wakeups_hz is not None]
+        return f"{number(sum(rates) / len(rates), 1)} wake-ups/s so far" if rates else ""
+
     def add_partial(self, window: Window, complete: Callable[[Window], Window], duration_s: float) -> None:
         """Add the window that a signal cut short, unless it is short next to whole windows of the same weight."""
         if window.window_s and (not self.windows or window.window_s >= duration_s / 2):
@@ -251,6 +256,7 @@ class IdleExperiment:
         self._meters = meters
         self._complete = complete
         self._say = say
+        self._progress, self._left_s = Countdown(say, plan.seconds), plan.seconds
         self._tool = ToolTally()
         self._server: ServerInfo | None = None
         self._notes: list[str] = []
@@ -279,7 +285,6 @@ class IdleExperiment:
     def _measure(self) -> None:
         plan = self._plan
         self._say(plan.description)
-        self._say = Countdown(self._say, plan.seconds)
         if plan.quick:
             self._notes.append(
                 f"--quick: {plan.repeat} windows of {plan.duration_s:g} s per phase; for narrower intervals, "
@@ -297,9 +302,10 @@ class IdleExperiment:
                 self._require_idle(server)
             else:
                 self._settle(server)
+            self._left_s -= _READY_S
             self._phase("server", server, plan.repeat)
             if plan.clients:
-                self._say(f"connecting {plan.clients} clients")
+                self._progress(f"connecting {plan.clients} clients")
                 with IdleConnections(server, plan.clients) as held:
                     wait_and_read((), min(1.0, plan.settle_s))
                     self._phase("clients", server, plan.repeat)
@@ -347,7 +353,11 @@ class IdleExperiment:
             with WindowMeter(meters=self._meters, groups=groups, residency_source=plan.residency_source) as meter:
                 if self._load is not None:
                     self._load.restart()
-                for window in meter.repeat(repeat, plan.duration_s, name, self._say):
+
+                def announce(text: str) -> None:
+                    self._announce(join_parts(text, measured.format_so_far()), plan.duration_s)
+
+                for window in meter.repeat(repeat, plan.duration_s, name, announce):
                     measured.windows.append(self._add(window))
                     if self._load is not None:
                         self._load.add(window.window_s or plan.duration_s)
@@ -359,7 +369,7 @@ class IdleExperiment:
         if plan.trace if trace is None else trace:
             # This count is the answer, so the server is traced for longer than one window.
             traced_s = plan.duration_s if server is None else plan.server_traced_s
-            self._say(f"{name}: tracing wake-ups, {traced_s:g} s")
+            self._announce(join_parts(f"{name}: tracing wake-ups", measured.format_so_far()), traced_s)
             # Read the names before the window: the query itself would wake the server.
             names = server.thread_names() if server is not None else {}
             try:
@@ -370,6 +380,11 @@ class IdleExperiment:
                     self._notes.append(note)
             if server is not None:
                 server.check()
+
+    def _announce(self, text: str, seconds: float) -> None:
+        """Print the line of the next part of the plan, which takes `seconds`."""
+        self._progress.part(text, self._left_s)
+        self._left_s -= seconds
 
     def _add(self, window: Window) -> Window:
         self._tool.add(window)

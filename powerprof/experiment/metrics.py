@@ -135,6 +135,20 @@ def cpu_ms(block: Block, group: str) -> float | None:
     return None
 
 
+def format_cost_so_far(blocks: Sequence[Block]) -> str:
+    """Return the CPU time per query of a server, or per execution of a command; empty if unknown."""
+    measured = [block for block in blocks if not block.dropped]
+    count, what = sum(block.executions_count or 0 for block in measured), "execution"
+    spent_ms = [None if block.client_cpu_s is None else 1e3 * block.client_cpu_s for block in measured]
+    if not count:
+        count, what = sum(block.queries or 0 for block in measured), "query"
+        spent_ms = [cpu_ms(block, "server") for block in measured]
+    known_ms = [each_ms for each_ms in spent_ms if each_ms is not None]
+    if not count or len(known_ms) < len(spent_ms):
+        return ""
+    return f"{sum(known_ms) / count:.3g} ms CPU/{what} so far"
+
+
 def rest_percent(window: Window) -> float | None:
     """Return the C0 of neither server, client nor powerprof, in percent of all CPUs' wall time.
 

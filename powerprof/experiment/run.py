@@ -29,6 +29,7 @@ from powerprof.experiment.block import Apparatus, measure_block
 from powerprof.experiment.claims import choose_primary_metric
 from powerprof.experiment.metrics import (
     add_mean,
+    format_cost_so_far,
     list_measured,
     mean_baseline,
     note_below_idle,
@@ -37,11 +38,11 @@ from powerprof.experiment.metrics import (
 )
 from powerprof.experiment.options import AROUND_S, ExperimentOptions, condition_record
 from powerprof.experiment.plan import Offer, calibrate, check_options
-from powerprof.experiment.progress import Countdown
 from powerprof.experiment.records import Arm, Block, ConditionRecord, Design, LoadOptions, LoadRun, TraceSummary
 from powerprof.experiment.threats import note_other_load
 from powerprof.experiment.traced import trace_condition
 from powerprof.measure.procfs import children_cpu_s
+from powerprof.measure.progress import Countdown, join_parts
 from powerprof.measure.sampling import WindowMeter
 from powerprof.measure.window import OpenWindow, format_now
 from powerprof.model import text
@@ -159,6 +160,7 @@ def run_condition(case: Case, bench_options: BenchOptions, options: ExperimentOp
         for slot in slots:
             number = slot.pair - options.warm_up_pairs + 1
             label = "warm-up" if slot.dropped else f"{case.name}: window {number} of {options.pairs}"
+            label = join_parts(label, format_cost_so_far(state.blocks))
             progress.step(label, slot.pair, len(slots), options.window_s + AROUND_S, options.attribute_s or 0.0)
             state.blocks.append(apparatus.repeated(partial(measure_block, apparatus, case, slot), [case], slot))
         if options.attribute_s is not None:
@@ -328,7 +330,7 @@ def run_command(argv: Sequence[str], options: ExperimentOptions, say: Say, *, ma
         fit_executions(command, options.window_s)
         state.baseline += _baseline(energy, options, "idle host", progress)
         for number in range(options.pairs):
-            label = f"{argv[0]}: window {number + 1} of {options.pairs}"
+            label = join_parts(f"{argv[0]}: window {number + 1} of {options.pairs}", format_cost_so_far(state.blocks))
             progress.step(label, number, options.pairs, options.window_s)
             state.blocks.append(measure_executions(command, number, "a", energy, options.residency_source))
     state.notes += _end_notes([command], state.blocks)

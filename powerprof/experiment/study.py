@@ -23,12 +23,12 @@ from powerprof.experiment.host_settings import is_possible
 from powerprof.experiment.idle import QUICK_REPEAT, QUICK_WINDOW_S, IdlePlan, measure_idle
 from powerprof.experiment.options import QUICK_BASELINES, QUICK_PAIRS, ExperimentOptions
 from powerprof.experiment.options import QUICK_WINDOW_S as QUICK_BLOCK_S
-from powerprof.experiment.progress import clock_in
 from powerprof.experiment.records import Comparison, LoadRun, Metric, Range
 from powerprof.experiment.run import run_condition
 from powerprof.experiment.sweep import CONDITION, estimate_seconds, find_key
 from powerprof.experiment.sweep_rounds import SERVER, Sweep, is_in_rounds
 from powerprof.experiment.verdict import judge_saved
+from powerprof.measure.progress import announce
 from powerprof.measure.window import format_now
 from powerprof.model.records import Estimate, IdleRun, Kind, Notes, Phase, RunMetric
 from powerprof.model.text import Say, approximate_time
@@ -368,7 +368,7 @@ def measure_study(
     for number, step in enumerate(chosen):
         left = sum(_seconds(later, options) for later in chosen[number:])
         place = f"step {number + 1} of {len(chosen)}"
-        say(f"{place} · {step.typed} · {approximate_time(left)} left, until {clock_in(left)}")
+        announce(say, f"{place} · {step.typed}", left)
         say_step = partial(_say_step, say, place)
         began = time.monotonic()
         try:

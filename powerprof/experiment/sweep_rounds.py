@@ -18,10 +18,9 @@ from powerprof.experiment.bench import Bench
 from powerprof.experiment.bench_data import schema_name
 from powerprof.experiment.block import Apparatus, Slot, measure_block
 from powerprof.experiment.claims import ENERGY
-from powerprof.experiment.metrics import Baseline, add_mean, cpu_ms, read_figures, split_cpu_time
+from powerprof.experiment.metrics import Baseline, add_mean, cpu_ms, format_cost_so_far, read_figures, split_cpu_time
 from powerprof.experiment.options import AROUND_S
 from powerprof.experiment.plan import round_order
-from powerprof.experiment.progress import Countdown
 from powerprof.experiment.records import Block, ConditionRecord, Range
 from powerprof.experiment.traced import (
     WAKINGS,
@@ -35,6 +34,7 @@ from powerprof.experiment.traced import (
     trace_condition,
 )
 from powerprof.experiment.verdict import FunctionWindow, build_function_window
+from powerprof.measure.progress import Countdown, announce, join_parts
 from powerprof.measure.window import wait_and_read
 from powerprof.model.records import Figures, Note, Notes, OsRates, RunMetric, Window
 from powerprof.statistics.intervals import interval_ends
@@ -113,7 +113,7 @@ def measure_rounds(
     bench, options, say = one.bench, one.options, one.say
     values, shared = list(cases), baseline is None and bench.shared(list(cases.values()))
     start_s = _settle_s(cases, shared=shared)
-    say(f"letting {'the server' if shared else f'{len(cases)} servers'} settle for {start_s:g} s")
+    announce(say, f"letting {'the server' if shared else f'{len(cases)} servers'} settle", start_s)
     wait_and_read((), start_s)
     each_s, done = options.window_s + AROUND_S, 0
     progress = Countdown(say, each_s * _count_missing(gathered, options.pairs))
@@ -131,7 +131,8 @@ def measure_rounds(
             baseline.append(_measure_without_server(one))
         for value in missing:
             left = _count_missing(gathered, options.pairs)
-            progress.step(f"{label} · {value}", done, done + left, each_s)
+            so_far = format_cost_so_far(gathered[value].blocks)
+            progress.step(join_parts(label, str(value), so_far), done, done + left, each_s)
             done += 1
             try:
                 _measure_point(apparatus[value], cases[value], gathered[value], number, woken=not shared)

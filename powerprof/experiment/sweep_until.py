@@ -15,8 +15,8 @@ from powerprof.experiment.bench_data import BenchOptions
 from powerprof.experiment.block import Apparatus, Slot, measure_block
 from powerprof.experiment.options import AROUND_S, ExperimentOptions, condition_record
 from powerprof.experiment.plan import Offer, check_comparable, check_options, measure_capacity
-from powerprof.experiment.progress import Countdown
 from powerprof.experiment.records import Block, ConditionRecord, Range, Ratio
+from powerprof.measure.progress import Countdown, join_parts
 from powerprof.measure.sampling import interval
 from powerprof.measure.window import format_now
 from powerprof.model.records import Estimate, Notes
@@ -177,6 +177,11 @@ class _SaturatedSide(msgspec.Struct):
     capacity_hz: float = 0.0
     rounds: list[list[Trial]] = msgspec.field(default_factory=list)
 
+    def format_so_far(self) -> str:
+        """Return the mean of the highest rates that held; empty before the first round."""
+        held = [max((trial.rate_hz for trial in trials if trial.held), default=0.0) for trials in self.rounds]
+        return f"{sum(held) / len(held):,.0f} queries/s so far" if held else ""
+
     def record(self, rounds: int) -> Saturated:
         """Return the result of the first `rounds` rounds."""
         return condition_rate(self.case.name, condition_record(self.case), self.capacity_hz, self.rounds[:rounds])
@@ -210,10 +215,13 @@ def search_highest_rate(
             for side in sides:
                 progress(f"{side.case.name}: at full speed")
                 side.capacity_hz = measure_capacity(bench, side.case, options.calibrate_s)
+            done = 0
             for number in range(options.pairs):
                 # Alternate the order, so that a drift affects both conditions.
                 for side in sides if number % 2 == 0 else sides[::-1]:
-                    progress(f"{side.case.name}: round {number + 1} of {options.pairs}")
+                    label = join_parts(f"{side.case.name}: round {number + 1} of {options.pairs}", side.format_so_far())
+                    progress.step(label, done, options.pairs * len(sides), steps * (options.window_s + AROUND_S))
+                    done += 1
                     side.rounds.append(_round(bench, side, limit, steps, options, number, progress))
     except Interrupted:
         interrupted = True

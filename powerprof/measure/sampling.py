@@ -156,7 +156,7 @@ class WindowMeter(Closeable, WindowPart):
     def repeat(self, count: int, duration_s: float, what: str, say: Say) -> Iterator[Window]:
         """Yield `count` consecutive windows, each with an announcement. Raise WindowInterrupted like `measure`."""
         for number in range(1, count + 1):
-            say(f"{what}: window {number} of {count}, {duration_s:g} s")
+            say(f"{what}: window {number} of {count}")
             yield self.measure(duration_s)
 
 

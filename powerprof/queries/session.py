@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
 from powerprof.energy.windows import WindowEnergy
+from powerprof.measure.progress import announce
 from powerprof.model.records import Note
 from powerprof.model.statements import limit_texts
 from powerprof.model.text import Say
@@ -172,7 +173,7 @@ def _probe(
             costs.append(Note("probes_costly", {"percent": trial.percent, "each_us": each_us, "rate_hz": rate_hz}))
             say(f"probes take {trial.percent:.1f} % of the server: samples instead (--method probes insists)")
             return None
-        say(f"tracing the statements of {server.label} for {request.duration_s:g} s")
+        announce(say, f"tracing the statements of {server.label}", request.duration_s)
         return probes.trace_window(request.duration_s, energy)
 
 
@@ -180,5 +181,5 @@ def _sample(request: QueriesRequest, server: TracedServer, energy: WindowEnergy,
     """Sample one window."""
     say("loading the sampler")
     with Samples(server) as sampler:
-        say(f"sampling {server.label} for {request.duration_s:g} s")
+        announce(say, f"sampling {server.label}", request.duration_s)
         return sampler.trace_window(request.duration_s, energy)

@@ -82,7 +82,19 @@ def test_progress_is_one_line_that_the_next_text_replaces(monkeypatch: pytest.Mo
 
 def test_progress_never_fills_the_last_column(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = _drawn_on_a_terminal(monkeypatch, 40, "xterm")
-    assert max(len(part) for part in drawn.split("\r\x1b[K")[:3]) == 39
+    assert max(len(part) for part in drawn.split("\r\x1b[K")[:3]) <= 39
+
+
+@pytest.mark.parametrize("figures", ["", " · index", " · no-index ×10.4 so far (7.9 to 13.6)", " · 1 · 2 · 3"])
+@pytest.mark.parametrize("left", ["36 s", "about 5 min"])
+def test_progress_keeps_the_end_on_a_narrow_terminal(figures: str, left: str) -> None:
+    text = f"pair 1 of 4{figures} · {left} left, until 14:03:27"
+    for width in range(8, 120):
+        fitted = output.fit_progress(text, width)
+        assert len(fitted) <= width
+        assert width < len(text) or fitted == text
+        assert width < len("until 14:03:27") or fitted.endswith("until 14:03:27")
+        assert width < len("pair 1 of 4 · until 14:03:27") or fitted.startswith("pair 1 of 4")
 
 
 def test_a_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:

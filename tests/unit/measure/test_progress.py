@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from powerprof.experiment.progress import Countdown
+from powerprof.measure.progress import Countdown, announce
 
 
 class _Clock:
@@ -55,3 +55,15 @@ def test_a_second_series_of_steps_begins_with_its_plan(monkeypatch: pytest.Monke
     clock.now += 60.0
     progress.step("control", 0, 2, 10.0)
     assert "20 s left" in lines[-1]
+
+
+def test_each_part_of_a_plan_has_the_time_of_the_later_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, lines = _Clock(monkeypatch), list[str]()
+    progress = Countdown(lines.append, 30.0)
+    for passed_s, left_s in ((0.0, 30.0), (12.0, 20.0), (45.0, 10.0)):
+        clock.now = 1000.0 + passed_s
+        progress.part("window", left_s)
+        end = time.strftime("%H:%M:%S", time.gmtime(clock.now + left_s))
+        assert lines[-1] == f"window · {left_s:.0f} s left, until {end}"
+    announce(lines.append, "tracing mariadbd", 10.0)
+    assert lines[-1].startswith("tracing mariadbd · 10 s left, until ")

@@ -23,7 +23,12 @@ class Countdown:
     def __call__(self, text: str) -> None:
         """Print a line. After the estimated end it has no time."""
         left_s = self._ends_s - time.monotonic()
-        self._say(f"{text} · {_remaining(left_s)} left, until {clock_in(left_s)}" if left_s > 0 else text)
+        self._say(f"{text} · {_remaining(left_s)} left, until {_clock_in(left_s)}" if left_s > 0 else text)
+
+    def part(self, text: str, left_s: float) -> None:
+        """Print the line of a part of the plan that begins now, if this and the later parts take `left_s` seconds."""
+        self._ends_s = time.monotonic() + left_s
+        self(text)
 
     def step(self, text: str, done: int, total: int, each_s: float, rest_s: float = 0.0) -> None:
         """Print the line of a step after `done` of `total` equal steps.
@@ -38,7 +43,17 @@ class Countdown:
         self(text)
 
 
-def clock_in(seconds: float) -> str:
+def join_parts(*parts: str) -> str:
+    """Return the parts of a line, without empty ones."""
+    return " · ".join(filter(None, parts))
+
+
+def announce(say: Say, text: str, seconds: float) -> None:
+    """Print the line of a single window that begins now."""
+    Countdown(say, seconds)(text)
+
+
+def _clock_in(seconds: float) -> str:
     """Return the time of day in `seconds` from now: `14:03:27`."""
     return time.strftime("%H:%M:%S", time.localtime(time.time() + seconds))
 
