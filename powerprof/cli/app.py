@@ -12,13 +12,13 @@ import shlex
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from importlib import import_module
 from itertools import groupby, pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
+import msgspec
 import typer
 from typer.core import TyperCommand, TyperGroup
 
@@ -43,8 +43,7 @@ from powerprof.system.next_steps import command_line, documented, find_commands,
 # The table of commands, and the replacements of removed commands and options.
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(msgspec.Struct, frozen=True):
     """A command of the list.
 
     Attributes:

@@ -7,9 +7,11 @@ time by function), functions (calls and self time), offcpu (sleeps, and the wake
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
+from msgspec.structs import replace
 
 from powerprof.cli.options import (
     ALL_ROWS,
@@ -38,8 +40,7 @@ _MOST_NAME = 128
 _MEASURING = (*("duration", "stack_buffer", *ENERGY), *("server", "socket", "defaults_file", "no_save"))
 
 
-@dataclass(frozen=True, kw_only=True)
-class ViewOptions:
+class ViewOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The content of the report, and its capture."""
 
     HEADING: ClassVar[str] = "Report"
@@ -53,8 +54,7 @@ class ViewOptions:
     from_run: str | None = option("--from", "RUN", "Analyse a saved capture again.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class DeepOptions:
+class DeepOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Time in which all CPUs idled together, and its causes."""
 
     HEADING: ClassVar[str] = "Deep idle"
@@ -96,8 +96,7 @@ class DeepOptions:
         return DeepRequest(table=self.as_cpu, states=states, without=without, slack_ns=slack_ns)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(CommandOptions):
+class Options(CommandOptions, frozen=True, kw_only=True):
     """The options of `attribute`."""
 
     target: TargetOptions = group(TargetOptions)

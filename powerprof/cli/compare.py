@@ -13,9 +13,10 @@ the system metric that changes with them. For two runs of `queries` it shows the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
 
 from powerprof.cli.options import (
     DESTINATIONS,
@@ -67,8 +68,7 @@ _OF_SAVED_RUNS = ("everything", "seed", "fail_if_worse", "other", *DESTINATIONS)
 _OF_COMMANDS = (*("duration", "pairs", "quick", "allow_failure", *ENERGY, "residency_source"), *_OF_SAVED_RUNS)
 
 
-@dataclass(frozen=True, kw_only=True)
-class WindowOptions:
+class WindowOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The length and number of the windows."""
 
     HEADING: ClassVar[str] = "Windows"
@@ -90,8 +90,7 @@ class WindowOptions:
     quick: bool = flag("--quick", "4 pairs of windows of 1.2 s: faster, with wider intervals.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class VerdictOptions:
+class VerdictOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict to reach."""
 
     HEADING: ClassVar[str] = "Verdict"
@@ -101,8 +100,7 @@ class VerdictOptions:
     fail_if_worse: bool = flag("--fail-if-worse", "Exit with code 4 if B is worse.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(CommandOptions):
+class Options(CommandOptions, frozen=True, kw_only=True):
     """The options of `compare`."""
 
     a: str | None = argument("[A]", "Condition, or saved run.")

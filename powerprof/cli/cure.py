@@ -14,7 +14,6 @@ restored, and then read back.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,8 +46,7 @@ _PRINT_OPTIONS = ("wait", "print_unit", "print_drop_in")
 _KEEP_OPTIONS = ("pid", "only", "thread", "slack", "keep", *_PRINT_OPTIONS)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(CommandOptions):
+class Options(CommandOptions, frozen=True, kw_only=True):
     """The options of `cure`."""
 
     pid: str | None = server_pid()

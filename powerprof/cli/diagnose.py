@@ -8,7 +8,6 @@ checks only the server's status. The exit code is 0 with and without faults.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
     from powerprof.diagnosis.evidence import Diagnosis
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(CommandOptions):
+class Options(CommandOptions, frozen=True, kw_only=True):
     """The options of `diagnose`."""
 
     pid: str | None = server_pid()

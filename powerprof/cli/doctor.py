@@ -13,7 +13,6 @@ distribution's debug package, or debuginfod. --duration shows which symbols matt
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from powerprof.cli.options import CommandOptions, json_file, quiet, runs_dir, top
@@ -31,8 +30,7 @@ from powerprof.cli.targets import TargetOptions
 from powerprof.system.errors import UsageError
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(CommandOptions):
+class Options(CommandOptions, frozen=True, kw_only=True):
     """The options of `doctor`."""
 
     target: TargetOptions = group(TargetOptions)

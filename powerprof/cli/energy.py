@@ -12,9 +12,10 @@ and later estimates select it by CPU family and model.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
 
 from powerprof.cli.options import (
     CommandOptions,
@@ -49,8 +50,7 @@ _CALIBRATION = ("step", "repeats", "name", "output", "seed")
 _NOT_CALIBRATION = ("recordings", "more", "elapsed", "duration", "cpu_model", "vcpu", "csv", "csv_bom", "json")
 
 
-@dataclass(frozen=True, kw_only=True)
-class CalibrationOptions:
+class CalibrationOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of --calibrate."""
 
     HEADING: ClassVar[str] = "Calibration"
@@ -63,8 +63,7 @@ class CalibrationOptions:
     seed: int = seed("Random seed of the order of steps.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(CommandOptions):
+class Options(CommandOptions, frozen=True, kw_only=True):
     """The options of `energy`."""
 
     recordings: list[Path] | None = option(

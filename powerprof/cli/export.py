@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
+
+import msgspec
 
 from powerprof.cli.options import CommandOptions, EnergyOptions, quiet
 from powerprof.cli.output import print_progress, print_text
@@ -21,15 +22,13 @@ from powerprof.cli.targets import SERVER_QUERIES, MonitorOptions, interval
 from powerprof.system.errors import Interrupted, UsageError
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExporterOptions(MonitorOptions):
+class ExporterOptions(MonitorOptions, frozen=True, kw_only=True):
     """The processes to watch, and the interval."""
 
     interval: float = interval(15.0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProfileFolderOptions:
+class ProfileFolderOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The folder of profiles."""
 
     HEADING: ClassVar[str] = "Profiles"
@@ -42,8 +41,7 @@ class ProfileFolderOptions:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class SeriesOptions:
+class SeriesOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The number of time series."""
 
     HEADING: ClassVar[str] = "Time series"
@@ -60,8 +58,7 @@ class SeriesOptions:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(CommandOptions):
+class Options(CommandOptions, frozen=True, kw_only=True):
     """The options of `export`."""
 
     watched: ExporterOptions = group(ExporterOptions)

@@ -7,9 +7,10 @@ can pass through a function, powerprof probes its return instructions, which is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
+
+import msgspec
 
 from powerprof.cli.options import CommandOptions, Saving, backend, confirm, duration, top
 from powerprof.cli.output import check_saving, deliver, print_text, progress_printer
@@ -18,8 +19,7 @@ from powerprof.cli.targets import TargetOptions
 from powerprof.system.errors import UsageError
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProbeOptions:
+class ProbeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The kind and number of the probes."""
 
     HEADING: ClassVar[str] = "Probes"
@@ -35,8 +35,7 @@ class ProbeOptions:
     yes: bool = flag("--yes", "Do not ask before using --allow-unwinding-risk.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(CommandOptions):
+class Options(CommandOptions, frozen=True, kw_only=True):
     """The options of `functions`."""
 
     pattern: str = argument("GLOB", "Functions to count: GLOB or MODULE:GLOB.", is_required=True)

@@ -8,8 +8,9 @@ and has no baseline. As root, it also reports the causes of the wake-ups.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
 
 from powerprof.cli.options import (
     CommandOptions,
@@ -32,8 +33,7 @@ if TYPE_CHECKING:
     from powerprof.model.records import ServerInfo
 
 
-@dataclass(frozen=True, kw_only=True)
-class WindowOptions:
+class WindowOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The connections and the windows."""
 
     HEADING: ClassVar[str] = "Windows and connections"
@@ -47,8 +47,7 @@ class WindowOptions:
     quick: bool = flag("--quick", "3 windows of 1.5 s per phase: faster, with wider intervals.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(CommandOptions):
+class Options(CommandOptions, frozen=True, kw_only=True):
     """The options of `idle`."""
 
     windows: WindowOptions = group(WindowOptions)

@@ -7,7 +7,6 @@ The kernel sums sleeps by thread and wait state. A timer or device that wakes a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 from powerprof.cli.options import CommandOptions, Saving, backend, duration, top
@@ -16,8 +15,7 @@ from powerprof.cli.parameters import group
 from powerprof.cli.targets import ServerOptions, TargetOptions
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(CommandOptions):
+class Options(CommandOptions, frozen=True, kw_only=True):
     """The options of `offcpu`."""
 
     target: TargetOptions = group(TargetOptions)

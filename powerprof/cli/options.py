@@ -7,11 +7,12 @@ import os
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
+import msgspec
 import typer
+from msgspec.structs import asdict
 
 from powerprof.cli.parameters import (
     existing_folder,
@@ -35,8 +36,7 @@ _MAX_QUERIES = 1_000_000_000
 _MAX_SEED = (1 << 32) - 1  # a record holds 64 bits
 
 
-@dataclass(frozen=True, kw_only=True)
-class CommandOptions:
+class CommandOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The base of the options of one command.
 
     Attributes:
@@ -44,7 +44,7 @@ class CommandOptions:
         command_words: words after --.
     """
 
-    typed: Mapping[str, str] = field(default_factory=dict)
+    typed: Mapping[str, str] = msgspec.field(default_factory=dict)
     command_words: tuple[str, ...] = ()
 
     def refuse_without_effect(
@@ -114,8 +114,7 @@ def allow_failure() -> Any:
     return flag("--allow-failure", "Keep measuring if the command exits with a non-zero code.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class OfferedLoadOptions:
+class OfferedLoadOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The load of each condition."""
 
     HEADING: ClassVar[str] = "Load"
@@ -183,8 +182,7 @@ def labels() -> Any:
 DESTINATIONS = ("html", "markdown", "csv", "csv_bom", "json", "quiet", "runs_dir", "no_save", "label")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Saving:
+class Saving(msgspec.Struct, frozen=True, kw_only=True):
     """The destinations of a result besides the terminal."""
 
     HEADING: ClassVar[str] = "Output"
@@ -196,8 +194,7 @@ class Saving:
     label: list[str] | None = labels()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tables:
+class Tables(msgspec.Struct, frozen=True, kw_only=True):
     """The files of a record for people."""
 
     HEADING: ClassVar[str] = "Reports"
@@ -208,8 +205,7 @@ class Tables:
     csv_bom: str | None = csv_bom_file()
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProfileOptions:
+class ProfileOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The files of stacks for other viewers."""
 
     HEADING: ClassVar[str] = "Stacks"
@@ -279,8 +275,7 @@ def _vcpu(text: str) -> Vcpu:
     return cast(Vcpu, text)
 
 
-@dataclass(frozen=True, kw_only=True)
-class EnergyOptions:
+class EnergyOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The meters to read, and parameters of the estimate without any."""
 
     HEADING: ClassVar[str] = "Energy"
@@ -316,8 +311,7 @@ class EnergyOptions:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class MeterOptions:
+class MeterOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The meters of each window."""
 
     HEADING: ClassVar[str] = "Measurement"
@@ -364,8 +358,7 @@ def _server_program(text: str) -> Path:
     return Path(text)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PrivateServerOptions:
+class PrivateServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The program of private servers."""
 
     HEADING: ClassVar[str] = "Private server"
@@ -447,8 +440,7 @@ if TYPE_CHECKING:
 _MAX_CPU = 1 << 16
 
 
-@dataclass(frozen=True, kw_only=True)
-class BenchChoice:
+class BenchChoice(msgspec.Struct, frozen=True, kw_only=True):
     """The workload folders, and the place of their servers."""
 
     HEADING: ClassVar[str] = "Workloads and placement"

@@ -8,9 +8,11 @@ import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from powerprof.cli.progress import CLEAR_LINE, clear_progress, progress
 from powerprof.system.errors import HungUp, Interrupted, PowerprofError, UsageError
@@ -166,8 +168,7 @@ def _is_collector(kind: str, target: str | None) -> bool:
 # A measured result: saved, written, shown and sent.
 
 
-@dataclass
-class Outcome:
+class Outcome(msgspec.Struct):
     """The state of a result: the saved run, and the error of each step that failed.
 
     Attributes:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options and arguments as fields of dataclasses.
+"""Options and arguments as fields of structs.
 
-A command has one dataclass of options. Each field is an option, an argument, or a group: another dataclass with a
-heading in the help. `read_options` fills the dataclass from the texts of the command line.
+A command has one struct of options. Each field is an option, an argument, or a group: another struct with a heading in
+the help. The factory of its default is its declaration. `read_options` fills the struct from the texts of the command
+line.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 from typer.core import TyperArgument, TyperOption
 
 from powerprof.model.text import parse_time
@@ -22,13 +23,10 @@ from powerprof.system.next_steps import command_line
 
 R = TypeVar("R")
 
-# Key of a field's metadata.
-_KEY = "powerprof"
 OWN_HEADING = "Options"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Parameter:
+class Parameter(msgspec.Struct, frozen=True, kw_only=True):
     """An option or an argument of the command line.
 
     Attributes:
@@ -50,6 +48,10 @@ class Parameter:
     is_flag: bool = False
     is_repeatable: bool = False
     is_required: bool = False
+
+    def __call__(self) -> object:
+        """Return the default."""
+        return self.default
 
     @property
     def limits(self) -> str:
@@ -138,7 +140,7 @@ def option(
         is_repeatable=is_repeatable,
         is_required=is_required,
     )
-    return field(**({} if is_required else {"default": default}), metadata={_KEY: parameter})  # type: ignore[call-overload]
+    return msgspec.field(default_factory=parameter)
 
 
 def argument(
@@ -157,7 +159,7 @@ def argument(
 
 def flag(words: str, help: str) -> Any:
     """Return the field of an option without a value; False by default."""
-    return field(default=False, metadata={_KEY: Parameter(flag=words, help=help, is_flag=True)})
+    return msgspec.field(default_factory=Parameter(flag=words, help=help, is_flag=True, default=False))
 
 
 def whole_number(
@@ -210,7 +212,7 @@ def time_span(
 
 def group(record: type[R]) -> Any:
     """Return the field of a group of options; `record.HEADING` is its heading in the help."""
-    return field(default_factory=record, metadata={_KEY: record})
+    return msgspec.field(default_factory=record)
 
 
 def finite_number(text: str) -> float:
@@ -257,22 +259,28 @@ def existing_folder(text: str) -> Path:
 
 
 def walk_parameters(record: type[Any]) -> Iterator[tuple[str, str, Parameter]]:
-    """Yield (heading, field name, parameter) of a dataclass of options, with those of its groups."""
-    for entry in fields(record):
-        declared = entry.metadata.get(_KEY)
+    """Yield (heading, field name, parameter) of a struct of options, with those of its groups."""
+    for name, declared in _declarations(record):
         if isinstance(declared, Parameter):
-            yield getattr(record, "HEADING", OWN_HEADING), entry.name, declared
-        elif declared is not None:
+            yield getattr(record, "HEADING", OWN_HEADING), name, declared
+        else:
             yield from walk_parameters(declared)
 
 
 def read_options(record: type[R], texts: Mapping[str, Any], command: str, **more: object) -> R:
-    """Return the dataclass with the values of the typed texts; `more` are its other fields. Raises UsageError."""
+    """Return the struct with the values of the typed texts; `more` are its other fields. Raises UsageError."""
     values = dict(more)
-    for entry in fields(record):  # type: ignore[arg-type]  # a dataclass
-        declared = entry.metadata.get(_KEY)
+    for name, declared in _declarations(record):
         if isinstance(declared, Parameter):
-            values[entry.name] = declared.value_of(texts[entry.name], command)
-        elif declared is not None:
-            values[entry.name] = read_options(declared, texts, command)
+            values[name] = declared.value_of(texts[name], command)
+        else:
+            values[name] = read_options(declared, texts, command)
     return record(**values)
+
+
+def _declarations(record: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the name of each option and group of a struct with its parameter, or with the struct of the group."""
+    for name, default in zip(record.__struct_fields__, record.__struct_defaults__, strict=True):
+        declared = getattr(default, "factory", None)
+        if isinstance(declared, Parameter) or hasattr(declared, "__struct_fields__"):
+            yield name, declared

@@ -7,7 +7,6 @@ interval. Sampling wakes the CPUs, so the report has no energy figures.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 from powerprof.cli.options import (
@@ -28,8 +27,7 @@ from powerprof.cli.parameters import group, option, whole_number
 from powerprof.cli.targets import ServerOptions, TargetOptions
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(CommandOptions):
+class Options(CommandOptions, frozen=True, kw_only=True):
     """The options of `profile`."""
 
     target: TargetOptions = group(TargetOptions)

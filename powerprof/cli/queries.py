@@ -21,7 +21,6 @@ import os
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -46,8 +45,7 @@ from powerprof.system.errors import HungUp, PowerprofError, UsageError
 from powerprof.system.next_steps import command_line
 
 
-@dataclass(frozen=True, kw_only=True)
-class MethodOptions:
+class MethodOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The method that distinguishes statements."""
 
     HEADING: ClassVar[str] = "Method"
@@ -58,8 +56,7 @@ class MethodOptions:
     stacks: bool = flag("--stacks", "Also sample call stacks (99 Hz) for one flame graph per statement.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class SampleOptions:
+class SampleOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The use of statements with the values of clients."""
 
     HEADING: ClassVar[str] = "Plans and workloads (use the literal values of the clients)"
@@ -77,8 +74,7 @@ class SampleOptions:
     yes: bool = flag("--yes", "Do not ask for confirmation.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class WatchOptions:
+class WatchOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Repeated windows."""
 
     HEADING: ClassVar[str] = "Live view"
@@ -89,8 +85,7 @@ class WatchOptions:
     count: int | None = whole_number("--count", "N", "With --watch: end after N windows.", low=1, high=1_000_000)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(CommandOptions):
+class Options(CommandOptions, frozen=True, kw_only=True):
     """The options of `queries`."""
 
     pid: str | None = server_pid()

@@ -9,11 +9,11 @@ instead, and add their difference.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import msgspec
 from msgspec.structs import replace
 
 from powerprof.cli import output
@@ -23,8 +23,7 @@ from powerprof.system.errors import UsageError
 from powerprof.system.files import reading
 
 
-@dataclass(frozen=True, kw_only=True)
-class PriceOptions:
+class PriceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The price and the emissions of energy."""
 
     HEADING: ClassVar[str] = "Yearly cost"
@@ -33,8 +32,7 @@ class PriceOptions:
     grid: float | None = option("--grid", "G", "CO2 emissions of one kWh in grams.", convert=finite_number)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(CommandOptions):
+class Options(CommandOptions, frozen=True, kw_only=True):
     """The options of `report`."""
 
     name: str = argument("RUN", "Run id, run folder or JSON file of a run.", is_required=True)

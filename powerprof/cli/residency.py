@@ -8,9 +8,10 @@ AFTER), or one dump, turbostat log or PowerTOP report. Dumps have no timestamps:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from powerprof.cli.options import CommandOptions, Saving, Tables, duration, files_of, residency_source
 from powerprof.cli.output import Targets, check_saving, check_targets, deliver, progress_printer
@@ -19,8 +20,7 @@ from powerprof.system.errors import UsageError
 from powerprof.system.next_steps import command_line
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(CommandOptions):
+class Options(CommandOptions, frozen=True, kw_only=True):
     """The options of `residency`."""
 
     before: Path | None = option("--from", "BEFORE", "Read a recording instead of this host.", convert=Path)

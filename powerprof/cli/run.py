@@ -8,8 +8,9 @@ into each window, under your account even with sudo, and reports energy, CPU tim
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+import msgspec
 
 from powerprof.cli.options import (
     DESTINATIONS,
@@ -44,8 +45,7 @@ from powerprof.system.next_steps import command_line
 _OF_COMMANDS = ("duration", "repeat", "quick", "allow_failure", *ENERGY, "residency_source", *DESTINATIONS)
 
 
-@dataclass(frozen=True, kw_only=True)
-class WindowOptions:
+class WindowOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The length and number of the windows."""
 
     HEADING: ClassVar[str] = "Windows"
@@ -55,8 +55,7 @@ class WindowOptions:
     quick: bool = flag("--quick", "4 windows of 1.2 s: faster, with wider intervals.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(CommandOptions):
+class Options(CommandOptions, frozen=True, kw_only=True):
     """The options of `run`."""
 
     name: str | None = argument(

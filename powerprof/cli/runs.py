@@ -6,7 +6,6 @@ powerprof runs RUN prints the path of a run. powerprof runs prune removes old ru
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from powerprof.cli.options import CommandOptions, html_file, json_file, labels, runs_dir
@@ -27,8 +26,7 @@ _OF_ALL = ("runs_dir", "json")
 _OF_PRUNE = ("keep", "older_than", "yes", "runs_dir")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(CommandOptions):
+class Options(CommandOptions, frozen=True, kw_only=True):
     """The options of `runs`."""
 
     name: str | None = argument("[RUN|prune]", "Run to show or label; or the word prune.")

@@ -8,7 +8,6 @@ private data. `remove NAME` deletes it. `idle`, `run`, `compare` and `sweep` sta
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from powerprof.cli.options import CommandOptions, confirm, json_file, quiet
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
     from powerprof.database.historical import Connector, HistoricalServer
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(CommandOptions):
+class Options(CommandOptions, frozen=True, kw_only=True):
     """The options of `servers`."""
 
     action: str = argument("[ACTION]", "Action: list, fetch or remove.", default="list")

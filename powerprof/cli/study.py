@@ -7,7 +7,6 @@ one after another. Each finished step is saved as a separate run; Ctrl-C keeps i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from powerprof.cli.options import CommandOptions, MeterOptions, Saving, Tables, files_of, seed
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
     from powerprof.experiment.study import StepRecord, StudyOptions
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(CommandOptions):
+class Options(CommandOptions, frozen=True, kw_only=True):
     """The options of `study`."""
 
     name: str | None = argument("[STUDY]", "Study to measure (default: list the studies).")

@@ -13,8 +13,10 @@ so the result has an interval. With a second condition, both searches alternate 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
+from msgspec.structs import replace
 
 from powerprof.cli.options import (
     BenchChoice,
@@ -76,8 +78,7 @@ _OF_POINTS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class VariedOptions:
+class VariedOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The varied parameter."""
 
     HEADING: ClassVar[str] = "Parameter"
@@ -98,8 +99,7 @@ class VariedOptions:
         return name, _values(rest, f"--set {name}=") if separator else []
 
 
-@dataclass(frozen=True, kw_only=True)
-class WindowOptions:
+class WindowOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The length and number of the windows."""
 
     HEADING: ClassVar[str] = "Windows"
@@ -120,8 +120,7 @@ class WindowOptions:
         return QUICK_WINDOW_S if self.quick else self.duration or default
 
 
-@dataclass(frozen=True, kw_only=True)
-class SearchOptions:
+class SearchOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The search for the highest rate."""
 
     HEADING: ClassVar[str] = "Highest rate within a limit"
@@ -191,8 +190,7 @@ def _load_share(text: str) -> float:
     return value
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(CommandOptions):
+class Options(CommandOptions, frozen=True, kw_only=True):
     """The options of `sweep`."""
 
     name: str | None = argument("[CONDITION]", "Condition to measure: NAME or WORKLOAD:NAME.")

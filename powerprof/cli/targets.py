@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
+
+import msgspec
 
 from powerprof.cli.parameters import flag, option, readable_file, time_span
 
@@ -25,8 +26,7 @@ def server_pid() -> Any:
     return option("--pid", "ID|NAME", "Process id or name of the server (default: the only server); also -p.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class TargetOptions:
+class TargetOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The processes to trace."""
 
     HEADING: ClassVar[str] = "Target"
@@ -46,8 +46,7 @@ class TargetOptions:
 SERVER_QUERIES = ("ask_every", "defaults_file")
 
 
-@dataclass(frozen=True, kw_only=True)
-class MonitorOptions:
+class MonitorOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The processes to watch, and the interval."""
 
     HEADING: ClassVar[str] = "Target and interval"
@@ -68,8 +67,7 @@ class MonitorOptions:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServerOptions:
+class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The address and the account of an existing server."""
 
     HEADING: ClassVar[str] = "Server to connect to"
@@ -88,8 +86,7 @@ class ServerOptions:
         return any(part is not None for part in (self.server, self.socket, self.defaults_file))
 
 
-@dataclass(frozen=True, kw_only=True)
-class OptionalServerOptions(ServerOptions):
+class OptionalServerOptions(ServerOptions, frozen=True, kw_only=True):
     """The address and the account of an existing server, for commands that otherwise start a private one."""
 
     HEADING: ClassVar[str] = "Server to connect to (default: start a private server)"

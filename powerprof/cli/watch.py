@@ -13,7 +13,6 @@ this host. If the CPUs are more than half busy, one line lists the processes tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
     from powerprof.live.monitor import HostMonitor
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(CommandOptions):
+class Options(CommandOptions, frozen=True, kw_only=True):
     """The options of `watch`."""
 
     watched: MonitorOptions = group(MonitorOptions)

@@ -6,7 +6,6 @@ A workload is a folder with a workload.toml. The how-to "Write a workload" expla
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from powerprof.cli.options import CommandOptions, json_file, workload_folders
@@ -15,8 +14,7 @@ from powerprof.cli.parameters import argument, flag
 from powerprof.system.errors import UsageError
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(CommandOptions):
+class Options(CommandOptions, frozen=True, kw_only=True):
     """The options of `workloads`."""
 
     name: str | None = argument("[NAME]", "Workload, or the path of its folder.")

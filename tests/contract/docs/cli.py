@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -65,8 +65,10 @@ def _command(name: str) -> Command:
 
 
 def _parameters(record: type[Any]) -> Iterator[Parameter]:
-    for field in fields(record):
-        declared = field.metadata.get(parameters._KEY)
+    types = {
+        name: kind for one in reversed(record.__mro__) for name, kind in vars(one).get("__annotations__", {}).items()
+    }
+    for name, declared in parameters._declarations(record):
         if isinstance(declared, parameters.Parameter):
             yield Parameter(
                 declared.flag or declared.metavar.strip("[]"),
@@ -77,9 +79,9 @@ def _parameters(record: type[Any]) -> Iterator[Parameter]:
                 declared.high,
                 not declared.is_flag,
                 declared.is_required,
-                str(field.type),
+                str(types[name]),
                 getattr(record, "HEADING", parameters.OWN_HEADING),
                 declared.unit,
             )
-        elif declared is not None:
+        else:
             yield from _parameters(declared)

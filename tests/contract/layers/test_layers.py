@@ -79,6 +79,5 @@ def test_a_circle_within_one_package_is_found(tmp_path: Path) -> None:
 
 
 def test_records_are_structs() -> None:
-    """Creating a dataclass takes 60 times as long as creating a struct; only the options of the commands are some."""
-    users = {path.relative_to(PACKAGE).parts[0] for path in PACKAGE.rglob("*.py") if "dataclass" in path.read_text()}
-    assert users == {"cli"}
+    """Creating a dataclass takes 60 times as long as creating a struct."""
+    assert [path for path in PACKAGE.rglob("*.py") if "dataclass" in path.read_text()] == []

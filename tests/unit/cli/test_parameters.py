@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: RUF009 - options are declared by calls that return fields
-"""Options as fields of dataclasses."""
+"""Options as fields of structs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
 
 from powerprof.cli.parameters import (
@@ -23,8 +22,7 @@ from powerprof.cli.parameters import (
 from powerprof.system.errors import UsageError
 
 
-@dataclass(frozen=True, kw_only=True)
-class Inner:
+class Inner(msgspec.Struct, frozen=True, kw_only=True):
     """A group in a group."""
 
     HEADING: ClassVar[str] = "Inner"
@@ -33,8 +31,7 @@ class Inner:
     right: list[str] | None = option("--right", "R", "Right.", is_repeatable=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outer:
+class Outer(msgspec.Struct, frozen=True, kw_only=True):
     """A group with an option before and one after another group."""
 
     HEADING: ClassVar[str] = "Outer"
@@ -44,8 +41,7 @@ class Outer:
     last: bool = flag("--last", "Last.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a command."""
 
     word: str = argument("WORD", "Word.", is_required=True)
