@@ -427,6 +427,8 @@ def _limit_hint(error: BaseException) -> str | None:
     files, memory = resource.getrlimit(resource.RLIMIT_NOFILE)[0], resource.getrlimit(resource.RLIMIT_AS)[0]
     if numbers & {errno.EMFILE} or "too many open files" in said:
         return f"this shell allows {files} open files; raise the limit: ulimit -n {max(1024, 4 * files)}"
+    if errno.EFBIG in numbers and (size := resource.getrlimit(resource.RLIMIT_FSIZE)[0]) != resource.RLIM_INFINITY:
+        return f"this shell allows files of {size:,} bytes; raise the limit: ulimit -f unlimited"
     is_short = errno.ENOMEM in numbers or any(isinstance(cause, (MemoryError, ImportError)) for cause in causes)
     if memory != resource.RLIM_INFINITY and (is_short or "allocate memory" in said or "memory" in said):
         return f"this shell allows {memory >> 20:,} MiB of memory; raise the limit: ulimit -v unlimited"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -181,6 +182,7 @@ class Outcome(msgspec.Struct):
     """
 
     run: str | None = None
+    runs_dir: Path | None = None
     hint: str | None = None
     measuring: PowerprofError | None = None
     writing: PowerprofError | None = None
@@ -191,7 +193,8 @@ class Outcome(msgspec.Struct):
         """Raise the most important error of the steps, with the saved run in its hint."""
         for error in (self.writing, self.sending):
             if error is not None and self.run is not None:
-                error.hint = f"the run is saved; write it again: {command_line(f'report {self.run}')}"
+                place = "" if self.runs_dir is None else f" --runs-dir {shlex.quote(str(self.runs_dir))}"
+                error.hint = f"the run is saved; write it again: {command_line(f'report {self.run}{place}')}"
         error = self.measuring or self.writing or self.showing or self.sending
         if error is not None:
             raise error
@@ -281,7 +284,7 @@ def _save(record: R, command: str, saving: Saving, raw: dict[str, bytes] | None)
             record = RunStore(saving.runs_dir).save(command, record, raw, about)
         except PowerprofError as not_saved:
             error = not_saved
-    return record, Outcome(run=getattr(record, "id", None), measuring=error)
+    return record, Outcome(run=getattr(record, "id", None), runs_dir=saving.runs_dir, measuring=error)
 
 
 def _release_signals(hint: str | None) -> Interrupted:

@@ -356,7 +356,8 @@ def _plan_variable(pid: int, request: CureRequest, choice: VariableChoice) -> tu
     with sql.connect(login, limits=sql.WORD_LIMITS) as connection:
         if is_read_only(connection, choice.name):
             raise UsageError(
-                f"--set {choice.name}: a running server cannot change it", "set it in my.cnf, then restart"
+                f"--set {choice.name}: a running server cannot change it",
+                "some can be set in my.cnf, for the next start",
             )
         is_copied = has_session_copies(connection, choice.name)
     delays = "the whole server and all its clients, during the change"

@@ -113,7 +113,7 @@ def _identify(build: ServerBuild) -> ServerBuild:
         done = sandbox.run(program, build.sandbox(), timeout_s=30, place=near)
     except PowerprofError as error:
         reason = error.message.replace(program[0], str(binary))
-        hint = f"servers run as {account_name(owner)}: may that user run it?" if owner is not None else None
+        hint = f"servers run as {account_name(owner)}: may that user run it?" if owner is not None else error.hint
         raise PowerprofError(reason, hint) from error
     text = done.stdout.strip()
     numbers = re.search(r"Ver (\d{1,4})\.(\d{1,4})\.(\d{1,4})(\S*)", text)

@@ -321,6 +321,7 @@ def build_evidence(
         pid=subject.pid,
         language=None if subject.pid is None else language_of(subject.pid),
         cpus=attribution.cpus if attribution else None,
+        is_stopped=subject.pid is not None and is_stopped(subject.pid),
         timers_hz=compute_timers_hz(attribution) if attribution else None,
         window_s=readings.window_s or duration_s,
         traced_s=attribution.window_s if attribution else None,

@@ -32,6 +32,7 @@ from powerprof.system.targets import check_only, resolve_server
 from powerprof.system.tasks import is_stopped
 
 RULES: tuple[Callable[[Evidence], list[Finding]], ...] = (
+    rules_processes.find_stopped_server,
     rules_replication.find_duplicate_id_on_source,
     rules_replication.find_duplicate_id_on_replica,
     rules_replication.find_orphan_event,
@@ -257,9 +258,9 @@ def _resolve_subject(
         return Subject(pid, label, local_connection, read_version(local_connection), None, login=login[0])
     if not is_server_name(label):
         return Subject(pid, target.label, None, target.label, None, target)
-    if stopped:
-        reason, remedy = "a signal or a debugger stopped the server", f"kill -CONT {pid} resumes it"
-    else:
-        reason, remedy = "the server refuses this user on its socket", "name an account with --defaults-file"
-    notes.append(f"{reason}: only its wake-ups were examined ({remedy})")
+    if not stopped:
+        notes.append(
+            "the server refuses this user on its socket: only its wake-ups were examined "
+            "(name an account with --defaults-file)"
+        )
     return Subject(pid, label, None, label, None)

@@ -234,6 +234,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         language: The run-time that sets timers on a few of its threads (Go, Java); None for other programs.
         timers_hz: Idle periods per second of one CPU that a timer of any program ended.
         cpus: Number of CPUs of the host.
+        is_stopped: Whether a signal or a debugger has stopped process `pid`.
         own_counts: Counter increases between the two readings that powerprof itself caused.
         statements_by_connection: Statements of each connection in the window, by counter name.
             Empty without performance_schema.
@@ -269,6 +270,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     language: str | None = None
     timers_hz: float | None = None
     cpus: int | None = None
+    is_stopped: bool = False
     status_before: dict[str, int] = {}
     status_after: dict[str, int] = {}
     own_counts: dict[str, int] = {}

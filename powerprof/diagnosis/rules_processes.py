@@ -104,6 +104,16 @@ _KINDS = (
 )
 
 
+def find_stopped_server(evidence: Evidence) -> list[Finding]:
+    """Find a server whose process is stopped."""
+    text = (
+        f"A signal or a debugger stopped process {evidence.pid} of this server: it executes nothing until it resumes."
+    )
+    remedy = [f"to resume it: kill -CONT {evidence.pid}"]
+    finding = Finding(rule="stopped_server", severity="fault", text=text, evidence=[], remedy=remedy)
+    return [finding] if evidence.is_stopped else []
+
+
 def find_restarted_workers(evidence: Evidence) -> list[Finding]:
     """Find workers of PostgreSQL that start and end again and again, with the reason as far as the server reports it.
 

@@ -8,6 +8,7 @@ time of a user (lower is better).
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from statistics import median
@@ -435,7 +436,9 @@ def system_values(known: Sequence[Figures], rates: Sequence[OsRates], cpus: int 
         if not known:
             return
         interval = mean_interval(known, seed=1)
-        low, high = (interval.low, interval.high) if interval else (None, None)
+        # None of these is negative, and no share exceeds 100 %. Cut there, the interval covers as often.
+        most = 100.0 if unit == "%" else math.inf
+        low, high = (max(interval.low, 0.0), min(interval.high, most)) if interval else (None, None)
         mean = sum(known) / len(known)
         estimate = Estimate(mean=mean, low=low, high=high)
         metric_values.append(RunMetric(name=name, unit=unit, kind="measured", estimate=estimate, values=list(values)))

@@ -107,7 +107,8 @@ def _half_of_comparison(path: Path, comparison: Comparison, wanted: str | None) 
     if wanted is None or wanted not in by_name:
         run_name = comparison.id or path.name
         choices = " or ".join(f"{run_name}:{name}" for name in by_name)
-        raise UsageError(f"{run_name} is a comparison of two conditions", f"say which: {choices}")
+        fault = "is a comparison of two conditions" if wanted is None else f"has no condition {wanted}"
+        raise UsageError(f"{run_name} {fault}", f"say which: {choices}")
     side = by_name[wanted]
     condition = comparison.a if side == "a" else comparison.b
 

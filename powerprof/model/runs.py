@@ -324,7 +324,10 @@ class RunStore:
 
     def _cannot(self, error: OSError) -> PowerprofError:
         return PowerprofError(
-            f"cannot save the run in {self.directory} ({reason_of(error)})", "make room there, or use --runs-dir DIR"
+            f"cannot save the run in {self.directory} ({reason_of(error)})",
+            "make room there, or use --runs-dir DIR"
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+            else "use --runs-dir DIR",
         )
 
 

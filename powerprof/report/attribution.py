@@ -555,7 +555,7 @@ def render_html(record: Attribution, extras: Extras) -> str:
         deep=_deep_blocks(record),
         flames=[view for view in views if view],
         helps=suggest_remedies(record),
-        lanes=lanes(extras.timeline),
+        lanes=lanes(extras.timeline or ()),
         mechanisms=MECHANISMS,
         notes=labels.notes_with_source(record),
     )

@@ -254,7 +254,8 @@ def _predict(what_if: DeepWhatIf, present: Sequence[DeepScope], lost_count: int)
     if what_if.unmatched:
         names = text.join_words(what_if.unmatched)
         yield Sentence(
-            f"No effect, because they ended no idle period of this window (slack: by a timer): {names}.", is_detail=True
+            f"No effect: no thread of this name or id ended an idle period here (slack: by a timer): {names}.",
+            is_detail=True,
         )
     if not what_if.expected:
         missing = "idle periods were not saved (a shorter --duration saves all)" if lost_count else "there is none"

@@ -159,7 +159,7 @@ def _export_otlp(record: msgspec.Struct, stack_set: StackSet) -> bytes:
 def _export_perfetto(record: msgspec.Struct, extras: Extras) -> bytes:
     if not isinstance(record, Attribution):
         raise UsageError("--perfetto needs an attribution", f"to record one: {command_line('attribute')}")
-    if not extras.timeline:
+    if extras.timeline is None:
         raise UsageError("--perfetto needs the capture saved with a run", "give the run, not its JSON file")
     return json.dumps(build_trace(extras.timeline), ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
 
@@ -202,7 +202,7 @@ def extras_of_capture(capture: Capture | None) -> Extras:
     """Return the extras that the page of an attribution takes from its capture."""
     from powerprof.report.stacks import build_timeline
 
-    return Extras(timeline=build_timeline(capture) if capture is not None else ())
+    return Extras(timeline=build_timeline(capture) if capture is not None else None)
 
 
 def _program_of(record: Attribution) -> str:

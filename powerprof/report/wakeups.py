@@ -215,7 +215,9 @@ def _busy_wakings_text(label: str, record: Attribution) -> str:
     place = ""
     if cause.count >= _NAMED_SHARE * count:
         place = f": {text.number(cause.count / window_s, 1)} by {_place_text(cause.first)}"
-    return f"{label} was woken {text.number(count / window_s, 1)} times a second, while the CPUs were running{place}."
+    verb = "were" if ", " in label.partition("(")[0] else "was"
+    rate = text.number(count / window_s, 1)
+    return f"{label} {verb} woken {rate} times a second, while the CPUs were running{place}."
 
 
 def _place_text(row: Wakeup | Waking) -> str:

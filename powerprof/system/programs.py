@@ -8,6 +8,7 @@ programs that only root can have written.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import resource
 import shutil
@@ -213,7 +214,10 @@ def _check_program(
 
 def _cannot_run(program: str, error: OSError) -> PowerprofError:
     reason = "no such program" if isinstance(error, FileNotFoundError) else (error.strerror or str(error)).lower()
-    return PowerprofError(f"cannot run {program} ({reason})", "run it directly: is it a program for this machine?")
+    hint = "run it directly: is it a program for this machine?"
+    if error.errno == errno.EAGAIN:  # fork(2)
+        reason, hint = "too many processes of this account", "raise the limit: ulimit -u, or TasksMax of its service"
+    return PowerprofError(f"cannot run {program} ({reason})", hint)
 
 
 def _explain_not_found(word: str) -> PowerprofError:

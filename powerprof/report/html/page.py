@@ -537,7 +537,7 @@ class Extras(msgspec.Struct, frozen=True):
         stacks_b: Stacks of condition B.
         unit: The unit of both.
         modules: The file of each frame, for its colour.
-        timeline: The idle periods of each CPU.
+        timeline: The idle periods of each CPU; None without a capture.
         derived: A sentence derived from prices that the user stated.
     """
 
@@ -545,7 +545,7 @@ class Extras(msgspec.Struct, frozen=True):
     stacks_b: Sequence[WeightedStack] = ()
     unit: str = "idle exits"
     modules: Mapping[str, str] = msgspec.field(default_factory=dict)
-    timeline: Sequence[TimelineExit] = ()
+    timeline: Sequence[TimelineExit] | None = None
     derived: str = ""
 
 

@@ -161,6 +161,13 @@ def test_a_limit_or_a_place_of_the_shell(
     assert last.startswith("hint: ") and hint in last
 
 
+def test_a_limit_of_processes_is_named(root: None, powerprof_cli: Cli) -> None:
+    shell = ("bash", "-c", 'ulimit -u 1; exec "$0" "$@"', *PROGRAM)
+    refused = _run([*as_nobody(), *shell, "idle", "--quick", "--no-save"], powerprof_cli.environment())
+    assert refused.code == 1, refused
+    assert "too many processes of this account" in refused.err and "ulimit -u" in refused.err
+
+
 def test_a_run_that_may_not_be_read_is_not_missing(root: None, powerprof_cli: Cli) -> None:
     runs = Path("/run/powerprof-test-runs")
     try:
