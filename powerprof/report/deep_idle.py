@@ -18,7 +18,6 @@ from powerprof.report.table import Column, Line, Table, TableRow, Words, align_r
 from powerprof.system.next_steps import command_line
 
 _MOST_MISSES = 3
-_CSV_HEAD = "deep_idle part name count time_s low high process pid thread above_count below_count"
 _PARTS = ("ended", "open", "running", "unknown", "polling")
 
 

@@ -6,8 +6,6 @@ A figure carries its exact value, its place in the record and its format, so tha
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -410,6 +408,9 @@ Line = Sequence[CsvCell]
 
 def format_csv(lines: Iterable[Line]) -> str:
     """Return the lines as RFC 4180 text. Short lines are padded to the head; unknown cells are empty."""
+    import csv
+    import io
+
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\r\n")
     columns = 0
