@@ -305,7 +305,7 @@ class HostMonitor(Closeable):
         elif plan.target_statements and (server := _find_database_server(plan.target)) is not None:
             self._say("loading the tracer of statements")
             try:
-                self._served = stack.enter_context(ServedServer(str(server), ask=False))
+                self._served = stack.enter_context(ServedServer(str(server), ask=False, is_patient=True))
             except PowerprofError as error:
                 self._trouble = f"statements: {error.message}"
         caller.drop_privileges(plan.settle, plan.energy.source)
@@ -401,8 +401,9 @@ class HostMonitor(Closeable):
         if changed:
             interval = msgspec.structs.replace(interval, notes=(*interval.notes, format_changed_cpus(sorted(changed))))
         if self._plan.ask_servers:
-            served = {} if self._served is None else {self._served.pid: join_windows(self._windows)}
-            servers, findings = self._servers.end_window(record, served)
+            pid = None if self._served is None else self._served.pid
+            windows = {} if pid is None else {pid: join_windows(self._windows)}
+            servers, findings = self._servers.end_window(record, windows)
             notes = (*interval.notes, *self._servers.notes)
             interval = msgspec.structs.replace(interval, servers=servers, findings=findings, notes=notes)
             self._react_to_rate(interval)

@@ -201,14 +201,16 @@ class ServedServer(Closeable):
 
     Attributes:
         trouble: The reason for an interval without statements, or an empty string.
+        pid: The process of the server that was found last; None if none was found.
     """
 
-    def __init__(self, name: str, *, ask: bool = True) -> None:
+    def __init__(self, name: str, *, ask: bool = True, is_patient: bool = False) -> None:
         """Find the server and attach to it.
 
         Args:
             name: A process id or name, or the path of a socket.
             ask: Whether to query the server for data that its memory does not show.
+            is_patient: Whether to try again in each interval if the server cannot be traced now.
 
         Raises:
             UsageError: The name is wrong.
@@ -219,13 +221,14 @@ class ServedServer(Closeable):
         self._method: Probes | Samples | None = None
         self._only_samples, self._retry_s, self._statement_cost_s = False, 0.0, _USUAL_COST_S
         self.trouble, self._label = "", ""
+        self.pid: int | None = None
         try:
             self._server = self._find()
             self._label = self._make_label()
             self._attach()
         except PowerprofError as error:
             # While the server is away, a process of any account may have its name. So it is looked for again.
-            if may_be_forged(name):
+            if may_be_forged(name) or (is_patient and not isinstance(error, CapabilityError)):
                 self._drop_server(error)
             elif isinstance(error, UsageError):
                 # The message names the option of another command.
@@ -237,11 +240,6 @@ class ServedServer(Closeable):
         if self._method is not None:
             self._method.close()
         self._method = None
-
-    @property
-    def pid(self) -> int:
-        """Return the process of the server that was found last."""
-        return self._server.pid
 
     def follow(self, name: str) -> None:
         """Measure another process from the next interval on, if the present one has ended."""
@@ -303,6 +301,7 @@ class ServedServer(Closeable):
     def _find(self) -> TracedServer:
         is_path = self._name.startswith("/")
         server = find_server(None if is_path else self._name, None, Path(self._name) if is_path else None, None)
+        self.pid = server.pid
         return server if self._ask else replace(server, login=None)
 
     def _make_label(self) -> str:

@@ -177,3 +177,15 @@ def test_a_server_is_found_again_after_its_end(fake: FakeServer) -> None:
     fake.is_there = False
     with pytest.raises(PowerprofError):
         ServedServer("mysqld")
+
+
+def test_a_server_that_cannot_be_traced_yet_is_tried_again(fake: FakeServer) -> None:
+    """`watch` opens without it, as with a stopped server. A missing capability of the host is reported once."""
+    fake.is_there = False
+    server = ServedServer("10", is_patient=True)
+    assert (server.pid, method(server), server.trouble) == (None, None, "no process is called mysqld")
+    fake.is_there = True
+    assert (method(server), server.pid) == ("probes", 10)
+    fake.can_probe = fake.can_sample = False
+    with pytest.raises(CapabilityError):
+        ServedServer("10", is_patient=True)
