@@ -195,7 +195,8 @@ def _cure(pid: int, setting: str, *more: str) -> tuple[str, ...]:
 
 def settings(steps: Steps, job: Job) -> dict[str, Any]:
     """Check that each setting is changed in its windows only, excludes its states there, and is restored."""
-    facts, wrong = {}, []
+    facts: dict[str, dict[str, Any]] = {}
+    wrong: list[str] = []
     tried: tuple[tuple[str, Callable[[], object], object, tuple[str, ...]], ...] = (
         ("disable-state=C2", _disabled, ["1", "1"], ("C2",)),
         ("latency-limit=300", _limit_us, 300, ("C2", "C3")),
@@ -206,7 +207,15 @@ def settings(steps: Steps, job: Job) -> dict[str, Any]:
             before = str(read())
             with _watched(read) as seen:
                 words = _cure(process.pid, setting, "--pairs", "3", "--window", "1", "--json", "-")
-                record = steps.powerprof(*words, limit_s=60).document()
+                done = steps.powerprof(*words, limit_s=60)
+            facts[setting] = {"seen": sorted(seen), "after": read()}
+            # While the files are written one after the other, their values differ.
+            if not {before, str(value)} <= seen or str(read()) != before:
+                wrong.append(f"{setting}: {sorted(seen)}, then {read()}")
+            if done.code != 0:
+                wrong.append(f"{setting} ended with {done.code}: {done.last_words()}")
+                continue
+            record = done.document()
             entries = {
                 arm: [
                     sum(state["entries_count"] for state in block["window"]["states"] if state["name"] in excluded)
@@ -215,10 +224,9 @@ def settings(steps: Steps, job: Job) -> dict[str, Any]:
                 ]
                 for arm in ("before", "cured")
             }
-            facts[setting] = {"seen": sorted(seen), "entries": entries, "verdict": record["verdict"]["text"]}
-            # While the files are written one after the other, their values differ.
-            if not {before, str(value)} <= seen or str(read()) != before or record["reverted"] is not True:
-                wrong.append(f"{setting}: {sorted(seen)}, then {read()}, reverted {record['reverted']}")
+            facts[setting] |= {"entries": entries, "verdict": record["verdict"]["text"]}
+            if record["reverted"] is not True:
+                wrong.append(f"{setting}: reverted {record['reverted']}")
             if excluded and (any(entries["cured"]) or not all(entries["before"])):
                 wrong.append(f"{setting}: entries of {' and '.join(excluded)} {entries}")
         for setting, refusal in (("disable-state=C6", "one of POLL, C1, C2 or C3"), ("epp=power", "no such setting")):
@@ -251,9 +259,8 @@ def guard(steps: Steps, job: Job) -> dict[str, Any]:
         finally:
             over.set()
             client.join()
-    record = json.loads(done.out)
+    record = done.document()
     facts = {
-        "code": done.code,
         "asked": asked[0],
         "windows": len(record["blocks"]),
         "medians_ms": [(block["arm"], (block["latency_ms"] or {}).get("p50")) for block in record["blocks"]],
@@ -282,9 +289,10 @@ def killed(steps: Steps, job: Job) -> dict[str, Any]:
             before = read()
             words = _cure(process.pid, setting, "--window", "60")
             with steps.program(sys.executable, "-m", "powerprof", *words) as cure:
-                changed = _wait(lambda read=read, value=value: read() == value, 60 * steps.scale)
+                _wait(lambda: read() == value or cure.poll() is not None, 60 * steps.scale)
+                changed = read() == value
                 cure.send_signal(signal.SIGKILL)
-                restored = _wait(lambda read=read, before=before: read() == before, 30 * steps.scale)
+                restored = _wait(lambda: read() == before, 30 * steps.scale)
             facts[setting] = {"changed": changed, "restored": restored}
             if not changed or not restored:
                 wrong.append(f"{setting}: changed {changed}, restored {restored}, now {read()}")
