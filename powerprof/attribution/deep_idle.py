@@ -381,20 +381,16 @@ def _build_what_if(
     for word, nanoseconds in request.slack_ns.items():
         slack_ns[ended_by(word, by_timer=True) & ~removed] = nanoseconds
     kept = _leave_out(bursts, removed)
-    slack = _exit_of(kept, slack_ns, 0)
-    tids = _exit_of(kept, exits["next_tid"], 0)
     # The kernel stops the tick only if it expects a long idle period: with fewer breakers, fewer ticks end one.
-    calm = ~_exit_of(kept, (periods.ended_by == TICK) & (exits["next_tid"] == 0), False)
-    models = [kept[calm], kept]
-    if slack.any():
-        is_interrupt = _exit_of(kept, np.isin(periods.ended_by, (TIMER, TICK)), False)
-        models = [delay_bursts(kept[calm], tids[calm], slack[calm]), join_bursts(kept, tids, slack, is_interrupt)]
+    calm = _leave_out(kept, (periods.ended_by == TICK) & (exits["next_tid"] == 0))
+    tids, timers = exits["next_tid"], np.isin(periods.ended_by, (TIMER, TICK))
+    models = [move_bursts(calm, tids, slack_ns, timers & False), move_bursts(kept, tids, slack_ns, timers)]
     return DeepWhatIf(
         without=list(request.without),
         slack_ms={word: nanoseconds / 1e6 for word, nanoseconds in request.slack_ns.items()},
         unmatched=unmatched,
         removed_count=len(bursts) - len(kept),
-        moved_count=int(np.count_nonzero(slack)),
+        moved_count=int(np.count_nonzero(_exit_of(kept, slack_ns, 0))),
         scopes=[_build_scope(view, models[0]) for view in views],
         expected=[_expect(view, models) for view in views if not lost_count and view.window[1] > view.window[0]],
     )
@@ -418,41 +414,32 @@ def _names_by_thread(capture: Capture, exits: Array) -> dict[int, set[str]]:
 # not earlier than without the slack. Sleeps are relative: a later end delays all later sleeps of the thread.
 
 
-def delay_bursts(bursts: Array, tids: Array, slack: Array) -> Array:
-    """Return the bursts if each sleep of a thread (`tids`) lasts its whole slack in ns; 0 for bursts that stay."""
+def move_bursts(bursts: Array, tids: Array, slack_ns: Array, timers: Array) -> Array:
+    """Return the bursts if each sleep ends later, by at most the slack of its exit.
+
+    It ends with the first burst of its CPU by one of `timers`, or while the CPU runs. `tids`, `slack_ns`, `timers`: of
+    each exit.
+    """
+    tids, slack, is_timer = _exit_of(bursts, tids, 0), _exit_of(bursts, slack_ns, 0), _exit_of(bursts, timers, False)
+    if not slack.any():
+        return bursts
     new, last = bursts.copy(), int(bursts["end"].max())
     for tid in np.unique(tids[slack > 0]):
-        mine = np.flatnonzero((tids == tid) & (slack > 0))
+        others = np.sort(new[(tids != tid) & is_timer], order="start")
+        by_cpu = {cpu: others[["start", "end"]][others["cpu"] == cpu].tolist() for cpu in np.unique(bursts["cpu"])}
+        mine, later = np.flatnonzero((tids == tid) & (slack > 0)), 0
         mine = mine[np.argsort(bursts["start"][mine], kind="stable")]
-        later = np.cumsum(slack[mine])
-        new["start"][mine] += later
-        new["end"][mine] += later
-    new["end"] = np.minimum(new["end"], last)
-    kept: Array = new[new["start"] < last]
-    return kept
-
-
-def join_bursts(bursts: Array, tids: Array, slack: Array, is_interrupt: Array) -> Array:
-    """Return the bursts if each sleep ends with the first timer interrupt of its CPU within the slack."""
-    new, last = bursts.copy(), int(bursts["end"].max())
-    for tid in np.unique(tids[slack > 0]):
-        mine = np.flatnonzero((tids == tid) & (slack > 0))
-        others = new[(tids != tid) & (is_interrupt | (new["record"] == RAN))]
-        others = others[np.argsort(others["start"], kind="stable")]
-        interrupts = {
-            cpu: others[["start", "end"]][others["cpu"] == cpu].tolist() for cpu in np.unique(bursts["cpu"][mine])
-        }
-        later = 0
-        for number in mine[np.argsort(bursts["start"][mine], kind="stable")].tolist():
-            cpu, start, end = (int(bursts[name][number]) for name in ("cpu", "start", "end"))
-            due, at = start + later, start + later + int(slack[number])
-            place = bisect_right(interrupts[cpu], (due, 0))
-            if place and interrupts[cpu][place - 1][1] > due:
-                at = due
-            elif place < len(interrupts[cpu]) and interrupts[cpu][place][0] < at:
-                at = interrupts[cpu][place][1]
-            later = at - start
-            new["start"][number], new["end"][number] = at, at + end - start
+        columns = (part[mine].tolist() for part in (bursts["cpu"], bursts["start"], slack))
+        moved = []
+        for cpu, start, most in zip(*columns, strict=True):
+            due = start + later
+            place = bisect_right(by_cpu[cpu], (due, 0))
+            before, after = (by_cpu[cpu][max(0, at) : at + 1] for at in (place - 1, place))
+            wait = 0 if before and before[0][1] > due else most
+            later += after[0][1] - due if wait and after and after[0][0] < due + most else wait
+            moved.append(later)
+        new["start"][mine] += moved
+        new["end"][mine] += moved
     new["end"] = np.minimum(new["end"], last)
     kept: Array = new[new["start"] < last]
     return kept

@@ -103,8 +103,8 @@ class GovernorCheck(msgspec.Struct, frozen=True, kw_only=True):
 class ExpectedScope(msgspec.Struct, frozen=True, kw_only=True):
     """The 95 % intervals of a later window of the same length: lowest and highest value.
 
-    They hold if the load stays the same. A sleep with slack ends at its end or with an earlier timer interrupt, and
-    the kernel keeps or stops the tick: the intervals include both.
+    They hold if the load stays the same; they omit events that are rarer than the window. A sleep with slack ends at
+    its end or with an earlier timer interrupt, and the kernel keeps or stops the tick: the intervals include both.
 
     Attributes:
         together_s: all CPUs idle together.

@@ -274,7 +274,8 @@ def _predict_scope(expected: ExpectedScope, before: DeepScope, *, is_bound: bool
         low, high = (scale * end for end in ends)
         return f"at most {_length(high)}" if is_bound else _range(low, high)
 
-    half = f"; half of it in stretches of {amount(expected.half_us, 1.0)} or more (now {_length(before.half_us)})"
+    more = "" if is_bound else " or more"
+    half = f"; half of it in stretches of {amount(expected.half_us, 1.0)}{more} (now {_length(before.half_us)})"
     now = {state.name: state.time_s or 0.0 for state in before.states}
     states = [
         f"{name} for {amount(ends, 1e6)} (now {_length(1e6 * now[name])})" for name, ends in expected.states_s.items()

@@ -140,6 +140,20 @@ def test_without_a_thread_its_periods_merge() -> None:
     assert what_if.scopes[0].running_s == analyse(made).scopes[0].running_s
 
 
+def test_ticks_can_end_fewer_idle_periods_without_a_thread() -> None:
+    ticks = [(at + 5 * MS, at + 5 * MS + US, 0) for at, _, _ in FAST]
+    rows = records(0, sorted([*FAST, *ticks]), WINDOW)
+    is_tick = rows["next_tid"] == 0
+    rows["flags"][is_tick] = Flag.TICK | Flag.NO_TASK
+    what_if = analyse(capture([rows], WINDOW, packages=(0,)), without=("t1",)).what_if
+    assert what_if is not None
+    assert what_if.scopes[0].count == 1
+    low, high = what_if.expected[0].count
+    assert low <= 1
+    assert high >= len(ticks)
+    assert what_if.expected[0].half_us == pytest.approx((10_000, 1_000_000), rel=0.01)
+
+
 def test_without_a_thread_the_threads_that_it_woke_sleep_too() -> None:
     rows = records(1, SLOW, WINDOW, waker_context=WakerContext.TASK, waker_tid=1, evidence=WakeEvidence.RESCHEDULE)
     what_if = analyse(capture([records(0, FAST, WINDOW), rows], WINDOW), without=("t1",)).what_if
