@@ -25,18 +25,9 @@ from powerprof.tracing.idle_data import SOFTIRQS
 # time-out requests of io_uring (io_uring.c, timeout.c); the timer of a KVM guest's CPU (lapic.c, arch_timer.c).
 OWN_TIMERS = frozenset(
     {
-        "hrtimer_wakeup",
-        "process_timeout",
-        "timerfd_tmrproc",
-        "posix_timer_fn",
-        "it_real_fn",
-        "alarmtimer_fired",
-        "io_cqring_timer_wakeup",
-        "io_cqring_min_timer_wakeup",
-        "io_timeout_fn",
-        "io_link_timeout_fn",
-        "apic_timer_fn",
-        "kvm_bg_timer_expire",
+        *("hrtimer_wakeup", "process_timeout", "timerfd_tmrproc", "posix_timer_fn", "it_real_fn"),
+        *("alarmtimer_fired", "io_cqring_timer_wakeup", "io_cqring_min_timer_wakeup", "io_timeout_fn"),
+        *("io_link_timeout_fn", "apic_timer_fn", "kvm_bg_timer_expire"),
     }
 )
 # Plain integers: `&` of an IntFlag creates another IntFlag, which takes a microsecond.

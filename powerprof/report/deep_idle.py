@@ -86,17 +86,7 @@ def draw_shares(scope: DeepScope) -> Markup:
 def csv_lines(deep: DeepIdle) -> Iterator[Line]:
     """Yield a head, then a line per part of the window, length, idle state, breaker and prediction of each scope."""
     yield [
-        "deep_idle",
-        "part",
-        "name",
-        "count",
-        "time_s",
-        "low",
-        "high",
-        "process",
-        "pid",
-        "thread",
-        "above_count",
+        *("deep_idle", "part", "name", "count", "time_s", "low", "high", "process", "pid", "thread", "above_count"),
         "below_count",
     ]
     for scope in deep.scopes:

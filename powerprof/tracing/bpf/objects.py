@@ -98,19 +98,10 @@ _NUMBERS = re.compile(
 )
 # Tracepoints that some kernels lack, each with its own functions (`#ifdef HAVE_…` around them).
 TRACEPOINTS = (
-    "local_timer_entry",
-    "reschedule_entry",
-    "call_function_entry",
-    "call_function_single_entry",
-    "irq_work_entry",
-    "x86_platform_ipi_entry",
-    "thermal_apic_entry",
-    "threshold_apic_entry",
-    "deferred_error_apic_entry",
-    "ipi_entry",
-    "sched_wake_idle_without_ipi",
-    "workqueue_execute_start",
-    "cpuhp_enter",
+    *("local_timer_entry", "reschedule_entry", "call_function_entry", "call_function_single_entry"),
+    *("irq_work_entry", "x86_platform_ipi_entry", "thermal_apic_entry", "threshold_apic_entry"),
+    *("deferred_error_apic_entry", "ipi_entry", "sched_wake_idle_without_ipi", "workqueue_execute_start"),
+    *("cpuhp_enter",),
 )
 _SWITCHES = {f"HAVE_{name}": name for name in TRACEPOINTS}
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
