@@ -129,19 +129,17 @@ def parse_choice(
     thread: str | None, slack: str | None, variable: str | None, finding: str | None = None, host: str | None = None
 ) -> SlackChoice | VariableChoice | FindingChoice | HostChoice | None:
     """Return the remedy of the options; None without a remedy. Raise UsageError."""
+    given = {"--host": host, "--finding": finding, "--set": variable, "--thread": thread or slack}
+    first, *others = [name for name, value in given.items() if value is not None] or [""]
+    if others:
+        raise UsageError(
+            f"{first} and {others[0]} exclude each other: each chooses a remedy", "try one after the other"
+        )
     if host is not None:
-        if any(option is not None for option in (thread, slack, variable, finding)):
-            raise UsageError(
-                "--host excludes --finding, --thread and --set: each chooses a remedy", "try one after the other"
-            )
         return HostChoice(*parse_host_setting(host))
     if finding is not None:
-        if thread is not None or slack is not None or variable is not None:
-            raise UsageError("--finding excludes --thread and --set: each chooses a remedy", "try one after the other")
         return _parse_finding(finding)
     if variable is not None:
-        if thread is not None or slack is not None:
-            raise UsageError("--set and --thread exclude each other: each chooses a remedy", "try one after the other")
         return _parse_variable(variable)
     if thread is None and slack is None:
         return None

@@ -32,7 +32,7 @@ from powerprof.cure.replicas import OWN_STATEMENTS, ReplicaSampler
 from powerprof.cure.threads import find_target
 from powerprof.energy.windows import WindowEnergy
 from powerprof.experiment.plan import block_order
-from powerprof.experiment.verdict import half_width_percent
+from powerprof.experiment.verdict import count_missing_pairs
 from powerprof.measure.procfs import own_peak_bytes
 from powerprof.measure.progress import Countdown, join_parts
 from powerprof.measure.sampling import WindowMeter
@@ -199,8 +199,6 @@ class CureWindows(Closeable):
 # A sleep that began under the other value ends by it. Servers poll often enough to be worth a cure with periods of at
 # most 0.1 s, so 0.5 s are five of the longest periods.
 _SETTLE_S = 0.5
-# `--precision` adds pairs in fours, so that the blocks stay balanced.
-_ADDED_PAIRS = 4
 
 
 # Called with the plan, the target, the duration in seconds and the prediction, before anything is changed. Raises
@@ -264,7 +262,10 @@ class _Trial(msgspec.Struct):
                             self._measure(windows, arm, pairs, changed_value, 2 * done, watch)
                     if self.interrupted or self.rise is not None:
                         return
-                more = self._count_missing_pairs(done)
+                primary = choose_primary(plan, self.blocks)
+                metrics = judge_blocks(self.blocks, primary, request.seed)
+                judged = next((metric for metric in metrics if metric.name == primary), None)
+                more = count_missing_pairs(judged, request.precision_percent, done, request.most_pairs, self.notes)
 
     @contextmanager
     def _change(self, journal: Journal) -> Iterator[ChangedSettings]:
@@ -320,24 +321,6 @@ class _Trial(msgspec.Struct):
                 f"another user set {name} to {now} during the test; it stays so (before the test: {self.plan.before})",
                 "coordinate with whoever changed it",
             )
-
-    def _count_missing_pairs(self, done: int) -> int:
-        """Return the number of pairs to add for `--precision`; 0 if it is reached, or would need too many."""
-        wanted = self.request.precision_percent
-        if wanted is None:
-            return 0
-        primary = choose_primary(self.plan, self.blocks)
-        metrics = judge_blocks(self.blocks, primary, self.request.seed)
-        width = half_width_percent(metrics[0]) if metrics and metrics[0].name == primary else None
-        if width is not None and width <= wanted:
-            self.notes.append(f"±{width:.2g} % reached after {done} pairs")
-            return 0
-        if done + _ADDED_PAIRS > self.request.most_pairs:
-            interval = "unknown" if width is None else f"±{width:.2g} %"
-            needed = "" if width is None else f"; about {round(done * (width / wanted) ** 2)} pairs would be enough"
-            self.notes.append(f"±{wanted:g} % was not reached in {done} pairs: the interval is {interval}{needed}")
-            return 0
-        return _ADDED_PAIRS
 
     def kept_copies(self) -> str:
         """Return a sentence about the connections that keep the value; empty without such connections."""

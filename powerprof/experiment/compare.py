@@ -67,7 +67,7 @@ from powerprof.experiment.verdict import (
     compare_functions,
     control_from_blocks,
     control_from_run,
-    half_width_percent,
+    count_missing_pairs,
     judge_metrics,
     judge_saved,
 )
@@ -380,8 +380,7 @@ class _PairRun:
         try:
             self._pairs(self._cases, collected.blocks, options.pairs, options.warm_up_pairs, options.seed)
             self._replace_disturbed()
-            if options.precision_percent is not None:
-                self._go_on()
+            self._go_on()
             if options.control:
                 self._control()
             if options.attribute_s is not None:
@@ -463,27 +462,14 @@ class _PairRun:
             left -= 2
 
     def _go_on(self) -> None:
-        """Measure four more pairs at a time, so that blocks stay balanced, until the interval is narrow enough."""
-        collected, options = self._collected, self._options
-        wanted = options.precision_percent or 0.0
-        done = options.pairs
-        while True:
-            every, primary = pair_figures(collected.pairs, collected.baseline), collected.primary
-            answering = judge_metrics([each for each in every if each.a.name == primary], primary, options.seed)
-            width = half_width_percent(answering[0]) if answering else None
-            if width is not None and width <= wanted:
-                collected.notes.append(f"±{width:.2g} % reached after {done} pairs")
-                return
-            if done + 4 > options.most_pairs:
-                interval = "unknown" if width is None else f"±{width:.2g} %"
-                needed = "" if width is None else f"; about {round(done * (width / wanted) ** 2)} pairs would be enough"
-                collected.notes.append(
-                    f"±{wanted:g} % was not reached in {done} pairs: the interval is {interval}{needed}"
-                )
-                return
-            self._pairs(self._cases, collected.blocks, 4, 0, options.seed + self._next, self._next)
-            self._next += 4
-            done += 4
+        """Measure more pairs at a time until the interval is narrow enough."""
+        collected, options, done = self._collected, self._options, self._options.pairs
+        while more := count_missing_pairs(
+            judge_primary(collected), options.precision_percent, done, options.most_pairs, collected.notes
+        ):
+            self._pairs(self._cases, collected.blocks, more, 0, options.seed + self._next, self._next)
+            self._next += more
+            done += more
 
     @property
     def _control_pairs(self) -> int:
@@ -496,13 +482,18 @@ class _PairRun:
         self._pairs((self._cases[0], self._cases[0]), collected.control, pairs, 0, options.seed + 77)
 
 
+def judge_primary(collected: MeasuredPairs) -> Metric | None:
+    """Return the metric of the answer over the pairs so far; None if it has no value."""
+    every, primary = pair_figures(collected.pairs, collected.baseline), collected.primary
+    return next(
+        iter(judge_metrics([each for each in every if each.a.name == primary], primary, collected.options.seed)), None
+    )
+
+
 def format_so_far(collected: MeasuredPairs) -> str:
     """Return the ratio of the primary metric after two or more pairs: `no-index ×10.4 so far (7.9 to 13.6)`."""
-    if len(collected.pairs) < MINIMUM_PAIRS:
-        return ""
-    every, primary = pair_figures(collected.pairs, collected.baseline), collected.primary
-    answering = judge_metrics([each for each in every if each.a.name == primary], primary, collected.options.seed)
-    ratio = answering[0].ratio if answering else None
+    primary = judge_primary(collected) if len(collected.pairs) >= MINIMUM_PAIRS else None
+    ratio = primary.ratio if primary else None
     if ratio is None:
         return ""
     ends = "" if ratio.ci95 is None else f" ({ratio.ci95[0]:.3g} to {ratio.ci95[1]:.3g})"

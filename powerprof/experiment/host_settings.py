@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -211,23 +212,33 @@ def _plan_latency(value: str) -> tuple[LatencyLimit, str]:
     return setting, f"a process that holds {value} µs in /dev/cpu_dma_latency, such as TuneD with force_latency={value}"
 
 
-def _plan_idle_governor(value: str) -> tuple[HostFiles, str]:
-    folder = paths.sysfs() / "devices/system/cpu/cpuidle"
-    _check_choice("idle-governor", value, folder / "available_governors")
-    files = _existing("idle-governor", [folder / "current_governor"])
-    return HostFiles("the idle governor", files, value), f"the boot option cpuidle.governor={value}"
+def _plan_choice(setting: str, label: str, leaf: str, choices: str, lasting: str, value: str) -> tuple[HostFiles, str]:
+    """Return the plan of a setting with a list of choices next to it, in one file or in one of each CPU."""
+    folder = paths.sysfs() / "devices/system/cpu"
+    leaves = [leaf.format(cpu=cpu) for cpu in online_cpus()]
+    files = _existing(setting, [folder / each for each in dict.fromkeys(leaves)])
+    allowed = (try_text(Path(files[0]).parent / choices) or "").split()
+    if allowed and value not in allowed:
+        raise UsageError(
+            f"--host {setting}={value}: the driver does not offer it", f"one of {join_words(allowed, last='or')}"
+        )
+    return HostFiles(label, files, value), lasting.format(value)
 
 
-def _plan_cpu_governor(value: str) -> tuple[HostFiles, str]:
-    files = _each_cpu("cpu-governor", "cpufreq/scaling_governor")
-    _check_choice("cpu-governor", value, Path(files[0]).parent / "scaling_available_governors")
-    return HostFiles("the frequency governor", files, value), f"cpupower frequency-set -g {value} at each boot"
-
-
-def _plan_epp(value: str) -> tuple[HostFiles, str]:
-    files = _each_cpu("epp", "cpufreq/energy_performance_preference")
-    _check_choice("epp", value, Path(files[0]).parent / "energy_performance_available_preferences")
-    return HostFiles("the energy preference (EPP)", files, value), "the same value written at each boot"
+_CHOICES = {
+    "idle-governor": (
+        *("the idle governor", "cpuidle/current_governor", "available_governors"),
+        "the boot option cpuidle.governor={}",
+    ),
+    "cpu-governor": (
+        *("the frequency governor", "cpu{cpu}/cpufreq/scaling_governor", "scaling_available_governors"),
+        "cpupower frequency-set -g {} at each boot",
+    ),
+    "epp": (
+        *("the energy preference (EPP)", "cpu{cpu}/cpufreq/energy_performance_preference"),
+        *("energy_performance_available_preferences", "the same value written at each boot"),
+    ),
+}
 
 
 def _plan_disabled_state(value: str) -> tuple[HostFiles, str]:
@@ -261,17 +272,11 @@ def _plan_profile(value: str) -> tuple[TunedProfile, str]:
 
 _PLANS: dict[str, Callable[[str], tuple[HostSetting, str]]] = {
     "latency-limit": _plan_latency,
-    "idle-governor": _plan_idle_governor,
-    "cpu-governor": _plan_cpu_governor,
-    "epp": _plan_epp,
+    **{name: partial(_plan_choice, name, *words) for name, words in _CHOICES.items()},
     "disable-state": _plan_disabled_state,
     "halt-poll": _plan_halt_poll,
     "profile": _plan_profile,
 }
-
-
-def _each_cpu(name: str, leaf: str) -> list[str]:
-    return _existing(name, [paths.sysfs() / f"devices/system/cpu/cpu{cpu}" / leaf for cpu in online_cpus()])
 
 
 def _existing(name: str, places: list[Path]) -> list[str]:
@@ -279,11 +284,3 @@ def _existing(name: str, places: list[Path]) -> list[str]:
     if not found:
         raise UsageError(f"--host {name}: {MISSING}", f"{places[0]} is missing; see {command_line('doctor')}")
     return found
-
-
-def _check_choice(name: str, value: str, choices: Path) -> None:
-    allowed = (try_text(choices) or "").split()
-    if allowed and value not in allowed:
-        raise UsageError(
-            f"--host {name}={value}: the driver does not offer it", f"one of {join_words(allowed, last='or')}"
-        )

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
-from typing import Literal, TypeVar
+from collections.abc import Iterable, MutableSequence, Sequence
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -212,6 +212,30 @@ def half_width_percent(metric: Metric) -> float | None:
     if interval is None or not metric.a.mean:
         return None
     return 100 * (interval[1] - interval[0]) / 2 / abs(metric.a.mean)
+
+
+# `--precision` adds pairs in fours, so that the blocks stay balanced.
+_ADDED_PAIRS = 4
+
+
+def count_missing_pairs(
+    metric: Metric | None, wanted_percent: float | None, done: int, most: int, notes: MutableSequence[Any]
+) -> int:
+    """Return the number of pairs to add for `--precision`; 0, with a note, if it is reached or needs too many."""
+    if wanted_percent is None:
+        return 0
+    width = None if metric is None else half_width_percent(metric)
+    if width is not None and width <= wanted_percent:
+        notes.append(f"±{width:.2g} % reached after {done} pairs")
+        return 0
+    if done + _ADDED_PAIRS <= most:
+        return _ADDED_PAIRS
+    interval, needed = "unknown", ""
+    if width is not None:
+        interval = f"±{width:.2g} %"
+        needed = f"; about {round(done * (width / wanted_percent) ** 2)} pairs would be enough"
+    notes.append(f"±{wanted_percent:g} % was not reached in {done} pairs: the interval is {interval}{needed}")
+    return 0
 
 
 # Functions with fewer samples in all windows are not judged.

@@ -56,7 +56,7 @@ def test_other_words_are_refused_before_anything_is_measured(words: str) -> None
 
 
 def test_one_remedy_at_a_time() -> None:
-    with pytest.raises(UsageError, match="--host excludes"):
+    with pytest.raises(UsageError, match="--host and --thread exclude"):
         parse_choice("page_cleaner", "50ms", None, host="latency-limit=5")
 
 
