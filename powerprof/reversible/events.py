@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
@@ -24,6 +24,7 @@ from powerprof.database import sql
 from powerprof.database.base import Limits, Login, StatementError
 from powerprof.database.given import find_server_pid
 from powerprof.database.wire import read_process_account
+from powerprof.reversible.host_settings import Lasting
 from powerprof.system import paths
 from powerprof.system.errors import PowerprofError
 from powerprof.system.files import printable, try_text
@@ -194,6 +195,7 @@ class Event(msgspec.Struct, frozen=True, tag="event"):
     process: ServerProcess
     server: dict[str, str]
     parts: dict[str, str]
+    lasts: ClassVar[Lasting] = "always"  # in a table of the server
 
     @classmethod
     def find(cls, login: Login, database: str, event: str, value: str = DISABLED) -> Event:
@@ -224,11 +226,6 @@ class Event(msgspec.Struct, frozen=True, tag="event"):
     def name(self) -> str:
         """The name for people."""
         return f"event {printable_name(self.database, self.event)}"
-
-    @property
-    def outlasts(self) -> bool:
-        """True: an event is in a table of the server."""
-        return True
 
     def read(self) -> str | None:
         """Return the status, such as ENABLED or DISABLED; None if the event is gone. Raise PowerprofError."""

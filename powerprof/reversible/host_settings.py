@@ -12,6 +12,7 @@ import re
 import struct
 from contextlib import suppress
 from pathlib import Path
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -20,6 +21,8 @@ from powerprof.system import files, programs
 from powerprof.system.errors import PowerprofError
 
 NO_LIMIT = "none"
+# The end of a temporary value that nobody restores: with the process of the setting, at a boot, or never.
+Lasting = Literal["process", "boot", "always"]
 
 
 class HostFiles(msgspec.Struct, frozen=True, tag="host_files"):
@@ -34,11 +37,7 @@ class HostFiles(msgspec.Struct, frozen=True, tag="host_files"):
     name: str
     paths: list[str]
     value: str
-
-    @property
-    def outlasts(self) -> bool:
-        """False: a boot resets sysfs."""
-        return False
+    lasts: ClassVar[Lasting] = "boot"  # a boot resets sysfs
 
     def read(self) -> str | None:
         """Return the common value, or the values joined by commas. Raise PowerprofError if one cannot be read."""
@@ -76,16 +75,8 @@ class LatencyLimit(msgspec.Struct, frozen=True, tag="latency_limit"):
     """The host's CPU latency limit in µs, or none. The process that writes it holds the device open."""
 
     value: str
-
-    @property
-    def name(self) -> str:
-        """The name for people."""
-        return "the CPU latency limit"
-
-    @property
-    def outlasts(self) -> bool:
-        """False: the limit ends with the process that holds it."""
-        return False
+    name: ClassVar[str] = "the CPU latency limit"
+    lasts: ClassVar[Lasting] = "boot"  # it ends with the process that holds it
 
     def read(self) -> str | None:
         """Return the limit of all processes together. Raise PowerprofError."""
@@ -125,16 +116,8 @@ class TunedProfile(msgspec.Struct, frozen=True, tag="tuned_profile"):
     """The active profile of TuneD, such as `balanced`, or `balanced (auto)` if TuneD has chosen it."""
 
     value: str
-
-    @property
-    def name(self) -> str:
-        """The name for people."""
-        return "the TuneD profile"
-
-    @property
-    def outlasts(self) -> bool:
-        """True: TuneD applies its profile again after a boot."""
-        return True
+    name: ClassVar[str] = "the TuneD profile"
+    lasts: ClassVar[Lasting] = "always"  # TuneD applies its profile again after a boot
 
     def read(self) -> str | None:
         """Return the active profile. Raise PowerprofError without TuneD, its daemon or an active profile."""

@@ -26,7 +26,7 @@ import msgspec
 from powerprof.database.base import Login
 from powerprof.database.given import read_password
 from powerprof.reversible.events import Event
-from powerprof.reversible.host_settings import HostFiles, HostSetting, LatencyLimit, TunedProfile
+from powerprof.reversible.host_settings import HostFiles, LatencyLimit, TunedProfile
 from powerprof.reversible.kinds import AppliedChange, Setting, TimerSlack, Variable, read_start_ticks
 from powerprof.system import paths
 from powerprof.system.closeable import Closeable
@@ -84,7 +84,7 @@ class Journal(Closeable):
         self.settled = False
         self._entries = [msgspec.structs.replace(e, setting=_without_password(e.setting)) for e in entries]
         self._name = f"{os.getpid()}-{os.urandom(6).hex()}{_SUFFIX}"
-        self._place = paths.changed_dir(outlasts=any(entry.setting.outlasts for entry in entries))
+        self._place = paths.changed_dir(outlasts=any(entry.setting.lasts == "always" for entry in entries))
         self._handle: int | None = None
 
     def _open(self) -> None:
@@ -279,14 +279,13 @@ def _restore_file(folder: Folder, name: str, place: Path) -> list[str]:
 def _restore(entry: SavedSetting, since: str | None, file: Path) -> tuple[bool, str]:
     """Restore a setting. Return whether the entry is done, and a line for the user or an empty text."""
     setting = _with_password(entry)
+    by_hand = f"if it is not {entry.before!r}, {setting.by_hand(entry.before)}; then remove {file}"
     if entry.pid is None:
         return False, (
             f"a powerprof that was killed may have left {setting.name} at {setting.value!r} on another host, whose "
-            f"server cannot be recognised: if it is not {entry.before!r}, {setting.by_hand(entry.before)}; then remove "
-            f"{file}"
+            f"server cannot be recognised: {by_hand}"
         )
-    is_of_host = isinstance(setting, HostSetting)
-    if not setting.outlasts and not is_of_host and read_start_ticks(entry.pid) != entry.started_ticks:
+    if setting.lasts == "process" and read_start_ticks(entry.pid) != entry.started_ticks:
         return True, ""  # the setting ended with its process
     if isinstance(setting, Variable):
         setting = msgspec.structs.replace(setting, pid=entry.pid, started_ticks=entry.started_ticks)
@@ -295,8 +294,7 @@ def _restore(entry: SavedSetting, since: str | None, file: Path) -> tuple[bool, 
     except PowerprofError as error:
         return False, (
             f"a powerprof that was killed had changed {setting.name} to {setting.value!r}, and what it is now cannot "
-            f"be read ({error.message}): if it is not {entry.before!r}, {setting.by_hand(entry.before)}; then remove "
-            f"{file}"
+            f"be read ({error.message}): {by_hand}"
         )
     try:
         if now in (None, entry.before):

@@ -7,7 +7,7 @@ A kind has these members; `read` and `write` raise PowerprofError:
     read: return the present value; None if the owner of the setting has ended.
     write: set a value, and return the value read back at once. Later another user may have changed it.
     by_hand: return the command that sets a value.
-    outlasts: whether the setting stays after the end of its process.
+    lasts: the end of its value without a restoration.
 A new kind is a class in this package and a name in `Setting`.
 """
 
@@ -16,14 +16,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
 from powerprof.database import sql
 from powerprof.database.base import Limits, Login, StatementError
 from powerprof.reversible.events import Event
-from powerprof.reversible.host_settings import HostSetting
+from powerprof.reversible.host_settings import HostSetting, Lasting
 from powerprof.system import files, paths
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.files import printable
@@ -199,11 +199,7 @@ class Variable(msgspec.Struct, frozen=True, tag="variable"):
     pid: int | None = None
     started_ticks: int | None = None
     keeps_copies: bool = False
-
-    @property
-    def outlasts(self) -> bool:
-        """False: SET GLOBAL ends with the server."""
-        return False
+    lasts: ClassVar[Lasting] = "process"  # SET GLOBAL ends with the server
 
     def read(self) -> str | None:
         """Return the present value; None if the server has ended. Raise PowerprofError."""
@@ -312,16 +308,12 @@ class TimerSlack(msgspec.Struct, frozen=True, tag="timer_slack"):
     tid: int
     started_ticks: int
     value: str
+    lasts: ClassVar[Lasting] = "process"  # slack ends with its thread
 
     @property
     def name(self) -> str:
         """The name for people."""
         return f"the timer slack of thread {self.tid}"
-
-    @property
-    def outlasts(self) -> bool:
-        """False: slack ends with its thread."""
-        return False
 
     def read(self) -> str | None:
         """Return the present slack; None if the thread has ended. Raise PowerprofError."""
