@@ -18,8 +18,8 @@ import msgspec
 from powerprof.database import sql
 from powerprof.model.statements import replace_strings
 from powerprof.reversible import kinds
-from powerprof.reversible.changed import ChangedSettings
-from powerprof.reversible.journal import Journal, SavedSetting
+from powerprof.reversible.changed import ChangedSettings, change_temporarily
+from powerprof.reversible.journal import SavedSetting
 from powerprof.reversible.kinds import (
     AppliedChange,
     NewConnections,
@@ -109,11 +109,10 @@ class GivenSettings:
         self._plans: dict[tuple[tuple[str, str], ...], list[tuple[str, str]]] = {}
         self._wanted: dict[str, str] = {}
         self._changed: ChangedSettings | None = None
-        self._journal: Journal | None = None
         self._held: list[Variable] = []
         # New connections copy a changed variable with session scope: (name, value) → the connections.
         self._copies: dict[tuple[str, str], NewConnections | None] = {}
-        self._counting = ExitStack()
+        self._stack = ExitStack()
 
     def apply(self, values: Mapping[str, Any]) -> None:
         """Set these variables and restore all others.
@@ -213,15 +212,12 @@ class GivenSettings:
             for variable in variables:
                 if (connections := self._copies[variable.name, variable.value]) is not None:
                     stack.enter_context(connections.counted())
-            journal = stack.enter_context(Journal(held))
             try:
-                changed = stack.enter_context(ChangedSettings(variables, journal, befores))
+                self._changed = stack.enter_context(change_temporarily(held))
             except PowerprofError:
                 self._restore_moved(all_before)
-                journal.settled = self._values([variable.name for variable in variables]) == befores
                 raise
-            self._journal, self._changed, self._held = journal, changed, list(variables)
-            self._counting = stack.pop_all()
+            self._held, self._stack = list(variables), stack.pop_all()
 
     def _restore_moved(self, before: Mapping[str, str]) -> None:
         """Restore the variables that a killed keeper had moved without a report of their names."""
@@ -230,16 +226,11 @@ class GivenSettings:
 
     def _restore(self) -> list[str]:
         """Restore the variables. Return a line for each that another person has set. Raise PowerprofError."""
-        changed, journal, held = self._changed, self._journal, self._held
-        if changed is None or journal is None:
+        if self._changed is None:
             return []
-        self._changed, self._journal, self._held, self._wanted = None, None, [], {}
-        counting, self._counting = self._counting, ExitStack()
-        with counting:
-            changed.close()
-            journal.settled = not changed.notes
-        if changed.notes:
-            raise PowerprofError("; ".join(changed.notes), "set them by hand, or run any powerprof command again")
+        held = self._held
+        self._changed, self._held, self._wanted = None, [], {}
+        self._stack.close()
         if self._has_restarted():
             return []
         return self._other_than({variable.name: self._before[variable.name] for variable in held})

@@ -15,7 +15,7 @@ import msgspec
 from powerprof.host.describe import holder_text, read_idle_limits, read_virtualisation
 from powerprof.measure.cpuidle import online_cpus
 from powerprof.model.text import join_words
-from powerprof.reversible.changed import ChangedSettings
+from powerprof.reversible.changed import change_temporarily
 from powerprof.reversible.host_settings import (
     NO_LIMIT,
     TUNED_ADM,
@@ -25,7 +25,7 @@ from powerprof.reversible.host_settings import (
     TunedProfile,
     list_tuned_profiles,
 )
-from powerprof.reversible.journal import Journal, SavedSetting
+from powerprof.reversible.journal import SavedSetting
 from powerprof.reversible.kinds import read_start_ticks
 from powerprof.system import paths, signals
 from powerprof.system.caller import is_delegated
@@ -171,18 +171,10 @@ def _changed(changes: Sequence[HostChange]) -> Iterator[None]:
     """Change settings within the block, with their old values in the journal. Raise PowerprofError if one stays."""
     own = os.getpid()
     saved = [SavedSetting(each.setting, each.before, own, read_start_ticks(own)) for each in changes]
-    before = [each.before for each in changes]
-    with Journal(saved) as journal:
-        changed = ChangedSettings([each.setting for each in changes], journal, before)
-        try:
-            with changed:
-                yield
-        finally:
-            now = [each.setting.read() for each in changes]
-            journal.settled = now == before
-    if changed.notes:
-        raise PowerprofError("; ".join(changed.notes), "set them by hand, or run any powerprof command again")
-    for each, value in zip(changes, now, strict=True):
+    with change_temporarily(saved):
+        yield
+    for each in changes:
+        value = each.setting.read()
         if value != each.before:
             raise PowerprofError(
                 f"another program set {each.setting.name} to {value} during the window; it stays so",

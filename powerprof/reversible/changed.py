@@ -6,12 +6,12 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 import msgspec
 
-from powerprof.reversible.journal import Journal
+from powerprof.reversible.journal import Journal, SavedSetting
 from powerprof.reversible.keeper import KeeperAnswer, KeeperOrder, restore_all
 from powerprof.reversible.kinds import AppliedChange, OtherVariablesMoved, Setting
 from powerprof.system import files, programs
@@ -128,3 +128,17 @@ class ChangedSettings(Closeable):
             self._received += piece
         line, _, self._received = self._received.partition(b"\n")
         return msgspec.json.decode(line, type=KeeperAnswer)
+
+
+@contextmanager
+def change_temporarily(saved: Sequence[SavedSetting]) -> Iterator[ChangedSettings]:
+    """Change settings within the block, with their old values in the journal. Raise PowerprofError if one stays."""
+    with Journal(saved) as journal:
+        changed = ChangedSettings([each.setting for each in saved], journal, [each.before for each in saved])
+        try:
+            with changed:
+                yield changed
+        finally:
+            journal.settled = not changed.notes
+    if changed.notes:
+        raise PowerprofError("; ".join(changed.notes), "set them by hand, or run any powerprof command again")

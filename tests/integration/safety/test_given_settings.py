@@ -16,6 +16,7 @@ import pytest
 from powerprof.database import sql
 from powerprof.database.given import GivenServer
 from powerprof.database.private_server import PrivateServer
+from powerprof.reversible import changed
 from powerprof.reversible.journal import Journal, SavedSetting, restore_orphaned_settings
 from powerprof.reversible.kinds import Variable, read_start_ticks
 from powerprof.system import paths
@@ -261,18 +262,18 @@ def test_an_account_of_a_killed_command_is_dropped_by_the_next_start(given: Give
 
 def test_others_that_a_killed_keeper_moved_are_restored(given: Given, monkeypatch: pytest.MonkeyPatch) -> None:
     """It had set the variable and looked at nothing yet."""
-    from powerprof.experiment import bench_settings
+    from powerprof.experiment.bench_settings import GivenSettings
 
-    class Killed(bench_settings.ChangedSettings):
+    class Killed(changed.ChangedSettings):
         def _open(self) -> None:
             given.set("innodb_io_capacity", "5000")
             given.set("innodb_io_capacity", "200")
             raise PowerprofError("no answer", None)
 
     before = given.variables()
-    monkeypatch.setattr(bench_settings, "ChangedSettings", Killed)
+    monkeypatch.setattr(changed, "ChangedSettings", Killed)
     with pytest.raises(PowerprofError, match="set_global: no answer"), GivenServer(given.server.login) as server:
-        bench_settings.GivenSettings(server).apply({"innodb_io_capacity": 5000})
+        GivenSettings(server).apply({"innodb_io_capacity": 5000})
     assert given.variables() == before
 
 
