@@ -11,7 +11,7 @@ TESTED := $(VENV)/.tested
 HISTORICAL := mysql-5.5.9
 
 # Tests that judge this host's idleness or speed run alone, one after the other. Tests that trace and judge only their
-# target run in four workers, all others in six: they wait more than they compute. tests/conftest.py names the files that
+# target run in five workers, all others in six: they wait more than they compute. tests/conftest.py names the files that
 # begin first. Other guests of the machine take CPU time for seconds, so a test that fails is run again and listed as
 # RERUN. Tests of idleness wait before they run again: three runs within a minute met the same disturbance.
 ALONE := tests/contract/idle/test_json.py tests/contract/idle/test_report.py tests/unit/measure/test_edges.py \
@@ -91,7 +91,7 @@ test: setup ## run all tests but the soak; those of tests/root need root and BPF
 		echo "not root: the tests in tests/root will fail or say what they need; sudo make test runs all" >&2
 	@status=0; $(PREPARE); \
 	sh -c '.ci/ungrouped $$$$; exec $(PARALLEL) --reruns 1' || status=1; \
-	$(PYTEST) --numprocesses 4 --dist loadfile --no-loadscope-reorder --reruns 2 $(WAITING) $(addprefix --ignore=,$(ALONE)) || status=1; \
+	$(PYTEST) --numprocesses 5 --dist loadfile --no-loadscope-reorder --reruns 2 $(WAITING) $(addprefix --ignore=,$(ALONE)) || status=1; \
 	$(PYTEST) --reruns 3 --reruns-delay 10 $(ALONE) || status=1; \
 	touch "$$TEST_CACHE/run-again"; echo "run again: $$(wc -l <"$$TEST_CACHE/run-again") (CONTRIBUTING.md: each is a defect)"; \
 	sort "$$TEST_CACHE/run-again"; \

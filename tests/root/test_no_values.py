@@ -90,9 +90,9 @@ def clients(server: PrivateServer) -> Iterator[None]:
         finally:
             stop.set()
             with server.connect() as connection:
-                for (number,) in sql.fetch_rows(
-                    connection, "SELECT id FROM information_schema.processlist WHERE info LIKE '%SLEEP(30)%'", columns=1
-                ):
+                # Not by LIKE, whose own text would fit: that connection would be killed first.
+                asleep = "SELECT id FROM information_schema.processlist WHERE LOCATE('SELECT SLEEP(30)', info) = 1"
+                for (number,) in sql.fetch_rows(connection, asleep, columns=1):
                     with suppress(PowerprofError):
                         sql.execute(connection, f"KILL {number}")
             holder.close()
@@ -179,7 +179,7 @@ def test_a_word_of_all_statements_of_mariadb(performance_schema: bool, powerprof
             if performance_schema:  # or each takes twice as long
                 every_form(cli, tmp_path, "attribute", "--pid", str(primary.pid), "--duration", "1")
                 printed(cli, "cure", *named)
-                watched = ("watch", "--json-lines", "--interval", "1", "--ask-every", "1", "--count", "2")
+                watched = ("watch", "--system", "--json-lines", "--interval", "1", "--ask-every", "1", "--count", "2")
                 printed(cli, *watched, "--defaults-file", str(account))
                 page(cli, "--defaults-file", str(account), "--statements", str(primary.pid))
         on_replica = ("--pid", str(replica.pid), "--defaults-file", str(option_file(replica, tmp_path)))
@@ -231,7 +231,7 @@ def test_a_word_of_all_statements_of_postgresql(powerprof_cli: Cli, tmp_path: Pa
             )
             every_form(powerprof_cli, tmp_path, "diagnose", *named, "--all", "--duration", "1")
             every_form(powerprof_cli, tmp_path, "attribute", *named, "--duration", "1")
-            printed(powerprof_cli, "watch", "--json-lines", "--interval", "1", "--count", "2")
+            printed(powerprof_cli, "watch", "--system", "--json-lines", "--interval", "1", "--count", "2")
             page(powerprof_cli, "--statements", str(server.pid))
         finally:
             stop.set()

@@ -17,6 +17,7 @@ import pytest
 from powerprof.database.builds import ServerBuild
 from powerprof.database.private_server import PrivateServer
 from powerprof.database.products import Setting
+from powerprof.measure.procfs import process_cpu_ns
 from powerprof.model.statements import make_key
 from powerprof.queries.join import Parts
 from powerprof.queries.records import Statement
@@ -25,6 +26,7 @@ from powerprof.system.errors import CapabilityError
 from powerprof.tracing.statements import MomentSampler, StatementSamples
 from tests.conftest import Cli, each_release
 from tests.programs.mixes import ALONE, MIX, TIMES, mix_on
+from tests.programs.waiting import wait_until
 from tests.root.mariadb_work import BURN, BURN_TEXT, a_thousand_connections, asking, execute, prepare
 from tests.root.moments import percents
 from tests.root.moments import sampled as sampled_at
@@ -42,6 +44,12 @@ def sampled(server: PrivateServer, work: Callable[[], object]) -> tuple[Statemen
     """What was met while `work` ran."""
     assert server.pid is not None
     return sampled_at(TracedServer(server.pid, "", None, server.login), work)
+
+
+def burns_for(pid: int, seconds: float) -> None:
+    """Wait until a process has used so much CPU time."""
+    before_ns = process_cpu_ns(pid) or 0
+    wait_until(lambda: (process_cpu_ns(pid) or 0) - before_ns > 1e9 * seconds, f"{seconds} s of CPU time")
 
 
 def rows(parts: Parts) -> dict[str, Statement]:
@@ -139,8 +147,10 @@ def test_what_runs_already_when_the_window_begins_is_told(server: PrivateServer)
 
     worker = threading.Thread(target=burn, daemon=True)
     worker.start()
-    time.sleep(0.2)
-    _, parts = sampled(server, lambda: time.sleep(0.6))
+    assert server.pid is not None
+    burns_for(server.pid, 0.1)
+    # Not for a time: beside a busy host that has its CPU time late, nothing of it would be met.
+    _, parts = sampled(server, lambda: burns_for(server.pid or 0, 0.4))
     assert percents(parts)[BURN_TEXT] > 95
     with server.connect() as other, other.cursor() as cursor:
         cursor.execute(f"KILL {connection.thread_id()}")

@@ -233,7 +233,7 @@ def test_other_releases_say_what_they_wait_for(historical_build: ServerBuild) ->
             cursor.execute("SELECT 1")
     waits = found[UPDATE].waits_ms
     assert waits is not None
-    assert waits.row_lock == pytest.approx(sum(truth) / _TIMES, rel=0.05)
+    assert waits.row_lock == pytest.approx(sum(truth) / _TIMES, rel=0.05), (waits, truth)
 
 
 @pytest.mark.slowdisk

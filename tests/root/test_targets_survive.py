@@ -65,7 +65,7 @@ def test_even_killing_dtrace_itself_leaves_no_breakpoint(
             dtrace = tracer(target.pid)  # a thread of DTrace's
             time.sleep(0.1)
         assert dtrace and keepers(target.pid)
-        time.sleep(8)  # its BEGIN has run, and its breakpoint is out again
+        time.sleep(5)  # its BEGIN has run, and its breakpoint is out again
         signal_to = Path(f"/proc/{dtrace}/status").read_text().partition("Tgid:")[2].split()[0]
         subprocess.run(["kill", "-KILL", signal_to], check=True)
         _, err = tracing.communicate(timeout=60)

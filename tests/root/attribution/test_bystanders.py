@@ -138,7 +138,8 @@ def test_short_lived_children_are_members(
     noted = _noted(window, notes)
     assert noted > 12 * sleeps
     wakings, programs = _at(window, "short_sleep")
-    assert wakings == pytest.approx(noted, rel=0.02, abs=3)
+    traced = (found["pid"], window.record["target"]["pids"], window.record["notes"])
+    assert wakings == pytest.approx(noted, rel=0.02, abs=3), traced
     assert programs == {"bystanders"}
 
 
