@@ -117,7 +117,7 @@ def replay(steps: Steps, job: Job) -> dict[str, Any]:
         record = steps.powerprof(
             "attribute", "--pid", pid, "--duration", str(job["window_s"]), *words, limit_s=job["window_s"] + 60
         ).document()
-    deep, balance = record["deep"], record["conservation"]
+    deep = record["deep"]
     taken = capture.load(next(runs.glob("*/capture.bin")))
     exits, bounds = taken.exit_records(), np.zeros((2, 2), dtype=np.int64)
     for cpu in taken.idle_cpus:
@@ -138,12 +138,12 @@ def replay(steps: Steps, job: Job) -> dict[str, Any]:
         "states": {state["name"]: state["count"] for state in host["states"]},
     }
     (above_most, below_least), (above_least, below_most) = bounds.tolist()
-    wrong = []
-    if not check["is_complete"] or deep["lost_count"] or balance["lost_count"]:
-        wrong.append("periods are lost")
-    if not above_least <= check["kernel_above_count"] <= above_most:
+    wrong, lost = [], deep["lost_count"]
+    if lost > 0.01 * deep["periods_count"] or check["is_complete"] != (lost == 0):
+        wrong.append(f"{lost} periods are lost")
+    if not above_least <= check["kernel_above_count"] <= above_most + lost:
         wrong.append(f"above: the kernel counted {check['kernel_above_count']}")
-    if not below_least <= check["kernel_below_count"] <= below_most:
+    if not below_least <= check["kernel_below_count"] <= below_most + lost:
         wrong.append(f"below: the kernel counted {check['kernel_below_count']}")
     if min(check["kernel_above_count"], check["kernel_below_count"]) < 20:
         wrong.append("too few misses to compare")
