@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from powerprof.diagnosis.evidence import Diagnosis, Finding
+from powerprof.diagnosis.evidence import Diagnosis, Evidence, Finding
 from powerprof.model import text
 from powerprof.report.html.page import Extras, clean_name, render_page, split_rows
 from powerprof.report.labels import word_notes
@@ -40,7 +40,7 @@ def render_terminal(diagnosis: Diagnosis, width: int = text.DEFAULT_WIDTH, *, ev
     statements = _statement_rows(diagnosis, width)
     joint = _answer_for_clients(diagnosis)
     if joint:
-        printed += [*text.wrap(joint, width), *statements, *text.wrap(_other_wakeups(diagnosis), width), ""]
+        printed += [*text.wrap(joint, width), *statements, *text.wrap(_other_wakeups(diagnosis.evidence), width), ""]
         statements = []
     for number, fault in enumerate(faults):
         if number:
@@ -85,11 +85,15 @@ def answer_of(diagnosis: Diagnosis) -> str:
     where = " in the rest" if hidden else ""
     if evidence.exits_hz is None:
         return f"{hidden}No known problem{where or ' in its status'}.{busy}"
+    return f"{hidden}No known problem{where}: {_wakeups_text(evidence)}.{busy}"
+
+
+def _wakeups_text(evidence: Evidence) -> str:
+    """Return the wake-ups of a traced server, in words that are true on a busy host, too."""
     woken_hz = sum(row.woken_hz for row in evidence.wakeups)
     if not evidence.exits_hz and woken_hz:
-        rate = text.number(woken_hz, 1)
-        return f"{hidden}No known problem{where}: it was woken {rate} times/s, while the CPUs were running.{busy}"
-    return f"{hidden}No known problem{where}: it woke a CPU {text.number(evidence.exits_hz, 1)} times/s.{busy}"
+        return f"it was woken {text.number(woken_hz, 1)} times/s, while the CPUs were running"
+    return f"it woke a CPU {text.number(evidence.exits_hz, 1)} times/s"
 
 
 def _answer_for_clients(diagnosis: Diagnosis) -> str:
@@ -112,14 +116,9 @@ def _answer_for_clients(diagnosis: Diagnosis) -> str:
     return f"{_COUNTS[len(faults)]} {who} use {share} % of this server's CPU time ({one} % of one CPU)."
 
 
-def _other_wakeups(diagnosis: Diagnosis) -> str:
-    """Return the wake-ups of a server whose only faults are clients."""
-    rate_hz = diagnosis.evidence.exits_hz
-    return (
-        ""
-        if rate_hz is None
-        else f"It wakes the CPUs {text.number(rate_hz, 1)} times a second: no known problem there."
-    )
+def _other_wakeups(evidence: Evidence) -> str:
+    """Return the wake-ups of a server whose only faults are clients; empty if it was not traced."""
+    return "" if evidence.exits_hz is None else f"No known problem in its wake-ups: {_wakeups_text(evidence)}."
 
 
 def _finding_lines(finding: Finding, width: int, *, with_stack: bool) -> list[str]:

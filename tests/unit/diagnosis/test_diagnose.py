@@ -181,4 +181,4 @@ def test_headline_sums_clients_that_were_measured(
     if headline.startswith("Two"):
         shares = [int(line.split()[0]) for line in printed[1:3]]
         assert f"use {sum(shares)} %" in printed[0]
-        assert printed[3] == "It wakes the CPUs 0.7 times a second: no known problem there."
+        assert printed[3] == "No known problem in its wake-ups: it woke a CPU 0.7 times/s."
