@@ -78,11 +78,13 @@ def chosen(typed: Typed) -> str | None:
     """Return the command that a list of servers prints for the one in this root, if the list was the answer."""
     if typed.status != 2 or not CHOICE.search(typed.output):
         return None
-    sudo = "sudo " if typed.command.startswith("sudo ") else ""
+    before = re.match(r"(?:\S+ )*?(?=\S*powerprof )", typed.command)  # such as `timeout 12 sudo `
     for command, pid in _CHOSEN.findall(re.sub(r" \\\n\s*", " ", typed.output)):
         with suppress(OSError):
-            if Path(f"/proc/{pid}/root").samefile("/"):
-                return sudo + str(command)
+            root = Path(f"/proc/{pid}/root")
+            # A server may run in a folder of this root, but not in another mount namespace.
+            if root.samefile("/") or root.samefile(root.readlink()):
+                return (before[0] if before else "") + str(command)
     return None
 
 
