@@ -384,7 +384,8 @@ def _build_what_if(
     # The kernel stops the tick only if it expects a long idle period: with fewer breakers, fewer ticks end one.
     calm = _leave_out(kept, (periods.ended_by == TICK) & (exits["next_tid"] == 0))
     tids, timers = exits["next_tid"], np.isin(periods.ended_by, (TIMER, TICK))
-    models = [move_bursts(calm, tids, slack_ns, timers & False), move_bursts(kept, tids, slack_ns, timers)]
+    # Sleeps that end with a timer interrupt end no stretch, so each limit of the sleeps is combined with each of ticks.
+    models = [move_bursts(rows, tids, slack_ns, timers & joins) for joins in (False, True) for rows in (calm, kept)]
     return DeepWhatIf(
         without=list(request.without),
         slack_ms={word: nanoseconds / 1e6 for word, nanoseconds in request.slack_ns.items()},

@@ -253,7 +253,7 @@ def _predict(what_if: DeepWhatIf, present: Sequence[DeepScope], lost_count: int)
     for expected, before in zip(what_if.expected, present, strict=True):
         yield Sentence(_predict_scope(expected, before, is_bound=not what_if.slack_ms), is_detail=True)
     moved = f"{text.plural(what_if.removed_count, 'idle exit')} left out, {what_if.moved_count:,} moved"
-    kind = "95 % intervals; sleeps that end on running CPUs are not moved" if what_if.slack_ms else "Upper bounds"
+    kind = "95 % intervals without events that are rarer than the window" if what_if.slack_ms else "Upper bounds"
     yield Sentence(f"{moved}. {kind}; the work can move to other threads.", is_detail=True)
 
 

@@ -45,6 +45,8 @@ WINDOW_S, SETTLE_S = 10.0, 0.2
 # A capture of at most this many pairs, and this many captures.
 _PAIRS_PER_CAPTURE, _MOST_CAPTURES = 3, 20
 _MOST_OTHERS = 0.05
+# A longer burst is an event that the intervals omit: another window may have none.
+_RARE = 0.002
 Change = Callable[[bool], object]
 
 
@@ -142,19 +144,28 @@ def count_covered(pid: int, change: Change, request: DeepRequest) -> Counter[str
             before, after = build_deep_idle(parts[0], request), build_deep_idle(parts[1], DeepRequest(states=STATES))
             if max(ran_by_others_s(part, pid) for part in parts) > _MOST_OTHERS * WINDOW_S or covered["pairs"] == PAIRS:
                 continue
-            covered["pairs"] += 1
-            covered.update(name for name, holds in check(before, after).items() if holds)
+            held = check(before, after)
+            is_calm = max(map(longest_burst_s, parts)) <= _RARE * WINDOW_S
+            names = [name for name in held if is_calm or name in ("count", "half")]
+            covered.update(["pairs", *["calm"] * is_calm, *(name for name in names if held[name])])
         if covered["pairs"] == PAIRS:
             return covered
     pytest.skip(f"the host was too busy: {covered['pairs']} of {PAIRS} pairs without other load")
 
 
+def longest_burst_s(window: Capture) -> float:
+    """Return the longest time that a CPU ran."""
+    exits = window.exit_records()
+    return float((exits["next_ns"].astype(np.int64) - exits["exit_ns"].astype(np.int64)).max(initial=0)) / 1e9
+
+
 def check_coverage(covered: Counter[str]) -> None:
-    """Assert that each figure was covered in at least 90 % of the pairs."""
+    """Assert that each figure was covered in at least 90 % of its pairs; times: of pairs without a long burst."""
     print(dict(covered))
     assert covered["pairs"] == PAIRS
-    figures = ("together", "count", "half", *(state.name for state in STATES))
-    assert {name: covered[name] for name in figures if covered[name] < 0.9 * PAIRS} == {}
+    figures = dict.fromkeys(("count", "half"), PAIRS)
+    figures |= dict.fromkeys(("together", *(state.name for state in STATES)), covered["calm"])
+    assert {name: covered[name] for name, pairs in figures.items() if covered[name] < 0.9 * pairs} == {}
 
 
 @pytest.mark.historical("mysql-9.7")
