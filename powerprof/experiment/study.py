@@ -129,12 +129,15 @@ def _study_row(finding: PublishedFinding, measured: Mapping[str, StepRecord], se
     if a is None:
         return msgspec.structs.replace(row, outcome="no claim")
     between = _compare_sides(finding, a, b, measured, seed)
+    outcome = judge_outcome(finding.expected, finding.within, between.difference, is_found=between.is_found)
+    if outcome == "confirmed" and b.unit == "%" and a.estimate.mean > 100 - (finding.within or 0.0):
+        outcome = "inconclusive"  # A host that is busy already shows no rise.
     return msgspec.structs.replace(
         row,
         a=a.estimate,
         difference=between.difference,
         ratio=between.ratio,
-        outcome=judge_outcome(finding.expected, finding.within, between.difference, is_found=between.is_found),
+        outcome=outcome,
         hint=None if between.is_found or finding.expected in (None, "same") else between.hint,
         judged_count=between.judged_count,
     )

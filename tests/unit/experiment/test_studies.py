@@ -118,6 +118,21 @@ def test_the_server_s_own_wake_ups_are_compared_between_phases() -> None:
     assert row.difference.low == pytest.approx(1 - 5**0.5) and row.difference.high == pytest.approx(1 + 5**0.5)
 
 
+@pytest.mark.parametrize(("c0_percent", "outcome"), [(40.0, "confirmed"), (99.0, "inconclusive")])
+def test_a_busy_host_confirms_no_equal_c0(c0_percent: float, outcome: str) -> None:
+    """Other programs use the CPUs up, so a setting that makes them poll would not raise C0."""
+    idle = idle_run()
+    figures = {"c0_percent": Estimate(mean=c0_percent, low=c0_percent - 0.1, high=c0_percent + 0.1)}
+    phases = [replace(phase, c0_percent=c0_percent, intervals=figures) for phase in idle.phases]
+    deltas = [
+        replace(delta, difference=Estimate(mean=0.0, low=-0.1, high=0.1)) if delta.name == "c0_percent" else delta
+        for delta in idle.deltas
+    ]
+    wanted = finding("c0_percent", "idle:baseline", "idle:clients", expected="same", within=2.0)
+    (row,) = build_rows(replace(STUDY, findings=[wanted]), {"idle": replace(idle, phases=phases, deltas=deltas)}, 1)
+    assert row.outcome == outcome
+
+
 @pytest.mark.parametrize(
     ("expected", "within", "ends", "found", "said"),
     [
