@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import Cli
 
-SHORT = ["--pairs", "3", "--duration", "0.8", "--energy-source", "none", "--no-save", "--json", "-"]
+SHORT = ["--pairs", "3", "--duration", "0.5", "--energy-source", "none", "--no-save", "--json", "-"]
 
 
 def _metrics(cli: Cli, a: str, b: str, *more: str) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def test_a_load_with_unexpected_counters_is_not_measured(
 def test_a_buffer_above_the_threshold_is_faulted_in_for_every_connection(
     powerprof_cli: Cli, mariadbd: Path, sysbench: Path
 ) -> None:
-    found = _metrics(powerprof_cli, "read-buffer-128k", "read-buffer-5m", "--turn", "0.4")
+    found = _metrics(powerprof_cli, "read-buffer-128k", "read-buffer-5m", "--turn", "0.25")
     faults = found["minor_faults_per_query"]
     # 5 MiB in pages of 4 KiB and one; a query is a connection.
     assert faults["a"]["mean"] <= 50
@@ -77,7 +77,7 @@ def on_one_server(
 
 
 def _sweep(cli: Cli, condition: str, clients: str) -> list[dict[str, Any]]:
-    options = ["--repeat", "3", "--duration", "1.5", "--energy-source", "none", "--no-save", "--json", "-"]
+    options = ["--repeat", "3", "--duration", "0.8", "--energy-source", "none", "--no-save", "--json", "-"]
     done = cli(["sweep", condition, "--clients", clients, *options])
     assert done.code == 0, done.err
     points: list[dict[str, Any]] = json.loads(done.out)["points"]
