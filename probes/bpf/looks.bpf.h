@@ -218,8 +218,7 @@ static __always_inline void look_at_path(struct target *target, struct stack_rec
 {
     struct site_key key = {};
     u64 one = 1;
-    int is_there = look->ip == record->ip && look->sp == record->sp;
-    int is_same = is_there && look->window == window, was_lost = is_there && look->window == (window | WINDOW_NO_ROOM);
+    int is_there, is_same, was_lost;
 
     if (bpf_probe_read_user(record->stack, HASHED_BYTES, (void *)record->sp))
         record->code = CODE_UNREADABLE;
@@ -228,6 +227,10 @@ static __always_inline void look_at_path(struct target *target, struct stack_rec
     record->frame_words = 0;
     if (target->interpreter.threads)
         look_at_frames(target, record, task);
+    /* Behind the loops, which the verifier walks again for each value that is known before them. */
+    is_there = look->ip == record->ip && look->sp == record->sp;
+    is_same = is_there && look->window == window;
+    was_lost = is_there && look->window == (window | WINDOW_NO_ROOM);
     look->unread = 0;
     if (is_same && look->code == record->code) {
         /* Registers alone do not tell an interpreter's functions apart. */
