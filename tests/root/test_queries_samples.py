@@ -143,7 +143,7 @@ def test_what_runs_already_when_the_window_begins_is_told(server: PrivateServer)
 
     def burn() -> None:
         with suppress(pymysql.MySQLError), connection.cursor() as cursor:  # it is killed
-            cursor.execute(BURN.format(20_000_000))
+            cursor.execute(BURN.format(2_000_000_000))
 
     worker = threading.Thread(target=burn, daemon=True)
     worker.start()
