@@ -75,7 +75,7 @@ class _Names(NamedTuple):
 
 def _load(names: _Names) -> RecordKind:
     def find(name: str) -> Any:
-        return resolve_name(f"powerprof.report.{name if ':' in name else f'{names.report}:{name}'}")
+        return resolve_name(f"powerprof.{name if ':' in name else f'{names.report}:{name}'}")
 
     render = find(names.lines or f"{names.prefix}_terminal")
     return RecordKind(
@@ -91,53 +91,77 @@ def _load(names: _Names) -> RecordKind:
 _ALL_FILES = "html markdown csv"
 # Runs are distinguished by their command.
 _NAMES: Mapping[str, _Names] = {
-    "powerprof.run/1 residency": _Names("model.records:Run", "run", _ALL_FILES, lines="residency:render_terminal"),
-    "powerprof.run/1 idle": _Names("model.records:IdleRun", "run", _ALL_FILES, lines="idle:render_terminal"),
-    "powerprof.run/1 run": _Names("experiment.records:LoadRun", "run", _ALL_FILES),
+    "powerprof.run/1 residency": _Names(
+        "model.records:Run", "report.run", _ALL_FILES, lines="report.residency:render_terminal"
+    ),
+    "powerprof.run/1 idle": _Names(
+        "model.records:IdleRun", "report.run", _ALL_FILES, lines="report.idle:render_terminal"
+    ),
+    "powerprof.run/1 run": _Names("experiment.records:LoadRun", "report.run", _ALL_FILES),
     "powerprof.comparison/1": _Names(
-        "experiment.records:Comparison", "comparison", _ALL_FILES, ("everything",), sentences="word_comparison"
+        "experiment.records:Comparison", "report.comparison", _ALL_FILES, ("everything",), sentences="word_comparison"
     ),
-    "powerprof.sweep/1": _Names("experiment.sweep_rounds:Sweep", "sweep", _ALL_FILES),
+    "powerprof.sweep/1": _Names("experiment.sweep_rounds:Sweep", "report.sweep", _ALL_FILES),
     "powerprof.sweepcomparison/1": _Names(
-        "experiment.sweep_comparison:SweepComparison", "sweep_comparison", _ALL_FILES, sentences="word_sweep_comparison"
+        "experiment.sweep_comparison:SweepComparison",
+        "report.sweep_comparison",
+        _ALL_FILES,
+        sentences="word_sweep_comparison",
     ),
-    "powerprof.saturation/1": _Names("experiment.sweep_until:Saturation", "sweep", "csv", prefix="render_saturation"),
-    "powerprof.study/1": _Names("experiment.study:StudyRun", "study", _ALL_FILES),
+    "powerprof.saturation/1": _Names(
+        "experiment.sweep_until:Saturation", "report.sweep", "csv", prefix="render_saturation"
+    ),
+    "powerprof.study/1": _Names("experiment.study:StudyRun", "report.study", _ALL_FILES),
     "powerprof.attribution/1": _Names(
-        "model.attribution:Attribution", "attribution", _ALL_FILES, ("by", "top"), stacks="stacks:attribution_stacks"
+        "model.attribution:Attribution",
+        "report.attribution",
+        _ALL_FILES,
+        ("by", "top"),
+        stacks="report.stacks:attribution_stacks",
     ),
     "powerprof.oncpu/1": _Names(
-        "attribution.profile:OnCpuProfile", "profile", "html csv", ("by", "top"), stacks="stacks:profile_stacks"
+        "attribution.profile:OnCpuProfile",
+        "report.profile",
+        "html csv",
+        ("by", "top"),
+        stacks="report.stacks:profile_stacks",
     ),
     "powerprof.functions/1": _Names(
-        "attribution.profile:FunctionProfile", "profile", "csv", ("top",), "render_functions"
+        "attribution.profile:FunctionProfile", "report.profile", "csv", ("top",), "render_functions"
     ),
-    "powerprof.offcpu/1": _Names("attribution.offcpu:OffCpuProfile", "offcpu", "csv", ("top",)),
-    "powerprof.syscalls/1": _Names("attribution.offcpu:SyscallProfile", "offcpu", "csv", ("top",), "render_syscalls"),
+    "powerprof.offcpu/1": _Names("attribution.offcpu:OffCpuProfile", "report.offcpu", "csv", ("top",)),
+    "powerprof.syscalls/1": _Names(
+        "attribution.offcpu:SyscallProfile", "report.offcpu", "csv", ("top",), "render_syscalls"
+    ),
     # Versions before `offcpu` saved these two.
-    "powerprof.wakers/1": _Names("attribution.offcpu:WakersProfile", "offcpu", "", ("top",), "render_older"),
-    "powerprof.sleeps/1": _Names("attribution.offcpu:SleepsProfile", "offcpu", "", ("top",), "render_older"),
+    "powerprof.wakers/1": _Names("attribution.offcpu:WakersProfile", "report.offcpu", "", ("top",), "render_older"),
+    "powerprof.sleeps/1": _Names("attribution.offcpu:SleepsProfile", "report.offcpu", "", ("top",), "render_older"),
     "powerprof.queries/1": _Names(
         "queries.records:Queries",
-        "queries",
+        "report.queries",
         _ALL_FILES,
         ("by", "columns", "is_whole", "top"),
-        stacks="stacks:query_stacks",
+        stacks="report.stacks:query_stacks",
     ),
     "powerprof.queries-history/1": _Names(
-        "queries.comparison:QueriesHistory", "queries_comparison", "html csv", ("top",), "render_history"
+        "queries.comparison:QueriesHistory", "report.queries_comparison", "html csv", ("top",), "render_history"
     ),
     "powerprof.queries-comparison/1": _Names(
-        "queries.comparison:QueriesComparison", "queries_comparison", _ALL_FILES, ("top",)
+        "queries.comparison:QueriesComparison", "report.queries_comparison", _ALL_FILES, ("top",)
     ),
     "powerprof.diagnosis/1": _Names(
-        "diagnosis.evidence:Diagnosis", "diagnosis", _ALL_FILES, defaults={"everything": True}
+        "diagnosis.evidence:Diagnosis", "report.diagnosis", _ALL_FILES, defaults={"everything": True}
     ),
-    "powerprof.cure/1": _Names("cure.records:Cure", "cure", "html", sentences="word_cure"),
+    "powerprof.cure/1": _Names("cure.records:Cure", "report.cure", "html", sentences="word_cure"),
     "powerprof.trend/1": _Names(
-        "experiment.sweep_comparison:Trend", "sweep_comparison", "html", (), "render_trend", sentences="word_trend"
+        "experiment.sweep_comparison:Trend",
+        "report.sweep_comparison",
+        "html",
+        (),
+        "render_trend",
+        sentences="word_trend",
     ),
-    "powerprof.energy/1": _Names("energy.domains:EnergyResult", "energy", "csv"),
+    "powerprof.energy/1": _Names("energy.domains:EnergyResult", "report.energy", "csv"),
 }
 KIND_LOADERS: Mapping[str, Callable[[], RecordKind]] = {key: partial(_load, names) for key, names in _NAMES.items()}
 

@@ -18,6 +18,7 @@ import pytest
 from tests.conftest import REPOSITORY
 from tests.contract.docs.cli import commands
 from tests.contract.docs.pages import name_of, pages
+from tests.contract.layers.imports import Graph, graph_of
 
 PACKAGE = REPOSITORY / "powerprof"
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
@@ -122,18 +123,14 @@ def _texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 @cache
 def _imported_by(path: str) -> frozenset[str]:
-    """The modules that one imports, at once or later."""
-    found = set()
-    for node in ast.walk(trees()[path]):
-        names = []
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        for name in names:
-            base = name.removeprefix("powerprof.").replace(".", "/")
-            found |= {module for module in (f"{base}.py", f"{base}/__init__.py") if module in trees()}
-    return frozenset(found)
+    """The modules that a module imports, as paths within the package."""
+    modules = _graph().get(path.removesuffix(".py").replace("/", "."), frozenset())
+    return frozenset(f"{name.replace('.', '/')}.py" for name in modules)
+
+
+@cache
+def _graph() -> Graph:
+    return graph_of(REPOSITORY / "powerprof")
 
 
 @cache

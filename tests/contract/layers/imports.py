@@ -11,6 +11,8 @@ from pathlib import Path
 
 Graph = Mapping[str, frozenset[str]]
 _AT_RUN_TIME = -1
+# `report.run` or `model.records:Run`: a name that `report.kinds` resolves.
+_PLACE = re.compile(r"report\.\w+(:\w+)?|[a-z_]+\.\w+:\w+")
 
 
 def graph_of(package: Path) -> Graph:
@@ -51,6 +53,8 @@ def _named(source: str, root: str) -> list[tuple[int, list[str]]]:
             # A name that is put together at run time is known by its beginning.
             text = ast.unparse(node.args[0]) if node.args else ""
             found.append((_AT_RUN_TIME, re.findall(rf"{root}\.[\w.]*\w", text)))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _PLACE.fullmatch(node.value):
+            found.append((_AT_RUN_TIME, [f"{root}.{node.value.partition(':')[0]}"]))
     return found
 
 
