@@ -236,7 +236,7 @@ title = {_text(f"Statements of {label}")}
 description = \"\"\"
 {len(usable)} statements as clients sent them, with their values, each as often
 as it was seen. Change something for the second condition (a table
-with an index, another statement), then: {command_line("compare as-is changed")} --workloads DIR --socket PATH\"\"\"
+with an index, another statement), then: {command_line("compare as-is changed --workloads DIR --socket PATH")}\"\"\"
 
 # --socket or --server names the server with the tables. For a private server, put their SQL into files:
 # [dataset]
