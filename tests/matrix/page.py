@@ -26,8 +26,9 @@ kernel, or the root of a Debian suite on the kernel of the host. On each machine
 * `idle --clients 4` with a real mariadbd finds wake-ups and the server among their causes.
 * BPF programs and links are removed at the end.
 * 6.12-deep: `doctor` names each setting that forbids an idle state. The counts of too deep and too shallow states from
-  traced periods equal the kernel's (`attribute --deep`). `cure --host` changes and restores a disabled state, a latency
-  limit and a frequency governor, also after SIGKILL, and with a guard on the latency of statements.
+  traced periods are the kernel's, except for periods within 0.15 ms of a limit (`attribute --deep`). `cure --host`
+  changes and restores a disabled state, a latency limit and a frequency governor, also after SIGKILL, and with a guard
+  on the latency of statements.
 
 The two sweep cells measure the throughput of a server under two kernels ([two kernels](../studies/two-kernels.md)).
 
