@@ -447,15 +447,20 @@ def print_report(lines: Iterable[str]) -> None:
     The first line, the answer, is bold on a terminal with colours; NO_COLOR is obeyed.
     """
     printed = [printable(line) for line in lines]
-    if sys.stdout.isatty():
-        from powerprof.model.text import fit_lines
-
-        printed = fit_lines(printed, terminal_width())
-        if printed and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("dumb", "unknown"):
-            printed[0] = f"\x1b[1m{printed[0]}\x1b[0m"
     clear_progress()
     with _writing_to("stdout"):
-        print(*printed, sep="\n")
+        if sys.stdout.isatty() and printed:
+            from rich.console import Console
+            from rich.text import Text
+
+            from powerprof.model.text import fit_lines
+
+            first, *printed = fit_lines(printed, terminal_width())
+            # rich would print nothing if COLUMNS is 0.
+            console = Console(file=sys.stdout, highlight=False, width=terminal_width())
+            console.print(Text(first, style="bold"), soft_wrap=True)
+        for line in printed:
+            print(line)
 
 
 # In fewer columns no figure has a place.

@@ -242,7 +242,7 @@ def _plan_disabled_state(value: str) -> tuple[HostFiles, str]:
             f"--host disable-state={value}: this host has no idle state of this name",
             f"one of {join_words(names, last='or')}" if names else command_line("residency"),
         )
-    return HostFiles(f"the disabling of {value}", files, "1"), "1 written to `disable` of the state at each boot"
+    return HostFiles(f"the disable flag of {value}", files, "1"), "1 written to `disable` of the state at each boot"
 
 
 def _plan_halt_poll(value: str) -> tuple[HostFiles, str]:

@@ -234,7 +234,7 @@ def count_missing_pairs(
     if width is not None:
         interval = f"±{width:.2g} %"
         needed = f"; about {round(done * (width / wanted_percent) ** 2)} pairs would be enough"
-    notes.append(f"±{wanted_percent:g} % was not reached in {done} pairs: the interval is {interval}{needed}")
+    notes.append(f"±{wanted_percent:g} % not reached in {done} pairs: the interval is {interval}{needed}")
     return 0
 
 

@@ -86,8 +86,9 @@ def _host_answer(cure: Cure, metric: Metric) -> str:
         change += f" {interval_text((text.signed(ends[0], digits), f'{text.signed(ends[1], digits)} {unit}'))}"
     claim = claim_of(metric)
     verb = {"b_lower": "lowers", "b_higher": "raises"}.get(claim.verdict)
-    link = " of " if cure.remedy.to_value.endswith((" µs", " ns")) else " "
-    remedy = f"{cure.remedy.name}{link}{cure.remedy.to_value}"
+    value = cure.remedy.to_value
+    link = " of " if value.endswith((" µs", " ns")) else " at " if value.isdigit() else " "
+    remedy = f"{cure.remedy.name}{link}{value}"
     remedy = remedy[0].upper() + remedy[1:]
     if verb is None:
         saving = f"Inconclusive: {remedy} has no measurable effect on {subject}: {change}."

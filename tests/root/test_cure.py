@@ -161,8 +161,7 @@ def test_detect_the_clock_of_a_wait(compilers: Sequence[str], tmp_path: Path, tr
 
 
 @pytest.mark.parametrize(
-    ("precision", "said"),
-    [("90%", "reached after {} pairs"), ("0.0001", "was not reached in {} pairs: the interval is ±")],
+    ("precision", "said"), [("90%", "reached after {} pairs"), ("0.0001", "not reached in {} pairs: the interval is ±")]
 )
 def test_add_pairs_until_the_precision_is_reached(
     truth: Truth, powerprof_cli: Cli, tmp_path: Path, precision: str, said: str

@@ -39,7 +39,7 @@ def test_a_sweep_over_servers_continues_in_rounds() -> None:
     trace_s = 1.0 if os.geteuid() == 0 else None
     options = ExperimentOptions(pairs=2, window_s=0.4, warm_up_pairs=0, energy=NO_METER, attribute_s=trace_s)
     begun = sweeps.start_sweep(workload, condition, "server", _NAMES, options)
-    sweeps.check_room(begun, workload, BenchOptions())
+    sweeps.check_room(begun, workload, BenchOptions(), options)
     said: list[str] = []
     saved: list[Sweep] = []
 
@@ -82,4 +82,4 @@ def test_servers_of_a_sweep_are_the_servers() -> None:
     workload, condition = find_one("idle-connections:no-clients", [])
     begun = sweeps.start_sweep(workload, condition, "server", ["one"], ExperimentOptions())
     with pytest.raises(UsageError, match="are two servers"):
-        sweeps.check_room(begun, workload, BenchOptions(server_binary=Path("/usr/sbin/mariadbd")))
+        sweeps.check_room(begun, workload, BenchOptions(server_binary=Path("/usr/sbin/mariadbd")), ExperimentOptions())

@@ -309,7 +309,7 @@ def test_print_is_white_and_shows_open_sections(kind: str, show: Show) -> None:
     assert page.evaluate("getComputedStyle(document.body).color") == "rgb(31, 30, 27)"
     assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == "rgb(255, 255, 255)"
     assert page.locator(".tools:visible").count() == 0
-    assert overflow(page) == [] or kind == "study"  # its table of all runs is cut on paper
+    assert overflow(page) == []
     document = page.pdf(format="A4")
     assert document.startswith(b"%PDF")
     if kind == "idle":

@@ -198,7 +198,7 @@ def test_a_keeper_that_ends_late_has_restored_the_setting(tmp_path: Path, monkey
     file = tmp_path / "disable"
     file.write_text("0")
     monkeypatch.setattr(changed, "_END_S", 0.0)
-    with ChangedSettings([HostFiles("the disabling of C2", [str(file)], "1")]) as held:
+    with ChangedSettings([HostFiles("the disable flag of C2", [str(file)], "1")]) as held:
         assert file.read_text() == "1"
     assert file.read_text() == "0"
     assert held.notes == []

@@ -388,6 +388,7 @@ _STARTERS = {
     "system/fetching.py": "a download, under an account without rights",
     "host/survey.py": "tools of the host",
     "reversible/changed.py": "the keeper of settings",
+    "reversible/host_settings.py": "tuned-adm",
     "energy/program_meters.py": "ipmitool, powertop and turbostat",
     "measure/program_output.py": "perf",
     "stacks/demangle.py": "libstdc++'s demangler in a limited child",
