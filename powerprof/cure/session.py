@@ -149,7 +149,7 @@ class CureWindows(Closeable):
             traced["traced_s"] = (stacks.counted_to_ns - stacks.counted_from_ns) / 1e9
             if not traced_window.trace.lost_count:
                 traced |= self._count_exits(traced_window.trace.causes)
-        own_statements = None if self._own_tid is None else OWN_STATEMENTS
+        own_statements = OWN_STATEMENTS if self._replica is not None and self._replica.parts else None
         latencies = None if self._statements is None else self._statements.collect(own_statements)
         block = self._make_block(pair, arm, window, latencies, traced)
         return CureWindow(block, passed.tool_cpu_s, passed.interrupted, latencies)

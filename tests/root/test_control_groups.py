@@ -71,7 +71,8 @@ def flood(count: int) -> Iterator[Path]:
             yield top
         finally:
             for folder in reversed(made):
-                folder.rmdir()
+                with suppress(FileNotFoundError):  # it could not be made
+                    folder.rmdir()
 
 
 @contextmanager

@@ -298,11 +298,11 @@ def test_cure_of_a_variable(powerprof_cli: Cli, tmp_path: Path) -> None:
         said = " ".join(result.out.split())
         assert "restored and verified: 0" in said
         assert login.password not in result.out + result.err
-        for wrong, code in (("no_such_variable=1", 2), ("version=1", 1), ("max_connections=many", 2)):
+        for wrong, code in (("no_such_variable=1", 2), ("version=1", 2), ("max_connections=many", 2)):
             refused = powerprof_cli([*words, "--set", wrong, "--no-save"], timeout=60)
             assert refused.code == code, refused.err
             assert "Traceback" not in refused.err
-            assert ("This changes" in refused.err) == (wrong == "version=1")
+            assert "This changes" not in refused.err
         with server.connect() as connection:
             assert sql.fetch_scalar(connection, "SELECT @@GLOBAL.innodb_print_all_deadlocks") == 0
 
