@@ -179,6 +179,13 @@ def count_decimals(largest: float, format_significant: int = 3) -> int:
     return min(6, max(0, format_significant - 1 - floor(log10(abs(largest)))))
 
 
+def separate(decimals: int, values: Iterable[float]) -> int:
+    """Return as many decimals as different values need to be printed differently; `decimals` if four are too few."""
+    distinct = set(values)
+    enough = (more for more in range(decimals, 5) if len({round(each, more) for each in distinct}) == len(distinct))
+    return next(enough, decimals)
+
+
 class NumberFormat(msgspec.Struct, frozen=True):
     """The unit, the factor and the number of decimals of the figures of one row."""
 

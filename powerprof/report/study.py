@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from msgspec.structs import replace
+
 from powerprof.experiment.study import StudyRow, StudyRun
 from powerprof.model import text
 from powerprof.report import labels
@@ -56,6 +58,8 @@ def _finding_row(row: StudyRow, number: int, places: Places) -> TableRow:
     at = f"/rows/{number}"
     sides = [row.a.mean if row.a else None, row.b.mean if row.b else None]
     shown = labels.choose_format(row.unit, sides)
+    clear = labels.separate(shown.decimals, [shown.factor * side for side in sides if side is not None])
+    shown = replace(shown, decimals=clear)
 
     def estimate(
         name: str, *, sign: bool = False, unit: str = shown.unit, scale: float = shown.factor
@@ -63,7 +67,10 @@ def _finding_row(row: StudyRow, number: int, places: Places) -> TableRow:
         value = getattr(row, name)
         if value is None:
             return None
-        digits = labels.count_decimals(value.mean) if name == "ratio" else shown.decimals
+        digits = shown.decimals
+        if name == "ratio":
+            ends = [end for end in (value.low, value.high) if end is not None]
+            digits = labels.separate(labels.count_decimals(value.mean), [1.0, *ends])
         place = f"{at}/{name}"
         return places.figure(f"{place}/mean", digits, unit, ends=place, scale=scale, sign=sign)
 

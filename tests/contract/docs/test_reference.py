@@ -18,8 +18,8 @@ from tests.contract.docs import commands_page
 from tests.contract.docs.cli import commands
 
 PACKAGE = REPOSITORY / "powerprof"
-# Variables that a library reads for powerprof (tempfile, shutil, urllib), so that no line of ours names them.
-_BY_LIBRARIES = {"COLUMNS", "TMPDIR", "HTTP_PROXY", "HTTPS_PROXY"}
+# Variables that a library reads for powerprof (rich, tempfile, shutil, urllib), so that no line of ours names them.
+_BY_LIBRARIES = {"NO_COLOR", "COLUMNS", "TERM", "TMPDIR", "HTTP_PROXY", "HTTPS_PROXY"}
 
 
 @cache

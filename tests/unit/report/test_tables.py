@@ -11,6 +11,7 @@ from inspect import signature
 import pytest
 from msgspec.structs import replace
 
+from powerprof.report import labels
 from powerprof.report import table as terminal
 from powerprof.report.comparison import render_terminal
 from powerprof.report.exports import render_markdown
@@ -130,3 +131,10 @@ def test_hostile_names_do_not_change_tables(name: str) -> None:
     lines = draw_table(table)
     assert len(lines) == 4 and all("\n" not in line for line in lines)
     assert all(len(re.findall(r"(?<!\\)\|", line)) == 3 for line in lines[1:])
+
+
+def test_different_values_are_printed_differently() -> None:
+    assert labels.separate(2, [1.0, 1.003, 1.006]) == 3
+    assert labels.separate(0, [99.6, 100.0]) == 1
+    assert labels.separate(2, [1.0, 0.4, 1.6]) == 2
+    assert labels.separate(1, [5.0, 5.0000001]) == 1
