@@ -177,7 +177,7 @@ def test_slack_of_the_log_files_governor(historical_build: ServerBuild) -> None:
             for task in Path(f"/proc/{server.pid}/task").iterdir()
             if (task / "comm").read_text().startswith("ib_log_files_g")
         )
-        slack = task / "timerslack_ns"
+        slack = Path(f"/proc/{task.name}/timerslack_ns")
         assert server.pid is not None
         covered = count_covered(server.pid, lambda is_on: slack.write_text("50000000" if is_on else "50000"), SLACK)
     check_coverage(covered)
