@@ -455,9 +455,10 @@ def print_report(lines: Iterable[str]) -> None:
 
             from powerprof.model.text import fit_lines
 
-            first, *printed = fit_lines(printed, terminal_width())
+            width = terminal_width()
+            first, *printed = fit_lines(printed, width)
             # rich would print nothing if COLUMNS is 0.
-            console = Console(file=sys.stdout, highlight=False, width=terminal_width())
+            console = Console(file=sys.stdout, highlight=False, width=width)
             console.print(Text(first, style="bold"), soft_wrap=True)
         for line in printed:
             print(line)
