@@ -3,30 +3,26 @@
 PYTHON := /usr/bin/python3
 VENV := .venv
 BIN := $(VENV)/bin
-PYTEST := $(BIN)/python -m pytest -m "not soak" -rsR --durations 40
+PYTEST := $(BIN)/python -m pytest -rsR --durations 20
 # Touched when the Python packages are in .venv: those that powerprof imports, and those of the tests besides.
 IMPORTED := $(VENV)/.imported
 TESTED := $(VENV)/.tested
 # A server of the past that tests look for; absent, they are deselected, which pytest says at the end.
 HISTORICAL := mysql-5.5.9
 
-# Tests that judge this host's idleness or speed run alone, one after the other. Tests that trace and judge only their
-# target run in five workers, all others in six: they wait more than they compute. tests/conftest.py names the files that
-# begin first. Other guests of the machine take CPU time for seconds, so a test that fails is run again and listed as
-# RERUN. Tests of idleness wait before they run again: three runs within a minute met the same disturbance.
-ALONE := tests/contract/idle/test_json.py tests/contract/idle/test_report.py tests/unit/measure/test_edges.py \
-	tests/integration/replication/test_mysql_5_5_9.py tests/root/attribution/test_costly_tables.py \
-	tests/root/attribution/test_ground_truth.py tests/root/test_cure_host.py tests/root/test_hotplug.py \
-	tests/root/test_idle_causes.py tests/root/test_idle_identity.py tests/root/test_idle_polling.py tests/root/test_monitor.py
-WAITING := tests/integration/experiment/test_how_to.py tests/contract/attribute tests/root
-PARALLEL := $(PYTEST) --numprocesses 6 --dist loadfile --no-loadscope-reorder \
-	tests $(addprefix --ignore=,$(ALONE) $(WAITING))
+# Tests that load BPF programs run in five workers, all others in six: they wait more than they compute. Tests that judge
+# this host's idleness or speed run alone. tests/conftest.py sets the markers and begins with the longest files.
+TESTS := tests/unit tests/system
+PARALLEL := $(PYTEST) --dist loadfile --no-loadscope-reorder --numprocesses
+UNTRACED := $(PARALLEL) 6 -m "not (nightly or alone or traced)" $(TESTS)
+TRACED := $(PARALLEL) 5 -m "traced and not (nightly or alone)" $(TESTS)
+ALONE := $(PYTEST) -m "alone and not nightly" $(TESTS)
 PREPARE = $(BIN)/powerprof servers fetch $(HISTORICAL) --yes --quiet || echo "setup: going on without $(HISTORICAL)" >&2; \
 	export TEST_CACHE="$$(mktemp -d)"; trap 'rm -rf "$$TEST_CACHE"' EXIT; \
 	unset PYTHONDONTWRITEBYTECODE; export PYTHONPYCACHEPREFIX="$$TEST_CACHE/bytecode"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-demo demo docs man probes probes-anew gallery studies check test bench matrix matrix-quick matrix-kernels soak steady deb dist lint clean
+.PHONY: help setup setup-demo demo docs man probes probes-anew gallery studies check test durations mutation bench matrix matrix-quick matrix-kernels soak steady deb dist lint clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +32,7 @@ setup-demo: ## install what powerprof needs (packages of the system, .venv); qui
 	@$(MAKE) --silent --no-print-directory $(IMPORTED)
 
 setup: setup-demo ## install also what its tests need: compilers, servers, a browser
+	@.ci/packages check
 	@.ci/packages test
 	@$(MAKE) --silent --no-print-directory $(TESTED)
 
@@ -56,71 +53,76 @@ demo: setup-demo ## measure an idle private MariaDB with 16 clients and print th
 
 docs: setup-demo ## build the documentation as a site with search in build/site
 	@$(MAKE) --silent --no-print-directory $(TESTED)
-	$(BIN)/python -m tests.contract.docs.site
+	$(BIN)/python -m tools.pages.site
 
 man: setup ## write the manual page, the commands, the JSON Schemas, the meters and the licences
-	$(BIN)/python -m tests.contract.docs.man_page
-	$(BIN)/python -m tests.contract.docs.commands_page
-	$(BIN)/python -m tests.contract.docs.schemas
-	$(BIN)/python -m tests.contract.docs.meters_page
-	$(BIN)/python -m tests.contract.docs.licences_page
+	$(BIN)/python -m tools.pages.man_page
+	$(BIN)/python -m tools.pages.commands_page
+	$(BIN)/python -m tools.pages.schemas
+	$(BIN)/python -m tools.pages.meters_page
+	$(BIN)/python -m tools.pages.licences_page
 
 probes: setup ## compile the BPF programs that powerprof carries, those whose sources changed
-	$(BIN)/python -m tests.probes.shared
-	$(BIN)/python -m tests.probes
+	$(BIN)/python -m tools.probes.shared
+	$(BIN)/python -m tools.probes
 
 probes-anew: setup ## compile them again, and compare (some minutes)
-	$(BIN)/python -m tests.probes --anew
+	$(BIN)/python -m tools.probes --anew
 
 gallery: setup ## measure again what docs/gallery and docs/read-a-report.md show, and photograph it (five minutes); as root
-	$(BIN)/python -m tests.gallery
+	$(BIN)/python -m tools.gallery
 
 STUDIES = $(basename $(notdir $(wildcard workloads/studies/*.toml)))
 STUDY_OPTIONS :=
 studies: setup ## measure the published studies (an hour and a quarter), and rewrite docs/studies; as root
 	@mkdir -p docs/studies/runs; status=0; for study in $(STUDIES); do \
 		$(BIN)/powerprof study $$study $(STUDY_OPTIONS) --json docs/studies/runs/$$study.json || status=1; done; \
-	$(BIN)/python -m tests.contract.docs.study_pages && exit $$status
+	$(BIN)/python -m tools.pages.study_pages && exit $$status
 
 check: setup-demo ## ruff, mypy, the layers and the unit tests: two minutes, without root and without a server
+	@.ci/packages check
 	@$(MAKE) --silent --no-print-directory lint
-	$(PYTEST) --numprocesses 2 --dist loadfile --quiet tests/unit tests/contract/layers
+	$(PARALLEL) 2 -m "not nightly" --quiet tests/unit
 
-test: setup ## run all tests but the soak; those of tests/root need root and BPF
+test: setup ## run all tests but the long ones; the tests that trace need root and BPF
 	@test "$$(id -u)" = 0 || \
-		echo "not root: the tests in tests/root will fail or say what they need; sudo make test runs all" >&2
+		echo "not root: the tests with the marker root will fail or say what they need; sudo make test runs all" >&2
 	@status=0; $(PREPARE); \
-	sh -c '.ci/ungrouped $$$$; exec $(PARALLEL) --reruns 1' || status=1; \
-	$(PYTEST) --numprocesses 5 --dist loadfile --no-loadscope-reorder --reruns 2 $(WAITING) $(addprefix --ignore=,$(ALONE)) || status=1; \
-	$(PYTEST) --reruns 3 --reruns-delay 10 $(ALONE) || status=1; \
-	touch "$$TEST_CACHE/run-again"; echo "run again: $$(wc -l <"$$TEST_CACHE/run-again") (CONTRIBUTING.md: each is a defect)"; \
-	sort "$$TEST_CACHE/run-again"; \
+	sh -c '.ci/ungrouped $$$$; exec $(UNTRACED)' || status=1; \
+	$(TRACED) || status=1; \
+	$(ALONE) || status=1; \
 	exit $$status
 
+durations: ## write the seconds of each test file in the last `make test` into tests/durations.json
+	$(BIN)/python -m tools.durations
+
+mutation: setup ## plant each fault of tools/mutation and see whether a test of `make check` fails (an hour)
+	$(BIN)/python -m tools.mutation --write
+
 bench: setup ## measure powerprof's own cost beside other tools
-	$(BIN)/python -m tests.bench
+	$(BIN)/python -m tools.bench
 
 matrix: setup-demo ## boot every machine of the matrix (40 minutes), and write docs/dev/machines.md; as root
 	@.ci/matrix-packages
-	$(BIN)/python -m tests.matrix --write
+	$(BIN)/python -m tools.matrix --write
 
 matrix-quick: setup-demo ## the few machines that every change has to pass; as root
 	@.ci/matrix-packages quick
-	$(BIN)/python -m tests.matrix --quick
+	$(BIN)/python -m tools.matrix --quick
 
 KERNELS := build/kernels
 matrix-kernels: setup-demo ## one sweep under two kernels, and the page that compares them (20 minutes); as root
 	@.ci/matrix-packages quick
-	$(BIN)/python -m tests.matrix --write --runs $(KERNELS) 6.1-sweep 6.12-sweep
+	$(BIN)/python -m tools.matrix --write --runs $(KERNELS) 6.1-sweep 6.12-sweep
 	$(BIN)/powerprof compare $(KERNELS)/6.1-sweep $(KERNELS)/6.12-sweep --no-save --html $(KERNELS)/two-kernels.html
 
 soak: setup ## run the long tests
 	@.ci/packages soak
-	$(BIN)/python -m pytest -m soak
+	$(BIN)/python -m pytest -m nightly tests
 
-steady: setup ## run the parallel part of the tests ten times, without a second chance for any (an hour and a quarter)
+steady: setup ## run the tests that do not trace ten times (an hour)
 	@status=0; $(PREPARE); .ci/ungrouped $$$$; for turn in 1 2 3 4 5 6 7 8 9 10; do \
-	echo "turn $$turn of 10"; $(PARALLEL) || status=1; done; exit $$status
+	echo "turn $$turn of 10"; $(UNTRACED) || status=1; done; exit $$status
 
 deb: setup-demo ## build a Debian package of it in dist/ (docs/how-to/prometheus.md)
 	@packaging/deb dist

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -19,8 +19,8 @@ from hypothesis import settings
 from powerprof.database import historical
 from powerprof.database.builds import ServerBuild
 from powerprof.system import programs
-from tests.balance import counts_idle_exits, polls_before_it_halts
-from tests.disks import slows_disks, slows_loop_devices
+from tests.programs.balance import counts_idle_exits, polls_before_it_halts
+from tests.programs.disks import slows_disks, slows_loop_devices
 from tests.programs.forking import Forker, can_fork
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -37,38 +37,10 @@ for _number in (signal.SIGHUP, signal.SIGINT):
 
 _DESELECTED = pytest.StashKey[list[str]]()
 
-# Half a minute and more each: begun first, or a worker of xdist has one left when the others are done. (The order of a
-# command line does not do it: pytest 9 collects `tests/root/test_x.py tests/root` as `tests/root`.)
-_BEGUN_FIRST = (
-    "tests/integration/experiment/test_studies.py",
-    "tests/contract/errors/test_hostile_servers.py",
-    "tests/integration/experiment/test_failures.py",
-    "tests/integration/experiment/test_run_and_sweep.py",
-    "tests/integration/experiment/test_loads_and_options.py",
-    "tests/integration/replication/test_workloads.py",
-    "tests/integration/replication/test_diagnose_by_status.py",
-    "tests/integration/database/test_postgres.py",
-    "tests/integration/experiment/test_compare.py",
-    "tests/integration/experiment/test_sweep_servers.py",
-    "tests/contract/idle/test_quick.py",
-    "tests/integration/database/test_subscriptions.py",
-    "tests/integration/safety/test_sandbox.py",
-    "tests/integration/report/test_in_a_browser.py",
-    "tests/root/test_no_values.py",
-    "tests/root/test_cure.py",
-    "tests/root/test_cure_attacked.py",
-    "tests/root/test_targets_survive.py",
-    "tests/root/test_diagnose.py",
-    "tests/root/test_diagnose_faults.py",
-    "tests/root/test_cure_replicas.py",
-    "tests/root/test_next_steps.py",
-    "tests/integration/experiment/test_how_to.py",
-    "tests/root/test_dtrace_linux.py",
-    "tests/root/test_queries.py",
-    "tests/root/test_export.py",
-    "tests/contract/attribute/test_attribute_command.py",
-)
-_RANKS = {REPOSITORY / name: rank for rank, name in enumerate(_BEGUN_FIRST)}
+# Seconds of each test file in the last run on this checkout; a new checkout has those of the file in the repository.
+# `make durations` writes the file.
+_DURATIONS = "durations/files"
+DURATIONS = REPOSITORY / "tests/durations.json"
 
 
 def _needs_a_server_that_is_not_fetched(item: pytest.Item) -> bool:
@@ -92,36 +64,57 @@ def _why_not(item: pytest.Item, absent: Mapping[str, str]) -> str | None:
     return next((why for name, why in absent.items() if item.get_closest_marker(name)), None)
 
 
+# What a test needs, as its fixtures show: `root` has tests that need the rights of root, `traced` those that load BPF
+# programs and so disturb each other.
+_MARKS_OF_FIXTURES = {"root": ("root",), "root_bpf": ("root", "traced")}
+
+
+def _mark(item: pytest.Item) -> None:
+    if item.path.is_relative_to(REPOSITORY / "tests/nightly"):
+        item.add_marker("nightly")
+    for fixture in getattr(item, "fixturenames", ()):
+        for name in _MARKS_OF_FIXTURES.get(fixture, ()):
+            item.add_marker(name)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Fetching a server of the past is a user's decision and needs the network: without it, its tests are not asked.
-    Those of what only some hosts have are not, either."""
+    """Set the markers, deselect what this host cannot run, and begin with the longest file.
+
+    Fetching a server of the past is a user's decision and needs the network: without it, its tests are not asked.
+    """
+    for item in items:
+        _mark(item)
     absent = {name: why for name, present, why in _OF_HOSTS if not present()}
     reasons = {item: why for item in items if (why := _why_not(item, absent))}
     if reasons:
         config.stash[_DESELECTED] = [f"{item.nodeid}: {why}" for item, why in reasons.items()]
         config.hook.pytest_deselected(items=list(reasons))
         items[:] = [item for item in items if item not in reasons]
-    items.sort(key=lambda item: _RANKS.get(item.path, len(_RANKS)))
+    # Else one worker of xdist still has a long file when the others are done.
+    seconds = _read_durations(config)
+    items.sort(key=lambda item: -seconds.get(str(item.path.relative_to(REPOSITORY)), 0))
+
+
+def _read_durations(config: pytest.Config) -> dict[str, float]:
+    last = config.cache.get(_DURATIONS, None) if config.cache is not None else None
+    if last is None and DURATIONS.is_file():
+        last = json.loads(DURATIONS.read_text())
+    return last or {}
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Name what was deselected for want of a server or a driver; what was run again, and why."""
+    """Name what was deselected for want of a server or a driver, and keep the durations of the files."""
     for line in config.stash.get(_DESELECTED, []):
         terminalreporter.write_line(f"DESELECTED {line}")
-    again = [f"{report.nodeid}: {_reason(report)}" for report in terminalreporter.stats.get("rerun", [])]
-    for line in again:
-        terminalreporter.write_line(f"AGAIN {line}")
-    if (kept := os.environ.get("TEST_CACHE")) and not hasattr(config, "workerinput"):
-        with (Path(kept) / "run-again").open("a", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in again)
-
-
-def _reason(report: pytest.TestReport) -> str:
-    """The first line of what went wrong; of another program's traceback the error that it ends with, too."""
-    crash = getattr(report.longrepr, "reprcrash", None)
-    first, *more = str(crash.message if crash is not None else report.longrepr).strip().splitlines() or [""]
-    ends = [line for line in more if "Traceback" in first and re.match(r"[\w.]+(Error|Exception|Expired)\b", line)]
-    return " … ".join([first[:200], *(line[:200] for line in ends[:1])])
+    seconds: dict[str, float] = {}
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                file = report.nodeid.partition("::")[0]
+                seconds[file] = seconds.get(file, 0) + report.duration
+    if config.cache is not None and not hasattr(config, "workerinput"):
+        config.cache.set(_DURATIONS, {**_read_durations(config), **seconds})
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@
  *             uprobe PMU, never by tracefs; x86-64, because sp names the call: at the entry it points to the return
  *             address, at the return it lies 8 bytes above that.
  * Checked against a program with known call counts, recursion, nesting, tail calls and longjmp, and one that throws
- * (tests/root).
+ * (tests/system).
  *
  * Each thread has a stack of its open calls. CPU time is wall time without the time that the thread was switched
  * out, by sched_switch. A call that longjmp or an exception left without a return is found at the next probe of its

@@ -5,7 +5,7 @@
  * Cost: about 1 µs per idle exit; with stacks 0.5 µs more per sleep of a target thread while its CPU sees fewer
  *       than 10 × LOADED_PER_100MS of them a second, one in SAMPLE_1_IN above that; 0.1 µs per waking.
  * Privileges: CAP_BPF and CAP_PERFMON (or root). Raw tracepoints only; every offset comes from the running kernel's BTF.
- * Checked against programs that sleep at prime-numbered rates (tests/root).
+ * Checked against programs that sleep at prime-numbered rates (tests/system).
  *
  * The loader puts in front: NR_CPUS, OFFSET_*, HAVE_*, STACKS, and where STACKS the TARGET_* settings, ON_DEMAND and GROWS.
  */

@@ -7,7 +7,7 @@
  *       most). Nothing is sent in the window. The scheduler's own ticks would cost no interrupt, and meet long statements
  *       more often than short ones where CPUs idle in between (tried).
  * Privileges: CAP_BPF and CAP_PERFMON (or root). No tracepoint, no probe: perf software events. x86-64, arm64.
- * Checked against statements of known CPU time (tests/root).
+ * Checked against statements of known CPU time (tests/system).
  *
  * A server has the text of what a thread executes in its memory: PostgreSQL's processes at an address that is the same in
  * all (debug_query_string); MariaDB's and MySQL's in the object of the connection, whose address each thread has in

@@ -4,7 +4,7 @@
  * Question: what does a thread that does not run wait for?
  * Cost: two looks at a table a switch, one a waking, a clock each; a count at each interrupt.
  * Privileges: CAP_BPF and CAP_PERFMON (or root). Raw tracepoints only; every offset comes from the running kernel's BTF.
- * Checked against a program that counts its own sleeps (tests/root).
+ * Checked against a program that counts its own sleeps (tests/system).
  *
  * The loader puts in front: OFFSET_*, ARG_*, HAVE_*, DIRECT, EVERY_PROCESS, THREADS, WAKERS.
  */

@@ -8,7 +8,7 @@
  *       and each switch of the host looks up whether it is one of theirs. Nothing is sent in the window: no wake-up of ours.
  * Privileges: CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN for uprobes (or root). x86-64, because arguments are read by register.
  * Checked against clients that count their own statements, and CPU time against the scheduler's own count of the
- * process (tests/root).
+ * process (tests/system).
  *
  * A statement begins where dispatch_command is entered. It ends, for what it used, where its thread goes to wait after
  * the last packet that it sent, else at the thread's next statement; for the client, with that packet. No probe is put

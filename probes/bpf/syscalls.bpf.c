@@ -4,7 +4,7 @@
  * Question: which thread calls what how often and how long, and which thread reads and writes which file?
  * Cost: two looks at a table and two clocks a call of the target's; of other processes one look.
  * Privileges: CAP_BPF and CAP_PERFMON (or root). Raw tracepoints only; every offset comes from the running kernel's BTF.
- * Checked against a program that counts its own calls and bytes, and against strace (tests/root).
+ * Checked against a program that counts its own calls and bytes, and against strace (tests/system).
  *
  * The loader puts in front: OFFSET_*, ARGUMENT_0 to 2 (of a call, in pt_regs; of a 32-bit call OFFSET_compat_argument_*),
  * COMPAT_MASK (a thread's bits in a 32-bit call), HAVE_URING, EVERY_PROCESS, CALLS, FILES.

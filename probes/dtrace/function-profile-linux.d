@@ -7,7 +7,7 @@
  *             within the figures.
  * Privileges: root.
  * Runs on:    Linux with dtrace 2.x (Oracle's, on BPF) and raw tracepoints, x86-64; needs no fbt probe and no kprobe.
- * Executed:   Debian's dtrace 2.0.7 on Linux 6.18 (x86-64), by tests/root/test_dtrace_linux.py: calls exact over four
+ * Executed:   Debian's dtrace 2.0.7 on Linux 6.18 (x86-64), by tests/system/tracing/test_dtrace_linux.py: calls exact over four
  *             threads with recursion, tail calls and longjmp, and with 10,000 exceptions. dtrace 2.0.1: an earlier form.
  *
  * powerprof puts the probes in: each function's entry, and the instructions that leave it (ret, tail jumps) by their

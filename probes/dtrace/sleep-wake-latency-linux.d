@@ -6,7 +6,7 @@
  * Privileges: root.
  * Runs on:    Linux with dtrace 2.x (Oracle's, on BPF): raw tracepoints only. A preempted thread counts as asleep only
  *             when it is woken, which it never is; one that is woken before it is off its CPU has not slept.
- * Executed:   Debian's dtrace 2.0.7 on Linux 6.18 (x86-64), by tests/root/test_dtrace_linux.py: sleeps counted against
+ * Executed:   Debian's dtrace 2.0.7 on Linux 6.18 (x86-64), by tests/system/tracing/test_dtrace_linux.py: sleeps counted against
  *             the kernel's count of waits, their mean against the program's clock.
  *
  * Nothing is set to 0: before 2.0.4 that deleted an element, and a later one could alias a live one. 1 means none.

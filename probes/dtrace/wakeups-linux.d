@@ -6,7 +6,7 @@
  * Privileges: root.
  * Runs on:    Linux with dtrace 2.x (Oracle's, on BPF): the raw tracepoint sched_waking, no fbt probe. ustack() follows
  *             frame pointers: stacks through a libc without them are cut there.
- * Executed:   Debian's dtrace 2.0.7 on Linux 6.18 (x86-64), by tests/root/test_dtrace_linux.py: wakings by a thread of
+ * Executed:   Debian's dtrace 2.0.7 on Linux 6.18 (x86-64), by tests/system/tracing/test_dtrace_linux.py: wakings by a thread of
  *             the process and by timers counted against the kernel's count of waits.
  *
  * ustack() is asked for where the process wakes itself only: of any other waker (the idle task on another CPU above

@@ -19,7 +19,7 @@ from powerprof.database import historical, packages
 from powerprof.database.packages import ArchiveMember, Artifact
 from powerprof.database.runtree import RunTree
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError, UsageError
-from tests.debs import Link, make_deb
+from tests.programs.debs import Link, make_deb
 
 
 def _zip(files: dict[str, bytes]) -> bytes:

@@ -24,7 +24,7 @@ from powerprof.measure.counters import (
     power_energy,
 )
 from powerprof.model.records import Scope
-from tests.contract.docs import meters_page
+from tools.pages import meters_page
 
 
 def test_the_page_of_meters_has_the_table() -> None:

@@ -18,7 +18,7 @@ from powerprof.energy.rapl import Zone, select_domains
 from powerprof.measure import counters
 from powerprof.model.records import EnergyReading
 from powerprof.system.errors import CapabilityError, UsageError
-from tests.suspended import SuspendedClock
+from tests.programs.suspended import SuspendedClock
 from tests.unit.energy.meter_trees import RANGE_UJ, Tree
 
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from powerprof.measure.window import SuspendClock, WallOffset, note_suspend
-from tests.suspended import SuspendedClock
+from tests.programs.suspended import SuspendedClock
 
 
 def test_each_asking_tells_of_the_time_since_the_last(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import pytest
 from powerprof.measure.window import OpenWindow, WindowPart, run_window, wait_and_read
 from powerprof.system import caller, signals
 from powerprof.system.errors import Interrupted, PowerprofError
-from tests.suspended import SuspendedClock
+from tests.programs.suspended import SuspendedClock
 
 
 class Noted(WindowPart):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Normal forms and identities of pairs of texts. `tests/integration` compares the lists with real servers."""
+"""Normal forms and identities of pairs of texts. `tests/system` compares the lists with real servers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from powerprof.model.identities import Family
 from powerprof.model.statements import make_key, normalise
-from tests.statement_pairs import (
+from tests.programs.statement_pairs import (
     MYSQL,
     MYSQL_ANSI,
     MYSQL_COARSER,

@@ -27,7 +27,7 @@ from powerprof.model.statements import (
 )
 from powerprof.queries.join import join_trace
 from powerprof.tracing.captures import RecordedText, StatementUse
-from tests.statement_pairs import hash_statement
+from tests.programs.statement_pairs import hash_statement
 from tests.unit.queries.sample import trace
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.golden_files import GOLDEN, forms_of, records
+from tests.programs.golden_files import GOLDEN, forms_of, records
 
 RECORDS = records()
 
@@ -14,7 +14,7 @@ RECORDS = records()
 def test_a_record_reads_as_its_golden_files(name: str) -> None:
     made = {f"{name}.{suffix}": text for suffix, text in forms_of(RECORDS[name]())}
     kept = {file: (GOLDEN / file).read_bytes().decode() for file in made if (GOLDEN / file).exists()}
-    assert made == kept, "python -m tests.golden_files writes them anew"
+    assert made == kept, "python -m tests.programs.golden_files writes them anew"
 
 
 def test_each_golden_file_belongs_to_a_record() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from powerprof.model import text
 from powerprof.report.kinds import kind_of, word_record
-from tests.golden_files import records
+from tests.programs.golden_files import records
 
 _RECORDS = records()
 _FIGURE = re.compile(r"(?<![\w.+#?:/-])[−+]?\d[\d,]*(?:\.\d+)?(?![\w.]*[+_]|:\w|\w{3})")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from tests.transcripts import KEPT, PAGE, replaced, shortened
+from tests.programs.transcripts import KEPT, PAGE, replaced, shortened
 
 
 def test_every_answer_has_its_block_of_80_columns() -> None:

@@ -23,7 +23,7 @@ from powerprof.report.html.page import Extras, build_tiles
 from powerprof.report.kinds import word_record
 from powerprof.report.labels import metric_words, short_metric_label
 from powerprof.report.table import Places
-from tests.golden_files import text_of
+from tests.programs.golden_files import text_of
 from tests.unit.report.sample_records import comparison
 
 DRAWS = 600

@@ -19,7 +19,7 @@ from powerprof.model.records import Figures, RunMetric
 from powerprof.queries.comparison import compare_queries
 from powerprof.report.exports import export, render_markdown
 from powerprof.report.kinds import lines_of, word_record
-from tests.golden_files import text_of
+from tests.programs.golden_files import text_of
 from tests.unit.experiment.test_studies import STUDY, finding, study_run
 from tests.unit.queries.test_comparison import of, window
 from tests.unit.report.sample_records import sweep_comparison

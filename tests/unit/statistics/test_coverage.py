@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Intervals hold the truth, and reports of nothing say nothing: the quick part of tests/soak/test_coverage.py."""
+"""Intervals hold the truth, and reports of nothing say nothing: the quick part of tests/nightly/test_coverage.py."""
 
 from __future__ import annotations
 

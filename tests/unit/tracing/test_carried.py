@@ -9,7 +9,7 @@ import pytest
 
 from powerprof.tracing.bpf import objects
 from powerprof.tracing.bpf.objects import Carried, Compiled, MapPlan, Placeholder, ProgramPlan, fill_carried
-from tests.probes.making import DifferentError, places_of
+from tools.probes.making import DifferentError, places_of
 
 NAMES = ("raw_tracepoint__cpu_idle", "raw_tracepoint__irq_work_entry", "raw_tracepoint__irq_work_exit")
 

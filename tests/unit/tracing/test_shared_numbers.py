@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.stacks.registers import X86_64
-from tests.probes.shared import ENUMS, MODULE, NUMBERS, PROBES, members, module, number_of
+from tools.probes.shared import ENUMS, MODULE, NUMBERS, PROBES, members, module, number_of
 
 
 def test_the_module_is_generated_from_the_sources() -> None:

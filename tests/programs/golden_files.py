@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write and read the golden files: every form of sample records and of saved fixtures, as a reader sees it.
+
+`python -m tests.programs.golden_files` writes tests/golden anew. A change of these files is a change of what users see.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
+from typing import Any
+
+import msgspec
+
+from powerprof.queries.records import Queries
+from powerprof.report.exports import export
+from powerprof.report.kinds import kind_of, load_saved, word_record
+from tests.conftest import REPOSITORY
+from tests.unit.report import sample_records
+from tests.unit.report.live_pages import LIVE_PAGES
+
+GOLDEN = REPOSITORY / "tests/golden"
+_SAVED = REPOSITORY / "tests/fixtures/saved-0.1.0"
+_TIME = re.compile(rb"\d{4}-\d\d-\d\dT[\d:.]+Z|\"seconds_s\":[\d.e-]+")
+_WIDTHS = (40, 80, 200)
+_SAMPLES = (
+    "idle_run",
+    "load_run",
+    "comparison",
+    "sweep",
+    "sweep_comparison",
+    "attribution",
+    "deep_idle",
+    "on_cpu",
+    "diagnosis",
+)
+
+
+def records() -> dict[str, Callable[[], Any]]:
+    """Return the makers of all records, by name."""
+    samples = {name: getattr(sample_records, name) for name in _SAMPLES}
+    saved = {f"saved-{path.name}": _loader(path.name) for path in sorted(_SAVED.iterdir())}
+    return {**samples, **LIVE_PAGES, **saved}
+
+
+def _loader(name: str) -> Callable[[], Any]:
+    return lambda: load_saved(str(_SAVED / name), None)
+
+
+def forms_of(record: Any) -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of each form. JSON is a digest: the texts show what changed."""
+    record = word_record(record)
+    kind = kind_of(record)
+    assert kind is not None
+    for width in _WIDTHS:
+        yield f"{width}.txt", "\n".join(kind.lines(record, width))
+    for file, suffix, has_form in (
+        ("csv", "csv", kind.csv),
+        ("markdown", "md", kind.markdown),
+        ("html", "html.txt", kind.html),
+        ("folded", "folded", kind.stacks and not isinstance(record, Queries)),
+    ):
+        if has_form:
+            text = export(record, file).decode()
+            yield suffix, text_of(text) if file == "html" else text
+    # Some samples are made now.
+    yield "json.sha256", hashlib.sha256(_TIME.sub(b"", msgspec.json.encode(record))).hexdigest() + "\n"
+
+
+class _Words(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words: list[str] = []
+        self._skipped = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._skipped += tag in ("style", "script")
+        self.words += [value for name, value in attrs if name in ("title", "aria-label", "alt") and value]
+
+    def handle_endtag(self, tag: str) -> None:
+        self._skipped -= tag in ("style", "script")
+
+    def handle_data(self, data: str) -> None:
+        if not self._skipped and data.strip():
+            self.words.append(" ".join(data.split()))
+
+
+def text_of(page: str) -> str:
+    """Return the words of a page, one text node or label per line."""
+    reader = _Words()
+    reader.feed(page)
+    return "\n".join(reader.words)
+
+
+def main() -> None:
+    """Write all golden files anew."""
+    GOLDEN.mkdir(exist_ok=True)
+    for path in GOLDEN.iterdir():
+        path.unlink()
+    for name, make in records().items():
+        for suffix, text in forms_of(make()):
+            (GOLDEN / f"{name}.{suffix}").write_bytes(text.encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A private mariadbd: what it offers, and how it refuses."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from powerprof.database import runtree, sandbox, sql
+from powerprof.database.base import Login
+from powerprof.database.private_server import PrivateServer
+from powerprof.measure import oslayer
+from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
+from tests.system.database.conftest import Room
+
+pytestmark = pytest.mark.usefixtures("mariadbd")
+Pool = Callable[..., PrivateServer]
+
+
+def test_a_server_answers_on_its_socket_only(pooled_server: Pool) -> None:
+    server = pooled_server()
+    with server.connect() as connection:
+        assert sql.fetch_rows(connection, "SELECT @@skip_networking, @@performance_schema") == [(1, 1)]
+    assert server.port is None
+    assert server.socket.parent == server.directory
+    assert server.datadir.stat().st_mode & 0o777 == 0o700
+    process = psutil.Process(server.pid)
+    assert process.name() in ("mariadbd", "mysqld")
+    assert process.net_connections("inet") == []
+    assert server.version.startswith(("MariaDB ", "MySQL "))
+
+
+def test_threads_have_their_names(pooled_server: Pool) -> None:
+    server = pooled_server()
+    names = server.thread_names()
+    kernel = {int(path.name) for path in Path(f"/proc/{server.pid}/task").iterdir()}
+    assert names[server.pid] == "thread/sql/main"
+    assert "thread/innodb/page_cleaner_thread" in names.values()
+    assert len(set(names) - kernel) <= 1, "only the thread of the asking connection may be gone"
+
+
+def test_nobody_else_can_log_in_and_no_password_shows(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the host gives it no network of its own, and every user of the host can connect to its port."""
+    monkeypatch.setattr(sandbox, "has_namespaces", lambda: False)
+    with PrivateServer(port="ephemeral") as server:
+        words = psutil.Process(server.pid).cmdline()
+        assert not any(server.login.password in word for word in words)
+        assert server.login.password not in repr(server.login)
+        assert not (server.directory / "init.sql").exists()
+        for user in ("root", "powerprof", ""):
+            other = type(server.login)(user=user, host="127.0.0.1", port=server.port)
+            with pytest.raises(PowerprofError, match=r"denied|not allowed"):
+                sql.connect(other)
+        ours = type(server.login)(
+            user=server.login.user, password=server.login.password, host="127.0.0.1", port=server.port
+        )
+        sql.connect(ours).close()
+
+
+def test_the_template_is_made_once(room: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(
+        "XDG_CACHE_HOME", str(tmp_path)
+    )  # other tests' servers have templates of their own in the shared one
+    with PrivateServer():
+        pass
+    (template,) = (tmp_path / "powerprof/server-template").iterdir()
+    before = template.stat().st_mtime_ns
+    with PrivateServer() as server, server.connect() as connection:
+        sql.execute(connection, "CREATE DATABASE here")
+        assert template.stat().st_mtime_ns == before
+        assert not (template / "here").exists()
+    assert [path.name for path in template.parent.iterdir()] == [template.name]
+
+
+def test_settings_environment_and_affinity_reach_the_server(room: Room) -> None:
+    cpu = min(os.sched_getaffinity(0))
+    with PrivateServer(
+        settings={"read_buffer_size": "5M", "skip-innodb-doublewrite": None, "event-scheduler": True},
+        environment={"MALLOC_MMAP_THRESHOLD_": "262144"},
+        affinity=(cpu,),
+    ) as server:
+        with server.connect() as connection:
+            found = sql.fetch_rows(connection, "SELECT @@read_buffer_size, @@innodb_doublewrite, @@event_scheduler")
+        assert found == [(5 << 20, 0, "ON")]
+        process = psutil.Process(server.pid)
+        assert process.environ()["MALLOC_MMAP_THRESHOLD_"] == "262144"
+        assert process.cpu_affinity() == [cpu]
+
+
+def test_two_servers_live_side_by_side(room: Room) -> None:
+    with PrivateServer(port="ephemeral") as one, PrivateServer(port="ephemeral") as two:
+        assert one.pid != two.pid
+        assert one.namespaces != two.namespaces
+        assert one.datadir != two.datadir
+
+
+def test_as_root_the_server_runs_as_its_own_user(pooled_server: Pool, root: None) -> None:
+    assert psutil.Process(pooled_server().pid).username() == "mysql"
+
+
+def test_a_port_is_in_the_network_of_the_run_alone(room: Room) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with PrivateServer(port=port) as server, server.connect() as connection:
+            assert (server.port, sql.fetch_scalar(connection, "SELECT @@port")) == (port, port)
+
+
+def test_traffic_in_the_network_of_a_server_is_counted(room: Room, root: None) -> None:
+    with PrivateServer(port="ephemeral") as server:
+        networks = oslayer.networks_of([server.pid, os.getpid()])
+        assert networks == (Path(f"/proc/{server.pid}/net/dev"),)
+        login = Login(
+            user=server.login.user, password=server.login.password, host=server.options.address, port=server.port
+        )
+        before = oslayer.parse_network(networks[0].read_text())
+        with runtree.enter_namespace(server.namespaces[-1]), sql.connect(login) as connection:
+            sql.fetch_rows(connection, "SELECT REPEAT('x', 100000)")
+        after = oslayer.parse_network(networks[0].read_text())
+        assert before is not None and after is not None and after[0] - before[0] > 100_000
+        # The host's own counters only grow, so they are read first.
+        host, both = oslayer.read_counters().network, oslayer.read_counters(networks=networks).network
+        assert both is not None and host is not None and both[0] - host[0] >= after[0]
+
+
+def test_a_taken_port_is_named(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "has_namespaces", lambda: False)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(PowerprofError, match=f"^port {port} on 127.0.0.1 is taken$") as caught:
+            PrivateServer(port=port).__enter__()
+    assert caught.value.hint is not None
+    assert str(port) in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"no_such_setting": 1}, "unknown variable 'no_such_setting=1'"),
+        ({"innodb-page-size": "3k"}, "innodb[-_]page[-_]size"),
+        ({"default-storage-engine": "NONE"}, "[Uu]nknown/unsupported storage engine: NONE"),
+    ],
+)
+def test_a_wrong_setting_shows_the_end_of_the_log(room: Room, settings: dict[str, str], said: str) -> None:
+    with pytest.raises(PowerprofError, match=said) as caught:
+        PrivateServer(settings=settings).__enter__()
+    assert "\n" not in caught.value.message
+    assert caught.value.message.startswith("the private server did not start, it ended with ")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"datadir": "/tmp"},
+        {"bind-address": "0.0.0.0"},
+        {"loose_Port": 3306},
+        {"skip-grant-tables": None},
+        {"user": "root"},
+        {"skip_networking": False},
+        {"a b": 1},
+        {"--x": 1},
+        {"sort_buffer_size": "1\n2"},
+    ],
+)
+def test_settings_that_would_open_the_server_are_refused(settings: dict[str, str]) -> None:
+    with pytest.raises(UsageError):
+        PrivateServer(settings=settings)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"port": 0},
+        {"port": 65536},
+        {"connections": -1},
+        {"connections": 10**7},
+        {"affinity": (4096,)},
+        {"affinity": ()},
+        {"name": "../x"},
+        {"environment": {"A=B": "1"}},
+    ],
+)
+def test_senseless_options_are_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        PrivateServer(**changes)
+
+
+def test_without_a_server_the_remedy_is_said(room: Room, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("powerprof.system.programs._SBIN", ())
+    with pytest.raises(CapabilityError) as caught:
+        PrivateServer().__enter__()
+    assert caught.value.exit_code == 3
+    assert caught.value.hint == "apt install mariadb-server"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("absent", None, "no such file"),
+        ("plain", "no program", "not an executable file"),
+        ("other", "#!/bin/sh\necho hello\n", "is not a MariaDB or MySQL server"),
+    ],
+)
+def test_a_binary_that_is_no_server_is_refused(room: Room, name: str, text: str | None, said: str) -> None:
+    binary = room.path / name
+    if text is not None:
+        binary.write_text(text)
+        binary.chmod(0o755 if name == "other" else 0o644)
+    with pytest.raises(PowerprofError, match=said):
+        PrivateServer(binary=binary).__enter__()
+
+
+def test_a_missing_tmpdir_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from powerprof.database.runtree import RunTree
+
+    with pytest.raises(PowerprofError, match=r"absent \(no such file or directory\)"):
+        PrivateServer(tree=RunTree(tmp_path / "absent").__enter__()).__enter__()
+
+
+def test_a_killed_server_is_noticed(room: Room) -> None:
+    with PrivateServer() as server:
+        server.check()
+        os.kill(server.pid, signal.SIGKILL)
+        deadline = time.monotonic() + 10
+        while server.alive():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        with pytest.raises(PowerprofError, match=r"was killed by SIGKILL: .*ready for connections"):
+            server.check()
+        with pytest.raises(PowerprofError, match="was killed by SIGKILL"):
+            server.connect()
+
+
+def test_the_janitor_sleeps(room: Room) -> None:
+    """No wake-up at all: its context switches stand still while it watches."""
+    with PrivateServer() as server:
+        status = Path(f"/proc/{server.tree._janitor.pid}/status")
+
+        def switches() -> int:
+            lines = status.read_text().splitlines()
+            return sum(int(line.split()[1]) for line in lines if "ctxt_switches" in line)
+
+        deadline = time.monotonic() + 10
+        while (before := switches()) != (time.sleep(0.3) or switches()):
+            assert time.monotonic() < deadline
+        time.sleep(1.5)
+        assert switches() == before

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""run and sweep on a real server: saved, compared, and gone on with after an interruption."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from psutil import Process
+
+from tests.conftest import Cli
+from tests.programs.balance import counts_idle_exits
+from tests.programs.in_window import until_in_window
+from tests.programs.waiting import wait_until
+
+QUICK = ["--duration", "0.4", "--energy-source", "none"]
+PLAIN = """\
+schema = "powerprof.workload/1"
+name = "plain"
+title = "no tables, so that a server is ready at once"
+[load]
+sql = ["SELECT 1"]
+[conditions.one]
+"""
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> list[str]:
+    """The words that name a workload without tables."""
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "plain/workload.toml").write_text(PLAIN)
+    return ["--workloads", str(tmp_path)]
+
+
+def test_two_saved_runs_are_compared(powerprof_cli: Cli, mariadbd: Path, sysbench: Path, plain: list[str]) -> None:
+    for _ in range(2):
+        done = powerprof_cli(["run", "plain:one", *plain, "--repeat", "2", *QUICK, "--rate", "100", "--quiet"])
+        assert done.code == 0, done.err
+    done = powerprof_cli(["compare", "run-0001", "run-0002", "--json", "-"])
+    assert done.code == 0, done.err
+    record = json.loads(done.out)
+    assert record["options"] == {"a": "run-0001", "b": "run-0002"}
+    assert record["metrics"][0]["name"] == "c0_ms_per_query_server"
+    assert record["differences"] == []
+
+
+def test_only_the_waiting_thread_has_real_time_priority(
+    powerprof_cli: Cli, mariadbd: Path, sysbench: Path, plain: list[str]
+) -> None:
+    words = ["run", "plain:one", *plain, "--repeat", "2", "--duration", "3", "--rate", "50", "--energy-source", "none"]
+    process = powerprof_cli.start([*words, "--no-save"])
+    try:
+        # After the window in which the server is idle: there the thread has nobody to wait for.
+        wait_until(lambda: os.sched_getscheduler(process.pid) != os.SCHED_OTHER, "a block")
+        until_in_window(process, 3.0)
+        policies = {each.name(): os.sched_getscheduler(each.pid) for each in Process(process.pid).children(True)}
+        assert os.sched_getscheduler(process.pid) == os.SCHED_RR | os.SCHED_RESET_ON_FORK
+        assert {"mariadbd", "sysbench"} <= set(policies)
+        assert set(policies.values()) == {os.SCHED_OTHER}
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+def test_an_interrupted_sweep_continues(powerprof_cli: Cli, mariadbd: Path, sysbench: Path, plain: list[str]) -> None:
+    process = powerprof_cli.start(["sweep", "plain:one", *plain, "--clients", "1,2,3", "--repeat", "3", *QUICK])
+    saved = powerprof_cli.home / "state/powerprof/runs/sweep-0001/run.json"
+    deadline = time.monotonic() + 60
+    while not (saved.is_file() and json.loads(saved.read_text())["points"]):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "powerprof sweep --resume sweep-0001" in err
+    first = json.loads(saved.read_text())
+    assert first["interrupted"]
+    assert [point["value"] for point in first["points"]] == [1, 2, 3]
+    rounds = min(len(point["blocks"]) for point in first["points"])
+    assert 1 <= rounds < 3
+    done = powerprof_cli(["sweep", "--resume", "sweep-0001", *plain, "--json", "-"])
+    assert done.code == 0, done.err
+    record = json.loads(done.out)
+    assert [point["value"] for point in record["points"]] == [1, 2, 3]
+    # Complete rounds are kept, the rest of one that was cut short is measured anew.
+    for point, before in zip(record["points"], first["points"], strict=True):
+        assert point["blocks"][:rounds] == before["blocks"][:rounds]
+        assert [block["pair"] for block in point["blocks"]] == [0, 1, 2]
+    assert not record["interrupted"]
+    assert [(pair["metric"], pair["a"], pair["b"]) for pair in record["compared"]] == [
+        ("queries_hz", 1, 2),
+        ("queries_hz", 1, 3),
+        ("queries_hz", 2, 3),
+    ]
+    assert all(pair["ci95"] is not None for pair in record["compared"])
+    starts = [[point["blocks"][number]["window"]["started_at"] for point in record["points"]] for number in range(3)]
+    # A round is over before the next begins.
+    assert max(starts[0]) < min(starts[1]) and max(starts[1]) < min(starts[2])
+    os_layer = record["points"][2]["os"][0]
+    assert os_layer["network_packets_hz"] is not None
+    names = {metric["name"] for metric in record["points"][2]["metrics"]}
+    assert {"queries_hz", "user_percent", "system_percent", "irq_percent", "context_switches_hz"} <= names
+    # Without a cpuidle driver and where perf counts no idle exits they are unknown.
+    counted = any(block["window"]["wakeups_hz"] is not None for block in record["points"][2]["blocks"])
+    assert counted or not counts_idle_exits()
+    assert ("wakeups_hz" in names) == counted
+
+
+def test_transactions_are_swept_and_two_sweeps_compared(powerprof_cli: Cli, mariadbd: Path, sysbench: Path) -> None:
+    done = powerprof_cli(["sweep", "oltp-read-write", "--clients", "1,16", "--repeat", "3", *QUICK, "--quiet"])
+    assert done.code == 0, done.err
+    # The second is the first without a point: the tables of each point take longest.
+    runs = powerprof_cli.home / "state/powerprof/runs"
+    second = json.loads((runs / "sweep-0001/run.json").read_text())
+    second |= {"id": "sweep-0002", "points": second["points"][1:]}
+    (runs / "sweep-0002").mkdir()
+    (runs / "sweep-0002/run.json").write_text(json.dumps(second))
+    done = powerprof_cli(["compare", "sweep-0001", "sweep-0002", "--json", "-"])
+    assert done.code == 0, done.err
+    record = json.loads(done.out)
+    assert record["schema"] == "powerprof.sweepcomparison/1"
+    assert [point["value"] for point in record["points"]] == [16]
+    assert record["notes"] == ["clients 1: not measured in both sweeps"]
+    assert record["metric"] == "queries_hz"
+    metrics = {metric["name"]: metric for metric in record["points"][0]["metrics"]}
+    # The transaction is what is counted: 14 selects of it read 410 rows by key or range, and four change one each.
+    assert 350 < metrics["rows_examined_per_query"]["a"]["mean"] < 900
+    # 19 statements, each a question and an answer.
+    assert metrics["context_switches_per_query"]["a"]["mean"] > 10
+
+
+def test_a_server_that_does_not_start_is_a_failed_point(
+    powerprof_cli: Cli, mariadbd: Path, sysbench: Path, tmp_path: Path
+) -> None:
+    """Settings that need servers of their own: all are up, one is awake at a time."""
+    (tmp_path / "plain").mkdir()
+    flush = '[parameters]\nflush = { key = "server.my_cnf.innodb_flush_method", values = ["fsync", "nonsense"] }\n'
+    (tmp_path / "plain/workload.toml").write_text(PLAIN + flush)
+    words = ["plain:one", "--workloads", str(tmp_path), "--set", "flush", "--repeat", "3", *QUICK, "--json", "-"]
+    done = powerprof_cli(["sweep", *words])
+    assert done.code == 0, done.err
+    record = json.loads(done.out)
+    good, bad = record["points"]
+    assert good["error"] is None, f"{good['error']}; {done.err}"
+    assert (good["value"], len(good["blocks"])) == ("fsync", 3), record["notes"]
+    assert (bad["value"], bad["blocks"]) == ("nonsense", [])
+    assert "did not start" in bad["error"]
+    # Tried again, it fails again, and what there is stays.
+    again = powerprof_cli(["sweep", "--resume", "sweep-0001", "--workloads", str(tmp_path), "--json", "-"])
+    assert [point["error"] for point in json.loads(again.out)["points"]] == [None, bad["error"]]
+    assert json.loads(again.out)["points"][0] == good
+
+
+@pytest.mark.nightly
+def test_the_highest_rate_is_below_the_capacity(powerprof_cli: Cli, mariadbd: Path, sysbench: Path) -> None:
+    result = powerprof_cli(
+        [
+            "sweep",
+            "index",
+            "no-index",
+            "--until",
+            "p95=30ms",
+            "--repeat",
+            "3",
+            "--steps",
+            "4",
+            "--duration",
+            "1",
+            "--json",
+            "-",
+        ],
+        timeout=300,
+    )
+    assert result.code == 0, result.err
+    record = json.loads(result.out)
+    for side in (record["a"], record["b"]):
+        assert len(side["values"]) == 3 and all(0 < value <= side["capacity_hz"] for value in side["values"])
+    # A scan of 20,395 rows takes more than ten times an index's look-up.
+    assert record["verdict"] == "b_lower" and record["ratio"]["b_over_a"] < 0.2

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every option that a text of the product names exists on the command that prints it.
+
+A text that names its command (`powerprof idle --quick`) is held against that command. Any other is held against the
+commands that can reach its module by imports, and those of a command's own modules against it alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY
+from tests.unit.layers.imports import Graph, graph_of
+from tools.pages.cli import commands
+from tools.pages.pages import name_of, pages
+
+PACKAGE = REPOSITORY / "powerprof"
+_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
+# A command and what belongs to it: up to the end of the clause, and not past another command.
+_COMMAND_LINE = re.compile(r"powerprof (?P<name>[a-z]+)\b(?P<rest>(?:(?!powerprof )[^;:)])*)")
+_EVERYWHERE = {"--help", "--version", "--debug"}
+# Options of what powerprof was, printed with what took their place.
+_GONE = {"--functions", "--wakers", "--sleeps", "--enable-consumers", "--speedscope", "--parquet"}
+_POWERTOP = {"--csv", "--time", "--calibrate"}
+_TURBOSTAT = {"--quiet", "--show", "--hide", "--cpu", "--interval", "--num_iterations", "--enable", "--out", "--num"}
+# Options of other programs: the words that programs of ours and theirs are started with, and remedies.
+_OTHERS = {
+    "database/": None,  # the words of servers and their clients
+    "experiment/load_clients.py": None,
+    "experiment/sysbench.py": None,
+    "measure/powertop.py": _POWERTOP,
+    "measure/turbostat.py": _TURBOSTAT,
+    "energy/program_meters.py": _POWERTOP | _TURBOSTAT,
+    "host/survey.py": {"--quiet", "--num", "--interval"},
+    "host/": {"--cap-add", "--pid", "--privileged"},
+    "system/tasks.py": {"--pid"},
+    "live/webconfig.py": {"--web"},
+    "report/comparison.py": {"--pairs"},  # of `compare`, printed by `report` too
+    "report/queries.py": {"--method"},  # of `queries`, printed by `report` too
+    "report/": {"--contents--", "--w", "--x", "--d"},  # variables of style sheets
+    "report/labels.py": None,  # how other runtimes are started so that their functions have names
+    "stacks/packages.py": {"--enablerepo"},
+    "stacks/symbols.py": {"--reuid", "--regid", "--clear-groups"},
+}
+# Options of other programs in the pages' prose.
+_OTHERS_IN_PAGES = {
+    "--cgroupns",
+    "--security-opt",
+    "--init-file",
+    "--no-defaults",
+    "--enable-dtrace",
+    "--perf-basic-prof",
+    "--install-completion",
+    *("--show", "--hide", "--cpu"),  # of turbostat
+}
+# Lists of command lines and of options, whose texts are of no one command.
+_LISTS = {"cli/app.py", "cli/options.py", "cli/idle.py", "cli/queries.py", "report/cure.py", "workloads/catalogue.py"}
+# Who prints the tables: their hints are for these alone.
+_TABLES = {
+    "attribution": ("attribute", "report"),
+    "functions": ("functions", "report"),
+    "offcpu": ("offcpu", "report"),
+    "profile": ("profile", "report"),
+    "queries": ("queries", "report"),
+    "comparison": ("compare", "report"),
+    "sweep_comparison": ("compare", "report"),
+    "sweep": ("sweep", "report"),
+}
+
+
+_STEPS = {"command_line", "documented"}
+
+
+@cache
+def options() -> dict[str, frozenset[str]]:
+    """Command → its options."""
+    return {name: frozenset(one.name for one in command.options) | _EVERYWHERE for name, command in commands().items()}
+
+
+def modules() -> list[str]:
+    """Their paths below the package."""
+    return sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py"))
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """Path below the package → the module."""
+    return {path: ast.parse((PACKAGE / path).read_text()) for path in modules()}
+
+
+def _texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Every text, those that are put together as one, with … for what is put in; no docstring but a command's.
+
+    The words of a printed command (`system.next_steps`) follow the program's name.
+    """
+    steps = {
+        id(node.args[0])
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in _STEPS and node.args
+    }
+    inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.body and isinstance(node.body[0], ast.Expr)
+    }
+    other = inside | docstrings
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            text = "".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values)  # type: ignore[misc]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in other:
+            text = node.value
+        else:
+            continue
+        yield node.lineno, f"powerprof {text.replace(':', '')}" if id(node) in steps else text
+
+
+@cache
+def _imported_by(path: str) -> frozenset[str]:
+    """The modules that a module imports, as paths within the package."""
+    modules = _graph().get(path.removesuffix(".py").replace("/", "."), frozenset())
+    return frozenset(f"{name.replace('.', '/')}.py" for name in modules)
+
+
+@cache
+def _graph() -> Graph:
+    return graph_of(REPOSITORY / "powerprof")
+
+
+@cache
+def _reached(start: str) -> frozenset[str]:
+    """The modules that a command's module imports, itself or by others."""
+    seen, left = {start}, [start]
+    while left:
+        new = _imported_by(left.pop()) - seen
+        seen |= new
+        left += new
+    return frozenset(seen)
+
+
+def _printed_by(path: str) -> tuple[str, ...]:
+    stem = Path(path).stem
+    if path.startswith("cli/") and stem in options():
+        return (stem,)
+    if path == f"report/{stem}.py" and stem in _TABLES:
+        return _TABLES[stem]
+    return ()
+
+
+def _is_anothers(path: str, option: str) -> bool:
+    return any(path.startswith(place) and (known is None or option in known) for place, known in _OTHERS.items())
+
+
+def problems_of(text: str, path: str) -> list[str]:
+    """The options in a text of a module that no command could be meant by."""
+    wrong = []
+    if path in _LISTS and text.partition(" ")[0] in options():
+        text = f"powerprof {text}"
+    rest = text
+    for match in _COMMAND_LINE.finditer(text):
+        if match["name"] in options():
+            # What a user's own command after -- takes is theirs.
+            words = match["rest"].split(" -- ")[0]
+            found = set(_OPTION.findall(words))
+            wrong += [f"{match['name']} has no {option}" for option in sorted(found - options()[match["name"]])]
+            rest = rest.replace(match[0], " ", 1)
+    owners = _printed_by(path)
+    # `compare` in a sentence says whose option it is.
+    meant = frozenset().union(*(options()[name] for name in re.findall(r"`([a-z]+)`", text) if name in options()))
+    reaching = [name for name in options() if owners == () and path in _reached(f"cli/{name}.py")] or list(options())
+    if path in _LISTS:
+        reaching = list(options())
+    for option in sorted(set(_OPTION.findall(rest)) - _GONE - meant):
+        if _is_anothers(path, option):
+            continue
+        if owners:
+            wrong += [f"{name} has no {option}" for name in owners if option not in options()[name]]
+        elif not any(option in options()[name] for name in reaching):
+            wrong.append(f"none of {', '.join(reaching)} has {option}")
+    return wrong
+
+
+def test_options_in_texts_of_the_product_exist() -> None:
+    wrong = [
+        f"{path}:{line}: {text!r}: {what}"
+        for path in modules()
+        for line, text in _texts(trees()[path])
+        for what in problems_of(text, path)
+    ]
+    assert wrong == []
+
+
+def test_no_hint_promises_a_prompt_or_gives_rights_to_the_interpreter() -> None:
+    """powerprof never asks for a password, and file capabilities of the interpreter apply to every Python program."""
+    wrong = [
+        f"{path}:{line}: {text!r}"
+        for path in modules()
+        for line, text in _texts(trees()[path])
+        if re.search(r"\bthe prompt\b|powerprof asks? for|let powerprof ask|setcap", text)
+    ]
+    assert wrong == []
+
+
+def test_many_are_found() -> None:
+    """The finder has not gone blind."""
+    assert sum(len(_OPTION.findall(text)) for tree in trees().values() for _, text in _texts(tree)) > 300
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "said"),
+    [
+        ("add --nosuch", "cli/idle.py", ["idle has no --nosuch"]),
+        ("powerprof idle --pairs 3", "model/runs.py", ["idle has no --pairs"]),
+        ("powerprof idle --quick; or --pairs 3", "cli/compare.py", []),
+        ("3 more (--all)", "report/queries.py", ["queries has no --all"]),
+        ("powerprof run -- gzip --best", "cli/idle.py", []),
+    ],
+)
+def test_a_wrong_one_would_be_found(text: str, path: str, said: list[str]) -> None:
+    assert problems_of(text, path) == said
+
+
+def test_options_in_pages_exist() -> None:
+    """In prose, between backticks; the blocks of commands are read by test_pages.py."""
+    known = frozenset().union(*options().values()) | _GONE | _OTHERS_IN_PAGES
+    wrong = {}
+    for page in pages():
+        prose = re.sub(r"^(?: {4}|```).*$", "", page.read_text(), flags=re.MULTILINE)
+        wrong[name_of(page)] = set(re.findall(r"`(--[a-z][a-z0-9-]*)[^`]*`", prose)) - known
+    assert {page: options for page, options in wrong.items() if options} == {}
