@@ -231,7 +231,7 @@ def read_report(connection: Sql, *, running: bool) -> ServerReport:
         for tid, command, schema, info, *account in _fetch_allowed(connection, _PROCESSES, 6):
             number = sql.parse_count(tid)
             if number:
-                _note_account(accounts, number, *account)
+                _note_account(accounts, number, *account, has_port=True)
                 _note_work(schemas, running_texts, number, schema, info if command == "Query" and running else None)
     digests, lost_count = _read_digests(connection)
     prepared = _read_prepared(connection)
@@ -282,12 +282,14 @@ def merge_reports(before: ServerReport, after: ServerReport) -> ServerReport:
     )
 
 
-def _note_account(accounts: dict[int, Account], tid: int, user: Any = None, host: Any = None) -> None:
+def _note_account(
+    accounts: dict[int, Account], tid: int, user: Any = None, host: Any = None, *, has_port: bool = False
+) -> None:
+    """Note the client of a thread. MariaDB's list of processes appends the port, to IPv6 addresses without brackets."""
     if user:
-        # MariaDB's list contains the client's port.
         place = str(host or "")[:_MAX_NAME]
         name, colon, port = place.rpartition(":")
-        place = name if colon and port.isdigit() and ":" not in name.strip("[]") else place
+        place = name if colon and port.isdigit() and (has_port or ":" not in name) else place
         accounts[tid] = Account(printable(str(user)[:_MAX_NAME]), printable(place) or None)
 
 
