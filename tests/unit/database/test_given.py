@@ -6,13 +6,19 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from powerprof.database import given
-from powerprof.database.given import build_login
-from powerprof.system.errors import DataError, UsageError
+from powerprof.database.given import build_login, read_version
+from powerprof.system.errors import DataError, PowerprofError, UsageError
+from tests.programs.answers import Answers
+
+Tree = Callable[[Mapping[str, str]], Path]
 
 
 @pytest.fixture(autouse=True)
@@ -76,6 +82,11 @@ def test_the_password_comes_from_file_or_environment(tmp_path: Path, monkeypatch
     login = build_login("mysql://a@h/", defaults_file=_options(tmp_path, "password=file\n"))
     assert login.password == "file"
     assert "file" not in repr(login)
+    named = "user=file\ndatabase=of_file\n"
+    login = build_login("mysql://a@h/of_address", defaults_file=_options(tmp_path, named))
+    assert (login.user, login.database, login.password) == ("a", "of_address", "environment")
+    login = build_login("mysql://h/", defaults_file=_options(tmp_path, named))
+    assert (login.user, login.database) == ("file", "of_file")
 
 
 def test_the_option_file_names_the_server(tmp_path: Path) -> None:
@@ -85,6 +96,107 @@ def test_the_option_file_names_the_server(tmp_path: Path) -> None:
     assert login.socket == Path("/s")
     login = build_login(socket=Path("/other"), defaults_file=_options(tmp_path, "user=u\nhost=h\n"))
     assert (login.user, login.socket, login.host) == ("u", Path("/other"), None)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("host=h\nsocket=/s\n", ("h", None, None)),
+        ("host=localhost\nport=3310\nsocket=/s\n", (None, None, "/s")),
+        ("host=localhost\nport=3310\n", ("127.0.0.1", 3310, None)),
+        ("port=65535\n", ("127.0.0.1", 65535, None)),
+        ("socket=/s\n", (None, None, "/s")),
+        ("socket=/s\nsocket=/t\n", (None, None, "/t")),
+    ],
+)
+def test_a_host_takes_precedence_over_a_socket(
+    tmp_path: Path, text: str, place: tuple[str | None, int | None, str | None]
+) -> None:
+    login = build_login(defaults_file=_options(tmp_path, text))
+    assert (login.host, login.port, login.socket and str(login.socket)) == place
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "99999", "-1", "1e3", ""])
+def test_a_number_that_is_no_port_is_refused(tmp_path: Path, port: str) -> None:
+    with pytest.raises(DataError, match="not a port"):
+        build_login(defaults_file=_options(tmp_path, f"port={port}\n"))
+
+
+@pytest.mark.parametrize(
+    ("word", "verified"), [("1", True), ("ON", True), ("true", True), ("0", False), ("off", False), ("", False)]
+)
+def test_keys_and_verification_are_those_of_the_options(tmp_path: Path, word: str, verified: bool) -> None:
+    text = f"host=h\nssl-ca=/ca\nssl_cert=/cert\nssl-key=/key\nssl-verify-server-cert={word}\n"
+    both = {"verify_cert": "1", "verify_identity": "1"} if verified else {}
+    login = build_login(defaults_file=_options(tmp_path, text))
+    assert login.tls == {"ca": "/ca", "cert": "/cert", "key": "/key", **both}
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [("10.11.19-MariaDB-log", "MariaDB 10.11.19"), ("8.0.36", "MySQL 8.0.36"), ("5.5.5-10.4-mariadb", "MariaDB 5.5.5")],
+)
+def test_a_version_has_its_product(text: str, version: str) -> None:
+    assert read_version(Answers({"@@version": [(text,)]})) == version
+    for odd in ([("none",)], [(None,)], [(8,)], []):
+        with pytest.raises(PowerprofError, match="does not say its version"):
+            read_version(Answers({"@@version": odd}))
+
+
+@pytest.mark.parametrize(
+    ("address", "is_local"),
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("192.0.2.7", False),
+        ("2001:db8::7", False),
+        ("db.example", False),
+        ("", False),
+    ],
+)
+def test_only_addresses_of_this_host_are_local(address: str, is_local: bool) -> None:
+    assert given._is_local_address(address) is is_local
+
+
+def _clocks(monkeypatch: pytest.MonkeyPatch, *readings: dict[int, int], took_s: float) -> list[str]:
+    """Return the phrases of server 10 with processes 11 and 12, whose CPU time is read twice `took_s` apart."""
+    clocks, now = iter(readings), iter((100.0, 100.0 + took_s))
+    monkeypatch.setattr(given, "list_family", lambda _: [10, 11, 12][: 3 if len(readings[0]) > 1 else 1])
+    monkeypatch.setattr(given, "_read_clocks", lambda _: next(clocks))
+    monkeypatch.setattr(given, "owner_of", lambda _: SimpleNamespace(distrust="runs as eve"))
+    monkeypatch.setattr(given, "time", SimpleNamespace(sleep=lambda _: None, monotonic=lambda: next(now)))
+    (phrases,) = given.describe_servers([10])
+    return phrases
+
+
+def test_a_servers_cpu_time_is_by_the_window(fake_tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_tree({"proc/10/comm": "odd\n"})
+    # 30 ms, 50 ms and nothing within 0.4 s; process 12 has ended, and 13 was not there before.
+    before, after = {10: 7_000_000, 11: 5_000_000, 12: 9_000_000}, {10: 37_000_000, 11: 55_000_000, 13: 10**9}
+    phrases = _clocks(monkeypatch, before, after, took_s=0.4)
+    assert phrases == ["odd 10", "3 processes", "runs as eve", "20.0 % CPU"]
+    phrases = _clocks(monkeypatch, {10: 7_000_000}, {10: 7_000_000}, took_s=0.4)
+    assert phrases == ["odd 10", "1 process", "runs as eve", "0.0 % CPU"]
+    assert _clocks(monkeypatch, {10: 7}, {13: 10**9}, took_s=0.4)[-1] == "CPU unknown"
+    assert _clocks(monkeypatch, {}, {}, took_s=0.4)[-1] == "CPU unknown"
+
+
+@pytest.mark.parametrize("kind", ["same", "replaced", "missing"])
+def test_a_program_is_its_own_file(tmp_path: Path, fake_tree: Tree, kind: str) -> None:
+    program, other = tmp_path / "mariadbd", tmp_path / "other"
+    program.write_text("one")
+    other.write_text("two")
+    status = other.stat() if kind == "replaced" else program.stat()
+    host = fake_tree({})
+    (host / "proc/10").mkdir()
+    (host / "proc/10/exe").symlink_to(program)
+    shown: Any = SimpleNamespace(status=lambda _: SimpleNamespace(device=status.st_dev, inode=status.st_ino))
+    if kind == "missing":
+        program.unlink()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(given, "shared", lambda: shown)
+        assert given.find_own_program(10) == (program if kind == "same" else None)
 
 
 def test_nothing_or_two_servers_named(tmp_path: Path) -> None:
@@ -113,6 +225,8 @@ def test_groups_quotes_escapes_and_comments(tmp_path: Path) -> None:
 # a comment
 [mysqld]
 user = mysql
+password = of-the-server
+database = of-the-server
 [client]
 user=alice   # who
 password = "pa#ss \" word"
@@ -226,11 +340,3 @@ def test_listener_of_a_port_is_found(family: socket.AddressFamily) -> None:
         assert given._find_listener(port) is None
         channel.listen()
         assert given._find_listener(port) == os.getpid()
-
-
-@pytest.mark.parametrize(
-    ("program", "is_server"),
-    [("mysqld", True), ("mariadbd", True), ("mysqld-debug", True), ("mysqldump", False), ("mysqld_exporter", False)],
-)
-def test_server_is_recognised_by_its_name(program: str, is_server: bool) -> None:
-    assert given.is_server_name(program) is is_server

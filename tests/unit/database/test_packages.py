@@ -39,9 +39,25 @@ def _jar(tmp_path: Path, files: dict[str, bytes]) -> Path:
 _MEMBERS = (ArchiveMember("x/mysqld", "bin/mysqld", executable=True), ArchiveMember("x/data.jar!mysql/", "data/mysql/"))
 
 
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [
+        (2_533_399, "2.5 MB"),
+        (9_949_999, "9.9 MB"),
+        (9_999_999, "10.0 MB"),
+        (10_400_000, "10 MB"),
+        (140_128_698, "140 MB"),
+    ],
+)
+def test_sizes_are_in_millions_of_bytes(size_bytes: int, text: str) -> None:
+    known = historical.CONNECTORS["mysql-connector-j"]
+    artifact = msgspec.structs.replace(known.artifact, size_bytes=size_bytes)
+    assert historical.format_size(msgspec.structs.replace(known, artifact=artifact)) == text
+
+
 def test_only_what_is_named_is_taken(tmp_path: Path) -> None:
     inner = _zip({"mysql/user.MYD": b"rows", "META-INF/x": b"no"})
-    jar = _jar(tmp_path, {"x/mysqld": b"program", "x/data.jar": inner, "x/other": b"no"})
+    jar = _jar(tmp_path, {"x/mysqld": b"program", "x/mysqld-debug": b"no", "x/data.jar": inner, "x/other": b"no"})
     packages.unpack_archive(jar, _MEMBERS, tmp_path / "out")
     files = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*") if path.is_file()}
     assert files == {"bin/mysqld", "data/mysql/user.MYD"}

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PostgreSQL: settings, plans, and titles of processes."""
+"""Settings and command lines of private servers, by product."""
 
 from __future__ import annotations
 
-import json
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import pytest
 
-from powerprof.database import products, sql
+from powerprof.database import products
+from powerprof.database.base import Login
 from powerprof.database.builds import ServerBuild
-from powerprof.system import processes
-from powerprof.system.errors import PowerprofError, UsageError
+from powerprof.database.connections import SPARE_FILES
+from powerprof.system.errors import UsageError
 
 BUILD = ServerBuild(
     Path("/usr/lib/postgresql/15/bin/postgres"), "postgresql", (15, 18, 0), "postgres (PostgreSQL) 15.18"
@@ -47,68 +48,108 @@ def test_a_setting_that_opens_the_server_or_runs_something_is_refused(name: str)
         products.check_postgres_settings({name: "x"})
 
 
-class _Answers:
-    """A connection that gives one answer."""
-
-    family = "postgresql"
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self.description = [("QUERY PLAN",)]
-
-    def cursor(self) -> _Answers:
-        return self
-
-    def __enter__(self) -> _Answers:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def execute(self, statement: str, arguments: object = None) -> None:
-        assert statement.startswith("EXPLAIN (FORMAT JSON) SELECT")
-
-    def fetchall(self) -> list[tuple[str]]:
-        return [(self._text,)]
+@pytest.mark.parametrize(("connections", "limit"), [(90, []), (91, ["max_connections=107"])])
+def test_clients_of_postgres_have_room(connections: int, limit: list[str]) -> None:
+    words = products.build_postgres_words(BUILD, {}, connections, Path("/t/server"))
+    assert [word for word in words if word.startswith("max_connections")] == limit
 
 
-def _plan(text: str) -> list[dict[str, Any]]:
-    connection: Any = _Answers(text)
-    return sql.dialect_of(connection).explain(connection, "SELECT 1")
+MARIADB = ServerBuild(Path("/usr/sbin/mariadbd"), "mariadb", (10, 11, 9), "Ver 10.11.9-MariaDB")
 
 
-def test_a_plan_is_told_by_its_tables_and_a_bitmap_scan_with_its_index() -> None:
-    scan = {"Node Type": "Bitmap Heap Scan", "Relation Name": "city", "Plan Rows": 5}
-    below = {"Node Type": "Bitmap Index Scan", "Index Name": "name_btree", "Plan Rows": 5}
-    other = {"Node Type": "Seq Scan", "Relation Name": "country", "Plan Rows": 239}
-    join = {"Node Type": "Hash Join", "Plans": [{**scan, "Plans": [below]}, {"Node Type": "Hash", "Plans": [other]}]}
-    assert _plan(json.dumps([{"Plan": {"Node Type": "Aggregate", "Plans": [join]}}])) == [
-        {"table": "city", "type": "Bitmap Heap Scan", "key": "name_btree", "rows": 5},
-        {"table": "country", "type": "Seq Scan", "key": None, "rows": 239},
-    ]
+def test_a_mariadb_server_has_files_and_connections_for_its_clients() -> None:
+    words = products.build_mysql_words(MARIADB, {"sync_binlog": 3, "autocommit": False}, 101, Path("/t/s"))
+    assert words[:3] == ["--no-defaults", "--skip-name-resolve", "--performance-schema=ON"]
+    assert words[3:5] == ["--max-connections=125", f"--open-files-limit={101 + SPARE_FILES}"]
+    assert words.index("--autocommit=OFF") < words.index("--datadir=/t/s/data")
+    assert {"--local-infile=OFF", "--secure-file-priv=/t/s/tmp", "--socket=/t/s/mysqld.sock"} <= set(words)
+    few = products.build_mysql_words(MARIADB, {}, 100, Path("/t/s"))
+    assert not any("max-connections" in word for word in few)
+    old = msgspec.structs.replace(MARIADB, version=(10, 4, 9))
+    assert "--performance-schema=ON" not in products.build_mysql_words(old, {}, 100, Path("/t/s"))
+    assert products.build_mysql_network(None, "::1") == ["--skip-networking"]
+    assert products.build_mysql_network(4001, "127.0.0.9") == ["--port=4001", "--bind-address=127.0.0.9"]
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", "[1]", '[{"Plan": 1}]', "nonsense"])
-def test_what_is_no_plan_is_refused(text: str) -> None:
-    with pytest.raises(PowerprofError, match="cannot read the plan"):
-        _plan(text)
+def test_settings_are_options_in_their_order() -> None:
+    settings = {
+        "flush": True,
+        "big-tables": False,
+        "skip-x": None,
+        "replicate-do-db": ["a", "b"],
+        "sort_buffer_size": 7,
+    }
+    options = ["--flush=ON", "--big-tables=OFF", "--skip-x", "--replicate-do-db=a", "--replicate-do-db=b"]
+    assert products.format_settings(settings) == [*options, "--sort_buffer_size=7"]
+    for name, value in (("flush", "a\nb"), ("flush", "a\0"), ("a b", 1), ("9", 1)):
+        with pytest.raises(UsageError):
+            products.format_settings({name: value})
 
 
 @pytest.mark.parametrize(
-    ("title", "name"),
+    ("name", "reserved"),
     [
-        ("postgres: checkpointer ", "checkpointer"),
-        ("postgres: 15/main: walwriter   ", "walwriter"),
-        ("postgres: logical replication launcher", "logical replication launcher"),
-        ("postgres: autovacuum worker shop", "autovacuum worker shop"),
-        ("postgres: app shop [local] SELECT", "backend of shop"),
-        ("postgres: 17/main: app shop 10.0.0.7(55412) idle in transaction", "backend of shop"),
-        ("postgres: parallel worker for PID 812", "parallel worker"),
-        ("postgres: walsender repl 10.0.0.9(4711) streaming 0/3000148", "walsender repl 10.0.0.9(4711)"),
-        ("/usr/lib/postgresql/15/bin/postgres -D data", None),
-        ("postgres: app \x1b[31m [local] idle", "backend of"),
+        ("port", "port"),
+        ("PORT", "port"),
+        ("skip-networking", "networking"),
+        ("loose_skip_port", "port"),
+        ("data", "datadir"),
+        ("maximum-mysqlx-port", "mysqlx"),
+        ("wsrep_provider", "wsrep"),
+        ("cache.port", "port"),
+        ("cache.loose-tmpd", "tmpdir"),
+        ("portable", None),
+        ("sort_buffer_size", None),
     ],
 )
-def test_a_title_says_the_part_and_of_a_client_the_database(title: str, name: str | None) -> None:
-    said = processes.parse_part(title)
-    assert said == name or (name == "backend of" and said is not None and "\x1b" not in said)
+def test_a_setting_is_reserved_by_each_of_its_meanings(name: str, reserved: str | None) -> None:
+    assert products.find_reserved_setting(name, "mysql") == reserved
+    with nullcontext() if reserved is None else pytest.raises(UsageError, match="powerprof's own"):
+        products.format_settings({name: 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "family", "needed"),
+    [
+        ("innodb_buffer_pool_size", "1G", "mysql", False),
+        ("loose-innodb_x", "1G", "mysql", False),
+        ("innodb_data_home_dir", "/etc", "mysql", True),
+        ("plugin_load", "x.so", "mysql", True),
+        ("skip-loose-sql_mode", "ANSI", "mysql", False),
+        ("cache.sql_mode", "ANSI", "mysql", True),
+        ("port", 1, "mysql", False),
+        ("work_mem", "64MB", "postgresql", False),
+        ("Work_Mem", "64MB", "postgresql", False),
+        ("auto_explain.log", 1, "postgresql", True),
+        ("local_preload_libraries", "x", "postgresql", False),
+        ("odd_setting", 1, "postgresql", True),
+    ],
+)
+def test_only_tuning_settings_need_no_trust(name: str, value: str | int, family: str, needed: bool) -> None:
+    assert products.does_setting_need_trust(name, value, family) is needed  # type: ignore[arg-type]
+
+
+def test_variables_of_malloc_need_no_trust() -> None:
+    assert not products.does_variable_need_trust("MALLOC_ARENA_MAX")
+    assert all(map(products.does_variable_need_trust, ("LD_PRELOAD", "MALLOC_ARENA_MAX_", "GLIBC_TUNABLES")))
+
+
+@pytest.mark.parametrize(("version", "granted"), [((14, 9, 0), False), ((15, 0, 0), True)])
+def test_a_checkpoint_right_exists_since_postgres_15(
+    tmp_path: Path, version: tuple[int, int, int], granted: bool
+) -> None:
+    (tmp_path / "initdb").touch()
+    build = ServerBuild(tmp_path / "postgres", "postgresql", version, "")
+    (initdb, _), (_, account) = products.build_initialise_steps(build, Path("/t/data"))
+    assert initdb[:2] == [str(tmp_path / "initdb"), "--pgdata=/t/data"] and "--auth=reject" in initdb
+    assert ("GRANT pg_checkpoint TO powerprof" in account) is granted
+
+
+def test_accounts_are_local_and_the_password_is_random() -> None:
+    one, other = (products.build_mysql_login(Path("/t/s")) for _ in range(2))
+    assert one.socket == Path("/t/s/mysqld.sock") and len(one.password) >= 32 and one.password != other.password
+    postgres = products.build_postgres_login(Path("/t/s"))
+    assert (postgres.socket, postgres.database) == (Path("/t/s/.s.PGSQL.5432"), "postgres")
+    account = Login(user="powerprof")
+    assert products.write_postgres_files(BUILD, account) == {"hba.conf": "local all powerprof trust\n"}
+    assert products.product_of(MARIADB) is products.MYSQL and products.product_of(BUILD) is products.POSTGRESQL

@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from powerprof.database.topology import MemberOptions, plan_topology, replication_settings
+from powerprof.database import runtree
+from powerprof.database.builds import ServerBuild
+from powerprof.database.preparation import ServerOptions
+from powerprof.database.topology import MemberOptions, ServerTopology, plan_topology, replication_settings
 from powerprof.system.errors import UsageError
 
 
@@ -57,3 +62,36 @@ def test_only_a_ring_passes_on_what_it_got() -> None:
     assert ring is True
     assert "log-slave-updates" not in replication_settings(plan_topology("primary-primary")[0], "primary-primary")
     assert replication_settings(plan_topology("standalone")[0], "standalone") == {}
+
+
+BUILD = ServerBuild(Path("/usr/sbin/mariadbd"), "mariadb", (10, 11, 9), "Ver")
+
+
+def test_a_members_own_options_take_precedence() -> None:
+    own = MemberOptions(
+        settings={"relay-log": "own", "max_connections": 7},
+        environment={"MALLOC_ARENA_MAX": "1"},
+        server_id=77,
+        affinity=(0,),
+    )
+    common = ServerOptions(
+        port=4001,
+        settings={"max_connections": 5, "sync_binlog": 1},
+        environment={"MALLOC_ARENA_MAX": "2", "MALLOC_TOP_PAD_": "3"},
+        build=BUILD,
+    )
+    topology = ServerTopology("primary-replica", 3, options=common, members={"replica-2": own})
+    first, plain, changed = (topology._member_options(plan, None, "127.0.0.1") for plan in topology.plans)
+    logs = {"log-bin": "binlog", "relay-log": "relay", "sync_binlog": 1, "max_connections": 5}
+    assert plain.settings == {**logs, "report-host": "replica-1", "server-id": 2}
+    assert changed.settings == {
+        **{**logs, "relay-log": "own", "max_connections": 7},
+        **{"report-host": "replica-2", "server-id": 77},
+    }
+    assert changed.environment == {"MALLOC_ARENA_MAX": "1", "MALLOC_TOP_PAD_": "3"}
+    assert (changed.affinity, plain.affinity, first.name) == ((0,), None, "primary")
+    assert {member.port for member in (first, plain, changed)} == {"ephemeral"}
+    assert topology._member_options(topology.plans[0], 9, "10.77.0.1").port == runtree.BRIDGED_PORT
+    (single,) = ServerTopology("standalone", options=common).plans
+    alone = ServerTopology("standalone", options=common)._member_options(single, None, "127.0.0.1")
+    assert (alone.port, alone.settings, alone.partners) == (4001, common.settings, False)

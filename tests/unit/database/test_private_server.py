@@ -33,6 +33,8 @@ def test_time_stamps_of_all_generations_go(tmp_path: Path) -> None:
         (b"261120 10:45:24 [ERROR] one\n261120  9:05:24 [ERROR] two\n2026-11-20T10:45:24.123456Z 0 [ERROR] three\n"),
     )
     assert said == "one / two / three"
+    assert _tail(tmp_path, b"".join(b"[ERROR] %d\n" % number for number in range(9))) == "6 / 7 / 8"
+    assert _tail(tmp_path, b"[ERROR] Aborting\n[Note] x\n") == "Aborting"
 
 
 def test_without_errors_the_last_lines(tmp_path: Path) -> None:
@@ -50,4 +52,6 @@ def test_hostile_bytes_stay_one_printable_line(tmp_path: Path) -> None:
 def test_a_full_disk_is_told_from_other_errors() -> None:
     assert private_server.reports_full_disk("preallocating 314572800 bytes for file ./ibdata2 failed with error 28")
     assert private_server.reports_full_disk('Error writing file (Errcode: 28 "No space left on device")')
+    assert private_server.reports_full_disk("write failed, errno: 122 (disk quota exceeded)")
     assert not private_server.reports_full_disk("failed with error 280")
+    assert not private_server.reports_full_disk("read 28 pages without an error")

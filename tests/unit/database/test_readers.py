@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Accounts that may only read: grants, names, and plans of statements."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from powerprof.database import readers, sql
+from powerprof.database.base import Login, StatementError
+from powerprof.database.readers import ExplainedStep, explain, may_only_read
+from powerprof.system.errors import PowerprofError
+from tests.programs.answers import Answers
+
+_USAGE, _SELECT = "GRANT USAGE ON *.* TO `r`@`h`", "GRANT SELECT, SHOW VIEW ON `shop`.* TO `r`@`h`"
+
+
+@pytest.mark.parametrize(
+    ("grants", "only_reads"),
+    [
+        ([_USAGE, _SELECT], True),
+        (["grant select on `a`.* to r"], True),
+        ([], False),
+        ([_USAGE, f"{_SELECT} WITH GRANT OPTION"], False),
+        ([_USAGE, "GRANT `admins`@`%` TO `r`@`h`"], False),
+        ([_USAGE, "GRANT SELECT, EXECUTE ON `shop`.* TO `r`@`h`"], False),
+        ([_SELECT, "GRANT PROXY ON ''@'' TO 'r'@'h'"], False),
+        (["GRANT SELECT (c), UPDATE (c) ON `shop`.`t` TO `r`@`h`"], False),
+    ],
+)
+def test_an_account_only_reads_if_each_grant_does(grants: list[str], only_reads: bool) -> None:
+    assert may_only_read(Answers({"SHOW GRANTS": [(grant,) for grant in grants]})) is only_reads
+
+
+def _matches(pattern: str, text: str) -> bool:
+    """Return whether a schema pattern of GRANT covers a name: `_` is any character, `%` any text."""
+    if not pattern:
+        return not text
+    if pattern[0] == "\\" and len(pattern) > 1:
+        return text[:1] == pattern[1] and _matches(pattern[2:], text[1:])
+    if pattern[0] == "%":
+        return any(_matches(pattern[1:], text[at:]) for at in range(len(text) + 1))
+    return bool(text) and pattern[0] in ("_", text[0]) and _matches(pattern[1:], text[1:])
+
+
+@given(st.text("ab_%\\`", min_size=1, max_size=4), st.text("ab_%\\`", min_size=1, max_size=4))
+def test_a_grant_covers_its_own_schema_alone(schema: str, other: str) -> None:
+    quoted = readers._quote_schema(schema)
+    assert quoted[0] == quoted[-1] == "`"
+    pattern = quoted[1:-1].replace("``", "`")
+    assert _matches(pattern, schema)
+    assert _matches(pattern, other) is (other == schema)
+
+
+def _explain(monkeypatch: pytest.MonkeyPatch, answers: Answers, schema: str | None = "sh`op") -> list[ExplainedStep]:
+    monkeypatch.setattr(sql, "connect", lambda *_, **__: nullcontext(answers))
+    return explain(Login(user="r"), "SELECT 1", schema)
+
+
+def test_a_plan_has_the_steps_without_pushed_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"id": 1, "TABLE": "city", "type": "ref", "possible_keys": "a,b", "key": "b", "key_len": 5, "ref": "const"}
+    row |= {"rows": 37, "r_rows": 4, "filtered": 12.5, "Extra": "Using where with pushed condition (`c` = 's3cret')"}
+    other = {"table": None, "type": "", "rows": None, "Extra": None}
+    answers = Answers({"EXPLAIN SELECT 1": [row, other], "CONNECTION_ID": [(77,)]})
+    first = ExplainedStep("city", "ref", "b", 37, "Using where")
+    assert _explain(monkeypatch, answers) == [first, ExplainedStep(None, None, None, None, None)]
+    assert answers.sent[0] == "USE `sh``op`"
+    assert {"SET SESSION TRANSACTION READ ONLY", "SET SESSION max_statement_time = 3"} <= set(answers.sent)
+    long = Answers({"EXPLAIN": [row] * 21})
+    assert len(_explain(monkeypatch, long, None)) == 20 and not any(text.startswith("USE") for text in long.sent)
+
+
+@pytest.mark.parametrize(("number", "is_killed"), [(2013, True), (1142, False), (3024, False)])
+def test_a_statement_without_an_answer_is_killed(monkeypatch: pytest.MonkeyPatch, number: int, is_killed: bool) -> None:
+    answers = Answers({"EXPLAIN": StatementError("reason", None, number), "CONNECTION_ID": [(77,)]})
+    with pytest.raises(StatementError, match="reason"):
+        _explain(monkeypatch, answers)
+    assert ("KILL 77" in answers.sent) is is_killed
+
+
+@pytest.mark.parametrize(("number", "ends"), [(1193, False), (1227, False), (2006, True), (0, True)])
+def test_limits_that_a_release_lacks_are_left_out(monkeypatch: pytest.MonkeyPatch, number: int, ends: bool) -> None:
+    answers = Answers({"max_execution_time": StatementError("unknown", None, number), "EXPLAIN": []})
+    with pytest.raises(PowerprofError, match="unknown") if ends else nullcontext():
+        assert _explain(monkeypatch, answers) == []
+    assert ("SET SESSION explain_format = 'TRADITIONAL'" in answers.sent) is not ends
+
+
+@pytest.mark.parametrize("schema", ["mysql", "SYS", "Information_Schema", "performance_schema"])
+def test_system_schemas_are_not_granted(schema: str) -> None:
+    account: Any = readers.ReadOnlyAccount(Login(user="u"), schema)
+    assert account._schema is None
+    assert readers.ReadOnlyAccount(Login(user="u"), "shop")._schema == "shop"
