@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from powerprof.diagnosis.diagnose import diagnose
@@ -18,8 +19,13 @@ from powerprof.diagnosis.evidence import (
     StatementWindow,
     ThreadCpu,
 )
-from powerprof.diagnosis.rules_clients import find_monitoring, find_short_connections
-from powerprof.diagnosis.rules_processes import find_failed_logins
+from powerprof.diagnosis.rules_clients import (
+    describe_client_work,
+    find_monitoring,
+    find_short_connections,
+    find_table_pollers,
+)
+from powerprof.diagnosis.rules_processes import find_failed_logins, find_refused_replicas, find_returning_replicas
 from powerprof.live.intervals import LiveFinding, RowHistory
 from powerprof.model.statements import normalise
 from powerprof.report.screen import ScreenView
@@ -281,3 +287,210 @@ def test_poller_of_a_job_table_is_named() -> None:
 @pytest.mark.parametrize("work", [{"Rows_sent": 5000}, {"Com_update": 150}, {"Com_select": 4000}, {"Select_scan": 8}])
 def test_productive_scans_are_not_polling(work: dict[str, int]) -> None:
     assert faults(poller(**work)) == []
+
+
+def test_each_counter_of_a_monitor_has_its_rate_by_the_window() -> None:
+    counts = {"Com_show_status": 40, "Com_show_engine_status": 20, "Com_show_variables": 12, "Com_admin_commands": 8}
+    here = evidence(window_s=8.0, traced_s=2.0, **counted(**counts, Com_show_master_status=4, Com_show_binlog_status=6))
+    (finding,) = find_monitoring(here)
+    assert finding.evidence[:4] == [
+        "SHOW STATUS 5.0 times/s by the server's own count",
+        "SHOW ENGINE STATUS 2.5 times/s by the server's own count",
+        "SHOW VARIABLES 1.5 times/s by the server's own count",
+        "SHOW MASTER STATUS 1.2 times/s by the server's own count",
+    ]
+    assert finding.rate_hz == pytest.approx(11.25)
+    assert finding.percent is None
+    # Reconnecting replicas read variables and register themselves.
+    dumps = [[client(7, "Binlog Dump")], [client(8, "Binlog Dump")], [client(9, "Binlog Dump")]]
+    churned = counted(Com_show_variables=400, Com_admin_commands=420, Connections=392)
+    (less,) = find_monitoring(evidence(window_s=8.0, samples=dumps, **churned))
+    assert less.rate_hz == pytest.approx((28 + 8) / 8)
+
+
+@pytest.mark.parametrize(("count", "found"), [(39, 0), (40, 1)])
+def test_a_monitor_is_noted_from_half_a_statement_per_second(count: int, found: int) -> None:
+    assert len(find_monitoring(evidence(window_s=80.0, **counted(Com_show_status=count)))) == found
+
+
+@pytest.mark.parametrize(("own", "is_named"), [(39, True), (38, False)])
+def test_a_monitor_sent_half_of_the_statements(own: int, is_named: bool) -> None:
+    finding = polled(statements_by_connection={15: {"Com_show_status": own, "Com_select": 900}})
+    assert (finding.account is not None) is is_named
+
+
+@pytest.mark.parametrize(("monitor_hz", "is_named"), [(9.74, True), (9.76, False), (5.86, True), (5.84, False)])
+def test_a_monitor_is_woken_within_a_quarter_of_its_rate(monitor_hz: float, is_named: bool) -> None:
+    finding = polled(statement="SHOW STATUS", monitor_hz=monitor_hz)
+    assert (finding.account is not None) is is_named
+
+
+def test_the_only_connection_is_the_monitor_unless_others_came() -> None:
+    lone = {"samples": [[client(15, user="mon")]] * 2, "clients_before": [client(15, user="mon")]}
+    (finding,) = find_monitoring(evidence(**lone, **counted(Com_show_status=78, Connections=0)))
+    assert finding.account == "mon@10.0.0.7"
+    assert finding.evidence[-1] == "connection 15, mon@10.0.0.7: it is the only connection"
+    (finding,) = find_monitoring(evidence(**lone, **counted(Com_show_status=78, Connections=1)))
+    assert finding.account is None
+
+
+@pytest.mark.parametrize(
+    ("failed", "made", "questions", "rate_hz"),
+    [
+        (0, 40, 120, 5.0),
+        (0, 39, 10, None),  # 4.9 per second
+        (20, 59, 10, None),  # failed logins are another finding
+        (20, 60, 10, 5.0),
+        (0, 40, 121, None),  # more than 3 statements each
+    ],
+)
+def test_short_connections_are_judged_by_rate_and_statements(
+    failed: int, made: int, questions: int, rate_hz: float | None
+) -> None:
+    before = [client(10), client(20)]
+    new = [
+        client(21, user="web"),
+        client(22, user="web"),
+        client(9, user="old"),
+        client(23, user="unauthenticated user"),
+    ]
+    counts = counted(Aborted_connects=failed, Connections=made, Questions=questions)
+    found = find_short_connections(evidence(window_s=8.0, clients_before=before, samples=[before, new], **counts))
+    assert [one.rate_hz for one in found] == ([] if rate_hz is None else [rate_hz])
+    for finding in found:
+        assert f"{questions / made:.1f} statements per connection" in finding.evidence[0]
+        assert finding.evidence[1] == "newcomers: web@10.0.0.7"
+
+
+def test_reconnecting_replicas_are_no_short_connections() -> None:
+    dumps = [[client(7, "Binlog Dump")], [client(8, "Binlog Dump")], [client(9, "Binlog Dump")]]
+    counts = counted(Connections=500, Questions=20)
+    assert find_short_connections(evidence(samples=dumps, **counts)) == []
+    assert len(find_short_connections(evidence(samples=dumps[:1], **counts))) == 1
+
+
+def test_the_work_of_clients_has_its_rate_and_exits() -> None:
+    rows = [
+        row("thread/sql/one_connection", 3.5, stack=["poll"], wakings_hz=80.0),
+        row("thread/sql/one_connection", 1.25),
+        row("thread/sql/one_connection (Binlog Dump)", 50.0),
+        row("thread/sql/main", 60.0),
+    ]
+    (note,) = [
+        one
+        for one in diagnose(evidence(window_s=8.0, wakeups=rows, **counted(Questions=50)))
+        if one.rule == "client_work"
+    ]
+    assert note.rate_hz == 6.25
+    assert note.evidence == ["Questions rises 6.2 times/s", "connection threads end 4.8 idle periods/s"]
+    # The counter has the statements of other powerprof commands, the window has not.
+    uses = [StatementCpu(text=normalise("COMMIT"), percent=1.5, calls_hz=hertz) for hertz in (2.5, 0.75, None)]
+    here = with_window(*uses, percent=4.0, other_instances_count=2, window_s=8.0, **counted(Questions=50))
+    (note,) = describe_client_work(here)
+    assert note.rate_hz == 3.25
+    assert describe_client_work(evidence(window_s=8.0, **counted(Questions=7))) == []
+
+
+def test_a_poller_has_the_rows_and_the_changes_of_its_window() -> None:
+    (fault,) = faults(poller(Rows_sent=97, Com_update=20, Com_insert=18, Select_scan=190))
+    assert fault.evidence[:2] == [
+        "a SELECT without an index 19.0 times/s (Select_scan), 2,042 rows read by each",
+        "38 statements that change rows in the window, 0.50 rows found by each SELECT",
+    ]
+    assert fault.rate_hz == 19.0
+
+
+@pytest.mark.parametrize(
+    ("increases", "found"),
+    [
+        ({"Com_update": 38}, 1),  # a fifth of the scans
+        ({"Com_update": 20, "Com_insert": 10, "Com_delete": 8, "Com_replace": 1}, 0),
+        ({"Rows_sent": 194}, 1),  # one row each
+        ({"Rows_sent": 195}, 0),
+        ({"Select_scan": 97}, 1),  # half of the SELECTs
+        ({"Select_scan": 96}, 0),
+        ({"Com_show_status": 1}, 0),  # SHOW statements send rows too: the rows found are unknown
+        ({"Handler_read_rnd_next": 99_990}, 1),
+    ],
+)
+def test_a_poller_finds_hardly_any_row(increases: dict[str, int], found: int) -> None:
+    assert [fault.rule for fault in faults(poller(**increases))].count("table_poller") == found
+
+
+@pytest.mark.parametrize(("rows", "found"), [(100_000, 1), (99_990, 0)])
+def test_without_cpu_times_a_rare_poller_is_a_fault_by_its_rows(rows: int, found: int) -> None:
+    counts = counted(Com_select=60, Select_scan=60, Handler_read_rnd_next=rows, Rows_sent=0)
+    assert len(find_table_pollers(evidence(**counts))) == found
+    # Its thread is woken at another rate: the client is unknown.
+    known = evidence(
+        samples=[[client(3, tid=9), client(4)]], wakeups=[row(None, 8.0, tid=9, wakings_hz=99.0)], **counts
+    )
+    assert [one.account for one in find_table_pollers(known)] == [None] * found
+
+
+@pytest.mark.parametrize(
+    ("scan_percent", "percent", "calls_hz", "found"),
+    [(25.0, 0.2, 0.5, 1), (24.9, 0.8, 9.0, 0), (90.0, 0.19, 9.0, 0), (90.0, 0.8, 0.49, 0), (None, 0.8, 9.0, 0)],
+)
+def test_a_scan_of_postgresql_is_a_quarter_of_a_costly_repeated_statement(
+    scan_percent: float | None, percent: float, calls_hz: float, found: int
+) -> None:
+    assert len(scanned(scan_percent, percent, calls_hz)) == found
+    assert not any("scans" in text for text in scanned(90.0, text="SELECT * FROM pg_stat_activity"))
+
+
+def test_a_replica_is_refused_at_the_rate_of_the_log_or_of_the_counter() -> None:
+    """The counter belongs to an account if no other one was refused recently."""
+
+    def rate(failed: int, **denied: int) -> float | None:
+        log = LogSummary(
+            span_s=40.0,
+            denied={f"{user}@h": count for user, count in denied.items()},
+            denied_last_s={f"{user}@h": 2.0 for user in denied},
+        )
+        here = evidence(log=log, replica_accounts=["repl@%", "two@%"], window_s=8.0, **counted(Aborted_connects=failed))
+        return next(one.rate_hz for one in find_refused_replicas(here) if "repl@h" in one.text)
+
+    assert rate(0, repl=6) == pytest.approx(6 / 40)
+    assert rate(10, repl=6) == pytest.approx(1.25)
+    assert rate(10, repl=6, app=1) == pytest.approx(6 / 40)
+    assert rate(10, repl=6, two=2) == pytest.approx(6 / 40)
+    short = LogSummary(span_s=2.0, denied={"repl@h": 6}, denied_last_s={"repl@h": 2.0})
+    (fault,) = find_refused_replicas(evidence(log=short, replica_accounts=["repl@%"], window_s=8.0))
+    assert fault.rate_hz == pytest.approx(6 / 8)
+    assert fault.evidence[0] == "the error log: access was denied 6 times in 2.0 s, last 2.0 s ago"
+
+
+@pytest.mark.parametrize(("last_s", "count", "found"), [(119.0, 2, 1), (120.0, 2, 0), (119.0, 1, 0)])
+def test_a_refusal_is_recent_for_two_minutes_and_repeated(last_s: float, count: int, found: int) -> None:
+    log = LogSummary(span_s=600.0, denied={"repl@h": count}, denied_last_s={"repl@h": last_s})
+    assert len(find_refused_replicas(evidence(log=log, replica_accounts=["repl@%"]))) == found
+    entry = DeniedAccount(account="repl@h", count=count, window_count=0, last_s=last_s, span_s=50.0)
+    (*faults_,) = find_refused_replicas(evidence(denied=[entry], replica_accounts=["repl@%"]))
+    assert len(faults_) == found
+    if found:
+        assert faults_[0].evidence[0] == (
+            f"performance_schema: access was denied {count} times in 50 s, last {last_s:.0f} s ago"
+        )
+
+
+@pytest.mark.parametrize(("failed", "window_s", "found"), [(2, 10.0, 1), (1, 5.0, 0), (2, 10.1, 0), (20, 10.0, 1)])
+def test_failed_logins_are_a_fault_from_one_in_five_seconds(failed: int, window_s: float, found: int) -> None:
+    here = evidence(window_s=window_s, replica_accounts=["a@%", "b@%"], **counted(Aborted_connects=failed))
+    here = msgspec.structs.replace(here, samples=[[client(4, "Binlog Dump GTID", user="b")]])
+    result = find_failed_logins(here)
+    assert [one.rate_hz for one in result] == [pytest.approx(failed / window_s)] * found
+    for finding in result:
+        assert finding.evidence[1] == "a@% may replicate, but no replica is connected with that account"
+
+
+@pytest.mark.parametrize(("count", "found"), [(1, 0), (2, 1)])
+def test_a_replica_that_reads_twice_returns(count: int, found: int) -> None:
+    seen = [client(4, "Binlog Dump", user="r", host="10.0.0.9:41"), client(5, "Binlog Dump", user="r", host="h2")]
+    result = find_returning_replicas(evidence(window_s=8.0, samples=[seen], **counted(**{DUMPS: count})))
+    assert [one.rate_hz for one in result] == [count / 8.0] * found
+    for finding in result:
+        assert finding.evidence == [
+            "replicas requested the binary log 2 times (performance_schema)",
+            "seen: r@10.0.0.9, r@h2",
+        ]
