@@ -300,10 +300,11 @@ def _footer(record: Attribution) -> list[str]:
         nameless = f"; {text.number(unnamed, 0)} % of frames have no name" if unnamed and unnamed >= 1.0 else ""
         lines.append(f"Complete stacks: {share} % of its idle exits{nameless}.")
     bpf_ms = 0.0 if tool.bpf_s is None else 1e3 * tool.bpf_s / record.window_s
+    cpu_percent = None if tool.cpu_percent is None else tool.cpu_percent + bpf_ms / 10 / max(1, record.cpus)
+    memory_mb = None if tool.memory_bytes is None else tool.memory_bytes / 1e6
     lines.append(
-        f"powerprof itself: {text.number((tool.cpu_percent or 0.0) + bpf_ms / 10 / max(1, record.cpus), 2)} % CPU, "
-        f"{text.number(tool.wakeups_hz, 1)} wake-ups/s, {tool.lost_count or 0} events lost, "
-        f"{text.number((tool.memory_bytes or 0) / 1e6, 0)} MB."
+        f"powerprof itself: {text.number(cpu_percent, 2)} % CPU, {text.number(tool.wakeups_hz, 1)} wake-ups/s, "
+        f"{text.count(tool.lost_count)} events lost, {text.number(memory_mb, 0)} MB."
     )
     return lines
 

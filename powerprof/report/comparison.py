@@ -403,8 +403,8 @@ def _state_bars(record: Comparison, states: Table) -> list[tuple[str, Markup]]:
         shares = []
         for row in states.rows:
             name, share = row.cells["name"], row.cells[arm]
-            if isinstance(name, Words) and isinstance(share, Figure):
-                shares.append(svg.BarShare(clean_name(name.text, 40), share.value or 0.0, row.look))
+            if isinstance(name, Words) and isinstance(share, Figure) and share.value is not None:
+                shares.append(svg.BarShare(clean_name(name.text, 40), share.value, row.look))
         bars.append((condition.name, svg.draw_state_bar(shares, clean_name(condition.name, 60))))
     return bars
 

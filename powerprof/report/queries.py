@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 from markupsafe import Markup
@@ -204,7 +204,7 @@ def _statement_lines(
             yield from text.wrap(f"plan: {plan_text(plan)}", width, " " * indent)
     if count > top:
         left = record.statements[top:]
-        percent = sum(row.c0_percent or 0.0 for row in left)
+        percent = _sum_known(row.c0_percent for row in left)
         yield f"{count - top:,} more statements with {text.number(percent, 1)} % (--top N, or --json)"
 
 
@@ -215,17 +215,19 @@ def _fold_background(record: Queries, rows: Sequence[TableRow]) -> list[TableRow
     names = [background.thread.rpartition("/")[2] for background in record.background]
     more = f", {len(names) - 2} more" if len(names) > 2 else ""
     every: Sequence[Share] = record.background
-    joules = (
-        sum(background.joules for background in every if background.joules is not None)
-        if record.joules is not None
-        else None
-    )
+    joules = _sum_known(background.joules for background in every) if record.joules is not None else None
     cells: dict[str, Cell] = {
         "text": Words(f"background: {', '.join(names[:2])}{more}"),
         "joules": Figure(joules, "", None),
-        "percent": Figure(sum(background.c0_percent or 0.0 for background in every), "", 1),
+        "percent": Figure(_sum_known(background.c0_percent for background in every), "", 1),
     }
     return [TableRow(cells), *rows[len(record.background) :]]
+
+
+def _sum_known(values: Iterable[float | None]) -> float | None:
+    """Return the sum of the known values; None if none is known."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
 def _tool_line(record: Queries) -> str:

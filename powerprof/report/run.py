@@ -188,7 +188,8 @@ def render_terminal(run: LoadRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
         printed = text.wrap(f"{name}: {what}{estimated} {verb} {mean}{unit}{interval}.", width)
     options = run.options
     least = "at least " if is_command else ""
-    parts = [f"{text.count(options.windows_count)} windows of {least}{options.window_s} s"]
+    length = text.UNKNOWN if options.window_s is None else options.window_s
+    parts = [f"{text.count(options.windows_count)} windows of {least}{length} s"]
     if executions := executions_of(run.blocks):
         parts.append(executions)
     if options.offered_hz:

@@ -126,7 +126,7 @@ def _percent_change(metric: Metric) -> str:
     """Return a difference such as `+43.1 % (95 % interval: +38.2 % to +48.0 %)`."""
     percent, interval, base = metric.difference.percent, metric.difference.ci95, metric.a.mean
     if percent is None or not base:
-        return "from 0"
+        return "from 0" if base == 0 else f"{text.UNKNOWN} %"
     ends = "" if interval is None else " " + interval_text(f"{_signed(100 * end / abs(base))} %" for end in interval)
     return f"{_signed(percent)} %{ends}"
 

@@ -515,11 +515,11 @@ def _row(line: StatementTrend, width: int) -> str:
     statement = line.statement
     p95 = statement.latency_ms.p95 if statement.latency_ms else None
     if width < _WIDE_QUERIES:
-        figures = f"{line.cpu_percent:>7.1f}  {_queries_rate(statement.calls_hz or 0.0):>9}  "
+        figures = f"{line.cpu_percent:>7.1f}  {_queries_rate(statement.calls_hz):>9}  "
         return text.shorten(figures + statement.text, width)
     figures = (
         f"{line.cpu_percent:>7.1f}  {draw_bars(line.before, _QUERIES_TREND)}  "
-        f"{_queries_rate(statement.calls_hz or 0.0):>9}  "
+        f"{_queries_rate(statement.calls_hz):>9}  "
         f"{text.number(statement.c0_ms_per_call, 3):>8}  {text.number(p95, 2):>8}  "
     )
     return text.shorten(figures + statement.text, width)
