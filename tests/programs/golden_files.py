@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write and read the golden files: every form of sample records and of saved fixtures, as a reader sees it.
 
+Records of distinct figures, and those of unknown ones, have one file each with all their forms.
+
 `python -m tests.programs.golden_files` writes tests/golden anew. A change of these files is a change of what users see.
 """
 
 from __future__ import annotations
 
-import hashlib
+import json
 import re
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
@@ -18,12 +20,12 @@ from powerprof.queries.records import Queries
 from powerprof.report.exports import export
 from powerprof.report.kinds import kind_of, load_saved, word_record
 from tests.conftest import REPOSITORY
-from tests.unit.report import sample_records
+from tests.unit.report import distinct_records, sample_records
 from tests.unit.report.live_pages import LIVE_PAGES
 
 GOLDEN = REPOSITORY / "tests/golden"
 _SAVED = REPOSITORY / "tests/fixtures/saved-0.1.0"
-_TIME = re.compile(rb"\d{4}-\d\d-\d\dT[\d:.]+Z|\"seconds_s\":[\d.e-]+")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z|(?<=\"seconds_s\": )[\d.e-]+")
 _WIDTHS = (40, 80, 200)
 _SAMPLES = (
     "idle_run",
@@ -50,7 +52,7 @@ def _loader(name: str) -> Callable[[], Any]:
 
 
 def forms_of(record: Any) -> Iterator[tuple[str, str]]:
-    """Yield the name and the text of each form. JSON is a digest: the texts show what changed."""
+    """Yield the name and the text of each form."""
     record = word_record(record)
     kind = kind_of(record)
     assert kind is not None
@@ -66,7 +68,26 @@ def forms_of(record: Any) -> Iterator[tuple[str, str]]:
             text = export(record, file).decode()
             yield suffix, text_of(text) if file == "html" else text
     # Some samples are made now.
-    yield "json.sha256", hashlib.sha256(_TIME.sub(b"", msgspec.json.encode(record))).hexdigest() + "\n"
+    yield "json", _TIME.sub("…", json_text(msgspec.to_builtins(record)))
+
+
+def json_text(value: Any, indent: str = "") -> str:
+    """Return JSON with at most 120 columns and at most nine digits per figure."""
+    if isinstance(value, float):
+        value = float(f"{value:.9g}")
+    if isinstance(value, dict | list):
+        inner = indent + "  "
+        parts = (
+            [f"{json.dumps(str(key))}: {json_text(each, inner)}" for key, each in value.items()]
+            if isinstance(value, dict)
+            else [json_text(each, inner) for each in value]
+        )
+        begin, end = "{}" if isinstance(value, dict) else "[]"
+        short = f"{begin}{', '.join(parts)}{end}"
+        if len(indent) + len(short) <= 120 and "\n" not in short:
+            return short
+        return f"{begin}\n{inner}" + f",\n{inner}".join(parts) + f"\n{indent}{end}"
+    return json.dumps(value, ensure_ascii=False)
 
 
 class _Words(HTMLParser):
@@ -94,6 +115,33 @@ def text_of(page: str) -> str:
     return "\n".join(reader.words)
 
 
+_SHAPE = re.compile(r"<(rect|circle|line|span)\b([^>]*)>")
+_PLACE = re.compile(r' (x|y|x1|x2|y1|y2|cx|cy|width|height|style)="([^"]*)"')
+
+
+def drawing_of(page: str) -> str:
+    """Return the shapes of the charts of a page with their places, one per line."""
+    shapes = (
+        (shape[1], " ".join(f"{name}={place}" for name, place in _PLACE.findall(shape[2])))
+        for shape in _SHAPE.finditer(page)
+    )
+    return "\n".join(f"{kind} {places}" for kind, places in shapes if places)
+
+
+def distinct_text(name: str, *, known: bool) -> str:
+    """Return all forms of a record of distinct figures, or of unknown ones, below each other."""
+    return "\n".join(f"== {form}\n{text}" for form, text in distinct_records.forms(name, known=known))
+
+
+def distinct_files() -> dict[str, tuple[str, bool]]:
+    """Return the files of records of distinct figures: file → name of the record, and whether its figures are known."""
+    return {
+        f"{'distinct' if known else 'unknown'}-{re.sub('powerprof.|/1', '', name).replace(' ', '-')}.txt": (name, known)
+        for name in distinct_records.names()
+        for known in (True, False)
+    }
+
+
 def main() -> None:
     """Write all golden files anew."""
     GOLDEN.mkdir(exist_ok=True)
@@ -102,6 +150,8 @@ def main() -> None:
     for name, make in records().items():
         for suffix, text in forms_of(make()):
             (GOLDEN / f"{name}.{suffix}").write_bytes(text.encode())
+    for file, (name, known) in distinct_files().items():
+        (GOLDEN / file).write_bytes(distinct_text(name, known=known).encode())
 
 
 if __name__ == "__main__":
