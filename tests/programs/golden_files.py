@@ -12,6 +12,8 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -20,6 +22,7 @@ from powerprof.queries.records import Queries
 from powerprof.report.exports import export
 from powerprof.report.kinds import kind_of, load_saved, word_record
 from tests.conftest import REPOSITORY
+from tests.unit.cli import command_lines
 from tests.unit.report import distinct_records, sample_records
 from tests.unit.report.live_pages import LIVE_PAGES
 
@@ -152,6 +155,9 @@ def main() -> None:
             (GOLDEN / f"{name}.{suffix}").write_bytes(text.encode())
     for file, (name, known) in distinct_files().items():
         (GOLDEN / file).write_bytes(distinct_text(name, known=known).encode())
+    with TemporaryDirectory() as folder:
+        for file, make_blocks in command_lines.FILES.items():
+            (GOLDEN / file).write_bytes(command_lines.file_text(make_blocks(Path(folder))).encode())
 
 
 if __name__ == "__main__":

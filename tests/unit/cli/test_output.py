@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import pty
 import re
@@ -17,11 +18,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from powerprof import cli
 from powerprof.cli import output
 from powerprof.cli.options import Saving
 from powerprof.cli.output import deliver
 from powerprof.model.runs import RunStore
-from powerprof.report.kinds import load_saved
+from powerprof.report.kinds import lines_of, load_saved
 from powerprof.system.errors import Interrupted, PowerprofError
 
 _SAVED = Path(__file__).parents[2] / "fixtures/saved-0.1.0"
@@ -128,3 +130,102 @@ def test_a_terminal_without_a_size_has_eighty_columns(
         printed = re.sub(r"\x1b\[[0-9;]*m", "", _read_until(master, "last\x1b[0m\r\n", "last\r\n")).split()
     assert printed == ["the", "answer", *["word"] * 30, "last"]
     os.close(master)
+
+
+_IDLE_RUN: Any = msgspec.structs.replace(load_saved(str(_SAVED / "idle-0001")), id=None)
+_ANSWER = lines_of(_IDLE_RUN, 80)[0]
+
+
+@pytest.mark.parametrize(
+    ("saving", "file", "shown", "error"),
+    [
+        ({}, None, "report", None),
+        ({"quiet": True}, None, "", None),
+        ({"no_save": True}, None, "report", None),
+        ({"json": "-"}, None, "json", None),
+        ({"json": "{}/x.json"}, None, "report", None),
+        ({"quiet": True, "json": "{}/x.json"}, "{}/x.html", "", None),
+        ({}, "-", "html", None),
+        # A result in no place is printed in spite of --quiet.
+        ({"quiet": True, "no_save": True}, "{}/none/x.html", "report", "cannot write {}/none/x.html"),
+        ({"quiet": True}, "{}/none/x.html", "", "cannot write {}/none/x.html"),
+        ({"json": "{}/none/x.json"}, "{}/x.html", "report", "cannot write {}/none/x.json"),
+    ],
+)
+def test_a_result_is_shown_saved_and_written(
+    saving: dict[str, Any],
+    file: str | None,
+    shown: str,
+    error: str | None,
+    tmp_path: Path,
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    places = Saving(
+        runs_dir=tmp_path / "runs",
+        **{key: text.format(tmp_path) if isinstance(text, str) else text for key, text in saving.items()},
+    )
+    files = {} if file is None else {"html": file.format(tmp_path)}
+    if error is None:
+        deliver(_IDLE_RUN, "idle", places, files)
+    else:
+        with pytest.raises(PowerprofError, match=re.escape(error.format(tmp_path))) as caught:
+            deliver(_IDLE_RUN, "idle", places, files)
+        assert ("the run is saved; write it again: " in (caught.value.hint or "")) == (not places.no_save)
+    printed = capfdbinary.readouterr().out.decode()
+    begins = {"": "", "report": _ANSWER, "json": '{\n "id": "idle-0001"', "html": "<!doctype html>"}[shown]
+    assert printed.startswith(begins) and bool(printed) == bool(shown)
+    assert ("Saved as idle-0001." in printed) == (shown == "report" and not places.no_save)
+    assert (tmp_path / "runs/idle-0001/run.json").exists() == (not places.no_save)
+    for target in filter(None, (places.json, *files.values())):
+        if target != "-" and "/none/" not in target:
+            assert Path(target).stat().st_size > 1000
+
+
+def test_the_error_of_the_measurement_comes_first(tmp_path: Path) -> None:
+    broken = msgspec.structs.replace(_IDLE_RUN, failure="the server was killed")
+    with pytest.raises(PowerprofError, match=r"^the server was killed$"):
+        deliver(broken, "idle", Saving(runs_dir=tmp_path, quiet=True), {"html": f"{tmp_path}/none/x.html"})
+
+
+def test_an_interrupted_record_ends_as_an_interrupt(tmp_path: Path) -> None:
+    record = msgspec.structs.replace(_IDLE_RUN, interrupted=True)
+    with pytest.raises(Interrupted):
+        deliver(record, "idle", Saving(runs_dir=tmp_path, quiet=True))
+    assert deliver(_IDLE_RUN, "idle", Saving(runs_dir=tmp_path, quiet=True)).id == "idle-0002"
+
+
+def test_each_file_is_written_even_if_another_one_fails(tmp_path: Path) -> None:
+    files = {"html": str(tmp_path / "none/x.html"), "csv": str(tmp_path / "none/x.csv"), "markdown": f"{tmp_path}/x.md"}
+    with pytest.raises(PowerprofError, match=r"none/x\.html"):
+        output.write_exports(_IDLE_RUN, files)
+    assert (tmp_path / "x.md").read_text().startswith("**")
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("answer", "agreed"), [("\n", False), ("y\n", True), ("YES\n", True), ("n\n", False), ("x\n", False), ("", False)]
+)
+def test_only_yes_is_consent_to_a_download(answer: str, agreed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", _Terminal(answer))
+    monkeypatch.setattr(sys, "stderr", _Terminal())
+    assert output.ask_consent("7 MB of symbols", yes=False) is agreed
+    assert output.ask_consent("7 MB of symbols", yes=True)
+
+
+@pytest.mark.parametrize(("stream", "code"), [("stdout", 1), ("stderr", 0)])
+def test_output_on_a_full_disk_is_an_error_of_stdout(stream: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        monkeypatch.setattr(sys, stream, full)
+        print("lost", file=full)
+        assert (cli._end_output(0), cli._end_output(3)) == (code, 3)
+
+
+@pytest.mark.parametrize(("columns", "width"), [(1, 20), (19, 20), (21, 21), (300, 300)])
+def test_a_terminal_has_at_least_twenty_columns(columns: int, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(sys, "stdout", _Terminal())
+    assert output.terminal_width() == width

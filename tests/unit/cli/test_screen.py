@@ -13,9 +13,13 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from powerprof.cli import live
+from powerprof.report.screen import ScreenView
 from tests.conftest import REPOSITORY
 
 _PROGRAM = """
@@ -91,3 +95,56 @@ def test_a_terminal_that_is_lost_ends_it() -> None:
     os.close(terminal.master)
     terminal.process.send_signal(signal.SIGHUP)
     assert terminal.process.wait(30) == 129
+
+
+class _Numbers:
+    """A history that keeps the intervals."""
+
+    def __init__(self) -> None:
+        self.kept: list[int] = []
+
+    def add(self, interval: Any, /) -> None:
+        self.kept.append(interval)
+
+
+def test_each_key_changes_the_view(monkeypatch: pytest.MonkeyPatch) -> None:
+    views: list[ScreenView] = []
+    drawn: list[list[int]] = []
+
+    class Still:
+        """A screen that is drawn on request, without a terminal."""
+
+        def __init__(self, draw: Any, on_key: Any) -> None:
+            self._draw, self.key = draw, on_key
+
+        def __enter__(self) -> Still:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def refresh(self) -> None:
+            self._draw(80, 24)
+
+    def draw(history: _Numbers, view: ScreenView, width: int, height: int) -> list[str]:
+        views.append(view)
+        drawn.append(list(history.kept))
+        return []
+
+    monkeypatch.setattr(live, "Screen", Still)
+    view = live.LiveView(_Numbers(), draw, ("rate", "C0", "name"), lambda: "saved as x-0001")
+
+    def intervals() -> Iterator[int]:
+        keys = ["s", "s", "s", "a", "down", "j", "up", "enter", "/", "b", "backspace", "c", "enter", "?", "x", " ", "w"]
+        for number, key in enumerate(keys):
+            view._key(key)
+            yield number
+
+    view.run(intervals())
+    assert [each.sort for each in views[1:5]] == ["C0", "name", "rate", "rate"]
+    assert views[4].all and [each.chosen for each in views[5:8]] == [1, 2, 1]
+    assert views[8].opened and views[9].typing and [each.wanted for each in views[10:14]] == ["b", "", "c", "c"]
+    assert not views[13].typing and views[14].help and not views[15].help
+    # A paused screen keeps its figures, and the newest interval can still be saved.
+    assert views[16].paused and drawn[16] == drawn[17] == list(range(15))
+    assert (drawn[15], views[17].message) == (list(range(15)), "saved as x-0001")
