@@ -5,123 +5,34 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from powerprof.attribution import blame
-from powerprof.attribution.capture import Capture
-from powerprof.attribution.sites import SiteStacks
-from powerprof.model.attribution import Attribution, TargetInfo
-from powerprof.model.records import ToolCost
+from powerprof.model.attribution import TargetInfo
 from powerprof.report.labels import word_notes
-from powerprof.stacks.store import TableStore
 from powerprof.system.tasks import Task
 from powerprof.tracing.bpf.shared_numbers import CODE_WORKER, Flag, WakeEvidence, WakerContext
 from powerprof.tracing.captures import CpuEdge, select_in_window
-from powerprof.tracing.idle_data import CAUSE_BEFORE, IDLE_EXIT, RUN_TIME, SiteWakings, aggregate_exits
-
-PID, OTHER = 100, 200
-HRTIMER, NETWORK = 0xFFFFFFFF81000010, 3
-MS = 1_000_000
-
-
-def exits(*rows: dict[str, Any]) -> np.ndarray:
-    """One exit every 10 ms, each of 1 ms idle and 0.2 ms running."""
-    found = np.zeros(len(rows), dtype=IDLE_EXIT)
-    for number, row in enumerate(rows):
-        one = found[number]
-        at = (number + 1) * 10 * MS
-        one["enter_ns"], one["exit_ns"], one["next_ns"], one["waking_ns"] = at - MS, at, at + MS // 5, at
-        one["flags"] = Flag.WAKER | Flag.SITE
-        for name, value in row.items():
-            one[name] = value
-    return found
-
-
-def own_timer(tid: int, **more: Any) -> dict[str, Any]:
-    return {
-        "next_tid": tid,
-        "next_tgid": PID,
-        "evidence": WakeEvidence.LOCAL_TIMER,
-        "waker_context": WakerContext.TIMER,
-        "waker_timer_function": HRTIMER,
-        "timer_function": HRTIMER,
-        **more,
-    }
-
-
-def woken_by(tid: int, waker: int, pid: int, **more: Any) -> dict[str, Any]:
-    return {
-        "next_tid": tid,
-        "next_tgid": PID,
-        "evidence": WakeEvidence.RESCHEDULE,
-        "waker_context": WakerContext.TASK,
-        "waker_tid": waker,
-        "waker_tgid": pid,
-        **more,
-    }
-
-
-def summed(records: np.ndarray) -> np.ndarray:
-    """As the kernel sums them: each thread runs half of the time until its CPU idles, the kernel a tenth before."""
-    causes = aggregate_exits(select_in_window(records, {0: CpuEdge(0, 0, 10_000 * MS, None)}))
-    causes["own_ns"], causes["kernel_ns"] = causes["running_ns"] // 2, causes["running_ns"] // 10
-    return causes
-
-
-def attribution(records: np.ndarray, wakings: list[SiteWakings] | None = None, **more: Any) -> Attribution:
-    capture = Capture(
-        started_at="2026-01-01T00:00:00Z",
-        window_s=2.0,
-        target=TargetInfo(pid=PID, executable="/bin/x", build_id=None, label="x", pids=[PID]),
-        host={},
-        tool=ToolCost(version="0", cpu_s=0.0, wakeups_hz=0.0),
-        exits=records.tobytes(),
-        causes=summed(records).tobytes(),
-        lost_count=0,
-        edges=[CpuEdge(0, 0, 10_000 * MS, None)],
-        states={0: ["POLL", "C1"]},
-        functions={HRTIMER: "hrtimer_wakeup"},
-        interrupts={NETWORK: "eth0"},
-        tasks=[Task(tid, PID, f"t{tid}", "x", False) for tid in (101, 102)]
-        + [Task(OTHER, OTHER, "client", "client", False), Task(9, 9, "ksoftirqd/0", "kernel", True)],
-        server_names={},
-        sites=[],
-        sleeping=[],
-        images=[],
-        wakings=wakings or [],
-        stacks_lost_count=0,
-        unsent_count=0,
-        loaded_count=0,
-        uncounted_count=0,
-        counted_from_ns=0,
-        counted_to_ns=2000 * MS,
-        own_pid=1,
-    )
-    capture = msgspec.structs.replace(capture, **more)
-    return blame.build_attribution(capture, SiteStacks(capture, TableStore(use_cache=False, downloads=False)))
-
-
-def waking(tid: int, count: int, context: int = WakerContext.TIMER, **more: Any) -> SiteWakings:
-    values = {
-        "tid": tid,
-        "pid": PID,
-        "ip": 0,
-        "sp": 0,
-        "code": 0,
-        "context": context,
-        "timer_function": 0,
-        "irq": 0,
-        "waker_tid": 0,
-        "waker_pid": 0,
-        "count": count,
-    }
-    if context == WakerContext.TIMER:
-        values["timer_function"] = HRTIMER
-    return SiteWakings(**(values | more))
+from powerprof.tracing.idle_data import CAUSE_BEFORE
+from tests.unit.attribution.captures import (
+    HRTIMER,
+    MS,
+    NETWORK,
+    OTHER,
+    PID,
+    WAKINGS_S,
+    WINDOW_S,
+    attribution,
+    exits,
+    own_timer,
+    ran,
+    summed,
+    waking,
+    woken_by,
+)
 
 
 @pytest.mark.parametrize(
@@ -137,6 +48,8 @@ def waking(tid: int, count: int, context: int = WakerContext.TIMER, **more: Any)
         (woken_by(101, 0, 0, waker_context=WakerContext.SOFTIRQ, waker_irq=1), "kernel"),
         (woken_by(101, 0, 0, waker_context=WakerContext.INTERRUPT), "kernel"),
         (own_timer(101, flags=0), "kernel"),
+        (woken_by(101, 0, 0), "kernel"),  # the idle task
+        (woken_by(101, 0, 0, waker_context=WakerContext.SOFTIRQ, waker_irq=77), "device"),
     ],
 )
 def test_origin_follows_from_waker_context(row: dict[str, Any], origin: str) -> None:
@@ -208,9 +121,9 @@ def test_rows_add_up_to_the_targets_exits() -> None:
         (101, "other_thread", "ipi", 2),
     ]
     first = found.wakeups[0]
-    assert (first.rate_hz, first.period_ms, first.detail) == (4.0, pytest.approx(10.0), "hrtimer_wakeup")
+    assert (first.rate_hz, first.period_ms, first.detail) == (8 / WINDOW_S, pytest.approx(10.0), "hrtimer_wakeup")
     assert first.own_ms == pytest.approx(8 * 0.1)
-    assert first.c0_ms == pytest.approx(8 * 0.12)
+    assert first.c0_ms == pytest.approx(8 * 0.16)
     assert first.idle_ms == pytest.approx(1.0)
     assert first.states == {"POLL": 8}
     assert found.conservation.idle_exits_count == len(records)
@@ -230,7 +143,12 @@ def test_each_waking_is_in_one_row() -> None:
     # 23 in all: 2 in the row of the rarer mechanism, and those that ended no idle period in the main one.
     assert [(row.mechanism, row.count, row.wakings_count) for row in found.wakeups] == [("timer", 5, 21), ("ipi", 2, 2)]
     (only,) = found.wakings_without_exit
-    assert (only.thread.tid, only.origin, only.wakings_count, only.wakings_hz) == (102, "other_process", 7, 3.5)
+    assert (only.thread.tid, only.origin, only.wakings_count, only.wakings_hz) == (
+        102,
+        "other_process",
+        7,
+        7 / WAKINGS_S,
+    )
     assert only.waker is not None
     assert only.waker.comm == "client"
 
@@ -270,7 +188,7 @@ def test_losses_have_notes() -> None:
 def test_idle_periods_ended_by_waking_others_are_counted() -> None:
     found = attribution(exits(*[woken_by(OTHER, 101, PID, next_tgid=OTHER)] * 3, own_timer(101)))
     (woken,) = found.woken_elsewhere
-    assert (woken.thread.tid, woken.process, woken.count, woken.rate_hz) == (101, "client", 3, 1.5)
+    assert (woken.thread.tid, woken.process, woken.count, woken.rate_hz) == (101, "client", 3, 3 / WINDOW_S)
 
 
 def test_exits_outside_of_the_window_are_left_out() -> None:
@@ -297,14 +215,6 @@ def test_capture_of_version_1_has_the_same_attribution() -> None:
     assert found.running is None
 
 
-def ran(*threads: tuple[int, int, int, float]) -> bytes:
-    """Thread, process, kind and how long it ran in ms."""
-    found = np.zeros(len(threads), dtype=RUN_TIME)
-    for one, (tid, pid, kind, ms) in zip(found, threads, strict=True):
-        one["tid"], one["pid"], one["kind"], one["ns"] = tid, pid, kind, round(ms * MS)
-    return found.tobytes()
-
-
 def test_running_time_belongs_to_the_thread_that_ran() -> None:
     """A spinner that ran after the exits of a poller, and a kernel thread: all of the host's time is in one place."""
     records = exits(*[own_timer(101)] * 8, *[woken_by(300, OTHER, OTHER, next_tgid=OTHER)] * 5, {"next_tid": 0})
@@ -312,17 +222,17 @@ def test_running_time_belongs_to_the_thread_that_ran() -> None:
     more = {"ran": threads, "ran_others_ns": 4 * MS, "ran_target_ns": MS, "c0_percent": 50.0}
     found = attribution(records, [waking(101, 20)], **more)
     (poller,) = found.wakeups
-    assert (poller.own_ms, poller.c0_ms) == (pytest.approx(3.0), pytest.approx(3.0 + 8 * 0.02))
+    assert (poller.own_ms, poller.c0_ms) == (pytest.approx(3.0), pytest.approx(3.0 + 8 * 0.06))
     spinner = next(cause for cause in found.other_causes if cause.count == 5)
-    assert spinner.c0_ms == pytest.approx(900.0 + 5 * 0.02)
+    assert spinner.c0_ms == pytest.approx(900.0 + 5 * 0.06)
     whole = found.running
     assert whole is not None
     # Thread 102 ended no idle period, and others of the process have ended.
-    assert whole.target_ms == pytest.approx(3.0 + 0.16 + 2.0 + 1.0)
-    assert (whole.tool_ms, whole.kernel_ms) == (pytest.approx(11.0), pytest.approx(0.02))
-    assert whole.others_ms == pytest.approx(900.0 + 0.1 + 7.0 + 4.0)
-    assert whole.c0_ms == pytest.approx(1000.0)
-    assert whole.rest_ms == pytest.approx(1000.0 - 6.16 - 11.0 - 0.02 - 911.1)
+    assert whole.target_ms == pytest.approx(3.0 + 0.48 + 2.0 + 1.0)
+    assert (whole.tool_ms, whole.kernel_ms) == (pytest.approx(11.0), pytest.approx(0.06))
+    assert whole.others_ms == pytest.approx(900.0 + 0.3 + 7.0 + 4.0)
+    assert whole.c0_ms == pytest.approx(1250.0)
+    assert whole.rest_ms == pytest.approx(1250.0 - 6.48 - 11.0 - 0.06 - 911.3)
 
 
 def test_time_without_idle_exit_is_divided_by_wakings() -> None:
