@@ -64,7 +64,7 @@ def woken_by(tid: int, waker: int, pid: int, **more: Any) -> dict[str, Any]:
 
 
 def summed(records: np.ndarray) -> np.ndarray:
-    """As the kernel sums them: each thread runs half of the time until its CPU idles, the kernel three tenths before."""
+    """Return the kernel's sums: threads run half of the time until their CPU idles, the kernel three tenths."""
     causes = aggregate_exits(select_in_window(records, {0: CpuEdge(0, 0, 10_000 * MS, None)}))
     causes["own_ns"], causes["kernel_ns"] = causes["running_ns"] // 2, 3 * causes["running_ns"] // 10
     return causes
