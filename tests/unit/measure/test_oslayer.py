@@ -7,6 +7,9 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from powerprof.measure import oslayer
 from powerprof.measure.oslayer import (
@@ -21,7 +24,8 @@ from powerprof.measure.oslayer import (
     whole_disks,
 )
 from powerprof.measure.procfs import parse_stat
-from powerprof.model.records import CpuLoad, DiskRates, OsRates
+from powerprof.model.records import CpuLoad, DeviceInterrupts, DiskRates, OsRates
+from tests.unit.measure.odd_records import figures, odd
 
 
 def disk(*counters: int, number: str = "8:0") -> DiskCounters:
@@ -185,3 +189,132 @@ def test_a_migrated_task_is_counted() -> None:
     after = moves.total()
     moves.close()
     assert before is not None and after is not None and 99 <= after - before < 400
+
+
+# Odd figures: no two counters grow alike, and no two windows are of one length.
+DISK_BEFORE = disk(1000, 90_000, 4000, 700, 31_000, 2600, 5100, 8800, number="8:16")
+DISK_AFTER = disk(1090, 90_810, 4450, 730, 31_330, 2660, 6300, 11_800, number="8:16")
+
+
+def test_every_figure_of_a_disk_is_of_its_own_counter(sda: Path) -> None:
+    (rates,) = oslayer.compute_disk_rates({"sdb": DISK_BEFORE}, {"sdb": DISK_AFTER}, 4.0, {"sdb"})
+    assert rates == DiskRates(
+        name="sdb",
+        of_server=False,
+        reads_hz=90 / 4,
+        writes_hz=30 / 4,
+        read_bytes_hz=810 * 512 / 4,
+        write_bytes_hz=330 * 512 / 4,
+        read_ms=450 / 90,
+        write_ms=60 / 30,
+        service_ms=(450 + 60) / (90 + 30),
+        queue_count=3000 / 4000,
+        busy_percent=100 * 1200 / 4000,
+    )
+    # 1200 ms of 1.1 s: jiffies round, and a disk is never busier than always.
+    assert oslayer.compute_disk_rates({"sdb": DISK_BEFORE}, {"sdb": DISK_AFTER}, 1.1, {"sdb"})[0].busy_percent == 100.0
+
+
+def test_a_disk_without_reads_has_no_read_time(sda: Path) -> None:
+    after = disk(1000, 90_000, 4000, 730, 31_330, 2660, 6300, 11_800, number="8:16")
+    (rates,) = oslayer.compute_disk_rates({"sdb": DISK_BEFORE}, {"sdb": after}, 4.0, {"sdb"})
+    assert (rates.reads_hz, rates.read_ms, rates.write_ms, rates.service_ms) == (0.0, None, 2.0, 2.0)
+    assert oslayer.compute_disk_rates({"sdb": DISK_AFTER}, {"sdb": DISK_BEFORE}, 4.0, {"sdb"}) == []
+    assert oslayer.compute_disk_rates({"sdb": DISK_BEFORE}, {"sdb": DISK_BEFORE}, 4.0, {"sdb"}) == []
+
+
+def test_the_busiest_whole_disk_and_the_sum_of_all(sda: Path) -> None:
+    (sda / "sys/block/sdb").mkdir()
+    calm = disk(30, 200, 40, 20, 100, 30, 60, 90), disk(34, 264, 48, 22, 164, 42, 460, 190)
+    part = disk(1, 1, 1, 1, 1, 1, 1, 1, number="8:17"), disk(9, 65, 9, 9, 65, 9, 3999, 9, number="8:17")
+    before, after = ({"sda": calm[n], "sdb": (DISK_BEFORE, DISK_AFTER)[n], "sdb1": part[n]} for n in (0, 1))
+    rates = compute_os_rates(OsReading(7.0, before), OsReading(11.0, after), frozenset({"8:17"}))
+    assert [each.name for each in rates.disks] == ["sda", "sdb", "sdb1"]
+    assert (rates.disk_reads_hz, rates.disk_writes_hz) == ((4 + 90) / 4, (2 + 30) / 4)
+    assert (rates.disk_read_bytes_hz, rates.disk_write_bytes_hz) == ((64 + 810) * 128, (64 + 330) * 128)
+    # 400 and 1200 of 4000 ms; the partition was busy for all of it.
+    assert rates.disk_busy_percent == pytest.approx(30.0)
+
+
+def test_the_texts_of_proc_are_read_by_column() -> None:
+    line = "8 16 sdb 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25\n"
+    assert parse_disks(line) == {"sdb": disk(11, 13, 14, 15, 17, 18, 20, 21, number="8:16")}
+    text = "lo: 10 1 0 0 0 0 0 0 20 3 0 0 0 0 0 0\neth0: 500 20 7 7 7 7 7 7 7000 300 7 7 7 7 7 7\n"
+    assert parse_network(text) == (510, 7020, 324)
+    assert oslayer.parse_faults("pgfree 7\npgfault 901\npgmajfault 13\n") == (901, 13)
+    assert oslayer.parse_faults("pgfault 901\n") is None
+    assert parse_run_delay("version 15\ncpu0 1 2 3 4 5 6 7 88 9\ncpu3 1 2 3 4 5 6 7 99 9\n") == {0: 88, 3: 99}
+    pressure = "some avg10=1.00 avg60=2.00 avg300=3.00 total=4321\nfull avg10=9.00 avg60=9.00 avg300=9.00 total=99\n"
+    assert oslayer.parse_pressure(pressure) == 4321
+
+
+def test_every_rate_of_the_system_is_of_its_own_counter() -> None:
+    before = OsReading(10.0, None, (1000, 20, 3), (50, 6), {0: 10**9, 1: 5}, 70_000, None, 11, None, 9_000)
+    after = OsReading(
+        14.0, None, (9000, 420, 63), (90, 14), {0: 2 * 10**9, 1: 8 * 10**9 + 5}, 150_000, None, 31, None, 49_000
+    )
+    assert figures(compute_os_rates(before, after)) == pytest.approx(
+        {
+            "network_receive_bytes_hz": 2000.0,
+            "network_send_bytes_hz": 100.0,
+            "network_packets_hz": 15.0,
+            "page_faults_hz": 10.0,
+            "major_faults_hz": 2.0,
+            "waiting_tasks": 0.25 + 2.0,
+            "cpu_pressure_percent": 100 * 80_000 / 4e6,
+            "io_pressure_percent": 100 * 40_000 / 4e6,
+            "migrations_hz": 5.0,
+        }
+    )
+    for name in ("network", "faults", "run_delay_ns", "pressure_us", "migrations", "io_pressure_us"):
+        lost = figures(compute_os_rates(replace(before, **{name: None}), after))
+        assert len(lost) == 9 - {"network": 3, "faults": 2}.get(name, 1), name
+    assert compute_os_rates(after, before) == OsRates()
+
+
+def odd_rates(start: float, *cpus: int) -> OsRates:
+    return odd(
+        OsRates,
+        start,
+        disks=[odd(DiskRates, start + 40, name="sda"), odd(DiskRates, start + 60, name="sdb")],
+        interrupts=[
+            odd(DeviceInterrupts, start + 80, device="eth0"),
+            odd(DeviceInterrupts, start + 90, device=f"d{start}"),
+        ],
+        cpus=[odd(CpuLoad, start + 100 + cpu, cpu=cpu) for cpu in cpus],
+    )
+
+
+@given(st.floats(0.5, 20.0), st.floats(0.5, 20.0))
+def test_two_windows_of_the_system_are_joined_by_time(first_s: float, second_s: float) -> None:
+    first, second = odd_rates(3.0, 0, 1, 2), odd_rates(500.0, 1, 2, 3)
+    joined, total = oslayer.join_os_rates(first, first_s, second, second_s), first_s + second_s
+
+    def mean(a: float, b: float) -> float:
+        return (a * first_s + b * second_s) / total
+
+    for name, figure in figures(joined).items():
+        assert figure == pytest.approx(mean(getattr(first, name), getattr(second, name))), name
+    assert [load.cpu for load in joined.cpus] == [1, 2]
+    for load, a, b in zip(joined.cpus, first.cpus[1:], second.cpus, strict=False):
+        assert load.busy_percent == pytest.approx(mean(a.busy_percent, b.busy_percent))
+        assert load.waiting_tasks == pytest.approx(mean(a.waiting_tasks or 0, b.waiting_tasks or 0))
+    rates = {each.device: each.rate_hz for each in joined.interrupts}
+    assert rates["eth0"] == pytest.approx(mean(first.interrupts[0].rate_hz, second.interrupts[0].rate_hz))
+    assert rates["d3.0"] == pytest.approx(mean(first.interrupts[1].rate_hz, 0.0))
+    assert rates["d500.0"] == pytest.approx(mean(0.0, second.interrupts[1].rate_hz))
+    for disk_rates, c, d in zip(joined.disks, first.disks, second.disks, strict=True):
+        for name in ("reads_hz", "writes_hz", "read_bytes_hz", "write_bytes_hz", "queue_count", "busy_percent"):
+            assert getattr(disk_rates, name) == pytest.approx(mean(getattr(c, name), getattr(d, name))), name
+        reads, writes = (c.reads_hz * first_s, d.reads_hz * second_s), (c.writes_hz * first_s, d.writes_hz * second_s)
+        both = (reads[0] + writes[0], reads[1] + writes[1])
+        for name, counts in (("read_ms", reads), ("write_ms", writes), ("service_ms", both)):
+            expected = (getattr(c, name) * counts[0] + getattr(d, name) * counts[1]) / sum(counts)
+            assert getattr(disk_rates, name) == pytest.approx(expected), name
+
+
+@pytest.mark.parametrize("name", sorted(figures(odd(OsRates))))
+def test_a_rate_that_one_window_lacks_is_unknown_in_both(name: str) -> None:
+    whole, lost = odd_rates(3.0, 0), replace(odd_rates(500.0, 0), **{name: None})
+    assert getattr(oslayer.join_os_rates(whole, 1.0, lost, 2.0), name) is None
+    assert getattr(oslayer.join_os_rates(lost, 1.0, whole, 2.0), name) is None
