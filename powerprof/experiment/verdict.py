@@ -60,7 +60,7 @@ def judge_metrics(
     for each in compared:
         result = _result(each, seed, noise)
         if result is not None:
-            metric = _metric(each, result)
+            metric = _metric(each, result, paired=paired)
             if each.a.kind == "estimated":
                 metric = _widen(metric, _by_name(by_model, each.a.name, seed, noise))
             judged.append((metric, result.p_value))
@@ -122,15 +122,17 @@ def keep_surviving_verdicts(judged: Sequence[tuple[T, float | None]], level: flo
     ]
 
 
-def _metric(compared: Compared, result: PairedResult) -> Metric:
+def _metric(compared: Compared, result: PairedResult, *, paired: bool) -> Metric:
     a, b = compared.a, compared.b
+    # The values of the means: those of complete pairs, or all.
+    of_a, of_b = zip(*_both_known(compared), strict=True) if paired else (a.known, b.known)
     return Metric(
         name=a.name,
         unit=a.unit,
         kind=a.kind,
         source=a.source,
-        a=Side(mean=result.a_mean, ci95=_possible_range(a, result.a_interval), values=a.values),
-        b=Side(mean=result.b_mean, ci95=_possible_range(b, result.b_interval), values=b.values),
+        a=Side(mean=result.a_mean, ci95=_possible_range(a, of_a, result.a_interval), values=a.values),
+        b=Side(mean=result.b_mean, ci95=_possible_range(b, of_b, result.b_interval), values=b.values),
         difference=Difference(
             b_minus_a=result.difference, ci95=interval_ends(result.difference_interval), percent=result.percent
         ),
@@ -140,12 +142,21 @@ def _metric(compared: Compared, result: PairedResult) -> Metric:
     )
 
 
-def _possible_range(figures: Figures, of_mean: Interval | None) -> Range | None:
-    """Return the interval, or Student's within the limits of the metric if the interval exceeds them."""
+def _possible_range(figures: Figures, values: Sequence[float], of_mean: Interval | None) -> Range | None:
+    """Return the interval of the mean of `values`, or Student's within the metric's limits if it exceeds them."""
     floor, ceiling = figures.limits
-    if of_mean is None or ((floor is None or of_mean.low >= floor) and (ceiling is None or of_mean.high <= ceiling)):
+    if of_mean is None:
+        return None
+    below, above = floor is not None and of_mean.low < floor, ceiling is not None and of_mean.high > ceiling
+    if not (below or above):
         return interval_ends(of_mean)
-    return interval_ends(bounded_interval(figures.known, floor, ceiling, of_mean.half_width))
+    # The other end can be far away, because it includes the tail of a skewed distribution.
+    centre = statistics.fmean(values)
+    reach = max((centre - of_mean.low) * below, (of_mean.high - centre) * above)
+    bent = bounded_interval(values, floor, ceiling, reach)
+    if bent is None:
+        return None
+    return bent.low if below else min(bent.low, of_mean.low), bent.high if above else max(bent.high, of_mean.high)
 
 
 def _widen(metric: Metric, others: Sequence[PairedResult]) -> Metric:
