@@ -153,7 +153,7 @@ def read_outside(path: Path, limit_bytes: int = 256 << 20) -> bytes:
             data = file.read(limit_bytes + 1)
     except OSError as error:
         raise _unreadable(path, error) from error
-    if data.startswith(_GZIP):
+    if data.startswith(_GZIP) and len(data) <= limit_bytes:
         data = _unpack(data, path, limit_bytes)
     if len(data) > limit_bytes:
         raise DataError(path, f"larger than {limit_bytes >> 20} MiB")

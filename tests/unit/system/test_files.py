@@ -1,16 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting for descriptors above 1,023, as a process with many connections has them."""
+"""Pseudo files, files from outside, numbers and names, and waiting for descriptors."""
 
 from __future__ import annotations
 
 import fcntl
+import gzip
 import os
 import resource
-from collections.abc import Iterator
+import select
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from powerprof.system import files
+from powerprof.system.errors import DataError, PowerprofError
+from powerprof.system.files import read_fields, read_outside, read_outside_text, whole
 
 
 @pytest.fixture
@@ -41,3 +49,149 @@ def test_closed_pipe_is_readable() -> None:
     os.close(writing)
     assert files.readable([reading], -1.0) == [reading]
     os.close(reading)
+
+
+@pytest.mark.parametrize(("timeout_s", "milliseconds"), [(1.5, 1500), (0.0001, 1), (0.0, 0), (-3.0, 0), (None, None)])
+def test_a_wait_has_its_length_in_milliseconds(
+    monkeypatch: pytest.MonkeyPatch, timeout_s: float | None, milliseconds: int | None
+) -> None:
+    waits: list[int | None] = []
+    poll = SimpleNamespace(register=lambda *_: None, poll=lambda wait: waits.append(wait) or [])
+    monkeypatch.setattr(select, "poll", lambda: poll)
+    assert files.readable([0], timeout_s) == files.writable([0], timeout_s) == []
+    assert waits == [milliseconds] * 2
+
+
+def test_the_first_line_of_a_field_counts(tmp_path: Path) -> None:
+    """A process may have any name, and a name with \\n is escaped by the kernel; \\r and U+2028 are not."""
+    status = tmp_path / "status"
+    status.write_bytes("Name:\tx\rUid:\t0\u2028Uid:\t0\nUid:\t1001\nUid:\t0\nno field\n".encode())
+    assert read_fields(status)["Uid"] == "1001"
+    assert set(read_fields(status)) == {"Name", "Uid"}
+    assert read_fields(tmp_path / "none") == {}
+
+
+def test_a_pseudo_file_with_another_text_is_no_number(tmp_path: Path) -> None:
+    (tmp_path / "number").write_text(" -7\n")
+    assert files.read_int(tmp_path / "number") == files.try_int(tmp_path / "number") == -7
+    (tmp_path / "number").write_text("max\n")
+    assert files.try_int(tmp_path / "number") is None and files.try_int(tmp_path / "none") is None
+    with pytest.raises(PowerprofError, match="not a number: 'max'"):
+        files.read_int(tmp_path / "number")
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        (7, 7),
+        ("007", 7),
+        (b"7", 7),
+        (2**64 - 1, 2**64 - 1),
+        (str(2**64 - 1), 2**64 - 1),
+        *[(value, None) for value in (2**64, str(2**64), "1" * 21, -1, "-1", "+1", "1_0", "²", "7 ", "", b"\xb2")],
+        *[(value, None) for value in (True, False, 7.0, None, [7])],
+    ],
+)
+def test_whole_numbers_have_64_bits(value: object, number: int | None) -> None:
+    assert whole(value) == number
+
+
+@pytest.mark.parametrize("pack", [lambda data: data, gzip.compress])
+@pytest.mark.parametrize(("size", "refused"), [(1000, False), (1001, True)])
+def test_a_file_at_its_limit_is_read(tmp_path: Path, pack: Callable[[bytes], bytes], size: int, refused: bool) -> None:
+    place = tmp_path / "file"
+    data = (bytes(range(50)) * 21)[:size]
+    place.write_bytes(pack(data))
+    if refused:
+        with pytest.raises(DataError, match="larger than 0 MiB"):
+            read_outside(place, 1000)
+    else:
+        assert read_outside(place, 1000) == data
+
+
+def test_a_packed_file_may_be_forty_times_as_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_LEAST_BYTES", 1000)
+    place = tmp_path / "file"
+    random = os.urandom(400)
+
+    def packed(zeros: int) -> bytes:
+        return gzip.compress(random + bytes(zeros))
+
+    limit = 1000 + 40 * len(packed(15_000))
+    for zeros, refused in ((limit - 500, False), (limit + 2000, True)):
+        place.write_bytes(packed(zeros))
+        if refused:
+            with pytest.raises(DataError, match="when it is unpacked"):
+                read_outside(place)
+        else:
+            assert read_outside(place) == random + bytes(zeros)
+
+
+@given(st.lists(st.binary(max_size=300), min_size=1, max_size=4), st.integers(0, 3))
+def test_all_members_of_a_packed_file_count(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[bytes], zeros: int
+) -> None:
+    place = tmp_path_factory.getbasetemp() / "members"
+    place.write_bytes(b"".join(map(gzip.compress, parts)) + bytes(zeros))
+    whole_data = b"".join(parts)
+    assert read_outside(place, 2000) == whole_data
+    if whole_data:
+        with pytest.raises(DataError, match="larger than"):
+            read_outside(place, len(whole_data) - 1)
+    place.write_bytes(b"".join(map(gzip.compress, parts))[:-1])
+    with pytest.raises(DataError, match="damaged gzip file"):
+        read_outside(place, 2000)
+
+
+@pytest.mark.parametrize(("text", "line"), [(b"\xff", 1), (b"a\nb\xff\n", 2), (b"\n\n\n\x80", 4)])
+def test_an_error_has_its_line(tmp_path: Path, text: bytes, line: int) -> None:
+    (tmp_path / "file").write_bytes(text)
+    with pytest.raises(DataError, match=rf"file:{line}: not text \(byte 0x") as error:
+        read_outside_text(tmp_path / "file")
+    assert error.value.line == line
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "reason"),
+    [("a = 1\nb = \n", 2, "invalid value"), ("a = [1,\n", 1, "unclosed|invalid"), ("a = 1\na = 2", 2, "overwrite")],
+)
+def test_an_error_of_toml_has_its_line(text: str, line: int, reason: str) -> None:
+    with pytest.raises(DataError, match=rf"(?i)f:{line}: not TOML: .*({reason})"):
+        files.parse(text, "f")
+
+
+@pytest.mark.parametrize(
+    ("text", "cell"),
+    [("=1+1", "'=1+1"), ("a;=1", "a;'=1"), ("a\t @x", "a\t '@x"), ("-7", "'-7"), ("a=1", "a=1"), ("7", "7")],
+)
+def test_a_formula_in_a_cell_is_text(text: str, cell: str) -> None:
+    assert files.escape_formulas(text) == cell
+
+
+@given(st.text())
+def test_printable_text_is_one_line_of_the_same_length(text: str) -> None:
+    shown = files.printable(text)
+    assert len(shown) == len(text) and "\n" not in shown and "\x1b" not in shown
+    assert files.printable(shown) == shown
+    assert files.printable_lines(text).count("\n") == text.count("\n")
+
+
+def _json(values: int, width: str = "a") -> bytes:
+    return ("[" + ",".join(["0"] * values) + f',"{width}"]').encode()
+
+
+def test_a_text_that_would_fill_memory_is_refused_before_it_is_decoded() -> None:
+    # 125 bytes for each value, and two for each byte of an ASCII text: 1.6 million values need 206 of 209.7 MB.
+    files.check_json(_json(1_600_000), "f")
+    with pytest.raises(DataError, match="too large: 1,7"):
+        files.check_json(_json(1_700_000), "f")
+    # A wide character makes a text four times as large.
+    with pytest.raises(DataError, match="too large"):
+        files.check_json(_json(1_640_000, "\N{GRINNING FACE}"), "f")
+    for size, refused in ((250 << 10, False), (3 * (256 << 10), True)):
+        data = b'["' + b"x" * size + b'"]'
+        if refused:
+            with pytest.raises(DataError, match="a string of more than 256 KiB"):
+                files.check_json(data, "f")
+        else:
+            files.check_json(data, "f")
