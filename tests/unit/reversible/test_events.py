@@ -39,14 +39,15 @@ class EventServer:
             "body": "BEGIN SELECT 'a;b'; END",
         }
         self.session = {"sql_mode": "ANSI_QUOTES", "time_zone": "+05:00", "charset": "latin1", "collation": "c_bin"}
-        self.schema_collation = self.default_collation = "utf8mb4_bin"
+        self.schema_collation = "utf8mb4_bin"
+        self.default_collation: str | None = self.schema_collation
         self.listed: list[tuple[Any, ...]] = [("31", 0)]
         self.shown_twice: set[str] = set()
         self.connection = Answers(
             {
                 "SHOW CREATE EVENT": lambda _: self._show(),
                 "SHOW GLOBAL VARIABLES": lambda _: list(self.settings.items()),
-                "information_schema.schemata": lambda *_: [("Shop", "odd"), ("shop", self.default_collation)],
+                "information_schema.schemata": lambda *_: self._schemata(),
                 "information_schema.events": lambda *_: self.listed,
                 "UNIX_TIMESTAMP": lambda _, at, __: [(int(at in self.shown_twice),)],
                 "ALTER DEFINER": self._alter,
@@ -65,6 +66,10 @@ class EventServer:
         session = self.session
         shown = (session["sql_mode"], session["time_zone"], text, session["charset"], session["collation"])
         return [("refresh", *shown, self.schema_collation)]
+
+    def _schemata(self) -> list[tuple[str, str]]:
+        """Return the schemata that compare equal in the server's collation."""
+        return [("Shop", "odd"), *([("shop", self.default_collation)] if self.default_collation else [])]
 
     def _alter(self, text: str) -> list[tuple[Any, ...]]:
         parts = self.event
@@ -210,6 +215,8 @@ def test_an_event_is_written_in_the_same_bytes(server: EventServer, charset: str
 
 def test_servers_that_change_an_event_on_their_own_are_refused(server: EventServer) -> None:
     server.default_collation = "utf8mb4_general_ci"
+    _refuse(server, "the collation of its schema has changed")
+    server.default_collation = None
     _refuse(server, "the collation of its schema has changed")
     server.default_collation = server.schema_collation
     server.settings["wsrep_on"] = "ON"

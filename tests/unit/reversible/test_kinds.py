@@ -138,7 +138,7 @@ def test_a_variable_ends_with_its_server(server: VariableServer, pid: int, ticks
 
 
 def test_a_server_of_another_host_has_no_process(server: VariableServer) -> None:
-    setting = server.variable("sync_binlog", "7", pid=None, started_ticks=None)
+    setting = server.variable("sync_binlog", "7", pid=None)
     assert (setting.read(), setting.write("7")) == ("1", "7")
 
 

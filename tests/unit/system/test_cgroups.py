@@ -7,10 +7,21 @@ import json
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from powerprof.system.cgroups import NO_UNIT, Units, container_names, group_of, is_made_by_root, unit_of
+from powerprof.system import cgroups
+from powerprof.system.cgroups import (
+    NO_UNIT,
+    Units,
+    container_names,
+    group_of,
+    groups_below,
+    is_made_by_root,
+    service_of,
+    unit_of,
+)
 
 ID = "3f2a9c1b7d42" + "0" * 51 + "7"
 POD = "0a1b2c3d-1111-2222-3333-444455556666"
@@ -187,6 +198,8 @@ def test_container_names_come_from_the_runtimes(tmp_path: Path) -> None:
     [
         ("0::/system.slice/x.service\n", "/system.slice/x.service"),
         ("9:name=systemd:/system.slice/x.service\n4:memory:/other\n0::/\n", "/system.slice/x.service"),
+        ("9:name=systemd:/system.slice/x.service\n0::/unified.service\n", "/unified.service"),
+        ("4:memory:/other\n9:name=systemd:/system.slice/x.service\n", "/system.slice/x.service"),
         ("4:memory:/docker/abc\n0::/\n", "/docker/abc"),
         ("0::/gone.service (deleted)\n", "/gone.service"),
         ("0::/a:b\n", "/a:b"),
@@ -234,3 +247,84 @@ def test_names_are_read_once_for_a_thousand_new_groups(monkeypatch: pytest.Monke
     monkeypatch.setattr("powerprof.system.cgroups.container_names", lambda: {path[-64:]: "web" for path in paths})
     units._next_names_s = 0.0
     assert units._name_of(paths[5]) == "container web"
+
+
+@pytest.mark.parametrize(
+    ("path", "service"),
+    [
+        ("/system.slice/mariadb.service", "mariadb.service"),
+        ("/system.slice/system-postgresql.slice/postgresql@15-main.service", "postgresql@15-main.service"),
+        ("/user.slice/user-1001.slice/user@1001.service/app.slice/mariadb.service", None),
+        ("/system.slice/mariadb.service/inner.service", None),
+        ("/init.scope", None),
+        ("/system.slice", None),
+        ("/", None),
+    ],
+)
+def test_only_a_service_of_the_system_has_drop_ins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, service: str | None
+) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/cgroup").write_text(f"0::{path}\n")
+    monkeypatch.setenv("POWERPROF_PROCFS", str(tmp_path))
+    assert service_of(7) == service
+    assert service_of(8) is None
+
+
+@pytest.fixture
+def shared_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a hierarchy in which two accounts made groups, and a limit of 4 groups in each subtree."""
+    for path in ("a/deep/deeper", "z/late", "m/alice/1/11", "m/alice/2", "m/alice/3", "m/alice/4", "m/bob/5"):
+        (tmp_path / path).mkdir(parents=True)
+    owners = {"alice": 1001, "bob": 1002}
+    real = Path.stat
+
+    def stat(path: Path) -> os.stat_result:
+        fields = list(real(path))
+        fields[4] = next((uid for name, uid in owners.items() if name in path.parts), 0)
+        return os.stat_result(fields)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    monkeypatch.setattr(cgroups, "_MAX_SUBTREE_GROUPS", 4)
+    return tmp_path
+
+
+def test_groups_of_root_come_first_and_others_in_turn(shared_groups: Path) -> None:
+    found = [path for path, _ in groups_below(shared_groups)]
+    roots = ["/", "/a", "/a/deep", "/a/deep/deeper", "/m", "/z", "/z/late"]
+    assert sorted(found[:7]) == roots
+    others = found[7:]
+    assert {*others[:2]} == {"/m/alice", "/m/bob"}
+    assert "/m/bob/5" in others[2:4], "a subtree does not wait for another one"
+    assert len([path for path in others if path.startswith("/m/alice")]) == 4
+    numbers = dict(groups_below(shared_groups))
+    assert numbers["/z/late"] == (shared_groups / "z/late").stat().st_ino
+
+
+def test_all_groups_have_a_limit(shared_groups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroups, "_MAX_GROUPS", 5)
+    assert 0 < len(list(groups_below(shared_groups))) <= 5
+
+
+def test_groups_of_others_end_with_the_time_of_a_scan(shared_groups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroups, "_MAX_SCAN_S", -1.0)
+    assert len(list(groups_below(shared_groups))) == 7
+
+
+def test_a_scan_is_followed_by_twenty_times_its_duration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [100.0]
+
+    def scan(_: Path) -> list[tuple[str, int]]:
+        now_s[0] += 1.5
+        return [("/system.slice/x.service", 7)]
+
+    monkeypatch.setattr(cgroups, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr(cgroups, "groups_below", scan)
+    monkeypatch.setattr(cgroups, "_unified", lambda: tmp_path)
+    monkeypatch.setattr(cgroups, "_path_of", lambda _: None)
+    units = Units()
+    assert units.of_group(7) == "x.service"
+    assert units._next_scan_s == 101.5 + 30.0
+    assert units.of_group(8) is None and now_s[0] == 101.5
+    now_s[0] = 131.5
+    assert units.of_group(8) is None and now_s[0] == 133.0

@@ -8,10 +8,12 @@ import resource
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
 
+from powerprof.system import child
 from powerprof.system.child import SendPart, run_in_fork
 from powerprof.system.errors import Interrupted
 
@@ -88,3 +90,31 @@ def test_interrupt_kills_the_fork() -> None:
             run_in_fork(lambda _: time.sleep(600), 600.0)
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+def test_cpu_time_is_that_of_user_and_system() -> None:
+    """Reads of /dev/zero need system time, and additions user time. The kernel counts both for the child."""
+
+    def work(send: SendPart) -> None:
+        end_s = time.process_time() + 0.15
+        with Path("/dev/zero").open("rb", buffering=0) as zeros:
+            while time.process_time() < end_s:
+                zeros.read(1 << 20)
+        times = os.times()
+        send(f"{times.user} {times.system}".encode())
+
+    result = run_in_fork(work, 60.0)
+    user_s, system_s = map(float, result.parts[0].split())
+    assert system_s > 0.05
+    assert result.cpu_s >= user_s + system_s - 0.02
+
+
+def test_a_part_that_is_cut_is_left_out() -> None:
+    handle = os.memfd_create("parts")
+    try:
+        os.write(handle, b"\x03\0\0\0one\0\0\0\0\x05\0\0\0cut")
+        assert child._parts(handle) == [b"one", b""]
+        os.truncate(handle, 9)
+        assert child._parts(handle) == [b"one"]
+    finally:
+        os.close(handle)

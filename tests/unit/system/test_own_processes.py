@@ -7,13 +7,15 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from powerprof.measure.window import run_window
 from powerprof.system import own_processes, programs
 from powerprof.system.child import Confinement, run_in_fork
-from powerprof.system.own_processes import is_own, own_pids, read_own_cost
+from powerprof.system.own_processes import OwnCost, is_own, own_pids, read_own_cost
 from powerprof.system.reader_process import ReaderProcess
 
 _SHELL = ["/bin/sh", "-c", "echo $$"]
@@ -133,3 +135,37 @@ def test_a_helper_s_number_that_another_process_has_now_is_not_own() -> None:
     assert os.getppid() in own_pids()
     assert not is_own(os.getppid()) and os.getppid() not in own_pids()
     assert is_own(os.getpid())
+
+
+def test_the_cost_between_two_readings_is_the_sum_of_the_differences() -> None:
+    before = OwnCost({1: (2.0, 100), 2: (9.0, 900), 3: (5.0, 500), 0: (1.0, 10)})
+    # 2 has ended; 3 is another process with this number; 4 is new.
+    after = OwnCost({1: (2.75, 130), 3: (0.5, 7), 4: (0.125, 3), 0: (1.5, 12)})
+    assert after.since(before) == (pytest.approx(0.75 + 0.125 + 0.5), 30 + 3 + 2)
+    assert after.since(after) == (0.0, 0)
+
+
+def test_the_cost_of_ended_helpers_is_user_and_system_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def usage(user_s: float, system_s: float, voluntary: int, forced: int) -> Any:
+        return SimpleNamespace(ru_utime=user_s, ru_stime=system_s, ru_nvcsw=voluntary, ru_nivcsw=forced)
+
+    monkeypatch.setattr(own_processes, "_ENDED", {0: (1.0, 50)})
+    own_processes.add_ended_cost(usage(3.0, 7.0, 100, 1000), usage(3.5, 7.25, 104, 1009))
+    assert own_processes._ENDED[0] == (pytest.approx(1.75), 54)
+    assert read_own_cost().spent[0] == own_processes._ENDED[0]
+
+
+def test_a_helper_costs_its_time_on_a_cpu_and_its_voluntary_switches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "77"
+    folder.mkdir()
+    (folder / "schedstat").write_text("1250000000 9000000000 4711\n")
+    switches = "voluntary_ctxt_switches:\t31\nnonvoluntary_ctxt_switches:\t4000\n"
+    (folder / "status").write_text(f"Name:\tx\nPPid:\t{os.getpid()}\n{switches}")
+    monkeypatch.setattr(own_processes, "Path", lambda _, pid: tmp_path / pid)
+    monkeypatch.setattr(own_processes, "_RUNNING", {77, 78})
+    assert read_own_cost().spent[77] == (1.25, 31)
+    assert {77} == own_processes._RUNNING
+    (folder / "status").write_text(f"Name:\tx\nPPid:\t1\n{switches}")
+    assert 77 not in read_own_cost().spent

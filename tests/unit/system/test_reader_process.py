@@ -13,12 +13,23 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from powerprof.stacks.image import snapshot
 from powerprof.system import reader_process
-from powerprof.system.reader_process import ANSWER_S, MOST_LEFT_BEHIND, PATIENCE_S, ReaderProcess, Unreadable
+from powerprof.system.reader_process import (
+    ANSWER_S,
+    MOST_LEFT_BEHIND,
+    PATIENCE_S,
+    AccountWaits,
+    FileStatus,
+    ReaderProcess,
+    Unreadable,
+)
 from powerprof.tracing.idle_stacks import read_sleeping_stacks
 
 Tree = Callable[[Mapping[str, str]], Path]
@@ -202,3 +213,98 @@ def test_stack_on_a_blocking_fuse_page_is_abandoned(root: None, fake_tree: Tree,
         target.kill()
         served.close()
         target.wait(10)
+
+
+def test_waits_of_an_account_are_forgiven_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [1000.0]
+    monkeypatch.setattr(reader_process, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    waits = AccountWaits(since_s=1000.0)
+    waits.add(3.0)
+    # 0.005 s are forgiven per second: 1 s within 200 s, and everything within 800 s.
+    now_s[0] = 1200.0
+    waits.add(1.5)
+    assert waits.waited_s == pytest.approx(3.5)
+    now_s[0] = 1300.0
+    waits.add(0.25)
+    assert waits.waited_s == pytest.approx(3.25)
+    now_s[0] = 9000.0
+    waits.add(2.0)
+    assert waits.waited_s == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("left", "waited_s", "is_exhausted"), [(1, 4.9, False), (2, 0.0, True), (0, 5.0, True), (2, 5.0, True)]
+)
+def test_either_limit_exhausts_an_account(left: int, waited_s: float, is_exhausted: bool) -> None:
+    assert AccountWaits(left, waited_s).is_exhausted(2, 5.0) is is_exhausted
+
+
+@pytest.mark.parametrize(
+    ("uid", "mode", "is_copy", "is_trusted"),
+    [
+        (0, 0o755, False, True),
+        (0, 0o775, False, False),
+        (0, 0o757, False, False),
+        (0, 0o755, True, False),
+        (4242, 0o755, False, False),
+        (os.geteuid(), 0o644, False, True),
+    ],
+)
+def test_a_file_of_root_or_ours_is_trusted(uid: int, mode: int, is_copy: bool, is_trusted: bool) -> None:
+    assert FileStatus(1, 2, 3, 4, uid, 5, mode, 6, is_copy).is_trusted is is_trusted
+
+
+@given(st.tuples(*[st.integers(0, 20)] * 4), st.tuples(*[st.integers(0, 20)] * 4))
+def test_a_key_is_that_of_one_version_of_one_file(one: tuple[int, ...], other: tuple[int, ...]) -> None:
+    keys = [FileStatus(*version, 0, 0, 0o644, 9, False).key for version in (one, other)]
+    assert (keys[0] == keys[1]) is (one == other)
+
+
+def test_the_highest_account_of_a_process_pays(fake_tree: Tree) -> None:
+    fake_tree({"proc/7/status": "Uid:\t1001\t0\t1002\t0\n", "proc/8/status": "Name:\tx\n"})
+    assert reader_process.account_ids(7) == [1001, 0, 1002, 0]
+    assert reader_process._account_of(7) == 1002
+    assert reader_process._account_of(8) == reader_process._account_of(9) == 0xFFFFFFFF
+    assert reader_process._account_of(0) == 0
+
+
+def test_a_path_belongs_to_the_process_that_it_leads_through(fake_tree: Tree) -> None:
+    host = fake_tree({})
+    assert reader_process.process_of(host / "proc/77/root/run/x") == 77
+    for path in (host / "proc/self/root", host / "proc", host / "sys/77", Path("/run/77")):
+        assert reader_process.process_of(path) == 0
+
+
+def test_time_on_a_cpu_or_waiting_for_one_is_no_sleep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [50.0]
+    monkeypatch.setattr(reader_process, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr(reader_process, "Path", lambda path: tmp_path)
+
+    def show(on_cpu_ns: int, waiting_ns: int, state: str) -> None:
+        (tmp_path / "schedstat").write_text(f"{on_cpu_ns} {waiting_ns} 77\n")
+        (tmp_path / "stat").write_text(f"9 (a) R (b) {state} 1 2\n")
+
+    show(5_000_000_000, 7_000_000_000, "S")
+    sleep = reader_process._ChildSleep(9)
+    # 4 s later it was on a CPU for 0.5 s and has waited for one for 1.25 s.
+    now_s[0] = 54.0
+    show(5_500_000_000, 8_250_000_000, "S")
+    assert sleep.asleep_s() == sleep.slept_s() == pytest.approx(2.25)
+    show(5_500_000_000, 8_250_000_000, "R")
+    assert (sleep.asleep_s(), sleep.slept_s()) == (pytest.approx(2.25), 0.0)
+
+
+@pytest.mark.parametrize("uid", [112, 1001])
+def test_a_system_account_has_five_times_the_patience(
+    fake_tree: Tree, monkeypatch: pytest.MonkeyPatch, uid: int
+) -> None:
+    """Its files may be on a slow disk."""
+    fake_tree({"proc/7/status": f"Uid:\t{uid}\t{uid}\t{uid}\t{uid}\n"})
+    monkeypatch.setattr(reader_process, "is_system_account", lambda number: number < 1000)
+    patience: list[float] = []
+    reader = ReaderProcess()
+    monkeypatch.setattr(reader, "_ensure_child", lambda: SimpleNamespace(pid=os.getpid()))
+    monkeypatch.setattr(reader, "_receive_parts", lambda _, __, ___, factor: patience.append(factor) or iter(()))
+    reader._request(7, "maps")
+    assert patience == [5.0 if uid == 112 else 1.0]
+    assert (reader.waits.of_people.waited_s, list(reader.waits.by_account)) == (0.0, [uid])

@@ -258,3 +258,26 @@ def test_wakeup_descriptor_belongs_to_the_main_thread_of_one_process() -> None:
     """)
         == "other thread None\nchild -1 True\nagain True True\nno descriptor None\n"
     )
+
+
+def test_a_command_ends_by_its_first_signal() -> None:
+    """A terminal that closes sends SIGHUP, and its shell SIGTERM after that."""
+    assert (
+        run("""
+        try:
+            signal.raise_signal(signal.SIGHUP)
+        except Interrupted:
+            signal.raise_signal(signal.SIGTERM)
+            print(type(signals.interruption()).__name__, signals.has_arrived())
+    """)
+        == "HungUp True\n"
+    )
+    assert (
+        run("""
+        signals.hold()
+        print(signals.has_arrived())
+        signal.raise_signal(signal.SIGHUP)
+        print(type(signals.interruption()).__name__, signals.interruption().exit_code, signals.has_arrived())
+    """)
+        == "False\nHungUp 129 True\n"
+    )

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,14 +19,14 @@ Tree = Callable[[Mapping[str, str]], Path]
 
 
 def _process(
-    pid: int, name: str, parent: int = 1, *, state: str = "S", children: str = "", flags: int = 0
+    pid: int, name: str, parent: int = 1, *, state: str = "S", children: str = "", flags: int = 0, place: str = "/usr"
 ) -> dict[str, str]:
     base = f"proc/{pid}"
     return {
         f"{base}/comm": f"{name}\n",
-        f"{base}/cmdline": f"/usr/sbin/{name}\0--option\0",
+        f"{base}/cmdline": f"/usr/sbin/{name}\0--datadir={place}/data\0",
         f"{base}/stat": f"{pid} ({name}) {state} {parent} 0 0 0 0 {flags}{' 0' * 43}",
-        f"{base}/status": f"Name:\t{name}\nState:\t{state} (x)\nTgid:\t{pid}\nPPid:\t{parent}\n",
+        f"{base}/status": f"Name:\t{name}\nState:\t{state} (x)\nTgid:\t{pid}\nPid:\t{pid}\nPPid:\t{parent}\n",
         f"{base}/task/{pid}/children": children,
     }
 
@@ -160,3 +161,117 @@ def test_a_name_of_another_server_or_of_several_is_no_word_for_a_process(monkeyp
     assert (targets.word_for(7), targets.word_for(8)) == ("mysqld", "8")
     selected.clear()
     assert targets.word_for(7) == "7"
+
+
+def test_a_family_has_all_generations_and_the_children_of_all_threads(fake_tree: Tree) -> None:
+    grandchild = _process(12, "nginx", 11, children="13")
+    tree = {**_process(10, "nginx", children="11"), **_process(11, "nginx", 10, children="12"), **grandchild}
+    tree |= {**_process(13, "nginx", 12), **_process(14, "nginx", 10), **_process(15, "sh", 10, children="16")}
+    tree |= {**_process(16, "nginx", 15), "proc/10/task/20/children": "14 15"}
+    fake_tree(tree)
+    assert targets.list_family(10) == [10, 11, 12, 13, 14]
+    assert targets.list_family(12) == [12, 13]
+    assert resolve(["12"]).pids == (12, 13), "no backend of PostgreSQL: the process is its own target"
+
+
+def test_a_backend_is_a_part_of_its_server(fake_tree: Tree) -> None:
+    fake_tree({**_process(10, "postgres", children="11"), **_process(11, "postgres", 10), **_process(1, "init", 0)})
+    target = resolve(["11"])
+    assert (target.pids, target.roots) == ((10, 11), (10,))
+    assert target.note == "process 11 is part of the server postgres (10); --only takes process 11 alone"
+    assert resolve(["11"], only=True).pids == (11,)
+
+
+def test_a_starting_script_is_its_server(fake_tree: Tree) -> None:
+    fake_tree(
+        {**_process(10, "mysqld_safe", children="11 12"), **_process(11, "mariadbd", 10), **_process(12, "sh", 10)}
+    )
+    target = resolve(["10"])
+    assert (target.pids, target.note.partition(";")[0]) == ((11,), "process 10 started the server mariadbd (11)")
+    assert resolve(["mysqld_safe"]).pids == (11,)
+    assert resolve(["mysqld_safe"], only=True).pids == (10,)
+
+
+def test_a_thread_selects_its_process(fake_tree: Tree) -> None:
+    thread = _process(17, "worker")
+    thread["proc/17/status"] = "Name:\tworker\nState:\tS\nTgid:\t10\nPid:\t17\nPPid:\t1\n"
+    fake_tree({**_process(10, "mariadbd"), **thread})
+    assert resolve(["17"]).pids == resolve(["17"], only=True).pids == (10,)
+
+
+def test_private_servers_are_not_the_hosts(fake_tree: Tree) -> None:
+    private = _process(20, "mariadbd", place="/tmp/powerprof-0123abcd/server")
+    fake_tree({**_process(10, "mariadbd"), **private, **_process(30, "postgres", children="31")})
+    fake_tree({**_process(31, "postgres", 30), **_process(40, "mysqldump"), **_process(50, "mysqld", state="Z")})
+    assert targets.list_servers() == [10, 30]
+    assert resolve(["mysqld"]).pids == (10,)
+    shutil.rmtree(fake_tree({}) / "proc/10")
+    with pytest.raises(UsageError, match=r"only private servers of powerprof have this name: 20$"):
+        resolve(["mysqld"])
+
+
+def test_the_only_server_is_taken_without_a_name(fake_tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(targets, "owner_of", lambda *_, **__: SimpleNamespace(distrust=None))
+    host = fake_tree({**_process(10, "postgres", children="11"), **_process(11, "postgres", 10)})
+    target = resolve([])
+    assert (target.pids, target.note) == ((10, 11), "postgres (10) is the only server of this host")
+    fake_tree(_process(20, "mariadbd"))
+    with pytest.raises(SeveralServersError, match=r"2 servers run on this host: 10, 20"):
+        resolve([])
+    for pid in (10, 11, 20):
+        shutil.rmtree(host / f"proc/{pid}")
+    with pytest.raises(UsageError, match=r"no MariaDB, MySQL or PostgreSQL server was found on this host$"):
+        resolve([])
+    with pytest.raises(UsageError, match="exclude each other"):
+        resolve(["10"], system=True)
+
+
+@pytest.fixture
+def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a unified hierarchy with a service, its subgroup, and a unit of a person with the same name."""
+    root = tmp_path / "cgroup"
+    person = "user.slice/user-1001.slice/user@1001.service/app.slice/mariadb.service"
+    pids = {"": "1\n", "system.slice": "", "system.slice/mariadb.service": "12\n10\n0\n"}
+    pids |= {"system.slice/mariadb.service/inner": "11\n10\n", person: "90\n", "empty.service": "", "batch": "70\n"}
+    for path, text in pids.items():
+        (root / path).mkdir(parents=True, exist_ok=True)
+        (root / path / "cgroup.procs").write_text(text)
+    monkeypatch.setattr(targets, "_CGROUPS", root)
+    return root
+
+
+def test_a_control_group_has_the_processes_of_its_subgroups(groups: Path) -> None:
+    """A process of another pid namespace has the number 0."""
+    assert targets.cgroup_pids(groups / "system.slice") == [10, 11, 12]
+    target = resolve((), cgroup="mariadb")
+    assert (target.pids, target.label) == ((10, 11, 12), "mariadb.service")
+    assert target.members() == [10, 11, 12]
+    (groups / "system.slice/mariadb.service/cgroup.procs").write_text("")
+    assert target.members() == [10, 11]
+    shutil.rmtree(groups / "system.slice")
+    assert target.members() == []
+    assert resolve((), cgroup="mariadb.service").pids == (90,), "the unit of a person alone has the name"
+
+
+def test_a_control_group_is_found_by_name_or_path(groups: Path) -> None:
+    assert resolve((), cgroup="/batch").pids == resolve((), cgroup=str(groups / "batch")).pids == (70,)
+    for name, reason in (("none", "no such cgroup or unit"), ("empty", "has no processes")):
+        with pytest.raises(PowerprofError, match=reason):
+            resolve((), cgroup=name)
+    (groups / "other.slice/batch").mkdir(parents=True)
+    (groups / "other.slice/batch/cgroup.procs").write_text("71\n")
+    shutil.rmtree(groups / "batch")
+    (groups / "third.slice/batch").mkdir(parents=True)
+    with pytest.raises(UsageError, match="2 control groups are called batch"):
+        resolve((), cgroup="batch")
+
+
+def test_a_name_that_only_people_have_may_be_forged(fake_tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_tree({**_process(10, "mariadbd"), **_process(20, "mariadbd")})
+    trusted = {10}
+    owner = SimpleNamespace
+    monkeypatch.setattr(targets, "owner_of", lambda pid, **_: owner(distrust=None if pid in trusted else "runs as eve"))
+    assert not targets.may_be_forged("mysqld")
+    trusted.clear()
+    assert targets.may_be_forged("mysqld")
+    assert not targets.may_be_forged("10") and not targets.may_be_forged("none")

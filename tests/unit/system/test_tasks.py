@@ -4,21 +4,23 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from powerprof.stacks.image import snapshot
 from powerprof.system import processes, targets, tasks
+from powerprof.system.errors import CapabilityError
 from powerprof.system.reader_process import shared
 from powerprof.system.targets import resolve
 from powerprof.system.tasks import (
     ENDED,
+    ENDED_IN_TARGET,
     ProcessStat,
     Task,
     has_ended,
@@ -27,12 +29,14 @@ from powerprof.system.tasks import (
     process_folder,
     read_outer_ids,
     read_process_stat,
+    read_switches,
     restore_traced,
 )
 
 Tree = Callable[[Mapping[str, str]], Path]
 
-FIELDS = "S 1 7 7 0 -1 2097216 11 12 13 14 15 16 17 -2 20 0 1 0 4242 0 0"
+# From the state (field 3) to the kernel's signal (field 38); each figure is another one.
+FIELDS = "S 1 7 8 0 -1 2097216 11 12 13 14 15 16 17 -2 20 0 1 0 4242 43 44 45 46 47 140720 49 50"
 
 KERNEL, USER = 0x00208040, 0x00400000
 
@@ -91,7 +95,49 @@ def test_two_threads_with_one_number_have_their_own_names() -> None:
 @pytest.mark.parametrize("name", ["mariadbd", "a) S 9 9 (b", ")", "", "two words", "\xff\n"])
 def test_stat_fields_start_after_the_last_bracket(name: str, fake_tree: Tree) -> None:
     fake_tree({"proc/7/stat": f"7 ({name}) {FIELDS}\n"})
-    assert read_process_stat(7) == ProcessStat(name, 2097216, 11, 15, 4242)
+    assert read_process_stat(7) == ProcessStat(name, 2097216, 11, 15, 4242, 140720)
+
+
+def test_a_short_stat_has_no_start_of_the_stack(fake_tree: Tree) -> None:
+    fake_tree({"proc/7/stat": f"7 (x) {FIELDS.partition(' 140720')[0]}\n"})
+    assert read_process_stat(7) == ProcessStat("x", 2097216, 11, 15, 4242, 0)
+
+
+def test_switches_are_the_voluntary_ones_of_each_thread(fake_tree: Tree) -> None:
+    text = "nonvoluntary_ctxt_switches:\t900\nvoluntary_ctxt_switches:\t{}\n"
+    tree = {f"proc/7/task/{tid}/status": text.format(count) for tid, count in ((7, 31), (8, 0), (9, "x"))}
+    fake_tree({**tree, "proc/7/task/10/status": "Name:\tx\n"})
+    assert read_switches(7) == {7: 31, 8: 0}
+    assert read_switches(11) == {}
+
+
+def test_all_ended_threads_of_one_name_have_a_process_only_if_it_is_real(procfs: Path) -> None:
+    add_thread(procfs, 100, "server")
+    assert look_up(ENDED + 5, 100, "worker") == Task(ENDED + 5, 100, "worker", "server", False)
+    assert look_up(ENDED + 5, 101, "worker") == Task(ENDED + 5, 101, "worker", "worker", False)
+    for made_up in (ENDED, ENDED + 7, ENDED_IN_TARGET + 7, None):
+        assert look_up(ENDED + 5, made_up, "worker") == Task(ENDED + 5, None, "worker", "worker", False)
+    assert look_up(ENDED + 5).comm == "threads that have ended"
+    assert look_up(0) == Task(0, 0, "idle", "kernel", True)
+
+
+@pytest.mark.parametrize(("number", "is_inside"), [(0xEFFFFFFC, False), (0xEFFFFFFD, True), (None, False)])
+def test_a_pid_namespace_has_its_own_number(
+    fake_tree: Tree, monkeypatch: pytest.MonkeyPatch, number: int | None, is_inside: bool
+) -> None:
+    fake_tree({"proc/self/ns/pid": ""} if number else {})
+    real = Path.stat
+
+    def stat(path: Path) -> os.stat_result:
+        fields = list(real(path))
+        fields[1] = number
+        return os.stat_result(fields)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", stat)
+        assert tasks.is_in_pid_namespace() is is_inside
+        with pytest.raises(CapabilityError, match="process ids in this pid namespace") if is_inside else nullcontext():
+            tasks.check_process_ids()
 
 
 @pytest.mark.parametrize("text", ["", "7", "7 (x", "7 (x) S 1 7", f"7 (x) {FIELDS}".replace("4242", "soon")])
@@ -114,7 +160,7 @@ def add_container_thread(procfs: Path, tid: int, status: str) -> None:
 
 def test_container_threads_are_found_by_their_own_ids(procfs: Path) -> None:
     add_container_thread(procfs, 4711, "NSpid:\t4711\t1\n")
-    add_container_thread(procfs, 4730, "NSpid:\t4730\t3\t19\n")
+    add_container_thread(procfs, 4730, "NSpid:\t4730\t30\t19\n")
     assert read_outer_ids(4711) == {1: 4711, 19: 4730}
 
 
@@ -195,10 +241,3 @@ def test_process_has_ended_with_its_last_thread(procfs: Path, state: str, thread
     (procfs / "70/status").write_text(f"Name:\tx\nState:\t{state}\nThreads:\t{threads}\n")
     assert has_ended(70) == ended
     assert has_ended(71)
-
-
-def test_only_one_function_lists_the_threads_of_a_process() -> None:
-    """A process may end at any moment: `list_threads` returns an empty list then, and pathlib raises."""
-    package = Path(tasks.__file__).parents[1]
-    listing = re.compile(r'"task"\)\.(glob|iterdir|rglob)\(')
-    assert [str(path) for path in package.rglob("*.py") if listing.search(path.read_text())] == []
