@@ -84,7 +84,10 @@ def capture(
         counted_to_ns=window_ns,
         own_pid=1,
         idle_cpus=[
-            IdleCpu(cpu, package, True, list(states), [0] * len(states), [0] * len(states))
+            IdleCpu(
+                cpu, package, True, list(states), [3 * cpu + 1 + n for n in rows], [30 * cpu + 11 + n for n in rows]
+            )
+            for rows in [range(len(states))]
             for cpu, package in zip(range(len(periods)), packages, strict=False)
         ],
     )

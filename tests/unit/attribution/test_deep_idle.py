@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from powerprof.attribution.capture import Capture, encode, load
-from powerprof.attribution.deep_idle import DeepRequest, build_deep_idle
+from powerprof.attribution.capture import Capture, IdleCpu, encode, load
+from powerprof.attribution.deep_idle import BURST, DeepRequest, build_deep_idle, count_misses, move_bursts
 from powerprof.measure.cpuidle import read_state_table
 from powerprof.measure.window import StateInfo
 from powerprof.model.deep_idle import DeepIdle, DeepScope
 from powerprof.report.deep_idle import render_lines
+from powerprof.statistics.intervals import LEVEL, effective_freedom, serial_factor, student_quantile
 from powerprof.system.errors import DataError, UsageError
 from powerprof.tracing.bpf.shared_numbers import Flag, WakeEvidence, WakerContext
 from powerprof.tracing.idle_data import IDLE_EXIT
@@ -246,7 +248,11 @@ def test_governor_misses_follow_the_kernel() -> None:
     made = capture([rows], WINDOW, packages=(0,))
     check = analyse(made).governor
     assert check is not None
-    assert (check.above_count, check.below_count, check.kernel_above_count) == (2, 1, 0)
+    assert (check.above_count, check.below_count) == (2, 1)
+    assert (check.kernel_above_count, check.kernel_below_count, check.is_complete) == (1 + 2 + 3, 11 + 12 + 13, True)
+    hidden = [msgspec.structs.replace(cpu, below=[11, None, 13]) for cpu in made.idle_cpus]
+    check = analyse(msgspec.structs.replace(made, idle_cpus=hidden)).governor
+    assert check is not None and (check.kernel_above_count, check.kernel_below_count) == (6, None)
     causes = analyse(made).scopes[0].breakers
     assert {row.thread: (row.above_count, row.below_count) for row in causes} == {"t1": (2, 1), "t2": (0, 0)}
     # If C6 is disabled, a period in C1 cannot be too shallow; if C1 and POLL are, C6 has no alternative.
@@ -259,6 +265,91 @@ def test_governor_misses_follow_the_kernel() -> None:
     deep = analyse(capture([rows], WINDOW, packages=(0,), states=unknown))
     assert deep.governor is None
     assert deep.scopes[0].states[0].percent is None
+
+
+@pytest.mark.parametrize(
+    ("state", "length_us", "above", "below"),
+    [
+        (0, 1, False, False),
+        (0, 1.9, False, False),
+        (0, 2, False, True),  # polled although C1 would have paid
+        (1, 1.9, True, False),
+        (1, 2, False, False),
+        (1, 601.9, False, False),  # 2 µs of it were the latency of C1
+        (1, 602, False, True),
+        (2, 599.9, True, False),
+        (2, 600, False, False),
+    ],
+)
+def test_misses_are_judged_without_the_latency(state: int, length_us: float, above: bool, below: bool) -> None:
+    cpu = IdleCpu(0, 0, True, STATES, [0, 0, 0], [0, 0, 0])
+    found = count_misses(cpu, np.array([state]), np.array([round(length_us * US)]))
+    assert tuple(part.tolist() for part in found) == ([above], [below])
+
+
+def test_shares_of_states_are_of_the_time() -> None:
+    """Nine stretches of 100 µs and one of 900 µs: one in ten of them holds half of the time."""
+    bursts, at = [], 0
+    for length_us in (*[100] * 5, 900, *[100] * 4):
+        bursts.append((at + length_us * US, at + length_us * US + US, 1))
+        at = bursts[-1][1]
+    (scope,) = analyse(capture([records(0, [*bursts, (at, WINDOW, 2)], WINDOW)], WINDOW, packages=(0,))).scopes
+    assert (scope.count, scope.open_s, scope.ended_s) == (10, 0.0, pytest.approx(1.8e-3))
+    assert scope.running_s == pytest.approx(1 - 1.8e-3)
+    assert (scope.half_us, scope.longest_us) == (900, 900)
+    shallow, deep = scope.states
+    assert (shallow.name, shallow.count, shallow.time_s, shallow.percent) == ("C1", 10, pytest.approx(1.8e-3), 100.0)
+    assert (deep.name, deep.count, deep.time_s, deep.percent) == ("C6", 1, pytest.approx(0.9e-3), pytest.approx(50.0))
+    assert (deep.latency_us, deep.target_us, deep.disabled) == (100, 600, False)
+    assert [(row.from_us, row.below_us, row.count, row.time_s) for row in scope.lengths if row.count] == [
+        (100, 1000, 10, pytest.approx(1.8e-3))
+    ]
+
+
+def test_a_cpu_that_left_limits_the_window() -> None:
+    made = capture([records(0, FAST, WINDOW), records(1, SLOW, WINDOW)], WINDOW)
+    gone_ns = 700 * MS
+    count = int((made.exit_records()[len(FAST) + 1 :]["exit_ns"] <= START + gone_ns).sum())
+    edges = [made.edges[0], msgspec.structs.replace(made.edges[1], end_ns=START + gone_ns, traced_count=count)]
+    (scope,) = analyse(msgspec.structs.replace(made, edges=edges)).scopes
+    assert scope.window_s == pytest.approx(0.7)
+    together = sum(start % (10 * MS) == 0 for start, _, _ in SLOW if start < gone_ns)
+    assert scope.running_s == pytest.approx(0.069 + 0.002 * 28 - 0.001 * together, abs=1e-6)
+
+
+def test_sleep_that_ends_while_its_cpu_runs_ends_at_once() -> None:
+    """The first sleep of thread 2 takes all of its slack, so the second one is due in the run of another thread."""
+    bursts = np.array([(0, 100, 110, 0), (0, 200, 210, 1), (0, 240, 260, 2), (0, 900, 910, 3)], dtype=BURST)
+    tids, slack = np.array([2, 2, 1, 1]), np.array([50, 50, 0, 0])
+    joined = move_bursts(bursts, tids, slack, np.ones(4, dtype=bool))
+    assert joined[["start", "end"]].tolist() == [(150, 160), (250, 260), (240, 260), (900, 910)]
+    # Without the timer interrupts of others each sleep takes its slack, and sleeps are relative.
+    alone = move_bursts(bursts, tids, slack, np.zeros(4, dtype=bool))
+    assert alone[["start", "end"]].tolist() == [(150, 160), (300, 310), (240, 260), (900, 910)]
+    # The next interrupt is nearer than the slack: the thread runs after the run that follows it.
+    near = move_bursts(bursts, tids, np.array([0, 45, 0, 0]), np.ones(4, dtype=bool))
+    assert near[["start", "end"]].tolist()[1] == (260, 270)
+
+
+def test_interval_of_the_time_is_that_of_the_blocks() -> None:
+    """The time of 20 blocks of 50 ms scatters, and the difference of two windows scatters twice as much."""
+    random, bursts, at = np.random.default_rng(3), [], 0
+    while at < WINDOW - 20 * MS:
+        start = at + int(random.integers(MS, 9 * MS))
+        bursts.append((start, start + int(random.integers(MS, 6 * MS)), 1))
+        at = bursts[-1][1]
+    busy = np.zeros(WINDOW // US, dtype=bool)
+    for start, end, _ in bursts:
+        busy[start // US : end // US] = True
+    made = capture([records(0, [(start - start % US, end - end % US, 1) for start, end, _ in bursts], WINDOW)], WINDOW)
+    made = msgspec.structs.replace(made, edges=made.edges[:1], idle_cpus=made.idle_cpus[:1])
+    what_if = analyse(made, without=("nobody",)).what_if
+    assert what_if is not None
+    blocks = (~busy).reshape(20, -1).sum(axis=1) / 1e6
+    factor = serial_factor(blocks.tolist()) * student_quantile(LEVEL, effective_freedom(blocks.tolist()))
+    reach = float(np.std(blocks, ddof=1)) * math.sqrt(40) * factor
+    low, high = what_if.expected[0].together_s
+    assert (low, high) == (pytest.approx(blocks.sum() - reach), pytest.approx(min(1.0, blocks.sum() + reach)))
 
 
 def msgspec_state(state: StateInfo, disabled: bool) -> StateInfo:
