@@ -70,8 +70,8 @@ def summed(records: np.ndarray) -> np.ndarray:
     return causes
 
 
-def attribution(records: np.ndarray, wakings: list[SiteWakings] | None = None, **more: Any) -> Attribution:
-    capture = Capture(
+def capture(records: np.ndarray, wakings: list[SiteWakings] | None = None, **more: Any) -> Capture:
+    made = Capture(
         started_at="2026-01-01T00:00:00Z",
         window_s=WINDOW_S,
         target=TargetInfo(pid=PID, executable="/bin/x", build_id=None, label="x", pids=[PID]),
@@ -99,8 +99,12 @@ def attribution(records: np.ndarray, wakings: list[SiteWakings] | None = None, *
         counted_to_ns=3900 * MS,
         own_pid=1,
     )
-    capture = msgspec.structs.replace(capture, **more)
-    return blame.build_attribution(capture, SiteStacks(capture, TableStore(use_cache=False, downloads=False)))
+    return msgspec.structs.replace(made, **more)
+
+
+def attribution(records: np.ndarray, wakings: list[SiteWakings] | None = None, **more: Any) -> Attribution:
+    made = capture(records, wakings, **more)
+    return blame.build_attribution(made, SiteStacks(made, TableStore(use_cache=False, downloads=False)))
 
 
 def waking(tid: int, count: int, context: int = WakerContext.TIMER, **more: Any) -> SiteWakings:

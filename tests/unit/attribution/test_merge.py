@@ -61,7 +61,13 @@ def waking(tid: int, count: int = 5, **more: Any) -> Waking:
 
 def record(wakeups: list[Wakeup], wakings: list[Waking] | None = None) -> Attribution:
     children = [
-        EnergyPart(name="row", joules=row.joules or 0.0, percent=1.0, c0_s=row.c0_ms / 1e3, wakeups_count=row.count)
+        EnergyPart(
+            name="row",
+            joules=row.joules or 0.0,
+            percent=None if row.joules is None else 5 * row.joules,
+            c0_s=row.c0_ms / 1e3,
+            wakeups_count=row.count,
+        )
         for row in wakeups
     ]
     whole = EnergyPart(name="mariadbd", joules=9.0, percent=50.0, c0_s=1.0, wakeups_count=9, children=children)
@@ -136,6 +142,42 @@ def test_unknown_figures_stay_unknown() -> None:
     rows = [wakeup(tid, wakings_count=None if tid == 4 else 9, idle_ms=None, period_ms=tid or None) for tid in range(9)]
     row = merge_equal_rows(record(rows)).wakeups[0]
     assert (row.wakings_count, row.idle_ms, row.period_ms) == (None, None, None)
+
+
+def test_figures_of_merged_rows() -> None:
+    """Nine connections with 1 to 9 exits, whose periods differ by less than a tenth."""
+    rows = [
+        wakeup(tid, count=tid, period_ms=1000.0 + tid, idle_ms=4.0 * tid, rate_hz=tid / 7, states={"C1": tid, "C6": 1})
+        for tid in range(1, 10)
+    ]
+    after = merge_equal_rows(record(rows, [waking(tid, tid, own_ms=0.25 * tid) for tid in range(1, 10)]))
+    (row,) = after.wakeups
+    squares = sum(tid * tid for tid in range(1, 10))
+    assert (row.count, row.wakings_count, row.states) == (45, 90, {"C1": 45, "C6": 9})
+    assert row.rate_hz == pytest.approx(45 / 7)
+    assert row.c0_ms == pytest.approx(0.25 * 45) and row.own_ms == pytest.approx(0.125 * 45)
+    assert row.joules == pytest.approx(0.5 * 45)
+    # Means are weighted by the exits.
+    assert row.period_ms == pytest.approx(1000 + squares / 45) and row.idle_ms == pytest.approx(4 * squares / 45)
+    (woken,) = after.wakings_without_exit
+    assert (woken.wakings_count, woken.wakings_hz, woken.own_ms) == (45, pytest.approx(4.5), pytest.approx(0.25 * 45))
+    assert after.energy_split is not None
+    (part,) = after.energy_split.parts[0].children
+    assert (part.joules, part.percent, part.wakeups_count) == (pytest.approx(22.5), pytest.approx(112.5), 45)
+    assert part.c0_s == pytest.approx(0.25 * 45 / 1e3)
+    assert after.energy_split.parts[1].joules == 1.0
+
+
+@pytest.mark.parametrize("unknown", ["period_ms", "idle_ms", "wakings_count", "own_ms", "joules"])
+def test_one_unknown_figure_makes_the_merged_one_unknown(unknown: str) -> None:
+    rows = [wakeup(tid, **({unknown: None} if tid == 4 else {})) for tid in range(1, 10)]
+    (row,) = merge_equal_rows(record(rows)).wakeups
+    assert getattr(row, unknown) is None
+
+
+def test_periods_that_differ_are_no_period() -> None:
+    rows = [wakeup(tid, period_ms=1000.0 if tid < 9 else 1101.0) for tid in range(1, 10)]
+    assert merge_equal_rows(record(rows)).wakeups[0].period_ms is None
 
 
 def test_sums_and_order_of_drawn_records_stay() -> None:

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The frame to blame, and the shares of wake-ups that pass through a file and its unnamed functions."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from msgspec.structs import replace
+
+from powerprof.attribution.symbols import _MappedFiles, find_blamed_frame
+from powerprof.model.attribution import Attribution, StackFrame, Thread, Wakeup, Waking
+from powerprof.stacks.image import snapshot
+from tests.unit.attribution.captures import attribution, exits, own_timer
+
+
+def _frame(function: str | None, module: str = "mariadbd") -> StackFrame:
+    return StackFrame(function=function, module=module, address="0x1")
+
+
+def test_blamed_frame_is_the_caller_of_wrappers() -> None:
+    wait, wrapper, unnamed = _frame("pthread_cond_wait", "libc.so.6"), _frame("psi_cond_timedwait"), _frame(None)
+    assert find_blamed_frame([wait, wrapper, unnamed, _frame("main")]) is unnamed
+    assert find_blamed_frame([wait, wrapper]) is wrapper
+    assert find_blamed_frame([wait]) is wait
+    assert find_blamed_frame([]) is None
+
+
+def wakeup(count: int, wakings: int | None, *stack: StackFrame) -> Wakeup:
+    return Wakeup(
+        mechanism="timer",
+        origin="own_timer",
+        count=count,
+        rate_hz=count / 2.5,
+        wakings_count=wakings,
+        period_ms=None,
+        c0_ms=0.5,
+        thread=Thread(tid=1, comm="t"),
+        waker=None,
+        stack=list(stack),
+        stack_complete=True,
+    )
+
+
+def waking(count: int, *stack: StackFrame) -> Waking:
+    thread = Thread(tid=1, comm="t")
+    return Waking(
+        origin="own_timer",
+        wakings_count=count,
+        wakings_hz=count / 3.2,
+        thread=thread,
+        waker=None,
+        stack=list(stack),
+        stack_complete=True,
+    )
+
+
+def record(wakeups: list[Wakeup], wakings: list[Waking]) -> Attribution:
+    return replace(attribution(exits(own_timer(101))), wakeups=wakeups, wakings_without_exit=wakings)
+
+
+def test_shares_are_of_all_wakeups_with_a_stack() -> None:
+    """9 wakings of a row with 7 exits, 4 exits with unknown wakings, and 7 wakings on running CPUs: 20 in all."""
+    library = next(mapping.module for mapping in snapshot(os.getpid()).mappings if mapping.module.startswith("libc."))
+    poll, unnamed = _frame("poll", library), _frame(None, library)
+    rows = [
+        wakeup(7, 9, poll, _frame("serve")),
+        wakeup(4, None, unnamed, _frame(None, "other")),
+        wakeup(50, 60),  # without a stack
+    ]
+    files = _MappedFiles([snapshot(os.getpid())], record(rows, [waking(7, unnamed, poll, _frame("work"))]))
+    assert files.wakeups_count == 20 and files.named_percent == pytest.approx(100 * 16 / 20)
+    (file,) = files.records({})
+    assert file.module == library
+    assert (file.wakeups_percent, file.unnamed_wakeups_percent) == (pytest.approx(100), pytest.approx(100 * 11 / 20))
+    assert file.functions_count is None or file.functions_count >= (file.named_count or 0) > 0
+
+
+def test_shares_without_a_trace_are_unknown() -> None:
+    files = _MappedFiles([], None)
+    assert (files.wakeups_count, files.named_percent, files.records({})) == (None, None, [])
