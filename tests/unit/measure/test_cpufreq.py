@@ -8,11 +8,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from powerprof.measure import oslayer, perf_events
 from powerprof.measure.perf_events import FrequencyReading, Policy, compute_frequencies, join_frequencies
 from powerprof.measure.sampling import WindowMeter, make_run
-from powerprof.model.records import Frequencies, FrequencyLimits, PState
+from powerprof.model.records import CpuFrequency, Frequencies, FrequencyLimits, PState
 from powerprof.report import labels, residency
 from tests.unit.measure.fake_cpu import C1, POLL, FakeCpus, fake_stat
 
@@ -198,3 +199,67 @@ def test_windows_carry_them(tree: Tree) -> None:
     rates = oslayer.compute_os_rates(before, oslayer.read_counters())
     assert rates.frequencies is not None and shares(rates.frequencies.states) == {1000.0: 25.0, 2000.0: 75.0}
     assert Policy((0,), {1000000: 10, 2000000: 30}) == perf_events.read_frequencies().policies["policy0"]
+
+
+def test_frequencies_of_unlike_cpus_are_weighted_by_their_running_time() -> None:
+    """A TSC of 2.5 GHz over 4 s. CPU 0 ran for 2 s at 3.5 GHz, CPU 3 for 0.4 s at 1 GHz."""
+    before = FrequencyReading(10.0, {"p": Policy((0,), {1_500_000: 7})}, {0: (5, 6, 7), 3: (1, 2, 3), 4: (9, 9, 9)})
+    clocks = {
+        0: (5 + 7 * 10**9, 6 + 5 * 10**9, 7 + 10 * 10**9),
+        3: (1 + 4 * 10**8, 2 + 10**9, 3 + 10 * 10**9),
+        4: (9, 9, 9 + 10 * 10**9),
+    }
+    after = FrequencyReading(14.0, {"p": Policy((0,), {1_500_000: 37, 2_500_000: 90})}, clocks)
+    found = compute_frequencies(before, after)
+    assert found is not None
+    assert [(cpu.cpu, cpu.busy_mhz) for cpu in found.cpus] == [(0, pytest.approx(3500.0)), (3, pytest.approx(1000.0))]
+    assert found.busy_mhz == pytest.approx((5 * 3500 + 1 * 1000) / 6)
+    assert shares(found.cpus[0].states) == pytest.approx({1500.0: 25.0, 2500.0: 75.0})
+    assert found.states == found.cpus[0].states and found.cpus[1].states == []
+
+
+def odd_frequencies(start: float, cpus: Mapping[int, float | None], **fixed: object) -> Frequencies:
+    def states(first: float, *mhz: float) -> list[PState]:
+        return [PState(mhz=m, residency_percent=first + 10 * n) for n, m in enumerate(mhz)]
+
+    values: dict[str, object] = {
+        "states": states(start, 1000.0, 2000.0 + start),
+        "cpus": [CpuFrequency(cpu=n, states=states(start + n, 1000.0), busy_mhz=mhz) for n, mhz in cpus.items()],
+        "busy_mhz": 100 * start,
+        "status": f"s{start:g}",
+        "turbo": start > 20,
+        **fixed,
+    }
+    return Frequencies(**values)  # type: ignore[arg-type]
+
+
+def test_joined_frequencies_are_weighted_by_time() -> None:
+    first = odd_frequencies(13.0, {0: 1300.0, 1: 700.0, 2: None, 5: 9.0})
+    second = odd_frequencies(37.0, {0: 3700.0, 1: None, 2: 2900.0})
+    joined = join_frequencies(first, 2.0, second, 6.0)
+    expected = {1000.0: (13 * 2 + 37 * 6) / 8, 2013.0: 23 * 2 / 8, 2037.0: 47 * 6 / 8}
+    assert shares(joined.states) == pytest.approx(expected)
+    assert [cpu.cpu for cpu in joined.cpus] == [0, 1, 2]
+    # A window in which a CPU did not run has no frequency of it.
+    assert [cpu.busy_mhz for cpu in joined.cpus] == [(1300 * 2 + 3700 * 6) / 8, 700.0, 2900.0]
+    assert shares(joined.cpus[1].states) == pytest.approx({1000.0: (14 * 2 + 38 * 6) / 8})
+    assert (joined.busy_mhz, joined.status, joined.turbo) == ((1300 * 2 + 3700 * 6) / 8, "s37", True)
+    only = join_frequencies(replace(first, busy_mhz=None, states=[]), 2.0, second, 6.0)
+    assert (only.busy_mhz, only.states) == (3700.0, second.states)
+
+
+@pytest.mark.parametrize(
+    ("files", "turbo"),
+    [
+        ({}, None),
+        ({"intel_pstate/no_turbo": 0}, True),
+        ({"intel_pstate/no_turbo": 1}, False),
+        ({"cpufreq/boost": 0}, False),
+        ({"cpufreq/boost": 1}, True),
+    ],
+)
+def test_turbo_by_driver(tree: Tree, files: Mapping[str, int], turbo: bool | None) -> None:
+    for name, value in files.items():
+        (tree.cpu / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree.cpu / name).write_text(f"{value}\n")
+    assert perf_events.read_turbo() is turbo

@@ -256,3 +256,50 @@ def test_other_forms_are_named_with_their_remedy(text: str, form: str, tmp_path:
 @pytest.mark.parametrize("text", [REPORT, NEW])
 def test_the_battery_of_every_version(text: str) -> None:
     assert find_report_watts(text) == (9.57, "battery discharge")
+
+
+ODD = """PowerTOP Version;2.14 ran at Fri
+ *  *  *   Processor Idle State Report   *  *  *
+Package;0
+C6 (pc6); 41.0%
+C7 (pc7); 3.0%
+Package;1
+C6 (pc6); 17.0%
+CPU;0;CPU;1;CPU;2
+C0 active;  8.0%;  6.5%; 11.0%
+C1; 30.0%;   0.3 ms; 10.0%;   0.5 ms; 0.0%; 0.0 ms
+C3; 60.0%;   2.0 ms; 84.0%;   4.0 ms; 20.0%; 0.8 ms
+CPU;3
+C0 active; 2.5%
+C3; 70.5%; 9.0 ms
+C6; 40.0%; 0.0 ms
+"""
+
+
+def test_means_are_over_all_cpus_and_averages_over_entries() -> None:
+    window = make_powertop_window(parse_powertop(ODD, "odd.csv"), "", 7.0)
+    c1, c3, c6 = window.states
+    assert (c1.residency_percent, c3.residency_percent, c6.residency_percent) == ((30 + 10) / 4, 234.5 / 4, 10.0)
+    assert c1.average_residency_ms == pytest.approx(40 / (30 / 0.3 + 10 / 0.5))
+    assert c3.average_residency_ms == pytest.approx(234.5 / (60 / 2 + 84 / 4 + 20 / 0.8 + 70.5 / 9))
+    # A used state without an average leaves it unknown.
+    assert c6.average_residency_ms is None
+    (_, c3, *_) = make_powertop_window(parse_powertop(ODD.replace("4.0 ms", "0.0 ms"), "odd.csv"), "", 7.0).states
+    assert c3.average_residency_ms is None
+    assert (window.cpus, window.window_s) == (4, 7.0)
+    assert window.c0_percent == pytest.approx(100 - 10 - 58.625 - 10)
+    assert (window.idle_percent, window.residual_percent) == (pytest.approx(78.625), 0.0)
+    achieved = {(a.scope, a.name): a.residency_percent for a in window.achieved}
+    assert achieved == pytest.approx(
+        {("package", "C6 (pc6)"): 29.0, ("package", "C7 (pc7)"): 3.0, ("cpu", "C0 active"): 28 / 4}
+    )
+
+
+def test_states_above_100_percent_are_a_residual() -> None:
+    text = (
+        ODD.replace("84.0%", "110.0%").replace("70.5%", "110.0%").replace("20.0%", "110.0%").replace("60.0%", "70.0%")
+    )
+    window = make_powertop_window(parse_powertop(text.replace("40.0%; 0.0", "9.0%; 0.0"), "odd.csv"), "", None)
+    idle = (40 + 400 + 9) / 4
+    assert (window.c0_percent, window.idle_percent) == (0.0, 100.0)
+    assert (window.residual_percent, window.window_s) == (pytest.approx(idle - 100), None)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -227,3 +228,108 @@ def test_only_interrupts_of_the_window_are_counted() -> None:
         "hypervisor callbacks": 60,
         "Hyper-V timers": 2,
     }
+
+
+# One CPU of every field, and two that are unlike: 4 s, in ticks of 10 ms. user and nice include guest time.
+ODD_BEFORE = "cpu0 1000 500 300 9000 700 20 40 60 90 10\ncpu1 50 60 70 8000 90 1 2 3 0 0\ncpu2 100 1 1 1 1 1 1 1 0 0\n"
+ODD_AFTER = "cpu0 1057 531 319 9223 711 27 53 99 130 15\ncpu1 61 63 87 8330 119 3 6 7 0 0\ncpu2 0 1 1 400 1 1 1 1 0 0\n"
+
+
+def test_every_field_of_stat_has_its_own_share() -> None:
+    before = procfs.parse_stat(ODD_BEFORE + "intr 1000 5 6\nctxt 70000\n", "stat", 0)
+    after = procfs.parse_stat(ODD_AFTER + "intr 1900 9 8\nctxt 73000\n", "stat", 4 * 10**9)
+    spent = procfs.compute_accounting(before, after)
+    assert spent is not None
+    # CPU 2 went backwards and is in no sum. Ticks of the others, per field:
+    user, nice, system, idle, iowait = 57 + 11, 31 + 3, 19 + 17, 223 + 330, 11 + 29
+    irq, softirq, steal = 7 + 2, 13 + 4, 39 + 4
+    total = user + nice + system + idle + iowait + irq + softirq + steal
+    assert (spent.cpus, spent.window_s) == (2, 4.0)
+    assert spent.user_percent == pytest.approx(100 * (user + nice) / total)
+    assert spent.system_percent == pytest.approx(100 * system / total)
+    assert spent.irq_percent == pytest.approx(100 * (irq + softirq) / total)
+    assert spent.steal_percent == pytest.approx(100 * steal / total)
+    assert spent.idle_percent == pytest.approx(100 * (idle + iowait) / total)
+    assert (spent.interrupts_hz, spent.context_switches_hz) == (225.0, 750.0)
+    assert after.interrupts == {0: 9, 1: 8}
+    times = procfs.compute_cpu_times(before, after)
+    assert times.unknown == {2: "the user time went backwards"}
+    assert times.spent[0] == pytest.approx(
+        {"user": 0.57, "nice": 0.31, "system": 0.19, "irq": 0.07, "softirq": 0.13, "steal": 0.39, "idle": 2.34}
+    )
+
+
+@given(
+    st.lists(
+        st.lists(st.integers(0, 60), min_size=8, max_size=8).filter(lambda row: row[3] > 0 and sum(row) > row[3] > 0),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_the_shares_of_stat_sum_to_100(rows: list[list[int]]) -> None:
+    start = [700, 10, 300, 9000, 50, 5, 6, 7]
+    before = procfs.parse_stat("".join(f"cpu{n} {' '.join(map(str, start))}\n" for n in range(len(rows))), "stat")
+    later = [" ".join(str(a + b) for a, b in zip(start, row, strict=True)) for row in rows]
+    after = procfs.parse_stat("".join(f"cpu{n} {row}\n" for n, row in enumerate(later)), "stat")
+    # Without a time between them, any growth is possible.
+    times = procfs.compute_cpu_times(before, after)
+    assert not times.unknown
+    for spent, row in zip(times.spent.values(), rows, strict=True):
+        assert sum(spent.values()) == pytest.approx(sum(row) / 100)
+
+
+def test_a_missing_line_has_no_rate() -> None:
+    row = CPUS["sound"]
+    before, after = (procfs.parse_stat(f"cpu0 {row[n]}\n", "stat", n * 4 * 10**9) for n in (0, 1))
+    spent = procfs.compute_accounting(before, after)
+    assert spent is not None and (spent.interrupts_hz, spent.context_switches_hz) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("ticks", "read_ms", "share"),
+    [(400, 0, None), (352, 0, 88.0), (352, 400, None), (330, 400, 100 * 3.3 / 3.6), (300, 0, 75.0), (270, 0, "less")],
+)
+def test_the_part_of_a_window_that_stat_accounts_for(ticks: int, read_ms: int, share: float | str | None) -> None:
+    """The first reading took `read_ms`: its counters may be that much younger than its time."""
+    before = procfs.parse_stat("cpu0 100 0 0 1000 0 0 0 0\n", "stat", 0)
+    after = procfs.parse_stat(f"cpu0 120 0 0 {980 + ticks} 0 0 0 0\n", "stat", 4 * 10**9)
+    times = procfs.compute_cpu_times(msgspec.structs.replace(before, read_ns=read_ms * 10**6), after)
+    if share == "less":
+        assert times.unknown == {0: "its times grew by much less than the time that passed"}
+    else:
+        assert times.partial == ({} if share is None else {0: pytest.approx(share)})
+
+
+def test_interrupts_of_timers_are_summed_over_rows_and_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POWERPROF_PROCFS", str(tmp_path))
+    assert procfs.read_timer_interrupts() is None
+    text = "           CPU0       CPU1\n 36:  900  900  PCI-MSI nvme0q1\n"
+    (tmp_path / "interrupts").write_text(text)
+    assert procfs.read_timer_interrupts() is None
+    text += " 11:   31   43  GICv3 30 Level     arch_timer\nLOC:  100  250   Local timer interrupts\n"
+    text += "HVS:    7    8   Hyper-V stimer0\nNMI:    3    4   Non-maskable\nHYP:    5   60   Hypervisor callback\n"
+    (tmp_path / "interrupts").write_text(text)
+    assert procfs.read_timer_interrupts() == 31 + 43 + 100 + 250 + 7 + 8
+    assert read_unseen_counts() == {"NMI": 7, "HYP": 65, "HVS": 15}
+    assert count_unseen({"NMI": 2, "HYP": 65, "HVS": 20}, read_unseen_counts()) == {"NMIs": 5}
+
+
+def test_the_share_of_a_group_is_of_all_cpus() -> None:
+    before = {"server": {10: 5 * 10**9, 11: 10**9, 12: 7}, "client": {20: 1}}
+    after = {"server": {10: 6 * 10**9, 11: 10**9 + 250_000_000, 13: 9 * 10**9}, "client": {20: 40_000_001}}
+    (server, client), notes = procfs.compute_process_times(before, after, 16.0)
+    assert (server.name, server.cpu_s, server.percent) == ("server", 1.25, pytest.approx(100 * 1.25 / 16))
+    assert (client.cpu_s, client.percent) == (0.04, pytest.approx(0.25))
+    assert len(notes) == 1 and "process 12 ended" in notes[0]
+    assert procfs.compute_process_times(before, after, None)[0][0].percent is None
+
+
+def test_the_peak_of_memory_is_the_kernels_in_bytes() -> None:
+    kib = int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
+    peak = procfs.own_peak_bytes()
+    assert peak is not None and peak % 1024 == 0 and kib * 1024 <= peak < kib * 1024 + (64 << 20)
+
+
+def test_frequencies_of_cpuinfo_are_averaged_in_mhz(tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text("flags : fpu\ncpu MHz : 1200.5\n\nflags : fpu\ncpu MHz : 3000.0\n")
+    assert procfs.read_frequency_mhz(tmp_path, tmp_path) == pytest.approx(2100.25)

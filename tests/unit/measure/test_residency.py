@@ -7,15 +7,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from powerprof.measure.cpuidle import CpuidleReader
-from powerprof.measure.residency import compute_residency, read_recording
+from powerprof.measure.residency import ProcfsResidency, compute_residency, read_recording
 from powerprof.measure.turbostat import make_turbostat_window, parse_turbostat
 from powerprof.measure.window import CpuReading, Snapshot, StateInfo
 from powerprof.model.records import StateResidency, Window
 from powerprof.system.errors import UsageError
-from tests.unit.measure.fake_cpu import C1, C6, POLL, FakeCpus
+from tests.unit.measure.fake_cpu import C1, C6, POLL, FakeCpus, fake_stat
 
 SECOND = 1_000_000
 
@@ -337,3 +339,136 @@ def test_a_cpu_idle_for_longer_than_its_window_is_left_out(tmp_path: Path) -> No
     window = between(cpus, idle)
     assert (window.c0_percent, window.cpus, window.unknown_cpus_count) == (pytest.approx(10.0), 1, 1)
     assert "CPU 1: its idle time grew by more than the time that passed: left out" in window.notes
+
+
+# Two CPUs with every counter moving differently, windows of their own length, exits by reading, one CPU asleep.
+ODD_STATES = (StateInfo("POLL", True), StateInfo("C1", False), StateInfo("C6", False))
+
+
+def odd_reading(cpu: int, at_s: float, start: int, *, forced: Sequence[int] = (), stand: bool = False) -> CpuReading:
+    """Return counters that have grown to `start`, each at its own pace."""
+    time_us = tuple(1000 * start * n for n in (3, 70, 110))
+    usage = tuple((0 if stand else start) * n for n in (2, 5, 9))
+    above, below, rejected = (tuple(start * n for n in row) for row in ((0, 1, 4), (0, 3, 2), (6, 7, 8)))
+    return CpuReading(
+        cpu, int(at_s * 1e9), ODD_STATES, time_us, usage, above, below, rejected, not stand, tuple(forced)
+    )
+
+
+def test_every_counter_has_its_own_rate() -> None:
+    before = [odd_reading(0, 10.0, 11), odd_reading(1, 10.5, 23), odd_reading(2, 10.0, 4, stand=True)]
+    after = [
+        odd_reading(0, 16.0, 19, forced=(0, 1, 2)),
+        odd_reading(1, 16.5, 35, forced=(1, 0, 1)),
+        odd_reading(2, 16.0, 4, stand=True),
+    ]
+    window = window_of(before, after)
+    # 8 and 12 steps over 12 CPU seconds.
+    assert (window.window_s, window.cpus, window.unknown_cpus_count, window.edge_exits_count) == (6.0, 2, 1, 5)
+    idle_us = 20 * 1000 * (70 + 110)
+    assert window.idle_percent == pytest.approx(100 * idle_us / 12e6)
+    assert window.c0_percent == pytest.approx(100 - 100 * idle_us / 12e6)
+    assert window.wakeups_hz == pytest.approx((20 * (2 + 5 + 9) - 5) / 6)
+    assert total(window) == pytest.approx(100.0)
+    forced = {"POLL": 1, "C1": 1, "C6": 3}
+    for name, us, entries, above, below, rejected in (
+        ("POLL", 3000, 2, 0, 0, 6),
+        ("C1", 70_000, 5, 1, 3, 7),
+        ("C6", 110_000, 9, 4, 2, 8),
+    ):
+        item, count = state(window, name), 20 * entries - forced[name]
+        assert (item.time_us, item.entries_count) == (20 * us, count)
+        assert item.average_residency_ms == pytest.approx(20 * us / count / 1000)
+        assert item.entries_hz == pytest.approx(count / 6)
+        assert (item.above_hz, item.below_hz, item.rejected_hz) == pytest.approx(
+            (20 * above / 6, 20 * below / 6, 20 * rejected / 6)
+        )
+        percent = 100 * 20 * us / 12e6
+        assert item.residency_percent == pytest.approx(0.0 if name == "POLL" else percent)
+        assert item.polling_percent == (pytest.approx(percent) if name == "POLL" else None)
+
+
+@pytest.mark.parametrize("name", ["above", "below", "rejected"])
+def test_a_counter_that_one_edge_lacks_has_no_rate(name: str) -> None:
+    before, after = odd_reading(0, 1.0, 11), odd_reading(0, 3.0, 19)
+    for a, b in ((replace(before, **{name: (None,) * 3}), after), (before, replace(after, **{name: (None,) * 3}))):
+        item = state(window_of([a], [b]), "C6")
+        rates = {key: getattr(item, f"{key}_hz") for key in ("above", "below", "rejected")}
+        assert [key for key, rate in rates.items() if rate is None] == [name]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50), st.floats(10.0, 90.0)), min_size=1, max_size=5),
+    st.integers(2, 9),
+)
+def test_residencies_and_c0_sum_to_100_and_scale(cpus: list[tuple[int, int, float]], factor: int) -> None:
+    def window(times: int) -> Window:
+        before = [odd_reading(n, 10.0, start) for n, (start, _, _) in enumerate(cpus)]
+        after = [odd_reading(n, 10.0 + times * s, start + times * steps) for n, (start, steps, s) in enumerate(cpus)]
+        return window_of(before, after)
+
+    one, many = window(1), window(factor)
+    assert total(one) == pytest.approx(100.0)
+    assert one.wakeups_hz == pytest.approx(sum(item.entries_hz or 0.0 for item in one.states))
+    for name in ("c0_percent", "idle_percent", "wakeups_hz"):
+        assert getattr(many, name) == pytest.approx(getattr(one, name), rel=1e-6), name
+    assert many.window_s == pytest.approx(factor * (one.window_s or 0.0))
+    for a, b in zip(one.states, many.states, strict=True):
+        assert b.entries_count == factor * a.entries_count
+        assert b.average_residency_ms == pytest.approx(a.average_residency_ms)
+
+
+def test_open_idle_periods_bound_the_error_of_c0() -> None:
+    before, after = odd_reading(0, 10.0, 11), odd_reading(0, 16.0, 19)
+    window = window_of([replace(before, resolved=False)], [replace(after, resolved=False)])
+    # Twice the average period of 8 · 183 ms in 8 · 16 exits, of 6 s: 0.38 points.
+    assert window.notes == ["idle periods open at the edges of CPU 0 are not resolved: about ±0.38 points of C0"]
+
+
+def test_two_readings_without_times_need_the_elapsed_one() -> None:
+    before, after = (replace(odd_reading(0, 0.0, start), at_ns=None) for start in (11, 19))
+    shares = window_of([before], [after])
+    assert (shares.c0_percent, shares.percent_of, shares.window_s) == (None, "idle_time", None)
+    assert state(shares, "C6").residency_percent == pytest.approx(100 * 110 / 180)
+    assert state(shares, "C6").entries_hz is None and shares.wakeups_hz is None
+    known = window_of([before], [after], elapsed_s=4.0)
+    assert (known.window_s, known.percent_of) == (4.0, "wall_time")
+    assert state(known, "C6").residency_percent == pytest.approx(100 * 0.88 / 4)
+    assert known.wakeups_hz == pytest.approx(8 * 16 / 4)
+    short = window_of([before], [after], elapsed_s=1.2)
+    assert (short.c0_percent, short.residual_percent) == (0.0, pytest.approx(100 * 1.44 / 1.2 - 100))
+
+
+def test_a_host_without_a_driver_counts_the_wake_ups_of_both_edges(fake_host: Path) -> None:
+    counts = iter([{0: 1000, 1: 50, 2: 7}, {0: 1090, 1: 80, 3: 9000}])
+
+    class Events:
+        def read(self) -> dict[int, int]:
+            return next(counts)
+
+    source = ProcfsResidency(("a note",), events=Events())  # type: ignore[arg-type]
+    source.start(None)
+    source.stop()
+    window = source.finish("")
+    assert window.window_s is not None
+    assert window.wakeups_hz == pytest.approx((90 + 30) / window.window_s)
+    assert (window.residency_source, window.notes[0]) == ("procfs", "a note")
+
+
+@pytest.fixture
+def fake_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    fake_stat(tmp_path, [(10, 90), (30, 70)])
+    monkeypatch.setenv("POWERPROF_PROCFS", str(tmp_path))
+    return tmp_path
+
+
+def test_a_single_dump_has_the_figures_since_boot(tmp_path: Path) -> None:
+    cpus = FakeCpus(tmp_path, [[POLL, C1, C6]])
+    cpus.add(0, 1, us=3_000_000, usage=40, above=6)
+    cpus.add(0, 2, us=5_000_000, usage=10, below=4)
+    dump = tmp_path / "dump.txt"
+    dump.write_text(cpus.dump())
+    window = read_recording(dump, None, source=None, elapsed_s=20.0, read_at="").window
+    assert (window.c0_percent, window.wakeups_hz) == (pytest.approx(60.0), pytest.approx(50 / 20))
+    assert [item.entries_count for item in window.states] == [0, 40, 10]
+    assert [(item.above_hz, item.below_hz) for item in window.states[1:]] == [(0.3, 0.0), (0.0, 0.2)]
