@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from powerprof.energy.recordings import replay
 from powerprof.measure.residency import read_recording
+from powerprof.measure.turbostat import TurbostatLog, is_sum_or_mean, make_turbostat_window, parse_turbostat
 from powerprof.system.errors import DataError
 
 REFUSED = "refused"
@@ -370,3 +371,85 @@ def test_hidden_columns_give_the_true_figures_or_none(
         assert joules == (pytest.approx(sum(host.watts) * 5 * (tables - 1), rel=0.01) if has_times else None)
     else:
         assert watts == REFUSED
+
+
+# Four tables: the length of the first is unknown, two last 2 and 3 s, and 15 s are missing before the last one.
+ODD_COLUMNS = "Time_Of_Day_Seconds Package Core CPU Busy% Bzy_MHz POLL C1 C6 POLL% C1% C6% CPU%c6 Pkg%pc6"
+ODD_TIMES = (1000.0, 1002.0, 1005.0, 1025.0)
+# Per table and CPU: Busy%, MHz, entries and percent of POLL, C1 and C6, CPU%c6, Pkg%pc6.
+ODD_CPUS = (
+    ((10.0, 1100, 3, 40, 500, 0.5, 9.0, 70.0, 60.0, 21.0), (14.0, 1300, 5, 60, 700, 0.7, 11.0, 66.0, 52.0, 21.0)),
+    ((20.0, 1500, 2, 30, 300, 0.3, 8.0, 60.0, 50.0, 17.0), (30.0, 1900, 4, 10, 900, 0.9, 2.0, 50.0, 40.0, 17.0)),
+    ((31.0, 2000, 9, 70, 210, 1.1, 6.0, 40.0, 33.0, 13.0), (45.0, 2600, 1, 20, 330, 0.1, 4.0, 30.0, 27.0, 13.0)),
+    ((60.0, 3000, 7, 90, 110, 2.1, 3.0, 20.0, 12.0, 4.0), (80.0, 3400, 6, 50, 130, 1.3, 5.0, 10.0, 6.0, 4.0)),
+)
+
+
+def odd_log(*, interval_s: float | None = None, hidden: str = "") -> TurbostatLog:
+    tables = []
+    keep = [n for n, column in enumerate(ODD_COLUMNS.split()) if column not in hidden.split()]
+    for time_s, cpus in zip(ODD_TIMES, ODD_CPUS, strict=True):
+        whole = [(a + b) / (1 if n in (2, 3, 4) else 2) for n, (a, b) in enumerate(zip(*cpus, strict=True))]
+        rows = [[time_s, "-", "-", "-", *whole], *([time_s, 0, n, n, *cpu] for n, cpu in enumerate(cpus))]
+        cells = [ODD_COLUMNS.split(), *rows]
+        tables.append("".join("\t".join(str(row[n]) for n in keep) + "\n" for row in cells))
+    banner = BANNER if interval_s is None else f"{BANNER}Measurement interval: {interval_s} s\n"
+    return parse_turbostat(banner + "".join(tables), "odd.txt")
+
+
+@pytest.mark.parametrize(("interval_s", "first_s", "last_s"), [(None, None, 3.0), (4.0, 4.0, 4.0)])
+def test_means_are_weighted_by_the_length_of_each_table(
+    interval_s: float | None, first_s: float | None, last_s: float
+) -> None:
+    window = make_turbostat_window(odd_log(interval_s=interval_s), "")
+    # A table of unknown length counts as one of the usual length, 3 s.
+    weights = [first_s or 3.0, 2.0, 3.0, last_s]
+
+    def mean(column: int) -> float:
+        return sum(w * (a[column] + b[column]) / 2 for w, (a, b) in zip(weights, ODD_CPUS, strict=True)) / sum(weights)
+
+    assert (window.cpus, window.c0_percent) == (2, pytest.approx(mean(0)))
+    assert (window.idle_percent, window.residual_percent) == (pytest.approx(100 - mean(0)), 0.0)
+    assert window.frequency_mhz == pytest.approx(mean(1))
+    assert window.window_s == (None if first_s is None else 4.0 + 2.0 + 3.0 + 4.0)
+    known = range(1 if first_s is None else 0, 4)
+    seconds = sum(weights[n] for n in known)
+    total_hz = 0.0
+    for number, (name, state) in enumerate(zip(("POLL", "C1", "C6"), window.states, strict=True)):
+        entries_hz = sum(a[2 + number] + b[2 + number] for a, b in (ODD_CPUS[n] for n in known)) / seconds
+        percent, total_hz = mean(5 + number), total_hz + entries_hz
+        assert (state.name, state.entries_hz) == (name, pytest.approx(entries_hz))
+        assert state.average_residency_ms == pytest.approx(percent / 100 * 2 * 1000 / entries_hz)
+        assert state.residency_percent == pytest.approx(0.0 if name == "POLL" else percent)
+        assert state.polling_percent == (pytest.approx(percent) if name == "POLL" else None)
+    assert window.wakeups_hz == pytest.approx(total_hz)
+    achieved = {(a.scope, a.name): a.residency_percent for a in window.achieved}
+    assert achieved == pytest.approx(
+        {("cpu", "Busy%"): mean(0), ("core", "CPU%c6"): mean(8), ("package", "Pkg%pc6"): mean(9)}
+    )
+    assert "1 of its tables follow a gap, in which nothing was metered" in window.notes
+
+
+def test_without_busy_c0_is_what_all_states_leave() -> None:
+    window = make_turbostat_window(odd_log(hidden="Busy%"), "")
+    weights = (3.0, 2.0, 3.0, 3.0)
+    idle = sum(w * (a[6] + b[6] + a[7] + b[7]) / 2 for w, (a, b) in zip(weights, ODD_CPUS, strict=True)) / 11
+    assert (window.c0_percent, window.residual_percent) == (pytest.approx(100 - idle), 0.0)
+    hidden = make_turbostat_window(odd_log(hidden="Busy% C6%"), "")
+    assert (hidden.c0_percent, hidden.idle_percent, hidden.residual_percent) == (None, None, None)
+    # With a state hidden the sum of the wake-ups is unknown.
+    assert make_turbostat_window(odd_log(hidden="C1 C1%"), "").wakeups_hz is None
+
+
+@pytest.mark.parametrize(
+    ("whole", "parts", "is_one"),
+    [(30.0, [10.0, 20.0], True), (15.0, [10.0, 20.0], True), (10.0, [10.0, 20.0], False), (900.0, [10.0, 20.0], False)],
+)
+def test_a_system_row_is_the_sum_or_the_mean(whole: float, parts: list[float], is_one: bool) -> None:
+    assert is_sum_or_mean(whole, parts) is is_one
+
+
+@pytest.mark.parametrize(("busy", "c0"), [(104.9, 100.0), (105.1, None), (-0.1, None)])
+def test_a_busy_share_above_its_rounding_is_impossible(busy: float, c0: float | None) -> None:
+    window = make_turbostat_window(parse_turbostat(tab(f"CPU Busy%\n- {busy}\n0 {busy}"), "x"), "")
+    assert window.c0_percent == c0
