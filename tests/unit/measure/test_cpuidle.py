@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reader of idle counters, live and from recorded dumps."""
+"""The reader of idle counters, live and from recorded dumps, and the tables of idle states."""
 
 from __future__ import annotations
 
 import errno
 import os
 import resource
+import struct
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from powerprof.measure import cpuidle
 from powerprof.measure.cpuidle import (
     CpuidleReader,
     check_pair,
@@ -19,11 +22,14 @@ from powerprof.measure.cpuidle import (
     parse_dump,
     read_driver,
     read_dump,
+    read_edge,
+    read_state_table,
     zero_counters,
 )
 from powerprof.measure.residency import compute_residency
 from powerprof.measure.window import CpuReading, StateInfo
-from powerprof.system.errors import DataError, PowerprofError
+from powerprof.system import paths
+from powerprof.system.errors import DataError, PowerprofError, UsageError
 from tests.unit.measure.fake_cpu import C1, C6, HALTPOLL, POLL, FakeCpus
 
 
@@ -326,3 +332,94 @@ def test_a_dump_of_every_layout_has_the_same_figures(cpus: FakeCpus, layout: str
         for printed in (text, noise + text, "\ufeff" + text):
             dump = parse_dump(printed, Path("dump"))
             assert (dump.snapshot, dump.driver) == (want.snapshot, "intel_idle")
+
+
+TABLES = tomllib.loads(Path(cpuidle.__file__).with_name("idle_states.toml").read_text())
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_each_table_has_a_source_and_ever_slower_states(name: str) -> None:
+    row = TABLES[name]
+    assert row["cpus"] and row["source"]
+    states = read_state_table(name)
+    assert states == read_state_table(name.upper())
+    assert len({state.name for state in states}) == len(states)
+    latencies = [state.latency_us or 0 for state in states]
+    targets = [state.target_us or 0 for state in states]
+    assert latencies == sorted(latencies) and targets == sorted(targets)
+    assert all(value > 0 for value in latencies + targets)
+
+
+def test_two_tables_by_value() -> None:
+    spr, gnr = read_state_table("sapphire-rapids"), read_state_table("granite-rapids")
+    assert [(state.name, state.latency_us, state.target_us) for state in spr] == [
+        ("C1", 1, 1),
+        ("C1E", 2, 4),
+        ("C6", 290, 800),
+    ]
+    assert [state.target_us for state in gnr] == [1, 4, 650, 1000]
+
+
+@pytest.mark.parametrize("name", ["", "pentium", "sapphire rapids", "x" * 300, "/no/such/file", "\x1b[31m"])
+def test_an_unknown_cpu_is_refused_with_the_known_ones(name: str) -> None:
+    with pytest.raises(UsageError, match="no such CPU and no such file") as caught:
+        read_state_table(name)
+    assert all(known in (caught.value.hint or "") for known in TABLES)
+    assert caught.value.message.isprintable() and len(caught.value.message) < 120
+
+
+def _dump(*cpus: dict[str, tuple[int, int]]) -> str:
+    lines = []
+    for cpu, states in enumerate(cpus):
+        for number, (name, (latency, target)) in enumerate(states.items()):
+            leaves = {"name": name, "time": cpu, "usage": 1, "latency": latency, "residency": target, "disable": cpu}
+            lines += [f"cpu{cpu}/cpuidle/state{number}/{leaf}:{value}" for leaf, value in leaves.items()]
+    return "\n".join(lines) + "\n"
+
+
+def test_a_dump_of_cpus_of_two_kinds_has_no_single_table(tmp_path: Path) -> None:
+    dump = tmp_path / "dump.txt"
+    fast, slow = {"C1": (1, 1), "C6": (220, 600)}, {"C1": (1, 1), "C6": (170, 500)}
+    dump.write_text(_dump(fast, fast))
+    assert [state.target_us for state in read_state_table(str(dump))] == [1, 600]
+    dump.write_text(_dump(fast, fast, slow))
+    with pytest.raises(DataError, match="CPU 2 has other idle states than CPU 0"):
+        read_state_table(str(dump))
+    with pytest.raises(DataError, match="not a regular file"):
+        read_state_table(str(tmp_path))
+
+
+def test_exits_that_a_reading_forces_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Moving to CPU 0 wakes it: its counters grow between the reading just before and the one on it."""
+    cpus = FakeCpus(tmp_path, [[POLL, C1, C6]])
+    cpus.add(0, 1, us=100, usage=5)
+
+    def pin(cpu: int) -> bool:
+        cpus.add(cpu, 1, us=10, usage=2)
+        cpus.add(cpu, 2, us=70, usage=3)
+        return True
+
+    monkeypatch.setattr(cpuidle, "pin_to_cpu", pin)
+    monkeypatch.setattr(paths, "is_this_host", lambda: True)
+    with CpuidleReader(tmp_path) as reader:
+        reading = read_edge(reader).cpus[0]
+    assert (reading.usage, reading.forced, reading.resolved) == ((0, 7, 3), (0, 2, 3), True)
+
+
+def test_each_field_of_a_dump_is_read_from_its_own_file(tmp_path: Path) -> None:
+    leaves = {"name": "C6", "desc": "MWAIT 0x20", "latency": 133, "residency": 600, "time": 9001, "usage": 71}
+    leaves |= {"above": 5, "below": 8, "rejected": 3, "disable": 1}
+    text = "".join(f"/sys/devices/system/cpu/cpu4/cpuidle/state3/{leaf}|{value}\n" for leaf, value in leaves.items())
+    reading = parse_dump(text, tmp_path).snapshot.cpus[4]
+    assert reading.states == (StateInfo("C6", False, True, 133, 600),)
+    assert (reading.time_us, reading.usage) == ((9001,), (71,))
+    assert (reading.above, reading.below, reading.rejected) == ((5,), (8,), (3,))
+    zeros = zero_counters(parse_dump(text, tmp_path)).cpus[4]
+    assert (zeros.time_us, zeros.usage, zeros.above, zeros.below, zeros.rejected) == ((0,),) * 5
+
+
+@pytest.mark.parametrize(("value", "limit_us"), [(0, 0), (37, 37), (1_999_999_999, 1_999_999_999), (2 * 10**9, None)])
+def test_the_latency_limit_of_the_host(tmp_path: Path, value: int, limit_us: int | None) -> None:
+    device = tmp_path / "cpu_dma_latency"
+    device.write_bytes(struct.pack("i", value))
+    assert cpuidle.read_latency_us(device) == limit_us

@@ -67,3 +67,14 @@ def test_each_part_of_a_plan_has_the_time_of_the_later_parts(monkeypatch: pytest
         assert lines[-1] == f"window · {left_s:.0f} s left, until {end}"
     announce(lines.append, "tracing mariadbd", 10.0)
     assert lines[-1].startswith("tracing mariadbd · 10 s left, until ")
+
+
+def test_the_pace_is_that_of_the_steps_since_the_first_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, lines = _Clock(monkeypatch), list[str]()
+    progress = Countdown(lines.append, 40.0)
+    progress.step("pair 4", 3, 9, 10.0, 5.0)
+    assert "65 s left" in lines[-1]
+    clock.now += 14.0
+    progress.step("pair 6", 5, 9, 10.0, 5.0)
+    # 7 s per pair, four to go.
+    assert "33 s left" in lines[-1]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from powerprof.measure.program_output import STAMP, DumpCell, read_dump_cells
+from powerprof.measure.program_output import STAMP, DumpCell, median_step_s, parse_number, read_dump_cells
 
 Files = list[tuple[str, str]]
 FILE = re.compile(r"(?:\S*/)?(intel-rapl[^/\s]*)/(name|energy_uj|max_energy_range_uj)")
@@ -98,3 +98,18 @@ def test_stamps_and_lines_are_given() -> None:
         DumpCell(STAMP, "13", 5),
         DumpCell("/p/intel-rapl:0/name", "core", 6),
     ]
+
+
+@pytest.mark.parametrize(
+    ("times_s", "step_s"), [([], 0.0), ([7.0], 0.0), ([1.0, 4.0, 5.0, 7.5], 2.5), ([0.0, 9.0, 10.0, 12.0, 15.0], 3.0)]
+)
+def test_the_median_distance_of_times(times_s: list[float], step_s: float) -> None:
+    assert median_step_s(times_s) == step_s
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [("12.5", 12.5), ("-3", None), ("101", None), ("nan", None), ("inf", None), ("x", None), ("0", 0.0)],
+)
+def test_numbers_within_their_limits(word: str, value: float | None) -> None:
+    assert parse_number(word, 0.0, 100.0) == value
