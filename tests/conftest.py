@@ -97,7 +97,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _read_durations(config: pytest.Config) -> dict[str, float]:
-    last = config.cache.get(_DURATIONS, None) if config.cache is not None else None
+    cache = getattr(config, "cache", None)
+    last = cache.get(_DURATIONS, None) if cache is not None else None
     if last is None and DURATIONS.is_file():
         last = json.loads(DURATIONS.read_text())
     return last or {}
@@ -113,7 +114,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
             if isinstance(report, pytest.TestReport):
                 file = report.nodeid.partition("::")[0]
                 seconds[file] = seconds.get(file, 0) + report.duration
-    if config.cache is not None and not hasattr(config, "workerinput"):
+    if getattr(config, "cache", None) is not None and not hasattr(config, "workerinput"):
         config.cache.set(_DURATIONS, {**_read_durations(config), **seconds})
 
 
