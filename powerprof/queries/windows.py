@@ -127,6 +127,11 @@ COSTLY_PERCENT = 3.0
 _BUSY = 0.1  # of one CPU
 
 
+def _name_version(number: str | None) -> str | None:
+    """Return the version that the program of PostgreSQL shows, in the form of a version that a server reports."""
+    return None if number is None else f"PostgreSQL {number}"
+
+
 class TracedWindow(NamedTuple):
     """A window with the texts of clients. With probes it has the trace, and samples of stacks on request."""
 
@@ -227,7 +232,7 @@ class Probes(Closeable):
             bpf_s=cost.bpf_s,
             seen_count=trace.dispatches_count,
             calls_count=sum(statement.calls_count or 0 for statement in parts.statements),
-            version=tracer.dispatch.version and f"PostgreSQL {tracer.dispatch.version}",
+            version=_name_version(tracer.dispatch.version),
             notes=_note_trace(trace, known, server, parts.statements),
             lost_count=trace.lost_count,
             unreadable_count=trace.unreadable_count,
@@ -451,6 +456,7 @@ class Samples(Closeable):
             bpf_s=moments.bpf_s,
             seen_count=0,
             calls_count=_count_all_calls(known),
+            version=_name_version(self._sampler.version),
             notes=note_samples(moments, count, known, server, cpu_s),
             lost_count=moments.lost_count,
             unreadable_count=moments.unreadable_count,

@@ -21,8 +21,14 @@ from powerprof.stacks.symtab import SymbolTable, read_symbols
 from powerprof.system.errors import CapabilityError
 from powerprof.system.reader_process import Unreadable, shared
 from powerprof.tracing.bpf.shared_numbers import POSTGRESQL, Message
-from powerprof.tracing.statement_code import MOST_SEGMENT_BYTES, find_call_returns
-from powerprof.tracing.statement_places import Dispatch, find_probe_offsets, open_program, skip_landing_mark
+from powerprof.tracing.statement_code import find_call_returns
+from powerprof.tracing.statement_places import (
+    Dispatch,
+    find_probe_offsets,
+    find_version,
+    open_program,
+    skip_landing_mark,
+)
 from powerprof.tracing.symbols import find_file_offset, find_variable_address, is_stepped
 
 _REPORT = "pgstat_report_activity"
@@ -42,7 +48,6 @@ _WORKERS = ("ParallelQueryMain", "parallel_vacuum_main", "_bt_parallel_build_mai
             "_gin_parallel_build_main")  # fmt: skip
 # The statement is a whole one even if it answers like an Execute.
 _WHOLE = ("exec_replication_command",)
-_VERSION = re.compile(rb"PostgreSQL (\d{1,3}[.a-z0-9]{1,10})[^\0]{0,100} on [^\0]+, compiled by ")
 _EXTENDED = frozenset((Message.PARSE, Message.BIND, Message.EXECUTE))
 
 
@@ -76,7 +81,7 @@ def _in(elf: Elf, mapping: Mapping) -> Dispatch:
         stepped=is_stepped(elf.read(offset, 2)),
         sites={mapping.in_memory(site): int(kind) for site, kind in sites.items()},
         is_sure=set(sites.values()) >= _EXTENDED,
-        version=_version(elf),
+        version=find_version(elf),
         text_address=None if text_at is None else mapping.in_memory(text_at),
         event_address=None if event_at is None else mapping.in_memory(event_at),
         within=find_probe_offsets(
@@ -98,17 +103,6 @@ def read_running_texts(pids: Sequence[int], address: int) -> dict[int, str]:
             if text[:1] != b"\0" and text:
                 texts[pid] = text.partition(b"\0")[0].decode("utf-8", "replace")
     return texts
-
-
-def _version(elf: Elf) -> str | None:
-    """Return the version in the program: the beginning of the text that version() returns."""
-    for segment in elf.loads():
-        if segment.file_bytes > MOST_SEGMENT_BYTES:
-            continue
-        found = _VERSION.search(elf.read(segment.offset, segment.file_bytes))
-        if found:
-            return found[1].decode()
-    return None
 
 
 def classify_report_sites(elf: Elf, symbols: SymbolTable, report: int) -> dict[int, Message]:

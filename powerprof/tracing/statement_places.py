@@ -41,7 +41,7 @@ from powerprof.tracing.bpf.shared_numbers import (
 )
 from powerprof.tracing.bpf.shared_numbers import StatementWait as Wait
 from powerprof.tracing.captures import RecordedText, StatementUse, ThreadUse, find_latency_class
-from powerprof.tracing.statement_code import CALL_BYTES, ProgramFunctions, find_call_returns
+from powerprof.tracing.statement_code import CALL_BYTES, MOST_SEGMENT_BYTES, ProgramFunctions, find_call_returns
 from powerprof.tracing.symbols import (
     find_file_offset,
     find_thread_offset,
@@ -422,11 +422,15 @@ Code = Sequence[tuple[str, str]]
 
 
 class TextPlace(msgspec.Struct, frozen=True):
-    """The addresses of struct place in place.bpf.h. Negative numbers count backwards."""
+    """The addresses of struct place in place.bpf.h. Negative numbers count backwards.
+
+    `version`: of the program of PostgreSQL; None if it does not show it, and for MariaDB and MySQL.
+    """
 
     text: int
     client: int
     mode: int = 0
+    version: str | None = None
 
 
 _PLACE = struct.Struct("<3Q")
@@ -450,7 +454,22 @@ def _postgresql(elf: Elf, mapping: Mapping) -> TextPlace:
             f"{mapping.module} has no symbol of {POSTGRESQL_TEXT}, where statements are",
             "a build that exports its variables, as PostgreSQL's own makefiles do",
         )
-    return TextPlace(mapping.in_memory(text), 0 if client is None else mapping.in_memory(client))
+    at_client = 0 if client is None else mapping.in_memory(client)
+    return TextPlace(mapping.in_memory(text), at_client, version=find_version(elf))
+
+
+_VERSION = re.compile(rb"PostgreSQL (\d{1,3}[.a-z0-9]{1,10})[^\0]{0,100} on [^\0]+, compiled by ")
+
+
+def find_version(elf: Elf) -> str | None:
+    """Return the version in a program of PostgreSQL: the beginning of the text that version() returns."""
+    for segment in elf.loads():
+        if segment.file_bytes > MOST_SEGMENT_BYTES:
+            continue
+        found = _VERSION.search(elf.read(segment.offset, segment.file_bytes))
+        if found:
+            return found[1].decode()
+    return None
 
 
 def _mysql(elf: Elf, mapping: Mapping) -> TextPlace:

@@ -487,6 +487,9 @@ class MomentSampler(Closeable, WindowPart):
     """The sampler of one server: it reads the statement of each thread in the server's own memory, without a probe.
 
     A context manager that removes the sampler. It wakes every CPU `SAMPLE_HZ` times a second.
+
+    Attributes:
+        version: The version in the program of PostgreSQL, if it shows it.
     """
 
     def __init__(self, pid: int, family: Family = "mysql") -> None:
@@ -503,6 +506,7 @@ class MomentSampler(Closeable, WindowPart):
         check_process_ids()
         self.family, self._pid = family, pid
         place = find_text(snapshot(pid), family)
+        self.version = place.version
         definitions = build_moment_definitions(read_kernel_btf(), machine, postgresql=family == "postgresql")
         self.program = LoadedProgram("moments.bpf.c", definitions, optional=_WALKS)
         try:

@@ -173,6 +173,7 @@ def test_the_command_says_what_samples_tell(powerprof_cli: Cli, server: PrivateS
     assert found.code == 0, found.err
     record = json.loads(found.out)
     assert (record["method"], record["server"]["pid"]) == ("samples", server.pid)
+    assert record["server"]["version"] == server.version
     first = record["statements"][0]
     assert (first["text"], first["schema_name"]) == (BURN_TEXT, DATABASE)
     assert first["low_percent"] <= first["c0_percent"] <= first["high_percent"]

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,11 +14,14 @@ from hypothesis import strategies as st
 from powerprof.database.performance import ServerReport
 from powerprof.model.identities import Family
 from powerprof.queries import pricing
+from powerprof.queries.pricing import build_record
 from powerprof.queries.records import Share, Statement
-from powerprof.queries.windows import join_moments
+from powerprof.queries.target import TracedServer
+from powerprof.queries.windows import Samples, join_moments
 from powerprof.tracing.bpf.shared_numbers import COM_QUERY
 from powerprof.tracing.captures import RecordedText
 from powerprof.tracing.statements import SampledThread, StatementSamples
+from tests.unit.queries.windows import KnownFloor, window
 
 POINT, POINT_TOO, BURN, UNREADABLE = 1001, 1002, 1003, 3
 KNOWN = ServerReport(
@@ -221,3 +226,24 @@ def test_a_text_that_could_not_be_read_is_said_so_and_no_sample_is_no_part() -> 
     assert parts.statements[0].text == "(COM_QUERY, its text not readable)"
     none, count = join_moments(moments([]), KNOWN, 1.0, 1.0)
     assert (none.statements, none.background, none.connections.c0_s, count) == ([], [], 0.0, 0)
+
+
+def test_a_window_of_samples_has_the_version_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL is not asked for its version, whichever method is chosen."""
+
+    class Sampled:
+        version = "15.14"
+
+        def __init__(self, *_: object) -> None: ...
+        def collect(self) -> StatementSamples:
+            return moments([met(POINT, 31, 4, is_client=True)], "postgresql")
+
+    monkeypatch.setattr("powerprof.queries.windows.MomentSampler", Sampled)
+    server = TracedServer(os.getpid(), "postgres (10)", None, None, "postgresql")
+    samples = Samples(server)
+    samples.parts[0].begin()
+    samples.parts[0].end()
+    measured = samples.finish_window(window()).measured
+    assert (measured.method, measured.version) == ("samples", "PostgreSQL 15.14")
+    energy: Any = KnownFloor()
+    assert build_record(server, measured, energy).server.version == "PostgreSQL 15.14"
