@@ -25,6 +25,7 @@ from powerprof.system.files import escape_formulas, loader, printable, printable
 from powerprof.workloads.reading import read_workload
 from tests.conftest import REPOSITORY, Cli
 from tests.programs.cpu_time import least_cpu_s
+from tests.unit.layers import sources
 
 ESCAPES = "\x1b]0;title\x07\x1b[2J\x9b31m\r\n\u202e\u2028\x85\x7f"
 
@@ -48,7 +49,7 @@ def test_there_is_one_way_to_the_terminal() -> None:
     found = []
     for path in sorted((REPOSITORY / "powerprof").rglob("*.py")):
         name = str(path.relative_to(REPOSITORY / "powerprof"))
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in sources.walk(path.read_text()):
             if not isinstance(node, ast.Call):
                 continue
             called = ast.unparse(node.func)

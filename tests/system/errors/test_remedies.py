@@ -10,6 +10,7 @@ import ast
 from pathlib import Path
 
 from tests.conftest import REPOSITORY
+from tests.unit.layers import sources
 
 _WITH_A_REMEDY = {"PowerprofError", "Retryable", "UsageError", "CapabilityError"}
 
@@ -17,7 +18,7 @@ _WITH_A_REMEDY = {"PowerprofError", "Retryable", "UsageError", "CapabilityError"
 def _without(module: Path) -> list[str]:
     return [
         f"{module.relative_to(REPOSITORY)}:{node.lineno}: {ast.unparse(node)}"
-        for node in ast.walk(ast.parse(module.read_text()))
+        for node in sources.walk(module.read_text())
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _WITH_A_REMEDY
         if len(node.args) < 2 and not any(keyword.arg in ("hint", None) for keyword in node.keywords)
     ]

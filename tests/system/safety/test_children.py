@@ -16,6 +16,7 @@ from powerprof.system import programs
 from powerprof.system.errors import CapabilityError, PowerprofError
 from tests.conftest import REPOSITORY
 from tests.system.safety.conftest import UID, Attacker
+from tests.unit.layers import sources
 
 # More than the back references that are thought harmless: it goes to the child.
 _EXPANDING = "_Z1fSt4pairIS_IiiES0_E" + "S0_" * 40
@@ -103,7 +104,7 @@ def test_one_module_starts_every_program() -> None:
     found = []
     for path in sorted((REPOSITORY / "powerprof").rglob("*.py")):
         where = str(path.relative_to(REPOSITORY / "powerprof"))
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in sources.walk(path.read_text()):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
                 continue
             of = node.func.value.id if isinstance(node.func.value, ast.Name) else ""

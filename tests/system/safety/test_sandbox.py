@@ -40,6 +40,7 @@ from tests.conftest import REPOSITORY, Cli
 from tests.programs.forbidden import Forbidden, forbidden, is_confined
 from tests.programs.unprivileged import as_nobody
 from tests.system.safety.conftest import Attacker
+from tests.unit.layers import sources
 
 _HEAD = 'schema = "powerprof.workload/1"\nname = "theirs"\ntitle = "x"\n'
 # Each kind of load that is a program, on statements that take long enough to look at it.
@@ -421,20 +422,20 @@ def starters_in(sources: dict[str, ast.Module]) -> set[str]:
 
 def test_one_module_starts_servers_and_clients() -> None:
     package = REPOSITORY / "powerprof"
-    sources = {str(path.relative_to(package)): ast.parse(path.read_text()) for path in package.rglob("*.py")}
-    found = starters_in(sources)
+    whole = {str(path.relative_to(package)): sources.parse(path.read_text()) for path in package.rglob("*.py")}
+    found = starters_in(whole)
     assert found == {*_STARTERS, f"{_OWNER}: confinement", "system/programs.py: confinement"}
     planted = {
         "experiment/loads/other.py": "from powerprof.system import programs\nprograms.start(['mysql'], user=None)",
         "database/private/other.py": "from powerprof.system.programs import run as go\ngo(['mysqld'])",
         "experiment/other.py": "programs.run(['x'], confinement=Confinement())",
     }
-    trees = {where: ast.parse(text) for where, text in planted.items()}
+    trees = {where: sources.parse(text) for where, text in planted.items()}
     assert starters_in(trees) - set(_STARTERS) == {*planted, "experiment/other.py: confinement"}
     # What chooses an account for a child is the owner, and what needs no rights at all.
     choosing = {
         where
-        for where, tree in sources.items()
+        for where, tree in whole.items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Call)
         and ast.unparse(node.func) in ("programs.start", "programs.run")

@@ -32,6 +32,7 @@ from powerprof.system.processes import language_of, owner_of
 from powerprof.system.reader_process import MOST_WAITED_S, Opened, ReaderProcess, ReaderWaits, link_of, shared
 from tests.conftest import REPOSITORY
 from tests.programs.stalling import GETATTR, LOOKUP, OPEN, READ, UID, build, stalling
+from tests.unit.layers import sources
 
 # A busy host takes several times what a command takes alone; a reader in D state would take for ever.
 DEADLINE_S = 60.0
@@ -338,7 +339,7 @@ EXCEPTIONS.add(("database/packages.py", "root"))
 def direct_opens(path: str, text: str) -> list[str]:
     """Places that open a path of another process: in a call itself, or by a name that was given such a path."""
     found = []
-    tree = ast.parse(text)
+    tree = sources.parse(text)
     for scope in ast.walk(tree):
         if not isinstance(scope, ast.FunctionDef):
             continue

@@ -35,6 +35,7 @@ from powerprof.diagnosis.rules_threads import find_polling_waits
 from powerprof.report.cure import candidate_lines
 from powerprof.reversible.journal import is_same_value
 from powerprof.system.errors import UsageError
+from tests.unit.layers import sources
 
 
 @pytest.mark.parametrize(
@@ -174,7 +175,7 @@ def test_rules_with_remedies_are_complete() -> None:
     calls = [
         node
         for file in Path(powerprof.diagnosis.__file__).parent.glob("rules_*.py")
-        for node in ast.walk(ast.parse(file.read_text()))
+        for node in sources.walk(file.read_text())
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Finding"
     ]
     words = [{word.arg: word.value for word in call.keywords} for call in calls]

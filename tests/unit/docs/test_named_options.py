@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import REPOSITORY
+from tests.unit.layers import sources
 from tests.unit.layers.imports import Graph, graph_of
 from tools.pages.cli import commands
 from tools.pages.pages import name_of, pages
@@ -91,7 +92,7 @@ def modules() -> list[str]:
 @cache
 def trees() -> dict[str, ast.Module]:
     """Path below the package → the module."""
-    return {path: ast.parse((PACKAGE / path).read_text()) for path in modules()}
+    return {path: sources.parse((PACKAGE / path).read_text()) for path in modules()}
 
 
 def _texts(tree: ast.Module) -> Iterator[tuple[int, str]]:

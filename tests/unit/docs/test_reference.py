@@ -14,6 +14,7 @@ import pytest
 from powerprof.system import errors
 from powerprof.tracing.bpf import features
 from tests.conftest import REPOSITORY
+from tests.unit.layers import sources
 from tools.pages import commands_page
 from tools.pages.cli import commands
 
@@ -25,7 +26,7 @@ _BY_LIBRARIES = {"NO_COLOR", "COLUMNS", "TERM", "TMPDIR", "HTTP_PROXY", "HTTPS_P
 @cache
 def trees() -> dict[Path, ast.Module]:
     """Every module of the package, parsed."""
-    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+    return {path: sources.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 def table_of(page: Path, after: str = "") -> list[list[str]]:

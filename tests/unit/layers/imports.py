@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from tests.unit.layers import sources
+
 Graph = Mapping[str, frozenset[str]]
 _AT_RUN_TIME = -1
 # `report.run` or `model.records:Run`: a name that `report.kinds` resolves.
@@ -43,7 +45,7 @@ def _imported(own: str, path: Path, root: str, known: Mapping[str, Path]) -> Ite
 def _named(source: str, root: str) -> list[tuple[int, list[str]]]:
     """What each import of a module names, and from how many packages above, or `_AT_RUN_TIME`; once a source."""
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in sources.walk(source):
         if isinstance(node, ast.Import):
             found.append((0, [one.name for one in node.names]))
         elif isinstance(node, ast.ImportFrom):

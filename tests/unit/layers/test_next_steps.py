@@ -17,6 +17,7 @@ from powerprof.cli.app import COMMANDS, build_root
 from powerprof.model.text import wrap
 from powerprof.system import next_steps
 from tests.conftest import REPOSITORY
+from tests.unit.layers import sources
 
 _PACKAGE = REPOSITORY / "powerprof"
 _OWNER = _PACKAGE / "system/next_steps.py"
@@ -27,7 +28,7 @@ _VALUE = "1"
 
 @cache
 def _tree(file: Path) -> ast.Module:
-    return ast.parse(file.read_text("utf-8"))
+    return sources.parse(file.read_text("utf-8"))
 
 
 def _docstrings(tree: ast.Module) -> set[int]:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from string import Formatter
@@ -16,6 +15,7 @@ from powerprof.model.records import Note
 from powerprof.report import answers, labels
 from powerprof.report.comparison import control_text
 from tests.conftest import REPOSITORY
+from tests.unit.layers import sources
 
 PACKAGE = REPOSITORY / "powerprof"
 # Modules and packages that hand on values alone: errors and docstrings are the only sentences in them.
@@ -25,7 +25,6 @@ WORDLESS = (
     "experiment/threats.py",
     "experiment/verdict.py",
     "attribution/blame.py",
-    "queries/probing.py",
     "statistics",
 )
 
@@ -33,7 +32,7 @@ WORDLESS = (
 def _modules(part: str = "") -> Iterator[tuple[Path, ast.Module]]:
     top = PACKAGE / part
     for path in [top] if top.is_file() else sorted(top.rglob("*.py")):
-        yield path, ast.parse(path.read_text(encoding="utf-8"))
+        yield path, sources.parse(path.read_text(encoding="utf-8"))
 
 
 def _made(name: str) -> Iterator[tuple[str, set[str]]]:
@@ -83,45 +82,6 @@ def test_no_sentence_is_built_where_values_are_judged(part: str) -> None:
             if len(node.value.split()) > 4:
                 found.append(f"{path.name}:{node.lineno}: {node.value}")
     assert found == []
-
-
-def _with(template: str, number: int) -> str:
-    return labels.fill_template(template, {name: number if name.endswith("count") else 7 for name in _fields(template)})
-
-
-@pytest.mark.parametrize("template", [*labels.WORDS.values(), *answers.WORDS.values()])
-def test_a_note_agrees_with_its_figure(template: str) -> None:
-    """One stack was lost, two were; and a template without forms does not need them."""
-    if not {field for field in _fields(template) if field.endswith("count")}:
-        return
-    one, two = (_with(template, number) for number in (1, 2))
-    assert "|" not in one + two + _with(template, 0)
-    assert re.findall(r"\b1 (?:idle )?\w+[^s\W]s\b(?<! is)(?<! was)(?<! has)", one) == []
-    assert re.findall(r"\b1 (?:\w+ ){0,2}(?:were|are|have)\b", one) == []
-    assert re.findall(r"\b2 (?:\w+ ){0,2}(?:was|is|has)\b", two) == []
-
-
-def test_forms_are_chosen_by_the_figure() -> None:
-    stacks = [labels.word_notes([Note("stacks_lost", {"count": count})])[0].partition(" (")[0] for count in (0, 1, 2)]
-    assert stacks == [
-        "0 stacks were lost to a full buffer: those exits have no complete stack",
-        "1 stack was lost to a full buffer: that exit has no complete stack",
-        "2 stacks were lost to a full buffer: those exits have no complete stack",
-    ]
-    sampled = [labels.word_notes([Note("sampled_exits", {"one_in": 8, "lost_count": n})])[0] for n in (0, 1, 1200)]
-    assert [text.partition(" in 8")[2] for text in sampled] == [
-        "",
-        " (1 of these was lost)",
-        " (1,200 of these were lost)",
-    ]
-    full = [labels.word_notes([Note("table_full", {"count": count})])[0] for count in (1, 2000)]
-    assert full == [
-        "a table of the tracer had no room once: figures are too low",
-        "a table of the tracer had no room 2,000 times: figures are too low",
-    ]
-    assert labels.word_notes([Note("stacks_lost", {"count": "{count}|x"})])[0].startswith("{count}|x stacks were lost")
-    (repeated,) = answers.word_threats([Threat(name="repeats", values={"count": 1})], {})
-    assert repeated.text == "1 block failed and was repeated"
 
 
 def test_a_damaged_note_is_shown_as_it_is() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.conftest import REPOSITORY
+from tests.unit.layers import sources
 
 OWNER = "reversible/"
 _STATEMENT = re.compile(
@@ -43,7 +44,7 @@ ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
 
 def found(source: str) -> Iterator[tuple[str, str]]:
     """The kind and text of every place in a module that can change a setting of a server or of the host."""
-    tree = ast.parse(source)
+    tree = sources.parse(source)
     documentation = {
         id(node.body[0].value)
         for node in ast.walk(tree)
@@ -100,7 +101,7 @@ def test_a_setting_changes_in_its_owner_alone() -> None:
 
 
 def test_plain_statements_of_workloads_are_for_private_servers_alone() -> None:
-    module = ast.parse((REPOSITORY / "powerprof/experiment/bench_settings.py").read_text(encoding="utf-8"))
+    module = sources.parse((REPOSITORY / "powerprof/experiment/bench_settings.py").read_text(encoding="utf-8"))
     calls = {
         getattr(part, "name", "")
         for part in module.body

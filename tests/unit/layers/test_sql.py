@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.conftest import REPOSITORY
+from tests.unit.layers import sources
 
 _VERB = re.compile(r"\s*(SELECT|WITH|CREATE|DROP|ALTER|SET|SHOW|GRANT|EXPLAIN|KILL|CALL|INSERT|UPDATE|DELETE)\s")
 _POSTGRESQL = re.compile(r"\bpg_|OPERATOR\(|current_setting")
@@ -51,7 +52,7 @@ def unqualified_mysql(statement: str) -> list[str]:
 def statements(text: str) -> Iterator[tuple[int, str]]:
     """Return line and text of each string that begins like a statement; a placeholder of an f-string is `{}`."""
     inner = set()
-    for node in ast.walk(ast.parse(text)):
+    for node in sources.walk(text):
         if isinstance(node, ast.JoinedStr):
             inner |= {id(value) for value in node.values}
             whole = "".join(str(v.value) if isinstance(v, ast.Constant) else "{}" for v in node.values)

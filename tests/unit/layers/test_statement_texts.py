@@ -15,6 +15,7 @@ from powerprof.diagnosis.evidence import Client, Evidence, LoggedEvent, LogSumma
 from powerprof.queries.comparison import HistoryStatement, StatementChange
 from powerprof.queries.records import Statement
 from tests.conftest import REPOSITORY
+from tests.unit.layers import sources
 
 _OWNER = "powerprof/model/statements.py"
 # What servers call the texts that clients sent, and what quotes them.
@@ -49,7 +50,7 @@ _FIELDS = [
 def violations(source: str) -> list[str]:
     """What a module may not do unless it is the owner, or a reader that is known."""
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in sources.walk(source):
         if isinstance(node, ast.Call) and "NormalText" in ast.dump(node.func):
             found.append("makes a NormalText")
         if isinstance(node, ast.Call) and ast.dump(node.func).count("cast") and "NormalText" in ast.dump(node):

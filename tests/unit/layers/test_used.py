@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.conftest import REPOSITORY
+from tests.unit.layers import sources
 
 PACKAGE = REPOSITORY / "powerprof"
 # Forms of records, whose names `report.kinds` puts together; and the counterparts of what the product reads.
@@ -41,7 +42,7 @@ def _used(tree: ast.Module) -> Iterator[str]:
 
 def unused_names(package: Path) -> list[str]:
     """The names of modules that nothing in the package uses."""
-    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(package.rglob("*.py"))}
+    trees = {path: sources.parse(path.read_text(encoding="utf-8")) for path in sorted(package.rglob("*.py"))}
     used = Counter(name for tree in trees.values() for name in _used(tree))
     return [
         f"{path.relative_to(package)}: {name}"

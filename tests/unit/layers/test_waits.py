@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.conftest import REPOSITORY
+from tests.unit.layers import sources
 
 _AT_MOST_S = 1.5
 # A program of its own whose handlers only leave a mark: it waits on after a signal.
@@ -17,7 +18,7 @@ _KEEPER = "tracing/dtrace_keeper.py"
 
 def late(source: str) -> Iterator[str]:
     """What is slept for longer, or for nobody knows how long: what is no number, no constant, and no least of some."""
-    tree = ast.parse(source)
+    tree = sources.parse(source)
     constants = {name: value for node in tree.body if isinstance(node, ast.Assign) for name, value in _numbers(node)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("time.sleep", "sleep"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from string import Formatter
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -18,7 +19,7 @@ from powerprof.attribution.symbols import Symbols
 from powerprof.energy.models_file import PowerModel
 from powerprof.live.intervals import LiveInterval, RowHistory
 from powerprof.live.statements import StatementHistory
-from powerprof.report import attribution, catalogue, energy, profile, queries, watch
+from powerprof.report import answers, attribution, catalogue, energy, labels, profile, queries, watch
 from powerprof.report.exports import build_trace, export
 from powerprof.report.html.page import Extras
 from powerprof.report.kinds import KIND_LOADERS, word_record
@@ -242,6 +243,18 @@ def _list_forms(known: bool) -> Forms:
     symbols = make(Symbols, known=known)
     yield "symbols", "\n".join(catalogue.symbols_lines(symbols, 160))
     yield "calibration", "\n".join(energy.calibration_lines(make(PowerModel, known=known)))
+    if known:
+        yield "notes", "\n".join(_notes())
+
+
+def _notes() -> Iterator[str]:
+    """Yield each note and threat; those with a count for 0, for 1 and for more."""
+    for name, template in [*labels.WORDS.items(), *answers.WORDS.items()]:
+        fields = [field for _, field, _, _ in Formatter().parse(template) if field]
+        has_count = any(field.endswith("count") for field in fields)
+        for count in (0, 1, 2345) if has_count else (7,):
+            values = {field: count if field.endswith("count") else 7.25 + at for at, field in enumerate(fields)}
+            yield f"{name}: {labels.fill_template(template, values)}"
 
 
 def _flame_forms(known: bool) -> Forms:
