@@ -24,6 +24,7 @@ from tests.programs.disks import slows_disks, slows_loop_devices
 from tests.programs.forking import Forker, can_fork
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+RECORDINGS = REPOSITORY / "tests/fixtures/recordings"
 
 # Properties use the same examples in every run: a failure is a change of the code, and can be repeated.
 settings.register_profile("repeatable", derandomize=True)
@@ -120,11 +121,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture(scope="session")
 def recordings() -> Path:
-    """Recorded machines: $POWERPROF_RECORDINGS, else `../shared/recordings` beside the checkout."""
-    folder = Path(os.environ.get("POWERPROF_RECORDINGS") or REPOSITORY.parent / "shared/recordings")
-    if not folder.is_dir():
-        pytest.skip(f"no recordings at {folder} (POWERPROF_RECORDINGS)")
-    return folder
+    """Recorded machines; $POWERPROF_RECORDINGS moves the folder."""
+    return Path(os.environ.get("POWERPROF_RECORDINGS") or RECORDINGS)
 
 
 @dataclass(frozen=True)

@@ -82,8 +82,8 @@ def _report(path: Path, data: bytes) -> object:
 
 
 def _recorded(*names: str, most: int = 20_000) -> Callable[[], list[bytes]]:
-    """The beginnings of recorded files, where the recordings are."""
-    folder = Path(os.environ.get("POWERPROF_RECORDINGS") or REPOSITORY.parent / "shared/recordings")
+    """Read the beginnings of recorded files when called."""
+    folder = Path(os.environ.get("POWERPROF_RECORDINGS") or REPOSITORY / "tests/fixtures/recordings")
 
     def read() -> list[bytes]:
         found = []
