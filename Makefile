@@ -22,7 +22,7 @@ PREPARE = $(BIN)/powerprof servers fetch $(HISTORICAL) --yes --quiet || echo "se
 	unset PYTHONDONTWRITEBYTECODE; export PYTHONPYCACHEPREFIX="$$TEST_CACHE/bytecode"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-demo demo docs man probes probes-anew gallery studies check test durations mutation bench matrix matrix-quick matrix-kernels soak steady deb dist lint clean
+.PHONY: help setup setup-demo demo docs man probes probes-anew gallery studies check test durations mutation bench matrix matrix-quick matrix-kernels soak steady deb dist release lint clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -128,6 +128,10 @@ deb: setup-demo ## build a Debian package of it in dist/ (docs/how-to/prometheus
 	@packaging/deb dist
 
 dist: ## make the sdist and the wheel of the last commit in dist/, equal wherever they are made
+	@packaging/dist dist
+
+release: setup ## refuse a platform table of older BPF programs, then make the sdist and the wheel
+	$(BIN)/python -m tools.matrix --check
 	@packaging/dist dist
 
 lint: setup-demo ## ruff (rules and format) and mypy

@@ -40,6 +40,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.matrix", description=__doc__)
     parser.add_argument("cells", nargs="*", metavar="CELL", help="names of cells (default: all)")
     parser.add_argument("--quick", action="store_true", help="the few cells that every change has to pass")
+    parser.add_argument(
+        "--check", action="store_true", help="exit 1 if a cell did not run with the programs of this checkout"
+    )
     parser.add_argument("--list", action="store_true", help="print the names of the cells, and end")
     parser.add_argument("--write", action="store_true", help=f"keep what was found in {page.PAGE.name}")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="machines at a time (default: CPUs)")
@@ -51,6 +54,14 @@ def main() -> int:
         wanted = cells.chosen(given.cells, quick=given.quick)
     except ValueError as error:
         parser.error(str(error))
+    if given.check:
+        older = page.list_older()
+        _say(
+            f"not run with these programs: {', '.join(older)} (make matrix)"
+            if older
+            else "all cells ran with these programs"
+        )
+        return 1 if older else 0
     if given.list:
         for cell in wanted:
             print(f"{cell.name:<16} {cell.why}")

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from powerprof.tracing.bpf import objects
 from tools.matrix.cells import Cell
 from tools.matrix.running import Ended
 
@@ -24,9 +26,10 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """One cell, one day. `missing` are steps that were never reached."""
+    """One cell, one day. `missing` are steps that were never reached, `programs` is the digest of the BPF programs."""
 
     cell: str
+    programs: str | None = None
     date: str
     why_ended: str | None
     seconds: float
@@ -52,6 +55,16 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return next((one.facts for one in self.steps if one.step == step and one.facts), {})
 
 
+def digest_programs(arch: str) -> str:
+    """Return the digest of the BPF programs that are carried for an architecture of Debian.
+
+    The name of a file holds the digest of its source without comments and of its definitions.
+    """
+    machine = {"amd64": "x86_64", "arm64": "aarch64"}[arch]
+    names = sorted(path.name for path in objects.objects_folder(machine).iterdir())
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
+
+
 def outcome(cell: Cell, ended: Ended) -> Outcome:
     """Judge what a cell said."""
     steps = [msgspec.convert(one, Step) for one in ended.results if "step" in one]
@@ -59,6 +72,7 @@ def outcome(cell: Cell, ended: Ended) -> Outcome:
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     return Outcome(
         cell=cell.name,
+        programs=digest_programs(cell.arch),
         date=today,
         why_ended=ended.why_ended,
         seconds=float(round(ended.seconds)),

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from powerprof.model.text import join_words
 from tools.matrix.cells import CELLS, Cell
-from tools.matrix.outcome import Outcome, load, save
+from tools.matrix.outcome import Outcome, digest_programs, load, save
 from tools.matrix.roots import REPOSITORY
 
 PAGE = REPOSITORY / "docs/dev/machines.md"
@@ -25,6 +25,7 @@ kernel, or the root of a Debian suite on the kernel of the host. On each machine
   or idle states).
 * `idle --clients 4` with a real mariadbd finds wake-ups and the server among their causes.
 * BPF programs and links are removed at the end.
+* A row whose BPF programs differ from those of this version shows `not run with these programs`.
 * 6.12-deep: `doctor` names each setting that forbids an idle state. The counts of too deep and too shallow states from
   traced periods are the kernel's, except for periods within 0.15 ms of a limit (`attribute --deep`). `cure --host`
   changes and restores a disabled state, a latency limit and a frequency governor, also after SIGKILL, and with a guard
@@ -33,6 +34,7 @@ kernel, or the root of a Debian suite on the kernel of the host. On each machine
 The two sweep cells measure the throughput of a server under two kernels ([two kernels](../studies/two-kernels.md)).
 
 """
+OLDER = ", not run with these programs"
 _COLUMNS = ("cell", "machine", "kernel", "CPUs", "driver", "worst rate", "idle", "result")
 
 
@@ -51,8 +53,18 @@ def _row(cell: Cell, found: Outcome | None) -> tuple[str, ...]:
         machine.get("driver") or "–",
         "–" if worst is None else f"{worst:.1f} %",
         f"{idle['clients']['wakeups_hz']:.0f}/s" if idle else "–",
-        f"{'green' if found.is_green else '**red**'} {found.date}",
+        f"{'green' if found.is_green else '**red**'} {found.date}{'' if _is_current(cell, found) else OLDER}",
     )
+
+
+def _is_current(cell: Cell, found: Outcome | None) -> bool:
+    return found is not None and found.programs == digest_programs(cell.arch)
+
+
+def list_older() -> list[str]:
+    """Return the cells that did not run with the BPF programs of this checkout."""
+    outcomes = load(KEPT)
+    return [cell.name for cell in CELLS if not _is_current(cell, outcomes.get(cell.name))]
 
 
 def _swept(found: Outcome) -> str:

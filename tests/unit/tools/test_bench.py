@@ -170,7 +170,9 @@ def test_outcomes_are_kept_by_cell_and_the_page_says_why_one_is_red(
     page.keep([green, swept])
     assert set(load(page.KEPT)) == {green.cell, red.cell, "6.1-sweep"}
     text = page.PAGE.read_text()
-    assert f"| {green.cell} |" in text and "**red** 2026-01-02" in text
+    assert "| **red** 2026-01-02, not run with these programs |" in text
+    assert f"| green {green.date} |" in text
+    assert green.cell not in page.list_older() and red.cell in page.list_older()
     assert f"* **{red.cell}**: doctor: tracing missing: no BTF" in text
     assert "instructions; 33.8, 33.9 and 30.1 transactions/s with 1, 8 and 64 clients |" in text
     save(tmp_path / "other.jsonl", load(page.KEPT))
