@@ -14,7 +14,7 @@ from tests.conftest import REPOSITORY
 
 
 @pytest.mark.skipif(shutil.which("dpkg") is None, reason="no capability: Debian's packages")
-@pytest.mark.parametrize("step", ["demo", "test"])
+@pytest.mark.parametrize("step", ["demo", "check", "test"])
 def test_what_is_there_is_not_installed_again(tmp_path: Path, step: str) -> None:
     for name in ("apt-get", "sudo"):
         (tmp_path / name).write_text("#!/bin/sh\necho asked: $0 $*\nexit 1\n")
