@@ -82,7 +82,7 @@ studies: setup ## measure the published studies (an hour and a quarter), and rew
 check: setup-demo ## ruff, mypy, the layers and the unit tests: two minutes, without root and without a server
 	@.ci/packages check
 	@$(MAKE) --silent --no-print-directory lint
-	$(PARALLEL) 2 -m "not nightly" --quiet tests/unit
+	$(PARALLEL) 2 -m "not (nightly or root)" --quiet tests/unit
 
 test: setup ## run all tests but the long ones; the tests that trace need root and BPF
 	@test "$$(id -u)" = 0 || \
