@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from powerprof.database import sandbox
 from powerprof.database.base import Login, Server
 from powerprof.database.sandbox import Sandbox
-from powerprof.measure.procfs import children_cpu_s
 from powerprof.system import programs
 from powerprof.system.errors import Retryable
 from powerprof.system.folders import Folder, set_owner, write_all
@@ -156,7 +155,7 @@ class ProcessLoad:
         self._parse = parse
         # The file has no name, so a link cannot redirect its reader.
         self._output = tempfile.TemporaryFile(dir=context.directory)  # noqa: SIM115 - as long as the load
-        self._children_s = children_cpu_s()
+        self._cpu_s: float | None = None  # known at its end
         self._started_s = time.monotonic()
         own = context.sandbox(reads)
         theirs = _pipe_with(stdin, sandbox.choose_user(own.account))
@@ -178,31 +177,33 @@ class ProcessLoad:
         return (self._process.pid,)
 
     def alive(self) -> bool:
-        return self._process.poll() is None
+        return not self._has_ended(0.0)
 
     def done(self) -> int | None:
         return None
 
     def finish(self, timeout_s: float) -> LoadResult:
         """Wait for its end and read its output. Raise LoadFailed."""
-        try:
-            code = self._process.wait(max(0.1, timeout_s))
-        except subprocess.TimeoutExpired:
+        if not self._has_ended(max(0.1, timeout_s)):
             self.kill()
-            raise LoadFailed(f"{self._name} did not end in {timeout_s:.0f} s") from None
+            raise LoadFailed(f"{self._name} did not end in {timeout_s:.0f} s")
         elapsed_s = time.monotonic() - self._started_s
-        # One client runs at a time and servers are not reaped, so the CPU time of reaped children is the client's.
-        cpu_s = children_cpu_s() - self._children_s
-        text = self.text()
+        code, text = self._process.returncode, self.text()
         if code != 0:
             errors = [line.strip() for line in text.splitlines() if "FATAL" in line or "rror" in line][:2]
             reason = " / ".join(errors)[:300] or "it printed no report"
             how = f"was killed by signal {-code}" if code < 0 else f"failed with {code}"
             raise LoadFailed(f"{self._name} {how}: {reason}", _REFUSED_HINT if _REFUSED.search(reason) else None)
-        return replace(self._parse(text, elapsed_s), client_cpu_s=cpu_s)
+        return replace(self._parse(text, elapsed_s), client_cpu_s=self._cpu_s)
+
+    def _has_ended(self, timeout_s: float) -> bool:
+        """Wait for its end for up to `timeout_s` seconds, and keep its CPU time."""
+        if self._process.returncode is None:
+            self._cpu_s = programs.wait_for_cost(self._process, timeout_s)
+        return self._process.returncode is not None
 
     def kill(self) -> None:
-        if self._process.poll() is None:
+        if not self._has_ended(0.0):
             programs.stop(self._process, patience_s=1.0)
 
     def text(self) -> str:

@@ -41,7 +41,6 @@ from powerprof.experiment.plan import Offer, calibrate, check_options
 from powerprof.experiment.records import Arm, Block, ConditionRecord, Design, LoadOptions, LoadRun, TraceSummary
 from powerprof.experiment.threats import note_other_load
 from powerprof.experiment.traced import trace_condition
-from powerprof.measure.procfs import children_cpu_s
 from powerprof.measure.progress import Countdown, join_parts
 from powerprof.measure.sampling import WindowMeter
 from powerprof.measure.window import OpenWindow, format_now
@@ -191,21 +190,17 @@ def fit_executions(command: Command, window_s: float) -> None:
 
     Raises PowerprofError if the command cannot be started or fails.
     """
-    _, elapsed_s = _execute(command, OpenWindow())
-    command.executions_count = max(1, min(_MOST_EXECUTIONS, math.ceil(window_s / max(elapsed_s, 1e-4))))
+    execution = _execute(command, OpenWindow())
+    command.executions_count = max(1, min(_MOST_EXECUTIONS, math.ceil(window_s / max(execution.elapsed_s, 1e-4))))
 
 
 def measure_executions(command: Command, pair: int, arm: Arm, energy: WindowEnergy, residency_source: str) -> Block:
     """Measure one window of executions. Raise PowerprofError if one cannot be started or fails."""
     groups = {"powerprof": [os.getpid()]}
     with WindowMeter(meters=energy.meters, groups=groups, residency_source=residency_source) as meter:
-        codes = []
         meter.open_window()
-        before_s = children_cpu_s()
-        for _ in range(command.executions_count):
-            code, _elapsed_s = _execute(command, meter.running)
-            codes.append(code)
-        cpu_s = children_cpu_s() - before_s
+        executions = [_execute(command, meter.running) for _ in range(command.executions_count)]
+        cpu_s = math.fsum(execution.cpu_s for execution in executions)
         window = energy.complete(meter.close_window())
     return Block(
         pair=pair,
@@ -216,8 +211,8 @@ def measure_executions(command: Command, pair: int, arm: Arm, energy: WindowEner
         offered_hz=None,
         window=_with_command(window, cpu_s),
         client_cpu_s=cpu_s,
-        executions_count=len(codes),
-        exit_codes=sorted(set(codes)),
+        executions_count=len(executions),
+        exit_codes=sorted({execution.code for execution in executions}),
     )
 
 
@@ -227,33 +222,45 @@ def _with_command(window: Window, cpu_s: float) -> Window:
     return msgspec.structs.replace(window, processes=[group, *window.processes])
 
 
-def _execute(command: Command, running: OpenWindow) -> tuple[int, float]:
-    """Run the command, end its leftover processes, and return its exit code and duration in s."""
+class _Execution(msgspec.Struct, frozen=True):
+    """Exit code, duration, and CPU time with that of all descendants."""
+
+    code: int
+    elapsed_s: float
+    cpu_s: float
+
+
+def _execute(command: Command, running: OpenWindow) -> _Execution:
+    """Run the command and end its leftover processes."""
     with tempfile.TemporaryFile() as stderr:
         start_s = time.monotonic()
         process = programs.start_typed(command.argv, stderr=stderr)
         try:
-            _wait(process, running)
+            cpu_s = _wait(process, running)
         except Interrupted:
             programs.end_session(process)
             raise
         elapsed_s = time.monotonic() - start_s
-        command.leftovers_count += programs.end_session(process)
+        leftovers = programs.end_session(process)
+        command.leftovers_count += leftovers.were_running
         code = process.returncode if process.returncode >= 0 else _SIGNALLED - process.returncode
         if code and not command.may_fail:
             raise PowerprofError(_failure(command.argv[0], code, stderr), "to measure it anyway: --allow-failure")
-    return code, elapsed_s
+    return _Execution(code, elapsed_s, cpu_s + leftovers.cpu_s)
 
 
-def _wait(process: subprocess.Popen[bytes], running: OpenWindow) -> None:
-    """Wait for the process asleep in the kernel: Popen.wait with a time-out would wake the CPU 20 times a second."""
+def _wait(process: subprocess.Popen[bytes], running: OpenWindow) -> float:
+    """Wait for the process asleep in the kernel and return its CPU seconds.
+
+    Popen.wait with a time-out would wake the CPU 20 times a second.
+    """
     with suppress(ProcessLookupError):
         handle = os.pidfd_open(process.pid)
         try:
             running.wait(math.inf, handle)
         finally:
             os.close(handle)
-    process.wait()
+    return programs.wait_for_cost(process) or 0.0
 
 
 def _failure(name: str, code: int, stderr: IO[bytes]) -> str:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
@@ -241,12 +240,6 @@ def own_peak_bytes() -> int | None:
     """
     peak = files.read_fields(Path("/proc/self/status")).get("VmHWM", "").split()
     return int(peak[0]) * 1024 if peak else None
-
-
-def children_cpu_s() -> float:
-    """Return the CPU time of all ended children of this process that it waited for, with their own children."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def list_children(pid: int) -> list[int]:

@@ -444,7 +444,7 @@ def run_in_fork(work: Callable[[SendPart], None], timeout_s: float) -> ForkResul
     """
     results = os.memfd_create("apart", os.MFD_CLOEXEC)
     parent, pid = os.getpid(), 0
-    _UNREAPED[:] = [child for child in _UNREAPED if not _reap(child, 0.0)]
+    _UNREAPED[:] = [child for child in _UNREAPED if not reap(child, 0.0)]
     try:
         pid = os.fork()
         if pid == 0:
@@ -490,7 +490,7 @@ def _put(results: int, part: bytes) -> None:
 
 def _wait(pid: int, timeout_s: float) -> tuple[int, float]:
     """Return (wait status, CPU seconds) of a child. Kill it if it does not end in time."""
-    ended = _reap(pid, timeout_s) or _kill(pid)
+    ended = reap(pid, timeout_s) or _kill(pid)
     return ended or (signal.SIGKILL, 0.0)
 
 
@@ -501,14 +501,17 @@ def _kill(pid: int) -> tuple[int, float] | None:
     """
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    ended = _reap(pid, _EXIT_PATIENCE_S)
+    ended = reap(pid, _EXIT_PATIENCE_S)
     if ended is None:
         _UNREAPED.append(pid)
     return ended
 
 
-def _reap(pid: int, timeout_s: float) -> tuple[int, float] | None:
-    """Return (wait status, CPU seconds) of a child that ends within `timeout_s`; otherwise None."""
+def reap(pid: int, timeout_s: float | None) -> tuple[int, float] | None:
+    """Return (wait status, CPU seconds) of a child that ends within `timeout_s` (None: ever); otherwise None.
+
+    The CPU time includes the children that it waited for.
+    """
     try:
         with os.fdopen(os.pidfd_open(pid), "rb", buffering=0) as ended:
             files.readable([ended.fileno()], timeout_s)

@@ -24,7 +24,7 @@ from typing import IO, TYPE_CHECKING, Any
 import msgspec
 
 from powerprof.system.caller import SYSTEM_PATH, account_of, caller, is_delegated
-from powerprof.system.child import Child, Confinement, die_with_parent
+from powerprof.system.child import Child, Confinement, die_with_parent, reap
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.folders import only_root_writes
 from powerprof.system.own_processes import add_ended_cost, add_helper
@@ -48,16 +48,27 @@ def adopt_orphans(is_adopting: bool) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(is_adopting), 0, 0, 0)
 
 
-def end_descendants(list_kept: Callable[[], Collection[int]], patience_s: float) -> bool:
-    """End every descendant except the children in `list_kept()` and their descendants. Return whether one was running.
+class Leftovers(msgspec.Struct, frozen=True):
+    """The descendants that a command left: whether one was still running, and the CPU seconds of all."""
+
+    were_running: bool
+    cpu_s: float
+
+
+def end_descendants(list_kept: Callable[[], Collection[int]], patience_s: float) -> Leftovers:
+    """End every descendant except the children in `list_kept()` and their descendants, and return their cost.
 
     Each gets SIGTERM, and SIGKILL if it still runs after `patience_s` seconds. Ended children are waited for.
     """
-    has_descendants = False
+    were_running, cpu_s = False, 0.0
     terminated: set[psutil.Process] = set()
     kill_s = time.monotonic() + patience_s
-    while processes := _list_descendants(list_kept()):
-        has_descendants = True
+    while True:
+        processes, ended_s = _list_descendants(list_kept())
+        cpu_s += ended_s
+        if not processes:
+            break
+        were_running = True
         now_s = time.monotonic()
         if now_s > kill_s + _KILL_PATIENCE_S:  # A process sleeps in the kernel, or we may not signal its account.
             break
@@ -68,27 +79,27 @@ def end_descendants(list_kept: Callable[[], Collection[int]], patience_s: float)
                 terminated.add(process)
                 _send_signal(process, signal.SIGTERM)
         time.sleep(_POLL_INTERVAL_S)
-    return has_descendants
+    return Leftovers(were_running, cpu_s)
 
 
-def _list_descendants(kept: Collection[int]) -> list[psutil.Process]:
-    """Return the running descendants, without the children in `kept` and their descendants."""
+def _list_descendants(kept: Collection[int]) -> tuple[list[psutil.Process], float]:
+    """Return the running descendants, without the children in `kept` and their descendants.
+
+    Also wait for the children that have ended, and return their CPU seconds.
+    """
     import psutil
 
     processes: list[psutil.Process] = []
+    ended_s = 0.0
     for child in psutil.Process().children():
-        if child.pid not in kept and not _reap(child.pid):
-            with suppress(psutil.NoSuchProcess):
-                processes += [child, *child.children(recursive=True)]
-    return [process for process in processes if not has_ended(process.pid)]
-
-
-def _reap(pid: int) -> bool:
-    """Wait for a child that has ended. Return whether it had ended."""
-    try:
-        return os.waitpid(pid, os.WNOHANG)[0] == pid
-    except ChildProcessError:
-        return True
+        if child.pid in kept:
+            continue
+        if (ended := reap(child.pid, 0.0)) is not None:
+            ended_s += ended[1]
+            continue
+        with suppress(psutil.NoSuchProcess):
+            processes += [child, *child.children(recursive=True)]
+    return [process for process in processes if not has_ended(process.pid)], ended_s
 
 
 def _send_signal(process: psutil.Process, number: int) -> None:
@@ -400,18 +411,32 @@ def start_typed(argv: Sequence[str], *, stderr: int | IO[Any]) -> subprocess.Pop
         raise _cannot_run(argv[0], error) from error
 
 
-def end_session(process: subprocess.Popen[bytes], *, patience_s: float = 2.0) -> bool:
-    """End a process of `start_typed` and all its running descendants. Return whether there were any.
+def wait_for_cost(process: subprocess.Popen[bytes], timeout_s: float | None = None) -> float | None:
+    """Return the CPU seconds of a program that ends within `timeout_s`, with those of the children that it waited for.
+
+    None if it still runs. Sets `process.returncode` as by `Popen.wait`. RUSAGE_CHILDREN would also count every
+    other program that powerprof waited for, such as a meter's.
+    """
+    ended = reap(process.pid, timeout_s)
+    if ended is None:
+        return None
+    status, cpu_s = ended
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return cpu_s
+
+
+def end_session(process: subprocess.Popen[bytes], *, patience_s: float = 2.0) -> Leftovers:
+    """End a process of `start_typed` and all its running descendants. Return the cost of the descendants.
 
     Descendants in other sessions are included. Each gets SIGTERM, and SIGKILL after `patience_s` seconds.
     """
     try:
-        has_descendants = end_descendants(_list_running, patience_s)
+        leftovers = end_descendants(_list_running, patience_s)
     finally:
         adopt_orphans(False)
     # It is already reaped if a signal of `end_descendants` ended it.
     process.poll()
-    return has_descendants
+    return leftovers
 
 
 def _list_running() -> set[int]:

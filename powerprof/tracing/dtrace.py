@@ -13,13 +13,12 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Literal
 
 import msgspec
 
-from powerprof.measure.procfs import children_cpu_s
 from powerprof.measure.window import WindowPart, run_window
 from powerprof.stacks.demangle import demangle
 from powerprof.stacks.image import snapshot
@@ -110,7 +109,6 @@ def run_dtrace(dtrace: Dtrace, script: str, pid: int, duration_s: float, *, sett
     started. Raises CapabilityError or PowerprofError.
     """
     words = [str(dtrace.path), "-q", *_grab(script, pid), "-s", dtrace_keeper.STDIN]
-    children_s = children_cpu_s()
     # Unnamed files leave nothing behind after kill -9.
     with _unnamed(script) as text, _unnamed() as out, _unnamed() as errors:
         ours, theirs = os.pipe()
@@ -129,7 +127,7 @@ def run_dtrace(dtrace: Dtrace, script: str, pid: int, duration_s: float, *, sett
         finally:
             os.close(ours)
         with _Tracing(keeper, theirs) as tracing:
-            _wait_for_begin(keeper, out)
+            _wait_for_begin(tracing, out)
             passed = run_window(duration_s, tracing, until=tracing.ended, settle=settle)
         stdout, stderr, code = _text(out), _text(errors), tracing.exit_code()
     if passed.interrupted is not None and (code != 0 or "\nend\t" not in stdout):
@@ -142,7 +140,7 @@ def run_dtrace(dtrace: Dtrace, script: str, pid: int, duration_s: float, *, sett
         stdout=stdout,
         losses=tuple(line for line, _ in losses),
         lost_count=sum(int(match[1] or 1) for _, match in losses),
-        tool_cpu_s=passed.tool_cpu_s + children_cpu_s() - children_s,
+        tool_cpu_s=passed.tool_cpu_s + tracing.cpu_s,
         notes=tuple(passed.notes),
         interrupted=passed.interrupted is not None,
     )
@@ -153,15 +151,20 @@ class _Tracing(Closeable, WindowPart):
 
     def __init__(self, keeper: subprocess.Popen[bytes], pipe: int) -> None:
         self._keeper, self._pipe = keeper, pipe
-        self._code: int | None = None
+        self.cpu_s = 0.0  # known at its end
         self.ended = os.pidfd_open(keeper.pid)
 
     def end(self) -> None:
         if self._pipe >= 0:
             os.close(self._pipe)
             self._pipe = -1
-            with suppress(subprocess.TimeoutExpired):
-                self._code = self._keeper.wait(_END_LIMIT_S)
+            self.has_ended(_END_LIMIT_S)
+
+    def has_ended(self, timeout_s: float = 0.0) -> bool:
+        """Wait for DTrace's end for up to `timeout_s` seconds, and keep its CPU time."""
+        if self._keeper.returncode is None:
+            self.cpu_s = programs.wait_for_cost(self._keeper, timeout_s) or 0.0
+        return self._keeper.returncode is not None
 
     def close(self) -> None:
         self.end()
@@ -172,18 +175,19 @@ class _Tracing(Closeable, WindowPart):
 
         Raises PowerprofError if it does not end; it is not killed, which would harm the target.
         """
-        if self._code is None:
+        code: int | None = self._keeper.returncode
+        if code is None:
             raise PowerprofError(
                 f"dtrace does not end (it is a child of process {self._keeper.pid})",
                 "wait for it; kill -9 to dtrace can end the traced process too",
             )
-        return self._code
+        return code
 
 
-def _wait_for_begin(keeper: subprocess.Popen[bytes], out: IO[bytes]) -> None:
+def _wait_for_begin(tracing: _Tracing, out: IO[bytes]) -> None:
     """Wait until the probes are placed or DTrace has ended. Raises PowerprofError after a time limit."""
     limit = time.monotonic() + _START_LIMIT_S
-    while keeper.poll() is None and os.pread(out.fileno(), len(_BEGUN), 0) != _BEGUN:
+    while not tracing.has_ended() and os.pread(out.fileno(), len(_BEGUN), 0) != _BEGUN:
         if time.monotonic() > limit:
             raise PowerprofError(f"dtrace did not begin to trace in {_START_LIMIT_S:g} s", "probe fewer functions")
         time.sleep(_POLL_S)

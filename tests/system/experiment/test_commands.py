@@ -6,14 +6,18 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from powerprof.energy.domains import EnergyRequest
+from powerprof.energy.program_meters import IpmiMeter
 from powerprof.experiment.compare import compare_commands
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.records import LoadRun
@@ -55,6 +59,35 @@ def test_the_cost_of_an_execution_is_its_cpu_time() -> None:
     assert [phase.name for phase in found.phases] == ["baseline", "command"]
     assert all(block.executions_count and block.exit_codes == [0] for block in found.blocks)
     assert found.condition.workload == "command"
+
+
+def test_the_cpu_time_of_a_meters_program_is_not_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reading of ipmitool takes 0.3 s of CPU time here. It is made while the command sleeps."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    readings = tmp_path / "readings"
+    (folder / "ipmitool").write_text(
+        f"#!/bin/sh\n{shlex.join(_spin(0.3))}\necho >> {readings}\n"
+        "echo '    Instantaneous power reading:     220 Watts'\n"
+    )
+    (folder / "ipmitool").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setattr(IpmiMeter, "max_interval_s", 0.1)
+    options = msgspec.structs.replace(SHORT, pairs=1, baseline_windows=0, energy=EnergyRequest(source="ipmi"))
+    found = run_command(["sleep", "0.7"], options, _quiet, may_fail=False)
+    # One to see whether it works, two at the ends of the window, the others within it.
+    assert len(readings.read_text()) > 3
+    (block,) = found.blocks
+    assert block.executions_count == 1 and block.client_cpu_s is not None
+    assert 0 < block.client_cpu_s < 0.1
+
+
+def test_the_cpu_time_of_orphans_is_the_commands(tmp_path: Path) -> None:
+    done = tmp_path / "done"
+    orphan = f"({shlex.join(_spin(0.3))}; touch {done}) &"
+    found = _run(["sh", "-c", f"({orphan}); until [ -e {done} ]; do sleep 0.1; done; rm {done}"])
+    metrics = {metric.name: metric for metric in found.metrics}
+    assert 0.3 <= metrics["cpu_s_per_execution"].estimate.mean <= 0.6
 
 
 def test_the_more_expensive_of_two_commands_is_found() -> None:
@@ -113,7 +146,7 @@ def test_leftover_sessions_are_ended(tmp_path: Path, by: str) -> None:
         with (tmp_path / "said").open("wb") as said:
             process = programs.start_typed(["sh", "-c", words], stderr=said)
             process.wait()
-            assert programs.end_session(process, patience_s=0.5)
+            assert programs.end_session(process, patience_s=0.5).were_running
         (left,) = pids.read_text().split()
         assert has_ended(int(left))
         # What powerprof itself started, a meter for one, goes on.
@@ -130,7 +163,7 @@ def test_an_interrupt_ends_all_processes_of_a_command(tmp_path: Path) -> None:
         deadline_s = time.monotonic() + 30
         while time.monotonic() < deadline_s and (not pids.exists() or len(pids.read_text().split()) < 2):
             time.sleep(0.05)
-        assert programs.end_session(process)
+        assert programs.end_session(process).were_running
     assert all(has_ended(int(pid)) for pid in pids.read_text().split())
     assert process.returncode is not None
 

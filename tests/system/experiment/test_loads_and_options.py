@@ -5,12 +5,17 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from powerprof.database.base import Login
+from powerprof.database.given import GivenServer
 from powerprof.experiment.bench import Bench
 from powerprof.experiment.bench_data import BenchOptions
+from powerprof.experiment.load import Context, LoadResult, ProcessLoad
+from powerprof.system import programs
 from powerprof.workloads.catalogue import find_one
 from powerprof.workloads.reading import resolve
 from tests.conftest import Cli
@@ -181,6 +186,22 @@ def test_a_program_of_the_user_can_be_the_client(powerprof_cli: Cli, mariadbd: P
     failed = powerprof_cli(["compare", "light", "broken", *quick])
     assert failed.code == 1
     assert failed.err.splitlines()[-2].startswith("error: client.py failed with 1: ")
+
+
+def test_the_cpu_time_of_a_client_is_without_other_programs(tmp_path: Path) -> None:
+    """A meter's program ends while the client runs."""
+    login = Login(user="u", host="127.0.0.1", port=3306)
+    context = Context(GivenServer(login), login, tmp_path)
+    context.file("x", b"")
+    running = ProcessLoad(["/bin/sleep", "0.5"], context, lambda text, elapsed_s: LoadResult(7, elapsed_s))
+    try:
+        burn = "import time\nwhile time.process_time() < 0.5: pass"
+        programs.run([sys.executable, "-S", "-c", burn])
+        result = running.finish(60)
+    finally:
+        running.kill()
+    assert result.queries == 7 and not running.alive()
+    assert result.client_cpu_s is not None and 0 < result.client_cpu_s < 0.2
 
 
 def test_servers_of_a_topology_have_cpus_by_name_and_role(mariadbd: Path) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -102,13 +103,30 @@ def test_kept_children_are_not_ended_and_stubborn_ones_are_killed() -> None:
         for process in (kept, stubborn):
             assert process.stdout is not None and process.stdout.readline() == b"ready\n"
         began_s = time.monotonic()
-        assert end_descendants(lambda: others, 0.3)
+        ended = end_descendants(lambda: others, 0.3)
+        assert ended.were_running and 0 < ended.cpu_s < 2
         assert time.monotonic() - began_s >= 0.3, "it had time to end on its own"
-        assert kept.poll() is None and not end_descendants(lambda: others, 0.3)
+        assert kept.poll() is None and not end_descendants(lambda: others, 0.3).were_running
     finally:
         for process in (kept, stubborn):
             process.kill()
             process.wait()
+
+
+_BURN = "import time\nwhile time.process_time() < {}: pass"
+
+
+def test_the_cost_of_a_program_is_its_own_and_that_of_its_children() -> None:
+    idle = programs.start([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
+    burning = programs.start(["/bin/sh", "-c", f"{sys.executable} -S -c '{_BURN.format(0.2)}'; exit 7"])
+    # Another program that powerprof waits for.
+    programs.run([sys.executable, "-S", "-c", _BURN.format(0.4)])
+    cost_s = programs.wait_for_cost(burning)
+    assert cost_s is not None and 0.2 <= cost_s < 0.4 and burning.returncode == 7
+    assert programs.wait_for_cost(idle, 0.0) is None and idle.returncode is None
+    idle.kill()
+    cost_s = programs.wait_for_cost(idle, 60.0)
+    assert cost_s is not None and 0 < cost_s < 0.2 and idle.returncode == -signal.SIGKILL
 
 
 def _children() -> list[Any]:
