@@ -130,14 +130,6 @@ def test_a_signal_when_all_is_done(powerprof_cli: Cli) -> None:
     assert done.out.startswith("powerprof ")
 
 
-def test_a_word_without_end_is_shortened(powerprof_cli: Cli) -> None:
-    """A sentence can be read around it."""
-    done = powerprof_cli(["residency", "--residency-source", "9" * 5000])
-    assert done.code == 2
-    assert len(done.err) < 500
-    assert "99…99" in done.err
-
-
 @pytest.mark.parametrize(
     ("setting", "words", "said", "hint"),
     [
@@ -181,10 +173,3 @@ def test_a_run_that_may_not_be_read_is_not_missing(root: None, powerprof_cli: Cl
             assert "permission denied" in done.err
     finally:
         shutil.rmtree(runs)
-
-
-def test_a_long_error_is_shortened(powerprof_cli: Cli) -> None:
-    done = powerprof_cli(["compare", "index", "no-index", *["word"] * 200])
-    assert done.code == 2
-    assert all(len(line) <= 250 for line in done.err.splitlines())
-    assert done.err.startswith("error: unexpected argument: word word")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import random
 import traceback
 from collections.abc import Iterator
@@ -134,16 +133,9 @@ _TEXT = json.dumps(sound())
     ],
     ids=lambda value: str(value)[:24],
 )
-def test_damaged_runs(refused: Refused, tmp_path: Path, content: bytes | dict[str, Any], said: str) -> None:
-    """In this process, all of them; the command line is tried with some below."""
+def test_damaged_runs(tmp_path: Path, content: bytes | dict[str, Any], said: str) -> None:
     with pytest.raises(DataError, match=said):
         lines_of(load_saved(written(tmp_path, content)), 80)
-
-
-def test_the_command_line_refuses_a_damaged_run(refused: Refused, tmp_path: Path) -> None:
-    refused(1, r"run\.json: not a record of powerprof", ["report", written(tmp_path, b"[" * 1_000_000)])
-    refused(1, r"run\.json: no report exists for", ["report", written(tmp_path, changed(schema="\x1b[31m" * 1000))])
-    refused(1, r"run\.json: ", ["runs", written(tmp_path, b"{}")])
 
 
 def test_a_file_larger_than_the_limit(refused: Refused, tmp_path: Path) -> None:
@@ -153,16 +145,6 @@ def test_a_file_larger_than_the_limit(refused: Refused, tmp_path: Path) -> None:
         file.truncate(300 << 20)
     refused(1, r"run\.json: larger than 64 MiB", ["report", str(path)])
     refused(1, r"run\.json: (larger than \d+ MiB|.*)", ["residency", "--from", str(path)])
-
-
-@pytest.mark.parametrize("name", ["nosuch", "idle-0001", "../nosuch", "x" * 5000, "idle-" + "9" * 5000])
-def test_runs_that_are_not_there(refused: Refused, name: str) -> None:
-    refused(2, r"no run ", ["report", name])
-
-
-def test_places_that_are_no_run(refused: Refused) -> None:
-    refused(2, r"/tmp is a directory without a run\.json", ["report", "/tmp"])
-    refused(2, r"/dev/zero is not a regular file", ["report", "/dev/zero"])
 
 
 def test_a_damaged_run_among_others_is_listed(refused: Refused, tmp_path: Path) -> None:
@@ -200,23 +182,6 @@ def test_damaged_recordings(tmp_path: Path, content: bytes, said: str) -> None:
             read_recording(path, after, source=None, elapsed_s=None, read_at="2026-01-01T00:00:00.000Z")
         assert str(path) in error.value.message
         assert "\n" not in error.value.message
-
-
-def test_a_pipe_in_place_of_a_file_is_not_waited_for(refused: Refused, tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    for command, option in (("export", "--web-config"), ("idle", "--meter-log"), ("idle", "--defaults-file")):
-        refused(1, r"/pipe: not a regular file", [command, option, str(pipe)])
-
-
-def test_the_command_line_refuses_a_damaged_recording(refused: Refused, tmp_path: Path) -> None:
-    path = tmp_path / "dump"
-    path.write_bytes(b"\0" * 100)
-    refused(1, r"dump", ["residency", "--from", str(path)])
-    refused(1, r"dump", ["residency", "--from", str(path), str(path), "--elapsed", "5"])
-    refused(1, r"/nonexistent: no such file", ["residency", "--from", "/nonexistent"])
-    refused(1, r"/dev/zero: not a regular file", ["residency", "--from", "/dev/zero"])
-    refused(2, r"--elapsed", ["residency", "--from", str(path), "--elapsed", "0"])
 
 
 _ODD = [

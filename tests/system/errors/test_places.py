@@ -15,56 +15,6 @@ from tests.programs.unprivileged import as_nobody
 from tests.system.errors.conftest import QUICK, Refused
 
 
-@pytest.mark.parametrize(
-    ("target", "said"),
-    [("/tmp", r"--json /tmp is a directory"), ("/nonexistent/run.json", r"--json .*: no such directory /nonexistent")],
-)
-@pytest.mark.parametrize("command", [["idle", *QUICK], ["residency", "--duration", "0.05"], ["doctor"], ["runs"]])
-def test_a_place_for_json(refused: Refused, command: list[str], target: str, said: str) -> None:
-    refused(2, said, [*command, "--json", target])
-
-
-@pytest.mark.parametrize("variable", ["POWERPROF_SYSFS", "POWERPROF_PROCFS"])
-@pytest.mark.parametrize("command", [["residency", "--duration", "0.05"], ["doctor"], ["energy"], ["idle", *QUICK]])
-def test_a_moved_root_that_is_not_there(powerprof_cli: Cli, command: list[str], variable: str, tmp_path: Path) -> None:
-    for place, reason in ((tmp_path / "nowhere", "no such directory"), (Path(__file__), "not a directory")):
-        ended = powerprof_cli(command, {variable: str(place)})
-        hint = f"hint: name the tree of a recorded machine, or unset {variable}"
-        assert (ended.code, ended.out) == (2, "")
-        assert ended.err.splitlines() == [f"error: {variable}={place}: {reason}", hint]
-
-
-def test_a_runs_directory_that_is_a_file(refused: Refused, tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.write_text("")
-    refused(1, r"cannot save the run in .*/file \(not a directory\)", ["idle", *QUICK, "--runs-dir", str(file)])
-    refused(1, r"cannot create .*/file/runs \(not a directory\)", ["idle", *QUICK, "--runs-dir", f"{file}/runs"])
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["attribute", "--system", "--duration", "3600"],
-        ["diagnose", "--pid", "1", "--duration", "3600"],
-        ["compare", "index", "no-index"],
-        ["run", "city:index"],
-        ["sweep", "city:index", "--clients", "1,2"],
-    ],
-    ids=lambda command: command[0],
-)
-def test_what_measures_for_minutes_looks_at_its_runs_directory_first(
-    refused: Refused, tmp_path: Path, command: list[str]
-) -> None:
-    file = tmp_path / "file"
-    file.write_text("")
-    refused(1, r"cannot save the run in .*/file \(not a directory\)", [*command, "--runs-dir", str(file)])
-
-
-def test_a_runs_directory_that_cannot_be_made(refused: Refused) -> None:
-    """/proc refuses even root."""
-    refused(1, r"cannot create /proc/runs \(", ["idle", *QUICK, "--runs-dir", "/proc/runs"])
-
-
 def test_a_runs_directory_of_somebody_else(root: None, tmp_path: Path, powerprof_cli: Cli) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o755)
@@ -271,17 +221,6 @@ def test_the_cache_cannot_be_made(powerprof_cli: Cli, mariadbd: Path) -> None:
     done = powerprof_cli(["idle", *QUICK], {"XDG_CACHE_HOME": os.devnull})
     assert (done.code, done.err) == (0, "")
     assert "Saved as idle-0001." in done.out
-
-
-@pytest.mark.parametrize("command", ["report", "doctor --from", "attribute --from"])
-def test_a_folder_or_a_pipe_is_not_a_run(command: str, powerprof_cli: Cli, tmp_path: Path) -> None:
-    folder, pipe = tmp_path / "folder", tmp_path / "pipe"
-    folder.mkdir()
-    os.mkfifo(pipe)
-    for place, why in ((folder, "is a directory without a run.json"), (pipe, "is not a regular file")):
-        done = powerprof_cli([*command.split(), str(place)])
-        assert (done.code, done.out) == (2, "")
-        assert done.err.startswith(f"error: {place} {why}\nhint: ")
 
 
 @pytest.mark.parametrize("words", ["doctor", "study", "workloads", "--help"])
