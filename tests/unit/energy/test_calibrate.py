@@ -8,13 +8,18 @@ import random
 import time
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
 
 from powerprof.cli.energy import CalibrationOptions, _calibrate
 from powerprof.cli.options import EnergyOptions
 from powerprof.energy.calibrate import (
     LEVELS,
+    Coefficient,
     Fit,
     Level,
     MeteredWindow,
@@ -268,3 +273,146 @@ def test_a_step_without_energy_ends_the_calibration(tmp_path: Path) -> None:
             "meter_log", meter_log=log, step_s=0.2, repeats=1, levels=[Level("idle", 0.0, 0, 0)], progress=said.append
         )
     assert said == ["step 1 of 1: idle"]
+
+
+# (level, window_s, running CPUs, CPUs in C1 and C6, wake-ups/s, error of the meter in watts)
+ODD_LEVELS = [
+    ("idle", 5.0, 0.1, 0.4, 3.5, 90.0, 0.03),
+    ("idle", 4.0, 0.2, 0.3, 3.5, 70.0, -0.02),
+    ("full", 5.0, 3.9, 0.1, 0.0, 900.0, 0.05),
+    ("full", 7.0, 3.8, 0.2, 0.0, 800.0, -0.04),
+    ("half", 5.0, 2.0, 0.5, 1.5, 4000.0, -0.06),
+    ("half", 5.0, 2.1, 0.4, 1.5, 4100.0, 0.02),
+    ("short", 6.0, 0.6, 3.1, 0.3, 21_000.0, 0.04),
+    ("short", 5.0, 0.7, 1.9, 1.4, 5_000.0, -0.03),
+]
+ODD_X = np.array([row[2:6] for row in ODD_LEVELS])
+
+
+def odd_watts(c6_watts: float = 0.6) -> np.ndarray:
+    errors = np.array([row[6] for row in ODD_LEVELS])
+    return np.asarray(ODD_X @ np.array([6.0, 2.2, c6_watts, 30e-6]) + errors)
+
+
+def odd_windows(c6_watts: float = 0.6, factor: float = 1.0) -> list[MeteredWindow]:
+    return [
+        MeteredWindow(level, s, float(watts) * s * factor, running, {"C1": c1, "C6": c6}, wakeups)
+        for (level, s, running, c1, c6, wakeups, _), watts in zip(ODD_LEVELS, odd_watts(c6_watts), strict=True)
+    ]
+
+
+def solve(c6_watts: float = 0.6) -> tuple[np.ndarray, np.ndarray]:
+    """Return the figures by the normal equations, and half of their simultaneous intervals."""
+    x, y = ODD_X, odd_watts(c6_watts)
+    values = np.linalg.solve(x.T @ x, x.T @ y)
+    residuals = y - x @ values
+    errors = np.sqrt(residuals @ residuals / (8 - 4) * np.diag(np.linalg.inv(x.T @ x)))
+    return values, stats.t.ppf(1 - 0.05 / (2 * 4), 8 - 4) * errors
+
+
+def test_the_fit_is_least_squares_with_simultaneous_intervals() -> None:
+    values, half = solve()
+    fit = fit_windows(odd_windows())
+    assert fit.wakeup is not None and fit.windows_count == 8
+    for n, figure in enumerate([fit.states["C0"], fit.states["C1"], fit.states["C6"], fit.wakeup]):
+        assert figure.value == pytest.approx(values[n])
+        assert figure.low == pytest.approx(max(values[n] - half[n], 0.0))
+        assert figure.high == pytest.approx(values[n] + half[n])
+
+
+def test_the_error_on_other_levels_is_a_share_of_the_metered_watts() -> None:
+    errors, y = [], odd_watts()
+    levels = np.array([row[0] for row in ODD_LEVELS])
+    for level in ("idle", "full", "half", "short"):
+        inside = levels == level
+        values, _, rank, _ = np.linalg.lstsq(ODD_X[~inside], y[~inside], rcond=None)
+        assert rank == 4
+        errors += list(100 * np.abs(ODD_X[inside] @ values - y[inside]) / y[inside])
+    assert fit_windows(odd_windows()).cross_validated_percent == pytest.approx(sum(errors) / 8)
+
+
+def test_a_figure_below_0_is_0_and_keeps_the_upper_end() -> None:
+    values, half = solve(-0.01)
+    fit = fit_windows(odd_windows(-0.01))
+    assert values[2] < 0 < values[2] + half[2]
+    assert (fit.states["C6"].value, fit.states["C6"].low) == (0.0, 0.0)
+    assert fit.states["C6"].high == pytest.approx(values[2] + half[2])
+    assert fit.notes == ("C6 came out below 0 and is set to 0",)
+
+
+def metered(**changes: object) -> Window:
+    def state(name: str, percent: float | None, polling: bool = False) -> StateResidency:
+        return StateResidency(
+            name=name, residency_percent=percent, average_residency_ms=None, entries_hz=1.0, polling=polling
+        )
+
+    reading = EnergyReading(source="rapl", domain="package-0", kind="measured", joules=91.0, watts=13.0)
+    values = {
+        "started_at": "",
+        "window_s": 7.0,
+        "cpus": 6,
+        "c0_percent": 15.0,
+        "idle_percent": 85.0,
+        "wakeups_hz": 1234.5,
+        "states": [state("POLL", 0.0, True), state("C1", 25.0), state("C6", 60.0), state("C8", None)],
+        "energy": [reading],
+        **changes,
+    }
+    return Window(**values)  # type: ignore[arg-type]
+
+
+def test_a_metered_window_counts_cpus() -> None:
+    made = make_metered_window(metered(), "a level")
+    assert made == MeteredWindow(
+        "a level", 7.0, 91.0, pytest.approx(0.9), {"C1": 1.5, "C6": pytest.approx(3.6), "C8": 0.0}, 1234.5
+    )
+    estimated = EnergyReading(source="model", domain="cpus", kind="estimated", joules=91.0, watts=13.0)
+    lost = EnergyReading(source="rapl", domain="package-0", kind="measured", joules=None, watts=None)
+    for changes in (
+        {"energy": [estimated]},
+        {"energy": [lost]},
+        {"energy": []},
+        {"c0_percent": None},
+        {"window_s": None},
+    ):
+        assert make_metered_window(metered(**changes), "a level") is None
+
+
+def test_a_model_idles_in_its_cheapest_state() -> None:
+    states = {
+        "C0": Coefficient(6.25, 5.5, 7.75),
+        "C1": Coefficient(2.5, 2.25, 3.0),
+        "C6": Coefficient(0.5, 0.375, 0.875),
+        "C1E": Coefficient(1.5, 1.0, 2.0),
+    }
+    fit = Fit(states, Coefficient(3e-5, 2e-5, 5e-5), 2.5, 28, ("a doubt",))
+    model = make_model(fit, "rack", CpuIdentity("AuthenticAMD", 25, 17), "package-0 by rapl", "2026-11-28")
+    assert (model.idle_watts, model.idle_range_watts) == (0.5, (0.375, 0.875))
+    assert (model.full_watts, model.full_range_watts) == (6.25, (5.5, 7.75))
+    assert {s.name: (s.watts, s.range_watts) for s in model.states} == {
+        "C1": (2.5, (2.25, 3.0)),
+        "C6": (0.5, (0.375, 0.875)),
+        "C1E": (1.5, (1.0, 2.0)),
+    }
+    assert model.wakeup is not None and (model.wakeup.joules, model.wakeup.range_joules) == (3e-5, (2e-5, 5e-5))
+    assert (model.cross_validated_percent, model.doubts, model.range_from) == (2.5, ["a doubt"], "fit")
+    with pytest.raises(PowerprofError, match="fewer watts than idle"):
+        make_model(
+            Fit({**states, "C0": Coefficient(0.4, 0.3, 0.6)}, None, None, 28),
+            "rack",
+            CpuIdentity(None, None, None),
+            "x",
+            "y",
+        )
+
+
+@given(st.floats(0.1, 40.0))
+def test_a_fit_scales_with_its_meter(factor: float) -> None:
+    one = fit_windows(odd_windows())
+    many = fit_windows(odd_windows(factor=factor))
+    assert many.cross_validated_percent == pytest.approx(one.cross_validated_percent)
+    for name, state in one.states.items():
+        assert (many.states[name].value, many.states[name].high) == (
+            pytest.approx(factor * state.value),
+            pytest.approx(factor * state.high),
+        )

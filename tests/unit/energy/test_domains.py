@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One host energy over all commands: whatever meters there are, in whatever order, whole or damaged."""
+"""One host energy over all commands: sums, bounds, containment and the choice of meters, whole or damaged."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from powerprof.attribution.blame import energy_split
 from powerprof.energy.domains import (
     DomainEnergy,
     EnergyRequest,
     HostMeters,
+    compare_counters,
     fill_containers,
     host_energy,
     host_meters,
@@ -31,7 +33,7 @@ from powerprof.experiment import phases
 from powerprof.experiment.metrics import Baseline, mean_baseline, read_figures
 from powerprof.experiment.phases import split_phase_energy
 from powerprof.measure.counters import CounterSample, PowerSample, counter_energy, power_energy
-from powerprof.model.records import EnergyReading, IdleRun, ToolCost, Window
+from powerprof.model.records import EnergyReading, IdleRun, Scope, ToolCost, Window
 from powerprof.report import idle as idle_report
 from tests.unit.experiment import builders
 
@@ -320,3 +322,205 @@ def test_all_commands_agree_on_damaged_meters_and_watts_stay_possible(
         assert one.watts is None or 0.0 <= one.watts <= limit * (1 + 1e-9)
         if one.dropped_samples_count:
             assert any(one.domain in note for note in notes), one
+
+
+# Sums with intervals: two packages with one, one without, and a part that is in no sum. 4 s.
+
+
+def bounded(
+    domain: str, watts: float | None, low: float | None = None, high: float | None = None, **more: object
+) -> EnergyReading:
+    joules = None if watts is None else 4 * watts
+    values = {"source": "rapl", "kind": "measured", "joules": joules, "watts": watts, "scope": "package", **more}
+    return EnergyReading(domain=domain, low_watts=low, high_watts=high, **values)  # type: ignore[arg-type]
+
+
+ODD = [
+    bounded("package-0", 71.5, 64.25, 90.5),
+    bounded("package-1", 38.25),
+    bounded("package-2", 55.0, 50.5, 57.75),
+    bounded("core", 44.0, 40.0, 49.0, scope="core", contained_in="package-0"),
+]
+
+
+def test_a_reading_without_an_interval_counts_with_its_watts_at_both_ends() -> None:
+    total = host_energy(ODD)
+    assert total.domains == ["package-0", "package-1", "package-2"]
+    assert (total.joules, total.watts) == (pytest.approx(4 * 164.75), pytest.approx(164.75))
+    assert (total.low_watts, total.high_watts) == (
+        pytest.approx(64.25 + 38.25 + 50.5),
+        pytest.approx(90.5 + 38.25 + 57.75),
+    )
+    assert host_energy([ODD[1]]).low_watts is None
+
+
+watts = st.floats(1.0, 500.0)
+
+
+@given(st.lists(st.tuples(watts, watts, watts, st.booleans()), min_size=1, max_size=6), st.floats(0.1, 9.0))
+def test_a_sum_has_the_parts_of_its_readings_and_scales(
+    rows: list[tuple[float, float, float, bool]], factor: float
+) -> None:
+    readings = [
+        bounded(f"package-{n}", sorted(row[:3])[1], *((min(row[:3]), max(row[:3])) if row[3] else (None, None)))
+        for n, row in enumerate(rows)
+    ]
+    total = host_energy(readings)
+    middles = [sorted(row[:3])[1] for row in rows]
+    assert (total.watts, total.joules) == (pytest.approx(sum(middles)), pytest.approx(4 * sum(middles)))
+    if any(row[3] for row in rows):
+        lows = [min(row[:3]) if row[3] else middle for row, middle in zip(rows, middles, strict=True)]
+        highs = [max(row[:3]) if row[3] else middle for row, middle in zip(rows, middles, strict=True)]
+        assert (total.low_watts, total.high_watts) == (pytest.approx(sum(lows)), pytest.approx(sum(highs)))
+    else:
+        assert (total.low_watts, total.high_watts) == (None, None)
+    scaled = [
+        replace(
+            r,
+            **{
+                name: None if (v := getattr(r, name)) is None else v * factor
+                for name in ("joules", "watts", "low_watts", "high_watts")
+            },
+        )
+        for r in readings
+    ]
+    assert host_energy(scaled).watts == pytest.approx(factor * sum(middles))
+
+
+@pytest.mark.parametrize("lost", ["package-0", "package-1", "package-2"])
+def test_one_lost_package_leaves_no_sum(lost: str) -> None:
+    readings = [replace(r, joules=None, watts=None, dropped_samples_count=3) if r.domain == lost else r for r in ODD]
+    total = host_energy(readings)
+    assert (total.joules, total.watts, total.low_watts, total.high_watts) == (None, None, None, None)
+    assert total.reason == f"{lost} by rapl has no figure"
+
+
+def test_the_mean_of_windows_has_the_means_of_its_bounds() -> None:
+    windows = [
+        [bounded("package-0", 71.5, 64.25, 90.5)],
+        [bounded("package-0", 40.0, 39.0, 46.0)],
+        [bounded("package-0", None)],
+    ]
+    meters = host_meters(windows)
+    both, all_three = mean_host_energy(windows[:2], meters), mean_host_energy(windows, meters)
+    assert (both.joules, both.watts) == (pytest.approx(4 * 111.5), pytest.approx(55.75))
+    assert (both.low_watts, both.high_watts) == (pytest.approx(51.625), pytest.approx(68.25))
+    # One window lacks the meter: the watts are those of the others, and the sum of joules is unknown.
+    assert (all_three.joules, all_three.watts, all_three.reason) == (
+        None,
+        pytest.approx(55.75),
+        "package-0 by rapl has no figure",
+    )
+    plain = mean_host_energy([*windows[:2], [bounded("package-0", 9.0)]], meters)
+    assert (plain.low_watts, plain.high_watts) == (None, None)
+    assert note_unmetered_windows(windows[:2], meters) == []
+    assert note_unmetered_windows(windows, meters)[0].startswith("1 window has no figure of package-0 by rapl")
+    assert note_unmetered_windows([*windows, windows[2]], meters)[0].startswith("2 of 4 windows have no figure")
+
+
+def at(scope: Scope, domain: str, watts: float, source: str = "rapl") -> EnergyReading:
+    return bounded(domain, watts, scope=scope, source=source)
+
+
+def test_each_part_is_inside_the_nearest_domain_around_it() -> None:
+    readings = [
+        at("core", "core", 30.0),
+        at("dram", "dram", 9.0),
+        at("package", "package-0", 50.0),
+        at("psys", "psys", 70.0),
+        at("rail", "VDD", 5.0, "hwmon"),
+        at("server", "server", 99.0, "ipmi"),
+        at("wall", "wall", 120.0, "meter_log"),
+        at("device", "card", 40.0, "hwmon"),
+    ]
+    inside = {r.domain: r.contained_in for r in fill_containers(readings)}
+    assert inside == {
+        "wall": None,
+        "server": "wall",
+        "psys": "server",
+        "package-0": "psys",
+        "dram": "psys",
+        "VDD": "psys",
+        "core": "package-0",
+        "card": None,
+    }
+    assert [r.domain for r in fill_containers(readings)][:3] == ["wall", "server", "psys"]
+    assert host_energy(readings).domains == ["wall"]
+    # A psys that draws less than the packages contains none of them.
+    refuted = [replace(r, joules=40.0, watts=10.0) if r.domain == "psys" else r for r in readings]
+    assert {r.domain: r.contained_in for r in fill_containers(refuted)}["package-0"] == "server"
+    two = [*readings[:4], at("package", "package-1", 60.0)]
+    assert {r.domain: r.contained_in for r in fill_containers(two)}["core"] is None
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "chosen"),
+    [
+        (("server", 95.2), ("package", 100.0), "server"),
+        (("server", 94.8), ("package", 100.0), "package"),
+        (("psys", 98.2), ("package", 100.0), "psys"),
+        (("psys", 97.8), ("package", 100.0), "package"),
+        (("server", 75.2), ("supply", 100.0), "server"),
+        (("server", 74.8), ("supply", 100.0), "supply"),
+        (("wall", 95.2), ("server", 100.0), "wall"),
+        (("wall", 94.8), ("server", 100.0), "server"),
+        (("battery", 1.0), ("package", 100.0), "battery"),
+    ],
+)
+def test_a_meter_below_its_content_is_refused_beyond_the_error(
+    outer: tuple[Scope, float], inner: tuple[Scope, float], chosen: str
+) -> None:
+    readings = [
+        at(scope, scope, power, f"{'rapl' if scope in ('psys', 'package') else 'hwmon'}")
+        for scope, power in (outer, inner)
+    ]
+    assert host_energy(readings).domains == [chosen]
+
+
+def test_the_meters_of_most_windows_represent_the_run() -> None:
+    server, package = at("server", "server", 90.0, "ipmi"), at("package", "package-0", 50.0)
+    lost = replace(server, joules=None, watts=None)
+    assert host_meters([[server, package], [server, package], [lost, package]]) == HostMeters(
+        "ipmi", ("server",), "measured"
+    )
+    assert host_meters([[server, package], [lost, package]]) == HostMeters("rapl", ("package-0",), "measured")
+    both = [[server], [lost, package], [lost, lost]]
+    assert host_meters(both) == HostMeters("ipmi", ("server",), "measured")
+    assert str(HostMeters("rapl", ("package-0", "dram"), "measured")) == "package-0 + dram by rapl"
+
+
+@pytest.mark.parametrize(
+    ("late_ms", "start_uj", "verdict"),
+    [
+        (0.01, 0, "one"),
+        (0.3, 0, "unclear"),
+        (15.0, 0, "unclear"),
+        (25.0, 0, "two"),
+        (0.01, 5_000, "unclear"),
+        (0.01, 3_000_000, "two"),
+    ],
+)
+def test_counters_that_move_alike(late_ms: float, start_uj: int, verdict: str) -> None:
+    """100 W for 10 s: two readings `late_ms` apart differ by a tenth of a millijoule per microsecond."""
+    modulus = 1_200_000_000
+
+    def series(offset_uj: int, late_s: float) -> list[CounterSample]:
+        return [
+            CounterSample(float(t), (500_000_000 + offset_uj + round(100e6 * (t + late_s))) % modulus)
+            for t in range(11)
+        ]
+
+    first, second = series(0, 0.0), series(start_uj, late_ms * 1e-3)
+    assert compare_counters(first, second, 1e-6, modulus, is_absolute=True) == verdict
+    # A constant distance is no difference of two growths.
+    assert compare_counters(first, second, 1e-6, modulus, is_absolute=False) == "one"
+    assert compare_counters(first[:1], second[:1], 1e-6, modulus, is_absolute=True) == "two"
+
+
+def test_one_counter_read_before_and_after_its_wrap_is_one() -> None:
+    modulus = 1_000_000_000
+    values = (999_000_000, 999_999_990, 999_000, 2_000_000)
+    first = [CounterSample(float(t), value) for t, value in enumerate(values)]
+    second = [CounterSample(float(t), (value + 20) % modulus) for t, value in enumerate(values)]
+    assert compare_counters(first, second, 1e-6, modulus, is_absolute=True) == "one"
+    assert compare_counters(second, first, 1e-6, modulus, is_absolute=True) == "one"

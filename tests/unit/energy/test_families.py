@@ -1,23 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kinds of CPU by name, and the intervals of differences and ratios between two loads of one model."""
+"""Kinds of CPU by name, the predictions from published results, and the intervals of differences and ratios."""
 
 from __future__ import annotations
 
 import math
 import random
 import re
+from statistics import fmean, median, stdev
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from powerprof.energy import families
 from powerprof.energy.domains import EnergyRequest
-from powerprof.energy.families import find_kind, identify_kind, shipped_models
+from powerprof.energy.families import (
+    PowerResult,
+    compute_deviations,
+    delivered_excess,
+    delivered_ratio,
+    find_kind,
+    identify_kind,
+    model_kind,
+    parse_results,
+    predict_known_kind,
+    predict_new_kind,
+    published_results,
+    shipped_models,
+)
 from powerprof.energy.model import bound_ratio, choose_model, estimate, estimate_active_share
 from powerprof.energy.models_file import CpuIdentity, bound_over_range, find_corners
 from powerprof.energy.windows import WindowEnergy
 from powerprof.model.records import EstimateRange
+from powerprof.statistics.intervals import two_sided_quantile
 from powerprof.system.errors import UsageError
 
 SHIPPED = shipped_models()
@@ -211,3 +227,113 @@ def test_the_share_above_idle_has_one_model_too() -> None:
         pytest.approx(0.2 / (0.2 + model.odds_range[0]), rel=0.01),
     )
     assert find_kind("7763").model().idle_watts == model.idle_watts
+
+
+RESULTS = """# comment
+[AMD Odd]
+a1 24 2: 50/310 61.5/300
+b2 16 1: 40/170
+c3 64 2: 90/700 95/640 88.5/655
+[Intel Odd]
+d4 8 2: 30/90
+"""
+
+
+def odd_results() -> dict[str, list[PowerResult]]:
+    return parse_results(RESULTS, "results.txt")
+
+
+def test_a_line_of_results_counts_logical_cpus() -> None:
+    odd = odd_results()
+    assert odd["AMD Odd"][:3] == [
+        PowerResult("a1", 48, 50.0, 310.0, 2),
+        PowerResult("a1", 48, 61.5, 300.0, 2),
+        PowerResult("b2", 16, 40.0, 170.0, 1),
+    ]
+    assert odd["Intel Odd"] == [PowerResult("d4", 16, 30.0, 90.0, 2)]
+    first = odd["AMD Odd"][0]
+    assert first.per_cpu("idle") == pytest.approx(50 / 48)
+    assert first.per_cpu("full") == pytest.approx(310 / 48)
+    assert first.per_cpu("slope") == pytest.approx(260 / 48)
+    assert first.per_cpu("odds") == pytest.approx(50 / 260)
+
+
+KINDS = {
+    "idle": [[50 / 48, 61.5 / 48], [40 / 16], [90 / 128, 95 / 128, 88.5 / 128]],
+    "odds": [[50 / 260, 61.5 / 238.5], [40 / 130], [90 / 610, 95 / 545, 88.5 / 566.5]],
+}
+
+
+@pytest.mark.parametrize("what", KINDS)
+def test_predictions_pool_the_variances_by_hand(what: str) -> None:
+    known = compute_deviations(odd_results().values())
+    logs = [[math.log(value) for value in kind] for kind in KINDS[what]]
+    means = [fmean(kind) for kind in logs]
+    assert known.between[what] == pytest.approx(median([stdev(means)]))
+    squares = sum((x - m) ** 2 for kind, m in zip(logs, means, strict=True) for x in kind)
+    # Six results of three kinds, and one of a fourth kind: three degrees of freedom.
+    assert known.within[what] == pytest.approx(math.sqrt(squares / 3))
+    results, all_logs = odd_results()["AMD Odd"], [x for kind in logs for x in kind]
+    spread = predict_new_kind(results, what, known)
+    freedom = 6 + 3 - 1
+    pooled = (6 * known.between[what] ** 2 + sum((m - fmean(means)) ** 2 for m in means)) / freedom
+    half = two_sided_quantile(0.95, freedom) * math.sqrt(pooled * (1 + 1 / 3) + known.within[what] ** 2)
+    assert spread.typical == pytest.approx(math.exp(fmean(all_logs)))
+    assert spread.low == pytest.approx(math.exp(fmean(all_logs) - half))
+    assert spread.high == pytest.approx(math.exp(fmean(all_logs) + half))
+    same = predict_known_kind(results[3:], what, known)
+    freedom = 4 + 3 - 1
+    pooled = (4 * known.within[what] ** 2 + sum((x - means[2]) ** 2 for x in logs[2])) / freedom
+    half = two_sided_quantile(0.95, freedom) * math.sqrt(pooled * (1 + 1 / 3))
+    assert (same.typical, same.low) == (pytest.approx(math.exp(means[2])), pytest.approx(math.exp(means[2] - half)))
+    assert same.high == pytest.approx(math.exp(means[2] + half))
+
+
+def test_an_interval_holds_the_middle_nine_tenths_of_the_results() -> None:
+    """One result far above and one far below 18 equal ones: the interval ends at their 5 % and 95 % quantiles."""
+    logs = [0.0] * 18 + [-3.0, 4.0]
+    spread = families._spread(logs, 0.01)
+    # Type 7: position 0.05 · 19 = 0.95 between the first and second value, and 18.05 between the last two.
+    assert spread.low == pytest.approx(math.exp(-3.0 * 0.05))
+    assert spread.high == pytest.approx(math.exp(4.0 * 0.05))
+    assert families._quantile([1.0, 2.0, 4.0, 8.0, 16.0], 0.3) == pytest.approx(2.4)
+    assert families._quantile([7.0], 0.95) == 7.0
+    wide = families._spread([1.0, 2.0], 5.0)
+    assert (wide.low, wide.high) == (pytest.approx(math.exp(-3.5)), pytest.approx(math.exp(6.5)))
+
+
+def test_delivered_servers_set_the_largest_ratios() -> None:
+    delivered, results = families._families().delivered, published_results()
+    assert len(delivered) > 1
+    typical = {name: math.exp(fmean(math.log(r.idle_watts / r.cpus) for r in results[name])) for name in results}
+    ratios = [server.idle_watts / server.cpus / typical[server.family] for server in delivered]
+    assert delivered_ratio() == pytest.approx(max(ratios)) and min(ratios) < max(ratios)
+    every = [r for generation in results.values() for r in generation]
+    excess = [
+        server.idle_watts / math.exp(fmean(math.log(r.idle_watts) for r in every if (r.cpu, r.cpus) == server.beside))
+        for server in delivered
+    ]
+    assert delivered_excess() == pytest.approx(max(excess)) and min(excess) < max(excess)
+
+
+def test_the_generic_model_has_the_widest_intervals_and_median_watts() -> None:
+    *models, generic = shipped_models()
+    assert generic.idle_watts == median(m.idle_watts for m in models)
+    assert generic.full_watts == median(m.full_watts for m in models)
+    for name in ("idle_range_watts", "full_range_watts", "slope_range_watts", "odds_range"):
+        ranges = [getattr(m, name) for m in models]
+        assert getattr(generic, name) == (min(low for low, _ in ranges), max(high for _, high in ranges)), name
+        assert all(low < high for low, high in ranges)
+
+
+def test_the_model_of_a_kind_allows_for_tuning_on_the_upper_side() -> None:
+    results, known = published_results()["AMD EPYC Milan"], families.published_deviations()
+    kind = [r for r in results if r.cpu == "7763"]
+    model, idle = model_kind("odd", kind), predict_known_kind(kind, "idle", known)
+    slope = predict_known_kind(kind, "slope", known)
+    assert (model.idle_watts, model.idle_range_watts[0]) == (pytest.approx(idle.typical), pytest.approx(idle.low))
+    doubt = math.hypot(math.log(idle.high / idle.typical), math.log(delivered_excess()))
+    assert model.idle_range_watts[1] == pytest.approx(idle.typical * math.exp(doubt))
+    assert model.full_watts == pytest.approx(idle.typical + slope.typical)
+    assert model.slope_range_watts == pytest.approx((slope.low, slope.high))
+    assert (model.results_count, model.threads_per_core) == (len(kind), 2)
