@@ -93,7 +93,8 @@ def control_text(control: ControlRecord) -> str:
         return "the A/A control has too few pairs to judge"
     if control.sound or difference is None:
         return f"A/A ±{width:.2g} %"
-    return f"the A/A control differs by {difference:+.2g} %: another factor changes, so no verdict is reliable"
+    shown = f"{difference:+.2g}".replace("-", "−")
+    return f"the A/A control differs by {shown} %: another factor changes, so no verdict is reliable"
 
 
 def word_answer(answer: Answer, metrics: Sequence[Metric], a: str, b: str) -> Answer:

@@ -358,7 +358,8 @@ def _trend_answer(record: Trend) -> str:
     before, after, step = max(steps, key=lambda step: abs(step[2].difference.percent or 0.0))
     percent = step.difference.percent or 0.0
     direction_text = "rose" if percent > 0 else "fell"
-    others = f"; {len(steps) - 1} more steps are significant" if len(steps) > 1 else ""
+    left = len(steps) - 1
+    others = f"; {text.plural(left, 'more step')} {'is' if left == 1 else 'are'} significant" if left else ""
     return (
         f"{name}, {len(points)} runs: {metric} {direction_text} by {abs(percent):,.1f} % "
         f"({describe_direction(record.metric, step.verdict)}) from {_run_name(before)} to {_run_name(after)}{others}."
