@@ -61,6 +61,8 @@ def forms_of(record: Any) -> Iterator[tuple[str, str]]:
     assert kind is not None
     for width in _WIDTHS:
         yield f"{width}.txt", "\n".join(kind.lines(record, width))
+    if "everything" in kind.options:
+        yield "all.txt", "\n".join(kind.lines(record, 200, everything=True))
     for file, suffix, has_form in (
         ("csv", "csv", kind.csv),
         ("markdown", "md", kind.markdown),
@@ -141,7 +143,7 @@ def distinct_files() -> dict[str, tuple[str, bool]]:
     return {
         f"{'distinct' if known else 'unknown'}-{re.sub('powerprof.|/1', '', name).replace(' ', '-')}.txt": (name, known)
         for name in distinct_records.names()
-        for known in (True, False)
+        for known in ((True,) if name in distinct_records.KNOWN_ONLY else (True, False))
     }
 
 

@@ -72,6 +72,11 @@ _GIVEN: dict[str, Any] = {
     "LiveInterval.cpus": 3,
     "LiveInterval.c0_s": 7.25,
     "CpuUse.cpu_s": (1.75, 4.5),
+    "CpuLoad.cpu": (3, 7),
+    "CpuFrequency.cpu": (7, 3),
+    "Block.arm": ("a", "b"),
+    "Block.dropped": (True, False, False, False),
+    "Block.disturbed": (False, False, True),
     "Comparison.order": ["a", "b", "b", "a"],
     "Queries.method": "probes",
     "StatementWindow.percent": 61.5,
@@ -79,14 +84,14 @@ _GIVEN: dict[str, Any] = {
     "OnCpuProfile.event": "cpu-clock",
 }
 _MOST_DEPTH = 9  # some records hold others of their own type
-_SIZES = {"phases": 4, "metrics": 7, "points": 3, "rows": 4}
+_SIZES = {"phases": 4, "metrics": 7, "points": 3, "rows": 4, "blocks": 6}
 
 
 class _Maker:
     """Makes values from types; each figure is larger than the one before."""
 
-    def __init__(self, given: Mapping[str, Any], *, known: bool) -> None:
-        self._given, self._known, self._figures = given, known, 0
+    def __init__(self, own: Mapping[str, Any], *, known: bool) -> None:
+        self._own, self._known, self._figures = own, known, 0
         self._used: dict[str, int] = {}
 
     def record(self, kind: type[Any], depth: int = 0) -> Any:
@@ -94,9 +99,11 @@ class _Maker:
 
     def _field(self, kind: type[Any], field: msgspec.structs.FieldInfo, depth: int) -> Any:
         place = f"{kind.__name__}.{field.name}"
-        if place not in self._given:
+        if not depth and field.name in self._own:
+            return self._own[field.name]
+        if place not in _GIVEN:
             return self.value(field.type, field.name, depth)
-        value, is_optional = self._given[place], types.NoneType in get_args(field.type)
+        value, is_optional = _GIVEN[place], types.NoneType in get_args(field.type)
         if is_optional and not self._known:
             return None
         return self._turn(place, value) if isinstance(value, tuple) else value
@@ -143,8 +150,7 @@ class _Maker:
 
 def make(kind: type[Any], *, known: bool, **given: Any) -> Any:
     """Return a record of distinct figures. `given` are its own fields with other values."""
-    own = {f"{kind.__name__}.{name}": value for name, value in given.items()}
-    return _Maker({**_GIVEN, **own}, known=known).record(kind)
+    return _Maker(given, known=known).record(kind)
 
 
 def make_kind(name: str, *, known: bool) -> Any:
@@ -264,6 +270,12 @@ def _flame_forms(known: bool) -> Forms:
     yield "difference", "\n".join(map(repr, graph.frames))
 
 
+def _case_forms(known: bool) -> Forms:
+    from tests.unit.report.case_records import cases
+
+    return cases()
+
+
 def _json(document: Any) -> str:
     from tests.programs.golden_files import json_text
 
@@ -275,7 +287,11 @@ _OTHER: dict[str, Callable[[bool], Forms]] = {
     "queries-watch": _statement_forms,
     "lists": _list_forms,
     "flames": _flame_forms,
+    "cases": _case_forms,
 }
+
+
+KNOWN_ONLY = ("flames", "cases")
 
 
 def names() -> list[str]:

@@ -175,6 +175,10 @@ def test_causes_of_one_thread_are_one_row() -> None:
     assert cells == ["6.3", "6.3", "timer, ipi, tick", "kernel", "6.30"]
     assert second.words("rate").text == "2.0"
     assert table.left_count == 2
+    # A sum with an unknown part is unknown.
+    partly = [replace(CAUSES[0], c0_ms=None), *CAUSES[1:]]
+    unknown = causes_table(partly, Places(run), f"/phases/{index}/causes", 2).rows[0]
+    assert unknown.words("c0").text == "" and "c0" not in unknown.cells
 
 
 def test_names_are_not_cut_next_to_a_period() -> None:

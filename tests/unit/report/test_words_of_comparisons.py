@@ -287,6 +287,11 @@ def _metric(
 _CASES = {
     "twice": (_metric(1, (0.8, 1.2), "b_higher", ratio=(2, 1.8, 2.2)), "b uses 2.00 times as much", "worse"),
     "a tenth": (_metric(1, (-0.92, -0.88), "b_lower", ratio=(0.1, 0.08, 0.12)), "a uses 10.0 times as", "better"),
+    "falls": (
+        _metric(1, (-0.5, -0.2), "b_lower"),
+        "b uses 35.0 % less server CPU time per query than a (95 % interval: 20.0 % to 50.0 %).",
+        "better",
+    ),
     "5 %": (_metric(1, (0.04, 0.06), "b_higher", ratio=(1.05, 1.04, 1.06)), "b uses 5.0 % more", "worse"),
     "chance": (_metric(1, (0.1, 0.9)), "+50.0 % (95 % interval: +10.0 % to +90.0 %) may be chance.", "may be chance"),
     "small chance": (
