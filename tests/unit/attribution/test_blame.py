@@ -147,12 +147,8 @@ def test_each_waking_is_in_one_row() -> None:
     # 23 in all: 2 in the row of the rarer mechanism, and those that ended no idle period in the main one.
     assert [(row.mechanism, row.count, row.wakings_count) for row in found.wakeups] == [("timer", 5, 21), ("ipi", 2, 2)]
     (only,) = found.wakings_without_exit
-    assert (only.thread.tid, only.origin, only.wakings_count, only.wakings_hz) == (
-        102,
-        "other_process",
-        7,
-        7 / WAKINGS_S,
-    )
+    assert (only.thread.tid, only.origin, only.wakings_count) == (102, "other_process", 7)
+    assert only.wakings_hz == pytest.approx(7 / WAKINGS_S) and found.wakings_window_s == pytest.approx(WAKINGS_S)
     assert only.waker is not None
     assert only.waker.comm == "client"
 
