@@ -11,8 +11,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+import pytest
+
 from powerprof.measure.procfs import process_cpu_ns
 from powerprof.system.targets import resolve
+from powerprof.tracing import followed as followed_module
 from powerprof.tracing.followed import FollowedProcesses
 
 # Each line of the input starts a child that uses 50 ms of CPU time, and then stays or ends.
@@ -105,3 +108,59 @@ def test_time_of_a_fixed_process_is_unknown_after_its_end() -> None:
         followed.end()
         assert followed.cpu_ns() is None
         assert followed.notes() == []
+
+
+def _clocks(monkeypatch: pytest.MonkeyPatch) -> tuple[dict[int, int], dict[int, int], list[int]]:
+    """Replace the kernel's clocks: CPU time of living processes and of their ended children, and the members."""
+    own, children, members = {1: 100 * _MS, 2: 60 * _MS}, {1: 500 * _MS, 2: 40 * _MS}, [1, 2]
+    monkeypatch.setattr(followed_module, "process_cpu_ns", own.get)
+    monkeypatch.setattr(followed_module, "reaped_cpu_ns", lambda pid: children.get(pid, 0))
+    return own, children, members
+
+
+_MS = 1_000_000
+
+
+def test_time_is_that_of_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes ran for 50 and 7 ms, and the third one joined: all of its time is in the window."""
+    own, _, members = _clocks(monkeypatch)
+    followed = FollowedProcesses([1, 2], lambda: members)
+    followed.begin()
+    members.append(3)
+    own.update({1: 150 * _MS, 2: 67 * _MS, 3: 30 * _MS})
+    assert followed.find_new() == [3]
+    own.update({3: 33 * _MS})
+    followed.end()
+    assert (followed.cpu_ns(), followed.joined_count, followed.unseen_ns()) == (90 * _MS, 1, 0)
+    # A process that ended keeps its last time.
+    own[3] = own[1] = 0
+    del own[3], own[1]
+    assert followed.cpu_ns() == 90 * _MS
+
+
+@pytest.mark.parametrize(("grown_ms", "unseen_ms"), [(90, 57), (43, 10), (42, 0), (20, 0)])
+def test_unseen_time_is_without_seen_children(monkeypatch: pytest.MonkeyPatch, grown_ms: int, unseen_ms: int) -> None:
+    """The sum of ended children grew by the 33 ms of a process that was seen, and by others. A tick is no time."""
+    own, children, members = _clocks(monkeypatch)
+    followed = FollowedProcesses([1, 2], lambda: members)
+    followed.begin()
+    members.append(3)
+    own[3] = 33 * _MS
+    followed.find_new()
+    del own[3]
+    children[1] += (grown_ms - 3) * _MS
+    children[2] += 3 * _MS
+    assert followed.unseen_ns() == unseen_ms * _MS
+    assert FollowedProcesses([1, 2]).unseen_ns() == 0
+
+
+def test_time_of_fixed_processes_needs_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, _, _ = _clocks(monkeypatch)
+    followed = FollowedProcesses([1, 2])
+    followed.begin()
+    own.update({1: 150 * _MS, 2: 67 * _MS})
+    followed.end()
+    assert followed.cpu_ns() == 57 * _MS
+    del own[2]
+    followed.end()
+    assert followed.cpu_ns() is None and FollowedProcesses([]).cpu_ns() is None

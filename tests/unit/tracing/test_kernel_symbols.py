@@ -85,3 +85,21 @@ def test_interrupts_are_read_where_a_number_is_new(fake_tree: Callable[[dict[str
     assert interrupts.of(causes) == {24: "virtio0"}
     causes["irq"] = 25
     assert interrupts.of(causes) == {24: "virtio0", 25: "nvme0"}
+
+
+def test_functions_end_at_the_next_symbol(fake_tree: Callable[[dict[str, str]], object]) -> None:
+    """Data have no name, and end the function before them. Of two names of one address the shorter one counts."""
+    fake_tree(
+        {
+            "proc/kallsyms": "ffffffff81000100 T first\nffffffff81000180 t __second_alias\nffffffff81000180 W second\n"
+            "ffffffff81000200 D some_data\nffffffffc0000000 t of_module\t[xfs]\nffffffffc0000040 b end_data\t[xfs]\n"
+        }
+    )
+    symbols = kernel_symbols.read_kernel_symbols()
+    start = 0xFFFFFFFF81000100
+    assert symbols.lookup(start - 1) is None
+    assert symbols.lookup(start) == symbols.lookup(start + 0x7F) == ("first", "vmlinux", start)
+    assert symbols.lookup(start + 0x80) == ("second", "vmlinux", start + 0x80)
+    assert symbols.lookup(start + 0x100) is None
+    assert symbols.lookup(0xFFFFFFFFC0000010) == ("of_module", "xfs", 0xFFFFFFFFC0000000)
+    assert symbols.lookup(0xFFFFFFFFC0000040) is None and symbols.lookup(0xFFFFFFFFC0000050) is None

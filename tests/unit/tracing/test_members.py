@@ -6,15 +6,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from powerprof.stacks.image import ProcessGoneError, ProcessImage
+from powerprof.stacks.registers import X86_64
 from powerprof.system.targets import Target
 from powerprof.tracing import idle_stacks
 from powerprof.tracing.bpf.loaded import LoadedProgram
-from powerprof.tracing.idle_stacks import JoinedProcesses, TargetMembers, keep_every_program
+from powerprof.tracing.bpf.shared_numbers import Count, Shared
+from powerprof.tracing.idle_data import WOKEN
+from powerprof.tracing.idle_stacks import DemandStacks, JoinedProcesses, TargetMembers, WindowStacks, keep_every_program
+from tests.unit.tracing.programs import FakeProgram
 
 
 class Tables:
@@ -133,3 +139,82 @@ def test_who_came_by_itself_is_late(group: Group, looked: TargetMembers) -> None
         "1 process joined the target without being started by it: wake-ups before they were found "
         "are not in the figures"
     ]
+    group.start(12)
+    group.start(13)
+    looked.read()
+    assert looked.notes()[0].startswith("3 processes ")
+
+
+def test_a_child_has_the_latest_memory_of_its_parent() -> None:
+    """The parent executed another program before it started a child. Of a child of a child only its parent is known."""
+    tables = Tables()
+    tables.told = {11: 10, 12: 11, 14: 13}
+    target = Target((10,), "group", roots=(10,))
+    joining = JoinedProcesses(target)
+    images = {
+        10: [
+            ProcessImage(pid=10, started_ticks=1, executable="/bin/first", mappings=()),
+            ProcessImage(pid=10, started_ticks=1, executable="/bin/second", mappings=()),
+        ]
+    }
+    joined = joining.take(cast(LoadedProgram, cast(Any, tables)), images)
+    assert {pid: [(each.pid, each.executable) for each in found] for pid, found in joined.items()} == {
+        11: [(11, "/bin/second")],
+        12: [(12, "/bin/second")],
+    }
+    assert joining.children == {11, 12}
+
+
+def stack_reader(kind: type[Any]) -> tuple[Any, FakeProgram]:
+    """Return a reader whose counters grow by 11 to 18."""
+    before = list(range(100, 100 + len(Count)))
+    program = FakeProgram(counters={"counters": before})
+    members = SimpleNamespace(
+        images={},
+        note_unjoined=lambda count: None,
+        read_frames=lambda chains: [],
+        ended_groups=lambda: {},
+        add=lambda pids: None,
+        drop_ended=lambda: None,
+        read=lambda: None,
+    )
+    reader = kind(
+        program.as_loaded(),
+        members,
+        X86_64,
+        direct=False,
+        take_wakings=lambda: np.zeros(0, dtype=WOKEN),
+        drain=lambda: None,
+    )
+    program.put("shared", int(Shared.REGS_OFFSET), (0).to_bytes(8, "little"))
+    program.counters["counters"] = [value + 11 + number for number, value in enumerate(before)]
+    return reader, program
+
+
+def test_losses_of_stacks_are_those_of_the_window() -> None:
+    reader, program = stack_reader(WindowStacks)
+    program.hashes["shared"] = {}
+    program.get = lambda name, which: (0).to_bytes(8, "little")  # type: ignore[method-assign]
+    reader.read()
+    trace = reader.collect()
+    assert (trace.lost_count, trace.loaded_count, trace.unsent_count, trace.uncounted_count) == tuple(
+        11 + count for count in (Count.LOST_STACKS, Count.LOADED, Count.UNSENT, Count.UNCOUNTED)
+    )
+    assert not trace.registers_found  # threads slept, and no registers were found
+    reader.read()
+    later = reader.collect()
+    assert (later.lost_count, later.loaded_count, later.registers_found) == (0, 0, True)
+
+
+def test_intervals_of_a_monitor_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, program = stack_reader(DemandStacks)
+    program.get = lambda name, which: (7).to_bytes(8, "little")  # type: ignore[method-assign]
+    clock = iter([1_000, 2_500, 4_700])
+    monkeypatch.setattr(idle_stacks, "time", SimpleNamespace(monotonic_ns=lambda: next(clock)))
+    reader._counted_from_ns = 400
+    spans = []
+    for _ in range(3):
+        reader.read()
+        trace = reader.collect()
+        spans.append((trace.counted_from_ns, trace.counted_to_ns))
+    assert spans == [(400, 1_000), (1_000, 2_500), (2_500, 4_700)]

@@ -56,7 +56,9 @@ def test_few_events_are_timed_one_by_one() -> None:
 
 
 def test_many_events_are_reckoned_by_the_price_of_the_first() -> None:
+    """Events before the window have no share in it."""
     runs = Runs()
+    runs.happen(3 * ENOUGH)
     with _price(runs, 0.01) as price:
         runs.happen(ENOUGH)
         limit = time.monotonic() + 10

@@ -7,6 +7,7 @@ import math
 import os
 import random
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -225,3 +226,12 @@ def test_the_cpu_clock_of_the_process_shows_missing_samples(count: int, clock_ms
     if noted:
         assert f"ran for {clock_ms:,.0f} ms by its CPU clock" in word_notes(notes)[0]
     assert math.isfinite(estimate.high_ms)
+
+
+def test_events_of_cpus_that_left_stay_counted() -> None:
+    made = Sampler(3)
+    made._closed_count = 5
+    made._cpus = {0: SimpleNamespace(counted=lambda: 70), 2: SimpleNamespace(counted=lambda: 900)}  # type: ignore[dict-item]
+    assert made.counted() == 975
+    made._cpus = {}
+    assert made.counted() == 5

@@ -7,6 +7,8 @@ import struct
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from powerprof.tracing.bpf.shared_numbers import (
     COM_PART,
@@ -14,11 +16,15 @@ from powerprof.tracing.bpf.shared_numbers import (
     COM_STMT_EXECUTE,
     COM_STMT_PREPARE,
     PREPARING,
+    SQUARED_NS_LOG,
     StatementWait,
 )
 from powerprof.tracing.captures import RecordedText, StatementUse, ThreadUse, find_latency_class, latency_class_range_ns
+from powerprof.tracing.offcpu import syscall_names
 from powerprof.tracing.statement_places import (
     TEXT_BYTES,
+    WAIT_OF_SYSCALL,
+    WAIT_OF_TYPE,
     ThreadCounters,
     add_open_statement,
     compute_thread_use,
@@ -161,3 +167,83 @@ def test_parts_are_no_calls_and_commands_have_no_text() -> None:
     add_open_statement(sums, _TID, _thread(id=0), _TEXT, _ENDED)
     assert set(sums.texts) == {_ID}
     assert set(sums.uses) == {(_ID, _TID), (14, _TID), (_ID + 1, _TID)}
+
+
+def test_waits_of_an_ended_statement_are_those_until_its_end() -> None:
+    """The scheduler's wait for a CPU is a growing sum of the thread, and a later sleep belongs to no statement."""
+    thread = _thread(ended_at=9, why=StatementWait.DISK)._replace(
+        waits=struct.pack("<9Q", *range(100, 109)), began_delay=500, ended_delay=300_500, slept=70, out_at=3
+    )
+    assert thread.waited_until(_ENDED) == [300_000, *range(101, 109)]
+    assert thread._replace(ended_delay=400).waited_until(_ENDED)[0] == 0
+
+
+def test_waits_of_an_open_statement_include_the_present_one() -> None:
+    thread = _thread(began_at=1_000, began_ns=40, last_ns=240, why=StatementWait.DISK)._replace(
+        waits=struct.pack("<9Q", *range(9)), slept=70, out_at=5_000
+    )
+    waits = thread.waited_until(9_000)
+    assert waits[1:] == [1, 2, 3, 4 + 70 + 4_000, 5, 6, 7, 8]
+    assert sum(waits) + 200 == 9_000 - 1_000
+
+
+def test_reported_waits_and_system_calls_have_kinds() -> None:
+    """enum thd_wait_type of include/mysql/service_thd_wait.h, and numbers of x86-64."""
+    assert {kind: WAIT_OF_TYPE.get(kind) for kind in range(13)} == {
+        0: None,
+        1: StatementWait.SLEEP,
+        2: StatementWait.DISK,
+        3: StatementWait.ROW_LOCK,
+        **dict.fromkeys((4, 5, 6, 7), StatementWait.LOCK),
+        8: StatementWait.OTHER,
+        **dict.fromkeys((9, 10), StatementWait.SYNC),
+        11: StatementWait.CLIENT,
+        12: None,
+    }
+    names = {
+        "LATCH": {"futex", "futex_wait", "futex_waitv", "semget", "semop", "semtimedop"},
+        "SLEEP": {"nanosleep", "clock_nanosleep"},
+    }
+    names["SYNC"] = {"fsync", "fdatasync", "msync", "sync", "sync_file_range", "syncfs"}
+    numbers = syscall_names("x86_64")
+    for kind, expected in names.items():
+        of_kind = {numbers[number] for number, wait in WAIT_OF_SYSCALL.items() if wait is StatementWait[kind]}
+        assert of_kind == expected
+    client = {numbers[number] for number, wait in WAIT_OF_SYSCALL.items() if wait is StatementWait.CLIENT}
+    disk = {numbers[number] for number, wait in WAIT_OF_SYSCALL.items() if wait is StatementWait.DISK}
+    assert {"read", "write", "poll", "ppoll", "recvfrom", "sendto", "epoll_wait", "accept4"} <= client
+    assert {"pread64", "pwrite64", "io_getevents", "fallocate", "openat", "unlink", "rename"} <= disk
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    ended=st.booleans(),
+    part=st.booleans(),
+    began_ns=st.integers(0, 10**9),
+    ran_ns=st.integers(0, 10**9),
+    took_ns=st.integers(0, 10**10),
+    wakeups=st.integers(0, 9),
+    old=st.tuples(st.integers(0, 9), st.integers(0, 10**9), st.integers(0, 10**9), st.integers(0, 9)),
+)
+def test_law_of_a_last_statement(
+    ended: bool, part: bool, began_ns: int, ran_ns: int, took_ns: int, wakeups: int, old: tuple[int, int, int, int]
+) -> None:
+    """A statement adds its own growth to the sums of its identity: calls, CPU time, wall time and wake-ups."""
+    calls, cpu_ns, wall_ns, woken = old
+    sums = read_sums([(_key(_ID, _TID), struct.pack("<4Qq80x", calls, woken, 5, wall_ns, cpu_ns))], [], [])
+    until = 77_000 + took_ns
+    thread = _thread(began_at=77_000, began_ns=began_ns, command=COM_PART if part else COM_QUERY)._replace(
+        ended_at=until if ended else 0,
+        ended_ns=began_ns + ran_ns,
+        last_ns=began_ns + ran_ns,
+        began_wakeups=3,
+        ended_wakeups=3 + wakeups,
+        wakeups=3 + wakeups,
+    )
+    add_open_statement(sums, _TID, thread, _TEXT, until)
+    use = sums.uses[_ID, _TID]
+    assert (use.calls, use.open_count) == (calls + (not part), int(not ended and not part))
+    assert (use.cpu_ns, use.wall_ns) == (cpu_ns + ran_ns, wall_ns + took_ns)
+    assert (use.wakeups, use.faults) == (woken + wakeups, 5)
+    assert use.squares == ((ran_ns >> SQUARED_NS_LOG) ** 2 if ended and not part else 0)
+    assert sum(sums.latencies.get(_ID, {}).values()) == int(ended and not part)
