@@ -8,6 +8,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from powerprof.database.performance import ServerReport, list_own_statements
 from powerprof.model.statements import normalise
@@ -157,3 +159,36 @@ def test_execute_by_its_own_text_is_prepared_too() -> None:
     (reason,) = explain_left_out([], [Statement(text="EXECUTE s USING @a", c0_s=1.0)], [])
     assert reason.startswith("prepared: ")
     assert explain_left_out([], [Statement(text="(COM_PING)", c0_s=1.0)], []) == {}
+
+
+def test_a_workload_has_the_rate_of_the_statements_in_its_schema(tmp_path: Path) -> None:
+    figures = (("shop", 2.5), ("shop", 0.75), ("mall", 90.0), ("shop", None))
+    samples = [
+        StatementSample(
+            number, Statement(text=normalise(text), schema_name=schema, c0_s=1.0, calls_hz=hertz, id=f"{number}"), text
+        )
+        for number, (schema, hertz) in enumerate(figures)
+        for text in (f"SELECT c{number} FROM t",)
+    ]
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    text = format_workload("shop", "mysqld", samples, 99)
+    (folder / "workload.toml").write_text(text)
+    load = read_workload(folder).definition.load
+    assert (load.rate_hz, load.clients, load.database) == (3.25, 64, "shop")
+    assert "# left out: SELECT c2 FROM t (#2): in another schema" in text
+    assert format_workload("shop", "mysqld", samples[3:], 0).count("clients = 1\nrate_hz = 0.1") == 1
+
+
+@given(st.lists(st.floats(0.01, 500.0), min_size=1, max_size=6))
+def test_the_mix_has_each_statement_in_proportion_and_at_least_once(rates: list[float]) -> None:
+    samples = [
+        StatementSample(number, Statement(text=f"s{number}", c0_s=1.0, calls_hz=hertz), f"s{number}")
+        for number, hertz in enumerate(rates)
+    ]
+    mix = Counter(one.text for one in interleave_by_rate(samples))
+    slots = min(sum(rates) / min(rates), 200)
+    assert set(mix) == {one.text for one in samples}
+    for number, hertz in enumerate(rates):
+        assert abs(mix[f"s{number}"] - max(slots * hertz / sum(rates), 1)) <= 0.5 + 1e-9
+    assert interleave_by_rate([*samples[:1], StatementSample(9, Statement(text="x", c0_s=1.0), "x")])[-1].text in "s0x"

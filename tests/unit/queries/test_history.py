@@ -116,3 +116,42 @@ def test_a_page_of_many_steps_stays_readable() -> None:
     assert len(made.steps) == 700
     main = export(made, "html").decode().partition('id="timeline"')[2].partition("</section>")[0]
     assert 200 <= main.count('<rect class="c0"') <= 240
+
+
+def test_a_step_of_several_windows_has_their_sums_and_the_end_of_the_last() -> None:
+    """Windows of 2 and 3 s with pauses: each rate is by the measured time, not by the time that passed."""
+    first = msgspec.structs.replace(
+        window(0, ("SELECT a", 0.5), server_s=0.75), window_s=2.0, calls_count=30, joules=8.0, lost_count=2
+    )
+    second = msgspec.structs.replace(
+        window(5, ("SELECT a", 0.25), ("SELECT b", 1.0), server_s=1.5),
+        window_s=3.0,
+        calls_count=45,
+        joules=4.0,
+        lost_count=5,
+    )
+    third = msgspec.structs.replace(window(9, ("SELECT b", 0.25), server_s=0.5), calls_count=7, joules=1.0)
+    made = kept(first, second, third, most=2)
+    step, last = made.steps
+    assert (step.at_s, step.until_s, step.window_s, step.windows_count) == (0.0, pytest.approx(13.5), 5.0, 2)
+    assert (step.cpu_percent, step.calls_hz, step.watts, step.lost_count) == (45.0, 15.0, pytest.approx(2.4), 7)
+    assert (last.windows_count, last.cpu_percent, last.calls_hz, last.watts) == (1, 25.0, 3.5, 0.5)
+    assert {one.text: one.course_percent for one in made.statements} == {
+        "SELECT b": [20.0, 12.5],
+        "SELECT a": [15.0, 0.0],
+    }
+    assert [one.cpu_percent for one in made.statements] == [pytest.approx(125 / 7), pytest.approx(75 / 7)]
+    assert (made.calls_count, made.joules, made.lost_count, made.window_s) == (82, 13.0, 7, 7.0)
+    assert (made.server_c0_s, made.other_c0_s) == (2.75, pytest.approx(2.75 - 2.0))
+    statements = {one.text: (one.c0_s, one.calls_count, one.joules) for one in made.statements}
+    assert statements == {"SELECT b": (1.25, 20, 5.0), "SELECT a": (0.75, 20, 3.0)}
+
+
+@pytest.mark.parametrize("most", [2, 9])
+def test_calls_and_joules_that_a_window_lacks_are_unknown_in_its_step_and_in_all(most: int) -> None:
+    unknown = msgspec.structs.replace(window(1, ("SELECT a", 0.25)), calls_count=None, joules=None)
+    made = kept(window(0, ("SELECT a", 0.5)), unknown, window(2), most=most)
+    assert (made.calls_count, made.joules) == (None, None)
+    lacking = [step for step in made.steps if step.calls_hz is None]
+    assert len(lacking) == 1 and lacking[0].watts is None
+    assert all(step.watts is not None for step in made.steps if step not in lacking)

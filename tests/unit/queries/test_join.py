@@ -3,16 +3,22 @@
 
 from __future__ import annotations
 
+import math
+
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from powerprof.database.performance import Account, CountedStatement, ServerReport, Statistics, merge_reports
 from powerprof.energy.domains import Total
 from powerprof.energy.windows import Consumer, split_energy
 from powerprof.model.statements import normalise
 from powerprof.queries import pricing
-from powerprof.queries.join import UNKNOWN_PREPARED, estimate_latency, join_trace
+from powerprof.queries.join import UNKNOWN_PREPARED, estimate_latency, join_trace, rank_askers
 from powerprof.queries.records import Share, Statement
-from powerprof.tracing.captures import RecordedText, StatementUse, ThreadUse
+from powerprof.tracing.bpf.shared_numbers import SQUARED_NS_LOG, StatementWait
+from powerprof.tracing.captures import RecordedText, StatementUse, ThreadUse, latency_class_range_ns
 from tests.unit.queries.sample import MS, POINT, trace
 
 
@@ -249,3 +255,115 @@ def test_what_the_server_counts_of_a_digest_is_put_to_its_statement() -> None:
     assert (first.rows_examined_per_call, first.rows_sent_per_call, first.rows_affected_per_call) == (50, 10, 2)
     assert (first.tmp_tables_per_call, first.tmp_disk_tables_per_call, first.full_scans_per_call) == (3, 0.5, 1)
     assert first.errors_count == 2
+
+
+def test_the_figures_of_a_call_are_by_all_threads_that_made_one() -> None:
+    """Two threads with 3 and 5 calls: one call has a quarter of the deviation of both, and its own waits."""
+    waits = tuple(number * MS for number in range(8, 80, 8))
+    uses = [
+        StatementUse(POINT, 11, 3, 30 * MS, 60 * MS, 8, 16, 0, waits, squares=4_000_000_000),
+        StatementUse(POINT, 12, 5, 50 * MS, 90 * MS, 24, 8, 1, waits, squares=9_000_000_000),
+    ]
+    found = trace(uses=uses, latencies={POINT: {(20 << 3) | 0: 8}}, window_s=2.5)
+    (row,) = [one for one in join_trace(found, ServerReport()).statements if not one.began_before]
+    assert (row.calls_count, row.unfinished_count, row.calls_hz) == (8, 1, pytest.approx(3.2))
+    assert (row.c0_s, row.c0_ms_per_call) == (0.08, pytest.approx(10.0))
+    assert (row.wakeups_count, row.wakeups_per_call, row.page_faults_count) == (32, 4.0, 24)
+    square = 13_000_000_000 * (2**SQUARED_NS_LOG / 1e6) ** 2 / 7
+    assert square > 100
+    assert row.c0_ms_deviation == pytest.approx(math.sqrt((square - 100) * 7 / 6))
+    assert row.waits_ms is not None
+    each = [2.0 * number for number in range(1, 10)]
+    known = {wait.name.lower(): each[wait] for wait in StatementWait}
+    assert msgspec.structs.asdict(row.waits_ms) == pytest.approx(known)
+    assert [(one.c0_s, one.calls_count) for one in row.askers] == [(0.08, 8)]
+
+
+def test_waits_that_the_kernel_or_the_server_does_not_report_are_unknown() -> None:
+    blind = join_trace(trace(has_run_queue=False, tells_locks=False), ServerReport()).statements[0].waits_ms
+    assert blind is not None
+    assert (blind.run_queue, blind.row_lock, blind.lock) == (None, None, None)
+    assert blind.latch is not None
+    seen = join_trace(trace(), ServerReport()).statements[0].waits_ms
+    assert seen is not None and None not in msgspec.structs.asdict(seen).values()
+
+
+@pytest.mark.parametrize(("calls", "open_count", "squares"), [(2, 1, 900), (1, 0, 900), (5, 0, 0)])
+def test_the_deviation_of_fewer_than_two_calls_is_unknown(calls: int, open_count: int, squares: int) -> None:
+    uses = [StatementUse(POINT, 11, calls, MS, MS, 0, 0, open_count, squares=squares)]
+    assert join_trace(trace(uses=uses), ServerReport()).statements[0].c0_ms_deviation is None
+
+
+def test_latencies_of_an_identity_are_shared_by_the_calls_of_its_threads() -> None:
+    """Of 40 calls thread 11 of one schema made 10, and thread 12 of another made 30."""
+    uses = [StatementUse(POINT, 11, 10, MS, MS, 0, 0), StatementUse(POINT, 12, 30, MS, MS, 0, 0)]
+    known = ServerReport(schemas={11: "shop", 12: "mall"})
+    found = trace(uses=uses, latencies={POINT: {(20 << 3) | 0: 30, (24 << 3) | 0: 10}})
+    rows = {one.schema_name: one.latency_ms for one in join_trace(found, known).statements}
+    assert rows["shop"] is not None and rows["mall"] is not None
+    assert (rows["shop"].p50, rows["shop"].p95) == pytest.approx((rows["mall"].p50, rows["mall"].p95))
+    other = trace(
+        uses=[*uses, StatementUse(POINT + 9, 11, 10, MS, MS, 0, 0)],
+        texts=[*trace().texts, RecordedText(POINT + 9, 3, 26, b"SELECT c FROM t WHERE id=9")],
+        latencies={POINT: {(20 << 3) | 0: 40}, POINT + 9: {(24 << 3) | 0: 10}},
+    )
+    rows = {one.schema_name: one.latency_ms for one in join_trace(other, known).statements}
+    # Half of the calls in `shop` are of the slow identity.
+    assert rows["shop"] == estimate_latency({(20 << 3) | 0: 10, (24 << 3) | 0: 10})
+    assert rows["mall"] == estimate_latency({(20 << 3) | 0: 30})
+
+
+@given(st.dictionaries(st.integers(80, 200), st.integers(1, 90), min_size=1, max_size=6))
+def test_a_percentile_is_in_the_class_of_its_rank(classes: dict[int, int]) -> None:
+    found = estimate_latency(dict(classes))
+    assert found is not None and found.p99 is not None
+    ranked = [bucket for bucket in sorted(classes) for _ in range(classes[bucket])]
+    for share, value in ((0.5, found.p50), (0.95, found.p95), (0.99, found.p99)):
+        rank = max(math.ceil(share * len(ranked) - 1e-9), 1)
+        low, high = latency_class_range_ns(ranked[rank - 1])
+        assert low / 1e6 - 1e-9 <= value <= high / 1e6 + 1e-9
+    assert found.p50 <= found.p95 <= found.p99
+    one = estimate_latency({100: 10})
+    low, high = latency_class_range_ns(100)
+    assert one is not None and one.p50 == pytest.approx((low + 0.5 * (high - low)) / 1e6)
+    assert one.p95 == pytest.approx((low + 0.95 * (high - low)) / 1e6)
+    two = estimate_latency({100: 6, 104: 4})
+    low, high = latency_class_range_ns(104)
+    assert two is not None and two.p95 == pytest.approx((low + 3.5 / 4 * (high - low)) / 1e6)
+
+
+def test_background_threads_of_one_name_are_one_row_with_all_ended_ones() -> None:
+    threads = [
+        ThreadUse(13, "ib_pg_flush", 90 * MS, 7, 0, 0),
+        ThreadUse(14, "ib_pg_flush", 30 * MS, 5, 0, 0),
+        ThreadUse(0, "ib_pg_flush", 20 * MS, 3, 0, 0, 4),
+        ThreadUse(15, "other", 200 * MS, 1, 0, 0),
+    ]
+    rows = join_trace(trace(uses=[], texts=[], threads=threads, latencies={}), ServerReport()).background
+    assert [(one.thread, one.threads_count, one.c0_s, one.wakeups_count) for one in rows] == [
+        ("other", 1, 0.2, 1),
+        ("ib_pg_flush", 6, 0.14, 15),
+    ]
+
+
+def test_askers_behind_the_first_twenty_are_one_without_a_name() -> None:
+    used = {Account(f"u{number:02}", "h"): (0.01 * number, number) for number in range(1, 31)}
+    askers = rank_askers({**used, None: (0.5, None)})
+    assert [one.user for one in askers] == [*(f"u{number}" for number in range(30, 10, -1)), None]
+    rest = askers[-1]
+    assert (rest.c0_s, rest.calls_count) == (pytest.approx(0.5 + sum(0.01 * n for n in range(1, 11))), 55)
+    (unknown,) = rank_askers({None: (0.5, None)})
+    assert (unknown.c0_s, unknown.calls_count) == (0.5, None)
+
+
+def test_a_statement_of_before_the_window_has_the_time_until_the_next_one() -> None:
+    app = Account("app", "h")
+    known = ServerReport(running={11: "SELECT SLEEP(7)", 12: "SELECT SLEEP(8)"}, accounts={11: app, 12: app})
+    threads = [ThreadUse(11, "mysqld", 140 * MS, 50, 0, 20 * MS), ThreadUse(12, "mysqld", 760 * MS, 10, 302, 30 * MS)]
+    parts = join_trace(trace(uses=[], texts=[], threads=threads, latencies={}), known)
+    (row,) = parts.statements
+    # Thread 11 sent no other statement, so all of its time is that of the first one.
+    assert (row.c0_s, row.calls_count, row.unfinished_count) == (0.17, 2, 1)
+    assert parts.connections.c0_s == pytest.approx(0.73)
+    assert [(one.user, one.c0_s, one.calls_count) for one in row.askers] == [("app", 0.17, 2)]
+    assert (row.wakeups_count, row.page_faults_count, row.waits_ms) == (None, None, None)

@@ -13,7 +13,15 @@ from powerprof.database.performance import ServerReport
 from powerprof.model.records import ToolCost
 from powerprof.queries.join import join_trace
 from powerprof.queries.pricing import price_share as priced
-from powerprof.queries.records import Asker, Queries, QueryPlanStep, QueryServer, TracingCost, group_statements
+from powerprof.queries.records import (
+    Asker,
+    Queries,
+    QueryPlanStep,
+    QueryServer,
+    Statement,
+    TracingCost,
+    group_statements,
+)
 from powerprof.report.exports import export, render_html
 from powerprof.report.kinds import lines_of
 from powerprof.report.queries import answer_of, render_terminal
@@ -259,3 +267,31 @@ def test_the_usual_table_has_the_id_and_who_asks_where_there_is_room() -> None:
     assert not any("account" in line for line in render_terminal(record(), 200))
     piped = render_terminal(asked(), 80, is_whole=True)
     assert any(line.split()[-2:] == ["account", "statement"] for line in piped)
+
+
+def test_joules_of_a_group_are_by_the_cpu_time_of_its_askers() -> None:
+    """Of 8 J for 2 s, `app` used 0.5 s on two hosts. The joules of the other statement are unknown."""
+    askers = [
+        Asker(user="app", host="web1", c0_s=0.25, calls_count=7),
+        Asker(user="app", host="web2", c0_s=0.25, calls_count=None),
+        Asker(user="job", host=None, c0_s=1.5, calls_count=20),
+    ]
+    dear = Statement(text="SELECT a", c0_s=2.0, joules=8.0, calls_count=27, schema_name="shop", askers=askers)
+    unpriced = Statement(text="SELECT b", c0_s=3.0, calls_count=None, schema_name="mall", askers=[askers[0]])
+    whole = msgspec.structs.replace(record(), statements=[dear, unpriced])
+    users = {group.name: group for group in group_statements(whole, "user")}
+    assert list(users) == ["job", "app"]
+    assert (users["app"].c0_s, users["app"].joules, users["app"].calls) == (0.75, pytest.approx(2.0), 14)
+    assert (users["job"].c0_s, users["job"].joules, users["job"].calls) == (1.5, pytest.approx(6.0), 20)
+    assert (users["app"].first, users["app"].first_s, len(users["app"].texts)) == ("SELECT a", 0.5, 2)
+    schemas = {group.name: (group.c0_s, group.joules, group.calls) for group in group_statements(whole, "database")}
+    assert schemas == {"mall": (3.0, None, None), "shop": (2.0, 8.0, 27)}
+    assert {group.name for group in group_statements(whole, "account")} == {"app@web1", "app@web2", "job@localhost"}
+    hosts = {group.name: group.calls for group in group_statements(whole, "host")}
+    assert hosts == {"web1": 14, "web2": None, "localhost": 20}
+    later = msgspec.structs.replace(whole, statements=[msgspec.structs.replace(dear, askers=[]), dear])
+    assert {group.name: group.c0_s for group in group_statements(later, "user")} == {
+        "(not known)": 2.0,
+        "job": 1.5,
+        "app": 0.5,
+    }

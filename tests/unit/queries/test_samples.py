@@ -5,22 +5,27 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from powerprof.database.performance import ServerReport
+from powerprof.database.performance import CountedStatement, ServerReport, list_own_statements
 from powerprof.model.identities import Family
+from powerprof.model.records import Note
 from powerprof.queries import pricing
 from powerprof.queries.pricing import build_record
 from powerprof.queries.records import Share, Statement
-from powerprof.queries.target import TracedServer
-from powerprof.queries.windows import Samples, join_moments
+from powerprof.queries.target import ServerTime, TracedServer
+from powerprof.queries.windows import Probes, ProbeTrial, Samples, _count_all_calls, join_moments
+from powerprof.system.errors import PowerprofError
 from powerprof.tracing.bpf.shared_numbers import COM_QUERY
-from powerprof.tracing.captures import RecordedText
+from powerprof.tracing.captures import RecordedText, StatementTrace, TraceCost
+from powerprof.tracing.statement_places import MOST_TEXT_BYTES
 from powerprof.tracing.statements import SampledThread, StatementSamples
+from tests.unit.queries.sample import trace
 from tests.unit.queries.windows import KnownFloor, window
 
 POINT, POINT_TOO, BURN, UNREADABLE = 1001, 1002, 1003, 3
@@ -247,3 +252,101 @@ def test_a_window_of_samples_has_the_version_of_the_program(monkeypatch: pytest.
     assert (measured.method, measured.version) == ("samples", "PostgreSQL 15.14")
     energy: Any = KnownFloor()
     assert build_record(server, measured, energy).server.version == "PostgreSQL 15.14"
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 400)), min_size=1, max_size=8),
+    st.floats(0.01, 60.0),
+    st.floats(0.5, 20.0),
+)
+def test_each_part_has_the_share_of_its_samples_of_all(
+    counts: list[tuple[int, int]], cpu_s: float, window_s: float
+) -> None:
+    """0: a statement with calls, 1: one without, 2: connections, 3: background."""
+    kinds = ((POINT, 11), (BURN, 12), (0, 11), (0, 13))
+    parts, total = join_moments(moments([met(*kinds[kind], count) for kind, count in counts]), KNOWN, cpu_s, window_s)
+    sums = [sum(count for kind, count in counts if kind == wanted) for wanted in range(4)]
+    assert total == sum(sums)
+    shares = {one.text: one for one in parts.statements}
+    shown = [shares.get("SELECT c FROM t WHERE id = ?"), shares.get("SELECT BENCHMARK(?, …)"), parts.connections]
+    for part, count in zip([*shown, *(parts.background or [None])], sums, strict=True):
+        if part is None:
+            assert count == 0
+            continue
+        assert (part.c0_s, part.c0_percent) == (
+            pytest.approx(cpu_s * count / total),
+            pytest.approx(100 * count / total),
+        )
+    point = shown[0]
+    if isinstance(point, Statement):
+        assert (point.calls_count, point.calls_hz) == (40, pytest.approx(40 / window_s))
+        assert point.c0_ms_per_call == pytest.approx(1e3 * point.c0_s / 40)
+        assert sum(one.c0_s for one in point.askers) == pytest.approx(point.c0_s)
+
+
+def test_all_calls_are_those_of_the_server_without_our_own() -> None:
+    own = next(text for text in list_own_statements() if "DIGEST_TEXT" in text)
+    statistics = {("shop", "SELECT 1"): CountedStatement(500, 5, 9), ("mall", "SELECT 2"): CountedStatement(20, 5, 8)}
+    digests = {("shop", CALLED): (40, 7, 7), (None, own): (9000, 7, 7), ("mall", "SELECT ?"): (3, 7, 7)}
+    assert _count_all_calls(ServerReport(digests=digests, lost_digests_count=100)) == 143
+    assert _count_all_calls(ServerReport(statistics=statistics)) == 520
+    # A server that counts has counted the statements of powerprof, so no count is unknown and not 0.
+    assert _count_all_calls(ServerReport(has_digests=True)) is None
+    assert _count_all_calls(ServerReport(digests={(None, own): (5, 0, 0)})) == 0
+
+
+def test_the_cost_of_probes_has_their_traps_and_a_window_its_own_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    traced = trace(lost_count=2, unreadable_count=3, cut_count=4, process_cpu_ns=1_250_000_000)
+
+    class Traced:
+        gap_before_s = 0.75
+        dispatch = type("Dispatch", (), {"version": None})
+        trace = traced
+
+        def __init__(self, *_: object, **__: object) -> None: ...
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+        def attach(self) -> None: ...
+        def begin(self) -> None: ...
+        def end(self) -> None: ...
+        def collect(self) -> StatementTrace:
+            return self.trace
+
+    monkeypatch.setattr("powerprof.queries.windows.QueryTracer", Traced)
+    monkeypatch.setattr("powerprof.queries.windows._TRIAL_S", 0.0)
+    probes = Probes(TracedServer(10, "mysqld (10)", None, None))
+    made = probes.finish_window(window(), interrupted=True).measured
+    assert (made.cost_s, made.bpf_s) == (pytest.approx(0.002 + 417e-6), 0.002)
+    assert (made.process_cpu_s, made.seen_count, made.calls_count, made.gap_before_s) == (1.25, 417, 417, 0.75)
+    assert (made.lost_count, made.unreadable_count, made.cut_count) == (2, 3, 4)
+    assert (made.window_s, made.version, made.interrupted, made.method) == (2.0, None, True, "probes")
+    assert {note.name: note.values for note in made.notes if isinstance(note, Note)} == {
+        "prepared_before": {},
+        "no_login": {},
+        "texts_cut": {"count": 4, "bytes": MOST_TEXT_BYTES},
+        "texts_unreadable": {"count": 3},
+        "table_full": {"count": 2},
+    }
+    tried = probes.trial()
+    assert tried == ProbeTrial(2.0, 1.25, pytest.approx(0.002 + 417e-6), 417)
+    assert (tried.percent, tried.is_costly) == (pytest.approx(100 * 0.002417 / 1.25), False)
+    # Without a time of the programs the cost is unknown.
+    Traced.trace = trace(cost=TraceCost(bpf_s=None, trap_ns=417_000))
+    assert probes.finish_window(window()).measured.cost_s is None
+
+
+def test_the_time_of_a_server_is_that_of_its_window() -> None:
+    clocks = iter([2_500_000_000, 6_000_000_000, 5, None])
+    time_part = ServerTime("mysqld (10)", lambda: next(clocks))
+    time_part.begin()
+    time.sleep(0.01)
+    time_part.end()
+    cpu_s, took_s = time_part.collect()
+    assert cpu_s == pytest.approx(3.5)
+    assert 0.01 <= took_s < 30
+    time_part.begin()
+    time_part.end()
+    with pytest.raises(PowerprofError, match="ended within the window"):
+        time_part.collect()

@@ -88,3 +88,11 @@ def test_the_way_that_is_taken(
     if notes:
         (said,) = word_notes(notes)
         assert "probes used 5.0 % of the server's CPU time (2.0 µs per statement at 20,000 statements/s)" in said
+
+
+def test_a_quiet_server_is_never_costly_and_the_bounds_are_exact() -> None:
+    # More than 3 % of its CPU time, and more than a tenth of a CPU.
+    assert ProbeTrial(0.5, 0.0501, 0.00151, 10).is_costly
+    assert not ProbeTrial(0.5, 0.05, 0.0049, 10).is_costly
+    assert not ProbeTrial(0.5, 0.4, 0.012, 10).is_costly
+    assert ProbeTrial(4.0, 0.8, 0.032, 10).percent == pytest.approx(4.0)
