@@ -397,3 +397,15 @@ def test_an_error_of_replication_keeps_its_words_and_no_values(message: str, kep
 )
 def test_an_event_of_the_binary_log_keeps_no_values(kind: str, info: str, kept: str) -> None:
     assert normalise_logged_event(kind, info) == kept
+
+
+@pytest.mark.parametrize(("words", "is_read"), [(11, True), (10, False)])
+def test_the_budget_is_spent_by_words_or_by_length(words: int, is_read: bool) -> None:
+    for text in ("SELECT a, b, c FROM t AS u", "a" * 175):  # ten words and marks; ten blocks of 16 bytes
+        with limit_texts(words) as budget:
+            assert (normalise(text) != LEFT_OUT) is is_read
+            assert (normalise(text) != LEFT_OUT) is is_read
+        assert budget.left_out_count == (not is_read)
+    with limit_texts(0) as budget:
+        assert {normalise(text) for text in ("SELECT a", "SELECT b", "SELECT a")} == {LEFT_OUT}
+    assert budget.left_out_count == 2
