@@ -1,19 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clients of each kind of load."""
+"""Clients of each kind of load, their reports, and the blocks that hold them."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from powerprof.database.base import Login
-from powerprof.experiment import load_clients, sysbench
-from powerprof.experiment.load import Context, LoadFailed, LoadOrder
+from powerprof.experiment import load_clients, run, sysbench
+from powerprof.experiment.bench_data import PlanMismatch, check_counters, count_queries, count_rows, subtract_counters
+from powerprof.experiment.bench_settings import _number, _text
+from powerprof.experiment.block import Slot, _sum_counters, add_client_time, build_block, refuse_errors
+from powerprof.experiment.load import Context, LoadFailed, LoadOrder, LoadResult
+from powerprof.experiment.plan import Offer
 from powerprof.system.errors import CapabilityError, UsageError
+from powerprof.workloads.catalogue import find_condition
 from powerprof.workloads.definition import Load
+from powerprof.workloads.reading import resolve
+from tests.unit.experiment.builders import odd_window
 
 # sysbench 1.0.20, --rate=100 --time=3 --histogram=on, shortened.
 REPORT = """\
@@ -207,3 +217,111 @@ def _only_java(name: str, package: str) -> Path:
     if name == "java":
         return Path("/bin/false")
     raise CapabilityError(f"{name} is not installed", f"apt install {package}")
+
+
+def test_answers_are_counted_from_the_start_up_to_the_end() -> None:
+    result = LoadResult(queries=9, elapsed_s=3.0, ends_s=(0.9, 1.0, 1.7, 2.49, 2.5, 2.6))
+    assert (result.between(1.0, 2.5), LoadResult(queries=9, elapsed_s=3.0).between(1.0, 2.5)) == (3, None)
+
+
+def test_the_log_of_pgbench_has_microseconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines of two clients: client, number, µs, script, s, µs of the end."""
+    (tmp_path / "pgbench-log.71").write_text("0 1 2300 0 1700000001 250000\n0 2 skipped 0 1700000001 300000\n")
+    (tmp_path / "pgbench-log.72").write_text("1 1 4700 0 1700000002 500000 9\n1 2 900 0 1700000003 750000\n")
+    monkeypatch.setattr(load_clients.time, "time", lambda: 1_700_000_000.0)
+    monkeypatch.setattr(load_clients.time, "monotonic", lambda: 400.0)
+    counted = "number of transactions actually processed: 3\nnumber of failed transactions: 2 (1 %)\n"
+    found = load_clients.parse_pgbench(f"{counted}latency average = 2.633 ms", 4.5, tmp_path)
+    assert (found.queries, found.errors, found.mean_ms, found.elapsed_s) == (3, 2, 2.633, 4.5)
+    assert (found.p50_ms, found.p95_ms, found.p99_ms) == (2.3, 4.7, 4.7)
+    assert sorted(found.ends_s or ()) == pytest.approx([401.25, 402.5, 403.75])
+    commands = load_clients.parse_command("queries=7\np50_ms=1.5\np95_ms=2.5\np99_ms=3.5\nqueries=9\n", 4.0)
+    assert (commands.queries, commands.p50_ms, commands.p95_ms, commands.p99_ms) == (9, 1.5, 2.5, 3.5)
+
+
+def test_the_work_behind_a_gate_is_that_since_a_tally() -> None:
+    before, after = np.zeros(1024, np.int64), np.zeros(1024, np.int64)
+    before[100], after[100], after[300], after[500] = 7, 27, 18, 2
+    found = sysbench.Tally(47, 91_000, after).since(sysbench.Tally(7, 11_000, before))
+    assert (found.queries, found.mean_ms) == (40, pytest.approx(2.0))
+
+    def middle_ms(bucket: int) -> float:
+        return 0.001 * 1e8 ** ((bucket + 0.5) / 1023)
+
+    assert (found.p50_ms, found.p95_ms, found.p99_ms) == pytest.approx([middle_ms(n) for n in (100, 300, 500)])
+    assert sysbench.Tally(7, 11_000, before).since(sysbench.Tally(7, 11_000, before)).mean_ms is None
+    assert sysbench.percentile([(1.0, 9), (2.0, 90), (3.0, 1)], 95) == 2.0
+
+
+def test_counters_are_differences_without_those_of_the_reading() -> None:
+    moved = subtract_counters(
+        {"Questions": 1000, "Com_commit": 7, "gone": 1}, {"Questions": 1431, "Com_commit": 3, "new": 5}
+    )
+    assert moved == {"Questions": 431, "Com_commit": 0}
+    assert count_queries({"Questions": 431, "Connections": 6, "Com_commit": 210}) == 424
+    assert count_queries({"Questions": 431, "Com_commit": 210}, transactions=True) == 210
+    assert count_queries({"Questions": 3, "Connections": 6}) == 0 and count_rows({}) is None
+    # 2 % of 1,000 queries and 40 for the edges.
+    check_counters("c", {"Com_begin": 2.0}, {"Com_begin": 2059}, 1000)
+    for wrong in (2061, 1939):
+        with pytest.raises(PlanMismatch, match=f"moved {wrong / 1000:.3g} times"):
+            check_counters("c", {"Com_begin": 2.0}, {"Com_begin": wrong}, 1000)
+    for counted, queries in (({}, 1000), ({"Com_begin": 2000}, 0), ({"Com_begin": 2000}, None)):
+        with pytest.raises(PlanMismatch, match="does not count Com_begin"):
+            check_counters("c", {"Com_begin": 2.0}, counted, queries)  # type: ignore[arg-type]
+    assert _sum_counters([{"a": 3, "b": 5}, {"a": 4}, {"a": 1, "b": 2}]) == {"a": 8, "b": 7}
+
+
+def test_the_time_of_an_ended_client_is_in_percent_of_all_cpus() -> None:
+    window = odd_window(1)
+    client = add_client_time(window, 0.87).processes[-1]
+    assert (client.name, client.cpu_s, client.percent) == ("client", 0.87, pytest.approx(100 * 0.87 / (2.7 * 3)))
+    assert add_client_time(window, None) is window
+    command = run._with_command(window, 0.87).processes[0]
+    assert (command.name, command.percent) == ("command", pytest.approx(100 * 0.87 / (2.7 * 3)))
+    assert run._with_command(replace(window, window_s=None), 0.87).processes[0].percent is None
+
+
+def test_a_block_holds_the_report_of_its_client_and_the_counters() -> None:
+    apparatus: Any = SimpleNamespace(offer=Offer("rate", 70.0, None, (), ()))
+    result = LoadResult(
+        queries=5, elapsed_s=2.0, p50_ms=1.1, p95_ms=2.2, p99_ms=3.3, mean_ms=1.4, errors=6, client_cpu_s=0.7
+    )
+    moved = {"minor_faults": 41, "Handler_read_key": 30, "Handler_read_rnd_next": 12, "Com_commit": 4}
+    found = build_block(
+        apparatus, Slot(3, "b", True, 9), 2, odd_window(), result, moved, queries=55, solution_s=1.9,
+        solution_energy=odd_window().energy,
+    )  # fmt: skip
+    assert (found.pair, found.arm, found.dropped, found.attempts_count, found.queries) == (3, "b", True, 2, 55)
+    assert (found.offered_hz, found.p50_ms, found.p95_ms, found.p99_ms, found.mean_ms) == (70.0, 1.1, 2.2, 3.3, 1.4)
+    assert (found.errors_count, found.client_cpu_s, found.solution_s) == (6, 0.7, 1.9)
+    assert (found.rows_examined, found.minor_faults_count) == (42, 41)
+    assert found.status == {"Handler_read_key": 30, "Handler_read_rnd_next": 12, "Com_commit": 4}
+    assert found.solution_energy == odd_window().energy
+    silent = build_block(apparatus, Slot(3, "b", True, 9), 2, odd_window(), result, moved, queries=None)
+    assert silent.rows_examined is None
+    with pytest.raises(LoadFailed):
+        build_block(apparatus, Slot(3, "b", True, 9), 2, odd_window(), result, moved, queries=0)
+
+
+def test_failed_statements_fail_a_block_except_those_of_transactions() -> None:
+    case = resolve(*find_condition("index"))
+    result = LoadResult(queries=5, elapsed_s=2.0, errors=3)
+    with pytest.raises(LoadFailed, match="3 queries failed"):
+        refuse_errors(case, result)
+    refuse_errors(case, replace(result, errors=0))
+    for load in (replace(case.load, transaction=True), Load(kind="tpcc")):
+        refuse_errors(replace(case, load=load), result)
+
+
+@pytest.mark.parametrize(("code", "expected"), [("exit 7", 7), ("kill -9 $$", 137)])
+def test_a_killed_command_has_the_exit_code_of_a_shell(code: str, expected: int) -> None:
+    command = run.Command(("sh", "-c", code), may_fail=True)
+    found, elapsed_s = run._execute(command, run.OpenWindow())
+    assert (found, elapsed_s > 0) == (expected, True)
+
+
+@pytest.mark.parametrize(("text", "value"), [("7", 7), ("-3", -3), ("0.5", 0.5), ("ON", "ON")])
+def test_a_moved_value_is_set_as_it_was(text: str, value: object) -> None:
+    assert _number(text) == value and type(_number(text)) is type(value)
+    assert [_text(each) for each in (True, False, 1e-7, 12, "x")] == ["ON", "OFF", "0.0000001", "12", "x"]

@@ -264,6 +264,8 @@ def test_the_rest_is_c0_without_the_known_processes() -> None:
     known = sum(process.percent or 0.0 for process in window.processes)
     assert rest_percent(window) == pytest.approx((window.c0_percent or 0.0) - known)
     assert rest_percent(replace(window, c0_percent=None)) is None
+    # The clocks of processes and of CPUs are read one after the other.
+    assert rest_percent(replace(window, c0_percent=known - 0.1)) == 0.0
 
 
 def test_the_cost_so_far_is_of_the_counted_blocks() -> None:
@@ -399,12 +401,12 @@ def test_the_system_is_given_per_second_without_queries() -> None:
 
 
 def test_saved_wake_ups_are_figures_of_the_system() -> None:
-    wakeups = Figures(name="wakeups_hz", unit="1/s", kind="measured", values=[523.0, 611.0])
-    queries = Figures(name="queries_hz", unit="1/s", kind="measured", values=[131.0, 97.0])
+    wakeups = Figures(name="wakeups_hz", unit="1/s", kind="measured", values=[523.0, None, 611.0])
+    queries = Figures(name="queries_hz", unit="1/s", kind="measured", values=[131.0, 88.0, 97.0])
     (alone,) = system_values([wakeups], [], 3)
     (each,) = system_values([wakeups, queries], [], 3)
-    assert (alone.name, alone.values) == ("wakeups_hz", [523.0, 611.0])
-    assert (each.name, each.values) == ("wakeups_per_query", pytest.approx([523 / 131, 611 / 97]))
+    assert (alone.name, alone.values) == ("wakeups_hz", [523.0, None, 611.0])
+    assert (each.name, each.values) == ("wakeups_per_query", pytest.approx([523 / 131, None, 611 / 97]))
 
 
 def test_all_disks_are_shown_if_the_servers_are_unknown_and_absent_states_count_as_nought() -> None:

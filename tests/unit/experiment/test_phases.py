@@ -1,16 +1,368 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cost of an idle server and the differences between phases."""
+"""Phases of idle runs: sums, changes, costs, the split of their energy, and the server's own idle exits."""
 
 from __future__ import annotations
 
 import random
 import warnings
+from statistics import fmean
 
 import pytest
+from msgspec.structs import replace
 from scipy import stats
 
-from powerprof.experiment.phases import difference, judge_cost
+from powerprof.energy.domains import HostMeters
+from powerprof.energy.windows import split_host_energy
+from powerprof.experiment.idle import IdlePlan, LoadMeter, ServerLoad, _Measured
+from powerprof.experiment.phase_trace import ToolTally
+from powerprof.experiment.phases import (
+    combine_windows,
+    compare_phases,
+    difference,
+    domain_watts,
+    find_obstacle,
+    find_run_meters,
+    host_watts,
+    judge_cost,
+    judge_costs,
+    server_cost,
+    split_phase_energy,
+    window_values,
+)
+from powerprof.model.records import (
+    Cause,
+    Conservation,
+    Delta,
+    EnergyReading,
+    Estimate,
+    IdleRun,
+    Phase,
+    ServerExits,
+    ServerInfo,
+    ToolCost,
+    Window,
+)
 from powerprof.statistics.intervals import UNKNOWN_FACTORS
+from tests.unit.experiment.builders import odd_window
+
+TOOL = ToolCost(version="1", cpu_s=0.1, wakeups_hz=None)
+
+
+def estimated(window: Window, watts: float, **more: object) -> Window:
+    """Return the window with an estimate next to its meter."""
+    length_s = window.window_s or 0.0
+    reading = EnergyReading(
+        source="model",
+        domain="cpus",
+        kind="estimated",
+        watts=watts,
+        joules=watts * length_s,
+        low_watts=0.7 * watts,
+        high_watts=1.9 * watts,
+        dropped_samples_count=3,
+    )
+    return replace(window, energy=[*window.energy, replace(reading, **more)])  # type: ignore[arg-type]
+
+
+def conservation(exits: int, idle_percent: float | None) -> Conservation:
+    return Conservation(
+        idle_exits_count=exits,
+        cpuidle_usage_delta_count=exits + 1,
+        classified_count=exits - 2,
+        unknown_count=1,
+        lost_count=1,
+        coverage_percent=99.0,
+        idle_percent=idle_percent,
+    )
+
+
+def run(*phases: Phase, **more: object) -> IdleRun:
+    return IdleRun(
+        id=None,
+        command="idle",
+        started_at="",
+        host={},
+        tool=TOOL,
+        phases=[*phases],
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def test_the_energy_of_a_phase_is_the_sum_of_its_windows() -> None:
+    windows = [estimated(odd_window(number), 3.0 + number) for number in range(3)]
+    found = {reading.domain: reading for reading in combine_windows("server", windows).energy}
+    for place, domain in enumerate(("package-0", "core", "dram", "cpus")):
+        each = [window.energy[place] for window in windows]
+        assert found[domain].joules == pytest.approx(sum(reading.joules or 0 for reading in each))
+        assert found[domain].watts == pytest.approx(fmean(reading.watts or 0 for reading in each))
+    model = found["cpus"]
+    assert (model.low_watts, model.high_watts) == pytest.approx((0.7 * 4.0, 1.9 * 4.0))
+    assert model.dropped_samples_count == 9
+    # A meter that failed once has no sum; an estimate that replaced it there is left out.
+    lost = [replace(windows[0], energy=windows[0].energy[3:]), *(replace(w, energy=w.energy[:3]) for w in windows[1:])]
+    after = {reading.domain: reading for reading in combine_windows("server", lost).energy}
+    assert set(after) == {"package-0", "core", "dram"}
+    assert (after["dram"].joules, after["dram"].watts) == (None, None)
+    torn = estimated(odd_window(0), 3.0, joules=None, unsummed="moved")
+    assert next(r for r in combine_windows("server", [torn]).energy if r.unsummed == "moved").joules is None
+
+
+def test_wake_ups_that_no_window_counted_are_those_of_the_trace() -> None:
+    windows = [replace(odd_window(number), wakeups_hz=None) for number in range(2)]
+    found = combine_windows("server", windows, conservation=conservation(741, 60.0), traced_window_s=5.7)
+    assert found.wakeups_hz == pytest.approx(741 / 5.7)
+    assert "wakeups_of_traced_window" in {note.name for note in found.notes if not isinstance(note, str)}
+    known = combine_windows("server", [odd_window()], conservation=conservation(741, 60.0), traced_window_s=5.7)
+    assert known.wakeups_hz == odd_window().wakeups_hz and known.traced_window_s == 5.7
+    assert combine_windows("server", windows).wakeups_hz is None
+
+
+def test_the_change_between_phases_is_that_of_their_windows() -> None:
+    before = combine_windows("baseline", [odd_window(n) for n in range(3)])
+    after = combine_windows("server", [odd_window(n, "b") for n in range(4)])
+    meters = find_run_meters([before, after])
+    deltas = {delta.metric: delta for delta in compare_phases(before, after, meters)}
+    hosts = [[sum((w.energy[p].watts or 0.0) for p in (0, 2)) for w in phase.windows] for phase in (before, after)]
+    sides = {
+        "c0_percent": [[w.c0_percent or 0.0 for w in phase.windows] for phase in (before, after)],
+        "wakeups_hz": [[w.wakeups_hz or 0.0 for w in phase.windows] for phase in (before, after)],
+        "residency_percent:C1": [
+            [w.states[1].residency_percent or 0.0 for w in phase.windows] for phase in (before, after)
+        ],
+        "residency_percent:C6": [
+            [w.states[2].residency_percent or 0.0 for w in phase.windows] for phase in (before, after)
+        ],
+        "watts": hosts,
+        **{
+            f"watts:rapl:{domain}": [[w.energy[place].watts or 0.0 for w in phase.windows] for phase in (before, after)]
+            for place, domain in enumerate(("package-0", "core", "dram"))
+        },
+    }
+    assert deltas.keys() == sides.keys()
+    for name, (old, new) in sides.items():
+        delta = deltas[name]
+        assert (delta.from_phase, delta.to_phase) == ("baseline", "server")
+        assert delta.difference == difference(old, new) and delta.difference.mean == pytest.approx(
+            fmean(new) - fmean(old)
+        )
+    assert host_watts(before, meters) == pytest.approx(hosts[0])
+    # One unknown window takes the figure away.
+    torn = replace(after, windows=[replace(after.windows[0], c0_percent=None, states=[]), *after.windows[1:]])
+    left = {delta.metric for delta in compare_phases(before, torn, meters)}
+    assert sides.keys() - left == {"c0_percent", "residency_percent:C1", "residency_percent:C6"}
+    assert window_values(torn.windows, "c0_percent") == [] != window_values(torn.windows, "wakeups_hz")
+    unmetered = [replace(after.windows[0], energy=[]), *after.windows[1:]]
+    assert domain_watts(unmetered, "rapl", "dram") == []
+    assert host_watts(replace(after, windows=unmetered), meters)[0] is None
+    assert host_watts(after, HostMeters("rapl", ("core",), "measured")) == pytest.approx(
+        [w.energy[1].watts for w in after.windows]
+    )
+
+
+def phase(name: str, hz: float | None = None, low: float = 0.0, high: float = 0.0, **more: object) -> Phase:
+    """A phase of two windows; with a rate, the server's idle exits were counted in it."""
+    exits = None
+    if hz is not None:
+        exits = ServerExits(count=1, window_s=3.0, wakeups_hz=Estimate(mean=hz, low=low, high=high))
+    return replace(combine_windows(name, [odd_window(0), odd_window(1)], server_exits=exits), **more)  # type: ignore[arg-type]
+
+
+def cause(thread: str | None, hz: float, pid: int = 71) -> Cause:
+    return Cause(mechanism="timer", name="f", process="p", pid=pid, thread=thread, wakeups_hz=hz, percent=1.0, count=3)
+
+
+def test_silent_connections_add_the_difference_of_two_counts() -> None:
+    causes = [cause("a", 1.5), cause("b", 2.0), cause("a", 1.1), cause(None, 9.0), cause("other", 30.0, 5)]
+    server, clients = phase("server", 3.0, 2.0, 5.0, causes=causes), phase("clients", 7.0, 6.5, 9.0)
+    record = run(phase("baseline"), server, clients, server=ServerInfo(version="x", private=True, pid=71))
+    found = server_cost(record)
+    assert found is not None and found.alone is not None and found.connected is not None and found.added is not None
+    assert (found.alone.mean, found.connected.mean, found.added.mean) == (3.0, 7.0, 4.0)
+    # 0.5 and 2.0 below, 2.0 and 1.0 above.
+    assert (found.added.low, found.added.high) == pytest.approx((4 - 4.25**0.5, 4 + 5**0.5))
+    assert found.thread == ("a", pytest.approx(2.6)) and found.busy_percent is None
+    lone = server_cost(run(phase("clients", 7.0, 6.5, 9.0, causes=causes[1:2]), server=record.server))
+    assert lone is not None and (lone.alone, lone.added, lone.thread) == (None, None, ("b", 2.0))
+    assert server_cost(run(phase("baseline"), phase("server"))) is None
+
+
+@pytest.mark.parametrize(("idle", "busy"), [(76.0, None), (74.0, 26.0), (None, None)])
+def test_busy_cpus_hide_what_connections_add(idle: float | None, busy: float | None) -> None:
+    server = phase("server", 3.0, 2.0, 5.0, conservation=conservation(9, 90.0))
+    clients = phase("clients", 7.0, 6.5, 9.0, conservation=conservation(9, idle))
+    found = server_cost(run(server, clients))
+    assert found is not None and found.busy_percent == busy and (found.added is None) == (busy is not None)
+
+
+def test_a_run_has_no_answer_on_busy_cpus_or_a_busy_server() -> None:
+    calm = phase("baseline", c0_percent=89.9)
+    assert find_obstacle(run(calm)) is None
+    found = find_obstacle(run(phase("baseline", c0_percent=90.3), statements_hz=4.0))
+    assert found is not None and (found.kind, found.value) == ("busy_before", 90.3)
+    found = find_obstacle(run(calm, statements_hz=0.6))
+    assert found is not None and (found.kind, found.value) == ("statements", 0.6)
+    assert find_obstacle(run(calm, statements_hz=0.5)) is None
+    # The quietest traced phase must be busy.
+    busy, loud = (
+        phase(name, 3.0, conservation=conservation(9, idle)) for name, idle in (("server", 8.0), ("clients", 2.0))
+    )
+    found = find_obstacle(run(calm, busy, loud))
+    assert found is not None and (found.kind, found.value) == ("busy", pytest.approx(92.0))
+    assert find_obstacle(run(calm, phase("server", 3.0, conservation=conservation(9, 12.0)), loud)) is None
+    assert find_obstacle(run(calm, phase("server", c0_percent=99.0))) is None
+    found = find_obstacle(run(phase("server", c0_percent=91.0), phase("clients", c0_percent=99.0)))
+    assert found is not None and found.value == 91.0
+
+
+def test_costs_are_judged_between_the_first_and_the_last_phase() -> None:
+    def of(name: str, rates: list[float]) -> Phase:
+        return combine_windows(name, [replace(odd_window(n), wakeups_hz=hz) for n, hz in enumerate(rates)])
+
+    first, last = of("baseline", [40.0, 41.0, 40.5]), of("clients", [60.0, 61.0, 60.5])
+    deltas = [
+        Delta(metric=metric, from_phase=a, to_phase=b, difference=Estimate(mean=mean, low=low, high=9.0))
+        for metric, a, b, mean, low in (
+            ("wakeups_hz", "baseline", "server", 1.0, 1.0),
+            ("wakeups_hz", "baseline", "clients", 20.0, 1.5),
+            ("c0_percent", "clients", "baseline", 2.0, 1.0),
+        )
+    ]
+    (found,) = judge_costs(run(first, last, deltas=deltas), first, last)
+    assert (found.metric, found.difference.mean, found.finding) == ("wakeups_hz", 20.0, "costs")
+    drifting = run(first, last, of("baseline-after", [60.0, 61.0]), deltas=deltas)
+    assert judge_costs(drifting, first, last)[0].finding == "drift"
+    # A record without windows has its summary.
+    bare = [replace(each, windows=[]) for each in (first, last)]
+    for low, finding in ((1.5, "costs"), (-0.5, "nothing"), (None, "single")):
+        changed = replace(deltas[1], difference=Estimate(mean=20.0, low=low, high=9.0))
+        assert judge_costs(run(*bare, deltas=[changed]), *bare)[0].finding == finding
+
+
+def test_the_energy_of_a_phase_is_split_by_cpu_time_without_stolen_time() -> None:
+    found = combine_windows("server", [odd_window(0), odd_window(2)])
+    idle = combine_windows(
+        "baseline", [replace(w, energy=[replace(r, watts=2.0, joules=2.0) for r in w.energy]) for w in found.windows]
+    )
+    rest_group = replace(found.windows[0].processes[0], name="rest", cpu_s=9.0)
+    found = replace(found, windows=[replace(w, processes=[*w.processes, rest_group]) for w in found.windows])
+    meters = find_run_meters([found])
+
+    class Splitter:
+        """The split of the energy of a window, without meters."""
+
+        split = staticmethod(
+            lambda whole, window_s, cpus, c0, consumers, **more: split_host_energy(
+                whole, window_s, c0, cpus, consumers, **more
+            )
+        )
+
+    split = split_phase_energy(found, Splitter(), meters, idle).energy_split  # type: ignore[arg-type]
+    assert split is not None
+    window_s = sum(w.window_s or 0.0 for w in found.windows)
+    joules = sum((w.energy[p].joules or 0.0) for w in found.windows for p in (0, 2))
+    used = {
+        name: sum(p.cpu_s for w in found.windows for p in w.processes if p.name == name)
+        for name in ("server", "client", "powerprof")
+    }
+    running = ((found.c0_percent or 0) - (found.steal_percent or 0)) / 100 * 3 * window_s
+    times = {part.name: part.c0_s for part in split.parts}
+    assert {name: times[name] for name in used} == pytest.approx(used)
+    assert times["rest of the system"] == pytest.approx(running - sum(used.values()))
+    assert times["stolen by other guests"] == pytest.approx((found.steal_percent or 0) / 100 * 3 * window_s)
+    assert split.total_joules == pytest.approx(joules)
+    assert split.idle_joules == pytest.approx(4.0 * window_s)  # 2 W of the package and of the memory
+    assert split.idle_joules + sum(part.joules for part in split.parts) + split.residual_joules == pytest.approx(joules)
+    # An estimated floor is no measured power, so there is none.
+    model = combine_windows("baseline", [replace(w, energy=estimated(w, 3.0).energy[3:]) for w in idle.windows])
+    none = split_phase_energy(found, Splitter(), None, model).energy_split  # type: ignore[arg-type]
+    assert none is not None and none.idle_joules is None
+    alone = split_phase_energy(found, Splitter(), meters).energy_split  # type: ignore[arg-type]
+    assert alone is not None and alone.idle_joules is None
+
+
+# The tool, the plan and the load of a given server.
+
+
+def test_the_cost_of_powerprof_is_of_all_cpus_and_of_its_own_windows() -> None:
+    tally = ToolTally()
+    for number in range(2):
+        tally.add(replace(odd_window(number), tool_cpu_s=0.031))
+    quiet = tally.record()
+    assert quiet.cpu_s == pytest.approx(0.062)
+    assert quiet.cpu_percent == pytest.approx(100 * 0.062 / (2.3 + 2.7) / 3)
+    assert (quiet.wakeups_hz, quiet.bpf_s, quiet.lost_count) == (None, None, None)
+    tally.exits, tally.traced_s, tally.bpf_s, tally.lost = 21, 4.2, 0.013, 5
+    traced = tally.record()
+    assert (traced.wakeups_hz, traced.bpf_s, traced.lost_count) == (pytest.approx(5.0), 0.013, 5)
+    assert ToolTally().record().cpu_percent is None
+
+
+def test_the_plan_of_an_idle_run_counts_its_windows() -> None:
+    plan = IdlePlan(clients=16, duration_s=3.0, repeat=5)
+    # Three phases of five windows and two at the end; a trace of 3 s and two of 15 s; 15 s to start.
+    assert (plan.phases_count, plan.last_repeat, plan.server_traced_s) == (3, 2, 15.0)
+    assert plan.seconds == pytest.approx(17 * 3.0 + 3.0 + 2 * 15.0 + 15.0)
+    alone = replace(plan, clients=0, trace=False)
+    assert alone.seconds == pytest.approx((2 * 5 + 2) * 3.0 + 15.0)
+    given = replace(plan, server_url="mysql://x", repeat=9)
+    assert (given.phases_count, given.last_repeat, given.server_traced_s) == (2, 0, 16.0)
+    assert given.seconds == pytest.approx(18 * 3.0 + 2 * 16.0 + 15.0)
+    assert replace(plan, duration_s=20.0).server_traced_s == 20.0
+
+
+def test_a_cut_window_counts_if_it_is_half_of_one() -> None:
+    measured = _Measured("server")
+    measured.add_partial(replace(odd_window(0), window_s=0.2), lambda window: window, 2.0)
+    for length_s in (0.9, 1.1):
+        measured.add_partial(replace(odd_window(1), window_s=length_s), lambda window: window, 2.0)
+    assert [window.window_s for window in measured.windows] == [0.2, 1.1]
+    mean = fmean([odd_window(0).wakeups_hz or 0, odd_window(1).wakeups_hz or 0])
+    assert measured.format_so_far() == f"{mean:.1f} wake-ups/s so far"
+    assert _Measured("server").format_so_far() == ""
+
+
+class Looks:
+    """A server whose counter of statements moves by what its clients and the looks themselves send."""
+
+    pid = None
+
+    def __init__(self, counts: list[int | None]) -> None:
+        self.counts = counts
+
+
+@pytest.mark.parametrize(
+    ("counts", "own", "rates"),
+    [
+        # A look sends 3 statements: 4 − 3 of others while the meter was opened.
+        ([100, 104, 107, 107 + 3 + 12, 122 + 3], 3, [12 / 2.5, 12 / 4.5]),
+        ([100, 103, 106, None, 140], 3, [None, None]),
+    ],
+)
+def test_the_load_of_a_server_is_without_the_looks(
+    monkeypatch: pytest.MonkeyPatch, counts: list[int | None], own: int, rates: list[float | None]
+) -> None:
+    left = iter(counts)
+    monkeypatch.setattr(LoadMeter, "_read", lambda self: (next(left), 5))
+    meter = LoadMeter(Looks(counts))  # type: ignore[arg-type]
+    assert meter._own_count == own
+    found = []
+    for seconds in (2.5, 2.0):
+        meter.add(seconds)
+        found.append(meter.statements_hz)
+    assert found == (pytest.approx(rates) if None not in rates else rates)
+
+
+@pytest.mark.parametrize(
+    ("load", "idle"),
+    [
+        (ServerLoad(0.5, 3, 1.0), True),
+        (ServerLoad(0.6, 3, 0.1), False),
+        (ServerLoad(0.1, 3, 1.1), False),
+        (ServerLoad(None, None, None), True),
+    ],
+)
+def test_a_server_is_idle_by_its_statements_and_its_cpu_time(load: ServerLoad, idle: bool) -> None:
+    assert load.is_idle is idle
 
 
 def wandering(generator: random.Random, count: int, step: float, noise: float = 1.5) -> list[float]:

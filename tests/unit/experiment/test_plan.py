@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The offered load and the order of blocks."""
+"""The offered load, the order of blocks, and the duration of experiments."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from collections import Counter
 import pytest
 from msgspec.structs import replace
 
+from powerprof.experiment import compare, sweep
 from powerprof.experiment.options import ExperimentOptions
-from powerprof.experiment.plan import Arm, block_order, choose_offer, round_order
+from powerprof.experiment.plan import Arm, Offer, block_order, choose_offer, offer_share, round_order
+from powerprof.experiment.records import ConditionRecord
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.workloads.catalogue import find_condition
 from powerprof.workloads.reading import Case, resolve
+from tests.unit.experiment.builders import odd_pairs
 
 
 def flat(order: list[tuple[Arm, Arm]]) -> list[Arm]:
@@ -108,3 +111,63 @@ def test_equal_work_takes_the_requested_number() -> None:
 def test_senseless_options_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(UsageError):
         ExperimentOptions(**wrong)  # type: ignore[arg-type]
+
+
+CONDITION = ConditionRecord(name="index", workload="city", title="", load={}, settings={}, work="w")
+
+
+def cases(*names: str) -> list[Case]:
+    return [resolve(*find_condition(name)) for name in names]
+
+
+def test_the_offer_follows_the_slower_condition_wherever_it_is() -> None:
+    for capacities in ([20_000.0, 300.0], [300.0, 20_000.0]):
+        offer = choose_offer(None, capacities, cases("index", "no-index"), ExperimentOptions())
+        assert (offer.rate_hz, offer.easy_rate_hz, offer.capacities_hz) == (120.0, 120.0, tuple(capacities))
+    work = choose_offer("work", [90.0, 40.0], cases("index", "no-index"), ExperimentOptions(window_s=5.0))
+    assert (work.design, work.queries, work.rate_hz, work.easy_rate_hz) == ("work", 180, None, pytest.approx(16.0))
+    limited = choose_offer(None, [290.0, 300.0], cases("index", "no-index"), ExperimentOptions(rate_hz=246.0))
+    assert (limited.design, limited.rate_hz) == ("rate", 240.0)
+    assert (
+        choose_offer(None, [290.0, 300.0], cases("index", "no-index"), ExperimentOptions(rate_hz=247.0)).design
+        == "work"
+    )
+    assert (offer_share(777.0, 30.0).rate_hz, offer_share(777.0, 30.0).capacities_hz) == (230.0, (777.0,))
+    assert [offer_share(capacity, 50.0).rate_hz for capacity in (1.0, 15.0, 2470.0)] == [1.0, 8.0, 1200.0]
+
+
+def test_an_experiment_takes_its_windows_and_what_is_around_them() -> None:
+    options = ExperimentOptions(pairs=7, window_s=5.0, warm_up_pairs=2, baseline_windows=3, attribute_s=11.0)
+    # 2 × 9 windows of 5 + 1 s, six of 4 s, and 10 s with 2 × (2 + 11) s.
+    assert options.seconds(2) == pytest.approx(18 * 6.0 + 6 * 4.0 + 10.0 + 26.0)
+    assert replace(options, control=True).seconds(2) == pytest.approx(options.seconds(2) + 12 * 6.0)
+    assert replace(options, control=True, pairs=30).seconds(1) == pytest.approx(62 * 6.0 + 24.0 + 10.0 + 13.0)
+    assert options.command_seconds(2) == pytest.approx(2 * 7 * 5.0 + 2 * 3 * 4.0)
+    assert (options.most_pairs, replace(options, precision_percent=2.0).most_pairs) == (7, 28)
+    short = replace(options, window_s=1.2)
+    assert (options.calibrate_s, options.baseline_s, short.calibrate_s, short.baseline_s) == (2.0, 4.0, 1.0, 1.2)
+    traced = replace(options, attribute_s=2.5, on_cpu=True)
+    # Points and windows without a server of 5 + 1 s; 2.5 + 3.5 s of traces; 12 s of start.
+    assert sweep.estimate_seconds(4, traced, baseline=True) == pytest.approx(7 * 5 * 6.0 + 7 * 4 * 6.0 + 12.0)
+    assert sweep.estimate_seconds(4, replace(options, attribute_s=None), baseline=False) == pytest.approx(
+        7 * 4 * 6.0 + 12.0
+    )
+
+
+def test_a_window_of_equal_work_lasts_as_long_as_the_slower_condition() -> None:
+    horizon = compare._PairRun._horizon
+    offer = Offer("work", None, 600, (40.0, 90.0), ())
+    assert horizon(None, offer) == pytest.approx(1.1 * 600 / 40)  # type: ignore[arg-type]
+    assert horizon(None, replace(offer, capacities_hz=(90.0, 40.0))) == pytest.approx(16.5)  # type: ignore[arg-type]
+    for other in (replace(offer, design="rate"), replace(offer, queries=None), replace(offer, capacities_hz=(None,))):
+        assert horizon(None, other) is None  # type: ignore[arg-type]
+
+
+def test_alternating_windows_of_a_are_no_control() -> None:
+    blocks = [replace(block, attempts_count=1) for block in odd_pairs(6)]
+    collected = compare.MeasuredPairs((CONDITION, CONDITION), "c0_percent", ExperimentOptions(), "", blocks=blocks)
+    metrics = compare.judge_metrics(compare.pair_figures(collected.pairs, collected.baseline), "c0_percent", 1)
+    control = compare._control(collected, metrics, "c0_percent")
+    assert control is not None and control.pairs_count == 3
+    assert compare._control(replace(collected, turn_s=0.05), metrics, "c0_percent") is None
+    assert (collected.order, len(collected.pairs)) == (["a", "b"] * 6, 6)

@@ -1,24 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saved runs: what differs is listed, different work is refused."""
+"""Saved runs: their values and differences are listed, different work is refused."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
+from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.records import Comparison, ConditionRecord, LoadOptions, LoadRun, Threat
-from powerprof.experiment.saved import are_runs, compare_saved
+from powerprof.experiment.saved import _drift_of, _phase_figures, are_runs, compare_saved, read_side
 from powerprof.experiment.sweep import SweepStore, continue_sweep, find_key, restore_options
+from powerprof.experiment.sweep_comparison import _steps
 from powerprof.experiment.sweep_rounds import Sweep
-from powerprof.model.records import Estimate, RunMetric, ServerInfo, ToolCost
+from powerprof.model.records import Delta, Estimate, Figures, RunMetric, ServerInfo, ToolCost
 from powerprof.model.runs import RunStore
 from powerprof.report.kinds import word_record
+from powerprof.statistics.verdicts import compare_unpaired
 from powerprof.system.errors import DataError, UsageError
 from powerprof.workloads.catalogue import find_workload
 from tests.conftest import REPOSITORY
+from tests.unit.report.sample_records import comparison, idle_run
 
 
 def _run(
@@ -160,7 +166,6 @@ def test_a_sweep_is_kept_after_every_point_under_one_id(tmp_path: Path) -> None:
     again = SweepStore(tmp_path).load("sweep-0001")
     assert again == saved
     from powerprof.experiment.bench_data import BenchOptions
-    from powerprof.experiment.options import ExperimentOptions
 
     options = restore_options(again, ExperimentOptions())
     assert (options.window_s, options.pairs, options.seed) == (0.5, 2, 3)
@@ -196,3 +201,50 @@ def test_a_serious_threat_of_a_saved_run_is_still_a_doubt(tmp_path: Path) -> Non
     assert found.verdict.doubts == [f"{doubted.id}:index: idle baseline drift −4 points of C0: too much"]
     assert "unpaired" in {threat.name for threat in found.threats}
     assert word_record(compare_saved(f"{calm.id}:index", f"{calm.id}:no-index", tmp_path, 1)).verdict.doubts == []
+
+
+def saved_side(values: list[float], source: str | None = None) -> Any:
+    return SimpleNamespace(metrics=[Figures(name="x", unit="1", kind="measured", values=[*values], source=source)])
+
+
+def test_a_trend_steps_from_the_older_run_to_the_newer() -> None:
+    first, second = [5.1, 5.3, 5.0, 5.2], [9.1, 9.0, 9.4, 9.2]
+    none, step, other = _steps([saved_side(first), saved_side(second), saved_side(second, "rapl")], "x")
+    expected = compare_unpaired(first, second, seed=1)
+    assert none is None and other is None and step is not None and expected.difference_interval is not None
+    assert step.difference.b_minus_a == pytest.approx(4.025)
+    assert step.difference.percent == pytest.approx(100 * 4.025 / 5.15)
+    assert step.difference.ci95 == (expected.difference_interval.low, expected.difference_interval.high)
+    far = _steps([saved_side(first), saved_side([90.0, 90.1, 90.2, 90.3])], "x")[1]
+    assert far is not None and (far.verdict, far.hint) == ("b_higher", None)
+
+
+def test_a_saved_comparison_has_the_values_of_each_side(tmp_path: Path) -> None:
+    record = comparison()
+    name = RunStore(tmp_path).save("compare", replace(record, id=None, system=record.metrics[:1])).id
+    for condition, part in (("index", "a"), ("no-index", "b")):
+        half = read_side(f"{name}:{condition}", tmp_path)
+        assert [figures.values for figures in half.metrics] == [getattr(m, part).values for m in record.metrics]
+        assert half.system[0].values == getattr(record.metrics[0], part).values
+        assert half.condition == getattr(record, part) and half.primary == record.verdict.metric
+        assert half.options["offered_hz"] == 40.0
+
+
+def test_a_saved_idle_run_has_the_values_of_its_windows_and_its_drift() -> None:
+    phase = idle_run().phases[0]
+    found = {figures.name: figures.values for figures in _phase_figures(phase)}
+    assert found["c0_percent"] == [window.c0_percent for window in phase.windows]
+    assert found["wakeups_hz"] == [window.wakeups_hz for window in phase.windows]
+    assert found["residency_percent:C6"] == [
+        next(state.residency_percent for state in window.states if state.name == "C6") for window in phase.windows
+    ]
+    for mean, low, high, serious in (
+        (0.7, 0.2, 1.2, True), (-0.7, -1.2, -0.2, True), (0.4, 0.2, 0.6, False), (0.7, -0.1, 1.5, False)
+    ):  # fmt: skip
+        drift = Delta(
+            metric="c0_percent", from_phase="a", to_phase="b", difference=Estimate(mean=mean, low=low, high=high)
+        )
+        threats = _drift_of(replace(idle_run(), drift=[replace(drift, metric="wakeups_hz"), drift]))
+        assert [(each.name, each.serious, each.values) for each in threats] == (
+            [("drift", True, {"points": mean})] if serious else []
+        )

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A study's findings against records whose figures are known, and the order of its steps when one fails or is ended."""
+"""A study's findings against records whose figures are known, and the order of its steps if one fails or is ended."""
 
 from __future__ import annotations
 
 import csv
 import io
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -15,13 +17,18 @@ from powerprof.experiment.study import (
     StepRecord,
     StudyOptions,
     StudyRun,
+    _compare_sides,
+    _figures_of_side,
+    _of_comparison,
+    _subtract,
     build_rows,
     build_study,
     describe_plan,
     judge_outcome,
     measure_study,
 )
-from powerprof.model.records import Estimate, ServerExits
+from powerprof.experiment.sweep_rounds import Point
+from powerprof.model.records import Estimate, RunMetric, ServerExits
 from powerprof.model.runs import RunStore
 from powerprof.model.text import Say
 from powerprof.report.exports import export, render_html
@@ -39,7 +46,9 @@ from powerprof.workloads.catalogue import (
     list_studies,
 )
 from powerprof.workloads.reading import resolve
+from tests.unit.experiment.builders import odd_rates
 from tests.unit.report.sample_records import comparison, idle_run, load_run, sweep
+from tests.unit.report.sample_records import sweep as sample_sweep
 
 IDLE = StudyCommand(name="idle", command="idle")
 INDEX = StudyCommand(name="index", command="compare", conditions=["index", "no-index"])
@@ -264,3 +273,56 @@ def test_silent_servers_can_be_compared() -> None:
     check_comparable(cases[:2])
     with pytest.raises(UsageError, match="loads of different kinds"):
         check_comparable(cases)
+
+
+def swept(rates: dict[int, list[float]], faults: dict[int, list[float]]) -> list[Point]:
+    points = []
+    for value, own in rates.items():
+        mean = Estimate(mean=fmean(own), low=None, high=None)
+        metric = RunMetric(name="queries_hz", unit="1/s", kind="measured", values=[*own], estimate=mean)
+        os = [replace(odd_rates(), page_faults_hz=hz) for hz in faults[value]]
+        points.append(Point(value=value, metrics=[metric], os=os))
+    return points
+
+
+def test_a_finding_takes_its_sides_from_the_record_of_its_step() -> None:
+    record = comparison()
+    judged = record.metrics[0]
+    for part in ("a", "b"):
+        own = _of_comparison(record, part, judged.name)
+        of = getattr(judged, part)
+        assert own is not None and (own.estimate.mean, own.values, own.unit) == (of.mean, of.values, judged.unit)
+        assert (own.estimate.low, own.estimate.high) == of.ci95
+    assert _of_comparison(record, "a", "nothing") is None
+    records: Any = {"points": sample_sweep(), "run": load_run(), "idle": idle_run()}
+    found = _figures_of_side("points:8", "queries_hz", records)
+    assert found is not None and found.estimate.mean == pytest.approx(32228 / 2)
+    alone = _figures_of_side("run", "joules_per_query", records)
+    assert alone is not None and alone.estimate == load_run().metrics[2].estimate
+    assert _figures_of_side("points:3", "queries_hz", records) is None and _figures_of_side(None, "x", records) is None
+    apart = _subtract(Estimate(mean=7.0, low=6.5, high=9.0), Estimate(mean=3.0, low=2.0, high=5.0))
+    assert (apart.mean, apart.low, apart.high) == pytest.approx((4.0, 4 - 4.25**0.5, 4 + 5**0.5))
+    unknown = _subtract(Estimate(mean=7.0, low=None, high=9.0), Estimate(mean=3.0, low=2.0, high=5.0))
+    assert (unknown.mean, unknown.low, unknown.high) == (4.0, None, None)
+
+
+def test_a_quick_study_has_fewer_and_shorter_windows() -> None:
+    steps = [StudyCommand(name=name, command=name, rate_hz=70.0, load_percent=30.0) for name in ("sweep", "run")]  # type: ignore[arg-type]
+    for quick, expected in ((False, [(5, 5.0, 0), (10, 6.4, 1)]), (True, [(3, 1.2, 0), (4, 1.2, 1)])):
+        found = [StudyOptions(quick=quick, seed=9).loaded(step) for step in steps]
+        assert [(each.pairs, each.window_s, each.warm_up_pairs) for each in found] == expected
+        assert {(each.rate_hz, each.load_percent, each.seed) for each in found} == {(70.0, 30.0, 9)}
+        idle = StudyOptions(quick=quick).idle(StudyCommand(name="i", command="idle", clients=7))
+        assert (idle.clients, idle.duration_s, idle.repeat) == ((7, 1.5, 3) if quick else (7, 8.0, 5))
+
+
+def test_the_sides_of_a_sweep_are_paired_by_round() -> None:
+    points = swept({1: [10.0, 10.4, 9.8, 10.2], 8: [13.0, 13.8, 12.6, 13.4]}, {1: [], 8: []})
+    record = replace(sample_sweep(), points=points, options={"in_rounds": True})
+    wanted = PublishedFinding(label="l", then="t", metric="queries_hz", a="s:1", b="s:8")
+    sides = [_figures_of_side(f"s:{value}", "queries_hz", {"s": record}) for value in (1, 8)]
+    found = _compare_sides(wanted, sides[0], sides[1], {"s": record}, 1)  # type: ignore[arg-type]
+    assert found.difference is not None and found.ratio is not None and found.is_found
+    assert (found.difference.mean, found.ratio.mean) == pytest.approx((3.1, 52.8 / 40.4))
+    apart = _compare_sides(wanted, sides[0], sides[1], {"s": replace(record, options={})}, 1)  # type: ignore[arg-type]
+    assert not apart.is_found and apart.judged_count == 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The search for the highest rate that holds a limit, with queues of known capacity."""
+"""The highest rate that holds a limit."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import csv
 import io
 import math
 import random
+from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from powerprof.cli.sweep import parse_limit
 from powerprof.experiment.records import Block, ConditionRecord
@@ -28,6 +30,7 @@ from powerprof.report.exports import render_csv
 from powerprof.report.sweep import render_saturation_terminal as render_terminal
 from powerprof.report.sweep import saturation_answer as answer_of
 from powerprof.system.errors import UsageError
+from tests.unit.experiment.builders import odd_block
 
 P95 = Limit(metric="latency_p95_ms", at_most=5.0, unit="ms")
 CONDITION = ConditionRecord(name="index", workload="city", title="", load={}, settings={}, work="1")
@@ -126,3 +129,64 @@ def test_limits_are_parsed_in_any_unit() -> None:
     for text in ("p95=0ms", "p95=5", "p42=5ms", "cpu=0%", "cpu=100%", "cpu=", "", "p95=-1ms", "p95=٥ms"):
         with pytest.raises(UsageError):
             parse_limit(text)
+
+
+LIMIT = Limit(metric="latency_p95_ms", at_most=5.0, unit="ms")
+
+
+def trial(number: int, rate_hz: float, held: bool) -> Trial:
+    return Trial(round=number, rate_hz=rate_hz, finished_hz=rate_hz, value=1.0, held=held)
+
+
+@pytest.mark.parametrize(
+    ("metric", "value"),
+    [("latency_p50_ms", 1.1), ("latency_p95_ms", 2.9), ("latency_p99_ms", 7.3), ("c0_percent", 31.7)],
+)
+def test_a_trial_judges_the_limited_metric(metric: Any, value: float) -> None:
+    block = replace(odd_block(), queries=230)
+    for most, held in ((value + 0.01, True), (value - 0.01, False)):
+        found = judge_trial(Limit(metric=metric, at_most=most, unit="ms"), block, 4, 100.0)
+        assert (found.value, found.held, found.round, found.rate_hz) == (pytest.approx(value), held, 4, 100.0)
+        assert found.finished_hz == pytest.approx(100.0)
+    # Three deviations of a Poisson count, or a tenth: whichever permits more.
+    for rate_hz, least in ((100.0, 100 - 3 * (100 / 2.3) ** 0.5), (1e6, 9e5)):
+        for finished, held in ((least + 1, True), (least - 1, False)):
+            own = replace(block, queries=round(finished * 2.3))
+            assert judge_trial(LIMIT, own, 0, rate_hz).held is held
+    unknown = judge_trial(LIMIT, replace(block, queries=None), 0, 100.0)
+    assert (unknown.finished_hz, unknown.held) == (None, False)
+
+
+@pytest.mark.parametrize("limit_hz", [0.5, 37.0, 640.0, 999.0])
+def test_a_search_ends_between_the_last_rate_that_held_and_the_next(limit_hz: float) -> None:
+    trials = halve_rates(lambda rate_hz: trial(0, rate_hz, rate_hz <= limit_hz), 1000.0, 7)
+    found = highest_rate(trials, 1000.0)
+    if limit_hz < 1:
+        assert found is None
+        return
+    held = max(each.rate_hz for each in trials if each.held)
+    failed = min([each.rate_hz for each in trials if not each.held] or [1000.0])
+    assert found == (held + failed) / 2 and held <= limit_hz < failed + 1
+    assert failed - held <= 1000 / 2**7 + 1
+
+
+def test_a_condition_has_the_mean_rate_of_its_rounds() -> None:
+    rounds = [
+        [trial(0, 40.0, True), trial(0, 60.0, False)],
+        [trial(1, 50.0, True), trial(1, 64.0, False), trial(1, 57.0, True)],
+    ]
+    found = condition_rate("index", CONDITION, 80.0, rounds)
+    assert (found.values, found.capacity_hz, found.limited) == ([50.0, 60.5], 80.0, True)
+    assert found.rate_hz is not None and found.rate_hz.mean == pytest.approx(55.25)
+    assert found.resolution_hz == pytest.approx(80 / 2**3) and len(found.trials) == 5
+    free = condition_rate("index", CONDITION, 80.0, [[trial(0, 40.0, True)], [trial(1, 60.0, False)]])
+    assert (free.values, free.rate_hz) == ([60.0, None], None)
+    assert not condition_rate("index", CONDITION, 4.0, [[trial(0, 3.0, True)]]).limited
+    quicker = replace(found, values=[100.0, 110.0, 7.0])
+    ratio, verdict = compare_rates(found, quicker, 1)
+    assert ratio is not None and ratio.b_over_a == pytest.approx(105 / 55.25) and verdict == "inconclusive"
+    three = [replace(found, values=values) for values in ([50.0, 51.0, 50.5], [99.0, 102.0, 100.5])]
+    assert compare_rates(*three, 1)[1] == "b_higher" and compare_rates(*three[::-1], 1)[1] == "b_lower"  # type: ignore[misc]
+    ratio, _ = compare_rates(*three, 1)  # type: ignore[misc]
+    assert ratio is not None and ratio.ci95 is not None and ratio.ci95[0] < ratio.b_over_a < ratio.ci95[1]
+    assert compare_rates(found, replace(found, values=[None, 60.0]), 1) == (None, None)

@@ -1,21 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verdicts, controls, families and points in rounds."""
+"""Verdicts, controls, families and points in rounds: by hand and by their laws."""
 
 from __future__ import annotations
 
 import math
 import random
+from statistics import fmean, stdev
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from scipy import stats
 
-from powerprof.statistics.intervals import Interval
+from powerprof.statistics.intervals import Interval, effective_freedom, mean_interval, welch_error
+from powerprof.statistics.pairs import INDEPENDENT, Noise, measure_difference
 from powerprof.statistics.verdicts import (
+    Claim,
+    Verdict,
     baseline_drift,
     block_trend,
     compare_pairs,
     compare_points,
     compare_unpaired,
+    count_deciding_pairs,
+    judge_claim,
     judge_control,
     survivors,
     verdict_of,
@@ -208,3 +218,187 @@ def test_consecutive_points_need_larger_differences() -> None:
     (in_rounds,), (apart,) = (compare_points(points, in_rounds=each) for each in (True, False))
     assert in_rounds.p_value is not None and apart.p_value is not None
     assert in_rounds.p_value < apart.p_value
+
+
+A, B = [2.3, 2.9, 2.1, 2.6], [3.4, 3.1, 3.9, 3.3]
+OTHER: dict[Verdict, Verdict] = {"b_lower": "b_higher", "b_higher": "b_lower", "inconclusive": "inconclusive"}
+SIDE = st.lists(st.floats(0.5, 90.0), min_size=4, max_size=4, unique=True)
+
+
+def t(level: float, freedom: float) -> float:
+    return float(stats.t.ppf((1 + level) / 2, freedom))
+
+
+@given(a=SIDE, b=SIDE, scale=st.floats(0.01, 900.0))
+@settings(max_examples=40, deadline=None)
+def test_a_result_of_pairs_obeys_its_laws(a: list[float], b: list[float], scale: float) -> None:
+    noise = Noise(-0.2, 9, 0.0, 0.1, 0.05)
+    there, back = (compare_pairs(*sides, seed=1, step=0.0, noise=noise) for sides in ((a, b), (b, a)))
+    assert (there.pairs_count, there.a_mean, there.b_mean) == (4, pytest.approx(fmean(a)), pytest.approx(fmean(b)))
+    assert there.difference == pytest.approx(there.b_mean - there.a_mean)
+    assert there.ratio is not None and there.percent == pytest.approx(100 * (there.ratio - 1))
+    assert there.ratio == pytest.approx(fmean(b) / fmean(a))
+    assert (back.difference, back.verdict) == (pytest.approx(-there.difference), OTHER[there.verdict])
+    assert (back.a_interval, back.b_interval) == (there.b_interval, there.a_interval)
+    ends, ratios = there.difference_interval, there.ratio_interval
+    assert ends is not None and ends.low <= there.difference <= ends.high
+    if ratios is not None:
+        assert (ends.low, ends.high) == pytest.approx(
+            (there.a_mean * (ratios.low - 1), there.a_mean * (ratios.high - 1)), rel=1e-6, abs=1e-9
+        )
+        turned = back.ratio_interval
+        assert turned is not None and ratios.low <= there.ratio <= ratios.high
+        assert (1 / turned.high, 1 / turned.low) == pytest.approx((ratios.low, ratios.high), rel=1e-6)
+        scaled = compare_pairs([scale * x for x in a], [scale * x for x in b], seed=1, step=0.0, noise=noise)
+        if scaled.ratio_interval is not None and scaled.difference_interval is not None:
+            assert (scaled.percent, scaled.p_value) == pytest.approx((there.percent, there.p_value), rel=1e-6, abs=1e-9)
+            assert (scaled.difference_interval.low, scaled.difference_interval.high) == pytest.approx(
+                (scale * ends.low, scale * ends.high), rel=1e-6, abs=1e-9
+            )
+
+
+def test_a_result_of_pairs_holds_the_figures_of_its_test() -> None:
+    noise = Noise(math.nan, 3, 0.0, 0.2, 0.4)
+    found, tested = compare_pairs(A, B, seed=1, step=0.01, noise=noise), measure_difference(A, B, 0.01, noise)
+    ends, ratio = tested.interval, fmean(B) / fmean(A)
+    assert found.ratio_interval is not None and found.p_value == tested.p_value
+    assert found.ratio_interval.low == pytest.approx(min(math.exp(ends.low), ratio))
+    assert found.ratio_interval.high == pytest.approx(max(math.exp(ends.high), ratio))
+    # Each side has at least the typical scatter of a side, relative to its own mean: 0.4 × √(0.36 / 3).
+    assert found.a_interval == mean_interval(A, seed=1, least=0.4 * math.sqrt(0.12) * fmean(A))
+    assert found.b_interval == mean_interval(B, seed=1, least=0.4 * math.sqrt(0.12) * fmean(B))
+    steady = ([7.0] * 4, [9.0] * 4)
+    narrow, wide = (
+        compare_pairs(*sides, seed=1, step=0.01, noise=noise).b_interval for sides in (steady, steady[::-1])
+    )
+    assert narrow is not None and wide is not None
+    assert narrow.half_width == pytest.approx(wide.half_width * 9 / 7)
+
+
+def test_the_detectable_difference_is_in_percent_of_a() -> None:
+    a, b = [0.0, 1.7, 0.4, 0.9], [2.2, 2.9, 1.1, 3.6]
+    found = compare_pairs(a, b, seed=1, step=0.01, noise=INDEPENDENT)
+    error = stdev([y - x for x, y in zip(a, b, strict=True)]) / 2
+    expected = 100 * (t(0.985, 3) + t(0.6, 3)) * error / fmean(a)
+    assert found.minimum_detectable_percent == pytest.approx(expected)
+    assert (found.ratio, found.percent) == (pytest.approx(9.8 / 3), pytest.approx(100 * 6.8 / 3))
+
+
+@pytest.mark.parametrize("percent", [14.0, -14.0, 31.0, -31.0])
+def test_the_deciding_number_of_pairs_detects_the_difference(percent: float) -> None:
+    """Search with scipy's quantiles: five pairs detect 40 %."""
+
+    def reach(count: int) -> float:
+        return (t(0.985, count - 1) + t(0.6, count - 1)) / math.sqrt(count)
+
+    scatter = math.log(1.4) / reach(5)
+    expected = next(n for n in range(6, 51) if scatter * reach(n) <= abs(math.log(1 + percent / 100)))
+    assert count_deciding_pairs(5, 40.0, percent) == expected
+    assert [count_deciding_pairs(*given) for given in ((5, 40.0, 0.1), (2, 40.0, 30.0), (5, 40.0, -100.0))] == [
+        None
+    ] * 3
+
+
+@pytest.mark.parametrize(
+    ("verdict", "ends", "ratios", "widest", "claim"),
+    [
+        ("b_lower", (-5.0, -2.0), (0.4, 0.8), math.inf, Claim("b_lower", times=(0.4, 0.8))),
+        ("b_lower", (-5.0, -2.0), (0.4, 1.1), math.inf, Claim("b_lower")),
+        ("b_higher", (2.0, 5.0), (1.2, 3.0), math.inf, Claim("b_higher", times=(1.2, 3.0))),
+        ("b_higher", (2.0, 5.0), (0.0, 3.0), math.inf, Claim("b_higher")),
+        ("inconclusive", (2.0, 5.0), (1.2, 3.0), math.inf, Claim(hint="b_higher")),
+        ("inconclusive", (-5.0, -2.0), None, math.inf, Claim(hint="b_lower")),
+        ("inconclusive", (-5.0, 2.0), None, 5.0, Claim(bound=5.0)),
+        ("inconclusive", (-2.0, 5.0), None, 4.9, Claim()),
+        ("b_higher", None, (1.2, 3.0), math.inf, Claim(unknown=True)),
+    ],
+)
+def test_a_claim_is_what_the_intervals_permit(
+    verdict: Verdict, ends: tuple[float, float] | None, ratios: tuple[float, float] | None, widest: float, claim: Claim
+) -> None:
+    assert judge_claim(verdict, ends, ratios, widest=widest) == claim
+
+
+def test_runs_are_compared_beyond_their_levels() -> None:
+    a, b = [5.1, 5.9, 4.7, 5.5, 6.2, 5.0, 5.3], [71.0, 64.0, 68.0, 75.0]
+    found, (error, freedom) = compare_unpaired(a, b, seed=1), welch_error(a, b, 2.0)
+    apart = fmean(b) - fmean(a)
+    assert found.difference_interval is not None and freedom == 3
+    assert (found.difference_interval.low, found.difference_interval.high) == pytest.approx(
+        (apart - t(0.95, 3) * error, apart + t(0.95, 3) * error)
+    )
+    assert effective_freedom(a) != effective_freedom(b)
+    least = min(effective_freedom(a), effective_freedom(b))
+    assert found.p_value == pytest.approx(2 * stats.t.sf(apart / error, least))
+    back = compare_unpaired(b, a, seed=1)
+    assert (back.difference, back.p_value, back.verdict) == (-found.difference, found.p_value, OTHER[found.verdict])
+    assert (found.pairs_count, found.percent) == (0, pytest.approx(100 * apart / fmean(a)))
+    few = compare_unpaired(a, b[:2], seed=1)
+    assert (few.difference_interval, few.p_value) == (None, None)
+
+
+def test_holms_steps_are_counted_over_the_known_p_values() -> None:
+    # 0.01 / 3 = 0.0033, 0.01 / 2 = 0.005 and 0.01.
+    assert survivors([0.0049, None, 0.0033, 0.0099], 0.99) == [True, False, True, True]
+    assert survivors([0.0051, None, 0.0033, 0.0099], 0.99) == [False, False, True, False]
+    assert survivors([0.0034, 0.0034, 0.0034], 0.99) == [False] * 3
+
+
+def test_a_control_is_in_percent_of_a() -> None:
+    found = compare_pairs([4.0, 4.2, 3.9, 4.1], [4.3, 4.1, 4.4, 3.8], seed=1, step=0.1)
+    control, ends = judge_control(found), found.difference_interval
+    assert ends is not None
+    assert control.difference_percent == pytest.approx(100 * (4.15 - 4.05) / 4.05)
+    assert control.half_width_percent == pytest.approx(100 * (ends.high - ends.low) / 2 / 4.05)
+    assert control.sound
+    wider = judge_control(replace(found, a_mean=-8.1, b_mean=1.0))
+    assert wider.difference_percent == pytest.approx(100 * 0.1 / 8.1)
+    none = judge_control(replace(found, difference_interval=None))
+    assert (none.sound, none.difference_percent, none.half_width_percent) == (False, None, None)
+
+
+def test_a_drift_counts_in_both_directions() -> None:
+    before, after = [4.40, 4.42, 4.41], [2.31, 2.29, 2.33]
+    found, error = baseline_drift(before, after, None), welch_error(before, after)[0]
+    assert found is not None and found.failed
+    assert found.points == pytest.approx(-2.1)
+    assert (found.low, found.high) == pytest.approx((-2.1 - t(0.95, 2) * error, -2.1 + t(0.95, 2) * error))
+    # A quarter of the effect, up or down: 2.1 is less than that of 9 and more than that of 8 points.
+    for effect, fails in ((9.0, False), (-9.0, False), (8.0, True), (-8.0, True)):
+        weighed = baseline_drift(before, after, effect)
+        assert weighed is not None and weighed.failed is fails
+    # A single window has no interval, and fails by its size.
+    for last, fails in ((2.0, True), (6.0, True), (4.6, False)):
+        single = baseline_drift([4.2], [last], None)
+        assert single is not None and (single.low, single.high, single.failed) == (None, None, fails)
+
+
+def test_points_differ_in_percent_of_the_first() -> None:
+    a, b = {0: 10.0, 1: 12.0, 2: 14.0, 3: 9.0}, {1: 30.0, 2: 21.0, 3: 27.0, 4: 1.0}
+    (pair,) = compare_points([a, b], in_rounds=True)
+    assert pair.percent == pytest.approx(100 * ((30 / 12 * 21 / 14 * 27 / 9) ** (1 / 3) - 1))
+    (apart,) = compare_points([a, b], in_rounds=False)
+    error, freedom = welch_error(list(a.values()), list(b.values()))
+    assert apart.percent == pytest.approx(100 * (79 / 4 - 45 / 4) / (45 / 4)) and apart.interval is not None
+    reach = 100 * t(0.95, freedom) * error / (45 / 4)
+    assert (apart.interval.low, apart.interval.high) == pytest.approx((apart.percent - reach, apart.percent + reach))
+    assert apart.p_value == pytest.approx(2 * stats.t.sf((79 - 45) / 4 / error, freedom))
+    (turned,) = compare_points([b, a], in_rounds=True)
+    assert turned.p_value == pytest.approx(pair.p_value)
+    assert turned.percent is not None and 1 + turned.percent / 100 == pytest.approx(1 / (1 + (pair.percent or 0) / 100))
+
+
+def test_every_two_points_are_compared() -> None:
+    points = [{n: level + 0.1 * n for n in range(3)} for level in (1.0, 2.0, 4.0)]
+    found = compare_points(points, in_rounds=True)
+    assert [(pair.first, pair.second) for pair in found] == [(0, 1), (0, 2), (1, 2)]
+    percents = [pair.percent or 0.0 for pair in found]
+    assert (1 + percents[0] / 100) * (1 + percents[2] / 100) == pytest.approx(1 + percents[1] / 100)
+
+
+@pytest.mark.parametrize(
+    ("ends", "equal", "verdict"),
+    [((1.1, 1.4), 1.0, "b_higher"), ((0.7, 0.9), 1.0, "b_lower"), ((0.9, 1.1), 1.0, "inconclusive")],
+)
+def test_a_ratio_is_judged_at_one(ends: tuple[float, float], equal: float, verdict: str) -> None:
+    assert verdict_of(Interval(*ends, ""), equal) == verdict

@@ -1,15 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workloads and conditions by the names that people type."""
+"""Workloads, conditions and studies by name."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
-from powerprof.system.errors import UsageError
-from powerprof.workloads.catalogue import find_condition, find_one, find_workload, list_folders
+from powerprof.system.errors import DataError, UsageError
+from powerprof.workloads import catalogue
+from powerprof.workloads.catalogue import (
+    PublishedFinding,
+    Study,
+    StudyCommand,
+    find_condition,
+    find_one,
+    find_study,
+    find_workload,
+    list_folders,
+    list_studies,
+    read_study,
+)
 from powerprof.workloads.reading import read_workload, resolve
 
 
@@ -93,3 +108,156 @@ def test_run_takes_a_workload_that_has_one_condition(tmp_path: Path) -> None:
     assert find_one("single", [tmp_path])[1] == "only"
     with pytest.raises(UsageError, match="city has several conditions"):
         find_one("city")
+
+
+GOOD = """
+title = "T"
+published = "2009"
+page = "t.md"
+[[steps]]
+name = "one"
+command = "compare"
+conditions = ["index", "no-index"]
+[[findings]]
+label = "L"
+then = "twice"
+metric = "c0_percent"
+a = "one:a"
+b = "one:b"
+expected = "higher"
+"""
+
+
+@pytest.mark.parametrize("name", list_studies())
+def test_the_steps_of_a_shipped_study_can_be_resolved(name: str) -> None:
+    study = find_study(name)
+    for step in study.steps:
+        if step.command == "compare":
+            a, b = step.conditions
+            both = [find_condition(a, (), beside=b), find_condition(b, (), beside=a)]
+            assert len({workload.definition.primary_metric for workload, _ in both}) == 1
+            assert all(resolve(*found) for found in both)
+        elif step.conditions:
+            workload, condition = find_one(step.conditions[0])
+            assert resolve(workload, condition)
+        assert step.typed.startswith(f"powerprof {step.command}")
+    for finding in study.findings:
+        for side in filter(None, (finding.a, finding.b)):
+            name_of_step, _, part = side.partition(":")
+            step = next(step for step in study.steps if step.name == name_of_step)
+            if step.command == "compare":
+                assert part in ("a", "b")
+            elif step.command == "idle":
+                assert part in ("baseline", "server", "clients")
+            elif step.command == "sweep" and step.parameter == "condition":
+                assert part in find_one(step.conditions[0])[0].definition.conditions
+            elif step.command == "sweep" and step.values:
+                assert part in [str(value) for value in step.values]
+
+
+def test_a_sweep_is_typed_with_its_values() -> None:
+    steps = {step.name: step for step in find_study("releases").steps}
+    assert steps["transaction"].typed == (
+        "powerprof sweep oltp-read-only --set "
+        "server=mysql-5.5.9,mysql-9.7,mariadb-10.5,mariadb-10.11,mariadb-11.4,mariadb-11.8 --rate 40"
+    )
+    assert find_study("scale-out").steps[0].typed == "powerprof sweep tpcc-single --clients 4,16"
+    assert find_study("power-profiles").steps[1].typed == (
+        "powerprof sweep power-profiles:present --set condition --load 10"
+    )
+
+
+def test_an_unknown_study_is_refused_with_the_choices() -> None:
+    with pytest.raises(UsageError, match="no study is called nonsense") as error:
+        find_study("nonsense")
+    assert "power-efficiency" in str(error.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ('b = "one:b"', 'b = "two:b"', "no step two"),
+        ('b = "one:b"', 'b = "one"', "one is not a side of compare"),
+        ('["index", "no-index"]', '["index"]', "compare takes 2 conditions"),
+        ('a = "one:a"\n', "", "nothing that it could be higher than"),
+        ('"higher"', '"same"', "`within` belongs to"),
+        ('"higher"', '"sideways"', "Invalid enum value 'sideways'"),
+        ('name = "one"', 'name = "one"\ncolour = 1', "unknown field `colour`"),
+    ],
+)
+def test_a_bad_study_is_refused(tmp_path: Path, old: str, new: str, reason: str) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text(GOOD, encoding="utf-8")
+    assert read_study(path).findings[0].expected == "higher"
+    path.write_text(GOOD.replace(old, new), encoding="utf-8")
+    with pytest.raises(DataError, match=reason):
+        read_study(path)
+
+
+def test_the_other_condition_of_a_comparison_chooses_the_workload(tmp_path: Path) -> None:
+    for name, conditions in (("one", "same alone"), ("two", "same beside")):
+        (tmp_path / name).mkdir()
+        tables = "\n".join(f"[conditions.{condition}]" for condition in conditions.split())
+        text = f'schema = "powerprof.workload/1"\nname = "{name}"\ntitle = "T"\n[load]\nsql = ["SELECT 1"]\n{tables}\n'
+        (tmp_path / name / "workload.toml").write_text(text)
+    for beside, workload in (("beside", "two"), ("one:alone", "one")):
+        assert find_condition("same", [tmp_path], beside=beside)[0].definition.name == workload
+    with pytest.raises(UsageError, match="is a condition of several workloads"):
+        find_condition("same", [tmp_path])
+
+
+def test_a_step_is_printed_as_its_command_line() -> None:
+    step = StudyCommand(
+        name="s", command="run", conditions=["city:index"], rate_hz=70.0, load_percent=30.5, attribute_s=2.0,
+        build="mariadb-5.5", on_cpu=True,
+    )  # fmt: skip
+    assert step.typed == (
+        "powerprof run city:index --rate 70 --load 30.5 --attribute 2 --server-build mariadb-5.5 --on-cpu"
+    )
+    swept = StudyCommand(name="s", command="sweep", conditions=["city"], values=[1, 8])
+    assert swept.typed == "powerprof sweep city --clients 1,8"
+    assert replace(swept, parameter="rate").typed == "powerprof sweep city --set rate=1,8"
+    assert replace(swept, values=[]).typed == "powerprof sweep city --set clients"
+    assert StudyCommand(name="s", command="idle", clients=7).typed == "powerprof idle --clients 7"
+
+
+STUDY = Study(
+    title="A study",
+    published="2009.",
+    page="a.md",
+    steps=[StudyCommand(name="i", command="idle"), StudyCommand(name="r", command="run", conditions=["x"])],
+    findings=[PublishedFinding(label="l", then="t", metric="m", a="i:server", b="i:clients", expected="higher")],
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({}, None),
+        ({"expected": "same"}, "within"),
+        ({"within": 2.0}, "within"),
+        ({"expected": "same", "within": 2.0}, None),
+        ({"a": None}, "nothing that it could be higher than"),
+        ({"a": None, "expected": None}, None),
+        ({"b": "gone:x"}, "there is no step gone"),
+        ({"b": "i"}, "i is not a side of idle"),
+        ({"b": "r:x"}, "r:x is not a side of run"),
+    ],
+)
+def test_a_finding_follows_its_rules(change: dict[str, Any], reason: str | None) -> None:
+    study = replace(STUDY, findings=[replace(STUDY.findings[0], **change)])
+    if reason is None:
+        catalogue._check(Path("a.toml"), study)
+    else:
+        with pytest.raises(DataError, match=reason):
+            catalogue._check(Path("a.toml"), study)
+    assert msgspec.json.decode(msgspec.json.encode(study), type=Study) == study
+
+
+def test_steps_have_names_and_conditions_of_their_own() -> None:
+    for steps, reason in (
+        ([STUDY.steps[0], STUDY.steps[0]], "two steps have one name"),
+        ([*STUDY.steps, StudyCommand(name="c", command="compare", conditions=["x"])], "compare takes 2 conditions"),
+    ):
+        with pytest.raises(DataError, match=reason):
+            catalogue._check(Path("a.toml"), replace(STUDY, steps=steps))

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A workload.toml is refused with its file, line and key; what is written is what is run."""
+"""Keys, conditions and SQL of a workload.toml, and trust in its folder."""
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from powerprof.system.errors import DataError
-from powerprof.workloads.definition import json_schema
-from powerprof.workloads.reading import line_of, read_workload, resolve
+from powerprof.workloads.definition import Load, ServerDefinition, json_schema
+from powerprof.workloads.reading import find_program_key, line_of, read_workload, resolve, split_statements, tree_digest
+from tests.programs.cpu_time import least_cpu_s
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -139,3 +141,213 @@ def test_unsupported_keys_of_a_server_kind_are_refused(tmp_path: Path, lines: st
     (tmp_path / "w/workload.toml").write_text(f"{top}{lines}\n[conditions.one]\n")
     with pytest.raises(DataError, match=said):
         read_workload(tmp_path / "w")
+
+
+@pytest.mark.parametrize(
+    ("text", "statements"),
+    [
+        ("SELECT 1; SELECT 2", ["SELECT 1", "SELECT 2"]),
+        ("SELECT ';' ;", ["SELECT ';'"]),
+        ("SELECT 'it''s; \\'x;' ; SELECT \"a;b\"", ["SELECT 'it''s; \\'x;'", 'SELECT "a;b"']),
+        ("SELECT `a;b` FROM t;", ["SELECT `a;b` FROM t"]),
+        ("-- one; two\nSELECT 1; # three;\nSELECT 2;", ["SELECT 1", "SELECT 2"]),
+        ("SELECT 1 /* a; b */ + 1;", ["SELECT 1   + 1"]),
+        ("/*!40101 SET NAMES utf8 */;", ["/*!40101 SET NAMES utf8 */"]),
+        ("SELECT 5--1;", ["SELECT 5--1"]),
+        ("delimiter //\nBEGIN; SELECT 1; END//\ndelimiter ;\nSELECT 2;", ["BEGIN; SELECT 1; END", "SELECT 2"]),
+        (" \n;;-- nothing\n", []),
+    ],
+)
+def test_statements_are_split_like_the_mariadb_client(text: str, statements: list[str]) -> None:
+    assert split_statements(text) == statements
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\n" * 400_000,
+        "/*" * 200_000,
+        "'\"" * 200_000,
+        "'\\" * 200_000,
+        "'" * 400_001,
+        " \t" * 200_000 + "delimiter",
+        "delimiter " + "x" * 400_000 + " y",
+        "-- \n" * 100_000,
+        "\n /*" * 100_000,
+    ],
+    ids=lambda text: repr(text[:12]),
+)
+def test_splitting_takes_linear_time(text: str) -> None:
+    assert least_cpu_s(lambda: split_statements(text), 1.0) < 1.0
+
+
+WORKLOAD = """\
+schema = "powerprof.workload/1"
+name = "w"
+title = "Odd keys"
+[server]
+my_cnf = { innodb_io_capacity = 300, max_connections = 77 }
+set_global = { innodb_read_ahead_threshold = "{{cpus}}" }
+[load]
+sql = ["SELECT 1;", "SELECT 2"]
+files = ["more.sql"]
+clients = 7
+rate_hz = 41.0
+[topology]
+kind = "standalone"
+[parameters.rate]
+key = "load.rate_hz"
+values = [3, 5]
+[conditions.a]
+[conditions.b]
+title = "Another"
+server = { my_cnf = { max_connections = 99, table_open_cache = 55 } }
+load = { clients = 9 }
+[conditions.c]
+topology = { kind = "primary-replica", count = 3 }
+load = { kind = "idle", sql = [], files = [] }
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    own = tmp_path / "w"
+    own.mkdir()
+    (own / "workload.toml").write_text(WORKLOAD)
+    (own / "more.sql").write_text("SELECT 3; SELECT 4;")
+    return own
+
+
+def test_a_condition_changes_single_keys_of_the_workload(folder: Path) -> None:
+    loaded = read_workload(folder)
+    plain, other, third = (resolve(loaded, name) for name in "abc")
+    assert plain.server.my_cnf == {"innodb_io_capacity": 300, "max_connections": 77}
+    assert other.server.my_cnf == {"innodb_io_capacity": 300, "max_connections": 99, "table_open_cache": 55}
+    assert (plain.load.clients, other.load.clients, other.load.rate_hz) == (7, 9, 41.0)
+    assert (plain.title, other.title, plain.qualified) == ("a", "Another", "w:a")
+    assert (third.topology.kind, third.topology.count, third.load.is_silent, plain.load.is_silent) == (
+        *("primary-replica", 3, True, False),
+    )
+    assert {case.server.set_global["innodb_read_ahead_threshold"] for case in (plain, other)} == {
+        len(os.sched_getaffinity(0))
+    }
+    swept = resolve(loaded, "b", {"load.rate_hz": 5.0, "server.my_cnf.max_connections": 11})
+    assert (swept.load.rate_hz, swept.load.clients, swept.load.sql) == (5.0, 9, ["SELECT 1;", "SELECT 2"])
+    assert swept.server.my_cnf == {"innodb_io_capacity": 300, "max_connections": 11, "table_open_cache": 55}
+    with pytest.raises(DataError, match=r"conditions\.b: "):
+        resolve(loaded, "b", {"load.clients": 0})
+
+
+def test_scaled_settings_have_the_usable_cpus(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 3, 5})
+    assert resolve(read_workload(folder), "a").server.set_global == {"innodb_read_ahead_threshold": 3}
+
+
+def test_inline_statements_come_before_those_of_files(folder: Path) -> None:
+    assert resolve(read_workload(folder), "a").load_statements() == ["SELECT 1", "SELECT 2", "SELECT 3", "SELECT 4"]
+    (folder / "more.sql").write_text("-- nothing\n")
+    with pytest.raises(DataError, match="has no statement"):
+        resolve(read_workload(folder), "a").load_statements()
+
+
+@pytest.mark.parametrize(
+    ("keys", "line"),
+    [
+        (["name"], 2),
+        (["load", "clients"], 10),
+        (["conditions", "b", "title"], 19),
+        (["conditions", "c"], 22),
+        (["no"], None),
+    ],
+)
+def test_an_error_names_the_line_of_its_key(keys: list[str | int], line: int | None) -> None:
+    assert line_of(WORKLOAD, keys) == line
+
+
+def test_silent_loads_send_nothing_and_settings_are_of_either_product() -> None:
+    assert [Load(kind=kind).is_silent for kind in ("idle", "none", "statements", "tpcc")] == [True, True, False, False]
+    assert ServerDefinition(my_cnf={"a": 1}).settings == {"a": 1}
+    assert ServerDefinition(kind="postgresql", postgresql_conf={"b": 2}).settings == {"b": 2}
+
+
+@pytest.mark.parametrize(
+    ("text", "statements"),
+    [
+        ("SELECT 'it''s; here'; SELECT 2", ["SELECT 'it''s; here'", "SELECT 2"]),
+        ("SELECT 'a''; b' ; c", ["SELECT 'a''; b'", "c"]),
+        ('SELECT "x\\"; y"; z', ['SELECT "x\\"; y"', "z"]),
+        ("a /* ; */ b; c", ["a   b", "c"]),
+        ("/*!50000 a; */ b", ["/*!50000 a", "*/ b"]),
+        ("a -- ; no\nb; # ;\nc", ["a  \nb", "c"]),
+        ("a;\nDELIMITER //\nb; c// d//\nDELIMITER ;\ne; f", ["a", "b; c", "d", "e", "f"]),
+        ("SELECT 'a\\;b'; c", ["SELECT 'a\\;b'", "c"]),
+        ("SELECT `a``;b`; c", ["SELECT `a``;b`", "c"]),
+    ],
+)
+def test_sql_is_split_at_the_delimiters_in_force(text: str, statements: list[str]) -> None:
+    assert split_statements(text) == statements
+
+
+def test_a_digest_shows_every_change_of_a_copy(tmp_path: Path) -> None:
+    def copy(name: str, files: dict[str, str], mode: int = 0o644) -> str:
+        place = tmp_path / name
+        place.mkdir()
+        for path, text in files.items():
+            (place / path).write_text(text)
+            (place / path).chmod(mode)
+        return tree_digest(place)
+
+    same = copy("one", {"a": "xy", "b": "z"})
+    assert copy("two", {"a": "xy", "b": "z"}) == same
+    others = [
+        copy("three", {"a": "xy", "b": "z"}, 0o755),
+        copy("four", {"a": "x", "b": "yz"}),
+        copy("five", {"a": "xyb", "z": ""}),
+        copy("six", {"a": "xy", "c": "z"}),
+        copy("seven", {"ab": "xy", "b": "z"}),
+    ]
+    assert len({same, *others}) == 6
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked/a").symlink_to("one")
+    first = tree_digest(tmp_path / "linked")
+    (tmp_path / "linked/a").unlink()
+    (tmp_path / "linked/a").symlink_to("two")
+    assert tree_digest(tmp_path / "linked") != first
+
+
+def test_a_digest_keeps_names_and_contents_apart(tmp_path: Path) -> None:
+    """Without their lengths a file `a` with `100000b` in it would equal two empty files."""
+    digests = set()
+    for number, files in enumerate(({"a": "", "b": ""}, {"a": "100000b"})):
+        (tmp_path / str(number)).mkdir()
+        for name, text in files.items():
+            (tmp_path / str(number) / name).write_text(text)
+        digests.add(tree_digest(tmp_path / str(number)))
+    assert len(digests) == 2
+
+
+def test_a_digest_does_not_depend_on_the_order_of_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("b", "a", "c"):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "d").mkdir()
+    first, walk = tree_digest(tmp_path), os.walk
+    monkeypatch.setattr(os, "walk", lambda top: ((folder, dirs, names[::-1]) for folder, dirs, names in walk(top)))
+    turned = tree_digest(tmp_path)
+    monkeypatch.setattr(os, "walk", lambda top: ((folder, dirs, sorted(names)) for folder, dirs, names in walk(top)))
+    assert first == turned == tree_digest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("more", "key"),
+    [
+        ('[conditions.z]\nload = { kind = "command", argv = ["./x", "y"], sql = [], files = [] }', "load.argv: ./x y"),
+        ('[conditions.z]\nhost = ["epp=performance"]', "host: epp=performance"),
+        ("[conditions.z]\nserver = { my_cnf = { x = 1 } }", "server.my_cnf: x"),
+        ('[conditions.z]\nserver = { environment = { LD_PRELOAD = "/x" } }', "server.environment: LD_PRELOAD"),
+        ("[conditions.z.topology.members.replica-1]\nmy_cnf = { x = 1 }", "topology.members.replica-1.my_cnf: x"),
+        ("[conditions.z]", None),
+    ],
+)
+def test_programs_and_settings_that_run_code_need_trust(folder: Path, more: str, key: str | None) -> None:
+    (folder / "workload.toml").write_text(f"{WORKLOAD}{more}\n")
+    assert find_program_key(resolve(read_workload(folder), "z")) == key

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics, verdicts, threats and answers of recorded blocks."""
+"""Answers, threats and controls of recorded blocks in words, and the slices of a window."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from powerprof.experiment import metrics
 from powerprof.experiment.block import add_client_time
 from powerprof.experiment.claims import answer_for as answer_of
-from powerprof.experiment.claims import choose_primary_metric, describe_direction, is_worse
-from powerprof.experiment.metrics import Baseline, list_measured, pair_figures, read_figures, rest_percent
+from powerprof.experiment.claims import choose_primary_metric, is_worse
+from powerprof.experiment.metrics import Baseline, list_measured, pair_figures, read_figures
 from powerprof.experiment.observers import Slicer, build_slices
 from powerprof.experiment.records import Answer, Block, Metric, Threat, list_pairs
 from powerprof.experiment.threats import (
@@ -56,45 +56,11 @@ def _metric(metrics: list[Metric], name: str) -> Metric:
     return next(metric for metric in metrics if metric.name == name)
 
 
-def test_per_query_figures_divide_the_use_by_the_queries() -> None:
-    one = block(0, "a", queries=100, one=window(10.0, server_s=0.4, client_s=0.1, watts=3.0))
-    values = {figures.name: figures.values[0] for figures in read_figures([one], BASELINE)}
-    # 10 % of 2 CPUs × 2 s = 400 ms of C0; 1 % of it is the idle host's; 3 W × 2 s = 6 J, 1 W is the idle host's.
-    assert values["c0_ms_per_query"] == pytest.approx(4.0)
-    assert values["c0_ms_per_query_net"] == pytest.approx(3.6)
-    assert values["c0_ms_per_query_server"] == pytest.approx(4.0)
-    assert values["c0_ms_per_query_client"] == pytest.approx(1.0)
-    assert values["joules_per_query"] == pytest.approx(0.06)
-    assert values["joules_per_query_net"] == pytest.approx(0.04)
-    assert values["wakeups_per_query"] == pytest.approx(10.0)
-    assert values["edp_joule_seconds"] == pytest.approx(0.06 * 1.5e-3)
-
-
-def test_a_window_with_an_unknown_cpu_has_no_sum_of_running_time() -> None:
-    measured = msgspec.structs.replace(window(10.0, server_s=0.4, watts=3.0), unknown_cpus_count=1)
-    one = block(0, "a", queries=100, one=measured)
-    values = {figures.name: figures.values[0] for figures in read_figures([one], BASELINE)}
-    assert values.get("c0_ms_per_query") is None
-    assert values["c0_ms_per_query_server"] == pytest.approx(4.0)
-    assert values["rows_examined_per_query"] == pytest.approx(5.0)
-    assert values["queries_hz"] == pytest.approx(50.0)
-    assert values["residency_percent:C1"] == pytest.approx(90.0)
-
-
-def test_unknown_figures_are_left_out() -> None:
-    one = block(0, "a", queries=None, p95_ms=None, one=window(watts=None))
-    names = {figures.name for figures in read_figures([one], Baseline(None, None, None))}
-    assert not {name for name in names if "per_query" in name or "joules" in name or "p95" in name}
-    assert "c0_percent" in names
-
-
 def test_overlapping_domains_and_a_second_meter_are_not_added() -> None:
     def reading(source: str, domain: str, joules: float, inside: str | None = None) -> EnergyReading:
         return EnergyReading(
             source=source, domain=domain, kind="measured", joules=joules, watts=joules / 2, contained_in=inside
         )
-
-    import msgspec
 
     one = msgspec.structs.replace(
         window(watts=None),
@@ -110,11 +76,6 @@ def test_overlapping_domains_and_a_second_meter_are_not_added() -> None:
     assert values["watts"].source == "rapl"
     assert values["watts"].values == [6.5]
     assert values["joules_per_query"].values == [13.0]
-
-
-def test_pairs_are_complete_and_warm_up_is_dropped() -> None:
-    found = [block(0, "a", dropped=True), block(0, "b", dropped=True), *blocks(2, 0.4, 0.8), block(7, "a")]
-    assert [(a.pair, a.arm, b.arm) for a, b in list_pairs(found)] == [(0, "a", "b"), (1, "a", "b")]
 
 
 def test_a_twofold_difference_is_found_with_its_interval() -> None:
@@ -151,16 +112,6 @@ def test_small_and_missing_differences_are_worded() -> None:
     assert small[0].difference.less_than is None
     width = half_width_percent(same[0])
     assert width is not None and 0 < width < 1.5
-
-
-def test_the_better_direction_is_named() -> None:
-    assert describe_direction("joules_per_query", "b_lower") == "better"
-    assert describe_direction("watts:replica-1", "b_higher") == "worse"
-    assert describe_direction("queries_hz", "b_higher") == "better"
-    assert describe_direction("queries_hz", "b_lower") == "worse"
-    # Less time in C1 may be more in C6 or more in C0.
-    assert describe_direction("residency_percent:C1", "b_lower") == "lower"
-    assert describe_direction("joules_per_query", "inconclusive") == "inconclusive"
 
 
 def test_measured_joules_are_the_answer_and_cpu_time_its_ground() -> None:
@@ -289,12 +240,6 @@ def test_the_own_blocks_of_a_are_a_control() -> None:
     assert control.half_width_percent is not None and control.half_width_percent < 2
 
 
-def test_rest_is_the_time_of_other_programs() -> None:
-    # 0.5 s of 4 CPU-seconds are 12.5 %.
-    assert rest_percent(window(20.0, server_s=0.4, client_s=0.1)) == pytest.approx(7.5)
-    assert rest_percent(window(1.0, server_s=0.4, client_s=0.1)) == 0.0
-
-
 def test_two_windows_in_a_row_are_joined_by_time() -> None:
     both = join_two_windows(
         window(30.0, window_s=1.0, watts=5.0, server_s=0.5), window(10.0, window_s=3.0, watts=1.0, server_s=0.1)
@@ -351,21 +296,6 @@ def test_pairs_that_other_programs_disturbed_are_left_out_if_enough_remain() -> 
     few = found[4:10]
     assert disturbed_pairs(few) == {3}
     assert mark_disturbed_pairs(few, 3) == (few, [])
-
-
-def test_a_burst_is_the_slice_with_most_and_the_mean_hides_it() -> None:
-    slices = build_slices(
-        [(0.0, 0, 10), (0.25, 0, 20), (0.5, 1_000_000, 120), (0.75, 1_000_000, 130), (1.0, 1_000_000, 140)]
-    )
-    assert slices.write_bytes == [0, 1_000_000, 0, 0]
-    assert metrics.mean_hz(slices, metrics.written_per_slice) == pytest.approx(1_000_000)
-    assert metrics.peak_hz(slices, metrics.written_per_slice) == pytest.approx(4_000_000)
-    assert metrics.peak_hz(slices, metrics.woken_per_slice) == pytest.approx(400)
-
-
-def test_the_cut_last_slice_is_not_a_burst() -> None:
-    slices = build_slices([(0.0, 0, 0), (0.25, 100, 0), (0.5, 200, 0), (0.501, 300, 0)])
-    assert metrics.peak_hz(slices, metrics.written_per_slice) == pytest.approx(400)
 
 
 def test_unreadable_counters_have_no_figure() -> None:

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures of a cure by hand: windows, replicas, the limit on latency, plans and the record."""
+"""Windows of a cure: metrics, verdicts, the limit on latency, replicas and the record."""
 
 from __future__ import annotations
 
+import random
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -24,18 +27,256 @@ from powerprof.cure.judge import (
     judge_blocks,
     waits_by_wall_clock,
 )
-from powerprof.cure.records import Arm, CureBlock, CurePrediction, Remedy
+from powerprof.cure.records import Arm, Cure, CureBlock, CurePrediction, CureVerdict, Remedy
 from powerprof.cure.remedies import CureRequest, PlannedChange, VariableChoice, parse_guard, parse_slack
 from powerprof.cure.replicas import COMMITTED, RECEIVED, ReplicaSampler, summarize_looks
 from powerprof.cure.session import SwitchCounter, _format_so_far, _order_windows, _Trial, estimate_seconds
 from powerprof.cure.threads import slack_text
 from powerprof.database.base import ReplicationStatus
+from powerprof.experiment.claims import metric_named
 from powerprof.experiment.plan import block_order
-from powerprof.model.attribution import Thread
+from powerprof.model.attribution import TargetInfo, Thread
 from powerprof.model.records import EnergyReading, StateResidency, Window
 from powerprof.queries.records import Latency
+from powerprof.report.cure import announce_lines, render_terminal, word_cure
+from powerprof.report.exports import render_html
 from powerprof.system.targets import Target
 from powerprof.tracing.captures import RecordedText, StatementTrace, TraceCost, find_latency_class
+
+_NAMES: dict[str, Arm] = {"a": "before", "b": "cured"}
+_WINDOW_S = 5.0
+
+
+def blocks(generator: random.Random, before_hz: float, cured_hz: float, pairs: int = 4) -> list[CureBlock]:
+    """Return windows of a thread with a rate that drifts and wanders; the idle exits of the host scatter more."""
+    made = []
+    level, drift = 1.0, generator.gauss(0, 0.01)
+    for pair, arms in enumerate(block_order(pairs, generator.randrange(1 << 30))):
+        for arm in arms:
+            level += drift + generator.gauss(0, 0.005)
+            rate = (before_hz if _NAMES[arm] == "before" else cured_hz) * level
+            count = max(0, round(generator.gauss(rate * _WINDOW_S, (rate * _WINDOW_S) ** 0.5 / 3)))
+            window = Window(
+                started_at="2026-01-01T00:00:00.000Z",
+                window_s=_WINDOW_S,
+                cpus=2,
+                c0_percent=5 + generator.gauss(0, 1),
+                idle_percent=95.0,
+                wakeups_hz=300 * level + generator.gauss(0, 30),
+                states=[],
+                energy=[
+                    EnergyReading(source="rapl", domain="package-0", kind="measured", joules=50.0, watts=10 + level)
+                ],
+            )
+            made.append(
+                CureBlock(
+                    pair=pair,
+                    arm=_NAMES[arm],
+                    window=window,
+                    counted_s=_WINDOW_S,
+                    thread_wakings_count=count,
+                    target_wakings_count=count + 100,
+                    traced_wakings_count=count,
+                    traced_s=_WINDOW_S,
+                )
+            )
+    return made
+
+
+def test_claim_a_saving_with_its_interval() -> None:
+    metrics = judge_blocks(blocks(random.Random(1), 98.0, 18.0), "thread_wakings_hz", 1)
+    first = metrics[0]
+    assert first.name == "thread_wakings_hz"
+    assert first.verdict == "b_lower"
+    assert first.difference.b_minus_a == pytest.approx(-80, rel=0.1)  # the level drifts
+    low, high = first.difference.ci95 or (0.0, 0.0)
+    assert low <= (first.difference.b_minus_a or 0.0) <= high < 0
+    assert high - low < 20
+    watts = metric_named(metrics, "watts")
+    assert watts is not None
+    assert (watts.kind, watts.source) == ("measured", "rapl")
+
+
+@pytest.mark.parametrize("pairs", [3, 4])
+def test_claim_no_change_of_an_unchanged_setting(pairs: int) -> None:
+    generator = random.Random(pairs)
+    tried = [judge_blocks(blocks(generator, 98.0, 98.0, pairs), "thread_wakings_hz", 1) for _ in range(60)]
+    claimed = [any(metric.verdict != "inconclusive" for metric in metrics) for metrics in tried]
+    assert not any(claimed[:20])
+    assert sum(claimed) <= 2  # 1.5 % of 60 is one
+
+
+def test_widen_intervals_of_constant_counts_by_one_count() -> None:
+    generator = random.Random(0)
+    still = [
+        CureBlock(
+            pair=pair,
+            arm=arm,
+            window=blocks(generator, 1.0, 1.0, 1)[0].window,
+            counted_s=_WINDOW_S,
+            thread_wakings_count=500 if arm == "before" else cured,
+            target_wakings_count=0,
+        )
+        for cured in (100,)
+        for pair in range(3)
+        for arm in ("before", "cured")
+    ]
+    first = judge_blocks(still, "thread_wakings_hz", 1)[0]
+    assert first.verdict == "b_lower"
+    low, high = first.difference.ci95 or (0.0, 0.0)
+    assert 0.2 <= high - low <= 1.5  # The other rows scatter.
+
+
+def test_judge_complete_pairs_only() -> None:
+    assert judge_blocks(blocks(random.Random(0), 9.0, 3.0)[:1], "thread_wakings_hz", 1) == []
+
+
+def classes(median_ms: float, count: int, seed: int) -> Counter[int]:
+    generator = random.Random(seed)
+    return Counter(find_latency_class(round(median_ms * 1e6 * generator.lognormvariate(0, 0.5))) for _ in range(count))
+
+
+def window(median_ms: float, count: int = 1000, seed: int = 1, commits_ms: float | None = None) -> WindowLatencies:
+    commits = classes(commits_ms, count, seed + 1) if commits_ms is not None else Counter[int]()
+    return WindowLatencies(4.0, classes(median_ms, count, seed) + commits, commits)
+
+
+def test_count_commits_separately() -> None:
+    trace = StatementTrace(
+        pid=1,
+        window_s=4.0,
+        symbol="dispatch_command",
+        ends_by="socket",
+        process_cpu_ns=1,
+        uses=[],
+        texts=[
+            RecordedText(1, 3, 8, b"SELECT 1"),
+            RecordedText(2, 3, 6, b"  commit"),
+            RecordedText(3, 3, 6, b"INSERT INTO t"),
+        ],
+        threads=[],
+        latencies={1: {100: 5}, 2: {120: 2}, 3: {120: 1, 130: 4}, 9: {90: 1}},
+        dispatches_count=12,
+        lost_count=0,
+        unreadable_count=0,
+        cut_count=0,
+        cost=TraceCost(0.0, 0.0),
+    )
+    counted = count_latencies(trace)
+    assert counted.statements == {100: 5, 120: 3, 130: 4, 90: 1}
+    assert counted.commits == {120: 3, 130: 4}
+    assert counted.commits_ms is not None
+
+
+def test_find_a_rise_after_the_first_cured_window() -> None:
+    watch = LatencyWatch(10.0)
+    assert watch.add("before", window(2.0)) is None
+    rise = watch.add("cured", window(4.0, seed=7))
+    assert rise is not None
+    assert rise.what == "statements"
+    assert rise.percent == pytest.approx(100, abs=25)
+
+
+def test_find_a_rise_if_the_cured_window_came_first() -> None:
+    watch = LatencyWatch(10.0)
+    assert watch.add("cured", window(4.0)) is None
+    assert watch.add("before", window(2.0)) is not None
+
+
+def test_judge_commits_separately() -> None:
+    watch = LatencyWatch(10.0)
+    assert watch.add("before", window(2.0, 3000, commits_ms=1.0)) is None
+    rise = watch.add("cured", WindowLatencies(4.0, classes(2.0, 5000, 3), classes(3.0, 400, 4)))
+    assert rise is not None
+    assert rise.what == "commits"
+
+
+def test_accept_equal_latency_in_both_arms() -> None:
+    for seed in range(200):
+        watch = LatencyWatch(10.0)
+        for number in range(8):
+            arm = "before" if number % 4 in (0, 3) else "cured"
+            assert watch.add(arm, window(2.0, 300, seed * 100 + number)) is None
+
+
+def test_accept_allowed_rises_and_windows_with_few_statements() -> None:
+    watch = LatencyWatch(150.0)
+    assert watch.add("before", window(2.0)) is None
+    assert watch.add("cured", window(4.0, seed=7)) is None
+    few = LatencyWatch(10.0)
+    assert few.add("before", window(2.0, 40)) is None
+    assert few.add("cured", window(9.0, 40)) is None
+    assert few.add("cured", None) is None
+
+
+def cure(latency_ms: float = 0.0, **more: object) -> Cure:
+    made = []
+    for number, block in enumerate(blocks(random.Random(1), 98.0, 18.0)):
+        p95 = 4.6 + 0.01 * number + (latency_ms if block.arm == "cured" else 0.0)
+        took_ms = Latency(p50=1.9, p95=p95, p99=9.0)
+        counted = {"statements_count": 250, "statements_s": 5.0, "latency_ms": took_ms}
+        made.append(msgspec.structs.replace(block, **counted, commits_count=250, commit_latency_ms=took_ms))
+    record = Cure(
+        id=None,
+        started_at="2026-01-01T00:00:00.000Z",
+        target=TargetInfo(pid=1, executable="mysqld", build_id=None, label="mysqld"),
+        remedy=Remedy(kind="timer_slack", name="timer slack of t", from_value="50000", to_value="50000000"),
+        window_s=5.0,
+        blocks_count=len(made),
+        order=[block.arm for block in made],
+        metrics=judge_blocks(made, "thread_wakings_hz", 1),
+        verdict=CureVerdict(metric="thread_wakings_hz", max_p95_percent=10.0),
+        reverted=True,
+        read_back="50000",
+        blocks=made,
+    )
+    return word_cure(msgspec.structs.replace(record, **more))
+
+
+def test_report_the_highest_possible_cost() -> None:
+    record = cure()
+    p95 = metric_named(record.metrics, "commit_p95_ms")
+    assert p95 is not None
+    assert p95.difference.ci95 is not None
+    assert record.verdict.text.startswith("mysqld wakes up ")
+    assert f"it costs at most {max(0.0, p95.difference.ci95[1]):.2f} ms of p95 of statements" in record.verdict.text
+    assert metric_named(record.metrics, "statements_hz") is not None
+
+
+def test_report_prediction_and_measurement() -> None:
+    record = cure(predicted=CurePrediction(now_hz=98.0, then_hz=18.9, is_bound=False))
+    assert any(line.startswith("Predicted 18.9/s, measured ") for line in render_terminal(record))
+    request = CureRequest(pid="1", choice=None, pairs=4, window_s=5.0, seed=1)
+    lines = announce_lines(record.remedy, "mysqld", 1, request, 44.0, record.predicted)
+    assert "Predicted: 98.0 → 18.9 wake-ups/s of the thread." in lines
+
+
+def test_report_the_reason_of_an_early_end() -> None:
+    verdict = CureVerdict(
+        metric="thread_wakings_hz", max_p95_percent=10.0, hurts="commits", hurts_from_ms=4.6, hurts_to_ms=6.9
+    )
+    text = cure(verdict=verdict).verdict.text
+    assert text == (
+        "Stopped early: p95 latency of statements that commit rose by 50 % (4.60 → 6.90 ms), above the limit of 10 %."
+    )
+
+
+def test_page_contains_arms_windows_and_advice() -> None:
+    record = cure(predicted=CurePrediction(now_hz=98.0, then_hz=18.9, is_bound=False))
+    page = render_html(record)
+    assert "Before and with the change" in page
+    assert "Window by window" in page
+    assert page.count("before</") >= 4
+    assert "Predicted 18.9/s, measured" in page
+    assert "To keep it" in page
+    assert "p95 of commits" in page
+    hurt = CureVerdict(
+        metric="thread_wakings_hz", max_p95_percent=10.0, hurts="commits", hurts_from_ms=1, hurts_to_ms=9
+    )
+    assert "To keep it" not in render_html(cure(verdict=hurt, reverted=False))
+    assert "Not restored" in render_html(cure(verdict=hurt, reverted=False))
+    assert "To keep it" not in "\n".join(render_terminal(cure(verdict=hurt)))
+
 
 ARMS: tuple[Arm, Arm] = ("before", "cured")
 REQUEST = CureRequest(pid="71", choice=None, pairs=4, window_s=5.0, seed=3, max_p95_percent=12.5, guard_percentile=99)
@@ -52,7 +293,7 @@ def odd_block(pair: int, arm: Arm) -> CureBlock:
             polling_percent=polling,
         )  # fmt: skip
 
-    window = Window(
+    latencies_of = Window(
         started_at="",
         window_s=length_s,
         cpus=3,
@@ -68,7 +309,7 @@ def odd_block(pair: int, arm: Arm) -> CureBlock:
     return CureBlock(
         pair=pair,
         arm=arm,
-        window=window,
+        window=latencies_of,
         counted_s=length_s + 0.11,
         thread_wakings_count=round(97 * k),
         target_wakings_count=round(709 * k),
@@ -122,11 +363,11 @@ FIGURES: dict[str, Callable[[CureBlock], float]] = {
 
 
 def test_every_metric_is_a_figure_of_its_window_before_and_cured() -> None:
-    blocks = odd_blocks()
-    found = {metric.name: metric for metric in judge_blocks([*blocks, odd_block(7, "before")], "c0_percent", 1)}
+    own = odd_blocks()
+    found = {metric.name: metric for metric in judge_blocks([*own, odd_block(7, "before")], "c0_percent", 1)}
     assert found.keys() == FIGURES.keys() and next(iter(found)) == "c0_percent"
     for name, of in FIGURES.items():
-        a, b = ([of(block) for block in sorted(blocks, key=lambda b: b.pair) if block.arm == arm] for arm in ARMS)
+        a, b = ([of(block) for block in sorted(own, key=lambda b: b.pair) if block.arm == arm] for arm in ARMS)
         assert found[name].a.values == pytest.approx(a), name
         assert found[name].b.values == pytest.approx(b), name
         assert found[name].difference.b_minus_a == pytest.approx(fmean(b) - fmean(a)), name
@@ -190,13 +431,13 @@ def test_the_answer_is_by_the_thread_the_process_or_measured_power() -> None:
     thread = Thread(tid=7, comm="t", server_name=None, pid=71)
     assert plan("timer_slack", thread).primary_metric == "thread_wakings_hz"
     assert plan().primary_metric == "target_wakings_hz"
-    blocks = odd_blocks()
-    assert (choose_primary(plan("host"), blocks), choose_primary(plan(), blocks)) == ("watts", "target_wakings_hz")
+    own = odd_blocks()
+    assert (choose_primary(plan("host"), own), choose_primary(plan(), own)) == ("watts", "target_wakings_hz")
     model = [
         replace(
             b, window=replace(b.window, energy=[replace(r, kind="estimated", source="model") for r in b.window.energy])
         )
-        for b in blocks
+        for b in own
     ]
     assert choose_primary(plan("host"), model) == "c0_percent"
     assert choose_primary(plan("host"), []) == "c0_percent"
@@ -231,18 +472,18 @@ def spread(*median_ms: float, count: int = 400) -> dict[int, int]:
     return classes
 
 
-def window(statements: Mapping[int, int], commits: Mapping[int, int] | None = None) -> WindowLatencies:
+def latencies_of(statements: Mapping[int, int], commits: Mapping[int, int] | None = None) -> WindowLatencies:
     return WindowLatencies(4.0, statements, commits or {})
 
 
 def test_a_rise_is_in_percent_of_the_slowest_window_before() -> None:
     assert LatencyRise("statements", 4.0, 5.0).percent == pytest.approx(25.0)
     watch = LatencyWatch(10.0)
-    for before in (window(spread(2.0)), window(spread(6.0)), window(spread(3.0))):
+    for before in (latencies_of(spread(2.0)), latencies_of(spread(6.0)), latencies_of(spread(3.0))):
         assert watch.add("before", before) is None
     # Above the quicker windows before, but not above the slowest.
-    assert watch.add("cured", window(spread(5.0))) is None
-    rise = watch.add("cured", window(spread(9.0)))
+    assert watch.add("cured", latencies_of(spread(5.0))) is None
+    rise = watch.add("cured", latencies_of(spread(9.0)))
     assert rise is not None and rise.what == "statements"
     assert (rise.before_ms, rise.cured_ms) == (pytest.approx(6.0, rel=0.1), pytest.approx(9.0, rel=0.1))
     assert rise.percent == pytest.approx(100 * (rise.cured_ms / rise.before_ms - 1))
@@ -252,21 +493,21 @@ def test_a_rise_is_in_percent_of_the_slowest_window_before() -> None:
 def test_a_rise_must_exceed_the_limit_in_percent(limit: float, found: bool) -> None:
     """The class of 2 ms ends at 2.10 ms and that of 2.8 ms begins at 2.75 ms: a rise of 31 % at least."""
     watch = LatencyWatch(limit)
-    watch.add("before", window(spread(2.0)))
-    assert (watch.add("cured", window(spread(2.8))) is not None) is found
+    watch.add("before", latencies_of(spread(2.0)))
+    assert (watch.add("cured", latencies_of(spread(2.8))) is not None) is found
 
 
 @pytest.mark.parametrize(("percentile", "rises"), [(50, False), (95, True), (99, True)])
 def test_the_watched_percentile_is_the_requested_one(percentile: int, rises: bool) -> None:
     """A tenth of the statements takes twenty times as long with the remedy."""
     watch = LatencyWatch(10.0, percentile)
-    watch.add("before", window(spread(1.0, count=2000)))
-    rise = watch.add("cured", window({**spread(1.0, count=1800), **spread(20.0, count=200)}))
+    watch.add("before", latencies_of(spread(1.0, count=2000)))
+    rise = watch.add("cured", latencies_of({**spread(1.0, count=1800), **spread(20.0, count=200)}))
     assert (rise is not None) is rises
     slow = LatencyWatch(10.0, percentile)
-    slow.add("before", window(spread(1.0, count=2000)))
+    slow.add("before", latencies_of(spread(1.0, count=2000)))
     # One in fifty: above p99 only.
-    late = slow.add("cured", window({**spread(1.0, count=1960), **spread(20.0, count=40)}))
+    late = slow.add("cured", latencies_of({**spread(1.0, count=1960), **spread(20.0, count=40)}))
     assert (late is not None) is (percentile == 99)
 
 
@@ -278,6 +519,16 @@ def test_the_rank_of_a_statement_is_counted_over_all_classes() -> None:
         assert judge._class_range_ms(classes, rank) == pytest.approx(
             ((8 + part) * width / 1e6, (9 + part) * width / 1e6)
         )
+
+
+def test_a_percentile_is_known_to_its_standard_errors() -> None:
+    """Of 1,000 statements p95 is between the ranks 930.7 and 969.3: 2.8 √(0.95 × 0.05 ÷ 1,000) is 1.93 %."""
+    classes = {100: 930, 104: 20, 108: 19, 112: 31}
+    found = LatencyWatch(10.0)._range_ms(WindowLatencies(4.0, classes, {}), "statements")
+    assert found == (judge._class_range_ms({104: 1}, 1)[0], judge._class_range_ms({112: 1}, 1)[1])
+    few = {100: 94, 112: 5}
+    assert LatencyWatch(10.0)._range_ms(WindowLatencies(4.0, few, {}), "statements") is None
+    assert LatencyWatch(10.0, 50)._range_ms(WindowLatencies(4.0, {100: 5, 112: 5}, {}), "statements") is not None
 
 
 def test_own_statements_are_in_no_count() -> None:
@@ -407,7 +658,7 @@ def test_a_window_is_without_the_thread_that_answers_powerprof() -> None:
     windows = session.CureWindows(Target((71,), "x"), 8, None, None, replica)  # type: ignore[arg-type]
     windows._counter._before, windows._counter._after = {}, {7: 3, 8: 5, 9: 100}
     windows._counter._ended_s = 2.5
-    latencies = window(spread(2.0, count=70), spread(3.0, count=20))
+    latencies = latencies_of(spread(2.0, count=70), spread(3.0, count=20))
     block = windows._make_block(4, "cured", odd_block(0, "cured").window, latencies, {"traced_s": 1.5})
     assert (block.pair, block.arm, block.counted_s, block.traced_s) == (4, "cured", 2.5, 1.5)
     assert (block.thread_wakings_count, block.target_wakings_count) == (5, 8)
@@ -443,18 +694,18 @@ def test_a_trial_lasts_as_long_as_its_windows_of_both_arms() -> None:
 
 
 def test_the_rates_so_far_are_before_and_then_cured() -> None:
-    blocks = odd_blocks(2)
-    rates = [fmean((b.thread_wakings_count or 0) / b.counted_s for b in blocks if b.arm == arm) for arm in ARMS]
-    assert _format_so_far(blocks) == f"{rates[0]:.1f} → {rates[1]:.1f} wake-ups/s so far"
-    process = [replace(block, thread_wakings_count=None) for block in blocks]
-    rates = [fmean(b.target_wakings_count / b.counted_s for b in blocks if b.arm == arm) for arm in ARMS]
+    own = odd_blocks(2)
+    rates = [fmean((b.thread_wakings_count or 0) / b.counted_s for b in own if b.arm == arm) for arm in ARMS]
+    assert _format_so_far(own) == f"{rates[0]:.1f} → {rates[1]:.1f} wake-ups/s so far"
+    process = [replace(block, thread_wakings_count=None) for block in own]
+    rates = [fmean(b.target_wakings_count / b.counted_s for b in own if b.arm == arm) for arm in ARMS]
     assert _format_so_far(process) == f"{rates[0]:.1f} → {rates[1]:.1f} wake-ups/s so far"
-    assert _format_so_far(blocks[:1]) == ""
+    assert _format_so_far(own[:1]) == ""
 
 
 def test_the_record_of_a_cure_sums_its_windows() -> None:
-    blocks = odd_blocks()
-    trial = _Trial(REQUEST, Target((71,), "mysqld"), plan(), SimpleNamespace(), blocks, 0.37)  # type: ignore[arg-type]
+    own = odd_blocks()
+    trial = _Trial(REQUEST, Target((71,), "mysqld"), plan(), SimpleNamespace(), own, 0.37)  # type: ignore[arg-type]
     trial.rise, trial.unprobed = LatencyRise("commits", 4.0, 5.5), None
     found = session._make_record(trial, None, "50000", "now", None, {})
     verdict = found.verdict
@@ -467,21 +718,21 @@ def test_the_record_of_a_cure_sums_its_windows() -> None:
     assert (verdict.max_p95_percent, verdict.guard_percentile, found.window_s) == (12.5, 99, 5.0)
     assert (found.blocks_count, found.order, found.reverted, found.read_back) == (
         6,
-        [block.arm for block in blocks],
+        [block.arm for block in own],
         True,
         "50000",
     )
-    wall_s = sum(map(length, blocks))
+    wall_s = sum(map(length, own))
     assert found.tool is not None and found.tool.cpu_s == 0.37
     assert found.tool.cpu_percent == pytest.approx(100 * 0.37 / wall_s / 3)
-    assert found.latency == f"of {sum(b.statements_count or 0 for b in blocks)} statements in 6 windows"
+    assert found.latency == f"of {sum(b.statements_count or 0 for b in own)} statements in 6 windows"
     assert "in 126 samples of 6 windows" in found.replication and "in 12 of them" in found.replication
     assert found.notes == ["odd"]
     assert session._make_record(trial, None, "7", "now", None, {}).reverted is False
     assert session._make_record(trial, None, None, "now", None, {}).reverted is None
     for more, words in (({"unprobed": "no right"}, "no right"), ({"blocks": []}, "no window was measured")):
         assert words in session._latency_text(replace(trial, **more))  # type: ignore[arg-type]
-    still = replace(trial, blocks=[replace(block, statements_count=0, replica_looks_count=None) for block in blocks])
+    still = replace(trial, blocks=[replace(block, statements_count=0, replica_looks_count=None) for block in own])
     assert "no statement" in session._latency_text(still)
     assert session._replication_text(replace(still, unsampled="not a replica")) == "not measured: not a replica"
 
