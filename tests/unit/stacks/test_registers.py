@@ -77,3 +77,110 @@ def test_signature_is_stripped_from_link_register_only() -> None:
     registers = AARCH64.pack({"x30": SIGNED | 0x1234, "x19": SIGNED | 0x1234, "pc": 0x10})
     values = AARCH64.words(AARCH64.strip_signatures(registers))
     assert (values[30], values[19], values[32]) == (0x1234, SIGNED | 0x1234, 0x10)
+
+
+# x86-64: generated code without a file calls a function whose last instruction is a call.
+
+JIT = 0x7000_0000
+SP = 0x7F00
+
+
+def framed_table() -> bytes:
+    """A function of 0x40 bytes at 0x1000 with a frame of 32 bytes, and the start of the thread at 0x1100."""
+    cie = struct.pack("<I", 0) + b"\x01zR\0\x01\x78\x10\x01\x1b\x0c\x07\x08\x90\x01" + b"\0" * 2
+    table = struct.pack("<I", len(cie)) + cie
+    for start, size, code in ((0x1000, 0x40, b"\x44\x0e\x20"), (0x1100, 0x40, b"\x07\x10")):
+        code += b"\0" * (-len(code) % 4)
+        at = len(table)
+        body = struct.pack("<IiIB", at + 4, start - (0x8000 + at + 8), size, 0) + code
+        body += b"\0" * (-len(body) % 4)
+        table += struct.pack("<I", len(body)) + body
+    return table
+
+
+@pytest.fixture
+def jit_image(tmp_path: Path) -> ProcessImage:
+    text = bytearray(0x1200)
+    for end in (0x1040, 0x1120):
+        text[end - 5 - 0x78] = 0xE8  # the first part is at 0x78, and the segment begins at 0
+    note = struct.pack("<III", 4, 4, 3) + b"GNU\0" + b"\x01\x02\x03\x05"
+    parts = [
+        Part(".text", 1, bytes(text), flags=6, vaddr=0x78),
+        Part(".eh_frame", 1, framed_table(), flags=2, vaddr=0x8000),
+        Part(".note", 7, note),
+    ]
+    path = tmp_path / "program"
+    path.write_bytes(make(parts))
+    status = path.stat()
+    program = Mapping(
+        start=BASE,
+        end=2 * BASE,
+        offset=0,
+        path=str(path),
+        device="0:0",
+        inode=status.st_ino,
+        bias=BASE,
+        size_bytes=status.st_size,
+        mtime_ns=status.st_mtime_ns,
+        build_id="01020305",
+    )
+    code = Mapping(start=JIT, end=JIT + 0x1000, offset=0, path="", device="0:0", inode=0)
+    mappings = tuple(sorted((program, code), key=lambda mapping: mapping.start))
+    return ProcessImage(pid=4194303, started_ticks=1, executable=str(path), mappings=mappings)
+
+
+REGISTERS = X86_64.pack({"ip": JIT + 0x10, "sp": SP, "bp": SP + 0x10})
+# The frame of the generated code, and 32 bytes of its caller's with the return address at their end.
+STACK = struct.pack("<9Q", 1, 2, 0, BASE + 0x1040, 3, 4, 5, BASE + 0x1120, 6)
+
+
+def test_return_address_at_the_end_of_a_function_is_in_it(jit_image: ProcessImage) -> None:
+    """The byte before a return address belongs to the caller; the next function may have another frame."""
+    unwound = Unwinder(TableStore(use_cache=False)).unwind(jit_image, SavedStack(1, 1, REGISTERS, STACK))
+    assert unwound.pcs == (JIT + 0x10, BASE + 0x1040, BASE + 0x1120)
+    assert (unwound.complete, unwound.exact) == (True, (True, False, False))
+
+
+def test_longer_copy_of_a_stack_leads_further(jit_image: ProcessImage) -> None:
+    unwinder = Unwinder(TableStore(use_cache=False))
+    short = unwinder.unwind(jit_image, SavedStack(1, 1, REGISTERS, STACK[:40]))
+    assert (len(short.pcs), short.complete, short.reason) == (2, False, "the copied stack ends after 40 bytes")
+    assert len(unwinder.unwind(jit_image, SavedStack(1, 1, REGISTERS, STACK)).pcs) == 3
+    assert unwinder.walks_count == 2
+    # The same words at the same distance, in a longer copy: known.
+    assert len(unwinder.unwind(jit_image, SavedStack(1, 1, REGISTERS, STACK + bytes(8))).pcs) == 3
+    assert unwinder.walks_count == 2
+    below = STACK[:16] + struct.pack("<Q", 0) + STACK[24:]
+    assert unwinder.unwind(jit_image, SavedStack(1, 1, REGISTERS, below)).complete
+
+
+@pytest.mark.parametrize(
+    ("bp", "word", "pcs"),
+    [
+        (SP + 0x10, BASE + 0x1040, 3),
+        (SP + 0x14, BASE + 0x1040, 1),  # not a multiple of a word
+        (SP - 0x10, BASE + 0x1040, 1),  # below the stack pointer
+        (SP + 0x10, BASE + 0x1044, 1),  # follows no call
+        (SP + 0x10, 5, 1),  # is in no mapping
+    ],
+)
+def test_frame_pointers_are_checked(jit_image: ProcessImage, bp: int, word: int, pcs: int) -> None:
+    registers = X86_64.pack({"ip": JIT + 0x10, "sp": SP, "bp": bp})
+    stack = STACK[:24] + struct.pack("<Q", word) + STACK[32:]
+    assert len(Unwinder(TableStore(use_cache=False)).unwind(jit_image, SavedStack(1, 1, registers, stack)).pcs) == pcs
+
+
+def test_registers_that_decide_a_stack() -> None:
+    """Results and arguments differ between two sleeps at one place."""
+    names = X86_64.names
+    values = tuple(range(100, 100 + len(names)))
+    stable = X86_64.stable(values)
+    volatile = {"ax", "orig_ax", "dx", "si", "flags"}
+    assert stable == tuple(value for value, name in zip(values, names, strict=True) if name not in volatile)
+    packed = X86_64.pack(dict(zip(names, values, strict=True)))
+    named = X86_64.by_name(packed)
+    assert (named["pc"], named["rsp"], named["rbp"], named["r12"]) == tuple(
+        100 + names.index(name) for name in ("ip", "sp", "bp", "r12")
+    )
+    assert X86_64.pack_names(named) == packed and X86_64.strip_signatures(packed) == packed
+    assert (values[X86_64.ip], values[X86_64.sp]) == (named["pc"], named["rsp"])
