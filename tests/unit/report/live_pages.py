@@ -10,7 +10,7 @@ import msgspec
 from powerprof.queries.comparison import compare_queries
 from powerprof.report.exports import render_html
 from powerprof.report.html.page import Extras
-from tests.unit.cure.test_latencies import cure
+from tests.unit.cure.test_judge import cure
 from tests.unit.experiment.test_studies import study_run
 from tests.unit.queries import test_comparison as compared
 from tests.unit.queries import test_history as history
