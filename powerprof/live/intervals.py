@@ -506,19 +506,19 @@ def merge_rows(rows: Iterable[IntervalRow]) -> list[IntervalRow]:
     An interval has one row per mechanism and stack: the merged row keeps those of the row with the most exits.
     `REST` is left out.
     """
-    merged: dict[RowKey, IntervalRow] = {}
+    groups: dict[RowKey, list[IntervalRow]] = {}
     for row in rows:
-        if row.key == REST:
-            continue
-        earlier = merged.get(row.key)
-        if earlier is None:
-            merged[row.key] = row
-            continue
-        main = max(earlier, row, key=lambda row: row.exits_count)
-        merged[row.key] = msgspec.structs.replace(
-            main, exits_count=earlier.exits_count + row.exits_count, c0_s=earlier.c0_s + row.c0_s
+        if row.key != REST:
+            groups.setdefault(row.key, []).append(row)
+    merged = [
+        msgspec.structs.replace(
+            max(same, key=lambda row: row.exits_count),
+            exits_count=sum(row.exits_count for row in same),
+            c0_s=sum(row.c0_s for row in same),
         )
-    return sorted(merged.values(), key=lambda row: (-row.exits_count, -row.c0_s, row.key))
+        for same in groups.values()
+    ]
+    return sorted(merged, key=lambda row: (-row.exits_count, -row.c0_s, row.key))
 
 
 class RowTrend(msgspec.Struct, frozen=True):
