@@ -10,9 +10,21 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families as plain
 
-from powerprof.live.intervals import LiveFinding, RowKey, ServedStatements, ServerState, merge_rows
+from powerprof.live.intervals import (
+    IdleCounts,
+    IntervalRow,
+    Joules,
+    LiveFinding,
+    OwnCost,
+    RowKey,
+    ServedStatements,
+    ServerState,
+    merge_rows,
+)
 from powerprof.live.metrics import Ranking, SharedTotals, StatementTotals, Totals, _list_counters, render_metrics
 from powerprof.live.statements import format_label
+from powerprof.measure.window import StateInfo
+from powerprof.model.records import Kind
 from tests.conftest import REPOSITORY
 from tests.unit.live.intervals import interval, row, served, statement
 
@@ -377,3 +389,196 @@ def test_a_hostile_text_is_a_short_printable_label() -> None:
     for accept in ("", OPEN):
         info = [labels for (name, labels) in page(shown, accept) if name == "powerprof_statement_info"]
         assert [dict(labels)["text"] for labels in info] == [text]
+
+
+COST = st.tuples(st.integers(0, 8), st.integers(0, 40), st.integers(0, 30), st.integers(0, 50))
+
+
+@given(st.lists(st.tuples(st.lists(COST, max_size=6), st.integers(1, 3)), max_size=10), st.integers(0, 4))
+def test_the_increase_of_all_series_is_that_of_the_whole_in_exits_seconds_and_joules(
+    story: list[tuple[list[tuple[int, int, int, int]], int]], top: int
+) -> None:
+    """An eighth of a second per step: the sums are exact, also those of series that end and begin again."""
+    ranking: Ranking[str] = Ranking(top, 25.0)
+    seen: dict[str, tuple[float, float, float]] = {"other": (0, 0.0, 0.0)}
+    grown = [0.0, 0.0, 0.0]
+    whole = [0.0, 0.0, 0.0]
+    for turn, (rows, every) in enumerate(story, 1):
+        costs = {f"k{name}": (exits, eighths / 8) for name, exits, eighths, _ in rows}
+        energy = {f"k{name}": joules / 8 for name, _, _, joules in rows}
+        total = (
+            sum(exits for exits, _ in costs.values()) + 1,
+            sum(c0_s for _, c0_s in costs.values()) + 0.25,
+            sum(energy.values()) + 0.5,
+        )
+        ranking.add(10.0, costs, *total[:2], energy, total[2])
+        whole = [was + now for was, now in zip(whole, total, strict=True)]
+        if turn % every == 0:
+            shown = {**ranking.places, "other": ranking.rest}
+            now = {key: (one.exits_count, one.c0_s, one.joules) for key, one in shown.items()}
+            ranking.mark_read()
+            for key, figures in now.items():
+                for at, (was, new) in enumerate(zip(seen.get(key, figures), figures, strict=True)):
+                    assert new >= was
+                    grown[at] += new - was
+            seen = now
+            assert grown == whole
+
+
+def test_a_place_is_taken_by_a_cost_of_one_and_a_half() -> None:
+    """Exits and seconds are each half of a cost; costs fade by half in a minute."""
+    for ratio, winner in ((1.45, "old"), (1.6, "new")):
+        ranking: Ranking[str] = Ranking(1)
+        for _ in range(3):
+            ranking.add(10.0, {"old": (100, 1.0)}, 100, 1.0)
+        for _ in range(400):
+            ranking.add(10.0, {"old": (100, 1.0), "new": (round(100 * ratio), ratio)}, 300, 3.0)
+        assert list(ranking.places) == [winner]
+    by_time: Ranking[str] = Ranking(1)
+    by_time.add(10.0, {"exits": (100, 0.0), "seconds": (0, 1.0), "both": (60, 0.6)}, 160, 1.6)
+    assert list(by_time.places) == ["both"]
+    faded: Ranking[str] = Ranking(2)
+    faded.add(30.0, {"a": (10, 1.0)}, 10, 1.0)
+    before = faded._recent["a"].cost
+    faded.add(60.0, {"b": (10, 1.0)}, 10, 1.0)
+    assert faded._recent["a"].cost == pytest.approx(before / 2)
+    assert (faded._recent["a"].idle_for_s, faded._recent["b"].idle_for_s) == (60.0, 0.0)
+
+
+def test_totals_are_sums_over_all_intervals_and_gauges_those_of_the_last() -> None:
+    totals = Totals()
+    first = interval(
+        row("a", 30),
+        untraced=4,
+        window_s=9.5,
+        idle_s={(0, "C1"): 4.0, (1, "C1"): 5.0, (1, "C6"): 2.5},
+        idle_counts={(0, "C1"): IdleCounts(40, 3, None, 2), (1, "C1"): IdleCounts(10, None, None, 5)},
+        own=OwnCost(cpu_s=0.5, wakeups_count=7, bpf_s=0.125, memory_bytes=60),
+        lost_count=3,
+        lost_stacks_count=11,
+        suspended_s=2.0,
+        balance_error=0.25,
+        stacks_complete_percent=80.0,
+        cpus=2,
+    )
+    second = msgspec.structs.replace(
+        first,
+        window_s=10.5,
+        idle_s={(0, "C1"): -0.5, (1, "C1"): 6.0},
+        idle_counts={(0, "C1"): IdleCounts(-3, 4, None, 1)},
+        own=OwnCost(cpu_s=0.25, wakeups_count=2, bpf_s=None, memory_bytes=70),
+        balance_error=None,
+        stacks_complete_percent=62.5,
+        cpus=1,
+    )
+    totals.add(first)
+    totals.add(second)
+    assert totals.idle_s == {("0", "C1"): 4.0, ("1", "C1"): 11.0, ("1", "C6"): 2.5}
+    # A counter that the kernel lacks has no series, and none runs back.
+    assert totals.idle_counts == {
+        "entries": {("0", "C1"): 40, ("1", "C1"): 10},
+        "above": {("0", "C1"): 7},
+        "rejected": {("0", "C1"): 3, ("1", "C1"): 5},
+    }
+    assert (totals.intervals_count, totals.measured_s, totals.suspended_s) == (2, 20.0, 4.0)
+    assert (totals.lost_count, totals.lost_stacks_count) == (6, 22)
+    assert (totals.own_cpu_s, totals.own_bpf_s, totals.own_wakeups_count) == (0.75, 0.125, 9)
+    assert (totals.own_memory_bytes, totals.cpus) == (70, 1)
+    assert (totals.balance_error, totals.stacks_complete_percent) == (None, 62.5)
+    assert (totals.mechanisms["timer"], totals.mechanisms["untraced"], totals.mechanisms["ipi"]) == (60, 8, 0)
+    found = page(SharedTotals(totals, {"version": "1"}))
+    plain_names = {name: value for (name, labels), value in found.items() if not labels}
+    assert plain_names == {
+        "powerprof_lost_events_total": 6,
+        "powerprof_lost_stacks_total": 22,
+        "powerprof_measured_seconds_total": 20.0,
+        "powerprof_intervals_total": 2,
+        "powerprof_suspended_seconds_total": 4.0,
+        "powerprof_tool_cpu_seconds_total": 0.75,
+        "powerprof_tool_bpf_seconds_total": 0.125,
+        "powerprof_tool_wakeups_total": 9,
+        "powerprof_stacks_complete_ratio": 0.625,
+        "powerprof_tool_resident_bytes": 70,
+        "powerprof_online_cpus": 1,
+    }
+    idle = {
+        (dict(labels)["cpu"], dict(labels)["state"]): value
+        for (name, labels), value in found.items()
+        if name == "powerprof_idle_above_total"
+    }
+    assert idle == {("0", "C1"): 7}
+    assert not any(name == "powerprof_idle_below_total" for name, _ in found)
+    together = Totals(per_cpu=False)
+    together.add(first)
+    assert together.idle_counts["entries"] == {("all", "C1"): 50}
+
+
+def test_states_have_their_latency_and_what_is_unknown_is_named() -> None:
+    states = (StateInfo("C1", False, latency_us=2, target_us=20), StateInfo("C6", False, disabled=True))
+    totals = Totals()
+    totals.add(interval(idle_states=states))
+    totals.add(interval())
+    infos = [dict(labels) for name, labels in page(SharedTotals(totals, {})) if name == "powerprof_idle_state_info"]
+    assert sorted(infos, key=lambda one: one["state"]) == [
+        {"state": "C1", "latency_us": "2", "target_us": "20", "disabled": "0"},
+        {"state": "C6", "latency_us": "unknown", "target_us": "unknown", "disabled": "1"},
+    ]
+
+
+def test_meters_and_kinds_of_joules_are_apart_and_a_meter_without_a_figure_is_down() -> None:
+    def joules(domain: str, amount: float | None, kind: Kind = "measured") -> Joules:
+        return Joules(source="rapl", domain=domain, kind=kind, joules=amount)
+
+    totals = Totals()
+    totals.add(interval(energy=(joules("package-0", 30.0), joules("dram", 4.0)), host_joules=34.0))
+    totals.add(interval(energy=(joules("package-0", None), joules("dram", -1.0)), host_joules=None))
+    assert totals.joules == {("rapl", "package-0", "measured"): 30.0, ("rapl", "dram", "measured"): 4.0}
+    assert totals.meters == {("rapl", "package-0"): False, ("rapl", "dram"): True}
+    totals.add(interval(energy=(joules("model", 7.0, "estimated"),), host_joules=7.0, host_kind="estimated"))
+    assert totals.host_joules == {"measured": 34.0, "estimated": 7.0}
+    assert totals.meters == {("rapl", "model"): True}
+
+
+def test_servers_have_their_role_lag_and_statements_while_they_are_up() -> None:
+    replica = ServerState(name="a:1", up=True, role="replica", replication_healthy=True, lag_s=17.0, queries_count=40)
+    away = ServerState(name="b:2", up=False, role="primary")
+    totals = Totals()
+    totals.add(interval(servers=(replica, away)))
+    totals.add(interval(servers=(msgspec.structs.replace(replica, queries_count=2), away)))
+    found = page(SharedTotals(totals, {}))
+
+    def of(name: str) -> dict[str, float]:
+        return {dict(labels)["server"]: value for (own, labels), value in found.items() if own == name}
+
+    assert of("powerprof_server_up") == {"a:1": 1.0, "b:2": 0.0}
+    assert [dict(labels) for name, labels in found if name == "powerprof_server_role"] == [
+        {"server": "a:1", "role": "replica"}
+    ]
+    assert of("powerprof_replication_lag_seconds") == {"a:1": 17.0}
+    assert of("powerprof_replication_healthy") == {"a:1": 1.0}
+    assert of("powerprof_server_queries_total") == {"a:1": 42.0, "b:2": 0.0}
+    totals.add(interval(servers=()))
+    totals.add(interval(servers=(replica,)))
+    assert totals.queries == {"a:1": 40}
+
+
+def test_units_have_the_seconds_of_their_rows_and_the_rest_is_the_host() -> None:
+    def of(name: str, exits: int, c0_s: float, unit: str | None) -> IntervalRow:
+        return msgspec.structs.replace(row(name, exits, c0_s), unit=unit)
+
+    totals = Totals()
+    rows = [
+        of("a", 10, 0.25, "x.service"),
+        of("b", 7, 0.5, "x.service"),
+        of("c", 5, 0.125, "y.service"),
+        of("d", 3, 0.0625, None),
+    ]
+    for _ in range(2):
+        totals.add(interval(*rows, untraced=2, c0_s=1.5))
+        totals.mark_read()
+    places = {unit: (place.exits_count, place.c0_s) for unit, place in totals.units.places.items()}
+    assert places == {"x.service": (17, 0.75), "y.service": (5, 0.125)}
+    assert (totals.units.rest.exits_count, totals.units.rest.c0_s) == (2 * 27 - 22, 3.0 - 0.875)
+    keys = {key.function: (place.exits_count, place.c0_s) for key, place in totals.rows.places.items()}
+    assert keys == {"a": (10, 0.25), "b": (7, 0.5), "c": (5, 0.125), "d": (3, 0.0625)}
+    assert (totals.rows.rest.exits_count, totals.rows.rest.c0_s) == (54 - 25, 3.0 - 0.9375)
