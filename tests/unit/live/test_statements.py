@@ -6,13 +6,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import pytest
 
 from powerprof.live import statements
-from powerprof.live.statements import ServedServer
+from powerprof.live.statements import ServedServer, StatementHistory
+from powerprof.queries.pricing import build_record
+from powerprof.queries.records import Queries, Statement
 from powerprof.queries.target import TracedServer
 from powerprof.queries.windows import ProbeTrial
 from powerprof.system.errors import CapabilityError, PowerprofError
+from tests.unit.queries.test_report import record as sample_record
+from tests.unit.queries.windows import KnownFloor, measured
 
 CHEAP = ProbeTrial(0.5, 0.4, 0.01, 5_000)
 
@@ -189,3 +194,39 @@ def test_a_server_that_cannot_be_traced_yet_is_tried_again(fake: FakeServer) -> 
     fake.can_probe = fake.can_sample = False
     with pytest.raises(CapabilityError):
         ServedServer("10", is_patient=True)
+
+
+def test_an_interval_has_all_wakeups_of_a_server_and_the_seconds_that_were_traced() -> None:
+    """The record covers the whole interval of 2.5 s, of which 2 s were traced."""
+    taken = measured(window_s=2.0, calls_count=417)
+    energy: Any = KnownFloor()
+    record = build_record(TracedServer(10, "mysqld (10)", "MySQL 8.4.3", None), measured(window_s=2.5), energy)
+    one = statements._build_served("mysqld:3306", record, taken)
+    assert (one.window_s, one.c0_s, one.bpf_s, one.calls_count) == (2.0, 1.1, 0.015, 417)
+    assert (one.wakeups_count, one.joules, one.kind) == (67, record.joules, "measured")
+    assert [(row.id, row.c0_s, row.wakeups_count, row.joules) for row in one.statements] == [
+        (row.id, row.c0_s, row.wakeups_count, row.joules) for row in record.statements
+    ]
+    assert sum(row.wakeups_count for row in one.statements) == 60
+    assert one.by_cost is not None and one.by_cost.percent == pytest.approx(44.0)
+    sampled = statements._build_served("x", msgspec.structs.replace(record, method="samples"), taken)
+    assert sampled.wakeups_count is None
+    unpriced = statements._build_served("x", msgspec.structs.replace(record, joules=None), taken)
+    assert (unpriced.joules, unpriced.kind) == (None, None)
+
+
+def test_trends_are_by_the_window_of_each_record() -> None:
+    def record(window_s: float, **seconds: float) -> Queries:
+        rows = [Statement(text=name, schema_name="shop", c0_s=c0_s) for name, c0_s in seconds.items()]
+        return msgspec.structs.replace(sample_record(), window_s=window_s, statements=rows)
+
+    history = StatementHistory()
+    assert (history.last, history.lines()) == (None, [])
+    history.add(record(2.0, a=0.5))
+    history.add(None)
+    assert history.is_away
+    history.add(record(5.0, a=0.25, b=2.0))
+    first, second = history.lines()
+    assert (first.statement.text, first.cpu_percent, first.before) == ("a", 5.0, (25.0, 5.0))
+    assert (second.statement.text, second.cpu_percent, second.before) == ("b", 40.0, (0.0, 40.0))
+    assert (history.is_away, history.series(lambda one: one.window_s)) == (False, [2.0, 5.0])
