@@ -39,8 +39,12 @@ def list_folders(extra: Sequence[Path] = ()) -> list[Path]:
 
 
 def find_workload(name: str, extra: Sequence[Path] = ()) -> LoadedWorkload:
-    """Return a workload by name or folder. Raise UsageError if there is none, DataError for a bad file."""
-    if "/" in name or (Path(name) / "workload.toml").is_file():
+    """Return a workload by name or folder. Raise UsageError if there is none, DataError for a bad file.
+
+    Only a word with a slash is a folder: else a folder of the working directory, which can be another account's, would
+    take the place of a workload with its name.
+    """
+    if "/" in name:
         folder = Path(name).resolve()
         if not (folder / "workload.toml").is_file():
             raise UsageError(f"{name} has no workload.toml", f"to list them: {command_line('workloads')}")
@@ -48,7 +52,12 @@ def find_workload(name: str, extra: Sequence[Path] = ()) -> LoadedWorkload:
     for folder in list_folders(extra):
         if folder.name == name:
             return read_workload(folder)
-    raise UsageError(f"no workload is called {name}", f"to list them: {command_line('workloads')}")
+    raise UsageError(f"no workload is called {name}", _hint(name))
+
+
+def _hint(name: str) -> str:
+    listed = f"to list them: {command_line('workloads')}"
+    return f"for the folder: ./{name}; {listed}" if (Path(name) / "workload.toml").is_file() else listed
 
 
 def find_one(name: str, extra: Sequence[Path] = ()) -> tuple[LoadedWorkload, str]:
@@ -88,7 +97,7 @@ def find_condition(name: str, extra: Sequence[Path] = (), beside: str | None = N
     # Workloads of other products can have the same condition names. They need the name of the workload.
     matches = [loaded for loaded in matches if loaded.definition.server.kind == DEFAULT_KIND] or matches
     if not matches:
-        raise UsageError(f"no workload has a condition {name}", f"to list them: {command_line('workloads')}")
+        raise UsageError(f"no workload has a condition {name}", _hint(name))
     if len(matches) > 1:
         choices = ", ".join(f"{loaded.definition.name}:{name}" for loaded in matches)
         raise UsageError(f"{name} is a condition of several workloads", f"say which: {choices}")

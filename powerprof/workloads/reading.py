@@ -386,6 +386,7 @@ def copy_trusted(
             continue
         copy = copies / f"workload-{len(copied) + 1}"
         _copy(folder, copy, owner)
+        _check_copy(case, copy)
         digest = tree_digest(copy)
         if trust:
             _remember(digest, folder)
@@ -398,6 +399,13 @@ def copy_trusted(
             )
         copied[folder] = copy
     return copied
+
+
+def _check_copy(case: Case, copy: Path) -> None:
+    """Check that the copy, whose digest is trusted, has the tables that were read before. Raise DataError."""
+    path = case.workload.path
+    if files.parse(read_outside_text(copy / path.name, _LIMIT_BYTES), path) != case.workload.raw:
+        raise DataError(path, "was changed while it was read", hint="run the command again")
 
 
 def tree_digest(copy: Path) -> str:

@@ -13,7 +13,7 @@ from powerprof.database import products
 from powerprof.database.sandbox import find_server_account
 from powerprof.model.identities import Family
 from powerprof.system import programs
-from powerprof.system.errors import UsageError
+from powerprof.system.errors import DataError, UsageError
 from powerprof.workloads import reading
 from powerprof.workloads.reading import Case, read_workload, resolve
 from tests.conftest import Cli
@@ -73,6 +73,20 @@ def test_what_runs_is_the_copy_that_was_asked_about(tmp_path: Path) -> None:
     (folder / "client.sh").write_text("#!/bin/sh\nrm -rf /\n")
     assert (copy / "client.sh").read_text() == "#!/bin/sh\necho queries=1\n"
     assert (copy / "client.sh").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("argv", ["./other.sh", "/bin/sh"])
+def test_the_tables_that_run_are_those_of_the_trusted_copy(tmp_path: Path, argv: str) -> None:
+    """The author puts other text in place while powerprof parses, and the trusted text back before it copies."""
+    folder = workload(tmp_path)
+    (tmp_path / "first").mkdir()
+    reading.copy_trusted([case_of(folder)], True, tmp_path / "first")
+    (folder / "workload.toml").write_text(_TOML.replace("./client.sh", argv))
+    case = case_of(folder)
+    (folder / "workload.toml").write_text(_TOML)
+    (tmp_path / "second").mkdir()
+    with pytest.raises(DataError, match="was changed while it was read"):
+        reading.copy_trusted([case], False, tmp_path / "second")
 
 
 def test_a_digest_changes_with_every_change_of_a_folder(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,30 @@ def test_a_folder_of_the_user_has_precedence(tmp_path: Path) -> None:
     assert find_workload(str(mine)).folder == mine.resolve()
     assert find_condition(f"{mine}:index")[0].folder == mine.resolve()
     assert mine.resolve() in list_folders([mine])
+
+
+@pytest.mark.parametrize("name", ["city", "index", "theirs"])
+def test_a_word_without_a_slash_is_no_folder_of_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    planted = _write(tmp_path, name, "index")
+    monkeypatch.chdir(tmp_path)
+    for search in (find_workload, find_one, find_condition):
+        with contextlib.suppress(UsageError):
+            found = search(name)
+            loaded = found[0] if isinstance(found, tuple) else found
+            assert loaded.folder != planted.resolve()
+    assert find_workload(f"./{name}").folder == planted.resolve()
+    assert find_condition(f"./{name}:index")[0].folder == planted.resolve()
+
+
+def test_the_folder_that_was_meant_is_in_the_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _write(tmp_path, "theirs", "only")
+    monkeypatch.chdir(tmp_path)
+    for search in (find_workload, find_one, find_condition):
+        with pytest.raises(UsageError) as error:
+            search("theirs")
+        assert error.value.hint is not None and error.value.hint.startswith("for the folder: ./theirs; ")
 
 
 def test_unknown_names_and_folders_are_refused(tmp_path: Path) -> None:
