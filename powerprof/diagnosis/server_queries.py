@@ -131,15 +131,21 @@ def list_own_statements() -> tuple[str, ...]:
 
 # A look holds one of these advisory locks, by which other instances recognise its connection. No list of a server
 # without performance_schema shows the program of a connection.
+_SAME_USER = "SELECT ID FROM information_schema.processlist WHERE USER = SUBSTRING_INDEX(USER(), '@', 1) LIMIT 20000"
 _LOCKS = tuple(f"powerprof-{number}" for number in range(1, 17))
 
 
 def read_instances(connection: Sql) -> set[int]:
-    """Return the connections of all powerprof processes that look at the server; empty if it refuses (Galera)."""
+    """Return the connections of all powerprof processes that look at the server; empty if it refuses (Galera).
+
+    Any account can take the locks, so a connection counts only if it has the user of this one.
+    """
     rows = _fetch_permitted(
         connection, f"SELECT {', '.join(f'IS_USED_LOCK({chr(39)}{name}{chr(39)})' for name in _LOCKS)}", len(_LOCKS)
     )
-    return {number for row in rows for value in row if (number := sql.parse_count(value)) is not None}
+    holders = {number for row in rows for value in row if (number := sql.parse_count(value)) is not None}
+    same_user = _fetch_permitted(connection, _SAME_USER, columns=1) if holders else []
+    return holders & {sql.parse_count(number) for (number,) in same_user}
 
 
 def mark_connection(connection: Sql) -> None:

@@ -224,7 +224,13 @@ def test_accounts_of_replicas_and_instances_are_read() -> None:
     server = RecordedServer().set("USER_PRIVILEGES", (("GRANTEE",), [("'repl'@'%'",), ("'r'@'10.0.0.9'",)]))
     assert server_queries.read_replica_accounts(server) == ["repl@%", "r@10.0.0.9"]
     locks = RecordedServer().set("IS_USED_LOCK", (tuple("abcdefghijklmnop"), [(None, 31, "32", *[None] * 13)]))
+    locks.set("SUBSTRING_INDEX(USER()", (("ID",), [(30,), ("31",), (32,)]))
     assert server_queries.read_instances(locks) == {31, 32}
+    # Another account has taken one of the locks, or hides all connections.
+    locks.set("SUBSTRING_INDEX(USER()", (("ID",), [(30,), ("32",)]))
+    assert server_queries.read_instances(locks) == {32}
+    locks.set("SUBSTRING_INDEX(USER()", 1227)
+    assert server_queries.read_instances(locks) == set()
     free = RecordedServer().set("GET_LOCK", [(("l",), [(0,)]), (("l",), [(1,)])])
     server_queries.mark_connection(free)
     assert len(free.statements) == 2
