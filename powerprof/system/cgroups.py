@@ -80,14 +80,14 @@ def unit_of(path: str, containers: Mapping[str, str]) -> str:
     """Return the name of the owner of a control group. `containers`: the runtimes' names of containers, by id.
 
     The innermost container or machine names the group, else the outermost unit. An owner can make any group below its
-    own: a name from there ends in the outermost owner (a user, service, container or machine), and no container there
-    has a name of root's runtimes.
+    own: a name from there begins with the outermost owner (a user, service, container or machine), which no width of a
+    table cuts off, and no container there has a name of root's runtimes.
     """
     parts = _split(path)
     owner, inner = _find_owners(parts)
     if inner is not None:
         name = _name(parts[: inner + 1], containers if inner == owner else {})
-        return _cut(name) if inner == owner else f"{_cut(name)} ({_cut(_name_owner(parts, owner, containers))})"
+        return _cut(name) if inner == owner else f"{_cut(_name_owner(parts, owner, containers))}: {_cut(name)}"
     user = _user(parts, owner)
     if user is not None and parts[owner + 1 : owner + 2] == [f"user@{user}.service"]:
         owner += 1
@@ -95,7 +95,7 @@ def unit_of(path: str, containers: Mapping[str, str]) -> str:
     unit = _outermost(below)
     if user is None or unit == len(below):
         return _cut(_name(parts[: owner + 1], containers))
-    return f"{_cut(_name(below[: unit + 1], {}))} (user {_cut(user)})"
+    return f"user {_cut(user)}: {_cut(_name(below[: unit + 1], {}))}"
 
 
 def is_made_by_root(path: str) -> bool:

@@ -370,7 +370,7 @@ def _find_cgroup(name: str) -> Path:
 def _label_group(folder: Path) -> str:
     """Return the name of a control group, with its user or unit if others than root can make it."""
     name, unit = printable(folder.name), unit_of(str(folder), {})
-    return name if is_made_by_root(str(folder)) else unit if unit.startswith(name) else f"{name} ({unit})"
+    return name if is_made_by_root(str(folder)) else unit if unit.endswith(name) else f"{unit} ({name})"
 
 
 def cgroup_pids(folder: Path) -> list[int]:

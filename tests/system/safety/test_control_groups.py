@@ -144,13 +144,13 @@ def test_a_system_service_is_found_before_a_user_s_unit_of_its_name(root: None) 
                 found = resolve((), cgroup=name)
                 assert (found.pids, found.label) == ((third,), f"{name}.service")
         found = resolve((), cgroup=name)
-        assert (found.pids, found.label) == ((first,), f"{name}.service (user {UID})")
+        assert (found.pids, found.label) == ((first,), f"user {UID}: {name}.service")
 
 
 def test_a_user_s_process_is_no_pod(root: None) -> None:
     path = f"{USER}/kubepods-pod0a1b2c3d_1111_2222_3333_444455556666.slice/{CONTAINER}"
     with sleeper() as pid, group(path, uid=UID, pid=pid) as folder:
-        wanted = f"pod 0a1b2c3d-1111-2222-3333-444455556666: 3f2a9c1b7d42 (user {UID})"
+        wanted = f"user {UID}: pod 0a1b2c3d-1111-2222-3333-444455556666: 3f2a9c1b7d42"
         units = Units()
         units._containers = {CONTAINER[15:79]: "shop/payments-7d9f: api"}
         assert units.of(pid) == units.of_group(folder.stat().st_ino) == wanted

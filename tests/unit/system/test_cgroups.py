@@ -36,8 +36,8 @@ USER = "/user.slice/user-1001.slice/user@1001.service"
         ("/system.slice/mariadb.service", "mariadb.service"),
         ("/system.slice/system-postgresql.slice/postgresql@15-main.service", "postgresql@15-main.service"),
         ("/init.scope", "init.scope"),
-        ("/user.slice/user-1000.slice/session-3.scope", "session-3.scope (user 1000)"),
-        ("/user.slice/user-1000.slice/user@1000.service/app.slice/app-x.scope", "app-x.scope (user 1000)"),
+        ("/user.slice/user-1000.slice/session-3.scope", "user 1000: session-3.scope"),
+        ("/user.slice/user-1000.slice/user@1000.service/app.slice/app-x.scope", "user 1000: app-x.scope"),
         ("/user.slice/user-1000.slice/user@1000.service", "user@1000.service"),
         ("/machine.slice/machine-qemu\\x2d1\\x2dvm.scope", "machine vm (qemu)"),
         (f"/system.slice/docker-{ID}.scope", "container web (docker)"),
@@ -58,26 +58,26 @@ USER = "/user.slice/user-1001.slice/user@1001.service"
         ("/batch/nightly", "batch/nightly"),
         ("/evil\x1b[31m.service", "evil?[31m.service"),
         # An owner can make any group below its own: such a name ends in the outermost owner.
-        (f"{USER}/docker-{ID}.scope", "container 3f2a9c1b7d42 (docker) (user 1001)"),
-        (f"{USER}/user.slice/libpod-{ID}.scope/container", "container 3f2a9c1b7d42 (podman) (user 1001)"),
-        (f"{USER}/kubepods/burstable/pod{POD}/{ID}", f"pod {POD}: 3f2a9c1b7d42 (user 1001)"),
+        (f"{USER}/docker-{ID}.scope", "user 1001: container 3f2a9c1b7d42 (docker)"),
+        (f"{USER}/user.slice/libpod-{ID}.scope/container", "user 1001: container 3f2a9c1b7d42 (podman)"),
+        (f"{USER}/kubepods/burstable/pod{POD}/{ID}", f"user 1001: pod {POD}: 3f2a9c1b7d42"),
         (f"{USER}/kubepods-pod{POD.replace('-', '_')}.slice", "user@1001.service"),
-        (f"{USER}/app.slice/mariadb.service", "mariadb.service (user 1001)"),
-        (f"{USER}/user-0.slice/user@0.service", "user-0.slice (user 1001)"),
-        (f"{USER}/{'x' * 200}.service", f"{'x' * 120} (user 1001)"),
-        (f"{USER}/pod shop: api\x1b.service", "pod shop: api?.service (user 1001)"),
-        (f"{USER}/lxc.payload.shop", "lxc shop (user 1001)"),
+        (f"{USER}/app.slice/mariadb.service", "user 1001: mariadb.service"),
+        (f"{USER}/user-0.slice/user@0.service", "user 1001: user-0.slice"),
+        (f"{USER}/{'x' * 200}.service", f"user 1001: {'x' * 120}"),
+        (f"{USER}/pod shop: api\x1b.service", "user 1001: pod shop: api?.service"),
+        (f"{USER}/lxc.payload.shop", "user 1001: lxc shop"),
         (
             f"/user.slice/user-1001.slice/session-3.scope/docker-{ID}.scope",
-            "container 3f2a9c1b7d42 (docker) (user 1001)",
+            "user 1001: container 3f2a9c1b7d42 (docker)",
         ),
-        (f"/user.slice/user-1001.slice/{ID}", "container 3f2a9c1b7d42 (user 1001)"),
-        (f"/user/alice/0/docker-{ID}.scope", "container 3f2a9c1b7d42 (docker) (user alice)"),
-        (f"/system.slice/alice.service/docker-{ID}.scope", "container 3f2a9c1b7d42 (docker) (alice.service)"),
+        (f"/user.slice/user-1001.slice/{ID}", "user 1001: container 3f2a9c1b7d42"),
+        (f"/user/alice/0/docker-{ID}.scope", "user alice: container 3f2a9c1b7d42 (docker)"),
+        (f"/system.slice/alice.service/docker-{ID}.scope", "alice.service: container 3f2a9c1b7d42 (docker)"),
         ("/system.slice/alice.service/mariadb.service", "alice.service"),
         ("/machine.slice/systemd-nspawn@db.service/payload/system.slice/sshd.service", "machine db"),
         (f"/system.slice/docker-{ID}.scope/user.slice/user-0.slice/session-1.scope", "container web (docker)"),
-        (f"/docker/{ID}/kubelet.slice/kubepods/pod{POD}/{ID[:-1]}8", f"pod {POD}: 3f2a9c1b7d42 (container web)"),
+        (f"/docker/{ID}/kubelet.slice/kubepods/pod{POD}/{ID[:-1]}8", f"container web: pod {POD}: 3f2a9c1b7d42"),
         ("/../../x.service", "x.service"),
     ],
 )
@@ -116,16 +116,16 @@ FORMS = [
     # kind, k3d and Docker in Docker: the innermost container counts.
     (
         f"/docker/{ID}/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{SLICE}.slice/cri-containerd-{OTHER}.scope",
-        f"pod {POD}: 8d1f60c2aa3b (container web)",
+        f"container web: pod {POD}: 8d1f60c2aa3b",
     ),
-    (f"/system.slice/docker-{ID}.scope/docker/{OTHER}", "container 8d1f60c2aa3b (docker) (container web)"),
-    (f"/kubepods/burstable/pod{POD}/{ID}/docker/{OTHER}", "container 8d1f60c2aa3b (docker) (pod web)"),
+    (f"/system.slice/docker-{ID}.scope/docker/{OTHER}", "container web: container 8d1f60c2aa3b (docker)"),
+    (f"/kubepods/burstable/pod{POD}/{ID}/docker/{OTHER}", "pod web: container 8d1f60c2aa3b (docker)"),
     (f"/docker/{OTHER}/system.slice/mariadb.service", "container 8d1f60c2aa3b (docker)"),
-    (f"/lxc.payload.shop/system.slice/docker-{ID}.scope", "container 3f2a9c1b7d42 (docker) (lxc shop)"),
+    (f"/lxc.payload.shop/system.slice/docker-{ID}.scope", "lxc shop: container 3f2a9c1b7d42 (docker)"),
     # Podman: pods, systemd's services, cgroupfs (libpod/container_internal_linux.go).
     (f"/machine.slice/machine-libpod_pod_{OTHER}.slice/libpod-{ID}.scope/container", "container web (podman)"),
     (f"/libpod_parent/libpod-{ID}", "container web (podman)"),
-    (f"/system.slice/shop.service/libpod-payload-{ID}", "container 3f2a9c1b7d42 (podman) (shop.service)"),
+    (f"/system.slice/shop.service/libpod-payload-{ID}", "shop.service: container 3f2a9c1b7d42 (podman)"),
     # nerdctl and ctr.
     (f"/system.slice/nerdctl-{ID}.scope", "container web"),
     (f"/default/{ID}", "container web"),
@@ -138,13 +138,13 @@ FORMS = [
     ("/machine/qemu-1-vm.libvirt-qemu/vcpu0", "machine vm (qemu)"),
     (
         "/machine.slice/systemd-nspawn@a.service/payload/machine.slice/systemd-nspawn@b.service/payload/init.scope",
-        "machine b (machine a)",
+        "machine a: machine b",
     ),
     # LXC, LXD, Incus, Proxmox.
     ("/lxc/101/ns/system.slice/mariadb.service", "lxc 101"),
     ("/lxc.payload/shop/init.scope", "lxc shop"),
     ("/lxc.monitor.shop", "lxc shop"),
-    ("/lxc.payload.outer/lxc.payload.inner/system.slice/x.service", "lxc inner (lxc outer)"),
+    ("/lxc.payload.outer/lxc.payload.inner/system.slice/x.service", "lxc outer: lxc inner"),
     # Amazon ECS: agent (ecs-agent/cgroup), with systemd, Fargate.
     (f"/ecs/{TASK}/{ID}", f"ecs task {TASK}: web"),
     (f"/ecs/cluster/{TASK}/{OTHER}", f"ecs task {TASK}: 8d1f60c2aa3b"),
@@ -173,7 +173,7 @@ def test_no_owner_can_make_a_name_of_another_one(owner: str, path: str, unit: st
     """A container or machine below a user or service has no name of root's runtimes, and its name ends in the owner."""
     name = unit_of(f"{owner}{path}", NAMED)
     assert name != unit and "web" not in name
-    assert name == "app.service" or name.endswith(("(app.service)", "(user 7)", "(user 1001)"))
+    assert name == "app.service" or name.startswith(("app.service: ", "user 7: ", "user 1001: "))
     assert not is_made_by_root(f"{owner}{path}")
 
 
