@@ -293,7 +293,7 @@ class CommandGroup(TyperGroup):
 
 
 def _help_of(context: typer.Context) -> str:
-    return command_line(f"{context.info_name} --help")
+    return command_line("{} --help", context.info_name)
 
 
 def _docstring_of(name: str) -> str:
@@ -442,7 +442,7 @@ def _server_lines(error: SeveralServersError, arguments: Sequence[str]) -> Itera
     listed = error.roots[:_MOST_SERVERS]
     for root, phrases in zip(listed, describe_servers(listed), strict=True):
         yield from wrap_phrases(phrases, terminal_width())
-        yield f"    {command_line(shlex.join(_choose_server(arguments, error.word, str(root))))}"
+        yield f"    {command_line('{}', _choose_server(arguments, error.word, str(root)))}"
     if len(error.roots) > len(listed):
         yield f"  and {len(error.roots) - len(listed)} more"
 
@@ -489,14 +489,18 @@ def _usage_error(error: typer.BadParameter) -> UsageError:
             return UsageError(f"{name} has no {option}", command_line(replacement.format(command=name)))
         return UsageError(f"no such option: {option}", _similar(option, options, name))
     message = " ".join(error.format_message().split()).rstrip(".")
-    return UsageError(message[:1].lower() + message[1:], command_line(f"{name} --help".strip()))
+    return UsageError(message[:1].lower() + message[1:], _help_command(name))
 
 
 def _similar(word: str, names: Sequence[str], name: str) -> str:
     """Return the hint with the most similar names, if any, and with the help."""
     similar = {*difflib.get_close_matches(word, names, cutoff=_SIMILARITY), *(n for n in names if n.startswith(word))}
     meant = f"did you mean {join_words(sorted(similar), 'or')}? " if similar and len(word) > len("--") else ""
-    return f"{meant}{command_line(f'{name} --help'.strip())}"
+    return f"{meant}{_help_command(name)}"
+
+
+def _help_command(name: str) -> str:
+    return command_line("{} --help", name) if name else command_line("--help")
 
 
 def _split_words(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
@@ -506,7 +510,7 @@ def _split_words(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
         return list(arguments), ()
     at = list(arguments).index("--")
     if not arguments[at + 1 :]:
-        raise UsageError("the command after -- is missing", command_line(f"{name} -- COMMAND…"))
+        raise UsageError("the command after -- is missing", command_line("{} -- COMMAND…", name))
     return list(arguments[:at]), tuple(arguments[at + 1 :])
 
 

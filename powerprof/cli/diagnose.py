@@ -60,4 +60,4 @@ def next_step(diagnosis: Diagnosis) -> str | None:
     window, pid = diagnosis.evidence.statement_window, diagnosis.server.pid
     if window is None or not window.statements or pid is None:
         return None
-    return f"All statements: {command_line(f'queries --pid {pid}')}"
+    return f"All statements: {command_line('queries --pid {}', pid)}"

@@ -103,4 +103,4 @@ def next_step(server: ServerInfo | None) -> str | None:
     """Return the command that finds the functions behind the wake-ups; None for a server that has ended."""
     if server is None or server.private or server.pid is None:
         return None
-    return f"Find the functions: {command_line(f'attribute --pid {server.pid}')}"
+    return f"Find the functions: {command_line('attribute --pid {}', server.pid)}"

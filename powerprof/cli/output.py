@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -193,8 +192,8 @@ class Outcome(msgspec.Struct):
         """Raise the most important error of the steps, with the saved run in its hint."""
         for error in (self.writing, self.sending):
             if error is not None and self.run is not None:
-                place = "" if self.runs_dir is None else f" --runs-dir {shlex.quote(str(self.runs_dir))}"
-                error.hint = f"the run is saved; write it again: {command_line(f'report {self.run}{place}')}"
+                place = [] if self.runs_dir is None else ["--runs-dir", str(self.runs_dir)]
+                error.hint = f"the run is saved; write it again: {command_line('report {} {}', self.run, place)}"
         error = self.measuring or self.writing or self.showing or self.sending
         if error is not None:
             raise error

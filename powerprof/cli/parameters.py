@@ -96,7 +96,7 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
         if typed is None or typed == ():
             if self.is_required:
                 kind = f"option '{self.flag}'" if self.flag else f"argument '{self.metavar}'"
-                raise UsageError(f"missing {kind}", command_line(f"{command} --help"))
+                raise UsageError(f"missing {kind}", command_line("{} --help", command))
             return self.default
         if self.is_repeatable:
             return [self._converted(text, command) for text in typed]
@@ -107,7 +107,7 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
             return self.convert(text)
         except ValueError as error:
             word = self.flag or self.metavar
-            raise UsageError(f"{word} {text.strip()}: {error}", command_line(f"{command} --help")) from None
+            raise UsageError(f"{word} {text.strip()}: {error}", command_line("{} --help", command)) from None
 
 
 def _grouped(number: float) -> str:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
@@ -164,7 +163,7 @@ def command(options: Options) -> None:
         except PowerprofError as error:
             unwritten = error  # raised after the run is saved
         else:
-            compare = command_line(f"compare as-is changed --workloads {shlex.quote(str(folder.parent))}")
+            compare = command_line("compare as-is changed --workloads {}", folder.parent)
             next_step = f"The workload is in {folder}/workload.toml. Compare it with a change: {compare}"
     deliver(
         result.record,
@@ -285,5 +284,5 @@ def _save(keeper: HistoryKeeper, saving: Saving) -> None:
         print_text(f"not saved: {error.message}", error=True)
     else:
         progress_printer(saving)(
-            f"saved as {run.id}; show the timeline: {command_line(f'report {run.id} --html FILE')}"
+            f"saved as {run.id}; show the timeline: {command_line('report {} --html FILE', run.id)}"
         )

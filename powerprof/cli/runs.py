@@ -64,7 +64,7 @@ def command(options: Options) -> None:
     else:
         options.refuse_without_effect("without --trend", ("html",))
         if json is not None:
-            raise UsageError("--json has no effect with a RUN", command_line(f"report {name} --json FILE"))
+            raise UsageError("--json has no effect with a RUN", command_line("report {} --json FILE", name))
         _one(name, runs_dir, options.label or [])
 
 

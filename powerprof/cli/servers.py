@@ -54,7 +54,7 @@ def command(options: Options) -> None:
         if not yes:
             confirm(f"Delete {place}?", without_terminal="add --yes", declined=f"{name} was kept")
         historical.remove_fetched(thing)
-        lines = [f"{name} was removed. To fetch it again: {command_line(f'servers fetch {name}')}"]
+        lines = [f"{name} was removed. To fetch it again: {command_line('servers fetch {}', name)}"]
         servers = [thing] if isinstance(thing, historical.HistoricalServer) else []
         clients = [thing] if isinstance(thing, historical.Connector) else []
     elif action in ("fetch", "remove") and name is None:

@@ -258,7 +258,7 @@ def command(options: Options) -> None:
         from powerprof.report.history import about
 
         RunStore(saving.runs_dir).describe(record.id, about(record, saving.label or ()))
-    resumed_by = command_line(f"sweep --resume {record.id}") if record.id else None
+    resumed_by = command_line("sweep --resume {}", record.id) if record.id else None
     deliver(record, "sweep", replace(saving, no_save=True, label=None), files, resumed_by=resumed_by)
 
 

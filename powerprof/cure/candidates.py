@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
@@ -31,7 +30,7 @@ class Candidate(msgspec.Struct, frozen=True):
     """
 
     why: str
-    options: str | None
+    options: Sequence[str] | None
     pid: int
     tid: int | None = None
 
@@ -94,12 +93,12 @@ def list_finding_candidates(pid: int, findings: Iterable[Finding]) -> list[Candi
     return list(candidates.values())
 
 
-def _options(remedy: LiveRemedy, number: int) -> str:
+def _options(remedy: LiveRemedy, number: int) -> list[str]:
     if remedy.variable is not None:
-        return f"--set {shlex.quote(f'{remedy.variable}={remedy.value}')}"
+        return ["--set", f"{remedy.variable}={remedy.value}"]
     if remedy.tid is not None and remedy.slack_ns is not None:
-        return f"--thread {remedy.tid} --slack {slack_text(remedy.slack_ns)}"
-    return f"--finding {number}"
+        return ["--thread", str(remedy.tid), "--slack", slack_text(remedy.slack_ns)]
+    return ["--finding", str(number)]
 
 
 def list_thread_candidates(pid: int, rows: Iterable[ThreadWakeups], language: str | None = None) -> list[Candidate]:
@@ -114,7 +113,7 @@ def list_thread_candidates(pid: int, rows: Iterable[ThreadWakeups], language: st
         name = (threads[tid][-1].name or threads[tid][-1].comm).removeprefix("thread/")
         why = f"{name} (thread {tid}) wakes {text.number(rates[tid], 1)} times a second by its own timers"
         reason = explain_no_slack(threads[tid], language)
-        options = f"--thread {tid} --slack 50ms" if reason is None else None
+        options = ["--thread", str(tid), "--slack", "50ms"] if reason is None else None
         candidates.append(Candidate(f"{why}; {reason}" if reason else why, options, pid, tid))
     return candidates
 

@@ -263,7 +263,7 @@ def _plan_slack(pid: int, request: CureRequest, choice: SlackChoice) -> tuple[Ti
     follow = "; --print-unit prints a service that sets it at each start" if unit is not None else ""
     word = word_for(pid)
     each = "after each start, with the new process id" if word.isdigit() else "after each start"
-    command = command_line(f"cure --pid {word} --thread {command_name_of(pid, thread)} --slack {slack} --keep")
+    command = command_line("cure --pid {} --thread {} --slack {} --keep", word, command_name_of(pid, thread), slack)
     remedy = Remedy(
         kind="timer_slack",
         name=f"timer slack of {thread.label} (thread {thread.tid})",

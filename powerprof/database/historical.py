@@ -81,7 +81,7 @@ def find_fetched(thing: Fetchable) -> Path:
     """
     if not is_fetched(thing):
         raise CapabilityError(
-            f"{thing.name} has not been fetched", f"fetch it: {command_line(f'servers fetch {thing.name}')}"
+            f"{thing.name} has not been fetched", f"fetch it: {command_line('servers fetch {}', thing.name)}"
         )
     paths.cache_folder(thing.place.parent.name)
     return thing.place
@@ -429,7 +429,7 @@ def read_jar(name: str) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise PowerprofError(
-            f"cannot read {path} ({reason_of(error)})", f"fetch it again: {command_line(f'servers fetch {name}')}"
+            f"cannot read {path} ({reason_of(error)})", f"fetch it again: {command_line('servers fetch {}', name)}"
         ) from error
 
 

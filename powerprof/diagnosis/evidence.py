@@ -436,16 +436,16 @@ def list_event_tries(event: ScheduledEvent) -> list[LiveRemedy]:
     return [LiveRemedy(database=event.database, event=event.event)]
 
 
-def next_command(evidence: Evidence, command: str, options: str = "") -> str:
+def next_command(evidence: Evidence, command: str, *options: object) -> str:
     """Return a command of powerprof for the inspected server."""
-    target = "" if evidence.pid is None else f"--pid {evidence.pid}"
-    words = " ".join(part for part in (command, target, options) if part)
-    return command_line(words, same_target=evidence.pid is None)
+    target = [] if evidence.pid is None else ["--pid", str(evidence.pid)]
+    words = [command, *target, *map(str, options)]
+    return command_line("{}", words, same_target=evidence.pid is None)
 
 
 def describe_live_try(evidence: Evidence, rule: str) -> str:
     """Return the command that tries the first remedy of a finding."""
-    return f"to try it live: {next_command(evidence, 'cure', f'--finding {rule}')}"
+    return f"to try it live: {next_command(evidence, 'cure', '--finding', rule)}"
 
 
 def select_stack(rows: Sequence[ThreadWakeups]) -> list[str]:

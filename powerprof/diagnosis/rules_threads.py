@@ -168,7 +168,7 @@ def _propose_slack(
 
 
 def _format_cure(evidence: Evidence, tid: int) -> str:
-    return next_command(evidence, "cure", f"--thread {tid} --slack 50ms")
+    return next_command(evidence, "cure", "--thread", tid, "--slack", "50ms")
 
 
 def describe_periodic_threads(evidence: Evidence) -> list[Finding]:

@@ -323,7 +323,7 @@ class IdleExperiment:
         if load.is_idle:
             return
         if server.pid is not None:
-            hint = command_line(f"attribute --pid {server.pid}")
+            hint = command_line("attribute --pid {}", server.pid)
         else:
             hint = command_line("diagnose", same_target=True)
         raise PowerprofError(f"this server is not idle: {load}", f"see what wakes it: {hint}")

@@ -11,7 +11,6 @@ import contextlib
 import errno
 import os
 import re
-import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -116,8 +115,8 @@ class RunStore:
     @property
     def listing(self) -> str:
         """The hint with the command that lists the runs of this store."""
-        folder = f" --runs-dir {shlex.quote(str(self.directory))}" if self._is_given else ""
-        return f"to list them: {command_line(f'runs{folder}')}"
+        folder = ["--runs-dir", str(self.directory)] if self._is_given else []
+        return f"to list them: {command_line('runs {}', folder)}"
 
     def prepare(self) -> None:
         """Create the directory. Raise PowerprofError if it cannot be created or written."""

@@ -114,7 +114,7 @@ def find_server(
         raise UsageError(
             f"--pid {number}: {label_of(number)} is not a MariaDB, MySQL or PostgreSQL server: its statements are "
             "unknown",
-            f"to see where its CPU time goes: {command_line(f'profile --pid {number}')}",
+            f"to see where its CPU time goes: {command_line('profile --pid {}', number)}",
         )
     return _by_its_socket(number, _label(number))
 

@@ -81,7 +81,7 @@ def suggest_remedies(record: Attribution) -> list[str]:
         then = format_prediction(prediction.then_hz, prediction.most_hz, prediction.is_bound)
         suggestions.append(
             f"{label}: with 50 ms of timer slack {number(prediction.now_hz, 1)} → {then} wake-ups/s (predicted)"
-            f"{absent}. To try it: {command_line(f'cure --pid {pid} --thread {row.tid} --slack 50ms')}"
+            f"{absent}. To try it: {command_line('cure --pid {} --thread {} --slack 50ms', pid, row.tid)}"
         )
     return suggestions
 

@@ -57,14 +57,13 @@ def explain_workload(workload: LoadedWorkload, width: int = text.DEFAULT_WIDTH) 
         printed.append("")
         for name, parameter in definition.parameters.items():
             values = ",".join(str(value) for value in parameter.values)
-            printed += [
-                f"To vary {parameter.key}: {command_line(f'sweep {definition.name}:{first} --set {name}={values}')}"
-            ]
+            command = command_line("sweep {} --set {}", f"{definition.name}:{first}", f"{name}={values}")
+            printed.append(f"To vary {parameter.key}: {command}")
     names = list(definition.conditions)
     if len(names) > 1:
-        printed += ["", command_line(f"compare {definition.name}:{names[0]} {definition.name}:{names[1]}")]
+        printed += ["", command_line("compare {}", [f"{definition.name}:{name}" for name in names[:2]])]
     else:
-        printed += ["", command_line(f"run {definition.name}:{names[0]}")]
+        printed += ["", command_line("run {}", f"{definition.name}:{names[0]}")]
     printed.append(f"Folder: {workload.folder}")
     return printed
 
@@ -140,7 +139,7 @@ def server_lines(things: Sequence[HistoricalServer | Connector]) -> list[str]:
     for thing in things:
         machine = thing.source.machine if isinstance(thing, HistoricalServer) else None
         size = f"{machine}, {format_size(thing)}" if machine else format_size(thing)
-        state = f"fetched: {thing.place}" if is_fetched(thing) else command_line(f"servers fetch {thing.name}")
+        state = f"fetched: {thing.place}" if is_fetched(thing) else command_line("servers fetch {}", thing.name)
         printed += [f"{thing.name}  {thing.description}", f"  {size} to download, {thing.licence} · {state}"]
     return printed
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -183,8 +182,8 @@ def _deciding_pairs(comparison: Comparison) -> str:
     if count is None:
         return ""
     sides = (comparison.a, comparison.b)
-    names = [shlex.quote(f"{side.workload}:{side.name}") for side in sides if side.workload != "command"]
-    command = command_line(f"compare {' '.join(names)} --pairs {count}") if names else f"--pairs {count}"
+    names = [f"{side.workload}:{side.name}" for side in sides if side.workload != "command"]
+    command = command_line("compare {} --pairs {}", names, count) if names else f"--pairs {count}"
     return f"If the difference is as measured, about {count} pairs decide: {command}"
 
 

@@ -214,7 +214,7 @@ def side_effect(remedy: Remedy) -> str:
 def slack_lines(change: SlackChange, pid: str) -> list[str]:
     """Return the kept timer slack, and the commands that keep it after a restart and release it."""
     thread, slack = change.thread, slack_text(int(change.now))
-    command = command_line(f"cure --pid {pid} --thread {command_name_of(change.target.pids[0], thread)}")
+    command = command_line("cure --pid {} --thread {}", pid, command_name_of(change.target.pids[0], thread))
     before = format_value("timer_slack", change.before)
     # Only a systemd service can be followed by a unit.
     print_unit = " --print-unit" if service_of(change.target.pids[0]) is not None else ""
@@ -247,7 +247,7 @@ def candidate_lines(candidates: Sequence[Candidate]) -> list[str]:
         return ["No changes to try on the live server:", *others]
     lines = ["You can try these on the live server (measured, then undone):"]
     for candidate in live:
-        command = command_line(f"cure --pid {candidate.pid} {candidate.options}")
+        command = command_line("cure --pid {} {}", candidate.pid, candidate.options)
         lines += [f"  {candidate.why}", f"    {command}"]
     return [*lines, "Not possible on the live server:", *others] if others else lines
 

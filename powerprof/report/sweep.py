@@ -131,7 +131,7 @@ def render_terminal(sweep: Sweep, width: int = text.DEFAULT_WIDTH) -> list[str]:
         printed += text.wrap("wait: share of time in which a task was runnable and had no CPU.", width)
     if sweep.interrupted:
         if sweep.id:
-            printed += text.wrap(f"Unfinished. To continue: {command_line(f'sweep --resume {sweep.id}')}", width)
+            printed += text.wrap(f"Unfinished. To continue: {command_line('sweep --resume {}', sweep.id)}", width)
         else:
             printed += text.wrap("Unfinished and not saved, so it cannot be continued.", width)
     return printed

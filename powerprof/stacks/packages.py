@@ -362,7 +362,7 @@ class Remedies:
             if server or is_delegated()
             else ""
         )
-        return command_line(f"doctor --pid {self._pid} --fetch", environment=chosen)
+        return command_line("doctor --pid {} --fetch", self._pid, environment=chosen)
 
 
 def _as_root() -> str:

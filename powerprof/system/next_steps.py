@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -31,32 +32,51 @@ _UNPRIVILEGED = frozenset(("residency", "run", "compare", "sweep", "servers"))
 _READING = frozenset(("report", "runs", "workloads"))
 
 
-def _needs_root(words: str) -> bool:
+def _needs_root(words: Sequence[str]) -> bool:
     """Return whether a command answers completely only as root. Help and files need no right."""
-    parts = words.split()
-    return parts[0] in _AS_ROOT and not _WITHOUT_ROOT.intersection(parts)
+    return words[0] in _AS_ROOT and not _WITHOUT_ROOT.intersection(words)
 
 
-def command_line(words: str, *, same_target: bool = False, environment: str = "") -> str:
+def command_line(
+    template: str, *values: object | Sequence[str], same_target: bool = False, environment: str = ""
+) -> str:
     """Return a command of powerprof as this user has to type it: the program as it was called, with sudo if needed.
 
+    Names of threads, workloads, runs and files can come from other accounts. They are values, which are quoted here, so
+    that a pasted command never runs their text.
+
     Args:
-        words: The command and its options, quoted for a shell.
+        template: The command and its options; each word `{}` stands for a value.
+        values: A word each, or a list of words.
         same_target: Whether to add the processes or the server of the command line that is running.
         environment: A variable and its value, which sudo would not pass on.
     """
-    command = words.split(maxsplit=1)[0]
+    words = _fill(template, values)
+    command = words[0]
     with_sudo = _needs_root(words) and os.geteuid() != 0
     if is_delegated():
-        with_sudo = command not in _READING and "--help" not in words.split()
+        with_sudo = command not in _READING and "--help" not in words
     target = f" {_typed_target(command)}" if same_target else ""
     variable = f"{environment} " if environment else ""
-    return f"{'sudo ' if with_sudo else ''}{variable}{_program(with_sudo)} {words}{target}".rstrip()
+    return f"{'sudo ' if with_sudo else ''}{variable}{_program(with_sudo)} {' '.join(words)}{target}".rstrip()
+
+
+def _fill(template: str, values: Sequence[object | Sequence[str]]) -> list[str]:
+    """Return the words of a template, its values quoted for a shell."""
+    import shlex
+
+    words: list[str] = []
+    remaining = iter(values)
+    for word in template.split():
+        value = next(remaining) if word == "{}" else None
+        parts = value if isinstance(value, list | tuple) else [value]
+        words += [word] if value is None else [shlex.quote(str(part)) for part in parts]
+    return words
 
 
 def documented(words: str) -> str:
     """Return a command as the documentation prints it, for a program on the path."""
-    return f"{'sudo ' if _needs_root(words) else ''}powerprof {words}"
+    return f"{'sudo ' if _needs_root(words.split()) else ''}powerprof {words}"
 
 
 def this_command_line(*options: str, as_root: bool = False) -> str:

@@ -6,12 +6,16 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import subprocess
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import click
+import pytest
 import typer
+from hypothesis import given
+from hypothesis import strategies as st
 
 from powerprof.cli.app import COMMANDS, build_root
 from powerprof.model.text import wrap
@@ -52,29 +56,78 @@ def _literals(file: Path) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.value
 
 
-def _rendered(node: ast.expr) -> str | None:
+def _rendered(node: ast.expr) -> str:
+    """Return an argument of a call as its words in a command; a list of words that is known only later has none."""
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.JoinedStr):
         return "".join(str(part.value) if isinstance(part, ast.Constant) else _VALUE for part in node.values)
-    return None
+    if isinstance(node, ast.List | ast.Tuple):
+        return " ".join(map(_rendered, node.elts))
+    # Lists of words that are known only when the command is printed.
+    return "" if ast.unparse(node) in ("place", "folder", "names", "candidate.options") else _VALUE
+
+
+def _words(call: ast.Call) -> str:
+    """Return the words of a command that the code prints, with `_VALUE` for each value; empty for other calls."""
+    name = call.func.id if isinstance(call.func, ast.Name) else ""
+    if name == "next_command":
+        options = " ".join(map(_rendered, call.args[2:]))
+        return f"{_rendered(call.args[1])} --pid {_VALUE} {options}"
+    if name != "command_line" or not isinstance(call.args[0], ast.Constant):
+        return ""
+    words = str(call.args[0].value)
+    for value in call.args[1:]:
+        words = words.replace("{}", _rendered(value), 1)
+    return words
 
 
 def printed_commands() -> dict[str, str]:
     """Return the commands that the code prints → where, those in full: a variable verb is the caller's own command."""
     commands: dict[str, str] = {}
-    for file in sorted(_PACKAGE.rglob("*.py")):
-        for node in ast.walk(_tree(file)):
-            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
-                continue
-            words = None
-            if node.func.id == "command_line":
-                words = (_rendered(node.args[0]) or "").replace(" 1 1", " 1")  # several options in one value
-            elif node.func.id == "next_command":
-                words = " --pid 1 ".join(text for text in map(_rendered, node.args[1:]) if text)
-            if words and words.split()[0] in COMMANDS:
-                commands[words] = f"{file.relative_to(REPOSITORY)}:{node.lineno}"
+    for file, node in _calls():
+        words = _words(node)
+        if words and words.split()[0] in COMMANDS:
+            commands[words] = f"{file.relative_to(REPOSITORY)}:{node.lineno}"
     return commands
+
+
+def _calls() -> Iterator[tuple[Path, ast.Call]]:
+    for file in sorted(_PACKAGE.rglob("*.py")):
+        yield from ((file, node) for node in ast.walk(_tree(file)) if isinstance(node, ast.Call))
+
+
+def test_the_words_of_a_command_are_not_made_of_values() -> None:
+    """Else a name of another account runs when the command is pasted. Tables of the program's own texts are none."""
+    own = {"COMMANDS[str(self.name)].example", "MOVED_COMMANDS[name]", "replacement.format(command=name)"}
+    found = [
+        f"{file.relative_to(REPOSITORY)}:{node.lineno}"
+        for file, node in _calls()
+        if isinstance(node.func, ast.Name)
+        and node.func.id == "command_line"
+        and not (isinstance(node.args[0], ast.Constant) or ast.unparse(node.args[0]) in own)
+    ]
+    found += [
+        f"{file.name}: {match[0]}"
+        for file in sorted(_PACKAGE.rglob("*.j2"))
+        for match in re.finditer(r"command_line\((?!'[^']*'[,)])[^)]*", file.read_text("utf-8"))
+    ]
+    assert found == []
+
+
+@given(st.text(min_size=1), st.lists(st.text(), max_size=3))
+def test_a_value_is_one_word_for_a_shell(value: str, words: list[str]) -> None:
+    line = next_steps.command_line("cure --thread {} {} --release", value, words)
+    assert shlex.split(line)[-3 - len(words) :] == ["--thread", value, *words, "--release"]
+
+
+@pytest.mark.parametrize(
+    "value", ["t$(touch made)", "a;touch made", "`touch made`", "a\ntouch made", "'; touch made; '"]
+)
+def test_a_pasted_command_runs_no_value(tmp_path: Path, value: str) -> None:
+    line = next_steps.command_line("sweep --resume {}", value).partition("sweep --resume ")[2]
+    done = subprocess.run(["sh", "-c", f"printf %s {line}"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert (done.stdout, list(tmp_path.iterdir())) == (value, [])
 
 
 def test_no_other_text_names_a_command() -> None:
