@@ -131,11 +131,11 @@ _FINDINGS = [
 
 def test_list_each_remedy_of_findings_once() -> None:
     assert [(each.options, each.tid) for each in list_finding_candidates(3, _FINDINGS)] == [
-        ("--set 'b=x y'", None),
-        ("--thread 7 --slack 50ms", 7),
-        ("--finding 2", None),
-        ("--set event_scheduler=0", None),
-        ("--thread 8 --slack 1ms", 8),
+        (["--set", "b=x y"], None),
+        (["--thread", "7", "--slack", "50ms"], 7),
+        (["--finding", "2"], None),
+        (["--set", "event_scheduler=0"], None),
+        (["--thread", "8", "--slack", "1ms"], 8),
     ]
 
 
@@ -230,8 +230,8 @@ def test_list_threads_with_frequent_own_timers() -> None:
 
     rows = [row(1, "own_timer", 1.0), row(2, "own_timer", 3.0), row(3, "device", 99.0), row(4, "own_timer", 0.0, 90.0)]
     assert [each.options for each in list_thread_candidates(9, rows)] == [
-        "--thread 4 --slack 50ms",
-        "--thread 2 --slack 50ms",
+        ["--thread", "4", "--slack", "50ms"],
+        ["--thread", "2", "--slack", "50ms"],
     ]
 
 

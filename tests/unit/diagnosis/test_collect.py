@@ -211,6 +211,7 @@ def readings(server: RecordedServer, names: int = 0) -> ServerReadings:
 def recorded(before: dict[str, int], after: dict[str, int], lists: list[Table]) -> RecordedServer:
     server = RecordedServer().set("SELECT CONNECTION_ID()", (("id",), [(5,)]))
     server.set("IS_USED_LOCK", (tuple("abcdefghijklmnop"), [(5, 6, *[None] * 14)]))
+    server.set("SUBSTRING_INDEX(USER()", (("ID",), [(5,), (6,)]))
     server.set("SHOW GLOBAL STATUS", [status(**before), status(**after)])
     server.set("information_schema.processlist", lists)
     return server
