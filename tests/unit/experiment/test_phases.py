@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import warnings
 from statistics import fmean
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
@@ -13,6 +14,7 @@ from scipy import stats
 
 from powerprof.energy.domains import HostMeters
 from powerprof.energy.windows import split_host_energy
+from powerprof.experiment import idle
 from powerprof.experiment.idle import IdlePlan, LoadMeter, ServerLoad, _Measured
 from powerprof.experiment.phase_trace import ToolTally
 from powerprof.experiment.phases import (
@@ -240,7 +242,7 @@ def test_costs_are_judged_between_the_first_and_the_last_phase() -> None:
 
 def test_the_energy_of_a_phase_is_split_by_cpu_time_without_stolen_time() -> None:
     found = combine_windows("server", [odd_window(0), odd_window(2)])
-    idle = combine_windows(
+    floor = combine_windows(
         "baseline", [replace(w, energy=[replace(r, watts=2.0, joules=2.0) for r in w.energy]) for w in found.windows]
     )
     rest_group = replace(found.windows[0].processes[0], name="rest", cpu_s=9.0)
@@ -256,7 +258,7 @@ def test_the_energy_of_a_phase_is_split_by_cpu_time_without_stolen_time() -> Non
             )
         )
 
-    split = split_phase_energy(found, Splitter(), meters, idle).energy_split  # type: ignore[arg-type]
+    split = split_phase_energy(found, Splitter(), meters, floor).energy_split  # type: ignore[arg-type]
     assert split is not None
     window_s = sum(w.window_s or 0.0 for w in found.windows)
     joules = sum((w.energy[p].joules or 0.0) for w in found.windows for p in (0, 2))
@@ -273,7 +275,7 @@ def test_the_energy_of_a_phase_is_split_by_cpu_time_without_stolen_time() -> Non
     assert split.idle_joules == pytest.approx(4.0 * window_s)  # 2 W of the package and of the memory
     assert split.idle_joules + sum(part.joules for part in split.parts) + split.residual_joules == pytest.approx(joules)
     # An estimated floor is no measured power, so there is none.
-    model = combine_windows("baseline", [replace(w, energy=estimated(w, 3.0).energy[3:]) for w in idle.windows])
+    model = combine_windows("baseline", [replace(w, energy=estimated(w, 3.0).energy[3:]) for w in floor.windows])
     none = split_phase_energy(found, Splitter(), None, model).energy_split  # type: ignore[arg-type]
     assert none is not None and none.idle_joules is None
     alone = split_phase_energy(found, Splitter(), meters).energy_split  # type: ignore[arg-type]
@@ -321,15 +323,6 @@ def test_a_cut_window_counts_if_it_is_half_of_one() -> None:
     assert _Measured("server").format_so_far() == ""
 
 
-class Looks:
-    """A server whose counter of statements moves by what its clients and the looks themselves send."""
-
-    pid = None
-
-    def __init__(self, counts: list[int | None]) -> None:
-        self.counts = counts
-
-
 @pytest.mark.parametrize(
     ("counts", "own", "rates"),
     [
@@ -343,13 +336,34 @@ def test_the_load_of_a_server_is_without_the_looks(
 ) -> None:
     left = iter(counts)
     monkeypatch.setattr(LoadMeter, "_read", lambda self: (next(left), 5))
-    meter = LoadMeter(Looks(counts))  # type: ignore[arg-type]
+    meter = LoadMeter(SimpleNamespace(pid=None))  # type: ignore[arg-type]
     assert meter._own_count == own
     found = []
     for seconds in (2.5, 2.0):
         meter.add(seconds)
         found.append(meter.statements_hz)
     assert found == (pytest.approx(rates) if None not in rates else rates)
+
+
+def test_the_cpu_time_of_a_server_is_in_percent_of_one_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """0.15 s of CPU time and 40 statements, of which 3 are the look's, in 2.5 s."""
+    readings, clock = iter([3_000_000_000, 3_150_000_000]), iter([10.0, 12.5])
+    counts = iter([100, 103, 106, 146])
+    monkeypatch.setattr(LoadMeter, "_read", lambda self: (next(counts), 7))
+    monkeypatch.setattr(idle, "process_cpu_ns", lambda pid: next(readings))
+    monkeypatch.setattr(idle, "wait_and_read", lambda parts, seconds: None)
+    monkeypatch.setattr(idle.time, "monotonic", lambda: next(clock))
+    meter = LoadMeter(SimpleNamespace(pid=71))  # type: ignore[arg-type]
+    load = meter._look()
+    assert (load.statements_hz, load.clients_count, load.cpu_percent) == (37 / 2.5, 7, pytest.approx(6.0))
+
+
+@pytest.mark.parametrize(("moved", "said"), [(7.0, "drift"), (6.0, "costs"), (-7.0, "drift"), (-6.0, "costs")])
+def test_a_cost_is_three_times_the_change_of_the_baseline(moved: float, said: str) -> None:
+    """20 wake-ups a second more: a third of them is 6.7."""
+    spread = [0.1, -0.2, 0.2, -0.1, 0.15, -0.15]
+    before, measured = ([level + each for each in spread] for level in (40.0, 60.0))
+    assert judge_cost(before, measured, [40.0 + moved, 40.0 + moved]) == said
 
 
 @pytest.mark.parametrize(
