@@ -12,7 +12,7 @@ from powerprof.cure.remedies import HostChoice, parse_choice, parse_guard
 from powerprof.experiment.host_settings import find_host_setting, is_possible, parse_host_setting, plan_host_settings
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.sweep import find_key, resolve_point
-from powerprof.reversible.host_settings import HostFiles
+from powerprof.reversible.host_settings import HostFiles, LatencyLimit
 from powerprof.system import paths
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.workloads.catalogue import find_one
@@ -175,3 +175,18 @@ def test_every_setting_of_the_shipped_conditions_is_known() -> None:
     conditions = find_one("power-profiles:present")[0].definition.conditions
     assert [name for name, condition in conditions.items() if not condition.host] == ["present"]
     assert all(parse_host_setting(words) for condition in conditions.values() for words in condition.host)
+
+
+@pytest.mark.parametrize(("now", "value", "refused"), [("50", "60", True), ("50", "50", False), ("50", "40", False)])
+def test_a_limit_of_another_process_can_only_be_lowered(
+    monkeypatch: pytest.MonkeyPatch, now: str, value: str, refused: bool
+) -> None:
+    monkeypatch.setattr(LatencyLimit, "read", lambda self: now)
+    if refused:
+        with pytest.raises(UsageError, match=f"holds the limit {now} µs"):
+            find_host_setting("latency-limit", value)
+        with pytest.raises(UsageError, match=f"holds the limit {now} µs"):
+            find_host_setting("latency-limit", "none")
+    else:
+        setting, lasting = find_host_setting("latency-limit", value)
+        assert setting.value == value and f"force_latency={value}" in lasting
