@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from powerprof.database import historical
 from powerprof.database.builds import ServerBuild
 from powerprof.system import programs
 from tests.programs.balance import counts_idle_exits, polls_before_it_halts
+from tests.programs.busy_host import OtherLoad
 from tests.programs.disks import slows_disks, slows_loop_devices
 from tests.programs.forking import Forker, can_fork
 
@@ -95,6 +96,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     # Else one worker of xdist still has a long file when the others are done.
     seconds = _read_durations(config)
     items.sort(key=lambda item: -seconds.get(str(item.path.relative_to(REPOSITORY)), 0))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Skip a test of the host's idleness if it fails while other programs use much of the CPUs."""
+    if item.get_closest_marker("alone") is None:
+        return (yield)
+    others = OtherLoad()
+    try:
+        return (yield)
+    except (AssertionError, pytest.fail.Exception) as failure:
+        others.skip_on_busy_host(failure)
+        raise
 
 
 def _read_durations(config: pytest.Config) -> dict[str, float]:

@@ -19,7 +19,7 @@ from powerprof.tracing.bpf.types import read_kernel_btf
 from powerprof.tracing.idle import trace_stacks
 from powerprof.tracing.monitor import TraceMonitor
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[2] / "programs"
 PREEMPTIONS = 10_000
 _AT_MOST_S = 60.0
 
