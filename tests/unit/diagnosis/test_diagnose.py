@@ -10,11 +10,21 @@ from pathlib import Path
 import pytest
 
 from powerprof.diagnosis.diagnose import diagnose, list_coverage
-from powerprof.diagnosis.evidence import DiagnosedServer, Diagnosis, Evidence, StatementCpu, StatementWindow
+from powerprof.diagnosis.evidence import (
+    DUMPS,
+    DiagnosedServer,
+    Diagnosis,
+    Evidence,
+    LogSummary,
+    ReplicaHost,
+    ScheduledEvent,
+    StatementCpu,
+    StatementWindow,
+)
 from powerprof.model.statements import normalise
 from powerprof.report.diagnosis import answer_of, render_terminal
 from powerprof.system.processes import describe_listeners, list_tcp_ports, list_unix_sockets
-from tests.unit.diagnosis.examples import counted, evidence, fault_rules, read_recorded, row
+from tests.unit.diagnosis.examples import channel, client, counted, evidence, fault_rules, read_recorded, row
 
 
 @pytest.mark.parametrize(
@@ -182,3 +192,72 @@ def test_headline_sums_clients_that_were_measured(
         shares = [int(line.split()[0]) for line in printed[1:3]]
         assert f"use {sum(shares)} %" in printed[0]
         assert printed[3] == "No known problem in its wake-ups: it woke a CPU 0.7 times/s."
+
+
+def test_coverage_counts_threads_and_enabled_events() -> None:
+    events = [
+        ScheduledEvent(name=f"d.e{number}", interval_s=60.0, enabled=enabled)
+        for number, enabled in enumerate((True, False, True, False, False))
+    ]
+    rows = [row("a", 1.0), row("a", 2.0), row("b", 3.0, tid=8)]
+    here = evidence(
+        traced_s=7.5,
+        exits_hz=6.0,
+        wakeups=rows,
+        events=events,
+        cpu_percent=12.25,
+        channels_after=[channel(1)],
+        samples=[[client(1)], [client(2), client(3)]],
+        replicas=[ReplicaHost(server_id=2, host="r", port=1)] * 3,
+        variables={"event_scheduler": "on"},
+        other_instances_count=2,
+        log=LogSummary(span_s=300.0),
+        statement_window=StatementWindow(window_s=2.5, method="samples", percent=3.0),
+        **counted(Questions=1, Queries=2, Uptime=3),
+    )
+    assert list_coverage(here).examined == [
+        "wake-ups of 2 threads for 7.5 s",
+        "its CPU time (12.2 % of one CPU)",
+        "CPU time of 0 statements for 2.5 s (by samples)",
+        "without 2 connections of other powerprof commands",
+        "3 counters",
+        "1 setting",
+        "replication (1 channel)",
+        "the process list (connections: 2)",
+        "events (2 enabled, the scheduler is ON)",
+        "the list of replicas (3)",
+        "the last 5 min of its error log",
+    ]
+
+
+def test_faults_are_first_and_the_costliest_client_is_the_last_fault_but_first_of_them() -> None:
+    uses = [
+        StatementCpu(text=normalise(text), percent=percent, calls_hz=9.0, account="app@h", scan_percent=90.0)
+        for text, percent in (("SELECT a FROM t", 1.5), ("SELECT b FROM t", 4.5), ("SELECT c FROM t", 2.5))
+    ]
+    here = evidence(
+        family="postgresql",
+        asked=False,
+        cpu_percent=20.0,
+        wakeups=[row("background writer", 1.0, period_ms=1000.0), row("x", 50.0, stack=["poll"])],
+        statement_window=StatementWindow(window_s=2.0, method="probes", percent=9.0, statements=uses),
+    )
+    found = [(one.severity, one.rule, one.percent) for one in diagnose(here)]
+    assert found[:4] == [
+        ("fault", "polling_wait", None),
+        ("fault", "table_poller", 4.5),
+        ("fault", "table_poller", 2.5),
+        ("fault", "table_poller", 1.5),
+    ]
+    assert {severity for severity, _, _ in found[4:]} == {"note"}
+
+
+def test_a_fault_of_replication_explains_the_wakeups_of_its_threads() -> None:
+    threads = [row("thread/sql/slave_io", 30.0, origin="device")]
+    assert "replication_thread" in [one.rule for one in diagnose(evidence(wakeups=threads))]
+    stopped = evidence(wakeups=threads, channels_before=[channel(1)], channels_after=[channel(9)])
+    assert [one.rule for one in diagnose(stopped)] == ["duplicate_server_id"]
+    returning = counted(**{DUMPS: 10})
+    hosts = [ReplicaHost(server_id=2, host=name, port=1) for name in "ab"]
+    assert [one.rule for one in diagnose(evidence(replicas=hosts, **returning))] == ["duplicate_server_id"]
+    assert [one.rule for one in diagnose(evidence(**returning))] == ["replica_returns"]

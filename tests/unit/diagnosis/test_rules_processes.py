@@ -181,3 +181,72 @@ def test_coverage_names_the_watch_and_the_missing_login() -> None:
     assert "its subscriptions and their errors (the server refuses this user on its socket)" in blind.not_examined
     seen = list_coverage(postgres(subscriptions_after=subscriptions(0)))
     assert "its logical subscriptions (2)" in seen.examined
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "rate_hz"),
+    [(100, 102, 0.25), (100, 101, None), (100, 100, None), (None, 90, None), (90, None, None), (900, 4, None)],
+)
+def test_errors_of_a_subscription_are_those_of_the_window(
+    before: int | None, after: int | None, rate_hz: float | None
+) -> None:
+    here = postgres(window_s=8.0, subscriptions_before=subscriptions(before), subscriptions_after=subscriptions(after))
+    assert [finding.rate_hz for finding in findings(here)] == ([] if rate_hz is None else [rate_hz])
+    # A subscription that is new has no earlier count.
+    assert findings(postgres(window_s=8.0, subscriptions_before=[], subscriptions_after=subscriptions(90))) == []
+
+
+def test_starts_and_errors_have_their_own_windows() -> None:
+    table = "postgres: logical replication tablesync worker for subscription 16391 sync {}"
+    titles = [APPLY] * 3 + [table.format(number) for number in (77, 77, 77, 78, 78, 78, 78, 79)]
+    here = postgres(
+        *titles,
+        starts_span_s=4.0,
+        window_s=20.0,
+        subscriptions_before=subscriptions(3),
+        subscriptions_after=subscriptions(28),
+    )
+    (fault,) = findings(here)
+    assert fault.evidence == [
+        "3 apply workers of it started in 4.0 s",
+        "7 workers that copy 2 tables of it started in 4.0 s",
+        "pg_stat_subscription_stats: 25 errors in 20 s",
+    ]
+    assert fault.rate_hz == 2.5
+    often = postgres(
+        starts_span_s=4.0, window_s=5.0, subscriptions_before=subscriptions(3), subscriptions_after=subscriptions(28)
+    )
+    assert [one.rate_hz for one in findings(often)] == [5.0]
+
+
+@pytest.mark.parametrize(
+    ("title", "count", "severity"),
+    [
+        ("postgres: checkpointer ", 2, None),
+        ("postgres: checkpointer ", 3, "fault"),
+        ("postgres: autovacuum worker shop", 7, "note"),
+        ("postgres: autovacuum worker shop", 8, "fault"),
+        ("postgres: app shop 10.0.0.7(5541) idle", 19, None),
+        ("postgres: app shop 10.0.0.7(5541) idle", 20, "note"),
+        (None, 19, None),
+        (None, 20, "note"),
+    ],
+)
+def test_each_kind_of_worker_has_its_bounds(title: str | None, count: int, severity: str | None) -> None:
+    """In 4 s: 2 autovacuum workers or 5 connections per second, and at least 3 starts."""
+    found = findings(postgres(*[title] * count, starts_span_s=4.0, window_s=33.0))
+    assert [(one.severity, one.rate_hz) for one in found] == ([] if severity is None else [(severity, count / 4)])
+
+
+def test_roles_with_an_account_or_database_are_one_kind() -> None:
+    roles = [
+        "backend of shop",
+        "backend of mall",
+        "walsender rep",
+        "autovacuum worker a",
+        "autovacuum worker b",
+        None,
+        "x",
+    ]
+    counts = {starts.role: starts.count for starts in count_roles([*roles, "backend of shop"])}
+    assert counts == {"backend of": 3, "walsender": 1, "autovacuum worker": 2, None: 1, "x": 1}

@@ -1,17 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The window of statements: own statements, shares of scans, and connections that the account may not see."""
+"""The window of statements: own statements, costs, shares of scans, and joined windows."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from powerprof.diagnosis import server_queries
 from powerprof.diagnosis.diagnose import list_coverage
-from powerprof.diagnosis.evidence import Client, StatementCpu, StatementWindow
-from powerprof.diagnosis.server_queries import RawClient, count_hidden, list_own_statements, select_clients
-from powerprof.diagnosis.statement_window import build_window, compute_scan_percent, join_windows, list_unknown_scans
-from powerprof.model.statements import NO_TEXT, normalise
+from powerprof.diagnosis.evidence import StatementCpu, StatementWindow
+from powerprof.diagnosis.server_queries import list_own_statements
+from powerprof.diagnosis.statement_window import (
+    WINDOW_S,
+    build_window,
+    compute_scan_percent,
+    describe_share,
+    describe_use,
+    is_costly,
+    join_windows,
+    list_unknown_scans,
+)
+from powerprof.model.statements import normalise
 from powerprof.queries.records import Asker, SampledStack, Statement
 from tests.unit.diagnosis.examples import evidence
 from tests.unit.queries.test_report import record
@@ -41,6 +51,10 @@ def test_scan_percent_counts_samples_with_a_scan() -> None:
     ]
     assert compute_scan_percent(statement("SELECT 1", stacks=stacks)) == 90.0
     assert compute_scan_percent(statement("SELECT 1")) is None
+    # Five samples are enough for a share, also with the suffix of a clone or an argument list.
+    for count, percent in ((4, None), (5, 20.0)):
+        few = [SampledStack(["main", "heapgettup.constprop.0"], 1), SampledStack(["main", "SeqNextX(int)"], count - 1)]
+        assert compute_scan_percent(statement("SELECT 1", stacks=few)) == percent
 
 
 def test_costly_statements_without_enough_stacks_are_listed_as_unknown() -> None:
@@ -57,38 +71,6 @@ def test_costly_statements_without_enough_stacks_are_listed_as_unknown() -> None
     assert [use.text for use in list_unknown_scans(window)] == [uses[0].text]
     coverage = list_coverage(evidence(family="postgresql", asked=False, statement_window=window, starts_span_s=2.0))
     assert "scans of whole tables by 1 costly statement (too few stacks)" in coverage.not_visible
-
-
-def raw(*entries: tuple[int, str, str]) -> list[RawClient]:
-    return [
-        (Client(id=number, user=user, host="h", command=command, time_s=0.0, state="", statement=NO_TEXT), "")
-        for number, user, command in entries
-    ]
-
-
-@pytest.mark.parametrize(
-    ("rows", "connected", "hidden"),
-    [
-        (raw((7, "me", "Query")), 14, 13),
-        (raw((7, "me", "Query"), (8, "me", "Sleep")), 14, 12),
-        (raw((7, "me", "Query")), 1, 0),
-        (raw((7, "me", "Query"), (8, "app", "Sleep")), 14, 0),
-        (raw((7, "me", "Query"), (2, "system user", "Daemon")), 14, 0),
-        (raw((7, "me", "Query")), None, None),
-        ([], 14, None),
-    ],
-    ids=["all", "own account", "alone", "one other is visible", "threads are visible", "no count", "no list"],
-)
-def test_connections_that_the_account_may_not_see(
-    rows: list[RawClient], connected: int | None, hidden: int | None
-) -> None:
-    assert count_hidden(rows, 7, connected) == hidden
-
-
-def test_connections_of_all_instances_are_no_clients() -> None:
-    rows = raw((7, "root", "Query"), (8, "root", "Sleep"), (9, "root", "Sleep"), (10, "app", "Sleep"))
-    assert [client.id for client in select_clients(rows, {7, 8, 9})] == [10]
-    assert len(server_queries._LOCKS) == len(set(server_queries._LOCKS)) == 16
 
 
 def test_short_windows_are_joined() -> None:
@@ -115,3 +97,65 @@ def test_short_windows_are_joined() -> None:
     first = joined.statements[0]
     assert (first.percent, first.calls_hz) == (pytest.approx(3.0), pytest.approx(6.0))
     assert sum(use.percent for use in joined.statements) == pytest.approx(joined.percent)
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0.1, 3.0), st.floats(0.0, 90.0), st.one_of(st.none(), st.floats(0.0, 50.0))),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_a_joined_window_has_the_seconds_and_calls_of_its_parts(parts: list[tuple[float, float, float | None]]) -> None:
+    text = normalise("SELECT 1")
+    windows = [
+        StatementWindow(
+            window_s=seconds,
+            method="probes",
+            percent=percent + 5.0,
+            own_percent=percent / 2,
+            statements=[StatementCpu(text=text, percent=percent, calls_hz=hertz, account="a@b")],
+        )
+        for seconds, percent, hertz in parts
+    ]
+    used: list[tuple[float, float, float | None]] = []
+    for part in reversed(parts):
+        if sum(seconds for seconds, _, _ in used) < WINDOW_S:
+            used.append(part)
+    whole_s = sum(seconds for seconds, _, _ in used)
+    joined = join_windows(windows)
+    if whole_s < WINDOW_S:
+        assert joined is None
+        return
+    assert joined is not None
+    assert joined.window_s == pytest.approx(whole_s)
+    assert joined.percent * whole_s == pytest.approx(sum(seconds * (percent + 5) for seconds, percent, _ in used))
+    assert joined.own_percent * whole_s == pytest.approx(sum(seconds * percent / 2 for seconds, percent, _ in used))
+    (use,) = joined.statements
+    assert use.percent * whole_s == pytest.approx(sum(seconds * percent for seconds, percent, _ in used))
+    known = [seconds * hertz for seconds, _, hertz in used if hertz is not None]
+    assert (use.calls_hz is None) == (not known)
+    assert (use.calls_hz or 0.0) * whole_s == pytest.approx(sum(known))
+
+
+@pytest.mark.parametrize(
+    ("percent", "server", "costly"),
+    [(0.2, 1.0, True), (0.19, 1.0, False), (0.2, 2.0, True), (0.4, 4.1, False), (0.42, 4.1, True), (None, 1.0, False)],
+)
+def test_work_is_costly_from_a_tenth_of_the_server_and_a_fifth_of_a_percent(
+    percent: float | None, server: float, costly: bool
+) -> None:
+    window = StatementWindow(window_s=2.0, method="probes", percent=server)
+    assert is_costly(percent, evidence(statement_window=window, cpu_percent=99.0)) is costly
+    assert is_costly(percent, evidence(cpu_percent=server)) is costly
+
+
+def test_a_share_is_of_the_server_and_of_one_cpu() -> None:
+    def shown(percent: float, server: float | None) -> str:
+        return describe_share(percent, evidence(cpu_percent=server))
+
+    assert shown(0.7, 2.6) == "27 % of this server's CPU time (0.7 % of one CPU)"
+    assert shown(42.4, 40.0) == "100 % of this server's CPU time (42 % of one CPU)"
+    assert shown(9.96, None) == shown(9.96, 0.0) == "10.0 % of one CPU"
+    use = StatementCpu(text=normalise("COMMIT"), percent=0.5, calls_hz=2.25, account="a@b")
+    assert describe_use(use, evidence(cpu_percent=2.0)).startswith("COMMIT 2.2 times/s, a@b: 25 % of this")

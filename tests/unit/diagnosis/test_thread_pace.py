@@ -8,11 +8,14 @@ import random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from powerprof.diagnosis.diagnose import diagnose, list_coverage
 from powerprof.diagnosis.evidence import Evidence, ThreadWakeups
 from powerprof.diagnosis.thread_pace import (
     PERIODIC,
+    TRIED_NS,
     PaceSetting,
     PeriodicThread,
     SlackPrediction,
@@ -22,6 +25,7 @@ from powerprof.diagnosis.thread_pace import (
     predict_slack,
     rank_by_saving,
     reacts_to_slack,
+    sum_woken_hz,
 )
 from tests.unit.diagnosis.examples import evidence, faults
 
@@ -208,3 +212,73 @@ def test_largest_saving_is_reported_with_its_command() -> None:
     assert [
         one for one in diagnose(program("x", timer("a", 50.0), language="Java")) if one.rule == "most_helpful"
     ] == []
+
+
+def test_ticks_end_a_wait_by_the_wall_clock_and_no_other_one() -> None:
+    """Interrupts of 200 per second end a sleep after 5 ms on average, timers of others of 25 per second after 29 ms."""
+    row = timer("a", 50.0, ("pthread_cond_timedwait",))
+    few = -math.expm1(-25 * 0.05) / 25
+    ticks = -math.expm1(-200 * 0.05) / 200
+    now_s = 50e-6
+    wall = predict([row], 50_000_000, 25.0, wall_clock=True, interrupts_hz=200.0)
+    assert wall.then_hz == wall.most_hz == pytest.approx(1 / (0.02 + ticks - now_s), rel=1e-3)
+    monotonic = predict([row], 50_000_000, 25.0, wall_clock=False, interrupts_hz=200.0)
+    assert monotonic.then_hz == pytest.approx(1 / (0.02 + 0.05 - now_s), rel=1e-6)
+    assert monotonic.most_hz == pytest.approx(1 / (0.02 + few - now_s), rel=1e-3)
+
+
+def test_the_present_slack_is_part_of_the_present_sleep() -> None:
+    one = predict([timer("a", 50.0, ("poll",))], 50_000_000, 0.0, now_slack_ns=30_000_000)
+    assert (one.now_hz, one.then_hz, one.slack_ns) == (50.0, pytest.approx(25.0), 50_000_000)
+    assert one.saved_hz == pytest.approx(25.0)
+    same = predict([timer("a", 50.0, ("poll",))], 50_000_000, 70.0, now_slack_ns=50_000_000)
+    assert (same.then_hz, same.most_hz, same.saved_hz) == (pytest.approx(50.0), pytest.approx(50.0), pytest.approx(0.0))
+
+
+def test_timers_of_others_are_those_of_one_cpu_without_the_thread() -> None:
+    """The thread's 40 timers per second are on 4 CPUs: 10 of the 90 of one CPU."""
+    rows = [timer("a", 40.0, ("poll",)), timer("b", 6.0, ("poll",), tid=8), timer("c", 50.0, ("poll",), tid=0)]
+    here = program("thing", *rows, timers_hz=90.0, cpus=4)
+    ranked = {row.comm: prediction for row, prediction in rank_by_saving(here)}
+    assert set(ranked) == {"a", "b"}
+    assert ranked["a"] == predict_slack(rows[:1], TRIED_NS, 80.0)
+    assert ranked["b"] == predict_slack(rows[1:2], TRIED_NS, 88.5)
+    unknown = rank_by_saving(program("thing", rows[0]))
+    assert unknown[0][1] == predict_slack(rows[:1], TRIED_NS, 0.0)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.floats(0.0, 90.0), st.one_of(st.none(), st.floats(0.0, 90.0))), max_size=7
+    )
+)
+def test_rows_of_one_stack_share_one_count_of_wakings(rows: list[tuple[str, float, float | None]]) -> None:
+    made = [
+        ThreadWakeups(
+            tid=7,
+            comm="x",
+            name=None,
+            origin="own_timer",
+            rate_hz=rate_hz,
+            wakings_hz=wakings_hz,
+            period_ms=None,
+            stack=[stack],
+        )
+        for stack, rate_hz, wakings_hz in rows
+    ]
+    expected = 0.0
+    for stack in {stack for stack, _, _ in rows}:
+        same = [(rate_hz, wakings_hz or 0.0) for name, rate_hz, wakings_hz in rows if name == stack]
+        expected += max(sum(rate_hz for rate_hz, _ in same), max(wakings_hz for _, wakings_hz in same))
+    assert sum_woken_hz(made) == pytest.approx(expected)
+
+
+@given(st.floats(0.5, 500.0), st.floats(0.0, 300.0), st.floats(0.0, 500.0), st.integers(50_000, 10**9))
+def test_more_slack_never_adds_wakeups_and_the_range_is_ordered(
+    hertz: float, others_hz: float, device_hz: float, slack_ns: int
+) -> None:
+    rows = [timer("a", hertz, ("poll",)), timer("a", device_hz + 0.01, ("recv",), origin="device")]
+    one = predict(rows, slack_ns, others_hz)
+    assert one.now_hz == pytest.approx(hertz + device_hz + 0.01)
+    assert 0 < one.then_hz <= one.most_hz * (1 + 1e-9) <= one.now_hz * (1 + 2e-9)
+    assert one.saved_hz == pytest.approx(one.now_hz - one.then_hz)

@@ -33,11 +33,13 @@ def save(store: RunStore, command: str, minute: int, target: str | None = "mysql
 
 
 def test_runs_of_a_command_are_numbered_and_all_are_listed_by_time(store: RunStore) -> None:
+    for minute in (40, 41, 42, 43, 44, 45):
+        save(store, "idle-deep", minute)
     names = [save(store, "idle", 30), save(store, "idle", 10), save(store, "attribute", 20), save(store, "idle", 5)]
     assert names == ["idle-0001", "idle-0002", "attribute-0001", "idle-0003"]
-    assert save(store, "idle-deep", 40) == "idle-deep-0001"
+    assert save(store, "idle-deep", 46) == "idle-deep-0007"
     assert save(store, "idle", 50) == "idle-0004"
-    listed = store.list()
+    listed = [run for run in store.list() if run.id not in [f"idle-deep-000{number}" for number in range(2, 8)]]
     assert [run.id for run in listed] == [
         "idle-0003",
         "idle-0002",
