@@ -265,6 +265,7 @@ def test_digests_have_their_counters_in_order_and_are_summed() -> None:
     named = {"calls": 20, "examined": 400, "sent": 30, "affected": 8, "tmp": 10, "tmp_disk": 4}
     assert counters == {**named, "scans": 14, "errors": 2}
     assert list(report.digests) == [("shop", "SELECT ?")]
+    assert list(_report(digests=[{**_DIGEST, "SCHEMA_NAME": None}]).digests) == [(None, "SELECT ?")]
     assert (report.has_digests, report.lost_digests_count) == (True, 70)
 
 

@@ -109,6 +109,32 @@ def test_a_file_at_its_limit_is_read(tmp_path: Path, pack: Callable[[bytes], byt
         assert read_outside(place, 1000) == data
 
 
+def test_all_parts_of_a_packed_file_count_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_LEAST_BYTES", 1000)
+    monkeypatch.setattr(files, "_MAX_RATIO", 10)
+    monkeypatch.setattr(files, "_PART_BYTES", 100)
+    member = gzip.compress(os.urandom(400) + bytes(9000))
+    (tmp_path / "file").write_bytes(member)
+    with pytest.raises(DataError, match="when it is unpacked"):
+        read_outside(tmp_path / "file")
+    (tmp_path / "file").write_bytes(gzip.compress(os.urandom(400) + bytes(4000)))
+    assert len(read_outside(tmp_path / "file")) == 4400
+    # Each member is below the limit of 1,000 + 10 × 880 bytes, and both are above it.
+    (tmp_path / "file").write_bytes(member * 2)
+    with pytest.raises(DataError, match="when it is unpacked"):
+        read_outside(tmp_path / "file")
+
+
+@pytest.mark.parametrize(("members", "refused"), [(1000, False), (1001, True)])
+def test_a_packed_file_has_a_thousand_members(tmp_path: Path, members: int, refused: bool) -> None:
+    (tmp_path / "file").write_bytes(gzip.compress(b"x") * members)
+    if refused:
+        with pytest.raises(DataError, match="in too many parts"):
+            read_outside(tmp_path / "file")
+    else:
+        assert read_outside(tmp_path / "file") == b"x" * members
+
+
 def test_a_packed_file_may_be_forty_times_as_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "_LEAST_BYTES", 1000)
     place = tmp_path / "file"

@@ -121,6 +121,23 @@ def test_people_have_accounts_from_the_hosts_first_number(
         caller._read_uid_min.cache_clear()
 
 
+@pytest.mark.parametrize(
+    ("value", "place"),
+    [("/own", "/own/powerprof"), ("relative", "/home/alice/{}/powerprof"), ("", "/home/alice/{}/powerprof")],
+)
+def test_a_relative_xdg_folder_is_ignored(
+    monkeypatch: pytest.MonkeyPatch, accounts: None, value: str, place: str
+) -> None:
+    """XDG Base Directory Specification: all paths must be absolute."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1001)
+    monkeypatch.setenv("HOME", "/home/alice")
+    for variable in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(variable, value)
+    assert paths.state_dir() == Path(place.format(".local/state"))
+    assert paths.config_dir() == Path(place.format(".config"))
+    assert paths.cache_dir() == Path(place.format(".cache"))
+
+
 def test_missing_places_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     paths.check_places()

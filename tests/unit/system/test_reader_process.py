@@ -289,6 +289,27 @@ def test_time_on_a_cpu_or_waiting_for_one_is_no_sleep(tmp_path: Path, monkeypatc
     assert (sleep.asleep_s(), sleep.slept_s()) == (pytest.approx(2.25), 0.0)
 
 
+@pytest.mark.parametrize(("is_person", "slept_s", "left"), [(True, 1.5, 1), (False, 1.5, 1), (True, -2.0, 0)])
+def test_waits_count_for_the_account_and_for_all_people(is_person: bool, slept_s: float, left: int) -> None:
+    reader, waits = ReaderProcess(), AccountWaits()
+    reader._count(7, waits, is_person, slept_s, left)
+    assert (waits.waited_s, waits.left_behind) == (max(0.0, slept_s), left)
+    of_people = reader.waits.of_people
+    assert (of_people.waited_s, of_people.left_behind) == ((max(0.0, slept_s), left) if is_person else (0.0, 0))
+    assert reader.waits.silent == [7] * left
+
+
+@pytest.mark.parametrize(("left", "waited_s", "refused"), [(15, 19.0, False), (16, 0.0, True), (0, 20.5, True)])
+def test_all_people_together_have_limits(fake_tree: Tree, left: int, waited_s: float, refused: bool) -> None:
+    fake_tree({"proc/7/status": "Uid:\t65534\t65534\t65534\t65534\n"})
+    with ReaderProcess() as reader:
+        reader.waits.of_people = AccountWaits(left, waited_s)
+        with pytest.raises(Unreadable) as error:
+            reader.maps(7)
+        assert (error.value.reason == "not read: others kept their reader waiting") is refused
+        assert reader.waits.silent == [7] * refused
+
+
 @pytest.mark.parametrize("uid", [112, 1001])
 def test_a_system_account_has_five_times_the_patience(
     fake_tree: Tree, monkeypatch: pytest.MonkeyPatch, uid: int

@@ -192,6 +192,13 @@ def test_a_starting_script_is_its_server(fake_tree: Tree) -> None:
     assert resolve(["mysqld_safe"], only=True).pids == (10,)
 
 
+def test_a_long_name_is_cut_in_comm(fake_tree: Tree) -> None:
+    """A comm has 15 characters, and the program of another account may not be readable."""
+    fake_tree({**_process(10, "a-very-long-pro"), **_process(20, "a-very-long-prog")})
+    assert resolve(["a-very-long-program"]).pids == (10,)
+    assert resolve(["a-very-long-pro"]).pids == (10,)
+
+
 def test_a_thread_selects_its_process(fake_tree: Tree) -> None:
     thread = _process(17, "worker")
     thread["proc/17/status"] = "Name:\tworker\nState:\tS\nTgid:\t10\nPid:\t17\nPPid:\t1\n"
