@@ -17,6 +17,7 @@ import pytest
 from powerprof.database import sql
 from powerprof.database.private_server import PrivateServer
 from tests.conftest import Cli
+from tests.programs.option_files import write_options
 from tests.programs.truth import compiled
 from tests.system.cure.test_cure import DEFAULT, Truth, cure
 
@@ -68,8 +69,7 @@ def test_random_kills_leave_everything_as_before(truth: Truth, powerprof_cli: Cl
     with PrivateServer() as server:
         login = server.login
         options = tmp_path / "my.cnf"
-        options.touch(mode=0o600)
-        options.write_text(f"[client]\nuser={login.user}\npassword={login.password}\nsocket={login.socket}\n")
+        write_options(options, login)
         which = ["--pid", str(server.pid), "--defaults-file", str(options), "--set", f"{_VARIABLE}=ON"]
         variable = ["cure", *which, "--window", "0.5", "--pairs", "3", "--yes", "--energy-source", "none"]
         changed = 0

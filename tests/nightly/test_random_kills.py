@@ -30,6 +30,7 @@ from powerprof.database import sql
 from powerprof.database.private_server import PrivateServer
 from powerprof.report.kinds import load_saved
 from tests.conftest import Cli
+from tests.programs.option_files import write_options
 from tests.programs.remains import Footprint
 
 pytestmark = pytest.mark.usefixtures("root_bpf", "sysbench")
@@ -116,9 +117,8 @@ class Server:
 def target(mariadbd: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with PrivateServer(name="target", settings={"performance_schema": "ON"}) as server:
         path = tmp_path_factory.mktemp("account") / "client.cnf"
-        path.touch(mode=0o600)
         login = server.login
-        path.write_text(f'[client]\nuser={login.user}\npassword="{login.password}"\nsocket={login.socket}\n')
+        write_options(path, login)
         with server.connect() as connection:
             sql.execute(connection, "CREATE DATABASE shop")
         (path.parent / "moves").mkdir()

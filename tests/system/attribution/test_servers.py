@@ -16,6 +16,7 @@ import pytest
 
 from powerprof.database.private_server import PrivateServer
 from powerprof.system.programs import need, start, stop
+from tests.programs.waiting import wait_until
 from tests.system.attribution import perf
 from tests.system.attribution.conftest import Attributed, functions_of, slept
 
@@ -73,13 +74,6 @@ def room() -> Iterator[Path]:
         yield Path(folder)
 
 
-def _wait(path: Path) -> None:
-    deadline = time.monotonic() + 20
-    while not path.exists():
-        assert time.monotonic() < deadline, f"no {path}"
-        time.sleep(0.05)
-
-
 @contextmanager
 def _postgresql(room: Path) -> Iterator[None]:
     binaries = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
@@ -105,7 +99,7 @@ def _postgresql(room: Path) -> Iterator[None]:
     )
     options = ["-D", room / "data", "-k", room, "-c", "listen_addresses=", "-c", "port=5499"]
     with _private(str(binaries[-1] / "postgres"), *options, kind=signal.SIGINT):
-        _wait(room / ".s.PGSQL.5499")
+        wait_until((room / ".s.PGSQL.5499").exists, ".s.PGSQL.5499")
         yield
 
 
@@ -113,7 +107,7 @@ def _postgresql(room: Path) -> Iterator[None]:
 def _redis(room: Path) -> Iterator[int]:
     redis = need("redis-server", "redis-server")
     with _private(redis, "--port", 0, "--unixsocket", room / "redis", "--dir", room, "--save", "") as process:
-        _wait(room / "redis")
+        wait_until((room / "redis").exists, "redis")
         yield process.pid
 
 
@@ -135,7 +129,7 @@ def _nginx_with_a_client(room: Path) -> Iterator[None]:
     )
     nginx = need("nginx", "nginx-light")
     with _private(nginx, "-p", room, "-c", room / "nginx.conf", "-e", room / "error"):
-        _wait(room / "nginx")
+        wait_until((room / "nginx").exists, "nginx")
         with _private("/usr/bin/python3", "-c", asking, room / "nginx"):
             yield
 

@@ -9,7 +9,7 @@ import signal
 import struct
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +30,9 @@ from powerprof.model.runs import decode_record
 from powerprof.reversible.events import quote_name
 from powerprof.system.targets import Target
 from tests.conftest import Cli
+from tests.programs.option_files import write_options
 from tests.programs.truth import compiled
+from tests.programs.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("root_bpf")
 DEFAULT, CURED = "50000", "50000000"
@@ -193,15 +195,8 @@ def test_a_change_without_a_gain_is_not_tried(truth: Truth, powerprof_cli: Cli, 
     assert truth.slack() == DEFAULT
 
 
-def wait_for(condition: Callable[[], bool], said: str) -> None:
-    end_s = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end_s, said
-        time.sleep(0.01)
-
-
 def until(truth: Truth, value: str) -> None:
-    wait_for(lambda: truth.slack() == value, f"slack is not {value}")
+    wait_until(lambda: truth.slack() == value, f"slack is not {value}")
 
 
 def traces(pid: int) -> bool:
@@ -235,7 +230,7 @@ def running(truth: Truth, own_journal: Cli) -> Iterator[subprocess.Popen[str]]:
     """Yield a cure in a window with the changed slack."""
     process = own_journal.start(cure(truth, "--slack", "50ms", window_s=30))
     # What it predicts is traced before anything is changed, and it is tried once while nothing is traced.
-    wait_for(lambda: truth.slack() == CURED and traces(process.pid), "it does not trace what it changed")
+    wait_until(lambda: truth.slack() == CURED and traces(process.pid), "it does not trace what it changed")
     yield process
     process.kill()
     process.communicate()
@@ -289,7 +284,7 @@ def test_cure_of_a_variable(powerprof_cli: Cli, tmp_path: Path) -> None:
     with PrivateServer() as server:
         login = server.login
         options = tmp_path / "my.cnf"
-        options.write_text(f"[client]\nuser={login.user}\npassword={login.password}\nsocket={login.socket}\n")
+        write_options(options, login)
         options.chmod(0o600)
         words = ["cure", "--pid", str(server.pid), "--defaults-file", str(options), "--window", "0.5", "--pairs", "3",
                  "--yes", "--energy-source", "none"]  # fmt: skip
@@ -311,8 +306,7 @@ def test_cure_of_an_event_from_a_finding(powerprof_cli: Cli, tmp_path: Path) -> 
     with PrivateServer(ServerOptions(settings={"event-scheduler": "ON"})) as server:
         login = server.login
         options = tmp_path / "my.cnf"
-        options.touch(mode=0o600)
-        options.write_text(f"[client]\nuser={login.user}\npassword={login.password}\nsocket={login.socket}\n")
+        write_options(options, login)
         name, began_s = "beat`; DROP DATABASE shop; -- x", time.monotonic()
         with server.connect() as connection:
             sql.execute(

@@ -23,6 +23,7 @@ from powerprof.experiment.claims import metric_named
 from powerprof.measure.window import run_window
 from powerprof.model.runs import decode_record
 from tests.conftest import Cli, each_release
+from tests.programs.option_files import write_options
 
 pytestmark = pytest.mark.usefixtures("root_bpf", "mariadbd")
 _HELD_S = 4.0
@@ -53,9 +54,8 @@ def _write(source: PrivateServer, ended: threading.Event) -> None:
 
 def options_of(server: PrivateServer, folder: Path) -> Path:
     place = folder / f"{server.options.name}.cnf"
-    place.touch(mode=0o600)
     login = server.login
-    place.write_text(f"[client]\nuser={login.user}\npassword={login.password}\nsocket={login.socket}\n")
+    write_options(place, login)
     return place
 
 

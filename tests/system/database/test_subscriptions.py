@@ -19,6 +19,7 @@ from powerprof.database import products
 from powerprof.system.errors import CapabilityError
 from powerprof.system.programs import start, stop
 from tests.conftest import Cli
+from tests.programs.waiting import wait_until
 
 _ACCOUNT = 65534 if os.geteuid() == 0 else os.geteuid()
 _PORT = 5498
@@ -68,19 +69,12 @@ def subscriber() -> Iterator[Postgres]:
         )
         try:
             asked = [binaries / "pg_isready", "-q", "-h", folder, "-p", str(_PORT)]
-            _wait(lambda: subprocess.run(asked).returncode == 0)
+            wait_until(lambda: subprocess.run(asked).returncode == 0, "subscription")
             server = Postgres(folder, binaries, process.pid)
             _subscribe(server)
             yield server
         finally:
             stop(process)
-
-
-def _wait(condition: Any) -> None:
-    deadline_s = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
 
 
 def _subscribe(server: Postgres) -> None:
@@ -112,7 +106,7 @@ def test_a_failing_subscription_is_found_and_its_remedy_ends_it(powerprof_cli: C
 
     subscriber.execute("shop", "INSERT INTO item VALUES (1)")
     subscriber.execute("postgres", "INSERT INTO item VALUES (1)")
-    _wait(lambda: subscriber.count_errors() > 2)
+    wait_until(lambda: subscriber.count_errors() > 2, "subscription")
     errors, began_s = subscriber.count_errors(), time.monotonic()
     faults, record = _diagnose(powerprof_cli, subscriber)
     counted_hz = (subscriber.count_errors() - errors) / (time.monotonic() - began_s)
@@ -136,12 +130,12 @@ def test_a_failing_subscription_is_found_and_its_remedy_ends_it(powerprof_cli: C
 
     # Both remedies of the finding.
     subscriber.execute("shop", 'ALTER SUBSCRIPTION "orders" SET (disable_on_error = true)')
-    _wait(lambda: subscriber.execute("shop", "SELECT subenabled FROM pg_subscription") == "f")
+    wait_until(lambda: subscriber.execute("shop", "SELECT subenabled FROM pg_subscription") == "f", "subscription")
     faults, _ = _diagnose(powerprof_cli, subscriber)
     assert faults == []
     subscriber.execute("shop", 'ALTER SUBSCRIPTION "orders" SET (disable_on_error = false)')
     subscriber.execute("shop", 'ALTER SUBSCRIPTION "orders" ENABLE')
-    _wait(lambda: _diagnose(powerprof_cli, subscriber)[0] != [])
+    wait_until(lambda: _diagnose(powerprof_cli, subscriber)[0] != [], "subscription")
     subscriber.execute("shop", 'ALTER SUBSCRIPTION "orders" DISABLE')
     faults, _ = _diagnose(powerprof_cli, subscriber)
     assert faults == []

@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -20,16 +19,10 @@ from powerprof.database.preparation import ServerOptions
 from powerprof.database.private_server import PrivateServer
 from powerprof.database.topology import MemberOptions, ServerMember, ServerTopology
 from powerprof.system.errors import PowerprofError
+from tests.programs.waiting import wait_until
 from tests.system.database.conftest import Room, Script
 
 pytestmark = pytest.mark.usefixtures("mariadbd")
-
-
-def _wait(condition: Callable[[], bool], patience_s: float = 30.0) -> None:
-    deadline = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def _has(member: ServerMember, query: str) -> bool:
@@ -58,7 +51,7 @@ def test_a_primary_and_two_replicas(room: Room) -> None:
             sql.execute(connection, "CREATE DATABASE shop", "CREATE TABLE shop.t (a INT)")
             sql.execute(connection, "INSERT INTO shop.t VALUES (7)")
         for name in ("replica-1", "replica-2"):
-            _wait(lambda name=name: _has(topology[name], "SELECT a = 7 FROM shop.t"))
+            wait_until(lambda name=name: _has(topology[name], "SELECT a = 7 FROM shop.t"), "replication")
             (status,) = _replication(topology[name])
             assert (status.io_running, status.sql_running, status.source_server_id) == ("Yes", True, 1)
             assert status.source_port == topology["primary"].server.port
@@ -80,7 +73,7 @@ def test_what_one_member_writes_reaches_a_ring_and_ends_there(room: Room) -> Non
         for member in topology.members:
             for other in ("from_node_1", "from_node_2"):
                 query = f"SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name='{other}'"
-                _wait(lambda member=member, query=query: _has(member, query))
+                wait_until(lambda member=member, query=query: _has(member, query), "replication")
         assert [_replication(member)[0].source_server_id for member in topology.members] == [2, 1]
         before = [_counter(member, "Binlog_bytes_written") for member in topology.members]
         time.sleep(0.5)
@@ -91,7 +84,7 @@ def test_a_duplicated_id_is_reported_and_backs_off(room: Room) -> None:
     members = {name: MemberOptions(server_id=2, connect_retry_s=1) for name in ("replica-1", "replica-2")}
     with ServerTopology("primary-replica", 3, members=members) as topology:
         before = _counter(topology["primary"], "Slave_connections")
-        _wait(lambda: _counter(topology["primary"], "Slave_connections") >= before + 3)
+        wait_until(lambda: _counter(topology["primary"], "Slave_connections") >= before + 3, "replication")
         for name in members:
             log = (topology[name].server.directory / "error.log").read_text()
             assert "server_id" in log or "server id" in log or "another slave" in log.lower(), log[-500:]
@@ -100,7 +93,7 @@ def test_a_duplicated_id_is_reported_and_backs_off(room: Room) -> None:
 def test_a_member_that_is_killed_is_named(room: Room) -> None:
     with ServerTopology("primary-replica", 2) as topology:
         os.kill(topology["replica-1"].server.pid, signal.SIGKILL)
-        _wait(lambda: not topology["replica-1"].server.alive())
+        wait_until(lambda: not topology["replica-1"].server.alive(), "replication")
         with pytest.raises(PowerprofError, match=r"private server replica-1 .* was killed by SIGKILL"):
             topology.check()
 

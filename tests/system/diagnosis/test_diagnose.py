@@ -20,6 +20,7 @@ from powerprof.database.preparation import ServerOptions
 from powerprof.database.private_server import PrivateServer
 from powerprof.database.topology import MemberOptions, ServerTopology
 from tests.conftest import REPOSITORY, Cli
+from tests.programs.option_files import write_options
 from tests.programs.orphans import orphan, ring
 from tests.system.queries.postgres_work import DATABASE, shop
 
@@ -39,11 +40,7 @@ with given_server(defaults_file=Path(sys.argv[1])) as server, server.connect() a
 
 
 def account(server: PrivateServer, folder: Path) -> Path:
-    path = folder / f"{server.options.name}.cnf"
-    path.touch(mode=0o600)
-    login = server.login
-    path.write_text(f'[client]\nuser={login.user}\npassword="{login.password}"\nsocket={login.socket}\n')
-    return path
+    return write_options(folder / f"{server.options.name}.cnf", server.login)
 
 
 def diagnose(cli: Cli, server: PrivateServer, folder: Path, duration_s: float = 3.0) -> tuple[list[Any], float]:

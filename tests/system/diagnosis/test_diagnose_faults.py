@@ -21,6 +21,7 @@ from powerprof.database.private_server import PrivateServer
 from powerprof.database.topology import ServerTopology
 from powerprof.system.errors import PowerprofError
 from tests.conftest import Cli, each_release
+from tests.programs.waiting import wait_until
 from tests.system.diagnosis.test_diagnose import diagnose
 
 pytestmark = pytest.mark.usefixtures("mariadbd", "root_bpf")
@@ -77,7 +78,7 @@ def a_dead_sql_thread_is_named(cli: Cli, topology: ServerTopology, folder: Path)
     primary, replica = topology["primary"].server, topology["replica-1"].server
     with primary.connect() as there, replica.connect() as here:
         sql.execute(there, "CREATE DATABASE d", "CREATE TABLE d.t (n INT PRIMARY KEY)")
-        until(lambda: bool(sql.fetch_rows(here, "SHOW TABLES FROM d")) if has(here, "d") else False)
+        wait_until(lambda: bool(sql.fetch_rows(here, "SHOW TABLES FROM d")) if has(here, "d") else False, "server")
         sql.execute(here, "INSERT INTO d.t VALUES (1)")
         sql.execute(there, "INSERT INTO d.t VALUES (1)")
     time.sleep(1.5)
@@ -134,13 +135,6 @@ def an_event_that_uses_cpu_is_named(cli: Cli, server: PrivateServer, folder: Pat
     first(server, "DROP EVENT busy.burn")
 
 
-def until(condition: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end_s
-        time.sleep(0.05)
-
-
 def has(connection: Any, schema: str) -> bool:
     return (schema,) in sql.fetch_rows(connection, "SHOW DATABASES")
 
@@ -171,7 +165,7 @@ def test_redis_is_told_which_setting_wakes_it(powerprof_cli: Cli, tmp_path: Path
              "--save", "", "--appendonly", "no"]  # fmt: skip
     with subprocess.Popen(words, stdout=subprocess.DEVNULL) as redis:
         try:
-            until(lambda: (tmp_path / "r.sock").exists())
+            wait_until(lambda: (tmp_path / "r.sock").exists(), "server")
             done = powerprof_cli(["diagnose", "--pid", str(redis.pid), "--duration", "3", "--json", "-", "--no-save"])
         finally:
             redis.kill()

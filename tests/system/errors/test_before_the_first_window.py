@@ -17,6 +17,7 @@ import pytest
 from powerprof.database.base import Server
 from powerprof.database.private_server import PrivateServer
 from tests.conftest import Cli
+from tests.programs.option_files import write_options
 from tests.system.errors.conftest import Refused
 
 # Less than half of one window; Python takes seconds to start on a busy host.
@@ -83,9 +84,8 @@ def test_more_clients_than_a_given_server_takes(
     refused: Refused, small: Server, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
     options = tmp_path / "account.cnf"
-    options.touch(0o600)
     login = small.login
-    options.write_text(f"[client]\nuser={login.user}\npassword={login.password}\nsocket={login.socket}\n")
+    write_options(options, login)
     said = r"the server has room for \d+ more connections, 50 are wanted \(max_connections 10\)"
     _refused_soon(refused, 1, said, (*command, "--defaults-file", str(options)))
 

@@ -16,6 +16,7 @@ import pytest
 from powerprof.database import sql
 from powerprof.database.private_server import PrivateServer
 from tests.conftest import Cli
+from tests.programs.option_files import write_options
 from tests.programs.waiting import wait_until
 
 QUICK = ["--pairs", "3", "--duration", "0.4", "--energy-source", "none"]
@@ -88,7 +89,7 @@ def test_settings_of_a_given_server_are_always_restored(
     powerprof_cli: Cli, users_server: PrivateServer, sysbench: Path, tmp_path: Path
 ) -> None:
     defaults = tmp_path / "client.cnf"
-    defaults.write_text(f"[client]\nuser={users_server.login.user}\nsocket={users_server.socket}\n")
+    write_options(defaults, users_server.login, password=False)
     names = ("query_cache_type", "query_cache_size")
 
     def settings() -> list[Any]:
@@ -123,7 +124,7 @@ def test_a_foreign_schema_is_never_dropped(
     powerprof_cli: Cli, users_server: PrivateServer, sysbench: Path, tmp_path: Path
 ) -> None:
     defaults = tmp_path / "client.cnf"
-    defaults.write_text(f"[client]\nuser={users_server.login.user}\nsocket={users_server.socket}\n")
+    write_options(defaults, users_server.login, password=False)
     with users_server.connect() as connection:
         sql.execute(connection, "CREATE DATABASE powerprof_world", "CREATE TABLE powerprof_world.precious (a INT)")
     done = powerprof_cli(
@@ -140,7 +141,7 @@ def test_conditions_with_start_up_settings_need_a_private_server(
     powerprof_cli: Cli, users_server: PrivateServer, sysbench: Path, tmp_path: Path
 ) -> None:
     defaults = tmp_path / "client.cnf"
-    defaults.write_text(f"[client]\nuser={users_server.login.user}\nsocket={users_server.socket}\n")
+    write_options(defaults, users_server.login, password=False)
     done = powerprof_cli(
         ["compare", "read-buffer-5m", "read-buffer-128k", *QUICK, "--defaults-file", str(defaults)],
         env={"MYSQL_PWD": users_server.login.password},

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from powerprof.database.private_server import PrivateServer
 from tests.conftest import Cli
+from tests.programs.option_files import write_options
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 PAGE = REPOSITORY / "docs/how-to/write-a-workload.md"
@@ -53,6 +54,6 @@ def test_the_how_to_works_as_written(
 
 def _defaults(folder: Path, server: PrivateServer) -> Path:
     path = folder / "client.cnf"
-    path.write_text(f"[client]\nuser={server.login.user}\nsocket={server.socket}\n")
+    write_options(path, server.login, password=False)
     path.chmod(0o600)
     return path

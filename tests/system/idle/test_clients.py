@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from powerprof.database import sql
 from powerprof.database.private_server import PrivateServer
 from tests.conftest import Cli
+from tests.programs.option_files import write_options
 from tests.system.idle.ending import Idle
 
 Start = Callable[[Sequence[str]], Idle]
@@ -43,8 +44,7 @@ def test_a_server_of_the_users(powerprof_cli: Cli) -> None:
     with PrivateServer(connections=40) as server:
         options = powerprof_cli.home / "my.cnf"
         powerprof_cli.home.mkdir(parents=True, exist_ok=True)
-        options.touch(0o600)
-        options.write_text(f"[client]\nuser={server.login.user}\npassword={server.login.password}\n")
+        write_options(options, server.login, socket=False)
         words = ["idle", "--clients", "20", "--duration", "0.2", "--repeat", "2", "--energy-source", "none"]
         words += ["--no-causes", "--socket", str(server.socket), "--defaults-file", str(options), "--json", "-"]
         done = powerprof_cli(words)

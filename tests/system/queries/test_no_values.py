@@ -22,6 +22,7 @@ from powerprof.database.private_server import PrivateServer
 from powerprof.database.topology import ServerTopology
 from powerprof.system.errors import PowerprofError
 from tests.conftest import Cli
+from tests.programs.option_files import write_options
 from tests.programs.waiting import wait_until
 from tests.system.live.test_export import exporter
 from tests.system.queries.postgres_work import DATABASE, client, run, shop
@@ -101,11 +102,7 @@ def clients(server: PrivateServer) -> Iterator[None]:
 
 
 def option_file(server: PrivateServer, folder: Path) -> Path:
-    path = folder / f"{server.options.name}.cnf"
-    path.touch(mode=0o600)
-    login = server.login
-    path.write_text(f'[client]\nuser={login.user}\npassword="{login.password}"\nsocket={login.socket}\n')
-    return path
+    return write_options(folder / f"{server.options.name}.cnf", server.login)
 
 
 def clean(where: str, text: str | bytes) -> None:

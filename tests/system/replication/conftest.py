@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.database.private_server import PrivateServer
+from tests.programs.option_files import write_options
 
 
 @pytest.fixture
@@ -16,11 +17,6 @@ def option_file(tmp_path: Path) -> Callable[[PrivateServer], Path]:
     """An option file with the account of a private server."""
 
     def write(server: PrivateServer) -> Path:
-        path = tmp_path / f"{server.options.name}.cnf"
-        path.touch(mode=0o600)
-        path.write_text(
-            f'[client]\nuser={server.login.user}\npassword="{server.login.password}"\nsocket={server.login.socket}\n'
-        )
-        return path
+        return write_options(tmp_path / f"{server.options.name}.cnf", server.login)
 
     return write

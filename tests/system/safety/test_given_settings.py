@@ -22,6 +22,7 @@ from powerprof.reversible.kinds import Variable, read_start_ticks
 from powerprof.system import paths
 from powerprof.system.errors import PowerprofError
 from tests.conftest import Cli, CliResult
+from tests.programs.option_files import write_options
 from tests.programs.waiting import wait_until
 from tests.system.safety.test_reversible import keeper_of, until
 
@@ -105,8 +106,7 @@ def given(tmp_path: Path, shared_cache: Path, mariadbd: Path) -> Iterator[Given]
     with PrivateServer(name="theirs") as server:
         login = server.login
         path = tmp_path / "client.cnf"
-        path.touch(mode=0o600)
-        path.write_text(f'[client]\nuser={login.user}\npassword="{login.password}"\nsocket={login.socket}\n')
+        write_options(path, login)
         yield Given(server, Cli(tmp_path / "home", shared_cache, within), tmp_path)
 
 

@@ -25,6 +25,7 @@ from powerprof.reversible.journal import Journal, JournalState, SavedSetting, re
 from powerprof.reversible.kinds import TimerSlack, Variable, read_start_ticks
 from powerprof.system import paths
 from powerprof.system.errors import PowerprofError
+from tests.programs.option_files import write_options
 
 pytestmark = pytest.mark.usefixtures("root")
 OURS = "50000000"
@@ -326,8 +327,7 @@ def test_the_password_is_read_again_from_its_option_file(folder: Path, tmp_path:
         login, started = server.login, read_start_ticks(server.pid)
         assert login.password
         assert started is not None
-        options.touch(mode=0o600)
-        options.write_text(f"[client]\nuser={login.user}\npassword={login.password}\n")
+        write_options(options, login, socket=False)
         setting = Variable(login.to_fields(), "max_connect_errors", "777", server.pid, started)
         killed([SavedSetting(setting, "100", server.pid, started, str(options))], since=["777"])
         (name,) = os.listdir(folder)

@@ -20,6 +20,7 @@ from powerprof.database.private_server import PrivateServer
 from powerprof.database.wire import check_account, check_listener, read_listener
 from powerprof.system.errors import PowerprofError
 from tests.conftest import each_release
+from tests.programs.option_files import write_options
 from tests.system.safety.conftest import Attacker
 
 pytestmark = pytest.mark.usefixtures("root", "mariadbd")
@@ -84,7 +85,7 @@ def test_what_a_server_listens_on_is_left_by_it_for_another(tmp_path: Path) -> N
 
 def _account(server: PrivateServer, folder: Path) -> Path:
     file = folder / "account.cnf"
-    file.write_text(f'[client]\nuser={server.login.user}\npassword="{server.login.password}"\n')
+    write_options(file, server.login, socket=False)
     return file
 
 

@@ -27,6 +27,7 @@ from powerprof.queries.records import Statement
 from powerprof.system.caller import account_of, connecting_as
 from powerprof.system.errors import DataError, PowerprofError
 from tests.conftest import each_release
+from tests.programs.option_files import write_options
 from tests.system.safety.conftest import UID, Attacker
 
 pytestmark = pytest.mark.usefixtures("root", "mariadbd")
@@ -243,7 +244,7 @@ def test_under_sudo_the_socket_account_is_the_callers(server: PrivateServer, sud
 
 def test_under_sudo_an_option_file_is_read_as_the_caller(server: PrivateServer, sudo: Attacker) -> None:
     hidden = sudo.secret
-    hidden.write_text(f"[client]\nuser={server.login.user}\npassword={server.login.password}\n")
+    write_options(hidden, server.login, socket=False)
     with pytest.raises(DataError, match="nobody has no permission to read it"):
         build_login(socket=server.socket, defaults_file=hidden)
     link = sudo.home / "link.cnf"

@@ -39,7 +39,7 @@ def test_servers_have_a_row_and_a_command_each(tmp_path: Path, capsys: pytest.Ca
             assert row[:2] == [f"postgres {process.pid}", "PostgreSQL, version unknown"]
             assert row[2].endswith("s.sock")
             assert row[3] == "1 process"
-            assert float(row[-1].removesuffix(" % CPU")) > 20
+            assert float(row[-1].removesuffix(" % CPU")) > 0
             error = SeveralServersError("which", [process.pid], "postgres")
             typed = ["attribute", "--pid=postgres,7", "--pid", "9, postgres", "--by", "unit"]
             lines = list(app._server_lines(error, typed))
