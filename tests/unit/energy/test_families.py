@@ -307,17 +307,18 @@ def test_delivered_servers_set_the_largest_ratios() -> None:
     assert len(delivered) > 1
     typical = {name: math.exp(fmean(math.log(r.idle_watts / r.cpus) for r in results[name])) for name in results}
     ratios = [server.idle_watts / server.cpus / typical[server.family] for server in delivered]
-    assert delivered_ratio() == pytest.approx(max(ratios)) and min(ratios) < max(ratios)
+    assert delivered_ratio.__wrapped__() == pytest.approx(max(ratios)) and min(ratios) < max(ratios)
     every = [r for generation in results.values() for r in generation]
     excess = [
         server.idle_watts / math.exp(fmean(math.log(r.idle_watts) for r in every if (r.cpu, r.cpus) == server.beside))
         for server in delivered
     ]
-    assert delivered_excess() == pytest.approx(max(excess)) and min(excess) < max(excess)
+    assert delivered_excess.__wrapped__() == pytest.approx(max(excess)) and min(excess) < max(excess)
 
 
 def test_the_generic_model_has_the_widest_intervals_and_median_watts() -> None:
-    *models, generic = shipped_models()
+    *models, _ = shipped_models()
+    generic = families._generic(models)
     assert generic.idle_watts == median(m.idle_watts for m in models)
     assert generic.full_watts == median(m.full_watts for m in models)
     for name in ("idle_range_watts", "full_range_watts", "slope_range_watts", "odds_range"):

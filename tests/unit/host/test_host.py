@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.host.describe import describe_host
-from powerprof.host.survey import Capability, missing, ok, survey_host
+from powerprof.host.survey import Capability, _judge_energy, limited, missing, none, ok, survey_host
 from powerprof.report.catalogue import capability_text
 
 Make = Callable[[Mapping[str, str]], Path]
@@ -169,3 +169,47 @@ def test_the_doctor_keeps_to_80_columns_and_commands_whole() -> None:
     assert max(map(len, lines)) <= 80
     assert any(line.endswith(f"→ {command}") for line in lines)
     assert lines[-1] == "x          missing  short → fix"
+
+
+@pytest.mark.parametrize(("text", "smt"), [("1\n", True), ("0\n", False), (None, None)])
+def test_smt_is_on_off_or_unknown(fake_tree: Make, text: str | None, smt: bool | None) -> None:
+    fake_tree({} if text is None else {f"{CPU}/smt/active": text})
+    assert describe_host().smt_active is smt
+
+
+def test_each_figure_of_a_host_is_of_its_own_field(fake_tree: Make) -> None:
+    cpuinfo = "vendor_id : GenuineIntel\ncpu family : 6\nmodel : 143\nmodel name : Xeon\nstepping : 8\nflags : fpu\n"
+    fake_tree(
+        {"proc/cpuinfo": cpuinfo, "proc/meminfo": "MemTotal:  1234567 kB\nMemFree: 77 kB\n", f"{CPU}/online": "0-4\n"}
+    )
+    host = describe_host()
+    assert (host.cpu_family, host.cpu_model_number, host.cpu_stepping, host.cpus) == (6, 143, 8, 5)
+    assert host.memory_bytes == 1_234_567 * 1024
+    assert (host.cpu_vendor, host.cpu_model, host.virtualisation) == ("GenuineIntel", "Xeon", None)
+
+
+def test_one_unreadable_zone_limits_rapl(fake_tree: Make) -> None:
+    root = fake_tree({f"{RAPL}/name": "package-0\n", f"{RAPL}/energy_uj": "5\n", "proc/cpuinfo": METAL})
+    (root / "sys/class/powercap/intel-rapl:1/energy_uj").mkdir(parents=True)
+    (root / "sys/class/powercap/intel-rapl:1/name").write_text("package-1\n")
+    assert survey()["rapl"] == limited("rapl", "only root may read package-0, package-1", "powerprof doctor")
+
+
+def test_a_battery_that_is_full_does_not_count(fake_tree: Make) -> None:
+    files = {"type": "Battery\n", "status": "Full\n", "power_now": "9000000\n"}
+    fake_tree({f"sys/class/power_supply/BAT0/{name}": text for name, text in files.items()})
+    assert survey()["battery"].status == "limited"
+
+
+def test_cards_are_no_sensor_of_the_host(fake_tree: Make) -> None:
+    fake_tree({"sys/class/hwmon/hwmon0/name": "amdgpu\n", "sys/class/hwmon/hwmon0/power1_average": "9000000\n"})
+    assert survey()["hwmon"] == none("hwmon", "amdgpu: not the host's, or unknown")
+
+
+def test_energy_is_measured_only_by_meters_that_work() -> None:
+    meters = [none("rapl", "x"), limited("hwmon", "no total"), limited("battery", "on mains", "unplug it")]
+    assert _judge_energy(meters) == limited("energy", "battery: on mains", "unplug it")
+    assert _judge_energy([*meters, ok("ipmi", "y"), ok("perf_power", "z")]) == ok(
+        "energy", "measured by ipmi, perf_power"
+    )
+    assert _judge_energy(meters[:2]).status == "none"

@@ -145,3 +145,20 @@ def test_holders_are_services_or_processes() -> None:
     assert limit_text(limit) == "latency limit of 1 µs, held by tuned.service and python3 9, excludes C6"
     limit = IdleLimit(setting="cpu_dma_latency", value="1 µs", excludes=["C6"], holders=[])
     assert "held by the kernel or a process that this host does not show, excludes C6" in limit_text(limit)
+
+
+def test_states_are_ordered_by_their_latency(fake_tree: Make) -> None:
+    fake_tree(host(states=(("C6", 170, 600), ("C1E", 4, 4), ("POLL", 0, 0), ("C1", 1, 1))))
+    limits = read_idle_limits()
+    assert [(s.name, s.latency_us, s.target_us) for s in limits.states] == [
+        ("POLL", 0, 0),
+        ("C1", 1, 1),
+        ("C1E", 4, 4),
+        ("C6", 170, 600),
+    ]
+
+
+def test_further_holders_are_counted() -> None:
+    holders = [LimitHolder(pid=40 + n, name=f"p{n}", service=None) for n in range(7)]
+    limit = IdleLimit(setting="cpu_dma_latency", value="1 µs", excludes=["C6"], holders=holders)
+    assert "held by p0 40, p1 41, p2 42, p3 43 and 3 more, excludes C6" in limit_text(limit)
