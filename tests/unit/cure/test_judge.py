@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -42,6 +43,7 @@ from powerprof.report.cure import announce_lines, render_terminal, word_cure
 from powerprof.report.exports import render_html
 from powerprof.system.targets import Target
 from powerprof.tracing.captures import RecordedText, StatementTrace, TraceCost, find_latency_class
+from powerprof.tracing.idle_data import CAUSE
 
 _NAMES: dict[str, Arm] = {"a": "before", "b": "cured"}
 _WINDOW_S = 5.0
@@ -777,3 +779,25 @@ def test_a_planned_variable_keeps_its_old_value(monkeypatch: pytest.MonkeyPatch)
     assert (before, remedy.name, remedy.from_value, remedy.to_value) == ("1", "sync_binlog", "1", "0")
     assert (setting.name, setting.value, setting.keeps_copies) == ("sync_binlog", "0", True)
     assert remedy.lasting.endswith("sync_binlog = 0") and "keep 0 until they end" in remedy.delays
+
+
+def test_idle_exits_are_of_the_process_and_its_threads() -> None:
+    """Exits of thread 7 and 8 of process 71, of another process, of a woken thread, and of powerprof's own thread 9."""
+    rows = [  # thread that ran, its process, thread that was woken, count
+        (7, 71, 0, 30),
+        (8, 71, 0, 11),
+        (50, 5, 0, 400),
+        (0, 0, 8, 6),
+        (0, 0, 50, 900),
+        (9, 71, 0, 77),
+    ]
+    causes = np.zeros(len(rows), dtype=CAUSE)
+    for name, values in zip(("next_tid", "next_tgid", "woken_tid", "count"), zip(*rows, strict=True), strict=True):
+        causes[name] = values
+    replica: Any = SimpleNamespace(own_tid=9)
+    windows = session.CureWindows(Target((71,), "x"), 8, None, None, replica)  # type: ignore[arg-type]
+    windows._counter._after = {7: 1, 8: 1, 9: 1}
+    assert windows._count_exits(causes) == {"thread_exits_count": 17, "target_exits_count": 47}
+    whole = session.CureWindows(Target((71,), "x"), None, None)  # type: ignore[arg-type]
+    whole._counter._after = windows._counter._after
+    assert whole._count_exits(causes) == {"thread_exits_count": None, "target_exits_count": 124}

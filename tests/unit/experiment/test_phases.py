@@ -7,7 +7,9 @@ import random
 import warnings
 from statistics import fmean
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 from scipy import stats
@@ -16,7 +18,7 @@ from powerprof.energy.domains import HostMeters
 from powerprof.energy.windows import split_host_energy
 from powerprof.experiment import idle
 from powerprof.experiment.idle import IdlePlan, LoadMeter, ServerLoad, _Measured
-from powerprof.experiment.phase_trace import ToolTally
+from powerprof.experiment.phase_trace import ToolTally, _server_exits
 from powerprof.experiment.phases import (
     combine_windows,
     compare_phases,
@@ -44,9 +46,10 @@ from powerprof.model.records import (
     ToolCost,
     Window,
 )
-from powerprof.statistics.intervals import UNKNOWN_FACTORS
+from powerprof.statistics.intervals import UNKNOWN_FACTORS, rate_interval
 from tests.unit.experiment.builders import odd_window
 
+CAUSE_SAMPLE = np.dtype([("exit_ns", "<u8"), *((name, "<u4") for name in ("next_tid", "next_tgid", "woken_tid"))])
 TOOL = ToolCost(version="1", cpu_s=0.1, wakeups_hz=None)
 
 
@@ -462,3 +465,24 @@ def test_equal_windows_give_no_warning(before: list[float], after: list[float]) 
 
 def test_one_window_has_no_interval() -> None:
     assert (difference([1.0], [2.0, 3.0]).low, difference([1.0, 2.0], [3.0]).high) == (None, None)
+
+
+def test_the_servers_idle_exits_are_spread_over_the_window_by_a_sample() -> None:
+    """Of 60 exits the trace sampled four of process 71, in the tenths 0, 3, 3 and 9 of a window of 4 s."""
+    begin, length = 5_000_000_000, 4_000_000_000
+    placed = [(71, 0.05), (71, 0.31), (71, 0.39), (71, 0.95), (5, 0.5), (71, None)]
+    sample = np.zeros(
+        len(placed), dtype=[("exit_ns", "<u8"), ("next_tid", "<u4"), ("next_tgid", "<u4"), ("woken_tid", "<u4")]
+    )
+    for row, (tgid, place) in zip(sample, placed, strict=True):
+        row["next_tid"], row["next_tgid"] = 1000 + tgid, tgid
+        row["exit_ns"] = 0 if place is None else begin + place * length
+    edge = SimpleNamespace(start_ns=begin, end_ns=begin + length)
+    window: Any = SimpleNamespace(trace=SimpleNamespace(sample=sample), edges={0: edge, 1: edge}, window_s=4.0)
+    found = _server_exits(60, window, 71)
+    assert (found.count, found.window_s, found.wakeups_hz.mean) == (60, 4.0, 15.0)
+    assert found.blocks_count == [15.0, 0.0, 0.0, 30.0, 0.0, 0.0, 0.0, 0.0, 0.0, 15.0]
+    expected = rate_interval(60, found.blocks_count, 4.0)
+    assert (found.wakeups_hz.low, found.wakeups_hz.high) == (expected.low, expected.high)
+    none = _server_exits(60, window, 77)
+    assert none.blocks_count == [0.0] * 10 and none.wakeups_hz.mean == 15.0

@@ -83,7 +83,11 @@ def test_steal_of_any_window_is_serious(place: int) -> None:
     assert threat("steal", pair_blocks(a={"steal_percent": None}, b={"steal_percent": None})) is None
 
 
-@pytest.mark.parametrize(("a", "b", "serious"), [(3000, 2800, True), (2800, 3000, True), (3000, 2880, False)])
+@pytest.mark.parametrize(
+    ("a", "b", "serious"),
+    # 5 % of A: 2,850 to 3,150.
+    [(3000, 2845, True), (3000, 2855, False), (3000, 3145, False), (3000, 3155, True), (2800, 3000, True)],
+)
 def test_another_frequency_is_serious_in_both_directions(a: float, b: float, serious: bool) -> None:
     found = threat("frequency", pair_blocks(a={"frequency_mhz": a}, b={"frequency_mhz": b}))
     assert found == Threat(name="frequency", values={"a_mhz": a, "b_mhz": b}, serious=serious)
