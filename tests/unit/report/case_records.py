@@ -35,7 +35,9 @@ from powerprof.queries.records import Queries
 from powerprof.report import attribution, comparison, labels, metrics, queries, stacks
 from powerprof.report.answers import word_threats
 from powerprof.report.kinds import KIND_LOADERS, lines_of, word_record
+from powerprof.report.profile import functions_answer
 from powerprof.report.screen import ScreenView, draw_bars, scroll_rows
+from powerprof.report.stacks import TimelineExit
 from powerprof.report.study import findings_table, today
 from powerprof.report.table import Places
 from tests.unit.report.distinct_records import make, make_kind
@@ -49,7 +51,7 @@ _SPAN = EstimateRange(
 
 def cases() -> Cases:
     """Yield the name and the text of each case."""
-    for make_cases in (_idle, _attribution, _comparison, _cure, _diagnosis, _energy, _queries, _others):
+    for make_cases in (_idle, _attribution, _comparison, _cure, _diagnosis, _energy, _queries, _drawings, _others):
         yield from make_cases()
 
 
@@ -142,6 +144,10 @@ def _idle() -> Cases:
     yield "idle, counted, drift", _first_lines(_idle_run(drifted, exits={"server": alone, "clients": connected}))
     busy = (("baseline", (98.5, 99.25, 98.75), (3.5, 4.25, 3.0), 141.5), *_QUIET[1:])
     yield "idle, busy before", _first_lines(_idle_run(busy, exits={"server": alone, "clients": connected}))
+    throughout = tuple((name, (98.5, 99.25, 98.75), (3.5, 4.25, 3.0), power) for name, _, _, power in _QUIET[1:3])
+    yield "idle, busy throughout", _first_lines(_idle_run(throughout))
+    asleep = _exits(0.0, 0.1875, 0.5, 0.25)
+    yield "idle, asleep", _first_lines(_idle_run(exits={"server": asleep, "clients": asleep}))
     yield "idle, statements", _first_lines(_idle_run(statements_hz=18.375))
 
 
@@ -152,6 +158,10 @@ def _attribution() -> Cases:
     kind = "powerprof.attribution/1"
     record: Attribution = make_kind(kind, known=True)
     unknown_deep = replace(make_kind(kind, known=False), deep=make(DeepIdle, known=False))
+    deep = make(DeepIdle, known=True)
+    governor = replace(deep.governor, kernel_above_count=None, is_complete=False)
+    uncounted = replace(record, deep=replace(deep, governor=governor))
+    yield "attribute, kernel's misses unknown", next(line for line in lines_of(uncounted, 500) if "governor" in line)
     yield "attribute, deep, unknown", "\n".join(lines_of(unknown_deep, 300))
     first = record.wakeups[0]
     many = [
@@ -197,6 +207,7 @@ def _attribution() -> Cases:
         ("unknown", {"lost_count": 0}),
         ("all", {"unknown_count": 0, "lost_count": 0}),
         ("blind", {"idle_exits_count": 0, "idle_percent": 97.25}),
+        ("blind, load unknown", {"idle_exits_count": 0, "idle_percent": None}),
         ("busy", {"idle_exits_count": 0, "idle_percent": 0.25}),
         ("tracepoint", {"cpuidle_usage_delta_count": None}),
         ("unchecked", {"cpuidle_usage_delta_count": None, "checked_against": None}),
@@ -364,6 +375,11 @@ def _queries() -> Cases:
     record: Queries = make_kind("powerprof.queries/1", known=True)
     third = replace(record.statements[0], id="third", text="SELECT third", c0_percent=3.375)
     record = replace(record, statements=[*record.statements, third], notes=[], interrupted=False)
+    step = record.statements[0].plan[0]
+    yield "plan", queries.plan_text([replace(step, table=None, access=None, key=None, rows_count=None), step])
+    probed = make_kind("powerprof.functions/1", known=True)
+    single = [replace(probed, functions=probed.functions[:count]) for count in (0, 1, 2)]
+    yield "functions", "\n".join(map(functions_answer, single))
     yield "queries, first", "\n".join(queries.render_terminal(record, 120, top=1))
     compared: QueriesComparison = make_kind("powerprof.queries-comparison/1", known=True)
     first, second = compared.statements
@@ -395,6 +411,32 @@ def _queries() -> Cases:
 
     page = render(long, Extras())
     yield "history, hours", "\n".join([*lines_of(long, 120), *_titles(page)[:6]])
+
+
+def _drawings() -> Cases:
+    from powerprof.report.html import charts, svg
+
+    exits = [
+        TimelineExit(0, 1_000_000, 3_500_000, 3_700_123, "C6", "timer", "a", "t"),
+        TimelineExit(1, 2_250_000, 4_125_000, None, "C1", "no_ipi", "b", None),
+    ]
+    drawn = attribution.lanes(exits)
+    assert drawn is not None
+    yield "timeline, data", f"{drawn.data} {drawn.whole_s}"
+    before, after = [(("m", "gone"), 6.5), (("m", "same", "x"), 2.25)], [(("m", "same"), 2.75), (("m", "new"), 4.125)]
+    graphs = (stacks.build_flame(before, unit="ms"), stacks.build_flame_difference(before, after, unit="ms"))
+    for graph in graphs:
+        view = charts.draw_flame(graph, "title", {"same": "m.so"})
+        assert view is not None
+        yield "flame", str(view.boxes)
+    points = [svg.SeriesPoint("1", 0.00125, 0.001, 0.0015), svg.SeriesPoint("2", 0.00375, None, None)]
+    yield "series", str(svg.draw_series([points, points[::-1]], "J", "energy"))
+    for clear in (True, False):
+        near = [charts.DrawnInterval(12.5, 3.25, 21.75, clear), charts.DrawnInterval(-40.5, -55.25, -25.75, True)]
+        far = [*near, charts.DrawnInterval(412.5, 303.25, 521.75, True)]
+        for intervals in (near, far):
+            axis = charts.interval_axis(intervals)
+            yield "intervals", "\n".join(str(charts.interval_row(axis, each, "x")) for each in intervals)
 
 
 def _titles(page: str) -> list[str]:

@@ -218,7 +218,8 @@ def _live_forms(known: bool) -> Forms:
     for view in (ScreenView(), ScreenView(all=True, opened=True, chosen=1), ScreenView(sort="C0", wanted="process")):
         for width in (120, 60):
             yield f"screen, {width}", "\n".join(watch.draw_screen(history, view, "powerprof · watch", width, 22))
-    yield "short screen", "\n".join(watch.draw_screen(history, ScreenView(all=True), "watch", 120, 13))
+    for height in range(9, 15):
+        yield "short screen", "\n".join(watch.draw_screen(history, ScreenView(all=True), "watch", 120, height))
     yield "host", "\n".join(watch.draw_screen(_without_target(history), ScreenView(), "watch", 120, 22))
     yield "line", watch.plain_line(newest, 300)
     yield "json lines", _json(watch.interval_document(newest))
@@ -241,7 +242,12 @@ def _statement_forms(known: bool) -> Forms:
         for width in (140, 60):
             shown = watch.draw_queries_screen(history, view, "powerprof · queries", width, 20)
             yield f"screen, {width}", "\n".join(shown)
-    yield "short screen", "\n".join(watch.draw_queries_screen(history, ScreenView(sort="CPU"), "queries", 140, 7))
+    for probes_ms in (13.5, 437.25):
+        costly = replace(newest, tracing=replace(newest.tracing, probes_ms=probes_ms), server_c0_s=2.75)
+        yield "costly", "\n".join(watch._queries_trouble(costly))
+    for height in range(6, 10):
+        shown = watch.draw_queries_screen(history, ScreenView(sort="CPU"), "queries", 140, height)
+        yield "short screen", "\n".join(shown)
     yield "line", watch.queries_plain_line(newest, 300)
 
 

@@ -96,13 +96,6 @@ def test_deep_stack_ends_with_the_number_of_hidden_frames() -> None:
     assert sum(line.endswith("a_function_with_a_long_name_07") for line in few) == 1  # the outermost of eight frames
 
 
-def test_footer_has_balance_stacks_and_cost() -> None:
-    shown = render_terminal(attribution(), 80)
-    at = next(number for number, line in enumerate(shown) if " classified + " in line)
-    assert shown[at + 1].startswith("Complete stacks: ") and shown[at + 2].startswith("powerprof itself: ")
-    assert not any(" 0 ms" in line or " 0.000 J" in line for line in shown)
-
-
 def test_kernel_threads_of_a_whole_system_are_named_by_their_work() -> None:
     record = attribution()
     cause = Cause(

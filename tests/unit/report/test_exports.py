@@ -1,26 +1,124 @@
 # SPDX-License-Identifier: Apache-2.0
-"""pprof, folded stacks and traces hold the rows of a record."""
+"""Tests for files: Markdown and CSV with exact figures, stacks, profiles and timelines."""
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 import json
 import os
+import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from powerprof.report.exports import build_trace, export, fold_stacks
+from powerprof.attribution.offcpu import build_bpf_profile, build_syscall_profile
+from powerprof.report.exports import build_trace, export, fold_stacks, render_csv
 from powerprof.report.html.page import Extras
 from powerprof.report.pprof import encode_pprof
 from powerprof.report.stacks import TimelineExit, frames_of
+from powerprof.report.table import code_span, escape
 from powerprof.system.errors import UsageError
-from tests.unit.report.sample_records import HOSTILE, attribution, comparison, idle_run, on_cpu, timeline
+from powerprof.tracing.captures import CallSum, OffCpuTrace, SyscallTrace, ThreadSums
+from tests.unit.report.sample_records import (
+    HOSTILE,
+    attribution,
+    comparison,
+    idle_run,
+    load_run,
+    on_cpu,
+    sweep,
+    timeline,
+)
+
+
+def rows_of(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text, newline="")))
+
+
+def test_csv_of_a_comparison_is_exact() -> None:
+    record = comparison()
+    rows = rows_of(render_csv(record))
+    assert [row["metric"] for row in rows] == [metric.name for metric in record.metrics]
+    for row, metric in zip(rows, record.metrics, strict=True):
+        assert float(row["b_minus_a"]) == metric.difference.b_minus_a
+        assert (float(row["low"]), float(row["high"])) == metric.difference.ci95
+        assert [float(row[f"a_{n}"]) for n in range(1, 12)] == metric.a.values
+        assert row["verdict"] == metric.verdict and row["kind"] == metric.kind
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_are_no_formulas_in_csv(name: str) -> None:
+    record = attribution()
+    thread = replace(record.wakeups[0].thread, server_name=None, comm=name)
+    text = render_csv(replace(record, wakeups=[replace(record.wakeups[0], thread=thread, detail=name)]))
+    (row,) = rows_of(text)
+    assert not row["thread"].startswith(("=", "+", "-", "@", "\t", "\r"))
+    assert row["thread"].removeprefix("'") == name.replace("\x00", "\N{REPLACEMENT CHARACTER}")
+
+
+def test_csv_bom_begins_with_the_byte_order_mark() -> None:
+    assert export(comparison(4), "csv").startswith(b"metric,")
+    assert export(comparison(4), "csv-bom") == b"\xef\xbb\xbf" + export(comparison(4), "csv")
+
+
+@pytest.mark.parametrize("record", [idle_run, load_run, comparison, sweep, attribution])
+def test_csv_lines_are_as_long_as_the_head(record: Callable[[], Any]) -> None:
+    lengths = {len(row) for row in csv.reader(io.StringIO(render_csv(record()), newline=""))}
+    assert len(lengths) == 1
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_name_in_markdown_is_one_code_span(name: str) -> None:
+    span = code_span(name)
+    fence = re.match("`+", span)
+    assert fence and span.endswith(fence[0])
+    inner = span[len(fence[0]) : -len(fence[0])]
+    assert fence[0] not in re.findall("`+", inner)
+    assert "\n" not in span and not re.search(r"(?<!\\)\|", span) and len(span) < 200
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_sentence_in_markdown_has_no_markup(name: str) -> None:
+    text = escape(f"costs {name} more")
+    assert not re.search(r"(?<!\\)[`*_<>\[\]|]", text)
+    assert "\n" not in text and "@S" not in text and "://" not in text
+
+
+def test_csv_of_calls_and_threads_has_the_field_names_of_the_record() -> None:
+    window: dict[str, Any] = {"pids": [7], "window_s": 2.0, "lost_count": 0, "notes": [], "interrupted": False}
+    window |= {"tool_cpu_s": 0.01, "bpf_s": None}
+    asked = CallSum(
+        pid=7, tid=8, name="read", operation="", count=30, errors_count=2, ns=9_000_000, longest_ns=4_000_000
+    )
+    trace = SyscallTrace(**window, calls=[asked], files=[], waiting={}, parts_count=0)
+    (call,) = rows_of(render_csv(build_syscall_profile(trace, {8: "=cmd()"})))
+    assert (call["thread"], call["name"], call["count"], call["errors_count"]) == ("'=cmd()", "read", "30", "2")
+    assert float(call["total_ms"]) == 9.0
+    sums = ThreadSums(
+        pid=7,
+        tid=8,
+        comm="writer",
+        states={"interruptible": (4, 40_000_000)},
+        sleep_max_ns=20_000_000,
+        waits_count=4,
+        wait_ns=8_000_000,
+        wait_max_ns=3_000_000,
+        preempted_count=0,
+        preempted_ns=0,
+    )
+    profile = build_bpf_profile(OffCpuTrace(**window, threads=[sums], wakings=[], unseen_count=0), {})
+    (thread,) = rows_of(render_csv(profile))
+    assert (thread["thread"], thread["sleeps_count"], float(thread["sleep_mean_ms"])) == ("writer", "4", 10.0)
+    assert "states" not in thread
+    assert render_csv(replace(profile, threads=[])).startswith("tid,thread,")
 
 
 def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gallery's pages are small, of real runs, and tell nothing of the machine but what was measured."""
+"""Tests for the pages of the gallery and the transcripts, which `make gallery` writes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import re
 import pytest
 
 from tests.conftest import REPOSITORY
+from tests.programs.transcripts import KEPT, PAGE, shortened
 
 GALLERY = REPOSITORY / "docs/gallery"
 PAGES = ("idle", "attribute", "compare", "sweep", "diagnose")
@@ -31,3 +32,12 @@ def test_it_is_small() -> None:
     assert {f"{name}.html" for name in PAGES} | {"idle.png", "compare.png"} == set(sizes)
     assert max(sizes.values()) <= 400_000
     assert sum(sizes.values()) <= 4_000_000
+
+
+def test_every_answer_has_its_block_of_80_columns() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    for command, kept in KEPT.items():
+        (block,) = re.findall(rf"```console\n\$ sudo powerprof {re.escape(command)}\n(.*?)```", text, re.DOTALL)
+        lines = block.splitlines()
+        assert max(map(len, lines)) <= 80
+        assert shortened([line for line in lines if line != "…"], kept) == lines

@@ -1,27 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A table is a value: what a form shows of it is the record's figure, rounded in one way."""
+"""Tests for tables and lines: figures of the record, in each form and on terminals of any width."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
+from collections import Counter
 from inspect import signature
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from powerprof.model import text
+from powerprof.model.records import Note
 from powerprof.report import labels
 from powerprof.report import table as terminal
 from powerprof.report.comparison import render_terminal
 from powerprof.report.exports import render_markdown
 from powerprof.report.html.page import table_html as html_table
-from powerprof.report.kinds import KIND_LOADERS, kind_of, lines_of
-from powerprof.report.labels import answer_and_context
+from powerprof.report.kinds import KIND_LOADERS, kind_of, lines_of, word_record
+from powerprof.report.labels import answer_and_context, word_notes, wrap_note
 from powerprof.report.metrics import comparison_table, sweep_table
-from powerprof.report.phases import phases_table
 from powerprof.report.table import Column, Figure, Places, Table, TableRow, Words, draw_table
 from powerprof.system.errors import UsageError
+from tests.programs.golden_files import records
 from tests.unit.report.sample_records import HOSTILE, attribution, comparison, idle_run, load_run, on_cpu, sweep
 
 
@@ -107,14 +111,6 @@ def test_narrow_terminal_keeps_intervals_in_two_lines_per_metric() -> None:
         assert "2.72" in lines[2 if is_stacked else 1] and "[+2.62, +2.71]" in lines[2 if is_stacked else 1]
 
 
-def test_phases_are_columns_followed_by_their_change() -> None:
-    run = idle_run()
-    lines = terminal.phase_lines(phases_table(run, Places(run), [0, 1, 2]), 80)
-    assert lines[0].split("  ")[-1].strip() == "clients − baseline"
-    assert re.fullmatch(r"C0 \(running\) +0\.40 % +0\.61 % +0\.63 % +\+0\.23 ± 0\.04 pt", lines[1])
-    assert sum(line.startswith("  average residency") for line in lines) == 2
-
-
 def test_missing_metric_of_a_point_is_unknown() -> None:
     table = sweep_table(sweep(), Places(sweep()))
     missing = table.rows[0].cells[str(len(sweep().points) - 1)]
@@ -138,3 +134,92 @@ def test_different_values_are_printed_differently() -> None:
     assert labels.separate(0, [99.6, 100.0]) == 1
     assert labels.separate(2, [1.0, 0.4, 1.6]) == 2
     assert labels.separate(1, [5.0, 5.0000001]) == 1
+
+
+_RECORDS = records()
+_FIGURE = re.compile(r"(?<![\w.+#?:/-])[−+]?\d[\d,]*(?:\.\d+)?(?![\w.]*[+_]|:\w|\w{3})")
+
+
+def _lines(record: Any, width: int) -> list[str]:
+    kind = kind_of(record)
+    assert kind is not None
+    return [line for printed in kind.lines(record, width) for line in printed.split("\n")]
+
+
+def _figures(lines: list[str]) -> Counter[str]:
+    shown = " ".join(" ".join(lines).split())
+    # A name may be cut, with the figures in its type arguments.
+    while (plain := re.sub(r"<[^<>]*>", "", shown)) != shown:
+        shown = plain
+    return Counter(_FIGURE.findall(shown))
+
+
+@pytest.mark.parametrize("name", _RECORDS)
+def test_a_report_fits_the_terminal_and_keeps_its_figures(name: str) -> None:
+    record = word_record(_RECORDS[name]())
+    whole = _figures(_lines(record, 200))
+    for width in (40, 60, 80, 200):
+        lines = _lines(record, width)
+        assert [line for line in lines if len(line) > width] == []
+        assert whole - _figures(lines) == Counter(), width
+
+
+@pytest.mark.parametrize("width", [20, 33, 40, 60, 79])
+@pytest.mark.parametrize("cells", [2, 4, 9])
+def test_aligned_columns_keep_every_cell(width: int, cells: int) -> None:
+    rows = [[f"name of row {row}", *(f"{row}{at},{at}00.5" for at in range(cells))] for row in range(3)]
+    lines = text.fit_columns(rows, width)
+    assert max(map(len, lines)) <= width
+    shown = Counter(" ".join(lines).split())
+    assert all(shown[cell] == 1 for row in rows for cell in row[1:])
+
+
+@pytest.mark.parametrize("width", [20, 33, 40, 60, 79])
+@pytest.mark.parametrize("cells", [0, 1, 3, 9])
+def test_rows_with_names_keep_every_cell(width: int, cells: int) -> None:
+    heads = [*(f"head{at}" for at in range(cells)), "name"]
+    rows = [[*(f"{row}{at}.5" for at in range(cells)), f"innodb/page_cleaner_{row} · timer"] for row in range(3)]
+    entries, indent = text.name_rows([heads, *rows], width)
+    lines = [line for entry in entries for line in entry]
+    assert (len(entries), max(map(len, lines)) <= width, indent < width) == (4, True, True)
+    shown = Counter(" ".join(lines).split())
+    assert all(shown[cell] == 1 for row in rows for cell in row[:-1])
+
+
+def test_a_column_without_cells_is_left_out() -> None:
+    assert text.name_rows([["/s", "every", "who"], ["1.0", "", "a"]], 80)[0] == [[" /s  who"], ["1.0  a"]]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "lines"),
+    [
+        ("std::thread::_State_impl<x>", ["std::thread::", "_State_impl<x>"]),
+        ("see /usr/lib/x86_64-linux-gnu/libc.so.6", ["see /usr/lib/", "x86_64-linux-gnu/", "libc.so.6"]),
+        ("a" * 45, ["a" * 20, "a" * 20, "a" * 5]),
+        ("10.11.19 is short", ["10.11.19 is short"]),
+    ],
+)
+def test_a_word_is_broken_only_if_it_is_longer_than_a_line(sentence: str, lines: list[str]) -> None:
+    assert text.wrap(sentence, 20) == lines
+
+
+def test_a_command_is_never_broken_within_a_word() -> None:
+    lines = text.wrap("to try it: powerprof report /a/folder/that/is/longer/than/the/line", 30)
+    assert lines[-1] == "/a/folder/that/is/longer/than/the/line"
+
+
+def test_lines_of_any_source_are_wrapped_with_their_indent() -> None:
+    assert text.fit_lines(["  one two three", "four"], 10) == ["  one two", "  three", "four"]
+
+
+COMMAND = "DEBUGINFOD_URLS=https://debuginfod.debian.net powerprof doctor --pid 123456 --fetch"
+
+
+def test_note_keeps_its_command_on_one_line() -> None:
+    (text,) = word_notes([Note("names_missing", {"percent": 43.2, "files": "mariadbd", "command": COMMAND})])
+    printed = wrap_note(text, 40)
+    assert printed[-1] == f"  {COMMAND}"
+    assert " ".join(printed[:-1]) == (
+        "Note: 43 % of the frames have no name, in mariadbd: these files are stripped. To get the names:"
+    )
+    assert wrap_note("plain", 40) == ["Note: plain."]
