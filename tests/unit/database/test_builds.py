@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from powerprof.database import builds, products
 from powerprof.database.builds import (
     ServerBuild,
     build_initialise_command,
@@ -20,6 +21,7 @@ from powerprof.database.builds import (
     write_account_sql,
 )
 from powerprof.system.errors import CapabilityError, PowerprofError
+from powerprof.system.programs import Finished
 
 
 def _build(family: Any, *version: int, **more: Any) -> ServerBuild:
@@ -141,3 +143,48 @@ def test_a_file_that_is_no_program_is_refused(tmp_path: Path) -> None:
     check_program(Path("/bin/sh"))
     with pytest.raises(PowerprofError, match="no server program below it"):
         find_build(basedir=tmp_path)
+
+
+def _find(monkeypatch: pytest.MonkeyPatch, find: Any, output: str, code: int = 0) -> ServerBuild:
+    """Return the server of a program that prints `output`."""
+    monkeypatch.setattr(builds.sandbox, "run", lambda *_, **__: Finished(("x",), code, output, "an error\n"))
+    build: ServerBuild = find(Path("/bin/sh"))
+    return build
+
+
+@pytest.mark.parametrize(
+    ("output", "name"),
+    [
+        ("mariadbd  Ver 10.11.9-MariaDB-log for Linux", "MariaDB 10.11.9"),
+        ("mysqld  Ver 8.0.36 for Linux on x86_64 (MySQL Community Server)", "MySQL 8.0.36"),
+        ("mysqld  Ver 5.7.6-m16 for Linux", "MySQL 5.7.6"),
+    ],
+)
+def test_a_program_prints_its_product_and_version(monkeypatch: pytest.MonkeyPatch, output: str, name: str) -> None:
+    build = _find(monkeypatch, find_build, f"{output}\n")
+    assert (build.name, build.text) == (name, output)
+    with pytest.raises(PowerprofError, match=r"is not a MariaDB or MySQL server .an error"):
+        _find(monkeypatch, find_build, output, 1)
+
+
+@pytest.mark.parametrize("output", ["", "mysqld Ver 8.0", "sh 5.2"])
+def test_another_program_is_no_server(monkeypatch: pytest.MonkeyPatch, output: str) -> None:
+    with pytest.raises(PowerprofError, match="is not a MariaDB or MySQL server"):
+        _find(monkeypatch, find_build, output)
+    with pytest.raises(PowerprofError, match="is not a PostgreSQL server"):
+        _find(monkeypatch, products.find_postgres_build, output)
+
+
+def test_an_old_mysql_needs_its_empty_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CapabilityError, match=r"is MySQL 5.7.5: its empty data directory"):
+        _find(monkeypatch, find_build, "mysqld  Ver 5.7.5 for Linux")
+
+
+@pytest.mark.parametrize(
+    ("output", "version"),
+    [("postgres (PostgreSQL) 15.18 (Debian)", (15, 18, 0)), ("postgres (PostgreSQL) 18beta1", (18, 0, 0))],
+)
+def test_postgres_has_two_numbers(monkeypatch: pytest.MonkeyPatch, output: str, version: tuple[int, int, int]) -> None:
+    assert _find(monkeypatch, products.find_postgres_build, output).version == version
+    with pytest.raises(PowerprofError, match=r"is not a PostgreSQL server .an error"):
+        _find(monkeypatch, products.find_postgres_build, output, 1)

@@ -254,8 +254,9 @@ def test_without_threads_the_list_of_processes_has_the_work() -> None:
         assert report.threads == {}
         assert report.running == (dict.fromkeys((601, 603), "SELECT 2") if running else {})
         assert report.accounts == {**dict.fromkeys((601, 602), Account("app", "h")), 603: Account("app", "2001:db8::7")}
-    with pytest.raises(StatementError, match="lost"):
-        _report(threads=StatementError("lost", None, 2013))
+    for number in (2000, 2013, 0):
+        with pytest.raises(StatementError, match="lost"):
+            _report(threads=StatementError("lost", None, number))
 
 
 def test_digests_have_their_counters_in_order_and_are_summed() -> None:

@@ -4,8 +4,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 
 from powerprof.database import private_server
+from powerprof.system.errors import PowerprofError
 
 
 def _tail(tmp_path: Path, text: bytes) -> str:
@@ -55,3 +60,18 @@ def test_a_full_disk_is_told_from_other_errors() -> None:
     assert private_server.reports_full_disk("write failed, errno: 122 (disk quota exceeded)")
     assert not private_server.reports_full_disk("failed with error 280")
     assert not private_server.reports_full_disk("read 28 pages without an error")
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [(-9, "was killed by SIGKILL"), (-11, "was killed by SIGSEGV"), (0, "ended with 0"), (3, "ended with 3")],
+)
+def test_the_end_of_a_server_is_described(code: int, reason: str) -> None:
+    tree: Any = SimpleNamespace(path=Path("/t"))
+    server = private_server.PrivateServer(tree=tree, name="server-1")
+    process: Any = SimpleNamespace(pid=77, returncode=code, poll=lambda: code)
+    server._process = process
+    with pytest.raises(PowerprofError, match=rf"server-1 \(pid 77\) {reason}: it was not started"):
+        server.check()
+    process.poll = lambda: None
+    server.check()

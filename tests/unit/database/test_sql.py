@@ -100,6 +100,26 @@ def test_connecting_takes_at_most_the_shorter_limit(
     assert given_s == [patience_s]
 
 
+@pytest.mark.parametrize(
+    ("login", "place"),
+    [
+        (Login(user="u"), {"host": "127.0.0.1", "port": 3306}),
+        (Login(user="u", host="db", port=4001), {"host": "db", "port": 4001}),
+        (Login(user="u", host="db", tls={"ca": "/ca"}), {"host": "db", "port": 3306, "ssl_ca": "/ca"}),
+        (Login(user="u", socket=Path("/s")), {"unix_socket": "/s", "ssl_disabled": True}),
+    ],
+)
+def test_a_server_is_at_its_socket_or_port(
+    monkeypatch: pytest.MonkeyPatch, login: Login, place: dict[str, object]
+) -> None:
+    options: dict[str, object] = {}
+    monkeypatch.setattr("powerprof.database.wire.BoundedConnection", lambda *_, **given: options.update(given))
+    sql.connect(login, timeout_s=5.0, database="shop")
+    usual = {"user": "u", "password": "", "database": "shop", "autocommit": True, "connect_timeout": 5.0}
+    fixed = {"write_timeout": 30.0, "charset": "utf8mb4", "program_name": "powerprof"}
+    assert options == {**usual, **fixed, **place}
+
+
 _THREADS = [
     {"THREAD_OS_ID": 3, "NAME": "thread/sql/one", "PROCESSLIST_COMMAND": "Binlog Dump"},
     {"THREAD_OS_ID": 19, "NAME": "thread/sql/two", "PROCESSLIST_COMMAND": "Binlog Dump GTID"},
@@ -119,7 +139,7 @@ def test_threads_of_a_container_have_the_hosts_numbers(fake_tree: Tree) -> None:
     assert inside == {4711: names[3], 4730: names[19], 20: names[20]}
 
 
-@pytest.mark.parametrize(("number", "raised"), [(1142, False), (1146, False), (2013, True), (0, True)])
+@pytest.mark.parametrize(("number", "raised"), [(1142, False), (1999, False), (2000, True), (2013, True), (0, True)])
 def test_names_that_the_server_refuses_are_unknown(number: int, raised: bool) -> None:
     answers = Answers({"threads": StatementError("reason", None, number)})
     if raised:

@@ -43,6 +43,7 @@ class EventServer:
         self.default_collation: str | None = self.schema_collation
         self.listed: list[tuple[Any, ...]] = [("31", 0)]
         self.shown_twice: set[str] = set()
+        self.altered_meanwhile: dict[str, str] = {}
         self.connection = Answers(
             {
                 "SHOW CREATE EVENT": lambda _: self._show(),
@@ -82,6 +83,7 @@ class EventServer:
         completion, status = text.removeprefix(head).removesuffix(tail).rsplit(" ", 1)
         assert completion == parts["completion"]
         parts["status"] = status
+        parts |= self.altered_meanwhile
         return []
 
     def find(self) -> Event:
@@ -167,6 +169,13 @@ def test_an_event_of_another_session_is_not_written(server: EventServer, field: 
     event = server.find()
     server.session[field] = "other"
     with pytest.raises(EventAltered, match=f"has another {name} than"):
+        event.write("DISABLED")
+
+
+def test_an_event_that_is_altered_during_the_write_is_an_error(server: EventServer) -> None:
+    event = server.find()
+    server.altered_meanwhile = {"body": "DROP DATABASE shop"}
+    with pytest.raises(EventAltered, match="has another body than when it was found, so it is left DISABLED"):
         event.write("DISABLED")
 
 
@@ -314,8 +323,9 @@ def test_a_process_is_known_by_start_account_and_program(fake_tree: Tree) -> Non
     (host / "proc/77/exe").unlink()
     assert ServerProcess.of(77) == ServerProcess(77, 4242, 112, "mariadbd"), "its link may not be read"
     status = (host / "proc/77/status").read_text()
-    (host / "proc/77/status").write_text(status.replace("S (sleeping)", "Z (zombie)"))
-    assert ServerProcess.of(77) is None
+    for other in (status.replace("S (sleeping)", "Z (zombie)"), status.partition("Uid")[0]):
+        (host / "proc/77/status").write_text(other)
+        assert ServerProcess.of(77) is None
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def test_a_helper_s_number_that_another_process_has_now_is_not_own() -> None:
     own_processes.add_helper(os.getppid())
     assert os.getppid() in own_pids()
     assert not is_own(os.getppid()) and os.getppid() not in own_pids()
-    assert is_own(os.getpid())
+    assert is_own(os.getpid()) and not is_own(1)
 
 
 def test_the_cost_between_two_readings_is_the_sum_of_the_differences() -> None:
