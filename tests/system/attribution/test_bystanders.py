@@ -81,11 +81,14 @@ def test_softirq_wakings_are_not_blamed_on_the_interrupted_thread(
     assert origins.total() > 400
     assert by_spinner == 0
     assert origins["device"] + origins["kernel"] >= 0.99 * origins.total()
-    # Where the spinner stood at each of them is no cause.
-    assert len(window.captured.cause_entries()) < 1000
+    # Where the spinner stood at each of them is no cause. Exits of other programs have causes, too.
+    entries = window.captured.cause_entries()
+    causes = entries[(entries["next_tid"] == found["receiver"]) | (entries["waker_tid"] == found["spinner"])]
+    assert len(causes) < 100
     assert not [waking for waking in window.captured.wakings if waking.waker_tid == found["spinner"]]
 
 
+@pytest.mark.alone  # it needs an idle CPU
 def test_throttled_thread_has_no_wakings(attribute: Attribute, program: Path) -> None:
     """Runnable all the time, it runs when its quota is refilled: exits of their own class, no wakings, no site."""
     with running(program, "spin") as found, cgroup("throttled", found["pid"], 15_000):

@@ -20,7 +20,7 @@ from powerprof.attribution.blame import build_attribution as blame
 from powerprof.attribution.capture import Capture
 from powerprof.attribution.requests import AttributeRequest
 from powerprof.attribution.sites import SiteStacks
-from powerprof.measure.procfs import process_cpu_ns
+from powerprof.measure.procfs import process_cpu_ns, read_stat
 from powerprof.measure.window import WindowPart, run_window
 from powerprof.model.attribution import Attribution
 from powerprof.system.targets import resolve
@@ -122,6 +122,11 @@ def balances(record: Attribution) -> bool:
     return whole == pytest.approx(split.total_joules, abs=1e-9)
 
 
+def _stolen_ms() -> float:
+    """Return the time that the hypervisor took since the start, of all CPUs, in steps of 10 ms."""
+    return 1e3 * sum(cpu.get("steal", 0.0) for cpu in read_stat().cpus.values())
+
+
 class Clock(WindowPart):
     """What a process used between the edges of a window, by the kernel's own clock of it."""
 
@@ -142,30 +147,33 @@ def test_running_time_matches_the_kernels_clock(
 ) -> None:
     """Also of threads that live for an instant, and of those that never end an idle period.
 
-    The clock begins some instructions before the trace of a switch does: a hypervisor that takes the CPU there, for
-    4 ms and more, makes them differ. It does so seldom, and what the trace misses would be missing in each window.
+    The clock begins some instructions before the trace of a switch does. A hypervisor that takes the CPU there, for
+    4 ms and more, makes them differ by this time. It does so in few windows: the median of three does not differ.
     """
     differing = []
     for _ in range(3):
+        stolen_ms = -_stolen_ms()
         with (
             wakes(*modes) as program,
             trace_stacks(resolve((str(program.pid),))) as (tracer, _),
             WindowTracer(tracer) as opened,
         ):
             clock = Clock(program.pid)
-            window = opened.collect(run_window(3.0, *opened.parts, clock))
+            window = opened.collect(run_window(2.0, *opened.parts, clock))
+        stolen_ms += _stolen_ms()
         ran = window.trace.ran
         mine = ran.threads[ran.threads["pid"] == program.pid]
         said_ms = (float(mine["ns"].sum()) + ran.target_ns) / 1e6
         causes = window.trace.causes
         assert np.all(causes["own_ns"] + causes["kernel_ns"] <= causes["running_ns"] * 1.01 + 100_000)
         # A thread's way from its exit to its last switch is on no clock of its process.
-        off_clock_ms = 0.04 * 3 * 300 if modes == ("born=300",) else 0.0
+        off_clock_ms = 0.04 * 2 * 300 if modes == ("born=300",) else 0.0
         # Between an edge of the trace and the clock's reading others may have the CPU.
         edges = window.edges.values()
         apart_ns = max(abs(clock.from_ns - edge.start_ns) + abs(clock.to_ns - edge.end_ns) for edge in edges)
         apart_ms = 1 + 2 * clock.used_ms * apart_ns / (clock.to_ns - clock.from_ns)
-        if 0.97 * clock.used_ms - apart_ms <= said_ms <= 1.03 * clock.used_ms + apart_ms + off_clock_ms:
-            return
-        differing.append((said_ms, clock.used_ms, apart_ms))
-    pytest.fail(f"running time, the kernel's clock and their tolerance in ms: {differing}")
+        low_ms, high_ms = 0.97 * clock.used_ms - apart_ms, 1.03 * clock.used_ms + apart_ms + off_clock_ms
+        differing.append((max(low_ms - said_ms, said_ms - high_ms), stolen_ms, said_ms, clock.used_ms, apart_ms))
+    what = "ms beyond the tolerance, stolen, traced, by the kernel's clock, tolerance"
+    assert all(beyond_ms <= max(0.0, stolen_ms) for beyond_ms, stolen_ms, *_ in differing), f"{what}: {differing}"
+    assert sorted(differing)[1][0] <= 0, f"{what}: {differing}"
