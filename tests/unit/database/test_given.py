@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logins of servers of the user: addresses, option files and passwords."""
+"""Servers of the user: addresses, option files, passwords, and the rows of running servers."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,9 +16,10 @@ from typing import Any
 
 import pytest
 
+from powerprof.cli import app
 from powerprof.database import given
-from powerprof.database.given import build_login, read_version
-from powerprof.system.errors import DataError, PowerprofError, UsageError
+from powerprof.database.given import build_login, describe_servers, read_version
+from powerprof.system.errors import DataError, PowerprofError, SeveralServersError, UsageError
 from tests.programs.answers import Answers
 
 Tree = Callable[[Mapping[str, str]], Path]
@@ -340,3 +344,48 @@ def test_listener_of_a_port_is_found(family: socket.AddressFamily) -> None:
         assert given._find_listener(port) is None
         channel.listen()
         assert given._find_listener(port) == os.getpid()
+
+
+_LISTENING = """
+import socket, sys
+listening = socket.socket(socket.AF_UNIX)
+listening.bind(sys.argv[1])
+listening.listen()
+print("ready", flush=True)
+while True:
+    pass
+"""
+
+
+def test_servers_have_a_row_and_a_command_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = tmp_path / "bin/postgres"
+    program.parent.mkdir(parents=True)
+    shutil.copy(Path(sys.executable).resolve(), program)
+    place = tmp_path / "s.sock"
+    command = [program, "-I", "-S", "-c", _LISTENING, str(place)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env={"PYTHONHOME": sys.base_prefix}) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+            (row,) = describe_servers([process.pid])
+            assert row[:2] == [f"postgres {process.pid}", "PostgreSQL, version unknown"]
+            assert row[2].endswith("s.sock")
+            assert row[3] == "1 process"
+            assert float(row[-1].removesuffix(" % CPU")) > 0
+            error = SeveralServersError("which", [process.pid], "postgres")
+            typed = ["attribute", "--pid=postgres,7", "--pid", "9, postgres", "--by", "unit"]
+            lines = list(app._server_lines(error, typed))
+            chosen = [f"--pid={process.pid},7", "--pid", f"9,{process.pid}", "--by", "unit"]
+            assert shlex.split(lines[-1])[-6:] == ["attribute", *chosen]
+            (*_, last) = app._server_lines(SeveralServersError("which", [process.pid]), ["diagnose"])
+            assert shlex.split(last)[-3:] == ["diagnose", "--pid", str(process.pid)]
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_rows_break_only_between_phrases(width: int) -> None:
+    phrases = ["mariadbd 3003", "MariaDB 10.11.19", "/run/mysqld/mysqld.sock", "1 process", "2.6 % CPU"]
+    lines = app.wrap_phrases(phrases, width)
+    assert all(len(line) <= width for line in lines)
+    assert [phrase for line in lines for phrase in line.strip().split("  ")] == phrases
+    assert len(lines) == {40: 3, 80: 1, 200: 1}[width]

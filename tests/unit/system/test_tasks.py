@@ -149,7 +149,7 @@ def test_unknown_stat_format_is_none(text: str, fake_tree: Tree) -> None:
 
 def test_stat_of_this_process_is_read() -> None:
     stat = read_process_stat(os.getpid())
-    assert stat is not None and stat.started_ticks > 0 and stat.minor_faults > 0
+    assert stat is not None and stat.started_ticks > 0 and stat.minor_faults > 0 and stat.reaped_ticks >= 0
 
 
 def add_container_thread(procfs: Path, tid: int, status: str) -> None:
