@@ -268,7 +268,8 @@ def _predict_scope(expected: ExpectedScope, before: DeepScope, *, is_bound: bool
     half = f"; half of it in stretches of {amount(expected.half_us, 1.0)}{more} (now {_length(before.half_us)})"
     now = {state.name: state.time_s or 0.0 for state in before.states}
     states = [
-        f"{name} for {amount(ends, 1e6)} (now {_length(1e6 * now[name])})" for name, ends in expected.states_s.items()
+        f"{name} for {amount(ends, 1e6)} (now {_length(1e6 * now[name]) if name in now else 'unknown'})"
+        for name, ends in expected.states_s.items()
     ]
     return (
         f"{expected.name}: all CPUs idle together for {amount(expected.together_s, 1e6)} (now {_together(before)})"

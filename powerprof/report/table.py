@@ -478,7 +478,8 @@ def draw_table(shown: Table, keys: Sequence[str] = ()) -> list[str]:
     own = shown.of("markdown", keys)
     heads, rule = [], []
     for column in own.columns:
-        heads.append(f"{column.heading} {code_span(column.name, 60)}".strip() if column.name else column.heading)
+        heading = escape(column.heading)
+        heads.append(f"{heading} {code_span(column.name, 60)}".strip() if column.name else heading)
         rule.append("---" if column.left else "---:")
         if column.interval:
             heads.append(column.interval)
