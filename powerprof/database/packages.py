@@ -211,6 +211,7 @@ def _unpack_entry(member: tarfile.TarInfo, archive: tarfile.TarFile, root: Path)
     if place is None:
         return
     target = root / place
+    _check_below(root, target.parent, member.name)
     _make_open_folder(target if member.isdir() else target.parent)
     if member.issym():
         # A relative link works inside the root and from outside.
@@ -219,10 +220,14 @@ def _unpack_entry(member: tarfile.TarInfo, archive: tarfile.TarFile, root: Path)
         kept = _find_place(name)
         # Links to /etc/alternatives and other targets that scripts create are skipped.
         if kept is not None:
-            target.symlink_to(posixpath.relpath(kept, posixpath.dirname(place)))
+            link = posixpath.relpath(kept, posixpath.dirname(place))
+            # The folder of a link can itself be reached by a link, from where `..` leads elsewhere.
+            _check_below(root, Path(os.path.realpath(target.parent), link), member.name)
+            target.symlink_to(link)
     elif member.islnk():
         source = _find_place(member.linkname)
         if source is not None:
+            _check_below(root, root / source, member.name)
             os.link(root / source, target)
     elif member.isreg():
         given = archive.extractfile(member)
@@ -230,6 +235,16 @@ def _unpack_entry(member: tarfile.TarInfo, archive: tarfile.TarFile, root: Path)
             with target.open("xb") as made:
                 shutil.copyfileobj(given, made)
             target.chmod(0o755 if member.mode & 0o111 else 0o644)
+
+
+def _check_below(root: Path, path: Path, name: str) -> None:
+    """Check that a path, its links followed, is below the root. Raise DataError with the name in the archive.
+
+    The root is private to this process, so no other account can change a link after the check.
+    """
+    # Not `resolve`, which raises RuntimeError for a link to itself.
+    if not Path(os.path.realpath(path)).is_relative_to(root.resolve()):
+        raise DataError(name[:200], "is a path that leads out of its archive: refused")
 
 
 def _find_place(name: str) -> str | None:
@@ -408,6 +423,7 @@ def _unpack_member(archive: zipfile.ZipFile, member: ArchiveMember, prefix: str,
         if info.is_dir() or not is_it:
             continue
         path = target / (member.target + info.filename[len(prefix) :])
+        _check_below(target, path, info.filename)
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         with archive.open(info) as given, path.open("xb") as made:
             shutil.copyfileobj(given, made)

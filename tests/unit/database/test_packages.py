@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
+import os
 import tarfile
+import tempfile
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -14,6 +17,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from powerprof.database import historical, packages
 from powerprof.database.packages import ArchiveMember, Artifact
@@ -63,6 +68,37 @@ def test_only_what_is_named_is_taken(tmp_path: Path) -> None:
     assert files == {"bin/mysqld", "data/mysql/user.MYD"}
     assert (tmp_path / "out/bin/mysqld").stat().st_mode & 0o777 == 0o755
     assert (tmp_path / "out/data/mysql/user.MYD").read_bytes() == b"rows"
+
+
+@pytest.mark.parametrize("name", ["../../../out.txt", "a/../../../../../out.txt", "/out.txt"])
+def test_no_name_of_an_archive_leads_out_of_its_folder(tmp_path: Path, name: str) -> None:
+    jar = _jar(tmp_path, {"x/mysqld": b"program", f"x/mysql/{name}": b"out"})
+    members = (ArchiveMember("x/mysqld", "bin/mysqld"), ArchiveMember("x/mysql/", "data/"))
+    place = tmp_path / "a/b"
+    place.mkdir(parents=True)
+    with contextlib.suppress(DataError):
+        packages.unpack_archive(jar, members, place / "target")
+    outside = {path for path in tmp_path.rglob("out.txt") if not path.is_relative_to(place / "target")}
+    assert outside == set()
+
+
+_NAMES = st.sampled_from(["a", "b", "c", "a/b", "a/b/c", "b/a", "c/a/b"])
+_TARGETS = st.sampled_from(["a", "b", "../a", "../../b", "../../../c", "../../../../x", "/usr/a", "/usr/../..", "c/.."])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(_NAMES, st.none() | _TARGETS), min_size=1, max_size=6, unique_by=lambda entry: entry[0]))
+def test_no_chain_of_links_leads_out_of_the_root(entries: list[tuple[str, str | None]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        package = place / "x.deb"
+        package.write_bytes(make_deb({f"./usr/{name}": b"file" if to is None else Link(to) for name, to in entries}))
+        root = place / "1/2/3/root"
+        root.mkdir(parents=True)
+        with contextlib.suppress(DataError, PowerprofError):
+            packages.unpack_package(package, root)
+        assert [path for path in place.rglob("*") if path.is_file() and root not in path.parents] == [package]
+        assert all(Path(os.path.realpath(path)).is_relative_to(root) for path in root.rglob("*"))
 
 
 @pytest.fixture
