@@ -143,33 +143,6 @@ def window(median_ms: float, count: int = 1000, seed: int = 1, commits_ms: float
     return WindowLatencies(4.0, classes(median_ms, count, seed) + commits, commits)
 
 
-def test_count_commits_separately() -> None:
-    trace = StatementTrace(
-        pid=1,
-        window_s=4.0,
-        symbol="dispatch_command",
-        ends_by="socket",
-        process_cpu_ns=1,
-        uses=[],
-        texts=[
-            RecordedText(1, 3, 8, b"SELECT 1"),
-            RecordedText(2, 3, 6, b"  commit"),
-            RecordedText(3, 3, 6, b"INSERT INTO t"),
-        ],
-        threads=[],
-        latencies={1: {100: 5}, 2: {120: 2}, 3: {120: 1, 130: 4}, 9: {90: 1}},
-        dispatches_count=12,
-        lost_count=0,
-        unreadable_count=0,
-        cut_count=0,
-        cost=TraceCost(0.0, 0.0),
-    )
-    counted = count_latencies(trace)
-    assert counted.statements == {100: 5, 120: 3, 130: 4, 90: 1}
-    assert counted.commits == {120: 3, 130: 4}
-    assert counted.commits_ms is not None
-
-
 def test_find_a_rise_after_the_first_cured_window() -> None:
     watch = LatencyWatch(10.0)
     assert watch.add("before", window(2.0)) is None

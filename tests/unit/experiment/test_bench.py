@@ -16,16 +16,12 @@ from powerprof.experiment.bench_data import (
     PlanMismatch,
     check_plan,
     check_supported,
-    count_queries,
-    count_rows,
     member_cpus,
     plan_text,
-    subtract_counters,
 )
 from powerprof.experiment.bench_settings import _checked, find_global_change, literal
-from powerprof.experiment.metrics import Baseline, read_figures
 from powerprof.experiment.observers import list_relay_logs, sum_relay_bytes
-from powerprof.experiment.records import MemberShare, StormShare
+from powerprof.experiment.records import StormShare
 from powerprof.report.run import topology_lines
 from powerprof.system.errors import UsageError
 from powerprof.workloads.catalogue import find_one
@@ -55,14 +51,6 @@ def test_another_plan_is_refused_and_shown(step: dict[str, object]) -> None:
 
 def test_a_plan_in_words() -> None:
     assert plan_text(REF) == "city ref on name_btree, 5 rows"
-
-
-def test_own_statements_are_not_counted() -> None:
-    before = {"Questions": 10, "Connections": 3, "Handler_read_rnd_next": 100, "Handler_read_key": 1}
-    after = {"Questions": 1015, "Connections": 7, "Handler_read_rnd_next": 600, "Handler_read_key": 2}
-    moved = subtract_counters(before, after)
-    assert count_queries(moved) == 1000  # less one reading and four COM_QUIT
-    assert count_rows(moved) == 501
 
 
 @pytest.mark.parametrize(
@@ -192,31 +180,6 @@ def test_bytes_written_between_two_listings(
     before: dict[int, int], after: dict[int, int], written: float | None
 ) -> None:
     assert sum_relay_bytes(before, after) == written
-
-
-def share(name: str, cpu_s: float, connections_hz: float = 0.0) -> MemberShare:
-    return MemberShare(
-        name=name,
-        pid=1,
-        cpu_s=cpu_s,
-        c0_percent=25 * cpu_s,
-        connections_hz=connections_hz,
-        commits_hz=None,
-        relay_log_bytes_hz=0.0,
-    )
-
-
-def test_watts_of_a_server_are_its_share_of_the_power_above_idle() -> None:
-    # 2 CPUs, 2 s, C0 10 % = 0.4 CPU seconds; 3 W of which 1 W is idle: 4 J above it.
-    block = msgspec.structs.replace(
-        builders.block(0, "a"), members=[share("node-1", 0.3), share("node-2", 0.1, connections_hz=9.0)]
-    )
-    metrics = {one.name: one for one in read_figures([block], Baseline(0.0, 0.0, 1.0))}
-    assert metrics["watts:node-1"].values[0] == pytest.approx(1.5)
-    assert metrics["watts:node-2"].values[0] == pytest.approx(0.5)
-    assert metrics["c0_percent:node-1"].values[0] == pytest.approx(7.5)
-    assert "connections_hz:node-2" in metrics
-    assert "relay_log_bytes_hz:node-1" not in metrics
 
 
 def storm(began: bool, raged: float, counter_hz: float) -> StormShare:

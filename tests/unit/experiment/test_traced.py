@@ -89,13 +89,6 @@ def test_a_sleeping_thread_counts_as_zero() -> None:
     assert master.period_ms is None
 
 
-def test_the_server_is_the_sum_of_its_threads() -> None:
-    wakings, exits = pace_metrics([_pace_window(a=90.0, b=10.0), _pace_window(a=94.0, b=10.0)])
-    assert (wakings.name, wakings.values, wakings.estimate.mean) == ("server_wakings_hz", [100.0, 104.0], 102.0)
-    assert (exits.name, exits.values) == ("server_exits_hz", [50.0, 52.0])
-    assert pace_metrics([]) == [] and summarise_paces([]) == []
-
-
 def test_a_member_has_its_own_cpu_time_and_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two members over 2.5 s on three CPUs; the second is on another host."""
     servers: Any = {"primary": SimpleNamespace(pid=71), "replica-1": SimpleNamespace(pid=None)}
@@ -175,6 +168,7 @@ def test_a_pace_is_a_mean_over_all_windows() -> None:
     wakings, exits = pace_metrics(windows)
     assert (wakings.values, exits.values) == ([9.0, 12.0, 40.0], [10.0, 5.0, 8.5])
     assert (wakings.unit, exits.estimate.mean) == ("1/s", pytest.approx(23.5 / 3))
+    assert pace_metrics([]) == [] and summarise_paces([]) == []
 
 
 def test_replication_has_a_share_of_the_added_idle_exits() -> None:

@@ -44,6 +44,7 @@ def test_the_noise_of_a_report_is_relative_to_each_row() -> None:
     assert found.rows == 3
     assert found.lag == pytest.approx(fmean([lag_of(logs(FIRST)), lag_of(logs(SECOND)), lag_of(differences)]))
     assert found.scatter == pytest.approx(median([stdev(logs(FIRST)), stdev(logs(SECOND)), stdev(differences) / level]))
+    assert pool_noise([NOUGHT]).scatter == pytest.approx(stdev(differences) / level)
     sides = [stdev(side) / fmean(side) for row in (FIRST, SECOND, NOUGHT) for side in row]
     assert found.side == pytest.approx(median(sides))
     # Rows that differ no more than by chance have no correlation of their own.
