@@ -524,3 +524,12 @@ def test_one_counter_read_before_and_after_its_wrap_is_one() -> None:
     second = [CounterSample(float(t), (value + 20) % modulus) for t, value in enumerate(values)]
     assert compare_counters(first, second, 1e-6, modulus, is_absolute=True) == "one"
     assert compare_counters(second, first, 1e-6, modulus, is_absolute=True) == "one"
+
+
+@pytest.mark.parametrize(
+    "names", [("supply", "supply-2"), ("package-0", "core"), ("wall", "device/x"), ("other/a", "psys")]
+)
+def test_sums_select_by_scope_and_never_by_name(names: tuple[str, str]) -> None:
+    supplies = [at("supply", name, watts, "hwmon") for name, watts in zip(names, (110.25, 95.5), strict=True)]
+    assert host_energy(supplies).watts == pytest.approx(205.75)
+    assert host_energy([replace(r, scope="device") for r in supplies]).watts is None

@@ -1,24 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Meters on drawn sysfs trees: figures in windows, failures, and suspends."""
+"""Meters on drawn sysfs trees: figures in windows, failures, suspends, layouts and named domains."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from powerprof.energy.domains import host_energy
+from powerprof.energy import rapl
+from powerprof.energy.domains import EnergyResult, host_energy
 from powerprof.energy.meters import NAMES, MeterSet, open_meters, subtract_gaps
+from powerprof.energy.program_meters import parse_ipmi
 from powerprof.energy.rapl import Zone, select_domains
+from powerprof.energy.recordings import replay
 from powerprof.measure import counters
+from powerprof.measure.counters import CounterSample, EnergySeries, choose_interval_s, counter_energy
 from powerprof.model.records import EnergyReading
-from powerprof.system.errors import CapabilityError, UsageError
+from powerprof.report.energy import _meter_cells, render_csv, render_terminal
+from powerprof.system.errors import CapabilityError, DataError, UsageError
 from tests.programs.suspended import SuspendedClock
+from tests.unit.energy import whole_hosts
+from tests.unit.energy.counter_hosts import RANGE_15_UJ
 from tests.unit.energy.meter_trees import RANGE_UJ, Tree
 
 
@@ -488,3 +496,456 @@ def test_hours_of_samples_are_not_kept(package: Tree) -> None:
                 assert meters.readings(60.0 * (minute - 1), 60.0 * minute)[0].watts == pytest.approx(3.0)
         kept = meters._meters[0]._samples[0]  # type: ignore[attr-defined]
         assert len(kept) <= 62 + counters._HISTORY
+
+
+def test_a_battery_without_a_current_has_its_true_reason(tree: Tree) -> None:
+    for name, value in {**whole_hosts.battery("BAT0", None, voltage_now=11_140_000, charge_now=3_850_000)}.items():
+        tree.write(name, value)
+    with pytest.raises(CapabilityError) as caught:
+        open_meters("battery")
+    assert caught.value.message == "battery: BAT0 has neither power_now nor current_now"
+
+
+def test_a_dump_of_two_dies_of_one_counter_is_counted_once(tmp_path: Path) -> None:
+    file = tmp_path / "threadripper.txt"
+    lines = []
+    for second, (first, second_die) in {0: (33_040, 33_040), 10: (33_720, 33_720), 20: (34_400, 34_400.0009)}.items():
+        lines.append(f"Timestamp | {1_764_000_000 + second}")
+        for die, joules in enumerate((first, second_die)):
+            folder = f"/sys/class/powercap/intel-rapl/intel-rapl:{die}"
+            lines += [
+                f"{folder}/name|package-0-die-{die}",
+                f"{folder}/energy_uj|{round(joules * 1e6)}",
+                f"{folder}/max_energy_range_uj|{RANGE_15_UJ}",
+            ]
+    file.write_text("\n".join(lines) + "\n")
+    result = replay([file])
+    assert result.total.watts == pytest.approx(68.0)
+    assert result.total.domains == ["package-0"]
+
+
+def test_the_user_may_name_the_domains_of_the_machine(tree: Tree) -> None:
+    for name, value in {
+        **whole_hosts.chip(0, "power_meter", power1=200.0),
+        **whole_hosts.chip(1, "power_meter", power1=150.0),
+    }.items():
+        tree.write(name, value)
+
+    def total_of(choice: str) -> float | None:
+        with open_meters(choice) as meters:
+            meters.sample(100.0)
+            meters.sample(102.0)
+            return host_energy(meters.readings(100.0, 102.0)).watts
+
+    assert total_of("auto") is None
+    assert total_of("hwmon") is None
+    assert total_of("hwmon:hwmon1/server") == pytest.approx(150.0)
+    assert total_of("hwmon:hwmon0/server+hwmon1/server") == pytest.approx(350.0)
+    with pytest.raises(CapabilityError, match="it has no domain 'server'") as caught:
+        open_meters("hwmon:server")
+    assert caught.value.hint == "it has hwmon0/server, hwmon1/server"
+    for choice in ("hwmon:", "auto:server", "none:x", "hwmon:a,hwmon:b"):
+        with pytest.raises(UsageError):
+            open_meters(choice)
+
+
+def test_the_first_line_gives_the_reason_and_the_remedy(tree: Tree) -> None:
+    for name, value in {
+        **whole_hosts.chip(0, "power_meter", power1=200.0),
+        **whole_hosts.chip(1, "power_meter", power1=150.0),
+    }.items():
+        tree.write(name, value)
+    with open_meters("auto") as meters:
+        meters.sample(100.0)
+        meters.sample(102.0)
+        readings = meters.readings(100.0, 102.0)
+        notes = [f"energy source: {meters.why}", *meters.notes()]
+    result = EnergyResult(window_s=2.0, meters=readings, total=host_energy(readings), notes=notes)
+    answer = " ".join(" ".join(render_terminal(result)).split())
+    assert answer.startswith("The total is unknown over 2.0 s: 2 meters each measure a whole machine.")
+    assert "--energy-source hwmon:DOMAIN+DOMAIN" in answer
+    assert "no total:" not in answer
+    assert [row[-2] for row in render_csv(result)][1:] == ["no", "no"]
+    document = msgspec.to_builtins(result)
+    assert (document["total"]["joules"], document["total"]["watts"]) == (None, None)
+    assert document["total"]["reason"] == "2 meters each measure a whole machine"
+
+
+Chip = tuple[str, dict[str, float]]
+
+
+def draw_chips(tree: Tree, chips: list[Chip]) -> None:
+    for number, (name, watts) in enumerate(chips):
+        folder = f"class/hwmon/hwmon{number}"
+        tree.write(f"{folder}/name", name)
+        for index, (label, value) in enumerate(watts.items(), 1):
+            kind = "average" if name == "power_meter" else "input"
+            tree.write(f"{folder}/power{index}_{kind}", round(value * 1e6))
+            if not label.isdigit():
+                tree.write(f"{folder}/power{index}_label", label)
+
+
+def measured(meters: MeterSet, change: Callable[[], None] | None = None) -> list[EnergyReading]:
+    meters.sample(100.0)
+    if change is not None:
+        change()
+    meters.sample(102.0)
+    return meters.readings(100.0, 102.0)
+
+
+_SUPPLY = {"pin": 100.0, "pout1": 92.0}
+
+
+def test_a_note_names_the_counted_one_of_two_server_meters(tree: Tree) -> None:
+    draw_chips(tree, [("power_meter", {"1": 200.0}), *[("cffps2", _SUPPLY)] * 2])
+    with open_meters("hwmon") as meters:
+        readings = measured(meters)
+        note = next(note for note in meters.notes() if "both measure this server" in note)
+    assert note.startswith("server 200.0 W and hwmon1/supply + hwmon2/supply 200.0 W")
+    assert note.endswith("server counts, never both")
+    assert host_energy(readings).domains == ["server"]
+
+
+def test_a_supply_that_cannot_be_read_leaves_the_sum_unknown(tree: Tree) -> None:
+    draw_chips(tree, [("cffps2", _SUPPLY)] * 2)
+    tree.write("class/hwmon/hwmon1/power1_input", "no number")
+    with open_meters("hwmon") as meters:
+        assert host_energy(measured(meters)).watts is None
+
+
+def test_domains_outside_of_sums_are_marked(tree: Tree) -> None:
+    draw_chips(tree, [("amdgpu", {"PPT": 80.0}), ("power_meter", {"1": 20.0})])
+    with open_meters("hwmon") as meters:
+        readings = measured(meters)
+        # A card may draw more than the board's meter shows: it says nothing of where the card is fed from.
+        assert not any("cannot lie inside" in note for note in meters.notes())
+    card = next(r for r in readings if r.scope == "device")
+    assert card.contained_in is None
+    assert _meter_cells(card)[-1] == "not summed"
+
+
+@pytest.mark.parametrize(
+    ("names", "watts"),
+    [
+        (("psys", "psys-1"), 310.0),
+        (("psys", "psys-%d"), 310.0),
+        (("psys", "psys"), 310.0),
+        (("psys-0", "psys-1"), 310.0),
+        (("psys", "mmio"), None),
+        (("package-0-die-0", "package-0-die-1"), 310.0),
+        (("package-0", "platform"), None),
+    ],
+)
+def test_zones_of_later_packages(tree: Tree, names: tuple[str, str], watts: float | None) -> None:
+    for number, name in enumerate(names):
+        tree.zone(f"intel-rapl:{number}", name, 0)
+
+    def change() -> None:
+        tree.count("intel-rapl:0", 318_000_000)
+        tree.count("intel-rapl:1", 302_000_000)
+
+    with open_meters("rapl") as meters:
+        total = host_energy(measured(meters, change)).watts
+    assert total == (None if watts is None else pytest.approx(watts))
+
+
+def test_two_dies_of_a_package_are_two_counters_of_perf(tree: Tree) -> None:
+    for cpu, (package, die) in {0: (0, 0), 24: (0, 1), 48: (1, 0), 72: (1, 1)}.items():
+        tree.write(f"devices/system/cpu/cpu{cpu}/topology/physical_package_id", package)
+        tree.write(f"devices/system/cpu/cpu{cpu}/topology/die_id", die)
+    assert list(rapl._package_names([0, 24, 48, 72]).values()) == [
+        "package-0-die-0",
+        "package-0-die-1",
+        "package-1-die-0",
+        "package-1-die-1",
+    ]
+    assert rapl._package_names([0, 48]) == {0: "package-0", 48: "package-1"}
+
+
+# The lines of a listing, and the server's watts.
+_LISTINGS: list[tuple[str, float | None]] = [
+    ("CPU_Total_Power | 100 Watts | ok\nTotal_Power | 340 Watts | ok", 340.0),
+    ("GPU Total Power | 800 Watts | ok\nSys_Power | 2100 Watts | ok", 2100.0),
+    ("MEM_Total_Power | 60 Watts | ok\nPwr Consumption | 340 Watts | ok", 340.0),
+    ("Fan Total Power | 30 Watts | ok", None),
+    ("CPU Power Meter | 30 Watts | ok\nPower Meter | 210 Watts | ok", 210.0),
+    ("System Power Budget | 900 Watts | ok\nSystem Level | 210 Watts | ok", 210.0),
+    ("PSU1_PIN | 100 Watts | ok\nPSU2_PIN | 110 Watts | ok", 210.0),
+    ("PSU1 Input Power | 100 Watts | ok\nGPU1_PS1 Input | 110 Watts | ok", 100.0),
+    ("System Power | 150 Watts | ok\nTotal Power | 190 Watts | ok", 190.0),
+    ("CPU1 Power | 60 Watts | ok\nSystem Power | 150 Watts | ok\nPSU1 Power | 190 Watts | ok", 150.0),
+    ("POWER_USAGE | 180 Watts | ok\nPSU1_PIN | 104 Watts | ok\nPSU1_POUT | 90 Watts | ok", 180.0),
+    ("PSU1_PIN | 700 Watts | nc\nPSU2_PIN | 110 Watts | ok", 810.0),
+    ("PSU0_Pin | 100 Watts | ok\nPSU1_Pin | 0 Watts | ok\nFAN_Power | 20 Watts | ok", 100.0),
+    ("PS1 Input Power | 0 Watts | ok\nPS2 Input Power | no reading | ns", None),
+    ("Pwr Consumption | 980 Watts | cr", 980.0),
+    ("Power Meter | 0 Watts | ok", None),
+    ("Power Supply 1 | 55 Watts | ok\nPower Supply 2 | 60 Watts | ok", None),
+    ("HSC_Input_Power | 90 Watts | ok\nP1_MEM_Power | 9 Watts | ok", None),
+    ("Avg Power | 190 Watts | ok\nSys Power | 200 Watts | ok", 200.0),
+    ("Instantaneous power reading: 0 Watts\nPower reading state is: activated", None),
+    ("Instantaneous power reading: 214 Watts\nPower reading state is: activated", 214.0),
+    ("Instantaneous power reading: 214 Watts\nPower reading state is: deactivated", None),
+]
+
+
+@pytest.mark.parametrize(("text", "watts"), _LISTINGS)
+def test_only_a_sensor_of_the_whole_server_is_the_servers(text: str, watts: float | None) -> None:
+    log = "".join(f"Timestamp | {time_s}\n{text}\n" for time_s in (1764000000, 1764000060))
+    if watts is None:
+        with pytest.raises(DataError, match=r"no power reading|no sensor of the whole server|so the total is unknown"):
+            parse_ipmi(log, "ipmi.log")
+    else:
+        assert [sample.watts for sample in parse_ipmi(log, "ipmi.log").samples] == [watts, watts]
+
+
+_DCMI = """
+    Instantaneous power reading:                   {watts} Watts
+    Minimum during sampling period:                  2 Watts
+    IPMI timestamp:                           05/05/2024 13:06:{second:02d} UTC    Sampling period:  00000001 Seconds.
+    Power reading state is:                   {state}
+
+"""
+
+
+def test_a_deactivated_reading_is_left_out() -> None:
+    states = [(210, 10, "activated"), (999, 15, "deactivated"), (220, 20, "activated")]
+    text = "".join(_DCMI.format(watts=watts, second=second, state=state) for watts, second, state in states)
+    log = parse_ipmi(text, "dcmi.log")
+    assert [sample.watts for sample in log.samples] == [210.0, 220.0]
+    assert log.samples[1].time_s - log.samples[0].time_s == 10.0
+    assert log.samples[0].time_s == 1714914370.0  # 2024-05-05 13:06:10 UTC
+    assert "1 listings without a power reading were left out" in log.notes
+
+
+def supply(tree: Tree, name: str, kind: str, **values: object) -> None:
+    for key, value in {"type": kind, **values}.items():
+        tree.write(f"class/power_supply/{name}/{key}", value)
+
+
+def test_a_battery_next_to_online_mains_is_refused(tree: Tree) -> None:
+    supply(tree, "BAT0", "Battery", status="Discharging", power_now=8_000_000)
+    supply(tree, "AC", "Mains", online=1)
+    with pytest.raises(CapabilityError, match=r"the mains feed this machine too \(AC\)"):
+        open_meters("battery")
+    supply(tree, "AC", "Mains", online=0)
+    with open_meters("battery") as meters:
+        assert host_energy(measured(meters)).watts == pytest.approx(8.0)
+    with open_meters("battery") as meters:
+        readings = measured(meters, lambda: supply(tree, "AC", "Mains", online=1))
+    assert readings[0].joules is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "feeds"),
+    [
+        ("Mains", True),
+        ("USB", True),
+        ("USB_C", True),
+        ("USB_PD", True),
+        ("Wireless", True),
+        ("UPS", True),
+        ("Battery", False),
+    ],
+)
+def test_any_online_supply_refuses_the_battery(tree: Tree, kind: str, feeds: bool) -> None:
+    supply(tree, "BAT0", "Battery", status="Discharging", power_now=8_000_000)
+    supply(tree, "other", kind, online=1, scope="Device")  # a mouse's cradle
+    with open_meters("battery") as meters:
+        assert host_energy(measured(meters)).watts == pytest.approx(8.0)
+    supply(tree, "other", kind, online=1, scope="System")
+    if feeds:
+        with pytest.raises(CapabilityError, match=r"the mains feed this machine too \(other\)"):
+            open_meters("battery")
+    else:
+        with open_meters("battery") as meters:
+            assert host_energy(measured(meters)).watts == pytest.approx(8.0)
+
+
+@pytest.mark.parametrize(
+    ("maker", "model"),
+    [
+        ("American Power Conversion", "RS 900G"),
+        ("CPS", "CP1500PFCLCD"),
+        ("EATON", "5E1100i"),
+        ("Tripp Lite", "SMART1500"),
+    ],
+)
+def test_a_maker_of_ups_makes_no_battery_of_this_machine(tree: Tree, maker: str, model: str) -> None:
+    values = {"manufacturer": maker, "model_name": model}
+    supply(tree, "BAT0", "Battery", status="Discharging", power_now=300_000_000, **values)
+    with pytest.raises(CapabilityError, match="battery: none"):
+        open_meters("battery")
+
+
+@pytest.mark.parametrize("name", ["hid-0003:051D:0002.0001-battery", "wacom_battery_3", "ps-controller-battery-a0"])
+def test_a_battery_of_a_peripheral_is_ignored(tree: Tree, name: str) -> None:
+    supply(tree, name, "Battery", status="Discharging", power_now=300_000_000)
+    with pytest.raises(CapabilityError, match="battery: none"):
+        open_meters("battery")
+
+
+# Zones of one control type, their names, whether their range can be read, and the watts of 100 J, 102 J … in 2 s.
+_ZONE_SETS: list[tuple[str, list[str], bool, float | None]] = [
+    ("four dies", [f"package-{n // 2}-die-{n % 2}" for n in range(4)], True, 206.0),
+    ("no wrap point", ["package-0"], False, None),
+    ("renamed", ["pkg-0", "socket1"], True, None),
+    ("in capitals", ["Package-0"], True, None),
+    ("AMD's core alone", ["core"], True, None),
+    ("dram alone", ["dram"], True, None),
+]
+
+
+@pytest.mark.parametrize(("names", "ranged", "watts"), [z[1:] for z in _ZONE_SETS], ids=[z[0] for z in _ZONE_SETS])
+def test_zones_of_other_kernels(tree: Tree, names: list[str], ranged: bool, watts: float | None) -> None:
+    def draw(energy_uj: int) -> None:
+        for number, name in enumerate(names):
+            counted = round(energy_uj * (1 + 0.02 * number))
+            tree.zone(f"intel-rapl:{number}", name, counted, 262_143_328_850 if ranged else None)
+
+    draw(0)
+    with open_meters("rapl") as meters:
+        total = host_energy(measured(meters, lambda: draw(100_000_000)))
+    assert total.watts == (None if watts is None else pytest.approx(watts))
+
+
+@pytest.mark.parametrize("control", ["arm-scmi", "dtpm", "intel-rapl-other"])
+def test_limits_of_other_control_types_are_ignored(tree: Tree, control: str) -> None:
+    tree.zone(f"{control}:0", "package-0", 0)
+    with pytest.raises(CapabilityError, match="no RAPL energy counters"):
+        open_meters("rapl")
+
+
+@pytest.mark.parametrize(
+    ("name", "model"), [("hid_ups", ""), ("ups", "Eaton 5E"), ("hidpp_1", "Back-UPS ES 700"), ("battery", "Smart-UPS")]
+)
+def test_a_ups_is_not_a_battery(tree: Tree, name: str, model: str) -> None:
+    supply(tree, name, "Battery", status="Discharging", power_now=300_000_000, model_name=model)
+    with pytest.raises(CapabilityError, match="battery: none"):
+        open_meters("battery")
+
+
+WATTS = 50.0
+FULL_WATTS = 700.0  # a step of 5 s is 3.5 kJ, which no package draws in a fifth of a second
+
+
+def metered(
+    joules_at: Callable[[float], float], start_s: float, length_s: float, step_s: float = 0.2, limit_watts: float = 1e3
+) -> EnergySeries:
+    """A window of a counter, sampled every `step_s`."""
+    count = round(length_s / step_s)
+    times = [start_s + number * step_s for number in range(count)] + [start_s + length_s]
+    samples = [CounterSample(when, round(joules_at(when) * 1e6)) for when in times]
+    return counter_energy(
+        samples, start_s, start_s + length_s, joules_per_unit=1e-6, modulus=1 << 48, limit_watts=limit_watts
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    period_s=st.floats(1.0, 5.0),
+    length_s=st.floats(2.0, 60.0),
+    phase_s=st.floats(0.0, 5.0),
+    watts=st.floats(WATTS, FULL_WATTS),
+)
+def test_a_slow_counter_is_within_its_interval_or_has_no_figure(
+    period_s: float, length_s: float, phase_s: float, watts: float
+) -> None:
+    energy = metered(lambda t: watts * period_s * ((t - phase_s) // period_s), 100.0, length_s)
+    if energy.joules is None or energy.joules == 0:
+        assert length_s < 4 * period_s
+        assert any("or more is needed" in note for note in energy.notes) or energy.joules == 0
+        return
+    assert energy.watts is not None
+    assert energy.edge_joules >= watts * period_s * 0.99
+    error = abs(energy.watts - watts) * length_s
+    assert error <= energy.edge_joules
+    assert any("is refreshed every" in note for note in energy.notes)
+
+
+def test_how_often_a_counter_is_looked_at() -> None:
+    fast = [CounterSample(n * 0.004, n * 1000) for n in range(10)]
+    slow = [CounterSample(n * 0.004, n // 8) for n in range(3)]
+    assert choose_interval_s([[]]) is None
+    assert choose_interval_s([slow]) == 0.2
+    assert choose_interval_s([slow, fast]) == 1.0
+
+
+@pytest.mark.parametrize("step_s", [0.2, 1.0])
+def test_a_counter_that_freezes_gives_no_figure(step_s: float) -> None:
+    energy = metered(lambda t: WATTS * min(t, 105.0), 100.0, 10.0, step_s)
+    assert energy.joules is None
+    assert energy.notes[-1] == "counted for 5.0 s of the window and then stood still: no figure"
+
+
+def test_a_jump_is_more_than_can_be_drawn_or_lies_in_the_interval() -> None:
+    def jumped(t: float) -> float:
+        return WATTS * t + (300.0 if t >= 104.5 else 0.0)
+
+    dense = metered(jumped, 100.0, 10.0, 0.2)
+    assert dense.watts == pytest.approx(WATTS)
+    assert dense.dropped == 1
+    coarse = metered(jumped, 100.0, 10.0, 1.0)
+    assert coarse.joules == pytest.approx(800.0)
+    assert coarse.edge_joules == pytest.approx(300.0)
+    assert any("a jump or a burst, and the interval holds both" in note for note in coarse.notes)
+    stated = metered(jumped, 100.0, 10.0, 1.0, limit_watts=65 * 4.5)
+    assert stated.watts == pytest.approx(WATTS)
+
+
+def test_a_tiny_counter_is_not_taken_for_a_slow_one() -> None:
+    energy = metered(lambda t: 0.001 * (t // 0.7), 100.0, 10.0)
+    assert energy.joules == pytest.approx(0.014, abs=0.0011)
+    assert not any("refreshed" in note for note in energy.notes)
+
+
+def measured_by(
+    tree: Tree, name: str, change: Callable[[], object], length_s: float = 2.0
+) -> tuple[list[EnergyReading], str]:
+    with open_meters(name) as meters:
+        meters.sample(100.0)
+        change()
+        meters.sample(100.0 + length_s)
+        readings = meters.readings(100.0, 100.0 + length_s)
+        return readings, "\n".join(meters.notes())
+
+
+def test_a_package_that_appears_makes_the_sum_unknown(tree: Tree) -> None:
+    tree.zone("intel-rapl:0", "package-0", 0)
+
+    def change() -> None:
+        tree.count("intel-rapl:0", 100_000_000)
+        tree.zone("intel-rapl:1", "package-1", 0)
+
+    readings, notes = measured_by(tree, "rapl", change)
+    assert "rapl: package-1 appeared after measuring began: no figure" in notes
+    assert host_energy(readings).joules is None
+    assert host_energy(readings).domains == ["package-0", "package-1"]
+
+
+def test_a_platform_of_four_kilowatts_around_one_package_is_not_believed(tree: Tree) -> None:
+    tree.zone("intel-rapl:0", "package-0", 0)
+    tree.zone("intel-rapl:1", "psys", 0)
+
+    def change() -> None:
+        tree.count("intel-rapl:0", 200_000_000)
+        tree.count("intel-rapl:1", 8_000_000_000)
+
+    readings, notes = measured_by(tree, "rapl", change)
+    assert "psys a step of 4,000 W is more than 1,700 W" in notes
+    assert host_energy(readings).domains == ["package-0"]
+    assert host_energy(readings).watts == pytest.approx(100.0)
+
+
+@pytest.mark.parametrize(("length_s", "watts"), [(2.0, None), (599.0, None), (600.0, 250.0)])
+def test_the_time_that_an_acpi_meter_averages_over(tree: Tree, length_s: float, watts: float | None) -> None:
+    tree.write("class/hwmon/hwmon0/name", "power_meter")
+    tree.write("class/hwmon/hwmon0/power1_average", 240_000_000)
+    tree.write("class/hwmon/hwmon0/power1_average_interval", 300_000)
+    readings, notes = measured_by(
+        tree, "hwmon", lambda: tree.write("class/hwmon/hwmon0/power1_average", 260_000_000), length_s
+    )
+    assert host_energy(readings).watts == watts
+    assert ("server is a mean over 300 s: a window of 600 s or more is needed" in notes) == (watts is None)
+    if watts is not None:
+        assert (readings[0].low_watts, readings[0].high_watts) == (pytest.approx(240.0), pytest.approx(260.0))

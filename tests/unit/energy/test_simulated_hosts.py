@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from tests.unit.energy import battery_hosts, counter_hosts, rare_hosts, sensor_hosts
+from tests.unit.energy import battery_hosts, counter_hosts, rare_hosts, sensor_hosts, whole_hosts
 from tests.unit.energy.host_faults import break_channel
 from tests.unit.energy.simulated_host import Host, Verdict, judge_host
 
@@ -29,6 +29,7 @@ FAMILIES: tuple[Callable[[Random], Iterator[Host]], ...] = (
     rare_hosts.rare_counters,
     rare_hosts.rare_sensors,
     rare_hosts.rare_batteries,
+    whole_hosts.whole_hosts,
 )
 
 
