@@ -11,6 +11,7 @@ import pytest
 from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.registers import AARCH64, X86_64, SavedStack, machine_of
 from powerprof.stacks.store import TableStore
+from powerprof.stacks.uncovered import CodeUnwinder
 from powerprof.stacks.unwind import Unwinder
 from tests.unit.stacks.elves import Part, make
 
@@ -100,8 +101,9 @@ def framed_table() -> bytes:
 
 @pytest.fixture
 def jit_image(tmp_path: Path) -> ProcessImage:
-    text = bytearray(0x1200)
-    for end in (0x1040, 0x1120):
+    text = bytearray(0x1300)
+    text[0x1205 - 0x78 : 0x1207 - 0x78] = b"\xc9\xc3"  # leave; ret, which no entry covers
+    for end in (0x1040, 0x1120, 0x1205):
         text[end - 5 - 0x78] = 0xE8  # the first part is at 0x78, and the segment begins at 0
     note = struct.pack("<III", 4, 4, 3) + b"GNU\0" + b"\x01\x02\x03\x05"
     parts = [
@@ -184,3 +186,24 @@ def test_registers_that_decide_a_stack() -> None:
     )
     assert X86_64.pack_names(named) == packed and X86_64.strip_signatures(packed) == packed
     assert (values[X86_64.ip], values[X86_64.sp]) == (named["pc"], named["rsp"])
+
+
+@pytest.mark.parametrize(("saved", "pcs"), [(SP + 0x30, 3), (SP, 2)])
+def test_stack_pointers_only_grow(jit_image: ProcessImage, saved: int, pcs: int) -> None:
+    """A function with `leave` has its caller's frame pointer, which may not point into frames that are done."""
+    words = [0, BASE + 0x1120, 0, saved, BASE + 0x1205, 5, 0, BASE + 0x1120]
+    registers = X86_64.pack({"ip": JIT + 0x10, "sp": SP, "bp": SP + 0x18})
+    stack = struct.pack("<9Q", *words, 7)
+    unwound = Unwinder(TableStore(use_cache=False)).unwind(jit_image, SavedStack(1, 1, registers, stack))
+    assert (len(unwound.pcs), unwound.complete) == (pcs, pcs == 3)
+
+
+def test_code_of_the_vdso_is_that_of_its_place() -> None:
+    code = bytes(number % 251 for number in range(0x5000))
+    start = 0x7FFF_0000_1000
+    vdso = Mapping(start=start, end=start + len(code), offset=0, path="[vdso]", device="0:0", inode=0, bias=start)
+    image = ProcessImage(pid=1, started_ticks=1, executable="/x", mappings=(vdso,), vdso=code)
+    unwinder = CodeUnwinder(image, TableStore(use_cache=False), X86_64)
+    for at, size in ((0, 16), (0x2FF8, 16), (0x3100, 8), (0x4FFC, 4)):
+        assert unwinder._code(start + at, size) == code[at : at + size]
+    assert unwinder._code(start + 0x4FFC, 8) == code[-4:] and unwinder._code(start - 1, 8) == b""

@@ -223,3 +223,10 @@ def test_uncertain_code_is_refused(code: str, why: str) -> None:
     said = found(code)
     assert isinstance(said, str)
     assert why in said
+
+
+def test_jump_behind_the_last_instruction_is_a_tail_call() -> None:
+    """The next function begins there; without a function the jump stays in this one."""
+    code = bytes.fromhex("90eb00")  # nop; jmp to the byte behind
+    assert find_exits(code, 0x1000, lambda vaddr: vaddr == 0x1003) == (1,)
+    assert find_exits(code, 0x1000, lambda vaddr: False) == ()
