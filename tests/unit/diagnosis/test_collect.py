@@ -45,6 +45,7 @@ def test_evictions_are_counted_since_the_last_start_by_hand() -> None:
         [
             f"2026-11-20 11:00:00 7 {same} connected to the master (server_errno=4052)",
             f"2026-11-20 11:36:00 7 {same} connected to the master (server_errno=4052)",
+            "2026-11-20 11:36:30 9 [Note] Slave I/O thread: Failed reading log event, reconnecting to retry, log 'b.1'",
             "2026-11-20 11:37:00 9 [Note] Slave I/O thread: Start asynchronous replication to master 'r@[::1]:3306'",
             f"2026-11-20 11:38:00 9 {same} connected to the master (server_errno=4052)",
             "2026-11-20 11:38:00 9 [Note] Slave I/O thread: Failed reading log event, reconnecting to retry, log 'b.1'",

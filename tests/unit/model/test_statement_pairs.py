@@ -68,6 +68,8 @@ def test_a_normal_form_is_that_of_itself(family: Family, ansi: bool, text: str) 
         ("SELECT a FROM t WHERE a IN (SELECT 5)", "SELECT a FROM t WHERE a IN (SELECT ?)"),
         ("SELECT f(1), f(2), f(3), g FROM t", "SELECT f(?), …, g FROM t"),
         ("INSERT INTO t VALUES (1, NOW()), (2, NOW()), (3, NOW())", "INSERT INTO t VALUES (?, NOW())"),
+        ("INSERT INTO t VALUES (NOW()), (NOW())", "INSERT INTO t VALUES (NOW())"),
+        ("SELECT NOW(), NOW() FROM t", ""),
         ("SELECT a.f(1), f(2)", "SELECT a.f(?), f(?)"),
         ("SELECT f(a, 1), f(b, 1)", "SELECT f(a, ?), f(b, ?)"),
         ("EXECUTE IMMEDIATE 'SELECT 1'", "EXECUTE IMMEDIATE ?"),
