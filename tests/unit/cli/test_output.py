@@ -25,6 +25,7 @@ from powerprof.cli.output import deliver
 from powerprof.model.runs import RunStore
 from powerprof.report.kinds import lines_of, load_saved
 from powerprof.system.errors import Interrupted, PowerprofError
+from tests.unit.report.distinct_records import make_kind
 
 _SAVED = Path(__file__).parents[2] / "fixtures/saved-0.1.0"
 
@@ -229,3 +230,14 @@ def test_a_terminal_has_at_least_twenty_columns(columns: int, width: int, monkey
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setattr(sys, "stdout", _Terminal())
     assert output.terminal_width() == width
+
+
+def test_statements_are_cut_on_a_terminal_and_whole_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = make_kind("powerprof.queries/1", known=True)
+    long = msgspec.structs.replace(record.statements[0], text=f"SELECT {', '.join(f'column_{n}' for n in range(90))}")
+    record = msgspec.structs.replace(record, statements=[long])
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    assert any(line.endswith("column_89") for line in output.report_lines(record))
+    monkeypatch.setattr(sys, "stdout", _Terminal())
+    assert not any("column_89" in line for line in output.report_lines(record))

@@ -5,16 +5,21 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from powerprof.attribution import attribute
 from powerprof.cli import app, diagnose, idle
 from powerprof.cli.parameters import flag, number, time_span, whole_number
 from powerprof.diagnosis.evidence import Diagnosis
+from powerprof.energy import recordings
+from powerprof.energy.domains import EnergyResult, Total
 from powerprof.model.records import ServerInfo
-from powerprof.model.runs import RunStore
+from powerprof.model.runs import RunInfo, RunStore
+from powerprof.report import history
 from tests.unit.queries import test_comparison as compared
 from tests.unit.report import sample_records
 from tests.unit.report.distinct_records import make
@@ -72,6 +77,37 @@ def test_more_rows_are_requested_by_number_or_all(store: RunStore, capsys: pytes
         assert _run(store, f"report attribute-0001{options}") == 0
         shown[options] = sum(line.strip() in names for line in capsys.readouterr().out.splitlines())
     assert shown == {"": 20, " --top 3": 3, " --all": 30, " --all --top 4": 4}
+
+
+def test_all_rows_of_a_trace_are_printed_on_request(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record: Any = sample_records.attribution()
+    rows = [replace(row, stack=[replace(row.stack[0], function=f"f{n}")]) for n, row in enumerate(record.wakeups * 6)]
+    result = SimpleNamespace(record=replace(record, id=None, wakeups=rows), capture=None)
+    monkeypatch.setattr(attribute, "attribute", lambda *_, **__: result)
+    shown = []
+    for options in ([], ["--top", "3"], ["--all"]):
+        assert app.run_app(["attribute", "--system", "--no-save", *options]) == 0
+        shown.append(sum(line.strip() in {f"f{n}" for n in range(30)} for line in capsys.readouterr().out.splitlines()))
+    assert shown == [20, 3, 30]
+
+
+def test_energy_on_stdout_is_a_report_or_a_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    total = Total(source="rapl", domains=["psys"], joules=83.25, watts=33.5, kind="measured")
+    monkeypatch.setattr(recordings, "measure", lambda *_: EnergyResult(window_s=2.5, meters=[], total=total))
+    for options, begins in (([], "33.5 W"), (["--quiet"], ""), (["--csv", "-"], "source,"), (["--json", "-"], "{")):
+        assert app.run_app(["energy", *options]) == 0
+        printed = capsys.readouterr().out
+        assert printed.startswith(begins) and ("33.5 W over" in printed) == (not options)
+
+
+def test_a_run_of_unknown_age_is_kept() -> None:
+    runs = [RunInfo(id="run-0001", started_at=None), RunInfo(id="run-0002", started_at="x")]
+    assert history.removable_runs(runs, None, 0.0) == []
+    assert history.removable_runs(runs, 0, None) == runs
 
 
 def test_fail_if_worse_has_the_exit_code_4(store: RunStore, capsys: pytest.CaptureFixture[str]) -> None:

@@ -491,6 +491,15 @@ def _others() -> Cases:
     phases = [replace(phase, causes=causes, conservation=make(Conservation, known=True)) for phase in idle_run.phases]
     yield "causes of one thread", "\n".join(lines_of(replace(idle_run, phases=phases), 120)[8:])
     frequencies = make_kind("powerprof.run/1 residency", known=True).phases[0].windows[0].system
+    limited = make_kind("powerprof.run/1 residency", known=True)
+    limits = replace(limited, host={"idle_limits": ["a latency limit of 7 µs forbids C6"], "idle_driver": "intel_idle"})
+    yield "residency, limits", "\n".join(lines_of(limits, 120)[:12])
+    calls = make_kind("powerprof.syscalls/1", known=True)
+    files = [
+        replace(row, kind="file", write_bytes=size, read_bytes=3 * size)
+        for row, size in zip(calls.files * 2, (4_321, 7_654_321, 9_876_543_210, 12), strict=True)
+    ]  # fmt: skip
+    yield "syscalls, bytes", "\n".join(lines_of(replace(calls, files=files), 120)[:12])
     yield "CPUs", "\n".join(labels.cpu_lines(frequencies, 120))
     wakeup: Wakeup = make_kind("powerprof.attribution/1", known=True).wakeups[0]
     yield "thread", repr(wakeup.thread.label)

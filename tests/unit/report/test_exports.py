@@ -188,6 +188,11 @@ def test_pprof_has_every_row_with_its_count_and_its_c0_time() -> None:
     assert samples == expected
 
 
+def test_pprof_has_the_start_and_the_length_of_its_window() -> None:
+    data = gzip.decompress(encode_pprof([(("a",), (7,))], [("x", "count")], time_ns=12_345, duration_ns=678))
+    assert {number: value for number, value in fields(data) if number in (9, 10)} == {9: 12_345, 10: 678}
+
+
 def test_pprof_is_reproducible() -> None:
     assert export(attribution(), "pprof") == export(attribution(), "pprof")
 
