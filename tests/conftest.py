@@ -20,7 +20,7 @@ from powerprof.database import historical
 from powerprof.database.builds import ServerBuild
 from powerprof.system import programs
 from tests.programs.balance import counts_idle_exits, polls_before_it_halts
-from tests.programs.busy_host import OtherLoad
+from tests.programs.busy_host import OtherLoad, skip_on_busy_host
 from tests.programs.disks import slows_disks, slows_loop_devices
 from tests.programs.forking import Forker, can_fork
 
@@ -38,6 +38,7 @@ for _number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(_number, lambda *_: None)
 
 _DESELECTED = pytest.StashKey[list[str]]()
+_LOADS = pytest.StashKey[dict[Path, OtherLoad]]()
 
 # Seconds of each test file in the last run on this checkout; a new checkout has those of the file in the repository.
 # `make durations` writes the file.
@@ -98,6 +99,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: -seconds.get(str(item.path.relative_to(REPOSITORY)), 0))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Note the load of the host from the first fixture of a file on: it can be the one that measures."""
+    if item.get_closest_marker("alone") is not None:
+        item.config.stash.setdefault(_LOADS, {}).setdefault(item.path, OtherLoad())
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Skip a test of the host's idleness if it fails while other programs use much of the CPUs."""
@@ -107,7 +115,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     try:
         return (yield)
     except (AssertionError, pytest.fail.Exception) as failure:
-        others.skip_on_busy_host(failure)
+        skip_on_busy_host(failure, others, item.config.stash[_LOADS][item.path])
         raise
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from powerprof.system.programs import need, start, stop
+from tests.programs.built import build_once
 
 HERE = Path(__file__).resolve().parent
 _LOG_ENTRIES = 1 << 18  # as sleepers.c has it
@@ -88,10 +89,14 @@ def build(name: str, directory: Path) -> Path:
     # Tests move XDG_CACHE_HOME, where Go would build its library anew each time.
     go_cache = os.environ.get("GOCACHE") or str(Path.home() / ".cache/go-build")
     environment = {**os.environ, "GOCACHE": go_cache, "GO111MODULE": "off"}
-    subprocess.run([compiler, *recipe.flags, "-o", target, HERE / recipe.source], check=True, env=environment)
-    for section in recipe.remove:
-        subprocess.run([need("objcopy", "binutils"), "--remove-section", section, target], check=True)
-    return target
+    source = HERE / recipe.source
+
+    def make(program: Path) -> None:
+        subprocess.run([compiler, *recipe.flags, "-o", program, source], check=True, env=environment)
+        for section in recipe.remove:
+            subprocess.run([need("objcopy", "binutils"), "--remove-section", section, program], check=True)
+
+    return build_once(target, [compiler, *recipe.flags, *recipe.remove], [source], make)
 
 
 @contextmanager

@@ -6,6 +6,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from tests.programs.built import build_once
+
 _HERE = Path(__file__).parent
 # Calls, and own CPU time of each in µs, as functions_truth.c has them.
 TRUTH = {
@@ -21,6 +23,9 @@ TRUTH = {
 def compiled(compiler: str, source: str, folder: Path, *linked: str) -> Path:
     """A program of this folder, without frame pointers, called as its source is."""
     target = folder / Path(source).stem
-    flags = ("-O2", "-fomit-frame-pointer", "-o", target)
-    subprocess.run([compiler, *flags, _HERE / source, *linked, "-lpthread"], check=True)
-    return target
+    flags = ("-O2", "-fomit-frame-pointer")
+
+    def make(program: Path) -> None:
+        subprocess.run([compiler, *flags, "-o", program, _HERE / source, *linked, "-lpthread"], check=True)
+
+    return build_once(target, [compiler, *flags, *linked], [_HERE / source], make)

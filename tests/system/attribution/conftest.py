@@ -22,6 +22,7 @@ from powerprof.attribution import capture
 from powerprof.system.programs import need, start, stop
 from tests.conftest import Cli, CliResult
 from tests.programs import ground_truth
+from tests.programs.built import build_once
 
 HERE = Path(__file__).resolve().parent
 _NOTE = np.dtype([("at_ns", "<i8"), ("tid", "<i4"), ("who", "<i4")])
@@ -178,8 +179,10 @@ def compile_c(name: str, folder: Path) -> Path:
     """Compile a C program of this folder."""
     target = folder / name
     flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-fomit-frame-pointer"]
-    subprocess.run([need("gcc", "gcc"), *flags, "-o", target, HERE / f"{name}.c"], check=True)
-    return target
+    words, source = [need("gcc", "gcc"), *flags], HERE / f"{name}.c"
+    return build_once(
+        target, words, [source], lambda program: subprocess.run([*words, "-o", program, source], check=True)
+    )
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from powerprof.system.tasks import read_switches
 from tests.system.attribution.conftest import Attributed, compile_c, running
 
 Attribute = Callable[..., Attributed]
@@ -73,8 +74,10 @@ def test_workers_of_io_uring_have_rows(mode: str, comm: str, attribute: Attribut
     """Their wakings are counted, and the rows hold all running time of the process."""
     with ring(mode, programs_dir) as pid:
         window = attribute(pid, duration=2)
+        slept = sum(read_switches(pid).values())
     rows = rows_of(window, comm)
-    assert sum(row["wakings_count"] for row in rows) >= 50
+    # 100 on a quiet host. The kernel counts the sleeps since the start.
+    assert 10 <= sum(row["wakings_count"] for row in rows) <= slept
     assert all(row["stack"] == [] for row in rows)
     own_ms = sum(row["own_ms"] for row in window.rows)
     assert own_ms == pytest.approx(window.record["running"]["target_ms"], rel=0.02, abs=2)

@@ -25,7 +25,8 @@ from powerprof.model.runs import decode_record
 from tests.conftest import REPOSITORY, Cli
 from tests.programs.suspended import suspended_while_it_sleeps
 from tests.programs.truth import compiled
-from tests.system.cure.test_cure import CURED, DEFAULT, Truth, cure, traces, wait_for, with_own_journal
+from tests.programs.waiting import wait_until
+from tests.system.cure.test_cure import CURED, DEFAULT, Truth, cure, traces, with_own_journal
 from tests.system.cure.test_cure_replicas import options_of
 
 pytestmark = pytest.mark.usefixtures("root_bpf", "mariadbd")
@@ -79,7 +80,7 @@ def of_variable(server: PrivateServer, folder: Path, window_s: float) -> list[st
 def running(server: PrivateServer, powerprof_cli: Cli, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """Yield a cure in a window with the changed variable."""
     process = powerprof_cli.start(of_variable(server, tmp_path, 4.0))
-    wait_for(lambda: traces(process.pid) and value(server) == 777, "it does not change the variable")
+    wait_until(lambda: traces(process.pid) and value(server) == 777, "it does not change the variable")
     yield process
     process.kill()
     process.communicate()
@@ -100,8 +101,8 @@ def test_keep_and_report_a_value_set_during_a_window(
 
 def test_keep_and_report_a_value_set_between_windows(server: PrivateServer, powerprof_cli: Cli, tmp_path: Path) -> None:
     process = powerprof_cli.start(of_variable(server, tmp_path, 2.0))
-    wait_for(lambda: traces(process.pid) and value(server) == 777, "it does not change the variable")
-    wait_for(lambda: value(server) == 100, "it does not put it back")
+    wait_until(lambda: traces(process.pid) and value(server) == 777, "it does not change the variable")
+    wait_until(lambda: value(server) == 100, "it does not put it back")
     with server.connect() as connection:
         sql.execute(connection, f"SET GLOBAL {_VARIABLE} = 888")
     _, err = process.communicate(timeout=60)
@@ -118,7 +119,7 @@ def test_report_a_server_that_ends_during_a_cure(
     os.kill(server.pid, signal.SIGKILL)
     began_s = time.monotonic()
     if again:
-        wait_for(lambda: not server.alive(), "it does not end")
+        wait_until(lambda: not server.alive(), "it does not end")
         (server.directory / "init.sql").touch(0o644)  # it was removed once it had been read
         server._launch()
         server.wait_ready()
@@ -148,7 +149,7 @@ def test_refuse_a_second_cure_of_a_variable(
 
 def test_refuse_a_second_cure_of_a_thread(truth: Truth, powerprof_cli: Cli) -> None:
     first = powerprof_cli.start(cure(truth, "--slack", "50ms", window_s=2))
-    wait_for(lambda: truth.slack() == CURED and traces(first.pid), "it does not change the slack")
+    wait_until(lambda: truth.slack() == CURED and traces(first.pid), "it does not change the slack")
     refused = powerprof_cli(cure(truth, "--slack", "5ms"))
     assert refused.code == 1
     assert f"is trying the timer slack of thread {truth.tid} now (process {first.pid})" in refused.err
@@ -177,7 +178,7 @@ def test_note_a_suspended_window_and_restore(truth: Truth, powerprof_cli: Cli, t
     # Once all is loaded and the slack changed it waits in windows, and half a second in between for what settles.
     process = powerprof_cli.start(words, env=suspended_while_it_sleeps(tmp_path, asleep))
     try:
-        wait_for(lambda: truth.slack() == CURED and traces(process.pid), "it does not change the slack")
+        wait_until(lambda: truth.slack() == CURED and traces(process.pid), "it does not change the slack")
         asleep.touch()
         _, err = process.communicate(timeout=120)
     finally:

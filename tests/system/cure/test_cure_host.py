@@ -21,7 +21,8 @@ from powerprof.system.errors import PowerprofError
 from powerprof.system.files import read_text
 from powerprof.system.paths import sysfs
 from tests.conftest import Cli
-from tests.system.cure.test_cure import keeper_of, wait_for, with_own_journal
+from tests.programs.waiting import wait_until
+from tests.system.cure.test_cure import keeper_of, with_own_journal
 
 pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("root_bpf")]
 GOVERNOR = sysfs() / "devices/system/cpu/cpuidle/current_governor"
@@ -80,7 +81,7 @@ def test_the_next_start_restores_after_the_end_of_both(
     process = own_journal.start(cure(target, setting, "--window", "30"))
     try:
         # It is tried once before the windows.
-        wait_for(lambda: read_text(place) == value, "the setting is not changed")
+        wait_until(lambda: read_text(place) == value, "the setting is not changed")
         keeper = keeper_of(process)
         process.send_signal(signal.SIGSTOP)
         keeper.kill()
@@ -101,10 +102,10 @@ def test_the_keeper_restores_after_the_end_of_powerprof(target: int, own_journal
     before = read_text(GOVERNOR)
     process = own_journal.start(cure(target, "idle-governor=menu", "--window", "30"))
     try:
-        wait_for(lambda: read_text(GOVERNOR) == "menu", "the governor is not changed")
+        wait_until(lambda: read_text(GOVERNOR) == "menu", "the governor is not changed")
         process.send_signal(number)
         process.communicate(timeout=60)
-        wait_for(lambda: read_text(GOVERNOR) == before, "the governor is not restored")
+        wait_until(lambda: read_text(GOVERNOR) == before, "the governor is not restored")
     finally:
         process.kill()
         GOVERNOR.write_text(before)
@@ -158,7 +159,7 @@ def test_the_settings_of_a_condition_are_restored_after_a_signal(number: int) ->
         assert read_text(GOVERNOR) == "menu"
         process.send_signal(number)
         process.communicate(timeout=60)
-        wait_for(lambda: read_text(GOVERNOR) == before, "the governor is not restored")
+        wait_until(lambda: read_text(GOVERNOR) == before, "the governor is not restored")
     finally:
         process.kill()
         GOVERNOR.write_text(before)
@@ -178,12 +179,12 @@ def test_the_old_value_returns_from_a_full_disk(target: int, small_journal: Cli,
     before = read_text(GOVERNOR)
     process = small_journal.start(cure(target, "idle-governor=menu", "--window", "0.5", "--pairs", "99"))
     try:
-        wait_for(lambda: read_text(GOVERNOR) == "menu", "the governor is not changed")
+        wait_until(lambda: read_text(GOVERNOR) == "menu", "the governor is not changed")
         with suppress(OSError), (tmp_path / "changed/full").open("wb", buffering=0) as file:
             while True:
                 file.write(b"0" * 4096)
-        wait_for(lambda: read_text(GOVERNOR) == before, "the governor is not restored")
-        wait_for(lambda: read_text(GOVERNOR) == "menu", "the governor is not changed again")
+        wait_until(lambda: read_text(GOVERNOR) == before, "the governor is not restored")
+        wait_until(lambda: read_text(GOVERNOR) == "menu", "the governor is not changed again")
         keeper = keeper_of(process)
         process.send_signal(signal.SIGSTOP)
         keeper.kill()
@@ -243,7 +244,7 @@ def test_a_profile_of_tuned_is_tried_and_restored(target: int, tuned: Cli, tmp_p
 def test_the_next_start_restores_the_profile(target: int, tuned: Cli, tmp_path: Path) -> None:
     process = tuned.start(cure(target, "profile=postgresql", "--window", "30"))
     try:
-        wait_for(lambda: (tmp_path / "profile").read_text() == "postgresql\n", "the profile is not changed")
+        wait_until(lambda: (tmp_path / "profile").read_text() == "postgresql\n", "the profile is not changed")
         keeper = keeper_of(process)
         process.send_signal(signal.SIGSTOP)
         keeper.kill()
