@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 from collections import Counter
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.folders import Folder
 from tests.unit.live.intervals import interval, row
 from tests.unit.report.sample_records import HOSTILE, attribution, comparison, on_cpu
-from tests.unit.report.test_exports import decoded
+from tests.unit.report.test_exports import decoded, fields
 
 
 def _read(record: msgspec.Struct) -> ProfilesData:
@@ -233,6 +234,9 @@ def test_profile_of_a_minute_sums_to_the_host(folder: Path) -> None:
     assert found[("poll", "wait_for_data", "handle_connection", key.thread, key.process)] == [18, 3 * 10**9]
     assert found[("other",)][0] == 24
     assert sum(values[0] for values in found.values()) == 6 * 9
+    begun_ns = round(datetime(2026, 11, 22, 8, 0, 0, 500_000, tzinfo=UTC).timestamp() * 1e9)
+    times = {field: value for field, value in fields(gzip.decompress(path.read_bytes())) if field in (9, 10)}
+    assert times == {9: begun_ns, 10: 60 * 10**9}
     assert path.stat().st_mode & 0o777 == 0o640
 
 
