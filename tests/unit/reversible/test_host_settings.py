@@ -106,7 +106,7 @@ case $1 in
 active) printf 'Current active profile: %s\\nCurrent post-loaded profile: common\\n' "$(cat $place/profile)";;
 profile_mode) printf 'Profile selection mode: %s\\n' "$(cat $place/mode)";;
 auto_profile) echo auto >$place/mode; echo balanced common >$place/profile;;
-profile) shift; echo manual >$place/mode; echo "$* common" >$place/profile; [ "$1" != missing ];;
+profile) shift; echo manual >$place/mode; echo "$* common" >$place/profile; echo $# >$place/words; [ "$1" != missing ];;
 list) printf 'Available profiles:\\n- balanced   - General\\n- powersave  - Low\\nCurrent active profile: balanced\\n';;
 esac
 """
@@ -127,6 +127,7 @@ def test_a_profile_is_restored_without_the_common_one(tuned: Path) -> None:
     setting = TunedProfile("powersave battery")
     assert setting.read() == "balanced"
     assert setting.write(setting.value) == "powersave battery"
+    assert (tuned / "words").read_text() == "2\n", "each profile is a word"
     assert setting.write("balanced") == "balanced"
     assert setting.by_hand("balanced") == "tuned-adm profile balanced"
     assert list_tuned_profiles() == ["balanced", "powersave"]

@@ -103,6 +103,13 @@ def test_a_short_stat_has_no_start_of_the_stack(fake_tree: Tree) -> None:
     assert read_process_stat(7) == ProcessStat("x", 2097216, 11, 15, 4242, 0)
 
 
+@pytest.mark.parametrize(("state", "is_stopped"), [("T", True), ("t", True), ("S", False), ("R", False), ("Z", False)])
+def test_a_signal_or_a_debugger_stops_a_process(fake_tree: Tree, state: str, is_stopped: bool) -> None:
+    fake_tree({"proc/7/stat": f"7 (x) {FIELDS.replace('S', state, 1)}\n"})
+    assert tasks.is_stopped(7) is is_stopped
+    assert not tasks.is_stopped(8)
+
+
 def test_switches_are_the_voluntary_ones_of_each_thread(fake_tree: Tree) -> None:
     text = "nonvoluntary_ctxt_switches:\t900\nvoluntary_ctxt_switches:\t{}\n"
     tree = {f"proc/7/task/{tid}/status": text.format(count) for tid, count in ((7, 31), (8, 0), (9, "x"))}
