@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from powerprof.attribution.capture import Capture
+from powerprof.attribution.requests import AttributeRequest
 from powerprof.attribution.window import CaptureContext, _unseen_time_notes, build_capture
 from powerprof.energy.domains import EnergyRequest
 from powerprof.energy.windows import WindowEnergy
 from powerprof.measure.window import CpuReading, Snapshot, StateInfo
 from powerprof.model.records import Note, Window
 from powerprof.stacks.image import ProcessImage
+from powerprof.system.errors import UsageError
 from powerprof.system.targets import Target
 from powerprof.system.tasks import Task
 from powerprof.tracing.bpf.shared_numbers import Flag, RunKind
@@ -243,3 +245,14 @@ def test_law_of_the_own_cost(own: int, other: int, cpu_s: float, window_s: float
     tool = built(replace(traced, trace=replace(traced.trace, causes=causes))).tool
     assert tool.wakeups_hz is not None and tool.wakeups_hz * window_s == pytest.approx(own)
     assert tool.cpu_percent is not None and tool.cpu_percent * window_s * cpus / 100 == pytest.approx(cpu_s)
+
+
+@pytest.mark.parametrize(("kib", "pages"), [(4, 1), (8192, 2048), (16384, 4096)])
+def test_stack_buffer_in_pages(kib: int, pages: int) -> None:
+    assert AttributeRequest(duration_s=1.0, stack_buffer_kib=kib).stack_pages == pages
+
+
+@pytest.mark.parametrize("kib", [0, 2, 3, 12, 8191, -4])
+def test_stack_buffer_is_a_power_of_two(kib: int) -> None:
+    with pytest.raises(UsageError):
+        AttributeRequest(duration_s=1.0, stack_buffer_kib=kib)

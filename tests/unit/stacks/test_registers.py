@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from powerprof.stacks.image import Mapping, ProcessImage
-from powerprof.stacks.registers import AARCH64, X86_64, SavedStack, machine_of
+from powerprof.stacks.registers import AARCH64, X86_64, Machine, SavedStack, machine_of
 from powerprof.stacks.store import TableStore
-from powerprof.stacks.uncovered import CodeUnwinder
+from powerprof.stacks.uncovered import Caller, CodeUnwinder
 from powerprof.stacks.unwind import Unwinder
 from tests.unit.stacks.elves import Part, make
 
@@ -207,3 +207,28 @@ def test_code_of_the_vdso_is_that_of_its_place() -> None:
     for at, size in ((0, 16), (0x2FF8, 16), (0x3100, 8), (0x4FFC, 4)):
         assert unwinder._code(start + at, size) == code[at : at + size]
     assert unwinder._code(start + 0x4FFC, 8) == code[-4:] and unwinder._code(start - 1, 8) == b""
+
+
+@pytest.mark.parametrize(
+    ("machine", "restorer", "first", "names"),
+    [
+        # struct rt_sigframe: uc_flags, uc_link and uc_stack take 40 bytes; then the registers.
+        (X86_64, "48c7c00f0000000f05", 40, {"r8": 0, "r15": 7, "rbp": 10, "rsp": 15, "pc": 16}),
+        # siginfo of 128 bytes, 176 bytes to uc_mcontext, and the fault address before the registers.
+        (AARCH64, "681180d2010000d4", 128 + 176 + 8, {"x0": 0, "x29": 29, "x30": 30, "sp": 31, "pc": 32}),
+    ],
+)
+def test_interrupted_registers_are_those_of_the_signal_frame(
+    machine: Machine, restorer: str, first: int, names: dict[str, int]
+) -> None:
+    start = 0x7000_0000
+    code = bytes.fromhex(restorer).ljust(64, b"\0")
+    vdso = Mapping(start=start, end=start + 0x100_0000, offset=0, path="[vdso]", device="0:0", inode=0, bias=start)
+    image = ProcessImage(pid=1, started_ticks=1, executable="/x", mappings=(vdso,), vdso=code)
+    caller = CodeUnwinder(image, TableStore(use_cache=False), machine).caller(
+        start, False, {"rsp": 0x5000, "sp": 0x5000}, lambda at: start + at
+    )
+    assert isinstance(caller, Caller) and caller.exact
+    assert {name: caller.registers[name] for name in names} == {
+        name: start + 0x5000 + first + 8 * number for name, number in names.items()
+    }

@@ -10,7 +10,7 @@ import pytest
 
 from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.registers import X86_64
-from powerprof.tracing.captures import OnCpuCapture, SampleRow, UserStack, estimate_cpu_time
+from powerprof.tracing.captures import OnCpuCapture, SampledTime, SampleRow, UserStack, estimate_cpu_time
 from powerprof.tracing.profile import OnCpuTracer, PathNames
 from tests.unit.tracing.programs import FakeProgram
 
@@ -100,3 +100,12 @@ def test_rows_of_samples() -> None:
     comms: dict[int, str] = {}
     assert tracer._rows(comms) == [SampleRow(11, 5, 70, 71, 9, 0x1F00)]
     assert list(comms) == [71]
+
+
+@pytest.mark.parametrize(
+    ("clock_ms", "noted"),
+    [(950.0, False), (930.0, False), (925.0, True), (1_284.0, False), (1_287.0, True), (None, False)],
+)
+def test_samples_and_clock_may_differ_by_a_twentieth(clock_ms: float | None, noted: bool) -> None:
+    """From 1,000 ms less a twentieth of the clock and 20 ms, to 1,200 ms and as much more."""
+    assert bool(SampledTime(1_100.0, 1_000.0, 1_200.0).compare_with_clock(clock_ms)) is noted
