@@ -326,3 +326,19 @@ def test_the_sides_of_a_sweep_are_paired_by_round() -> None:
     assert (found.difference.mean, found.ratio.mean) == pytest.approx((3.1, 52.8 / 40.4))
     apart = _compare_sides(wanted, sides[0], sides[1], {"s": replace(record, options={})}, 1)  # type: ignore[arg-type]
     assert not apart.is_found and apart.judged_count == 1
+
+
+def test_the_record_of_a_study_is_that_of_its_steps() -> None:
+    found = study_run(seed=7, quick=True)
+    assert [(step.name, step.run) for step in found.steps] == [(name, record.id) for name, record in RECORDS.items()]
+    assert (found.study, found.title, found.published, found.page) == ("a", "A study", "2009.", "a.md")
+    assert found.options == {"quick": True, "seed": 7, "only": []} and len(found.notes) == 1
+    assert found.host == idle_run().host and all((step.seconds_s or 0.0) >= 0 for step in found.steps)
+    assert [row.runs for row in found.rows[:5]] == [
+        ["idle-1031"],
+        ["compare-0007"],
+        ["compare-0007"],
+        ["sweep-0001"],
+        ["run-0002"],
+    ]
+    assert study_run(only=["run"]).steps[0].name == "run" and study_run(only=["run"]).notes == []

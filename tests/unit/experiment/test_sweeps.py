@@ -18,6 +18,7 @@ from powerprof.experiment.sweep_comparison import (
     _beside,
     _others,
     are_sweeps,
+    build_trend,
     claim_of_point,
     compare_sweeps,
 )
@@ -325,3 +326,51 @@ def test_figures_of_the_system_are_contrasted_with_the_other_values(tmp_path: Pa
     calm = next(metric for metric in found.points[0].metrics if metric.name == "queries_hz")
     assert calm.difference.ci95 is not None
     assert calm.difference.less_than == pytest.approx(max(map(abs, calm.difference.ci95)))
+
+
+def test_a_comparison_of_sweeps_takes_each_field_from_its_own_side(tmp_path: Path) -> None:
+    store, first = RunStore(tmp_path), sweep()
+    second = replace(first, started_at="2026-12-01", host={"cpus": 8}, server={"version": "12"}, interrupted=False)
+    for each in (replace(first, options={"x": 1}), second):
+        store.save("sweep", replace(each, id=None))
+    found = compare_sweeps("sweep-0001", "sweep-0002", tmp_path, 5)
+    assert (found.a.run, found.b.run, found.seed, found.parameter) == ("sweep-0001", "sweep-0002", 5, "clients")
+    assert (found.started_at, found.host) == ("2026-12-01", {"cpus": 8})
+    assert (found.a.started_at, found.b.started_at) == (first.started_at, "2026-12-01")
+    assert (found.a.server, found.b.server) == (first.server, {"version": "12"})
+    assert (found.a.options, found.b.options) == ({"x": 1}, first.options)
+    assert [(threat.name, threat.values) for threat in found.threats] == [
+        ("unpaired", {}),
+        ("interrupted", {"run": "sweep-0001"}),
+    ]
+    back = compare_sweeps("sweep-0002", "sweep-0001", tmp_path, 5)
+    assert (back.started_at, back.host, back.a.run) == ("2026-12-01", first.host, "sweep-0002")
+
+
+def test_a_trend_has_the_runs_of_one_condition_in_their_order(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    for day, factor in (("01", 1.0), ("02", 1.5)):
+        metrics = [
+            replace(metric, values=[factor * n for n in (10.0, 10.1, 9.9, 10.2)]) for metric in load_run().metrics
+        ]
+        own = replace(load_run(), id=None, started_at=f"2026-01-{day}", metrics=metrics, host={"kernel": day})
+        store.save("run", own)
+    store.save("run", replace(load_run(), id=None, condition=replace(CONDITION, name="other")))
+    found = build_trend("run-0002", tmp_path)
+    assert (found.metric, found.started_at, found.condition) == (
+        "c0_ms_per_query_server",
+        "2026-01-02",
+        load_run().condition,
+    )
+    assert [(point.run, point.started_at) for point in found.points] == [
+        ("run-0001", "2026-01-01"),
+        ("run-0002", "2026-01-02"),
+    ]
+    assert [point.differences for point in found.points] == [
+        [],
+        ["host kernel: 01 → 02", "date: 2026-01-01 → 2026-01-02"],
+    ]
+    first, second = (point.step for point in found.points)
+    assert first is None and second is not None
+    assert second.difference.percent == pytest.approx(50.0)
+    assert [metric.estimate.mean for metric in found.points[1].metrics] == pytest.approx([15.075] * 3)
