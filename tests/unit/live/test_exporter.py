@@ -1,13 +1,485 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The systemd unit of the exporter."""
+"""The exporter: pages, access, bounded work for connections, and the systemd unit."""
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import http.client
+import os
 import re
+import socket
+import ssl
+import statistics
+import struct
 import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from powerprof.live.exporter import format_unit, list_capabilities
+import bcrypt
+import psutil
+import pytest
+
+from powerprof.live import webconfig
+from powerprof.live.exporter import MetricsServer, check_exposure, format_unit, list_capabilities, parse_address
+from powerprof.live.webconfig import Admission, Authenticator, WebConfig, load_web_config
+from powerprof.system.errors import DataError, PowerprofError, UsageError
+
+LOOPBACK = ("127.0.0.1", 0)
+
+
+def answer(accept: str) -> tuple[bytes, str]:
+    return f"accepts {accept}\n".encode(), "text/plain; version=0.0.4"
+
+
+def get(url: str, context: ssl.SSLContext | None = None, **headers: str) -> tuple[int, bytes]:
+    request = urllib.request.Request(url, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=20, context=context) as reply:
+            return reply.status, reply.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def test_metrics_on_loopback_and_nothing_else() -> None:
+    with MetricsServer(LOOPBACK, answer) as server:
+        base = f"http://127.0.0.1:{server.port}"
+        assert get(f"{base}/metrics?x=1", Accept="text/x") == (200, b"accepts text/x\n")
+        assert get(f"{base}/-/healthy")[0] == 200
+        assert get(f"{base}/../etc/passwd")[0] == 404
+    with pytest.raises(urllib.error.URLError):
+        get(f"{base}/metrics")
+
+
+def test_a_port_in_use_is_an_error() -> None:
+    with (
+        MetricsServer(LOOPBACK, answer) as server,
+        pytest.raises(PowerprofError, match=r"cannot listen on 127\.0\.0\.1"),
+    ):
+        MetricsServer(("127.0.0.1", server.port or 0), answer)
+
+
+def connect(port: int, count: int, request: bytes) -> list[socket.socket]:
+    """Open connections and send a request on each."""
+    connections = [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
+    for connection in connections:
+        connection.sendall(request)
+    return connections
+
+
+def test_unfinished_pages_do_not_delay_others() -> None:
+    page = b"x" * (8 << 20)
+    with MetricsServer(LOOPBACK, lambda accept: (page, "text/plain")) as server, ExitStack() as stack:
+        for one in connect(server.port or 0, 7, b"GET /metrics HTTP/1.1\r\n\r\n"):
+            stack.enter_context(one)
+            assert one.recv(100)
+        left = connect(server.port or 0, 1, b"GET /metrics HTTP/1.1\r\n\r\n")[0]
+        left.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        left.close()
+        with ThreadPoolExecutor(10) as readers:
+            got = list(readers.map(lambda _: get(f"http://127.0.0.1:{server.port}/metrics"), range(10)))
+        assert [(code, len(body)) for code, body in got] == [(200, len(page))] * 10
+
+
+def test_a_head_request_does_not_read_the_figures() -> None:
+    pages: list[str] = []
+
+    def once(accept: str) -> tuple[bytes, str]:
+        pages.append(accept)
+        return answer(accept)
+
+    with MetricsServer(LOOPBACK, once) as server:
+        request = urllib.request.Request(f"http://127.0.0.1:{server.port}/metrics", method="HEAD")
+        with urllib.request.urlopen(request, timeout=20) as reply:
+            assert (reply.status, pages) == (200, [])
+        assert get(f"http://127.0.0.1:{server.port}/metrics")[0] == 200
+        assert len(pages) == 1
+        with socket.create_connection(("127.0.0.1", server.port or 0), timeout=20) as client:
+            client.sendall(b"HEAD / HTTP/1.1\r\n\r\n")
+            assert b"".join(iter(lambda: client.recv(4096), b"")).endswith(b"\r\n\r\n")
+
+
+def test_a_socket_file_has_its_mode_and_is_removed(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.sock"
+    for _ in range(2):
+        with MetricsServer(path, answer), socket.socket(socket.AF_UNIX) as client:
+            assert path.stat().st_mode & 0o777 == 0o660
+            client.settimeout(20)
+            client.connect(str(path))
+            client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            assert b"accepts" in b"".join(iter(lambda: client.recv(4096), b""))
+        assert not path.exists()
+    path.write_text("precious")
+    with pytest.raises(PowerprofError, match="another kind"):
+        MetricsServer(path, answer)
+    assert path.read_text() == "precious"
+
+
+def answer_to(server: MetricsServer, request: bytes) -> bytes:
+    """Return the HTTP version and the status."""
+    with socket.create_connection(("127.0.0.1", server.port or 0), timeout=20) as client:
+        client.sendall(request)
+        return client.recv(12)
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:9477", 200),
+        ("[::1]:9477", 200),
+        ("LOCALHOST.", 200),
+        (socket.gethostname(), 200),
+        ("evil.example:9477", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("localhost.evil.example:9477", 421),
+        ("evil.example\r\nHost: 127.0.0.1", 421),
+    ],
+)
+def test_a_foreign_host_name_is_refused(host: str, status: int) -> None:
+    """DNS rebinding maps the host name of the page to 127.0.0.1."""
+
+    def answered(config: WebConfig | None = None) -> bytes:
+        with MetricsServer(LOOPBACK, answer, config) as server:
+            return answer_to(server, f"GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+
+    assert answered() == f"HTTP/1.1 {status}".encode()
+    # If passwords are set, the page has none.
+    assert answered(WebConfig(basic_auth_users={"prometheus": hashed(b"secret")})) == b"HTTP/1.1 401"
+
+
+@pytest.mark.parametrize("request_head", [b"GET\r\n\r\n", b"GET / SPDY/3\r\n\r\n", b"\x00\xff\r\n\r\n"])
+def test_a_request_that_is_not_http_is_refused(request_head: bytes) -> None:
+    with MetricsServer(LOOPBACK, answer) as server:
+        assert answer_to(server, request_head) == b"HTTP/1.1 400"
+
+
+def config_file(folder: Path, text: str) -> Path:
+    path = folder / "web.yml"
+    path.write_text(text)
+    return path
+
+
+def hashed(password: bytes) -> str:
+    return bcrypt.hashpw(password, bcrypt.gensalt(4)).decode()
+
+
+def test_passwords(tmp_path: Path) -> None:
+    config = load_web_config(config_file(tmp_path, f"basic_auth_users:\n  prometheus: {hashed(b'secret')}\n"))
+
+    def header(text: bytes) -> str:
+        return "Basic " + base64.b64encode(text).decode()
+
+    with MetricsServer(LOOPBACK, answer, config) as server:
+        url = f"http://127.0.0.1:{server.port}/metrics"
+        for _ in range(2):
+            assert get(url, Authorization=header(b"prometheus:secret"))[0] == 200
+        for wrong in (b"prometheus:wrong", b"nobody:secret", b"prometheus", b"\xff\xfe"):
+            assert get(url, Authorization=header(wrong)) == (401, b"Unauthorized\n")
+        assert get(url)[0] == 401
+    # Another test may have left a running loop in this thread.
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(asyncio.run, Authenticator({}).admit(None, "")).result() is Admission.ADMITTED
+
+
+def test_tls(tmp_path: Path) -> None:
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"),
+            *("-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"),
+            *("-keyout", "key.pem", "-out", "cert.pem"),
+        ],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+    )
+    config = load_web_config(config_file(tmp_path, "tls_server_config:\n  cert_file: cert.pem\n  key_file: key.pem\n"))
+    trusting = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
+    with MetricsServer(LOOPBACK, answer, config) as server:
+        assert get(f"https://127.0.0.1:{server.port}/metrics", trusting)[0] == 200
+        with pytest.raises(OSError):
+            get(f"http://127.0.0.1:{server.port}/metrics")
+        assert get(f"https://127.0.0.1:{server.port}/metrics", trusting)[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("basic_auth_users: {me: secret}", "not a bcrypt hash"),
+        ("tls_server_config: {cert_file: a, key_file: b, min_version: SSL3}", "min_version"),
+        (
+            "tls_server_config: {cert_file: a, key_file: b, client_auth_type: RequireAndVerifyClientCert}",
+            "client_ca_file",
+        ),
+        ("rate_limit: 3", "rate_limit"),
+        ("- [", "no YAML"),
+        ("basic_auth_users: 7", "basic_auth_users"),
+        ("root:x:0:0", "no options of a web configuration"),
+        ("tls_server_config: {Secret: 1}", r"unknown field \(another name\) - at `\$.tls_server_config`$"),
+    ],
+)
+def test_an_unsupported_protection_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+    with pytest.raises(DataError, match=reason):
+        load_web_config(config_file(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "root:*:20228:0:99999:7:::",
+        "root:x:0:0:root: {",
+        "2024-99-99",
+        "!!int root",
+        "root:*: [1",
+        "root:x:0:0",
+        "{root:x, 1: 2}",
+        "basic_auth_users: {secret-user: root}",
+        "tls_server_config: {cert_file: a, key_file: b, min_version: root:x}",
+        "tls_server_config: {root:x : 1}",
+    ],
+)
+def test_an_error_does_not_print_the_file(tmp_path: Path, line: str) -> None:
+    with pytest.raises(DataError) as error:
+        load_web_config(config_file(tmp_path, f"{line}\n"))
+    assert not {"root", "secret"} & set(re.findall(r"root|secret", error.value.message.removeprefix(str(tmp_path))))
+
+
+def test_the_file_is_read_with_the_rights_of_the_caller(
+    root: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = config_file(tmp_path, "basic_auth_users: {}")
+    path.chmod(0o600)
+    monkeypatch.setenv("SUDO_UID", "65534")
+    with pytest.raises(DataError, match="permission denied"):
+        load_web_config(path)
+
+
+def test_a_missing_certificate_is_an_error(tmp_path: Path) -> None:
+    config = load_web_config(config_file(tmp_path, "tls_server_config: {cert_file: a, key_file: b}"))
+    with pytest.raises(DataError, match="no certificate with its key"):
+        MetricsServer(LOOPBACK, answer, config)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:9477", ("127.0.0.1", 9477)),
+        ("[::1]:80", ("::1", 80)),
+        (":9477", ("0.0.0.0", 9477)),
+        ("unix:/run/x.sock", Path("/run/x.sock")),
+    ],
+)
+def test_addresses(text: str, address: object) -> None:
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize("text", ["9477", "host:1", "127.0.0.1:x", "127.0.0.1:70000", "unix:relative"])
+def test_invalid_addresses(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_address(text)
+
+
+def test_a_network_address_needs_a_protection() -> None:
+    with pytest.raises(UsageError, match="reachable from other hosts"):
+        check_exposure(("0.0.0.0", 9477), WebConfig(), insecure=False)
+    check_exposure(("0.0.0.0", 9477), WebConfig(), insecure=True)
+    check_exposure(("0.0.0.0", 9477), WebConfig(basic_auth_users={"a": "b"}), insecure=False)
+    check_exposure(("::1", 9477), WebConfig(), insecure=False)
+
+
+_SERVE = """
+import sys, time
+from pathlib import Path
+from powerprof.live.exporter import MetricsServer
+from powerprof.live.webconfig import WebConfig, load_web_config
+config = load_web_config(Path(sys.argv[1])) if len(sys.argv) > 1 else WebConfig()
+with MetricsServer(("127.0.0.1", 0), lambda accept: (b"x" * 50_000, "text/plain"), config) as server:
+    print(server.port, flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def served(*words: str) -> Iterator[tuple[int, psutil.Process]]:
+    """Run a server in a separate process; yield its port and process."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _SERVE, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            yield int(process.stdout.readline()), psutil.Process(process.pid)
+        finally:
+            process.stdin.close()
+            process.wait(20)
+
+
+def scrape(port: int, timeout_s: float = 20, **headers: str) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
+    try:
+        connection.request("GET", "/metrics", headers=headers)
+        reply = connection.getresponse()
+        reply.read()
+        return reply.status
+    finally:
+        connection.close()
+
+
+def basic(password: str, user: str = "prometheus") -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+@contextmanager
+def attackers(count: int, attack: Callable[[int], None]) -> Iterator[None]:
+    """Repeat an attack in `count` threads."""
+    end = threading.Event()
+
+    def repeat(number: int) -> None:
+        while not end.is_set():
+            with suppress(OSError, http.client.HTTPException):
+                attack(number)
+
+    threads = [threading.Thread(target=repeat, args=(number,)) for number in range(count)]
+    try:
+        for thread in threads:
+            thread.start()
+        yield
+    finally:
+        end.set()
+        for thread in threads:
+            thread.join()
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /metrics HTTP/1.1\r\nX-Slow: "], ids=["idle", "slow"])
+def test_four_hundred_connections_do_not_delay_a_scrape(sent: bytes) -> None:
+    with served() as (port, process), ExitStack() as stack:
+        connections = []
+        for _ in range(400):
+            connections.append(stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10)))
+            connections[-1].sendall(sent)
+        end = threading.Event()
+
+        def refresh() -> None:
+            """Send a byte, and connect again if the connection was ended."""
+            while not end.wait(0.05):
+                for number, connection in enumerate(connections):
+                    if end.is_set():
+                        return
+                    try:
+                        connection.sendall(b"." if sent else b"")
+                        connection.setblocking(False)
+                        with suppress(BlockingIOError):
+                            if connection.recv(1) == b"":
+                                raise ConnectionResetError
+                    except OSError:
+                        connection.close()
+                        with suppress(OSError):
+                            connections[number] = socket.create_connection(("127.0.0.1", port), timeout=10)
+                            connections[number].sendall(sent)
+
+        thread = threading.Thread(target=refresh)
+        thread.start()
+        stack.callback(lambda: [connection.close() for connection in connections])
+        stack.callback(thread.join)
+        stack.callback(end.set)
+        took_s = []
+        for _ in range(20):
+            began_s = time.monotonic()
+            assert scrape(port) == 200
+            took_s.append(time.monotonic() - began_s)
+        # Other programs may delay one scrape. Prometheus waits 10 s.
+        assert statistics.median(took_s) < 2 and max(took_s) < 10, took_s
+        assert process.num_threads() < 8
+        assert process.num_fds() < 200
+
+
+def test_wrong_passwords_are_cheap_and_do_not_delay_a_scrape(tmp_path: Path) -> None:
+    config = tmp_path / "web.yml"
+    config.write_text(f"basic_auth_users: {{prometheus: {bcrypt.hashpw(b'right', bcrypt.gensalt(10)).decode()}}}")
+    with served(str(config)) as (port, process):
+        assert scrape(port, Authorization=basic("right")) == 200
+        statuses: Counter[int] = Counter()
+
+        def attack(number: int) -> None:
+            statuses[scrape(port, Authorization=basic(os.urandom(8).hex(), f"user{number % 7}"))] += 1
+
+        with attackers(60, attack):
+            before, began_s = process.cpu_times(), time.monotonic()
+            while time.monotonic() < began_s + 5:
+                assert scrape(port, Authorization=basic("right")) == 200
+                time.sleep(0.5)
+            after, took_s = process.cpu_times(), time.monotonic() - began_s
+        cpu_s = after.user + after.system - before.user - before.system
+        assert cpu_s < 0.3 * took_s, (cpu_s, took_s, statuses)
+        assert set(statuses) == {401, 429}
+
+
+def test_a_peer_loses_its_own_connections() -> None:
+    """An older connection of another address is answered during a flood."""
+    with MetricsServer(("::", 0), lambda accept: (b"x\n", "text/plain"), WebConfig()) as server, ExitStack() as stack:
+        assert server.port is not None
+        early = stack.enter_context(socket.create_connection((_own_address(), server.port), timeout=20))
+        for _ in range(300):
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=10))
+        assert scrape(server.port) == 200
+        early.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert early.recv(12) == b"HTTP/1.1 200"
+
+
+def _own_address() -> str:
+    """Return an address of this host that is not loopback."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # sends nothing
+        return str(probe.getsockname()[0])
+
+
+def test_passwords_are_checked_one_at_a_time_with_equal_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashes = {
+        "a": bcrypt.hashpw(b"right", bcrypt.gensalt(4)).decode(),
+        "b": bcrypt.hashpw(b"x", bcrypt.gensalt(6)).decode(),
+    }
+    check, costs = webconfig._check_password, list[str]()
+    lock = threading.Lock()
+
+    def counted(password: bytes, hashed: str) -> bool:
+        assert lock.acquire(blocking=False), "two checks at a time"
+        costs.append(hashed[4:6])
+        is_right = check(password, hashed)
+        lock.release()
+        return is_right
+
+    monkeypatch.setattr(webconfig, "_check_password", counted)
+
+    async def admit() -> None:
+        authenticator = Authenticator(hashes)
+        for name in ("a", "b", "unknown"):
+            costs.clear()
+            assert await authenticator.admit(basic("wrong", name), "") is Admission.REFUSED
+            assert costs == ["04", "06"]
+        # bcrypt reads 72 bytes, so longer passwords are not checked again.
+        long = "y" * 72
+        for end, times in (("", 2), ("1", 0), ("2", 0)):
+            costs.clear()
+            assert await authenticator.admit(basic(long + end, "a"), "") is Admission.REFUSED
+            assert len(costs) == times
+        # Four checks of one peer may wait. The check of a closed connection keeps its place.
+        several = [asyncio.ensure_future(authenticator.admit(basic(f"{number}", "a"), "peer")) for number in range(6)]
+        await asyncio.sleep(0)
+        several[0].cancel()
+        other = await authenticator.admit(basic("right", "a"), "other")
+        results = await asyncio.gather(*several[1:])
+        assert (other, Counter(results)) == (Admission.ADMITTED, Counter({Admission.REFUSED: 3, Admission.LATER: 2}))
+        assert not authenticator._pending
+
+    # Another test may have left a running loop in this thread.
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, admit()).result()
 
 
 def test_the_exposure_score_of_the_unit_is_low(tmp_path: Path) -> None:

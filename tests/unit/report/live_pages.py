@@ -13,7 +13,7 @@ from powerprof.report.html.page import Extras
 from tests.unit.cure.test_judge import cure
 from tests.unit.experiment.test_studies import study_run
 from tests.unit.queries import test_comparison as compared
-from tests.unit.queries import test_history as history
+from tests.unit.queries import test_comparison as history
 from tests.unit.queries.test_report import waiting
 
 
@@ -29,7 +29,9 @@ def _study() -> msgspec.Struct:
 
 LIVE_PAGES: dict[str, Callable[[], msgspec.Struct]] = {
     "queries": waiting,
-    "querieshistory": lambda: history.kept(history.window(0, ("SELECT a", 0.2)), history.window(1, ("SELECT a", 0.4))),
+    "querieshistory": lambda: history.kept(
+        history.watched(0, ("SELECT a", 0.2)), history.watched(1, ("SELECT a", 0.4))
+    ),
     "queriescomparison": _queries_comparison,
     "cure": cure,
     "study": _study,
