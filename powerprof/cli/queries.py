@@ -120,7 +120,8 @@ def command(options: Options) -> None:
     _check_watching(watching, method, samples, options.saving, files)
     if watching.watch and (columns is not None or by is not None):
         raise UsageError("--columns and --by have no effect with --watch", "leave out --watch")
-    if samples.yes and not samples.explain and samples.save_workload is None:
+    asks = samples.explain or samples.explain_as is not None or samples.save_workload is not None
+    if samples.yes and not asks:
         raise UsageError("--yes has no effect without --explain or --save-workload", "leave --yes out")
     saving = check_saving(options.saving, files)
     folder = None

@@ -78,7 +78,7 @@ syscalls --pid 17 --duration 1.25 {_OWN_SERVER}
 queries --pid 17
 queries --pid 17 --only --duration 2.5 --method samples --stacks {_METERS} {_OWN_SERVER} --top 3
 queries --explain --yes
-queries --pid 17 --explain --explain-as README.md --yes
+queries --pid 17 --explain-as README.md --yes
 queries --pid 17 --watch --plain --duration 1.5 --count 3
 diagnose
 diagnose --pid 17 --only --duration 2.5 {_OWN_SERVER}
