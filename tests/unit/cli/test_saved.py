@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,8 @@ from powerprof.cli.parameters import flag, number, time_span, whole_number
 from powerprof.diagnosis.evidence import Diagnosis
 from powerprof.energy import recordings
 from powerprof.energy.domains import EnergyResult, Total
+from powerprof.live import monitor
+from powerprof.live.intervals import LiveInterval
 from powerprof.model.records import ServerInfo
 from powerprof.model.runs import RunInfo, RunStore
 from powerprof.report import history
@@ -162,3 +165,30 @@ def test_the_help_of_an_option_has_its_default_unit_and_limits() -> None:
     for typed in ("inf", "-inf", "nan", "2.4"):
         with pytest.raises(Exception, match=rf"--least {typed}: "):
             least.value_of(typed, "x")
+
+
+def test_watch_ends_after_its_count(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    interval = make(LiveInterval, known=True)
+
+    class Monitor:
+        """A host with the same interval for ever."""
+
+        def __init__(self, *_: object) -> None:
+            pass
+
+        def __enter__(self) -> Monitor:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def intervals(self) -> Iterator[LiveInterval]:
+            for _ in range(9):
+                yield interval
+            raise AssertionError("the count is ignored")
+
+    monkeypatch.setattr(monitor, "HostMonitor", Monitor)
+    assert app.run_app(["watch", "--system", "--json-lines", "--count", "3"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    assert app.run_app(["watch", "--system", "--plain", "--count", "2"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1 + 2
