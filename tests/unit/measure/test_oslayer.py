@@ -44,31 +44,6 @@ def sda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_rates_between_two_readings(sda: Path) -> None:
-    first = {"sda": disk(100, 800, 1000, 50, 400, 300, 1000, 5000)}
-    last = {"sda": disk(300, 1600, 5000, 60, 800, 500, 2000, 9000)}
-    before = OsReading(10.0, first, (1000, 2000, 30), (500, 5), {0: 10**9}, 1_000_000, migrations=7)
-    after = OsReading(12.0, last, (5000, 4000, 50), (900, 7), {0: 4 * 10**9}, 1_500_000, migrations=27)
-    rates = compute_os_rates(before, after)
-    assert (rates.disk_reads_hz, rates.disk_writes_hz) == (100.0, 5.0)
-    assert (rates.disk_read_bytes_hz, rates.disk_write_bytes_hz) == (400 * 512.0, 200 * 512.0)
-    assert rates.disk_busy_percent == pytest.approx(50.0)  # 1000 ms of 2000 ms
-    assert (rates.network_receive_bytes_hz, rates.network_send_bytes_hz, rates.network_packets_hz) == (
-        2000.0,
-        1000.0,
-        10.0,
-    )
-    assert (rates.page_faults_hz, rates.major_faults_hz) == (200.0, 1.0)
-    assert rates.waiting_tasks == pytest.approx(1.5)
-    assert rates.cpu_pressure_percent == pytest.approx(25.0)
-    assert rates.migrations_hz == 10.0
-    io = [OsReading(moment, io_pressure_us=us) for moment, us in ((10.0, 0), (12.0, 1_800_000))]
-    assert compute_os_rates(io[0], io[1]).io_pressure_percent == pytest.approx(90.0)
-    (own,) = rates.disks
-    assert (own.name, own.of_server, own.queue_count) == ("sda", False, 2.0)  # 4000 ms of requests in 2000 ms
-    assert (own.read_ms, own.write_ms, own.service_ms) == (20.0, 20.0, 20.0)
-
-
 def test_missing_counters_are_unknown(tmp_path: Path) -> None:
     nothing = read_counters(tmp_path)
     assert compute_os_rates(nothing, OsReading(nothing.at_s + 1)) == OsRates()
@@ -116,12 +91,6 @@ def test_a_btrfs_is_found_by_its_source_and_tmpfs_lies_on_no_device(sda: Path) -
         (process / "mountinfo").write_text(f"1 1 0:31 / /data rw - any {source} rw\n")
     assert devices_of([1]) == {"8:3"}
     assert devices_of([2]) == frozenset()
-
-
-def test_all_interfaces_count() -> None:
-    text = "Inter-|   Receive\n face |bytes\n  lo: 10 1 0 0 0 0 0 0 10 1 0 0 0 0 0 0\n"
-    text += "eth0: 5 2 0 0 0 0 0 0 7 3 0 0 0 0 0 0\n"
-    assert parse_network(text) == (15, 17, 7)
 
 
 def test_each_cpu_has_its_load_and_each_device_its_interrupts(sda: Path) -> None:
@@ -318,3 +287,29 @@ def test_a_rate_that_one_window_lacks_is_unknown_in_both(name: str) -> None:
     whole, lost = odd_rates(3.0, 0), replace(odd_rates(500.0, 0), **{name: None})
     assert getattr(oslayer.join_os_rates(whole, 1.0, lost, 2.0), name) is None
     assert getattr(oslayer.join_os_rates(lost, 1.0, whole, 2.0), name) is None
+
+
+def test_each_counter_is_read_from_its_own_file(sda: Path) -> None:
+    proc = sda / "proc"
+    for name, text in {
+        "diskstats": "8 16 sdb 11 12 13 14 15 16 17 18 19 20 21\n",
+        "net/dev": "lo: 10 1 0 0 0 0 0 0 20 3 0 0 0 0 0 0\n",
+        "vmstat": "pgfault 901\npgmajfault 13\n",
+        "schedstat": "cpu0 1 2 3 4 5 6 7 88 9\n",
+        "pressure/cpu": "some avg10=0.00 avg60=0.00 avg300=0.00 total=4321\n",
+        "pressure/io": "some avg10=0.00 avg60=0.00 avg300=0.00 total=765\n",
+        "stat": "cpu0 1 2 3 4 5 6 7 8 9 10\nintr 5005 7\nctxt 6006\n",
+    }.items():
+        (proc / name).parent.mkdir(exist_ok=True)
+        (proc / name).write_text(text)
+    reading = read_counters(proc)
+    assert reading.disks is not None and reading.stat is not None
+    assert (reading.disks["sdb"].busy_ms, reading.disks["sdb"].weighted_ms) == (20, 21)
+    assert (reading.network, reading.faults, reading.run_delay_ns) == ((10, 20, 4), (901, 13), {0: 88})
+    assert (reading.pressure_us, reading.io_pressure_us, reading.migrations) == (4321, 765, None)
+    assert (reading.stat.interrupts_count, reading.stat.context_switches_count) == (5005, 6006)
+    assert reading.stat.read_ns > 0 and reading.stat.cpus[0]["steal"] == 0.08
+    other = sda / "other"
+    other.write_text("eth0: 500 20 7 7 7 7 7 7 7000 300 7 7 7 7 7 7\n")
+    assert read_counters(proc, networks=[other]).network == (510, 7020, 324)
+    assert read_counters(proc, networks=[sda / "missing"]).network is None

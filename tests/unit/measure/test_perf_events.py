@@ -107,6 +107,8 @@ def test_a_driver_without_counters_shows_its_limits(tree: Tree, folder: str, dri
         base_mhz=2100.0,
     )
     assert found.limits[0] == limits
+    assert (found.limits[0].minimum_mhz, found.limits[0].hardware_minimum_mhz) == (800.0, 400.0)
+    assert (found.limits[0].hardware_maximum_mhz, found.limits[0].base_mhz) == (5200.0, 2100.0)
     assert (found.limits[1].cpus, found.limits[1].maximum_mhz) == ("3", 2000.0)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from powerprof.energy.recordings import replay
 from powerprof.measure.residency import read_recording
@@ -453,3 +454,14 @@ def test_a_system_row_is_the_sum_or_the_mean(whole: float, parts: list[float], i
 def test_a_busy_share_above_its_rounding_is_impossible(busy: float, c0: float | None) -> None:
     window = make_turbostat_window(parse_turbostat(tab(f"CPU Busy%\n- {busy}\n0 {busy}"), "x"), "")
     assert window.c0_percent == c0
+
+
+def test_entries_of_a_table_that_lacks_a_row_are_unknown() -> None:
+    """The row of CPU 1 has no cell of C1 in the second table: its count is not 0."""
+    rows = ["- 9.00 30", "0 8.00 12", "1 10.00 18"]
+    tables = [["CPU C1% C1", *rows], ["CPU C1% C1", "- 9.00 12", "0 8.00 12", "1 10.00"]]
+    text = "".join(f"{BANNER if not n else ''}{tab(chr(10).join(table))}" for n, table in enumerate(tables))
+    log = parse_turbostat("Measurement interval: 2.0 s\n".join(["turbostat version 1\n", text]), "x")
+    whole, lost = (replace(log, intervals=log.intervals[:count]) for count in (1, 2))
+    assert make_turbostat_window(whole, "").states[0].entries_hz == pytest.approx(15.0)
+    assert make_turbostat_window(lost, "").states[0].entries_hz is None
