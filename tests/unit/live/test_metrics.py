@@ -582,3 +582,30 @@ def test_units_have_the_seconds_of_their_rows_and_the_rest_is_the_host() -> None
     keys = {key.function: (place.exits_count, place.c0_s) for key, place in totals.rows.places.items()}
     assert keys == {"a": (10, 0.25), "b": (7, 0.5), "c": (5, 0.125), "d": (3, 0.0625)}
     assert (totals.rows.rest.exits_count, totals.rows.rest.c0_s) == (54 - 25, 3.0 - 0.9375)
+
+
+def test_a_series_that_ends_and_begins_between_readings_has_no_cost_twice() -> None:
+    """What it counted after the last reading has moved to the rest, so it continues from the value that was read."""
+    ranking: Ranking[str] = Ranking(stale_s=25.0)
+    cost = {"a": (10, 0.5)}
+    ranking.add(10.0, cost, 12, 0.75, {"a": 2.0}, 3.0)
+    ranking.mark_read()
+    ranking.add(10.0, cost, 12, 0.75, {"a": 2.0}, 3.0)
+    ranking.mark_read()
+    read = (10, 0.5, 2.0, 12 + 2, 0.75 + 0.25, 3.0 + 1.0)
+
+    def figures() -> tuple[float, ...]:
+        place, rest = ranking.places["a"], ranking.rest
+        return place.exits_count, place.c0_s, place.joules, rest.exits_count, rest.c0_s, rest.joules
+
+    assert figures() == read
+    ranking.add(10.0, cost, 12, 0.75, {"a": 2.0}, 3.0)
+    assert figures() == (20, 1.0, 4.0, 16, 1.25, 5.0)
+    for _ in range(3):
+        ranking.add(10.0, {}, 2, 0.25, {}, 1.0)
+    assert "a" not in ranking.places
+    ranking.add(10.0, cost, 12, 0.75, {"a": 2.0}, 3.0)
+    # The series is known to the reader, which saw 10 of its exits. All others are in the rest.
+    place = ranking.places["a"]
+    assert (place.read_count, place.read_c0_s, place.read_joules) == (10, 0.5, 2.0)
+    assert figures() == (10, 0.5, 2.0, 54 - 10, 3.75 - 0.5, 15.0 - 2.0)
