@@ -296,39 +296,40 @@ def _plain(value: Any) -> Any:
 
 def request_of(line: str, folder: Path) -> Mapping[str, Any]:
     """Return the measuring function that a command line calls, and its arguments without functions."""
-
-    def asks(name: str) -> Any:
-        def ask(*given: Any, **named: Any) -> None:
-            raise _Asked(name, given, named)
-
-        return ask
-
-    with contextlib.ExitStack() as stack:
-        for name in _MEASURING:
-            stack.enter_context(patch(f"powerprof.{name}", asks(name.rpartition(".")[2])))
-        try:
-            ended = _run(line, folder)
-        except _Asked as asked:
-            name, given, named = asked.args
-            known = {key: _plain(value) for key, value in named.items() if key not in _LEFT_OUT and not callable(value)}
-            values = [_plain(value) for value in given if not callable(value) and type(value).__name__ != "SweepStore"]
-            for value in values:
-                if isinstance(value, dict) and name == "HostMonitor":
-                    value.pop("target")
-            return {name: values, **known}
+    try:
+        ended = _run(line, folder)
+    except _Asked as asked:
+        name, given, named = asked.args
+        known = {key: _plain(value) for key, value in named.items() if key not in _LEFT_OUT and not callable(value)}
+        values = [_plain(value) for value in given if not callable(value) and type(value).__name__ != "SweepStore"]
+        for value in values:
+            if isinstance(value, dict) and name == "HostMonitor":
+                value.pop("target")
+        return {name: values, **known}
     raise AssertionError(f"{line} measured nothing: {ended}")
 
 
 def refusal_of(line: str, folder: Path) -> str:
     """Return the exit code of a command line, and what it prints."""
-    code, printed = _run(line, folder)
+    try:
+        code, printed = _run(line, folder)
+    except _Asked as asked:
+        return f"not refused: {asked}"
     return f"{code}\n{printed}"
+
+
+def _asking(name: str) -> Any:
+    def ask(*given: Any, **named: Any) -> None:
+        raise _Asked(name, given, named)
+
+    return ask
 
 
 def _run(line: str, folder: Path) -> tuple[int, str]:
     out = io.StringIO()
     environment = {"XDG_STATE_HOME": str(folder), "XDG_CACHE_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
     with (
+        contextlib.ExitStack() as stack,
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(out),
         contextlib.chdir(REPOSITORY),
@@ -336,6 +337,8 @@ def _run(line: str, folder: Path) -> tuple[int, str]:
         patch.object(sys, "argv", ["powerprof"]),
         patch.object(app, "_put_back_left_behind"),
     ):
+        for name in _MEASURING:
+            stack.enter_context(patch(f"powerprof.{name}", _asking(name.rpartition(".")[2])))
         code = app.run_app(shlex.split(line))
     return code, out.getvalue().replace(str(folder), "STATE").replace(f"{REPOSITORY}/", "")
 
