@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,7 @@ def _serve(address: str) -> None:
     listener.listen(64)
     _import_all()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the parents of commands
+    signal.signal(signal.SIGCHLD, lambda *_: _reap_ended())
     print("ready", flush=True)
     while True:
         ready, _, _ = select.select([listener, sys.stdin], [], [])
@@ -137,6 +138,13 @@ def _serve(address: str) -> None:
             listener.close()
             _attend(channel)
         channel.close()
+
+
+def _reap_ended() -> None:
+    """Wait for the ended parents of commands, so that the CPU time of the commands is known as that of children."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def _attend(channel: socket.socket) -> None:
