@@ -12,13 +12,11 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from powerprof.database.private_server import PrivateServer
 from tests.conftest import REPOSITORY
 
 # What a script needs to behave as the command line does: a signal is an exception, an error is one line.
@@ -98,25 +96,6 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _private_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-
-
-@pytest.fixture(scope="session")
-def pooled_server(cache: Path, mariadbd: Path) -> Iterator[Callable[..., PrivateServer]]:
-    """Return a private server for these settings, started once per session, for tests that leave it unchanged."""
-    servers: dict[str, PrivateServer] = {}
-    with ExitStack() as stack:
-
-        def start(**settings: object) -> PrivateServer:
-            key = repr(settings)
-            if key not in servers:
-                with pytest.MonkeyPatch.context() as environment:
-                    environment.setenv("XDG_CACHE_HOME", str(cache))
-                    environment.setenv("TMPDIR", "/tmp")
-                    environment.setattr(tempfile, "tempdir", None)
-                    servers[key] = stack.enter_context(PrivateServer(settings=settings))
-            return servers[key]
-
-        yield start
 
 
 Script = Callable[..., subprocess.Popen[str]]

@@ -17,9 +17,11 @@ from typing import Any
 import pymysql
 import pytest
 
+from powerprof.database import sql
 from powerprof.database.builds import ServerBuild
 from powerprof.database.performance import ServerReport, merge_reports, read_report
 from powerprof.database.private_server import PrivateServer
+from powerprof.database.products import Setting
 from powerprof.queries.join import UNKNOWN_PREPARED, join_trace
 from powerprof.tracing import statements
 from powerprof.tracing.bpf import syscalls
@@ -392,34 +394,36 @@ def test_a_statement_that_could_not_be_prepared_takes_no_number(server: PrivateS
     assert UNKNOWN_PREPARED not in calls
 
 
-@pytest.fixture
-def certificate() -> Iterator[dict[str, str]]:
-    """Settings of a server with a certificate of its own, where its account can read it."""
+@pytest.fixture(scope="module")
+def encrypted() -> Iterator[PrivateServer]:
+    """A server with its own certificate, and an account that needs encryption."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         key, own = Path(folder) / "key.pem", Path(folder) / "certificate.pem"
         command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=x", "-keyout", key]
         subprocess.run([*command, "-out", own], check=True, capture_output=True)
         key.chmod(0o644)
-        yield {"ssl_cert": str(own), "ssl_key": str(key)}
+        settings: dict[str, Setting] = {"ssl_cert": str(own), "ssl_key": str(key)}
+        with PrivateServer(settings=settings) as server:
+            with server.connect() as connection:
+                sql.execute(connection, "CREATE USER t@localhost IDENTIFIED BY 'x' REQUIRE SSL")
+            yield server
 
 
 @pytest.mark.parametrize("sends", [True, False])
-def test_numbers_are_read_though_the_connection_is_encrypted(certificate: dict[str, str], sends: bool) -> None:
-    with PrivateServer(settings=certificate) as encrypted, encrypted.connect() as first, first.cursor() as cursor:
-        cursor.execute("CREATE USER t@localhost IDENTIFIED BY 'x' REQUIRE SSL")
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        with pymysql.connect(unix_socket=str(encrypted.socket), user="t", password="x", ssl=context) as connection:
-            old = prepare(connection, "SELECT 'prepared long ago'")
+def test_numbers_are_read_though_the_connection_is_encrypted(encrypted: PrivateServer, sends: bool) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with pymysql.connect(unix_socket=str(encrypted.socket), user="t", password="x", ssl=context) as connection:
+        old = prepare(connection, "SELECT 'prepared long ago'")
 
-            def work() -> None:
-                numbers = [prepare(connection, f"SELECT {name} FROM (SELECT 1 a, 2 b) t") for name in "ab"]
-                for number, times in ((numbers[0], 5), (old, 2), (numbers[1], 3)):
-                    for _ in range(times):
-                        execute(connection, number)
+        def work() -> None:
+            numbers = [prepare(connection, f"SELECT {name} FROM (SELECT 1 a, 2 b) t") for name in "ab"]
+            for number, times in ((numbers[0], 5), (old, 2), (numbers[1], 3)):
+                for _ in range(times):
+                    execute(connection, number)
 
-            calls = {text: one.calls_count for text, one in rows(traced(encrypted, work, sends=sends)).items()}
+        calls = {text: one.calls_count for text, one in rows(traced(encrypted, work, sends=sends)).items()}
     assert [calls[f"SELECT {name} FROM (SELECT ? a, ? b) t"] for name in "ab"] == [5, 3]
     assert calls["SELECT ?" if sends else UNKNOWN_PREPARED] == 2
 

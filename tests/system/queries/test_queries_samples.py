@@ -56,11 +56,13 @@ def rows(parts: Parts) -> dict[str, Statement]:
     return {statement.text: statement for statement in parts.statements}
 
 
-def test_a_mix_of_short_statements_has_the_shares_of_its_statements_alone(sysbench: Path) -> None:
-    with PrivateServer(settings={"performance_schema": "OFF"}) as mixed, mix_on(mixed) as mix:
+def test_a_mix_of_short_statements_has_the_shares_of_its_statements_alone(
+    sysbench: Path, server: PrivateServer
+) -> None:
+    with mix_on(server) as mix:
         mix.run("--events=5", "--time=0")
         found = []
-        moments, parts = sampled(mixed, lambda: found.append(mix.run("--events=100", "--time=0")))
+        moments, parts = sampled(server, lambda: found.append(mix.run("--events=100", "--time=0")))
     (known,) = found
     assert moments.lost_count == moments.unreadable_count == 0
     # A statement alone was measured with the reading of its requests, which the report has in a part of its own.
@@ -200,8 +202,11 @@ def test_other_releases_are_told_too(historical_build: ServerBuild) -> None:
         test_prepared_statements_are_told_by_their_texts_also_of_before_the_window(other)
 
 
-def test_the_command_says_what_samples_tell(powerprof_cli: Cli, tmp_path: Path) -> None:
-    with PrivateServer() as asked_server, asking(asked_server, BURN.format(100_000)):
+def test_the_command_says_what_samples_tell(
+    powerprof_cli: Cli, tmp_path: Path, pooled_server: Callable[..., PrivateServer]
+) -> None:
+    asked_server = pooled_server()
+    with asking(asked_server, BURN.format(100_000)):
         words = ["queries", "--socket", str(asked_server.socket), "--method", "samples", "--no-save", "--duration", "2"]
         plain = powerprof_cli(words)
         found = powerprof_cli([*words, "--explain", "--yes", "--save-workload", str(tmp_path / "made"), "--json", "-"])
@@ -299,9 +304,11 @@ def test_a_server_that_does_not_tell_where_its_texts_are_is_refused(historical_b
         MomentSampler(old.pid)
 
 
-def test_an_account_to_which_performance_schema_is_closed_has_samples(powerprof_cli: Cli, tmp_path: Path) -> None:
-    account = tmp_path / "account.cnf"
-    with PrivateServer() as closed, asking(closed, BURN.format(100_000)):
+def test_an_account_to_which_performance_schema_is_closed_has_samples(
+    powerprof_cli: Cli, tmp_path: Path, pooled_server: Callable[..., PrivateServer]
+) -> None:
+    account, closed = tmp_path / "account.cnf", pooled_server()
+    with asking(closed, BURN.format(100_000)):
         with closed.connect() as connection, connection.cursor() as cursor:
             cursor.execute("CREATE USER other@localhost IDENTIFIED BY 'x'")
         account.write_text(f"[client]\nuser=other\npassword=x\nsocket={closed.socket}\n")

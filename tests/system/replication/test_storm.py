@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -38,34 +39,39 @@ class Gusts:
         self._thread.join()
 
 
-def test_a_storm_that_ends_in_the_window() -> None:
+@pytest.fixture(scope="module")
+def server(pooled_server: Callable[..., PrivateServer]) -> PrivateServer:
+    """A server without clients."""
+    return pooled_server()
+
+
+def test_a_storm_that_ends_in_the_window(server: PrivateServer) -> None:
     storm = Storm(counter="Com_select", least_hz=20, trigger={"server": ["DO 1"]})
-    with PrivateServer() as server:
-        gusts = Gusts(server)
-        with StormWatch(storm, {"server": server}) as watch:
-            watch.watch()
-            began_s, before = time.monotonic(), gusts.asked
-            time.sleep(1.6)
-            gusts.end()
-            time.sleep(2.0)
-            share = watch.finish()
-            mean_hz = (gusts.asked - before) / (time.monotonic() - began_s)
+    gusts = Gusts(server)
+    with StormWatch(storm, {"server": server}) as watch:
+        watch.watch()
+        began_s, before = time.monotonic(), gusts.asked
+        time.sleep(1.6)
+        gusts.end()
+        time.sleep(2.0)
+        share = watch.finish()
+        mean_hz = (gusts.asked - before) / (time.monotonic() - began_s)
     assert share.began
     assert 10 < share.raged_percent < 80  # 1.6 s of 3.6 s, looked at every 0.5 s
     assert share.restarts_count >= 2
     assert share.counter_hz > 0.5 * mean_hz  # a full host lets the client ask less than a hundred times a second
 
 
-def test_a_storm_that_does_not_begin_leaves_the_servers_alone() -> None:
+def test_a_storm_that_does_not_begin_leaves_the_servers_alone(server: PrivateServer) -> None:
     storm = Storm(counter="Com_select", least_hz=20, trigger={"server": ["DO 1"]})
-    with PrivateServer() as server, StormWatch(storm, {"server": server}) as watch:
+    with StormWatch(storm, {"server": server}) as watch:
         watch.watch()
         time.sleep(0.2)
         share = watch.finish()
     assert (share.began, share.raged_percent, share.restarts_count) == (False, 0.0, 0)
 
 
-def test_a_trigger_for_an_unknown_server_is_refused() -> None:
+def test_a_trigger_for_an_unknown_server_is_refused(server: PrivateServer) -> None:
     storm = Storm(trigger={"replica-9": ["START SLAVE"]})
-    with PrivateServer() as server, pytest.raises(PowerprofError, match="replica-9: this server does not exist"):
+    with pytest.raises(PowerprofError, match="replica-9: this server does not exist"):
         StormWatch(storm, {"server": server}).__enter__()
