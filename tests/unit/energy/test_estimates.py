@@ -18,6 +18,7 @@ from powerprof.energy.model import (
     choose_model,
     estimate,
     estimate_active_share,
+    is_wide,
     load_models,
     shows_its_topology,
 )
@@ -341,3 +342,19 @@ def test_a_window_is_estimated_over_all_cpus_without_stolen_time() -> None:
     assert (partly.watts, partly.low_watts, partly.high_watts) == (None, 5 * 1.25, 5 * 11.0)
     assert estimate_window(model, replace(window, steal_percent=50.0)).watts == pytest.approx(6.0)
     assert estimate_window(model, replace(window, c0_percent=None)).watts is None
+
+
+@pytest.mark.parametrize(("seconds", "is_noted"), [(10.09, False), (10.125, True)])
+def test_parts_above_the_active_energy_are_noted_beyond_one_percent(seconds: float, is_noted: bool) -> None:
+    """320 J above the floor over 10 s in C0: 32 J per second, and a hundredth of 320 J is 3.2 J."""
+    consumers = [Consumer(name="server", c0_s=seconds)]
+    split = split_energy(500.0, 9.0, idle_watts=20.0, c0_s=10.0, consumers=consumers, kind="measured", source="rapl")
+    assert split.residual_joules == pytest.approx(320 - 32 * seconds)
+    assert any("the parts sum to more" in str(note) for note in split.notes) is is_noted
+
+
+@pytest.mark.parametrize(("high", "wide"), [(9.9, False), (10.1, True)])
+def test_an_interval_of_more_than_five_times_is_wide(high: float, wide: bool) -> None:
+    reading = estimate(ChosenModel(PLAIN, "odd", ()), 1, 1.0, 10.0, [])
+    assert is_wide(replace(reading, low_watts=2.0, high_watts=high)) is wide
+    assert not is_wide(replace(reading, kind="measured", low_watts=2.0, high_watts=high))

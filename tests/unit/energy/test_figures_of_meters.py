@@ -605,3 +605,29 @@ def test_a_counter_in_a_shared_tree_counts_microjoules(tmp_path: Path) -> None:
     meter.sample(10.0)
     (energy,) = meter.energies(0.0, 10.0)
     assert (energy.domain, energy.energy.joules) == ("share of host", pytest.approx(300.5))
+
+
+def test_a_platform_may_draw_half_more_than_all_its_packages() -> None:
+    zones = [
+        Zone("intel-rapl:0", "package-0", None, 10**9, 65_000_000),
+        Zone("intel-rapl:1", "package-1", None, 10**9, 100_000_000),
+        Zone("intel-rapl:2", "psys", None, 10**9),
+    ]
+    limits = {domain.label: domain.limit_watts for domain in rapl.select_domains(zones)[0]}
+    assert limits == pytest.approx({"package-0": 292.5, "package-1": 450.0, "psys": 1.5 * 742.5 + 200})
+
+
+def test_the_output_of_a_supply_is_inside_its_input() -> None:
+    both, output = find_roles("cffps2", {"1": "pin", "2": "pout1"}), find_roles("cffps2", {"2": "pout1"})
+    assert [(r.domain, r.scope, r.inside) for r in both.values()] == [
+        ("supply", "supply", None),
+        ("supply pout1", "rail", "supply"),
+    ]
+    assert [(r.domain, r.scope, r.inside) for r in output.values()] == [("supply output", "supply", None)]
+
+
+@pytest.mark.parametrize(("whole", "domains"), [(60.9, ["package-0", "package-1"]), (55.0, ["packages"])])
+def test_packages_count_if_they_add_up_to_the_system_row(whole: float, domains: list[str]) -> None:
+    rows = f"-\t-\t-\t{whole}\n0\t0\t0\t30.0\n1\t0\t1\t30.0\n"
+    log = parse_turbostat("Package\tCore\tCPU\tPkgWatt\n" + rows, "x")
+    assert [d.domain for d in read_domain_intervals(log)] == domains
