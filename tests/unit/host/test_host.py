@@ -198,7 +198,8 @@ def test_one_unreadable_zone_limits_rapl(fake_tree: Make) -> None:
 def test_a_battery_that_is_full_does_not_count(fake_tree: Make) -> None:
     files = {"type": "Battery\n", "status": "Full\n", "power_now": "9000000\n"}
     fake_tree({f"sys/class/power_supply/BAT0/{name}": text for name, text in files.items()})
-    assert survey()["battery"].status == "limited"
+    expected = limited("battery", "BAT0 counts only while it discharges", "unplug the power supply")
+    assert survey()["battery"] == expected
 
 
 def test_cards_are_no_sensor_of_the_host(fake_tree: Make) -> None:
