@@ -127,7 +127,7 @@ def test_command_depends_on_distribution_and_container(debian: Path, monkeypatch
     assert command(server, libc) == fetch
     # What the host installs is not in a container.
     assert command(server, contained=True) == fetch
-    monkeypatch.setenv("SUDO_UID", "1000")
+    monkeypatch.setenv("SUDO_UID", "65534")
     assert command(libc) == f"sudo {fetch}"
     monkeypatch.setenv("DEBUGINFOD_URLS", "http://a/$(reboot) https://b")
     assert command(own) == "sudo DEBUGINFOD_URLS='http://a/$(reboot) https://b' powerprof doctor --pid 7 --fetch"
