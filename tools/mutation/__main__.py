@@ -82,14 +82,19 @@ class TestMap:
     lines: Mapping[str, Mapping[int, Sequence[str]]]
     seconds: Mapping[str, float]
 
-    def find_tests(self, fault: Fault, text: str) -> list[str]:
-        """Return the tests that execute a line of the fault, the fastest first."""
+    def find_tests(self, fault: Fault, text: str) -> Iterator[list[str]]:
+        """Yield the tests that execute a line of the fault, then those that execute another line of its module.
+
+        Code that runs at import or is cached belongs to no test, or to the first one. The fastest come first.
+        """
         start = text.index(fault.old)
         first = text.count("\n", 0, start) + 1
         lines = range(first, first + fault.old.rstrip().count("\n") + 1)
         of_module = self.lines.get(fault.module, {})
-        tests = {test for line in lines for test in of_module.get(line, ())}
-        return sorted(tests, key=lambda test: self.seconds.get(test, 0))
+        near = {test for line in lines for test in of_module.get(line, ())}
+        others = {test for tests in of_module.values() for test in tests} - near
+        for tests in filter(None, (near, others)):
+            yield sorted(tests, key=lambda test: self.seconds.get(test, 0))
 
 
 def map_tests(checkout: Path, files: Sequence[str]) -> TestMap:
@@ -164,12 +169,10 @@ def judge(fault: Fault, checkout: Path, tests: TestMap) -> str:
     path = checkout / fault.module
     text = path.read_text(encoding="utf-8")
     planted = fault.plant(text)
-    chosen = tests.find_tests(fault, text)
-    if not chosen:
-        return ESCAPED
     _write(path, planted)
     try:
-        return run_pytest(checkout, chosen) or ESCAPED
+        failed = (run_pytest(checkout, chosen) for chosen in tests.find_tests(fault, text))
+        return next(filter(None, failed), ESCAPED)
     finally:
         _write(path, text)
 

@@ -37,8 +37,9 @@ def test_stripped_go_program_has_all_names(built):
     # The symbol table says by which convention a function is called, and spells a middle dot as a dot.
     alike = {start: name.removesuffix(".abi0") for start, name in whole.items()}
     assert len(stripped) > 1000
-    same = sum(alike.get(start) == name.replace("·", ".") for start, name in stripped.items())
-    assert same >= 0.999 * len(stripped)
+    others = {name for start, name in stripped.items() if alike.get(start) != name.replace("·", ".")}
+    # Go 1.19 names two functions of 1,454 otherwise, Go 1.26 none of 1,980.
+    assert len(others) <= 2 and not any(name.startswith("main.") for name in others)
     assert {"main.sleeper", "main.answerer", "main.main", "runtime.mcall", "runtime.goexit"} <= set(stripped.values())
 
 
