@@ -233,15 +233,16 @@ class _Execution(msgspec.Struct, frozen=True):
 def _execute(command: Command, running: OpenWindow) -> _Execution:
     """Run the command and end its leftover processes."""
     with tempfile.TemporaryFile() as stderr:
+        others = programs.list_children()
         start_s = time.monotonic()
         process = programs.start_typed(command.argv, stderr=stderr)
         try:
             cpu_s = _wait(process, running)
         except Interrupted:
-            programs.end_session(process)
+            programs.end_session(process, others)
             raise
         elapsed_s = time.monotonic() - start_s
-        leftovers = programs.end_session(process)
+        leftovers = programs.end_session(process, others)
         command.leftovers_count += leftovers.were_running
         code = process.returncode if process.returncode >= 0 else _SIGNALLED - process.returncode
         if code and not command.may_fail:

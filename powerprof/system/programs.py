@@ -425,13 +425,27 @@ def wait_for_cost(process: subprocess.Popen[bytes], timeout_s: float | None = No
     return cpu_s
 
 
-def end_session(process: subprocess.Popen[bytes], *, patience_s: float = 2.0) -> Leftovers:
+def list_children() -> set[int]:
+    """Return the children of this process."""
+    import psutil
+
+    return {child.pid for child in psutil.Process().children()}
+
+
+def end_session(
+    process: subprocess.Popen[bytes], others: Collection[int] = (), *, patience_s: float = 2.0
+) -> Leftovers:
     """End a process of `start_typed` and all its running descendants. Return the cost of the descendants.
 
     Descendants in other sessions are included. Each gets SIGTERM, and SIGKILL after `patience_s` seconds.
+
+    Args:
+        process: The process.
+        others: The children from before it was started. They are not its own.
+        patience_s: The time to end by SIGTERM.
     """
     try:
-        leftovers = end_descendants(_list_running, patience_s)
+        leftovers = end_descendants(lambda: {*_list_running(), *others}, patience_s)
     finally:
         adopt_orphans(False)
     # It is already reaped if a signal of `end_descendants` ended it.

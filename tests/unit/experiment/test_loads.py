@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -322,6 +324,21 @@ def test_a_killed_command_has_the_exit_code_of_a_shell(code: str, expected: int)
     found = run._execute(command, run.OpenWindow())
     assert found.code == expected and found.elapsed_s > 0
     assert 0 <= found.cpu_s <= found.elapsed_s * (os.cpu_count() or 1)
+
+
+def test_children_from_before_a_command_are_not_its_own() -> None:
+    """One still runs; one has ended with CPU time that nobody has waited for."""
+    sleeping = subprocess.Popen(["sleep", "60"])
+    ended = subprocess.Popen([sys.executable, "-c", "sum(range(9_000_000))"])
+    try:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        command = run.Command(("true",), may_fail=False)
+        assert run._execute(command, run.OpenWindow()).cpu_s < 0.1
+        assert command.leftovers_count == 0 and sleeping.poll() is None
+    finally:
+        sleeping.kill()
+        sleeping.wait()
+        ended.wait()
 
 
 @pytest.mark.parametrize(("text", "value"), [("7", 7), ("-3", -3), ("0.5", 0.5), ("ON", "ON")])
