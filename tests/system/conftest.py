@@ -3,14 +3,39 @@
 
 from __future__ import annotations
 
+import fcntl
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from powerprof.database.private_server import PrivateServer
+
+
+@pytest.fixture
+def asks_every_server(shared_cache: Path) -> Iterator[None]:
+    """Keep every test of `counts_statements` away: the exporter, or `watch`, sends statements to all servers here."""
+    with _hold(shared_cache, fcntl.LOCK_EX):
+        yield
+
+
+@pytest.fixture
+def counts_statements(shared_cache: Path) -> Iterator[None]:
+    """Keep every test of `asks_every_server` away: this one counts all statements of its server."""
+    with _hold(shared_cache, fcntl.LOCK_SH):
+        yield
+
+
+@contextmanager
+def _hold(cache: Path, kind: int) -> Iterator[None]:
+    """Hold the lock of all workers on the statements of servers, in the order of the requests."""
+    with (cache / "statements.lock").open("w") as file:
+        with (cache / "statements.next").open("w") as following:
+            fcntl.flock(following, fcntl.LOCK_EX)
+            fcntl.flock(file, kind)
+        yield
 
 
 @pytest.fixture(scope="session")

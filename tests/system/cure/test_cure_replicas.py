@@ -25,7 +25,7 @@ from powerprof.model.runs import decode_record
 from tests.conftest import Cli, each_release
 from tests.programs.option_files import write_options
 
-pytestmark = pytest.mark.usefixtures("root_bpf", "mariadbd")
+pytestmark = pytest.mark.usefixtures("root_bpf", "mariadbd", "counts_statements")
 _HELD_S = 4.0
 _STOP, _START = ("STOP SLAVE SQL_THREAD", "STOP REPLICA SQL_THREAD"), ("START SLAVE", "START REPLICA")
 

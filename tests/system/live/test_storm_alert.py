@@ -15,7 +15,7 @@ from tests.system.diagnosis.test_diagnose import account
 from tests.system.live.engines import alertmanager, prometheus, wait_for
 from tests.system.live.test_export import exporter
 
-pytestmark = pytest.mark.usefixtures("mariadbd", "root_bpf")
+pytestmark = pytest.mark.usefixtures("mariadbd", "root_bpf", "asks_every_server")
 
 
 def test_an_orphan_in_a_ring_is_an_alert_until_it_is_cured(powerprof_cli: Cli, tmp_path: Path) -> None:

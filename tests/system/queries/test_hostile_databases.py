@@ -138,6 +138,7 @@ def test_queries_executes_nothing_of_a_database(powerprof_cli: Cli, server: Priv
 
 
 @pytest.mark.usefixtures("eve")
+@pytest.mark.usefixtures("asks_every_server")
 def test_export_executes_nothing_of_a_database(powerprof_cli: Cli, server: PrivateServer) -> None:
     with (
         client(server, "eve", "ours"),
@@ -376,6 +377,7 @@ def her_client(mariadb: PrivateServer) -> Iterator[None]:
         ("watch --interval 1 --count 1", True),
     ],
 )
+@pytest.mark.usefixtures("asks_every_server")
 def test_commands_execute_nothing_of_a_schema(
     powerprof_cli: Cli, mariadb: PrivateServer, tmp_path: Path, command: str, given: bool
 ) -> None:
@@ -392,6 +394,7 @@ def test_commands_execute_nothing_of_a_schema(
 
 
 @pytest.mark.usefixtures("her_client", "mariadbd")
+@pytest.mark.usefixtures("asks_every_server")
 def test_export_executes_nothing_of_a_schema(powerprof_cli: Cli, mariadb: PrivateServer) -> None:
     with exporter(powerprof_cli, "--statements", str(mariadb.pid), "--interval", "1", limited=False) as (port, _):
         assert any(name.startswith("powerprof_statement") for name, _ in scrape(port))

@@ -27,7 +27,7 @@ from tests.programs.waiting import wait_until
 from tests.system.live.test_export import exporter
 from tests.system.queries.postgres_work import DATABASE, client, run, shop
 
-pytestmark = pytest.mark.usefixtures("mariadbd", "root_bpf")
+pytestmark = pytest.mark.usefixtures("mariadbd", "root_bpf", "asks_every_server")
 
 WORD, NUMBER = "Zanzibar77", "411122223333"
 FORBIDDEN = [form.lower().encode() for form in (WORD, NUMBER, WORD.encode().hex())]

@@ -38,7 +38,7 @@ from tests.system.queries.mariadb_work import (
     wait_until_alone,
 )
 
-pytestmark = pytest.mark.usefixtures("root_bpf", "mariadbd")
+pytestmark = pytest.mark.usefixtures("root_bpf", "mariadbd", "counts_statements")
 
 
 @pytest.fixture(scope="module")

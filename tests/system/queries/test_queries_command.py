@@ -24,7 +24,7 @@ from powerprof.workloads.reading import read_workload
 from tests.conftest import Cli
 from tests.system.queries.mariadb_work import BURN, BURN_TEXT, asking, execute, prepare
 
-pytestmark = pytest.mark.usefixtures("root_bpf", "mariadbd")
+pytestmark = pytest.mark.usefixtures("root_bpf", "mariadbd", "counts_statements")
 _PERFORMANCE_SCHEMA_OFF = {"performance_schema": "OFF"}
 
 

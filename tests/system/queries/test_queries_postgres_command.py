@@ -14,7 +14,7 @@ from powerprof.database.private_server import PrivateServer
 from tests.conftest import Cli
 from tests.system.queries.postgres_work import BURN_TEXT, DATABASE, busy, client, run, shop
 
-pytestmark = pytest.mark.usefixtures("root_bpf")
+pytestmark = pytest.mark.usefixtures("root_bpf", "counts_statements")
 
 
 @pytest.fixture(scope="module")

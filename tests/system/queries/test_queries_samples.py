@@ -31,7 +31,7 @@ from tests.system.queries.mariadb_work import BURN, BURN_TEXT, a_thousand_connec
 from tests.system.queries.moments import percents
 from tests.system.queries.moments import sampled as sampled_at
 
-pytestmark = pytest.mark.usefixtures("root_bpf", "mariadbd")
+pytestmark = pytest.mark.usefixtures("root_bpf", "mariadbd", "counts_statements")
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ from tests.system.queries.postgres_work import (
     shop,
 )
 
-pytestmark = pytest.mark.usefixtures("root_bpf")
+pytestmark = pytest.mark.usefixtures("root_bpf", "counts_statements")
 
 
 @pytest.fixture(scope="module")

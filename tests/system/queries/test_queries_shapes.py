@@ -26,7 +26,7 @@ from tests.system.queries.moments import sampled
 from tests.system.queries.postgres_work import backend_of, client, shop
 from tests.system.queries.postgres_work import run as ask
 
-pytestmark = pytest.mark.usefixtures("root_bpf")
+pytestmark = pytest.mark.usefixtures("root_bpf", "counts_statements")
 
 COLUMNS = ", ".join(f"{number} AS a_column_of_many_{number}" for number in range(2600))
 TRACE = "/* trace " + "0123456789abcdef " * 90 + "*/"

@@ -13,7 +13,7 @@ from powerprof.queries.join import join_trace
 from powerprof.tracing.statements import QueryTracer
 from tests.programs.mixes import ALONE, MIX, TIMES, mix_on
 
-pytestmark = pytest.mark.usefixtures("root_bpf", "mariadbd")
+pytestmark = pytest.mark.usefixtures("root_bpf", "mariadbd", "counts_statements")
 _EVENTS = 100
 
 

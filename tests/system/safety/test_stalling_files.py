@@ -163,6 +163,7 @@ def test_the_report_names_what_it_left_out_and_the_functions_of_other_accounts(h
         program.unlink()
 
 
+@pytest.mark.usefixtures("asks_every_server")
 def test_an_exporter_answers_and_ends_by_a_signal(hostile: int) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.attribution.profile import FunctionProfile, FunctionRow, build_function_profile
-from powerprof.measure.window import run_window
+from powerprof.measure.window import OpenWindow
 from powerprof.system.errors import UsageError
 from powerprof.tracing.functions import FunctionTracer
 from tests.programs.running import Running
@@ -42,11 +41,12 @@ def running(program: Path) -> Iterator[Running]:
 
 def profile(running: Running, pattern: str, *, multi: bool = True) -> FunctionProfile:
     with FunctionTracer([running.pid], pattern, multi=multi) as tracer:
-        timer = threading.Timer(0.1, running.begin)
-        timer.start()
-        # The work takes 0.4 s of a CPU, whatever else the machine is busy with: the window ends when it is done.
-        trace = tracer.collect(run_window(_AT_MOST_S, tracer, until=running.descriptor))
-        timer.join()
+        # The work takes 0.4 s of a CPU, whatever else the machine is busy with: the window is open when it begins, and
+        # ends when it is done.
+        window = OpenWindow(tracer)
+        running.begin()
+        window.wait(_AT_MOST_S, running.descriptor)
+        trace = tracer.collect(window.end(None))
     assert running.process.poll() is None
     assert running.line() == "done\n"
     return build_function_profile(trace)
