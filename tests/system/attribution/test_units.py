@@ -13,10 +13,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import Cli
 
 WINDOWS = 6
 CONTAINER = f"{os.getpid():08x}" * 8
+pytestmark = pytest.mark.alone  # judges the idleness of this host
+
 SLEEPER = "import time\nwhile True: time.sleep(0.05)"
 # A health probe as a container's runtime starts it: a new program each time, gone at once.
 PROBE = "import os, subprocess, time\nwhile True:\n subprocess.run(['/bin/sleep', '0.01']); time.sleep(0.24)"

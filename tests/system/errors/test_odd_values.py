@@ -38,6 +38,8 @@ BASE: dict[str, tuple[str, ...]] = {
     "runs": ("nosuch",),
     "study": ("power-efficiency",),
     "syscalls": ("--pid", "1"),
+    # Without a target it looks for servers, which other tests start and end.
+    "watch": ("--system",),
     "sweep": ("city:index", "--clients", "1,2"),
 }
 # What an option wants instead of that.
@@ -47,6 +49,7 @@ BESIDE: dict[tuple[str, str], tuple[str, ...]] = {
     **{("functions", option): ("x",) for option in ("--pid", "--cgroup")},
     **{("offcpu", option): () for option in ("--pid", "--cgroup")},
     **{("syscalls", option): () for option in ("--pid", "--cgroup")},
+    **{("watch", option): () for option in ("--pid", "--cgroup")},
     ("compare", "--with"): ("compare-0001",),
     ("sweep", "--set"): ("city:index",),
     ("sweep", "--until"): ("city:index",),
