@@ -248,6 +248,9 @@ def _find_root_by_name(word: str) -> tuple[int, str]:
     # Any account can run a process of that name. Services are preferred.
     trusted = select_trusted(public) if len(public) > 1 else public
     if len(trusted) > 1:
+        # A child that ended after it was listed has no parent any more, and looks like a process of its own.
+        trusted = [root for root in trusted if not has_ended(root)] or trusted
+    if len(trusted) > 1:
         kind = "servers" if any(map(is_server, trusted)) else "processes"
         raise SeveralServersError(f"--pid {word}: {len(trusted)} {kind} are called {word}", trusted, word)
     root = trusted[0]

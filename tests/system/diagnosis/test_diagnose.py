@@ -24,7 +24,7 @@ from tests.programs.option_files import write_options
 from tests.programs.orphans import orphan, ring
 from tests.system.queries.postgres_work import DATABASE, shop
 
-pytestmark = pytest.mark.usefixtures("mariadbd", "root_bpf")
+pytestmark = pytest.mark.usefixtures("mariadbd", "root_bpf", "counts_statements")
 
 _POLLER = """
 import sys, time

@@ -24,7 +24,7 @@ from tests.conftest import Cli, each_release
 from tests.programs.waiting import wait_until
 from tests.system.diagnosis.test_diagnose import diagnose
 
-pytestmark = pytest.mark.usefixtures("mariadbd", "root_bpf")
+pytestmark = pytest.mark.usefixtures("mariadbd", "root_bpf", "counts_statements")
 _PACE_S = 1 / 19.4
 
 
