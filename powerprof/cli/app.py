@@ -293,7 +293,7 @@ class CommandGroup(TyperGroup):
 
 
 def _help_of(context: typer.Context) -> str:
-    return command_line("{} --help", context.info_name)
+    return _help_command(context.info_name or "")
 
 
 def _docstring_of(name: str) -> str:

@@ -68,9 +68,12 @@ def _fill(template: str, values: Sequence[object | Sequence[str]]) -> list[str]:
     words: list[str] = []
     remaining = iter(values)
     for word in template.split():
-        value = next(remaining) if word == "{}" else None
+        if word != "{}":
+            words.append(word)
+            continue
+        value = next(remaining)
         parts = value if isinstance(value, list | tuple) else [value]
-        words += [word] if value is None else [shlex.quote(str(part)) for part in parts]
+        words += [shlex.quote(str(part)) for part in parts]
     return words
 
 
