@@ -18,7 +18,7 @@ import pytest
 
 from powerprof.cure.remedies import lasting_login
 from powerprof.database import sandbox, sql
-from powerprof.database.base import Limits, Login
+from powerprof.database.base import Login
 from powerprof.database.preparation import ServerOptions
 from powerprof.database.private_server import PrivateServer
 from powerprof.reversible.changed import ChangedSettings
@@ -372,17 +372,6 @@ def test_the_next_start_sends_no_password_to_another_account_at_that_address(
     assert "what it is now cannot be read" in said
     # It ends after the first connection, which tells it nothing.
     assert re.search(f"account 65534 answers there, not that|process {pid} listens there, not|refused", said)
-
-
-def test_the_next_process_is_known_by_its_account_and_program(server: PrivateServer) -> None:
-    process = ServerProcess.of(server.pid)
-    assert process is not None
-    login = lasting_login(server.login, server.pid)
-    before = msgspec.structs.replace(process, started_ticks=1)
-    before.connect(login, Limits()).close()
-    for other in ({"uid": 65534}, {"program": "/usr/bin/other"}):
-        with pytest.raises(PowerprofError, match="no process of account"):
-            msgspec.structs.replace(before, **other).connect(login, Limits())
 
 
 def test_an_event_of_a_server_that_is_reached_by_its_port(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,14 +17,12 @@ import psutil
 import pytest
 
 from powerprof.database import sql
-from powerprof.database.base import Login
 from powerprof.database.private_server import PrivateServer
 from powerprof.reversible.changed import ChangedSettings
 from powerprof.reversible.journal import Journal, JournalState, SavedSetting, restore_orphaned_settings, write_state
 from powerprof.reversible.kinds import TimerSlack, Variable, read_start_ticks
 from powerprof.system import paths
 from powerprof.system.errors import PowerprofError
-from tests.programs.option_files import write_options
 
 pytestmark = pytest.mark.usefixtures("root")
 OURS = "50000000"
@@ -74,27 +71,6 @@ def killed(entries: list[SavedSetting], *, since: list[str | None] | None = None
     os.waitpid(pid, 0)
 
 
-def test_it_is_there_before_and_gone_after(sleeper: int, folder: Path) -> None:
-    with Journal([held(sleeper)]) as journal:
-        (name,) = os.listdir(folder)
-        assert (folder / name).stat().st_mode & 0o777 == 0o600
-        assert folder.stat().st_mode & 0o777 == 0o700
-        journal.settled = True
-    assert os.listdir(folder) == []
-
-
-def test_what_a_killed_one_left_is_put_back(sleeper: int, folder: Path) -> None:
-    killed([held(sleeper)], since=[OURS])
-    slack(sleeper, OURS)
-    (said,) = restore_orphaned_settings()
-    assert said == (
-        f"the timer slack of thread {sleeper} is 50000 again: a powerprof that was killed had left it at {OURS}"
-    )
-    assert slack(sleeper) == "50000"
-    assert os.listdir(folder) == []
-    assert restore_orphaned_settings() == []
-
-
 def test_what_the_keeper_put_back_is_not_said_to_be_changed(sleeper: int, folder: Path) -> None:
     """The next start may have no right to look: that all is as before stands in the journal."""
     ours, theirs = os.pipe()
@@ -129,89 +105,6 @@ def test_what_the_keeper_put_back_is_not_said_to_be_changed(sleeper: int, folder
     assert slack(sleeper) == OURS
     assert os.listdir(folder) == []
     os.close(ours)
-
-
-def test_what_a_living_one_has_changed_stays(sleeper: int, folder: Path) -> None:
-    with Journal([held(sleeper)]):
-        slack(sleeper, OURS)
-        assert restore_orphaned_settings() == []
-        assert slack(sleeper) == OURS
-    slack(sleeper, "50000")
-
-
-@pytest.mark.parametrize("since", [None, [OURS]])
-def test_what_somebody_else_set_stays(sleeper: int, folder: Path, since: list[str | None] | None) -> None:
-    killed([held(sleeper)], since=since)
-    slack(sleeper, "70000")
-    (said,) = restore_orphaned_settings()
-    assert "is 70000, and somebody else's" in said
-    assert slack(sleeper) == "70000"
-    assert os.listdir(folder) == []
-
-
-def test_another_thread_with_that_number_is_not_touched(sleeper: int, folder: Path) -> None:
-    mine = held(sleeper)
-    assert isinstance(mine.setting, TimerSlack)
-    other = msgspec.structs.replace(mine.setting, started_ticks=1)
-    killed([msgspec.structs.replace(mine, setting=other), msgspec.structs.replace(mine, started_ticks=1)])
-    slack(sleeper, OURS)
-    assert restore_orphaned_settings() == []
-    assert slack(sleeper) == OURS
-    assert os.listdir(folder) == []
-
-
-def _cut(place: Path) -> None:
-    place.write_bytes(place.read_bytes()[:-700])
-
-
-def _half_settled(place: Path) -> None:
-    """The end of the state of an earlier turn behind the beginning of a later one."""
-    data = place.read_bytes()
-    start = data.index(b"\n") + 1
-    with place.open("r+b") as file:
-        write_state(file.fileno(), JournalState(settled=True))
-    settled = place.read_bytes()
-    place.write_bytes(data[: start + 9] + settled[start + 9 :])
-
-
-def _old(place: Path) -> None:
-    """As earlier releases wrote it."""
-    place.write_bytes(place.read_bytes().split(b"\n")[0] + b'\n{"settled":false}\n{"settled":true}\n{"settled":fa')
-
-
-def _empty(place: Path) -> None:
-    place.write_bytes(b"")
-
-
-def _strange(place: Path) -> None:
-    place.write_bytes(b'[{"setting": {"type": "file", "path": "/etc/passwd"}}]\n')
-
-
-def _short(place: Path) -> None:
-    with place.open("r+b") as file:
-        write_state(file.fileno(), JournalState(since=[]))
-
-
-@pytest.mark.parametrize(
-    ("damage", "after", "said"),
-    [
-        (_cut, "50000", "again"),
-        (_empty, OURS, ""),
-        (_strange, OURS, "cannot be read"),
-        (_short, "50000", "again"),
-        (_half_settled, "50000", "again"),
-        (_old, "50000", "again"),
-    ],
-)
-def test_one_that_is_damaged_breaks_nothing(
-    sleeper: int, folder: Path, damage: Callable[[Path], None], after: str, said: str
-) -> None:
-    killed([held(sleeper)], since=[OURS])
-    slack(sleeper, OURS)
-    (name,) = os.listdir(folder)
-    damage(folder / name)
-    assert said in " ".join(restore_orphaned_settings())
-    assert slack(sleeper) == after
 
 
 @pytest.fixture
@@ -305,42 +198,6 @@ def test_a_value_that_reads_otherwise_than_it_was_asked_for_is_known_to_the_next
             (said,) = restore_orphaned_settings()
             assert said.startswith(f"sql_mode is {before} again")
             assert setting.read() == before
-
-
-def test_no_password_is_written_down(sleeper: int, folder: Path) -> None:
-    login = Login(user="u", password="secret-word", socket=Path("/nowhere"), pid=sleeper)
-    mine = held(sleeper)
-    with Journal([SavedSetting(Variable(login.to_fields(), "a", "1"), "0", sleeper, mine.started_ticks)]):
-        (name,) = os.listdir(folder)
-        text = (folder / name).read_text()
-    assert "secret-word" not in text
-    assert json.loads(text.splitlines()[0])[0]["setting"]["login"]["user"] == "u"
-    (said,) = restore_orphaned_settings()
-    assert "what it is now cannot be read" in said
-    assert said.endswith(f"if it is not '0', SET GLOBAL a = 0; then remove {folder / name}")
-    assert os.listdir(folder) == [name]
-
-
-def test_the_password_is_read_again_from_its_option_file(folder: Path, tmp_path: Path) -> None:
-    options = tmp_path / "my.cnf"
-    with PrivateServer() as server:
-        login, started = server.login, read_start_ticks(server.pid)
-        assert login.password
-        assert started is not None
-        write_options(options, login, socket=False)
-        setting = Variable(login.to_fields(), "max_connect_errors", "777", server.pid, started)
-        killed([SavedSetting(setting, "100", server.pid, started, str(options))], since=["777"])
-        (name,) = os.listdir(folder)
-        assert login.password not in (folder / name).read_text()
-        setting.write("777")
-        options.rename(tmp_path / "gone")
-        (said,) = restore_orphaned_settings()
-        assert "what it is now cannot be read" in said
-        (tmp_path / "gone").rename(options)
-        (said,) = restore_orphaned_settings()
-        assert said.startswith("max_connect_errors is 100 again")
-        assert setting.read() == "100"
-    assert os.listdir(folder) == []
 
 
 def test_a_folder_that_others_may_write_to_is_refused(sleeper: int, folder: Path) -> None:

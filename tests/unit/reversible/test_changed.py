@@ -58,7 +58,10 @@ def test_a_setting_that_cannot_be_changed_stops_all_changes(tmp_path: Path) -> N
     assert first.read_text() == "1"
 
 
-def test_a_value_of_somebody_else_is_left(tmp_path: Path) -> None:
+def test_a_value_of_somebody_else_is_left_also_by_a_slow_keeper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("powerprof.reversible.changed._END_S", 0.0)
     one, first = _setting(tmp_path, "one", "1", "5")
     with ChangedSettings([one]) as changed:
         first.write_text("8")

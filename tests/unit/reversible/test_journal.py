@@ -135,6 +135,7 @@ def test_the_end_of_a_block_removes_a_settled_journal(
 ) -> None:
     place = tmp_path / "setting"
     with Journal([_file(place, "5", "5", "1")]) as open_journal:
+        assert [oct(path.stat().st_mode)[-3:] for path in (folders[0], *folders[0].iterdir())] == ["700", "600"]
         assert restore_orphaned_settings() == [], "its powerprof runs"
         open_journal.settled = settled
     assert (list(folders[0].iterdir()) == []) is settled
@@ -210,6 +211,8 @@ def test_a_torn_state_is_no_report(state: JournalState, data: st.DataObject) -> 
     at = data.draw(st.integers(9, 8 + len(text)))
     record[at] ^= data.draw(st.integers(1, 255))
     assert journal._parse_state(bytes(record), len(state.since or ())) == JournalState()
+    # Earlier releases had one line per state.
+    assert journal._parse_state(b'{"settled":false}\n{"settled":true}\n', 0) == JournalState()
     assert journal._parse_state(b"", 0) == journal._parse_state(bytes(900), 0) == JournalState()
 
 
