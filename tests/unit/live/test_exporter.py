@@ -10,7 +10,6 @@ import os
 import re
 import socket
 import ssl
-import statistics
 import struct
 import subprocess
 import sys
@@ -143,16 +142,12 @@ def answer_to(server: MetricsServer, request: bytes) -> bytes:
         ("evil.example\r\nHost: 127.0.0.1", 421),
     ],
 )
-def test_a_foreign_host_name_is_refused(host: str, status: int) -> None:
-    """DNS rebinding maps the host name of the page to 127.0.0.1."""
-
-    def answered(config: WebConfig | None = None) -> bytes:
+def test_a_foreign_host_name_is_refused(host: str, status: int, no_delay: None) -> None:
+    """DNS rebinding maps the host name of the page to 127.0.0.1. If passwords are set, the page has none."""
+    for config, expected in ((None, status), (WebConfig(basic_auth_users={"prometheus": hashed(b"secret")}), 401)):
         with MetricsServer(LOOPBACK, answer, config) as server:
-            return answer_to(server, f"GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
-
-    assert answered() == f"HTTP/1.1 {status}".encode()
-    # If passwords are set, the page has none.
-    assert answered(WebConfig(basic_auth_users={"prometheus": hashed(b"secret")})) == b"HTTP/1.1 401"
+            reply = answer_to(server, f"GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        assert reply == f"HTTP/1.1 {expected}".encode()
 
 
 @pytest.mark.parametrize("request_head", [b"GET\r\n\r\n", b"GET / SPDY/3\r\n\r\n", b"\x00\xff\r\n\r\n"])
@@ -167,11 +162,17 @@ def config_file(folder: Path, text: str) -> Path:
     return path
 
 
-def hashed(password: bytes) -> str:
-    return bcrypt.hashpw(password, bcrypt.gensalt(4)).decode()
+def hashed(password: bytes, rounds: int = 4) -> str:
+    return bcrypt.hashpw(password, bcrypt.gensalt(rounds)).decode()
 
 
-def test_passwords(tmp_path: Path) -> None:
+@pytest.fixture
+def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse passwords at once."""
+    monkeypatch.setattr("powerprof.live.exporter._REFUSAL_DELAY_S", 0.0)
+
+
+def test_passwords(tmp_path: Path, no_delay: None) -> None:
     config = load_web_config(config_file(tmp_path, f"basic_auth_users:\n  prometheus: {hashed(b'secret')}\n"))
 
     def header(text: bytes) -> str:
@@ -234,10 +235,8 @@ def test_an_unsupported_protection_is_refused(tmp_path: Path, text: str, reason:
     "line",
     [
         "root:*:20228:0:99999:7:::",
-        "root:x:0:0:root: {",
         "2024-99-99",
         "!!int root",
-        "root:*: [1",
         "root:x:0:0",
         "{root:x, 1: 2}",
         "basic_auth_users: {secret-user: root}",
@@ -359,49 +358,29 @@ def attackers(count: int, attack: Callable[[int], None]) -> Iterator[None]:
 @pytest.mark.parametrize("sent", [b"", b"GET /metrics HTTP/1.1\r\nX-Slow: "], ids=["idle", "slow"])
 def test_four_hundred_connections_do_not_delay_a_scrape(sent: bytes) -> None:
     with served() as (port, process), ExitStack() as stack:
-        connections = []
-        for _ in range(400):
-            connections.append(stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10)))
-            connections[-1].sendall(sent)
-        end = threading.Event()
-
-        def refresh() -> None:
-            """Send a byte, and connect again if the connection was ended."""
-            while not end.wait(0.05):
-                for number, connection in enumerate(connections):
-                    if end.is_set():
-                        return
-                    try:
-                        connection.sendall(b"." if sent else b"")
-                        connection.setblocking(False)
-                        with suppress(BlockingIOError):
-                            if connection.recv(1) == b"":
-                                raise ConnectionResetError
-                    except OSError:
-                        connection.close()
-                        with suppress(OSError):
-                            connections[number] = socket.create_connection(("127.0.0.1", port), timeout=10)
-                            connections[number].sendall(sent)
-
-        thread = threading.Thread(target=refresh)
-        thread.start()
-        stack.callback(lambda: [connection.close() for connection in connections])
-        stack.callback(thread.join)
-        stack.callback(end.set)
-        took_s = []
-        for _ in range(20):
-            began_s = time.monotonic()
-            assert scrape(port) == 200
-            took_s.append(time.monotonic() - began_s)
-        # Other programs may delay one scrape. Prometheus waits 10 s.
-        assert statistics.median(took_s) < 2 and max(took_s) < 10, took_s
+        connections = [stack.enter_context(socket.socket()) for _ in range(400)]
+        for _ in range(4):
+            for number, connection in enumerate(connections):
+                # Send a byte. Connect first, and again if the server has ended the connection.
+                try:
+                    connection.send(b"." if sent else b"")
+                    if connection.recv(1) == b"":
+                        raise ConnectionResetError
+                except BlockingIOError:
+                    pass
+                except OSError:
+                    connections[number] = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+                    connections[number].sendall(sent)
+                    connections[number].setblocking(False)
+            # Prometheus waits 10 s.
+            assert scrape(port, timeout_s=10) == 200
         assert process.num_threads() < 8
         assert process.num_fds() < 200
 
 
 def test_wrong_passwords_are_cheap_and_do_not_delay_a_scrape(tmp_path: Path) -> None:
     config = tmp_path / "web.yml"
-    config.write_text(f"basic_auth_users: {{prometheus: {bcrypt.hashpw(b'right', bcrypt.gensalt(10)).decode()}}}")
+    config.write_text(f"basic_auth_users: {{prometheus: {hashed(b'right', 8)}}}")
     with served(str(config)) as (port, process):
         assert scrape(port, Authorization=basic("right")) == 200
         statuses: Counter[int] = Counter()
@@ -409,11 +388,11 @@ def test_wrong_passwords_are_cheap_and_do_not_delay_a_scrape(tmp_path: Path) -> 
         def attack(number: int) -> None:
             statuses[scrape(port, Authorization=basic(os.urandom(8).hex(), f"user{number % 7}"))] += 1
 
-        with attackers(60, attack):
+        with attackers(12, attack):
             before, began_s = process.cpu_times(), time.monotonic()
-            while time.monotonic() < began_s + 5:
+            while time.monotonic() < began_s + 2:
                 assert scrape(port, Authorization=basic("right")) == 200
-                time.sleep(0.5)
+                time.sleep(0.25)
             after, took_s = process.cpu_times(), time.monotonic() - began_s
         cpu_s = after.user + after.system - before.user - before.system
         assert cpu_s < 0.3 * took_s, (cpu_s, took_s, statuses)
@@ -440,10 +419,7 @@ def _own_address() -> str:
 
 
 def test_passwords_are_checked_one_at_a_time_with_equal_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    hashes = {
-        "a": bcrypt.hashpw(b"right", bcrypt.gensalt(4)).decode(),
-        "b": bcrypt.hashpw(b"x", bcrypt.gensalt(6)).decode(),
-    }
+    hashes = {"a": hashed(b"right"), "b": hashed(b"x", 6)}
     check, costs = webconfig._check_password, list[str]()
     lock = threading.Lock()
 

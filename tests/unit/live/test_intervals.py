@@ -119,14 +119,6 @@ def test_the_function_is_of_the_program_and_not_an_address() -> None:
     assert name_function(stack_of()) == "[no user stack]"
 
 
-def test_a_thread_woken_only_on_busy_cpus_has_a_row_without_exits() -> None:
-    record = attribution(wakings_without_exit=[waking()])
-    (found,) = build_rows(record, {73: "server"})
-    assert (found.key.process, found.key.thread, found.key.function) == ("server", "worker", "futex_wait")
-    assert (found.exits_count, found.c0_s) == (0, pytest.approx(0.012))
-    assert count_mechanisms([found], 0) == ({"untraced": 0}, 0)
-
-
 def test_counters_of_a_cpu_are_its_own_and_unknown_misses_stay_unknown() -> None:
     """CPU 1 lacks the counter of misses; CPU 2 was read for a shorter time, and CPU 3 was reset.
 

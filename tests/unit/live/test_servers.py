@@ -18,12 +18,14 @@ from tests.unit.diagnosis.examples import evidence
 from tests.unit.live.records import attribution, wakeup, waking
 
 
-def looks(
-    servers: WatchedServers, monkeypatch: pytest.MonkeyPatch, hurried: list[bool], *, every_s: float = 5.0
-) -> int:
-    """How many windows of so many seconds, one after the other, begin with a look."""
-    found: list[float] = []
-    at_s = [1000.0]
+# In ten minutes: three saved early queries, and one for each regular query.
+@pytest.mark.parametrize(
+    ("hurried", "least", "most"), [([False] * 120, 10, 10), ([True, False, False], 2, 2), ([True] * 120, 11, 23)]
+)
+def test_servers_are_queried_once_per_minute_and_early_if_the_rate_jumps(
+    monkeypatch: pytest.MonkeyPatch, hurried: list[bool], least: int, most: int
+) -> None:
+    servers, found, at_s = WatchedServers(None, 60.0), list[float](), [1000.0]
     monkeypatch.setattr("time.monotonic", lambda: at_s[0])
     monkeypatch.setattr(servers, "_find", lambda: found.append(at_s[0]))
     for hurry in hurried:
@@ -31,20 +33,7 @@ def looks(
         at_s[0] += 5.0
         if hurry:
             servers.query_early()
-    return len(found)
-
-
-def test_servers_are_queried_once_per_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert looks(WatchedServers(None, 60.0), monkeypatch, [False] * 120) == 10
-
-
-def test_an_early_query_is_made_at_the_next_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert looks(WatchedServers(None, 60.0), monkeypatch, [True, False, False]) == 2
-
-
-def test_early_queries_are_bounded_by_the_regular_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    # In ten minutes: three saved early queries, and one for each regular query.
-    assert looks(WatchedServers(None, 60.0), monkeypatch, [True] * 120) <= 3 + 2 * 10
+    assert least <= len(found) <= most
 
 
 def replica_status(**row: object) -> ReplicationChannel:

@@ -7,18 +7,16 @@ import json
 
 import msgspec
 import pytest
-from msgspec.structs import replace
 
 from powerprof.cli.live import parse_keys
 from powerprof.live.intervals import CpuUse, IntervalRow, LiveFinding, RowHistory, RowKey, RowTrend, ServedStatements
 from powerprof.live.statements import StatementHistory
-from powerprof.queries.records import Statement, TracingCost
+from powerprof.queries.records import Statement
 from powerprof.report.screen import ScreenView, draw_bars, scroll_rows
 from powerprof.report.watch import (
     AWAY,
     KEYS,
     PLAIN_HEAD,
-    QUERIES_PLAIN_HEAD,
     QUERIES_SORTS,
     draw_queries_screen,
     draw_screen,
@@ -91,7 +89,6 @@ def replace_finding(text: str) -> LiveFinding:
     ("width", "head"),
     [
         (40, ["mariadbd 3003                   00:00:00", "2.6 % of a CPU · 0.7 wake-ups/s", "18 statements/s"]),
-        (60, ["mariadbd 3003" + 39 * " " + "00:00:00", "2.6 % of a CPU · 0.7 wake-ups/s · 18 statements/s"]),
         (80, ["mariadbd 3003 · 2.6 % of a CPU · 0.7 wake-ups/s · 18 statements/s       00:00:00"]),
     ],
 )
@@ -125,14 +122,6 @@ def test_unknown_load_of_a_target_is_unknown() -> None:
             "statements_hz": None,
         }
     assert interval_document(interval())["target"] is None
-
-
-def test_rows_that_do_not_fit_are_summed() -> None:
-    lines = draw_screen(history(20), ScreenView(), TITLE, 80, 24)
-    shown = [line for line in lines if " page_cleaner · " in line]
-    rest = next(line for line in lines if "more rows" in line)
-    figures = [float(line[1:].split()[0]) for line in (*shown, rest)]
-    assert sum(figures) == pytest.approx(11.0, abs=0.2)  # 20 + 10 + 80 exits in 10 s
 
 
 @pytest.mark.parametrize("opened", [False, True])
@@ -207,16 +196,6 @@ def test_other_processes_than_the_target_have_one_line(width: int, words: str) -
     assert sum("python" in line for line in every) == 1 and not any(line.startswith("others") for line in every)
 
 
-@pytest.mark.parametrize("width", [40, 60])
-def test_a_narrow_screen_names_the_columns_that_it_leaves_out(width: int) -> None:
-    lines = draw_screen(history(20), ScreenView(), TITLE, width, 24)
-    assert "by rate · wider: trend, every" in lines and max(map(len, lines)) <= width
-    assert any(line.split()[:3] == [">", "2.0", "0.01"] for line in lines), lines
-    assert lines[-1].startswith("q quit  ? help  a all")
-    queries = draw_queries_screen(queries_history(), ScreenView(sort="CPU"), "t", width, 24)
-    assert "by CPU · wider: trend, ms CPU, p95 ms" in queries and max(map(len, queries)) <= width
-
-
 def test_help_names_every_key_and_column() -> None:
     for width, height in ((80, 24), (200, 50)):
         lines = draw_screen(history(20), ScreenView(help=True), TITLE, width, height)
@@ -271,14 +250,6 @@ def test_a_busy_host_shows_its_busiest_processes() -> None:
     assert "busy" not in " ".join(draw_screen(history(20), ScreenView(), TITLE, 80, 24))
 
 
-def test_lost_causes_and_suspends_are_shown() -> None:
-    made = RowHistory()
-    made.add(interval(row("a", 1), lost_count=7, suspended_s=30.0))
-    lines = draw_screen(made, ScreenView(), TITLE, 80, 24)
-    assert "! 7 causes lost, the host was suspended for 30.0 s (not in any figure)" in lines
-    assert "! suspended for 30.0 s  " in plain_line(interval(row("a", 1), suspended_s=30.0))
-
-
 def test_sparks() -> None:
     assert draw_bars([0, 1, 2, 4], 4) == "▁▂▄█" or draw_bars([0, 1, 2, 4], 4) == "▁▃▅█"
     assert draw_bars([1.0], 4) == "   █"
@@ -308,7 +279,6 @@ def test_an_interval_as_a_line_and_as_a_document() -> None:
     )
     assert found["rows"][0]["function"] == "handle_slave_io"
     assert (found["watts"], found["kind"]) == (3.0, "measured")
-    assert replace(ScreenView(), paused=True).paused
 
 
 def queries_history() -> StatementHistory:
@@ -318,28 +288,6 @@ def queries_history() -> StatementHistory:
     found.add(msgspec.structs.replace(now, statements=[one for one in now.statements if "BENCHMARK" in one.text]))
     found.add(now)
     return found
-
-
-def test_the_queries_screen_has_the_sums_and_the_trend_of_each_statement() -> None:
-    lines = draw_queries_screen(queries_history(), ScreenView(sort="CPU"), "powerprof queries", 100, 24)
-    assert len(lines) == 24
-    assert all(len(line) <= 100 for line in lines)
-    assert lines[0].startswith("powerprof queries · mysqld (10) · 2 s")
-    assert "not measured" not in lines[1]
-    assert lines[1].startswith("CPU 50.0 % of one")
-    assert "208 statements/s" in lines[1]
-    assert lines[2] == "statements 81.0 % + background 9.0 % + connections 9.0 % + unexplained 1.0 %"
-    assert lines[5].startswith(">")
-    rows = {line.split("  ")[-1]: line for line in lines[5:12] if line.strip()}
-    point = next(line for name, line in rows.items() if "FROM t WHERE" in name)
-    assert point.split()[:5] == ["20.0", "▁█", "200", "1.000", "0.59"]
-    assert "itself: 5.8 µs per statement" in lines[-1]
-
-
-def test_the_gap_between_two_windows_is_shown() -> None:
-    kept = queries_history()
-    kept.add(msgspec.structs.replace(record(), gap_before_s=0.0312))
-    assert "31 ms not measured before it" in draw_queries_screen(kept, ScreenView(sort="CPU"), "t", 120, 24)[1]
 
 
 def test_statements_are_sorted_filtered_and_opened() -> None:
@@ -376,14 +324,3 @@ def test_statements_that_do_not_fit_are_summed() -> None:
     rows = [line for line in lines if "FROM t" in line]
     rest = next(line for line in lines if "more rows" in line)
     assert float(rest.split()[0]) + len(rows) == 20.0  # 1 % of a CPU each
-
-
-def test_an_expensive_trace_is_reported_and_a_window_is_one_log_line() -> None:
-    dear = msgspec.structs.replace(record(), tracing=TracingCost(probes_ms=50.0, percent=1.0, per_call_us=9.0))
-    kept = StatementHistory()
-    kept.add(dear)
-    assert "! tracing takes 5.0 % of the server's CPU time" in draw_queries_screen(kept, ScreenView(), "t", 80, 24)
-    line = queries_plain_line(record(), 100)
-    assert len(line) <= 100
-    assert line.split()[:3] == ["00:00:00", "50.0", "208"]
-    assert len(QUERIES_PLAIN_HEAD.split()) >= 5

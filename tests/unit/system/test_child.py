@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import time
 from collections.abc import Iterator
@@ -35,22 +34,6 @@ def test_parts_are_returned_complete_and_in_order() -> None:
 
     result = run_in_fork(work, 30.0)
     assert (result.parts, result.ended) == (parts, True)
-
-
-def test_memory_is_freed_and_cpu_time_is_counted() -> None:
-    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-    def work(send: SendPart) -> None:
-        memory = bytearray(os.urandom(1 << 20) * 200)
-        end_s = time.process_time() + 0.2
-        while time.process_time() < end_s:
-            memory[0] ^= 1
-        send(str(len(memory)).encode())
-
-    result = run_in_fork(work, 60.0)
-    assert result.parts == [str(200 << 20).encode()]
-    assert result.cpu_s >= 0.2
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 50_000
 
 
 @pytest.mark.usefixtures("_no_new_child")

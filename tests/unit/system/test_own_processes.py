@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,26 +31,8 @@ def _confined(tmp_path: Path) -> int:
     return int(programs.run(_SHELL, user=user, confinement=Confinement(view=False)).stdout)
 
 
-def _started(tmp_path: Path) -> int:
-    process = programs.start(["/bin/sleep", "30"])
-    programs.stop(process)
-    return process.pid
-
-
-def _load(tmp_path: Path) -> int:
-    process = programs.start(["/bin/sleep", "30"], affinity=[min(os.sched_getaffinity(0))])
-    programs.stop(process)
-    return process.pid
-
-
-def _measured(tmp_path: Path) -> int:
-    process = programs.start(["/bin/sleep", "30"], measured=True)
-    programs.stop(process)
-    return process.pid
-
-
-def _keeper(tmp_path: Path) -> int:
-    process = programs.start(["/bin/sleep", "30"], dies_with_us=False)
+def _slept(_: Path, **options: Any) -> int:
+    process = programs.start(["/bin/sleep", "30"], **options)
     programs.stop(process)
     return process.pid
 
@@ -67,8 +50,7 @@ def _forked(tmp_path: Path) -> int:
 
 def _reader(tmp_path: Path) -> int:
     with ReaderProcess() as reader:
-        child = reader._ensure_child()
-        return child.pid
+        return reader._ensure_child().pid
 
 
 def _refused(tmp_path: Path) -> int:
@@ -76,29 +58,21 @@ def _refused(tmp_path: Path) -> int:
     return int(programs.run(["/bin/sh", "-c", "echo $$; exit 3"], check=False).stdout)
 
 
-def _itself(tmp_path: Path) -> int:
-    return os.getpid()
-
-
-def _other(tmp_path: Path) -> int:
-    return os.getppid()
-
-
 @pytest.mark.parametrize(
     ("start", "is_own"),
     [
-        (_itself, True),
+        (lambda _: os.getpid(), True),
         (_ran, True),
         (_refused, True),
-        (_started, True),
-        (_keeper, True),
+        (_slept, True),
+        (partial(_slept, dies_with_us=False), True),
         (_forked, True),
         (_reader, True),
         (_confined, False),
-        (_load, False),
-        (_measured, False),
+        (partial(_slept, affinity=[min(os.sched_getaffinity(0))]), False),
+        (partial(_slept, measured=True), False),
         (_command, False),
-        (_other, False),
+        (lambda _: os.getppid(), False),
     ],
 )
 def test_helpers_are_own_processes(start: Callable[[Path], int], is_own: bool, tmp_path: Path) -> None:

@@ -57,18 +57,6 @@ def hanging(fake_tree: Tree) -> Callable[[int, str], Path]:
     return make_one
 
 
-def test_blocking_memory_read_is_abandoned(hanging: Callable[[int, str], Path]) -> None:
-    hanging(77, "mem")
-    with ReaderProcess() as aside:
-        began = time.monotonic()
-        assert read_sleeping_stacks(77, aside) == []
-        assert time.monotonic() - began < PATIENCE_S + 1.0
-        assert aside.notes() == [
-            "processes 77 were left out: they kept a reader of their memory or files waiting, or other processes of "
-            "their account did"
-        ]
-
-
 def test_blocking_maps_read_is_abandoned(hanging: Callable[[int, str], Path]) -> None:
     hanging(78, "maps")
     with ReaderProcess() as aside, pytest.raises(Exception, match="kept a reader of its memory or files waiting"):

@@ -119,24 +119,6 @@ def test_signal_dropped_by_a_c_callback_is_raised_again() -> None:
     )
 
 
-def test_signal_dropped_by_a_destructor_is_raised_again() -> None:
-    assert (
-        run("""
-        class Thing:
-            def __del__(self):
-                signal.raise_signal(signal.SIGINT)
-                time.sleep(0)
-        try:
-            Thing()
-            time.sleep(20)
-            print("lost")
-        except Interrupted:
-            print("raised")
-    """)
-        == "raised\n"
-    )
-
-
 def test_hold_without_handlers_has_no_effect() -> None:
     """A library must not change the signals of its caller."""
     done = subprocess.run(
