@@ -21,14 +21,12 @@ from powerprof.tracing.idle_data import (
     CPU_TOTAL,
     IDLE_EXIT,
     aggregate_exits,
-    build_cause_keys,
     count_periods,
     hash_periods,
 )
 
 from . import machine
 
-MS = 1_000_000
 FLAGS = [0, Flag.WAKER, Flag.WAKER | Flag.SITE, Flag.WAKER | Flag.WAKER_SITE | Flag.SITE, Flag.TICK, Flag.NO_TASK]
 
 
@@ -122,30 +120,6 @@ def nobody(tid: int, pid: int | None, comm: str, is_kernel: bool | None = None) 
     return Task(tid, pid, comm or f"thread {tid}", comm or f"thread {tid}", False)
 
 
-@settings(max_examples=100, deadline=None)
-@given(rows=st.lists(ROW, min_size=1, max_size=120))
-def test_what_is_said_of_the_sums_is_what_is_said_of_the_records(
-    library: ctypes.CDLL, rows: list[tuple[int, int, int, int, int, int, int]]
-) -> None:
-    exits = stream(rows)
-    found = causes.classify_exits(build_cause_keys(exits))
-    said = causes.group_causes(
-        summed_by_c(library, exits),
-        causes.classify_exits(summed_by_c(library, exits)),
-        1.0,
-        nobody,
-        functions={},
-        interrupts={},
-        c0_ns=summed_by_c(library, exits)["running_ns"],
-    )
-    assert sum(cause.count for cause in said) == len(exits)
-    for number, mechanism in enumerate(causes.MECHANISMS):
-        counted = sum(cause.count for cause in said if cause.mechanism == mechanism)
-        assert counted == np.count_nonzero(found == number)
-    running = np.where(exits["next_ns"] > exits["exit_ns"], exits["next_ns"] - exits["exit_ns"], 0)
-    assert sum(cause.c0_ms or 0.0 for cause in said) == pytest.approx(float(running.sum()) / 1e6)
-
-
 def regular(gaps_us: list[int]) -> np.ndarray:
     return aggregate_exits(stream([(gap, 10, 10, 0, int(Flag.WAKER), 1, 0) for gap in gaps_us]))
 
@@ -164,13 +138,6 @@ def regular(gaps_us: list[int]) -> np.ndarray:
 def test_a_period_is_found_among_intervals(gaps_us: list[int], expected_ms: float | None) -> None:
     found = period_ms(regular(gaps_us))
     assert found is None if expected_ms is None else found == pytest.approx(expected_ms, rel=0.005)
-
-
-def test_of_several_entries_one_must_hold_most_exits() -> None:
-    often = [(10_000, 10, 10, 1, int(Flag.WAKER), 1, 0)] * 20
-    now_and_then = [(10_000, 10, 10, 3, int(Flag.WAKER), 1, 0)]
-    assert period_ms(aggregate_exits(stream([*often, *now_and_then * 3]))) == pytest.approx(10.0)
-    assert period_ms(aggregate_exits(stream([*often, *now_and_then * 20]))) is None
 
 
 @pytest.mark.parametrize(("gap", "periods"), [(90, 1), (110, 1), (89, 0), (111, 0), (190, 2), (310, 3), (420, 0)])
@@ -217,20 +184,3 @@ def test_a_number_that_is_used_again_is_another_thread_s(library: ctypes.CDLL) -
     rows = causes.group_causes(found, causes.classify_exits(found), 1.0, nobody, functions={}, interrupts={})
     # A thread has the name that it had last.
     assert sorted((row.process, row.count) for row in rows) == [("first", 1), ("second-exec", 2)]
-
-
-def test_a_thread_is_the_kernel_s_where_its_flags_said_so(library: ctypes.CDLL) -> None:
-    exits = stream([(10_000, 10, 10, 1, 0, 1, 0)] * 2)
-    exits["flags"] = [Flag.KERNEL, 0]
-    exits["next_comm"] = b"kworker/0:1"
-
-    def told(tid: int, pid: int | None, comm: str, is_kernel: bool | None) -> Task:
-        return Task(tid, pid, comm, "kernel" if is_kernel else comm, bool(is_kernel))
-
-    rows = causes.group_causes(
-        summed_by_c(library, exits), np.zeros(2, dtype=np.int8), 1.0, told, functions={}, interrupts={}
-    )
-    assert sorted((row.process or "", row.thread or "") for row in rows) == [
-        ("kernel", "kworker"),
-        ("kworker/0:1", "kworker/0:1"),
-    ]

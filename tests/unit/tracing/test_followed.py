@@ -99,17 +99,6 @@ def test_note_states_the_time_of_processes_that_no_look_has_seen() -> None:
         assert (followed.cpu_ns() or 0) < 50_000_000
 
 
-def test_time_of_a_fixed_process_is_unknown_after_its_end() -> None:
-    with _forker() as process:
-        followed = FollowedProcesses([process.pid])
-        followed.begin()
-        process.kill()
-        process.wait()
-        followed.end()
-        assert followed.cpu_ns() is None
-        assert followed.notes() == []
-
-
 def _clocks(monkeypatch: pytest.MonkeyPatch) -> tuple[dict[int, int], dict[int, int], list[int]]:
     """Replace the kernel's clocks: CPU time of living processes and of their ended children, and the members."""
     own, children, members = {1: 100 * _MS, 2: 60 * _MS}, {1: 500 * _MS, 2: 40 * _MS}, [1, 2]

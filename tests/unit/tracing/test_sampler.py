@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import random
 from collections.abc import Iterator
@@ -140,7 +139,7 @@ def sample_window(kernel: FakeKernel, changes: dict[int, tuple[int, bool]], step
     return made
 
 
-@pytest.mark.parametrize("away", range(1, 8))
+@pytest.mark.parametrize("away", [1, 2, 7])
 def test_a_cpu_that_comes_back_is_sampled_again(kernel: FakeKernel, away: int) -> None:
     made = sample_window(kernel, {3: (1, False), 3 + away: (1, True)})
     # Both CPUs for 4 s, less the time away, less the step in which the kernel had no events of the CPU.
@@ -200,32 +199,6 @@ def test_a_steady_window_has_no_note(kernel: FakeKernel) -> None:
     made = sample_window(kernel, {})
     assert made.notes() == []
     assert made.sampled_ns / 1e9 == pytest.approx(8.0)
-
-
-@pytest.mark.parametrize(
-    ("count", "clock_ms", "noted"),
-    [
-        (100, 1000.0, False),
-        (100, 950.0, False),
-        (0, 3000.0, True),  # a CPU without events
-        (2, 929.0, True),  # in step
-        (54, 999.0, True),
-        (300, 1000.0, True),
-        (0, 30.0, False),
-        (0, 0.0, False),
-        (1, 2.0, False),
-        (495, 4950.0, False),
-        (250, None, False),
-    ],
-)
-def test_the_cpu_clock_of_the_process_shows_missing_samples(count: int, clock_ms: float | None, noted: bool) -> None:
-    estimate = estimate_cpu_time(count, 1e3 / RATE_HZ, 10_000.0)
-    assert estimate.low_ms <= estimate.ms <= estimate.high_ms
-    notes = estimate.compare_with_clock(clock_ms)
-    assert bool(notes) == noted
-    if noted:
-        assert f"ran for {clock_ms:,.0f} ms by its CPU clock" in word_notes(notes)[0]
-    assert math.isfinite(estimate.high_ms)
 
 
 def test_events_of_cpus_that_left_stay_counted() -> None:
