@@ -3,60 +3,76 @@
 
 `runtree.RunTree` runs this file as a script: standard library only, no site packages, about 10 MB resident. The script
 creates the run tree itself, so that no tree exists at any instant without its janitor. It then sleeps in poll() without
-a time-out, and causes no wake-up until powerprof closes the pipe or dies. All programs of a tree carry
-POWERPROF_TREE=<tree> in their environment. This mark identifies the processes to kill, instead of a list of pids: it
-covers grandchildren and recent forks, and a random name belongs to no other process.
+a time-out, and causes no wake-up until powerprof closes the pipe or dies.
+
+All programs of a tree have a mark: a soft limit of real-time CPU time (RLIMIT_RTTIME, of seventy thousand years) that
+contains the number in the tree's name. It identifies the processes to kill, instead of a list of pids: grandchildren
+and recent forks inherit it, no server overwrites it, and /proc/PID/limits shows it without a lock that another account
+could hold. The environment would need the memory map of every process of the host.
+
+powerprof and its janitor hold a lock on the tree. A tree without a holder is left of two that were killed together, and
+the next janitor removes it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import glob
 import os
+import re
 import select
 import shutil
 import signal
 import sys
 import time
 
-MARK = "POWERPROF_TREE"
 _PATIENCE_S = 10.0
+_FIRST_MARK = 1 << 61
+_NAME = re.compile(r"powerprof-([0-9a-f]{12})")
+# Anybody may fill /tmp with names.
+_MOST_NAMES = 100_000
+# The paths that are removed with the tree, one per line.
+_ALSO = ".also"
+
+
+def mark_of(tree: str) -> int:
+    """Return the mark of the programs of a tree, from its name."""
+    name = _NAME.fullmatch(os.path.basename(tree))  # noqa: PTH119
+    if name is None:
+        raise ValueError(tree)
+    return _FIRST_MARK + int(name[1], 16)
 
 
 def marked_pids(tree: str) -> list[int]:
-    """Return the running processes of the tree. A zombie has no environment and is not counted."""
-    mark = f"{MARK}={tree}".encode()
-    pids = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and int(entry) != os.getpid() and _is_marked(int(entry), mark):
-            pids.append(int(entry))
-    return pids
+    """Return the running processes of the tree."""
+    mark = str(mark_of(tree)).encode()
+    pids = (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
+    return [pid for pid in pids if pid != os.getpid() and _is_marked(pid, mark)]
 
 
 def _is_marked(pid: int, mark: bytes) -> bool:
+    """Return whether a process has the mark and runs.
+
+    Programs of a tree are never root's, and another account's program may have started a process of root with the mark.
+    """
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
-            return mark in file.read().split(b"\0") or _works_in_tree(pid, mark)
+        with open(f"/proc/{pid}/limits", "rb") as file:  # noqa: PTH123
+            if b" " + mark + b" " not in file.read():
+                return False
+        with open(f"/proc/{pid}/status", "rb") as file:  # noqa: PTH123
+            lines = dict(line.split(b":\t", 1) for line in file.read().splitlines() if b":\t" in line)
     except OSError:
         return False
-
-
-def _works_in_tree(pid: int, mark: bytes) -> bool:
-    """Return whether a PostgreSQL process has its data in the tree.
-
-    PostgreSQL overwrites the environment with process titles. Its processes outlive their parent by up to one
-    statement, and are identified by name and working directory.
-    """
-    tree = mark.partition(b"=")[2]
-    with open(f"/proc/{pid}/comm", "rb") as file:  # noqa: PTH123
-        name = file.read().strip()
-    return name == b"postgres" and os.readlink(f"/proc/{pid}/cwd".encode()).startswith(tree + b"/")
+    uids = [int(word) for word in lines[b"Uid"].split()]
+    is_ours = 0 not in uids if os.geteuid() == 0 else os.getuid() in uids
+    return is_ours and lines[b"State"][:1] not in b"ZX"
 
 
 def kill_marked(tree: str) -> bool:
     """Send SIGKILL to every process of the tree. Return True when none is left."""
-    mark = f"{MARK}={tree}".encode()
+    mark = str(mark_of(tree)).encode()
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         pids = marked_pids(tree)
@@ -121,14 +137,59 @@ def remove_trees(trees: list[str]) -> None:
             time.sleep(0.02)
 
 
-def _make_tree(base: str) -> str:
+def _make_tree(base: str) -> tuple[str, int]:
+    """Return a new tree and the descriptor that holds its lock. Raise OSError."""
     while True:
-        path = f"{base}/powerprof-{os.urandom(4).hex()}"
+        tree = f"{base}/powerprof-{os.urandom(6).hex()}"
         try:
-            os.mkdir(path, 0o700)  # noqa: PTH102
-        except FileExistsError:
+            os.mkdir(tree, 0o700)  # noqa: PTH102
+            return tree, hold(tree)
+        except (FileExistsError, FileNotFoundError, BlockingIOError):
+            # Another janitor took it for a left one before it was locked.
             continue
-        return path
+
+
+def hold(tree: str) -> int:
+    """Lock a tree as one that is used, until the descriptor is closed. Raise OSError."""
+    handle = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        os.stat(tree)  # noqa: PTH116 - it is still there
+    except OSError:
+        os.close(handle)
+        raise
+    return handle
+
+
+def remove_left(base: str) -> None:
+    """Remove the trees of our account in `base` whose powerprof and janitor have both ended."""
+    with contextlib.suppress(OSError), os.scandir(base) as entries:
+        for entry, _ in zip(entries, range(_MOST_NAMES), strict=False):
+            if _NAME.fullmatch(entry.name) and entry.stat(follow_symlinks=False).st_uid == os.geteuid():
+                with contextlib.suppress(OSError):
+                    _remove_left_tree(entry.path)
+
+
+def _remove_left_tree(tree: str) -> None:
+    handle = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        also: list[str] = []
+        with contextlib.suppress(FileNotFoundError):
+            listed = os.open(_ALSO, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=handle)
+            with open(listed, "rb") as file:  # noqa: PTH123
+                also = [os.fsdecode(line) for line in file.read().split(b"\0") if line]
+        remove_trees([tree, *also])
+    finally:
+        os.close(handle)
+
+
+def _write_also(tree: str, paths: list[str]) -> None:
+    """Write down the further paths, for the next janitor. Only we may write into the tree."""
+    with contextlib.suppress(OSError):
+        handle = os.open(f"{tree}/{_ALSO}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        with open(handle, "wb") as file:  # noqa: PTH123
+            file.write(b"\0".join(map(os.fsencode, paths)))
 
 
 def _watch(parent: int, trees: list[str]) -> None:
@@ -155,6 +216,7 @@ def _watch(parent: int, trees: list[str]) -> None:
                 trees.append(path)
             elif path in trees[1:]:
                 trees.remove(path)
+            _write_also(trees[0], trees[1:])
 
 
 def main() -> None:
@@ -163,7 +225,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     os.chdir("/")
     try:
-        tree = _make_tree(sys.argv[2])
+        tree, _ = _make_tree(sys.argv[2])  # the lock is held until our end
     except OSError as error:
         os.write(1, f"!{error.strerror}\n".encode())
         return
@@ -171,6 +233,7 @@ def main() -> None:
     try:
         os.write(1, os.fsencode(tree) + b"\n")
         os.close(1)
+        remove_left(sys.argv[2])
         _watch(int(sys.argv[1]), trees)
     finally:
         remove_trees(trees)

@@ -355,10 +355,12 @@ def _initialise(build: ServerBuild, work: Path, tree: RunTree) -> Path:
                 "put the server below a directory that it may enter, such as /opt",
             )
     check_room_in(work, _TEMPLATE_BYTES)
-    environment = {**tree.environment, "TMPDIR": str(work / "tmp")}
+    environment = {"TMPDIR": str(work / "tmp")}
     try:
         for command, stdin in steps:
-            done = sandbox.run(command, build.sandbox(work), timeout_s=180, stdin=stdin, env=environment)
+            done = sandbox.run(
+                command, build.sandbox(work), timeout_s=180, stdin=stdin, env=environment, mark=tree.mark
+            )
             if done.returncode != 0:
                 break
     except PowerprofError:

@@ -132,9 +132,10 @@ class PrivateServer(Closeable):
             words,
             self._sandbox(),
             output=_require(self._log),
-            env={**options.environment, **self.tree.environment},
+            env=options.environment,
             place=place,
             affinity=options.affinity,
+            mark=self.tree.mark,
         )
         self._pidfd = os.pidfd_open(self._process.pid)
         self._login = self.login.for_process(self._process.pid)

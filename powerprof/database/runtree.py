@@ -34,7 +34,7 @@ _USER_NAMESPACE, _NETWORK_NAMESPACE = "/proc/thread-self/ns/user", "/proc/thread
 class RunTree(Closeable):
     """A directory `powerprof-XXXXXXXX` with mode 0700 below $TMPDIR or /tmp; use it as a context manager.
 
-    When the block ends, programs started with `tree.environment` are killed and the directory is removed. The janitor
+    When the block ends, programs started with `tree.mark` are killed and the directory is removed. The janitor
     process does it if powerprof is killed. powerprof does it if the janitor was killed. Raises PowerprofError if the
     directory cannot be created.
     """
@@ -44,6 +44,7 @@ class RunTree(Closeable):
         self._janitor: subprocess.Popen[bytes] | None = None
         self._pipe: int | None = None
         self._path: Path | None = None
+        self._lock: int | None = None
         self._network: LoopbackNetwork | None = None
         self._extra: list[Path] = []
 
@@ -55,9 +56,9 @@ class RunTree(Closeable):
         return self._path
 
     @property
-    def environment(self) -> dict[str, str]:
-        """The variable that marks a program as one of this tree."""
-        return {janitor.MARK: str(self.path)}
+    def mark(self) -> int:
+        """The mark of the programs of this tree (`sandbox.start`)."""
+        return janitor.mark_of(str(self.path))
 
     @property
     def network(self) -> LoopbackNetwork:
@@ -90,6 +91,8 @@ class RunTree(Closeable):
                 "set TMPDIR to a directory that exists and has room",
             )
         self._path = Path(os.fsdecode(line[:-1]))
+        # The janitor alone holds the lock until now. If both are killed, the next janitor removes the tree.
+        self._lock = janitor.hold(str(self._path))
 
     def also_remove(self, path: Path) -> None:
         """Remove `path` with the tree unless `keep` is called for it. Call this before the path is created."""
@@ -125,6 +128,9 @@ class RunTree(Closeable):
                 self._janitor.kill()
                 self._janitor.wait()
             self._janitor = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
         path, self._path = self._path, None
         if path is not None and os.path.lexists(path):
             raise PowerprofError(f"cannot remove {path}", f"rm -r {path}")

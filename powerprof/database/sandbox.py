@@ -101,9 +101,11 @@ def start(
     env: Mapping[str, str],
     place: Path | None = None,
     affinity: Sequence[int] | None = None,
+    mark: int | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a program in `place` that writes stdout and stderr to `output` and dies with powerprof.
 
+    `mark` is that of its run tree, which ends the processes that it leaves.
     Raises CapabilityError, and PowerprofError if it cannot be started.
     """
     return programs.start(
@@ -114,6 +116,7 @@ def start(
         env=env,
         cwd=place,
         affinity=affinity,
+        mark=mark,
         user=choose_user(sandbox.account),
         confinement=_confinement(argv[0], sandbox, place),
     )
@@ -127,8 +130,12 @@ def run(
     stdin: str | None = None,
     env: Mapping[str, str] | None = None,
     place: Path | None = None,
+    mark: int | None = None,
 ) -> Finished:
-    """Run a program to its end. Raise CapabilityError, and PowerprofError if it cannot run or takes too long."""
+    """Run a program of a run tree to its end.
+
+    Raise CapabilityError, and PowerprofError if it cannot run or takes too long.
+    """
     return programs.run(
         argv,
         timeout_s=timeout_s,
@@ -136,6 +143,7 @@ def run(
         env=env,
         cwd=place,
         check=False,
+        mark=mark,
         user=choose_user(sandbox.account),
         confinement=_confinement(argv[0], sandbox, place),
     )

@@ -393,6 +393,7 @@ class Bench(Closeable):
             self._private_tree().path / "load",
             self._options.client_cpus,
             self._copies.get(folder, folder),
+            self._private_tree().mark,
         )
 
     def _load_login(self, case: Case) -> Login:

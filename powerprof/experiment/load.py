@@ -46,7 +46,8 @@ class LoadOrder(msgspec.Struct, frozen=True):
 class Context(msgspec.Struct, frozen=True):
     """The environment of a load: server, account, private directory for files, CPUs of the client, workload folder.
 
-    `folder` is the checked copy if the workload runs programs. The client program may enter the directory.
+    `folder` is the checked copy if the workload runs programs. The client program may enter the directory. `mark` is
+    that of the run tree, which ends what the client leaves running.
     """
 
     server: Server
@@ -54,6 +55,7 @@ class Context(msgspec.Struct, frozen=True):
     directory: Path
     affinity: Sequence[int] | None = None
     folder: Path | None = None
+    mark: int | None = None
 
     @property
     def place(self) -> Path:
@@ -168,6 +170,7 @@ class ProcessLoad:
                 env={"TMPDIR": str(context.place), **(env or {})},
                 place=context.place,
                 affinity=context.affinity,
+                mark=context.mark,
             )
         finally:
             os.close(theirs)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import resource
 import signal
 import stat
 import struct
@@ -366,7 +367,8 @@ class Child(msgspec.Struct, frozen=True):
     """The differences of a child from its parent.
 
     `user` (uid, gid) is the account that a child of root gets, `confinement` limits its files and its network.
-    `affinity` are its CPUs. With `own_mounts`, the mounts that it makes end with it.
+    `affinity` are its CPUs. With `own_mounts`, the mounts that it makes end with it. `mark` is its limit of
+    real-time CPU time in µs, by which a run tree knows its programs.
     """
 
     user: tuple[int, int] | None = None
@@ -374,6 +376,7 @@ class Child(msgspec.Struct, frozen=True):
     dies_with_us: bool = True
     affinity: Sequence[int] | None = None
     own_mounts: bool = False
+    mark: int | None = None
 
     def prepare(self) -> None:
         """Apply the settings in the child, after subprocess changed the account. Raise OSError.
@@ -390,6 +393,8 @@ class Child(msgspec.Struct, frozen=True):
             _refuse_new_privileges()
         if self.own_mounts:
             _isolate_mounts()
+        if self.mark is not None:
+            resource.setrlimit(resource.RLIMIT_RTTIME, (self.mark, resource.getrlimit(resource.RLIMIT_RTTIME)[1]))
 
     def account(self) -> dict[str, Any]:
         """Return subprocess's arguments for the account. `confine` needs root and changes the account itself."""

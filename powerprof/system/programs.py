@@ -284,17 +284,18 @@ def run(
     own_mounts: bool = False,
     user: tuple[int, int] | None = None,
     confinement: Confinement | None = None,
+    mark: int | None = None,
 ) -> Finished:
     """Run a program until it ends.
 
     It gets `build_environment(user, env)` and, without `cwd`, the root directory. `user` (uid, gid) is the account of a
     child of root. With `own_mounts`, its mounts end with it (PowerTOP mounts debugfs). `confinement` limits its files
-    and its network; only `database.isolation.sandbox` sets it.
+    and its network, and `mark` makes it one of a run tree; only `database/sandbox.py` sets them.
 
     Raise PowerprofError on time-out, for a missing program and, with `check`, on failure.
     """
     words = _check_program(argv, user, confinement)
-    child = Child(user, confinement, own_mounts=own_mounts)
+    child = Child(user, confinement, own_mounts=own_mounts, mark=mark)
     try:
         with _starting(words[0], confinement), _helper_cost(confinement):
             process = subprocess.Popen(
@@ -345,17 +346,18 @@ def start(
     own_mounts: bool = False,
     measured: bool = False,
     confinement: Confinement | None = None,
+    mark: int | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a program that the kernel kills when powerprof dies for any reason.
 
     It runs in a separate session, so that Ctrl-C in the terminal reaches only powerprof, which then stops it in order.
-    Environment, working directory, `user`, `own_mounts` and `confinement` are as for `run`. `affinity` pins it to those
-    CPUs. `dies_with_us=False` is for a process that works after powerprof has died. A `measured` program does not count
-    as powerprof. Servers and loads do not either: they are confined or pinned. Raise PowerprofError if it cannot be
-    started.
+    Environment, working directory, `user`, `own_mounts`, `confinement` and `mark` are as for `run`. `affinity` pins it
+    to those CPUs. `dies_with_us=False` is for a process that works after powerprof has died. A `measured` program does
+    not count as powerprof. Servers and loads do not either: they are confined or pinned. Raise PowerprofError if it
+    cannot be started.
     """
     words = _check_program(argv, user, confinement)
-    child = Child(user, confinement, dies_with_us, affinity, own_mounts)
+    child = Child(user, confinement, dies_with_us, affinity, own_mounts, mark)
     with _starting(words[0], confinement):
         process = subprocess.Popen(
             words,

@@ -49,18 +49,18 @@ class Room:
     def processes(self) -> list[int]:
         """Processes that belong to a run tree of this room, and janitors that watch over one."""
         found = []
-        mark = f"POWERPROF_TREE={self.path}/".encode()
-        watched = str(self.path).encode()
+        room = os.fsencode(self.path)
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
                 continue
             try:
-                environment = (entry / "environ").read_bytes()
-                words = (entry / "cmdline").read_bytes().split(b"\0")
+                words = (entry / "cmdline").read_bytes()
+                place = os.fsencode((entry / "cwd").readlink())
             except OSError:
                 continue
-            janitor = watched in words and any(word.endswith(b"janitor.py") for word in words)
-            if mark in environment or janitor:
+            janitor = room in words.split(b"\0") and b"janitor.py\0" in words
+            # A server names its data, and works there: PostgreSQL overwrites its command line.
+            if janitor or room + b"/powerprof-" in words + place:
                 found.append(int(entry.name))
         return found
 

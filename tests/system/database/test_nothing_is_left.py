@@ -11,6 +11,7 @@ import time
 import pytest
 
 from tests.programs.unprivileged import NOBODY, as_nobody
+from tests.programs.waiting import wait_until
 from tests.system.database.conftest import Room, Script
 
 _HOLD = """
@@ -74,6 +75,23 @@ def test_kill_of_the_janitor_alone(room: Room, script: Script) -> None:
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == 130
+    room.wait_empty()
+
+
+def test_kill_of_both_and_the_next_start(room: Room, script: Script) -> None:
+    process = script(_HOLD)
+    server, janitor = _wait_held(process)
+    # The janitor cannot act while it is stopped, and the kernel ends the server with powerprof.
+    os.kill(janitor, signal.SIGSTOP)
+    process.kill()
+    os.kill(janitor, signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert len(room.trees()) == 1
+    following = script(_HOLD)
+    assert _wait_held(following)[0] != server
+    wait_until(lambda: len(room.trees()) == 1, "the end of the first tree")
+    following.send_signal(signal.SIGTERM)
+    following.communicate(timeout=60)
     room.wait_empty()
 
 

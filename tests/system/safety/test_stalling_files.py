@@ -331,8 +331,8 @@ OPENING = {"open", "stat", "lstat", "exists", "is_file", "is_dir", "is_socket", 
 OPENING |= {"read_bytes", "read_text", "open_regular", "read_outside_text", "scandir", "listdir", "iterdir", "connect"}
 FOREIGN = re.compile(r"""["'/](exe|map_files|cwd|root|fd/\w+|mem|environ|cmdline)["'/]|/proc/\{\w+\}/(exe|root|cwd)""")
 OWNERS = {"system/reader_child.py"}
-# The janitor's marks are in the environment of its own children; dtrace's keeper writes its own child's memory.
-EXCEPTIONS = {("database/janitor.py", "environ"), ("tracing/dtrace_keeper.py", "mem")}
+# dtrace's keeper writes its own child's memory.
+EXCEPTIONS = {("tracing/dtrace_keeper.py", "mem")}
 # Folders of fetched servers are called that.
 EXCEPTIONS.add(("database/packages.py", "root"))
 

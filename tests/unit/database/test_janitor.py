@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from powerprof.database import janitor
+from powerprof.system.child import Child
+from tests.programs.unprivileged import NOBODY
 
 # key shmid perms size cpid lpid nattch uid gid cuid cgid atime dtime ctime rss swap
 _SEGMENTS = """\
@@ -45,16 +47,24 @@ def test_a_segment_is_known_by_number_maker_and_owner(
     assert janitor._count_attached(number, maker, owner) == attached
 
 
+def _start_marked(mark: int | None, uid: int | None) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["/bin/sleep", "60"], user=uid, preexec_fn=Child(mark=mark).prepare)
+
+
 def test_only_marked_processes_are_of_the_tree(tmp_path: Path) -> None:
-    tree = str(tmp_path / "powerprof-01234567")
-    environments = ({janitor.MARK: tree}, {janitor.MARK: f"{tree}8"}, {"OTHER": tree})
-    processes = [subprocess.Popen(["/bin/sleep", "60"], env=each) for each in environments]
+    """A process of root with the mark was started by another account's program, and is not a program of the tree."""
+    tree = str(tmp_path / "powerprof-0123456789ab")
+    mark = janitor.mark_of(tree)
+    is_root = os.geteuid() == 0
+    uid = NOBODY if is_root else None
+    marks = [(mark, uid), (mark + 1, uid), (mark % 10**18, uid), (None, uid), *([(mark, None)] if is_root else [])]
+    processes = [_start_marked(*each) for each in marks]
     try:
         assert janitor.marked_pids(tree) == [processes[0].pid]
         assert janitor.kill_marked(tree)
         assert processes[0].wait(20) == -9
         assert janitor.marked_pids(tree) == []
-        assert [process.poll() for process in processes[1:]] == [None, None]
+        assert [process.poll() for process in processes[1:]] == [None] * (len(marks) - 1)
     finally:
         for process in processes:
             process.kill()
@@ -62,14 +72,45 @@ def test_only_marked_processes_are_of_the_tree(tmp_path: Path) -> None:
 
 
 def test_all_trees_are_removed_and_nothing_else(tmp_path: Path) -> None:
-    trees = [janitor._make_tree(str(tmp_path)) for _ in range(2)]
+    trees, locks = zip(*(janitor._make_tree(str(tmp_path)) for _ in range(2)), strict=True)
     assert trees[0] != trees[1] and all(Path(tree).stat().st_mode & 0o777 == 0o700 for tree in trees)
     (Path(trees[1]) / "server/data").mkdir(parents=True)
     (Path(trees[1]) / "server/data/postmaster.pid").write_text("1\n/d\n")
     (tmp_path / "kept").mkdir()
-    janitor.remove_trees(trees)
-    janitor.remove_trees(trees)
+    janitor.remove_trees(list(trees))
+    janitor.remove_trees(list(trees))
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+    for lock in locks:
+        os.close(lock)
+
+
+def test_left_trees_are_removed_with_their_processes(tmp_path: Path) -> None:
+    """A tree that is used, other names, links and the folders of other accounts stay."""
+    left, used = janitor._make_tree(str(tmp_path)), janitor._make_tree(str(tmp_path))
+    also = tmp_path / "partial copy"
+    also.mkdir()
+    janitor._write_also(left[0], [str(also)])
+    process = _start_marked(janitor.mark_of(left[0]), NOBODY if os.geteuid() == 0 else None)
+    others = ["powerprof-01234567", "powerprof-0123456789abc", "powerprof-0123456789ab.d", "kept"]
+    for name in others:
+        (tmp_path / name).mkdir()
+    (tmp_path / "powerprof-ba9876543210").symlink_to(tmp_path / "kept")
+    (tmp_path / "powerprof-ffffffffffff").write_text("a file")
+    before = set(tmp_path.iterdir())
+    if os.geteuid() == 0:
+        foreign = tmp_path / "powerprof-0123456789ab"
+        foreign.mkdir()
+        os.chown(foreign, NOBODY, NOBODY)
+        before.add(foreign)
+    os.close(left[1])
+    try:
+        janitor.remove_left(str(tmp_path))
+        assert process.wait(20) == -9
+        assert set(tmp_path.iterdir()) == before - {Path(left[0]), also}
+    finally:
+        process.kill()
+        process.wait()
+        os.close(used[1])
 
 
 def test_paths_to_remove_are_noted_until_they_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,6 +119,8 @@ def test_paths_to_remove_are_noted_until_they_are_kept(monkeypatch: pytest.Monke
     os.write(writing, b"ne\n+/t/cut")
     os.close(writing)
     saved = os.dup(0)
+    written: list[list[str]] = []
+    monkeypatch.setattr(janitor, "_write_also", lambda tree, paths: written.append(list(paths)))
     trees = ["/t/tree"]
     try:
         os.dup2(reading, 0)
@@ -88,3 +131,4 @@ def test_paths_to_remove_are_noted_until_they_are_kept(monkeypatch: pytest.Monke
         os.close(saved)
         os.close(reading)
     assert trees == ["/t/tree", "/t/two"]
+    assert written[-1] == ["/t/two"]
