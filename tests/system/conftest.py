@@ -6,7 +6,7 @@ from __future__ import annotations
 import fcntl
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,9 +15,15 @@ from powerprof.database.private_server import PrivateServer
 
 
 @pytest.fixture
-def asks_every_server(shared_cache: Path) -> Iterator[None]:
+def exclusive_statements(shared_cache: Path) -> Callable[[], AbstractContextManager[None]]:
     """Keep every test of `counts_statements` away: the exporter, or `watch`, sends statements to all servers here."""
-    with _hold(shared_cache, fcntl.LOCK_EX):
+    return lambda: _hold(shared_cache, fcntl.LOCK_EX)
+
+
+@pytest.fixture
+def asks_every_server(exclusive_statements: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """Hold `exclusive_statements` for the whole test."""
+    with exclusive_statements():
         yield
 
 

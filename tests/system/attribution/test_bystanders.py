@@ -72,19 +72,19 @@ def test_softirq_wakings_are_not_blamed_on_the_interrupted_thread(
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two CPUs")
     with running(program, "rps", 1000, steered, min(os.sched_getaffinity(0))) as found:
-        window = attribute(found["pid"], duration=4)
+        window = attribute(found["pid"], duration=2)
     origins, by_spinner = Counter[str](), 0
     for row in window.rows:
         if row["thread"]["tid"] == found["receiver"]:
             origins[row["origin"]] += row["wakings_count"]
             by_spinner += row["wakings_count"] * (row["waker"] is not None and row["waker"]["tid"] == found["spinner"])
-    assert origins.total() > 400
+    assert origins.total() > 200
     assert by_spinner == 0
     assert origins["device"] + origins["kernel"] >= 0.99 * origins.total()
     # Where the spinner stood at each of them is no cause. Exits of other programs have causes, too.
     entries = window.captured.cause_entries()
     causes = entries[(entries["next_tid"] == found["receiver"]) | (entries["waker_tid"] == found["spinner"])]
-    assert len(causes) < 100
+    assert len(causes) < 50
     assert not [waking for waking in window.captured.wakings if waking.waker_tid == found["spinner"]]
 
 

@@ -49,8 +49,8 @@ def test_call_sites_with_different_callers_are_distinct(attribute: Attribute, wa
 
 def test_short_lived_threads_are_counted(attribute: Attribute, wakes: Callable[..., Any]) -> None:
     """More causes than the kernel keeps at once: none is lost, and the report does not grow with the threads."""
-    with wakes("twins=89", "born=600") as running:
-        found = attribute(running.pid, duration=12)
+    with wakes("twins=89", "born=1200") as running:
+        found = attribute(running.pid, duration=6)
     conservation, noted = found.record["conservation"], running.noted(found.captured)
     assert conservation["lost_count"] == 0
     check_balance(conservation)

@@ -68,7 +68,7 @@ def test_c_functions_have_their_rates_and_origins(
         ground_truth.running(built("sleepers"), 60.0, f"log={log}") as truth,
         perf.recording(int(str(truth["pid"])), data),
     ):
-        found = attribute(truth["pid"], duration=4)
+        found = attribute(truth["pid"], duration=3)
     # The report is there soon after the window.
     assert (found.ended_ns - found.captured.counted_to_ns) / 1e9 < 2.0
     _check_completeness(found)
@@ -114,7 +114,7 @@ _OTHERS = {
 def test_musl_functions_have_their_rates(attribute: Attribute, built: Callable[[str], Path], tmp_path: Path) -> None:
     log = tmp_path / "log"
     with ground_truth.running(built("sleepers-musl"), 60.0, f"log={log}") as truth:
-        found = attribute(truth["pid"], duration=4)
+        found = attribute(truth["pid"], duration=3)
     # musl has no unwind tables.
     _check_completeness(found)
     threads: Any = truth["threads"]
@@ -162,7 +162,7 @@ def test_functions_of_other_languages_have_their_counts(attribute: Attribute, bu
     with ExitStack() as running:
         truths: list[Any] = [running.enter_context(ground_truth.running(built(program))) for program in _OTHERS]
         counter = running.enter_context(SleepCounter([truth["pid"] for truth in truths]))
-        found = attribute(",".join(str(truth["pid"]) for truth in truths), duration=4)
+        found = attribute(",".join(str(truth["pid"]) for truth in truths), duration=3)
     _check_completeness(found)
     assert found.record["target"]["pids"] == sorted(truth["pid"] for truth in truths)
     window = found.captured

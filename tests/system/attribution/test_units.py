@@ -52,7 +52,7 @@ def running(group: str, program: str) -> Iterator[None]:
 def test_rows_by_unit_add_up_to_the_host(powerprof_cli: Cli) -> None:
     """The machine is given some windows in which others leave the CPUs to idle."""
     slice_name = f"powerprof-test-{os.getpid()}.slice"
-    options = "--duration 4 --energy-source none --no-save --json - --quiet"
+    options = "--duration 2 --energy-source none --no-save --json - --quiet"
     try:
         with ExitStack() as stack:
             stack.enter_context(running(f"{slice_name}/sleeper.service", SLEEPER))
@@ -70,11 +70,11 @@ def test_rows_by_unit_add_up_to_the_host(powerprof_cli: Cli) -> None:
                 # Other tests' sleeps are in no unit.
                 probes = {unit: count for (unit, is_probe), count in counts.items() if is_probe and unit != "no unit"}
                 # 20 and 8 a second on an idle host; on a busy one fewer of them end an idle period.
-                assert counts["sleeper.service", False] <= 82
-                assert sum(probes.values()) <= 20
-                if counts["sleeper.service", False] >= 10 and probes:
+                assert counts["sleeper.service", False] <= 42
+                assert sum(probes.values()) <= 10
+                if counts["sleeper.service", False] >= 5 and probes:
                     break
     finally:
         (_unified() / slice_name).rmdir()
-    assert counts["sleeper.service", False] >= 10
+    assert counts["sleeper.service", False] >= 5
     assert list(probes) == [f"container {CONTAINER[:12]} (docker)"]

@@ -27,12 +27,17 @@ def count_origins(window: Attributed) -> Counter[tuple[str, str]]:
     return counts
 
 
-@pytest.mark.parametrize("call", ["futex", "nanosleep", "wall"])
-@pytest.mark.parametrize("real_sleeps", [0, 5])
+@pytest.mark.parametrize(
+    ("call", "real_sleeps"),
+    [
+        *(("futex", 0), ("nanosleep", 5), ("wall", 0)),
+        *(pytest.param(*row, marks=pytest.mark.nightly) for row in (("futex", 5), ("nanosleep", 0), ("wall", 5))),
+    ],
+)
 def test_waking_without_a_sleep_is_none(call: str, real_sleeps: int, attribute: Attribute, programs_dir: Path) -> None:
     """Seen sleeping before or not: the deadline has passed before the thread calls schedule()."""
     with running(compile_c("unslept", programs_dir), call, real_sleeps) as first:
-        window = attribute(first["pid"], halfway=lambda: os.kill(first["pid"], signal.SIGUSR1))
+        window = attribute(first["pid"], duration=2, halfway=lambda: os.kill(first["pid"], signal.SIGUSR1))
     if window.record["wakings_window_s"] is None:
         pytest.fail("the load was too high to count wakings")
     origins = count_origins(window)

@@ -112,7 +112,7 @@ def test_with_pgbench_as_the_client_it_saves_as_much(powerprof_cli: Cli, build: 
 
 
 def _compared(cli: Cli, a: str, b: str) -> dict[str, Any]:
-    options = ["--pairs", "3", "--duration", "0.8", "--energy-source", "none", "--no-save", "--json", "-"]
+    options = ["--pairs", "3", "--duration", "0.6", "--energy-source", "none", "--no-save", "--json", "-"]
     done = cli(["compare", a, b, *options])
     assert done.code == 0, done.err
     record: dict[str, Any] = json.loads(done.out)
@@ -128,7 +128,7 @@ def _times_as_much(record: dict[str, Any]) -> float:
     return float(server["b"]["mean"] / server["a"]["mean"])
 
 
-@pytest.mark.parametrize("condition", ["no-index", "pgbench-no-index"])
+@pytest.mark.parametrize("condition", [pytest.param("no-index", marks=pytest.mark.nightly), "pgbench-no-index"])
 def test_whole_windows_count_what_the_client_was_answered(
     powerprof_cli: Cli, build: None, sysbench: Path, condition: str
 ) -> None:

@@ -11,8 +11,8 @@ import pytest
 from powerprof.database.private_server import PrivateServer
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def users_server(mariadbd: Path) -> Iterator[PrivateServer]:
-    """A running server with an account that may do everything; its password goes by MYSQL_PWD."""
+    """A running server, with an account that has all rights; its password comes from MYSQL_PWD."""
     with PrivateServer(name="theirs") as server:
         yield server

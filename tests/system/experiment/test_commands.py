@@ -99,10 +99,9 @@ def test_the_more_expensive_of_two_commands_is_found() -> None:
     assert cpu_time.verdict == "b_higher"
     assert cpu_time.ratio is not None and 2 < cpu_time.ratio.b_over_a < 4.5
     # Pairs in which other programs ran more than in the others are left out, and counted.
-    left_out = [
-        note.values["count"] for note in found.notes if isinstance(note, Note) and note.name == "pairs_left_out"
-    ]
-    assert found.blocks_count == 10 - 2 * sum(left_out) and found.baseline and found.baseline_after
+    notes = [note for note in found.notes if isinstance(note, Note) and note.name == "pairs_left_out"]
+    assert found.blocks_count == 10 - 2 * sum(int(note.values["count"]) for note in notes)
+    assert found.baseline and found.baseline_after
     assert found.design == "work"
 
 

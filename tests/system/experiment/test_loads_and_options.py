@@ -64,31 +64,8 @@ def test_pinned_apart_with_a_control_and_a_precision_on_the_official_world(
 ) -> None:
     world = tmp_path / "world.sql"
     world.write_text(WORLD_SQL)
-    process = powerprof_cli.start(
-        [
-            "compare",
-            "index",
-            "no-index",
-            "--world-sql",
-            str(world),
-            "--server-cpus",
-            "0",
-            "--client-cpus",
-            "1",
-            "--control",
-            "--precision",
-            "50%",
-            "--pairs",
-            "3",
-            "--duration",
-            "0.4",
-            "--energy-source",
-            "none",
-            "--json",
-            "-",
-            "--quiet",
-        ]
-    )
+    words = ["compare", "index", "no-index", "--world-sql", str(world), "--server-cpus", "0", "--client-cpus", "1"]
+    process = powerprof_cli.start([*words, "--control", "--precision", "50%", *QUICK, "--quiet"])
     client: set[frozenset[int]] = set()
     try:
         deadline_s = time.monotonic() + 120
@@ -183,9 +160,9 @@ def test_a_program_of_the_user_can_be_the_client(powerprof_cli: Cli, mariadbd: P
     assert _metric(record, "latency_p95_ms")["a"]["mean"] == 1.5
     server = _metric(record, "c0_ms_per_query_server")
     assert server["b"]["mean"] > 3 * server["a"]["mean"]
-    failed = powerprof_cli(["compare", "light", "broken", *quick])
+    failed = powerprof_cli(["run", "own:broken", *quick[:3], "--repeat", "2", "--duration", "0.4"])
     assert failed.code == 1
-    assert failed.err.splitlines()[-2].startswith("error: client.py failed with 1: ")
+    assert "error: client.py failed with 1: " in failed.err
 
 
 def test_the_cpu_time_of_a_client_is_without_other_programs(tmp_path: Path) -> None:

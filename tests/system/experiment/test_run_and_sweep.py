@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from psutil import Process
 
-from tests.conftest import Cli
+from tests.conftest import REPOSITORY, Cli
 from tests.programs.balance import counts_idle_exits
 from tests.programs.in_window import until_in_window
 from tests.programs.waiting import wait_until
@@ -26,6 +26,11 @@ title = "no tables, so that a server is ready at once"
 sql = ["SELECT 1"]
 [conditions.one]
 """
+
+_FEWER_ROWS = (
+    *(("200000", "5000"), ("199900", "4900"), ("h.d < 2", "h.d < 1 AND g.d < 1 AND f.d < 5")),
+    ('name = "oltp"', 'name = "small"'),
+)
 
 
 @pytest.fixture
@@ -51,12 +56,12 @@ def test_two_saved_runs_are_compared(powerprof_cli: Cli, mariadbd: Path, sysbenc
 def test_only_the_waiting_thread_has_real_time_priority(
     powerprof_cli: Cli, mariadbd: Path, sysbench: Path, plain: list[str]
 ) -> None:
-    words = ["run", "plain:one", *plain, "--repeat", "2", "--duration", "3", "--rate", "50", "--energy-source", "none"]
+    words = ["run", "plain:one", *plain, "--repeat", "2", "--duration", "2", "--rate", "50", "--energy-source", "none"]
     process = powerprof_cli.start([*words, "--no-save"])
     try:
         # After the window in which the server is idle: there the thread has nobody to wait for.
         wait_until(lambda: os.sched_getscheduler(process.pid) != os.SCHED_OTHER, "a block")
-        until_in_window(process, 3.0)
+        until_in_window(process, 2.0)
         policies = {each.name(): os.sched_getscheduler(each.pid) for each in Process(process.pid).children(True)}
         assert os.sched_getscheduler(process.pid) == os.SCHED_RR | os.SCHED_RESET_ON_FORK
         assert {"mariadbd", "sysbench"} <= set(policies)
@@ -110,10 +115,20 @@ def test_an_interrupted_sweep_continues(powerprof_cli: Cli, mariadbd: Path, sysb
     assert ("wakeups_hz" in names) == counted
 
 
-def test_transactions_are_swept_and_two_sweeps_compared(powerprof_cli: Cli, mariadbd: Path, sysbench: Path) -> None:
-    done = powerprof_cli(["sweep", "oltp-read-write", "--clients", "1,16", "--repeat", "3", *QUICK, "--quiet"])
+def test_transactions_are_swept_and_two_sweeps_compared(
+    powerprof_cli: Cli, mariadbd: Path, sysbench: Path, tmp_path: Path
+) -> None:
+    # The published transaction on a fortieth of its rows: filling the tables of each point takes longest.
+    (tmp_path / "small").mkdir()
+    for name in ("workload.toml", "tables.sql"):
+        text = (REPOSITORY / "workloads/oltp" / name).read_text()
+        for old, new in _FEWER_ROWS:
+            text = text.replace(old, new)
+        (tmp_path / "small" / name).write_text(text)
+    words = ["small:oltp-read-write", "--workloads", str(tmp_path), "--clients", "1,16", "--repeat", "3", *QUICK]
+    done = powerprof_cli(["sweep", *words, "--quiet"])
     assert done.code == 0, done.err
-    # The second is the first without a point: the tables of each point take longest.
+    # The second is the first without a point.
     runs = powerprof_cli.home / "state/powerprof/runs"
     second = json.loads((runs / "sweep-0001/run.json").read_text())
     second |= {"id": "sweep-0002", "points": second["points"][1:]}
@@ -157,24 +172,8 @@ def test_a_server_that_does_not_start_is_a_failed_point(
 
 @pytest.mark.nightly
 def test_the_highest_rate_is_below_the_capacity(powerprof_cli: Cli, mariadbd: Path, sysbench: Path) -> None:
-    result = powerprof_cli(
-        [
-            "sweep",
-            "index",
-            "no-index",
-            "--until",
-            "p95=30ms",
-            "--repeat",
-            "3",
-            "--steps",
-            "4",
-            "--duration",
-            "1",
-            "--json",
-            "-",
-        ],
-        timeout=300,
-    )
+    words = ["sweep", "index", "no-index", "--until", "p95=30ms", "--repeat", "3", "--steps", "4", "--duration", "1"]
+    result = powerprof_cli([*words, "--json", "-"], timeout=300)
     assert result.code == 0, result.err
     record = json.loads(result.out)
     for side in (record["a"], record["b"]):

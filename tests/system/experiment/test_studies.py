@@ -25,7 +25,7 @@ def _ratio(metric: dict[str, Any]) -> float:
     return float(metric["b"]["mean"] / metric["a"]["mean"])
 
 
-@pytest.mark.nightly  # The next one shows the same statements against a load that differs in nothing else.
+@pytest.mark.nightly  # The next test compares the same statements with a load that differs in nothing else.
 def test_preparing_for_each_execution_costs_a_round_trip_and_cpu_time(
     powerprof_cli: Cli, mariadbd: Path, sysbench: Path
 ) -> None:
@@ -43,18 +43,28 @@ def test_kept_prepared_statements_save_round_trips(powerprof_cli: Cli, mariadbd:
     assert _ratio(found["c0_ms_per_query_server"]) > 1.2
 
 
-def test_a_load_with_unexpected_counters_is_not_measured(
-    powerprof_cli: Cli, mariadbd: Path, sysbench: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("key", "where", "error"),
+    [
+        ("", "counters = { Com_stmt_execute = 1 }", "Com_stmt_execute moved 0 times a query, and not 1"),
+        (
+            'checks = ["SELECT 1 FROM DUAL WHERE 1 = 0", "SELECT 7, 8"]',
+            "",
+            "consistency check 2 of the data failed: 7, 8",
+        ),
+    ],
+)
+def test_a_load_with_unexpected_counters_or_damaged_data_is_not_measured(
+    powerprof_cli: Cli, mariadbd: Path, sysbench: Path, tmp_path: Path, key: str, where: str, error: str
 ) -> None:
-    folder = tmp_path / "wrong"
-    folder.mkdir()
-    (folder / "workload.toml").write_text(
-        'schema = "powerprof.workload/1"\nname = "wrong"\ntitle = "text for prepared"\n'
-        '[load]\nsql = ["SELECT 1"]\n[conditions.text]\ncounters = { Com_stmt_execute = 1 }\n'
+    (tmp_path / "wrong").mkdir()
+    (tmp_path / "wrong/workload.toml").write_text(
+        'schema = "powerprof.workload/1"\nname = "wrong"\ntitle = "t"\n'
+        f'[load]\nsql = ["SELECT 1"]\n{key}\n[conditions.one]\n{where}\n'
     )
-    done = powerprof_cli(["run", "wrong:text", "--workloads", str(tmp_path), "--repeat", "2", "--duration", "0.4"])
+    done = powerprof_cli(["run", "wrong:one", "--workloads", str(tmp_path), "--repeat", "2", "--duration", "0.4"])
     assert done.code == 1
-    assert "wrong:text: Com_stmt_execute moved 0 times a query, and not 1" in done.err
+    assert f"wrong:one: {error}" in done.err
 
 
 def test_a_buffer_above_the_threshold_is_faulted_in_for_every_connection(
@@ -77,8 +87,7 @@ def on_one_server(
 
 
 def _sweep(cli: Cli, condition: str, clients: str) -> list[dict[str, Any]]:
-    options = ["--repeat", "3", "--duration", "0.8", "--energy-source", "none", "--no-save", "--json", "-"]
-    done = cli(["sweep", condition, "--clients", clients, *options])
+    done = cli(["sweep", condition, "--clients", clients, "--repeat", "3", "--duration", "0.8", *SHORT[4:]])
     assert done.code == 0, done.err
     points: list[dict[str, Any]] = json.loads(done.out)["points"]
     return points
@@ -88,6 +97,7 @@ def _means(point: dict[str, Any]) -> dict[str, float]:
     return {metric["name"]: metric["estimate"]["mean"] for metric in point["metrics"]}
 
 
+@pytest.mark.nightly  # test_tpcc_crash.py checks the data of this load.
 def test_tpcc_keeps_its_data_intact(on_one_server: dict[int, dict[str, Any]]) -> None:
     assert list(on_one_server) == [1, 16]
     for point in on_one_server.values():
@@ -117,19 +127,7 @@ def test_a_router_answers_what_one_server_answers_and_costs_cpu_time(
 
 @pytest.mark.nightly
 def test_a_second_server_helps_a_slow_disk(powerprof_cli: Cli, mariadbd: Path, sysbench: Path) -> None:
-    options = [
-        "--clients",
-        "16",
-        "--repeat",
-        "3",
-        "--duration",
-        "6",
-        "--energy-source",
-        "none",
-        "--no-save",
-        "--json",
-        "-",
-    ]
+    options = ["--clients", "16", "--repeat", "3", "--duration", "6", *SHORT[4:]]
     found = []
     for condition in ("tpcc-disk-single", "tpcc-disk-routed-pair"):
         done = powerprof_cli(["sweep", condition, *options], timeout=300)
@@ -148,7 +146,7 @@ def test_a_second_server_helps_a_slow_disk(powerprof_cli: Cli, mariadbd: Path, s
 
 @pytest.mark.nightly
 def test_early_page_writes_write_more(powerprof_cli: Cli, mariadbd: Path, sysbench: Path) -> None:
-    options = ["--pairs", "3", "--duration", "2.4", "--energy-source", "none", "--no-save", "--json", "-"]
+    options = ["--pairs", "3", "--duration", "2.4", *SHORT[4:]]
     done = powerprof_cli(["compare", "dirty-pages-high", "dirty-pages-low", *options])
     assert done.code == 0, done.err
     record = json.loads(done.out)
@@ -165,25 +163,11 @@ def test_early_page_writes_write_more(powerprof_cli: Cli, mariadbd: Path, sysben
         assert found["write_bytes_peak_hz"][arm]["mean"] > 2 * found["write_bytes_hz"][arm]["mean"]
 
 
-def test_damaged_data_are_reported_and_not_measured(
-    powerprof_cli: Cli, mariadbd: Path, sysbench: Path, tmp_path: Path
-) -> None:
-    folder = tmp_path / "broken"
-    folder.mkdir()
-    (folder / "workload.toml").write_text(
-        'schema = "powerprof.workload/1"\nname = "broken"\ntitle = "a check that fails"\n'
-        '[load]\nsql = ["SELECT 1"]\nchecks = ["SELECT 1 FROM DUAL WHERE 1 = 0", "SELECT 7, 8"]\n[conditions.one]\n'
-    )
-    done = powerprof_cli(["run", "broken:one", "--workloads", str(tmp_path), "--repeat", "2", "--duration", "0.4"])
-    assert done.code == 1
-    assert "broken:one: consistency check 2 of the data failed: 7, 8" in done.err
-
-
 @pytest.mark.nightly  # The workload's own counter asserts it in every window.
 def test_every_query_of_a_connect_storm_is_a_connection(powerprof_cli: Cli, mariadbd: Path, sysbench: Path) -> None:
     """The workload asserts it: `Connections` moves by one a query, or nothing is measured."""
     words = ["run", "connect-storm:connect-storm", "--repeat", "2", "--duration", "0.5", "--rate", "60"]
-    done = powerprof_cli([*words, "--energy-source", "none", "--no-save", "--json", "-"])
+    done = powerprof_cli([*words, *SHORT[4:]])
     assert done.code == 0, done.err
     queries = next(metric for metric in json.loads(done.out)["metrics"] if metric["name"] == "queries_hz")
     assert 40 < queries["estimate"]["mean"] < 80

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,13 @@ from powerprof.workloads.definition import Load
 from tests.conftest import Cli
 
 
+@pytest.fixture(scope="module")
+def server(mariadbd: Path) -> Iterator[PrivateServer]:
+    """Not a pooled server: its statements are counted."""
+    with PrivateServer() as started:
+        yield started
+
+
 def _load(server: PrivateServer, folder: Path, statement: str, clients: int = 2, rate_hz: float = 200.0) -> GatedLoad:
     load = Load(sql=[statement], clients=clients)
     return GatedLoad(load, load.sql, Context(server, server.login, folder), rate_hz, seed=5)
@@ -30,8 +38,8 @@ def _questions(server: PrivateServer) -> int:
         return int(sql.fetch_rows(connection, "SHOW GLOBAL STATUS LIKE 'Questions'")[0][1])
 
 
-def test_the_gate_passes_statements_at_their_rate(mariadbd: Path, sysbench: Path, tmp_path: Path) -> None:
-    with PrivateServer() as server, _load(server, tmp_path, "SELECT SLEEP(0.005)") as load:
+def test_the_gate_passes_statements_at_their_rate(server: PrivateServer, sysbench: Path, tmp_path: Path) -> None:
+    with _load(server, tmp_path, "SELECT SLEEP(0.005)") as load:
         start = load.tally()
         assert start.done == 0
         own = -_questions(server) + _questions(server)
@@ -59,8 +67,8 @@ def test_the_gate_passes_statements_at_their_rate(mariadbd: Path, sysbench: Path
     assert (result.p50_ms or 0) <= (result.p95_ms or 0) <= (result.p99_ms or 0)
 
 
-def test_latency_counts_from_when_a_statement_was_due(mariadbd: Path, sysbench: Path, tmp_path: Path) -> None:
-    with PrivateServer() as server, _load(server, tmp_path, "SELECT SLEEP(0.02)", clients=1, rate_hz=200.0) as load:
+def test_latency_counts_from_when_a_statement_was_due(server: PrivateServer, sysbench: Path, tmp_path: Path) -> None:
+    with _load(server, tmp_path, "SELECT SLEEP(0.02)", clients=1, rate_hz=200.0) as load:
         start = load.tally()
         load.open()
         time.sleep(0.5)
@@ -72,23 +80,22 @@ def test_latency_counts_from_when_a_statement_was_due(mariadbd: Path, sysbench: 
 
 
 def test_a_client_that_cannot_connect_or_is_killed_is_a_failed_load(
-    mariadbd: Path, sysbench: Path, tmp_path: Path
+    server: PrivateServer, sysbench: Path, tmp_path: Path
 ) -> None:
-    with PrivateServer() as server:
-        with pytest.raises(LoadFailed, match=r"sysbench failed with 1: .*NO_SUCH_SCHEMA"):
-            load = Load(sql=["SELECT 1"], database="NO_SUCH_SCHEMA")
-            with GatedLoad(load, load.sql, Context(server, server.login, tmp_path), 10.0, 1):
-                pass
-        with _load(server, tmp_path, "SELECT SLEEP(1)") as running:
-            running.open()
-            time.sleep(0.3)
-            os.kill(running.pids[0], 9)
-            with pytest.raises(LoadFailed, match="sysbench was killed by signal 9"):
-                running.shut(5.0)
+    with pytest.raises(LoadFailed, match=r"sysbench failed with 1: .*NO_SUCH_SCHEMA"):
+        load = Load(sql=["SELECT 1"], database="NO_SUCH_SCHEMA")
+        with GatedLoad(load, load.sql, Context(server, server.login, tmp_path), 10.0, 1):
+            pass
+    with _load(server, tmp_path, "SELECT SLEEP(1)") as running:
+        running.open()
+        time.sleep(0.3)
+        os.kill(running.pids[0], 9)
+        with pytest.raises(LoadFailed, match="sysbench was killed by signal 9"):
+            running.shut(5.0)
 
 
-def test_a_failed_statement_ends_clients_at_the_gate(mariadbd: Path, sysbench: Path, tmp_path: Path) -> None:
-    with PrivateServer() as server, _load(server, tmp_path, "SELECT NO_SUCH_COLUMN", clients=8, rate_hz=40.0) as load:
+def test_a_failed_statement_ends_clients_at_the_gate(server: PrivateServer, sysbench: Path, tmp_path: Path) -> None:
+    with _load(server, tmp_path, "SELECT NO_SUCH_COLUMN", clients=8, rate_hz=40.0) as load:
         load.open()
         time.sleep(0.05)
         started_s = time.monotonic()
@@ -119,23 +126,8 @@ def test_alternating_conditions_get_the_same_statements(
 ) -> None:
     (tmp_path / "naps").mkdir()
     (tmp_path / "naps/workload.toml").write_text(WORKLOAD)
-    done = powerprof_cli(
-        [
-            "compare",
-            "short",
-            "long",
-            "--workloads",
-            str(tmp_path),
-            "--pairs",
-            "3",
-            "--duration",
-            "0.8",
-            "--energy-source",
-            "none",
-            "--json",
-            "-",
-        ]
-    )
+    words = ["compare", "short", "long", "--workloads", str(tmp_path), "--pairs", "3", "--duration", "0.8"]
+    done = powerprof_cli([*words, "--energy-source", "none", "--json", "-"])
     assert done.code == 0, done.err
     record = json.loads(done.out)
     assert record["options"]["turn_s"] == 0.1  # ten statements a turn, at 100 a second

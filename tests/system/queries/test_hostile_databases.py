@@ -18,6 +18,7 @@ from powerprof.database.performance import find_statistics_database, read_statis
 from powerprof.database.private_server import PrivateServer
 from powerprof.diagnosis import server_queries
 from tests.conftest import Cli, each_release
+from tests.programs.option_files import write_options
 from tests.system.live.test_export import exporter, scrape
 from tests.system.queries.mariadb_work import asking
 from tests.system.queries.postgres_work import client, initialised_with, run
@@ -137,9 +138,10 @@ def test_queries_executes_nothing_of_a_database(powerprof_cli: Cli, server: Priv
     assert any("come from pg_stat_statements" in note for note in json.loads(result.out)["notes"])
 
 
-@pytest.mark.usefixtures("eve")
-@pytest.mark.usefixtures("asks_every_server")
-def test_export_executes_nothing_of_a_database(powerprof_cli: Cli, server: PrivateServer) -> None:
+@pytest.mark.usefixtures("eve", "asks_every_server")
+def test_watch_and_export_execute_nothing_of_a_database(powerprof_cli: Cli, server: PrivateServer) -> None:
+    result = powerprof_cli(["watch", "--system", "--interval", "1", "--count", "1"])
+    assert result.code == 0, result.err
     with (
         client(server, "eve", "ours"),
         exporter(powerprof_cli, "--statements", str(server.pid), "--interval", "1", limited=False) as (port, _),
@@ -150,16 +152,10 @@ def test_export_executes_nothing_of_a_database(powerprof_cli: Cli, server: Priva
 @pytest.mark.usefixtures("eve")
 @pytest.mark.parametrize(
     "command",
-    [
-        "attribute --pid PID --no-save --duration 1",
-        "diagnose --pid PID --no-save --duration 1",
-        "cure --pid PID",
-        "watch --pid PID --interval 1 --count 1",
-        "watch --system --interval 1 --count 1",
-    ],
+    ["diagnose --no-save --duration 1", "cure", pytest.param("attribute --no-save", marks=pytest.mark.nightly)],
 )
 def test_other_commands_execute_nothing_of_a_database(powerprof_cli: Cli, server: PrivateServer, command: str) -> None:
-    result = powerprof_cli([part.replace("PID", str(server.pid)) for part in command.split()])
+    result = powerprof_cli([*command.split(), "--pid", str(server.pid)])
     assert "Traceback" not in result.err
     assert result.code in (0, 1)
 
@@ -364,38 +360,39 @@ def her_client(mariadb: PrivateServer) -> Iterator[None]:
         assert sql.fetch_rows(connection, _MARKED) == []
 
 
+def options_of(server: PrivateServer, folder: Path) -> list[str]:
+    """Return the words that name an option file with the hostile schema as the one to begin in."""
+    path = write_options(folder / "my.cnf", server.login)
+    path.write_text(path.read_text() + "database=evil\n")
+    return ["--defaults-file", str(path)]
+
+
 @pytest.mark.usefixtures("her_client", "mariadbd")
 @pytest.mark.parametrize(
     ("command", "given"),
     [
-        ("queries --no-save --duration 1", True),
         ("queries --no-save --method samples --duration 1", False),
         ("queries --no-save --explain --yes --duration 1", True),
         ("diagnose --no-save --duration 1", True),
-        ("attribute --no-save --duration 1", False),
         ("cure", True),
-        ("watch --interval 1 --count 1", True),
+        pytest.param("attribute --no-save", False, marks=pytest.mark.nightly),
     ],
 )
-@pytest.mark.usefixtures("asks_every_server")
 def test_commands_execute_nothing_of_a_schema(
     powerprof_cli: Cli, mariadb: PrivateServer, tmp_path: Path, command: str, given: bool
 ) -> None:
-    """The option file names the hostile schema as the one to begin in."""
-    options = tmp_path / "my.cnf"
-    options.write_text(
-        f'[client]\nuser={mariadb.login.user}\npassword="{mariadb.login.password}"\n'
-        f"socket={mariadb.socket}\ndatabase=evil\n"
-    )
-    options.chmod(0o600)
-    which = ["--system"] if command.startswith("watch") else ["--pid", str(mariadb.pid)]
-    result = powerprof_cli([*command.split(), *which, *(["--defaults-file", str(options)] if given else [])])
+    words = [*command.split(), "--pid", str(mariadb.pid), *(options_of(mariadb, tmp_path) if given else [])]
+    result = powerprof_cli(words)
     assert result.code == 0, result.err
 
 
-@pytest.mark.usefixtures("her_client", "mariadbd")
-@pytest.mark.usefixtures("asks_every_server")
-def test_export_executes_nothing_of_a_schema(powerprof_cli: Cli, mariadb: PrivateServer) -> None:
+@pytest.mark.usefixtures("her_client", "mariadbd", "asks_every_server")
+def test_watch_and_export_execute_nothing_of_a_schema(
+    powerprof_cli: Cli, mariadb: PrivateServer, tmp_path: Path
+) -> None:
+    words = ["watch", "--system", "--interval", "1", "--count", "1"]
+    result = powerprof_cli([*words, *options_of(mariadb, tmp_path)])
+    assert result.code == 0, result.err
     with exporter(powerprof_cli, "--statements", str(mariadb.pid), "--interval", "1", limited=False) as (port, _):
         assert any(name.startswith("powerprof_statement") for name, _ in scrape(port))
 

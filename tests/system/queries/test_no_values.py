@@ -8,8 +8,8 @@ import threading
 import time
 import urllib.request
 import zlib
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,8 @@ from tests.programs.waiting import wait_until
 from tests.system.live.test_export import exporter
 from tests.system.queries.postgres_work import DATABASE, client, run, shop
 
-pytestmark = pytest.mark.usefixtures("mariadbd", "root_bpf", "asks_every_server")
+pytestmark = pytest.mark.usefixtures("mariadbd", "root_bpf")
+Exclusive = Callable[[], AbstractContextManager[None]]
 
 WORD, NUMBER = "Zanzibar77", "411122223333"
 FORBIDDEN = [form.lower().encode() for form in (WORD, NUMBER, WORD.encode().hex())]
@@ -48,6 +49,7 @@ LAST = (
     f"SELECT a FROM shop.t WHERE b = 'O'{WORD}' OR b = 'O'{WORD}'",
     f"PREPARE one FROM 'SELECT ''{WORD}'' /* {WORD} */'",
 )
+_FORMS = ("--html", "--markdown", "--csv", "--json", "--otlp")
 _SCHEMA = (
     "CREATE DATABASE shop",
     "CREATE TABLE shop.t (a BIGINT PRIMARY KEY, b VARCHAR(100))",
@@ -120,12 +122,14 @@ def every_form(cli: Cli, folder: Path, *words: str) -> dict[str, Any]:
     clean(f"{command}: stdout", done.out)
     clean(f"{command}: stderr", done.err)
     saved = sorted(runs.glob(f"{command}-*/run.json"))
-    for form in ("--html", "--markdown", "--csv", "--json", "--otlp"):
-        target = folder / f"{saved[-1].parent.name}{form}"
-        report = cli(["report", str(saved[-1]), form, str(target)])
-        clean(f"{command}: report {form}", report.out + report.err)
-        if target.exists():
-            clean(f"{command} {form}", target.read_bytes())
+    targets = {form: folder / f"{saved[-1].parent.name}{form}" for form in _FORMS}
+    if command != "attribute":
+        del targets["--otlp"]
+    report = cli(["report", str(saved[-1]), *(str(word) for pair in targets.items() for word in pair)])
+    assert report.code == 0, report.err
+    clean(f"{command}: report", report.out + report.err)
+    for form, target in targets.items():
+        clean(f"{command} {form}", target.read_bytes())
     for path in saved[-1].parent.iterdir():
         data = path.read_bytes()
         clean(f"{command}: {path.name}", zlib.decompress(data) if path.suffix == ".bin" else data)
@@ -152,8 +156,10 @@ def page(cli: Cli, *words: str) -> str:
     return text
 
 
-@pytest.mark.parametrize("performance_schema", [True, False])
-def test_a_word_of_all_statements_of_mariadb(performance_schema: bool, powerprof_cli: Cli, tmp_path: Path) -> None:
+@pytest.mark.parametrize("performance_schema", [True, pytest.param(False, marks=pytest.mark.nightly)])
+def test_a_word_of_all_statements_of_mariadb(
+    performance_schema: bool, powerprof_cli: Cli, tmp_path: Path, exclusive_statements: Exclusive
+) -> None:
     settings = {
         "performance-schema": performance_schema,
         "performance-schema-consumer-events-statements-current": True,
@@ -171,14 +177,15 @@ def test_a_word_of_all_statements_of_mariadb(performance_schema: bool, powerprof
         account, cli = option_file(primary, tmp_path), powerprof_cli
         named = ("--pid", str(primary.pid), "--defaults-file", str(account))
         with clients(primary):
-            look = every_form(cli, tmp_path, "diagnose", *named, "--all", "--duration", "2")["evidence"]
-            queries = every_form(cli, tmp_path, "queries", *named, "--duration", "2", "--energy-source", "none")
-            if performance_schema:  # or each takes twice as long
+            look = every_form(cli, tmp_path, "diagnose", *named, "--all", "--duration", "1")["evidence"]
+            queries = every_form(cli, tmp_path, "queries", *named, "--duration", "1", "--energy-source", "none")
+            if performance_schema:  # these commands read the same tables without it
                 every_form(cli, tmp_path, "attribute", "--pid", str(primary.pid), "--duration", "1")
                 printed(cli, "cure", *named)
                 watched = ("watch", "--system", "--json-lines", "--interval", "1", "--ask-every", "1", "--count", "2")
-                printed(cli, *watched, "--defaults-file", str(account))
-                page(cli, "--defaults-file", str(account), "--statements", str(primary.pid))
+                with exclusive_statements():
+                    printed(cli, *watched, "--defaults-file", str(account))
+                    page(cli, "--defaults-file", str(account), "--statements", str(primary.pid))
         on_replica = ("--pid", str(replica.pid), "--defaults-file", str(option_file(replica, tmp_path)))
         stopped = every_form(cli, tmp_path, "diagnose", *on_replica, "--duration", "1")
     seen = {one["statement"] for sample in [look["clients_before"], *look["samples"]] for one in sample}
@@ -205,7 +212,9 @@ _OF_POSTGRES = (
 )
 
 
-def test_a_word_of_all_statements_of_postgresql(powerprof_cli: Cli, tmp_path: Path) -> None:
+def test_a_word_of_all_statements_of_postgresql(
+    powerprof_cli: Cli, tmp_path: Path, exclusive_statements: Exclusive
+) -> None:
     with shop(settings={"log_statement": "all"}) as server, ExitStack() as stack:
         stop = threading.Event()
         handles = [stack.enter_context(client(server)) for _ in range(3)]
@@ -223,13 +232,12 @@ def test_a_word_of_all_statements_of_postgresql(powerprof_cli: Cli, tmp_path: Pa
         thread.start()
         try:
             named = ("--pid", str(server.pid))
-            record = every_form(
-                powerprof_cli, tmp_path, "queries", *named, "--duration", "2", "--energy-source", "none"
-            )
+            words = ("queries", *named, "--duration", "1", "--energy-source", "none")
+            record = every_form(powerprof_cli, tmp_path, *words)
             every_form(powerprof_cli, tmp_path, "diagnose", *named, "--all", "--duration", "1")
-            every_form(powerprof_cli, tmp_path, "attribute", *named, "--duration", "1")
-            printed(powerprof_cli, "watch", "--system", "--json-lines", "--interval", "1", "--count", "2")
-            page(powerprof_cli, "--statements", str(server.pid))
+            with exclusive_statements():
+                printed(powerprof_cli, "watch", "--system", "--json-lines", "--interval", "1", "--count", "2")
+                page(powerprof_cli, "--statements", str(server.pid))
         finally:
             stop.set()
             thread.join()
