@@ -23,19 +23,8 @@ from tests.nightly.fuzz.mutate import bent
 
 _UID = 65534
 _NAMES = (
-    b"mariadbd",
-    b"mysqld",
-    b"postgres",
-    b"java",
-    b"node",
-    b"python3",
-    b"(sd-pam)",
-    b") R 1 (",
-    b"\x1b[31m",
-    b"a\nb",
-    b"a\rTgid:\t1",
-    b"\xff\xfe",
-    b"=1+1",
+    *(b"mariadbd", b"mysqld", b"postgres", b"java", b"node", b"python3", b"(sd-pam)", b") R 1 (", b"\x1b[31m"),
+    *(b"a\nb", b"a\rTgid:\t1", b"\xff\xfe", b"=1+1"),
 )
 _GROUPS = (
     b"docker-" + b"0123456789abcdef" * 4 + b".scope",

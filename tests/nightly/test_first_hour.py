@@ -104,21 +104,10 @@ def _write(hour: Hour, title: str) -> None:
 
 
 _FIRST = (
-    "doctor",
-    "idle --quick",
-    "attribute --pid mysqld --duration 3",
-    "attribute --duration 3",
-    "diagnose",
-    "queries --pid mysqld --duration 3",
-    "queries",
-    "cure",
-    "profile --duration 2",
-    "offcpu --duration 2",
-    "syscalls --duration 2",
-    "functions 'handle_*' --duration 2",
-    "compare index no-index --pairs 4 --duration 1",
-    "watch",
-    "runs",
+    *("doctor", "idle --quick", "attribute --pid mysqld --duration 3", "attribute --duration 3", "diagnose"),
+    *("queries --pid mysqld --duration 3", "queries", "cure", "profile --duration 2", "offcpu --duration 2"),
+    *("syscalls --duration 2", "functions 'handle_*' --duration 2", "compare index no-index --pairs 4 --duration 1"),
+    *("watch", "runs"),
 )
 
 
@@ -135,18 +124,10 @@ def test_the_first_commands_of_a_host_with_four_servers(
 
 
 _SECOND = (
-    "idle --quick --socket {socket}",
-    "attribute --pid {pid} --duration 3",
-    "diagnose --pid {pid} --duration 3",
-    "queries --pid {pid} --duration 3",
-    "profile --pid {pid} --duration 2",
-    "offcpu --pid {pid} --duration 2",
-    "syscalls --pid {pid} --duration 2",
-    "functions 'handle_*' --pid {pid} --duration 2",
-    "cure --pid {pid}",
-    "doctor --pid {pid}",
-    "watch --pid {pid}",
-    "runs",
+    *("idle --quick --socket {socket}", "attribute --pid {pid} --duration 3", "diagnose --pid {pid} --duration 3"),
+    *("queries --pid {pid} --duration 3", "profile --pid {pid} --duration 2", "offcpu --pid {pid} --duration 2"),
+    *("syscalls --pid {pid} --duration 2", "functions 'handle_*' --pid {pid} --duration 2", "cure --pid {pid}"),
+    *("doctor --pid {pid}", "watch --pid {pid}", "runs"),
 )
 
 

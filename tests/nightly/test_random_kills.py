@@ -68,16 +68,7 @@ COMMANDS = {
     "given compare": ["compare", "moves:high", "moves:low", "--pairs", "3", "--duration", "0.3", *_GIVEN, *_QUIET],
     "given run": ["run", "moves:high", "--repeat", "3", "--duration", "0.3", *_GIVEN, *_QUIET],
     "given sweep": [
-        "sweep",
-        "moves:low",
-        "--set",
-        "most=100,150,2500",
-        "--repeat",
-        "3",
-        "--duration",
-        "0.3",
-        *_GIVEN,
-        *_QUIET,
+        *("sweep", "moves:low", "--set", "most=100,150,2500", "--repeat", "3", "--duration", "0.3", *_GIVEN, *_QUIET)
     ],
     "export": ["export", "--listen", "unix:ROOM/export.sock", "--interval", "1", "--pid", "PID", *_QUIET],
 }

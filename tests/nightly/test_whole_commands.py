@@ -55,16 +55,13 @@ _METER = (
 )
 _STATEMENTS = (
     b"SELECT a.x, COUNT(*) FROM t AS a WHERE a.x = 'it''s' AND y IN (1, 2, 0x41, -3e5) GROUP BY 1 -- end\n",
-    b"SELECT /*!50000 1 */ /* c */ + 1, \"q\", `i`, _utf8mb4'z', X'4D', N'n', b'01' # end\n LIMIT 3",
+    *(b"SELECT /*!50000 1 */ /* c */ + 1, \"q\", `i`, _utf8mb4'z', X'4D', N'n', b'01' # end\n LIMIT 3"),
     b"WITH RECURSIVE c AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 5) SELECT * FROM c WHERE n <> 'a\\'b'",
     b"SELECT '\x95\x5c', '\x83\x5c' FROM dual WHERE 1 = 1 OR SLEEP(0)",
     b"/*M!100100 SELECT 2 */ SELECT 'x' 'y' \"z\" FROM (SELECT 1) AS d",
 )
 _SESSIONS = (
-    "SET NAMES utf8mb4",
-    "SET NAMES sjis",
-    "SET NAMES gbk",
-    "SET sql_mode='NO_BACKSLASH_ESCAPES'",
+    *("SET NAMES utf8mb4", "SET NAMES sjis", "SET NAMES gbk", "SET sql_mode='NO_BACKSLASH_ESCAPES'"),
     "SET sql_mode='ANSI_QUOTES,PIPES_AS_CONCAT'",
 )
 
@@ -240,26 +237,9 @@ def of_pages(bench: Bench, number: int) -> tuple[Ran, int]:
 
 # By what one command can look at: a page takes a child that fetches it, a text next to nothing.
 _CYCLE = (
-    "processes",
-    "statements",
-    "servers",
-    "processes",
-    "options",
-    "statements",
-    "processes",
-    "servers",
-    "options",
-    "statements",
-    "processes",
-    "pages",
-    "options",
-    "statements",
-    "processes",
-    "servers",
-    "logs",
-    "statements",
-    "processes",
-    "options",
+    *("processes", "statements", "servers", "processes", "options", "statements", "processes", "servers", "options"),
+    *("statements", "processes", "pages", "options", "statements", "processes", "servers", "logs", "statements"),
+    *("processes", "options"),
 )
 _KINDS: dict[str, Kind] = {
     "processes": of_processes,

@@ -31,14 +31,7 @@ _SAVED = REPOSITORY / "tests/fixtures/saved-0.1.0"
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z|(?<=\"seconds_s\": )[\d.e-]+")
 _WIDTHS = (40, 80, 200)
 _SAMPLES = (
-    "idle_run",
-    "load_run",
-    "comparison",
-    "sweep",
-    "sweep_comparison",
-    "attribution",
-    "deep_idle",
-    "on_cpu",
+    *("idle_run", "load_run", "comparison", "sweep", "sweep_comparison", "attribution", "deep_idle", "on_cpu"),
     "diagnosis",
 )
 

@@ -20,10 +20,6 @@ def orphan(server: PrivateServer) -> None:
     """Set one off."""
     with server.connect() as connection:
         sql.execute(
-            connection,
-            "CREATE DATABASE shop",
-            "CREATE TABLE shop.t (n BIGINT)",
-            "INSERT INTO shop.t VALUES (0)",
-            f"SET SESSION server_id={ORPHAN_ID}",
-            "UPDATE shop.t SET n=n+1",
+            *(connection, "CREATE DATABASE shop", "CREATE TABLE shop.t (n BIGINT)", "INSERT INTO shop.t VALUES (0)"),
+            *(f"SET SESSION server_id={ORPHAN_ID}", "UPDATE shop.t SET n=n+1"),
         )

@@ -206,16 +206,10 @@ _LOG = b"""2026-01-01 00:00:00 12 [Note] Slave I/O thread: connected to master '
 2025-12-31T23:59:58.123456Z 0 [Note] reconnecting to retry
 """
 _NAMES = [
-    b"_ZN4core3ptr13drop_in_place17h0123456789abcdefE",
-    b"_RNvMNtCs1234_7mycrate3fooNtB2_3Bar3baz",
-    b"_ZNSt6vectorIiSaIiEE9push_backERKi",
-    b"_RINvCs_1a3foofNvB0_3barE",
-    b"_Z3fooIJiiiEEvDpT_S0_S0_",
-    b"_ZN2\xc2\xb2E",
-    b"_RNvNvC1u6gdel_5qa1b2.llvm.123",
-    b"_ZN7mysqld_stmt_executeEv.part.0.cold",
-    b"_RNvXs_C1aINtB2_1TpE1f",
-    b"_ZNK3fooIS_IS_IS_IS_EEEE3barEv",
+    *(b"_ZN4core3ptr13drop_in_place17h0123456789abcdefE", b"_RNvMNtCs1234_7mycrate3fooNtB2_3Bar3baz"),
+    *(b"_ZNSt6vectorIiSaIiEE9push_backERKi", b"_RINvCs_1a3foofNvB0_3barE", b"_Z3fooIJiiiEEvDpT_S0_S0_"),
+    *(b"_ZN2\xc2\xb2E", b"_RNvNvC1u6gdel_5qa1b2.llvm.123", b"_ZN7mysqld_stmt_executeEv.part.0.cold"),
+    *(b"_RNvXs_C1aINtB2_1TpE1f", b"_ZNK3fooIS_IS_IS_IS_EEEE3barEv"),
 ]
 
 

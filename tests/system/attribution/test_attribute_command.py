@@ -40,11 +40,7 @@ def test_the_json_is_what_the_contract_says(taken: Taken) -> None:
     assert set(record["target"]) >= {"pid", "executable", "build_id"}
     conservation = record["conservation"]
     assert set(conservation) >= {
-        "idle_exits_count",
-        "cpuidle_usage_delta_count",
-        "classified_count",
-        "unknown_count",
-        "lost_count",
+        *("idle_exits_count", "cpuidle_usage_delta_count", "classified_count", "unknown_count", "lost_count"),
         "coverage_percent",
     }
     assert set(record["stacks"]) >= {"captured_count", "complete_count", "truncated_count", "failed_count"}

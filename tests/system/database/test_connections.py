@@ -62,7 +62,7 @@ def test_five_hundred_are_held_and_closed(room: Room) -> None:
 def test_at_the_end_the_server_has_none_of_them(room: Room, family: Literal["mariadb", "postgresql"]) -> None:
     """Or those of the next window find no room: a hundred where a hundred and twenty are allowed."""
     with PrivateServer(family=family, connections=100) as server:
-        for _ in range(3):
+        for _ in range(2):
             clients = IdleConnections(server, 100)
             with clients, server.connect() as connection:
                 assert sql.dialect_of(connection).read_room(connection)[2] == 101

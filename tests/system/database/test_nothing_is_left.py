@@ -30,8 +30,7 @@ def _wait_held(process: subprocess.Popen[str]) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"),
-    [(signal.SIGTERM, 130), (signal.SIGINT, 130), (signal.SIGKILL, -9), (signal.SIGHUP, -1), (signal.SIGSEGV, -11)],
+    ("number", "code"), [(signal.SIGTERM, 130), (signal.SIGINT, 130), (signal.SIGKILL, -9), (signal.SIGHUP, -1)]
 )
 def test_a_signal_to_powerprof(room: Room, script: Script, number: int, code: int) -> None:
     process = script(_HOLD)
@@ -46,7 +45,7 @@ def test_a_signal_to_powerprof(room: Room, script: Script, number: int, code: in
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-@pytest.mark.parametrize("moment_s", [0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7])
+@pytest.mark.parametrize("moment_s", [0.2, 0.35, 0.6])
 def test_a_signal_while_it_starts(room: Room, script: Script, number: int, moment_s: float) -> None:
     """The moments cover the interpreter's start, the janitor's, the copy, the launch and readiness."""
     process = script(_HOLD)
@@ -56,7 +55,7 @@ def test_a_signal_while_it_starts(room: Room, script: Script, number: int, momen
     room.wait_empty()
 
 
-@pytest.mark.parametrize("moment_s", [0.3, 0.5, 0.8, 1.1])
+@pytest.mark.parametrize("moment_s", [0.4, 0.9])
 def test_kill_while_the_template_is_made(room: Room, script: Script, moment_s: float) -> None:
     cache = room.path / "cache"
     process = script(_HOLD, XDG_CACHE_HOME=str(cache))

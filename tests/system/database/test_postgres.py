@@ -133,17 +133,7 @@ def test_whole_windows_count_what_the_client_was_answered(
     powerprof_cli: Cli, build: None, sysbench: Path, condition: str
 ) -> None:
     options = [
-        "--rate",
-        "60",
-        "--repeat",
-        "2",
-        "--duration",
-        "1",
-        "--energy-source",
-        "none",
-        "--no-save",
-        "--json",
-        "-",
+        *("--rate", "60", "--repeat", "2", "--duration", "1", "--energy-source", "none", "--no-save", "--json", "-")
     ]
     done = powerprof_cli(["run", f"pg:{condition}", *options])
     assert done.code == 0, done.err

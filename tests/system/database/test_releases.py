@@ -28,19 +28,7 @@ from powerprof.system.errors import PowerprofError
 from tests.programs.debs import Archive, Link, make_deb
 
 _SCRIPT_USES = (
-    "basename",
-    "cat",
-    "chmod",
-    "chown",
-    "dirname",
-    "hostname",
-    "id",
-    "ls",
-    "mkdir",
-    "rm",
-    "sed",
-    "grep",
-    "touch",
+    *("basename", "cat", "chmod", "chown", "dirname", "hostname", "id", "ls", "mkdir", "rm", "sed", "grep", "touch"),
 )
 
 

@@ -59,16 +59,10 @@ _QUESTIONS = (
     "SELECT i_name, s_quantity FROM item JOIN stock ON s_i_id = i_id WHERE i_price < 2 ORDER BY 2 DESC, 1 LIMIT 2",
 )
 _CHANGES = (
-    "UPDATE stock JOIN item ON i_id = s_i_id SET s_quantity = s_quantity - 3 WHERE i_name = 'bolt'",
-    "BEGIN",
-    "INSERT INTO orders VALUES (4, 1, 2, NULL)",
-    "INSERT INTO order_line VALUES (4, 1, 1, 4, 99)",
-    "UPDATE district SET d_next_o_id = 5 WHERE d_id = 1",
-    "COMMIT",
-    "BEGIN",
-    "DELETE FROM order_line WHERE ol_d_id = 2",
-    "DELETE FROM orders WHERE o_d_id = 2",
-    "ROLLBACK",
+    *("UPDATE stock JOIN item ON i_id = s_i_id SET s_quantity = s_quantity - 3 WHERE i_name = 'bolt'", "BEGIN"),
+    *("INSERT INTO orders VALUES (4, 1, 2, NULL)", "INSERT INTO order_line VALUES (4, 1, 1, 4, 99)"),
+    *("UPDATE district SET d_next_o_id = 5 WHERE d_id = 1", "COMMIT", "BEGIN"),
+    *("DELETE FROM order_line WHERE ol_d_id = 2", "DELETE FROM orders WHERE o_d_id = 2", "ROLLBACK"),
 )
 
 

@@ -156,7 +156,7 @@ def _kill_at(room: Room, script: Script, moment_s: float, number: int) -> None:
     assert not list(Path("/run/netns").glob("powerprof*")) if Path("/run/netns").exists() else True
 
 
-@pytest.mark.parametrize("moment_s", [0.35, 0.7, 1.2, 2.5])
+@pytest.mark.parametrize("moment_s", [0.7, 2.0])
 def test_kill_while_a_topology_starts(room: Room, script: Script, moment_s: float) -> None:
     _kill_at(room, script, moment_s, signal.SIGKILL)
 

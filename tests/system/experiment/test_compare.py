@@ -75,6 +75,7 @@ def test_equal_work_is_measured_to_its_end(powerprof_cli: Cli, mariadbd: Path, s
     assert by_arm["b"] > by_arm["a"]
 
 
+@pytest.mark.nightly  # test_loads_and_options.py has a control with other options.
 def test_a_condition_is_compared_with_itself(powerprof_cli: Cli, mariadbd: Path, sysbench: Path) -> None:
     """The control that the documentation names: one server, whose tables are made once."""
     done = powerprof_cli(["compare", "index", "index", "--pairs", "3", "--duration", "0.4", "--json", "-"])

@@ -18,7 +18,7 @@ from powerprof.experiment.load import Context, LoadResult, ProcessLoad
 from powerprof.system import programs
 from powerprof.workloads.catalogue import find_one
 from powerprof.workloads.reading import resolve
-from tests.conftest import Cli
+from tests.conftest import Cli, CliResult
 
 QUICK = ["--pairs", "3", "--duration", "0.4", "--energy-source", "none", "--json", "-"]
 # As the official file: it makes a schema `world` with these columns among others.
@@ -97,25 +97,28 @@ title = "mariadb-slap"
 kind = "slap"
 clients = 2
 queries = 40
-[conditions.light]
-load.sql = ["SELECT 1"]
+sql = ["SELECT BENCHMARK(20000, MD5('x'))"]
 [conditions.heavy]
-load.sql = ["SELECT BENCHMARK(20000, MD5('x'))"]
 """
+
+
+def _run(cli: Cli, condition: str, *words: str) -> CliResult:
+    return cli(
+        ["run", condition, "--repeat", "2", "--duration", "0.4", "--energy-source", "none", "--json", "-", *words]
+    )
 
 
 def test_mariadb_slap_does_equal_work(powerprof_cli: Cli, mariadbd: Path, tmp_path: Path) -> None:
     (tmp_path / "slapped").mkdir()
     (tmp_path / "slapped/workload.toml").write_text(SLAP)
-    done = powerprof_cli(["compare", "light", "heavy", "--workloads", str(tmp_path), *QUICK])
+    done = _run(powerprof_cli, "slapped:heavy", "--workloads", str(tmp_path))
     assert done.code == 0, done.err
     record = json.loads(done.out)
-    assert record["design"] == "work"
     assert {block["queries"] for block in record["blocks"]} == {40}
-    solution, server = _metric(record, "time_to_solution_s"), _metric(record, "c0_ms_per_query_server")
-    assert solution["b"]["mean"] > 2 * solution["a"]["mean"]
-    assert server["b"]["mean"] > 5 * server["a"]["mean"]
-    assert 1 < server["b"]["mean"] < 100  # 20,000 rounds of MD5 take some milliseconds
+    server_ms = _metric(record, "c0_ms_per_query_server")["estimate"]["mean"]
+    assert 1 < server_ms < 100  # 20,000 rounds of MD5 take some milliseconds
+    # The server does this work on all CPUs, and in the time to the solution.
+    assert 40 * server_ms <= 1e3 * _metric(record, "time_to_solution_s")["estimate"]["mean"] * (os.cpu_count() or 1)
 
 
 CLIENT = """\
@@ -137,8 +140,6 @@ title = "a program of the user's"
 [load]
 kind = "command"
 queries = 25
-[conditions.light]
-load.argv = ["./client.py", "{defaults_file}", "{queries}", "0", "SELECT 1"]
 [conditions.heavy]
 load.argv = ["./client.py", "{defaults_file}", "{queries}", "0", "SELECT BENCHMARK(20000, MD5('x'))"]
 [conditions.broken]
@@ -152,15 +153,14 @@ def test_a_program_of_the_user_can_be_the_client(powerprof_cli: Cli, mariadbd: P
     (folder / "workload.toml").write_text(COMMAND)
     (folder / "client.py").write_text(CLIENT)
     (folder / "client.py").chmod(0o700)
-    quick = ["--workloads", str(tmp_path), "--trust", *QUICK]
-    done = powerprof_cli(["compare", "light", "heavy", *quick])
+    words = ("--workloads", str(tmp_path), "--trust")
+    done = _run(powerprof_cli, "own:heavy", *words)
     assert done.code == 0, done.err
     record = json.loads(done.out)
     assert {block["queries"] for block in record["blocks"]} == {25}
-    assert _metric(record, "latency_p95_ms")["a"]["mean"] == 1.5
-    server = _metric(record, "c0_ms_per_query_server")
-    assert server["b"]["mean"] > 3 * server["a"]["mean"]
-    failed = powerprof_cli(["run", "own:broken", *quick[:3], "--repeat", "2", "--duration", "0.4"])
+    assert _metric(record, "latency_p95_ms")["estimate"]["mean"] == 1.5
+    assert 1 < _metric(record, "c0_ms_per_query_server")["estimate"]["mean"] < 100
+    failed = _run(powerprof_cli, "own:broken", *words)
     assert failed.code == 1
     assert "error: client.py failed with 1: " in failed.err
 

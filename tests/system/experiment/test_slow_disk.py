@@ -75,7 +75,7 @@ def test_service_time_is_that_of_the_requesting_process(slow_disk: Path) -> None
     rates = oslayer.compute_os_rates(before, oslayer.read_counters(), of_server)
     os.close(descriptor)
     disk = next(disk for disk in rates.disks if disk.of_server)
-    assert disk.name == slow_disk.name
+    assert disk.name == slow_disk.name and disk.service_ms is not None and disk.queue_count is not None
     reads, kernel_ms, busy_ms = (new - old for old, new in zip(began, ended, strict=True))
     assert disk.service_ms == pytest.approx(kernel_ms / reads, rel=0.02)
     assert disk.read_ms == disk.service_ms and disk.write_ms is None

@@ -331,8 +331,7 @@ def mariadb() -> Iterator[PrivateServer]:
                 connection,
                 "CREATE OR REPLACE USER root@localhost IDENTIFIED VIA unix_socket",
                 "GRANT ALL ON *.* TO root@localhost WITH GRANT OPTION",
-                "CREATE USER eve@localhost IDENTIFIED BY 'eve'",
-                "CREATE DATABASE evil",
+                *("CREATE USER eve@localhost IDENTIFIED BY 'eve'", "CREATE DATABASE evil"),
                 "GRANT ALL ON evil.* TO eve@localhost",
             )
         with sql.connect(started.login.with_account("eve", "eve")) as hers:

@@ -39,11 +39,9 @@ LAST = (
     f"CREATE USER IF NOT EXISTS other@localhost IDENTIFIED BY '{WORD}'",
     f"SET PASSWORD FOR other@localhost = PASSWORD('{WORD}')",
     f"CREATE OR REPLACE SERVER s FOREIGN DATA WRAPPER mysql OPTIONS (USER 'u', PASSWORD '{WORD}')",
-    f"CALL shop.p('{WORD}')",
-    f"SELECT 'it\\'s', '{WORD}', \"{WORD}\" FROM shop.t WHERE b = '{WORD}'",
+    *(f"CALL shop.p('{WORD}')", f"SELECT 'it\\'s', '{WORD}', \"{WORD}\" FROM shop.t WHERE b = '{WORD}'"),
     f"SELECT '{'x' * 180}', '{WORD} and the text is cut at 200 characters'",
-    f"SELECT '\\', '{WORD}', 'and no more",
-    f"INSERT INTO shop.t VALUES (1, '{WORD}')",
+    *(f"SELECT '\\', '{WORD}', 'and no more", f"INSERT INTO shop.t VALUES (1, '{WORD}')"),
     f"SELECT nothing FROM shop.t WHERE b = '{WORD}' AND!",
     f"SELECT a FROM shop.t WHERE b = 'O'{WORD}' AND b = '{WORD}'",
     f"SELECT a FROM shop.t WHERE b = 'O'{WORD}' OR b = 'O'{WORD}'",
@@ -51,10 +49,8 @@ LAST = (
 )
 _FORMS = ("--html", "--markdown", "--csv", "--json", "--otlp")
 _SCHEMA = (
-    "CREATE DATABASE shop",
-    "CREATE TABLE shop.t (a BIGINT PRIMARY KEY, b VARCHAR(100))",
-    "CREATE TABLE shop.jobs (token VARCHAR(100), done INT)",
-    f"INSERT INTO shop.jobs VALUES ('{WORD}', 0)",
+    *("CREATE DATABASE shop", "CREATE TABLE shop.t (a BIGINT PRIMARY KEY, b VARCHAR(100))"),
+    *("CREATE TABLE shop.jobs (token VARCHAR(100), done INT)", f"INSERT INTO shop.jobs VALUES ('{WORD}', 0)"),
     f"CREATE PROCEDURE shop.p(x VARCHAR(100)) SELECT x, '{WORD}'",
     f"CREATE EVENT shop.e ON SCHEDULE EVERY 1 SECOND DO SELECT SLEEP(0.7), '{WORD}' INTO @a, @b /* {WORD} */",
 )
@@ -203,11 +199,8 @@ def test_a_word_of_all_statements_of_mariadb(
 
 _OF_POSTGRES = (
     f"SELECT '{WORD}', {NUMBER}, E'\\x{_HEX[:2]}{WORD}', $${WORD}$$, $tag$ {WORD} $tag$ /* {WORD} */ -- {WORD}",
-    f"CREATE ROLE other PASSWORD '{WORD}'",
-    f"ALTER ROLE other WITH PASSWORD '{WORD}'",
-    f"PREPARE one AS SELECT '{WORD}'::text",
-    "EXECUTE one",
-    f"DO $$ BEGIN PERFORM '{WORD}'; END $$",
+    *(f"CREATE ROLE other PASSWORD '{WORD}'", f"ALTER ROLE other WITH PASSWORD '{WORD}'"),
+    *(f"PREPARE one AS SELECT '{WORD}'::text", "EXECUTE one", f"DO $$ BEGIN PERFORM '{WORD}'; END $$"),
     f"NOTIFY channel, '{WORD}'",
 )
 

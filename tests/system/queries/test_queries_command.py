@@ -52,7 +52,7 @@ def test_the_command_says_that_it_adds_up(powerprof_cli: Cli, server: PrivateSer
         assert first["kind"] in ("measured", "estimated")
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
 def test_the_server_survives_every_ending_of_ours(
     server: PrivateServer, ending: signal.Signals, tmp_path: Path
 ) -> None:
@@ -159,7 +159,7 @@ def test_stacks_are_told_by_statement(powerprof_cli: Cli, server: PrivateServer,
     with asking(server, BURN.format(200_000), "SELECT COUNT(*) FROM q.seq_1_to_200000 WHERE seq % 7 = 3"):
         result = powerprof_cli(
             [
-                *("queries", "--socket", str(server.socket), "--stacks", "--duration", "3", "--html", str(page)),
+                *("queries", "--socket", str(server.socket), "--stacks", "--duration", "2", "--html", str(page)),
                 *("--no-save", "--energy-source", "none", "--json", "-"),
             ]
         )

@@ -207,7 +207,7 @@ def test_the_command_says_what_samples_tell(
 ) -> None:
     asked_server = pooled_server()
     with asking(asked_server, BURN.format(100_000)):
-        words = ["queries", "--socket", str(asked_server.socket), "--method", "samples", "--no-save", "--duration", "2"]
+        words = ["queries", "--socket", str(asked_server.socket), "--method", "samples", "--no-save", "--duration", "1"]
         plain = powerprof_cli(words)
         found = powerprof_cli([*words, "--explain", "--yes", "--save-workload", str(tmp_path / "made"), "--json", "-"])
         stacks = powerprof_cli([*words, "--stacks"])
@@ -286,7 +286,7 @@ def test_lost_digests_are_named(powerprof_cli: Cli) -> None:
     texts = [f"{BURN.format(20_000)} AS c{number}" for number in range(12)]
     with PrivateServer(settings=settings) as small, asking(small, *texts):
         time.sleep(0.2)
-        words = ["queries", "--socket", str(small.socket), "--method", "samples", "--no-save", "--duration", "2"]
+        words = ["queries", "--socket", str(small.socket), "--method", "samples", "--no-save", "--duration", "1"]
         found = powerprof_cli([*words, "--json", "-"])
     record = json.loads(found.out)
     assert any(

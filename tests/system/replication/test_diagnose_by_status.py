@@ -9,15 +9,14 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-import msgspec
 import pytest
 
 from powerprof.database import sql
 from powerprof.database.performance import read_replication_status
-from powerprof.database.preparation import ServerOptions
 from powerprof.database.private_server import PrivateServer
 from powerprof.database.topology import ServerTopology
 from powerprof.diagnosis import server_queries
@@ -66,24 +65,29 @@ def apply(server: PrivateServer, remedy: str) -> None:
         sql.execute(connection, *(part.strip() for part in remedy.rpartition(": ")[2].split(";")))
 
 
-def test_the_named_kill_ends_a_busy_client(powerprof_cli: Cli, option_file: OptionFile) -> None:
-    with PrivateServer() as server:
-        stop = threading.Event()
-        asking = threading.Thread(target=_ask_until, args=(server, stop))
-        asking.start()
-        # A busy client beside it asks nothing of the kind: ending it would mend nothing.
-        busy = threading.Thread(target=_work_until, args=(server, stop))
-        busy.start()
-        try:
-            found = diagnose(powerprof_cli, option_file(server))
-            assert faults(found) == ["monitoring_client"]
-            assert ", because the server counted " in remedies(found)[1]
-            apply(server, remedies(found)[1].partition(", because")[0])
-            assert faults(diagnose(powerprof_cli, option_file(server))) == [], "the remedy ended it"
-        finally:
-            stop.set()
-            asking.join()
-            busy.join()
+@pytest.fixture(scope="module")
+def server() -> Iterator[PrivateServer]:
+    """Not a pooled server: its connections and statements are counted."""
+    with PrivateServer() as started:
+        yield started
+
+
+def test_the_named_kill_ends_a_busy_client(powerprof_cli: Cli, option_file: OptionFile, server: PrivateServer) -> None:
+    stop = threading.Event()
+    # The second client sends nothing of the kind: ending it would mend nothing.
+    clients = [threading.Thread(target=target, args=(server, stop)) for target in (_ask_until, _work_until)]
+    for client in clients:
+        client.start()
+    try:
+        found = diagnose(powerprof_cli, option_file(server))
+        assert faults(found) == ["monitoring_client"]
+        assert ", because the server counted " in remedies(found)[1]
+        apply(server, remedies(found)[1].partition(", because")[0])
+        assert faults(diagnose(powerprof_cli, option_file(server))) == [], "the remedy ended it"
+    finally:
+        stop.set()
+        for client in clients:
+            client.join()
 
 
 def _work_until(server: PrivateServer, stop: threading.Event) -> None:
@@ -98,21 +102,22 @@ def _ask_until(server: PrivateServer, stop: threading.Event) -> None:
             sql.fetch_rows(connection, "SHOW GLOBAL STATUS LIKE 'Threads%'", columns=2)
 
 
-@pytest.mark.parametrize("chosen", [0, 1], ids=["ALTER EVENT", "event_scheduler=OFF"])
 def test_an_event_that_runs_every_second_is_ended_by_either_remedy(
-    chosen: int, powerprof_cli: Cli, option_file: OptionFile
+    powerprof_cli: Cli, option_file: OptionFile, server: PrivateServer
 ) -> None:
-    with PrivateServer(ServerOptions(settings={"event-scheduler": "ON"})) as server:
+    with server.connect() as connection:
+        sql.execute(
+            *(connection, "CREATE DATABASE shop", "CREATE TABLE shop.t (n BIGINT)"),
+            "SET GLOBAL event_scheduler = ON",
+            "CREATE EVENT shop.refresh ON SCHEDULE EVERY 1 SECOND DO INSERT INTO shop.t VALUES (1)",
+        )
+    found = diagnose(powerprof_cli, option_file(server))
+    assert faults(found) == ["event_scheduler"]
+    # ALTER EVENT, and event_scheduler=OFF.
+    for remedy in remedies(found)[:2]:
         with server.connect() as connection:
-            sql.execute(
-                connection,
-                "CREATE DATABASE shop",
-                "CREATE TABLE shop.t (n BIGINT)",
-                "CREATE EVENT shop.refresh ON SCHEDULE EVERY 1 SECOND DO INSERT INTO shop.t VALUES (1)",
-            )
-        found = diagnose(powerprof_cli, option_file(server))
-        assert faults(found) == ["event_scheduler"]
-        apply(server, remedies(found)[chosen].partition(" (or")[0].partition(" if ")[0])
+            sql.execute(connection, "ALTER EVENT shop.refresh ENABLE")
+        apply(server, remedy.partition(" (or")[0].partition(" if ")[0])
         assert faults(diagnose(powerprof_cli, option_file(server))) == [], "the remedy ended it"
 
 
@@ -162,8 +167,8 @@ def test_a_missing_server_is_reported(powerprof_cli: Cli) -> None:
     assert done.err.startswith("error: cannot connect")
 
 
-def test_only_evidence_of_the_rules_is_read() -> None:
-    with PrivateServer() as server, server.connect() as connection:
+def test_only_evidence_of_the_rules_is_read(server: PrivateServer) -> None:
+    with server.connect() as connection:
         counters, settings = server_queries.read_counters(connection), server_queries.read_settings(connection)
         everything = {str(name) for name, _ in sql.fetch_rows(connection, "SHOW GLOBAL STATUS", columns=2)}
     assert {"Com_select", "Com_show_status", "Com_show_slave_hosts", "Threads_connected", "Questions"} <= set(counters)
@@ -172,8 +177,9 @@ def test_only_evidence_of_the_rules_is_read() -> None:
     assert {"server_id", "log_bin", "performance_schema"} <= set(settings) <= set(server_queries._VARIABLES)
 
 
-def test_connections_of_other_instances_are_not_clients() -> None:
-    with PrivateServer() as server, server.connect() as client:
+def test_connections_of_other_instances_are_not_clients(server: PrivateServer) -> None:
+    with server.connect() as client:
+        _wait_until_alone(client, 1)
         with contextlib.ExitStack() as stack:
 
             def begin() -> ServerReadings:
@@ -196,15 +202,24 @@ def test_connections_of_other_instances_are_not_clients() -> None:
 
 
 @pytest.mark.parametrize(("right", "hidden"), [("USAGE", 3), ("PROCESS", 0)])
-def test_hidden_connections_are_counted(right: str, hidden: int) -> None:
-    with PrivateServer() as server, contextlib.ExitStack() as stack:
+def test_hidden_connections_are_counted(server: PrivateServer, right: str, hidden: int) -> None:
+    with contextlib.ExitStack() as stack:
         for _ in range(3):
             control = stack.enter_context(server.connect())
         sql.execute(
-            control, "CREATE USER watcher@localhost IDENTIFIED BY 'a-b'", f"GRANT {right} ON *.* TO watcher@localhost"
+            control,
+            "CREATE OR REPLACE USER watcher@localhost IDENTIFIED BY 'a-b'",
+            f"GRANT {right} ON *.* TO watcher@localhost",
         )
-        login = msgspec.structs.replace(server.login, user="watcher", password="a-b")
+        _wait_until_alone(control, 3)
+        login = server.login.with_account("watcher", "a-b")
         look = ServerReadings(stack.enter_context(sql.connect(login)), [], server.pid)
         look.read_before()
         look.read_after()
         assert look.facts["hidden_connections_count"] == hidden
+
+
+def _wait_until_alone(connection: Any, count: int) -> None:
+    """Wait until the connections of former tests are closed."""
+    status = "SHOW GLOBAL STATUS LIKE 'Threads_connected'"
+    wait_until(lambda: sql.fetch_rows(connection, status, columns=2) == [("Threads_connected", str(count))], "end")

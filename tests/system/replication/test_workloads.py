@@ -51,7 +51,7 @@ def test_the_cured_ring_is_silent() -> None:
 
 
 def test_mariadb_backs_off_where_a_server_id_is_duplicated() -> None:
-    record, (block,) = run("replica-duplicate-id:replica-duplicate-id-retry-1s", 3.0)
+    record, (block,) = run("replica-duplicate-id:replica-duplicate-id-retry-1s", 2.0)
     assert block.storm is not None
     assert not block.storm.began
     assert block.storm.raged_percent == 0.0
@@ -60,7 +60,9 @@ def test_mariadb_backs_off_where_a_server_id_is_duplicated() -> None:
     assert [share.name for share in block.members] == ["primary", "replica-1", "replica-2"]
 
 
-@pytest.mark.parametrize("condition", ["primary-primary-16-clients", "replica-unique-id"])
+@pytest.mark.parametrize(
+    "condition", [pytest.param("primary-primary-16-clients", marks=pytest.mark.nightly), "replica-unique-id"]
+)
 def test_healthy_servers(condition: str) -> None:
     _, (block,) = run(condition, 0.5)
     states = [status for share in block.members for status in share.replication]

@@ -18,12 +18,8 @@ from tests.conftest import Cli
 
 pytestmark = pytest.mark.usefixtures("root_bpf")
 _NAMES = {
-    "thread/mysys/statement_timer",
-    "thread/innodb/page_cleaner_thread",
-    "thread/innodb/thread_pool_thread",
-    "thread/aria/checkpoint_background",
-    "thread/sql/manager",
-    "thread/sql/signal_handler",
+    *("thread/mysys/statement_timer", "thread/innodb/page_cleaner_thread", "thread/innodb/thread_pool_thread"),
+    *("thread/aria/checkpoint_background", "thread/sql/manager", "thread/sql/signal_handler"),
 }
 
 
