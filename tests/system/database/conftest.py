@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Private servers in a room of their own: TMPDIR and cache are this session's, so that what is left shows."""
+"""Private servers in a room of their own: TMPDIR is the test's, so that what is left shows."""
 
 from __future__ import annotations
 
@@ -87,15 +87,9 @@ def room(monkeypatch: pytest.MonkeyPatch) -> Iterator[Room]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-@pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache shared by the session: the template is made once."""
-    return tmp_path_factory.mktemp("cache")
-
-
 @pytest.fixture(autouse=True)
-def _private_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+def _cache(shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(shared_cache))
 
 
 Script = Callable[..., subprocess.Popen[str]]

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,15 +32,10 @@ def build() -> None:
 @pytest.fixture(scope="module")
 def server(build: None, shared_cache: Path) -> Iterator[PrivateServer]:
     """One for all tests here."""
-    before = os.environ.get("XDG_CACHE_HOME")
-    os.environ["XDG_CACHE_HOME"] = str(shared_cache)
-    try:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("XDG_CACHE_HOME", str(shared_cache))
         with PrivateServer(family="postgresql", connections=8) as running:
             yield running
-    finally:
-        del os.environ["XDG_CACHE_HOME"]
-        if before is not None:
-            os.environ["XDG_CACHE_HOME"] = before
 
 
 def test_it_runs_as_no_root_and_its_account_is_no_superuser(server: PrivateServer) -> None:
@@ -75,10 +69,7 @@ def test_its_processes_are_named_by_their_titles(server: PrivateServer) -> None:
     assert {"checkpointer", "background writer", "walwriter"} <= set(said)
 
 
-def test_nothing_of_it_is_left_not_even_a_busy_process(
-    build: None, monkeypatch: pytest.MonkeyPatch, shared_cache: Path
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(shared_cache))
+def test_nothing_of_it_is_left_not_even_a_busy_process(build: None) -> None:
     with PrivateServer(family="postgresql") as server:
         busy = server.connect()
         pid = int(str(sql.fetch_scalar(busy, "SELECT pg_backend_pid()")))

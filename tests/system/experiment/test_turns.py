@@ -126,20 +126,20 @@ def test_alternating_conditions_get_the_same_statements(
 ) -> None:
     (tmp_path / "naps").mkdir()
     (tmp_path / "naps/workload.toml").write_text(WORKLOAD)
-    words = ["compare", "short", "long", "--workloads", str(tmp_path), "--pairs", "3", "--duration", "0.8"]
+    words = ["compare", "short", "long", "--workloads", str(tmp_path), "--pairs", "3", "--duration", "0.5"]
     done = powerprof_cli([*words, "--energy-source", "none", "--json", "-"])
     assert done.code == 0, done.err
     record = json.loads(done.out)
     assert record["options"]["turn_s"] == 0.1  # ten statements a turn, at 100 a second
     pairs: dict[int, dict[str, dict[str, object]]] = {}
     for block in record["blocks"]:
-        assert 0.8 <= block["window"]["window_s"] < 1.1
-        assert 40 < block["queries"] < 130
+        assert 0.5 <= block["window"]["window_s"] < 0.8
+        assert 20 < block["queries"] < 90
         assert block["status"]["Questions"] == pytest.approx(block["queries"], abs=2)
         pairs.setdefault(block["pair"], {})[block["arm"]] = block
     for pair in pairs.values():
         # The same seed: the arrivals of both differ only by what the waiting for an answer leaves out.
-        assert pair["a"]["queries"] == pytest.approx(pair["b"]["queries"], rel=0.25)
+        assert pair["a"]["queries"] == pytest.approx(pair["b"]["queries"], rel=0.3)
     metrics = {metric["name"]: metric for metric in record["metrics"]}
     # Each condition's own naps: a busy host makes them longer, never as long as the other's, and never shorter.
     assert 2.0 <= metrics["latency_p50_ms"]["a"]["mean"] < 8.0 <= metrics["latency_p50_ms"]["b"]["mean"]
