@@ -380,13 +380,13 @@ def test_three_hundred_connections_do_not_delay_a_scrape(sent: bytes) -> None:
 
 def test_wrong_passwords_are_cheap_and_do_not_delay_a_scrape(tmp_path: Path) -> None:
     config = tmp_path / "web.yml"
-    config.write_text(f"basic_auth_users: {{prometheus: {hashed(b'right', 8)}}}")
+    config.write_text(f"basic_auth_users: {{prometheus: {hashed(b'right', 6)}}}")
     with served(str(config)) as (port, process):
         assert scrape(port, Authorization=basic("right")) == 200
         statuses: Counter[int] = Counter()
 
         def attack(number: int) -> None:
-            statuses[scrape(port, 1.0, Authorization=basic(os.urandom(8).hex(), f"user{number % 7}"))] += 1
+            statuses[scrape(port, Authorization=basic(os.urandom(8).hex(), f"user{number % 7}"))] += 1
 
         with attackers(12, attack):
             before, began_s = process.cpu_times(), time.monotonic()
