@@ -56,23 +56,13 @@ def batteries(draw: Random) -> Iterator[Host]:
     host, watts = drawn("a negative current_now", "figure")
     _battery(host, "BAT0", watts, power_now=None, current_now=-_current(watts))
     yield host
-    host, watts = drawn("neither power_now nor current_now", "unknown")
-    _battery(host, "BAT0", watts, power_now=None)
-    yield host
     host, watts = drawn("charging on mains", "unknown")
     _battery(host, "BAT0", watts, "Charging")
-    host.supply("AC", "Mains", online=1)
-    yield host
-    host, watts = drawn("full on mains", "unknown")
-    _battery(host, "BAT0", 0.0, "Full")
     host.supply("AC", "Mains", online=1)
     yield host
     host, watts = drawn("discharging although the mains are online", "unknown")
     _battery(host, "BAT0", watts)
     host.supply("AC", "Mains", online=1)
-    yield host
-    host, watts = drawn("of an unknown status", "unknown")
-    _battery(host, "BAT0", watts, "Unknown")
     yield host
 
     host, watts = drawn("2 that discharge", "figure")
@@ -90,14 +80,6 @@ def batteries(draw: Random) -> Iterator[Host]:
     host, watts = drawn("2, the second unreadable")
     _battery(host, "BAT0", watts * 0.6)
     _battery(host, "BAT1", watts * 0.4, power_now=UNREADABLE)
-    yield host
-    host, watts = drawn("one by ACPI and by its gauge")
-    _battery(host, "BAT0", watts, serial_number="1284")
-    _battery(host, "bq27541-0", watts, serial_number="1284", power_now=None, current_now=_current(watts))
-    yield host
-    host, watts = drawn("one by ACPI and by its gauge, the currents 1 % apart")
-    _battery(host, "BAT0", watts, serial_number="1284")
-    _battery(host, "sbs-0-000b", watts * 1.01, serial_number="1284")
     yield host
     host, watts = drawn("2 of one empty serial number")
     _battery(host, "BAT0", watts * 0.7, serial_number=" ")
@@ -141,9 +123,6 @@ def batteries(draw: Random) -> Iterator[Host]:
     yield host
     host, watts = drawn("current_now in mA alone")
     _battery(host, "BAT0", watts, power_now=None, current_now=_current(watts) // 1000)
-    yield host
-    host, watts = drawn("power_now 0, current and voltage right")
-    _battery(host, "BAT0", watts, power_now=0, current_now=_current(watts))
     yield host
 
     # drivers/usb/typec/ucsi/psy.c and tcpm: ucsi-source-psy-USBC000:001, type USB, online.

@@ -72,17 +72,6 @@ def intel_clients(draw: Random) -> Iterator[Host]:
     host.zone("intel-rapl-mmio:0", "package-0", counter(package, start, skew_s=0.0004), max_watts=28)
     yield host
 
-    host, package = _client(draw, "laptop with MMIO and psys")
-    platform = _load(draw, package.watts + 6, package.watts + 9)
-    host.zone("intel-rapl:1", "psys", _count(draw, platform))
-    host.zone("intel-rapl-mmio:0", "package-0", _count(draw, package))
-    host.truth["psys"] = platform.watts
-    yield host
-
-    host, _ = _client(draw, "laptop whose psys stands still")
-    host.zone("intel-rapl:1", "psys", constant(0))
-    yield host
-
     host, package = _client(draw, "desktop whose package stands still", has_dram=False)
     host.demand, host.truth = "unknown", {}
     host.zone("intel-rapl:0", "package-0", constant(4_711_000_000))
@@ -215,11 +204,6 @@ def intel_servers(draw: Random) -> Iterator[Host]:
     host.truth = {"package": 401.0}
     yield host
 
-    host, loads = _server(draw, "2 sockets, both also by MMIO", 2)
-    for number, load in enumerate(loads):
-        host.zone(f"intel-rapl-mmio:{number}", f"package-{number}", _count(draw, load))
-    yield host
-
     # drivers/powercap/intel_rapl_tpmi.c: zones package-N by TPMI's package id.
     host, _ = _server(draw, "2 sockets by TPMI only", 2, cpu=GRANITE_RAPIDS, control="intel-rapl-tpmi")
     yield host
@@ -275,20 +259,9 @@ def intel_servers(draw: Random) -> Iterator[Host]:
             host.files[path] = _gap(signal, 4, 6, None)
     yield host
 
-    host, loads = _server(draw, "2 sockets that both wrap", 2, has_dram=False)
-    for number, load in enumerate(loads):
-        start = RANGE_61_UJ - round(load.joules(3.0 + number) * 1e6)
-        host.zone(f"intel-rapl:{number}", f"package-{number}", counter(load, start), max_watts=270)
-    yield host
-
     host, loads = _server(draw, "4 sockets, the third is not shown", 4, has_dram=False, cpu=SKYLAKE_SP_8S)
     host.demand = "unknown"
     _drop(host, "intel-rapl:2")
-    yield host
-
-    host, loads = _server(draw, "2 sockets, the second is not shown", 2)
-    host.demand = "unknown"
-    _drop(host, "intel-rapl:1")
     yield host
 
     # Two zones swap places: the ids of powercap follow the order of registration, not the package.
@@ -408,21 +381,10 @@ def amd_hosts(draw: Random) -> Iterator[Host]:
     yield _amd(draw, "Hygon of 1 socket of 4 dies, read 0.5 ms apart", 1, dies=4, cpu=HYGON, skew_s=5e-4)[0]
     yield _amd(draw, "Hygon of 1 socket without dies", 1, cpu=HYGON)[0]
 
-    host, loads = _amd(draw, "EPYC that wraps within the window", 1)
-    start = RANGE_15_UJ - round(loads[0].joules(4.4) * 1e6)
-    energy = counter(loads[0], start, RANGE_15_UJ)
-    host.zone("intel-rapl:0", "package-0", energy, max_energy_range_uj=RANGE_15_UJ)
-    yield host
-
     host, loads = _amd(draw, "8 CCDs of one counter that wraps", 1, dies=8, cpu=GENOA)
     start = RANGE_15_UJ - round(loads[0].joules(6.2) * 1e6)
     for die in range(8):
         host.put(f"class/powercap/intel-rapl:{die}/energy_uj", counter(loads[0], start, RANGE_15_UJ, 1e-4 * die))
-    yield host
-
-    host, _ = _amd(draw, "2 EPYC, the second is not shown", 2, cpu=GENOA)
-    host.demand = "unknown"
-    _drop(host, "intel-rapl:1")
     yield host
 
     host, _ = _amd(draw, "8 CCDs of one counter, one of them unreadable", 1, dies=8, cpu=GENOA)
@@ -437,13 +399,6 @@ def amd_hosts(draw: Random) -> Iterator[Host]:
     host = Host("Ryzen that shows its core zone only", "AMD", demand="unknown")
     host.cpus(*RYZEN)
     host.zone("intel-rapl:0", "core", _count(draw, Load(3.0)))
-    yield host
-
-    host, _ = _amd(draw, "EPYC whose idle 2 sockets draw almost the same", 2)
-    pair = [Load(52.0, 0.004, 0.0), Load(52.2, 0.004, 1.0)]
-    for number, load in enumerate(pair):
-        host.put(f"class/powercap/intel-rapl:{number}/energy_uj", counter(load, 7_000_000 + 9_000_000_000 * number))
-    host.truth = {"package": 104.2}
     yield host
 
 

@@ -15,7 +15,6 @@ from tests.unit.energy.counter_hosts import (
     RANGE_15_UJ,
     RANGE_61_UJ,
     RYZEN,
-    SAPPHIRE_RAPIDS,
 )
 from tests.unit.energy.simulated_host import (
     UNREADABLE,
@@ -77,25 +76,9 @@ def rare_counters(draw: Random) -> Iterator[Host]:
             energy = counter(Load(150.0), 5 * 10**9, RANGE_15_UJ, skew_ms * 1e-3 * die)
             host.zone(f"intel-rapl:{die}", f"package-0-die-{die}", energy, max_energy_range_uj=RANGE_15_UJ)
         yield host
-    host = drawn("2 real dies of an unknown vendor", "either", ICE_LAKE_SP, 1, 2, package=211.0)
-    host.processes = {}
-    for die, watts in enumerate((105.0, 106.0)):
-        host.zone(f"intel-rapl:{die}", f"package-0-die-{die}", counter(Load(watts), 10**9 * (1 + die)))
-    yield host
-    host = drawn("packages 0 and 2", "either", ICE_LAKE_SP, 2, package=250.0)
-    for cpu in (2, 3):
-        host.put(f"devices/system/cpu/cpu{cpu}/topology/physical_package_id", 2)
-    for number, package in enumerate((0, 2)):
-        host.zone(f"intel-rapl:{number}", f"package-{package}", counter(Load(120.0 + 10 * number), 10**9 * number))
-    yield host
     host = drawn("laptop whose package is unreadable, its psys is not", "either", ALDER_LAKE, psys=19.0)
     host.zone("intel-rapl:0", "package-0", constant(UNREADABLE))
     host.zone("intel-rapl:1", "psys", counter(Load(19.0)))
-    yield host
-    host = drawn("2 sockets and one psys", "either", SAPPHIRE_RAPIDS, 2, package=300.0, psys=460.0)
-    for number in range(2):
-        host.zone(f"intel-rapl:{number}", f"package-{number}", counter(Load(150.0), 10**9 * (1 + number)))
-    host.zone("intel-rapl:2", "psys", counter(Load(460.0)))
     yield host
     for at_s in (2, 5, 8):
         watts = (40.0 * at_s + 190.0 * (10 - at_s)) / 10
@@ -103,10 +86,6 @@ def rare_counters(draw: Random) -> Iterator[Host]:
         for number in range(2):
             host.zone(f"intel-rapl:{number}", f"package-{number}", _stepped(40, 190, at_s, 10**10 * number))
         yield host
-    host = drawn("2 sockets, one takes over the load of the other", "figure", sockets=2, package=240.0)
-    host.zone("intel-rapl:0", "package-0", _stepped(190, 50, 5, 10**10))
-    host.zone("intel-rapl:1", "package-1", _stepped(50, 190, 5, 3 * 10**10))
-    yield host
     host = drawn("2 sockets, the counter of one restarts at 6 s", "either", sockets=2, package=240.0)
     host.zone("intel-rapl:0", "package-0", counter(Load(120.0), 10**10))
     restarted = counter(Load(120.0), 1000 - 720_000_000)
@@ -188,11 +167,6 @@ def rare_sensors(draw: Random) -> Iterator[Host]:
     host.chip(5, "amdgpu", {"power1_label": "PPT", "power1_average": Load(90.0)})
     supply(host, 2, 160.0)
     yield host
-    host = drawn("2 supplies and a card that is plugged in at 5 s", "either", supply=300.0, server=300.0)
-    for number in range(2):
-        supply(host, number, 150.0)
-    host.chip(5, "amdgpu", {"power1_label": "PPT", "power1_average": Load(20.0)}, when=(5, 99))
-    yield host
     host = drawn("RAPL and a card that is plugged in at 5 s", "figure", RYZEN, package=60.0)
     host.zone("intel-rapl:0", "package-0", counter(Load(60.0)))
     host.chip(5, "amdgpu", {"power1_label": "PPT", "power1_average": Load(20.0)}, when=(5, 99))
@@ -250,18 +224,6 @@ def rare_batteries(draw: Random) -> Iterator[Host]:
         host = drawn(f"a battery called {name}", "figure")
         battery(host, name, Load(14.0))
         yield host
-    host = drawn("a load that doubles at 4.5 s", "figure", 15.5)
-    battery(host, "BAT0", switched(10_000_000, 20_000_000, 4.5))
-    host.is_breakable = False
-    yield host
-    host = drawn("2 of one default serial number", "either")
-    battery(host, "BAT0", Load(9.0), serial_number="12345")
-    battery(host, "BAT1", Load(5.0), serial_number="12345")
-    yield host
-    host = drawn("one by ACPI and by its gauge without serial numbers", "either")
-    battery(host, "BAT0", Load(14.0))
-    battery(host, "sbs-0-000b", Load(14.0))
-    yield host
     host = drawn("one by two gauges", "either")
     battery(host, "max17042_battery", Load(14.0))
     battery(host, "bq27500-0", Load(14.0))
@@ -289,10 +251,6 @@ def rare_batteries(draw: Random) -> Iterator[Host]:
     battery(host, "BAT0", switched(14_000_000, 2_000_000, 4))
     host.supply("tcpm-source-psy-4-0022", "USB", (4, 99), online=1, scope="System")
     yield host
-    host = drawn("on a UPS with a supply of its own", "unknown")
-    battery(host, "BAT0", Load(14.0))
-    host.supply("ups", "UPS", online=1, status="Discharging")
-    yield host
     host = drawn("a Qi pad", "unknown")
     battery(host, "BAT0", Load(14.0))
     host.supply("wireless", "Wireless", online=1)
@@ -308,9 +266,6 @@ def rare_batteries(draw: Random) -> Iterator[Host]:
     host = drawn("a reading missing for 1 s", "either")
     readable = microwatts(Load(14.0))
     battery(host, "BAT0", lambda t: UNREADABLE if 5 <= t < 6 else readable(t))
-    yield host
-    host = drawn("in an hour's mean that is frozen", "figure")
-    battery(host, "BAT0", constant(14_000_000))
     yield host
     host = drawn("a battery put in that only charges", "either")
     battery(host, "BAT0", Load(14.0))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from random import Random
 
-from tests.unit.energy.counter_hosts import ICE_LAKE_SP, MILAN, RANGE_61_UJ, RYZEN, SAPPHIRE_RAPIDS, SKYLAKE
+from tests.unit.energy.counter_hosts import ICE_LAKE_SP, RANGE_61_UJ, RYZEN, SAPPHIRE_RAPIDS, SKYLAKE
 from tests.unit.energy.simulated_host import (
     UNREADABLE,
     Demand,
@@ -79,11 +79,6 @@ def acpi_meters(draw: Random) -> Iterator[Host]:
     host, _ = drawn("of a Grace Hopper module", "unknown")
     host.arm_cpus("0x41", "0xd4f")
     _acpi(host, 0, Load(480.0), power1_oem_info="Module Power Socket 0")
-    yield host
-    host, _ = drawn("of Grace by four meters", "unknown")
-    host.arm_cpus("0x41", "0xd4f")
-    for number, (name, watts) in enumerate({"Module": 480.0, "Grace": 180.0, "CPU": 150.0, "SysIO": 25.0}.items()):
-        _acpi(host, number, Load(watts), power1_oem_info=f"{name} Power Socket 0")
     yield host
     host, _ = drawn("of Grace's two sockets", "unknown")
     host.arm_cpus("0x41", "0xd4f", sockets=2)
@@ -243,10 +238,6 @@ def power_supplies(draw: Random) -> Iterator[Host]:
         _psu(host, number, watts / 2)
     _acpi(host, 5, Load(watts * 0.995))
     yield host
-    host, watts = drawn("a hot-swap controller of the board", "unknown")
-    host.chip(0, "lm25066", {"power1_label": "pin", "power1_input": Load(90.0)})
-    host.chip(1, "adm1278", {"power1_label": "pin", "power1_input": Load(70.0)})
-    yield host
 
     host, watts = drawn("Corsair's supply in a desktop", "figure")
     host.cpus(*RYZEN)
@@ -301,9 +292,6 @@ def other_servers(draw: Random) -> Iterator[Host]:
     host = drawn("POWER9 without a System channel", "unknown")
     host.chip(0, "ibmpowernv", _labelled({"Chip 0 Vdd": 90.0, "Chip 8 Vdd": 80.0, "Chip 0 Vdn": 20.0}))
     yield host
-    host = drawn("BMC of a POWER9", "unknown")
-    host.chip(0, "occ", _labelled({"system": 650.0, "proc": 180.0, "vdd": 90.0, "vdn": 20.0}))
-    yield host
 
     mac = {"Total System Power": 18.0, "AC Input Power": 18.2, "3.8 V Rail Power": 9.0, "Heatpipe Power": 6.0}
     host = drawn("Mac mini", "figure", server=18.0)
@@ -321,14 +309,6 @@ def other_servers(draw: Random) -> Iterator[Host]:
     yield host
 
     altra = {"CORE VRD": 80.0, "SoC VRD": 30.0, "DIMM VRD1": 9.0, "DIMM VRD2": 8.0, "RCA VRD": 4.0}
-    host = drawn("Altra", "either", rail=131.0)
-    host.chip(0, "smpro_hwmon", _labelled(altra))
-    yield host
-    host = drawn("Altra of 2 sockets", "either", rail=262.0)
-    host.arm_cpus("0x41", "0xd0c", sockets=2)
-    for number in range(2):
-        host.chip(number, "smpro_hwmon", _labelled(altra))
-    yield host
     host = drawn("Altra, a regulator unreadable", "either", rail=131.0)
     host.chip(0, "smpro_hwmon", _labelled(altra))
     host.put("class/hwmon/hwmon0/power2_input", UNREADABLE)
@@ -338,17 +318,7 @@ def other_servers(draw: Random) -> Iterator[Host]:
     host.chip(0, "smpro_hwmon", _labelled(altra))
     host.chip(1, "smpro_hwmon", _labelled(altra), when=(0, 6))
     yield host
-    host = drawn("X-Gene", "either", rail=41.0)
-    host.chip(0, "apm_xgene", _labelled({"CPU power": 32.0, "IO power": 9.0}))
-    yield host
 
-    host = drawn("SCMI sensors", "unknown")
-    host.chip(0, "scmi_sensors", _labelled({"CPU": 30.0, "sys": 70.0}))
-    yield host
-    host = drawn("SCMI sensors twice", "unknown")
-    for number in range(2):
-        host.chip(number, "scmi_sensors", _labelled({"PLAT_POWER": 70.0 + number}))
-    yield host
     host = drawn("Juno by SCPI", "unknown")
     host.chip(0, "scpi_sensors", _labelled({"SYS_POW_SYS": 1.0, "SYS_POW_A57": 2.0, "SYS_POW_A53": 0.5}))
     yield host
@@ -390,10 +360,6 @@ def boards(draw: Random) -> Iterator[Host]:
     host.chip(1, "ina3221", _ina3221({"VDD_GPU_SOC": 9.0, "VDD_CPU_CV": 6.0, "VIN_SYS_5V0": 5.0}))
     host.chip(2, "ina3221", _ina3221({"NC": 0.0, "VDDQ_VDD2_1V8AO": 1.0, "NC2": 0.0}))
     yield host
-    host = drawn("Jetson AGX Xavier", "unknown", "nvidia,p2972-0000 nvidia,tegra194")
-    host.chip(1, "ina3221", _ina3221({"GPU": 5.0, "CPU": 4.0, "SOC": 3.0}))
-    host.chip(2, "ina3221", _ina3221({"CV": 1.0, "VDDRQ": 2.0, "SYS5V": 4.0}))
-    yield host
     host = drawn("Jetson whose label of the input is missing")
     host.chip(1, "ina3221", _ina3221({"VDD_IN": 7.4, "VDD_CPU_GPU_CV": 2.6, "VDD_SOC": 1.9}))
     del host.files["class/hwmon/hwmon1/in1_label"]
@@ -413,10 +379,6 @@ def boards(draw: Random) -> Iterator[Host]:
     yield host
     host = drawn("Raspberry Pi with an INA219", "unknown", "raspberrypi,4-model-b brcm,bcm2711")
     host.chip(2, "ina219", {"power1_input": Load(5.0), "in1_input": 5100, "curr1_input": 980})
-    yield host
-    host = drawn("2 INA226 of one name", "unknown", "ti,am62")
-    for number in range(2):
-        host.chip(number, "ina226", {"power1_input": Load(3.0 + number), "in1_input": 5100, "curr1_input": 600})
     yield host
     host = drawn("an INA238 and a labelled INA780", "unknown", "ti,am62")
     host.chip(0, "ina238", {"power1_input": Load(40.0)})
@@ -446,15 +408,6 @@ def cards(draw: Random) -> Iterator[Host]:
         xe[f"energy{number}_input"] = counter(Load(watts), 10**9, None)
     host.chip(0, "xe", xe)
     yield host
-    host = drawn("i915 and 2 amdgpu next to RAPL")
-    host.chip(0, "i915", {"energy1_input": counter(Load(20.0), 10**9, None)})
-    for number in (1, 2):
-        host.chip(number, "amdgpu", {"power1_label": "PPT", "power1_input": Load(70.0)})
-    yield host
-    host = drawn("8 cards and no other meter", rapl=False, cpu=MILAN)
-    for number in range(8):
-        host.chip(number, "amdgpu", {"power1_label": "PPT", "power1_average": Load(300.0)})
-    yield host
     host = drawn("an APU by amdgpu alone", rapl=False, cpu=RYZEN)
     host.chip(0, "amdgpu", {"power1_label": "PPT", "power1_average": Load(15.0)})
     yield host
@@ -462,22 +415,8 @@ def cards(draw: Random) -> Iterator[Host]:
     host.chip(0, "mlx5", {"power1_input": Load(18.0)})
     host.chip(1, "nvme", {"power1_input": Load(6.0), "temp1_input": 40000})
     yield host
-    host = drawn("an unknown chip that calls itself total", rapl=False)
-    host.chip(0, "boardmon", _labelled({"Total Power": 220.0, "System": 210.0}))
-    yield host
-    host = drawn("2 unknown chips of one name", rapl=False)
-    for number in range(2):
-        host.chip(number, "soc_meter", _labelled({"total": 12.0 + number}))
-    yield host
-    host = drawn("a chip called package-0", rapl=False)
-    host.chip(0, "package-0", {"power1_input": Load(12.0)})
-    yield host
     host = drawn("a chip that reads negative power next to RAPL")
     host.chip(0, "ina226", {"power1_input": -5_000_000})
-    yield host
-    host = drawn("zenpower", rapl=False, cpu=RYZEN)
-    host.demand, host.truth = "either", {"rail": 52.0}
-    host.chip(0, "zenpower", _labelled({"SVI2_P_Core": 40.0, "SVI2_P_SoC": 12.0}))
     yield host
     host = drawn("zenpower without the label of its SoC", rapl=False, cpu=RYZEN)
     host.demand, host.truth = "either", {"rail": 52.0}
@@ -494,9 +433,6 @@ def guests(draw: Random) -> Iterator[Host]:
         return host
 
     yield drawn("guest without a meter")
-    host = drawn("guest whose RAPL reads 0")
-    host.zone("intel-rapl:0", "package-0", constant(0))
-    yield host
     host = drawn("guest of 2 sockets whose RAPL reads 0", sockets=2)
     for number in range(2):
         host.zone(f"intel-rapl:{number}", f"package-{number}", constant(0))

@@ -173,18 +173,9 @@ _AC = {"type": "Mains", "online": 0}
 # Counters that move alike.
 MIRRORED: dict[str, Host] = {
     "16 dies of one AMD counter": whole(210.0, "total", dies(16, 210.0), dies={0: 16}, vendor=AMD),
-    "2 AMD sockets of 4 dies": whole(
-        300.0,
-        "total",
-        (*dies(4, 180.0), *dies(4, 120.0, package=1, first_uj=77_000_000)),
-        dies={0: 4, 1: 4},
-        vendor=AMD,
-    ),
-    "Hygon, reads 0.4 ms apart": whole(95.0, "total", dies(4, 95.0, late_us=400), dies={0: 4}, vendor="HygonGenuine"),
     "3 dies of an unknown vendor": whole(61.0, "total", dies(3, 61.0)),
     "2 dies whose reads are 20 µs apart": whole(140.0, "total", dies(2, 140.0, late_us=20)),
     "2 dies whose reads are 1 ms apart": whole(140.0, "either", dies(2, 140.0, late_us=1000)),
-    "one counter that wraps": whole(155.0, "total", dies(2, 155.0, first_uj=RANGE_15_UJ - 400_000_000)),
     "2 Intel dies that differ": whole(
         201.0,
         "total",
@@ -235,29 +226,11 @@ MIRRORED: dict[str, Host] = {
 
 # Channels that go or come.
 MOVING: dict[str, Host] = {
-    "the third of 3 supplies pulled at 7 s": whole(
-        450.0,
-        "unknown",
-        files={**supply(0, 150.0), **supply(1, 150.0), **supply(2, 150.0)},
-        events={7: both(remove("class/hwmon/hwmon2"), write({**supply(0, 225.0), **supply(1, 225.0)}))},
-    ),
     "a supply that does not answer for the last second": whole(
         300.0,
         "unknown",
         files={**supply(0, 150.0), **supply(1, 150.0)},
         events={10: write({"class/hwmon/hwmon1/power1_input": "ENXIO"})},
-    ),
-    "a supply plugged in at 2 s": whole(
-        300.0, "unknown", files=supply(0, 300.0), events={2: write({**supply(0, 150.0), **supply(1, 150.0)})}
-    ),
-    "a supply pulled for 3 s": whole(
-        300.0,
-        "unknown",
-        files={**supply(0, 150.0), **supply(1, 150.0)},
-        events={
-            4: write({"class/hwmon/hwmon1/power1_input": "ENXIO"}),
-            7: write({"class/hwmon/hwmon1/power1_input": 150_000_000}),
-        },
     ),
     "one failed reading of a supply": whole(
         300.0,
@@ -268,35 +241,8 @@ MOVING: dict[str, Host] = {
             5: write({"class/hwmon/hwmon1/power1_input": 150_000_000}),
         },
     ),
-    "a second ACPI meter that appears": whole(
-        250.0,
-        "unknown",
-        files=chip(0, "power_meter", power1=250.0),
-        events={5: write(chip(1, "power_meter", power1=90.0))},
-    ),
-    "a card that appears": whole(
-        250.0, "total", files=chip(0, "power_meter", power1=250.0), events={5: write(chip(1, "amdgpu", power1=90.0))}
-    ),
-    "a second battery taken out at 8 s": whole(
-        14.0,
-        "unknown",
-        files={**battery("BAT0", 7.0), **battery("BAT1", 7.0), **_OFF},
-        events={8: both(write(battery("BAT0", 14.0)), remove(f"{_POWER}/BAT1"))},
-    ),
-    "a second battery put in at 8 s": whole(
-        14.0,
-        "unknown",
-        files={**battery("BAT0", 14.0), **_OFF},
-        events={8: write({**battery("BAT0", 7.0), **battery("BAT1", 7.0)})},
-    ),
     "a battery that rests is put in": whole(
         14.0, "total", files={**battery("BAT0", 14.0), **_OFF}, events={5: write(battery("BAT1", 0.0, "Full"))}
-    ),
-    "mains for the last two seconds": whole(
-        14.0, "unknown", files={**battery("BAT0", 14.0), **_OFF}, events={9: write({f"{_POWER}/AC/online": 1})}
-    ),
-    "a package that comes online": whole(
-        200.0, "unknown", (socket(0, 100.0),), events={5: still_zone("intel-rapl:1", "package-1")}
     ),
     "a psys that comes": whole(100.0, "total", (socket(0, 100.0),), events={5: still_zone("intel-rapl:1", "psys")}),
     "an energy counter of a socket goes": whole(
@@ -316,20 +262,6 @@ MOVING: dict[str, Host] = {
 
 # Two channels of one role, and peers that are not understood.
 PEERS: dict[str, Host] = {
-    "a POWER server of three System channels": whole(
-        900.0,
-        "either",
-        files=chip(
-            0,
-            "ibmpowernv",
-            power1=300.0,
-            power1_label="System",
-            power2=310.0,
-            power2_label="System",
-            power3=290.0,
-            power3_label="System",
-        ),
-    ),
     "a POWER server with an unlabelled channel": whole(
         700.0, "either", files=chip(0, "ibmpowernv", power1=700.0, power1_label="System", power2=650.0)
     ),
@@ -338,33 +270,6 @@ PEERS: dict[str, Host] = {
         "unknown",
         files={**chip(0, "ibmpowernv", power1=700.0, power1_label="System"), **chip(1, "power_meter", power1=300.0)},
     ),
-    "a supply of two inputs": whole(
-        310.0, "either", files=chip(0, "pfe1100", power1=150.0, power1_label="pin1", power2=160.0, power2_label="pin2")
-    ),
-    "a supply of three inputs and two outputs": whole(
-        450.0,
-        "either",
-        files=chip(
-            0,
-            "crps185",
-            power1=150.0,
-            power1_label="pin1",
-            power2=150.0,
-            power2_label="pin2",
-            power3=150.0,
-            power3_label="pin3",
-            power4=200.0,
-            power4_label="pout1",
-            power5=210.0,
-            power5_label="pout2",
-        ),
-    ),
-    "the second of 2 supplies without labels": whole(
-        300.0, "either", files={**supply(0, 150.0), **chip(1, "dps920ab", power1=150.0, power2=138.0)}
-    ),
-    "a second supply of an unknown driver": whole(
-        300.0, "either", files={**supply(0, 150.0), **chip(1, "acme_psu9", power1=150.0, power1_label="pin")}
-    ),
     "a supply next to a hot-swap controller": whole(
         150.0, "total", files={**supply(0, 150.0), **chip(1, "adm1275", power1=120.0, power1_label="pin")}
     ),
@@ -372,27 +277,17 @@ PEERS: dict[str, Host] = {
         110.0, "either", files=chip(0, "smpro_hwmon", power1=70.0, power2=30.0, power5=3.0)
     ),
     "X-Gene without its I/O": whole(42.0, "either", files=chip(0, "apm_xgene", power1=30.0, power1_label="CPU power")),
-    "2 sockets, zenpower of one": whole(
-        104.0,
-        "either",
-        files=chip(0, "zenpower", power1=40.0, power1_label="SVI2_P_Core", power2=12.0, power2_label="SVI2_P_SoC"),
-        dies={0: 1, 1: 1},
-    ),
     "4 sockets, package-2 has only power_uw": whole(
         None,
         "unknown",
         (socket(0, 50.0), socket(1, 51.0), socket(3, 53.0)),
         files={"class/powercap/intel-rapl:2/name": "package-2", "class/powercap/intel-rapl:2/power_uw": 52_000_000},
     ),
-    "a package without a name": whole(
-        None, "unknown", (socket(0, 50.0),), files={"class/powercap/intel-rapl:1/energy_uj": 5_000_000}
-    ),
     "TPMI has one package more": whole(
         None,
         "unknown",
         (socket(0, 50.0), socket(0, 50.0, control="intel-rapl-tpmi"), socket(1, 60.0, control="intel-rapl-tpmi")),
     ),
-    "MSR and MMIO agree": whole(50.0, "total", (socket(0, 50.0), socket(0, 50.0, control="intel-rapl-mmio"))),
     "package-1 alone": whole(None, "unknown", (socket(1, 50.0),)),
     "packages 0 and 2 of a topology that has them": whole(
         111.0, "total", (socket(0, 55.0), Zone("intel-rapl:1", "package-2", 56.0, 9_100_000)), dies={0: 1, 2: 1}
@@ -427,14 +322,6 @@ PARTS: dict[str, Host] = {
     "a Mac mini by its input": whole(
         9.0, "total", files=chip(0, "macsmc_hwmon", power1=9.0, power1_label="AC Input Power")
     ),
-    "a MacBook that charges": whole(
-        20.0,
-        "either",
-        files={
-            **chip(0, "macsmc_hwmon", power1=60.0, power1_label="AC Input Power"),
-            **battery("macsmc-battery", 40.0, "Charging"),
-        },
-    ),
     "one battery by ACPI and a gauge": whole(
         11.0,
         "total",
@@ -460,9 +347,6 @@ PARTS: dict[str, Host] = {
         19.0,
         "total",
         files={**battery("BAT0", 11.0, serial_number="0000"), **battery("BAT1", 8.0, serial_number="0000"), **_OFF},
-    ),
-    "power_now in mW": whole(
-        9.0, "either", files={**battery("BAT0", 0.009, current_now=750_000, voltage_now=12_000_000), **_OFF}
     ),
     "voltage_now in mV": whole(
         9.0, "either", files={**battery("BAT0", None, current_now=750_000, voltage_now=12_000), **_OFF}
@@ -516,33 +400,9 @@ DRAWN: dict[str, Host] = {
     "laptop fed by a UPS that is online": known(
         None, supplies={"BAT0": cell(), "ups": {"type": "UPS", "online": 1}, "AC": _AC}
     ),
-    "laptop with two batteries, the first empty": known(
-        12.0, supplies={"BAT0": cell(0.0, "Not charging"), "BAT1": cell(), "AC": _AC}
-    ),
-    "laptop whose batteries change within the window": known(
-        None,
-        supplies={"BAT0": cell(), "BAT1": cell(0.0, "Not charging"), "AC": _AC},
-        after={
-            "class/power_supply/BAT0/status": "Not charging",
-            "class/power_supply/BAT1/status": "Discharging",
-            "class/power_supply/BAT1/power_now": 12_000_000,
-        },
-    ),
-    "laptop whose second battery joins": known(
-        None,
-        supplies={"BAT0": cell(), "BAT1": cell(5.0, "Not charging"), "AC": _AC},
-        after={"class/power_supply/BAT1/status": "Discharging"},
-    ),
     "laptop whose firmware says 0 W": known(None, supplies={"BAT0": cell(0.0), "AC": _AC}),
     "laptop whose firmware says 0 W and a current": known(
         12.0, supplies={"BAT0": cell(0.0, current_now=1_000_000, voltage_now=12_000_000), "AC": _AC}
-    ),
-    "laptop that is charged by USB-C": known(
-        None, supplies={"BAT0": cell(), "AC": _AC, "ucsi-source": {"type": "USB", "online": 1}}
-    ),
-    "laptop with a card and an ACPI meter of its battery": known(
-        None,
-        chips=[("power_meter", {"power1_average": 9_000_000, "power1_is_battery": 1}), labelled("amdgpu", PPT=25.0)],
     ),
     "tablet whose gauge is in hwmon": known(None, chips=[labelled("max17042", _=5.0), labelled("bq27500_0", _=5.0)]),
     # Cards of every maker.
@@ -559,19 +419,8 @@ DRAWN: dict[str, Host] = {
     "water cooling and its flow": known(
         None, chips=[labelled("d5next", Pump_power=8.0), labelled("highflownext", Dissipated=200.0)]
     ),
-    "network cards and their modules": known(None, chips=[labelled("mlx5", _=20.0), labelled("sfp_1", TX_power=0.001)]),
     # Arm servers and boards.
     "Altra of two sockets behind two supplies": known(300.0, chips=[_ALTRA, _ALTRA, _PSU, _PSU]),
-    "Altra, one of whose rails cannot be read": known(
-        None, chips=[_ALTRA], after={"class/hwmon/hwmon0/power3_input": "no number"}
-    ),
-    "Grace by ACPI": known(None, chips=[labelled("power_meter", _=200.0), labelled("power_meter", _=150.0)]),
-    "Grace, whose meters measure a part": known(
-        None, chips=[("power_meter", {"power1_average": 150_000_000, "device/measures/ACPI0007:00/path": 0})]
-    ),
-    "a meter that measures the whole system": known(
-        300.0, chips=[("power_meter", {"power1_average": 300_000_000, "device/measures/LNXSYBUS:00/path": 0})]
-    ),
     "Kunpeng, whose meter names its processors and memory": known(
         None,
         chips=[
@@ -585,20 +434,7 @@ DRAWN: dict[str, Host] = {
             )
         ],
     ),
-    "Graviton, a guest without a meter": known(None),
     "SCMI counters": known(None, chips=[counters("scmi_sensors", cpu_energy=30.0, sys_energy=70.0)]),
-    "SCPI of Juno": known(None, chips=[counters("scpi_sensors", SYS_POW_SYS=1.0, SYS_POW_A57=2.0)]),
-    "Versatile Express": known(None, chips=[counters("vexpress", A15=2.0, A7=0.5)]),
-    "Jetson Orin Nano": known(
-        8.0,
-        chips=[rails("ina3221", VDD_IN=8.0, VDD_CPU_GPU_CV=3.0, VDD_SOC=2.0)],
-        files={"firmware/devicetree/base/compatible": _TEGRA},
-    ),
-    "another board with a rail VDD_IN": known(
-        None,
-        chips=[rails("ina3221", VDD_IN=8.0, VDD_IO=1.0)],
-        files={"firmware/devicetree/base/compatible": "toradex,verdin\0"},
-    ),
     "a carrier of two modules": known(
         None,
         chips=[rails("ina3221", VDD_IN=8.0), rails("ina3221", VDD_IN=9.0)],
@@ -632,8 +468,6 @@ DRAWN: dict[str, Host] = {
     ),
     "PoE ports of a switch": known(None, chips=[labelled("tps23861", _=12.0)]),
     # Supplies.
-    "supplies, one with input power and one without": known(None, chips=[_PSU, labelled("cffps2", pout1=138.0)]),
-    "a supply that is pulled out": known(None, chips=[_PSU, _PSU], after=remove("class/hwmon/hwmon1/power1_input")),
     "a redundant supply on standby, or with a dead sensor": known(
         None, chips=[_PSU, labelled("cffps2", pin=0.0, vout=0.0, pout1=0.0)]
     ),
@@ -646,18 +480,7 @@ DRAWN: dict[str, Host] = {
         ],
     ),
     # ACPI's meter.
-    "an ACPI meter that does not answer": known(None, chips=[labelled("power_meter", _=4_294_967.295)]),
-    "an ACPI meter, supplies and cards": known(300.0, chips=[_ACPI, _PSU, _PSU, labelled("amdgpu", PPT=80.0)]),
     # Intel and AMD.
-    "two sockets, each with its psys": known(
-        420.0,
-        zones=[
-            ("intel-rapl:0", "package-0", 150.0),
-            ("intel-rapl:1", "package-1", 130.0),
-            ("intel-rapl:2", "psys", 220.0),
-            ("intel-rapl:3", "psys-1", 200.0),
-        ],
-    ),
     "two sockets, psys of one of them stands still": known(
         None,
         zones=[
@@ -686,12 +509,6 @@ DRAWN: dict[str, Host] = {
     "a package of TPMI that appears": known(
         None, zones=[("intel-rapl-tpmi:0", "package-0", 200.0)], after=still_zone("intel-rapl-tpmi:1", "package-1")
     ),
-    "a package that went and came back": known(
-        None,
-        zones=[("intel-rapl:0", "package-0", 100.0), ("intel-rapl:1", "package-1", 100.0)],
-        after=remove("class/powercap/intel-rapl:1/energy_uj"),
-    ),
-    "AMD's core alone, which is one core": known(None, zones=[("intel-rapl:0", "core", 3.0)]),
     "zones of DTPM beside a package": known(
         40.0, zones=[("intel-rapl:0", "package-0", 40.0), ("dtpm:0", "package-0", 900.0), ("dtpm:0:0", "cpu0", 9.0)]
     ),
@@ -704,7 +521,6 @@ DRAWN: dict[str, Host] = {
         ],
     ),
     "amd_energy that shows cores alone": known(None, chips=[counters("amd_energy", Ecore000=2.0, Ecore001=3.0)]),
-    "POWER9": known(700.0, chips=[labelled("ibmpowernv", System=700.0, Chip_0=200.0, Chip_0_Vdd=90.0)]),
 }
 
 _ALTRA_PARTS = {
