@@ -114,28 +114,6 @@ def test_a_meter_driven_by_busy_time_is_calibrated_within_its_interval_in_93_of_
     assert sum(held) >= 93
 
 
-def test_a_noiseless_meter_gives_the_figures_back() -> None:
-    fit = fit_windows(simulate(1, noise_watts=0.0))
-    for name, watts in TRUE.items():
-        assert fit.states[name].value == pytest.approx(watts, rel=1e-6)
-    assert fit.wakeup is not None
-    assert fit.wakeup.value == pytest.approx(WAKEUP_JOULES, rel=1e-6)
-    assert fit.cross_validated_percent == pytest.approx(0.0, abs=1e-6)
-
-
-def test_a_figure_below_zero_is_taken_as_zero_and_keeps_its_interval() -> None:
-    rng = random.Random(5)
-    windows = []
-    for level in range(10):
-        running = rng.random() * 2
-        watts = 5.0 * running + rng.gauss(0, 0.1) - 0.02 * (2 - running)
-        windows.append(MeteredWindow(str(level), 1.0, watts, running, {"C6": 2 - running}, 0.0 if level else 1.0))
-    fit = fit_windows(windows)
-    assert fit.states["C6"].value == 0.0
-    assert fit.states["C6"].high > 0
-    assert any("C6 came out below 0" in note for note in fit.notes)
-
-
 def test_wakeups_that_move_with_a_state_are_part_of_it() -> None:
     windows = []
     for level in range(8):
@@ -216,33 +194,6 @@ def test_a_model_that_cannot_be_written_is_printed(
         _calibrate(options, EnergyOptions(), quiet=True)
     (model,) = parse_models(capsys.readouterr().out, tmp_path)
     assert (model.name, model.scope) == ("bench", "package-0 by rapl")
-
-
-def test_a_meter_that_does_not_follow_the_load_makes_no_model() -> None:
-    windows = [
-        MeteredWindow(w.level, w.window_s, 5.0 * (8 - w.running_cpus), w.running_cpus, w.states, w.wakeups_hz)
-        for w in simulate(3)
-    ]
-    with pytest.raises(PowerprofError, match="fewer watts than idle"):
-        make_model(fit_windows(windows), "bad", GENOA, "x", "y")
-
-
-def test_windows_of_measuring_become_windows_of_the_fit() -> None:
-    energy = [EnergyReading(source="rapl", domain="package-0", kind="measured", joules=50.0, watts=10.0)]
-    window = Window(
-        started_at="",
-        window_s=5.0,
-        cpus=2,
-        c0_percent=25.0,
-        idle_percent=75.0,
-        wakeups_hz=100.0,
-        energy=energy,
-        states=[
-            StateResidency(name="POLL", residency_percent=5.0, average_residency_ms=None, entries_hz=1.0, polling=True),
-            StateResidency(name="C6", residency_percent=75.0, average_residency_ms=None, entries_hz=99.0),
-        ],
-    )
-    assert make_metered_window(window, "x") == MeteredWindow("x", 5.0, 50.0, 0.5, {"C6": 1.5}, 100.0)
 
 
 def test_a_load_runs_on_its_cpus_and_ends_with_its_context() -> None:

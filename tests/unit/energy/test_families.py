@@ -202,12 +202,6 @@ def test_a_ratio_is_known_better_than_the_watts() -> None:
     assert high / low < 1.6
 
 
-def test_without_an_interval_of_the_ratio_the_box_is_left() -> None:
-    old = msgspec.structs.replace(SPAN, odds_low=None, odds_high=None)
-    assert len(find_corners(old)) == 4
-    assert len(find_corners(SPAN)) > 4
-
-
 @given(low=st.floats(1e-6, 1e6), factor=st.floats(1, 1e6))
 def test_any_interval_leaves_corners(low: float, factor: float) -> None:
     span = msgspec.structs.replace(SPAN, odds_low=low, odds_high=low * factor)

@@ -261,6 +261,7 @@ def test_each_perf_counter_has_its_own_scale(monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_the_watts_of_a_powertop_report(text: str, figure: tuple[float, str]) -> None:
     found = find_report_watts(text)
+    assert find_report_watts("The battery reports a discharge rate of:  0  W;\nTarget: 1 units/s;\n") is None
     assert found is not None and (found[0], found[1]) == (pytest.approx(figure[0]), figure[1])
 
 

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from powerprof.energy.meter_log import looks_like_meter_log, parse_meter_log
 from powerprof.energy.meters import open_meters
 from powerprof.energy.program_meters import parse_ipmi
 from powerprof.energy.recordings import replay
-from powerprof.system.errors import CapabilityError, DataError, PowerprofError
+from powerprof.system.errors import CapabilityError, DataError
 
 START_S = 1764000000
 Cell = str | float | Callable[[int], str]
@@ -145,28 +145,6 @@ def test_one_power_of_the_whole_machine_or_a_named_one(headings: list[str]) -> N
             parse_meter_log(text, "log")
     for heading in set(powers) - {"cpu_power", "gpu (W)"}:
         assert parse_meter_log(text, "log", column=heading).samples[0].watts == 1 + headings.index(heading)
-
-
-def test_rows_without_a_reading_are_noted() -> None:
-    log = parse_meter_log(csv("time,power", silent(2, 3)), "log")
-    assert len(log.samples) == 4
-    assert "2 rows have no reading: 20 s are a gap, bridged in a straight line" in log.notes
-
-
-def test_a_log_that_is_silent_for_most_of_its_time_has_no_figure(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no reading for 30 of 50 s"):
-        total_watts(tmp_path, csv("time,power", silent(1, 2, 3)))
-
-
-def test_a_power_of_a_history_holds_until_the_next_row(tmp_path: Path) -> None:
-    rows = ((0, "100"), (3540, "300"), (3600, "unavailable"), (4000, "300"), (4060, "100"))
-    text = "entity_id,state,last_changed\n" + "".join(
-        f"sensor.rack_power,{state},{START_S + at_s}\n" for at_s, state in rows
-    )
-    log = parse_meter_log(text, "log")
-    assert "1 row has no reading: 400 s are a gap, bridged in a straight line" in log.notes
-    # 3,540 s of 100 W and 520 s of 300 W, of which 400 s are a gap between two equal readings.
-    assert total_watts(tmp_path, text) == pytest.approx((3540 * 100 + 520 * 300) / 4060, rel=1e-3)
 
 
 def test_two_columns_of_one_heading_have_no_name() -> None:
@@ -394,19 +372,6 @@ def test_dumps_too_far_apart_are_refused(tmp_path: Path, text: str, label: str) 
     with pytest.raises(DataError, match=rf"the counter of {label}.* may wrap unseen after \d+ s") as caught:
         total_watts(tmp_path, text)
     assert "at most" in str(caught.value.hint)
-
-
-@settings(max_examples=60, deadline=None)
-@given(watts=st.floats(1, 599), step_s=st.floats(1, 4000), range_uj=st.sampled_from([65_532_610_987, RANGE_UJ]))
-def test_a_figure_of_dumps_is_right_at_any_distance(
-    tmp_path_factory: pytest.TempPathFactory, watts: float, step_s: float, range_uj: int
-) -> None:
-    text = dumps([("intel-rapl:0", "package-0", watts)], step_s, range_uj=range_uj)
-    try:
-        total = total_watts(tmp_path_factory.mktemp("dumps"), text)
-    except PowerprofError:
-        return
-    assert total is None or total == pytest.approx(watts, rel=0.01)
 
 
 def test_the_stated_distance_is_usable(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import random
 
 import pytest
 from hypothesis import assume, given, settings
@@ -219,14 +218,3 @@ def test_a_hidden_wrap_is_never_a_figure(watts: float, step_s: float, first_uj: 
     samples = [[CounterSample(0.0, first_uj), CounterSample(step_s, end_uj)]]
     (energy,) = zone_energies([domain], samples, 0.0, step_s)
     assert energy.energy.watts is None or energy.energy.watts == pytest.approx(watts, rel=1e-3)
-
-
-def test_shuffled_zones_give_the_same_total() -> None:
-    names = [f"package-{n}-die-{die}" for n in range(2) for die in range(2)]
-    for seed in range(10):
-        order = random.Random(seed).sample(names, len(names))
-        domains = [Domain(Zone(f"intel-rapl:{n}", n, None, 10**12), n, None, 1000.0) for n in order]
-        samples = [count(100.0 + names.index(n) // 2, 5_000_000, 0.0, 10) for n in order]
-        topology = Topology({0: frozenset({0, 1}), 1: frozenset({0, 1})})
-        readings, _ = make_readings("rapl", zone_energies(domains, samples, 100.0, 110.0, topology), 100.0, 110.0)
-        assert host_energy(readings).watts == pytest.approx(201.0)

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.energy.domains import host_energy
-from powerprof.energy.meters import make_readings, open_meters
+from powerprof.energy.meters import open_meters
 from powerprof.energy.program_meters import find_report_watts
 from powerprof.energy.rapl import OpenCounter, PerfPowerMeter, list_events
 from powerprof.system.errors import CapabilityError
@@ -64,25 +63,6 @@ def test_perf_counters_are_scaled_and_an_offline_cpu_is_marked() -> None:
     assert core.inside == "package-0"
     meter.close()
     os.close(write_pkg)
-
-
-def test_a_package_that_cannot_be_opened_leaves_the_sum_unknown() -> None:
-    read, write = os.pipe()
-    os.write(write, struct.pack("=QQ", 1 << 32, 4 << 32))
-    meter = PerfPowerMeter(
-        [
-            OpenCounter(read, "package-0", "package", None, 2**-32),
-            OpenCounter(None, "package-1", "package", None, 2**-32),
-        ],
-        ["perf_power: energy-pkg on CPU 28 cannot be opened (no such device)"],
-    )
-    meter.sample(0.0)
-    meter.sample(1.0)
-    readings, _ = make_readings("perf_power", meter.energies(0.0, 1.0), 0.0, 1.0)
-    assert [reading.joules for reading in readings] == [3.0, None]
-    assert host_energy(readings).watts is None
-    meter.close()
-    os.close(write)
 
 
 def test_a_platform_of_several_sockets_may_draw_kilowatts() -> None:
@@ -181,14 +161,6 @@ def test_ipmi_that_does_not_answer(program: Path, text: str, reason: str) -> Non
     script(program, "ipmitool", text)
     with pytest.raises(CapabilityError, match=reason):
         open_meters("ipmi")
-
-
-def test_the_watts_of_powertop_reports() -> None:
-    assert find_report_watts("x\nThe battery reports a discharge rate of:  9.57  W;\n") == (9.57, "battery discharge")
-    baseline = find_report_watts("The system baseline power is estimated at:  830 mW;\n")
-    assert baseline == (pytest.approx(0.83), "system baseline")
-    assert find_report_watts("The battery reports a discharge rate of:  0  W;\n") is None
-    assert find_report_watts("Target: 1 units/s;\n") is None
 
 
 def test_recorded_powertop_reports(recordings: Path) -> None:

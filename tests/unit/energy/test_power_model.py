@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from powerprof.energy.families import (
@@ -20,7 +20,7 @@ from powerprof.energy.families import (
     published_results,
     shipped_models,
 )
-from powerprof.energy.model import ChosenModel, bound_difference, choose_model, describe_estimate, estimate, load_models
+from powerprof.energy.model import ChosenModel, choose_model, describe_estimate, estimate, load_models
 from powerprof.energy.models_file import (
     CpuIdentity,
     CpuMatch,
@@ -150,18 +150,6 @@ def test_a_kind_that_was_left_out_lies_in_the_interval_of_the_others(what: str) 
         assert share >= 90, name
 
 
-def test_the_generic_entry_is_the_widest() -> None:
-    generic = SHIPPED[-1]
-    assert generic.name == "generic"
-    assert generic.idle_watts == statistics.median(m.idle_watts for m in SHIPPED[:-1])
-    assert generic.full_watts == statistics.median(m.full_watts for m in SHIPPED[:-1])
-    for model in SHIPPED:
-        assert generic.idle_range_watts[0] <= model.idle_range_watts[0]
-        assert generic.idle_range_watts[1] >= model.idle_range_watts[1]
-        assert generic.full_range_watts[0] <= model.full_range_watts[0]
-        assert generic.full_range_watts[1] >= model.full_range_watts[1]
-
-
 @pytest.mark.parametrize("model", SHIPPED, ids=lambda model: model.name)
 def test_the_interval_grows_with_the_load(model: PowerModel) -> None:
     chosen = ChosenModel(model, model.name, ())
@@ -214,53 +202,6 @@ def test_between_idle_and_full_by_c0() -> None:
     assert "AMD EPYC Genoa" in describe_estimate(chosen, reading)
 
 
-def test_a_neighbours_interval_is_twice_as_wide() -> None:
-    own = estimate(choose_model(SHIPPED, CpuIdentity("AuthenticAMD", 26, 2)), 2, 1.0, 0.0, [])
-    near = estimate(choose_model(SHIPPED, CpuIdentity("AuthenticAMD", 26, 96)), 2, 1.0, 0.0, [])
-    assert near.watts == own.watts
-    assert near.low_watts == pytest.approx((own.low_watts or 0) / 2)
-    assert near.high_watts == pytest.approx((own.high_watts or 0) * 2)
-
-
-def test_a_cpu_without_smt_may_be_a_whole_core() -> None:
-    thread = estimate(choose_model(SHIPPED, GENOA, smt=True), 2, 1.0, 50.0, [])
-    core = estimate(choose_model(SHIPPED, GENOA, smt=False), 2, 1.0, 50.0, [])
-    assert core.low_watts == thread.low_watts
-    assert core.high_watts == pytest.approx(2 * (thread.high_watts or 0.0))
-    # Altra's cores have one thread each.
-    altra = CpuIdentity("0x41", None, 0xD0C, 1)
-    assert choose_model(SHIPPED, altra, smt=False).cores_per_cpu == 1.0
-
-
-def test_unknown_c0_gives_only_the_interval() -> None:
-    model = choose_model(SHIPPED, GENOA).model
-    reading = estimate(choose_model(SHIPPED, GENOA), 2, 1.0, None, [])
-    assert reading.joules is None
-    assert reading.watts is None
-    assert reading.low_watts == pytest.approx(2 * model.idle_range_watts[0])
-    assert reading.high_watts == pytest.approx(2 * model.full_range_watts[1])
-
-
-def test_a_differences_doubt_is_the_slopes() -> None:
-    span = estimate(choose_model(SHIPPED, GENOA), 2, 1.0, 50.0, []).range
-    assert span is not None
-    low, high = bound_difference(1.0, 2.0, span)
-    assert low == pytest.approx(span.slope_low_watts / span.slope_watts)
-    assert high == pytest.approx(2 * span.slope_high_watts / span.slope_watts)
-    # Below 0 the larger slope is the lower end.
-    assert bound_difference(-2.0, -1.0, span) == (pytest.approx(-high), pytest.approx(-low))
-
-
-@settings(max_examples=30, deadline=None)
-@given(c0=st.floats(-5, 105), cpus=st.integers(1, 512), window_s=st.floats(0.1, 1e5))
-def test_the_estimate_lies_in_its_interval(c0: float, cpus: int, window_s: float) -> None:
-    for model in SHIPPED:
-        reading = estimate(ChosenModel(model, model.name, (), 2.0), cpus, window_s, c0, [])
-        assert reading.low_watts is not None
-        assert reading.high_watts is not None
-        assert 0 <= reading.low_watts <= (reading.watts or 0) <= reading.high_watts
-
-
 CALIBRATED = PowerModel(
     name="mine",
     idle_watts=0.5,
@@ -276,14 +217,6 @@ CALIBRATED = PowerModel(
     ],
     wakeup=WakeupJoules(joules=1e-4, range_joules=(0.0, 2e-4)),
 )
-
-
-def test_a_calibrated_model_counts_states_and_wakeups() -> None:
-    chosen = choose_model([CALIBRATED, *SHIPPED], GENOA)
-    assert chosen.title == "mine"
-    states = [state("POLL", 1.0, 10, polling=True), state("C1", 30.0, 1000), state("C2", 60.0, 1000)]
-    reading = estimate(chosen, 2, 10.0, 10.0, states)
-    assert reading.watts == pytest.approx(2 * (0.1 * 6 + 0.3 * 2 + 0.6 * 0.5 + 1000 * 1e-4))
 
 
 def test_states_that_it_does_not_know_fall_back_to_c0() -> None:
@@ -315,23 +248,6 @@ def test_stolen_time_is_not_charged() -> None:
     assert reading.watts == estimate(chosen, 2, 10.0, 20.0, []).watts
     with_estimate = msgspec.structs.replace(window, energy=[reading])
     assert any("stolen by other guests" in note for note in estimate_doubts(chosen, with_estimate))
-
-
-def test_an_unknown_cpu_widens_the_estimate_to_all_that_it_may_have_done() -> None:
-    window = Window(
-        started_at="",
-        window_s=10.0,
-        cpus=1,
-        unknown_cpus_count=1,
-        c0_percent=30.0,
-        idle_percent=70.0,
-        wakeups_hz=1.0,
-        states=[],
-    )
-    chosen = choose_model(SHIPPED, GENOA)
-    reading = estimate_window(chosen, window)
-    assert reading == estimate(chosen, 2, 10.0, None, [])
-    assert reading.watts is None and reading.low_watts is not None
 
 
 def test_a_model_survives_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,115 +107,21 @@ def figures(split: EnergySplit) -> list[float]:
     return [split.idle_joules or 0.0, *(f for part in split.parts for f in below(part))]
 
 
-@settings(max_examples=100, deadline=None)
-@given(shares=st.lists(st.floats(0.001, 1.0), min_size=1, max_size=8), total=st.floats(10, 1e5))
-def test_consumers_that_explain_all_c0_leave_no_residual(shares: list[float], total: float) -> None:
-    consumers = [Consumer(name=str(i), c0_s=share) for i, share in enumerate(shares)]
-    split = split_energy(
-        total, 10.0, idle_watts=0.5, c0_s=sum(shares), consumers=consumers, kind="measured", source="rapl"
-    )
-    assert abs(split.residual_joules) <= 1e-9 * total
-    assert math.isclose(sum(p.percent or 0 for p in split.parts), 100.0, rel_tol=1e-9)
-
-
-def test_the_floor_comes_first_and_time_in_c0_shares_the_rest() -> None:
-    split = split_energy(
-        30.0,
-        10.0,
-        idle_watts=1.0,
-        c0_s=4.0,
-        kind="measured",
-        source="rapl",
-        consumers=[Consumer(name="mariadbd", c0_s=2.0), Consumer(name="sysbench", c0_s=1.0)],
-    )
-    assert split.idle_joules == 10.0
-    assert split.active_joules == 20.0
-    assert split.rate_watts == 5.0
-    assert [(p.name, p.joules, p.percent) for p in split.parts] == [("mariadbd", 10.0, 50.0), ("sysbench", 5.0, 25.0)]
-    assert split.residual_joules == 5.0
-
-
-def test_functions_below_threads_below_processes() -> None:
-    functions = (Consumer(name="mtr_commit", c0_s=0.5, wakeups_count=10), Consumer(name="log_write", c0_s=0.25))
-    thread = Consumer(name="page_cleaner", c0_s=1.0, wakeups_count=10, children=functions)
-    split = split_energy(
-        12.0,
-        10.0,
-        idle_watts=1.0,
-        c0_s=1.5,
-        wakeups_count=100,
-        wakeup_joules=5e-3,
-        kind="estimated",
-        source="model",
-        consumers=[Consumer(name="mariadbd", c0_s=1.5, wakeups_count=50, children=(thread,))],
-    )
-    process = split.parts[0]
-    assert split.rate_watts == 1.0  # 2 J active, half a joule of it for 100 wake-ups
-    assert process.joules == pytest.approx(1.75)
-    assert split.residual_joules == pytest.approx(0.25)  # the other 50 wake-ups
-    page_cleaner = process.children[0]
-    assert page_cleaner.joules == pytest.approx(1.05)
-    assert process.residual_joules == pytest.approx(0.7)
-    assert [f.joules for f in page_cleaner.children] == [pytest.approx(0.55), pytest.approx(0.25)]
-    assert page_cleaner.residual_joules == pytest.approx(0.25)
-    assert conservation_error(split) < 1e-12
-
-
-def test_without_an_idle_floor_no_energy_is_attributed() -> None:
-    split = split_energy(
-        5.0, 1.0, idle_watts=None, c0_s=1.0, kind="measured", source="rapl", consumers=[Consumer(name="x", c0_s=1.0)]
-    )
-    assert split.parts == []
-    assert split.residual_joules == 5.0
-    assert split.notes == ["the idle floor is unknown: 5.000 J cannot be attributed"]
-
-
-def test_less_than_the_floor_is_a_negative_residual() -> None:
-    split = split_energy(
-        9.0, 10.0, idle_watts=1.0, c0_s=1.0, kind="measured", source="rapl", consumers=[Consumer(name="x", c0_s=1.0)]
-    )
-    assert split.parts[0].joules == 0.0
-    assert split.residual_joules == -1.0
-    assert split.notes == ["the host drew 1.000 J less than its idle floor: cannot be attributed"]
-
-
-def test_parts_that_ran_longer_than_the_cpus_leave_a_negative_residual() -> None:
-    split = split_energy(
-        20.0, 10.0, idle_watts=1.0, c0_s=1.0, kind="measured", source="rapl", consumers=[Consumer(name="x", c0_s=1.5)]
-    )
-    assert split.residual_joules == pytest.approx(-5.0)
-    assert split.notes == ["the parts sum to more than the running time of the CPUs: the rest is below 0"]
-
-
-def test_clocks_half_a_percent_apart_get_no_note() -> None:
-    split = split_energy(
-        20.0, 10.0, idle_watts=1.0, c0_s=1.0, kind="measured", source="rapl", consumers=[Consumer(name="x", c0_s=1.005)]
-    )
-    assert split.residual_joules == pytest.approx(-0.05)
-    assert split.notes == []
-
-
-def test_no_cpu_ran() -> None:
-    split = split_energy(20.0, 10.0, idle_watts=1.0, c0_s=0.0, kind="measured", source="rapl", consumers=[])
-    assert split.residual_joules == 10.0
-    assert split.notes == ["no CPU ran: 10.000 J above the idle floor cannot be attributed"]
-
-
-def test_wakeups_never_cost_more_than_was_drawn() -> None:
-    split = split_energy(
-        11.0,
-        10.0,
-        idle_watts=1.0,
-        c0_s=1.0,
-        wakeups_count=1000,
-        wakeup_joules=0.01,
-        kind="measured",
-        source="rapl",
-        consumers=[Consumer(name="x", c0_s=1.0, wakeups_count=500)],
-    )
-    assert split.parts[0].joules == pytest.approx(0.5)
-    assert split.wakeup_joules == pytest.approx(1e-3)
-    assert "their price is lowered" in split.notes[0]
+@pytest.mark.parametrize(
+    ("total", "idle_watts", "c0_s", "residual", "note"),
+    [
+        (5.0, None, 1.0, 5.0, "the idle floor is unknown: 5.000 J cannot be attributed"),
+        (9.0, 1.0, 1.0, -1.0, "the host drew 1.000 J less than its idle floor: cannot be attributed"),
+        (20.0, 1.0, 0.0, 10.0, "no CPU ran: 10.000 J above the idle floor cannot be attributed"),
+    ],
+)
+def test_energy_that_no_part_used(
+    total: float, idle_watts: float | None, c0_s: float, residual: float, note: str
+) -> None:
+    consumers = [Consumer(name="x", c0_s=c0_s)]
+    how = {"idle_watts": idle_watts, "c0_s": c0_s, "consumers": consumers, "kind": "measured", "source": "rapl"}
+    split = split_energy(total, 10.0, **how)  # type: ignore[arg-type]
+    assert (split.residual_joules, split.notes, sum(p.joules for p in split.parts)) == (residual, [note], 0.0)
 
 
 def test_stolen_time_is_a_separate_line() -> None:
@@ -292,13 +198,6 @@ def test_a_metered_host_without_a_calibration_has_joules_by_part(energy: WindowE
     assert price is not None
     assert price.low == pytest.approx(low / split.active_joules)
     assert price.high == pytest.approx(high / split.active_joules)
-
-
-def test_a_measured_idle_baseline_is_the_floor(energy: WindowEnergy) -> None:
-    split = split_of(energy, idle_watts=40.0)
-    assert (split.kind, split.idle_joules, split.active_joules) == ("measured", 400.0, 600.0)
-    assert split.active_low_joules is None
-    assert [part.joules for part in split.parts] == [pytest.approx(360.0), pytest.approx(240.0)]
 
 
 def test_a_sleeping_host_draws_its_floor(energy: WindowEnergy) -> None:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -163,32 +162,6 @@ def test_a_value_above_the_range_is_dropped() -> None:
     assert step_units(150, 20, 100) is None
 
 
-def test_long_gaps_between_samples_may_hide_a_wrap() -> None:
-    energy = counter_energy(
-        [CounterSample(0.0, 0), CounterSample(100.0, 5)], 0.0, 100.0, joules_per_unit=1.0, modulus=1000, max_step_s=30.0
-    )
-    assert energy.joules is None
-    assert energy.notes == (
-        "100 s without a sample, and the counter may wrap within 30 s: no figure; sample it more often",
-    )
-
-
-@settings(max_examples=100, deadline=None)
-@given(watts=st.floats(0.1, 1000), times=st.lists(st.floats(0.01, 5), min_size=1, max_size=20))
-def test_constant_power_is_power_times_time(watts: float, times: list[float]) -> None:
-    moments = [0.0]
-    for step in times:
-        moments.append(moments[-1] + step)
-    energy = power_energy([PowerSample(t, watts) for t in moments], 0.0, moments[-1])
-    assert energy.joules is not None
-    assert math.isclose(energy.joules, watts * moments[-1], rel_tol=1e-12)
-
-
-def test_power_is_integrated_by_trapezoids() -> None:
-    samples = [PowerSample(0.0, 10.0), PowerSample(2.0, 20.0), PowerSample(3.0, 0.0)]
-    assert power_energy(samples, 0.0, 3.0).joules == 30.0 + 10.0
-
-
 def test_gaps_and_missing_readings_are_reported() -> None:
     samples = [PowerSample(0.0, 10.0), PowerSample(1.0, None), PowerSample(8.0, 10.0)]
     energy = power_energy(samples, 0.0, 8.0, max_gap_s=3.0)
@@ -198,35 +171,6 @@ def test_gaps_and_missing_readings_are_reported() -> None:
         "1 of 3 samples had no reading and were dropped",
         "1 gap of up to 8.0 s between samples, bridged in a straight line",
     )
-
-
-def test_samples_that_cover_only_part_are_stretched_aloud() -> None:
-    energy = power_energy([PowerSample(t / 10, 50.0) for t in range(0, 81)], 0.0, 10.0)
-    assert scale_to_window(energy, 0.0, 10.0) == (pytest.approx(500.0), pytest.approx(50.0))
-    assert energy.notes == ("covers 8.0 s and its mean power stands for the window of 10.0 s",)
-
-
-def test_samples_over_less_than_half_give_no_figure() -> None:
-    energy = power_energy([PowerSample(t / 10, 50.0) for t in range(0, 41)], 0.0, 10.0)
-    assert energy.joules is None
-    assert energy.notes == ("covers 4.0 s, less than half of the window of 10.0 s",)
-
-
-def test_a_window_takes_its_share_of_intervals_across_its_edges() -> None:
-    # 10, 20, 30, 40 J in a second each; the window is from 0.5 to 2.5 s.
-    samples = [CounterSample(float(t), v) for t, v in enumerate((0, 10, 30, 60, 100))]
-    energy = counter_energy(samples, 0.5, 2.5, joules_per_unit=1.0, modulus=None)
-    assert energy.joules == 5.0 + 20.0 + 15.0
-    assert (energy.start_s, energy.end_s) == (0.5, 2.5)
-    # Half a second at either edge, at 10 to 30 W instead of 10 and of 30.
-    assert energy.edge_joules == 0.5 * 20.0 + 0.5 * 20.0
-
-
-def test_power_is_interpolated_at_the_edges() -> None:
-    samples = [PowerSample(float(t), 10.0 * t) for t in range(5)]
-    energy = power_energy(samples, 0.5, 3.5)
-    assert energy.joules == pytest.approx(10.0 * (3.5**2 - 0.5**2) / 2)
-    assert energy.edge_joules == 0.0
 
 
 def test_a_spike_in_a_log_and_negative_watts_are_dropped() -> None:
@@ -250,13 +194,6 @@ def test_intervals_give_their_share_of_time() -> None:
     assert energy.joules == pytest.approx(0.1 * 10 + 20 + 30 + 0.1 * 40)
     assert energy.edge_joules == pytest.approx(0.9 * 30 + 0.9 * 30)
     assert interval_energy(intervals, 7.0, 9.0).joules is None
-
-
-def test_gaps_between_intervals_are_gaps() -> None:
-    intervals = [PowerInterval(0.0, 5.0, 100.0), PowerInterval(9.0, 14.0, 100.0)]
-    energy = interval_energy(intervals, 0.0, 14.0)
-    assert energy.joules == pytest.approx(1400.0)
-    assert energy.notes == ("4.0 s between its samples are not covered: filled with the mean power of the rest",)
 
 
 # Samples of 1 s steps: 90, 110, 95, 105 W, then others. The numbers of joules are sums of these by hand.

@@ -27,7 +27,7 @@ from powerprof.measure.cpuidle import (
     zero_counters,
 )
 from powerprof.measure.residency import compute_residency
-from powerprof.measure.window import CpuReading, StateInfo
+from powerprof.measure.window import StateInfo
 from powerprof.system import paths
 from powerprof.system.errors import DataError, PowerprofError, UsageError
 from tests.unit.measure.fake_cpu import C1, C6, HALTPOLL, POLL, FakeCpus
@@ -173,13 +173,6 @@ def test_256_cpus_within_half_of_the_open_files(tmp_path: Path) -> None:
     assert second.cpus[255].time_us == (0, 0, 77)
 
 
-def test_entries_are_those_that_the_driver_turned_down_too() -> None:
-    """An idle period is traced for each; a kernel before 5.9 does not count them."""
-    states = (StateInfo("POLL", polling=True), StateInfo("C1", polling=False))
-    reading = CpuReading(0, 1, states, (0, 0), (7, 100), (0, 0), (0, 0), (None, 12))
-    assert reading.entries_count == 119
-
-
 @pytest.fixture
 def cpus(tmp_path: Path) -> FakeCpus:
     cpus = FakeCpus(tmp_path / "sys", [[POLL, C1, C6]] * 2)
@@ -209,19 +202,6 @@ def test_shares_between_two_dumps(cpus: FakeCpus, bar: bool) -> None:
     window = compute_residency(before.snapshot, after.snapshot, started_at="")
     assert [state.residency_percent for state in window.states] == [0.0, 25.0, 75.0]
     assert window.c0_percent is None
-
-
-def test_one_dump_is_since_boot(cpus: FakeCpus) -> None:
-    dump = parse_dump(cpus.dump(), Path("dump"))
-    window = compute_residency(zero_counters(dump), dump.snapshot, started_at="")
-    assert [state.time_us for state in window.states] == [0, 2000, 10000]
-
-
-def without(text: str, line_part: str, count: int = 1) -> str:
-    """The text without the first line that has this in it and the `count` - 1 lines after it."""
-    lines = text.splitlines()
-    at = next(index for index, line in enumerate(lines) if line_part in line)
-    return "\n".join(lines[:at] + lines[at + count :]) + "\n"
 
 
 def test_a_missing_value_is_refused_with_its_line(cpus: FakeCpus) -> None:
@@ -264,11 +244,6 @@ def test_a_damaged_counter_is_refused_with_its_line(cpus: FakeCpus, value: str) 
 def test_another_text_is_refused(text: str, reason: str) -> None:
     with pytest.raises(DataError, match=reason):
         parse_dump(text, Path("dump"))
-
-
-def test_other_files_of_the_tree_are_passed_over(cpus: FakeCpus) -> None:
-    extra = "/sys/devices/system/cpu/cpu0/cpuidle/state1/s2idle/time|9\n/sys/devices/system/cpu/cpu0/topology/x|\n"
-    assert parse_dump(extra + cpus.dump(bar=True), Path("dump")).snapshot.cpus[0].time_us == (0, 1000, 5000)
 
 
 def test_pairs_that_do_not_belong_together_are_refused(cpus: FakeCpus) -> None:

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from powerprof.measure.cpuidle import CpuidleReader
 from powerprof.measure.residency import ProcfsResidency, compute_residency, read_recording
-from powerprof.measure.turbostat import make_turbostat_window, parse_turbostat
 from powerprof.measure.window import CpuReading, Snapshot, StateInfo
 from powerprof.model.records import StateResidency, Window
 from powerprof.system.errors import UsageError
@@ -44,27 +43,6 @@ def state(window: Window, name: str) -> StateResidency:
 
 def total(window: Window) -> float:
     return sum(item.residency_percent or 0.0 for item in window.states) + (window.c0_percent or 0.0)
-
-
-def test_residency_entries_and_average(tmp_path: Path) -> None:
-    cpus = FakeCpus(tmp_path, [[POLL, C1, C6]] * 2)
-
-    def idle() -> None:
-        cpus.add(0, 2, us=900_000, usage=30, above=6)
-        cpus.add(1, 1, us=100_000, usage=50, below=4)
-        cpus.add(1, 2, us=400_000, usage=20)
-
-    window = between(cpus, idle)
-    assert window.c0_percent == pytest.approx(30.0)
-    assert window.idle_percent == pytest.approx(70.0)
-    assert window.wakeups_hz == pytest.approx(100.0)
-    deep = state(window, "C6")
-    assert deep.residency_percent == pytest.approx(65.0)
-    assert deep.average_residency_ms == pytest.approx(1300 / 50)
-    assert (deep.entries_hz, deep.above_hz, deep.below_hz, deep.rejected_hz) == (50.0, 6.0, 0.0, 0.0)
-    assert state(window, "C1").below_hz == 4.0
-    assert total(window) == pytest.approx(100.0)
-    assert (window.window_s, window.cpus, window.residual_percent, window.notes) == (1.0, 2, 0.0, [])
 
 
 def test_polling_counts_as_running(tmp_path: Path) -> None:
@@ -163,12 +141,6 @@ def test_a_sleeping_cpu_is_never_called_busy() -> None:
     assert "CPU 1 entered and left no idle state (asleep or busy throughout): left out" in window.notes
 
 
-def test_unresolved_edges_note_their_error() -> None:
-    """20 exits in 1 s of idle are 50 ms each, one of them open at each edge: 10 % of the second."""
-    window = window_of([reading(0, 0, 0, resolved=False)], [reading(1, SECOND, 20, resolved=False)])
-    assert window.notes == ["idle periods open at the edges of CPU 0 are not resolved: about ±10 points of C0"]
-
-
 def test_more_idle_than_time_is_reported_not_hidden() -> None:
     """An idle period that began 30 ms before the window ended in it."""
     window = window_of([reading(0, 0, 0, resolved=False)], [reading(1, 1_030_000, 20, resolved=False)])
@@ -183,11 +155,6 @@ def test_without_wall_time_only_shares_of_idle_are_known() -> None:
     c1 = state(window, "C1")
     assert (c1.residency_percent, c1.average_residency_ms, c1.entries_hz) == (100.0, 30.0, None)
     assert "no wall time: percentages are shares of the idle time, C0 is unknown" in window.notes
-
-
-def test_wall_time_may_be_given() -> None:
-    window = window_of([reading(None, 0, 0)], [reading(None, 3 * SECOND, 10)], elapsed_s=4.0)
-    assert (window.c0_percent, window.wakeups_hz, window.percent_of) == (25.0, 2.5, "wall_time")
 
 
 def test_no_cpu_in_both_is_unknown_not_zero() -> None:
@@ -224,23 +191,6 @@ LOG = (
 
 def shares(window: Window) -> dict[str, float]:
     return {state.name: state.residency_percent or 0.0 for state in window.states}
-
-
-def test_turbostats_table_as_a_window() -> None:
-    text = "turbostat version 2024\nMeasurement interval: 2.000 seconds\n" + LOG
-    window = make_turbostat_window(parse_turbostat(text, "log"), "")
-    assert shares(window) == {"POLL": 0.0, "C1": 20.0, "C6": 70.0}
-    # C0 is Busy%, not the time that the requested states leave.
-    assert (window.c0_percent, window.idle_percent, window.window_s, window.cpus) == (5.0, 95.0, 2.0, 2)
-    # 20 entries of C6 in 2 s over 70 % of 2 CPUs' time.
-    assert window.states[2].entries_hz == 10.0
-    assert window.states[2].average_residency_ms == pytest.approx(140.0)
-    assert window.states[0].polling_percent == 0.5
-    assert [(item.scope, item.name, item.residency_percent) for item in window.achieved] == [
-        ("cpu", "Busy%", 5.0),
-        ("core", "CPU%c6", 60.0),
-        ("package", "Pkg%pc6", 30.0),
-    ]
 
 
 @pytest.mark.parametrize("machine", ["genoa0", "bdwup0", "adl0"])

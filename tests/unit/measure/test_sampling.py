@@ -191,22 +191,6 @@ def window(c0: float | None, deep_us: float, entries: int, names: tuple[str, ...
     )
 
 
-def test_a_phase_is_the_mean_of_its_windows() -> None:
-    phase = make_phase("server", [window(10.0, 900_000, 10), window(20.0, 800_000, 30)])
-    assert (phase.name, phase.c0_percent, phase.wakeups_hz, phase.cpus) == ("server", 15.0, 20.0, 1)
-    state = phase.states[0]
-    assert (state.residency_percent, state.entries_hz, state.entries_count) == (85.0, 20.0, 40)
-    assert state.average_residency_ms == pytest.approx(1_700_000 / 40 / 1e3)
-    assert phase.intervals["c0_percent"].mean == 15.0
-    assert phase.intervals["residency_percent:C1"].mean == 85.0
-    assert phase.notes == ["a note"]
-
-
-def test_a_state_that_one_window_does_not_have_was_not_entered_there() -> None:
-    phase = make_phase("x", [window(0.0, 500_000, 5, ("C1", "C6")), window(50.0, 500_000, 5)])
-    assert {state.name: state.residency_percent for state in phase.states} == {"C1": 50.0, "C6": 25.0}
-
-
 def test_one_window_has_no_intervals() -> None:
     assert make_phase("x", [window(1.0, 1.0, 1)]).intervals == {}
 
