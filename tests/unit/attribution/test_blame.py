@@ -88,17 +88,6 @@ def test_worker_of_io_uring_has_a_row_without_a_stack() -> None:
     assert word_notes(found.notes) == []
 
 
-def test_running_time_without_a_row_has_a_note() -> None:
-    """Nothing woke the thread in the window, so it has no row."""
-    found = attribution(exits(own_timer(101)), [waking(101, 3)], ran=ran((101, PID, 1, 5.0), (102, PID, 1, 403.0)))
-    assert found.running is not None and found.running.target_ms == pytest.approx(408.0, abs=1)
-    assert [row.thread.tid for row in found.wakeups] == [101]
-    assert (
-        "403 ms of CPU time of one thread is in no row, because it did not wake in the window (thread 102). "
-        "To see the functions, use profile"
-    ) in word_notes(found.notes)
-
-
 def test_runnable_thread_has_no_waking_and_no_stack() -> None:
     """Exits of a throttled thread are a class of their own; wakings of its real sleeps are not given to them."""
     rows = [own_timer(101, flags=Flag.RUNNABLE, waker_context=0, waker_timer_function=0)] * 5 + [own_timer(101)] * 2
@@ -177,14 +166,6 @@ def test_incomplete_waking_counts_are_unknown(field: str) -> None:
     )
 
 
-def test_losses_have_notes() -> None:
-    found = attribution(exits(own_timer(101)), stacks_lost_count=4, unsent_count=5, lost_count=2)
-    assert any(note.startswith("4 stacks were lost to a full buffer") for note in word_notes(found.notes))
-    assert any("5 stacks were not copied" in note for note in word_notes(found.notes))
-    assert found.conservation.lost_count == 2
-    assert found.conservation.coverage_percent == pytest.approx(100 / 3)
-
-
 def test_idle_periods_ended_by_waking_others_are_counted() -> None:
     found = attribution(exits(*[woken_by(OTHER, 101, PID, next_tgid=OTHER)] * 3, own_timer(101)))
     (woken,) = found.woken_elsewhere
@@ -249,24 +230,6 @@ def test_time_without_idle_exit_is_divided_by_wakings() -> None:
         101: pytest.approx(3.0),
         102: pytest.approx(9.0),
     }
-
-
-@settings(max_examples=200, deadline=None)
-@given(
-    total=st.integers(0, 10**12).map(float),  # the scheduler counts whole nanoseconds
-    places=st.lists(
-        st.tuples(st.integers(0, 10**11).map(float), st.integers(0, 1000), st.integers(0, 10_000)),
-        min_size=1,
-        max_size=9,
-    ),
-)
-def test_divided_running_time_adds_up(total: float, places: list[tuple[float, int, int]]) -> None:
-    known = [blame.WakingPlace(after_ns if exits else 0.0, exits, others) for after_ns, exits, others in places]
-    parts = blame.divide_running_time(total, known)
-    measured = sum(place.after_exits_ns for place in known)
-    assert all(part >= place.after_exits_ns for part, place in zip(parts, known, strict=True))
-    if measured or any(place.exits or place.other_wakings for place in known):
-        assert sum(parts) == pytest.approx(max(total, measured))
 
 
 _HELPER = 700

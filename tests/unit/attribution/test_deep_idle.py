@@ -398,7 +398,7 @@ def test_the_sums_hold_for_damaged_periods() -> None:
 GAPS = st.lists(st.tuples(st.integers(1, 400), st.integers(0, 200)), max_size=12)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(st.tuples(GAPS, st.sets(st.integers(0, 11), max_size=3)), min_size=1, max_size=3), st.data())
 def test_the_sums_are_those_of_a_count_by_microseconds(
     drawn: list[tuple[list[tuple[int, int]], set[int]]], data: st.DataObject

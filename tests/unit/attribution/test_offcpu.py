@@ -81,19 +81,6 @@ def test_figures_of_a_thread() -> None:
     ]
 
 
-def test_means_of_no_events_are_unknown() -> None:
-    """A thread that was only preempted, and one that slept and was run at once."""
-    preempted = thread(72, states={}, waits_count=0, wait_ns=0, wait_max_ns=0, sleep_max_ns=0)
-    slept = thread(73, waits_count=0, wait_ns=0, wait_max_ns=0)
-    waited = thread(74, states={}, sleep_max_ns=0)
-    rows = {row.tid: row for row in build_bpf_profile(trace(threads=[preempted, slept, waited]), NAMES).threads}
-    first, second, third = rows[72], rows[73], rows[74]
-    assert (first.sleep_mean_ms, first.sleep_max_ms, first.wait_mean_ms, first.wait_max_ms) == (None,) * 4
-    assert first.sleeps_hz == 0.0 and first.preempted_ms == pytest.approx(17)
-    assert second.sleep_mean_ms == pytest.approx(600) and (second.wait_mean_ms, second.wait_max_ms) == (None, None)
-    assert third.wait_mean_ms == pytest.approx(7) and (third.sleep_mean_ms, third.sleep_max_ms) == (None, None)
-
-
 def test_wakers_have_rates_and_shares_of_all_wakings() -> None:
     wakings = [waking(71, 6), waking(72, 9, 82), waking(71, 5, 0)]
     record = build_bpf_profile(trace(threads=[thread(), thread(72)], wakings=wakings), NAMES)

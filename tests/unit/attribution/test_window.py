@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from powerprof.attribution.capture import Capture
@@ -229,22 +227,6 @@ def test_unseen_time_of_a_group(
     notes = _unseen_time_notes(used_ns, RunTimes(rows, 0, round(ended * MS)), [80])
     values = None if missing_ms is None else {"missing_ms": pytest.approx(missing_ms), "used_ms": used_ms}
     assert [note.values for note in notes] == ([] if values is None else [values])
-
-
-@given(
-    own=st.integers(0, 10**6),
-    other=st.integers(1, 10**6),
-    cpu_s=st.floats(0.0, 10.0),
-    window_s=st.floats(0.1, 1e3),
-    cpus=st.integers(1, 4),
-)
-def test_law_of_the_own_cost(own: int, other: int, cpu_s: float, window_s: float, cpus: int) -> None:
-    traced = window(window_s=window_s, tool_cpu_s=cpu_s, edges=dict(list(window().edges.items())[:cpus]))
-    causes = traced.trace.causes.copy()
-    causes["count"] = other, own, other
-    tool = built(replace(traced, trace=replace(traced.trace, causes=causes))).tool
-    assert tool.wakeups_hz is not None and tool.wakeups_hz * window_s == pytest.approx(own)
-    assert tool.cpu_percent is not None and tool.cpu_percent * window_s * cpus / 100 == pytest.approx(cpu_s)
 
 
 @pytest.mark.parametrize(("kib", "pages"), [(4, 1), (8192, 2048), (16384, 4096)])

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ELF files made by hand: sound ones to be bent."""
+"""ELF files made by hand, sound ones to be bent, and processes that have mapped them."""
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+
+from powerprof.stacks.image import Mapping, ProcessImage
 
 EHDR, PHDR, SHDR = struct.Struct("<16sHHIQQQIHHHHHH"), struct.Struct("<IIQQQQQQ"), struct.Struct("<IIQQQQIIQQ")
 
@@ -106,3 +110,32 @@ def wide_go_table(count: int) -> bytes:
     head = struct.pack("<IHBB8Q", 0xFFFFFFF1, 0, 1, 8, count, 1, 0x1000, 72, *[units_at] * 4)
     rows = np.stack((4 * np.arange(count, dtype="<u4"), np.full(count, records_at, "<u4")), axis=1)
     return head + names + rows.tobytes() + struct.pack("<IIi", 4 * count, 0, 0)
+
+
+X86_CIE = b"\x01zR\0\x01\x78\x10\x01\x1b\x0c\x07\x08\x90\x01" + b"\0" * 2
+
+
+def eh_frame(*functions: tuple[int, int, bytes], common: bytes = X86_CIE) -> bytes:
+    """Return .eh_frame at 0x8000 of (start, size, instructions) with addresses relative to the entries."""
+    table = struct.pack("<II", 4 + len(common), 0) + common
+    for start, size, code in functions:
+        at = len(table)
+        body = struct.pack("<IiIB", at + 4, start - (0x8000 + at + 8), size, 0) + code
+        body += b"\0" * (-len(body) % 4)
+        table += struct.pack("<I", len(body)) + body
+    return table
+
+
+def note(build_id: bytes = b"\1\2\3\4") -> Part:
+    """Return the section with the build id."""
+    return Part(".note", 7, struct.pack("<III", 4, 4, 3) + b"GNU\0" + build_id)
+
+
+def image_of(path: Path, *more: Mapping, pid: int = 4194303, **fields: Any) -> ProcessImage:
+    """Return a process with this file at 0x10000, and with more mappings."""
+    status = path.stat()
+    values = {"bias": 0x10000, "build_id": "01020304", **fields}
+    values |= {"inode": status.st_ino, "size_bytes": status.st_size, "mtime_ns": status.st_mtime_ns}
+    file = Mapping(start=0x10000, end=0x20000, offset=0, path=str(path), device="0:0", **values)
+    mappings = tuple(sorted((file, *more), key=lambda mapping: mapping.start))
+    return ProcessImage(pid=pid, started_ticks=1, executable=str(path), mappings=mappings)

@@ -11,12 +11,12 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from powerprof.stacks import symtab, time_budget, unwind_tables
+from powerprof.stacks import time_budget, unwind_tables
 from powerprof.stacks.debuginfo import find_debug_file
 from powerprof.stacks.elf import parse_elf, read_elf
 from powerprof.stacks.image import Mapping as Mapped
@@ -27,9 +27,7 @@ from powerprof.system.errors import DataError
 from powerprof.system.files import read_fields
 from powerprof.system.tasks import look_up
 from tests.programs.cpu_time import least_cpu_s
-from tests.unit.stacks.elves import Part, make, symbol
-
-Tree = Callable[[Mapping[str, str]], Path]
+from tests.unit.stacks.elves import Part, image_of, make, symbol
 
 
 def test_overlapping_notes_are_read_in_bounded_time() -> None:
@@ -122,41 +120,16 @@ def test_overlapping_symbol_names_are_stored_once(spread: int, count: int) -> No
     assert int(megabytes) < 100 and float(seconds) < 2.0 and int(found) == count
 
 
-def test_preferred_alias_is_chosen() -> None:
-    names = [
-        ("__nanosleep", 0x12),
-        ("nanosleep", 0x22),
-        ("_nanosleep", 0x12),
-        ("sleepy", 0x02),
-        ("nanosleep_x@@V1", 0x22),
-    ]
-    strings = bytearray(b"\0")
-    rows = [bytes(24)]
-    for name, info in names:
-        rows.append(symbol(len(strings), 0x100, 16, info))
-        strings += name.encode() + b"\0"
-    elf = parse_elf(
-        make([Part(".symtab", 2, b"".join(rows), link=2, entry_bytes=24), Part(".strtab", 3, bytes(strings))]), "x"
-    )
-    table = symtab.read_symbols(elf)
-    assert table.lookup(0x108) == ("nanosleep", 0x100, 0x110)
-    assert table.ranges_of({"nanosleep"}) == {(0x100, 0x110)}
-
-
-def image_of(path: Path) -> tuple[ProcessImage, Mapped]:
-    status = path.stat()
-    mapping = Mapped(
-        start=0x10000, end=0x20000, offset=0, path=str(path), device="0:0", inode=status.st_ino, bias=0,
-        size_bytes=status.st_size, mtime_ns=status.st_mtime_ns,
-    )  # fmt: skip
-    return ProcessImage(pid=os.getpid(), started_ticks=1, executable=str(path), mappings=(mapping,)), mapping
+def mapped(path: Path) -> tuple[ProcessImage, Mapped]:
+    image = image_of(path, pid=os.getpid(), bias=0, build_id=None)
+    return image, image.mappings[0]
 
 
 def test_sparse_debug_file_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / "holes.debug").open("wb") as file:
         file.truncate(2 << 30)
     (tmp_path / "linked").write_bytes(make([Part(".gnu_debuglink", 1, b"holes.debug\0" + bytes(4))]))
-    image, mapping = image_of(tmp_path / "linked")
+    image, mapping = mapped(tmp_path / "linked")
     fd = os.open(tmp_path / "linked", os.O_RDONLY)
     try:
         assert least_cpu_s(lambda: find_debug_file(image, mapping, read_elf(fd, "linked"), Budget()), 0.3) < 0.3
@@ -179,12 +152,12 @@ def big(path: Path, megabytes: int) -> None:
 
 
 def test_files_beyond_the_budget_are_left_out_with_a_note(others: Path) -> None:
-    big(others / "big", 60)
+    big(others / "big", 42)
     (others / "small").write_bytes(make([Part(".text", 1, b"x")]))
     (others / "small").chmod(0o666)
     store = TableStore(use_cache=False)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    found = store.tables(*image_of(others / "big"))
+    found = store.tables(*mapped(others / "big"))
     # Its names are left out, and with them what they would cost.
     assert isinstance(found, str) or found.symbols.count == 0
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
@@ -192,14 +165,14 @@ def test_files_beyond_the_budget_are_left_out_with_a_note(others: Path) -> None:
         f"files of 1 processes were left out ({os.getpid()}): they took more than 2 s or 40 MiB each, "
         "or 20 s or 256 MiB together"
     ]
-    assert not isinstance(store.tables(*image_of(others / "small")), str)
+    assert not isinstance(store.tables(*mapped(others / "small")), str)
 
 
 def test_trusted_file_is_read_without_limit(others: Path) -> None:
-    big(others / "big", 60)
+    big(others / "big", 42)
     (others / "big").chmod(0o644)
     store = TableStore(use_cache=False)
-    found = store.tables(*image_of(others / "big"))
+    found = store.tables(*mapped(others / "big"))
     assert not isinstance(found, str) and found.symbols.count == 1
     assert store.budget.notes() == []
 

@@ -25,12 +25,11 @@ from powerprof.stacks.image import (
     parse_maps,
     snapshot,
 )
-from powerprof.system.errors import CapabilityError, DataError, PowerprofError
+from powerprof.system.errors import DataError, PowerprofError
 from powerprof.system.programs import start, stop
 from powerprof.system.reader_process import Opened, ReaderProcess, shared
 from powerprof.system.tasks import read_process_stat
 from powerprof.tracing.idle_stacks import keep_every_program
-from powerprof.tracing.kernel_symbols import read_kernel_symbols
 
 
 def test_snapshot_contains_libraries_and_vdso():
@@ -138,25 +137,6 @@ def test_replaced_program_file_is_refused(tmp_path, monkeypatch):
             assert "replaced on disk" in found.note or "permission" in found.note
     finally:
         stop(process_)
-
-
-def test_kernel_functions_end_where_the_next_symbol_begins(tmp_path, monkeypatch):
-    monkeypatch.setenv("POWERPROF_PROCFS", str(tmp_path))
-    with pytest.raises(CapabilityError, match="cannot be read"):
-        read_kernel_symbols()
-    (tmp_path / "kallsyms").write_text("0000000000000000 T hidden\n0000000000000000 t hidden_too\n")
-    with pytest.raises(CapabilityError, match="shows no addresses"):
-        read_kernel_symbols()
-    (tmp_path / "kallsyms").write_text(
-        "ffffffff81000000 T _stext\nffffffff81000000 T start\nffffffff81000100 t tick\nffffffff81000200 d data\n"
-        "ffffffffc0000000 t probe\t[virtio]\nffffffffc0000100 t last\t[virtio]\nbroken\nzz T x\n"
-    )
-    found = read_kernel_symbols()
-    assert found.lookup(0xFFFFFFFF81000010) == ("start", "vmlinux", 0xFFFFFFFF81000000)
-    assert found.lookup(0xFFFFFFFF810001FF)[0] == "tick"
-    assert found.lookup(0xFFFFFFFF81000210) is None
-    assert found.lookup(0xFFFFFFFFC0000010) == ("probe", "virtio", 0xFFFFFFFFC0000000)
-    assert found.lookup(0x1000) is None
 
 
 def test_too_many_mappings_are_refused(monkeypatch):

@@ -13,49 +13,25 @@ from powerprof.stacks.registers import AARCH64, X86_64, Machine, SavedStack, mac
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.uncovered import Caller, CodeUnwinder
 from powerprof.stacks.unwind import Unwinder
-from tests.unit.stacks.elves import Part, make
+from tests.unit.stacks.elves import Part, eh_frame, image_of, make, note
 
 SIGNED = 0x2A << 48
 BASE = 0x10000
 
 
-def unwind_table() -> bytes:
-    """A function at 0x1000 with a frame of 32 bytes (x29 and x30 lowest), called by the thread's start at 0x1100."""
-    cie = struct.pack("<I", 0) + b"\x01zR\0\x01\x78\x1e\x01\x1b\x0c\x1f\x00" + b"\0" * 3
-    table = struct.pack("<I", len(cie)) + cie
-    # advance 4; CFA = sp + 32; x29 at CFA − 32, x30 at CFA − 24; the return address is signed (negate_ra_state).
-    framed = b"\x2d\x44\x0e\x20\x9d\x04\x9e\x03"
-    bottom = b"\x07\x1e"
-    for start, size, code in ((0x1000, 0x40, framed), (0x1100, 0x40, bottom)):
-        code += b"\0" * (-len(code) % 4)
-        at = len(table)
-        body = struct.pack("<IiIB", at + 4, start - (0x8000 + at + 8), size, 0) + code
-        body += b"\0" * (-len(body) % 4)
-        table += struct.pack("<I", len(body)) + body
-    return table
+# A frame of 32 bytes: advance 4; CFA = sp + 32; x29 at CFA − 32, x30 at CFA − 24; the return address is signed.
+FRAMED = b"\x2d\x44\x0e\x20\x9d\x04\x9e\x03"
+ARM_CIE = b"\x01zR\0\x01\x78\x1e\x01\x1b\x0c\x1f\x00" + b"\0" * 3
 
 
 @pytest.fixture
 def image(tmp_path: Path) -> ProcessImage:
-    note = struct.pack("<III", 4, 4, 3) + b"GNU\0" + b"\x01\x02\x03\x04"
-    data = bytearray(make([Part(".eh_frame", 1, unwind_table(), flags=2, vaddr=0x8000), Part(".note", 7, note)]))
+    """A function at 0x1000 with a frame, called by the start of the thread at 0x1100."""
+    table = eh_frame((0x1000, 0x40, FRAMED), (0x1100, 0x40, b"\x07\x1e"), common=ARM_CIE)
+    data = bytearray(make([Part(".eh_frame", 1, table, flags=2, vaddr=0x8000), note()]))
     struct.pack_into("<H", data, 18, AARCH64.elf_machine)
-    path = tmp_path / "program"
-    path.write_bytes(data)
-    status = path.stat()
-    mapping = Mapping(
-        start=BASE,
-        end=2 * BASE,
-        offset=0,
-        path=str(path),
-        device="0:0",
-        inode=status.st_ino,
-        bias=BASE,
-        size_bytes=status.st_size,
-        mtime_ns=status.st_mtime_ns,
-        build_id="01020304",
-    )
-    return ProcessImage(pid=4194303, started_ticks=1, executable=str(path), mappings=(mapping,))
+    (tmp_path / "program").write_bytes(data)
+    return image_of(tmp_path / "program")
 
 
 @pytest.mark.parametrize("signature", [0, SIGNED])
@@ -86,49 +62,18 @@ JIT = 0x7000_0000
 SP = 0x7F00
 
 
-def framed_table() -> bytes:
-    """A function of 0x40 bytes at 0x1000 with a frame of 32 bytes, and the start of the thread at 0x1100."""
-    cie = struct.pack("<I", 0) + b"\x01zR\0\x01\x78\x10\x01\x1b\x0c\x07\x08\x90\x01" + b"\0" * 2
-    table = struct.pack("<I", len(cie)) + cie
-    for start, size, code in ((0x1000, 0x40, b"\x44\x0e\x20"), (0x1100, 0x40, b"\x07\x10")):
-        code += b"\0" * (-len(code) % 4)
-        at = len(table)
-        body = struct.pack("<IiIB", at + 4, start - (0x8000 + at + 8), size, 0) + code
-        body += b"\0" * (-len(body) % 4)
-        table += struct.pack("<I", len(body)) + body
-    return table
-
-
 @pytest.fixture
 def jit_image(tmp_path: Path) -> ProcessImage:
     text = bytearray(0x1300)
     text[0x1205 - 0x78 : 0x1207 - 0x78] = b"\xc9\xc3"  # leave; ret, which no entry covers
     for end in (0x1040, 0x1120, 0x1205):
         text[end - 5 - 0x78] = 0xE8  # the first part is at 0x78, and the segment begins at 0
-    note = struct.pack("<III", 4, 4, 3) + b"GNU\0" + b"\x01\x02\x03\x05"
-    parts = [
-        Part(".text", 1, bytes(text), flags=6, vaddr=0x78),
-        Part(".eh_frame", 1, framed_table(), flags=2, vaddr=0x8000),
-        Part(".note", 7, note),
-    ]
-    path = tmp_path / "program"
-    path.write_bytes(make(parts))
-    status = path.stat()
-    program = Mapping(
-        start=BASE,
-        end=2 * BASE,
-        offset=0,
-        path=str(path),
-        device="0:0",
-        inode=status.st_ino,
-        bias=BASE,
-        size_bytes=status.st_size,
-        mtime_ns=status.st_mtime_ns,
-        build_id="01020305",
-    )
+    # A function of 0x40 bytes with a frame of 32 bytes, and the start of the thread.
+    table = eh_frame((0x1000, 0x40, b"\x44\x0e\x20"), (0x1100, 0x40, b"\x07\x10"))
+    parts = [Part(".text", 1, bytes(text), flags=6, vaddr=0x78), Part(".eh_frame", 1, table, flags=2, vaddr=0x8000)]
+    (tmp_path / "program").write_bytes(make([*parts, note(b"\1\2\3\5")]))
     code = Mapping(start=JIT, end=JIT + 0x1000, offset=0, path="", device="0:0", inode=0)
-    mappings = tuple(sorted((program, code), key=lambda mapping: mapping.start))
-    return ProcessImage(pid=4194303, started_ticks=1, executable=str(path), mappings=mappings)
+    return image_of(tmp_path / "program", code, build_id="01020305")
 
 
 REGISTERS = X86_64.pack({"ip": JIT + 0x10, "sp": SP, "bp": SP + 0x10})

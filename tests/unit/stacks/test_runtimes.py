@@ -292,16 +292,6 @@ def test_world_writable_map_is_not_read(tmp_path, monkeypatch):
     assert read_perf_map(image).names == ("jitted",)
 
 
-def test_map_older_than_the_process_is_not_read(tmp_path, monkeypatch):
-    image, path = fake_process(tmp_path, monkeypatch)
-    path.write_text("1000 100 jitted\n")
-    (tmp_path / "proc/stat").write_text("cpu 1 2 3\nbtime 1700000000\nprocesses 5\n")
-    os.utime(path, (1_699_999_990, 1_699_999_990))
-    assert "older than the process" in read_perf_map(image).notes[0]
-    os.utime(path, (1_700_000_001, 1_700_000_001))
-    assert read_perf_map(image).names == ("jitted",)
-
-
 def test_map_of_a_reused_pid_is_not_read(tmp_path, monkeypatch):
     image, path = fake_process(tmp_path, monkeypatch)
     path.write_text("1000 100 jitted\n")

@@ -31,7 +31,7 @@ from powerprof.stacks.time_budget import Budget, DebugBudget, DebugBudgetError
 from powerprof.stacks.unwind import _Module
 from powerprof.stacks.unwind_tables import extract_table, returns_nowhere
 from powerprof.system.errors import DataError
-from tests.unit.stacks.elves import Part, make
+from tests.unit.stacks.elves import Part, eh_frame, make
 
 
 def symbols(*rows: tuple[str, int, int]) -> SymbolTable:
@@ -86,18 +86,6 @@ def test_bottoms_and_entries_end_before_the_next_function() -> None:
     ]
 
 
-def frames(*functions: tuple[int, int, bytes]) -> bytes:
-    """Return .eh_frame at 0x8000 of (start, size, instructions) with addresses relative to the entries."""
-    cie = struct.pack("<I", 0) + b"\x01zR\0\x01\x78\x10\x01\x1b\x0c\x07\x08\x90\x01" + b"\0" * 2
-    table = struct.pack("<I", len(cie)) + cie
-    for start, size, code in functions:
-        at = len(table)
-        body = struct.pack("<IiIB", at + 4, start - (0x8000 + at + 8), size, 0) + code
-        body += b"\0" * (-len(body) % 4)
-        table += struct.pack("<I", len(body)) + body
-    return table
-
-
 def test_unwind_table_of_a_file() -> None:
     """Ranges, the pages of its segments, and the functions without a caller: by entry point, table and name."""
     strings = b"\0_start_c\0clone\0"
@@ -108,7 +96,7 @@ def test_unwind_table_of_a_file() -> None:
         Part(
             ".eh_frame",
             1,
-            frames((0x1000, 0x40, b""), (0x1040, 0x30, b"\x0e\x20"), (0x1100, 0x20, b"\x07\x10")),
+            eh_frame((0x1000, 0x40, b""), (0x1040, 0x30, b"\x0e\x20"), (0x1100, 0x20, b"\x07\x10")),
             2,
             vaddr=0x8000,
         ),

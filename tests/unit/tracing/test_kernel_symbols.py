@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from powerprof.system.errors import CapabilityError
 from powerprof.tracing import kernel_symbols
 from powerprof.tracing.idle_data import CAUSE
 
@@ -48,10 +49,15 @@ def test_the_tick_is_what_the_kernel_s_timer_calls(kernel: str, fake_tree: Calla
         assert kernel_symbols.find_tick_handler() == 0xFFFFFFFF81200000 + 16 * len(others)
 
 
-def test_hidden_addresses_are_none(fake_tree: Callable[[dict[str, str]], object]) -> None:
-    fake_tree({"proc/kallsyms": "0000000000000000 t function_1\n"})
+def test_hidden_addresses_are_none(fake_tree: Callable[[dict[str, str]], Path]) -> None:
+    tree = fake_tree({"proc/kallsyms": "0000000000000000 t function_1\n"})
     assert kernel_symbols.find_kernel_address(("function_1",)) == 0
     assert kernel_symbols.name_kernel_functions({0xFFFFFFFF81000010}) == {}
+    with pytest.raises(CapabilityError, match="shows no addresses"):
+        kernel_symbols.read_kernel_symbols()
+    (tree / "proc/kallsyms").unlink()
+    with pytest.raises(CapabilityError, match="cannot be read"):
+        kernel_symbols.read_kernel_symbols()
 
 
 def test_what_the_kernel_writes_is_a_function_its_start_and_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +98,8 @@ def test_functions_end_at_the_next_symbol(fake_tree: Callable[[dict[str, str]], 
     fake_tree(
         {
             "proc/kallsyms": "ffffffff81000100 T first\nffffffff81000180 t __second_alias\nffffffff81000180 W second\n"
-            "ffffffff81000200 D some_data\nffffffffc0000000 t of_module\t[xfs]\nffffffffc0000040 b end_data\t[xfs]\n"
+            "ffffffff81000200 D some_data\nbroken\nzz T x\nffffffffc0000000 t of_module\t[xfs]\n"
+            "ffffffffc0000040 b end_data\t[xfs]\n"
         }
     )
     symbols = kernel_symbols.read_kernel_symbols()
