@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -84,42 +83,16 @@ def options() -> dict[str, frozenset[str]]:
     return {name: frozenset(one.name for one in command.options) | _EVERYWHERE for name, command in commands().items()}
 
 
-def modules() -> list[str]:
-    """Their paths below the package."""
-    return sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py"))
-
-
 @cache
-def trees() -> dict[str, ast.Module]:
-    """Path below the package → the module."""
-    return {path: sources.parse((PACKAGE / path).read_text()) for path in modules()}
-
-
-def _texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Every text, those that are put together as one, with … for what is put in; no docstring but a command's.
-
-    The words of a printed command (`system.next_steps`) follow the program's name.
-    """
-    steps = {
-        id(node.args[0])
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in _STEPS and node.args
-    }
-    inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
-    docstrings = {
-        id(node.body[0].value)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.body and isinstance(node.body[0], ast.Expr)
-    }
-    other = inside | docstrings
-    for node in ast.walk(tree):
-        if isinstance(node, ast.JoinedStr):
-            text = "".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values)  # type: ignore[misc]
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in other:
-            text = node.value
-        else:
-            continue
-        yield node.lineno, f"powerprof {text.replace(':', '')}" if id(node) in steps else text
+def texts() -> tuple[tuple[str, int, str], ...]:
+    """Return path, line and text of every text; the words of a printed command follow the program's name."""
+    found = []
+    for path, source in sources.modules().items():
+        calls = (node for node in sources.walk(source) if isinstance(node, ast.Call) and node.args)
+        steps = {ast.unparse(node.args[0]) for node in calls if getattr(node.func, "id", "") in _STEPS}
+        for line, text in sources.strings(source):
+            found.append((path, line, f"powerprof {text.replace(':', '')}" if repr(text) in steps else text))
+    return tuple(found)
 
 
 @cache
@@ -188,29 +161,17 @@ def problems_of(text: str, path: str) -> list[str]:
 
 
 def test_options_in_texts_of_the_product_exist() -> None:
-    wrong = [
-        f"{path}:{line}: {text!r}: {what}"
-        for path in modules()
-        for line, text in _texts(trees()[path])
-        for what in problems_of(text, path)
-    ]
+    """Many are found, so the finder has not gone blind."""
+    named = [(path, line, text) for path, line, text in texts() if "--" in text]
+    wrong = [f"{path}:{line}: {text!r}: {what}" for path, line, text in named for what in problems_of(text, path)]
     assert wrong == []
+    assert sum(len(_OPTION.findall(text)) for _, _, text in named) > 300
 
 
 def test_no_hint_promises_a_prompt_or_gives_rights_to_the_interpreter() -> None:
     """powerprof never asks for a password, and file capabilities of the interpreter apply to every Python program."""
-    wrong = [
-        f"{path}:{line}: {text!r}"
-        for path in modules()
-        for line, text in _texts(trees()[path])
-        if re.search(r"\bthe prompt\b|powerprof asks? for|let powerprof ask|setcap", text)
-    ]
-    assert wrong == []
-
-
-def test_many_are_found() -> None:
-    """The finder has not gone blind."""
-    assert sum(len(_OPTION.findall(text)) for tree in trees().values() for _, text in _texts(tree)) > 300
+    promise = re.compile(r"\bthe prompt\b|powerprof asks? for|let powerprof ask|setcap")
+    assert [f"{path}:{line}: {text!r}" for path, line, text in texts() if promise.search(text)] == []
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import ast
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -24,36 +23,9 @@ from tests.conftest import REPOSITORY
 from tests.unit.layers import sources
 
 _PACKAGE = REPOSITORY / "powerprof"
-_OWNER = _PACKAGE / "system/next_steps.py"
 _COMMAND = re.compile(rf"\bpowerprof (--[a-z]|({'|'.join(COMMANDS)})\b(?! ·))")
 # A value in a text: any word, and a number where a command expects one.
 _VALUE = "1"
-
-
-@cache
-def _tree(file: Path) -> ast.Module:
-    return sources.parse(file.read_text("utf-8"))
-
-
-def _docstrings(tree: ast.Module) -> set[int]:
-    bodies = (node.body for node in ast.walk(tree) if isinstance(getattr(node, "body", None), list))  # type: ignore[attr-defined]
-    return {id(line.value) for body in bodies for line in body if isinstance(line, ast.Expr)}
-
-
-def _literals(file: Path) -> Iterator[tuple[int, str]]:
-    """Yield the texts that a module can print, with {…} for the values in them."""
-    tree = _tree(file)
-    skipped = _docstrings(tree)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.JoinedStr):
-            skipped |= {id(part) for part in node.values}
-            yield (
-                node.lineno,
-                "".join(str(part.value) if isinstance(part, ast.Constant) else "{…}" for part in node.values),
-            )
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
-            yield node.lineno, node.value
 
 
 def _rendered(node: ast.expr) -> str:
@@ -88,20 +60,23 @@ def printed_commands() -> dict[str, str]:
     for file, node in _calls():
         words = _words(node)
         if words and words.split()[0] in COMMANDS:
-            commands[words] = f"{file.relative_to(REPOSITORY)}:{node.lineno}"
+            commands[words] = f"{file}:{node.lineno}"
     return commands
 
 
-def _calls() -> Iterator[tuple[Path, ast.Call]]:
-    for file in sorted(_PACKAGE.rglob("*.py")):
-        yield from ((file, node) for node in ast.walk(_tree(file)) if isinstance(node, ast.Call))
+@cache
+def _calls() -> tuple[tuple[str, ast.Call], ...]:
+    files = sources.modules().items()
+    return tuple(
+        (f"powerprof/{name}", n) for name, text in files for n in sources.walk(text) if isinstance(n, ast.Call)
+    )
 
 
 def test_the_words_of_a_command_are_not_made_of_values() -> None:
     """Else a name of another account runs when the command is pasted. Tables of the program's own texts are none."""
     own = {"COMMANDS[str(self.name)].example", "MOVED_COMMANDS[name]", "replacement.format(command=name)"}
     found = [
-        f"{file.relative_to(REPOSITORY)}:{node.lineno}"
+        f"{file}:{node.lineno}"
         for file, node in _calls()
         if isinstance(node.func, ast.Name)
         and node.func.id == "command_line"
@@ -130,13 +105,14 @@ def test_a_pasted_command_runs_no_value(tmp_path: Path, value: str) -> None:
     assert (done.stdout, list(tmp_path.iterdir())) == (value, [])
 
 
-def test_no_other_text_names_a_command() -> None:
+def test_no_other_text_names_a_command_or_joins_the_program_and_a_variable_command() -> None:
     found = [
-        f"{file.relative_to(REPOSITORY)}:{line}: {text}"
-        for file in sorted(_PACKAGE.rglob("*.py"))
-        if file != _OWNER
-        for line, text in _literals(file)
+        f"{name}:{line}: {text}"
+        for name, source in sources.modules().items()
+        if name != "system/next_steps.py"
+        for line, text in sources.strings(source)
         if _COMMAND.search(text)
+        or (re.search(r"\bpowerprof \{\}", text) and text not in ("powerprof {}\n", "powerprof {}", "powerprof {}{}"))
     ]
     found += [
         f"{file.name}: {match[0]}"
@@ -146,25 +122,10 @@ def test_no_other_text_names_a_command() -> None:
     assert found == []
 
 
-def test_no_text_joins_the_program_and_a_variable_command() -> None:
-    versions = ("powerprof {…}\n", "powerprof {…}", "powerprof {…}{…}")
-    found = [
-        f"{file.relative_to(REPOSITORY)}:{line}: {text}"
-        for file in sorted(_PACKAGE.rglob("*.py"))
-        if file != _OWNER
-        for line, text in _literals(file)
-        if re.search(r"\bpowerprof \{…\}", text) and text not in versions
-    ]
-    assert found == []
-
-
-def test_many_commands_are_printed() -> None:
-    assert len(printed_commands()) > 30
-
-
 def test_the_parser_accepts_every_printed_command() -> None:
-    group, refused = build_root(), []
-    for words in printed_commands():
+    group, refused, printed = build_root(), [], printed_commands()
+    assert len(printed) > 30
+    for words in printed:
         name, *arguments = shlex.split(words)
         if "--" in arguments:
             del arguments[arguments.index("--") :]

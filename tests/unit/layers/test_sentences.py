@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 from string import Formatter
 
 import pytest
@@ -14,10 +13,8 @@ from powerprof.experiment.records import ControlRecord, Threat
 from powerprof.model.records import Note
 from powerprof.report import answers, labels
 from powerprof.report.comparison import control_text
-from tests.conftest import REPOSITORY
 from tests.unit.layers import sources
 
-PACKAGE = REPOSITORY / "powerprof"
 # Modules and packages that hand on values alone: errors and docstrings are the only sentences in them.
 WORDLESS = (
     "experiment/metrics.py",
@@ -29,16 +26,14 @@ WORDLESS = (
 )
 
 
-def _modules(part: str = "") -> Iterator[tuple[Path, ast.Module]]:
-    top = PACKAGE / part
-    for path in [top] if top.is_file() else sorted(top.rglob("*.py")):
-        yield path, sources.parse(path.read_text(encoding="utf-8"))
+def _modules(part: str = "") -> Iterator[tuple[str, tuple[ast.AST, ...]]]:
+    return ((name, sources.walk(text)) for name, text in sources.modules().items() if name.startswith(part))
 
 
 def _made(name: str) -> Iterator[tuple[str, set[str]]]:
     """Every note that the code makes by a literal name, with the names of its figures."""
-    for _, tree in _modules():
-        for node in ast.walk(tree):
+    for _, nodes in _modules():
+        for node in nodes:
             if isinstance(node, ast.Call) and ast.unparse(node.func) == name and node.args:
                 figures = node.args[1] if len(node.args) > 1 else ast.Dict([], [])
                 if isinstance(node.args[0], ast.Constant) and isinstance(figures, ast.Dict):
@@ -58,8 +53,8 @@ def test_every_note_has_one_sentence_that_shows_its_figures() -> None:
 
 def test_every_threat_has_a_sentence() -> None:
     names = set()
-    for _, tree in _modules("experiment"):
-        for node in ast.walk(tree):
+    for _, nodes in _modules("experiment"):
+        for node in nodes:
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "Threat":
                 given = {keyword.arg: keyword.value for keyword in node.keywords}
                 assert "text" not in given or "control.text" in ast.unparse(given["text"])
@@ -73,14 +68,14 @@ def test_every_threat_has_a_sentence() -> None:
 @pytest.mark.parametrize("part", WORDLESS)
 def test_no_sentence_is_built_where_values_are_judged(part: str) -> None:
     found = []
-    for path, tree in _modules(part):
-        spoken = {id(one) for node in ast.walk(tree) if isinstance(node, ast.Raise | ast.Expr) for one in ast.walk(node)
+    for path, nodes in _modules(part):
+        spoken = {id(one) for node in nodes if isinstance(node, ast.Raise | ast.Expr) for one in ast.walk(node)
                   if isinstance(node, ast.Raise) or isinstance(node.value, ast.Constant)}  # fmt: skip
-        for node in ast.walk(tree):
+        for node in nodes:
             if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or id(node) in spoken:
                 continue
             if len(node.value.split()) > 4:
-                found.append(f"{path.name}:{node.lineno}: {node.value}")
+                found.append(f"{path}:{node.lineno}: {node.value}")
     assert found == []
 
 

@@ -10,10 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conftest import REPOSITORY
 from tests.unit.layers import sources
 
-OWNER = "reversible/"
 _STATEMENT = re.compile(
     r"\bSET\s+(?:GLOBAL|PERSIST)|@@(?:GLOBAL|PERSIST\w*)\.[\w{}]+\s*:?=|\bALTER\s+(?:SYSTEM|DATABASE|ROLE|USER)\b"
     r"|\bALTER\b.*\bEVENT\b|(?<!SHOW )\b(?:CREATE|DROP)\s+(?:OR\s+REPLACE\s+)?EVENT\b"
@@ -44,26 +42,12 @@ ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
 
 def found(source: str) -> Iterator[tuple[str, str]]:
     """The kind and text of every place in a module that can change a setting of a server or of the host."""
-    tree = sources.parse(source)
-    documentation = {
-        id(node.body[0].value)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.body
-        and isinstance(node.body[0], ast.Expr)
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.JoinedStr):
-            documentation |= {id(part) for part in node.values}
-            text = "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation:
-            text = node.value
-        else:
-            text = ""
+    for _, text in sources.strings(source):
         if _STATEMENT.search(text):
             yield "statement", text
         if _PROGRAM.fullmatch(text.rpartition("/")[2]):
             yield "program", text
+    for node in sources.walk(source):
         changes = isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in _CALLS
         if changes and ast.unparse(node.args[0]) != "0":  # 0 is powerprof itself
             yield "call", ast.unparse(node)
@@ -92,16 +76,15 @@ def _writes(node: ast.AST) -> bool:
 
 
 def test_a_setting_changes_in_its_owner_alone() -> None:
-    package = REPOSITORY / "powerprof"
     counts: Counter[tuple[str, str]] = Counter()
-    for path in package.rglob("*.py"):
-        if not (name := str(path.relative_to(package))).startswith(OWNER):
-            counts.update((kind, name) for kind, _ in found(path.read_text(encoding="utf-8")))
+    for name, source in sources.modules().items():
+        if not name.startswith("reversible/"):
+            counts.update((kind, name) for kind, _ in found(source))
     assert {place: count for place, count in counts.items() if count > ALLOWED.get(place, (0, ""))[0]} == {}
 
 
 def test_plain_statements_of_workloads_are_for_private_servers_alone() -> None:
-    module = sources.parse((REPOSITORY / "powerprof/experiment/bench_settings.py").read_text(encoding="utf-8"))
+    module = sources.parse(sources.modules()["experiment/bench_settings.py"])
     calls = {
         getattr(part, "name", "")
         for part in module.body
@@ -112,10 +95,8 @@ def test_plain_statements_of_workloads_are_for_private_servers_alone() -> None:
 
 
 def test_the_owner_is_found_by_the_same_search() -> None:
-    kinds = {
-        name: {kind for kind, _ in found((REPOSITORY / f"powerprof/reversible/{name}.py").read_text(encoding="utf-8"))}
-        for name in ("kinds", "events")
-    }
+    names = ("kinds", "events")
+    kinds = {name: {kind for kind, _ in found(sources.modules()[f"reversible/{name}.py"])} for name in names}
     assert kinds == {"kinds": {"statement", "file"}, "events": {"statement"}}
 
 

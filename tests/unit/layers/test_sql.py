@@ -3,13 +3,10 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator
 
 import pytest
 
-from tests.conftest import REPOSITORY
 from tests.unit.layers import sources
 
 _VERB = re.compile(r"\s*(SELECT|WITH|CREATE|DROP|ALTER|SET|SHOW|GRANT|EXPLAIN|KILL|CALL|INSERT|UPDATE|DELETE)\s")
@@ -49,36 +46,21 @@ def unqualified_mysql(statement: str) -> list[str]:
     return [name for name in tables if not name.startswith(own) and not name.isdigit()]
 
 
-def statements(text: str) -> Iterator[tuple[int, str]]:
-    """Return line and text of each string that begins like a statement; a placeholder of an f-string is `{}`."""
-    inner = set()
-    for node in sources.walk(text):
-        if isinstance(node, ast.JoinedStr):
-            inner |= {id(value) for value in node.values}
-            whole = "".join(str(v.value) if isinstance(v, ast.Constant) else "{}" for v in node.values)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inner:
-            whole = node.value
-        else:
-            continue
-        if _VERB.match(whole) and not _VERB.fullmatch(whole + " "):
-            yield node.lineno, whole
-
-
 def violations(path: str, text: str) -> list[str]:
     """Return what is not qualified in the SQL of a file."""
     if any(part in path for part in _PRIVATE):
         return []
     found = []
-    for line, statement in statements(text):
+    for line, statement in sources.strings(text):
+        if not _VERB.match(statement) or _VERB.fullmatch(statement + " "):
+            continue
         check = unqualified_postgresql if _POSTGRESQL.search(statement) else unqualified_mysql
         found += [f"{path}:{line}: {name}" for name in check(statement)]
     return found
 
 
 def test_names_in_our_sql_are_qualified() -> None:
-    files = sorted((REPOSITORY / "powerprof").rglob("*.py"))
-    found = [line for file in files for line in violations(str(file.relative_to(REPOSITORY)), file.read_text())]
-    assert found == []
+    assert [line for name, text in sources.modules().items() for line in violations(f"powerprof/{name}", text)] == []
 
 
 @pytest.mark.parametrize(

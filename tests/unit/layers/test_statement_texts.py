@@ -14,7 +14,6 @@ from powerprof.database.base import ReplicationStatus
 from powerprof.diagnosis.evidence import Client, Evidence, LoggedEvent, LogSummary
 from powerprof.queries.comparison import HistoryStatement, StatementChange
 from powerprof.queries.records import Statement
-from tests.conftest import REPOSITORY
 from tests.unit.layers import sources
 
 _OWNER = "powerprof/model/statements.py"
@@ -55,22 +54,14 @@ def violations(source: str) -> list[str]:
             found.append("makes a NormalText")
         if isinstance(node, ast.Call) and ast.dump(node.func).count("cast") and "NormalText" in ast.dump(node):
             found.append("casts to NormalText")
-        if isinstance(node, ast.Constant | ast.JoinedStr):
-            text = (
-                node.value
-                if isinstance(node, ast.Constant)
-                else "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
-            )
-            if isinstance(text, str) and _TEXTS.match(text):
-                found.append("reads texts of clients")
+    found += ["reads texts of clients" for _, text in sources.strings(source) if _TEXTS.match(text)]
     return found
 
 
 def test_only_the_owner_makes_one_and_only_known_modules_read_texts() -> None:
     readers = set()
-    for path in sorted((REPOSITORY / "powerprof").rglob("*.py")):
-        name = str(path.relative_to(REPOSITORY))
-        found = violations(path.read_text())
+    for path, source in sources.modules().items():
+        name, found = f"powerprof/{path}", violations(source)
         if name != _OWNER:
             assert {"makes a NormalText", "casts to NormalText"}.isdisjoint(found), name
         if "reads texts of clients" in found:

@@ -28,8 +28,8 @@ def _defined(tree: ast.Module) -> Iterator[str]:
             yield from (target.id for target in targets if isinstance(target, ast.Name))
 
 
-def _used(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
+def _used(source: str) -> Iterator[str]:
+    for node in sources.walk(source):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             yield node.id
         elif isinstance(node, ast.Attribute):
@@ -42,12 +42,12 @@ def _used(tree: ast.Module) -> Iterator[str]:
 
 def unused_names(package: Path) -> list[str]:
     """The names of modules that nothing in the package uses."""
-    trees = {path: sources.parse(path.read_text(encoding="utf-8")) for path in sorted(package.rglob("*.py"))}
-    used = Counter(name for tree in trees.values() for name in _used(tree))
+    texts = {path: path.read_text(encoding="utf-8") for path in sorted(package.rglob("*.py"))}
+    used = Counter(name for text in texts.values() for name in _used(text))
     return [
         f"{path.relative_to(package)}: {name}"
-        for path, tree in trees.items()
-        for name in _defined(tree)
+        for path, text in texts.items()
+        for name in _defined(sources.parse(text))
         if not used[name] and name not in _FOR_TESTS and not name.startswith("__") and not _FORM.fullmatch(name)
     ]
 

@@ -20,7 +20,7 @@ def late(source: str) -> Iterator[str]:
     """What is slept for longer, or for nobody knows how long: what is no number, no constant, and no least of some."""
     tree = sources.parse(source)
     constants = {name: value for node in tree.body if isinstance(node, ast.Assign) for name, value in _numbers(node)}
-    for node in ast.walk(tree):
+    for node in sources.walk(source):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("time.sleep", "sleep"):
             asked = node.args[0]
             least = asked.args if isinstance(asked, ast.Call) and ast.unparse(asked.func) == "min" else [asked]
