@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -100,6 +100,12 @@ def filled(kind: type[T], **given: object) -> T:
     return kind(**given)
 
 
+def _state(name: str, percent: float, average_ms: float | None, entries_hz: float, **more: Any) -> StateResidency:
+    return StateResidency(
+        name=name, residency_percent=percent, average_residency_ms=average_ms, entries_hz=entries_hz, **more
+    )
+
+
 def window(
     at_s: float,
     c0_percent: float,
@@ -122,29 +128,20 @@ def window(
         wakeups_hz=wakeups_hz,
         steal_percent=0.1,
         states=[
-            StateResidency(
-                name="POLL",
-                residency_percent=0.0,
-                average_residency_ms=None,
-                entries_hz=0.0,
-                polling=True,
-                polling_percent=0.0,
-            ),
-            StateResidency(
-                name="C1",
-                residency_percent=shallow,
-                average_residency_ms=1.5,
-                entries_hz=wakeups_hz / 3,
-                time_us=shallow * length_s * 2e4,
-                entries_count=int(wakeups_hz * length_s / 3),
-            ),
-            StateResidency(
-                name="C6",
-                residency_percent=idle - shallow,
-                average_residency_ms=41.2,
-                entries_hz=2 * wakeups_hz / 3,
-                time_us=(idle - shallow) * length_s * 2e4,
-                entries_count=int(2 * wakeups_hz * length_s / 3),
+            _state("POLL", 0.0, None, 0.0, polling=True, polling_percent=0.0),
+            *(
+                _state(
+                    name,
+                    percent,
+                    average_ms,
+                    hertz,
+                    time_us=percent * length_s * 2e4,
+                    entries_count=int(hertz * length_s),
+                )
+                for name, percent, average_ms, hertz in (
+                    ("C1", shallow, 1.5, wakeups_hz / 3),
+                    ("C6", idle - shallow, 41.2, 2 * wakeups_hz / 3),
+                )
             ),
         ],
         energy=[
@@ -189,6 +186,19 @@ def _block(pair: int, arm: Arm, at_s: float, dropped: bool, chance: random.Rando
     )
 
 
+def _condition(name: str, title: str, load: dict[str, object]) -> ConditionRecord:
+    settings = {"innodb_buffer_pool_size": "128M"}
+    return ConditionRecord(
+        name=name, workload="city", title=title, work="city/point", load={"clients": 4, **load}, settings=settings
+    )
+
+
+def _plan(arm: Arm, hint: str, cells: tuple[object, ...]) -> Plan:
+    columns = ("type", "key", "key_len", "ref", "rows", "Extra")
+    row = {"id": 1, "select_type": "SIMPLE", "table": "city_huge", **dict(zip(columns, cells, strict=True))}
+    return Plan(arm=arm, statement=f"SELECT * FROM city_huge{hint} WHERE Name = 'Kabul'", asserted=True, rows=[row])
+
+
 @cache
 def comparison(pairs: int = 12) -> Comparison:
     """no-index against index, judged by the product's own statistics."""
@@ -209,22 +219,8 @@ def comparison(pairs: int = 12) -> Comparison:
         id="compare-0007",
         command="compare",
         started_at=START.isoformat(),
-        a=ConditionRecord(
-            name="index",
-            workload="city",
-            title="With an index on Name",
-            work="city/point",
-            load={"clients": 4, "statements": "SELECT … WHERE Name = ?"},
-            settings={"innodb_buffer_pool_size": "128M"},
-        ),
-        b=ConditionRecord(
-            name="no-index",
-            workload="city",
-            title="Without it",
-            work="city/point",
-            load={"clients": 4},
-            settings={"innodb_buffer_pool_size": "128M"},
-        ),
+        a=_condition("index", "With an index on Name", {"statements": "SELECT … WHERE Name = ?"}),
+        b=_condition("no-index", "Without it", {}),
         design="rate",
         order=order,
         blocks_count=len(blocks),
@@ -233,42 +229,8 @@ def comparison(pairs: int = 12) -> Comparison:
         seed=11,
         offered_hz=40.0,
         plans=[
-            Plan(
-                arm="a",
-                statement="SELECT * FROM city_huge WHERE Name = 'Kabul'",
-                asserted=True,
-                rows=[
-                    {
-                        "id": 1,
-                        "select_type": "SIMPLE",
-                        "table": "city_huge",
-                        "type": "ref",
-                        "key": "name_btree",
-                        "key_len": "140",
-                        "ref": "const",
-                        "rows": 5,
-                        "Extra": "Using index condition",
-                    }
-                ],
-            ),
-            Plan(
-                arm="b",
-                statement="SELECT * FROM city_huge IGNORE INDEX (name_btree) WHERE Name = 'Kabul'",
-                asserted=True,
-                rows=[
-                    {
-                        "id": 1,
-                        "select_type": "SIMPLE",
-                        "table": "city_huge",
-                        "type": "ALL",
-                        "key": None,
-                        "key_len": None,
-                        "ref": None,
-                        "rows": 20395,
-                        "Extra": "Using where",
-                    }
-                ],
-            ),
+            _plan("a", "", ("ref", "name_btree", "140", "const", 5, "Using index condition")),
+            _plan("b", " IGNORE INDEX (name_btree)", ("ALL", None, None, None, 20395, "Using where")),
         ],
         threats=[
             Threat(name="steal", text="steal 0.1 %"),

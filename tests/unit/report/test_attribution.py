@@ -72,15 +72,6 @@ def test_idle_exits_are_no_bound_on_a_busy_host() -> None:
     assert "wake-ups/s (predicted). To try it: " in said
 
 
-def test_suggestion_is_in_the_report_and_on_the_page() -> None:
-    record = polling("poll", "loop")
-    printed = "\n".join(render_terminal(record))
-    assert "\nMost helpful changes\n  poller: with 50 ms of timer slack" in printed
-    page = render_html(record)
-    assert "<h2>Most helpful changes</h2>" in page
-    assert "--thread 77 --slack 50ms" in page.replace("\u2011", "-")
-
-
 def deep(count: int) -> list[StackFrame]:
     names = [f"a_function_with_a_long_name_{number:02}" for number in range(count)]
     return [StackFrame(function=name, module="mariadbd", address="0x10") for name in names]

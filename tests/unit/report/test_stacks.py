@@ -71,10 +71,13 @@ def test_order_of_stacks_does_not_change_the_graph() -> None:
 HRTIMER_WAKEUP, TICK_FUNCTION = 0xFFFFFFFF81000100, 0xFFFFFFFF81000200
 
 
-def captured(rows: list[dict[str, object]]) -> Capture:
+TIMES = ("cpu", "state", "enter_ns", "exit_ns", "next_ns", "next_tid")
+
+
+def captured(*rows: tuple[tuple[int, ...], dict[str, object]]) -> Capture:
     exits = np.zeros(len(rows), dtype=IDLE_EXIT)
-    for number, row in enumerate(rows):
-        for name, value in row.items():
+    for number, (times, cause) in enumerate(rows):
+        for name, value in {**dict(zip(TIMES, times, strict=True)), **cause}.items():
             exits[number][name] = value
     return filled(
         Capture,
@@ -98,57 +101,19 @@ def captured(rows: list[dict[str, object]]) -> Capture:
     )
 
 
+def woken(evidence: WakeEvidence, context: WakerContext, **more: object) -> dict[str, object]:
+    return {"evidence": evidence, "flags": Flag.WAKER, "waker_context": context, **more}
+
+
 def test_each_exit_has_state_mechanism_and_cause() -> None:
+    timer, tick = WakeEvidence.LOCAL_TIMER, {"evidence": WakeEvidence.LOCAL_TIMER, "timer_function": TICK_FUNCTION}
     found = build_timeline(
         captured(
-            [
-                {
-                    "cpu": 0,
-                    "state": 1,
-                    "enter_ns": 100,
-                    "exit_ns": 500,
-                    "next_ns": 700,
-                    "evidence": WakeEvidence.LOCAL_TIMER,
-                    "flags": Flag.WAKER,
-                    "waker_context": WakerContext.TIMER,
-                    "waker_timer_function": HRTIMER_WAKEUP,
-                    "next_tid": 101,
-                },
-                {
-                    "cpu": 1,
-                    "state": 1,
-                    "enter_ns": 50,
-                    "exit_ns": 400,
-                    "next_ns": 450,
-                    "evidence": WakeEvidence.RESCHEDULE,
-                    "flags": Flag.WAKER,
-                    "waker_context": WakerContext.TASK,
-                    "waker_tid": 200,
-                    "next_tid": 101,
-                },
-                {
-                    "cpu": 0,
-                    "state": 0,
-                    "enter_ns": 700,
-                    "exit_ns": 900,
-                    "next_ns": 950,
-                    "evidence": WakeEvidence.DEVICE,
-                    "flags": Flag.WAKER,
-                    "waker_context": WakerContext.DEVICE,
-                    "waker_irq": 24,
-                    "next_tid": 200,
-                },
-                {
-                    "cpu": 1,
-                    "state": 7,
-                    "enter_ns": 450,
-                    "exit_ns": 9_900,
-                    "next_ns": 0,
-                    "evidence": WakeEvidence.LOCAL_TIMER,
-                    "timer_function": TICK_FUNCTION,
-                },
-                {"cpu": 0, "state": 1, "enter_ns": 950, "exit_ns": 20_000, "next_ns": 20_100, "next_tid": 14},
-            ]
+            ((0, 1, 100, 500, 700, 101), woken(timer, WakerContext.TIMER, waker_timer_function=HRTIMER_WAKEUP)),
+            ((1, 1, 50, 400, 450, 101), woken(WakeEvidence.RESCHEDULE, WakerContext.TASK, waker_tid=200)),
+            ((0, 0, 700, 900, 950, 200), woken(WakeEvidence.DEVICE, WakerContext.DEVICE, waker_irq=24)),
+            ((1, 7, 450, 9_900, 0, 0), tick),
+            ((0, 1, 950, 20_000, 20_100, 14), {}),
         )
     )
     assert found == [

@@ -44,13 +44,6 @@ def _sweep(*points: Point, **options: float) -> Sweep:
     return replace(sweep(), points=list(points), values=values, options={"in_rounds": True, **options})
 
 
-def test_answer_has_the_most_efficient_and_the_fastest_point() -> None:
-    record = _sweep(_point(1, 0.0004, 1000), _point(4, 0.0001, 8000), _point(8, 0.0002, 9000))
-    assert answer_of(record) == (
-        "city:index uses least energy per query with 4 clients: 0.100 mJ; it does most with 8 clients: 9,000 queries/s."
-    )
-
-
 def test_points_without_measurable_difference_are_named_with_a_bound() -> None:
     record = _sweep(
         _point(1, 0.302, 1000, "estimated"), _point(5, 0.3, 8000, "estimated"), _point(9, 0.9, 8100, "estimated")
@@ -84,16 +77,6 @@ def test_answer_omits_unknown_and_given_figures() -> None:
     assert answer_of(_sweep(point, rate_hz=100.0)) == "city:index uses least energy per query with 1 client: 0.400 J."
     assert answer_of(_sweep(_point(1, None, 9))) == "city:index does most with 1 client: 9.00 queries/s."
     assert answer_of(_sweep()) == "city:index has no measured point."
-
-
-def test_tables_fit_into_80_columns() -> None:
-    printed = render_terminal(sweep(), 80)
-    assert max(map(len, printed)) <= 80
-    assert not [line for line in printed if line.endswith("…")]
-    heads = [line for line in printed if line.startswith("clients ")]
-    # This sweep has no figures of the system, so it has one table.
-    assert len(heads) == 1 and "mJ/query, est." in heads[0]
-    assert "1024: the server refused connections" in printed
 
 
 def test_interrupted_sweep_names_its_continuation() -> None:

@@ -16,17 +16,15 @@ from msgspec.structs import replace
 from powerprof.model import text
 from powerprof.model.records import Note
 from powerprof.report import labels
-from powerprof.report import table as terminal
 from powerprof.report.comparison import render_terminal
 from powerprof.report.exports import render_markdown
 from powerprof.report.html.page import table_html as html_table
-from powerprof.report.kinds import KIND_LOADERS, kind_of, lines_of, word_record
+from powerprof.report.kinds import KIND_LOADERS, kind_of, word_record
 from powerprof.report.labels import answer_and_context, word_notes, wrap_note
-from powerprof.report.metrics import comparison_table, sweep_table
 from powerprof.report.table import Column, Figure, Places, Table, TableRow, Words, draw_table
 from powerprof.system.errors import UsageError
 from tests.programs.golden_files import records
-from tests.unit.report.sample_records import HOSTILE, attribution, comparison, idle_run, load_run, on_cpu, sweep
+from tests.unit.report.sample_records import HOSTILE, comparison, idle_run, on_cpu
 
 
 @pytest.mark.parametrize("name", KIND_LOADERS)
@@ -45,13 +43,6 @@ loaded = [name for name in sys.modules if name.startswith("powerprof.report.")]
 assert "powerprof.report.energy" in loaded and "powerprof.report.attribution" not in loaded, loaded
 """
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_kind_of_a_record_depends_on_schema_and_command() -> None:
-    records = [make() for make in (idle_run, load_run, comparison, sweep, attribution, on_cpu)]
-    kinds = [kind_of(record) for record in records]
-    assert [kind.record for kind in kinds if kind] == [type(record) for record in records]
-    assert kinds[2] is not None and kinds[2].lines(records[2], 80) == lines_of(records[2], 80)
 
 
 def test_missing_form_names_the_available_files() -> None:
@@ -83,39 +74,6 @@ def test_missing_place_is_unknown() -> None:
     assert places.figure("/phases/99/c0_percent", 2).value is None
     assert places.figure("/host/hostname", 2).value is None
     assert places.figure("/phases/0/c0_percent", 2, ends="/phases/0/intervals/nothing").ends is None
-
-
-def test_all_forms_show_the_same_metrics() -> None:
-    record = comparison()
-    table = comparison_table(record, Places(record))
-    shown = {row.key for row in table.rows}
-    assert shown == {metric.name for metric in record.metrics}
-    pages = str(html_table(table))
-    written = "\n".join(draw_table(table))
-    for row in table.rows:
-        a = row.cells["a"]
-        assert isinstance(a, Figure)
-        assert f'data-at="{a.at}"' in pages and f">{a.text}<" in pages
-        assert f"| {a.text} |" in written
-    assert len(terminal.metric_lines(table, 80)) == 1 + len(table.rows)
-
-
-def test_narrow_terminal_keeps_intervals_in_two_lines_per_metric() -> None:
-    table = comparison_table(comparison(), Places(comparison()))
-    for width in (120, 80, 60, 44):
-        lines = terminal.metric_lines(table, width)
-        assert max(map(len, lines)) <= width
-        assert "(95 %)" in lines[0]
-        is_stacked = width < 80
-        assert len(lines) >= 1 + (2 if is_stacked else 1) * len(table.rows)
-        assert "2.72" in lines[2 if is_stacked else 1] and "[+2.62, +2.71]" in lines[2 if is_stacked else 1]
-
-
-def test_missing_metric_of_a_point_is_unknown() -> None:
-    table = sweep_table(sweep(), Places(sweep()))
-    missing = table.rows[0].cells[str(len(sweep().points) - 1)]
-    assert isinstance(missing, Figure) and (missing.value, missing.at) == (None, "")
-    assert draw_table(table)[3].endswith("| ? |")
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from powerprof.model import text
 from powerprof.model.attribution import Attribution, StackFrame
 from powerprof.model.records import Cause, IdleRun, Mechanism
-from powerprof.report.idle import render_terminal
 from powerprof.report.table import Places
 from powerprof.report.wakeups import (
     answer_of,
@@ -33,13 +32,6 @@ def frames(*names: str | None) -> list[StackFrame]:
         )
         for name in names
     ]
-
-
-def test_answer_names_function_and_thread() -> None:
-    assert answer_of(sample_records.attribution()).startswith(
-        "mariadbd (8123) wakes the CPUs 6.8 times a second (17.8 % of all idle exits): "
-        "2.5 by mysys/statement_timer in timer_handler, every 400 ms; 2.0 by innodb/thread_pool_thread in "
-    )
 
 
 @pytest.mark.parametrize(
@@ -179,19 +171,6 @@ def test_causes_of_one_thread_are_one_row() -> None:
     partly = [replace(CAUSES[0], c0_ms=None), *CAUSES[1:]]
     unknown = causes_table(partly, Places(run), f"/phases/{index}/causes", 2).rows[0]
     assert unknown.words("c0").text == "" and "c0" not in unknown.cells
-
-
-def test_names_are_not_cut_next_to_a_period() -> None:
-    sleeper = replace(
-        _cause("timer", 9.0, None, "hrtimer_wakeup", "a_process_of_16c"), process="mariadbd:worker12", period_ms=50.2
-    )
-    printed = render_terminal(_run(sleeper, *CAUSES), 80)
-    row = next(line for line in printed if "mariadbd:worker12" in line)
-    assert row.split() == ["9.0", "9.0", "50.2", "ms", "timer", "mariadbd:worker12"]
-    heading = next(line for line in printed if line.split()[:1] == ["/s"])
-    assert heading.split() == ["/s", "%", "every", "why", "who"]
-    assert any("device virtio1-req.0  kernel  kworker ext4_end_io" in line for line in printed)
-    assert max(map(len, printed)) <= 80
 
 
 def _run(*causes: Cause) -> IdleRun:
