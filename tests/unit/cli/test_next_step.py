@@ -27,15 +27,6 @@ def _called_as(monkeypatch: pytest.MonkeyPatch, program: str, *, uid: int = 1000
     monkeypatch.delenv("SUDO_UID", raising=False)
 
 
-def test_a_private_server_has_no_next_step() -> None:
-    assert idle.next_step(ServerInfo(version="10.11.19-MariaDB", private=True, pid=42)) is None
-    assert idle.next_step(None) is None
-
-
-def test_a_server_of_another_host_has_no_next_step() -> None:
-    assert idle.next_step(ServerInfo(version="10.11.19-MariaDB", private=False, pid=None)) is None
-
-
 def test_a_given_server_is_named_by_its_process_id(monkeypatch: pytest.MonkeyPatch) -> None:
     _called_as(monkeypatch, "/opt/powerprof/.venv/bin/powerprof")
     server = ServerInfo(version="10.11.19-MariaDB", private=False, pid=42)

@@ -12,7 +12,6 @@ from statistics import fmean
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -28,7 +27,7 @@ from powerprof.cure.judge import (
     judge_blocks,
     waits_by_wall_clock,
 )
-from powerprof.cure.records import Arm, Cure, CureBlock, CurePrediction, CureVerdict, Remedy
+from powerprof.cure.records import Arm, CureBlock, CurePrediction, Remedy
 from powerprof.cure.remedies import CureRequest, PlannedChange, VariableChoice, parse_guard, parse_slack
 from powerprof.cure.replicas import COMMITTED, RECEIVED, ReplicaSampler, summarize_looks
 from powerprof.cure.session import SwitchCounter, _format_so_far, _order_windows, _Trial, estimate_seconds
@@ -36,11 +35,9 @@ from powerprof.cure.threads import slack_text
 from powerprof.database.base import ReplicationStatus
 from powerprof.experiment.claims import metric_named
 from powerprof.experiment.plan import block_order
-from powerprof.model.attribution import TargetInfo, Thread
+from powerprof.model.attribution import Thread
 from powerprof.model.records import EnergyReading, StateResidency, Window
 from powerprof.queries.records import Latency
-from powerprof.report.cure import announce_lines, render_terminal, word_cure
-from powerprof.report.exports import render_html
 from powerprof.system.targets import Target
 from powerprof.tracing.captures import RecordedText, StatementTrace, TraceCost, find_latency_class
 from powerprof.tracing.idle_data import CAUSE
@@ -129,10 +126,6 @@ def test_widen_intervals_of_constant_counts_by_one_count() -> None:
     assert 0.2 <= high - low <= 1.5  # The other rows scatter.
 
 
-def test_judge_complete_pairs_only() -> None:
-    assert judge_blocks(blocks(random.Random(0), 9.0, 3.0)[:1], "thread_wakings_hz", 1) == []
-
-
 def classes(median_ms: float, count: int, seed: int) -> Counter[int]:
     generator = random.Random(seed)
     return Counter(find_latency_class(round(median_ms * 1e6 * generator.lognormvariate(0, 0.5))) for _ in range(count))
@@ -182,75 +175,6 @@ def test_accept_allowed_rises_and_windows_with_few_statements() -> None:
     assert few.add("before", window(2.0, 40)) is None
     assert few.add("cured", window(9.0, 40)) is None
     assert few.add("cured", None) is None
-
-
-def cure(latency_ms: float = 0.0, **more: object) -> Cure:
-    made = []
-    for number, block in enumerate(blocks(random.Random(1), 98.0, 18.0)):
-        p95 = 4.6 + 0.01 * number + (latency_ms if block.arm == "cured" else 0.0)
-        took_ms = Latency(p50=1.9, p95=p95, p99=9.0)
-        counted = {"statements_count": 250, "statements_s": 5.0, "latency_ms": took_ms}
-        made.append(msgspec.structs.replace(block, **counted, commits_count=250, commit_latency_ms=took_ms))
-    record = Cure(
-        id=None,
-        started_at="2026-01-01T00:00:00.000Z",
-        target=TargetInfo(pid=1, executable="mysqld", build_id=None, label="mysqld"),
-        remedy=Remedy(kind="timer_slack", name="timer slack of t", from_value="50000", to_value="50000000"),
-        window_s=5.0,
-        blocks_count=len(made),
-        order=[block.arm for block in made],
-        metrics=judge_blocks(made, "thread_wakings_hz", 1),
-        verdict=CureVerdict(metric="thread_wakings_hz", max_p95_percent=10.0),
-        reverted=True,
-        read_back="50000",
-        blocks=made,
-    )
-    return word_cure(msgspec.structs.replace(record, **more))
-
-
-def test_report_the_highest_possible_cost() -> None:
-    record = cure()
-    p95 = metric_named(record.metrics, "commit_p95_ms")
-    assert p95 is not None
-    assert p95.difference.ci95 is not None
-    assert record.verdict.text.startswith("mysqld wakes up ")
-    assert f"it costs at most {max(0.0, p95.difference.ci95[1]):.2f} ms of p95 of statements" in record.verdict.text
-    assert metric_named(record.metrics, "statements_hz") is not None
-
-
-def test_report_prediction_and_measurement() -> None:
-    record = cure(predicted=CurePrediction(now_hz=98.0, then_hz=18.9, is_bound=False))
-    assert any(line.startswith("Predicted 18.9/s, measured ") for line in render_terminal(record))
-    request = CureRequest(pid="1", choice=None, pairs=4, window_s=5.0, seed=1)
-    lines = announce_lines(record.remedy, "mysqld", 1, request, 44.0, record.predicted)
-    assert "Predicted: 98.0 → 18.9 wake-ups/s of the thread." in lines
-
-
-def test_report_the_reason_of_an_early_end() -> None:
-    verdict = CureVerdict(
-        metric="thread_wakings_hz", max_p95_percent=10.0, hurts="commits", hurts_from_ms=4.6, hurts_to_ms=6.9
-    )
-    text = cure(verdict=verdict).verdict.text
-    assert text == (
-        "Stopped early: p95 latency of statements that commit rose by 50 % (4.60 → 6.90 ms), above the limit of 10 %."
-    )
-
-
-def test_page_contains_arms_windows_and_advice() -> None:
-    record = cure(predicted=CurePrediction(now_hz=98.0, then_hz=18.9, is_bound=False))
-    page = render_html(record)
-    assert "Before and with the change" in page
-    assert "Window by window" in page
-    assert page.count("before</") >= 4
-    assert "Predicted 18.9/s, measured" in page
-    assert "To keep it" in page
-    assert "p95 of commits" in page
-    hurt = CureVerdict(
-        metric="thread_wakings_hz", max_p95_percent=10.0, hurts="commits", hurts_from_ms=1, hurts_to_ms=9
-    )
-    assert "To keep it" not in render_html(cure(verdict=hurt, reverted=False))
-    assert "Not restored" in render_html(cure(verdict=hurt, reverted=False))
-    assert "To keep it" not in "\n".join(render_terminal(cure(verdict=hurt)))
 
 
 ARMS: tuple[Arm, Arm] = ("before", "cured")

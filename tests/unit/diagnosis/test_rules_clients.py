@@ -184,42 +184,12 @@ def test_recorded_monitor_is_named_with_its_rate() -> None:
     assert any(remedy.startswith("to stop it now: KILL ") for remedy in fault.remedy)
 
 
-def test_failed_logins_and_short_connections_are_separate_findings() -> None:
-    failing = evidence(**counted(Aborted_connects=50, Connections=50, Questions=2))
-    (finding,) = find_failed_logins(failing)
-    assert finding.text == "A client fails to log in 5.0 times/s and tries again."
-    assert find_short_connections(failing) == []
-    short = evidence(**counted(Aborted_connects=0, Connections=200, Questions=300))
-    assert [finding.rule for finding in find_short_connections(short)] == ["client_reconnect_loop"]
-    web = evidence(**counted(Aborted_connects=0, Connections=200, Questions=4000))
-    assert find_short_connections(web) == []
-
-
 def test_connection_numbers_of_replica_threads_are_not_clients() -> None:
     here = evidence(channels_after=[channel(1)], **counted(Aborted_connects=0, Connections=500, Questions=2))
     assert find_short_connections(here) == []
 
 
-def test_few_statements_are_noted() -> None:
-    assert "client_work" in [finding.rule for finding in diagnose(evidence(**counted(Questions=190)))]
-
-
 LOG = LogSummary(span_s=2.0, denied={"repl@10.0.0.9": 3}, denied_last_s={"repl@10.0.0.9": 2.0})
-
-
-def test_refused_replica_is_named_at_its_source() -> None:
-    here = evidence(log=LOG, replica_accounts=["repl@%"], **counted(Aborted_connects=10, Connections=10))
-    (fault,) = faults(here)
-    assert fault.rule == "replica_refused"
-    assert fault.text.startswith("A replica tries to log in as repl@10.0.0.9 1.0 times/s and is refused")
-    assert fault.rate_hz == 1.0
-    # With one attempt per minute, only the log shows it.
-    assert fault_rules(evidence(log=LOG, replica_accounts=["repl@%"], **counted(Aborted_connects=0))) == [
-        "replica_refused"
-    ]
-    # The refused account is not the account of a replica.
-    (fault,) = faults(evidence(log=LOG, replica_accounts=["other@%"], **counted(Aborted_connects=10)))
-    assert fault.text == "A client (repl@10.0.0.9) fails to log in 1.0 times/s and tries again."
 
 
 def refused(account: str, count: int = 30, window_count: int = 3, last_s: float = 1.0) -> DeniedAccount:
@@ -257,12 +227,6 @@ def test_unknown_account_may_be_a_replica_unless_it_is_connected() -> None:
     assert fault.text.startswith("A client fails to log in")
 
 
-def test_returning_replicas_are_counted_by_performance_schema() -> None:
-    (fault,) = faults(evidence(**counted(**{DUMPS: 10})))
-    assert fault.text.startswith("A replica starts to read this server's binary log 1.0 times/s")
-    assert faults(evidence(**counted(**{DUMPS: 1}))) == []
-
-
 def poller(**increases: int) -> Evidence:
     base = {"Com_select": 194, "Select_scan": 194, "Handler_read_rnd_next": 194 * 2000, "Rows_sent": 0, "Com_update": 0}
     clients = [client(3), client(9, user="worker", tid=77)]
@@ -272,21 +236,6 @@ def poller(**increases: int) -> Evidence:
         wakeups=[row(None, 12.0, origin="other_process", tid=77, wakings_hz=19.4)],
         **counted(**{**base, **increases}),
     )
-
-
-def test_poller_of_a_job_table_is_named() -> None:
-    (fault,) = faults(poller())
-    assert fault.rule == "table_poller"
-    assert fault.text == (
-        "worker@10.0.0.7 scans a whole table 19.4 times/s and finds hardly any row. It caused 12.0 wake-ups/s."
-    )
-    assert "2,000 rows read by each" in fault.evidence[0]
-    assert fault.rate_hz == pytest.approx(19.4)
-
-
-@pytest.mark.parametrize("work", [{"Rows_sent": 5000}, {"Com_update": 150}, {"Com_select": 4000}, {"Select_scan": 8}])
-def test_productive_scans_are_not_polling(work: dict[str, int]) -> None:
-    assert faults(poller(**work)) == []
 
 
 def test_each_counter_of_a_monitor_has_its_rate_by_the_window() -> None:

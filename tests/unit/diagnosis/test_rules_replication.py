@@ -34,36 +34,6 @@ from tests.unit.diagnosis.examples import channel, client, counted, evidence, fa
 from tests.unit.diagnosis.examples import row as thread_row
 
 
-@pytest.mark.parametrize(("changes", "findings"), [(0, 0), (2, 0), (5, 1), (3000, 1)])
-def test_relay_logs_that_change_with_nothing_to_read_are_reconnects(changes: int, findings: int) -> None:
-    here = evidence(channels_before=[channel(10)], channels_after=[channel(10 + changes)])
-    assert len(find_duplicate_id_on_replica(here)) == findings
-
-
-def test_relay_logs_that_change_by_size_are_normal() -> None:
-    here = evidence(channels_before=[channel(10)], channels_after=[channel(60, read=500 + 50 * (1 << 20))])
-    assert diagnose(here) == []
-
-
-@pytest.mark.parametrize(("last_s", "rules"), [(30.0, ["duplicate_server_id"]), (500.0, [])])
-def test_old_log_messages_are_ignored(last_s: float, rules: list[str]) -> None:
-    log = LogSummary(span_s=600.0, same_id_count=4, same_id_last_s=last_s)
-    here = evidence(channels_before=[channel(10)], channels_after=[channel(10)], log=log)
-    assert [finding.rule for finding in diagnose(here)] == rules
-
-
-def test_source_with_two_replicas_of_one_id_is_a_fault() -> None:
-    here = evidence(
-        samples=[[client(100 + 9 * number, "Binlog Dump")] for number in range(8)],
-        samples_span_s=0.3,
-        replicas=[ReplicaHost(server_id=2, host=f"replica-{number}", port=3306) for number in (1, 2)],
-        **counted(Connections=6000, Com_show_variables=6000, Com_admin_commands=6000),
-    )
-    (fault,) = diagnose(here)
-    assert (fault.rule, fault.rate_hz) == ("duplicate_server_id", 600.0)
-    assert "lists server id 2 alternately as replica-1:3306 and replica-2:3306" in " ".join(fault.evidence)
-
-
 def test_source_with_many_steady_replicas_is_healthy() -> None:
     dumps = [client(number, "Binlog Dump") for number in range(1, 9)]
     hosts = [ReplicaHost(server_id=number, host=f"replica-{number}", port=3306) for number in range(1, 9)]
@@ -155,20 +125,6 @@ def test_replication_threads_are_known_by_name_or_function(
     assert find_role(name, stack) == role
 
 
-def test_refused_replica_reports_its_source_and_error() -> None:
-    row = {
-        "Slave_IO_Running": "Connecting",
-        "Last_IO_Error": "Access denied",
-        "Last_IO_Errno": 1045,
-        "Master_Host": "db1",
-        "Master_Port": 3306,
-    }
-    (fault,) = diagnose(evidence(channels_before=[channel(3, **row)], channels_after=[channel(3, **row)]))
-    assert fault.rule == "reconnect_loop"
-    assert "db1:3306" in fault.text
-    assert "Access denied" in fault.evidence
-
-
 DUPLICATE = (
     "Error 'Duplicate entry '5' for key 'PRIMARY'' on query. Default database: 'd'. "
     "Query: 'INSERT INTO t VALUES (5, 'card-4111')'"
@@ -195,13 +151,6 @@ def test_dead_sql_thread_is_a_fault() -> None:
     )
     assert fault.evidence[0] == "Error on query: INSERT INTO t VALUES (?, …) (SHOW SLAVE STATUS has the whole message)"
     assert "Seconds_Behind_Master is NULL in 5 of 5 samples" in fault.evidence
-
-
-def test_dead_sql_thread_with_repeated_restarts_is_a_fault() -> None:
-    looks = [ALIVE, ALIVE, ALIVE, channel(7, **DEAD), ALIVE]
-    (fault,) = faults(replica(*looks, **counted(Com_start_slave=30)))
-    assert "START SLAVE is issued 3.0 times/s, and the thread stops again each time" in fault.text
-    assert any("it only hides the error" in line for line in fault.remedy)
 
 
 def test_error_in_the_log_counts_while_the_thread_is_off() -> None:

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from powerprof.diagnosis.diagnose import diagnose
-from powerprof.diagnosis.evidence import Evidence, LiveRemedy, ScheduledEvent, ThreadCpu
+from powerprof.diagnosis.evidence import LiveRemedy, ScheduledEvent, ThreadCpu
 from powerprof.diagnosis.rules_threads import (
     describe_cpu_time,
     describe_internal_wakeups,
@@ -18,35 +18,15 @@ from powerprof.diagnosis.rules_threads import (
     find_polling_waits,
     predict_most_helpful,
 )
-from tests.unit.diagnosis.examples import client, counted, evidence, fault_rules, faults, read_recorded, row
+from tests.unit.diagnosis.examples import client, counted, evidence, faults, read_recorded, row
 
 CLEANER = "thread/innodb/page_cleaner_thread"
-
-
-def test_polling_wait_is_a_fault_and_a_slow_timer_a_note() -> None:
-    (fault,) = find_polling_waits(evidence(wakeups=[row("thread/innodb/log_writer_thread", 900.0)]))
-    assert "innodb_log_writer_threads=OFF" in fault.remedy[0]
-    slow = evidence(wakeups=[row(CLEANER, 1.0, period_ms=1000.0)])
-    assert find_polling_waits(slow) == []
-    (note,) = describe_periodic_threads(slow)
-    assert note.text == "innodb/page_cleaner_thread wakes every 1 s (1.0 times/s): it writes dirty pages."
-    assert find_polling_waits(evidence(wakeups=[row(CLEANER, 5.0)])) != []
-
-
-def test_unknown_polling_thread_has_its_functions() -> None:
-    stack = ["nanosleep", "plugin_loop", "start_thread"]
-    (fault,) = find_polling_waits(evidence(wakeups=[row(None, 50.0, stack=stack)]))
-    assert fault.stack == stack
 
 
 def test_timer_on_busy_cpus_still_polls() -> None:
     (fault,) = faults(evidence(wakeups=[row(CLEANER, 0.0, wakings_hz=40.0)]))
     assert fault.rate_hz == 40.0
     assert fault.evidence == ["it ended no idle period: other programs kept the CPUs busy"]
-
-
-def test_work_of_a_busy_server_is_not_polling() -> None:
-    assert faults(evidence(wakeups=[row(CLEANER, 0.0, wakings_hz=40.0)], **counted(Questions=5000))) == []
 
 
 def polling_remedies(name: str) -> dict[str, list[str]]:
@@ -107,26 +87,6 @@ def test_event_name_is_quoted_in_statements() -> None:
 
 def event(last: str) -> ScheduledEvent:
     return ScheduledEvent(name="d.burn", interval_s=60.0, enabled=True, last_executed=last)
-
-
-def with_event(cpu_percent: float, ended_percent: float, **connections: int) -> Evidence:
-    return evidence(
-        events=[event("10:00:00")],
-        events_after=[event("10:01:00")],
-        cpu_percent=cpu_percent,
-        ended_cpu_percent=ended_percent,
-        **counted(**connections),
-    )
-
-
-def test_event_with_a_high_cpu_time_is_named() -> None:
-    (fault,) = faults(with_event(43.0, 42.0))
-    assert (fault.rule, fault.text) == ("event_cpu", "The event d.burn uses 42 % of a CPU.")
-    assert faults(with_event(0.2, 0.1)) == []
-
-
-def test_ended_connections_are_not_events() -> None:
-    assert "event_cpu" not in fault_rules(with_event(43.0, 42.0, Connections=500, Questions=9000))
 
 
 def test_running_event_is_known_by_its_worker() -> None:

@@ -90,12 +90,6 @@ def test_timers_of_any_program_are_judged() -> None:
     assert "its settings, clients and statements" in " ".join(list_coverage(program("thing")).not_examined)
 
 
-def test_threads_that_wake_each_other_are_noted() -> None:
-    rows = [timer("b", 30.0, origin="other_thread", waker="a", period_ms=None)]
-    (note,) = diagnose(program("thing", *rows))
-    assert (note.text, note.evidence) == ("Its threads wake each other 30 times/s.", ["a wakes b (7) 30 times/s"])
-
-
 @pytest.mark.parametrize(
     ("function", "reacts"),
     [

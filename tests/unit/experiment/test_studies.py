@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -22,29 +19,16 @@ from powerprof.experiment.study import (
     _of_comparison,
     _subtract,
     build_rows,
-    build_study,
     describe_plan,
     judge_outcome,
     measure_study,
 )
 from powerprof.experiment.sweep_rounds import Point
 from powerprof.model.records import Estimate, RunMetric, ServerExits
-from powerprof.model.runs import RunStore
 from powerprof.model.text import Say
-from powerprof.report.exports import export, render_html
-from powerprof.report.kinds import load_saved
-from powerprof.report.study import findings_table, render_terminal, today
-from powerprof.report.table import Places
+from powerprof.report.study import render_terminal
 from powerprof.system.errors import Interrupted, PowerprofError, UsageError
-from powerprof.workloads.catalogue import (
-    Expected,
-    PublishedFinding,
-    Study,
-    StudyCommand,
-    find_one,
-    find_study,
-    list_studies,
-)
+from powerprof.workloads.catalogue import PublishedFinding, Study, StudyCommand, find_one, find_study, list_studies
 from powerprof.workloads.reading import resolve
 from tests.unit.experiment.builders import odd_rates
 from tests.unit.report.sample_records import comparison, idle_run, load_run, sweep
@@ -165,30 +149,6 @@ def test_the_outcome_follows_from_the_interval(
     assert judge_outcome(expected, within, Estimate(mean=1.0, low=low, high=high), is_found=found) == said  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("expected", "ends", "is_stricter"),
-    [
-        ("higher", (0.1, 2.0), True),
-        ("lower", (-2.0, -0.1), True),
-        ("higher", (-0.1, 2.0), False),
-        ("same", (0.1, 2.0), False),
-        ("higher", None, False),
-    ],
-)
-def test_a_chance_interval_without_zero_is_explained(
-    expected: Expected, ends: tuple[float, float] | None, is_stricter: bool
-) -> None:
-    record = study_run()
-    low, high = ends or (None, None)
-    difference = Estimate(mean=1.0, low=low, high=high)
-    row = replace(record.rows[0], expected=expected, outcome="inconclusive", difference=difference)
-    record = replace(record, rows=[row])
-    (shown,) = findings_table(record, Places(record)).rows
-    assert (shown.words("outcome").text == "may be chance") == is_stricter
-    assert bool(findings_table(record, Places(record)).caption) == is_stricter
-    assert ("is possible" in today(shown)) == (not is_stricter and ends is not None)
-
-
 def test_a_step_that_fails_is_noted_and_the_next_is_measured() -> None:
     def one_fails(step: StudyCommand, options: StudyOptions, say: Say) -> StepRecord:
         if step.name == "index":
@@ -234,28 +194,6 @@ def test_the_time_is_that_of_its_steps() -> None:
     study = find_study("power-efficiency")
     assert describe_plan(study, StudyOptions()) == "Power efficiency of MySQL: 10 steps, about 26 min"
     assert describe_plan(study, StudyOptions(quick=True)) == "Power efficiency of MySQL: 10 steps, about 6 min"
-
-
-def test_it_is_saved_opened_and_written_in_every_form(tmp_path: Path) -> None:
-    record = build_study(
-        "a", STUDY, RECORDS, study_run().steps, StudyOptions(quick=True), "2026-01-01", interrupted=False
-    )
-    saved = RunStore(tmp_path).save("study", record)
-    assert load_saved(str(saved.id), tmp_path) == saved == replace(record, id="study-0001")
-    printed = "\n".join(render_terminal(saved, 100))
-    assert printed.startswith(
-        f"A study: {sum(row.outcome == 'confirmed' for row in saved.rows)} of 4 published findings"
-    )
-    assert "idle-1031: powerprof idle --clients 16" in printed and "not measured" in printed
-    markdown, page, table = (export(saved, kind).decode() for kind in ("markdown", "html", "csv"))
-    figure = f"{saved.rows[1].b.mean:.3g}" if saved.rows[1].b else "?"
-    assert all(figure in form for form in (printed, markdown, page))
-    assert "| finding | then | today | verdict | run |" in markdown and "`idle-1031`" in markdown
-    assert "Then and now" in page and page == render_html(saved)
-    rows = list(csv.reader(io.StringIO(table, newline="")))
-    assert {len(row) for row in rows} == {20} and float(rows[2][8]) == pytest.approx(
-        saved.rows[1].b.mean if saved.rows[1].b else 0
-    )
 
 
 @pytest.mark.parametrize("name", list_studies())

@@ -39,7 +39,7 @@ from powerprof.experiment.sweep_rounds import (
 from powerprof.experiment.traced import PaceWindow, ThreadPace
 from powerprof.model.records import Estimate, OsRates, RunMetric
 from powerprof.model.runs import RunStore
-from powerprof.report.kinds import lines_of, word_record
+from powerprof.report.kinds import word_record
 from powerprof.system.errors import UsageError, WorseError
 from powerprof.workloads.definition import Value
 from tests.unit.experiment.builders import block, odd_block, odd_rates
@@ -77,53 +77,6 @@ def _saved(tmp_path: Path, *sweeps: Sweep) -> Path:
     for one in sweeps:
         RunStore(tmp_path).save("sweep", replace(one, id=None))
     return tmp_path
-
-
-def test_diverging_points_have_a_difference_with_an_interval() -> None:
-    found = sweep_comparison()
-    assert [(point.value, point.parted) for point in found.points] == [(1, False), (2, False), (4, True), (8, True)]
-    assert found.metric == "queries_hz"
-    assert found.text.startswith(
-        "From clients 4 on queries/s are lower with sweep-0002 than with sweep-0001: −30.0 % ("
-    )
-    metric = next(one for one in found.points[3].metrics if one.name == "queries_hz")
-    assert metric.difference.percent == pytest.approx(-30.0)
-    assert metric.difference.ci95 is not None
-    assert -8000 * 0.45 < metric.difference.ci95[0] < -8000 * 0.30 < metric.difference.ci95[1] < -8000 * 0.15
-    assert found.differences == ["host kernel: 6.1.0-32-amd64 → 6.12.1-amd64"]
-
-
-def test_the_system_metric_with_most_contrast_comes_first() -> None:
-    first, *others = sweep_comparison().parted_with
-    assert first.name == "context_switches_per_query"
-    assert (first.a_mean, first.b_mean) == pytest.approx((10.0, 10 / 0.49))
-    assert first.percent == pytest.approx(200 * (10 / 0.49 - 10) / (10 / 0.49 + 10))
-    assert first.elsewhere_percent == pytest.approx(0.0)
-    assert first.verdict == "b_higher"
-    # Faults are as many a query in both, and disks were not read: neither parts.
-    assert {one.name: one.verdict for one in others} == {
-        "page_faults_per_query": "inconclusive",
-        "disk_reads_per_query": "inconclusive",
-    }
-
-
-def test_the_report_fits_a_terminal() -> None:
-    found = "\n".join(lines_of(sweep_comparison(), 80))
-    assert max(map(len, found.splitlines())) <= 80
-    assert "switches/query" in found
-    assert "6.1.0-32-amd64 → 6.12.1-amd64" in found
-
-
-def test_a_difference_by_its_own_interval_alone_is_only_possible() -> None:
-    found = sweep_comparison()
-    first, *others = found.parted_with
-    unsure = replace(found, parted_with=[replace(first, verdict="inconclusive"), *others])
-    _, _, said = "\n".join(lines_of(unsure, 80)).partition("No system metric differs significantly at these values.")
-    assert "1 of 3 differences may be chance:" in said
-    assert "May be chance (1 of 3 metrics):" in "\n".join(lines_of(unsure, 80))
-    assert "switches/query" in said and "page faults" not in said
-    nothing = replace(found, parted_with=[replace(one, verdict="inconclusive", ci95=None) for one in found.parted_with])
-    assert "may be chance" not in "\n".join(lines_of(nothing, 80))
 
 
 def test_a_sweep_compared_with_itself_does_not_diverge(tmp_path: Path) -> None:

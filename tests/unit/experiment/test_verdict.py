@@ -43,7 +43,6 @@ from powerprof.experiment.verdict import (
 from powerprof.model.records import Figures, Kind
 from powerprof.statistics.pairs import pool_noise
 from powerprof.statistics.verdicts import Verdict, compare_pairs, count_deciding_pairs
-from tests.unit.report.sample_records import on_cpu
 
 OTHER: dict[Verdict, Verdict] = {"b_lower": "b_higher", "b_higher": "b_lower", "inconclusive": "inconclusive"}
 VALUES = st.lists(st.floats(0.5, 90.0), min_size=4, max_size=4, unique=True)
@@ -498,28 +497,6 @@ def test_a_grown_function_is_found_with_its_difference() -> None:
     assert (second.function, second.verdict) == ("scan", "inconclusive")
 
 
-def test_a_missing_function_counts_as_zero() -> None:
-    (new,) = [
-        one
-        for one in compare_sweep_functions(
-            [(function_windows(0, scan=30.0), function_windows(10, scan=30.0, spin=4.0))], [], 1
-        )
-        if one.function == "spin"
-    ]
-    assert new.a_percent == 0 and new.verdict == "b_higher" and new.elsewhere_percent is None
-
-
 def test_no_functions_without_samples_or_divergence() -> None:
     assert compare_sweep_functions([], [(function_windows(0, scan=1.0), function_windows(1, scan=1.0))], 1) == []
     assert compare_sweep_functions([([], function_windows(0, scan=1.0))], [], 1) == []
-
-
-def test_a_window_keeps_shares_of_the_servers_samples() -> None:
-    profile = on_cpu()
-    kept = build_function_window(profile.functions, profile.window_s)
-    assert kept.samples_count == sum(one.self_count for one in profile.functions)
-    assert {one.function: one.percent for one in kept.functions} == {
-        one.function: one.self_percent for one in profile.functions
-    }
-    largest, *_ = mean_shares([kept, kept]).items()
-    assert largest[1] == max(one.self_percent for one in profile.functions)

@@ -29,7 +29,7 @@ from powerprof.queries.records import Latency, Queries, QueryServer, Statement
 from powerprof.report.exports import export
 from powerprof.report.history import about
 from powerprof.report.kinds import lines_of, word_record
-from powerprof.system.errors import UsageError, WorseError
+from powerprof.system.errors import UsageError
 from tests.unit.queries.test_report import record
 from tests.unit.report.test_page import Page
 
@@ -105,51 +105,6 @@ def test_a_host_that_is_busier_is_said_and_kinds_of_servers_are_not_mixed() -> N
     other = window(of("s", 1.0), server=QueryServer(pid=1, label="postgres", family="postgresql"))
     with pytest.raises(UsageError, match="two kinds of servers"):
         compare_queries(before, other, "")
-
-
-def test_the_report_names_the_statement_and_its_interval() -> None:
-    compared = word_record(compare_queries(window(of("SELECT a", 1.0)), window(of("SELECT a", 1.5)), ""))
-    found = lines_of(compared, 100)
-    assert found[0].startswith("One statement became more expensive. The largest: × 1.50 the CPU time")
-    assert any("20.00 → 30.00" in line and "1.48–1.52" in line and "more expensive" in line for line in found)
-    assert all(len(line) <= 100 for line in found)
-    assert b"SELECT a" in export(compared, "csv")
-    assert b"more expensive" in export(compared, "markdown")
-
-
-def test_saved_runs_are_compared_by_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store = RunStore(tmp_path)
-    store.save("queries", window(of("SELECT a", 1.0)))
-    store.save("queries", window(of("SELECT a", 1.5)))
-    words = ["compare", "queries-0001", "queries-0002", "--runs-dir", str(tmp_path)]
-    assert run_app(words) == 0
-    assert "One statement became more expensive" in capsys.readouterr().out
-    assert run_app([*words, "--no-save", "--fail-if-worse"]) == WorseError.exit_code
-    assert run_app([*words, "--html", str(tmp_path / "x.html")]) == 0
-    shown = (tmp_path / "x.html").read_text(encoding="utf-8")
-    assert "One statement became more expensive" in shown
-    assert run_app(["report", "compare-0001", "--runs-dir", str(tmp_path), "--html", str(tmp_path / "y.html")]) == 0
-    assert "<code>SELECT a</code>" in (tmp_path / "y.html").read_text(encoding="utf-8")
-
-
-def test_the_page_has_each_statement_with_its_figures_and_its_interval() -> None:
-    hostile = "SELECT '<script>alert(1)</script>' FROM `\u202ea`"
-    before = window(of("slow", 1.0), of("same", 1.0), of("old", 0.5), of(hostile, 1.0, 3))
-    after = window(of("slow", 1.5), of("same", 1.001), of("added", 0.5), of(hostile, 9.0, 3))
-    compared = compare_queries(before, after, "2026-01-01T00:00:00.000Z")
-    page = Page(export(word_record(compared), "html").decode())
-    places = {attributes["data-at"] for attributes, _ in page.figures}
-    for number, one in enumerate(compared.statements):
-        assert f"/statements/{number}/change_percent_of_cpu" in places
-        for letter, side in (("a", one.a), ("b", one.b)):
-            assert (f"/statements/{number}/{letter}/c0_ms_per_call" in places) is (side is not None), one.text
-        assert (f"/statements/{number}/low" in places) is (one.low is not None), one.text
-    raw = export(word_record(compared), "html").decode()
-    assert raw.count('class="draw"') == 1 + 5
-    assert raw.count('class="dot clear"') == 1
-    assert "<script>alert" not in raw.partition('id="statements"')[2].partition("</section>")[0]
-    assert "\u202e" not in raw.partition('id="statements"')[2].partition("</section>")[0]
-    assert page.open == []
 
 
 def test_each_side_has_its_rates_by_its_own_window() -> None:

@@ -11,8 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from powerprof.database.performance import Account, CountedStatement, ServerReport, Statistics, merge_reports
-from powerprof.energy.domains import Total
-from powerprof.energy.windows import Consumer, split_energy
 from powerprof.model.statements import normalise
 from powerprof.queries import pricing
 from powerprof.queries.join import (
@@ -24,7 +22,7 @@ from powerprof.queries.join import (
     join_trace,
     rank_askers,
 )
-from powerprof.queries.records import Share, Statement
+from powerprof.queries.records import Statement
 from powerprof.report.exports import export
 from powerprof.system.errors import UsageError
 from powerprof.tracing.bpf.shared_numbers import SQUARED_NS_LOG, StatementWait
@@ -190,35 +188,6 @@ def test_latency_comes_from_classes_of_an_eighth_octave() -> None:
     assert estimate_latency({}) is None
 
 
-def test_joules_of_the_parts_are_the_servers() -> None:
-    parts = [Share(c0_s=0.4), Share(c0_s=0.5, wakeups_count=3)]
-    whole = Total(
-        source="rapl", domains=["package-0"], joules=10.0, watts=5.0, kind="measured", low_watts=4, high_watts=6
-    )
-    consumers = [pricing.build_consumer("mysqld", parts, 0.1), Consumer(name="rest", c0_s=1.0)]
-    split = split_energy(10.0, 2.0, idle_watts=1.0, c0_s=2.0, consumers=consumers, kind="measured", source="rapl")
-    price = pricing.find_price(split, "mysqld", whole, [])
-    assert price is not None
-    assert price.part.joules == pytest.approx(4.0)
-    first = pricing.price_share(parts[0], 0, 1.0, price, 2.0)
-    assert (first.joules, first.watts, first.c0_percent) == (
-        pytest.approx(1.6),
-        pytest.approx(0.8),
-        pytest.approx(40.0),
-    )
-    # One watt more or less of 5, over 2 s, is 2 of 8 J above the floor.
-    assert (first.low_joules, first.high_joules) == (pytest.approx(1.2), pytest.approx(2.0))
-    assert sum(one.joules for one in price.part.children) == pytest.approx(price.part.joules)
-
-
-def test_without_a_figure_nothing_is_priced() -> None:
-    assert (
-        pricing.find_price(None, "mysqld", Total(source=None, domains=[], joules=None, watts=None, kind=None), [])
-        is None
-    )
-    assert pricing.price_share(Share(c0_s=0.1), 0, 0.0, None, 1.0).joules is None
-
-
 def test_rows_are_the_servers_own_between_two_looks() -> None:
     digest = (None, "SELECT `c` FROM `t` WHERE `id` = ?")
     before, after = (
@@ -262,17 +231,6 @@ def test_who_asked_sums_to_the_statement_and_who_served_two_accounts_is_nobody()
     assert sum(one.c0_s for one in point.askers) == pytest.approx(point.c0_s)
     (unknown,) = join_trace(trace(), ServerReport()).statements[0].askers
     assert (unknown.user, unknown.calls_count) == (None, 2)
-
-
-def test_what_the_server_counts_of_a_digest_is_put_to_its_statement() -> None:
-    counts = (10, 500, 100, 20, 30, 5, 10, 2)
-    (first, *_) = pricing.add_row_counts(
-        [Statement(text="SELECT c FROM t WHERE id = ?", schema_name="shop", c0_s=1.0, calls_count=10)],
-        {("shop", "SELECT `c` FROM `t` WHERE `id` = ?"): counts},
-    )
-    assert (first.rows_examined_per_call, first.rows_sent_per_call, first.rows_affected_per_call) == (50, 10, 2)
-    assert (first.tmp_tables_per_call, first.tmp_disk_tables_per_call, first.full_scans_per_call) == (3, 0.5, 1)
-    assert first.errors_count == 2
 
 
 def test_the_figures_of_a_call_are_by_all_threads_that_made_one() -> None:

@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-
 import msgspec
 import pytest
 
@@ -13,19 +10,10 @@ from powerprof.database.performance import ServerReport
 from powerprof.model.records import ToolCost
 from powerprof.queries.join import join_trace
 from powerprof.queries.pricing import price_share as priced
-from powerprof.queries.records import (
-    Asker,
-    Queries,
-    QueryPlanStep,
-    QueryServer,
-    Statement,
-    TracingCost,
-    group_statements,
-)
+from powerprof.queries.records import Asker, Queries, QueryServer, Statement, TracingCost, group_statements
 from powerprof.report.exports import export, render_html
 from powerprof.report.kinds import lines_of
 from powerprof.report.queries import answer_of, render_terminal
-from powerprof.report.statement_tables import WAITS
 from powerprof.system.errors import UsageError
 from powerprof.tracing.captures import StatementUse
 from tests.unit.queries.sample import MS, trace
@@ -70,17 +58,6 @@ def record(**changes: object) -> Queries:
     )
 
 
-def test_the_answer_the_table_and_the_sum() -> None:
-    found = lines_of(record(), 80)
-    assert found[0].startswith("One statement takes 40 % of this server's CPU time: SELECT BENCHMARK(")
-    assert any(line.split()[:4] == ["40.0", "200.0", "1.00", "0.15"] for line in found)
-    text = " ".join(found)
-    assert "Statements 0.810 s + background 0.090 s + connections 0.090 s + unexplained 0.010 s = 1.000 s" in text
-    assert "Tracing cost 2 ms of CPU time, 0.06 % of this host and 0.24 % of the server's CPU time, 5.8 µs per" in text
-    assert "--method samples" not in text
-    assert all(len(line) <= 80 for line in found)
-
-
 def test_a_dear_trace_names_the_cheaper_way() -> None:
     cost = TracingCost(probes_ms=31.0, percent=0.8, per_call_us=5.8)
     dear = msgspec.structs.replace(record(), tracing=cost)
@@ -112,22 +89,6 @@ def test_no_text_of_a_client_gets_out_of_its_place() -> None:
     assert "<script>alert" not in page
     assert "\x1b" not in "".join(lines_of(hostile, 80))
     assert b"\x1b" not in export(hostile, "markdown")
-
-
-def test_csv_has_every_part() -> None:
-    lines = list(csv.reader(io.StringIO(export(record(), "csv").decode("utf-8-sig"))))
-    assert {len(line) for line in lines[1:5]} == {len(lines[0])}
-    assert [line[0] for line in lines[1:]] == ["statement"] * 4 + ["background", "connections", "unexplained"]
-    assert sum(float(line[5]) for line in lines[1:]) == 1.0
-
-
-def test_a_plan_is_told_below_its_statement() -> None:
-
-    plain = record()
-    step = QueryPlanStep(table="t", access="ALL", rows_count=20395)
-    first = msgspec.structs.replace(plain.statements[0], plan=[step])
-    planned = msgspec.structs.replace(plain, statements=[first, *plain.statements[1:]])
-    assert any("plan: t ALL, 20,395 rows" in line for line in lines_of(planned, 80))
 
 
 def test_a_column_that_the_server_did_not_tell_is_none() -> None:
@@ -211,12 +172,6 @@ def test_a_column_of_no_name_is_refused_with_the_names() -> None:
     with pytest.raises(UsageError, match="no column is called 'rowlock'") as refused:
         render_terminal(record(), 80, columns="cpu,rowlock")
     assert "row-lock" in (refused.value.hint or "")
-
-
-def test_the_page_has_what_statements_wait_for() -> None:
-    page = render_html(waiting())
-    section = page[page.index("Waits and rows per call") :]
-    assert [name for name in WAITS.values() if f">{name}</th>" not in section] == []
 
 
 def asked() -> Queries:

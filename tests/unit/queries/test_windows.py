@@ -377,13 +377,6 @@ def measured(method: Any) -> MeasuredStatements:
 COSTLY, CHEAP = ProbeTrial(0.5, 0.4, 0.02, 10_000), ProbeTrial(0.5, 0.4, 0.01, 5_000)
 
 
-def test_more_than_three_percent_of_a_busy_server_is_costly() -> None:
-    assert (COSTLY.percent, COSTLY.is_costly) == (pytest.approx(5.0), True)
-    assert (CHEAP.percent, CHEAP.is_costly) == (pytest.approx(2.5), False)
-    assert not ProbeTrial(0.5, 0.04, 0.004, 100).is_costly  # 10 % of a server that hardly runs
-    assert not ProbeTrial(0.5, 0.0, 0.0, 0).is_costly
-
-
 @pytest.mark.parametrize(
     ("method", "trial", "samples", "way"),
     [
