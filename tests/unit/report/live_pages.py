@@ -3,14 +3,20 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import msgspec
 
+from powerprof.cure.judge import judge_blocks
+from powerprof.cure.records import Cure, CureVerdict, Remedy
+from powerprof.model.attribution import TargetInfo
 from powerprof.queries.comparison import compare_queries
+from powerprof.queries.records import Latency
+from powerprof.report.cure import word_cure
 from powerprof.report.exports import render_html
 from powerprof.report.html.page import Extras
-from tests.unit.cure.test_judge import cure
+from tests.unit.cure.test_judge import blocks
 from tests.unit.experiment.test_studies import study_run
 from tests.unit.queries import test_comparison as compared
 from tests.unit.queries import test_comparison as history
@@ -23,6 +29,22 @@ def _queries_comparison() -> msgspec.Struct:
     return compare_queries(before, after, "2026-01-01T00:00:00.000Z")
 
 
+def _cure() -> msgspec.Struct:
+    made = []
+    for number, block in enumerate(blocks(random.Random(1), 98.0, 18.0)):
+        took_ms = Latency(p50=1.9, p95=4.6 + 0.01 * number, p99=9.0)
+        counted = {"statements_count": 250, "statements_s": 5.0, "latency_ms": took_ms}
+        made.append(msgspec.structs.replace(block, **counted, commits_count=250, commit_latency_ms=took_ms))
+    record = Cure(
+        id=None, started_at="2026-01-01T00:00:00.000Z", window_s=5.0, blocks_count=len(made), reverted=True,
+        target=TargetInfo(pid=1, executable="mysqld", build_id=None, label="mysqld"),
+        remedy=Remedy(kind="timer_slack", name="timer slack of t", from_value="50000", to_value="50000000"),
+        order=[block.arm for block in made], metrics=judge_blocks(made, "thread_wakings_hz", 1), read_back="50000",
+        verdict=CureVerdict(metric="thread_wakings_hz", max_p95_percent=10.0), blocks=made,
+    )  # fmt: skip
+    return word_cure(record)
+
+
 def _study() -> msgspec.Struct:
     return msgspec.structs.replace(study_run(), started_at="2026-11-27T10:00:00.000Z")
 
@@ -33,7 +55,7 @@ LIVE_PAGES: dict[str, Callable[[], msgspec.Struct]] = {
         history.watched(0, ("SELECT a", 0.2)), history.watched(1, ("SELECT a", 0.4))
     ),
     "queriescomparison": _queries_comparison,
-    "cure": cure,
+    "cure": _cure,
     "study": _study,
 }
 

@@ -180,22 +180,8 @@ def test_the_steps_of_a_shipped_study_can_be_resolved(name: str) -> None:
                 assert part in [str(value) for value in step.values]
 
 
-def test_a_sweep_is_typed_with_its_values() -> None:
-    steps = {step.name: step for step in find_study("releases").steps}
-    assert steps["transaction"].typed == (
-        "powerprof sweep oltp-read-only --set "
-        "server=mysql-5.5.9,mysql-9.7,mariadb-10.5,mariadb-10.11,mariadb-11.4,mariadb-11.8 --rate 40"
-    )
-    assert find_study("scale-out").steps[0].typed == "powerprof sweep tpcc-single --clients 4,16"
-    assert find_study("power-profiles").steps[1].typed == (
-        "powerprof sweep power-profiles:present --set condition --load 10"
-    )
 
 
-def test_an_unknown_study_is_refused_with_the_choices() -> None:
-    with pytest.raises(UsageError, match="no study is called nonsense") as error:
-        find_study("nonsense")
-    assert "power-efficiency" in str(error.value.hint)
 
 
 @pytest.mark.parametrize(

@@ -48,24 +48,8 @@ def _folder(tmp_path: Path, text: str) -> Path:
     return folder
 
 
-def test_a_condition_overrides_what_it_names_and_inherits_the_rest(tmp_path: Path) -> None:
-    loaded = read_workload(_folder(tmp_path, GOOD))
-    one, two = resolve(loaded, "one"), resolve(loaded, "two")
-    assert (one.load.sql, one.load.clients, one.server.set_global) == (["SELECT 1"], 3, {})
-    assert (two.load.sql, two.load.clients) == (["SELECT 2"], 3)
-    assert two.load.session == ["SET SESSION sort_buffer_size = 65536"]
-    assert two.server.my_cnf == {"key_buffer_size": "16M"}
-    assert two.server.set_global == {"query_cache_type": "ON"}
-    assert two.qualified == "mine:two"
-    assert two.title == "the second"
 
 
-def test_an_override_wins_over_the_condition(tmp_path: Path) -> None:
-    loaded = read_workload(_folder(tmp_path, GOOD))
-    assert resolve(loaded, "two", {"load.clients": 64}).load.clients == 64
-    assert resolve(loaded, "two", {"server.my_cnf.key_buffer_size": 8}).server.my_cnf == {"key_buffer_size": 8}
-    with pytest.raises(DataError, match=r"workload\.toml: conditions\.two: .*>= 1"):
-        resolve(loaded, "two", {"load.clients": 0})
 
 
 @pytest.mark.parametrize(
@@ -107,10 +91,6 @@ def test_a_missing_file_is_reported(tmp_path: Path) -> None:
         read_workload(tmp_path)
 
 
-def test_the_line_of_a_key_is_that_of_its_table_where_it_is_not_written() -> None:
-    assert line_of(GOOD, ["load", "rate_hz"]) == 8
-    assert line_of(GOOD, ["conditions", "two", "load", "sql"]) == 21
-    assert line_of(GOOD, ["nothing"]) is None
 
 
 def test_the_published_schema_is_that_of_the_code() -> None:
