@@ -305,11 +305,12 @@ def steps(work: Callable[[], object]) -> int:
 
     normalise("SELECT 1")
     normalise("SELECT 1", "postgresql")
+    before = sys.gettrace()
     sys.settrace(step)
     try:
         work()
     finally:
-        sys.settrace(None)
+        sys.settrace(before)  # of coverage
     return count
 
 

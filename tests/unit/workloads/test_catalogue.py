@@ -180,10 +180,6 @@ def test_the_steps_of_a_shipped_study_can_be_resolved(name: str) -> None:
                 assert part in [str(value) for value in step.values]
 
 
-
-
-
-
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [

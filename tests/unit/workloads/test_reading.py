@@ -48,10 +48,6 @@ def _folder(tmp_path: Path, text: str) -> Path:
     return folder
 
 
-
-
-
-
 @pytest.mark.parametrize(
     ("old", "new", "line", "said"),
     [
@@ -89,8 +85,6 @@ def test_hostile_files_are_refused_without_a_traceback(tmp_path: Path, text: str
 def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
         read_workload(tmp_path)
-
-
 
 
 def test_the_published_schema_is_that_of_the_code() -> None:
