@@ -22,7 +22,7 @@ from powerprof.database.base import Login
 from powerprof.database.preparation import ServerOptions
 from powerprof.database.private_server import PrivateServer
 from powerprof.reversible.changed import ChangedSettings
-from powerprof.reversible.events import DISABLED, ENABLED, Event, ServerProcess, quote_name
+from powerprof.reversible.events import DISABLED, ENABLED, Event, quote_name
 from powerprof.reversible.journal import Journal, SavedSetting, restore_orphaned_settings
 from powerprof.system import paths
 from powerprof.system.errors import PowerprofError
@@ -119,11 +119,9 @@ def test_an_event_is_disabled_in_the_block_and_as_before_after_it(
 @pytest.mark.parametrize(
     ("statement", "said"),
     [
-        ("ALTER DEFINER = owner@`10.%` EVENT shop.refresh ON SCHEDULE AT NOW() + INTERVAL 1 YEAR", "once only"),
         ("ALTER EVENT shop.refresh ON SCHEDULE EVERY 1 SECOND ENDS NOW() + INTERVAL 1 HOUR", "ends within two days"),
         ("ALTER DATABASE shop COLLATE latin1_bin", "collation of its schema"),
         ("ALTER EVENT shop.refresh DISABLE ON SLAVE", "SLAVESIDE_DISABLED"),
-        ("DROP EVENT shop.refresh", "there is no event"),
         ("SET GLOBAL server_id = 8", "was made on server 7"),
     ],
 )
@@ -161,18 +159,6 @@ def test_one_that_cannot_be_seen_any_more_is_not_taken_for_gone(server: PrivateS
     assert setting.read() is None
     execute(server, "DROP DATABASE shop")
     assert setting.read() is None
-
-
-def test_what_somebody_else_drops_or_enables_meanwhile_stays(server: PrivateServer) -> None:
-    make(server, *PLAIN)
-    with ChangedSettings([Event.find(server.login, *PLAIN)]) as held:
-        execute(server, "DROP EVENT shop.refresh")
-    assert held.notes == []
-    make(server, *PLAIN)
-    with ChangedSettings([Event.find(server.login, *PLAIN)]) as held:
-        execute(server, "ALTER EVENT shop.refresh ENABLE")
-    assert held.notes == []
-    assert event_row(server, *PLAIN)["STATUS"] == ENABLED
 
 
 def held(server: PrivateServer, setting: Event) -> SavedSetting:
@@ -233,22 +219,6 @@ def test_the_next_start_puts_back_what_both_left_also_after_a_restart(
     assert said.startswith("event `shop`.`refresh` is ENABLED again")
     assert until(lambda: event_row(server, *PLAIN) == before)
     assert os.listdir(folders[1]) == []
-
-
-def test_another_server_at_that_address_is_not_touched(server: PrivateServer, folders: list[Path]) -> None:
-    make(server, *PLAIN)
-    setting = Event.find(server.login, *PLAIN)
-    with PrivateServer(ServerOptions(settings={"server-id": "7"})) as other:
-        make(other, *PLAIN)
-        execute(other, "ALTER EVENT shop.refresh DISABLE")
-        there = msgspec.structs.replace(setting, login=other.login.to_fields())
-        with pytest.raises(PowerprofError, match=f"process {other.pid} listens there, not {server.pid}"):
-            there.write(ENABLED)
-        process = ServerProcess.of(other.pid)
-        assert process is not None
-        with pytest.raises(PowerprofError, match="another server listens"):
-            msgspec.structs.replace(there, process=process).write(ENABLED)
-        assert event_row(other, *PLAIN)["STATUS"] == DISABLED
 
 
 EVES = "GRANT ALL PRIVILEGES ON *.* TO eve@localhost WITH GRANT OPTION"

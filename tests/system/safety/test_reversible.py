@@ -118,13 +118,7 @@ def test_they_are_put_back_where_powerprof_is_killed(server: PrivateServer, endi
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        (("no_such_variable", "1"), "no_such_variable"),
-        (("max_connections", "many"), "max_connections"),
-        (("version", "1"), "version"),
-        (("x = 1, GLOBAL general_log", "1"), "is not the name of a variable"),
-    ],
+    ("wrong", "said"), [(("no_such_variable", "1"), "no_such_variable"), (("version", "1"), "version")]
 )
 def test_where_one_cannot_be_changed_none_is(server: PrivateServer, wrong: tuple[str, str], said: str) -> None:
     asked = [*settings(server.login), Variable(server.login.to_fields(), *wrong)]

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from powerprof.database.base import Limits, Login
-from powerprof.database.sql import LOOK_LIMITS, WORD_LIMITS
+from powerprof.database.base import Login
 from powerprof.system.caller import HostUser
 
 FULL = Login(
@@ -86,10 +85,3 @@ def test_other_fields_are_refused(changes: dict[str, object]) -> None:
         Login.from_fields({**FULL.to_fields(), **changes})
     with pytest.raises(ValueError, match="not the fields of a login"):
         Login.from_fields({})
-
-
-def test_an_answer_is_limited_and_a_look_takes_seconds() -> None:
-    usual = Limits()
-    assert (usual.answer_s, usual.answer_bytes, usual.rows) == (8.0, 16_777_216, 200_000)
-    assert usual.waiting_s > 86_400
-    assert (LOOK_LIMITS.waiting_s, WORD_LIMITS.waiting_s) == (6.0, 3.0)

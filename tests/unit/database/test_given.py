@@ -93,11 +93,7 @@ def test_the_password_comes_from_file_or_environment(tmp_path: Path, monkeypatch
     assert (login.user, login.database) == ("file", "of_file")
 
 
-def test_the_option_file_names_the_server(tmp_path: Path) -> None:
-    login = build_login(defaults_file=_options(tmp_path, "user=u\nhost=h\nport=3310\nsocket=/s\n"))
-    assert (login.user, login.host, login.port, login.socket) == ("u", "h", 3310, None)
-    login = build_login(defaults_file=_options(tmp_path, "user=u\nhost=localhost\nsocket=/s\n"))
-    assert login.socket == Path("/s")
+def test_a_named_socket_takes_precedence_over_the_option_file(tmp_path: Path) -> None:
     login = build_login(socket=Path("/other"), defaults_file=_options(tmp_path, "user=u\nhost=h\n"))
     assert (login.user, login.socket, login.host) == ("u", Path("/other"), None)
 
@@ -105,7 +101,7 @@ def test_the_option_file_names_the_server(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("host=h\nsocket=/s\n", ("h", None, None)),
+        ("host=h\nport=3310\nsocket=/s\n", ("h", 3310, None)),
         ("host=localhost\nport=3310\nsocket=/s\n", (None, None, "/s")),
         ("host=localhost\nport=3310\n", ("127.0.0.1", 3310, None)),
         ("port=65535\n", ("127.0.0.1", 65535, None)),
@@ -120,9 +116,9 @@ def test_a_host_takes_precedence_over_a_socket(
     assert (login.host, login.port, login.socket and str(login.socket)) == place
 
 
-@pytest.mark.parametrize("port", ["0", "65536", "99999", "-1", "1e3", ""])
+@pytest.mark.parametrize("port", ["0", "65536", "-1", "1e3", ""])
 def test_a_number_that_is_no_port_is_refused(tmp_path: Path, port: str) -> None:
-    with pytest.raises(DataError, match="not a port"):
+    with pytest.raises(DataError, match=f"my.cnf:2: not a port: '{port}'"):
         build_login(defaults_file=_options(tmp_path, f"port={port}\n"))
 
 
@@ -203,13 +199,11 @@ def test_a_program_is_its_own_file(tmp_path: Path, fake_tree: Tree, kind: str) -
         assert given.find_own_program(10) == (program if kind == "same" else None)
 
 
-def test_nothing_or_two_servers_named(tmp_path: Path) -> None:
+def test_nothing_or_two_servers_named() -> None:
     with pytest.raises(UsageError, match="no server is named"):
         build_login()
     with pytest.raises(UsageError, match="two servers"):
         build_login("mysql://a@h/", socket=Path("/s"))
-    with pytest.raises(DataError, match=r"my.cnf:2: not a port: '33o6'"):
-        build_login(defaults_file=_options(tmp_path, "port=33o6\n"))
 
 
 def _write(path: Path, text: str | bytes) -> Path:

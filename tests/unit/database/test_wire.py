@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -169,9 +168,3 @@ def test_a_message_is_one_printable_line() -> None:
     assert wire._clean_message(b"ERROR:  no\n  such \x1b[31mtable\n") == "no such ?[31mtable"
     assert wire._clean_message(None) == ""
     assert len(wire._clean_message(b"x" * 999)) == 300
-
-
-def test_addresses_are_words_in_the_hosts_byte_order() -> None:
-    word = struct.pack("=I", 0x0100007F) == struct.pack("<I", 0x0100007F)
-    assert word, "the made-up tables are those of a little-endian host"
-    assert wire._list_forms(("10.1.2.3", 5)) == ["0302010A:0005", "0000000000000000FFFF00000302010A:0005"]

@@ -16,6 +16,11 @@ from powerprof.tracing.idle_data import IDLE_EXIT
 
 HERE = Path(__file__).parent
 FUNCTIONS = {"tick_nohz_handler": 1, "hrtimer_wakeup": 2, "process_timeout": 3, "timerfd_tmrproc": 4}
+_EVIDENCE = {
+    "local_timer_entry": WakeEvidence.LOCAL_TIMER,
+    "reschedule_entry": WakeEvidence.RESCHEDULE,
+    "call_function_single_entry": WakeEvidence.CALL_FUNCTION,
+}
 Event = tuple[int, int, str, tuple[str, ...]]  # CPU, ns, event, arguments
 
 
@@ -23,32 +28,11 @@ def build(folder: Path) -> ctypes.CDLL:
     """Compile probes/bpf/idle_exit.h with the wrappers of native.c."""
     library = folder / "idle_exit.so"
     header = paths.data_dir("probes") / "bpf"
-    subprocess.run(
-        [
-            "gcc",
-            "-O1",
-            "-Wall",
-            "-Wno-unused-function",
-            "-shared",
-            "-fPIC",
-            f"-I{header}",
-            "-o",
-            library,
-            HERE / "native.c",
-        ],
-        check=True,
-    )
+    flags = ("-O1", "-Wall", "-Wno-unused-function", "-shared", "-fPIC", f"-I{header}")
+    subprocess.run(["gcc", *flags, "-o", library, HERE / "native.c"], check=True)
     found = ctypes.CDLL(str(library))
-    for name in (
-        "state_bytes",
-        "record_bytes",
-        "phase_offset",
-        "gap_offset",
-        "waking_bytes",
-        "key_bytes",
-        "sum_bytes",
-        "total_bytes",
-    ):
+    parts = ("state_bytes", "record_bytes", "waking_bytes", "key_bytes", "sum_bytes", "total_bytes")
+    for name in (*parts, "phase_offset", "gap_offset"):
         getattr(found, name).restype = ctypes.c_ulong
     found.chosen.restype = ctypes.c_uint32
     return found
@@ -95,14 +79,10 @@ class Machine:
             out = ctypes.create_string_buffer(c.record_bytes())
             if c.enter(state, now, cpu, number, out):
                 self._records.append(out.raw)
-        elif name == "local_timer_entry":
-            c.evidence(state, WakeEvidence.LOCAL_TIMER, 0)
-        elif name == "reschedule_entry":
-            c.evidence(state, WakeEvidence.RESCHEDULE, 0)
+        elif name in _EVIDENCE:
+            c.evidence(state, _EVIDENCE[name], 0)
         elif name == "ipi_entry":
             c.refine(state, WakeEvidence.RESCHEDULE, 0)
-        elif name == "call_function_single_entry":
-            c.evidence(state, WakeEvidence.CALL_FUNCTION, 0)
         elif name == "wake_idle_without_ipi":
             target = self._cpus.setdefault(int(arguments[0]), ctypes.create_string_buffer(c.state_bytes()))
             c.evidence(target, WakeEvidence.NO_IPI, 0)
@@ -130,13 +110,8 @@ class Machine:
             c.switched_out(waking, ctypes.c_uint64(switches), on_cpu)
             self._wakings[int(arguments[0])] = waking
         elif name == "sched_switch" and arguments[0] == "0":
-            c.switch_to(
-                state,
-                now,
-                int(arguments[1]),
-                ctypes.c_uint64(int((*arguments, 0)[2])),
-                self._wakings.get(int(arguments[1])),
-            )
+            switches = ctypes.c_uint64(int((*arguments, 0)[2]))
+            c.switch_to(state, now, int(arguments[1]), switches, self._wakings.get(int(arguments[1])))
         elif name != "sched_switch":
             raise AssertionError(name)
 

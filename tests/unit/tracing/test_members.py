@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,33 +16,22 @@ from powerprof.stacks.image import ProcessGoneError, ProcessImage
 from powerprof.stacks.registers import X86_64
 from powerprof.system.targets import Target
 from powerprof.tracing import idle_stacks
-from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.shared_numbers import Count, Shared
 from powerprof.tracing.idle_data import WOKEN
 from powerprof.tracing.idle_stacks import DemandStacks, JoinedProcesses, TargetMembers, WindowStacks, keep_every_program
 from tests.unit.tracing.programs import FakeProgram
 
 
-class Tables:
-    """The program's tables, without a program. `told`: child and parent of whom the kernel tells at the next look."""
+class Tables(FakeProgram):
+    """The program's tables. `told`: child and parent of whom the kernel tells at the next look."""
 
-    def __init__(self) -> None:
-        self.targets, self.told = dict[int, bytes](), dict[int, int]()
+    @property
+    def targets(self) -> set[int]:
+        return {int.from_bytes(key, "little") for key in self.hashes.get("targets", {})}
 
-    def slots(self, name: str) -> int:
-        return 100
-
-    def put(self, name: str, key: int, value: bytes) -> None:
-        if name == "targets":
-            self.targets[key] = value
-
-    def hash_bytes(self, name: str) -> tuple[bytes, bytes]:
-        keys, values = (b"".join(pid.to_bytes(4, "little") for pid in pids) for pids in (self.told, self.told.values()))
-        return keys, values
-
-    def delete(self, name: str, keys: bytes) -> None:
-        if name == "joined":
-            self.told.clear()
+    def tell(self, told: dict[int, int]) -> None:
+        pairs = ((child.to_bytes(4, "little"), parent.to_bytes(4, "little")) for child, parent in told.items())
+        self.hashes["joined"] = dict(pairs)
 
 
 class Group:
@@ -83,8 +72,7 @@ def tables() -> Tables:
 @pytest.fixture
 def looked(group: Group, tables: Tables) -> Iterator[TargetMembers]:
     target = Target((10,), "group", cgroup=group.folder)
-    program = cast(LoadedProgram, cast(Any, tables))
-    with closing(TargetMembers(program, target, JoinedProcesses(target), keep_every_program)) as found:
+    with closing(TargetMembers(tables.as_loaded(), target, JoinedProcesses(target), keep_every_program)) as found:
         yield found
 
 
@@ -100,7 +88,7 @@ def test_who_is_started_while_the_target_is_looked_at_is_a_member(
     group.at_look = each_starts_one
     looked.add_all()
     looked.prepare()
-    assert set(tables.targets) == set(looked.images) == {10, 11, 12, 13}
+    assert tables.targets == set(looked.images) == {10, 11, 12, 13}
     assert looked.notes() == []
 
 
@@ -123,7 +111,7 @@ def test_who_the_kernel_tells_of_is_not_late(group: Group, tables: Tables, looke
     looked.add_all()
     looked.prepare()
     group.start(11)
-    tables.told = {11: 10}
+    tables.tell({11: 10})
     looked.read()
     assert set(looked.images) == {10, 11}
     assert group.looked_at == [10]
@@ -148,7 +136,7 @@ def test_who_came_by_itself_is_late(group: Group, looked: TargetMembers) -> None
 def test_a_child_has_the_latest_memory_of_its_parent() -> None:
     """The parent executed another program before it started a child. Of a child of a child only its parent is known."""
     tables = Tables()
-    tables.told = {11: 10, 12: 11, 14: 13}
+    tables.tell({11: 10, 12: 11, 14: 13})
     target = Target((10,), "group", roots=(10,))
     joining = JoinedProcesses(target)
     images = {
@@ -157,7 +145,7 @@ def test_a_child_has_the_latest_memory_of_its_parent() -> None:
             ProcessImage(pid=10, started_ticks=1, executable="/bin/second", mappings=()),
         ]
     }
-    joined = joining.take(cast(LoadedProgram, cast(Any, tables)), images)
+    joined = joining.take(tables.as_loaded(), images)
     assert {pid: [(each.pid, each.executable) for each in found] for pid, found in joined.items()} == {
         11: [(11, "/bin/second")],
         12: [(12, "/bin/second")],
