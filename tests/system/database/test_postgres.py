@@ -95,13 +95,6 @@ def test_an_index_saves_cpu_time_and_the_plans_are_saved(powerprof_cli: Cli, bui
     assert _times_as_much(record) > 2
 
 
-@pytest.mark.nightly  # What pgbench counts is looked at below, what an index saves above.
-def test_with_pgbench_as_the_client_it_saves_as_much(powerprof_cli: Cli, build: None) -> None:
-    record = _compared(powerprof_cli, "pgbench-index", "pgbench-no-index")
-    # 5.7 times where it was measured; the backends are counted, or the two would be alike.
-    assert _times_as_much(record) > 2
-
-
 def _compared(cli: Cli, a: str, b: str) -> dict[str, Any]:
     options = ["--pairs", "3", "--duration", "0.6", "--energy-source", "none", "--no-save", "--json", "-"]
     done = cli(["compare", a, b, *options])

@@ -28,6 +28,7 @@ from powerprof.tracing.bpf import syscalls
 from powerprof.tracing.captures import StatementTrace
 from powerprof.tracing.statements import QueryTracer
 from tests.conftest import each_release
+from tests.programs.mixes import ALONE, MIX, TIMES, mix_on
 from tests.programs.statement_pairs import hash_statement
 from tests.system.queries.mariadb_work import (
     BURN,
@@ -530,3 +531,37 @@ def test_older_kernels_count_the_same(server: PrivateServer) -> None:
     assert found["SELECT ?"].calls_count == 200
     assert 250 < found["SELECT SLEEP(?)"].latency_ms.p50 < 550
     assert found["SELECT SLEEP(?)"].c0_s < 0.02
+
+
+def test_a_mix_has_the_shares_of_its_statements_alone(sysbench: Path, server: PrivateServer) -> None:
+    with mix_on(server) as mix:
+        assert server.pid is not None
+        mix.run("--events=5", "--time=0")
+        events = 100
+        with QueryTracer(server.pid) as tracer:
+            tracer.attach()
+            tracer.begin(timed=False)
+            known = mix.run(f"--events={events}", "--time=0")
+            tracer.end()
+            trace = tracer.collect()
+    parts = join_trace(trace, ServerReport())
+    found = {one.text: one for one in parts.statements}
+    assert [found[text].calls_count for text in MIX] == [events * times for times in TIMES]
+    assert [found[text].calls_count for text in ALONE] == [events * times for times in TIMES]
+    # A statement alone was measured with the reading of its requests, which the report has in a part of its own.
+    reading_s = parts.connections.c0_s / sum(one.calls_count or 0 for one in parts.statements)
+    alone, mixture = (
+        [found[text].c0_s + reading_s * (found[text].calls_count or 0) for text in texts] for texts in (ALONE, MIX)
+    )
+    # Of the same executions, so that neighbours who change a CPU's speed change both figures.
+    for known_ns, one in zip(known.alone_ns, alone, strict=True):
+        assert 100 * abs(one - known_ns / 1e9) / sum(alone) < 3
+    assert sum(mixture) == pytest.approx(known.mix_ns / 1e9, rel=0.05)
+    # Of other executions, each after another statement, whose data a busy neighbour has put out of the caches.
+    for percent, one in zip(known.percent, mixture, strict=True):
+        assert 100 * one / sum(mixture) == pytest.approx(percent, abs=6)
+    # Two counts of the scheduler, read a moment apart.
+    assert trace.process_cpu_ns is not None
+    assert sum(thread.cpu_ns for thread in trace.threads) == pytest.approx(trace.process_cpu_ns, rel=0.01)
+    explained_s = sum(one.c0_s for one in [*parts.statements, *parts.background, parts.connections])
+    assert explained_s == pytest.approx(trace.process_cpu_ns / 1e9, rel=0.01)

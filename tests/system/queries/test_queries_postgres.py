@@ -223,14 +223,14 @@ def test_a_statement_that_sleeps_costs_next_to_nothing(server: PrivateServer) ->
     with client(server) as handle:
 
         def work() -> None:
-            run(handle, "SELECT pg_sleep(1)")
+            run(handle, "SELECT pg_sleep(0.4)")
             run(handle, BURN.format(1_000_000))
 
         found = traced(server, work).rows
     sleep = found["SELECT pg_sleep(?)"]
     assert sleep.c0_s < 0.02
     assert sleep.latency_ms is not None
-    assert sleep.latency_ms.p50 == pytest.approx(1000, rel=0.15)
+    assert 390 < sleep.latency_ms.p50 < 700
     assert found[BURN_TEXT].c0_s > 5 * sleep.c0_s
 
 
