@@ -497,24 +497,6 @@ def test_the_server_of_2011_is_counted_too(historical_build: ServerBuild) -> Non
     assert sum(thread.cpu_ns for thread in trace.threads) == pytest.approx(trace.process_cpu_ns, rel=0.01, abs=2e6)
 
 
-def test_shares_are_those_of_work_that_is_known(server: PrivateServer) -> None:
-    """The same loop of the server, 1 : 2 : 5 as often: whatever the machine's speed, each has its part of the time."""
-    parts = {"a": 1, "b": 2, "c": 5}
-
-    def work() -> None:
-        with server.connect() as connection, connection.cursor() as cursor:
-            for _ in range(30):
-                for name, times in parts.items():
-                    cursor.execute(f"SELECT BENCHMARK({20_000 * times}, SHA2('x', 256)) AS {name}")
-
-    found = rows(traced(server, work))
-    spent = {name: found[f"SELECT BENCHMARK(?, SHA2(?, …)) AS {name}"] for name in parts}
-    assert {one.calls_count for one in spent.values()} == {30}
-    whole = sum(one.c0_s for one in spent.values())
-    for name, times in parts.items():
-        assert 100 * spent[name].c0_s / whole == pytest.approx(100 * times / sum(parts.values()), abs=3)
-
-
 def test_older_kernels_count_the_same(server: PrivateServer) -> None:
     """Without uprobe_multi links and the tracepoint of sockets, as before Linux 6.3: the next wait ends a statement."""
     with server.connect() as connection, connection.cursor() as cursor:
