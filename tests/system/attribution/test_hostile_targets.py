@@ -38,7 +38,7 @@ def _one_line_notes(found: Attributed) -> list[str]:
 
 def test_process_that_ends_in_the_window_is_counted(attribute: Attribute, wakes: Callable[..., Any]) -> None:
     with wakes("twins=50", duration=120) as running:
-        found = attribute(running.pid, duration=5, halfway=running.process.kill)
+        found = attribute(running.pid, duration=3, halfway=running.process.kill)
     assert f"process {running.pid} ended during the window" in _one_line_notes(found)
     assert {"first_twin", "second_twin"} <= functions_of(found.rows)
     noted, counted = running.noted(found.captured), found.wakings(["first_twin", "second_twin"])
@@ -49,7 +49,7 @@ def test_process_that_ends_in_the_window_is_counted(attribute: Attribute, wakes:
 
 def test_exec_in_the_window_is_followed(attribute: Attribute, wakes: Callable[..., Any]) -> None:
     with wakes("twins=50", "next", duration=120) as running:
-        found = attribute(running.pid, duration=4, halfway=lambda: running.process.send_signal(signal.SIGUSR1))
+        found = attribute(running.pid, duration=3, halfway=lambda: running.process.send_signal(signal.SIGUSR1))
     assert {"first_twin", "second_twin", "next_sleep"} <= functions_of(found.rows)
     noted, counted = running.noted(found.captured), found.wakings(["first_twin", "second_twin", "next_sleep"])
     for function, times in noted.items():

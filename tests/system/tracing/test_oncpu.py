@@ -156,7 +156,7 @@ def test_work_in_step_with_the_rate_is_sampled(program: Path) -> None:
         process.stdin.write("\n")
         process.stdin.flush()
         with OnCpuTracer([process.pid], frequency_hz=99) as tracer:
-            capture = tracer.measure(4.0)
+            capture = tracer.measure(2.5)
         profile = build_on_cpu_profile(capture)
     finally:
         process.kill()
