@@ -253,10 +253,6 @@ def test_all_code_is_inside_and_data_is_not(name: str) -> None:
     assert all(0 <= figure < 1 << 63 for figure in ranges)
 
 
-def test_a_process_without_code_has_no_range() -> None:
-    assert find_code_ranges(image_of([])) == find_code_ranges(image_of([VDSO])) == (0, 0, 0, 0)
-
-
 def test_ranges_of_drawn_processes_are_the_narrowest() -> None:
     drawn = random.Random(3)
     for _ in range(300):

@@ -19,7 +19,6 @@ from powerprof.stacks.packages import (
     FileNames,
     Package,
     Remedies,
-    debug_package,
     mapped_files,
     missing_names,
     survey_names,
@@ -190,9 +189,6 @@ def test_owner_is_the_package_that_lists_the_file(debian: Path) -> None:
         "/usr/sbin/mariadbd": Package("mariadb-server-core", "1:10.11.14-0+deb12u2"),
         "/usr/lib/x86_64-linux-gnu/libc.so.6": Package("libc6", "2.36-9+deb12u13"),
     }
-    assert debug_package(owners["/usr/sbin/mariadbd"]).word == "mariadb-server-core-dbgsym=1:10.11.14-0+deb12u2"
-    assert debug_package(owners["/usr/lib/x86_64-linux-gnu/libc.so.6"]).name == "libc6-dbg"
-    assert debug_package(Package("libpython3.11-minimal")).word == "python3.11-dbg"
 
 
 def test_version_with_shell_syntax_is_left_out(debian: Path) -> None:

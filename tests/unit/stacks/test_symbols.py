@@ -32,26 +32,11 @@ def table(entries):
     return read_symbols(parse_elf(with_symbols(entries), "x"))
 
 
-def test_address_outside_of_symbols_has_no_name():
-    found = table([("f", 0x100, 0x10, 0x12), ("g", 0x200, 0x10, 0x12)])
-    assert found.lookup(0x100) == ("f", 0x100, 0x110)
-    assert found.lookup(0x10F) == ("f", 0x100, 0x110)
-    assert found.lookup(0x110) is None
-    assert found.lookup(0xFF) is None
-    assert found.lookup(0x210) is None
-
-
 def test_data_and_symbols_without_size_are_ignored():
     found = table([("label", 0x100, 0, 0x12), ("data", 0x200, 8, 0x11), ("ifunc", 0x300, 8, 0x1A)])
     assert found.lookup(0x100) is None
     assert found.lookup(0x200) is None
     assert found.lookup(0x300) == ("ifunc", 0x300, 0x308)
-
-
-def test_nested_symbol_wins_inside_its_range():
-    found = table([("outer", 0x100, 0x100, 0x12), ("inner", 0x140, 0x10, 0x12)])
-    assert found.lookup(0x148)[0] == "inner"
-    assert found.lookup(0x150)[0] == "outer"
 
 
 def test_public_alias_is_preferred_without_version():

@@ -390,6 +390,7 @@ def test_files_whose_names_a_debug_file_completes(
     ("name", "package"),
     [
         ("libc6", "libc6-dbg"),
+        ("libpython3.11-minimal", "python3.11-dbg"),
         ("python3.11-minimal", "python3.11-dbg"),
         ("libpython3.13", "python3.13-dbg"),
         ("mariadb-server", "mariadb-server-dbgsym"),
@@ -397,6 +398,7 @@ def test_files_whose_names_a_debug_file_completes(
 )
 def test_debug_packages_have_the_version_of_their_package(name: str, package: str) -> None:
     assert debug_package(Package(name, "1:2.3-4")) == Package(package, "1:2.3-4")
+    assert debug_package(Package(name, "1:2.3-4")).word == f"{package}=1:2.3-4"
     assert debug_package(Package(name)).word == package
 
 

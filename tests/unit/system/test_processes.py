@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from powerprof.system import processes
 from powerprof.system.processes import (
@@ -231,12 +229,6 @@ def test_a_title_has_a_role_and_a_clients_account(
     assert parse_part(title) == role
     assert parse_client(title) == client
     assert parse_database(role or "") == ((role or "").removeprefix("backend of ") if client else None)
-
-
-@given(st.from_regex(r"[a-z]{1,9}", fullmatch=True), st.from_regex(r"[a-z]{1,9}", fullmatch=True))
-def test_account_and_database_keep_their_places(account: str, database: str) -> None:
-    title = f"postgres: 15/main: {account}1 {database}2 10.0.0.7(9) idle"
-    assert (parse_client(title), parse_part(title)) == ((f"{account}1", "10.0.0.7"), f"backend of {database}2")
 
 
 def test_roles_are_those_of_readable_titles(fake_tree: Tree) -> None:

@@ -37,11 +37,6 @@ def test_a_helper_is_tried_in_the_kind_of_program_that_it_is_for() -> None:
     assert tried(features.ATTACH_COOKIE) == tried(features.TASK_REGISTERS)  # both are of 5.15
 
 
-def test_a_helper_for_other_programs_is_not_there_for_ours() -> None:
-    # bpf_skb_store_bytes: for packets only.
-    assert not tried(Feature("bpf_skb_store_bytes", "helper", 9, "4.1", "packets"))
-
-
 def test_a_refusal_names_the_kernel_the_feature_and_the_remedy() -> None:
     tried(NO_MAP)
     with pytest.raises(CapabilityError) as caught:

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from powerprof.measure.window import CpuReading, PassedWindow, Snapshot, StateInfo
@@ -400,25 +398,3 @@ def test_record_of_a_stack() -> None:
     assert (site.at_ns, site.ip, site.sp, site.code) == (21, 22, 23, 24)
     assert (site.tid, site.pid, site.kind, site.space) == (25, 26, 27, 28)
     assert (site.registers, site.stack, site.chain) == (registers, b"stack", b"c" * 16)
-
-
-@settings(max_examples=50, deadline=None)
-@given(
-    rows=st.lists(
-        st.tuples(st.integers(0, 3), st.integers(1, 50), st.integers(0, 20), st.integers(0, 12)),
-        min_size=1,
-        max_size=12,
-    )
-)
-def test_law_of_summed_exits(rows: list[tuple[int, int, int, int]]) -> None:
-    """Counts, idle and running times of the causes are those of the records, whatever the cause."""
-    made, at = np.zeros(len(rows), dtype=IDLE_EXIT), 1_000
-    for one, (tid, idle, run, number) in zip(made, rows, strict=True):
-        one["enter_ns"], one["exit_ns"], one["next_ns"] = at, at + idle, at + idle + run
-        one["next_tid"], one["state"] = tid, number
-        at += idle + run
-    causes = aggregate_exits(made)
-    assert causes["count"].sum() == causes["states"].sum() == len(rows)
-    assert causes["idle_ns"].sum() == sum(idle for _, idle, _, _ in rows)
-    assert causes["running_ns"].sum() == sum(run for _, _, run, _ in rows)
-    assert len(causes) == len({tid for tid, *_ in rows})

@@ -36,16 +36,6 @@ def recording() -> list[machine.Event]:
     return machine.recorded(machine.HERE / "hlt-stream.txt")
 
 
-def test_the_python_layout_is_the_layout_of_the_c_structures(library: ctypes.CDLL) -> None:
-    assert library.record_bytes() == IDLE_EXIT.itemsize
-    assert library.state_bytes() == idle_data.CPU_STATE.itemsize
-    assert library.phase_offset() == idle_data.CPU_STATE.fields["phase"][1]
-    assert library.key_bytes() == idle_data.CAUSE_KEY.itemsize
-    assert library.sum_bytes() == idle_data.CAUSE_SUM.itemsize
-    assert library.total_bytes() == idle_data.CPU_TOTAL.itemsize
-    assert library.gap_offset() == idle_data.CPU_STATE.fields["gap"][1]
-
-
 def whole_periods(events: list[machine.Event]) -> int:
     """Counted the simple way: idle entries of a CPU after its first, if an exit came in between."""
     seen: dict[int, bool] = {}
