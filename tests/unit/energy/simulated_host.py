@@ -46,24 +46,23 @@ class Load:
 
     watts: float
     swing: float = 0.02
-    phase: float = 0.0
+
+    @property
+    def _phase(self) -> float:
+        return 7 * self.watts
 
     def power(self, time_s: float) -> float:
-        return self.watts * (1 + self.swing * math.sin(2 * math.pi * time_s / _PERIOD_S + self.phase))
+        return self.watts * (1 + self.swing * math.sin(2 * math.pi * time_s / _PERIOD_S + self._phase))
 
     def joules(self, time_s: float) -> float:
         """Return the energy since the start of the window."""
         turn = 2 * math.pi / _PERIOD_S
-        swung = (math.cos(self.phase) - math.cos(turn * time_s + self.phase)) / turn
+        swung = (math.cos(self._phase) - math.cos(turn * time_s + self._phase)) / turn
         return self.watts * (time_s + self.swing * swung)
 
 
 def constant(text: object) -> Signal:
     return lambda time_s: str(text)
-
-
-def microwatts(load: Load) -> Signal:
-    return lambda time_s: str(round(load.power(time_s) * 1e6))
 
 
 def counter(load: Load, start_uj: int = 0, range_uj: int | None = _RANGE_UJ, skew_s: float = 0.0) -> Signal:
@@ -76,24 +75,6 @@ def counter(load: Load, start_uj: int = 0, range_uj: int | None = _RANGE_UJ, ske
 def between(signal: Signal, since_s: float = 0.0, until_s: float = math.inf, outside: str | None = None) -> Signal:
     """Return a signal with another content (by default: no file) before `since_s` and from `until_s` on."""
     return lambda time_s: signal(time_s) if since_s <= time_s < until_s else outside
-
-
-def switched(first: object, second: object, at_s: float) -> Signal:
-    """Return a signal that changes its content once."""
-    return lambda time_s: str(first if time_s < at_s else second)
-
-
-def _until(signal: Signal, at_s: float, value: object) -> Signal:
-    return lambda time_s: signal(time_s) if time_s < at_s else None if value is None else str(value)
-
-
-Value = str | int | Load | Signal
-
-
-def _signal(value: Value) -> Signal:
-    if isinstance(value, Load):
-        return microwatts(value)
-    return value if callable(value) else constant(value)
 
 
 @dataclass
@@ -124,18 +105,8 @@ class Host:
             signal(float(t)) is not None for signal in self.files.values() for t in range(WINDOW_S + 1)
         )
 
-    def put(self, path: str, value: Value) -> None:
-        self.files[path] = _signal(value)
-
-    def change(self, at_s: float, changes: Mapping[str, object]) -> None:
-        """Change files at a moment. None removes a file, or a folder with its files."""
-        for path, value in changes.items():
-            for name in [
-                name for name in self.files if name == path or (value is None and name.startswith(f"{path}/"))
-            ]:
-                self.files[name] = _until(self.files[name], at_s, value)
-            if value is not None and path not in self.files:
-                self.put(path, between(constant(value), at_s))
+    def put(self, path: str, text: object) -> None:
+        self.files[path] = constant(text)
 
     def cpus(self, vendor: str, family: int, model: int, name: str, *, sockets: int = 1, dies: int = 1) -> None:
         """Add the topology and /proc/cpuinfo: two CPUs per die."""
@@ -162,38 +133,6 @@ class Host:
         )
         if compatible:
             self.put("firmware/devicetree/base/compatible", compatible.replace(" ", "\0") + "\0")
-
-    def zone(
-        self, zone_id: str, name: str | None, energy: Signal, *, max_watts: float | None = None, **leaves: Value | None
-    ) -> None:
-        """Add a powercap zone. Its leaves can be replaced; None leaves one out."""
-        made: dict[str, Value | None] = {
-            "name": name,
-            "energy_uj": energy,
-            "max_energy_range_uj": _RANGE_UJ,
-            "enabled": 1,
-            **leaves,
-        }
-        if max_watts is not None:
-            made |= {"constraint_0_name": "long_term", "constraint_0_max_power_uw": round(max_watts * 1e6)}
-            made |= {"constraint_0_power_limit_uw": round(max_watts * 1e6)}
-        for leaf, value in made.items():
-            if value is not None:
-                self.put(f"class/powercap/{zone_id}/{leaf}", value)
-
-    def chip(
-        self, number: int, name: str, files: Mapping[str, Value], *, when: tuple[float, float] | None = None
-    ) -> None:
-        """Add a hwmon chip, which may exist for a part of the window only."""
-        for file, value in {"name": name, **files}.items():
-            signal = _signal(value)
-            self.files[f"class/hwmon/hwmon{number}/{file}"] = between(signal, *when) if when else signal
-
-    def supply(self, name: str, kind: str, when: tuple[float, float] | None = None, **files: Value) -> None:
-        """Add a folder of class power_supply, which may exist for a part of the window only."""
-        for file, value in {"type": kind, **files}.items():
-            signal = _signal(value)
-            self.files[f"class/power_supply/{name}/{file}"] = between(signal, *when) if when else signal
 
     def perf(self, events: Mapping[str, Mapping[int, Load | None]], scale: float = 2.0**-32) -> None:
         """Add the perf `power` PMU with these events by CPU."""

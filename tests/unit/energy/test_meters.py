@@ -24,7 +24,6 @@ from powerprof.model.records import EnergyReading
 from powerprof.report.energy import _meter_cells, render_csv, render_terminal
 from powerprof.system.errors import CapabilityError, DataError, UsageError
 from tests.programs.suspended import SuspendedClock
-from tests.unit.energy import whole_hosts
 from tests.unit.energy.meter_trees import RANGE_UJ, Tree
 
 
@@ -355,19 +354,15 @@ def test_hours_of_samples_are_not_kept(package: Tree) -> None:
 
 
 def test_a_battery_without_a_current_has_its_true_reason(tree: Tree) -> None:
-    for name, value in {**whole_hosts.battery("BAT0", None, voltage_now=11_140_000, charge_now=3_850_000)}.items():
-        tree.write(name, value)
+    supply(tree, "BAT0", "Battery", status="Discharging", present=1, voltage_now=11_140_000, charge_now=3_850_000)
     with pytest.raises(CapabilityError) as caught:
         open_meters("battery")
     assert caught.value.message == "battery: BAT0 has neither power_now nor current_now"
 
 
 def test_the_user_may_name_the_domains_of_the_machine(tree: Tree) -> None:
-    for name, value in {
-        **whole_hosts.chip(0, "power_meter", power1=200.0),
-        **whole_hosts.chip(1, "power_meter", power1=150.0),
-    }.items():
-        tree.write(name, value)
+    for number, watts in enumerate((200.0, 150.0)):
+        chip(tree, number, "power_meter", {"1": watts}, average=True)
 
     def total_of(choice: str) -> float | None:
         with open_meters(choice) as meters:
@@ -388,11 +383,8 @@ def test_the_user_may_name_the_domains_of_the_machine(tree: Tree) -> None:
 
 
 def test_the_first_line_gives_the_reason_and_the_remedy(tree: Tree) -> None:
-    for name, value in {
-        **whole_hosts.chip(0, "power_meter", power1=200.0),
-        **whole_hosts.chip(1, "power_meter", power1=150.0),
-    }.items():
-        tree.write(name, value)
+    for number, watts in enumerate((200.0, 150.0)):
+        chip(tree, number, "power_meter", {"1": watts}, average=True)
     with open_meters("auto") as meters:
         meters.sample(100.0)
         meters.sample(102.0)
