@@ -314,8 +314,11 @@ def root() -> None:
         pytest.skip("no capability: root (sudo make test)")
 
 
+Tree = Callable[[Mapping[str, str]], Path]
+
+
 @pytest.fixture
-def fake_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Mapping[str, str]], Path]:
+def fake_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
     """`fake_tree({"sys/…": text, "proc/…": text})` makes a host of files and moves sysfs and procfs to it."""
     host = tmp_path / "host"
 

@@ -12,18 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from powerprof.attribution.offcpu import (
-    OffCpuProfile,
-    SleepRow,
-    SleepsProfile,
-    SyscallProfile,
-    WakerRow,
-    WakersProfile,
-    build_bpf_profile,
-    build_dtrace_profile,
-    build_syscall_profile,
-    convert_old_record,
-)
+from powerprof.attribution import offcpu
 from powerprof.tracing.captures import CallSum, FileSum, OffCpuTrace, SyscallTrace, ThreadSums, WakingSum
 from powerprof.tracing.dtrace import DtraceFrame, DtraceLatency, DtraceWakeup, SleepsTrace, WakersTrace
 
@@ -68,7 +57,7 @@ def trace(**more: Any) -> OffCpuTrace:
 
 
 def test_figures_of_a_thread() -> None:
-    (row,) = build_bpf_profile(trace(), NAMES).threads
+    (row,) = offcpu.build_bpf_profile(trace(), NAMES).threads
     assert (row.pid, row.tid, row.thread) == (70, 71, "thread/innodb/page_cleaner_thread")
     assert (row.sleeps_count, row.waits_count, row.preempted_count) == (7, 5, 3)
     assert row.sleeps_hz == pytest.approx(7 / 2.5)
@@ -83,7 +72,7 @@ def test_figures_of_a_thread() -> None:
 
 def test_wakers_have_rates_and_shares_of_all_wakings() -> None:
     wakings = [waking(71, 6), waking(72, 9, 82), waking(71, 5, 0)]
-    record = build_bpf_profile(trace(threads=[thread(), thread(72)], wakings=wakings), NAMES)
+    record = offcpu.build_bpf_profile(trace(threads=[thread(), thread(72)], wakings=wakings), NAMES)
     assert record.wakings_count == 20 and record.wakings_window_s == 2.5
     assert [
         (row.tid, row.thread, row.waker_pid, row.waker_tid, row.waker_comm, row.count, row.rate_hz, row.percent)
@@ -96,13 +85,13 @@ def test_wakers_have_rates_and_shares_of_all_wakings() -> None:
 
 
 def test_sums_of_the_window_pass_through() -> None:
-    record = build_bpf_profile(trace(unseen_count=1, threads=[thread(71), thread(72, states={})]), {})
+    record = offcpu.build_bpf_profile(trace(unseen_count=1, threads=[thread(71), thread(72, states={})]), {})
     assert (record.sleeps_count, record.lost_count, record.window_s, record.pids) == (7, 6, 2.5, [70])
     assert (record.tool_cpu_s, record.bpf_s, record.method, record.interrupted) == (0.21, 0.034, "bpf", False)
     assert record.notes[0] == "a note" and str(record.notes[1]).startswith("1 time ")
-    assert build_bpf_profile(trace(bpf_s=None, interrupted=True), {}).interrupted
-    assert build_bpf_profile(trace(bpf_s=None), {}).bpf_s is None
-    assert build_bpf_profile(trace(), {}).notes == ["a note"]
+    assert offcpu.build_bpf_profile(trace(bpf_s=None, interrupted=True), {}).interrupted
+    assert offcpu.build_bpf_profile(trace(bpf_s=None), {}).bpf_s is None
+    assert offcpu.build_bpf_profile(trace(), {}).notes == ["a note"]
 
 
 SUMS = st.builds(
@@ -122,7 +111,7 @@ WAKINGS = st.lists(st.builds(waking, st.integers(1, 9), st.integers(1, 10**6), s
 @given(threads=st.lists(SUMS, max_size=5), wakings=WAKINGS, window_s=st.floats(0.1, 1e4))
 def test_law_of_sleeps(threads: list[ThreadSums], wakings: list[WakingSum], window_s: float) -> None:
     """Rates are counts by the window, means times count are the time, shares sum to the whole."""
-    record = build_bpf_profile(trace(threads=threads, wakings=wakings, window_s=window_s), {})
+    record = offcpu.build_bpf_profile(trace(threads=threads, wakings=wakings, window_s=window_s), {})
     assert record.sleeps_count == sum(count for each in threads for count, _ in each.states.values())
     assert [row.sleeps_count for row in record.threads] == sorted(row.sleeps_count for row in record.threads)[::-1]
     slept_ms = sum(ns for each in threads for _, ns in each.states.values()) / MS
@@ -176,7 +165,7 @@ def test_dtrace_has_two_windows() -> None:
     """Sleeps are of the first window and wakings of the second one."""
     threads = [latency(), latency(72, sleeps_count=2, wait_mean_ms=None, waits_count=0, wait_max_ms=None)]
     sleeps = SleepsTrace(threads=threads, **window(2.0, 3, 0.4, "of sleeps"))
-    record = build_dtrace_profile(sleeps, wakers(), {71: "main"})
+    record = offcpu.build_dtrace_profile(sleeps, wakers(), {71: "main"})
     assert (record.window_s, record.wakings_window_s) == (2.0, 1.5)
     assert (record.sleeps_count, record.wakings_count, record.lost_count) == (9, 12, 7)
     assert [(row.tid, row.sleeps_hz, row.sleep_mean_ms, row.wait_mean_ms) for row in record.threads] == [
@@ -196,17 +185,17 @@ def test_dtrace_has_two_windows() -> None:
 
 def test_dtrace_without_its_second_window() -> None:
     sleeps = SleepsTrace(threads=[latency()], **window(2.0, 3, 0.4, "of sleeps", interrupted=True))
-    record = build_dtrace_profile(sleeps, None, {})
+    record = offcpu.build_dtrace_profile(sleeps, None, {})
     assert (record.wakings_window_s, record.wakings_count, record.wakers) == (None, None, [])
     assert (record.lost_count, record.tool_cpu_s, record.interrupted) == (3, 0.4, True)
     whole = SleepsTrace(threads=[latency()], **window(2.0, 3, 0.4, "of sleeps"))
-    assert build_dtrace_profile(whole, wakers(interrupted=True), {}).interrupted
+    assert offcpu.build_dtrace_profile(whole, wakers(interrupted=True), {}).interrupted
 
 
 def test_old_records_have_unknown_halves() -> None:
     """Each record before `offcpu` had one of the two questions. The other one is unknown, not 0."""
     common: dict[str, Any] = {"window_s": 2.0, "lost_count": 3, "notes": ["n"], "limits": ["l"], "tool_cpu_s": 0.3}
-    row = WakerRow(
+    row = offcpu.WakerRow(
         tid=71,
         thread=None,
         waker_pid=80,
@@ -217,10 +206,10 @@ def test_old_records_have_unknown_halves() -> None:
         percent=100.0,
         stack=[],
     )
-    record = convert_old_record(WakersProfile(pid=70, wakings_count=4, wakers=[row], **common))
+    record = offcpu.convert_old_record(offcpu.WakersProfile(pid=70, wakings_count=4, wakers=[row], **common))
     assert (record.pids, record.sleeps_count, record.threads) == ([70], None, [])
     assert (record.wakings_window_s, record.wakings_count, record.wakers) == (2.0, 4, [row])
-    sleep = SleepRow(
+    sleep = offcpu.SleepRow(
         tid=71,
         thread="t",
         sleeps_count=7,
@@ -231,10 +220,12 @@ def test_old_records_have_unknown_halves() -> None:
         wait_mean_ms=6.5,
         wait_max_ms=13.0,
     )
-    record = convert_old_record(SleepsProfile(pid=70, sleeps_count=7, threads=[sleep], **common))
+    record = offcpu.convert_old_record(offcpu.SleepsProfile(pid=70, sleeps_count=7, threads=[sleep], **common))
     assert (record.sleeps_count, record.wakings_window_s, record.wakings_count) == (7, None, None)
     (converted,) = record.threads
-    assert {name: getattr(converted, name) for name in SleepRow.__struct_fields__} == msgspec.structs.asdict(sleep)
+    assert {name: getattr(converted, name) for name in offcpu.SleepRow.__struct_fields__} == msgspec.structs.asdict(
+        sleep
+    )
     assert (record.window_s, record.lost_count, record.tool_cpu_s, record.bpf_s) == (2.0, 3, 0.3, None)
 
 
@@ -277,7 +268,7 @@ def syscalls(calls: list[CallSum], files: list[FileSum], **more: Any) -> Syscall
 
 def test_figures_of_calls() -> None:
     rare = call("fsync", tid=72, count=2, errors_count=0, ns=50 * MS, longest_ns=30 * MS)
-    record = build_syscall_profile(syscalls([rare, call()], []), NAMES)
+    record = offcpu.build_syscall_profile(syscalls([rare, call()], []), NAMES)
     assert record.calls_count == 42
     assert [
         (row.tid, row.thread, row.name, row.count, row.errors_count, row.total_ms, row.longest_ms)
@@ -293,7 +284,7 @@ def test_figures_of_calls() -> None:
 def test_figures_of_files() -> None:
     unused = file("unused", reads_count=0, writes_count=0, syncs_count=0)
     synced = file("log", syncs_count=9, reads_count=0, read_bytes=0, writes_count=0, write_bytes=0, tid=72, comm="")
-    record = build_syscall_profile(syscalls([], [unused, synced, file()], parts_count=2), {})
+    record = offcpu.build_syscall_profile(syscalls([], [unused, synced, file()], parts_count=2), {})
     assert [
         (row.path, row.thread, row.reads_count, row.read_bytes, row.writes_count, row.write_bytes, row.syncs_count)
         for row in record.files
@@ -314,7 +305,7 @@ def test_figures_of_files() -> None:
     ],
 )
 def test_kind_of_a_file(mode: int, kind: str) -> None:
-    (row,) = build_syscall_profile(syscalls([], [file(mode=mode)]), {}).files
+    (row,) = offcpu.build_syscall_profile(syscalls([], [file(mode=mode)]), {}).files
     assert row.kind == kind
 
 
@@ -328,7 +319,7 @@ def test_kind_of_a_file(mode: int, kind: str) -> None:
     ],
 )
 def test_calls_that_wait_for_locks(name: str, operation: str, waits: bool) -> None:
-    assert bool(build_syscall_profile(syscalls([call(name, operation)], []), {}).lock_waits) is waits
+    assert bool(offcpu.build_syscall_profile(syscalls([call(name, operation)], []), {}).lock_waits) is waits
 
 
 def test_lock_waits_of_a_thread_are_one_row() -> None:
@@ -338,7 +329,7 @@ def test_lock_waits_of_a_thread_are_one_row() -> None:
         call("futex", "WAKE", count=100, ns=1 * MS),
         call("futex", "WAIT", tid=72, count=1, ns=50 * MS, longest_ns=50 * MS),
     ]
-    rows = build_syscall_profile(syscalls(calls, []), NAMES).lock_waits
+    rows = offcpu.build_syscall_profile(syscalls(calls, []), NAMES).lock_waits
     assert [(row.pid, row.tid, row.thread, row.waits_count, row.total_ms, row.longest_ms) for row in rows] == [
         (70, 72, None, 1, pytest.approx(50), pytest.approx(50)),
         (70, 71, NAMES[71], 7, pytest.approx(49), pytest.approx(21)),
@@ -368,7 +359,7 @@ FILES = st.builds(
 @given(calls=st.lists(CALLS, max_size=6), files=st.lists(FILES, max_size=5))
 def test_law_of_system_calls(calls: list[CallSum], files: list[FileSum]) -> None:
     """Counts, errors, times and bytes of the rows sum to those of the trace; lock waits are a part of the calls."""
-    record = build_syscall_profile(syscalls(calls, files), {})
+    record = offcpu.build_syscall_profile(syscalls(calls, files), {})
     assert record.calls_count == sum(row.count for row in record.calls) == sum(each.count for each in calls)
     assert sum(row.errors_count for row in record.calls) == sum(each.errors_count for each in calls)
     assert sum(row.total_ms for row in record.calls) == pytest.approx(sum(each.ns for each in calls) / MS)
@@ -384,10 +375,10 @@ def test_law_of_system_calls(calls: list[CallSum], files: list[FileSum]) -> None
     )
 
 
-@pytest.mark.parametrize("kind", [OffCpuProfile, SyscallProfile])
+@pytest.mark.parametrize("kind", [offcpu.OffCpuProfile, offcpu.SyscallProfile])
 def test_records_survive_json(kind: type[msgspec.Struct]) -> None:
     made: Mapping[type[msgspec.Struct], msgspec.Struct] = {
-        OffCpuProfile: build_bpf_profile(trace(wakings=[waking(71, 2)]), NAMES),
-        SyscallProfile: build_syscall_profile(syscalls([call()], [file()]), NAMES),
+        offcpu.OffCpuProfile: offcpu.build_bpf_profile(trace(wakings=[waking(71, 2)]), NAMES),
+        offcpu.SyscallProfile: offcpu.build_syscall_profile(syscalls([call()], [file()]), NAMES),
     }
     assert msgspec.json.decode(msgspec.json.encode(made[kind]), type=kind) == made[kind]

@@ -11,22 +11,13 @@ import msgspec
 import pytest
 
 from powerprof.database import builds, products
-from powerprof.database.builds import (
-    ServerBuild,
-    build_initialise_command,
-    check_program,
-    find_build,
-    on_host,
-    raise_missing_library,
-    write_account_sql,
-)
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.programs import Finished
 
 
-def _build(family: Any, *version: int, **more: Any) -> ServerBuild:
+def _build(family: Any, *version: int, **more: Any) -> builds.ServerBuild:
     numbers: Any = (*version, 0, 0)[:3]
-    return ServerBuild(Path("/opt/server/bin/program"), family, numbers, "Ver", **more)
+    return builds.ServerBuild(Path("/opt/server/bin/program"), family, numbers, "Ver", **more)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +51,7 @@ def test_the_key_of_a_template_changes_with_the_program(tmp_path: Path) -> None:
     binary.parent.mkdir()
     binary.write_bytes(b"program")
     os.utime(binary, ns=(0, 10**18))
-    build = ServerBuild(binary, "mysql", (8, 0, 36), "Ver 8.0.36", tmp_path)
+    build = builds.ServerBuild(binary, "mysql", (8, 0, 36), "Ver 8.0.36", tmp_path)
     key = build.key
     assert key.startswith("mysql-8.0.36-")
     assert msgspec.structs.replace(build, text="Ver 8.0.36-log").key != key
@@ -73,8 +64,8 @@ def test_the_key_of_a_template_changes_with_the_program(tmp_path: Path) -> None:
     binary.write_bytes(b"program")
     os.utime(binary, ns=(0, 10**18))
     moved = tmp_path.rename(tmp_path.with_name("moved"))
-    assert ServerBuild(moved / "bin/mysqld", "mysql", (8, 0, 36), "Ver 8.0.36", moved).key == key, "it was moved"
-    assert ServerBuild(moved / "bin/mysqld", "mysql", (8, 0, 36), "Ver 8.0.36").key != key
+    assert builds.ServerBuild(moved / "bin/mysqld", "mysql", (8, 0, 36), "Ver 8.0.36", moved).key == key, "it was moved"
+    assert builds.ServerBuild(moved / "bin/mysqld", "mysql", (8, 0, 36), "Ver 8.0.36").key != key
     moved.rename(tmp_path)
 
 
@@ -91,7 +82,7 @@ def test_the_key_of_a_template_changes_with_the_program(tmp_path: Path) -> None:
 def test_only_powerprofs_account_may_log_in(
     family: str, version: tuple[int, ...], native: bool, grants: bool, emptied: bool, root_changed: bool
 ) -> None:
-    text = write_account_sql(_build(family, *version), "powerprof", "s3cret")
+    text = builds.write_account_sql(_build(family, *version), "powerprof", "s3cret")
     assert text.startswith("SET SESSION sql_log_bin=0;\n") and text.endswith(";\n")
     assert ("IDENTIFIED WITH mysql_native_password BY 's3cret'" in text) is native
     assert text.count("IDENTIFIED BY 's3cret' WITH GRANT OPTION;") == 2 * grants
@@ -102,23 +93,23 @@ def test_only_powerprofs_account_may_log_in(
 
 
 def test_empty_data_are_made_by_the_familys_own_program(tmp_path: Path) -> None:
-    mysql = build_initialise_command(_build("mysql", 8, 0, 36, basedir=tmp_path), Path("/t/data"))
+    mysql = builds.build_initialise_command(_build("mysql", 8, 0, 36, basedir=tmp_path), Path("/t/data"))
     assert mysql[0] == "/opt/server/bin/program" and mysql[-1] == "--initialize-insecure"
     assert f"--basedir={tmp_path}" in mysql and "--datadir=/t/data" in mysql
     mariadb = _build("mariadb", 10, 5, 0, basedir=tmp_path)
     with pytest.raises(CapabilityError, match="mariadb-install-db is not installed"):
-        build_initialise_command(mariadb, Path("/t/data"))
+        builds.build_initialise_command(mariadb, Path("/t/data"))
     for place in ("bin/mysql_install_db", "scripts/mysql_install_db", "bin/mariadb-install-db"):
         (tmp_path / place).parent.mkdir(exist_ok=True)
         (tmp_path / place).touch()
-        assert build_initialise_command(mariadb, Path("/t/data"))[0] == str(tmp_path / place)
+        assert builds.build_initialise_command(mariadb, Path("/t/data"))[0] == str(tmp_path / place)
     inside = _build("mariadb", 10, 5, 0, root=tmp_path)
     (tmp_path / "usr/bin").mkdir(parents=True)
     (tmp_path / "usr/bin/mysql_install_db").touch()
-    command = build_initialise_command(inside, Path("/t/data"))
+    command = builds.build_initialise_command(inside, Path("/t/data"))
     assert command[0] == "/usr/bin/mysql_install_db" and "--auth-root-authentication-method=socket" in command
-    assert on_host(Path("/usr/bin/x"), tmp_path) == tmp_path / "usr/bin/x"
-    assert on_host(Path("/usr/bin/x"), None) == Path("/usr/bin/x")
+    assert builds.on_host(Path("/usr/bin/x"), tmp_path) == tmp_path / "usr/bin/x"
+    assert builds.on_host(Path("/usr/bin/x"), None) == Path("/usr/bin/x")
 
 
 @pytest.mark.parametrize(
@@ -127,9 +118,9 @@ def test_empty_data_are_made_by_the_familys_own_program(tmp_path: Path) -> None:
 def test_a_missing_library_has_its_package(library: str, hint: str) -> None:
     output = f"mysqld: error while loading shared libraries: {library}: cannot open shared object file"
     with pytest.raises(CapabilityError, match=f"needs {library}") as error:
-        raise_missing_library(output, Path("/mysqld"))
+        builds.raise_missing_library(output, Path("/mysqld"))
     assert error.value.hint == hint
-    raise_missing_library("another error", Path("/mysqld"))
+    builds.raise_missing_library("another error", Path("/mysqld"))
 
 
 def test_a_file_that_is_no_program_is_refused(tmp_path: Path) -> None:
@@ -137,18 +128,18 @@ def test_a_file_that_is_no_program_is_refused(tmp_path: Path) -> None:
     plain.touch(0o644)
     for file, reason in ((plain, "not an executable file"), (tmp_path / "none", "no such file")):
         with pytest.raises(PowerprofError, match=reason):
-            check_program(file)
+            builds.check_program(file)
         with pytest.raises(PowerprofError, match=reason):
-            find_build(file)
-    check_program(Path("/bin/sh"))
+            builds.find_build(file)
+    builds.check_program(Path("/bin/sh"))
     with pytest.raises(PowerprofError, match="no server program below it"):
-        find_build(basedir=tmp_path)
+        builds.find_build(basedir=tmp_path)
 
 
-def _find(monkeypatch: pytest.MonkeyPatch, find: Any, output: str, code: int = 0) -> ServerBuild:
+def _find(monkeypatch: pytest.MonkeyPatch, find: Any, output: str, code: int = 0) -> builds.ServerBuild:
     """Return the server of a program that prints `output`."""
     monkeypatch.setattr(builds.sandbox, "run", lambda *_, **__: Finished(("x",), code, output, "an error\n"))
-    build: ServerBuild = find(Path("/bin/sh"))
+    build: builds.ServerBuild = find(Path("/bin/sh"))
     return build
 
 
@@ -161,23 +152,23 @@ def _find(monkeypatch: pytest.MonkeyPatch, find: Any, output: str, code: int = 0
     ],
 )
 def test_a_program_prints_its_product_and_version(monkeypatch: pytest.MonkeyPatch, output: str, name: str) -> None:
-    build = _find(monkeypatch, find_build, f"{output}\n")
+    build = _find(monkeypatch, builds.find_build, f"{output}\n")
     assert (build.name, build.text) == (name, output)
     with pytest.raises(PowerprofError, match=r"is not a MariaDB or MySQL server .an error"):
-        _find(monkeypatch, find_build, output, 1)
+        _find(monkeypatch, builds.find_build, output, 1)
 
 
 @pytest.mark.parametrize("output", ["", "mysqld Ver 8.0", "sh 5.2"])
 def test_another_program_is_no_server(monkeypatch: pytest.MonkeyPatch, output: str) -> None:
     with pytest.raises(PowerprofError, match="is not a MariaDB or MySQL server"):
-        _find(monkeypatch, find_build, output)
+        _find(monkeypatch, builds.find_build, output)
     with pytest.raises(PowerprofError, match="is not a PostgreSQL server"):
         _find(monkeypatch, products.find_postgres_build, output)
 
 
 def test_an_old_mysql_needs_its_empty_data(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CapabilityError, match=r"is MySQL 5.7.5: its empty data directory"):
-        _find(monkeypatch, find_build, "mysqld  Ver 5.7.5 for Linux")
+        _find(monkeypatch, builds.find_build, "mysqld  Ver 5.7.5 for Linux")
 
 
 @pytest.mark.parametrize(

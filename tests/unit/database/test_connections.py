@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import resource
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,9 +23,8 @@ from powerprof.database.connections import (
     raise_open_files,
 )
 from powerprof.system.errors import PowerprofError, UsageError
+from tests.conftest import Tree
 from tests.programs.answers import Answers
-
-Tree = Callable[[Mapping[str, str]], Path]
 
 
 def _server(most: int | None, per_user: int, present: int, *, pid: int | None = None, private: bool = False) -> Any:

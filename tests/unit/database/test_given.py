@@ -9,7 +9,6 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,9 +19,8 @@ from powerprof.cli import app
 from powerprof.database import given
 from powerprof.database.given import build_login, describe_servers, read_version
 from powerprof.system.errors import DataError, PowerprofError, SeveralServersError, UsageError
+from tests.conftest import Tree
 from tests.programs.answers import Answers
-
-Tree = Callable[[Mapping[str, str]], Path]
 
 
 @pytest.fixture(autouse=True)

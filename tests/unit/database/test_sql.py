@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,9 +15,8 @@ import pytest
 from powerprof.database import sql
 from powerprof.database.base import Limits, Login, StatementError
 from powerprof.system.errors import PowerprofError
+from tests.conftest import Tree
 from tests.programs.answers import Answers
-
-Tree = Callable[[Mapping[str, str]], Path]
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,8 +16,7 @@ from pymysql import err
 from powerprof.database import wire
 from powerprof.database.base import Limits, StatementError
 from powerprof.database.wire import BoundedConnection, check_account, read_listener, read_process_account
-
-Tree = Callable[[Mapping[str, str]], Path]
+from tests.conftest import Tree
 
 
 def test_an_account_is_that_of_file_accesses(fake_tree: Tree) -> None:

@@ -12,24 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from powerprof.energy.domains import HostMeters
-from powerprof.live.intervals import (
-    POINTS,
-    REST,
-    IdleCounts,
-    LiveInterval,
-    OwnCost,
-    RowHistory,
-    Span,
-    build_interval,
-    build_rows,
-    compute_balance_error,
-    count_ahead_exits,
-    count_mechanisms,
-    limit_running_time,
-    measure_span,
-    merge_rows,
-    name_function,
-)
+from powerprof.live import intervals
 from powerprof.measure.window import CpuReading, Snapshot, StateInfo
 from powerprof.model.attribution import Attribution, StackFrame, TargetInfo, Thread, Wakeup
 from powerprof.model.records import EnergyReading
@@ -48,32 +31,32 @@ def reading(cpu: int, at_s: float, poll_s: float, c1_s: float, usage: int) -> Cp
 def test_idle_time_exits_and_c0_of_all_cpus() -> None:
     before = Snapshot({0: reading(0, 10, 0, 5, 100), 1: reading(1, 10, 0, 7, 50)})
     after = Snapshot({0: reading(0, 20, 0.5, 13, 180), 1: reading(1, 20, 0, 17, 60)})
-    span = measure_span(before, after)
+    span = intervals.measure_span(before, after)
     assert (span.window_s, span.cpus, span.exits_count) == (10.0, 2, 90)
     assert span.idle_s[0, "C1"] == pytest.approx(8.0)
     assert span.c0_s == pytest.approx(2.0)  # polling is running
     assert span.polling == {"POLL"}
-    assert span.idle_counts[0, "C1"] == IdleCounts(80, None, None, None)
+    assert span.idle_counts[0, "C1"] == intervals.IdleCounts(80, None, None, None)
     assert [state.name for state in span.idle_states] == ["POLL", "C1"]
 
 
 def test_a_new_cpu_is_left_out_with_a_note() -> None:
     before = Snapshot({0: reading(0, 10, 0, 5, 100)})
     after = Snapshot({0: reading(0, 20, 0, 13, 180), 1: reading(1, 20, 0, 17, 60)})
-    span = measure_span(before, after)
+    span = intervals.measure_span(before, after)
     assert (span.cpus, span.exits_count) == (1, 80)
     assert span.notes == ("CPU 1 came or went: left out of this interval",)
 
 
 def test_reset_counters_are_left_out() -> None:
-    span = measure_span(Snapshot({0: reading(0, 10, 0, 5, 100)}), Snapshot({0: reading(0, 20, 0, 1, 10)}))
+    span = intervals.measure_span(Snapshot({0: reading(0, 10, 0, 5, 100)}), Snapshot({0: reading(0, 20, 0, 1, 10)}))
     assert (span.cpus, span.exits_count, span.c0_s) == (0, None, 0.0)
     assert "went backwards" in span.notes[0]
 
 
 def test_untraced_exits_are_in_the_sum() -> None:
-    assert count_mechanisms([row("a", 70), row("b", 20)], 100) == ({"timer": 90, "untraced": 10}, 100)
-    assert count_mechanisms([row("a", 70)], None) == ({"timer": 70, "untraced": 0}, 70)
+    assert intervals.count_mechanisms([row("a", 70), row("b", 20)], 100) == ({"timer": 90, "untraced": 10}, 100)
+    assert intervals.count_mechanisms([row("a", 70)], None) == ({"timer": 70, "untraced": 0}, 70)
 
 
 def test_exits_ahead_of_the_counters_are_counted_once() -> None:
@@ -81,8 +64,8 @@ def test_exits_ahead_of_the_counters_are_counted_once() -> None:
     leads, ahead, total, kernel = [0, 12, 0, 7, 7, 30, 0, 3], 0, 0, 0
     for before, lead in pairwise(leads):
         counted = 1500
-        _, exits = count_mechanisms([row("a", counted + lead - before)], counted, ahead)
-        ahead = count_ahead_exits(exits, counted, ahead)
+        _, exits = intervals.count_mechanisms([row("a", counted + lead - before)], counted, ahead)
+        ahead = intervals.count_ahead_exits(exits, counted, ahead)
         total, kernel = total + exits, kernel + counted
         assert total == kernel + lead
 
@@ -91,20 +74,20 @@ def test_rejected_entries_do_not_accumulate_as_ahead() -> None:
     # The kernel never counts them. If they accumulated, they would hide lost exits.
     ahead = 0
     for _ in range(100):
-        _, exits = count_mechanisms([row("a", 1100)], 1000, ahead)
-        ahead = count_ahead_exits(exits, 1000, ahead)
+        _, exits = intervals.count_mechanisms([row("a", 1100)], 1000, ahead)
+        ahead = intervals.count_ahead_exits(exits, 1000, ahead)
         assert exits == 1100
     assert ahead == 22
-    assert count_mechanisms([row("a", 500)], 1000, ahead) == ({"timer": 500, "untraced": 478}, 978)
+    assert intervals.count_mechanisms([row("a", 500)], 1000, ahead) == ({"timer": 500, "untraced": 478}, 978)
 
 
 def test_running_time_is_limited_to_the_interval() -> None:
     # A CPU was busy for 4 s until now, of which 1.5 s are in this interval.
-    rows = limit_running_time([row("a", 1, c0_s=4.0), row("b", 10, c0_s=1.0)], 1.5)
+    rows = intervals.limit_running_time([row("a", 1, c0_s=4.0), row("b", 10, c0_s=1.0)], 1.5)
     assert [one.c0_s for one in rows] == pytest.approx([1.2, 0.3])
     assert [one.exits_count for one in rows] == [1, 10]
     kept = [row("a", 1, c0_s=0.5)]
-    assert limit_running_time(kept, 1.5) == kept
+    assert intervals.limit_running_time(kept, 1.5) == kept
 
 
 def stack_of(*stack: tuple[str | None, str]) -> Wakeup:
@@ -113,10 +96,10 @@ def stack_of(*stack: tuple[str | None, str]) -> Wakeup:
 
 
 def test_the_function_is_of_the_program_and_not_an_address() -> None:
-    assert name_function(stack_of(("futex_wait", "libc.so.6"), ("srv_master", "mariadbd"))) == "srv_master"
-    assert name_function(stack_of(("nanosleep", "libc.so.6"))) == "nanosleep"
-    assert name_function(stack_of((None, "[unknown]"))) == "[unknown]"
-    assert name_function(stack_of()) == "[no user stack]"
+    assert intervals.name_function(stack_of(("futex_wait", "libc.so.6"), ("srv_master", "mariadbd"))) == "srv_master"
+    assert intervals.name_function(stack_of(("nanosleep", "libc.so.6"))) == "nanosleep"
+    assert intervals.name_function(stack_of((None, "[unknown]"))) == "[unknown]"
+    assert intervals.name_function(stack_of()) == "[no user stack]"
 
 
 def test_counters_of_a_cpu_are_its_own_and_unknown_misses_stay_unknown() -> None:
@@ -158,11 +141,11 @@ def test_counters_of_a_cpu_are_its_own_and_unknown_misses_stay_unknown() -> None
             3: cpu(3, 20, 1, 10, 5, 5),
         }
     )
-    span = measure_span(before, after)
+    span = intervals.measure_span(before, after)
     assert (span.cpus, span.window_s) == (3, pytest.approx((10 + 10 + 7) / 3))
-    assert span.idle_counts[0, "C1"] == IdleCounts(entries=80, above=5, below=12, rejected=3)
-    assert span.idle_counts[1, "C1"] == IdleCounts(entries=10, above=None, below=4, rejected=None)
-    assert span.idle_counts[2, "C1"] == IdleCounts(entries=20, above=4, below=7, rejected=None)
+    assert span.idle_counts[0, "C1"] == intervals.IdleCounts(entries=80, above=5, below=12, rejected=3)
+    assert span.idle_counts[1, "C1"] == intervals.IdleCounts(entries=10, above=None, below=4, rejected=None)
+    assert span.idle_counts[2, "C1"] == intervals.IdleCounts(entries=20, above=4, below=7, rejected=None)
     assert (span.exits_count, span.forced_count) == (110, 7)
     assert span.c0_s == pytest.approx(2.0 + 0.0 + 3.0)
     assert {key: round(value, 6) for key, value in span.idle_s.items() if key[1] == "C1"} == {
@@ -172,7 +155,9 @@ def test_counters_of_a_cpu_are_its_own_and_unknown_misses_stay_unknown() -> None
     }
     assert len(span.notes) == 1 and span.notes[0].startswith("CPU 3: ")
     nothing = CpuReading(0, 10**9, (), (), (), (), (), (), resolved=True)
-    uncounted = measure_span(Snapshot({0: nothing}), Snapshot({0: msgspec.structs.replace(nothing, at_ns=3 * 10**9)}))
+    uncounted = intervals.measure_span(
+        Snapshot({0: nothing}), Snapshot({0: msgspec.structs.replace(nothing, at_ns=3 * 10**9)})
+    )
     assert (uncounted.exits_count, uncounted.window_s, uncounted.c0_s) == (None, 2.0, 2.0)
 
 
@@ -196,7 +181,7 @@ def test_rates_of_an_interval_are_by_its_window_and_its_cpus() -> None:
     ("traced", "kernel", "error"), [(90, 100, 0.1), (120, 100, 0.2), (7, 0, 1.0), (0, 0, 0.0), (50, None, None)]
 )
 def test_the_balance_is_a_share_of_the_kernels_count(traced: int, kernel: int | None, error: float | None) -> None:
-    assert compute_balance_error(traced, kernel) == (None if error is None else pytest.approx(error))
+    assert intervals.compute_balance_error(traced, kernel) == (None if error is None else pytest.approx(error))
 
 
 def test_rows_have_the_time_of_their_threads_and_the_target_its_mark() -> None:
@@ -209,7 +194,7 @@ def test_rows_have_the_time_of_their_threads_and_the_target_its_mark() -> None:
         other_causes=[cause(50), cause(3, process=None, name=None, mechanism="no_ipi", c0_ms=None, pid=None)],
         target=TargetInfo(pid=70, executable=None, build_id=None, label="mariadbd"),
     )
-    rows = build_rows(record, {70: "mariadbd", 99: "pid 99", 73: "worker"})
+    rows = intervals.build_rows(record, {70: "mariadbd", 99: "pid 99", 73: "worker"})
     assert [(one.key.process, one.key.thread, one.key.function) for one in rows] == [
         ("mariadbd", "innodb/page_cleaner", "poll"),
         ("x", "x", "poll"),
@@ -228,10 +213,10 @@ def test_rows_have_the_time_of_their_threads_and_the_target_its_mark() -> None:
         ("poll", "page_cleaner"),
     )
     assert (rows[3].period_ms, rows[3].pid, rows[2].pid) == (80.0, 9, 73)
-    assert not any(one.is_other for one in build_rows(attribution(other_causes=[cause()]), {}))
+    assert not any(one.is_other for one in intervals.build_rows(attribution(other_causes=[cause()]), {}))
 
 
-def span_of(**more: Any) -> Span:
+def span_of(**more: Any) -> intervals.Span:
     given: dict[str, Any] = {
         "window_s": 5.0,
         "cpus": 2,
@@ -242,10 +227,10 @@ def span_of(**more: Any) -> Span:
         "c0_s": 0.75,
         "notes": ("a note of the counters",),
     }
-    return Span(**{**given, **more})
+    return intervals.Span(**{**given, **more})
 
 
-def build(record: Attribution, span: Span, **more: Any) -> LiveInterval:
+def build(record: Attribution, span: intervals.Span, **more: Any) -> intervals.LiveInterval:
     given: dict[str, Any] = {
         "ended_at": "2026-01-01T00:00:05Z",
         "processes": {70: "mariadbd", 73: "worker", 9: "powerprof"},
@@ -256,7 +241,7 @@ def build(record: Attribution, span: Span, **more: Any) -> LiveInterval:
         "suspended_s": 1.5,
         "ahead_count": 10,
     }
-    return build_interval(record, span, **{**given, **more})
+    return intervals.build_interval(record, span, **{**given, **more})
 
 
 def meter(domain: str, joules: float | None, **more: Any) -> EnergyReading:
@@ -286,7 +271,7 @@ def test_an_interval_has_the_kernels_counters_and_the_energy_of_its_whole_time()
         ("core", None),
     ]
     assert (one.host_joules, one.host_kind) == (50.0, "measured")
-    assert one.own == OwnCost(cpu_s=0.04, wakeups_count=8 + 6, bpf_s=0.0125, memory_bytes=71_000_000)
+    assert one.own == intervals.OwnCost(cpu_s=0.04, wakeups_count=8 + 6, bpf_s=0.0125, memory_bytes=71_000_000)
     assert (one.lost_count, one.unknown_count, one.lost_stacks_count) == (7, 13, 5)
     assert one.balance_error == pytest.approx(10 / 200)
     assert (one.stacks_complete_percent, one.suspended_s) == (62.5, 1.5)
@@ -317,7 +302,7 @@ def test_merged_rows_have_all_exits_and_seconds_and_the_stack_of_the_largest(
     rows: list[tuple[str, int, float]],
 ) -> None:
     made = [msgspec.structs.replace(row(name, exits, c0_s), stack=(str(exits),)) for name, exits, c0_s in rows]
-    merged = merge_rows([*made, msgspec.structs.replace(row("x", 99), key=REST)])
+    merged = intervals.merge_rows([*made, msgspec.structs.replace(row("x", 99), key=intervals.REST)])
     assert sum(one.exits_count for one in merged) == sum(exits for _, exits, _ in rows)
     assert sum(one.c0_s for one in merged) == pytest.approx(sum(c0_s for _, _, c0_s in rows))
     assert len(merged) == len({name for name, _, _ in rows})
@@ -328,7 +313,7 @@ def test_merged_rows_have_all_exits_and_seconds_and_the_stack_of_the_largest(
 
 
 def test_a_trend_is_by_the_window_of_each_interval_and_an_age_by_those_with_the_row() -> None:
-    history = RowHistory()
+    history = intervals.RowHistory()
     assert (history.last, history.lines()) == (None, [])
     for window_s, rows in (
         (2.0, [row("a", 8)]),
@@ -341,6 +326,6 @@ def test_a_trend_is_by_the_window_of_each_interval_and_an_age_by_those_with_the_
     assert first.c0_percent == pytest.approx(10.0)
     assert (second.rate_hz, second.rates_hz, second.new_s) == (1.0, (0.0, 1.5, 1.0), 9.0)
     assert history.series(lambda one: one.exits_hz) == [4.0, 2.5, 3.0]
-    for _ in range(POINTS):
+    for _ in range(intervals.POINTS):
         history.add(interval(row("a", 1)))
-    assert len(history.series(lambda one: one.c0_s)) == POINTS
+    assert len(history.series(lambda one: one.c0_s)) == intervals.POINTS

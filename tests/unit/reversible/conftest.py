@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,8 @@ from powerprof.database import sql
 from powerprof.database.base import Login, StatementError
 from powerprof.reversible.kinds import Variable
 from powerprof.system import paths
+from tests.conftest import Tree
 from tests.programs.answers import Answers
-
-Tree = Callable[[Mapping[str, str]], Path]
 
 
 @pytest.fixture

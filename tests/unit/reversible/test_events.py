@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,10 @@ from powerprof.database.base import Limits, Login, StatementError
 from powerprof.reversible import events
 from powerprof.reversible.events import Event, EventAltered, ServerProcess
 from powerprof.system.errors import PowerprofError
+from tests.conftest import Tree
 from tests.programs.answers import Answers
 from tests.unit.reversible.conftest import thread_files
 
-Tree = Callable[[Mapping[str, str]], Path]
 PROGRAM = "/usr/sbin/mariadbd"
 
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +26,8 @@ from powerprof.reversible.journal import (
 )
 from powerprof.reversible.kinds import Setting, TimerSlack, Variable
 from powerprof.system.errors import PowerprofError
+from tests.conftest import Tree
 from tests.unit.reversible.conftest import VariableServer, thread_files
-
-Tree = Callable[[Mapping[str, str]], Path]
 
 
 def _file(place: Path, now: str, value: str, before: str) -> SavedSetting:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -16,43 +15,29 @@ from powerprof.database import sql
 from powerprof.database.base import Login, StatementError
 from powerprof.reversible import kinds
 from powerprof.reversible.host_settings import HostFiles
-from powerprof.reversible.kinds import (
-    AppliedChange,
-    NewConnections,
-    OpenConnection,
-    OtherVariablesMoved,
-    TimerSlack,
-    Variable,
-    find_moved_variables,
-    has_session_copies,
-    is_read_only,
-    kept_text,
-    read_start_ticks,
-)
 from powerprof.system.errors import PowerprofError, UsageError
+from tests.conftest import Tree
 from tests.programs.answers import Answers
 from tests.unit.reversible.conftest import VariableServer, thread_files
-
-Tree = Callable[[Mapping[str, str]], Path]
 
 
 def test_slack_is_that_of_the_same_thread(fake_tree: Tree) -> None:
     host = fake_tree({**thread_files(77), **thread_files(78, 4243)})
-    setting, other = TimerSlack(77, 4242, "60000"), TimerSlack(78, 4242, "60000")
+    setting, other = kinds.TimerSlack(77, 4242, "60000"), kinds.TimerSlack(78, 4242, "60000")
     assert setting.read() == "50000"
     assert setting.write("60000") == "60000"
     assert (host / "proc/77/timerslack_ns").read_text() == "60000"
     assert other.read() is None and other.write("60000") is None
     assert (host / "proc/78/timerslack_ns").read_text() == "50000"
-    assert TimerSlack(79, 4242, "1").write("1") is None
+    assert kinds.TimerSlack(79, 4242, "1").write("1") is None
     assert setting.by_hand("7") == "echo 7 > /proc/77/timerslack_ns"
 
 
 @pytest.mark.parametrize(("flags", "ticks"), [(0, 4242), (0x40, 4242), (0x400000, 4242), (0x4, None), (0x404, None)])
 def test_an_exiting_thread_has_ended(fake_tree: Tree, flags: int, ticks: int | None) -> None:
     fake_tree(thread_files(77, flags=flags))
-    assert read_start_ticks(77) == ticks
-    assert read_start_ticks(78) is None
+    assert kinds.read_start_ticks(77) == ticks
+    assert kinds.read_start_ticks(78) is None
 
 
 def _file(tmp_path: Path, text: str, value: str = "new") -> tuple[HostFiles, Path]:
@@ -77,7 +62,7 @@ def test_a_change_is_reverted_unless_somebody_else_changed_it(
 ) -> None:
     setting, place = _file(tmp_path, now)
     place.chmod(0o600)
-    AppliedChange(setting, "old", since).put_back()
+    kinds.AppliedChange(setting, "old", since).put_back()
     assert place.read_text() == after
 
 
@@ -85,13 +70,13 @@ def test_a_value_that_does_not_return_is_an_error(server: VariableServer) -> Non
     server.values["max_connections"] = "200"
     server.moves["max_connections", "151"] = {"max_connections": "160"}
     with pytest.raises(PowerprofError, match="max_connections is 160 still"):
-        AppliedChange(server.variable("max_connections", "200"), "151", "200").put_back()
+        kinds.AppliedChange(server.variable("max_connections", "200"), "151", "200").put_back()
 
 
 def test_a_setting_that_has_ended_needs_no_restoration(fake_tree: Tree) -> None:
     fake_tree(thread_files(78, 4243))
-    AppliedChange(TimerSlack(78, 4242, "60000"), "1", "60000").put_back()
-    AppliedChange(TimerSlack(79, 4242, "60000"), "1", "60000").put_back()
+    kinds.AppliedChange(kinds.TimerSlack(78, 4242, "60000"), "1", "60000").put_back()
+    kinds.AppliedChange(kinds.TimerSlack(79, 4242, "60000"), "1", "60000").put_back()
 
 
 _VALUES = st.dictionaries(st.sampled_from(["a", "b", "A", "set", "SET", "gtid_x"]), st.sampled_from("012"))
@@ -99,16 +84,16 @@ _VALUES = st.dictionaries(st.sampled_from(["a", "b", "A", "set", "SET", "gtid_x"
 
 @given(_VALUES, _VALUES)
 def test_moved_variables_are_the_others_that_differ(before: dict[str, str], after: dict[str, str]) -> None:
-    moved = find_moved_variables(before, after, "Set")
+    moved = kinds.find_moved_variables(before, after, "Set")
     common = [name for name in before if name in after and name not in ("set", "SET", "gtid_x")]
     assert moved == {name: (before[name], after[name]) for name in common if before[name] != after[name]}
-    back = find_moved_variables(after, before, "Set")
+    back = kinds.find_moved_variables(after, before, "Set")
     assert back == {name: (now, was) for name, (was, now) in moved.items()}
 
 
 @pytest.mark.parametrize("name", ["gtid_slave_pos", "wsrep_local_index", "timestamp", "rpl_semi_sync_master_clients"])
 def test_variables_of_the_servers_work_have_not_moved(name: str) -> None:
-    assert find_moved_variables({name: "1", "x": "1"}, {name: "2", "x": "2"}, "y") == {"x": ("1", "2")}
+    assert kinds.find_moved_variables({name: "1", "x": "1"}, {name: "2", "x": "2"}, "y") == {"x": ("1", "2")}
 
 
 def test_a_variable_is_set_and_read(server: VariableServer) -> None:
@@ -154,7 +139,7 @@ def test_other_variables_that_stay_changed_refuse_the_change(server: VariableSer
     server.values |= {"io_capacity": "200", "io_capacity_max": "2000", "fixed": "1"}
     server.moves["io_capacity", "3000"] = {"io_capacity_max": "6000", "fixed": "2"}
     server.refused.add("fixed")
-    with pytest.raises(OtherVariablesMoved, match=r"io_capacity_max \(2000 to 6000\) as well") as error:
+    with pytest.raises(kinds.OtherVariablesMoved, match=r"io_capacity_max \(2000 to 6000\) as well") as error:
         server.variable("io_capacity", "3000").write("3000")
     assert (error.value.name, error.value.moved) == ("io_capacity", {"io_capacity_max": "6000"})
     assert (server.values["io_capacity"], server.values["io_capacity_max"]) == ("200", "2000")
@@ -184,22 +169,22 @@ def test_an_alias_that_returns_is_no_other_variable(server: VariableServer) -> N
 )
 def test_a_number_is_set_to_a_number(before: str, value: str, refused: bool) -> None:
     with pytest.raises(UsageError, match="is a number") if refused else nullcontext():
-        Variable({}, "x", value).check_type(before)
+        kinds.Variable({}, "x", value).check_type(before)
 
 
 def test_session_scope_and_write_protection_are_the_servers_words() -> None:
-    assert has_session_copies(Answers({"@@SESSION.x": [("1",)]}), "x")
-    assert not has_session_copies(Answers({"@@SESSION": StatementError("global", None, 1238)}), "x")
-    assert has_session_copies(Answers({"@@SESSION": StatementError("global", None, 1238)}), "Init_Connect")
+    assert kinds.has_session_copies(Answers({"@@SESSION.x": [("1",)]}), "x")
+    assert not kinds.has_session_copies(Answers({"@@SESSION": StatementError("global", None, 1238)}), "x")
+    assert kinds.has_session_copies(Answers({"@@SESSION": StatementError("global", None, 1238)}), "Init_Connect")
     with pytest.raises(StatementError, match="lost"):
-        has_session_copies(Answers({"@@SESSION": StatementError("lost", None, 2013)}), "x")
-    assert is_read_only(Answers({"read_only": [("YES",)]}), "x")
-    assert not is_read_only(Answers({"read_only": [("NO",)]}), "x")
-    assert not is_read_only(Answers({}), "x")
-    assert not is_read_only(Answers({"read_only": StatementError("no table", None, 1109)}), "x")
+        kinds.has_session_copies(Answers({"@@SESSION": StatementError("lost", None, 2013)}), "x")
+    assert kinds.is_read_only(Answers({"read_only": [("YES",)]}), "x")
+    assert not kinds.is_read_only(Answers({"read_only": [("NO",)]}), "x")
+    assert not kinds.is_read_only(Answers({}), "x")
+    assert not kinds.is_read_only(Answers({"read_only": StatementError("no table", None, 1109)}), "x")
 
 
-def _connections(monkeypatch: pytest.MonkeyPatch, numbers: list[Any], answers: dict[str, Any]) -> NewConnections:
+def _connections(monkeypatch: pytest.MonkeyPatch, numbers: list[Any], answers: dict[str, Any]) -> kinds.NewConnections:
     """Return the connections of a server that numbers its own ones so; an error instead of a number ends it."""
 
     def number(*_: object) -> list[tuple[Any]]:
@@ -210,7 +195,7 @@ def _connections(monkeypatch: pytest.MonkeyPatch, numbers: list[Any], answers: d
 
     connection = Answers({"CONNECTION_ID": number, **answers})
     monkeypatch.setattr(sql, "connect", lambda *_, **__: nullcontext(connection))
-    return NewConnections(Login(user="u"))
+    return kinds.NewConnections(Login(user="u"))
 
 
 _LISTED = [{"ID": number, "USER": f"u{number}", "HOST": "h"} for number in (40, 15, 10, 11, 20, 30, 31)]
@@ -222,7 +207,7 @@ def test_connections_between_the_numbers_of_a_change_opened_in_it(monkeypatch: p
         with new.counted():
             pass
     opened = new.still_open()
-    assert opened == [OpenConnection(number, f"u{number}", "h") for number in (11, 15, 31)]
+    assert opened == [kinds.OpenConnection(number, f"u{number}", "h") for number in (11, 15, 31)]
 
 
 def test_connections_after_an_unknown_end_all_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,11 +238,11 @@ def test_connections_that_an_account_may_not_see_are_unknown(monkeypatch: pytest
     ],
 )
 def test_twenty_connections_are_listed(count: int, start: str, more: str) -> None:
-    text = kept_text("x", "7", [OpenConnection(number, "u", "h") for number in range(100, 100 + count)])
+    text = kinds.kept_text("x", "7", [kinds.OpenConnection(number, "u", "h") for number in range(100, 100 + count)])
     assert text.startswith(start) and ("more" in text) == bool(more) and more in text
     assert text.count("u@h") == min(count, 20)
-    assert kept_text("x", "7", []) == ""
-    assert "it needs the right PROCESS" in kept_text("x", "7", None)
+    assert kinds.kept_text("x", "7", []) == ""
+    assert "it needs the right PROCESS" in kinds.kept_text("x", "7", None)
 
 
 def test_a_statement_refused_by_an_ended_server_names_the_end(

@@ -14,17 +14,6 @@ import pytest
 
 from powerprof.stacks import image
 from powerprof.stacks.elf import read_elf
-from powerprof.stacks.image import (
-    ElfCache,
-    Mapping,
-    ProcessImage,
-    check_image,
-    find_code_ranges,
-    is_same_program,
-    merge_images,
-    parse_maps,
-    snapshot,
-)
 from powerprof.system.errors import DataError, PowerprofError
 from powerprof.system.programs import start, stop
 from powerprof.system.reader_process import Opened, ReaderProcess, shared
@@ -33,7 +22,7 @@ from powerprof.tracing.idle_stacks import keep_every_program
 
 
 def test_snapshot_contains_libraries_and_vdso():
-    found = snapshot(os.getpid())
+    found = image.snapshot(os.getpid())
     libc = next(one for one in found.mappings if one.module == "libc.so.6")
     fd = os.open(libc.path, os.O_RDONLY)
     try:
@@ -53,7 +42,7 @@ def test_ended_process_raises_process_gone_error():
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     with pytest.raises(PowerprofError, match=f"process {child.pid} is gone"):
-        snapshot(child.pid)
+        image.snapshot(child.pid)
 
 
 def test_unusual_file_names_in_maps_are_read():
@@ -63,41 +52,41 @@ def test_unusual_file_names_in_maps_are_read():
         "4000-5000 rwxp 00000000 00:00 0 \n"
         "6000-7000 r-xp 00001000 00:0f 9 /with\\012newline\n"
     )
-    found = parse_maps(text, "maps")
+    found = image.parse_maps(text, "maps")
     assert [one.path for one in found] == ["/a b (deleted)", "", "/with\nnewline"]
     assert [one.deleted for one in found] == [True, False, False]
     assert found[1].module == "[anonymous]"
     with pytest.raises(DataError, match="maps:2: not a line"):
-        parse_maps("1000-2000 r-xp 00000000 08:01 5 /a\nnonsense\n", "maps")
+        image.parse_maps("1000-2000 r-xp 00000000 08:01 5 /a\nnonsense\n", "maps")
 
 
-def mapping(low: int, high: int, path: str = "/lib") -> Mapping:
-    return Mapping(start=low, end=high, offset=0, path=path, device="8:1", inode=3, bias=low)
+def mapping(low: int, high: int, path: str = "/lib") -> image.Mapping:
+    return image.Mapping(start=low, end=high, offset=0, path=path, device="8:1", inode=3, bias=low)
 
 
-def process(*mappings: Mapping, executable: str = "/x", ticks: int = 1) -> ProcessImage:
-    return ProcessImage(pid=1, started_ticks=ticks, executable=executable, mappings=mappings, vdso=b"v")
+def process(*mappings: image.Mapping, executable: str = "/x", ticks: int = 1) -> image.ProcessImage:
+    return image.ProcessImage(pid=1, started_ticks=ticks, executable=executable, mappings=mappings, vdso=b"v")
 
 
 def test_merge_keeps_unloaded_libraries_until_replaced():
     older = process(mapping(0, 10, "/x"), mapping(20, 30, "/plugin"), mapping(40, 50, "/gone"))
     newer = process(mapping(0, 10, "/x"), mapping(25, 35, "/new"))
-    merged = merge_images(older, newer)
+    merged = image.merge_images(older, newer)
     assert [(one.path, one.start) for one in merged.mappings] == [("/x", 0), ("/new", 25), ("/gone", 40)]
 
 
 def test_merge_drops_images_of_other_programs_and_processes():
     older = process(mapping(0, 10, "/x"), mapping(20, 30, "/old"))
     for newer in (process(mapping(0, 10), executable="/y"), process(mapping(0, 10), ticks=2)):
-        assert merge_images(older, newer) == newer
+        assert image.merge_images(older, newer) == newer
 
 
 def test_impossible_mappings_of_saved_images_are_refused():
-    assert check_image(process(mapping(0, 10), mapping(20, 30)), "x").mappings
+    assert image.check_image(process(mapping(0, 10), mapping(20, 30)), "x").mappings
     with pytest.raises(DataError, match="overlap"):
-        check_image(process(mapping(0, 30), mapping(20, 40)), "x")
+        image.check_image(process(mapping(0, 30), mapping(20, 40)), "x")
     with pytest.raises(DataError, match="impossible bias"):
-        check_image(process(msgspec.structs.replace(mapping(0, 30), bias=1 << 64)), "x")
+        image.check_image(process(msgspec.structs.replace(mapping(0, 30), bias=1 << 64)), "x")
 
 
 def test_paths_are_resolved_inside_the_root(tmp_path):
@@ -127,7 +116,7 @@ def test_replaced_program_file_is_refused(tmp_path, monkeypatch):
         new = tmp_path / "new"
         new.write_bytes(Path("/bin/true").read_bytes())
         new.replace(program)
-        found = next(one for one in snapshot(process_.pid).mappings if one.module == "sleeper")
+        found = next(one for one in image.snapshot(process_.pid).mappings if one.module == "sleeper")
         if os.geteuid() == 0:
             fd = os.open("/bin/sleep", os.O_RDONLY)
             assert found.build_id == read_elf(fd, "sleep").build_id
@@ -143,16 +132,16 @@ def test_too_many_mappings_are_refused(monkeypatch):
     monkeypatch.setattr(image, "MAX_MAPPINGS", 3)
     text = "".join(f"{low:x}000-{low:x}fff r-xp 00000000 08:01 5 /a\n" for low in range(1, 9))
     with pytest.raises(DataError, match="more than 3"):
-        parse_maps(text, "maps")
+        image.parse_maps(text, "maps")
 
 
 def test_unchanged_files_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = ElfCache()
-    first = snapshot(os.getpid(), seen=seen)
+    seen = image.ElfCache()
+    first = image.snapshot(os.getpid(), seen=seen)
     monkeypatch.setattr(image, "read_elf", None)
-    assert snapshot(os.getpid(), seen=seen).mappings == first.mappings
+    assert image.snapshot(os.getpid(), seen=seen).mappings == first.mappings
     monkeypatch.setattr(ReaderProcess, "_mapped", None)
-    assert snapshot(os.getpid(), before=first).mappings == first.mappings
+    assert image.snapshot(os.getpid(), before=first).mappings == first.mappings
 
 
 @pytest.mark.parametrize(
@@ -173,28 +162,28 @@ def test_unchanged_files_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_exec_ends_an_image(older: tuple[str, int], newer: tuple[str, int], same: bool) -> None:
     images = [
-        ProcessImage(pid=9, started_ticks=5, executable=executable, mappings=(), space=space)
+        image.ProcessImage(pid=9, started_ticks=5, executable=executable, mappings=(), space=space)
         for executable, space in (older, newer)
     ]
-    assert is_same_program(*images) == same
+    assert image.is_same_program(*images) == same
     assert len(keep_every_program([images[0]], images[1])) == 2 - same
-    assert is_same_program(images[0], msgspec.structs.replace(images[0], started_ticks=6)) is False
+    assert image.is_same_program(images[0], msgspec.structs.replace(images[0], started_ticks=6)) is False
 
 
 def test_own_image_has_the_start_of_the_stack() -> None:
     stat = read_process_stat(os.getpid())
-    assert stat is not None and snapshot(os.getpid()).space == stat.start_stack > 1 << 40
+    assert stat is not None and image.snapshot(os.getpid()).space == stat.start_stack > 1 << 40
 
 
 Maps = list[tuple[int, int, str]]
 
 
-def image_of(maps: Maps, executable: str = "/usr/bin/node") -> ProcessImage:
+def image_of(maps: Maps, executable: str = "/usr/bin/node") -> image.ProcessImage:
     mappings = tuple(
-        Mapping(start=start, end=end, offset=0, path=path, device="08:01", inode=7 if path.startswith("/") else 0)
+        image.Mapping(start=start, end=end, offset=0, path=path, device="08:01", inode=7 if path.startswith("/") else 0)
         for start, end, path in sorted(maps)
     )
-    return ProcessImage(pid=9, started_ticks=1, executable=executable, mappings=mappings)
+    return image.ProcessImage(pid=9, started_ticks=1, executable=executable, mappings=mappings)
 
 
 def contains(ranges: tuple[int, int, int, int], address: int) -> bool:
@@ -242,7 +231,7 @@ ALL = {
 
 @pytest.mark.parametrize("name", ALL)
 def test_all_code_is_inside_and_data_is_not(name: str) -> None:
-    ranges = find_code_ranges(image_of(ALL[name]))
+    ranges = image.find_code_ranges(image_of(ALL[name]))
     for low, high, path in ALL[name]:
         assert contains(ranges, low) == contains(ranges, high - 1) == (path not in ("[vdso]", "[vsyscall]"))
     heap, v8_heap, stack = 0x40AFD000, 0x36384F640000, 0x7FFC30000000
@@ -258,7 +247,7 @@ def test_ranges_of_drawn_processes_are_the_narrowest() -> None:
     for _ in range(300):
         starts = sorted(drawn.sample(range(1, 1 << 30), drawn.randint(2, 12)))
         maps = [(start << 16, (start << 16) + 0x1000 * drawn.randint(1, 16), "/lib/x") for start in starts]
-        ranges = find_code_ranges(image_of(maps))
+        ranges = image.find_code_ranges(image_of(maps))
         assert all(contains(ranges, start) and contains(ranges, end - 1) for start, end, _ in maps)
         narrowest = min(maps[at - 1][1] - maps[0][0] + maps[-1][1] - maps[at][0] for at in range(1, len(maps)))
         assert ranges[1] + ranges[3] == narrowest

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import struct
 import zlib
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,6 +30,7 @@ from powerprof.stacks.time_budget import Budget, DebugBudget, DebugBudgetError
 from powerprof.stacks.unwind import _Module
 from powerprof.stacks.unwind_tables import extract_table, returns_nowhere
 from powerprof.system.errors import DataError
+from tests.conftest import Tree
 from tests.unit.stacks.elves import Part, eh_frame, make
 
 
@@ -244,9 +244,7 @@ def test_names_of_the_debug_file_come_before_exported_ones() -> None:
 @pytest.mark.parametrize(
     ("mode", "age_s", "refused"), [(0o644, 100, False), (0o644, -1, False), (0o644, -5, True), (0o646, 100, True)]
 )
-def test_maps_older_than_their_process_are_refused(
-    fake_tree: Callable[[Mapping[str, str]], Path], mode: int, age_s: int, refused: bool
-) -> None:
+def test_maps_older_than_their_process_are_refused(fake_tree: Tree, mode: int, age_s: int, refused: bool) -> None:
     """The process started 50 s after the boot; the kernel reports the boot time in whole seconds."""
     fake_tree({"proc/stat": "cpu 1 2\nbtime 1700000000\n"})
     started_s = 1_700_000_000 + 5_000 / os.sysconf("SC_CLK_TCK")

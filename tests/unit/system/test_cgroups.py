@@ -12,16 +12,6 @@ from types import SimpleNamespace
 import pytest
 
 from powerprof.system import cgroups
-from powerprof.system.cgroups import (
-    NO_UNIT,
-    Units,
-    container_names,
-    group_of,
-    groups_below,
-    is_made_by_root,
-    service_of,
-    unit_of,
-)
 
 ID = "3f2a9c1b7d42" + "0" * 51 + "7"
 POD = "0a1b2c3d-1111-2222-3333-444455556666"
@@ -32,7 +22,7 @@ USER = "/user.slice/user-1001.slice/user@1001.service"
 @pytest.mark.parametrize(
     ("path", "unit"),
     [
-        ("/", NO_UNIT),
+        ("/", cgroups.NO_UNIT),
         ("/system.slice/mariadb.service", "mariadb.service"),
         ("/system.slice/system-postgresql.slice/postgresql@15-main.service", "postgresql@15-main.service"),
         ("/init.scope", "init.scope"),
@@ -68,7 +58,7 @@ USER = "/user.slice/user-1001.slice/user@1001.service"
     ],
 )
 def test_path_has_the_usual_name_of_its_unit(path: str, unit: str) -> None:
-    assert unit_of(path, NAMED) == unit
+    assert cgroups.unit_of(path, NAMED) == unit
 
 
 OTHER = "8d1f60c2aa3b" + "0" * 52
@@ -150,17 +140,17 @@ FORMS = [
 
 @pytest.mark.parametrize(("path", "unit"), FORMS)
 def test_each_runtime_has_its_forms(path: str, unit: str) -> None:
-    assert unit_of(path, NAMED) == unit
+    assert cgroups.unit_of(path, NAMED) == unit
 
 
 @pytest.mark.parametrize("owner", ["/user.slice/user-7.slice/session-3.scope", USER, "/system.slice/app.service"])
 @pytest.mark.parametrize(("path", "unit"), FORMS)
 def test_no_owner_can_make_a_name_of_another_one(owner: str, path: str, unit: str) -> None:
     """A container or machine below a user or service has no name of root's runtimes, and its name ends in the owner."""
-    name = unit_of(f"{owner}{path}", NAMED)
+    name = cgroups.unit_of(f"{owner}{path}", NAMED)
     assert name != unit and "web" not in name
     assert name == "app.service" or name.startswith(("app.service: ", "user 7: ", "user 1001: "))
-    assert not is_made_by_root(f"{owner}{path}")
+    assert not cgroups.is_made_by_root(f"{owner}{path}")
 
 
 def test_container_names_come_from_the_runtimes(tmp_path: Path) -> None:
@@ -172,11 +162,11 @@ def test_container_names_come_from_the_runtimes(tmp_path: Path) -> None:
     (logs / f"web-5d8_shop_nginx-{other}.log").symlink_to("/nowhere")
     (docker / "config.v2.json").write_text(json.dumps({"Name": "/web"}))
     (podman / "containers.json").write_text(json.dumps([{"id": third, "names": ["db"]}, {"id": 7}, "x"]))
-    assert container_names(tmp_path) == {other: "shop/web-5d8: nginx", ID: "web", third: "db"}
+    assert cgroups.container_names(tmp_path) == {other: "shop/web-5d8: nginx", ID: "web", third: "db"}
     (docker / "config.v2.json").write_text("{")
     (podman / "containers.json").unlink()
     os.mkfifo(podman / "containers.json")
-    assert container_names(tmp_path) == {other: "shop/web-5d8: nginx"}
+    assert cgroups.container_names(tmp_path) == {other: "shop/web-5d8: nginx"}
 
 
 @pytest.mark.parametrize(
@@ -198,12 +188,12 @@ def test_unified_and_systemd_hierarchies_come_first(
     (tmp_path / "7").mkdir()
     (tmp_path / "7/cgroup").write_text(text)
     monkeypatch.setenv("POWERPROF_PROCFS", str(tmp_path))
-    assert group_of(7) == path
-    assert group_of(8) is None
+    assert cgroups.group_of(7) == path
+    assert cgroups.group_of(8) is None
 
 
 def test_running_process_has_a_unit_and_an_ended_one_has_none() -> None:
-    units = Units()
+    units = cgroups.Units()
     assert isinstance(units.of(os.getpid()), str)
     assert units.of(2**22 + 1) is None
     assert units.of_group(2**40) is None
@@ -218,7 +208,7 @@ def test_names_are_read_once_for_a_thousand_new_groups(monkeypatch: pytest.Monke
         return {}
 
     monkeypatch.setattr("powerprof.system.cgroups.container_names", slow)
-    units = Units()
+    units = cgroups.Units()
     paths = [f"/user.slice/{number:064x}" for number in range(1000)]
     # Groups without a container need no names.
     assert [units._name_of(f"/user.slice/a{number}.scope") for number in range(2)] == ["a0.scope", "a1.scope"]
@@ -253,8 +243,8 @@ def test_only_a_service_of_the_system_has_drop_ins(
     (tmp_path / "7").mkdir()
     (tmp_path / "7/cgroup").write_text(f"0::{path}\n")
     monkeypatch.setenv("POWERPROF_PROCFS", str(tmp_path))
-    assert service_of(7) == service
-    assert service_of(8) is None
+    assert cgroups.service_of(7) == service
+    assert cgroups.service_of(8) is None
 
 
 @pytest.fixture
@@ -276,25 +266,25 @@ def shared_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_groups_of_root_come_first_and_others_in_turn(shared_groups: Path) -> None:
-    found = [path for path, _ in groups_below(shared_groups)]
+    found = [path for path, _ in cgroups.groups_below(shared_groups)]
     roots = ["/", "/a", "/a/deep", "/a/deep/deeper", "/m", "/z", "/z/late"]
     assert sorted(found[:7]) == roots
     others = found[7:]
     assert {*others[:2]} == {"/m/alice", "/m/bob"}
     assert "/m/bob/5" in others[2:4], "a subtree does not wait for another one"
     assert len([path for path in others if path.startswith("/m/alice")]) == 4
-    numbers = dict(groups_below(shared_groups))
+    numbers = dict(cgroups.groups_below(shared_groups))
     assert numbers["/z/late"] == (shared_groups / "z/late").stat().st_ino
 
 
 def test_all_groups_have_a_limit(shared_groups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cgroups, "_MAX_GROUPS", 5)
-    assert 0 < len(list(groups_below(shared_groups))) <= 5
+    assert 0 < len(list(cgroups.groups_below(shared_groups))) <= 5
 
 
 def test_groups_of_others_end_with_the_time_of_a_scan(shared_groups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cgroups, "_MAX_SCAN_S", -1.0)
-    assert len(list(groups_below(shared_groups))) == 7
+    assert len(list(cgroups.groups_below(shared_groups))) == 7
 
 
 def test_a_scan_is_followed_by_twenty_times_its_duration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,7 +298,7 @@ def test_a_scan_is_followed_by_twenty_times_its_duration(tmp_path: Path, monkeyp
     monkeypatch.setattr(cgroups, "groups_below", scan)
     monkeypatch.setattr(cgroups, "_unified", lambda: tmp_path)
     monkeypatch.setattr(cgroups, "_path_of", lambda _: None)
-    units = Units()
+    units = cgroups.Units()
     assert units.of_group(7) == "x.service"
     assert units._next_scan_s == 101.5 + 30.0
     assert units.of_group(8) is None and now_s[0] == 101.5

@@ -5,31 +5,14 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
 
 from powerprof.system import processes
-from powerprof.system.processes import (
-    describe_listeners,
-    is_server_name,
-    label_of,
-    list_pids,
-    list_tcp_ports,
-    list_unix_sockets,
-    name_of,
-    owner_of,
-    parse_client,
-    parse_database,
-    parse_part,
-    select_trusted,
-    server_names,
-    uids_of,
-)
 from powerprof.system.reader_process import FileStatus
-
-Tree = Callable[[Mapping[str, str]], Path]
+from tests.conftest import Tree
 
 
 def add_process(
@@ -82,15 +65,15 @@ def listening(fake_tree: Tree) -> int:
 
 
 def test_ports_and_sockets_are_those_on_which_a_process_listens(listening: int) -> None:
-    assert list_tcp_ports(listening) == [3306, 3307, 33060]
-    assert list_unix_sockets(listening) == ["/run/mysqld/mysqld.sock", "/run/with blank.sock"]
+    assert processes.list_tcp_ports(listening) == [3306, 3307, 33060]
+    assert processes.list_unix_sockets(listening) == ["/run/mysqld/mysqld.sock", "/run/with blank.sock"]
     text = "port 3306, port 3307, port 33060, /run/mysqld/mysqld.sock, /run/with blank.sock"
-    assert describe_listeners(listening) == text
+    assert processes.describe_listeners(listening) == text
 
 
 def test_a_process_that_cannot_be_read_has_no_listener(listening: int) -> None:
-    assert list_tcp_ports(8) == list_unix_sockets(8) == []
-    assert describe_listeners(8) == ""
+    assert processes.list_tcp_ports(8) == processes.list_unix_sockets(8) == []
+    assert processes.describe_listeners(8) == ""
 
 
 def _status(uid: int = 0, gid: int = 0, mode: int = 0o755) -> FileStatus:
@@ -161,17 +144,19 @@ def test_servers_of_their_package_come_first(monkeypatch: pytest.MonkeyPatch) ->
         return processes.ProcessOwner("a", "/p", None if pid in trusted[any_service] else "runs as eve")
 
     monkeypatch.setattr(processes, "owner_of", owner)
-    assert select_trusted([10, 20, 30]) == [10]
-    assert select_trusted([20, 30]) == [20]
-    assert select_trusted([30, 40]) == [30, 40]
+    assert processes.select_trusted([10, 20, 30]) == [10]
+    assert processes.select_trusted([20, 30]) == [20]
+    assert processes.select_trusted([30, 40]) == [30, 40]
 
 
 def test_an_unknown_owner_is_not_trusted(fake_tree: Tree) -> None:
     add_process(fake_tree, 7, "/usr/sbin/odd\x1b (deleted)", uids=(0, 1001, 0, 0))
-    assert uids_of(7) == {0, 1001} and uids_of(8) == set()
-    owner = owner_of(7)
+    assert processes.uids_of(7) == {0, 1001} and processes.uids_of(8) == set()
+    owner = processes.owner_of(7)
     assert owner.program == "/usr/sbin/odd?" and (owner.distrust or "").startswith("runs as ")
-    assert owner_of(8) == processes.ProcessOwner("an unknown account", "unknown", "runs as an unknown account")
+    assert processes.owner_of(8) == processes.ProcessOwner(
+        "an unknown account", "unknown", "runs as an unknown account"
+    )
 
 
 @pytest.mark.parametrize(
@@ -188,9 +173,9 @@ def test_a_process_has_its_programs_name_or_its_own(
     fake_tree: Tree, exe: str, comm: str, name: str, label: str
 ) -> None:
     add_process(fake_tree, 7, exe, comm=comm)
-    assert (name_of(7), label_of(7)) == (name, label)
-    assert (name_of(8), label_of(8)) == (None, "8")
-    assert list_pids() == [7]
+    assert (processes.name_of(7), processes.label_of(7)) == (name, label)
+    assert (processes.name_of(8), processes.label_of(8)) == (None, "8")
+    assert processes.list_pids() == [7]
 
 
 @pytest.mark.parametrize(
@@ -201,7 +186,7 @@ def test_a_process_has_its_programs_name_or_its_own(
     ],
 )
 def test_servers_are_recognised_by_their_names(name: str | None, is_server: bool) -> None:
-    assert is_server_name(name) is is_server
+    assert processes.is_server_name(name) is is_server
 
 
 # (title, role, client): the client's account and host.
@@ -226,16 +211,16 @@ _TITLES = [
 def test_a_title_has_a_role_and_a_clients_account(
     title: str, role: str | None, client: tuple[str, str | None] | None
 ) -> None:
-    assert parse_part(title) == role
-    assert parse_client(title) == client
-    assert parse_database(role or "") == ((role or "").removeprefix("backend of ") if client else None)
+    assert processes.parse_part(title) == role
+    assert processes.parse_client(title) == client
+    assert processes.parse_database(role or "") == ((role or "").removeprefix("backend of ") if client else None)
 
 
 def test_roles_are_those_of_readable_titles(fake_tree: Tree) -> None:
     add_process(fake_tree, 7, "/p/postgres", files={"cmdline": "postgres: checkpointer \0\0"})
     add_process(fake_tree, 8, "/p/postgres", files={"cmdline": "/p/postgres\0-D\0/d\0"})
     add_process(fake_tree, 9, "/p/postgres", files={"cmdline": ""})
-    assert server_names([7, 8, 9, 10]) == {7: "checkpointer"}
+    assert processes.server_names([7, 8, 9, 10]) == {7: "checkpointer"}
     assert processes.read_titles([7, 8, 9, 10]) == {7: "postgres: checkpointer   ", 8: "/p/postgres -D /d "}
 
 

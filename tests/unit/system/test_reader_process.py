@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -31,8 +31,7 @@ from powerprof.system.reader_process import (
     Unreadable,
 )
 from powerprof.tracing.idle_stacks import read_sleeping_stacks
-
-Tree = Callable[[Mapping[str, str]], Path]
+from tests.conftest import Tree
 
 
 @pytest.fixture

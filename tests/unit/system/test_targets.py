@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,8 +13,7 @@ import pytest
 from powerprof.system import targets
 from powerprof.system.errors import PowerprofError, SeveralServersError, UsageError
 from powerprof.system.targets import TargetWords, refresh_target, resolve, resolve_target
-
-Tree = Callable[[Mapping[str, str]], Path]
+from tests.conftest import Tree
 
 
 def _process(

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -18,22 +17,7 @@ from powerprof.system import processes, targets, tasks
 from powerprof.system.errors import CapabilityError
 from powerprof.system.reader_process import shared
 from powerprof.system.targets import resolve
-from powerprof.system.tasks import (
-    ENDED,
-    ENDED_IN_TARGET,
-    ProcessStat,
-    Task,
-    has_ended,
-    list_threads,
-    look_up,
-    process_folder,
-    read_outer_ids,
-    read_process_stat,
-    read_switches,
-    restore_traced,
-)
-
-Tree = Callable[[Mapping[str, str]], Path]
+from tests.conftest import Tree
 
 # From the state (field 3) to the kernel's signal (field 38); each figure is another one.
 FIELDS = "S 1 7 8 0 -1 2097216 11 12 13 14 15 16 17 -2 20 0 1 0 4242 43 44 45 46 47 140720 49 50"
@@ -56,43 +40,47 @@ def add_thread(procfs: Path, tid: int, comm: str, flags: int = USER, tgid: int |
 
 
 def test_thread_without_known_flags_is_not_the_kernels(procfs: Path) -> None:
-    assert look_up(77, 77, "kworker/0:1-x") == Task(77, 77, "kworker/0:1-x", "kworker/0:1-x", False)
+    assert tasks.look_up(77, 77, "kworker/0:1-x") == tasks.Task(77, 77, "kworker/0:1-x", "kworker/0:1-x", False)
 
 
 def test_reused_number_keeps_the_traced_identity(procfs: Path) -> None:
     add_thread(procfs, 77, "later")
     add_thread(procfs, 78, "kworker/1:2", KERNEL)
-    assert look_up(77, 77, "earlier", False) == Task(77, 77, "earlier", "earlier", False)
-    assert look_up(77, 77, "kworker/1:2", True) == Task(77, 77, "kworker/1:2", "kernel", True)
-    assert look_up(78, 78, "kworker/1:2", False) == Task(78, 78, "kworker/1:2", "kworker/1:2", False)
-    assert look_up(78, 78, "kworker/1:2", True) == Task(78, 78, "kworker/1:2", "kernel", True)
+    assert tasks.look_up(77, 77, "earlier", False) == tasks.Task(77, 77, "earlier", "earlier", False)
+    assert tasks.look_up(77, 77, "kworker/1:2", True) == tasks.Task(77, 77, "kworker/1:2", "kernel", True)
+    assert tasks.look_up(78, 78, "kworker/1:2", False) == tasks.Task(78, 78, "kworker/1:2", "kworker/1:2", False)
+    assert tasks.look_up(78, 78, "kworker/1:2", True) == tasks.Task(78, 78, "kworker/1:2", "kernel", True)
 
 
 def test_running_thread_has_the_name_of_its_process(procfs: Path) -> None:
     add_thread(procfs, 100, "server")
     add_thread(procfs, 101, "worker", tgid=100)
-    assert look_up(101, 100, "worker", False) == Task(101, 100, "worker", "server", False)
-    assert look_up(101) == Task(101, 100, "worker", "server", False)
+    assert tasks.look_up(101, 100, "worker", False) == tasks.Task(101, 100, "worker", "server", False)
+    assert tasks.look_up(101) == tasks.Task(101, 100, "worker", "server", False)
 
 
 def test_two_threads_with_one_number_have_their_own_names() -> None:
-    last = Task(77, 77, "later", "later", False)
-    assert restore_traced(last, 77, "later", False) is last
-    assert restore_traced(last, 77, "earlier", False) == Task(77, 77, "earlier", "earlier", False)
-    assert restore_traced(Task(101, 100, "b", "server", False), 100, "a", False) == Task(101, 100, "a", "server", False)
-    assert restore_traced(Task(101, 100, "b", "server", False), 60, "a", False) == Task(101, 60, "a", "a", False)
-    assert restore_traced(last, 77, "", False) is last
+    last = tasks.Task(77, 77, "later", "later", False)
+    assert tasks.restore_traced(last, 77, "later", False) is last
+    assert tasks.restore_traced(last, 77, "earlier", False) == tasks.Task(77, 77, "earlier", "earlier", False)
+    assert tasks.restore_traced(tasks.Task(101, 100, "b", "server", False), 100, "a", False) == tasks.Task(
+        101, 100, "a", "server", False
+    )
+    assert tasks.restore_traced(tasks.Task(101, 100, "b", "server", False), 60, "a", False) == tasks.Task(
+        101, 60, "a", "a", False
+    )
+    assert tasks.restore_traced(last, 77, "", False) is last
 
 
 @pytest.mark.parametrize("name", ["mariadbd", "a) S 9 9 (b", ")", "", "two words", "\xff\n"])
 def test_stat_fields_start_after_the_last_bracket(name: str, fake_tree: Tree) -> None:
     fake_tree({"proc/7/stat": f"7 ({name}) {FIELDS}\n"})
-    assert read_process_stat(7) == ProcessStat(name, 2097216, 11, 15, 4242, 140720)
+    assert tasks.read_process_stat(7) == tasks.ProcessStat(name, 2097216, 11, 15, 4242, 140720)
 
 
 def test_a_short_stat_has_no_start_of_the_stack(fake_tree: Tree) -> None:
     fake_tree({"proc/7/stat": f"7 (x) {FIELDS.partition(' 140720')[0]}\n"})
-    assert read_process_stat(7) == ProcessStat("x", 2097216, 11, 15, 4242, 0)
+    assert tasks.read_process_stat(7) == tasks.ProcessStat("x", 2097216, 11, 15, 4242, 0)
 
 
 @pytest.mark.parametrize(("state", "is_stopped"), [("T", True), ("t", True), ("S", False), ("R", False), ("Z", False)])
@@ -106,18 +94,20 @@ def test_switches_are_the_voluntary_ones_of_each_thread(fake_tree: Tree) -> None
     text = "nonvoluntary_ctxt_switches:\t900\nvoluntary_ctxt_switches:\t{}\n"
     tree = {f"proc/7/task/{tid}/status": text.format(count) for tid, count in ((7, 31), (8, 0), (9, "x"))}
     fake_tree({**tree, "proc/7/task/10/status": "Name:\tx\n"})
-    assert read_switches(7) == {7: 31, 8: 0}
-    assert read_switches(11) == {}
+    assert tasks.read_switches(7) == {7: 31, 8: 0}
+    assert tasks.read_switches(11) == {}
 
 
 def test_all_ended_threads_of_one_name_have_a_process_only_if_it_is_real(procfs: Path) -> None:
     add_thread(procfs, 100, "server")
-    assert look_up(ENDED + 5, 100, "worker") == Task(ENDED + 5, 100, "worker", "server", False)
-    assert look_up(ENDED + 5, 101, "worker") == Task(ENDED + 5, 101, "worker", "worker", False)
-    for made_up in (ENDED, ENDED + 7, ENDED_IN_TARGET + 7, None):
-        assert look_up(ENDED + 5, made_up, "worker") == Task(ENDED + 5, None, "worker", "worker", False)
-    assert look_up(ENDED + 5).comm == "threads that have ended"
-    assert look_up(0) == Task(0, 0, "idle", "kernel", True)
+    assert tasks.look_up(tasks.ENDED + 5, 100, "worker") == tasks.Task(tasks.ENDED + 5, 100, "worker", "server", False)
+    assert tasks.look_up(tasks.ENDED + 5, 101, "worker") == tasks.Task(tasks.ENDED + 5, 101, "worker", "worker", False)
+    for made_up in (tasks.ENDED, tasks.ENDED + 7, tasks.ENDED_IN_TARGET + 7, None):
+        assert tasks.look_up(tasks.ENDED + 5, made_up, "worker") == tasks.Task(
+            tasks.ENDED + 5, None, "worker", "worker", False
+        )
+    assert tasks.look_up(tasks.ENDED + 5).comm == "threads that have ended"
+    assert tasks.look_up(0) == tasks.Task(0, 0, "idle", "kernel", True)
 
 
 @pytest.mark.parametrize(("number", "is_inside"), [(0xEFFFFFFC, False), (0xEFFFFFFD, True), (None, False)])
@@ -142,8 +132,8 @@ def test_a_pid_namespace_has_its_own_number(
 @pytest.mark.parametrize("text", ["", "7", "7 (x", "7 (x) S 1 7", f"7 (x) {FIELDS}".replace("4242", "soon")])
 def test_unknown_stat_format_is_none(text: str, fake_tree: Tree) -> None:
     fake_tree({"proc/7/stat": text})
-    assert read_process_stat(7) is None
-    assert read_process_stat(8) is None
+    assert tasks.read_process_stat(7) is None
+    assert tasks.read_process_stat(8) is None
 
 
 def add_container_thread(procfs: Path, tid: int, status: str) -> None:
@@ -155,13 +145,13 @@ def add_container_thread(procfs: Path, tid: int, status: str) -> None:
 def test_container_threads_are_found_by_their_own_ids(procfs: Path) -> None:
     add_container_thread(procfs, 4711, "NSpid:\t4711\t1\n")
     add_container_thread(procfs, 4730, "NSpid:\t4730\t30\t19\n")
-    assert read_outer_ids(4711) == {1: 4711, 19: 4730}
+    assert tasks.read_outer_ids(4711) == {1: 4711, 19: 4730}
 
 
 @pytest.mark.parametrize("status", ["NSpid:\t4711\n", "", "NSpid:\tx\n"])
 def test_threads_of_this_namespace_need_no_other_ids(status: str, procfs: Path) -> None:
     add_container_thread(procfs, 4711, status)
-    assert read_outer_ids(4711) == read_outer_ids(4712) == read_outer_ids(None) == {}
+    assert tasks.read_outer_ids(4711) == tasks.read_outer_ids(4712) == tasks.read_outer_ids(None) == {}
 
 
 def start_without_first_thread() -> subprocess.Popen[str]:
@@ -187,8 +177,8 @@ def test_process_without_its_first_thread_is_alive() -> None:
     process = start_without_first_thread()
     pid = process.pid
     try:
-        assert not has_ended(pid)
-        folder = process_folder(pid)
+        assert not tasks.has_ended(pid)
+        folder = tasks.process_folder(pid)
         assert folder != Path(f"/proc/{pid}") and os.readlink(folder / "exe") == os.path.realpath(sys.executable)
         assert not os.path.lexists(f"/proc/{pid}/exe") or not Path(f"/proc/{pid}/maps").read_text()
         assert processes.name_of(pid) == Path(os.path.realpath(sys.executable)).name
@@ -202,13 +192,13 @@ def test_process_without_its_first_thread_is_alive() -> None:
     finally:
         process.kill()
         until_s = time.monotonic() + 20
-        while len(list_threads(pid)) > 1:
+        while len(tasks.list_threads(pid)) > 1:
             assert time.monotonic() < until_s
             time.sleep(0.01)
         # All threads have ended, and nobody has waited for it yet.
-        assert has_ended(pid) and process_folder(pid) == Path(f"/proc/{pid}")
+        assert tasks.has_ended(pid) and tasks.process_folder(pid) == Path(f"/proc/{pid}")
         process.wait()
-    assert has_ended(pid)
+    assert tasks.has_ended(pid)
 
 
 @pytest.mark.parametrize(
@@ -228,5 +218,5 @@ def test_process_without_its_first_thread_is_alive() -> None:
 def test_process_has_ended_with_its_last_thread(procfs: Path, state: str, threads: str, ended: bool) -> None:
     (procfs / "70").mkdir()
     (procfs / "70/status").write_text(f"Name:\tx\nState:\t{state}\nThreads:\t{threads}\n")
-    assert has_ended(70) == ended
-    assert has_ended(71)
+    assert tasks.has_ended(70) == ended
+    assert tasks.has_ended(71)

@@ -13,41 +13,25 @@ from hypothesis import strategies as st
 from powerprof.attribution import causes
 from powerprof.attribution.causes import period_ms
 from powerprof.system.tasks import Task
+from powerprof.tracing import idle_data
 from powerprof.tracing.bpf.shared_numbers import Flag, WakerContext
-from powerprof.tracing.idle_data import (
-    CAUSE,
-    CAUSE_KEY,
-    CAUSE_SUM,
-    CPU_TOTAL,
-    IDLE_EXIT,
-    aggregate_exits,
-    count_periods,
-    hash_periods,
-)
-
-from . import machine
 
 FLAGS = [0, Flag.WAKER, Flag.WAKER | Flag.SITE, Flag.WAKER | Flag.WAKER_SITE | Flag.SITE, Flag.TICK, Flag.NO_TASK]
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return machine.build(tmp_path_factory.mktemp("native"))
 
 
 def summed_by_c(library: ctypes.CDLL, exits: np.ndarray) -> np.ndarray:
     """A table of causes, filled by the kernel's code."""
     table: dict[bytes, ctypes.Array[ctypes.c_char]] = {}
     for one in exits:
-        record = ctypes.create_string_buffer(one.tobytes(), IDLE_EXIT.itemsize)
-        key = ctypes.create_string_buffer(CAUSE_KEY.itemsize)
+        record = ctypes.create_string_buffer(one.tobytes(), idle_data.IDLE_EXIT.itemsize)
+        key = ctypes.create_string_buffer(idle_data.CAUSE_KEY.itemsize)
         library.key_of(record, key)
         if key.raw not in table:
-            table[key.raw] = ctypes.create_string_buffer(CAUSE_SUM.itemsize)
+            table[key.raw] = ctypes.create_string_buffer(idle_data.CAUSE_SUM.itemsize)
         library.add(table[key.raw], record)
-    found = np.zeros(len(table), dtype=CAUSE)
-    keys = np.frombuffer(b"".join(table), dtype=CAUSE_KEY)
-    sums = np.frombuffer(b"".join(value.raw for value in table.values()), dtype=CAUSE_SUM)
+    found = np.zeros(len(table), dtype=idle_data.CAUSE)
+    keys = np.frombuffer(b"".join(table), dtype=idle_data.CAUSE_KEY)
+    sums = np.frombuffer(b"".join(value.raw for value in table.values()), dtype=idle_data.CAUSE_SUM)
     for part in (keys, sums):
         for name in part.dtype.names or ():
             found[name] = part[name]
@@ -56,7 +40,7 @@ def summed_by_c(library: ctypes.CDLL, exits: np.ndarray) -> np.ndarray:
 
 def stream(rows: list[tuple[int, int, int, int, int, int, int]]) -> np.ndarray:
     """Records of (gap µs, slept µs, ran µs, thread, flags, evidence, CPU), one after the other."""
-    found = np.zeros(len(rows), dtype=IDLE_EXIT)
+    found = np.zeros(len(rows), dtype=idle_data.IDLE_EXIT)
     at = 10**12
     for one, (gap, slept, ran, thread, flags, evidence, cpu) in zip(found, rows, strict=True):
         at += gap * 1000
@@ -91,7 +75,7 @@ def test_the_kernel_s_sums_and_python_s_are_equal_in_every_field(
     library: ctypes.CDLL, rows: list[tuple[int, int, int, int, int, int, int]]
 ) -> None:
     exits = stream(rows)
-    by_c, by_python = summed_by_c(library, exits), aggregate_exits(exits)
+    by_c, by_python = summed_by_c(library, exits), idle_data.aggregate_exits(exits)
     assert by_c.tobytes() == by_python.tobytes()
     assert int(by_c["count"].sum()) == len(exits)
 
@@ -102,15 +86,15 @@ def test_records_added_to_sums_are_the_sums_of_all(
     library: ctypes.CDLL, rows: list[tuple[int, int, int, int, int, int, int]], cut: int
 ) -> None:
     exits = stream(rows)
-    begun = aggregate_exits(exits[:cut])
-    assert aggregate_exits(exits[cut:], begun).tobytes() == aggregate_exits(exits).tobytes()
+    begun = idle_data.aggregate_exits(exits[:cut])
+    assert idle_data.aggregate_exits(exits[cut:], begun).tobytes() == idle_data.aggregate_exits(exits).tobytes()
 
 
 def test_records_are_added_to_a_cause_that_has_two_entries() -> None:
     """As after a turn of the double buffer."""
     exits = stream([(10_000, 10, 10, thread, int(Flag.WAKER), 1, 0) for thread in (1, 2, 1, 3)])
-    twice = np.concatenate([aggregate_exits(exits[:2]), aggregate_exits(exits[:2])])
-    found = aggregate_exits(exits[2:], twice)
+    twice = np.concatenate([idle_data.aggregate_exits(exits[:2]), idle_data.aggregate_exits(exits[:2])])
+    found = idle_data.aggregate_exits(exits[2:], twice)
     assert len(found) == 5
     counts = {tid: int(found["count"][found["next_tid"] == tid].sum()) for tid in (101, 102, 103)}
     assert counts == {101: 3, 102: 2, 103: 1}
@@ -121,7 +105,7 @@ def nobody(tid: int, pid: int | None, comm: str, is_kernel: bool | None = None) 
 
 
 def regular(gaps_us: list[int]) -> np.ndarray:
-    return aggregate_exits(stream([(gap, 10, 10, 0, int(Flag.WAKER), 1, 0) for gap in gaps_us]))
+    return idle_data.aggregate_exits(stream([(gap, 10, 10, 0, int(Flag.WAKER), 1, 0) for gap in gaps_us]))
 
 
 @pytest.mark.parametrize(
@@ -142,17 +126,17 @@ def test_a_period_is_found_among_intervals(gaps_us: list[int], expected_ms: floa
 
 @pytest.mark.parametrize(("gap", "periods"), [(90, 1), (110, 1), (89, 0), (111, 0), (190, 2), (310, 3), (420, 0)])
 def test_how_many_periods_an_interval_is(gap: int, periods: int) -> None:
-    assert count_periods(gap, 100) == periods
+    assert idle_data.count_periods(gap, 100) == periods
 
 
 def test_a_window_of_a_cpu_begins_and_ends_at_its_edges(library: ctypes.CDLL) -> None:
-    total = np.zeros((), dtype=CPU_TOTAL)
+    total = np.zeros((), dtype=idle_data.CPU_TOTAL)
     (period,) = stream([(0, 1000, 1000, 1, 0, 1, 0)])
 
     def inside(start_ns: int, end_ns: int) -> bool:
         total["start_ns"], total["end_ns"] = start_ns, end_ns
-        raw = ctypes.create_string_buffer(total.tobytes(), CPU_TOTAL.itemsize)
-        return bool(library.in_window(raw, ctypes.create_string_buffer(period.tobytes(), IDLE_EXIT.itemsize)))
+        raw = ctypes.create_string_buffer(total.tobytes(), idle_data.CPU_TOTAL.itemsize)
+        return bool(library.in_window(raw, ctypes.create_string_buffer(period.tobytes(), idle_data.IDLE_EXIT.itemsize)))
 
     at, whole = int(period["exit_ns"]), int(period["next_ns"])
     assert [inside(*edges) for edges in ((0, 0), (at, 0), (at + 1, 0))] == [False, True, False]
@@ -162,7 +146,7 @@ def test_a_window_of_a_cpu_begins_and_ends_at_its_edges(library: ctypes.CDLL) ->
 
 def test_the_sample_is_the_same_choice_everywhere_and_even(library: ctypes.CDLL) -> None:
     cpus, sequences = np.repeat(np.arange(4, dtype=np.uint32), 5000), np.tile(np.arange(5000, dtype=np.uint32), 4)
-    hashed = hash_periods(cpus, sequences)
+    hashed = idle_data.hash_periods(cpus, sequences)
     for place in range(0, len(cpus), 997):
         assert library.chosen(int(cpus[place]), int(sequences[place])) == hashed[place]
     for bits in (1, 3, 6):
@@ -180,7 +164,7 @@ def test_a_number_that_is_used_again_is_another_thread_s(library: ctypes.CDLL) -
     exits["flags"] = [1 << 20, 2 << 20, 2 << 20]
     exits["next_comm"] = [b"first", b"second", b"second-exec"]
     found = summed_by_c(library, exits)
-    assert found.tobytes() == aggregate_exits(exits).tobytes()
+    assert found.tobytes() == idle_data.aggregate_exits(exits).tobytes()
     rows = causes.group_causes(found, causes.classify_exits(found), 1.0, nobody, functions={}, interrupts={})
     # A thread has the name that it had last.
     assert sorted((row.process, row.count) for row in rows) == [("first", 1), ("second-exec", 2)]

@@ -13,24 +13,10 @@ from msgspec.structs import replace
 from powerprof.measure.window import CpuReading, PassedWindow, Snapshot, StateInfo
 from powerprof.model.records import Note
 from powerprof.stacks.registers import X86_64
-from powerprof.tracing import idle_tables
+from powerprof.tracing import idle_data, idle_tables
 from powerprof.tracing.bpf.shared_numbers import CAUSE_STATES, Count, CpuPhase, FilledTable, Flag, RunKind, Shared
 from powerprof.tracing.captures import CpuEdge, select_in_window
 from powerprof.tracing.idle import IdleTracer, WindowTracer, _compute_edges, _Edge
-from powerprof.tracing.idle_data import (
-    CAUSE,
-    CAUSE_KEY,
-    CAUSE_SUM,
-    CPU_STATE,
-    CPU_TOTAL,
-    FILL_LEVEL,
-    FRAMES_BYTES,
-    IDLE_EXIT,
-    RUN_SLOT,
-    STACK_HEADER,
-    aggregate_exits,
-    decode_site,
-)
 from powerprof.tracing.idle_tables import CpuWindows, FillLimits, IdleSums, PeriodSample, RunTimeReader
 from powerprof.tracing.monitor import TraceMonitor, _prevent_decrease
 from tests.unit.tracing.programs import FakeProgram
@@ -41,7 +27,7 @@ STATES = (StateInfo("POLL", True), StateInfo("C1", False))
 
 def total(start_ms: int = 0, end_ms: int = 0, **sums: Any) -> bytes:
     """Return the sums of one CPU: counts and idle ms by state, and unplaced running ms of others and the target."""
-    made = np.zeros((), dtype=CPU_TOTAL)
+    made = np.zeros((), dtype=idle_data.CPU_TOTAL)
     made["start_ns"], made["end_ns"] = start_ms * MS, end_ms * MS
     made["count"][:2], made["idle_ns"][:2] = sums.get("count", (0, 0)), [ms * MS for ms in sums.get("idle_ms", (0, 0))]
     made["unplaced_ns"] = [ms * MS for ms in sums.get("unplaced_ms", (0, 0))]
@@ -49,7 +35,7 @@ def total(start_ms: int = 0, end_ms: int = 0, **sums: Any) -> bytes:
 
 
 def state(phase: CpuPhase, enter_ms: int, exit_ms: int = 0, number: int = 1, **more: int) -> bytes:
-    made = np.zeros((), dtype=CPU_STATE)
+    made = np.zeros((), dtype=idle_data.CPU_STATE)
     made["phase"] = phase
     made["period"]["enter_ns"], made["period"]["exit_ns"], made["period"]["state"] = enter_ms * MS, exit_ms * MS, number
     for name, value in more.items():
@@ -126,14 +112,14 @@ def test_state_numbers_beyond_the_table_count_in_its_last_place() -> None:
     cpus.read_totals()
     sums, open_periods = cpus.take(with_open=True)
     assert sums["count"][0].tolist() == [0] * (CAUSE_STATES - 1) + [1]
-    assert aggregate_exits(open_periods)["states"][0].tolist() == [0] * (CAUSE_STATES - 1) + [1]
+    assert idle_data.aggregate_exits(open_periods)["states"][0].tolist() == [0] * (CAUSE_STATES - 1) + [1]
 
 
 # Samples.
 
 
 def periods(count: int, first: int = 0) -> np.ndarray:
-    made = np.zeros(count, dtype=IDLE_EXIT)
+    made = np.zeros(count, dtype=idle_data.IDLE_EXIT)
     made["sequence"] = np.arange(first, first + count)
     made["exit_ns"] = 1_000 * np.arange(count, 0, -1)
     return made
@@ -176,33 +162,33 @@ def test_every_period_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("living", "limit"), [(0, 250), (100, 350), (900, 750)])
 def test_tables_wake_the_reader_at_a_quarter_of_dead_entries(living: int, limit: int) -> None:
-    program = FakeProgram({"filled": [bytes(FILL_LEVEL.itemsize)] * len(FilledTable)})
+    program = FakeProgram({"filled": [bytes(idle_data.FILL_LEVEL.itemsize)] * len(FilledTable)})
     counts = {FilledTable.CAUSES: living, FilledTable.EXITS: 0}
     limits = FillLimits(program.as_loaded(), lambda: counts)
-    levels = np.frombuffer(program.table_bytes("filled"), dtype=FILL_LEVEL)
+    levels = np.frombuffer(program.table_bytes("filled"), dtype=idle_data.FILL_LEVEL)
     assert levels["limit"].tolist() == [limit, 1 << 62, 250, 1 << 62]
     gathered: list[int] = []
     levels = levels.copy()
     levels["amount"] = limit, 0, 400, 0
     program.arrays["filled"] = [level.tobytes() for level in levels]
     limits.drain(lambda: gathered.append(1))
-    levels = np.frombuffer(program.table_bytes("filled"), dtype=FILL_LEVEL)
+    levels = np.frombuffer(program.table_bytes("filled"), dtype=idle_data.FILL_LEVEL)
     # A ring buffer is emptied, so its limit is a quarter above its present level.
     assert gathered == [1] and levels["limit"].tolist()[2] == 250 + int(levels["amount"][2])
 
 
 def slot(tid: int, pid: int, ms: float, kind: int = RunKind.OTHER) -> bytes:
-    made = np.zeros((), dtype=RUN_SLOT)
+    made = np.zeros((), dtype=idle_data.RUN_SLOT)
     made["who"], made["ns"], made["kind"] = pid << 32 | tid, round(ms * MS), kind
     return made.tobytes()
 
 
 def test_running_time_is_since_the_last_call() -> None:
     """A thread ran on, another ended and its slot was given to a third; sums of ended ones include the past."""
-    empty = bytes(RUN_SLOT.itemsize)
+    empty = bytes(idle_data.RUN_SLOT.itemsize)
     program = FakeProgram({"run_times": [slot(71, 70, 9, RunKind.TARGET), slot(81, 80, 5), slot(91, 90, 7), empty]})
     reader = RunTimeReader(program.as_loaded())
-    sums = np.zeros(2, dtype=CPU_TOTAL)
+    sums = np.zeros(2, dtype=idle_data.CPU_TOTAL)
     first = reader.since(sums)
     assert first.threads["ns"].tolist() == [9 * MS, 5 * MS, 7 * MS]
     program.arrays["run_times"] = [slot(71, 70, 13, RunKind.TARGET), slot(82, 85, 3), slot(91, 90, 7), empty]
@@ -222,7 +208,7 @@ def test_running_time_is_since_the_last_call() -> None:
 
 
 def cause(count: int, thread: int = 71) -> tuple[bytes, bytes]:
-    key, sums = np.zeros((), dtype=CAUSE_KEY), np.zeros((), dtype=CAUSE_SUM)
+    key, sums = np.zeros((), dtype=idle_data.CAUSE_KEY), np.zeros((), dtype=idle_data.CAUSE_SUM)
     key["next_tid"], sums["count"] = thread, count
     return key.tobytes(), sums.tobytes()
 
@@ -234,8 +220,8 @@ def test_losses_of_a_trace_are_those_of_its_window(monkeypatch: pytest.MonkeyPat
         {
             "totals": [total()],
             "cpus": [state(CpuPhase.RUNNING, 40, 70)],
-            "run_times": [bytes(RUN_SLOT.itemsize)],
-            "filled": [bytes(FILL_LEVEL.itemsize)] * len(FilledTable),
+            "run_times": [bytes(idle_data.RUN_SLOT.itemsize)],
+            "filled": [bytes(idle_data.FILL_LEVEL.itemsize)] * len(FilledTable),
             "shared": [bytes(8)] * len(Shared),
         },
         counters={"counters": counters},
@@ -288,7 +274,7 @@ AFTER = _Edge(
 
 
 def cpu_totals() -> np.ndarray:
-    sums = np.zeros(5, dtype=CPU_TOTAL)
+    sums = np.zeros(5, dtype=idle_data.CPU_TOTAL)
     sums["count"][:, 1] = 21, 22, 23, 24, 25
     return sums
 
@@ -339,7 +325,7 @@ def test_interrupts_without_a_tracepoint_have_a_note(unseen: int, exits: int, no
 
 
 def test_exits_of_a_window_are_within_both_edges() -> None:
-    made = np.zeros(5, dtype=IDLE_EXIT)
+    made = np.zeros(5, dtype=idle_data.IDLE_EXIT)
     made["exit_ns"] = 99, 100, 150, 200, 201
     assert select_in_window(made, {0: CpuEdge(0, 100, 200, None)})["exit_ns"].tolist() == [100, 150, 200]
 
@@ -356,7 +342,7 @@ def test_counters_of_a_monitor_never_decrease() -> None:
 
 def test_each_interval_of_a_monitor_has_its_own_program_time() -> None:
     run_s = iter([0.75, 2.0, None, 5.0])
-    trace = SimpleNamespace(totals=np.zeros(1, dtype=CPU_TOTAL), causes=np.zeros(0, dtype=CAUSE))
+    trace = SimpleNamespace(totals=np.zeros(1, dtype=idle_data.CPU_TOTAL), causes=np.zeros(0, dtype=idle_data.CAUSE))
     monitor = TraceMonitor.__new__(TraceMonitor)
     monitor._reader = SimpleNamespace(cpus=(0,), state_names=lambda: {})  # type: ignore[assignment]
     ends = iter([2_100, 3_600, 4_100, 4_600])
@@ -365,7 +351,7 @@ def test_each_interval_of_a_monitor_has_its_own_program_time() -> None:
         from powerprof.tracing.idle import IdleTrace
         from powerprof.tracing.idle_data import RunTimes
 
-        empty = np.zeros(0, dtype=IDLE_EXIT)
+        empty = np.zeros(0, dtype=idle_data.IDLE_EXIT)
         return IdleTrace(trace.causes, 0, empty, 1, 0, trace.totals, RunTimes(empty), next(run_s))
 
     monitor._tracer = SimpleNamespace(snapshot=snapshot)  # type: ignore[assignment]
@@ -387,14 +373,14 @@ def test_each_interval_of_a_monitor_has_its_own_program_time() -> None:
 
 
 def test_record_of_a_stack() -> None:
-    header = np.zeros((), dtype=STACK_HEADER)
+    header = np.zeros((), dtype=idle_data.STACK_HEADER)
     for number, name in enumerate(("at_ns", "ip", "sp", "code", "tid", "tgid", "kind", "space"), 21):
         header[name] = number
     header["bytes"] = 5
     registers = bytes(range(X86_64.register_bytes))
     chain = (2).to_bytes(8, "little") + b"c" * 16
-    data = header.tobytes() + registers + chain.ljust(FRAMES_BYTES, b"\0") + b"stack and more"
-    site = decode_site(data, X86_64.register_bytes)
+    data = header.tobytes() + registers + chain.ljust(idle_data.FRAMES_BYTES, b"\0") + b"stack and more"
+    site = idle_data.decode_site(data, X86_64.register_bytes)
     assert (site.at_ns, site.ip, site.sp, site.code) == (21, 22, 23, 24)
     assert (site.tid, site.pid, site.kind, site.space) == (25, 26, 27, 28)
     assert (site.registers, site.stack, site.chain) == (registers, b"stack", b"c" * 16)

@@ -17,21 +17,6 @@ from powerprof.system.tasks import ENDED, ENDED_IN_TARGET
 from powerprof.tracing import idle_data
 from powerprof.tracing.bpf.shared_numbers import Flag, RunKind, WakeEvidence, WakerContext
 from powerprof.tracing.captures import CpuEdge, count_reference_exits, find_unchecked_cpus
-from powerprof.tracing.idle_data import (
-    CAUSE,
-    CAUSE_SUM,
-    CPU_STATE,
-    CPU_TOTAL,
-    RUN_SLOT,
-    WOKEN,
-    EndedThreads,
-    compute_traced_residency,
-    subtract_run_times,
-    sum_causes,
-    sum_wakings,
-)
-
-from . import machine
 
 MS = 1_000_000
 OWN = 4711
@@ -39,7 +24,7 @@ OWN = 4711
 
 def totals(*rows: tuple[int, int, int, int, int]) -> np.ndarray:
     """(CPU, state, exits, idle ms, pid of the last thread) as sums of CPUs."""
-    found = np.zeros(2, dtype=CPU_TOTAL)
+    found = np.zeros(2, dtype=idle_data.CPU_TOTAL)
     for cpu, state, count, idle_ms, pid in rows:
         found[cpu]["count"][state], found[cpu]["idle_ns"][state] = count, idle_ms * MS
         found[cpu]["last_tgid"] = pid
@@ -47,7 +32,7 @@ def totals(*rows: tuple[int, int, int, int, int]) -> np.ndarray:
 
 
 def residency(sums: np.ndarray, stat: float | None = 90.0) -> Window:
-    return compute_traced_residency(
+    return idle_data.compute_traced_residency(
         sums, EDGES, stat_idle_percent=stat, own_pid=OWN, started_at="2026-01-01T00:00:00.000Z"
     )
 
@@ -95,7 +80,7 @@ def test_idle_time_beyond_the_window_is_residual() -> None:
 
 
 def slots(*threads: tuple[int, int, int, int]) -> np.ndarray:
-    found = np.zeros(len(threads), dtype=RUN_SLOT)
+    found = np.zeros(len(threads), dtype=idle_data.RUN_SLOT)
     for one, values in zip(found, threads, strict=True):
         tid, pid, one["ns"], one["kind"] = values
         one["who"] = pid << 32 | tid
@@ -107,19 +92,14 @@ def test_what_came_since_the_last_look_is_said_once() -> None:
     last = slots((7, 5, 100, RunKind.TARGET), (0, 0, 0, 0), (9, 9, 30, 0), (8, 5, 40, RunKind.TARGET), (6, 6, 50, 0))
     now = slots((7, 5, 130, RunKind.TARGET), (3, 3, 11, 0), (9, 9, 30, 0), (0, 0, 0, 0), (4, 4, 2, RunKind.KERNEL))
     # The ended ones took 40 and 50 along, and 5 and 6 that they ran since.
-    found = subtract_run_times(last, now, [56, 45])
+    found = idle_data.subtract_run_times(last, now, [56, 45])
     assert [tuple(row) for row in found.threads.tolist()] == [(7, 5, 30, 1), (3, 3, 11, 0), (4, 4, 2, 2)]
     assert (found.others_ns, found.target_ns) == (6, 5)
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return machine.build(tmp_path_factory.mktemp("native"))
-
-
 def period(library: ctypes.CDLL, *events: tuple[str, int, int, int], idle_ns: int = 90_000) -> tuple[int, int]:
     """Own and kernel time because of an idle exit at 5,000 ns, until the CPU idles again."""
-    state = ctypes.create_string_buffer(CPU_STATE.itemsize)
+    state = ctypes.create_string_buffer(idle_data.CPU_STATE.itemsize)
     out = ctypes.create_string_buffer(library.record_bytes())
     library.enter(state, ctypes.c_uint64(1_000), 0, 1, out)
     library.leave(state, ctypes.c_uint64(5_000))
@@ -128,9 +108,9 @@ def period(library: ctypes.CDLL, *events: tuple[str, int, int, int], idle_ns: in
             library.switch_to(state, ctypes.c_uint64(ns), tid, ctypes.c_uint64(0), None)
         else:
             library.departs(state, tid, ctypes.c_uint64(ns), preempted)
-    total = ctypes.create_string_buffer(CAUSE_SUM.itemsize)
+    total = ctypes.create_string_buffer(idle_data.CAUSE_SUM.itemsize)
     assert library.ran_until(total, state, ctypes.c_uint64(idle_ns)) == 1
-    found = np.frombuffer(total.raw, dtype=CAUSE_SUM)[0]
+    found = np.frombuffer(total.raw, dtype=idle_data.CAUSE_SUM)[0]
     return int(found["own_ns"]), int(found["kernel_ns"])
 
 
@@ -153,7 +133,7 @@ SERVER, CLIENT = 100, 5000
 
 
 def causes(*rows: dict[str, Any]) -> np.ndarray:
-    found = np.zeros(len(rows), dtype=CAUSE)
+    found = np.zeros(len(rows), dtype=idle_data.CAUSE)
     for one, row in zip(found, rows, strict=True):
         one["count"], one["evidence"] = 1, WakeEvidence.CALL_FUNCTION
         for name, value in row.items():
@@ -163,7 +143,7 @@ def causes(*rows: dict[str, Any]) -> np.ndarray:
 
 def wakings(*rows: tuple[int, int, int, int, int]) -> np.ndarray:
     """(tid, pid, waker's tid, waker's pid, count)"""
-    found = np.zeros(len(rows), dtype=WOKEN)
+    found = np.zeros(len(rows), dtype=idle_data.WOKEN)
     for one, row in zip(found, rows, strict=True):
         one["tid"], one["pid"], one["waker_tid"], one["waker_pid"], one["count"] = row
     return found
@@ -189,7 +169,7 @@ def by_client(number: int, **more: Any) -> dict[str, Any]:
 
 def test_clients_that_come_and_go_are_one_cause() -> None:
     living = {SERVER, SERVER + 1, CLIENT + 3}
-    threads = EndedThreads(living.__contains__)
+    threads = idle_data.EndedThreads(living.__contains__)
     found, woken = threads.fold(
         causes(*(by_client(number) for number in range(5))),
         wakings(*((SERVER + 1, SERVER, CLIENT + number, CLIENT + number, 2) for number in range(5))),
@@ -205,28 +185,28 @@ def test_clients_that_come_and_go_are_one_cause() -> None:
 
 def test_threads_of_a_server_that_lives_keep_their_process_and_their_place() -> None:
     rows = [by_client(0, next_tid=SERVER + number, waker_tid=SERVER, waker_tgid=SERVER) for number in range(1, 5)]
-    found, _ = EndedThreads(lambda tid: tid == SERVER).fold(causes(*rows), wakings())
+    found, _ = idle_data.EndedThreads(lambda tid: tid == SERVER).fold(causes(*rows), wakings())
     assert len(found) == 1
     assert (int(found[0]["next_tid"]), int(found[0]["next_tgid"]), int(found[0]["site_ip"])) == (ENDED, SERVER, 0x1000)
     assert int(found[0]["waker_tid"]) == SERVER
 
 
 def test_the_process_that_was_asked_for_stays_though_it_ended() -> None:
-    found, _ = EndedThreads(lambda tid: False).fold(causes(by_client(0)), wakings(), (SERVER,))
+    found, _ = idle_data.EndedThreads(lambda tid: False).fold(causes(by_client(0)), wakings(), (SERVER,))
     assert (int(found[0]["next_tgid"]), int(found[0]["site_ip"])) == (SERVER, 0x1000)
     assert int(found[0]["waker_tgid"]) >= ENDED
 
 
 def test_processes_of_the_target_that_ended_are_the_target_s() -> None:
     backends = [by_client(0, next_tid=pid, next_tgid=pid, next_comm=b"postgres") for pid in (300, 301, 302, 900)]
-    found, _ = EndedThreads(lambda tid: False).fold(causes(*backends), wakings(), (), {300, 301, 302})
+    found, _ = idle_data.EndedThreads(lambda tid: False).fold(causes(*backends), wakings(), (), {300, 301, 302})
     counts = {int(row["next_tgid"]) >= ENDED_IN_TARGET: int(row["count"]) for row in found}
     assert counts == {True: 3, False: 1}
     assert found["site_ip"].tolist() == [0, 0]
 
 
 def test_a_name_has_its_number_in_later_windows_too() -> None:
-    threads = EndedThreads(lambda tid: False)
+    threads = idle_data.EndedThreads(lambda tid: False)
     first, _ = threads.fold(causes(by_client(0)), wakings())
     # The waking of a thread that was known the time before, and of one that never was.
     again, woken = threads.fold(
@@ -239,7 +219,7 @@ def test_a_name_has_its_number_in_later_windows_too() -> None:
 
 
 def test_names_without_end_are_not_told_apart() -> None:
-    threads = EndedThreads(lambda tid: False)
+    threads = idle_data.EndedThreads(lambda tid: False)
     most = idle_data._MOST_NAMES
     rows = [by_client(0, next_tid=0, waker_tid=tid, waker_comm=f"x{tid}".encode()) for tid in range(1, most + 500)]
     found, _ = threads.fold(causes(*rows), wakings())
@@ -270,7 +250,7 @@ def test_no_count_is_lost_and_what_lives_is_told_as_before(
             for tid, waker, count, has_site in rows
         )
     )
-    found, _ = EndedThreads(living.__contains__).fold(made, wakings())
+    found, _ = idle_data.EndedThreads(living.__contains__).fold(made, wakings())
     assert found["count"].sum() == made["count"].sum()
     assert found["states"].sum() == made["states"].sum()
     for tid in living:
@@ -285,18 +265,18 @@ def test_entries_of_one_cause_are_added_and_the_rhythm_is_the_longest() -> None:
         {"next_tid": 6, "count": 1},
         {"next_tid": 5, "count": 4, "gaps": 8, "period_ns": 10, "last_ns": 90, "states": [1, 3] + [0] * 8},
     )
-    found = {int(row["next_tid"]): row for row in sum_causes(parts)}
+    found = {int(row["next_tid"]): row for row in idle_data.sum_causes(parts)}
     assert set(found) == {5, 6}
     assert (int(found[5]["count"]), int(found[5]["period_ns"]), int(found[5]["gaps"])) == (7, 10, 8)
     assert found[5]["states"].tolist() == [4, 3] + [0] * 8
-    assert len(sum_causes(parts[:0])) == len(sum_wakings(wakings())) == 0
+    assert len(idle_data.sum_causes(parts[:0])) == len(idle_data.sum_wakings(wakings())) == 0
 
 
 def test_of_threads_that_ended_it_is_forgotten_when_they_began() -> None:
     """Each is another life of a number: as many causes as threads would stay."""
     lives = [{"next_tid": 500, "next_tgid": 500, "next_comm": b"short", "flags": life << 20} for life in range(1, 50)]
     other = {"next_tid": 500, "next_tgid": 500, "next_comm": b"other", "flags": 77 << 20}
-    found, _ = EndedThreads(lambda tid: False).fold(causes(*lives, other), wakings())
+    found, _ = idle_data.EndedThreads(lambda tid: False).fold(causes(*lives, other), wakings())
     assert sorted((row["next_comm"], int(row["count"])) for row in found) == [(b"other", 1), (b"short", 49)]
     assert not np.any(found["flags"])
 

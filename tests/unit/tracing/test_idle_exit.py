@@ -26,11 +26,6 @@ def mechanisms(exits: np.ndarray) -> np.ndarray:
     return causes.classify_exits(build_cause_keys(exits))
 
 
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return machine.build(tmp_path_factory.mktemp("native"))
-
-
 @pytest.fixture
 def recording() -> list[machine.Event]:
     return machine.recorded(machine.HERE / "hlt-stream.txt")

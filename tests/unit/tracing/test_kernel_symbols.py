@@ -3,22 +3,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from powerprof.system.errors import CapabilityError
 from powerprof.tracing import kernel_symbols
 from powerprof.tracing.idle_data import CAUSE
+from tests.conftest import Tree
 
 # Modules' functions come last, each with its module.
 LINES = [f"{0xFFFFFFFF81000000 + 16 * at:016x} t function_{at}" for at in range(50_000)]
 KALLSYMS = "\n".join([*LINES, "ffffffffc0000010 t of_a_module\t[module]"]) + "\n"
 
 
-def test_a_name_is_found_wherever_the_pieces_are_cut(fake_tree: Callable[[dict[str, str]], object]) -> None:
+def test_a_name_is_found_wherever_the_pieces_are_cut(fake_tree: Tree) -> None:
     fake_tree({"proc/kallsyms": KALLSYMS})
     for at in (0, 6553, 6554, 13_107, 49_999):
         assert kernel_symbols.find_kernel_address(("no_such", f"function_{at}")) == 0xFFFFFFFF81000000 + 16 * at
@@ -39,7 +37,7 @@ TICKS_OF_KERNELS = {
 
 
 @pytest.mark.parametrize("kernel", TICKS_OF_KERNELS)
-def test_the_tick_is_what_the_kernel_s_timer_calls(kernel: str, fake_tree: Callable[[dict[str, str]], object]) -> None:
+def test_the_tick_is_what_the_kernel_s_timer_calls(kernel: str, fake_tree: Tree) -> None:
     """Wherever the others lie, and in whatever order the table has them."""
     right, *others = TICKS_OF_KERNELS[kernel]
     own = [f"{0xFFFFFFFF81200000 + 16 * at:016x} t {name}" for at, name in enumerate([*others, right])]
@@ -49,7 +47,7 @@ def test_the_tick_is_what_the_kernel_s_timer_calls(kernel: str, fake_tree: Calla
         assert kernel_symbols.find_tick_handler() == 0xFFFFFFFF81200000 + 16 * len(others)
 
 
-def test_hidden_addresses_are_none(fake_tree: Callable[[dict[str, str]], Path]) -> None:
+def test_hidden_addresses_are_none(fake_tree: Tree) -> None:
     tree = fake_tree({"proc/kallsyms": "0000000000000000 t function_1\n"})
     assert kernel_symbols.find_kernel_address(("function_1",)) == 0
     assert kernel_symbols.name_kernel_functions({0xFFFFFFFF81000010}) == {}
@@ -81,7 +79,7 @@ def test_what_the_kernel_writes_is_a_function_its_start_and_its_module(monkeypat
     assert kernel_symbols.locate_kernel_addresses([]) == {}
 
 
-def test_interrupts_are_read_where_a_number_is_new(fake_tree: Callable[[dict[str, str]], Path]) -> None:
+def test_interrupts_are_read_where_a_number_is_new(fake_tree: Tree) -> None:
     tree = fake_tree({"proc/interrupts": "  CPU0\n 24: 7 PCI-MSI 0-edge virtio0\n"})
     causes = np.zeros(1, dtype=CAUSE)
     causes["irq"] = 24
@@ -93,7 +91,7 @@ def test_interrupts_are_read_where_a_number_is_new(fake_tree: Callable[[dict[str
     assert interrupts.of(causes) == {24: "virtio0", 25: "nvme0"}
 
 
-def test_functions_end_at_the_next_symbol(fake_tree: Callable[[dict[str, str]], object]) -> None:
+def test_functions_end_at_the_next_symbol(fake_tree: Tree) -> None:
     """Data have no name, and end the function before them. Of two names of one address the shorter one counts."""
     fake_tree(
         {

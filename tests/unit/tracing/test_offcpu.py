@@ -13,21 +13,6 @@ import pytest
 from powerprof.measure.window import PassedWindow
 from powerprof.tracing import offcpu
 from powerprof.tracing.bpf.shared_numbers import Abi, CallKind, OffCpuReason
-from powerprof.tracing.offcpu import (
-    _CALL,
-    _CALL_KEY,
-    _FILE_KEY,
-    _FILE_USE,
-    _KIND_OF,
-    _OPEN_CALL,
-    _THREAD,
-    _WAKER,
-    _WAKER_KEY,
-    OffCpuTracer,
-    SyscallTracer,
-    name_futex_operation,
-    syscall_names,
-)
 from tests.unit.tracing.programs import FakeProgram
 
 OWN = 4711
@@ -66,18 +51,20 @@ def sleeps(**more: Any) -> bytes:
         counts[reason], times[reason] = 3 * number, 1_000 * number
     counts[OffCpuReason.KILLABLE] = 0
     values = {"counts": counts, "off_ns": times, "sleep_max_ns": 21, "waits": 22, "wait_ns": 23, "wait_max_ns": 24}
-    return entry(_THREAD, comm=b"worker", **(values | more))
+    return entry(offcpu._THREAD, comm=b"worker", **(values | more))
 
 
 def test_rows_of_threads_and_wakers() -> None:
     threads = {np.uint64(who(71)).tobytes(): sleeps(), np.uint64(who(72, OWN)).tobytes(): sleeps()}
     wakers = {
-        entry(_WAKER_KEY, sleeper=who(71), waker=who(81, 80)): entry(_WAKER, count=31, comm=b"client"),
-        entry(_WAKER_KEY, sleeper=who(71), waker=0): entry(_WAKER, count=32),
-        entry(_WAKER_KEY, sleeper=who(71), waker=who(82, OWN)): entry(_WAKER, count=33, comm=b"python"),
-        entry(_WAKER_KEY, sleeper=who(72, OWN), waker=who(81, 80)): entry(_WAKER, count=34, comm=b"client"),
+        entry(offcpu._WAKER_KEY, sleeper=who(71), waker=who(81, 80)): entry(offcpu._WAKER, count=31, comm=b"client"),
+        entry(offcpu._WAKER_KEY, sleeper=who(71), waker=0): entry(offcpu._WAKER, count=32),
+        entry(offcpu._WAKER_KEY, sleeper=who(71), waker=who(82, OWN)): entry(offcpu._WAKER, count=33, comm=b"python"),
+        entry(offcpu._WAKER_KEY, sleeper=who(72, OWN), waker=who(81, 80)): entry(
+            offcpu._WAKER, count=34, comm=b"client"
+        ),
     }
-    trace = tracer(OffCpuTracer, {"threads": threads, "wakers": wakers}).collect(PASSED)
+    trace = tracer(offcpu.OffCpuTracer, {"threads": threads, "wakers": wakers}).collect(PASSED)
     (row,) = trace.threads
     assert (row.pid, row.tid, row.comm) == (70, 71, "worker")
     assert row.states == {
@@ -99,21 +86,21 @@ def test_rows_of_threads_and_wakers() -> None:
 
 @pytest.mark.parametrize(("before_s", "now_s"), [(None, 0.75), (0.45, None)])
 def test_time_of_a_program_that_the_kernel_does_not_count(before_s: float | None, now_s: float | None) -> None:
-    made = tracer(OffCpuTracer, {}, _ran_s=before_s)
+    made = tracer(offcpu.OffCpuTracer, {}, _ran_s=before_s)
     made._program.run_s = now_s
     assert made.bpf_s() is None
 
 
 def number_of(name: str, abi: int = Abi.NATIVE) -> int:
-    return next(number for number, known in syscall_names(abi=abi).items() if known == name)
+    return next(number for number, known in offcpu.syscall_names(abi=abi).items() if known == name)
 
 
 def call(name: str, tid: int = 71, pid: int = 70, abi: int = Abi.NATIVE, operation: int = 0) -> bytes:
-    return entry(_CALL_KEY, who=who(tid, pid), number=number_of(name, abi), operation=operation, abi=abi)
+    return entry(offcpu._CALL_KEY, who=who(tid, pid), number=number_of(name, abi), operation=operation, abi=abi)
 
 
 def sums(calls: int, errors: int, ns: int, longest_ns: int) -> bytes:
-    return entry(_CALL, calls=calls, errors=errors, ns=ns, longest_ns=longest_ns)
+    return entry(offcpu._CALL, calls=calls, errors=errors, ns=ns, longest_ns=longest_ns)
 
 
 FILE = {"reads": 41, "read_bytes": 42, "writes": 43, "write_bytes": 44, "syncs": 45, "sync_ns": 46}
@@ -126,20 +113,20 @@ def test_rows_of_calls_and_files() -> None:
         call("futex", operation=1): sums(3, 0, 30, 20),
         call("read", pid=OWN): sums(99, 9, 99, 99),
     }
-    number = entry(_CALL_KEY, who=who(72), number=999, abi=Abi.NATIVE)
+    number = entry(offcpu._CALL_KEY, who=who(72), number=999, abi=Abi.NATIVE)
     calls[number] = sums(1, 0, 7, 7)
-    key = entry(_FILE_KEY, who=who(71), inode=7, device=(8 << 20) | 3)
-    other = entry(_FILE_KEY, who=who(71), inode=8, device=(8 << 20) | 3)
-    own = entry(_FILE_KEY, who=who(71, OWN), inode=8, device=0)
-    use = entry(_FILE_USE, mode=stat.S_IFREG, name=b"ibdata1", folder=b"mysql", comm=b"worker", **FILE)
+    key = entry(offcpu._FILE_KEY, who=who(71), inode=7, device=(8 << 20) | 3)
+    other = entry(offcpu._FILE_KEY, who=who(71), inode=8, device=(8 << 20) | 3)
+    own = entry(offcpu._FILE_KEY, who=who(71, OWN), inode=8, device=0)
+    use = entry(offcpu._FILE_USE, mode=stat.S_IFREG, name=b"ibdata1", folder=b"mysql", comm=b"worker", **FILE)
     waiting = {
-        np.uint64(who(71)).tobytes(): entry(_OPEN_CALL, number=number_of("futex"), operation=0, abi=Abi.NATIVE),
-        np.uint64(who(72)).tobytes(): entry(_OPEN_CALL, number=number_of("futex"), operation=0, abi=Abi.NATIVE),
-        np.uint64(who(73)).tobytes(): entry(_OPEN_CALL, number=number_of("read"), abi=Abi.NATIVE),
-        np.uint64(who(74, OWN)).tobytes(): entry(_OPEN_CALL, number=number_of("read"), abi=Abi.NATIVE),
+        np.uint64(who(71)).tobytes(): entry(offcpu._OPEN_CALL, number=number_of("futex"), operation=0, abi=Abi.NATIVE),
+        np.uint64(who(72)).tobytes(): entry(offcpu._OPEN_CALL, number=number_of("futex"), operation=0, abi=Abi.NATIVE),
+        np.uint64(who(73)).tobytes(): entry(offcpu._OPEN_CALL, number=number_of("read"), abi=Abi.NATIVE),
+        np.uint64(who(74, OWN)).tobytes(): entry(offcpu._OPEN_CALL, number=number_of("read"), abi=Abi.NATIVE),
     }
     trace = tracer(
-        SyscallTracer,
+        offcpu.SyscallTracer,
         {"calls": calls, "files": {key: use, other: use, own: use}, "open_calls": waiting},
         _paths={(os.makedev(8, 3), 7): "/var/lib/mysql/ibdata1"},
         _can_count_uring=True,
@@ -169,14 +156,14 @@ def test_calls_by_two_abis_are_one_row() -> None:
     """Counts, errors and times are added, and the longest is the longer of both."""
     for first, second in ((Abi.NATIVE, Abi.COMPAT), (Abi.COMPAT, Abi.NATIVE)):
         calls = {call("read", abi=first): sums(9, 2, 900, 300), call("read", abi=second): sums(5, 1, 70, 40)}
-        (row,) = tracer(SyscallTracer, {"calls": calls}, _paths={}, _can_count_uring=True).collect(PASSED).calls
+        (row,) = tracer(offcpu.SyscallTracer, {"calls": calls}, _paths={}, _can_count_uring=True).collect(PASSED).calls
         assert (row.count, row.errors_count, row.ns, row.longest_ns) == (14, 3, 970, 300)
 
 
 def test_kernels_and_calls_whose_bytes_are_unknown_have_notes() -> None:
     calls = {call("io_uring_enter"): sums(1, 0, 1, 1), call("sendmmsg"): sums(1, 0, 1, 1)}
     for can_count, count in ((True, 2), (False, 3)):
-        made = tracer(SyscallTracer, {"calls": calls}, _paths={}, _can_count_uring=can_count)
+        made = tracer(offcpu.SyscallTracer, {"calls": calls}, _paths={}, _can_count_uring=can_count)
         assert len(made.collect(PASSED).notes) == count
 
 
@@ -198,15 +185,15 @@ def test_kernels_and_calls_whose_bytes_are_unknown_have_notes() -> None:
 )
 def test_numbers_of_system_calls(machine: str, abi: int, names: dict[int, str | None]) -> None:
     """Numbers are those of include/uapi of the kernel."""
-    known = syscall_names(machine, abi)
+    known = offcpu.syscall_names(machine, abi)
     assert {number: known.get(number) for number in names} == names
 
 
 def test_operations_of_futex() -> None:
     """FUTEX_... of include/uapi/linux/futex.h."""
     names = {0: "WAIT", 1: "WAKE", 3: "REQUEUE", 6: "LOCK_PI", 7: "UNLOCK_PI", 9: "WAIT_BITSET", 10: "WAKE_BITSET"}
-    assert {number: name_futex_operation(number) for number in names} == names
-    assert (name_futex_operation(13), name_futex_operation(99)) == ("LOCK_PI2", "operation 99")
+    assert {number: offcpu.name_futex_operation(number) for number in names} == names
+    assert (offcpu.name_futex_operation(13), offcpu.name_futex_operation(99)) == ("LOCK_PI2", "operation 99")
     assert {"WAIT", "WAIT_BITSET", "LOCK_PI", "WAIT_REQUEUE_PI", "LOCK_PI2"} == offcpu.FUTEX_WAITS
 
 
@@ -221,4 +208,4 @@ def test_operations_of_futex() -> None:
     ],
 )
 def test_kinds_of_calls(kind: CallKind, names: set[str]) -> None:
-    assert {name for name, known in _KIND_OF.items() if known == kind} == names
+    assert {name for name, known in offcpu._KIND_OF.items() if known == kind} == names

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,6 +15,7 @@ from powerprof.tracing.bpf.types import Btf
 from powerprof.tracing.captures import ThreadUse
 from powerprof.tracing.statement_places import TEXT_BYTES, ThreadCounters
 from powerprof.tracing.statements import MomentSampler, QueryTracer, SampledThread, ServerProcesses, read_run_ns
+from tests.conftest import Tree
 from tests.unit.tracing.programs import FakeProgram
 
 MS = 1_000_000
@@ -120,7 +119,7 @@ def test_time_without_a_reading_is_unknown(
     assert at_end(monkeypatch, cpu_ms, _cpu_ns=None if before is None else before * MS) is None
 
 
-def test_run_time_of_a_thread(fake_tree: Callable[[Mapping[str, str]], Path]) -> None:
+def test_run_time_of_a_thread(fake_tree: Tree) -> None:
     """/proc/TID/schedstat: running time, waiting time, and the number of time slices."""
     fake_tree({"proc/42/schedstat": "123456 789 12\n", "proc/43/schedstat": "\n"})
     assert [read_run_ns(tid) for tid in (42, 43, 44)] == [123_456, None, None]
