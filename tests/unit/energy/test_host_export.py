@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host's figures as a guest's meter: shared trees, metrics pages, and whose figures they are."""
+"""A host's figures as a guest's meter: pages of exporters, shared trees, the choice of one guest, and the transport."""
 
 from __future__ import annotations
 
@@ -8,82 +8,261 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from powerprof.energy.domains import host_energy
+from powerprof.energy.domains import DomainEnergy, host_energy
 from powerprof.energy.host_export import choose_figures, open_host, parse_metrics
-from powerprof.energy.meters import open_meters
+from powerprof.energy.meters import make_readings, open_meters
 from powerprof.system.errors import CapabilityError
 from tests.programs.cpu_time import least_cpu_s
 
-KEPLER = """# HELP kepler_vm_cpu_joules_total Energy consumption of cpu at vm level in joules
-# TYPE kepler_vm_cpu_joules_total counter
-kepler_vm_cpu_joules_total{vm_id="a1",vm_name="db1",zone="package"} {db1}
-kepler_vm_cpu_joules_total{vm_id="a1",vm_name="db1",zone="core"} 5
-kepler_vm_cpu_joules_total{vm_id="a1",vm_name="db1",zone="dram"} 10
-kepler_vm_cpu_joules_total{vm_id="b2",vm_name="web",zone="package"} 9000
-kepler_node_cpu_joules_total{zone="package"} 1e6
-"""
+
+def line(metric: str, joules: float, labels: dict[str, str]) -> str:
+    pairs = ",".join(f'{key}="{value}"' for key, value in labels.items())
+    return f"{metric}_joules_total{{{pairs}}} {joules:g}\n"
 
 
-class Page:
-    """A metrics page of the host that a test writes."""
-
-    text = ""
-
-
-@pytest.fixture
-def url() -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(Page.text.encode())
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Nothing is logged."""
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/metrics"
-    server.shutdown()
-    server.server_close()
+def vm(zone: str, joules: float, name: str = "db1", vm_id: str = "a1", **labels: str) -> str:
+    """A line of Kepler 0.10 and later for a guest."""
+    common = {"vm_id": vm_id, "vm_name": name, "hypervisor": "kvm", "zone": zone, "node_name": "host1"}
+    return line("kepler_vm_cpu", joules, {**common, **labels})
 
 
-def test_a_named_guest_of_keplers_page(url: str) -> None:
-    Page.text = KEPLER.replace("{db1}", "100")
-    meter = open_host(f"{url}#db1")
-    meter.sample(10.0)
-    Page.text = KEPLER.replace("{db1}", "103")
-    meter.sample(12.0)
-    (energy,) = meter.energies(10.0, 12.0)
-    assert (energy.domain, energy.energy.joules) == ("share of host", pytest.approx(3.0))
-    assert any("this guest's share of its host" in note for note in meter.notes())
-    with open_meters(f"host:{url}#db1") as meters:
+def node(zone: str, joules: float, **labels: str) -> str:
+    """A line of Kepler 0.10 and later for the node."""
+    return line("kepler_node_cpu", joules, {"zone": zone, "node_name": "host1", **labels})
+
+
+def old(kind: str, zone: str, joules: float, **labels: str) -> str:
+    """A line of Kepler 0.9 and before."""
+    return line(f"kepler_{kind}{'_' if zone else ''}{zone}", joules, {"instance": "host1", **labels})
+
+
+def own(domain: str, joules: float, source: str = "rapl", kind: str = "measured") -> str:
+    return line("powerprof_energy", joules, {"source": source, "domain": domain, "kind": kind})
+
+
+def total(joules: float, kind: str = "measured") -> str:
+    return line("powerprof_host_energy", joules, {"kind": kind})
+
+
+RAPL, MMIO = "/sys/class/powercap/intel-rapl:", "/sys/class/powercap/intel-rapl-mmio:"
+TWO_DB1 = vm("package", 30) + vm("package", 40, vm_id="b2")
+PAGES = {
+    "powerprof: a card and two tiers": (
+        own("server", 200, "ipmi") + own("package-0", 98) + own("dram", 10) + own("card", 150, "hwmon") + total(200),
+        None,
+        200,
+    ),
+    "powerprof: one package by two sources": (
+        own("package-0", 100) + own("package-0", 100, "turbostat") + total(100),
+        None,
+        100,
+    ),
+    "powerprof: wall and psys": (own("wall", 220, "meter_log") + own("psys", 200) + total(220), None, 220),
+    "powerprof: an estimate beside the measured sum": (total(33, "estimated") + total(200), None, 200),
+    "platform of the whole node": (
+        old("node", "", 300) + old("node", "package", 100) + old("node", "dram", 20),
+        None,
+        300,
+    ),
+    "platform by name": (old("node", "platform", 300) + old("node", "package", 100), None, 300),
+    "the node and its platform": (old("node", "", 300) + old("node", "platform", 300), None, 300),
+    "pp0 and pp1 are inside the package": (node("package", 100) + node("pp0", 50) + node("pp1", 15), None, 100),
+    "zones with numbers": (
+        node("package-0", 100) + node("package-1", 90) + node("core-0", 40) + node("dram-0", 5),
+        None,
+        195,
+    ),
+    "two sockets": (
+        node("package", 100, path=f"{RAPL}0")
+        + node("package", 90, path=f"{RAPL}1")
+        + node("dram", 10)
+        + node("core", 4),
+        None,
+        200,
+    ),
+    "mmio repeats a package": (node("package", 100, path=f"{RAPL}0") + node("package", 99, path=f"{MMIO}0"), None, 100),
+    "psys includes the packages": (node("package", 100) + node("dram", 10) + node("psys", 180), None, 180),
+    "psys of two sockets": (node("package", 100) + node("psys", 180) + node("psys-1", 170), None, 350),
+    "idle and dynamic shares": (
+        old("node", "package", 60, mode="idle") + old("node", "package", 40, mode="dynamic") + old("node", "dram", 10),
+        None,
+        110,
+    ),
+    "active and idle joules are parts": (
+        node("package", 100) + line("kepler_node_cpu_active", 40, {"zone": "package"}),
+        None,
+        100,
+    ),
+    "other is inside the platform": (
+        old("node", "package", 100) + old("node", "other", 90) + old("node", "platform", 200),
+        None,
+        200,
+    ),
+    "other without a platform": (
+        old("vm", "package", 100, vm_id="a1") + old("vm", "dram", 10, vm_id="a1") + old("vm", "other", 90, vm_id="a1"),
+        "a1",
+        200,
+    ),
+    "a graphics card": (old("node", "package", 100) + old("node", "gpu", 250), None, 100),
+    "a guest by its id": (TWO_DB1, "b2", 40),
+    "a guest with its node's name": (vm("package", 30, "host1") + vm("package", 40, "web", "b2"), "host1", 30),
+    "a guest with a zone's name": (vm("package", 30, "package") + vm("package", 40, "web", "b2"), "package", 30),
+    "an ended guest of the same name": (
+        vm("package", 30, state="running") + vm("package", 900, vm_id="z9", state="terminated"),
+        "db1",
+        30,
+    ),
+    "the only running guest": (
+        vm("package", 30, state="running") + vm("package", 900, "web", "z9", state="terminated"),
+        None,
+        30,
+    ),
+    "containers beside a guest": (vm("package", 30) + line("kepler_container_cpu", 7, {"zone": "package"}), "db1", 30),
+    "a guest's share of psys": (vm("psys", 50) + vm("package", 30) + vm("dram", 5), None, 50),
+}
+
+
+@pytest.mark.parametrize("title", PAGES)
+def test_the_figure_of_a_page(title: str) -> None:
+    page, guest, joules = PAGES[title]
+    assert sum(choose_figures(parse_metrics(page), guest).joules.values()) == joules
+
+
+REFUSED = {
+    "two guests of one name": (TWO_DB1, "db1", "2 guests 'db1'", "by its id: host:URL#a1"),
+    "an id that is another's name": (
+        vm("package", 30, "x") + vm("package", 40, "a1", "b2"),
+        "a1",
+        "2 guests 'a1'",
+        "the page of this guest's host",
+    ),
+    "one guest on two nodes": (
+        vm("package", 30) + vm("package", 40, node_name="host2"),
+        "db1",
+        "2 guests 'db1'",
+        "the page of this guest's host",
+    ),
+    "a label of another kind": (vm("package", 30) + vm("package", 40, "web", "b2"), "kvm", "no guest 'kvm'", "#NAME"),
+    "two nodes": (node("package", 100) + node("package", 80, node_name="host2"), None, "2 hosts", "host:URL"),
+    "two exporters": (node("package", 100) + total(200), None, "2 hosts or exporters", "host:URL"),
+    "cores alone": (node("core", 100), None, "no package or platform", "zone package"),
+    "dram alone": (node("dram", 100), None, "no package or platform", "zone package"),
+    "an unknown zone": (node("package", 100) + node("accelerator", 70), None, "zone 'accelerator'", "--meter-log"),
+    "domains without their sum": (own("psys", 70) + own("package-0", 40), None, "no joules", "powerprof_host_energy"),
+    "an estimate alone": (
+        own("cpus", 33, kind="estimated") + total(33, "estimated"),
+        None,
+        "only an estimate",
+        "measured",
+    ),
+    "one platform by two sources": (
+        old("node", "platform", 200, source="acpi") + old("node", "platform", 210, source="redfish"),
+        None,
+        r"several sources \(acpi, redfish\)",
+        "one of them",
+    ),
+    "more counters than a host has": (
+        "".join(node("package", 1, path=str(n)) for n in range(300)),
+        None,
+        "300 counters for one figure",
+        "host:URL",
+    ),
+    "Scaphandre's page": ("scaph_host_energy_microjoules 5e9\n", None, "no joules", "kepler"),
+}
+
+
+@pytest.mark.parametrize("title", REFUSED)
+def test_an_ambiguous_page_is_refused(title: str) -> None:
+    page, guest, reason, remedy = REFUSED[title]
+    with pytest.raises(CapabilityError, match=reason) as caught:
+        choose_figures(parse_metrics(page), guest)
+    assert remedy in str(caught.value.hint)
+
+
+@given(
+    st.permutations(["", "platform", "psys", "package", "dram", "core", "uncore", "gpu"]),
+    st.sets(st.sampled_from(["", "platform", "psys", "package", "dram", "core", "uncore", "gpu"]), min_size=1),
+)
+def test_the_figure_is_the_outermost_level_in_any_order(order: list[str], shown: set[str]) -> None:
+    joules = {"": 500, "platform": 400, "psys": 300, "package": 100, "dram": 20, "core": 60, "uncore": 5, "gpu": 250}
+    lines = {zone: old("node", zone, watts) for zone, watts in joules.items()} | {"psys": node("psys", 300)}
+    page = "".join(lines[zone] for zone in order if zone in shown)
+    outer = next((joules[zone] for zone in ("", "platform", "psys") if zone in shown), None)
+    if outer is None and "package" in shown:
+        outer = 120 if "dram" in shown else 100
+    if outer is None:
+        with pytest.raises(CapabilityError):
+            choose_figures(parse_metrics(page), None)
+    else:
+        assert sum(choose_figures(parse_metrics(page), None).joules.values()) == outer
+
+
+def replay_pages(path: Path, *pages: str) -> DomainEnergy:
+    """Return the energy of pages that follow each other by 10 s."""
+    path.write_text(pages[0])
+    meter = open_host(str(path))
+    for number, page in enumerate(pages):
+        path.write_text(page)
+        meter.sample(10.0 * number)
+    (energy,) = meter.energies(0.0, 10.0 * (len(pages) - 1))
+    return energy
+
+
+def test_a_counter_that_goes_or_comes_leaves_no_figure(tmp_path: Path) -> None:
+    both, one = node("package-0", 100) + node("package-1", 90), node("package-0", 200)
+    assert replay_pages(tmp_path / "page", both, one, one).energy.joules is None
+    assert replay_pages(tmp_path / "page", one, both, both).energy.joules is None
+    assert replay_pages(tmp_path / "page", both, node("package-0", 200) + node("package-1", 180)).energy.joules == 190
+
+
+def test_sockets_that_count_alike_have_no_total(tmp_path: Path) -> None:
+    pages = dies((31000, 31000), (31680, 31680), names=("package-0", "package-1"))
+    assert replay_pages(tmp_path / "page", *pages).flaw == "package-0 and package-1 count alike: one counter or two"
+
+
+def dies(*joules: tuple[float, float], names: tuple[str, str] = ("package-0-die-0", "package-0-die-1")) -> list[str]:
+    return [node(names[0], a) + node(names[1], b) for a, b in joules]
+
+
+def test_dies_that_count_alike_are_one_counter(tmp_path: Path) -> None:
+    alike = dies((31000, 31000.00002), (31680, 31680), (32360, 32360.00001))
+    assert replay_pages(tmp_path / "page", *alike).energy.joules == pytest.approx(1360)
+    assert replay_pages(tmp_path / "page", *dies((31000, 500), (31680, 1180))).energy.joules == pytest.approx(1360)
+    same_name = dies((31000, 31000), (31680, 31680), names=("package", "package"))
+    same_name = [page.replace('"host1"', '"host1",path="/a"', 1) for page in same_name]
+    assert replay_pages(tmp_path / "page", *same_name).energy.joules == pytest.approx(680)
+
+
+def test_a_platform_that_stands_still_has_no_figure(tmp_path: Path) -> None:
+    energy = replay_pages(tmp_path / "page", *[node("psys", 5) + node("package", 100 * n) for n in range(3)])
+    assert energy.energy.joules is None
+    assert energy.energy.notes == ("its platform counter shows 0.0 W and its packages 10.0 W: no figure",)
+
+
+def test_a_guest_of_a_page_in_a_file(tmp_path: Path) -> None:
+    page = tmp_path / "page.prom"
+    page.write_text(vm("package", 30) + vm("package", 40, "web", "b2"))
+    with pytest.raises(CapabilityError, match=r"2 guests: db1 \(id a1\), web \(id b2\)"):
+        open_host(str(page))
+    with open_meters(f"host:{page}#web") as meters:
         meters.sample()
-        (reading,) = meters.readings(time.monotonic() - 1.0, time.monotonic())
-        assert (reading.source, reading.domain, reading.kind) == ("host", "share of host", "measured")
-        assert host_energy([msgspec.structs.replace(reading, joules=3.0, watts=1.5)]).domains == ["share of host"]
+        assert meters.readings(time.monotonic() - 1, time.monotonic())[0].domain == "share of host"
 
 
-def test_several_guests_need_a_name(url: str) -> None:
-    Page.text = KEPLER.replace("{db1}", "100")
-    with pytest.raises(CapabilityError, match=r"2 guests: db1 \(id a1\), web \(id b2\)") as caught:
-        open_meters(f"host:{url}")
-    assert "#NAME" in str(caught.value.hint)
-    with pytest.raises(CapabilityError, match="no guest 'nobody'"):
-        open_meters(f"host:{url}#nobody")
-
-
-def test_zones_within_zones_are_not_added() -> None:
-    samples = parse_metrics(KEPLER.replace("{db1}", "100"))
-    figures = choose_figures(samples, "db1")
-    assert (figures.domain, sum(figures.joules.values())) == ("share of host", 110.0)
+def test_a_powercap_tree_of_two_packages_is_no_guests_share(tmp_path: Path) -> None:
+    for zone in ("intel-rapl:0", "intel-rapl:0:0", "intel-rapl:1"):
+        (tmp_path / zone).mkdir()
+        (tmp_path / zone / "energy_uj").write_text("5")
+    with pytest.raises(CapabilityError, match="several packages") as caught:
+        open_host(str(tmp_path))
+    assert "rapl" in str(caught.value.hint)
 
 
 def test_figures_other_than_counters_are_left_out() -> None:
@@ -91,30 +270,6 @@ def test_figures_other_than_counters_are_left_out() -> None:
     assert parse_metrics("".join(page % value for value in ("1e999", "-5", "1e", "NaN", "7"))) == parse_metrics(
         page % "7"
     )
-
-
-def test_a_page_of_the_host_alone_is_the_whole_hosts() -> None:
-    figures = choose_figures(parse_metrics('powerprof_host_energy_joules_total{kind="measured"} 70\n'), None)
-    assert (figures.domain, list(figures.joules.values())) == ("host", [70.0])
-    with pytest.raises(CapabilityError, match="no joules"):
-        choose_figures(parse_metrics("up 1\n"), None)
-
-
-def test_the_tree_that_scaphandre_shares(tmp_path: Path) -> None:
-    counter = tmp_path / "intel-rapl:0/energy_uj"
-    counter.parent.mkdir()
-    (tmp_path / "intel-rapl:0:0").mkdir()
-    counter.write_text("1000000")
-    with open_meters(f"host:{tmp_path}") as meters:
-        meters.sample()
-        start_s = time.monotonic()
-        time.sleep(0.5)  # beside it the time between a sample and its window is little, on a busy host too
-        counter.write_text("1500000")
-        end_s = time.monotonic()
-        meters.sample()
-        (reading,) = meters.readings(start_s, end_s)
-    assert reading.joules == pytest.approx(0.5, rel=0.3)
-    assert reading.domain == "share of host"
 
 
 @pytest.mark.parametrize("where", ["/nonexistent", "http://127.0.0.1:9/metrics"])
@@ -148,13 +303,35 @@ def serving(answer: Answer, host: str = "127.0.0.1") -> Iterator[str]:
         server.server_close()
 
 
-PAGE = b'kepler_node_cpu_joules_total{zone="package"} 7\n'
+PAGE_BYTES = b'kepler_node_cpu_joules_total{zone="package"} 7\n'
 
 
 def sound(handler: BaseHTTPRequestHandler) -> None:
     handler.send_response(200)
     handler.end_headers()
-    handler.wfile.write(PAGE)
+    handler.wfile.write(PAGE_BYTES)
+
+
+def test_a_named_guest_of_a_served_page() -> None:
+    joules = iter((100.0, 100.0, 103.0, 103.0))
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.end_headers()
+        figure = next(joules)
+        page = vm("package", figure) + vm("core", 5) + vm("package", 9000, "web", "b2") + node("package", 1e6)
+        handler.wfile.write(page.encode())
+
+    with serving(answer) as url:
+        meter = open_host(f"{url}#db1")
+        meter.sample(10.0)
+        meter.sample(12.0)
+        (energy,) = meter.energies(10.0, 12.0)
+        assert (energy.domain, energy.energy.joules) == ("share of host", pytest.approx(3.0))
+        assert any("this guest's share of its host" in note for note in meter.notes())
+    (reading,), _ = make_readings("host", [energy], 10.0, 12.0)
+    assert (reading.source, reading.domain, reading.kind, reading.watts) == ("host", "share of host", "measured", 1.5)
+    assert host_energy([reading]).domains == ["share of host"]
 
 
 def test_a_host_that_sends_a_byte_now_and_then_is_left_at_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,10 +341,10 @@ def test_a_host_that_sends_a_byte_now_and_then_is_left_at_one_deadline(monkeypat
         """The whole page in 10 s, each byte within any time-out of a socket."""
         handler.send_response(200)
         handler.end_headers()
-        for byte in PAGE:
+        for byte in PAGE_BYTES:
             handler.wfile.write(bytes([byte]))
             handler.wfile.flush()
-            time.sleep(10 / len(PAGE))
+            time.sleep(10 / len(PAGE_BYTES))
 
     with serving(drip) as url, pytest.raises(CapabilityError, match=r"not finished after 1\.5 s"):
         open_meters(f"host:{url}")

@@ -234,12 +234,6 @@ def test_without_times_the_stated_interval_is_the_axis() -> None:
     assert [(i.start_s, i.end_s) for i in intervals] == [(0.0, 5.0), (5.0, 10.0), (10.0, 15.0)]
 
 
-def test_one_header_only_and_summary_rows_only() -> None:
-    text = "PkgWatt\tBusy%\n1.5\t3.0\n2.5\t4.0\n"
-    log = parse_turbostat(text, "log")
-    assert [i.system.values["PkgWatt"] for i in log.intervals if i.system] == [1.5, 2.5]
-
-
 def test_an_unfinished_last_interval_is_left_out_with_a_note() -> None:
     cut = LOG[: LOG.rindex("1009.99")]
     log = parse_turbostat(cut, "log")

@@ -96,43 +96,7 @@ CASES: dict[str, tuple[str, Figure, Figure, Figure]] = {
         22.5,
         225.05184,
     ),
-    "command, %Busy": (
-        COMMAND + COMMAND_TABLE.lstrip("\n").replace("Busy%", "%Busy") + "10.002304 sec\n",
-        0.55,
-        22.5,
-        225.05184,
-    ),
     # Inputs of our own.
-    "Busy% hidden, states of the banner all shown": (
-        BANNER + tab("Core CPU POLL% C1% C6%\n- - 1.00 30.00 60.00\n0 0 1.00 30.00 60.00"),
-        10.0,
-        REFUSED,
-        REFUSED,
-    ),
-    "Busy% and a state of the banner hidden": (
-        BANNER + tab("Core CPU C6 C6%\n- - 100 60.00\n0 0 100 60.00"),
-        None,
-        REFUSED,
-        REFUSED,
-    ),
-    "Busy% hidden, no banner": (
-        tab("CPU C1 C6 C1% C6%\n- 30 90 15.00 75.00\n0 30 90 15.00 75.00"),
-        None,
-        REFUSED,
-        REFUSED,
-    ),
-    "only percentages of states": (
-        tab("CPU Busy% C1% C6%\n- 4.00 15.00 80.00\n0 4.00 15.00 80.00"),
-        4.0,
-        REFUSED,
-        REFUSED,
-    ),
-    "only hardware residency": (
-        tab("Core CPU CPU%c1 CPU%c6\n- - 10.00 85.00\n0 0 10.00 85.00"),
-        None,
-        REFUSED,
-        REFUSED,
-    ),
     "rows by die that repeat one counter": (
         two_sockets(
             "Package Die Node Core CPU Busy% PkgWatt",
@@ -244,13 +208,6 @@ CASES: dict[str, tuple[str, Figure, Figure, Figure]] = {
         7.0,
         10.0,
         80.0,
-    ),
-    "rows of CPUs a little later than the system's": (
-        tab("Time_Of_Day_Seconds PkgWatt\n10.000 200.00\n10.001 120.00\n10.002 80.00")
-        + tab("Time_Of_Day_Seconds PkgWatt\n15.000 200.00\n15.001 120.00\n15.002 80.00"),
-        REFUSED,
-        200.0,
-        1000.0,
     ),
     "tabs at the ends of lines": ("CPU\tBusy%\tPkgWatt\t\n-\t7.00\t11.00\t\n0\t7.00\t11.00\t\n", 7.0, 11.0, None),
     "a Busy% of a little above 100": (tab("CPU Busy% PkgWatt\n- 100.04 11.00\n0 100.04 11.00"), 100.0, 11.0, None),
