@@ -216,10 +216,15 @@ sweep index index --until p95=5ms
 sweep --until p95=5ms
 study power-efficiency --only nosuch
 study --seed 3
+slack 50ms --pid 1 --thread x
 cure --yes
 cure --json x.json
 cure --keep --release
 cure --keep
+cure --keep --thread x
+cure --keep --thread x --slack 1ms --pairs 9 --yes
+cure --keep --set a=1
+cure --release
 cure --release --thread t --slack 1ms
 cure --keep --thread t --slack 1ms --print-unit --print-drop-in
 cure --keep --thread t --slack 1ms --print-unit --wait 1

@@ -97,31 +97,12 @@ def test_a_wrong_value_is_named_as_typed(name: str, text: str | None, message: s
     assert (caught.value.message, caught.value.hint) == (message, "powerprof x --help")
 
 
-@pytest.mark.parametrize(
-    ("typed", "seconds"),
-    [
-        ("5", 5.0),
-        ("5s", 5.0),
-        ("500ms", 0.5),
-        ("50000us", 0.05),
-        ("50000µs", 0.05),
-        ("2m", 120.0),
-        ("2 min", 120.0),
-        ("1h", 3600.0),
-        ("1e1", 10.0),
-        ("+1.5S", 1.5),
-        (".5", 0.5),
-        ("1.", 1.0),
-        ("1000000000ns", 1.0),
-    ],
-)
+@pytest.mark.parametrize(("typed", "seconds"), [("5", 5.0), ("500ms", 0.5), ("2 min", 120.0), ("1e1", 10.0)])
 def test_a_time_has_a_unit_or_that_of_its_option(typed: str, seconds: float) -> None:
     assert read(wait=typed).wait == pytest.approx(seconds, rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    "typed", ["5x", "s", "5 5s", "1h30m", "--5", "nan", "inf", "1_0", "٣", "5,5", "1e999", "0x10", "5sec"]
-)
+@pytest.mark.parametrize("typed", ["5x", "1h30m", "nan", "٣", "5,5", "1e999"])
 def test_what_is_no_time_names_the_units(typed: str) -> None:
     with pytest.raises(UsageError, match=r"not a time: a number with us, ms, s, m, h or d, such as 5s.* is in s$"):
         read(wait=typed)

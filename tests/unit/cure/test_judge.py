@@ -136,15 +136,6 @@ def window(median_ms: float, count: int = 1000, seed: int = 1, commits_ms: float
     return WindowLatencies(4.0, classes(median_ms, count, seed) + commits, commits)
 
 
-def test_find_a_rise_after_the_first_cured_window() -> None:
-    watch = LatencyWatch(10.0)
-    assert watch.add("before", window(2.0)) is None
-    rise = watch.add("cured", window(4.0, seed=7))
-    assert rise is not None
-    assert rise.what == "statements"
-    assert rise.percent == pytest.approx(100, abs=25)
-
-
 def test_find_a_rise_if_the_cured_window_came_first() -> None:
     watch = LatencyWatch(10.0)
     assert watch.add("cured", window(4.0)) is None

@@ -334,39 +334,6 @@ def test_command_keeps_slack_and_releases_it(
     assert slacks(sleeper.pid) == {"50000"}
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--keep --release", "--keep and --release exclude each other"),
-        ("--keep --slack 1ms", "--keep needs a thread"),
-        ("--keep --thread x", "--thread needs --slack"),
-        ("--keep --thread x --slack 1ms --pairs 9 --yes", "--pairs and --yes have no effect with --keep"),
-        ("--keep --set a=1", "--set has no effect with --keep"),
-        ("--release", "--release needs a thread"),
-        ("--release --thread x --slack 1ms", "--slack has no effect with --release"),
-        ("--thread x --slack 1ms --print-unit", "--print-unit has no effect without --keep"),
-        (
-            "--keep --thread x --slack 1ms --print-unit --print-drop-in",
-            "--print-unit and --print-drop-in exclude each other",
-        ),
-        ("--keep --thread x --slack 1ms --print-unit --wait 9", "--wait has no effect with --print-unit"),
-    ],
-)
-def test_refuse_options_without_effect_on_kept_slack(
-    words: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run_app(["cure", "--pid", "1", *words.split()]) == 2
-    assert message in capsys.readouterr().err
-
-
-def test_removed_command_names_its_successors(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_app(["slack", "50ms", "--pid", "1", "--thread", "x"]) == 2
-    assert capsys.readouterr().err == (
-        "error: no such command: slack\n"
-        "hint: powerprof cure --thread NAME --slack TIME --keep, or cure --thread NAME --release\n"
-    )
-
-
 def test_threads_inherit_slack_across_exec() -> None:
     process = start(_SLEEPER + "time.sleep(60)", 50_000_000)
     try:

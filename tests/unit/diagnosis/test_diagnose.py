@@ -132,23 +132,6 @@ def test_refused_part_is_not_called_absent(subject: str) -> None:
         assert (phrase in printed) is (name != subject)
 
 
-def test_statements_are_listed_by_their_share() -> None:
-    uses = [
-        StatementCpu(text=normalise(text), percent=percent, calls_hz=rate, account=account)
-        for text, percent, rate, account in (
-            ("SELECT * FROM orders WHERE note = 5", 1.8, 3.2, "app@10.0.0.7"),
-            ("SHOW GLOBAL STATUS", 0.7, None, None),
-        )
-    ]
-    here = evidence(statement_window=StatementWindow(window_s=2.0, method="probes", percent=2.6, statements=uses))
-    for width in (40, 80, 200):
-        lines = render_terminal(build_diagnosis(here), width)
-        assert max(map(len, lines)) <= width
-    lines = render_terminal(build_diagnosis(here), 100)
-    assert "   69 %      3.2/s  SELECT * FROM orders WHERE note = ?" in "\n".join(lines)
-    assert "   27 %    unknown  SHOW GLOBAL STATUS" in "\n".join(lines)
-
-
 def test_several_servers_are_distinguished_by_their_addresses(tmp_path: Path) -> None:
     pid = os.getpid()
     with socket.socket() as tcp, socket.socket(socket.AF_UNIX) as unix:

@@ -112,13 +112,6 @@ def scanned(scan_percent: float | None, percent: float = 0.8, calls_hz: float = 
     return [finding.text for finding in faults(with_window(use, percent=1.0, family="postgresql", asked=False))]
 
 
-def test_repeated_scan_of_postgresql_is_named_by_its_stacks() -> None:
-    assert scanned(98.0) == [
-        "app@h scans a whole table 12.0 times/s. It uses 80 % of this server's CPU time (0.8 % of one CPU)."
-    ]
-    assert scanned(None) == scanned(20.0) == scanned(98.0, 0.1) == scanned(98.0, calls_hz=0.1) == []
-
-
 def test_drivers_that_show_warnings_are_not_monitors() -> None:
     assert find_monitoring(evidence(**counted(Com_show_warnings=5000, Com_show_fields=5000))) == []
 
@@ -165,15 +158,6 @@ def test_monitor_is_named_by_the_count_of_the_server() -> None:
     assert finding.remedy[1] == "to stop it now: KILL 15, because the server counted 7.6 times/s on it"
     shared = {15: {"Com_show_status": 26}, 75: {"Com_show_status": 26}}
     assert "KILL" not in " ".join(polled(statements_by_connection=shared).remedy)
-
-
-def test_monitor_is_named_if_statement_and_rate_match() -> None:
-    finding = polled(statement="show status like 'Threads%'")
-    assert finding.text.startswith("mon@10.0.0.7 sends SHOW STATUS")
-    assert "KILL 15, because it was seen with this statement, and its thread is woken 7.8 times/s" in finding.remedy[1]
-    # The statement alone, and the rate alone.
-    assert "KILL" not in " ".join(polled(statement="SHOW STATUS", monitor_hz=90.0).remedy)
-    assert "KILL" not in " ".join(polled(application_hz=7.8, monitor_hz=100.0).remedy)
 
 
 def test_recorded_monitor_is_named_with_its_rate() -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from statistics import fmean
 from typing import Any
 
 import pytest
@@ -23,14 +22,13 @@ from powerprof.experiment.study import (
     judge_outcome,
     measure_study,
 )
-from powerprof.experiment.sweep_rounds import Point
-from powerprof.model.records import Estimate, RunMetric, ServerExits
+from powerprof.model.records import Estimate, ServerExits
 from powerprof.model.text import Say
 from powerprof.report.study import render_terminal
 from powerprof.system.errors import Interrupted, PowerprofError, UsageError
 from powerprof.workloads.catalogue import PublishedFinding, Study, StudyCommand, find_one, find_study, list_studies
 from powerprof.workloads.reading import resolve
-from tests.unit.experiment.builders import odd_rates
+from tests.unit.experiment.test_sweeps import swept
 from tests.unit.report.sample_records import comparison, idle_run, load_run, sweep
 from tests.unit.report.sample_records import sweep as sample_sweep
 
@@ -211,16 +209,6 @@ def test_silent_servers_can_be_compared() -> None:
     check_comparable(cases[:2])
     with pytest.raises(UsageError, match="loads of different kinds"):
         check_comparable(cases)
-
-
-def swept(rates: dict[int, list[float]], faults: dict[int, list[float]]) -> list[Point]:
-    points = []
-    for value, own in rates.items():
-        mean = Estimate(mean=fmean(own), low=None, high=None)
-        metric = RunMetric(name="queries_hz", unit="1/s", kind="measured", values=[*own], estimate=mean)
-        os = [replace(odd_rates(), page_faults_hz=hz) for hz in faults[value]]
-        points.append(Point(value=value, metrics=[metric], os=os))
-    return points
 
 
 def test_a_finding_takes_its_sides_from_the_record_of_its_step() -> None:

@@ -442,20 +442,6 @@ def test_functions_of_one_condition_only_have_grown() -> None:
     assert found.windows_count == 8
 
 
-def test_a_condition_compared_with_itself_has_no_changed_function() -> None:
-    draw = random.Random(5)
-    false = 0
-    for _ in range(40):
-        function_windows = [
-            SampledWindow(arm, 2.0, [share_of(f"f{n}", draw.randint(5, 15), 20) for n in range(20)])
-            for _ in range(8)
-            for arm in ARMS
-        ]
-        false += any(one.verdict != "inconclusive" for one in compare_functions(function_windows, seed=1).functions)
-    # The family errs in one of a hundred or so, and Student's is not exact for counts.
-    assert false <= 2
-
-
 def test_functions_with_too_few_samples_are_left_out() -> None:
     function_windows = [
         SampledWindow("a", 1.0, [share_of("rare", 1, 1)]),

@@ -87,6 +87,12 @@ def test_labels_are_added_to_those_of_a_run(store: RunStore) -> None:
     with pytest.raises(UsageError):
         store.describe("idle-0009", About())
     assert store.about("idle-0009") == About()
+    (store.directory / name / "about.json").write_text("{broken")
+    assert store.list()[0].labels == []
+    store.remove(name)
+    assert not (store.directory / name).exists()
+    with pytest.raises(UsageError):
+        store.remove("../elsewhere")
 
 
 @pytest.mark.parametrize("label", ["last", "prune", "export", "idle-0001", "", "-x", "a b", "x" * 41])

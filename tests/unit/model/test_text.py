@@ -22,7 +22,6 @@ from powerprof.model.text import (
     plus_minus,
     shorten,
     signed,
-    without_parameters,
 )
 
 
@@ -154,15 +153,6 @@ def test_figures_are_flush_right_and_names_flush_left() -> None:
     ]
 
 
-def test_words_are_joined_and_parameters_are_left_out() -> None:
+def test_words_are_joined() -> None:
     assert [join_words(list("abc")[:length]) for length in range(4)] == ["", "a", "a and b", "a, b and c"]
     assert join_words(["a", "b"], "or") == "a or b"
-    for function, short in (
-        ("do_command(THD*, bool)", "do_command"),
-        ("f(g(int), h) const", "f"),
-        ("operator()", "operator()"),
-        ("(anonymous namespace)", "(anonymous namespace)"),
-        ("read (main.c)", "read (main.c)"),
-        ("plain", "plain"),
-    ):
-        assert without_parameters(function) == short

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 import random
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,9 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from powerprof.cli.app import run_app
 from powerprof.model.records import Note
-from powerprof.model.runs import RunStore
 from powerprof.queries.comparison import (
     MOST_STEPS,
     HistoryKeeper,
@@ -26,12 +23,9 @@ from powerprof.queries.comparison import (
     select_changes,
 )
 from powerprof.queries.records import Latency, Queries, QueryServer, Statement
-from powerprof.report.exports import export
-from powerprof.report.history import about
 from powerprof.report.kinds import lines_of, word_record
 from powerprof.system.errors import UsageError
 from tests.unit.queries.test_report import record
-from tests.unit.report.test_page import Page
 
 
 def window(*statements: Statement, **changes: object) -> Queries:
@@ -299,42 +293,6 @@ def test_a_day_of_windows_is_a_bounded_record_whose_sums_are_whole() -> None:
     assert {step.windows_count for step in made.steps[:-1]} == {16}
     assert made.other_c0_s + sum(one.c0_s for one in made.statements) == pytest.approx(made.server_c0_s)
     assert made.steps[-1].until_s == pytest.approx(2.1 * (count - 1) + 2)
-
-
-def test_joules_that_one_window_lacks_are_unknown() -> None:
-    made = kept(watched(0), msgspec.structs.replace(watched(1), joules=None))
-    assert made.joules is None
-    assert [step.watts for step in made.steps] == [2.0, None]
-
-
-def test_the_report_and_the_page_have_the_timeline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made = kept(watched(0, ("SELECT a", 0.2)), watched(1, ("SELECT '<b>' a", 0.8), server_s=1.6), watched(2))
-    printed = lines_of(made, 100)
-    assert "used 60.0 % of one CPU, 80.0 % at most (2 s after the start)" in " ".join(printed)
-    assert any(line.split()[:3] == ["13.3", "40.0", "+2"] for line in printed)
-    assert all(len(line) <= 100 for line in printed)
-    store = RunStore(tmp_path)
-    store.save("queries", made, None, about(made))
-    assert run_app(["runs", "--runs-dir", str(tmp_path)]) == 0
-    assert "queries-0001" in capsys.readouterr().out
-    page = tmp_path / "x.html"
-    assert run_app(["report", "queries-0001", "--runs-dir", str(tmp_path), "--html", str(page)]) == 0
-    shown = page.read_text(encoding="utf-8")
-    places = {attributes["data-at"] for attributes, _ in Page(shown).figures}
-    assert {"/statements/0/cpu_percent", "/statements/1/c0_s"} <= places
-    main = shown.partition('id="timeline"')[2]
-    assert main.count('<rect class="c0"') == 3 + 2 * 3
-    assert "SELECT &#39;&lt;b&gt;&#39; a" in main
-    assert "40.0 % of one CPU</title>" in main
-    rows = export(made, "csv").decode().splitlines()
-    assert len(rows) == 1 + 3 * 3
-
-
-def test_a_page_of_many_steps_stays_readable() -> None:
-    made = kept(*(watched(number, ("SELECT a", 0.2)) for number in range(700)))
-    assert len(made.steps) == 700
-    main = export(made, "html").decode().partition('id="timeline"')[2].partition("</section>")[0]
-    assert 200 <= main.count('<rect class="c0"') <= 240
 
 
 def test_a_step_of_several_windows_has_their_sums_and_the_end_of_the_last() -> None:

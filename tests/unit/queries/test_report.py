@@ -115,28 +115,6 @@ def test_the_headline_has_the_interval_of_its_joules() -> None:
     assert "J above the idle floor: SELECT 1" in answer_of(measured)
 
 
-def test_long_texts_are_told_apart_on_80_columns_and_are_whole_where_that_is_asked_for() -> None:
-    columns = b", ".join(b"column_%d" % number for number in range(300))
-    ends = {1001: b"orders", 1002: b"invoices"}
-    changed = [
-        type(one)(one.id, 3, 3000, b"SELECT " + columns + b" FROM " + ends[one.id]) if one.id in ends else one
-        for one in trace().texts
-    ]
-    long = record(texts=changed)
-    narrow = lines_of(long, 80)
-    rows = [line for line in narrow if " SELECT" in line and "…" in line and "lumn_299" in line]
-    assert [("orders"[:4] in line, "invoices"[:4] in line) for line in rows] in (
-        [(True, False), (False, True)],
-        [(False, True), (True, False)],
-    )
-    assert all(len(line) <= 80 for line in narrow)
-    assert {statement.id for statement in long.statements if statement.id in " ".join(rows)} == {
-        statement.id for statement in long.statements[:2]
-    }
-    whole = render_terminal(long, 80, is_whole=True)
-    assert [sum(line.endswith(f"column_299 FROM {end.decode()}") for line in whole) for end in ends.values()] == [1, 1]
-
-
 def waiting() -> Queries:
     """The first statement waits 40 ms for locks and 60 for a CPU in each of 2 calls."""
     uses = trace().uses

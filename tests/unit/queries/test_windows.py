@@ -61,27 +61,6 @@ def met(id: int, tid: int, count: int, is_client: bool = False) -> SampledThread
     return SampledThread(id, tid, is_client, count, "mysqld")
 
 
-def test_samples_are_the_servers_cpu_time_and_have_intervals() -> None:
-    rows = [met(POINT, 11, 30), met(POINT_TOO, 12, 10), met(BURN, 12, 40), met(0, 11, 10), met(0, 13, 10)]
-    parts, count = join_moments(moments(rows), KNOWN, 2.0, 4.0)
-    assert count == 100
-    found = {one.text: one for one in parts.statements}
-    point = found["SELECT c FROM t WHERE id = ?"]
-    assert (point.c0_s, point.schema_name) == (pytest.approx(0.8), "shop")
-    assert (point.calls_count, point.calls_hz, point.c0_ms_per_call) == (40, 10.0, pytest.approx(20.0))
-    assert point.low_percent is not None
-    assert point.high_percent is not None
-    # Wilson's: 40 of the 90 of clients, of the 90 % that they are.
-    assert (point.low_percent, point.high_percent) == (pytest.approx(31.2, abs=0.2), pytest.approx(49.2, abs=0.2))
-    burn = found["SELECT BENCHMARK(?, …)"]
-    assert (burn.c0_s, burn.calls_count) == (pytest.approx(0.8), None)
-    assert parts.connections.c0_s == pytest.approx(0.2)
-    assert [(one.thread, one.c0_s) for one in parts.background] == [
-        ("thread/innodb/page_cleaner_thread", pytest.approx(0.2))
-    ]
-    assert parts.connections_count == 2
-
-
 def test_percentages_sum_to_all_and_none_is_beyond_its_interval_or_the_server() -> None:
     draw = random.Random(5)
     for _ in range(300):

@@ -13,11 +13,9 @@ from msgspec.structs import replace
 from powerprof.experiment.records import LoadRun
 from powerprof.experiment.sweep_comparison import build_trend
 from powerprof.model.records import Estimate
-from powerprof.model.runs import About, RunInfo, RunStore, check_label
-from powerprof.report import history, sweep_comparison
-from powerprof.report.html.page import Extras
+from powerprof.model.runs import RunInfo, RunStore
+from powerprof.report import history
 from powerprof.report.kinds import word_record
-from powerprof.report.sweep_comparison import render_trend_html as render_html
 from powerprof.system.errors import UsageError
 from tests.unit.report.sample_records import attribution, comparison, idle_run, load_run, sweep
 
@@ -92,48 +90,6 @@ def test_pruning_keeps_newest_recent_and_labelled_runs() -> None:
     ]
     with pytest.raises(UsageError, match="--keep N or --older-than"):
         history.removable_runs(runs, None, None, NOW)
-
-
-def test_labels_are_saved_and_removed_with_a_run(tmp_path: Path) -> None:
-    store = RunStore(tmp_path)
-    name = store.save("run", replace(load_run(), id=None), about=history.about(load_run(), ["v1"])).id
-    assert name == "run-0001"
-    store.describe(name, About(labels=["v1", "tuesday"]))
-    (info,) = store.list()
-    assert list(info.labels) == ["v1", "tuesday"]
-    assert info.target == "city:index"
-    (tmp_path / name / "about.json").write_text("{broken")
-    assert store.list()[0].labels == []
-    store.remove(name)
-    assert not (tmp_path / name).exists()
-    with pytest.raises(UsageError):
-        store.remove("../elsewhere")
-    with pytest.raises(UsageError):
-        store.describe("run-0009", About())
-    assert check_label("v1.2-rc1") == "v1.2-rc1"
-    for wrong in ("last", "prune", "run-0001", "", "a b", "x" * 41):
-        with pytest.raises(UsageError):
-            check_label(wrong)
-
-
-def test_a_trend_names_the_step_and_the_labels_around_it(tmp_path: Path) -> None:
-    store = RunStore(tmp_path)
-    for day, (factor, label) in enumerate([(1.0, "v1"), (1.001, "v2"), (1.3, "v3"), (1.299, "v4")], 1):
-        record = _run(factor, day)
-        store.save("run", record, about=history.about(record, [label]))
-    found = word_record(build_trend("run-0001", tmp_path))
-    assert [point.run for point in found.points] == ["run-0001", "run-0002", "run-0003", "run-0004"]
-    assert found.text == (
-        "city:index, 4 runs: the server's CPU time per query rose by 29.9 % (worse) "
-        "from run-0002 [v2] to run-0003 [v3]."
-    )
-    verdicts = [point.step and point.step.verdict for point in found.points]
-    assert verdicts == [None, "inconclusive", "b_higher", "inconclusive"]
-    lines = sweep_comparison.render_trend_terminal(found, 80)
-    assert any("+29.9 %, worse" in line and line.endswith("v3") for line in lines)
-    assert max(map(len, lines)) <= 80
-    page = render_html(found, Extras())
-    assert "rose by" in page and 'data-at="/points/2/step/difference/percent"' in page
 
 
 def test_equal_runs_have_no_step(tmp_path: Path) -> None:
