@@ -20,7 +20,7 @@ from powerprof.experiment.bench_data import (
     plan_text,
 )
 from powerprof.experiment.bench_settings import _checked, find_global_change, literal
-from powerprof.experiment.observers import list_relay_logs, sum_relay_bytes
+from powerprof.experiment.observers import list_relay_logs
 from powerprof.experiment.records import StormShare
 from powerprof.report.run import topology_lines
 from powerprof.system.errors import UsageError
@@ -165,21 +165,6 @@ def test_relay_logs_are_counted_by_their_numbers(tmp_path: Path) -> None:
     (tmp_path / "binlog.000007").write_bytes(b"x" * 999)
     assert list_relay_logs(tmp_path) == {7: 70}
     assert list_relay_logs(tmp_path / "gone") == {}
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "written"),
-    [
-        ({7: 70}, {7: 100}, 30.0),
-        ({7: 70}, {7: 100, 8: 10}, 40.0),
-        ({7: 100}, {107: 100}, 100 + 99 * 100.0),
-        ({7: 70}, {}, None),
-    ],
-)
-def test_bytes_written_between_two_listings(
-    before: dict[int, int], after: dict[int, int], written: float | None
-) -> None:
-    assert sum_relay_bytes(before, after) == written
 
 
 def storm(began: bool, raged: float, counter_hz: float) -> StormShare:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.records import Comparison, ConditionRecord, LoadOptions, LoadRun, Threat
 from powerprof.experiment.saved import _drift_of, _phase_figures, are_runs, compare_saved, read_side
-from powerprof.experiment.sweep import SweepStore, continue_sweep, find_key, restore_options
+from powerprof.experiment.sweep import SweepStore, continue_sweep, restore_options
 from powerprof.experiment.sweep_comparison import _steps
 from powerprof.experiment.sweep_rounds import Sweep
 from powerprof.model.records import Delta, Estimate, Figures, RunMetric, ServerInfo, ToolCost
@@ -60,18 +60,6 @@ def _run(
         options=LoadOptions(primary_metric=metric.name, **options),
     )
     return str(store.save("run", run).id)
-
-
-def test_a_different_kernel_is_listed_first(tmp_path: Path) -> None:
-    store = RunStore(tmp_path)
-    a = _run(store, [1.00, 1.01, 0.99, 1.00, 1.02, 0.98])
-    b = _run(store, [2.00, 2.01, 1.99, 2.00, 2.02, 1.98], kernel="6.18")
-    assert are_runs(a, b, tmp_path)
-    found = word_record(compare_saved(a, b, tmp_path, seed=1))
-    assert found.differences == ["host kernel: 6.1 → 6.18"]
-    assert found.metrics[0].verdict == "b_higher"
-    assert found.metrics[0].difference.percent == pytest.approx(100.0)
-    assert found.verdict.text.startswith(f"{b} uses 100.0 % more server CPU time per query than {a} (")
 
 
 def test_different_work_is_refused(tmp_path: Path) -> None:
@@ -129,14 +117,6 @@ def test_a_damaged_run_is_refused(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"work"', '"w"'))
     with pytest.raises(DataError, match="condition"):
         compare_saved(a, b, tmp_path, seed=1)
-
-
-def test_unknown_parameters_are_refused_with_the_choices() -> None:
-    city = find_workload("city")
-    assert find_key(city, "clients") == ("load.clients", [1, 2, 4, 8, 16])
-    with pytest.raises(UsageError) as error:
-        find_key(city, "threads")
-    assert error.value.hint == "it has: clients, condition, rate, server"
 
 
 def test_a_sweep_is_kept_after_every_point_under_one_id(tmp_path: Path) -> None:

@@ -3,18 +3,15 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import random
 from typing import Any
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
 from powerprof.cli.sweep import parse_limit
-from powerprof.experiment.records import Block, ConditionRecord
+from powerprof.experiment.records import ConditionRecord
 from powerprof.experiment.sweep_until import (
     Limit,
     Saturation,
@@ -25,9 +22,6 @@ from powerprof.experiment.sweep_until import (
     highest_rate,
     judge_trial,
 )
-from powerprof.model.records import Window
-from powerprof.report.exports import render_csv
-from powerprof.report.sweep import render_saturation_terminal as render_terminal
 from powerprof.report.sweep import saturation_answer as answer_of
 from powerprof.system.errors import UsageError
 from tests.unit.experiment.builders import odd_block
@@ -43,14 +37,6 @@ def window(rate_hz: float, number: int = 0, capacity_hz: float = 1000.0, noise: 
     p95_ms *= math.exp(random.Random(f"{seed} {number} {rate_hz}").gauss(0, noise))
     held = p95_ms <= P95.at_most
     return Trial(round=number, rate_hz=rate_hz, finished_hz=min(rate_hz, capacity_hz), value=p95_ms, held=held)
-
-
-def test_the_search_finds_the_rate_of_a_queue() -> None:
-    truth = 1000.0 - 1e3 * math.log(20) / 5.0  # 400.9/s
-    trials = halve_rates(window, 1000.0, 8)
-    found = highest_rate(trials, 1000.0)
-    assert found == pytest.approx(truth, abs=1000 / 2**8)
-    assert len(trials) == 8 and all(trial.rate_hz == int(trial.rate_hz) for trial in trials)
 
 
 def test_the_interval_of_noisy_searches_holds_the_truth() -> None:
@@ -84,44 +70,8 @@ def test_few_queries_a_second_are_not_tried_twice() -> None:
     assert highest_rate(trials, 4.0) == 2.5
 
 
-def test_before_and_after_a_change() -> None:
-    rounds = [halve_rates(lambda rate, n=n: window(rate, n, noise=0.05), 1000.0, 8) for n in range(5)]
-    quicker = [halve_rates(lambda rate, n=n: window(rate, n, 2000.0, noise=0.05), 2000.0, 8) for n in range(5)]
-    a = condition_rate("index", CONDITION, 1000.0, rounds)
-    b = condition_rate("cached", CONDITION, 2000.0, quicker)
-    ratio, verdict = compare_rates(a, b, 1)
-    assert verdict == "b_higher" and ratio is not None and ratio.ci95 is not None
-    truth = (2000.0 - 599.1) / (1000.0 - 599.1)
-    assert ratio.ci95[0] <= truth * 1.05 and ratio.ci95[1] >= truth * 0.95
-    record = msgspec.structs.replace(_record(a), b=b, ratio=ratio, verdict=verdict)
-    assert answer_of(record).startswith("cached takes 3.")
-    rows = list(csv.DictReader(io.StringIO(render_csv(record), newline="")))
-    assert [row["condition"] for row in rows] == ["index"] * len(a.trials) + ["cached"] * len(b.trials)
-    assert {(row["limit"], row["unit"]) for row in rows} == {(P95.metric, "ms")}
-    assert [row["held"] == "True" for row in rows] == [trial.held for trial in (*a.trials, *b.trials)]
-    assert all(len(line) <= 80 for line in render_terminal(record, 80))
-
-
 def _record(found: object) -> Saturation:
     return Saturation(id=None, command="saturate", started_at="2026-01-01T00:00:00Z", limit=P95, a=found)  # type: ignore[arg-type]
-
-
-def test_a_server_that_falls_behind_holds_no_limit() -> None:
-    def block(queries: int, p95_ms: float | None) -> Block:
-        own = Window(
-            started_at="", window_s=2.0, cpus=2, c0_percent=70.0, idle_percent=30.0, wakeups_hz=None, states=[]
-        )
-        return Block(
-            pair=0, arm="a", dropped=False, attempts_count=1, queries=queries, offered_hz=1.0, window=own, p95_ms=p95_ms
-        )
-
-    assert judge_trial(P95, block(1900, 4.0), 0, 1000.0).held
-    assert not judge_trial(P95, block(1900, 6.0), 0, 1000.0).held
-    assert not judge_trial(P95, block(1700, 4.0), 0, 1000.0).held  # 85 % of what was offered
-    assert judge_trial(P95, block(15, 4.0), 0, 10.0).held  # 15 of 20: chance
-    assert not judge_trial(P95, block(1900, None), 0, 1000.0).held
-    assert judge_trial(parse_limit("cpu=70%"), block(2000, None), 0, 1000.0).held
-    assert not judge_trial(parse_limit("cpu=69.9%"), block(2000, None), 0, 1000.0).held
 
 
 def test_limits_are_parsed_in_any_unit() -> None:

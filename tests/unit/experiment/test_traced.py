@@ -62,33 +62,6 @@ def test_a_window_without_its_storm_is_marked() -> None:
     assert not any("the storm" in line for line in raging)
 
 
-def _pace_window(**rates: float) -> PaceWindow:
-    threads = [
-        ThreadPace(thread=name, wakings_hz=hz, exits_hz=hz / 2, period_ms=1e3 / hz) for name, hz in rates.items()
-    ]
-    return PaceWindow(window_s=10.0, threads=threads)
-
-
-def test_a_sleeping_thread_counts_as_zero() -> None:
-    found = summarise_paces(
-        [_pace_window(governor=97.0, master=1.0), _pace_window(governor=99.0), _pace_window(governor=98.0)]
-    )
-    assert [one.thread for one in found] == ["governor", "master"]
-    governor, master = found
-    assert governor.wakings is not None and master.wakings is not None
-    assert governor.wakings.mean == pytest.approx(98.0)
-    # Student's t of two degrees of freedom: 4.303 standard errors of 1/√3.
-    assert (governor.wakings.low, governor.wakings.high) == (
-        pytest.approx(95.52, abs=0.01),
-        pytest.approx(100.48, abs=0.01),
-    )
-    assert governor.period_ms == pytest.approx(10.2, abs=0.02)
-    assert master.wakings.mean == pytest.approx(1 / 3)
-    assert master.wakings.low == 0.0
-    # Regular in one window of three is not regular.
-    assert master.period_ms is None
-
-
 def test_a_member_has_its_own_cpu_time_and_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two members over 2.5 s on three CPUs; the second is on another host."""
     servers: Any = {"primary": SimpleNamespace(pid=71), "replica-1": SimpleNamespace(pid=None)}
@@ -117,6 +90,8 @@ def test_a_member_has_its_own_cpu_time_and_rates(monkeypatch: pytest.MonkeyPatch
         ({7: 70}, {7: 100, 8: 10, 11: 16}, 30 + 26 + 2 * 96 / 3),
         ({6: 5, 7: 70}, {7: 71}, 1.0),
         ({7: 70}, {8: 12}, 12.0),
+        ({7: 100}, {107: 100}, 100 + 99 * 100.0),
+        ({7: 70}, {}, None),
         ({}, {8: 12}, None),
     ],
 )

@@ -401,18 +401,7 @@ ARMS: tuple[Arm, Arm] = ("a", "b")
 
 
 def share_of(name: str, own: int, total: int, *, kernel: bool = False) -> FunctionShare:
-    return FunctionShare(
-        function=name,
-        module="vmlinux" if kernel else "mariadbd",
-        kernel=kernel,
-        self_count=own,
-        self_percent=0.0,
-        low_percent=None,
-        high_percent=None,
-        self_ms=2.0 * own,
-        total_count=total,
-        total_percent=0.0,
-    )
+    return replace(share(name, own, total, 2.0), kernel=kernel, module="vmlinux" if kernel else "mariadbd")
 
 
 def sampled_windows(draw: random.Random, faults: int) -> list[SampledWindow]:

@@ -211,7 +211,6 @@ def test_it_is_linear() -> None:
         ("UPDATE t SET k=k+1, a=-2 WHERE id=3", "UPDATE t SET k = k + ?, a = ? WHERE id = ?"),
         ("SELECT a - 1 FROM db.t LIMIT 10, 20", "SELECT a - ? FROM db.t LIMIT ?, …"),
         ("SELECT x FROM t WHERE a = 0x1F AND b = x'AA' /* id=7 */", "SELECT x FROM t WHERE a = ? AND b = ?"),
-        ("BEGIN", "BEGIN"),
         ("SELECT 'cut off in the mid", "SELECT ?"),
         ("SELECT c FROM `cut off in the", "SELECT c FROM `cut off in the`"),
     ],
@@ -328,11 +327,11 @@ def test_the_texts_of_a_window_together_are_bounded_and_what_was_left_out_is_cou
 
 def test_three_thousand_hostile_texts_of_a_window_are_bounded() -> None:
     texts = [f"{'a+' * 2000}{number}" for number in range(2811)]
-    with limit_texts() as budget:
+    with limit_texts(MOST_WORDS // 10) as budget:
         for text in texts:
             make_key(text)
     # 4,000 words each.
-    assert budget.left_out_count == 2811 - MOST_WORDS // 4002
+    assert budget.left_out_count == 2811 - MOST_WORDS // 10 // 4002
 
 
 def test_a_window_of_usual_texts_is_read_whole() -> None:

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import stdtrit
 
-from powerprof.statistics import intervals
 from powerprof.statistics.intervals import (
     BLOCKS,
     Interval,
@@ -82,18 +81,6 @@ def test_the_level_is_widened_by_students_quantile_and_the_lost_degree_of_freedo
     assert widened_level(100_000) == pytest.approx(0.95, abs=1e-4)
 
 
-def test_the_default_interval_is_never_narrower_than_students() -> None:
-    found = mean_interval(A, seed=1)
-    student = stats.ttest_1samp(A, 0).confidence_interval(0.95)
-    assert found is not None
-    assert found.low <= student.low + 1e-12
-    assert found.high >= student.high - 1e-12
-
-
-def test_the_same_seed_gives_the_same_interval() -> None:
-    assert mean_interval(A, seed=3) == mean_interval(A, seed=3)
-
-
 @pytest.mark.parametrize("values", [[], [1.0], [1.0, 2.0], [1.0, float("nan"), 2.0]])
 def test_too_little_gives_no_interval(values: list[float]) -> None:
     assert mean_interval(values, seed=1) is None
@@ -144,23 +131,6 @@ def test_no_pairs_are_too_odd(pairs: list[tuple[float, float]]) -> None:
 
 def test_a_ratio_over_a_zero_is_refused() -> None:
     assert compare_pairs([0.0, *A[1:]], B, seed=1).ratio_interval is None
-
-
-@pytest.mark.parametrize("kind", ["normal", "outliers"])
-def test_ten_pairs_cover_the_truth(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # 300 draws at a true coverage of 95 % give 285 ± 3.8; 276 is 2.4 deviations below that. Plain BCa gives
-    # 269 and 250.
-    monkeypatch.setattr(intervals, "RESAMPLES", 599)
-    generator = np.random.default_rng(11)
-    covered = 0
-    for seed in range(300):
-        values = generator.normal(0, 1, 10)
-        if kind == "outliers":
-            values += (generator.random(10) < 0.1) * generator.normal(0, 6, 10)
-        found = mean_interval(values.tolist(), seed=seed)
-        assert found is not None
-        covered += not found.excludes(0.0)
-    assert covered >= 276
 
 
 @pytest.mark.parametrize(
@@ -554,11 +524,6 @@ def test_the_interval_is_wilsons() -> None:
     assert proportion(81, 263)[1:] == pytest.approx((25.53, 36.62), abs=0.01)
     assert proportion(0, 20) == pytest.approx((0.0, 0.0, 16.11), abs=0.01)
     assert proportion(0, 0) == (0.0, 0.0, 100.0)
-
-
-def test_of_a_part_of_all_samples_the_interval_is_the_parts() -> None:
-    whole, half = proportion(40, 90), proportion(40, 90, of=180)
-    assert half == pytest.approx(tuple(value / 2 for value in whole))
 
 
 def holds(share: Proportion) -> bool:

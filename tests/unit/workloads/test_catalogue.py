@@ -184,9 +184,6 @@ def test_the_steps_of_a_shipped_study_can_be_resolved(name: str) -> None:
     ("old", "new", "reason"),
     [
         ('b = "one:b"', 'b = "two:b"', "no step two"),
-        ('b = "one:b"', 'b = "one"', "one is not a side of compare"),
-        ('["index", "no-index"]', '["index"]', "compare takes 2 conditions"),
-        ('a = "one:a"\n', "", "nothing that it could be higher than"),
         ('"higher"', '"same"', "`within` belongs to"),
         ('"higher"', '"sideways"', "Invalid enum value 'sideways'"),
         ('name = "one"', 'name = "one"\ncolour = 1', "unknown field `colour`"),
@@ -199,18 +196,6 @@ def test_a_bad_study_is_refused(tmp_path: Path, old: str, new: str, reason: str)
     path.write_text(GOOD.replace(old, new), encoding="utf-8")
     with pytest.raises(DataError, match=reason):
         read_study(path)
-
-
-def test_the_other_condition_of_a_comparison_chooses_the_workload(tmp_path: Path) -> None:
-    for name, conditions in (("one", "same alone"), ("two", "same beside")):
-        (tmp_path / name).mkdir()
-        tables = "\n".join(f"[conditions.{condition}]" for condition in conditions.split())
-        text = f'schema = "powerprof.workload/1"\nname = "{name}"\ntitle = "T"\n[load]\nsql = ["SELECT 1"]\n{tables}\n'
-        (tmp_path / name / "workload.toml").write_text(text)
-    for beside, workload in (("beside", "two"), ("one:alone", "one")):
-        assert find_condition("same", [tmp_path], beside=beside)[0].definition.name == workload
-    with pytest.raises(UsageError, match="is a condition of several workloads"):
-        find_condition("same", [tmp_path])
 
 
 def test_a_step_is_printed_as_its_command_line() -> None:

@@ -130,6 +130,10 @@ def test_unsupported_keys_of_a_server_kind_are_refused(tmp_path: Path, lines: st
         ("SELECT 5--1;", ["SELECT 5--1"]),
         ("delimiter //\nBEGIN; SELECT 1; END//\ndelimiter ;\nSELECT 2;", ["BEGIN; SELECT 1; END", "SELECT 2"]),
         (" \n;;-- nothing\n", []),
+        ('SELECT "x\\"; y"; z', ['SELECT "x\\"; y"', "z"]),
+        ("/*!50000 a; */ b", ["/*!50000 a", "*/ b"]),
+        ("a;\nDELIMITER //\nb; c// d//\nDELIMITER ;\ne; f", ["a", "b; c", "d", "e", "f"]),
+        ("SELECT `a``;b`; c", ["SELECT `a``;b`", "c"]),
     ],
 )
 def test_statements_are_split_like_the_mariadb_client(text: str, statements: list[str]) -> None:
@@ -242,24 +246,6 @@ def test_silent_loads_send_nothing_and_settings_are_of_either_product() -> None:
     assert [Load(kind=kind).is_silent for kind in ("idle", "none", "statements", "tpcc")] == [True, True, False, False]
     assert ServerDefinition(my_cnf={"a": 1}).settings == {"a": 1}
     assert ServerDefinition(kind="postgresql", postgresql_conf={"b": 2}).settings == {"b": 2}
-
-
-@pytest.mark.parametrize(
-    ("text", "statements"),
-    [
-        ("SELECT 'it''s; here'; SELECT 2", ["SELECT 'it''s; here'", "SELECT 2"]),
-        ("SELECT 'a''; b' ; c", ["SELECT 'a''; b'", "c"]),
-        ('SELECT "x\\"; y"; z', ['SELECT "x\\"; y"', "z"]),
-        ("a /* ; */ b; c", ["a   b", "c"]),
-        ("/*!50000 a; */ b", ["/*!50000 a", "*/ b"]),
-        ("a -- ; no\nb; # ;\nc", ["a  \nb", "c"]),
-        ("a;\nDELIMITER //\nb; c// d//\nDELIMITER ;\ne; f", ["a", "b; c", "d", "e", "f"]),
-        ("SELECT 'a\\;b'; c", ["SELECT 'a\\;b'", "c"]),
-        ("SELECT `a``;b`; c", ["SELECT `a``;b`", "c"]),
-    ],
-)
-def test_sql_is_split_at_the_delimiters_in_force(text: str, statements: list[str]) -> None:
-    assert split_statements(text) == statements
 
 
 def test_a_digest_shows_every_change_of_a_copy(tmp_path: Path) -> None:
