@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
 from powerprof.attribution.merge import merge_equal_rows
-from powerprof.model.attribution import Attribution, StackCounts, StackFrame, TargetInfo, Thread, Waker, Wakeup, Waking
-from powerprof.model.records import Conservation, EnergyPart, EnergySplit, ToolCost
+from powerprof.model.attribution import Attribution, StackFrame, Thread, Waker, Wakeup, Waking
+from powerprof.model.records import EnergyPart, EnergySplit
+from tests.unit.live import records
 
 CONNECTION = "thread/sql/one_connection"
 
@@ -25,81 +27,33 @@ POLL = [frame("poll", 0x10, "libc.so.6"), frame("vio_io_wait", 0x20), frame("han
 LOCK = [frame("futex_wait", 0x11, "libc.so.6"), frame("lock_wait", 0x21)]
 
 
+def connection(tid: int) -> Thread:
+    return Thread(tid=tid, comm="mariadbd", server_name=CONNECTION, pid=7)
+
+
 def wakeup(tid: int, count: int = 3, **more: Any) -> Wakeup:
-    values: dict[str, Any] = {
-        "mechanism": "timer",
-        "origin": "own_timer",
-        "rate_hz": count / 10,
-        "wakings_count": 2 * count,
-        "period_ms": 1000.0,
-        "c0_ms": 0.25 * count,
-        "own_ms": 0.125 * count,
-        "thread": Thread(tid=tid, comm="mariadbd", server_name=CONNECTION, pid=7),
-        "waker": None,
-        "stack": POLL,
-        "stack_complete": True,
-        "idle_ms": 4.0,
-        "states": {"C1": count},
-        "joules": 0.5 * count,
-        **more,
-    }
-    return Wakeup(count=count, **values)
+    figures = {"rate_hz": count / 10, "wakings_count": 2 * count, "c0_ms": 0.25 * count, "own_ms": 0.125 * count}
+    fields = {"period_ms": 1000.0, "idle_ms": 4.0, "joules": 0.5 * count, "states": {"C1": count}, "stack": POLL}
+    return records.wakeup(count, **{**figures, **fields, "thread": connection(tid), **more})
 
 
 def waking(tid: int, count: int = 5, **more: Any) -> Waking:
-    values: dict[str, Any] = {
-        "origin": "own_timer",
-        "thread": Thread(tid=tid, comm="mariadbd", server_name=CONNECTION, pid=7),
-        "waker": None,
-        "stack": POLL,
-        "stack_complete": True,
-        "own_ms": 0.5,
-        **more,
-    }
-    return Waking(wakings_count=count, wakings_hz=count / 10, **values)
+    fields = {"origin": "own_timer", "wakings_count": count, "wakings_hz": count / 10, "stack": POLL, "own_ms": 0.5}
+    return records.waking(**{**fields, "thread": connection(tid), **more})
+
+
+def part(name: str, joules: float | None, c0_s: float, count: int, children: Sequence[EnergyPart] = ()) -> EnergyPart:
+    percent = None if joules is None else 5 * joules
+    figures = {"percent": percent, "c0_s": c0_s, "wakeups_count": count}
+    return EnergyPart(name=name, joules=joules or 0.0, children=list(children), **figures)  # type: ignore[arg-type]
 
 
 def record(wakeups: list[Wakeup], wakings: list[Waking] | None = None) -> Attribution:
-    children = [
-        EnergyPart(
-            name="row",
-            joules=row.joules or 0.0,
-            percent=None if row.joules is None else 5 * row.joules,
-            c0_s=row.c0_ms / 1e3,
-            wakeups_count=row.count,
-        )
-        for row in wakeups
-    ]
-    whole = EnergyPart(name="mariadbd", joules=9.0, percent=50.0, c0_s=1.0, wakeups_count=9, children=children)
-    other = EnergyPart(name="powerprof", joules=1.0, percent=5.0, c0_s=0.1, wakeups_count=1)
-    return Attribution(
-        id=None,
-        started_at="2026-01-01T00:00:00Z",
-        target=TargetInfo(pid=7, executable="/x", build_id=None, label="mariadbd"),
-        window_s=10.0,
-        cpus=2,
-        conservation=Conservation(
-            idle_exits_count=9,
-            cpuidle_usage_delta_count=9,
-            classified_count=9,
-            unknown_count=0,
-            lost_count=0,
-            coverage_percent=100.0,
-        ),
-        wakeups=wakeups,
-        stacks=StackCounts(captured_count=1, complete_count=1, truncated_count=0, failed_count=0),
-        tool=ToolCost(version="1", cpu_s=0.0, wakeups_hz=0.0),
-        wakings_without_exit=wakings or [],
-        energy_split=EnergySplit(
-            total_joules=20.0,
-            kind="estimated",
-            source="model",
-            idle_joules=10.0,
-            active_joules=10.0,
-            parts=[whole, other],
-            residual_joules=0.0,
-        ),
-    )
+    children = [part("row", row.joules, row.c0_ms / 1e3, row.count) for row in wakeups]
+    joules = {"total_joules": 20.0, "idle_joules": 10.0, "active_joules": 10.0, "residual_joules": 0.0}
+    parts = [part("mariadbd", 9.0, 1.0, 9, children), part("powerprof", 1.0, 0.1, 1)]
+    split = EnergySplit(kind="estimated", source="model", parts=parts, **joules)  # type: ignore[arg-type]
+    return records.attribution(wakeups=wakeups, wakings_without_exit=wakings or [], energy_split=split)
 
 
 def test_two_thousand_connections_are_one_row() -> None:

@@ -9,9 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from powerprof.attribution.symbols import _MappedFiles, find_blamed_frame
-from powerprof.model.attribution import Attribution, StackFrame, Thread, Wakeup, Waking
+from powerprof.model.attribution import Attribution, StackFrame, Wakeup, Waking
 from powerprof.stacks.image import snapshot
 from tests.unit.attribution.captures import attribution, exits, own_timer
+from tests.unit.live.records import wakeup, waking
 
 
 def _frame(function: str | None, module: str = "mariadbd") -> StackFrame:
@@ -26,35 +27,6 @@ def test_blamed_frame_is_the_caller_of_wrappers() -> None:
     assert find_blamed_frame([]) is None
 
 
-def wakeup(count: int, wakings: int | None, *stack: StackFrame) -> Wakeup:
-    return Wakeup(
-        mechanism="timer",
-        origin="own_timer",
-        count=count,
-        rate_hz=count / 2.5,
-        wakings_count=wakings,
-        period_ms=None,
-        c0_ms=0.5,
-        thread=Thread(tid=1, comm="t"),
-        waker=None,
-        stack=list(stack),
-        stack_complete=True,
-    )
-
-
-def waking(count: int, *stack: StackFrame) -> Waking:
-    thread = Thread(tid=1, comm="t")
-    return Waking(
-        origin="own_timer",
-        wakings_count=count,
-        wakings_hz=count / 3.2,
-        thread=thread,
-        waker=None,
-        stack=list(stack),
-        stack_complete=True,
-    )
-
-
 def record(wakeups: list[Wakeup], wakings: list[Waking]) -> Attribution:
     return replace(attribution(exits(own_timer(101))), wakeups=wakeups, wakings_without_exit=wakings)
 
@@ -64,11 +36,13 @@ def test_shares_are_of_all_wakeups_with_a_stack() -> None:
     library = next(mapping.module for mapping in snapshot(os.getpid()).mappings if mapping.module.startswith("libc."))
     poll, unnamed = _frame("poll", library), _frame(None, library)
     rows = [
-        wakeup(7, 9, poll, _frame("serve")),
-        wakeup(4, None, unnamed, _frame(None, "other")),
-        wakeup(50, 60),  # without a stack
+        wakeup(7, wakings_count=9, stack=[poll, _frame("serve")]),
+        wakeup(4, wakings_count=None, stack=[unnamed, _frame(None, "other")]),
+        wakeup(50, wakings_count=60, stack=[]),
     ]
-    files = _MappedFiles([snapshot(os.getpid())], record(rows, [waking(7, unnamed, poll, _frame("work"))]))
+    files = _MappedFiles(
+        [snapshot(os.getpid())], record(rows, [waking(wakings_count=7, stack=[unnamed, poll, _frame("work")])])
+    )
     assert files.wakeups_count == 20 and files.named_percent == pytest.approx(100 * 16 / 20)
     (file,) = files.records({})
     assert file.module == library

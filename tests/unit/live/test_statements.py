@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -38,11 +39,10 @@ class FakeServer:
 
 
 class _Method:
-    method = "probes"
     parts: tuple[Any, ...] = ()
 
-    def __init__(self, fake: FakeServer) -> None:
-        self._fake = fake
+    def __init__(self, fake: FakeServer, method: str) -> None:
+        self._fake, self.method = fake, method
 
     def ready(self) -> None: ...
     def close(self) -> None: ...
@@ -51,37 +51,19 @@ class _Method:
         return self._fake.trial
 
     def finish_window(self, _: object) -> Any:
-        if not self._fake.is_there:
+        fake = self._fake
+        if not fake.is_there:
             raise PowerprofError("mysqld (10) ended within the window")
-        return type("Taken", (), {"measured": _measured(self.method, self._fake)})
+        cost = {"bpf_s": fake.bpf_s, "cost_s": fake.cost_s, "seen_count": fake.seen_count}
+        measured = SimpleNamespace(method=self.method, process_cpu_s=fake.server_s, window_s=10.0, **cost)
+        return SimpleNamespace(measured=measured)
 
 
-class _Sampled(_Method):
-    method = "samples"
-
-
-@dataclass
-class _Measured:
-    method: str
-    bpf_s: float | None
-    cost_s: float | None
-    seen_count: int
-    process_cpu_s: float
-    window_s: float = 10.0
-
-
-def _measured(method: str, fake: FakeServer) -> _Measured:
-    return _Measured(method, fake.bpf_s, fake.cost_s, fake.seen_count, fake.server_s)
-
-
-class _Record:
-    def __init__(self, measured: _Measured) -> None:
-        self.server_c0_s, self.method = measured.process_cpu_s, measured.method
-        self.statements: list[Any] = []
-        self.background: list[Any] = []
-        self.connections = type("Share", (), {"wakeups_count": None})
-        self.joules = self.kind = self.energy_split = self.calls_count = None
-        self.window_s, self.interrupted = measured.window_s, False
+def _record(_: object, measured: Any, __: object) -> Any:
+    unknown = dict.fromkeys(("joules", "kind", "energy_split", "calls_count"))
+    own = {"server_c0_s": measured.process_cpu_s, "method": measured.method, "window_s": measured.window_s}
+    connections = SimpleNamespace(wakeups_count=None)
+    return SimpleNamespace(statements=[], background=[], connections=connections, interrupted=False, **own, **unknown)
 
 
 @pytest.fixture
@@ -91,12 +73,12 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeServer:
     def probes(*_: object, **__: object) -> _Method:
         if not found.can_probe:
             raise CapabilityError("no probe can be placed", None)
-        return _Method(found)
+        return _Method(found, "probes")
 
     def samples(*_: object) -> _Method:
         if not found.can_sample:
             raise CapabilityError("no texts in its memory", None)
-        return _Sampled(found)
+        return _Method(found, "samples")
 
     def reached(*_: object) -> TracedServer:
         if not found.is_there:
@@ -106,7 +88,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeServer:
     monkeypatch.setattr(statements, "Probes", probes)
     monkeypatch.setattr(statements, "Samples", samples)
     monkeypatch.setattr(statements, "find_server", reached)
-    monkeypatch.setattr(statements, "build_record", lambda _, measured, __: _Record(measured))
+    monkeypatch.setattr(statements, "build_record", _record)
     monkeypatch.setattr(statements, "replace", lambda measured, **_: measured)
     monkeypatch.setattr(statements, "may_be_forged", lambda _: False)
     monkeypatch.setattr(statements, "list_tcp_ports", lambda _: [3306])
@@ -117,8 +99,8 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeServer:
 
 def method(server: ServedServer) -> str | None:
     """Return the method of the next interval."""
-    window: Any = type("Window", (), {"window_s": 10.0})
-    energy: Any = type("Energy", (), {"complete": lambda _, window: window})()
+    window: Any = SimpleNamespace(window_s=10.0)
+    energy: Any = SimpleNamespace(complete=lambda window: window)
     server.begin()
     server.end()
     return server.collect(window, energy).method
