@@ -9,11 +9,10 @@ import io
 import os
 import tarfile
 import tempfile
-import threading
 import zipfile
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -25,6 +24,7 @@ from powerprof.database.packages import ArchiveMember, Artifact
 from powerprof.database.runtree import RunTree
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError, UsageError
 from tests.programs.debs import Link, make_deb
+from tests.programs.web import Web
 
 
 def _zip(files: dict[str, bytes]) -> bytes:
@@ -102,29 +102,12 @@ def test_no_chain_of_links_leads_out_of_the_root(entries: list[tuple[str, str | 
 
 
 @pytest.fixture
-def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, bytes]]:
-    """A repository on loopback: path → file."""
-    files: dict[str, bytes] = {}
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            data = files.get(self.path)
-            self.send_response(200 if data is not None else 404)
-            self.end_headers()
-            self.wfile.write(data or b"")
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    monkeypatch.setenv("POWERPROF_MAVEN_INDEX", f"http://127.0.0.1:{server.server_port}/maven2/")
+def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, tuple[int, str | bytes]]]:
+    """Return the answers of a repository on loopback."""
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    yield files
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with Web() as web:
+        monkeypatch.setenv("POWERPROF_MAVEN_INDEX", f"{web.address}/maven2/")
+        yield web.answers
 
 
 _PATH = "/maven2/org/example/thing/1.0/thing-1.0.jar"
@@ -134,8 +117,8 @@ def _artifact(data: bytes) -> Artifact:
     return Artifact("org.example", "thing", "1.0", len(data), hashlib.sha256(data).hexdigest())
 
 
-def test_a_download_from_the_configured_index(index: dict[str, bytes]) -> None:
-    index[_PATH] = b"archive" * 1000
+def test_a_download_from_the_configured_index(index: dict[str, Any]) -> None:
+    index[_PATH] = (200, b"archive" * 1000)
     with RunTree() as tree:
         path = packages.download_artifact(_artifact(b"archive" * 1000), tree)
         assert path.read_bytes() == b"archive" * 1000
@@ -146,15 +129,15 @@ def test_a_download_from_the_configured_index(index: dict[str, bytes]) -> None:
     ("delivered", "said"),
     [(b"other", "its SHA-256 is"), (b"archive" + b"more" * 100_000, "more than 7 bytes"), (b"", "its SHA-256 is")],
 )
-def test_another_file_is_refused(index: dict[str, bytes], delivered: bytes, said: str) -> None:
-    index[_PATH] = delivered
+def test_another_file_is_refused(index: dict[str, Any], delivered: bytes, said: str) -> None:
+    index[_PATH] = (200, delivered)
     with RunTree() as tree:
         with pytest.raises(PowerprofError, match=said):
             packages.download_artifact(_artifact(b"archive"), tree)
         assert (tree.path / "download/thing-1.0.jar").stat().st_size <= len(b"archive") + 1
 
 
-def test_an_absent_file_and_a_wrong_index(index: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_absent_file_and_a_wrong_index(index: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     with RunTree() as tree, pytest.raises(PowerprofError, match=r"cannot download http://127.*Not Found"):
         packages.download_artifact(_artifact(b"x"), tree)
     monkeypatch.setenv("POWERPROF_MAVEN_INDEX", "file:///etc")
@@ -163,7 +146,7 @@ def test_an_absent_file_and_a_wrong_index(index: dict[str, bytes], monkeypatch: 
 
 
 def test_nothing_is_downloaded_without_consent(
-    index: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    index: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
@@ -183,7 +166,7 @@ def test_nothing_is_downloaded_without_consent(
 
 
 def test_a_connector_is_fetched_once_after_consent_and_kept(
-    index: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    index: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     known = msgspec.structs.replace(historical.CONNECTORS["mysql-connector-j"], artifact=_artifact(b"archive"))
@@ -195,7 +178,7 @@ def test_a_connector_is_fetched_once_after_consent_and_kept(
         historical.fetch_connector("mysql-connector-j", lambda question: bool(asked.append(question)), asked.append)
     assert "0.0 MB, from http://127.0.0.1" in asked[0]
     assert asked[0].endswith("It is run as the account of the servers")
-    index[_PATH] = b"archive"
+    index[_PATH] = (200, b"archive")
     for _ in range(2):
         assert historical.fetch_connector("mysql-connector-j", lambda question: True, asked.append).place == known.place
     assert asked[1:] == ["downloading thing-1.0.jar"]

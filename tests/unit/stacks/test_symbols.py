@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import http.server
 import lzma
 import shutil
-import threading
 
 import pytest
 
@@ -23,6 +21,7 @@ from powerprof.system.errors import DataError
 from powerprof.system.programs import run
 from tests.programs.ground_truth import running
 from tests.programs.ptracing import capture, wait_asleep
+from tests.programs.web import Web
 from tests.unit.stacks.elves import Part, make, with_symbols
 
 RUST_IMPL = "_$LT$alloc..vec..Vec$LT$T$GT$$u20$as$u20$core..ops..Drop$GT$"
@@ -134,34 +133,17 @@ def test_debuginfod_is_queried_once_per_build_id(built, tmp_path, monkeypatch):
     data = debug.read_bytes()
     debug.unlink()
     build_id = parse_elf(stripped.read_bytes(), "x").build_id
-    asked = []
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            asked.append(self.path)
-            good = self.path == f"/buildid/{build_id}/debuginfo"
-            self.send_response(200 if good else 404)
-            self.end_headers()
-            if good:
-                self.wfile.write(data)
-
-        def log_message(self, *arguments):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
+    place = f"/buildid/{build_id}/debuginfo"
+    with Web() as web:
+        web.answers[place] = (200, data)
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        monkeypatch.setenv("DEBUGINFOD_URLS", f"file:///etc http://127.0.0.1:{server.server_port}/")
+        monkeypatch.setenv("DEBUGINFOD_URLS", f"file:///etc {web.address}/")
         assert names_of(stripped) == CHAIN
-        before = len(asked)
+        before = len(web.requested)
         assert names_of(stripped) == CHAIN
-    finally:
-        server.shutdown()
-        server.server_close()
-    assert asked.count(f"/buildid/{build_id}/debuginfo") == 1
+    assert web.requested.count(place) == 1
     # What no server has is not asked for again either.
-    assert len(asked) == before
+    assert len(web.requested) == before
 
 
 def test_damaged_cache_files_are_rewritten(built, own_cache, monkeypatch, tmp_path):

@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -15,50 +13,17 @@ from hypothesis import strategies as st
 
 from powerprof.system import fetching, sending
 from powerprof.system.errors import PowerprofError, UsageError
-
-
-class _Web:
-    """A web server on loopback, with an answer for each path: status, location or body."""
-
-    def __init__(self) -> None:
-        self.answers: dict[str, tuple[int, str | bytes]] = {}
-        self.received: list[tuple[str, str | None, bytes]] = []
-        web = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                status, body = web.answers.get(self.path, (404, b""))
-                self.send_response(status)
-                if isinstance(body, str):
-                    self.send_header("Location", body)
-                self.end_headers()
-                self.wfile.write(body if isinstance(body, bytes) else b"")
-
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                web.received.append((self.path, self.headers["Content-Type"], body))
-                self.do_GET()
-
-            def log_message(self, format: str, *args: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"http://127.0.0.1:{self.server.server_port}"
-        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02})
-        self.thread.start()
+from tests.programs.web import Web
 
 
 @pytest.fixture
-def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Web]:
+def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
     monkeypatch.setenv("no_proxy", "127.0.0.1,localhost")
-    made = _Web()
-    yield made
-    made.server.shutdown()
-    made.thread.join()
-    made.server.server_close()
+    with Web() as made:
+        yield made
 
 
-def _get(web: _Web, path: str, limit_bytes: int, elsewhere: bool = True) -> tuple[int, bytes]:
+def _get(web: Web, path: str, limit_bytes: int, elsewhere: bool = True) -> tuple[int, bytes]:
     """Download in this process. Return the exit status and the content."""
     reading, writing = os.pipe()
     saved = os.dup(1)
@@ -77,21 +42,21 @@ def _get(web: _Web, path: str, limit_bytes: int, elsewhere: bool = True) -> tupl
 @pytest.mark.parametrize(
     ("size", "limit_bytes", "code"), [(1000, 1000, 0), (0, 0, 0), (1001, 1000, 6), (1, 0, 6), (60_000, 65_536, 0)]
 )
-def test_a_download_has_at_most_its_bytes(web: _Web, size: int, limit_bytes: int, code: int) -> None:
+def test_a_download_has_at_most_its_bytes(web: Web, size: int, limit_bytes: int, code: int) -> None:
     web.answers["/file"] = (200, b"x" * size)
     done, content = _get(web, "/file", limit_bytes)
     assert done == code and (content == b"x" * size or code)
 
 
-def test_the_limit_is_that_of_all_parts(web: _Web, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_is_that_of_all_parts(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetching, "_CHUNK", 100)
     web.answers["/file"] = (200, bytes(250))
     assert _get(web, "/file", 250) == (0, bytes(250))
     assert _get(web, "/file", 249) == (6, bytes(200))
 
 
-def test_redirects_stay_at_the_host_and_the_web(web: _Web) -> None:
-    port = web.server.server_port
+def test_redirects_stay_at_the_host_and_the_web(web: Web) -> None:
+    port = web.port
     web.answers |= {"/file": (200, b"x"), "/here": (302, "/file"), "/away": (302, f"http://localhost:{port}/file")}
     web.answers["/disk"] = (302, "file:///etc/passwd")
     assert _get(web, "/here", 9, False) == (0, b"x")
@@ -103,7 +68,7 @@ def test_redirects_stay_at_the_host_and_the_web(web: _Web) -> None:
     assert _get(web, "/broken", 9) == (5, b"")
 
 
-def test_a_download_in_a_child_has_one_line_of_error(web: _Web, tmp_path: Path) -> None:
+def test_a_download_in_a_child_has_one_line_of_error(web: Web, tmp_path: Path) -> None:
     web.answers["/file"] = (200, bytes(50))
     with (tmp_path / "file").open("xb") as file:
         fetching.fetch(f"{web.address}/file", file.fileno(), limit_bytes=50, total_s=60.0)
@@ -117,7 +82,7 @@ def test_a_download_in_a_child_has_one_line_of_error(web: _Web, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("status", "code"), [(200, 0), (202, 0), (204, 0), (299, 0), (301, 5), (400, 5), (404, 5), (503, 5)]
 )
-def test_a_profile_is_accepted_by_any_success(web: _Web, status: int, code: int) -> None:
+def test_a_profile_is_accepted_by_any_success(web: Web, status: int, code: int) -> None:
     web.answers["/v1development/profiles"] = (status, b"")
     for path in ("", "/"):
         assert sending._post(web.address + path, b"profile") == code
@@ -157,7 +122,7 @@ def test_another_answer_is_no_rejection(answer: bytes) -> None:
     assert sending._parse_rejection(answer)[0] == 0
 
 
-def test_a_rejected_profile_is_an_error_without_the_path(web: _Web) -> None:
+def test_a_rejected_profile_is_an_error_without_the_path(web: Web) -> None:
     web.answers["/s3cret"] = (200, _field(1, _field(1, 3) + _field(2, b"too\nold")))
     with pytest.raises(PowerprofError, match=r"it rejected 3 of the profiles: too\?old") as error:
         sending.send(f"{web.address}/s3cret", b"profile")

@@ -12,6 +12,7 @@ from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.registers import X86_64
 from powerprof.tracing.captures import OnCpuCapture, SampledTime, SampleRow, UserStack, estimate_cpu_time
 from powerprof.tracing.profile import OnCpuTracer, PathNames
+from tests.unit.attribution import test_profile as samples
 from tests.unit.tracing.programs import FakeProgram
 
 # Code of a JIT compiler, whose frame pointers are followed; its stack has two callers.
@@ -25,35 +26,10 @@ NAMES = {0xFFFFFFFF81000040: ("vfs_read", "xfs", 0xFFFFFFFF81000010)}
 def capture(**more: Any) -> OnCpuCapture:
     mapping = Mapping(start=CODE, end=CODE + 0x1000, offset=0, path="", device="00:00", inode=0)
     image = ProcessImage(pid=70, started_ticks=1, executable="/usr/bin/js", mappings=(mapping,))
-    values: dict[str, Any] = {
-        "event": "cpu-clock",
-        "pids": [70],
-        "window_s": 4.0,
-        "cpus": 3,
-        "period_ms": 10.0,
-        "rows": [],
-        "users": [
-            UserStack(11, 70, 71, 0, REGISTERS, STACK),
-            UserStack(12, 70, 71, 0, REGISTERS, b""),
-            UserStack(13, 70, 71, None, REGISTERS, STACK),
-            UserStack(14, 70, 71, 0, b"registers", STACK),
-        ],
-        "images": [image],
-        "kernel": KERNEL,
-        "kernel_names": NAMES,
-        "comms": {},
-        "events_count": 900,
-        "idle_count": 300,
-        "target_count": 200,
-        "missed_count": 0,
-        "stacks_count": 0,
-        "lost_stacks_count": 0,
-        "lost_rows_count": 0,
-        "notes": [],
-        "tool_cpu_s": 0.25,
-        "sampled_ms": 12_000.0,
-    }
-    return OnCpuCapture(**(values | more))
+    stacks = ((0, REGISTERS, STACK), (0, REGISTERS, b""), (None, REGISTERS, STACK), (0, b"registers", STACK))
+    users = [UserStack(number, 70, 71, *stack) for number, stack in enumerate(stacks, 11)]
+    own = {"users": users, "images": [image], "kernel": KERNEL, "kernel_names": NAMES, "target_count": 200}
+    return samples.capture([], **{**own, **more})
 
 
 @pytest.mark.parametrize(
