@@ -163,7 +163,6 @@ def test_one_that_cannot_be_seen_any_more_is_not_taken_for_gone(server: PrivateS
 
 def held(server: PrivateServer, setting: Event) -> SavedSetting:
     stat = read_process_stat(server.pid)
-    assert stat is not None
     return SavedSetting(setting, ENABLED, server.pid, stat.started_ticks)
 
 
@@ -171,7 +170,6 @@ def restarted(server: PrivateServer) -> None:
     """Another process with the same data."""
     old = server.pid
     os.kill(old, signal.SIGKILL)
-    assert server._process is not None
     server._process.wait()
     (server.directory / "init.sql").touch(mode=0o644)  # its accounts are made
     server._launch()

@@ -81,7 +81,6 @@ def test_what_the_keeper_put_back_is_not_said_to_be_changed(sleeper: int, folder
             journal._open()
             changed = ChangedSettings([entry.setting], journal)
             changed._open()
-            assert changed._keeper is not None
             os.write(theirs, str(changed._keeper.pid).encode())
             signal.pause()
         finally:
@@ -138,7 +137,6 @@ def test_a_disk_that_fills_between_two_turns_keeps_the_note_of_the_second(sleepe
                     file.write(b"0" * 4096)
             changed = ChangedSettings([entry.setting], journal)
             changed._open()
-            assert changed._keeper is not None
             changed._keeper.kill()
             changed._keeper.wait()  # until it holds no lock of the journal
         finally:
@@ -188,7 +186,6 @@ def test_a_value_that_reads_otherwise_than_it_was_asked_for_is_known_to_the_next
                     journal._open()
                     changed = ChangedSettings([setting], journal)
                     changed._open()
-                    assert changed._keeper is not None
                     changed._keeper.kill()
                     changed._keeper.wait()  # until it holds no lock of the journal
                 finally:

@@ -97,8 +97,6 @@ def test_they_are_put_back_where_powerprof_is_killed(server: PrivateServer, endi
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert process.stdin is not None
-    assert process.stdout is not None
     with process.stdin, process.stdout:
         process.stdin.write(json.dumps(server.login.to_fields()) + "\n")
         process.stdin.flush()

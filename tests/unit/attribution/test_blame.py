@@ -138,7 +138,6 @@ def test_each_waking_is_in_one_row() -> None:
     (only,) = found.wakings_without_exit
     assert (only.thread.tid, only.origin, only.wakings_count) == (102, "other_process", 7)
     assert only.wakings_hz == pytest.approx(7 / WAKINGS_S) and found.wakings_window_s == pytest.approx(WAKINGS_S)
-    assert only.waker is not None
     assert only.waker.comm == "client"
 
 
@@ -207,7 +206,6 @@ def test_running_time_belongs_to_the_thread_that_ran() -> None:
     spinner = next(cause for cause in found.other_causes if cause.count == 5)
     assert spinner.c0_ms == pytest.approx(900.0 + 5 * 0.06)
     whole = found.running
-    assert whole is not None
     # Thread 102 ended no idle period, and others of the process have ended.
     assert whole.target_ms == pytest.approx(3.0 + 0.48 + 2.0 + 1.0)
     assert (whole.tool_ms, whole.kernel_ms) == (pytest.approx(11.0), pytest.approx(0.06))
@@ -336,7 +334,6 @@ def test_waker_has_its_most_frequent_stack() -> None:
     )
     found = attribution(records, named=msgspec.structs.replace(stacks, sites=[site, waker]))
     first, second = (row.waker for row in found.wakeups)
-    assert first is not None and second is not None
     assert (first.tid, first.pid, first.comm, first.stack_complete) == (102, PID, "t102", True)
     assert [frame.function for frame in first.stack] == ["signal", "work"]
     assert (second.tid, second.pid, second.comm, second.stack, second.stack_complete) == (
@@ -483,7 +480,6 @@ def test_target_has_at_least_the_time_of_its_rows() -> None:
     threads = ran((101, PID, 1, 3.0), (102, PID, 2, 1.0))
     found, energy = split(c0_percent=30.0, ran=threads, ran_target_ns=0)
     blamed_s = sum(row.c0_ms for row in found.wakeups) / 1e3
-    assert found.running is not None
     assert energy.parts[0].c0_s == pytest.approx(max(blamed_s, found.running.target_ms / 1e3))
 
 

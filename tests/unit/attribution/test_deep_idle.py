@@ -128,16 +128,13 @@ def test_without_a_thread_its_periods_merge() -> None:
     made = capture([records(0, FAST, WINDOW), records(1, SLOW, WINDOW)], WINDOW)
     for word in ("t1", "1"):
         what_if = analyse(made, without=(word,)).what_if
-        assert what_if is not None
         assert what_if.removed_count == 99
         assert what_if.scopes[0].running_s == pytest.approx(0.080)
         assert what_if.scopes[0].half_us == 23_000
         assert not what_if.unmatched
     what_if = analyse(made, without=("server",)).what_if
-    assert what_if is not None
     assert what_if.scopes[0].open_s == pytest.approx(1.0)
     what_if = analyse(made, without=("absent",)).what_if
-    assert what_if is not None
     assert what_if.unmatched == ["absent"]
     assert what_if.scopes[0].running_s == analyse(made).scopes[0].running_s
 
@@ -148,7 +145,6 @@ def test_ticks_can_end_fewer_idle_periods_without_a_thread() -> None:
     is_tick = rows["next_tid"] == 0
     rows["flags"][is_tick] = Flag.TICK | Flag.NO_TASK
     what_if = analyse(capture([rows], WINDOW, packages=(0,)), without=("t1",)).what_if
-    assert what_if is not None
     assert what_if.scopes[0].count == 1
     low, high = what_if.expected[0].count
     assert low <= 1
@@ -159,14 +155,12 @@ def test_ticks_can_end_fewer_idle_periods_without_a_thread() -> None:
 def test_without_a_thread_the_threads_that_it_woke_sleep_too() -> None:
     rows = records(1, SLOW, WINDOW, waker_context=WakerContext.TASK, waker_tid=1, evidence=WakeEvidence.RESCHEDULE)
     what_if = analyse(capture([records(0, FAST, WINDOW), rows], WINDOW), without=("t1",)).what_if
-    assert what_if is not None
     assert what_if.scopes[0].open_s == pytest.approx(1.0)
 
 
 def test_slack_alone_lengthens_the_sleeps() -> None:
     made = capture([records(0, FAST, WINDOW), records(1, [(WINDOW - US, WINDOW, 2)], WINDOW)], WINDOW)
     what_if = analyse(made, slack_ns={"t1": 40 * MS}).what_if
-    assert what_if is not None
     # The sleep of 9 ms and the run of 1 ms take 50 ms with the slack: 20 runs.
     assert what_if.scopes[0].count == pytest.approx(20, abs=1)
     assert what_if.scopes[0].half_us == 49_000
@@ -177,7 +171,6 @@ def test_slack_joins_the_next_run_of_the_cpu() -> None:
     bursts = sorted([*FAST, *((at + 3 * MS, at + 4 * MS, 2) for at, _, _ in FAST)])
     made = capture([records(0, bursts, WINDOW)], WINDOW, packages=(0,))
     what_if = analyse(made, slack_ns={"t2": 50 * MS}).what_if
-    assert what_if is not None
     # Each run of the second thread follows one of the first, or lasts 60 ms: one breaker every 10 ms, or also these.
     low, high = what_if.expected[0].count
     assert low <= 101
@@ -190,7 +183,6 @@ def test_slack_does_not_move_wakings_by_others() -> None:
         [records(0, FAST, WINDOW, evidence=WakeEvidence.RESCHEDULE, waker_context=WakerContext.TASK)], WINDOW
     )
     what_if = analyse(made, slack_ns={"page_cleaner_thread": 50 * MS, "t1": 50 * MS}).what_if
-    assert what_if is not None
     assert what_if.moved_count == 0
     assert what_if.unmatched == ["page_cleaner_thread", "t1"]
 
@@ -202,7 +194,6 @@ def test_a_cpu_that_came_later_limits_the_window(shared_ns: int) -> None:
     count = int((made.exit_records()[len(FAST) + 1 :]["exit_ns"] >= late_ns).sum())
     edges = [made.edges[0], msgspec.structs.replace(made.edges[1], start_ns=late_ns, traced_count=count)]
     deep = analyse(msgspec.structs.replace(made, edges=edges), slack_ns={"t1": 50 * MS})
-    assert deep.what_if is not None
     assert deep.scopes[0].window_s == shared_ns / S
     if not shared_ns:
         assert deep.what_if.expected == []
@@ -229,7 +220,6 @@ def test_the_interval_holds_later_windows_of_the_same_load() -> None:
         windows.append(capture([records(0, bursts, WINDOW)], WINDOW, packages=(0,)))
     deeps = [analyse(made, without=("nobody",)) for made in windows]
     for before, after in pairwise(deeps):
-        assert before.what_if is not None
         expected, scope = before.what_if.expected[0], after.scopes[0]
         ends = [expected.together_s, expected.count, expected.half_us, expected.states_s["C6"]]
         values = [scope.ended_s + scope.open_s, scope.count, scope.half_us, scope.states[-1].time_s]
@@ -247,7 +237,6 @@ def test_governor_misses_follow_the_kernel() -> None:
     rows["enter_ns"][0], rows["state"][3], rows["state"][4] = START, 2, 2
     made = capture([rows], WINDOW, packages=(0,))
     check = analyse(made).governor
-    assert check is not None
     assert (check.above_count, check.below_count) == (2, 1)
     assert (check.kernel_above_count, check.kernel_below_count, check.is_complete) == (1 + 2 + 3, 11 + 12 + 13, True)
     hidden = [msgspec.structs.replace(cpu, below=[11, None, 13]) for cpu in made.idle_cpus]
@@ -259,7 +248,6 @@ def test_governor_misses_follow_the_kernel() -> None:
     for disabled, misses in (({2}, (2, 0)), ({0, 1}, (0, 1))):
         states = [msgspec_state(state, number in disabled) for number, state in enumerate(STATES)]
         check = analyse(capture([rows], WINDOW, packages=(0,), states=states)).governor
-        assert check is not None
         assert (check.above_count, check.below_count) == misses
     unknown = [StateInfo("C1", False), StateInfo("C2", False), StateInfo("C3", False)]
     deep = analyse(capture([rows], WINDOW, packages=(0,), states=unknown))
@@ -344,7 +332,6 @@ def test_interval_of_the_time_is_that_of_the_blocks() -> None:
     made = capture([records(0, [(start - start % US, end - end % US, 1) for start, end, _ in bursts], WINDOW)], WINDOW)
     made = msgspec.structs.replace(made, edges=made.edges[:1], idle_cpus=made.idle_cpus[:1])
     what_if = analyse(made, without=("nobody",)).what_if
-    assert what_if is not None
     blocks = (~busy).reshape(20, -1).sum(axis=1) / 1e6
     factor = serial_factor(blocks.tolist()) * student_quantile(LEVEL, effective_freedom(blocks.tolist()))
     reach = float(np.std(blocks, ddof=1)) * math.sqrt(40) * factor

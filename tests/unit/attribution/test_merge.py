@@ -115,7 +115,6 @@ def test_figures_of_merged_rows() -> None:
     assert row.period_ms == pytest.approx(1000 + squares / 45) and row.idle_ms == pytest.approx(4 * squares / 45)
     (woken,) = after.wakings_without_exit
     assert (woken.wakings_count, woken.wakings_hz, woken.own_ms) == (45, pytest.approx(4.5), pytest.approx(0.25 * 45))
-    assert after.energy_split is not None
     (part,) = after.energy_split.parts[0].children
     assert (part.joules, part.percent, part.wakeups_count) == (pytest.approx(22.5), pytest.approx(112.5), 45)
     assert part.c0_s == pytest.approx(0.25 * 45 / 1e3)

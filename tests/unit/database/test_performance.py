@@ -75,7 +75,6 @@ def test_event_triggers_are_off_where_the_server_lets_us(
     monkeypatch.setattr(sql, "connect", lambda login, **_: connected.append(login) or nullcontext())
     monkeypatch.setattr(sql, "fetch_rows", rows)
     found = find_statistics_database(Login(user="root", family="postgresql"), ["shop"])
-    assert found is not None
     assert found.to_fields() == connected[-1].to_fields()
     assert [login.database for login in connected] == ["postgres", "shop"]
     options = found.session_options or ""

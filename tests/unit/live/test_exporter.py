@@ -311,7 +311,6 @@ def served(*words: str) -> Iterator[tuple[int, psutil.Process]]:
     with subprocess.Popen(
         [sys.executable, "-c", _SERVE, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdin is not None and process.stdout is not None
         try:
             yield int(process.stdout.readline()), psutil.Process(process.pid)
         finally:

@@ -71,7 +71,6 @@ def test_a_value_of_somebody_else_is_left_also_by_a_slow_keeper(
 def test_after_a_killed_keeper_this_process_restores(tmp_path: Path) -> None:
     (one, first), (two, second) = _setting(tmp_path, "one", "1", "5"), _setting(tmp_path, "two", "2", "6")
     with ChangedSettings([one, two]) as changed:
-        assert changed._keeper is not None
         os.kill(changed._keeper.pid, signal.SIGKILL)
         changed._keeper.wait()
     assert (first.read_text(), second.read_text(), changed.notes) == ("1", "2", [])
@@ -84,7 +83,6 @@ def test_a_setting_that_stays_has_a_note_and_its_journal(
     one, first = _setting(tmp_path, "one", "1", "5")
     reason = r"one could not be put back to '1' \(.*no such file.*\): echo 1 \| tee"
     with pytest.raises(PowerprofError, match=reason), change_temporarily([_saved(one, "1")]) as changed:
-        assert changed._keeper is not None
         os.kill(changed._keeper.pid, signal.SIGKILL)
         changed._keeper.wait()
         first.unlink()

@@ -73,7 +73,6 @@ class EventServer:
 
     def _alter(self, text: str) -> list[tuple[Any, ...]]:
         parts = self.event
-        assert parts is not None
         head = (
             f"ALTER DEFINER = {parts['definer']} EVENT `shop`.`refresh` ON SCHEDULE {parts['schedule']} ON COMPLETION "
         )
@@ -157,7 +156,6 @@ def test_without_a_binary_log_none_is_switched_off(server: EventServer) -> None:
 )
 def test_an_altered_event_is_not_written(server: EventServer, part: str, text: str, name: str) -> None:
     event = server.find()
-    assert server.event is not None
     changed = server.session if part in server.session else server.event
     changed[part] = text
     with pytest.raises(EventAltered, match=f"has another {name} than when it was found, so it is left ENABLED"):
@@ -207,7 +205,6 @@ def test_an_event_that_could_not_be_restored_is_refused(
     ],
 )
 def test_an_event_is_written_in_the_same_bytes(server: EventServer, charset: str, body: str, refused: bool) -> None:
-    assert server.event is not None
     server.session["charset"], server.event["body"] = charset, body
     if refused:
         _refuse(server, f"its character set is {charset}")
@@ -238,7 +235,6 @@ def test_servers_that_change_an_event_on_their_own_are_refused(server: EventServ
 
 
 def test_a_backslash_is_restored_if_its_mode_escapes_it(server: EventServer) -> None:
-    assert server.event is not None
     server.event["comment"] = r"'a\\b'"
     assert server.find().write("DISABLED") == "DISABLED"
     server.session["sql_mode"] = "ANSI_QUOTES,NO_BACKSLASH_ESCAPES"
@@ -250,7 +246,6 @@ def test_a_backslash_is_restored_if_its_mode_escapes_it(server: EventServer) -> 
 
 @pytest.mark.parametrize("twice", ["2024-02-29 01:02:03", "2030-10-27 02:30:00"])
 def test_a_moment_that_the_clock_shows_twice_is_refused(server: EventServer, twice: str) -> None:
-    assert server.event is not None
     server.event["schedule"] = "EVERY 20 SECOND STARTS '2024-02-29 01:02:03' ENDS '2030-10-27 02:30:00'"
     server.shown_twice = {"2031-01-01 00:00:00"}
     assert server.find().parts["schedule"] == server.event["schedule"]

@@ -45,7 +45,6 @@ FILES = {
 @pytest.mark.parametrize(("file", "key"), FILES.items())
 def test_runtime_is_recognised_by_its_files(file, key):
     found = symbols.runtime_of(process("/usr/bin/program", file))
-    assert found is not None
     assert found.key == key
 
 

@@ -46,7 +46,6 @@ def test_places_are_found_and_filled_with_other_numbers(an_object: Carried) -> N
 
 def test_a_tracepoint_that_is_not_there_takes_its_functions_with_it(an_object: Carried) -> None:
     found = fill_carried(an_object, numbers(1, 2, 3))
-    assert found is not None
     assert [plan.name for plan in found.programs] == [NAMES[0]]
 
 

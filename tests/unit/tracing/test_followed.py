@@ -56,12 +56,10 @@ def _forker() -> Iterator[subprocess.Popen[str]]:
 
 
 def _answer(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
     return process.stdout.readline().strip()
 
 
 def _order(process: subprocess.Popen[str], word: str) -> None:
-    assert process.stdin is not None
     process.stdin.write(f"{word}\n")
     assert _answer(process) == "done"
     if word == "end":

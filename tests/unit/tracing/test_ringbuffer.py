@@ -124,7 +124,6 @@ def test_the_kernel_never_sees_half_a_position(producer: Producer, tmp_path: Pat
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert watcher.stdout is not None
     try:
         assert watcher.stdout.readline() == "ready\n"
         for _ in range(rounds):
