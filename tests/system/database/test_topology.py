@@ -80,24 +80,6 @@ def test_what_one_member_writes_reaches_a_ring_and_ends_there(room: Room) -> Non
         assert [_counter(member, "Binlog_bytes_written") for member in topology.members] == before
 
 
-def test_a_duplicated_id_is_reported_and_backs_off(room: Room) -> None:
-    members = {name: MemberOptions(server_id=2, connect_retry_s=1) for name in ("replica-1", "replica-2")}
-    with ServerTopology("primary-replica", 3, members=members) as topology:
-        before = _counter(topology["primary"], "Slave_connections")
-        wait_until(lambda: _counter(topology["primary"], "Slave_connections") >= before + 3, "replication")
-        for name in members:
-            log = (topology[name].server.directory / "error.log").read_text()
-            assert "server_id" in log or "server id" in log or "another slave" in log.lower(), log[-500:]
-
-
-def test_a_member_that_is_killed_is_named(room: Room) -> None:
-    with ServerTopology("primary-replica", 2) as topology:
-        os.kill(topology["replica-1"].server.pid, signal.SIGKILL)
-        wait_until(lambda: not topology["replica-1"].server.alive(), "replication")
-        with pytest.raises(PowerprofError, match=r"private server replica-1 .* was killed by SIGKILL"):
-            topology.check()
-
-
 def test_a_replica_with_its_sources_id_is_refused(room: Room) -> None:
     with pytest.raises(PowerprofError, match=r"replica-1 does not replicate: .*(same|equal).*server.?id"):
         ServerTopology("primary-replica", 2, members={"replica-1": MemberOptions(server_id=1)}).__enter__()
@@ -108,7 +90,7 @@ def test_one_member_that_does_not_start_ends_all(room: Room) -> None:
         ServerTopology("ring", 3, members={"node-3": MemberOptions(settings={"no_such": 1})}).__enter__()
 
 
-def test_each_server_has_a_network_of_its_own(room: Room, root: None) -> None:
+def test_each_server_has_a_network_of_its_own_and_a_killed_one_is_named(room: Room, root: None) -> None:
     def interfaces(pid: int) -> dict[str, int]:
         lines = Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]
         return {line.split(":")[0].strip(): int(line.split(":")[1].split()[0]) for line in lines}
@@ -124,6 +106,10 @@ def test_each_server_has_a_network_of_its_own(room: Room, root: None) -> None:
         assert all(interfaces(member.server.pid)["eth0"] > 0 for member in topology.members)
         assert _replication(topology["replica-1"])[0].source_host == "10.77.0.1"
         assert not psutil.Process(topology["primary"].server.pid).username().startswith("root")
+        os.kill(topology["replica-1"].server.pid, signal.SIGKILL)
+        wait_until(lambda: not topology["replica-1"].server.alive(), "the end of the replica")
+        with pytest.raises(PowerprofError, match=r"private server replica-1 .* was killed by SIGKILL"):
+            topology.check()
 
 
 _HOLD = """

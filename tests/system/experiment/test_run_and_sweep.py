@@ -50,7 +50,7 @@ def _saved_again(cli: Cli, first: str, second: str, **changes: object) -> None:
 
 
 def test_two_saved_runs_are_compared(powerprof_cli: Cli, mariadbd: Path, sysbench: Path, plain: list[str]) -> None:
-    done = powerprof_cli(["run", "plain:one", *plain, "--repeat", "3", *QUICK, "--rate", "100", "--quiet"])
+    done = powerprof_cli(["run", "plain:one", *plain, "--repeat", "2", *QUICK, "--rate", "100", "--quiet"])
     assert done.code == 0, done.err
     _saved_again(powerprof_cli, "run-0001", "run-0002")
     done = powerprof_cli(["compare", "run-0001", "run-0002", "--json", "-"])

@@ -27,7 +27,7 @@ from tests.conftest import each_release
 from tests.system.queries.postgres_work import backend_of, client, shop
 
 pytestmark = pytest.mark.usefixtures("root_bpf", "mariadbd", "counts_statements")
-_HELD_S, _TIMES = 0.4, 3
+_HELD_S, _TIMES = 0.4, 2
 UPDATE, READ, SLEEP = "UPDATE t SET b = b + ? WHERE a = ?", "SELECT b FROM t", "SELECT SLEEP(?)"
 
 
