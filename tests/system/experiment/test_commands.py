@@ -211,21 +211,3 @@ def test_an_interrupt_saves_the_measured_windows(tmp_path: Path) -> None:
     assert record["interrupted"] and record["blocks"]
     assert not [pid for pid in begun.read_text().split() if Path(f"/proc/{pid}").exists()]
     assert b"Ended early" in out
-
-
-def test_words_after_the_dashes_belong_to_the_command(tmp_path: Path) -> None:
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "powerprof", *words], capture_output=True, text=True, timeout=120, check=False
-        )
-
-    short = ("--duration", "0.3", "--pairs", "3", "--runs-dir", str(tmp_path), "--json", "-")
-    done = run("compare", *short, "--", "sleep", "0.1", "--", "sleep", "0.3")
-    assert done.returncode == 0, done.stderr
-    record = json.loads(done.stdout)
-    assert (record["a"]["name"], record["b"]["name"]) == ("sleep 0.1", "sleep 0.3")
-    assert run("run", "--rate", "5", "--", "true").returncode == 2
-    assert run("run", "--").stderr.startswith("error: the command after -- is missing")
-    assert run("compare", "index", "--", "true", "--", "true").returncode == 2
-    assert run("compare", "--", "true").returncode == 2
-    assert run("run", "index", "--allow-failure").returncode == 2

@@ -85,12 +85,6 @@ def test_the_server_survives_every_ending_of_ours(
     server.check()
 
 
-def test_what_is_no_server_is_refused(powerprof_cli: Cli) -> None:
-    result = powerprof_cli(["queries", "--pid", str(os.getpid())])
-    assert result.code == 2
-    assert "is not a MariaDB, MySQL or PostgreSQL server" in result.err
-
-
 def test_plans_and_a_workload_are_made_of_what_clients_sent(
     powerprof_cli: Cli, server: PrivateServer, tmp_path: Path
 ) -> None:
@@ -223,12 +217,3 @@ def test_watch_goes_on_when_the_server_comes_back(powerprof_cli: Cli, tmp_path: 
     listed = sum(one["c0_s"] for one in history["statements"])
     assert listed + history["other_c0_s"] == pytest.approx(history["server_c0_s"])
     assert "SELECT ? AS answer" in page.read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    "words", [["--plain"], ["--count", "3"], ["--watch", "--stacks"], ["--watch", "--plain", "--json-lines"]]
-)
-def test_what_does_not_go_with_watch_is_refused(powerprof_cli: Cli, words: list[str]) -> None:
-    result = powerprof_cli(["queries", "--pid", str(os.getpid()), *words])
-    assert result.code == 2
-    assert "--watch" in result.err or "exclude each other" in result.err
