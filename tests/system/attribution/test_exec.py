@@ -44,14 +44,14 @@ def test_wakings_have_the_names_of_their_program(pid: int, attribute: Attribute)
 
 
 def test_samples_have_the_names_of_their_program(pid: int, powerprof_cli: Cli) -> None:
-    words = ["profile", "--pid", str(pid), "--duration", "4", "--no-save", "--json", "-"]
+    words = ["profile", "--pid", str(pid), "--duration", "2.5", "--no-save", "--json", "-"]
     process = powerprof_cli.start(words)
     time.sleep(0.5)
     until_s = time.monotonic() + 60
     while not any("bpf" in os.readlink(link) for link in Path(f"/proc/{process.pid}/fd").iterdir()):
         assert time.monotonic() < until_s
         time.sleep(0.05)
-    time.sleep(2)
+    time.sleep(1.2)
     os.kill(pid, signal.SIGUSR1)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err

@@ -20,7 +20,7 @@ def test_idle_go_thread_belongs_to_the_scheduler(
     attribute: Callable[..., Attributed], built: Callable[[str], Path], program: str
 ) -> None:
     with ground_truth.running(built(program)) as truth:
-        found = attribute(truth["pid"], duration=3)
+        found = attribute(truth["pid"], duration=2)
     rows = [row for row in found.rows if row["wakings_count"]]
     scheduler = [row for row in rows if _SCHEDULER & {frame["function"] for frame in row["stack"]}]
     in_all, at_scheduler = (sum(row["wakings_count"] for row in some) for some in (rows, scheduler))
