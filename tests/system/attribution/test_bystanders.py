@@ -134,12 +134,12 @@ def test_short_lived_children_are_members(
     notes = tmp_path / "notes"
     with running(program, who, notes, 4, sleeps) as found:
         if how == "by name":
-            window = attribute("bystanders", duration=6)
+            window = attribute("bystanders", duration=4)
         else:
             with cgroup("family", found["pid"]) as folder:
-                window = attribute(folder, duration=6, by="--cgroup")
+                window = attribute(folder, duration=4, by="--cgroup")
     noted = _noted(window, notes)
-    assert noted > 12 * sleeps
+    assert noted > 8 * sleeps
     wakings, programs = _at(window, "short_sleep")
     traced = (found["pid"], window.record["target"]["pids"], window.record["notes"])
     assert wakings == pytest.approx(noted, rel=0.02, abs=3), traced
@@ -181,7 +181,7 @@ def test_unseen_processes_of_a_group_have_a_note(attribute: Attribute, counting_
     try:
         while not cgroup_pids(counting_group):
             time.sleep(0.02)
-        window = attribute(counting_group, duration=4, by="--cgroup")
+        window = attribute(counting_group, duration=3, by="--cgroup")
     finally:
         for process in filter(None, (stays, comes)):
             stop(process)

@@ -85,7 +85,7 @@ def wakings(rows: list[dict[str, Any]], labels: dict[str, str]) -> Counter[str]:
 
 def test_wakeups_have_python_functions(attribute: Callable[..., Attributed], tmp_path: Path) -> None:
     with sleeping(need("/usr/bin/python3", "python3"), tmp_path / "notes") as running:
-        found = attribute(running.pid, duration=4)
+        found = attribute(running.pid, duration=3)
         noted = running.noted(found)
     counts = wakings(found.rows, {label(function): function for function, _ in FUNCTIONS})
     assert len(noted) == len(FUNCTIONS)

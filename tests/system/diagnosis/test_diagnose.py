@@ -86,7 +86,7 @@ def test_the_threads_of_an_orphan_event_are_named(powerprof_cli: Cli, tmp_path: 
 def test_a_duplicated_id_on_both_sides(powerprof_cli: Cli, tmp_path: Path) -> None:
     members = {name: MemberOptions(server_id=2, connect_retry_s=1) for name in ("replica-1", "replica-2")}
     with ServerTopology("primary-replica", 3, members=members) as topology:
-        time.sleep(4)
+        time.sleep(3)
         for name in ("replica-1", "primary"):
             (fault,) = diagnose(powerprof_cli, topology[name].server, tmp_path)
             assert fault["rule"] == "duplicate_server_id", name

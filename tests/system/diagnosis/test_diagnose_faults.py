@@ -113,7 +113,7 @@ def a_replica_that_retries_is_named_at_its_source(cli: Cli, topology: ServerTopo
         "CHANGE REPLICATION SOURCE TO SOURCE_PASSWORD='wrong', SOURCE_CONNECT_RETRY=1",
     )
     first(replica, "START SLAVE", "START REPLICA")
-    time.sleep(4)
+    time.sleep(2.5)
     found = diagnose(cli, primary, folder)
     (fault,) = [one for one in found if one["rule"] in ("replica_refused", "client_reconnect_loop")]
     assert "replica" in fault["text"], fault

@@ -38,7 +38,7 @@ def test_only_the_judged_are_looked_at_and_counted(root_bpf: None, sleepers: lis
         before = read_switches(judged)[judged]
         monitor.read()
         looks.collect()
-        time.sleep(2)
+        time.sleep(1.2)
         slept = read_switches(judged)[judged] - before
         monitor.read()
         found = looks.collect()
