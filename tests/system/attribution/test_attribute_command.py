@@ -32,34 +32,22 @@ from tests.programs.unprivileged import NOBODY, as_nobody
 from tests.programs.waiting import wait_until
 from tests.system.attribution.conftest import Taken
 
-_ROW = {"mechanism", "origin", "count", "rate_hz", "wakings_count", "period_ms", "c0_ms", "thread", "waker", "stack"}
 
-
-def test_the_json_is_what_the_contract_says(taken: Taken) -> None:
+def test_rows_add_up_and_are_distinct(taken: Taken) -> None:
     record = json.loads(taken.json)
     assert record["schema"] == "powerprof.attribution/1"
-    assert set(record["target"]) >= {"pid", "executable", "build_id"}
     conservation = record["conservation"]
-    assert set(conservation) >= {
-        *("idle_exits_count", "cpuidle_usage_delta_count", "classified_count", "unknown_count", "lost_count"),
-        "coverage_percent",
-    }
-    assert set(record["stacks"]) >= {"captured_count", "complete_count", "truncated_count", "failed_count"}
-    assert set(record["tool"]) >= {"cpu_s", "wakeups_hz"}
     rows = record["wakeups"]
     assert [row["count"] for row in rows] == sorted((row["count"] for row in rows), reverse=True)
     for row in rows:
-        assert set(row) >= _ROW
         assert row["mechanism"] in {"timer", "device", "ipi", "no_ipi", "tick", "unknown"}
         assert row["origin"] in {"own_timer", "other_thread", "other_process", "device", "kernel", "runnable"}
         # What an idle CPU took from the queue of another one was not woken there.
         assert row["count"] > 0
         assert row["wakings_count"] >= (0 if row["origin"] == "runnable" else row["count"])
         assert row["rate_hz"] == pytest.approx(row["count"] / record["window_s"])
-        assert set(row["thread"]) >= {"tid", "comm", "server_name"}
         for frame in row["stack"]:
             assert re.fullmatch("0x[0-9a-f]+", frame["address"])
-            assert set(frame) >= {"function", "module", "offset"}
     keys = [(row["thread"]["tid"], str(row["stack"]), row["origin"], row["mechanism"]) for row in rows]
     assert len(set(keys)) == len(keys)
     # The target's exits are part of all, never more.
