@@ -7,6 +7,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from statistics import fmean
 from types import SimpleNamespace
@@ -28,12 +29,11 @@ from powerprof.cure.judge import (
     waits_by_wall_clock,
 )
 from powerprof.cure.records import Arm, CureBlock, CurePrediction, Remedy
-from powerprof.cure.remedies import CureRequest, PlannedChange, VariableChoice, parse_guard, parse_slack
+from powerprof.cure.remedies import CureRequest, PlannedChange, VariableChoice, parse_slack
 from powerprof.cure.replicas import COMMITTED, RECEIVED, ReplicaSampler, summarize_looks
 from powerprof.cure.session import SwitchCounter, _format_so_far, _order_windows, _Trial, estimate_seconds
 from powerprof.cure.threads import slack_text
 from powerprof.database.base import ReplicationStatus
-from powerprof.experiment.claims import metric_named
 from powerprof.experiment.plan import block_order
 from powerprof.model.attribution import Thread
 from powerprof.model.records import EnergyReading, StateResidency, Window
@@ -80,20 +80,6 @@ def blocks(generator: random.Random, before_hz: float, cured_hz: float, pairs: i
                 )
             )
     return made
-
-
-def test_claim_a_saving_with_its_interval() -> None:
-    metrics = judge_blocks(blocks(random.Random(1), 98.0, 18.0), "thread_wakings_hz", 1)
-    first = metrics[0]
-    assert first.name == "thread_wakings_hz"
-    assert first.verdict == "b_lower"
-    assert first.difference.b_minus_a == pytest.approx(-80, rel=0.1)  # the level drifts
-    low, high = first.difference.ci95 or (0.0, 0.0)
-    assert low <= (first.difference.b_minus_a or 0.0) <= high < 0
-    assert high - low < 20
-    watts = metric_named(metrics, "watts")
-    assert watts is not None
-    assert (watts.kind, watts.source) == ("measured", "rapl")
 
 
 @pytest.mark.parametrize("pairs", [3, 4])
@@ -628,13 +614,6 @@ def test_the_record_of_a_cure_sums_its_windows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "guard"), [("p99=5%", (99, 5.0)), ("p50=12.5", (50, 12.5)), ("p95=0.25 %", (95, 0.25))]
-)
-def test_a_guard_is_a_percentile_and_a_limit(text: str, guard: tuple[int, float]) -> None:
-    assert parse_guard(text) == guard
-
-
-@pytest.mark.parametrize(
     ("nanoseconds", "text"),
     [(1_500_000_000, "1.5s"), (2_500_000, "2.5ms"), (7_300, "7.3us"), (12, "12ns"), (0, "0ns"), (999_999, "999.999us")],
 )
@@ -649,20 +628,9 @@ def test_a_planned_variable_keeps_its_old_value(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(remedies, "_find_login", lambda *given: SimpleNamespace(to_fields=lambda: {"user": "u"}))
     monkeypatch.setattr(remedies.Variable, "read", lambda self: "1")
     monkeypatch.setattr(remedies.Variable, "check_type", lambda self, before: None)
-    monkeypatch.setattr(remedies.sql, "connect", lambda *given, **more: SimpleNamespace(__enter__=None))
     monkeypatch.setattr(remedies, "is_read_only", lambda *given: False)
     monkeypatch.setattr(remedies, "has_session_copies", lambda *given: True)
-
-    class Connection:
-        """A connection that is not used."""
-
-        def __enter__(self) -> Connection:
-            return self
-
-        def __exit__(self, *given: object) -> None:
-            pass
-
-    monkeypatch.setattr(remedies.sql, "connect", lambda *given, **more: Connection())
+    monkeypatch.setattr(remedies.sql, "connect", lambda *given, **more: nullcontext())
     setting, before, remedy = remedies._plan_variable(1, REQUEST, VariableChoice("sync_binlog", "0"))
     assert (before, remedy.name, remedy.from_value, remedy.to_value) == ("1", "sync_binlog", "1", "0")
     assert (setting.name, setting.value, setting.keeps_copies) == ("sync_binlog", "0", True)

@@ -25,7 +25,15 @@ from powerprof.cure.candidates import (
     list_thread_candidates,
     select_candidates,
 )
-from powerprof.cure.remedies import CureRequest, EventChoice, FindingChoice, VariableChoice, parse_choice, parse_slack
+from powerprof.cure.remedies import (
+    CureRequest,
+    EventChoice,
+    FindingChoice,
+    VariableChoice,
+    parse_choice,
+    parse_guard,
+    parse_slack,
+)
 from powerprof.cure.threads import SlackChoice, loop_warning, slack_text
 from powerprof.diagnosis.diagnose import diagnose
 from powerprof.diagnosis.evidence import (
@@ -61,6 +69,19 @@ def test_parse_slack_with_its_unit(text: str, nanoseconds: int) -> None:
 def test_refuse_invalid_slack(text: str) -> None:
     with pytest.raises(UsageError):
         parse_slack(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "guard"), [("p99=5%", (99, 5.0)), ("p50=12.5", (50, 12.5)), ("p95=0.25 %", (95, 0.25))]
+)
+def test_parse_a_guard_of_a_percentile_and_a_limit(text: str, guard: tuple[int, float]) -> None:
+    assert parse_guard(text) == guard
+
+
+@pytest.mark.parametrize("words", ["", "p99", "p90=5", "p99=-1", "p99=x", "99=5%", "p99=5%%", "p99=5,p95=3"])
+def test_refuse_invalid_guards(words: str) -> None:
+    with pytest.raises(UsageError, match="--guard"):
+        parse_guard(words)
 
 
 def test_parse_one_remedy_or_none() -> None:

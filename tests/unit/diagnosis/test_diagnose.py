@@ -71,11 +71,6 @@ def test_healthy_pair_is_reported_in_one_sentence(name: str) -> None:
     assert max(map(len, render_terminal(diagnosis, 60, everything=True))) <= 60
 
 
-def test_wake_ups_alone_are_judged_without_a_connection() -> None:
-    blind = evidence(asked=False, wakeups=[row(None, 40.0, stack=["nanosleep"])])
-    assert [finding.rule for finding in diagnose(blind)] == ["polling_wait", "most_helpful"]
-
-
 def print_diagnosis(here: Evidence) -> str:
     return " ".join(" ".join(render_terminal(build_diagnosis(here), 400)).split())
 

@@ -26,13 +26,8 @@ from powerprof.diagnosis.rules_clients import (
     find_table_pollers,
 )
 from powerprof.diagnosis.rules_processes import find_failed_logins, find_refused_replicas, find_returning_replicas
-from powerprof.live.intervals import LiveFinding, RowHistory
 from powerprof.model.statements import normalise
-from powerprof.report.screen import ScreenView
-from powerprof.report.watch import draw_screen
-from tests.unit.diagnosis.examples import channel, client, counted, evidence, fault_rules, faults, read_recorded, row
-from tests.unit.live.intervals import interval
-from tests.unit.live.intervals import row as live_row
+from tests.unit.diagnosis.examples import channel, client, counted, evidence, faults, read_recorded, row
 
 
 def with_window(*uses: StatementCpu, percent: float, **fields: Any) -> Evidence:
@@ -112,10 +107,6 @@ def scanned(scan_percent: float | None, percent: float = 0.8, calls_hz: float = 
     return [finding.text for finding in faults(with_window(use, percent=1.0, family="postgresql", asked=False))]
 
 
-def test_drivers_that_show_warnings_are_not_monitors() -> None:
-    assert find_monitoring(evidence(**counted(Com_show_warnings=5000, Com_show_fields=5000))) == []
-
-
 def polled(*, statement: str = "", application_hz: float = 400.0, monitor_hz: float = 7.8, **fields: Any) -> Finding:
     """Return the finding for SHOW STATUS 7.8 times per second and a busy application on connection 75."""
     application = client(75, time_s=0.001, statement="SELECT * FROM orders", tid=1075)
@@ -133,21 +124,6 @@ def test_busy_client_is_not_accused_of_other_statements() -> None:
     finding = polled()
     assert finding.text == "A client sends SHOW STATUS 7.8 times/s."
     assert not any("KILL" in line or "app@" in line for line in [*finding.remedy, *finding.evidence])
-
-
-def test_watch_does_not_accuse_an_application_of_queries_of_a_replica() -> None:
-    application = client(75, time_s=0.001, statement="SELECT * FROM orders", tid=1075)
-    replica = client(15, user="repl", time_s=0.02, tid=1015)
-    rows = [row("thread/sql/one_connection", 400.0, tid=1075)]
-    here = evidence(samples=[[application, replica]] * 8, wakeups=rows, **counted(Com_show_slave_hosts=490))
-    (finding,) = find_monitoring(here)
-    history = RowHistory()
-    live_finding = LiveFinding(rule=finding.rule, severity=finding.severity, text=finding.text)
-    history.add(interval(live_row("net_serv", 4000), findings=(live_finding,)))
-    screen = " ".join(draw_screen(history, ScreenView(), "powerprof watch", 80, 24))
-    assert finding.text in screen and "SHOW SLAVE HOSTS 49" in finding.text
-    assert "app" not in screen
-    assert "KILL" not in " ".join([screen, *finding.remedy])
 
 
 def test_monitor_is_named_by_the_count_of_the_server() -> None:
@@ -182,23 +158,6 @@ def refused(account: str, count: int = 30, window_count: int = 3, last_s: float 
 
 def with_denied(*denied: DeniedAccount, failed: int = 10) -> Evidence:
     return evidence(denied=list(denied), replica_accounts=["repl@%"], **counted(Aborted_connects=failed))
-
-
-def test_mysql_counts_refused_logins_by_account() -> None:
-    (fault,) = faults(with_denied(refused("repl@10.0.0.9")))
-    assert fault.rule == "replica_refused"
-    assert fault.text.startswith("A replica tries to log in as repl@10.0.0.9 0.30 times/s and is refused")
-    # With one attempt per minute, none is in the window.
-    (fault,) = faults(with_denied(refused("repl@10.0.0.9", 4, 0, 59.0), failed=0))
-    assert fault.rule == "replica_refused"
-    assert fault.rate_hz == pytest.approx(3 / 29)
-    # The fault was fixed, and a single attempt.
-    for account in (refused("repl@10.0.0.9", last_s=200.0, window_count=0), refused("repl@h", 1, 1)):
-        assert not faults(with_denied(account, failed=0))
-    (fault,) = faults(with_denied(refused("app@h")))
-    assert fault.text == "A client (app@h) fails to log in 1.0 times/s and tries again."
-    both = with_denied(refused("app@h"), refused("repl@h"))
-    assert fault_rules(both) == ["replica_refused", "client_reconnect_loop"]
 
 
 def test_unknown_account_may_be_a_replica_unless_it_is_connected() -> None:

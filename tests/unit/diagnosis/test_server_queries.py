@@ -45,23 +45,13 @@ PROCESSES = ("ID", "USER", "HOST", "COMMAND", "TIME", "STATE", "TIME_MS", "TID",
 
 
 def test_a_client_has_its_time_in_seconds_by_the_finer_count() -> None:
+    text = "SELECT * FROM t WHERE a = 'secret'"
     rows = [
-        (
-            7,
-            "app",
-            "h:1",
-            "Query",
-            9,
-            "Sending data",
-            Decimal("1234.5"),
-            1007,
-            88,
-            "SELECT * FROM t WHERE a = 'secret'",
-        ),
+        (7, "app", "h:1", "Query", 9, "Sending data", Decimal("1234.5"), 1007, 88, text),
         (8, "app", "h:2", "Sleep", 31, None, None, None, None, None),
     ]
     raw = read_raw_clients(RecordedServer().set("information_schema.processlist", (PROCESSES, rows)))
-    assert raw[0][1] == "SELECT * FROM t WHERE a = 'secret'"
+    assert raw[0][1] == text
     first, second = select_clients(raw, ())
     assert (first.time_s, first.tid, first.query_id, first.state) == (1.2345, 1007, 88, "Sending data")
     assert first.statement == "SELECT * FROM t WHERE a = ?"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.cure.remedies import HostChoice, parse_choice, parse_guard
+from powerprof.cure.remedies import HostChoice, parse_choice
 from powerprof.experiment.host_settings import find_host_setting, is_possible, parse_host_setting, plan_host_settings
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.sweep import find_key, resolve_point
@@ -58,12 +58,6 @@ def test_other_words_are_refused_before_anything_is_measured(words: str) -> None
 def test_one_remedy_at_a_time() -> None:
     with pytest.raises(UsageError, match="--host and --thread exclude"):
         parse_choice("page_cleaner", "50ms", None, host="latency-limit=5")
-
-
-@pytest.mark.parametrize("words", ["", "p99", "p90=5", "p99=-1", "p99=x", "99=5%", "p99=5%%", "p99=5,p95=3"])
-def test_other_guards_are_refused(words: str) -> None:
-    with pytest.raises(UsageError, match="--guard"):
-        parse_guard(words)
 
 
 def host(fake_tree: Make) -> Path:

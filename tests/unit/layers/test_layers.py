@@ -40,6 +40,12 @@ def test_every_package_and_top_level_module_has_its_layer() -> None:
         assert {name for line in layers for name in line} == inner - {"__init__"}, room
 
 
+@pytest.fixture(scope="module")
+def copied_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    copy = tmp_path_factory.mktemp("planted") / "powerprof"
+    return Path(shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__")))
+
+
 @pytest.mark.parametrize(
     ("module", "line", "found"),
     [
@@ -62,12 +68,12 @@ def test_every_package_and_top_level_module_has_its_layer() -> None:
         ("database/sql.py", "from powerprof.database import private_server", "database.sql → database.private_server"),
     ],
 )
-def test_an_upward_import_that_is_planted_is_found(tmp_path: Path, module: str, line: str, found: str) -> None:
-    copy = tmp_path / "powerprof"
-    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    place = copy / module
-    place.write_text(f"{place.read_text()}\n\n{line}\n")
-    assert found in problems(copy)
+def test_an_upward_import_that_is_planted_is_found(copied_package: Path, module: str, line: str, found: str) -> None:
+    place = copied_package / module
+    text = place.read_text()
+    place.write_text(f"{text}\n\n{line}\n")
+    assert found in problems(copied_package)
+    place.write_text(text)
 
 
 def test_a_circle_within_one_package_is_found(tmp_path: Path) -> None:

@@ -134,6 +134,7 @@ def test_unsupported_keys_of_a_server_kind_are_refused(tmp_path: Path, lines: st
         ("/*!50000 a; */ b", ["/*!50000 a", "*/ b"]),
         ("a;\nDELIMITER //\nb; c// d//\nDELIMITER ;\ne; f", ["a", "b; c", "d", "e", "f"]),
         ("SELECT `a``;b`; c", ["SELECT `a``;b`", "c"]),
+        ("SELECT 'a\\;b'; c", ["SELECT 'a\\;b'", "c"]),
     ],
 )
 def test_statements_are_split_like_the_mariadb_client(text: str, statements: list[str]) -> None:
