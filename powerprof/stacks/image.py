@@ -19,7 +19,8 @@ from powerprof.stacks.time_budget import Budget, BudgetMeter
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError
 from powerprof.system.files import loader, read_fields, reason_of, try_text
 from powerprof.system.paths import procfs
-from powerprof.system.reader_process import Opened, ReaderProcess, Unreadable, link_of, shared
+from powerprof.system.reader_child import MAX_MAPPINGS
+from powerprof.system.reader_process import Opened, ReaderProcess, Unreadable, account_ids, link_of, shared
 from powerprof.system.tasks import process_folder, read_process_stat
 
 # TASK_COMM_LEN: a name of this length may be cut.
@@ -49,8 +50,6 @@ def find_program_name(pid: int, executable: str, reader: ReaderProcess) -> str |
     return None
 
 
-# A process can have 65,530 mappings (vm.max_map_count). Java has some thousand mappings of some hundred files.
-MAX_MAPPINGS = 70_000
 MAX_FILES = 2000
 _MOST_ELVES = 2000
 _LINE = re.compile(
@@ -197,7 +196,7 @@ def snapshot(
     except (OSError, ValueError, IndexError) as error:
         why = reason_of(error) if isinstance(error, OSError) else str(error)
         raise PowerprofError(f"cannot look at process {pid} ({why})", _who_may()) from error
-    with (budget := budget or Budget()).metered(pid, _is_trusted(base)) as meter:
+    with (budget := budget or Budget()).metered(pid, _is_trusted(pid)) as meter:
         if meter is not None:
             meter.take(len(text), str(base / "maps"))
         mappings = parse_maps(text, str(base / "maps"))
@@ -245,12 +244,10 @@ def _file(mapping: Mapping) -> tuple[str, int, str]:
     return mapping.device, mapping.inode, mapping.path
 
 
-def _is_trusted(base: Path) -> bool:
+def _is_trusted(pid: int) -> bool:
     """Return whether a process belongs to root or us, so that it has no reason to slow us down."""
-    try:
-        return base.stat().st_uid in (0, os.geteuid())
-    except OSError:
-        return False
+    uids = account_ids(pid)
+    return bool(uids) and {0, os.geteuid()}.issuperset(uids)
 
 
 def _numbers(base: Path) -> tuple[int | None, int | None, int | None]:

@@ -241,7 +241,7 @@ def open_probed(image: ProcessImage, mapping: Mapping) -> Opened | str:
     opened = open_module(image, mapping)
     if isinstance(opened, Opened) and opened.is_copy:
         os.close(opened.fd)
-        return "it is on a file system that another process serves (FUSE, a network)"
+        return "its readers may have to wait for another process (FUSE, a network, an overlay, a writer on XFS)"
     return opened
 
 

@@ -75,7 +75,6 @@ def describe_listeners(pid: int) -> str:
 
 # Accounts that packages and container images of MariaDB, MySQL and PostgreSQL create.
 _SERVER_ACCOUNTS = frozenset(("mysql", "mariadb", "postgres", "postgresql", "pgsql"))
-_PASSWD_BYTES = 1 << 20
 _MAX_ACCOUNT = 120
 
 
@@ -149,16 +148,13 @@ def account_name(uid: int | None) -> str:
 
 
 def _read_server_uids(pid: int) -> set[int]:
-    """Return the uids of server accounts in the passwd file of the process's root, if only root can write it."""
-    root = process_folder(pid) / "root"
-    passwd = Path("/etc/passwd")
-    opened = shared().open_in_root(pid, root, str(passwd))
-    if isinstance(opened, str):
-        return set()
-    with opened:
-        if opened.is_copy or opened.uid or opened.mode & 0o022:
-            return set()
-        data = os.pread(opened.fd, _PASSWD_BYTES, 0)
+    """Return the uids of server accounts in the passwd file of the process's root, or of this host.
+
+    Only a file that root made, in a root and through mounts that only root can have made, names accounts.
+    """
+    data = shared().passwd(pid)
+    if data is None:
+        data = shared().passwd(os.getpid()) or b""
     fields = (line.split(b":", 3) for line in data.split(b"\n"))
     numbers = (
         whole(words[2]) for words in fields if len(words) == 4 and words[0].decode("latin-1") in _SERVER_ACCOUNTS
@@ -265,7 +261,7 @@ def _read_command_line(pid: int) -> str | None:
 
     The text is in the memory of the process.
     """
-    line = shared().read(pid, process_folder(pid) / "cmdline", _LIMIT_BYTES)
+    line = shared().proc_file(pid, "cmdline", _LIMIT_BYTES)
     return None if line is None else line.replace(b"\0", b" ").decode("utf-8", "replace")
 
 

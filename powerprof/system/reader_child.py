@@ -5,8 +5,8 @@ A path or a page of memory may be on a file system that another process serves (
 reader then sleeps where no signal reaches it. Only the standard library is used, so that the start is fast.
 
 Requests are lines on stdin: a verb and its words; paths are written as `x` and hexadecimal bytes. An answer consists of
-parts, each with its length before it, and ends with an empty part. A descriptor travels with its part (SCM_RIGHTS). The
-words of `stacks` name the places of an interpreter's frames (stacks/interpreter.py: chain_words).
+parts, each with its length before it, and ends with its cost (USAGE) and an empty part. A descriptor travels with its
+part (SCM_RIGHTS). The words of `stacks` name the places of an interpreter's frames (stacks/interpreter.py).
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ import ctypes
 import errno
 import fcntl
 import os
+import re
+import resource
+import select
 import socket
 import stat
 import struct
@@ -26,6 +29,8 @@ from pathlib import Path
 STACK_BYTES = 0x4000
 MAX_THREADS = 20_000
 MAX_MAPS_BYTES = 16 << 20
+# Executable mappings of a process. Java has some thousand.
+MAX_MAPPINGS = 1 << 14
 MAX_VDSO_BYTES = 1 << 16
 _PAGE = 4096
 _ANSWER_S = 1.5
@@ -40,45 +45,110 @@ RECORD = struct.Struct("<QQQQ")
 FILE = struct.Struct("<qqQQIIIq?")
 # An open file: device, inode; the name follows.
 LINK = struct.Struct("<QQ")
+# The time for an answer: seconds on a CPU, and asleep for another reason than a parent that reads too slowly.
+USAGE = struct.Struct("<dd")
 # Our own error numbers.
-NOT_REGULAR, TOO_LARGE, REPLACED = -1, -2, -3
+NOT_REGULAR, TOO_LARGE, REPLACED, OF_KERNEL, LATER = -1, -2, -3, -4, -5
+# The largest copy of a file whose reader may have to wait, and all copies of one answer.
+MAX_COPY_BYTES = 40 << 20
 _CONNECT_S = 0.5
 _CHUNK = 1 << 20
+_MAX_PASSWD_BYTES = 1 << 20
 _MAX_FILES = 20_000
 
-# File systems of this kernel and its disks (include/uapi/linux/magic.h): ext4, XFS, Btrfs, squashfs, EROFS, F2FS, ZFS,
-# bcachefs, ISO 9660; UDF, FAT, exFAT, JFS, ReiserFS, NILFS, NTFS3, cramfs, romfs; tmpfs, ramfs, hugetlbfs, proc.
-_DISKS = (0xEF53, 0x58465342, 0x9123683E, 0x73717368, 0xE0F5E1E2, 0xF2F52010, 0x2FC12FC1, 0xCA451A4E, 0x9660)
+# File systems of this kernel and its disks (include/uapi/linux/magic.h): ext4, Btrfs, squashfs, EROFS, F2FS, ISO 9660;
+# UDF, FAT, exFAT, JFS, ReiserFS, NILFS, NTFS3, cramfs, romfs; tmpfs, ramfs, hugetlbfs.
+_DISKS = (0xEF53, 0x9123683E, 0x73717368, 0xE0F5E1E2, 0xF2F52010, 0x9660)
 _OTHERS = (0x15013346, 0x4D44, 0x2011BAB0, 0x3153464A, 0x52654973, 0x3434, 0x7366746E, 0x28CD3D45, 0x7275)
-_LOCAL = frozenset((*_DISKS, *_OTHERS, 0x01021994, 0x858458F6, 0x958458F6, 0x9FA0))
+_LOCAL = frozenset((*_DISKS, *_OTHERS, 0x01021994, 0x858458F6, 0x958458F6))
+# XFS, ZFS and bcachefs keep readers out of a file while another process writes to it. That process may wait for the
+# memory that it writes, which can be a page of its own FUSE (fs/xfs/xfs_file.c: xfs_file_buffered_read).
+_LOCKED_BY_WRITERS = frozenset((0x58465342, 0x2FC12FC1, 0xCA451A4E))
 _OVERLAY = 0x794C7630
-_FIEMAP = 0xC020660B
+# Files that the kernel makes: proc, sysfs, debugfs, tracefs, securityfs, configfs, both cgroup, bpf, pstore, efivarfs,
+# SELinux, Smack, AppArmor, binfmt_misc, devpts, namespaces, resctrl, fusectl, RPC, nfsd. To open or read one may have
+# effects, and an account can mount any of them over the name of its own file.
+_OF_KERNEL = frozenset((0x9FA0, 0x62656572, 0x64626720, 0x74726163, 0x73636673, 0x62656570, 0x27E0EB, 0x63677270))
+_OF_KERNEL |= {0xCAFE4A11, 0x6165676C, 0xDE5E81E4, 0xF97CFF8C, 0x43415D53, 0x5A3C69F0, 0x42494E4D, 0x1CD1, 0x6E736673}
+_OF_KERNEL |= {0x7655821, 0x65735543, 0x67596969, 0x6E667364}
+_NS_GET_USERNS = 0xB701  # include/uapi/linux/nsfs.h
 _SYS_OPENAT2, _NO_MAGIC_LINKS, _IN_ROOT = 437, 0x02, 0x10
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
+class _Clock:
+    """The time of this process: on a CPU, and asleep."""
+
+    def __init__(self) -> None:
+        try:
+            self._schedstat = os.open("/proc/self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._schedstat = -1
+        self._kept_s = 0.0
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a request."""
+        self._began = self._read()
+        self._kept_s = 0.0
+
+    def usage(self) -> tuple[float, float]:
+        """Return the seconds since the request on a CPU, and asleep except in `wait_for_parent`."""
+        (cpu_s, awake_s, at_s, sleeps), now = self._began, self._read()
+        # Without a sleep, the difference is time of the hypervisor.
+        asleep_s = now[2] - at_s - (now[1] - awake_s) - self._kept_s if now[3] > sleeps else 0.0
+        return now[0] - cpu_s, max(0.0, asleep_s)
+
+    def wait_for_parent(self) -> None:
+        """Wait until the parent has read what was sent."""
+        before = self._read()
+        waiting = select.poll()
+        waiting.register(_OUT, select.POLLOUT)
+        waiting.poll()
+        after = self._read()
+        self._kept_s += max(0.0, after[2] - before[2] - (after[1] - before[1]))
+
+    def _read(self) -> tuple[float, float, float, int]:
+        """Return seconds on a CPU, on a CPU or waiting for one, of the clock, and the number of sleeps."""
+        queued_s = 0.0
+        if self._schedstat >= 0:
+            queued_s = int(os.pread(self._schedstat, 64, 0).split()[1]) / 1e9
+        cpu_s = time.process_time()
+        sleeps = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+        return cpu_s, cpu_s + queued_s, time.monotonic(), sleeps
+
+
 def _send(part: bytes, descriptor: int | None = None) -> None:
-    data = struct.pack("<I", len(part)) + part
-    if descriptor is None:
-        _OUT.sendall(data)
-        return
-    sent = socket.send_fds(_OUT, [data], [descriptor])
-    _OUT.sendall(data[sent:])
+    data = memoryview(struct.pack("<I", len(part)) + part)
+    control = [] if descriptor is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", descriptor))]
+    while data:
+        try:
+            data = data[_OUT.sendmsg([data], control, socket.MSG_DONTWAIT) :]
+            control = []
+        except BlockingIOError:
+            _CLOCK.wait_for_parent()
 
 
 def _fail(number: int) -> None:
     _send(b"e" + struct.pack("<i", number))
 
 
+_EXECUTABLE = re.compile(rb"^\S+ ..x.*$", re.MULTILINE)
+
+
 def _maps(base: Path) -> None:
-    """Send the bytes of maps (a name may contain any byte except the line end), then the vdso if there is one."""
+    """Send the executable mappings as lines of maps, at most one more than MAX_MAPPINGS, then the vdso if there is one.
+
+    A name may contain any byte except the line end.
+    """
     with (base / "maps").open("rb") as file:
         text = file.read(MAX_MAPS_BYTES)
     if len(text) == MAX_MAPS_BYTES:
         text = text[: text.rfind(b"\n") + 1]
-    _send(b"m" + text)
-    line = next((entry for entry in text.split(b"\n") if entry.endswith(b" [vdso]")), None)
+    lines = [match[0] for match, _ in zip(_EXECUTABLE.finditer(text), range(MAX_MAPPINGS + 1), strict=False)]
+    _send(b"m" + b"\n".join(lines))
+    line = next((entry for entry in lines if entry.endswith(b" [vdso]")), None)
     if line is not None:
         start, end = (int(word, 16) for word in line.split(None, 1)[0].split(b"-"))
         with (base / "mem").open("rb", buffering=0) as memory:
@@ -215,39 +285,65 @@ class _Refused(OSError):
     """A file that is not opened because of our own rules."""
 
 
-def is_local(file: int) -> bool:
-    """Return whether reads of an open file wait for no other process.
-
-    An overlay has no data. FIEMAP reaches the lower or upper file that has them; FUSE does not support it.
-    """
+def _kind_of(file: int) -> int:
+    """Return the magic number of the file system of an open file; 0 if it is unknown."""
     described = ctypes.create_string_buffer(256)
-    if _LIBC.fstatfs(file, described):
-        return False
-    kind = int.from_bytes(described.raw[:8], sys.byteorder) & 0xFFFFFFFF
-    if kind != _OVERLAY:
-        return kind in _LOCAL
+    return 0 if _LIBC.fstatfs(file, described) else int.from_bytes(described.raw[:8], sys.byteorder) & 0xFFFFFFFF
+
+
+def waits_for_nobody(file: int, kind: int, process: int) -> bool:
+    """Return whether later reads of an open file wait for no other process.
+
+    An overlay has no data of its own. Whoever mounted it chose the file system that has them after a change. `process`
+    is a descriptor of the folder in /proc through which the file was opened.
+    """
+    if kind in _LOCAL:
+        return True
+    status = os.fstat(file)
+    is_ours = status.st_uid in (0, os.geteuid()) and not status.st_mode & 0o022
+    return is_ours and (kind in _LOCKED_BY_WRITERS or (kind == _OVERLAY and _is_mounted_by_root(file, process)))
+
+
+def _is_mounted_by_root(file: int, process: int) -> bool:
+    """Return whether only root of our user namespace can have mounted what a file was opened through.
+
+    The mount is then in a namespace that belongs to our user namespace. Other accounts may make namespaces of their
+    own, hand files over to a process outside, and start threads in them: so the mount itself is looked up. A process
+    that has left our namespaces does not get back, so the owner is read last.
+    """
     try:
-        fcntl.ioctl(file, _FIEMAP, bytearray(struct.pack("<QQIIII", 0, 4096, 0, 0, 0, 0)))
-    except OSError:
-        return _is_own_mount(file)
-    return True
-
-
-def _is_own_mount(file: int) -> bool:
-    """Return whether a file was opened through a mount of our own namespace: root mounted it."""
-    try:
-        fields = dict(line.split(b":\t") for line in Path(f"/proc/self/fdinfo/{file}").read_bytes().splitlines()[:4])
-        mounts = Path("/proc/self/mountinfo").read_bytes()
-    except (OSError, ValueError):
+        with open(f"/proc/self/fdinfo/{file}", "rb") as described:  # noqa: PTH123
+            fields = dict(line.split(b":\t") for line in described.read().splitlines()[:4])
+        with os.fdopen(os.open("mountinfo", _READ, dir_fd=process), "rb") as listed:
+            mounts = listed.read()
+        return b"\n" + fields[b"mnt_id"] + b" " in b"\n" + mounts and _has_mounts_of_root(process)
+    except (OSError, ValueError, KeyError):
         return False
-    return b"\n" + fields.get(b"mnt_id", b"-") + b" " in b"\n" + mounts
 
 
-def _open(root: bytes, path: bytes, flags: int) -> int:
-    """Open a path, inside of a root if one is given: symbolic links, absolute ones too, are resolved inside of it."""
+def _has_mounts_of_root(process: int) -> bool:
+    """Return whether a process is in our mount namespace, or in one that belongs to our user namespace."""
+    namespace = os.open("ns/mnt", _READ, dir_fd=process)
+    try:
+        if os.path.samestat(os.fstat(namespace), os.stat("/proc/self/ns/mnt")):  # noqa: PTH116
+            return True
+        owner = fcntl.ioctl(namespace, _NS_GET_USERNS)
+        try:
+            return os.path.samestat(os.fstat(owner), os.stat("/proc/self/ns/user"))  # noqa: PTH116
+        finally:
+            os.close(owner)
+    finally:
+        os.close(namespace)
+
+
+def _open(process: int, root: bytes, path: bytes, flags: int) -> int:
+    """Open a path, inside of a root if one is given: symbolic links, absolute ones too, are resolved inside of it.
+
+    A relative root is below `process`, a descriptor of a process's folder in /proc.
+    """
     if not root:
-        return os.open(path, flags | os.O_CLOEXEC)
-    folder = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        return os.open(path, flags | os.O_CLOEXEC, dir_fd=process)
+    folder = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=process)
     try:
         how = struct.pack("<QQQ", flags | os.O_CLOEXEC, 0, _IN_ROOT | _NO_MAGIC_LINKS)
         file: int = _LIBC.syscall(ctypes.c_long(_SYS_OPENAT2), folder, ctypes.c_char_p(path), how, ctypes.c_size_t(24))
@@ -258,21 +354,31 @@ def _open(root: bytes, path: bytes, flags: int) -> int:
         os.close(folder)
 
 
-def _open_regular(root: bytes, path: bytes, follow: bool) -> int:
-    """Open a regular file. The type is checked first: opening a device or a pipe may have effects."""
-    probe = _open(root, path, os.O_PATH | (0 if follow else os.O_NOFOLLOW))
+def _open_process(base: str) -> int:
+    return os.open(_path(base), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def open_regular(process: int, root: bytes, path: bytes, follow: bool = True) -> tuple[int, int]:
+    """Return a descriptor of a regular file, and the magic number of its file system.
+
+    Both are checked before the file is opened: opening a device, a pipe or a file of the kernel may have effects.
+    """
+    probe = _open(process, root, path, os.O_PATH | (0 if follow else os.O_NOFOLLOW))
     try:
         if not stat.S_ISREG(os.fstat(probe).st_mode):
             raise _Refused(NOT_REGULAR, "")
+        kind = _kind_of(probe)
+        if kind in _OF_KERNEL:
+            raise _Refused(OF_KERNEL, "")
         # With O_NONBLOCK, a lease of another process is an error and does not block.
-        return os.open(f"/proc/self/fd/{probe}", _READ)
+        return os.open(f"/proc/self/fd/{probe}", _READ), kind
     finally:
         os.close(probe)
 
 
-def _pack_status(status: os.stat_result, is_copy: bool = False) -> bytes:
+def _pack_status(status: os.stat_result, copied_bytes: int | None = None) -> bytes:
     return FILE.pack(
-        status.st_size,
+        status.st_size if copied_bytes is None else copied_bytes,
         status.st_mtime_ns,
         status.st_dev,
         status.st_ino,
@@ -280,59 +386,98 @@ def _pack_status(status: os.stat_result, is_copy: bool = False) -> bytes:
         status.st_gid,
         status.st_mode,
         512 * status.st_blocks,
-        is_copy,
+        copied_bytes is not None,
     )
 
 
-def _hand_over(file: int, most_bytes: int) -> None:
-    """Send a regular file, or a copy of it in memory if its reader may have to wait."""
+def _hand_over(file: int, kind: int, process: int, most_bytes: int) -> int:
+    """Send a regular file, or a copy of it in memory if its reader may have to wait. Return the copied bytes."""
     try:
         status = os.fstat(file)
-        if is_local(file):
+        if waits_for_nobody(file, kind, process):
             _send(b"f" + _pack_status(status), file)
-            return
-        if status.st_size > most_bytes:
-            raise _Refused(TOO_LARGE, "")
+            return 0
         copy = os.memfd_create("copy", os.MFD_CLOEXEC)
         try:
-            remaining = status.st_size
-            while remaining and (data := os.read(file, min(remaining, _CHUNK))):
+            size = 0
+            # The status need not contain the size.
+            while data := os.read(file, _CHUNK):
+                size += len(data)
+                if size > most_bytes:
+                    raise _Refused(TOO_LARGE if most_bytes == MAX_COPY_BYTES else LATER, "")
                 os.write(copy, data)
-                remaining -= len(data)
                 _send(b"k")
-            _send(b"f" + _pack_status(status, True), copy)
+            _send(b"f" + _pack_status(status, size), copy)
+            return size
         finally:
             os.close(copy)
     finally:
         os.close(file)
 
 
-def _file(root: str, path: str, follow: str, most_bytes: str) -> None:
-    _hand_over(_open_regular(_path(root), _path(path), follow == "1"), int(most_bytes))
+def _file(base: str, root: str, path: str, follow: str) -> None:
+    process = _open_process(base)
+    try:
+        file, kind = open_regular(process, _path(root), _path(path), follow == "1")
+        _hand_over(file, kind, process, MAX_COPY_BYTES)
+    finally:
+        os.close(process)
 
 
-def _mapped(base: str, most_bytes: str, *files: str) -> None:
+def _mapped(base: str, *files: str) -> None:
     """Send the files that a process has mapped, each given as START-END:INODE:PATH.
+
+    All copies together have at most MAX_COPY_BYTES.
 
     map_files leads to the mapped inode even after a rename, but needs privileges. The name in the process's root is
     used if it still has the same inode.
     """
-    folder = _path(base)
+    process, remaining = _open_process(base), MAX_COPY_BYTES
     for file in files:
         addresses, inode, path = file.split(":")
         try:
             try:
-                opened = _open_regular(b"", folder + b"/map_files/" + addresses.encode(), True)
+                opened, kind = open_regular(process, b"", b"map_files/" + addresses.encode())
             except _Refused:
                 raise
             except OSError:
-                opened = _open_regular(folder + b"/root", _path(path), True)
+                opened, kind = open_regular(process, b"", b"root" + _path(path))
                 if os.fstat(opened).st_ino != int(inode):
                     os.close(opened)
                     raise _Refused(REPLACED, "") from None
-            _hand_over(opened, int(most_bytes))
+            remaining -= _hand_over(opened, kind, process, remaining)
         except (OSError, ValueError) as error:
+            if getattr(error, "errno", None) == LATER:
+                remaining = 0
             _send(b"n" + struct.pack("<i", getattr(error, "errno", None) or errno.EINVAL))
+    os.close(process)
+
+
+def _passwd(base: str) -> None:
+    """Send /etc/passwd of a process's root if only root can have chosen the root, its mounts and the file.
+
+    A process in a user namespace of its own may change its root, and mount any file there. It does not get back, so the
+    namespaces are read after the file.
+    """
+    process = _open_process(base)
+    try:
+        file, kind = open_regular(process, b"root", b"etc/passwd")
+        with os.fdopen(file, "rb") as passwd:
+            status, data = os.fstat(file), passwd.read(_MAX_PASSWD_BYTES)
+        theirs, ours = os.stat("ns/user", dir_fd=process), os.stat("/proc/self/ns/user")  # noqa: PTH116
+        is_of_root = os.path.samestat(theirs, ours) and _has_mounts_of_root(process)
+    finally:
+        os.close(process)
+    is_stored = kind in _LOCAL or kind in _LOCKED_BY_WRITERS or kind == _OVERLAY
+    if not is_of_root or not is_stored or status.st_uid or status.st_mode & 0o022:
+        raise _Refused(errno.EPERM, "")
+    _send(b"d" + data)
+
+
+def _proc_file(base: str, name: str, most_bytes: str) -> None:
+    """Send the first bytes of a file in a process's folder of /proc."""
+    with open(_path(base) + b"/" + _path(name), "rb", buffering=0) as file:  # noqa: PTH123
+        _send(b"d" + (file.read(int(most_bytes)) or b""))
 
 
 def _status(path: str, follow: str) -> None:
@@ -340,7 +485,7 @@ def _status(path: str, follow: str) -> None:
 
 
 def _read(path: str, most_bytes: str, from_end: str) -> None:
-    file, remaining = _open_regular(b"", _path(path), True), int(most_bytes)
+    file, remaining = open_regular(-1, b"", _path(path))[0], int(most_bytes)
     try:
         if from_end == "1":
             os.lseek(file, max(0, os.fstat(file).st_size - remaining), os.SEEK_SET)
@@ -352,7 +497,7 @@ def _read(path: str, most_bytes: str, from_end: str) -> None:
 
 
 def _names(root: str, path: str, most: str) -> None:
-    folder = _open(_path(root), _path(path), os.O_RDONLY | os.O_DIRECTORY)
+    folder = _open(-1, _path(root), _path(path), os.O_RDONLY | os.O_DIRECTORY)
     try:
         with os.scandir(folder) as entries:
             names = [os.fsencode(entry.name) for entry, _ in zip(entries, range(int(most)), strict=False)]
@@ -399,6 +544,8 @@ _VERBS: dict[str, Callable[..., None]] = {
     "memory": lambda base, *places: _memory(Path(os.fsdecode(_path(base))), *places),
     "file": _file,
     "mapped": _mapped,
+    "passwd": _passwd,
+    "proc_file": _proc_file,
     "status": _status,
     "read": _read,
     "names": _names,
@@ -413,13 +560,16 @@ def main() -> None:
     _send(b"")  # ready
     for line in sys.stdin:
         verb, *words = line.split()
+        _CLOCK.begin()
         try:
             _VERBS[verb](*words)
         except (OSError, ValueError) as error:
             _fail(getattr(error, "errno", None) or 0)
+        _send(b"u" + USAGE.pack(*_CLOCK.usage()))
         _send(b"")
 
 
 if __name__ == "__main__":
     _OUT = socket.socket(fileno=1)
+    _CLOCK = _Clock()
     main()

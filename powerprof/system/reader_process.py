@@ -2,8 +2,8 @@
 """The owner of every access to paths, memory and sockets that another account controls (/proc/PID/…).
 
 Each access happens in a child that can be abandoned. Descriptors come back only of files whose reads wait for no other
-process; the child copies any other file into memory. How often an account may keep a reader waiting is bounded for each
-account, so that the processes of one account hide none of another.
+process; the child copies any other file into memory. The time that an account may cost is bounded for each account, so
+that the processes of one account hide none of another.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 
@@ -35,17 +35,28 @@ from powerprof.system.tasks import process_folder
 PATIENCE_S = 1.0
 ANSWER_S = 3.0
 LATEST_S = 30.0
-# Limits of one account: children blocked by its processes, and the total delay of readers in seconds. Then the limits
-# for all accounts of people together. The limits recover slowly with time.
-MOST_LEFT_BEHIND, MOST_WAITED_S = 2, 5.0
-_MOST_LEFT_BEHIND_IN_ALL, _MOST_WAITED_IN_ALL_S = 16, 20.0
-_FORGIVEN_PER_S = 0.005
-# The factor for system accounts, whose files may be on a slow disk.
+# A shorter sleep is the kernel's own.
+_LEAST_SLEEP_S = 0.002
+
+
+class AccountLimits(msgspec.Struct, frozen=True):
+    """The limits of an account: abandoned children, and seconds of sleep and of CPU time of its readers."""
+
+    left_behind: int
+    waited_s: float
+    worked_s: float
+
+
+# The limits of a person, of a system account, whose files may be on a slow disk, and of all people together. They
+# recover slowly with time.
+OF_PERSON = AccountLimits(2, 5.0, 10.0)
+_OF_SYSTEM = AccountLimits(2, 25.0, float("inf"))
+OF_PEOPLE = AccountLimits(16, 20.0, 20.0)
+_WAITS_FORGIVEN, _WORK_FORGIVEN = 0.005, 0.02
+# The factor for system accounts.
 _PATIENCE_WITH_SYSTEM = 5.0
 _MAX_NOTED = 10_000
 _UNKNOWN = (1 << 32) - 1
-# The largest copy of a file whose reader may have to wait.
-_COPY_BYTES = 40 << 20
 _LOOK_S = 0.1
 _START_S, _END_S = 20.0, 0.5
 _MAX_BYTES = 512 << 20
@@ -54,9 +65,12 @@ _MAX_PLACES = 500
 _MAX_FILES = 100
 _CONTROL_BYTES = socket.CMSG_SPACE(4)
 _MSG_CMSG_CLOEXEC = 0x40000000
+_LATER = "beyond the copies of one answer"
 _REASONS = {
+    reader_child.LATER: _LATER,
     reader_child.NOT_REGULAR: "not a regular file",
-    reader_child.TOO_LARGE: f"larger than {_COPY_BYTES >> 20} MiB, on a file system that another process serves",
+    reader_child.TOO_LARGE: f"larger than {reader_child.MAX_COPY_BYTES >> 20} MiB, and reading it may block",
+    reader_child.OF_KERNEL: "a file of the kernel",
     reader_child.REPLACED: "replaced on disk since it was started (run as root to read it)",
 }
 
@@ -84,12 +98,8 @@ class _ChildSleep:
 
     def slept_s(self) -> float:
         """Return the seconds asleep; 0 while the child is on a CPU or waits for one."""
-        asleep_s = self.asleep_s()
+        asleep_s = time.monotonic() - self._began_s - (self._awake() - self._awake_s)
         return 0.0 if self._runs() else asleep_s
-
-    def asleep_s(self) -> float:
-        """Return the seconds asleep of a child that has answered, which may be on a CPU."""
-        return time.monotonic() - self._began_s - (self._awake() - self._awake_s)
 
     def _runs(self) -> bool:
         try:
@@ -120,7 +130,7 @@ class FileStatus(msgspec.Struct, frozen=True):
     gid: int
     mode: int
     stored_bytes: int
-    # The file is in memory, because its server may block readers. No other process can be traced by it.
+    # The file is in memory, because another process may block readers. No other process can be traced by it.
     is_copy: bool
 
     @property
@@ -147,25 +157,32 @@ class Opened(FileStatus, frozen=True):
 
 
 class AccountWaits(msgspec.Struct, array_like=True):
-    """The waits for processes of one account: the abandoned children, and the total delay of readers in seconds."""
+    """The cost of the processes of one account: abandoned children, and seconds of sleep and of CPU time of readers."""
 
     left_behind: int = 0
     waited_s: float = 0.0
     since_s: float = 0.0
+    worked_s: float = 0.0
 
-    def add(self, waited_s: float) -> None:
-        """Count a wait."""
+    def add(self, waited_s: float, worked_s: float = 0.0) -> None:
+        """Count the time of a request."""
         now_s = time.monotonic()
-        self.waited_s = max(0.0, self.waited_s - _FORGIVEN_PER_S * (now_s - self.since_s)) + waited_s
+        passed_s = now_s - self.since_s
+        self.waited_s = max(0.0, self.waited_s - _WAITS_FORGIVEN * passed_s) + waited_s
+        self.worked_s = max(0.0, self.worked_s - _WORK_FORGIVEN * passed_s) + worked_s
         self.since_s = now_s
 
-    def is_exhausted(self, most_left: int, most_s: float) -> bool:
-        """Return whether the account has used up its waits."""
-        return self.left_behind >= most_left or self.waited_s >= most_s
+    def is_exhausted(self, limits: AccountLimits) -> bool:
+        """Return whether the account has reached one of its limits."""
+        return (
+            self.left_behind >= limits.left_behind
+            or self.waited_s >= limits.waited_s
+            or self.worked_s >= limits.worked_s
+        )
 
 
 class ReaderWaits(msgspec.Struct, array_like=True):
-    """The processes that kept readers waiting, and the waits by account; `of_people` adds up the accounts of people."""
+    """The processes that were left out, and the cost by account; `of_people` adds up the accounts of people."""
 
     silent: list[int] = []
     by_account: dict[int, AccountWaits] = {}
@@ -185,7 +202,10 @@ class ReaderProcess(Closeable):
         self._lock = threading.RLock()
 
     def maps(self, pid: int) -> tuple[bytes, bytes | None]:
-        """Return the text of /proc/PID/maps, and the vdso. Raise Unreadable."""
+        """Return the executable mappings as lines of /proc/PID/maps, and the vdso. Raise Unreadable.
+
+        There is at most one mapping more than `reader_child.MAX_MAPPINGS`.
+        """
         parts = {part[:1]: part[1:] for part in self._request(pid, "maps", _base(pid))}
         if b"m" not in parts:
             raise Unreadable(f"process {pid} cannot be read")
@@ -225,8 +245,8 @@ class ReaderProcess(Closeable):
         Symbolic links, absolute ones too, are resolved inside of the root; with `follow` False the file itself must
         not be one. `pid` is the process that chose the name.
         """
-        words = (_word(root), _word(path), str(int(follow)), str(_COPY_BYTES))
-        return self._files(pid, 1, "file", *words)[0]
+        base, inside = (root.parent, root.name) if process_of(root) else ("/proc/self", root)
+        return self._files(pid, 1, "file", _word(base), _word(inside), _word(path), str(int(follow)))[0]
 
     def open_mapped(self, pid: int, place: Place) -> Opened | str:
         """Open the very file that a process has mapped; the reason if that fails."""
@@ -235,16 +255,21 @@ class ReaderProcess(Closeable):
     def open_all_mapped(self, pid: int, places: Sequence[Place]) -> Iterator[Opened | str]:
         """Yield the files as `open_mapped` returns them, and close them."""
         for first in range(0, len(places), _MAX_FILES):
+            batch = places[first : first + _MAX_FILES]
             with ExitStack() as stack:
-                files_opened = self._mapped(pid, places[first : first + _MAX_FILES])
+                files_opened = self._mapped(pid, batch)
                 for file in files_opened:
                     if isinstance(file, Opened):
                         stack.enter_context(file)
-                yield from files_opened
+                for place, file in zip(batch, files_opened, strict=True):
+                    # The copies of one answer are limited, and these are not in use any more.
+                    again = self.open_mapped(pid, place) if file == _LATER else file
+                    with again if isinstance(again, Opened) and again is not file else nullcontext():
+                        yield again
 
     def _mapped(self, pid: int, places: Sequence[Place]) -> list[Opened | str]:
         words = [f"{start:x}-{end:x}:{inode}:{_word(path)}" for start, end, inode, path in places]
-        return self._files(pid, len(places), "mapped", _base(pid), str(_COPY_BYTES), *words)
+        return self._files(pid, len(places), "mapped", _base(pid), *words)
 
     def _files(self, pid: int, count: int, verb: str, *words: str) -> list[Opened | str]:
         results: list[Opened | str] = []
@@ -277,6 +302,23 @@ class ReaderProcess(Closeable):
         except Unreadable:
             return None
         return b"".join(part[1:] for part in parts)
+
+    def proc_file(self, pid: int, name: str, most_bytes: int) -> bytes | None:
+        """Return the first bytes of a file such as `cmdline` in the folder of a process; None if it cannot be read.
+
+        A read of such a file may wait for the memory map of the process, or for its exec.
+        """
+        try:
+            return self._request(pid, "proc_file", _base(pid), _word(name), str(most_bytes))[0][1:]
+        except Unreadable:
+            return None
+
+    def passwd(self, pid: int) -> bytes | None:
+        """Return /etc/passwd of a process's root; None if it has none that only root can have put there."""
+        try:
+            return self._request(pid, "passwd", _base(pid))[0][1:]
+        except Unreadable:
+            return None
 
     def names(self, root: Path, folder: str, most: int) -> list[str] | None:
         """Return the names in a folder inside of a root; None if it cannot be read."""
@@ -319,8 +361,8 @@ class ReaderProcess(Closeable):
         shown = ", ".join(map(str, silent[:5]))
         more = f" and {len(silent) - 5:,} more" if len(silent) > 5 else ""
         return [
-            f"processes {shown}{more} were left out: they kept a reader of their memory or files waiting, or other "
-            "processes of their account did"
+            f"processes {shown}{more} were left out: they kept a reader of their memory or files waiting or busy, or "
+            "other processes of their account did"
         ]
 
     def rest(self, after_s: float) -> None:
@@ -360,11 +402,11 @@ class ReaderProcess(Closeable):
             uid = _account_of(pid)
             is_person = not is_system_account(uid)
             waits = self.waits.by_account.setdefault(uid, AccountWaits())
-            if waits.is_exhausted(MOST_LEFT_BEHIND, MOST_WAITED_S) or (
-                is_person and self.waits.of_people.is_exhausted(_MOST_LEFT_BEHIND_IN_ALL, _MOST_WAITED_IN_ALL_S)
+            if waits.is_exhausted(OF_PERSON if is_person else _OF_SYSTEM) or (
+                is_person and self.waits.of_people.is_exhausted(OF_PEOPLE)
             ):
                 self._note_silent(pid)
-                why = "others kept their reader waiting"
+                why = "others kept their reader waiting or busy"
                 raise Unreadable(f"process {pid} is not looked at: {why}", reason=f"not read: {why}")
             for descriptor in self._received:
                 os.close(descriptor)
@@ -386,7 +428,8 @@ class ReaderProcess(Closeable):
                     reason="not read: this host is too busy",
                 ) from error
             except OSError as error:
-                self._count(pid, waits, is_person, sleep.slept_s(), 1)
+                self._count(waits, is_person, sleep.slept_s(), left_behind=1)
+                self._note_silent(pid)
                 self._abandon()
                 raise Unreadable(
                     f"process {pid} could not be read in time: it kept a reader of its memory or files waiting",
@@ -396,20 +439,20 @@ class ReaderProcess(Closeable):
                 # After an interrupt, the rest of the answer would be read as the next answer.
                 self._abandon()
                 raise
-            if time.monotonic() - self._asked_s > _LOOK_S:
-                self._count(pid, waits, is_person, sleep.asleep_s(), 0)
+            worked_s, slept_s = reader_child.USAGE.unpack(parts.pop()[1:])
+            self._count(waits, is_person, slept_s if slept_s > _LEAST_SLEEP_S else 0.0, worked_s)
             if parts and parts[-1][:1] == b"e":
                 number = struct.unpack("<i", parts[-1][1:])[0]
                 why = _reason(number)
                 raise Unreadable(f"process {pid} cannot be read ({why})", max(number, 0), reason=why)
             return parts
 
-    def _count(self, pid: int, waits: AccountWaits, is_person: bool, slept_s: float, left_behind: int) -> None:
+    def _count(
+        self, waits: AccountWaits, is_person: bool, slept_s: float, worked_s: float = 0.0, left_behind: int = 0
+    ) -> None:
         for account in (waits, *([self.waits.of_people] if is_person else [])):
-            account.add(max(0.0, slept_s))
+            account.add(max(0.0, slept_s), worked_s)
             account.left_behind += left_behind
-        if left_behind:
-            self._note_silent(pid)
 
     def _note_silent(self, pid: int) -> None:
         if pid not in self.waits.silent and len(self.waits.silent) < _MAX_NOTED:

@@ -29,7 +29,7 @@ from powerprof.stacks.image import ProcessImage, snapshot
 from powerprof.stacks.symbols import read_perf_map
 from powerprof.system.child import SendPart, run_in_fork
 from powerprof.system.processes import language_of, owner_of
-from powerprof.system.reader_process import MOST_WAITED_S, Opened, ReaderProcess, ReaderWaits, link_of, shared
+from powerprof.system.reader_process import OF_PERSON, Opened, ReaderProcess, ReaderWaits, link_of, shared
 from tests.conftest import REPOSITORY
 from tests.programs.stalling import GETATTR, LOOKUP, OPEN, READ, UID, build, stalling
 from tests.unit.layers import sources
@@ -90,7 +90,7 @@ def readers_with_bpf() -> list[int]:
     for entry in Path("/proc").glob("[0-9]*/fd/*"):
         if (link_of(entry) or "").startswith(("anon_inode:bpf", "anon_inode:[perf_event")):
             holders.add(int(entry.parts[2]))
-    lines = {pid: shared().read(pid, Path(f"/proc/{pid}/cmdline"), 4096) or b"" for pid in holders}
+    lines = {pid: shared().proc_file(pid, "cmdline", 4096) or b"" for pid in holders}
     return [pid for pid, line in lines.items() if b"reader_child" in line]
 
 
@@ -231,7 +231,7 @@ def test_answers_that_are_only_slow_cost_an_account_no_more_than_its_share(place
         began_s = time.monotonic()
         statuses = [fresh.status(Path(f"/proc/{stalled.pid}/exe")) for _ in range(100)]
         assert statuses[0] is not None and statuses[-1] is None
-        assert time.monotonic() - began_s < 3 * MOST_WAITED_S
+        assert time.monotonic() - began_s < 3 * OF_PERSON.waited_s
         assert fresh.status(Path("/proc/self/exe")) is not None
 
 

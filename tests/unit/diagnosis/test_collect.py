@@ -315,7 +315,7 @@ def test_only_the_end_of_a_regular_file_is_read(tmp_path: Path, monkeypatch: pyt
 def opened_by_the_reader(path: Path) -> None:
     """Open a path as the reader process opens paths of other processes."""
     try:
-        os.close(reader_child._open_regular(b"", os.fsencode(path), True))
+        os.close(reader_child.open_regular(-1, b"", os.fsencode(path))[0])
     except OSError as error:
         assert error.errno == reader_child.NOT_REGULAR
     else:

@@ -25,6 +25,7 @@ from powerprof.stacks.store import TableStore
 from powerprof.stacks.time_budget import Budget
 from powerprof.system.errors import DataError
 from powerprof.system.files import read_fields
+from powerprof.system.reader_child import MAX_MAPPINGS
 from powerprof.system.tasks import look_up
 from tests.programs.cpu_time import least_cpu_s
 from tests.unit.stacks.elves import Part, image_of, make, symbol
@@ -231,7 +232,7 @@ def test_large_maps_file_is_parsed_in_bounded_time() -> None:
     chance = random.Random(3)
     lines = [
         f"{0x1000 * n:x}-{0x1000 * (n + 1):x} r-xp 00000000 00:0{chance.randrange(9)} {n} /{'x' * 200}{n}"
-        for n in range(1, 60_000)
+        for n in range(1, MAX_MAPPINGS)
     ]
     text = "\n".join(lines)
     assert least_cpu_s(lambda: parse_maps(text, "maps"), 2.0) < 2.0

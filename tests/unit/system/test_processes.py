@@ -128,6 +128,7 @@ def test_server_accounts_are_those_of_the_processs_own_passwd_file(
     passwd.write_text(_PASSWD) if is_file else os.mkfifo(passwd)
     passwd.chmod(mode)
     (folder / "root").symlink_to(tmp_path / "inside")
+    (folder / "ns").symlink_to("/proc/self/ns")
     assert processes._read_server_uids(7) == numbers
     assert processes.is_server_account(7, 0)
     assert processes.is_server_account(7, 112) is bool(numbers)
