@@ -9,7 +9,7 @@ import signal
 import struct
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +35,7 @@ from tests.programs.truth import compiled
 from tests.programs.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("root_bpf")
-DEFAULT, CURED = "50000", "50000000"
+DEFAULT, CURED, SHORT = "50000", "50000000", "60000"
 
 
 class Truth:
@@ -103,9 +103,9 @@ def test_counters_and_trace_agree_with_the_program(truth: Truth, slack: str, mon
     target = Target((truth.pid,), "truth")
     with WindowEnergy(NO_METER) as energy, session.CureWindows(target, truth.tid, energy) as measuring:
         assert measuring.untraced is None
-        block = measuring.measure(4.0, 0, "before").block
+        block = measuring.measure(2.0, 0, "before").block
     count = own[1] - own[0]
-    assert count > 50
+    assert count > 25
     assert block.thread_wakings_count == pytest.approx(count, rel=0.02, abs=3)
     assert block.target_wakings_count == block.thread_wakings_count
     assert block.traced_wakings_count is not None
@@ -115,7 +115,16 @@ def test_counters_and_trace_agree_with_the_program(truth: Truth, slack: str, mon
     assert block.thread_exits_count <= block.traced_wakings_count
 
 
-def test_cure_measures_savings_and_restores_the_slack(truth: Truth, powerprof_cli: Cli, tmp_path: Path) -> None:
+def check_prediction(record: Cure) -> None:
+    assert record.predicted is not None
+    assert record.predicted.most_hz is not None
+    assert record.metrics[0].b.mean is not None
+    assert 0.8 * record.predicted.then_hz <= record.metrics[0].b.mean <= 1.2 * record.predicted.most_hz
+
+
+def test_cure_measures_savings_as_predicted_and_restores_the_slack(
+    truth: Truth, powerprof_cli: Cli, tmp_path: Path
+) -> None:
     # Of six pairs one that a busy host spoils is not all that decides.
     words = [*cure(truth, "--slack", "50ms", pairs=6), "--json", str(tmp_path / "cure.json")]
     result = powerprof_cli(words, timeout=120)
@@ -127,28 +136,25 @@ def test_cure_measures_savings_and_restores_the_slack(truth: Truth, powerprof_cl
     assert first.a.mean is not None
     assert first.b.mean is not None
     assert first.b.mean < 0.6 * first.a.mean
+    check_prediction(record)
     assert (record.reverted, record.read_back, truth.slack()) == (True, DEFAULT, DEFAULT)
     assert sorted(record.order) == ["before"] * 6 + ["cured"] * 6
     assert result.out.startswith("truth-poller wakes up ")
     assert "TimerSlackNSec=50ms" in " ".join(result.out.split())
     assert "restored and verified: 50us" in " ".join(result.out.split())
-    listed = powerprof_cli(["runs"])
-    assert "truth-poller wakes up" in listed.out
+    assert "truth-poller wakes up" in powerprof_cli(["runs"]).out
     again = powerprof_cli(["report", "cure-0001"])
     assert again.code == 0
     assert again.out.splitlines()[0] == result.out.splitlines()[0]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("slack_ms", [50, 200])
 def test_prediction_agrees_with_measurement(truth: Truth, powerprof_cli: Cli, tmp_path: Path, slack_ms: int) -> None:
     words = [*cure(truth, "--slack", f"{slack_ms}ms", window_s=2), "--no-save", "--json", str(tmp_path / "cure.json")]
     result = powerprof_cli(words, timeout=120)
     assert result.code == 0, result.err
-    record = decode_record(tmp_path / "cure.json", Cure)
-    assert record.predicted is not None
-    assert record.predicted.most_hz is not None
-    assert record.metrics[0].b.mean is not None
-    assert 0.8 * record.predicted.then_hz <= record.metrics[0].b.mean <= 1.2 * record.predicted.most_hz
+    check_prediction(decode_record(tmp_path / "cure.json", Cure))
 
 
 def test_detect_the_clock_of_a_wait(compilers: Sequence[str], tmp_path: Path, truth: Truth) -> None:
@@ -162,13 +168,8 @@ def test_detect_the_clock_of_a_wait(compilers: Sequence[str], tmp_path: Path, tr
     assert waits_by_wall_clock(truth.pid, truth.tid) is None  # it polls
 
 
-@pytest.mark.parametrize(
-    ("precision", "said"), [("90%", "reached after {} pairs"), ("0.0001", "not reached in {} pairs: the interval is ±")]
-)
-def test_add_pairs_until_the_precision_is_reached(
-    truth: Truth, powerprof_cli: Cli, tmp_path: Path, precision: str, said: str
-) -> None:
-    words = [*cure(truth, "--slack", "50ms"), "--precision", precision, "--json", str(tmp_path / "cure.json")]
+def test_add_pairs_until_the_precision_is_reached(truth: Truth, powerprof_cli: Cli, tmp_path: Path) -> None:
+    words = [*cure(truth, "--slack", "50ms"), "--precision", "90%", "--json", str(tmp_path / "cure.json")]
     result = powerprof_cli(words, timeout=180)
     assert result.code == 0, result.err
     assert "3 to 12 windows without the change and as many with it, of 0.5 s, at most 24 s in all" in " ".join(
@@ -178,9 +179,8 @@ def test_add_pairs_until_the_precision_is_reached(
     # How many pairs 90 % take depends on the host.
     pairs = record.order.count("before")
     assert record.order.count("cured") == pairs
-    assert 3 <= pairs <= 11 if precision == "90%" else pairs == 11
-    assert [note for note in record.notes if said.format(pairs) in str(note)]
-    assert (record.reverted, truth.slack()) == (True, DEFAULT)
+    assert 3 <= pairs <= 11
+    assert [note for note in record.notes if f"reached after {pairs} pairs" in str(note)]
 
 
 @pytest.mark.parametrize(("slack", "reason"), [("50us", "same_value"), ("51us", "no_saving")])
@@ -193,10 +193,6 @@ def test_a_change_without_a_gain_is_not_tried(truth: Truth, powerprof_cli: Cli, 
     assert record.verdict.text.startswith("Nothing to gain: ")
     assert "This changes" not in result.err
     assert truth.slack() == DEFAULT
-
-
-def until(truth: Truth, value: str) -> None:
-    wait_until(lambda: truth.slack() == value, f"slack is not {value}")
 
 
 def traces(pid: int) -> bool:
@@ -225,12 +221,21 @@ def own_journal(powerprof_cli: Cli, tmp_path: Path) -> Cli:
     return with_own_journal(powerprof_cli, tmp_path)
 
 
+def start_shortening(cli: Cli, truth: Truth, window_s: float = 30) -> subprocess.Popen[str]:
+    """Start a cure from CURED to SHORT, and wait for its window: without a prediction, which covers longer slack only.
+
+    The change is tried once before, while nothing is traced.
+    """
+    truth.set_slack(CURED)
+    process = cli.start(cure(truth, "--slack", "60us", window_s=window_s))
+    wait_until(lambda: truth.slack() == SHORT and traces(process.pid), "it does not trace what it changed")
+    return process
+
+
 @pytest.fixture
 def running(truth: Truth, own_journal: Cli) -> Iterator[subprocess.Popen[str]]:
     """Yield a cure in a window with the changed slack."""
-    process = own_journal.start(cure(truth, "--slack", "50ms", window_s=30))
-    # What it predicts is traced before anything is changed, and it is tried once while nothing is traced.
-    wait_until(lambda: truth.slack() == CURED and traces(process.pid), "it does not trace what it changed")
+    process = start_shortening(own_journal, truth)
     yield process
     process.kill()
     process.communicate()
@@ -241,11 +246,11 @@ def keeper_of(process: subprocess.Popen[str]) -> psutil.Process:
     return found
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_keeper_restores_after_the_end_of_powerprof(truth: Truth, running: subprocess.Popen[str], number: int) -> None:
     running.send_signal(number)
     running.wait(60)
-    until(truth, DEFAULT)
+    wait_until(lambda: truth.slack() == CURED, "the slack is not restored")
     assert running.returncode in (-signal.SIGKILL, 130)
 
 
@@ -253,7 +258,7 @@ def test_powerprof_restores_after_the_end_of_the_keeper(truth: Truth, running: s
     keeper_of(running).kill()
     running.send_signal(signal.SIGTERM)
     running.wait(60)
-    assert truth.slack() == DEFAULT
+    assert truth.slack() == CURED
 
 
 def test_next_start_restores_after_the_end_of_both(
@@ -264,11 +269,11 @@ def test_next_start_restores_after_the_end_of_both(
     keeper.kill()
     running.kill()
     running.wait(60)
-    assert truth.slack() == CURED
+    assert truth.slack() == SHORT
     result = own_journal(["runs"])
     assert result.code == 0
-    assert f"the timer slack of thread {truth.tid} is 50000 again" in result.err
-    assert truth.slack() == DEFAULT
+    assert f"the timer slack of thread {truth.tid} is {CURED} again" in result.err
+    assert truth.slack() == CURED
     assert str(truth.tid) not in own_journal(["runs"]).err
 
 
@@ -280,33 +285,37 @@ def test_report_a_target_that_ends(truth: Truth, running: subprocess.Popen[str])
     assert not psutil.pid_exists(truth.pid)
 
 
-def test_cure_of_a_variable(powerprof_cli: Cli, tmp_path: Path) -> None:
-    with PrivateServer() as server:
-        login = server.login
-        options = tmp_path / "my.cnf"
-        write_options(options, login)
-        options.chmod(0o600)
-        words = ["cure", "--pid", str(server.pid), "--defaults-file", str(options), "--window", "0.5", "--pairs", "3",
-                 "--yes", "--energy-source", "none"]  # fmt: skip
-        result = powerprof_cli([*words, "--set", "innodb_print_all_deadlocks=ON"], timeout=120)
-        assert result.code == 0, result.err
-        said = " ".join(result.out.split())
-        assert "restored and verified: 0" in said
-        assert login.password not in result.out + result.err
-        for wrong, code in (("no_such_variable=1", 2), ("version=1", 2), ("max_connections=many", 2)):
-            refused = powerprof_cli([*words, "--set", wrong, "--no-save"], timeout=60)
-            assert refused.code == code, refused.err
-            assert "Traceback" not in refused.err
-            assert "This changes" not in refused.err
-        with server.connect() as connection:
-            assert sql.fetch_scalar(connection, "SELECT @@GLOBAL.innodb_print_all_deadlocks") == 0
+def options_of(server: PrivateServer, folder: Path) -> Path:
+    """Write an option file with the account of a server."""
+    place = folder / f"{server.options.name}.cnf"
+    write_options(place, server.login)
+    return place
+
+
+def test_cure_of_a_variable(powerprof_cli: Cli, tmp_path: Path, pooled_server: Callable[..., PrivateServer]) -> None:
+    server = pooled_server()
+    words = ["cure", "--pid", str(server.pid), "--defaults-file", str(options_of(server, tmp_path)), "--window", "0.5",
+             "--pairs", "3", "--yes", "--energy-source", "none"]  # fmt: skip
+    saved = tmp_path / "cure.json"
+    result = powerprof_cli([*words, "--set", "innodb_print_all_deadlocks=ON", "--json", str(saved)], timeout=120)
+    assert result.code == 0, result.err
+    said = " ".join(result.out.split())
+    assert "restored and verified: 0" in said
+    assert "Replication lag: not measured: the server is not a replica." in said
+    assert {block.replica_lag_s for block in decode_record(saved, Cure).blocks} == {None}
+    assert server.login.password not in result.out + result.err
+    for wrong, code in (("no_such_variable=1", 2), ("version=1", 2), ("max_connections=many", 2)):
+        refused = powerprof_cli([*words, "--set", wrong, "--no-save"], timeout=60)
+        assert refused.code == code, refused.err
+        assert "Traceback" not in refused.err
+        assert "This changes" not in refused.err
+    with server.connect() as connection:
+        assert sql.fetch_scalar(connection, "SELECT @@GLOBAL.innodb_print_all_deadlocks") == 0
 
 
 def test_cure_of_an_event_from_a_finding(powerprof_cli: Cli, tmp_path: Path) -> None:
     with PrivateServer(ServerOptions(settings={"event-scheduler": "ON"})) as server:
-        login = server.login
-        options = tmp_path / "my.cnf"
-        write_options(options, login)
+        options = options_of(server, tmp_path)
         name, began_s = "beat`; DROP DATABASE shop; -- x", time.monotonic()
         with server.connect() as connection:
             sql.execute(
@@ -315,7 +324,7 @@ def test_cure_of_an_event_from_a_finding(powerprof_cli: Cli, tmp_path: Path) -> 
                 "CREATE TABLE shop.t (n BIGINT)",
                 f"CREATE EVENT shop.{quote_name(name)} ON SCHEDULE EVERY 1 SECOND DO INSERT INTO shop.t VALUES (1)",
             )
-        words = ["cure", "--pid", str(server.pid), "--defaults-file", str(options), "--window", "2", "--pairs", "3",
+        words = ["cure", "--pid", str(server.pid), "--defaults-file", str(options), "--window", "1.5", "--pairs", "3",
                  "--yes", "--energy-source", "none", "--finding", "event_scheduler"]  # fmt: skip
         result = powerprof_cli([*words, "--json", str(tmp_path / "cure.json")], timeout=180)
         assert result.code == 0, result.err
@@ -337,14 +346,13 @@ def test_cure_of_an_event_from_a_finding(powerprof_cli: Cli, tmp_path: Path) -> 
             cured_s = sum(
                 block.counted_s for block, arm in zip(record.blocks, record.order, strict=True) if arm == "cured"
             )
-            assert cured_s > 5
+            assert cured_s > 4
             assert ran < time.monotonic() - began_s - cured_s + 2, "it rests while it is disabled"
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--finding", "event_scheduler"], "no finding matches 'event_scheduler'"),
         (["--finding", "nosuch"], "no finding 'nosuch' can be tried"),
         (["--thread", "nobody"], "has no thread 'nobody'"),
         (["--thread", "1"], "has no thread '1'"),

@@ -23,7 +23,7 @@ from powerprof.experiment.claims import metric_named
 from powerprof.measure.window import run_window
 from powerprof.model.runs import decode_record
 from tests.conftest import Cli, each_release
-from tests.programs.option_files import write_options
+from tests.system.cure.test_cure import options_of
 
 pytestmark = pytest.mark.usefixtures("root_bpf", "mariadbd", "counts_statements")
 _HELD_S = 4.0
@@ -50,13 +50,6 @@ def _write(source: PrivateServer, ended: threading.Event) -> None:
         sql.execute(connection, "CREATE DATABASE w", "CREATE TABLE w.t (n INT)")
         while not ended.wait(0.03):
             sql.execute(connection, "INSERT INTO w.t VALUES (1)")
-
-
-def options_of(server: PrivateServer, folder: Path) -> Path:
-    place = folder / f"{server.options.name}.cnf"
-    login = server.login
-    write_options(place, login)
-    return place
 
 
 def looked(server: PrivateServer, options: Path, length_s: float) -> ReplicaLag:
@@ -169,16 +162,3 @@ def test_replicas_of_other_releases_are_measured(historical_build: ServerBuild, 
     source = COMMITTED if historical_build.family == "mysql" else RECEIVED
     with written(historical_build) as server:
         replicas_are_measured(server, options_of(server, tmp_path), source)
-
-
-def test_a_server_without_a_source_has_no_lag_and_says_so(powerprof_cli: Cli, tmp_path: Path) -> None:
-    with PrivateServer() as server:
-        words = ["cure", "--pid", str(server.pid), "--defaults-file", str(options_of(server, tmp_path)),
-                 "--set", "max_connect_errors=101", "--window", "0.5", "--pairs", "3", "--yes", "--no-save",
-                 "--energy-source", "none", "--json", str(tmp_path / "a.json")]  # fmt: skip
-        result = powerprof_cli(words)
-    assert result.code == 0, result.err
-    assert "Replication lag: not measured: the server is not a replica." in " ".join(result.out.split())
-    record = decode_record(tmp_path / "a.json", Cure)
-    assert metric_named(record.metrics, "replica_lag_s") is None
-    assert {block.replica_lag_s for block in record.blocks} == {None}
