@@ -95,7 +95,13 @@ def refused_cheaply(cli: Cli, *words: str) -> None:
     assert used_kb < MOST_KB
 
 
-@pytest.mark.parametrize("name", BOMBS)
+# Each of these resembles another one.
+_NIGHTLY = {"empty objects", "nested objects", "a long string", "members"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.nightly] if name in _NIGHTLY else []) for name in BOMBS]
+)
 def test_a_bomb_is_refused_before_it_is_decoded(powerprof_cli: Cli, tmp_path: Path, name: str) -> None:
     path = tmp_path / "run.json"
     path.write_bytes(BOMBS[name]())

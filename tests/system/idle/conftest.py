@@ -75,6 +75,6 @@ class Measured:
 def measured(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path, mariadbd: Path, root_bpf: None) -> Measured:
     """16 silent clients on a private server, causes traced, JSON on stdout."""
     cli = Cli(tmp_path_factory.mktemp("idle"), shared_cache)
-    done = cli(["idle", "--clients", "16", "--duration", "1.5", "--repeat", "2", "--json", "-"])
+    done = cli(["idle", "--clients", "16", "--duration", "1", "--repeat", "2", "--json", "-"])
     assert done.code == 0, done.err
     return Measured(done, json.loads(done.out), cli)

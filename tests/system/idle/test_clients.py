@@ -1,36 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers of clients: none, some hundred; and a server of the user's."""
+"""Numbers of clients: none, some hundred; and a server of the user's. `--quick` and `--quiet`."""
 
 from __future__ import annotations
 
 import json
 import re
 import threading
-from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
 
 from powerprof.database import sql
 from powerprof.database.private_server import PrivateServer
 from tests.conftest import Cli
 from tests.programs.option_files import write_options
-from tests.system.idle.ending import Idle
-
-Start = Callable[[Sequence[str]], Idle]
 
 
-def test_no_clients_measures_the_server_alone(idle: Start) -> None:
-    running = idle(["--clients", "0", "--no-causes", "--json", "-"])
-    assert running.end() == 0, running.err
-    run = json.loads(running.out)
+def test_quick_windows_of_five_hundred_clients(powerprof_cli: Cli, mariadbd: Path) -> None:
+    """Few and short windows, which the report names."""
+    done = powerprof_cli(["idle", "--quick", "--clients", "500", "--no-causes", "--json", "-"])
+    assert done.code == 0, done.err
+    run = json.loads(done.out)
+    windows = {phase["name"]: len(phase["windows"]) for phase in run["phases"]}
+    assert windows == {"baseline": 3, "server": 3, "clients": 3, "baseline-after": 2}
+    for phase in run["phases"]:
+        # On a busy host the edges of a window come late; never early.
+        assert all(1.49 < window["window_s"] < 3.0 for window in phase["windows"])
+    assert "--quick: 3 windows of 1.5 s per phase; for narrower intervals, leave it out" in run["notes"]
+    assert not [note for note in run["notes"] if "closed by the server" in note]
+    report = powerprof_cli(["report", run["id"]])
+    assert "for narrower intervals, leave it out" in " ".join(report.out.split())
+
+
+def test_no_clients_measures_the_server_alone_and_quiet_prints_nothing(powerprof_cli: Cli, mariadbd: Path) -> None:
+    args = ["idle", "--clients", "0", "--duration", "0.05", "--repeat", "2", "--energy-source", "none", "--no-causes"]
+    done = powerprof_cli([*args, "--quiet"])
+    assert (done.code, done.out, done.err) == (0, "", "")
+    (path,) = (powerprof_cli.home / "state/powerprof/runs").glob("*/run.json")
+    run = json.loads(path.read_text())
     assert [phase["name"] for phase in run["phases"]] == ["baseline", "server", "baseline-after"]
     assert run["options"]["clients_count"] == 0
-
-
-def test_five_hundred_clients(idle: Start) -> None:
-    running = idle(["--clients", "500", "--no-causes", "--json", "-"])
-    assert running.end() == 0, running.err
-    run = json.loads(running.out)
-    assert [phase["name"] for phase in run["phases"]] == ["baseline", "server", "clients", "baseline-after"]
-    assert not [note for note in run["notes"] if "closed by the server" in note]
 
 
 def work_until(server: PrivateServer, ended: threading.Event) -> None:
@@ -39,6 +48,7 @@ def work_until(server: PrivateServer, ended: threading.Event) -> None:
             sql.fetch_rows(connection, "SELECT 1")
 
 
+@pytest.mark.usefixtures("counts_statements")
 def test_a_server_of_the_users(powerprof_cli: Cli) -> None:
     """It is measured without a baseline, is not changed, and runs on afterwards."""
     with PrivateServer(connections=40) as server:

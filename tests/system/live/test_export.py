@@ -171,7 +171,7 @@ def test_all_series_sum_to_the_kernels_count(powerprof_cli: Cli, root_bpf: None,
         store = Store(port)
         first = store.edge(reader)
         store.increase.clear()
-        for _ in range(7):
+        for _ in range(4):
             store.next_interval()
         fewest, most = store.edge(reader).since(first)
         exits = store.increase["powerprof_idle_exits_total"]
@@ -265,7 +265,7 @@ def test_the_statements_sum_to_the_server_also_after_a_restart(
             store.next_interval()
             store.increase.clear()
             before = by_statement(store, cpu)
-            for _ in range(4):
+            for _ in range(2):
                 store.next_interval()
             grown = {id: used - before[id] for id, used in by_statement(store, cpu).items() if id in before}
             assert sum(grown.values()) == pytest.approx(store.increase[cpu])

@@ -310,9 +310,8 @@ def test_print_is_white_and_shows_open_sections(kind: str, show: Show) -> None:
     assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == "rgb(255, 255, 255)"
     assert page.locator(".tools:visible").count() == 0
     assert overflow(page) == []
-    document = page.pdf(format="A4")
-    assert document.startswith(b"%PDF")
     if kind == "idle":
+        document = page.pdf(format="A4")
         assert len(re.findall(rb"/Type\s*/Page\b", document)) == 2
 
 

@@ -37,10 +37,12 @@ load = { kind = "statements", sql = ["SELECT 1"], clients = 1, rate_hz = 50 }
 server.set_global = { innodb_io_capacity = 5000, max_connect_errors = 777, innodb_flush_log_at_trx_commit = 0 }
 [conditions.low]
 server.set_global = { innodb_io_capacity_max = 100, innodb_flush_log_at_trx_commit = 2 }
-[conditions.both]
-server.set_global = { innodb_io_capacity = 5000, innodb_io_capacity_max = 6000, key_buffer_size = 1000000 }
-[conditions.collation]
-server.set_global = { character_set_server = "latin1", collation_server = "latin1_bin" }
+[conditions.both.server.set_global]
+innodb_io_capacity = 5000
+innodb_io_capacity_max = 6000
+key_buffer_size = 1000000
+character_set_server = "latin1"
+collation_server = "latin1_bin"
 [conditions.copied]
 server.set_global = { long_query_time = 3, innodb_flush_log_at_trx_commit = 0 }
 [conditions.reads]
@@ -71,9 +73,9 @@ class Given:
 
     def words(self, command: str, *conditions: str) -> list[str]:
         cases = [f"moves:{condition}" for condition in conditions]
-        count = "--repeat" if command == "run" else "--pairs"
+        count = ["--repeat", "2"] if command == "run" else ["--pairs", "3"]
         where = ["--workloads", str(self.folder), "--defaults-file", str(self.folder / "client.cnf")]
-        return [command, *cases, count, "3", "--duration", "0.3", *where, "--energy-source", "none"]
+        return [command, *cases, *count, "--duration", "0.3", *where, "--energy-source", "none"]
 
     def start(self, command: str, *conditions: str) -> subprocess.Popen[str]:
         return self.cli.start(self.words(command, *conditions))
@@ -98,16 +100,30 @@ class Given:
         wait_until(lambda: self.variables()[DURABILITY] == durability, f"{DURABILITY} = {durability}")
 
 
+@pytest.fixture(scope="module")
+def server(mariadbd: Path) -> Iterator[PrivateServer]:
+    with PrivateServer(name="theirs") as started:
+        yield started
+
+
 @pytest.fixture
-def given(tmp_path: Path, shared_cache: Path, mariadbd: Path) -> Iterator[Given]:
-    (tmp_path / "moves").mkdir()
-    (tmp_path / "moves/workload.toml").write_text(WORKLOAD + HIDDEN)
-    within = ("unshare", "--mount", "sh", "-c", _OWN_FOLDERS, str(tmp_path))
-    with PrivateServer(name="theirs") as server:
-        login = server.login
-        path = tmp_path / "client.cnf"
-        write_options(path, login)
-        yield Given(server, Cli(tmp_path / "home", shared_cache, within), tmp_path)
+def given(server: PrivateServer, tmp_path: Path, shared_cache: Path) -> Iterator[Given]:
+    """Yield the server of the module; whatever a test leaves changed has its old value afterwards."""
+    given = prepare(server, tmp_path, shared_cache)
+    before = given.variables()
+    yield given
+    for name, value in given.variables().items():
+        if value != before[name]:
+            given.set(name, before[name])
+
+
+def prepare(server: PrivateServer, folder: Path, cache: Path) -> Given:
+    (folder / "moves").mkdir()
+    (folder / "moves/workload.toml").write_text(WORKLOAD + HIDDEN)
+    write_options(folder / "client.cnf", server.login)
+    return Given(
+        server, Cli(folder / "home", cache, ("unshare", "--mount", "sh", "-c", _OWN_FOLDERS, str(folder))), folder
+    )
 
 
 def kill_both(process: subprocess.Popen[str]) -> None:
@@ -139,53 +155,52 @@ def test_kill_of_the_keeper(given: Given) -> None:
     assert given.variables() == before
 
 
-@pytest.mark.parametrize(("condition", "durability"), [("high", "0"), ("low", "2")])
-def test_kill_of_both(given: Given, condition: str, durability: str) -> None:
+def test_kill_of_both(given: Given) -> None:
     """The next start restores, and prints what it restored."""
     before = given.variables()
-    with given.start("run", condition) as process:
-        given.wait_for(durability)
+    with given.start("run", "low") as process:
+        given.wait_for("2")
         kill_both(process)
-    assert given.variables()[DURABILITY] == durability
+    assert given.variables()[DURABILITY] == "2"
     done = given("runs")
-    assert f"{DURABILITY} is 1 again: a powerprof that was killed had left it at {durability}" in done.err
+    assert f"{DURABILITY} is 1 again: a powerprof that was killed had left it at 2" in done.err
     assert given.variables() == before
     assert given.journals() == []
     assert given("runs").err == ""
 
 
-def test_a_value_of_a_restarted_server_stays(given: Given) -> None:
+def test_a_value_of_a_restarted_server_stays(tmp_path: Path, shared_cache: Path, mariadbd: Path) -> None:
     """The value that powerprof set ended with the server's process: the same value now is the administrator's."""
-    with given.start("run", "high") as process:
-        given.wait_for("0")
-        kill_both(process)
-    os.kill(given.server.pid, signal.SIGKILL)
-    until(lambda: not given.server.alive())
-    (given.server.directory / "init.sql").touch()  # its account is in its data
-    given.server._launch()
-    given.server.wait_ready()
-    given.set(DURABILITY, "0")
-    assert given("runs").err == ""
-    assert given.variables()[DURABILITY] == "0"
-    assert given.journals() == []
+    with PrivateServer(name="theirs") as server:
+        given = prepare(server, tmp_path, shared_cache)
+        with given.start("run", "high") as process:
+            given.wait_for("0")
+            kill_both(process)
+        os.kill(server.pid, signal.SIGKILL)
+        until(lambda: not server.alive())
+        (server.directory / "init.sql").touch()  # its account is in its data
+        server._launch()
+        server.wait_ready()
+        given.set(DURABILITY, "0")
+        assert given("runs").err == ""
+        assert given.variables()[DURABILITY] == "0"
+        assert given.journals() == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_in_the_middle(given: Given, number: signal.Signals) -> None:
+def test_signal_in_the_middle(given: Given) -> None:
     before = given.variables()
     with given.start("compare", "high", "low") as process:
-        given.wait_for("2" if number == signal.SIGINT else "0")
-        process.send_signal(number)
+        given.wait_for("2")
+        process.send_signal(signal.SIGINT)
         _, err = process.communicate()
     assert process.returncode == 130, err
     assert given.variables() == before
     assert given.journals() == []
 
 
-@pytest.mark.parametrize(("a", "b"), [("high", "low"), ("plain", "both"), ("plain", "collation")])
-def test_variables_that_move_with_others_are_restored(given: Given, a: str, b: str) -> None:
+def test_variables_that_move_with_others_are_restored(given: Given) -> None:
     before = given.variables()
-    done = given(*given.words("compare", a, b))
+    done = given(*given.words("compare", "low", "both"))
     assert done.code == 0, done.err
     assert given.variables() == before
     assert given.journals() == []
@@ -306,19 +321,16 @@ def test_a_change_that_no_text_shows_is_reported(given: Given) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("key", "statement"),
-    [
+def test_sql_that_sets_a_global_variable_is_refused(given: Given) -> None:
+    before = given.variables()
+    for key, statement in (
         ("setup", "SET GLOBAL max_connect_errors = 999"),
         ("enter", "SET @a = 1, /* ours */ GLOBAL max_connect_errors = 999"),
         ("leave", "SET @@global.max_connect_errors = 999"),
-    ],
-)
-def test_sql_that_sets_a_global_variable_is_refused(given: Given, key: str, statement: str) -> None:
-    before = given.variables()
-    (given.folder / "moves/workload.toml").write_text(f'{WORKLOAD}\n[conditions.sets]\n{key} = ["{statement}"]\n')
-    done = given(*given.words("compare", "plain", "sets"))
-    assert done.code == 2
-    assert done.err.startswith(f"error: moves:sets: {key} sets a global variable of the given server (SET ")
-    assert "hint: use set_global" in done.err
+    ):
+        (given.folder / "moves/workload.toml").write_text(f'{WORKLOAD}\n[conditions.sets]\n{key} = ["{statement}"]\n')
+        done = given(*given.words("compare", "plain", "sets"))
+        assert done.code == 2
+        assert done.err.startswith(f"error: moves:sets: {key} sets a global variable of the given server (SET ")
+        assert "hint: use set_global" in done.err
     assert given.variables() == before

@@ -16,7 +16,7 @@ from powerprof.system.next_steps import find_commands
 from tests.conftest import Cli
 from tests.unit.layers.test_next_steps import printed_commands
 
-pytestmark = pytest.mark.usefixtures("mariadbd", "root_bpf")
+pytestmark = pytest.mark.usefixtures("mariadbd", "root_bpf", "asks_every_server")
 
 # Options that only shorten the command.
 _SHORTER = {**dict.fromkeys(("attribute", "profile", "queries", "diagnose", "energy"), "--duration 500ms")}
