@@ -145,7 +145,7 @@ LATER = ("VARIABLES", "PROCESSLIST", "SLAVE", "EVENTS", "MASTER", "CONNECTION_ID
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the patience with a server, which is judged once, at the counters, and the pauses between samples."""
-    monkeypatch.setattr(sql, "LOOK_LIMITS", Limits(waiting_s=1.5))
+    monkeypatch.setattr(sql, "LOOK_LIMITS", Limits(waiting_s=0.5))
     monkeypatch.setattr(collect, "_SAMPLE_S", 0.001)
 
 
@@ -161,15 +161,16 @@ def test_a_first_answer_that_lies(tmp_path: Path, lie: str) -> None:
         assert all(b"root:x:" not in packet for packet in server.heard)
 
 
-@pytest.mark.parametrize("lie", ["silent", "drip", "endless rows"])
-def test_counters_that_never_end(tmp_path: Path, lie: str) -> None:
-    diagnose_against(tmp_path, "STATUS", lie)
+def test_counters_that_never_come(tmp_path: Path) -> None:
+    diagnose_against(tmp_path, "STATUS", "silent")
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("lie", READ)
-@pytest.mark.parametrize("about", ["STATUS", *LATER])
-def test_a_later_answer_of_diagnose_that_lies(tmp_path: Path, lie: str, about: str) -> None:
+@pytest.mark.parametrize(
+    ("about", "lie"),
+    [("STATUS", "drip"), ("STATUS", "endless rows"), *((about, lie) for about in ("STATUS", *LATER) for lie in READ)],
+)
+def test_a_later_answer_of_diagnose_that_lies(tmp_path: Path, about: str, lie: str) -> None:
     diagnose_against(tmp_path, about, lie)
 
 
@@ -331,7 +332,7 @@ def test_what_is_said_before_tls_is_not_believed(tmp_path: Path) -> None:
         sql.connect(Login(user="someone", password=PASSWORD, host="127.0.0.1", port=server.port), timeout_s=3)
 
 
-@pytest.mark.parametrize("lie", ["drip", "local file", "NULLs"])
+@pytest.mark.parametrize("lie", ["local file", "NULLs"])
 def test_the_command_line(refused: Refused, tmp_path: Path, lie: str) -> None:
     with HostileServer(tmp_path, LIES[lie]) as server:
         began = time.monotonic()

@@ -354,15 +354,16 @@ def test_there_is_no_way_to_be_root(monkeypatch: pytest.MonkeyPatch, root: None)
             programs.run(["true"], user=user, confinement=sandbox._confinement("true", sandbox.Sandbox(), None))
 
 
-def test_a_client_is_not_root_for_roots_own_account(mariadbd: Path, tmp_path: Path, root: None) -> None:
+def test_a_client_is_not_root_for_roots_own_account(
+    pooled_server: Callable[..., PrivateServer], tmp_path: Path, root: None
+) -> None:
     """root@localhost logs in by the socket as root alone: the client is refused, and the hint says what to do."""
-    with PrivateServer() as theirs:
-        login = Login(user="root", socket=theirs.socket)
-        case = case_of(tmp_path / "theirs", 'sql = ["SELECT 1"]')
-        given = BenchOptions(given=GivenServer(login).__enter__())
-        with Bench([case], given, print) as bench, pytest.raises(LoadFailed, match="sysbench failed") as caught:
-            start_load(case, bench.context(case), LoadOrder(queries=1)).finish(60)
-        assert "name an account with a password" in str(caught.value.hint)
+    login = Login(user="root", socket=pooled_server().socket)
+    case = case_of(tmp_path / "theirs", 'sql = ["SELECT 1"]')
+    given = BenchOptions(given=GivenServer(login).__enter__())
+    with Bench([case], given, print) as bench, pytest.raises(LoadFailed, match="sysbench failed") as caught:
+        start_load(case, bench.context(case), LoadOrder(queries=1)).finish(60)
+    assert "name an account with a password" in str(caught.value.hint)
 
 
 def test_output_of_a_client_is_read_from_no_other_file(attacker: Attacker, tmp_path: Path, mariadbd: Path) -> None:
