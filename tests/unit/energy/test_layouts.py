@@ -181,16 +181,12 @@ def test_a_channel_that_goes_or_comes_has_no_joules(missing: list[bool]) -> None
 # Watts, the counter's range in µJ, the watts that its constraints state, seconds between two samples, and whether a
 # figure is given.
 _STEPS = [
-    (300.0, 262_143_328_850, None, 1800.0, False),
     (300.0, 262_143_328_850, None, 400.0, True),
     (300.0, 262_143_328_850, None, 450.0, False),
-    (218.0, 65_532_610_987, None, 600.0, False),
     (218.0, 65_532_610_987, None, 60.0, True),
     (218.0, 65_532_610_987, None, 110.0, False),
     (12.0, 262_143_328_850, 15, 2400.0, True),
-    (12.0, 262_143_328_850, 15, 3600.0, False),
     (90.0, 65_532_610_987, 65, 200.0, True),
-    (90.0, 65_532_610_987, 65, 3600.0, False),
     (30.0, 999_999, None, 1.0, False),
     (400.0, 262_143_328_850, 350, 500.0, False),
 ]

@@ -93,22 +93,6 @@ def test_no_text_ends_in_a_traceback(text: str) -> None:
                 assert error.message.startswith("log")
 
 
-def test_a_log_that_grows_while_we_measure(tmp_path: Path) -> None:
-    path = tmp_path / "wall.csv"
-    path.write_text("time,watts\n")
-    with open_meters("meter_log", meter_log=path) as meters:
-        meters.sample()
-        start_s = time.monotonic()
-        now = time.time()
-        with path.open("a") as file:
-            for step in range(11):
-                file.write(f"{now + step / 10:.6f},{100 + step}\n")
-        meters.sample()
-        readings = meters.readings(start_s, start_s + 1.0)
-    assert readings[0].domain == "wall"
-    assert readings[0].watts == pytest.approx(105.0, abs=0.5)
-
-
 @pytest.mark.parametrize(
     ("rows", "reason"),
     [

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from powerprof.energy import rapl
 from powerprof.energy.domains import EnergyResult, host_energy
 from powerprof.energy.meters import NAMES, MeterSet, open_meters
 from powerprof.energy.program_meters import parse_ipmi
@@ -38,60 +37,6 @@ def window(meters: MeterSet, change: object = None) -> list[EnergyReading]:
 
 def joules(readings: list[EnergyReading]) -> dict[str, float | None]:
     return {r.domain: r.joules if r.joules is None else round(r.joules, 6) for r in readings}
-
-
-def test_two_sockets_with_wrap(tree: Tree) -> None:
-    tree.zone("intel-rapl:0", "package-0", RANGE_UJ - 1_000_000)
-    tree.zone("intel-rapl:0:0", "core", 0)
-    tree.zone("intel-rapl:0:1", "dram", 100)
-    tree.zone("intel-rapl:1", "package-1", 5_000_000)
-    tree.zone("intel-rapl:1:0", "core", 0)
-    tree.zone("intel-rapl:1:1", "dram", 100)
-
-    def change() -> None:
-        tree.count("intel-rapl:0", 999_999)  # wraps: 1 J to the end, one unit over it, 999,999 µJ after it
-        tree.count("intel-rapl:0:0", 500_000)
-        tree.count("intel-rapl:0:1", 300_100)
-        tree.count("intel-rapl:1", 8_000_000)
-        tree.count("intel-rapl:1:0", 700_000)
-        tree.count("intel-rapl:1:1", 400_100)
-
-    with open_meters("rapl") as meters:
-        readings = window(meters, change)
-    assert joules(readings) == {
-        "package-0": 2.0,
-        "package-0/dram": 0.3,
-        "package-1": 3.0,
-        "package-1/dram": 0.4,
-        "package-0/core": 0.5,
-        "package-1/core": 0.7,
-    }
-    contained = {r.domain: r.contained_in for r in readings}
-    assert contained["package-0/core"] == "package-0"
-    assert contained["package-1/core"] == "package-1"
-    assert contained["package-0/dram"] is None
-    found = host_energy(readings)
-    assert found.domains == ["package-0", "package-0/dram", "package-1", "package-1/dram"]
-    assert found.joules == pytest.approx(5.7)
-
-
-def test_psys_contains_all_and_is_the_total(tree: Tree) -> None:
-    tree.zone("intel-rapl:0", "package-0", 0)
-    tree.zone("intel-rapl:0:0", "uncore", 0)
-    tree.zone("intel-rapl:1", "psys", 0)
-
-    def change() -> None:
-        tree.count("intel-rapl:0", 2_000_000)
-        tree.count("intel-rapl:0:0", 250_000)
-        tree.count("intel-rapl:1", 6_500_000)
-
-    with open_meters("rapl") as meters:
-        readings = window(meters, change)
-        assert any("package-0 (rapl)" in n and "inside psys" in n and "W outside" in n for n in meters.notes())
-    assert joules(readings) == {"psys": 6.5, "package-0": 2.0, "uncore": 0.25}
-    assert {r.domain: r.contained_in for r in readings} == {"psys": None, "package-0": "psys", "uncore": "package-0"}
-    assert host_energy(readings).domains == ["psys"]
-    assert host_energy(readings).joules == pytest.approx(6.5)
 
 
 def test_a_psys_that_sees_less_than_its_packages_is_not_used(tree: Tree) -> None:
@@ -211,16 +156,6 @@ def test_each_chip_has_its_scope(
     if expected is None:
         with open_meters("auto") as meters:
             assert "hwmon" not in meters.names
-
-
-def test_two_power_supplies_feed_one_server(tree: Tree) -> None:
-    for number in (0, 1):
-        chip(tree, number, "cffps1", {"pin": 150.0 + number, "pout1": 140.0})
-    with open_meters("hwmon") as meters:
-        readings = window(meters)
-    assert host_energy(readings).domains == ["hwmon0/supply", "hwmon1/supply"]
-    assert host_energy(readings).watts == pytest.approx(301.0)
-    assert {r.contained_in for r in readings if "pout1" in r.domain} == {"hwmon0/supply", "hwmon1/supply"}
 
 
 def test_unknown_chips_are_named_in_the_notes(tree: Tree) -> None:
@@ -423,19 +358,6 @@ def test_domains_outside_of_sums_are_marked(tree: Tree) -> None:
     card = next(r for r in readings if r.scope == "device")
     assert card.contained_in is None
     assert _meter_cells(card)[-1] == "not summed"
-
-
-def test_two_dies_of_a_package_are_two_counters_of_perf(tree: Tree) -> None:
-    for cpu, (package, die) in {0: (0, 0), 24: (0, 1), 48: (1, 0), 72: (1, 1)}.items():
-        tree.write(f"devices/system/cpu/cpu{cpu}/topology/physical_package_id", package)
-        tree.write(f"devices/system/cpu/cpu{cpu}/topology/die_id", die)
-    assert list(rapl._package_names([0, 24, 48, 72]).values()) == [
-        "package-0-die-0",
-        "package-0-die-1",
-        "package-1-die-0",
-        "package-1-die-1",
-    ]
-    assert rapl._package_names([0, 48]) == {0: "package-0", 48: "package-1"}
 
 
 # The lines of a listing, and the server's watts.

@@ -4,19 +4,17 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from powerprof.energy.domains import EnergyRequest, Total
+from powerprof.energy.domains import EnergyRequest
 from powerprof.energy.windows import Consumer, WindowEnergy, split_energy
 from powerprof.experiment import phases
 from powerprof.experiment.phases import split_phase_energy
 from powerprof.model.records import EnergyPart, EnergySplit
-from powerprof.queries.pricing import find_price
 from tests.unit.experiment import builders
 
 joules = st.floats(0, 1e6)
@@ -161,46 +159,3 @@ def test_steal_and_smt_are_noted() -> None:
     assert split.notes == [
         "SMT siblings share a core: a CPU second is charged the same alone and next to a busy sibling"
     ]
-
-
-WHOLE = Total(source="rapl", domains=["package-0"], joules=1000.0, watts=100.0, kind="measured")
-PARTS = [Consumer(name="server", c0_s=6.0), Consumer(name="rest", c0_s=4.0)]
-
-
-def split_of(energy: WindowEnergy, **given: float) -> EnergySplit:
-    split = energy.split(WHOLE, 10.0, 4, 25.0, PARTS, **given)  # type: ignore[arg-type]
-    assert split is not None
-    return split
-
-
-@pytest.fixture
-def energy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WindowEnergy:
-    monkeypatch.setenv("POWERPROF_SYSFS", str(tmp_path))
-    return WindowEnergy(EnergyRequest(source="auto"))
-
-
-def test_a_metered_host_without_a_calibration_has_joules_by_part(energy: WindowEnergy) -> None:
-    split = split_of(energy)
-    assert split.kind == "estimated"
-    assert split.idle_joules is not None
-    assert split.active_joules is not None
-    assert 0 < split.active_joules < 1000.0
-    low, high = split.active_low_joules, split.active_high_joules
-    assert low is not None
-    assert high is not None
-    assert 0 < low < split.active_joules < high < 1000.0
-    parts: dict[str, EnergyPart] = {part.name: part for part in split.parts}
-    assert parts["server"].joules == pytest.approx(0.6 * split.active_joules)
-    assert split.idle_joules + sum(part.joules for part in split.parts) + split.residual_joules == pytest.approx(1000.0)
-    assert split.notes[0].startswith("idle floor: ")
-    assert "to measure it: powerprof energy --calibrate" in split.notes[0]
-    price = find_price(split, "server", WHOLE, [])
-    assert price is not None
-    assert price.low == pytest.approx(low / split.active_joules)
-    assert price.high == pytest.approx(high / split.active_joules)
-
-
-def test_a_sleeping_host_draws_its_floor(energy: WindowEnergy) -> None:
-    split = energy.split(WHOLE, 10.0, 4, 0.0, [], idle_watts=None)
-    assert split is not None
-    assert split.active_joules == pytest.approx(0.0)

@@ -56,17 +56,6 @@ def test_counters_of_a_cpu(tmp_path: Path) -> None:
     assert read_driver(tmp_path) == "intel_idle"
 
 
-def test_an_entry_that_the_driver_turned_down_is_an_idle_exit_too(tmp_path: Path) -> None:
-    """The tracepoint fires for it, `usage` does not count it (cpuidle_enter_state): the balance of exits has both."""
-    cpus = FakeCpus(tmp_path, [[POLL, C1, C6]])
-    cpus.add(0, 0, usage=2)
-    cpus.add(0, 2, us=900, usage=4)
-    (cpus.state(0, 1) / "rejected").write_text("5\n")
-    with CpuidleReader(tmp_path) as reader:
-        reading = reader.snapshot().cpus[0]
-    assert (sum(reading.usage), reading.entries_count) == (6, 11)
-
-
 def test_polling_is_known_by_name_or_description_and_never_by_index(tmp_path: Path) -> None:
     """`haltpoll idle` halts although its name has "poll" in it, and a polling state may come last."""
     FakeCpus(tmp_path, [[HALTPOLL, ("S0", "CPUIDLE CORE POLL IDLE"), ("snooze", "snooze"), POLL]])

@@ -107,42 +107,12 @@ def test_a_driver_without_counters_shows_its_limits(tree: Tree, folder: str, dri
         base_mhz=2100.0,
     )
     assert found.limits[0] == limits
-    assert (found.limits[0].minimum_mhz, found.limits[0].hardware_minimum_mhz) == (800.0, 400.0)
-    assert (found.limits[0].hardware_maximum_mhz, found.limits[0].base_mhz) == (5200.0, 2100.0)
     assert (found.limits[1].cpus, found.limits[1].maximum_mhz) == ("3", 2000.0)
-
-
-def test_aperf_over_mperf_is_the_frequency_while_running() -> None:
-    """A TSC of 2 GHz over 2 s: CPU 0 ran half of it at 3 GHz, CPU 1 a quarter at 1 GHz."""
-    before = FrequencyReading(10.0, {}, {0: (100, 200, 300), 1: (0, 0, 0), 2: (7, 7, 7)})
-    after = FrequencyReading(
-        12.0,
-        {},
-        {
-            0: (100 + 3 * 10**9, 200 + 2 * 10**9, 300 + 4 * 10**9),
-            1: (5 * 10**8, 10**9, 4 * 10**9),
-            2: (7, 7, 7 + 4 * 10**9),  # never ran
-        },
-    )
-    found = compute_frequencies(before, after)
-    assert found is not None
-    assert [(cpu.cpu, cpu.busy_mhz) for cpu in found.cpus] == [(0, 3000.0), (1, 1000.0)]
-    assert found.busy_mhz == pytest.approx((2 * 3000 + 1000) / 3)
 
 
 def test_no_cpufreq_is_unknown(tree: Tree) -> None:
     tree.cpu.mkdir(parents=True)
     assert compute_frequencies(perf_events.read_frequencies(), perf_events.read_frequencies()) is None
-
-
-def test_windows_put_together_are_weighted_by_time() -> None:
-    def window(low: float) -> Frequencies:
-        states = [PState(mhz=1000.0, residency_percent=low), PState(mhz=2000.0, residency_percent=100 - low)]
-        return Frequencies(states=[state for state in states if state.residency_percent], busy_mhz=low)
-
-    both = join_frequencies(window(100.0), 1.0, window(20.0), 3.0)
-    assert shares(both.states) == {1000.0: 40.0, 2000.0: 60.0}
-    assert both.busy_mhz == 40.0
 
 
 def test_a_window_reports_p_states(tree: Tree) -> None:

@@ -21,36 +21,6 @@ from powerprof.measure.residency import note_unknown_cpus
 from powerprof.system.errors import PowerprofError
 from tests.unit.measure.fake_cpu import fake_stat
 
-STAT = """cpu  0 0 0 0 0 0 0 0 0 0
-cpu0 100 10 50 1000 20 5 5 10 30 0
-cpu1 0 0 0 2000 0 0 0 0 0 0
-intr 500 1 2 3
-ctxt 1000
-"""
-LATER = """cpu  0 0 0 0 0 0 0 0 0 0
-cpu0 120 10 60 1060 15 5 10 20 40 0
-cpu1 0 0 0 2100 0 0 0 0 0 0
-intr 700 1 2 3
-ctxt 1500
-"""
-
-
-def test_accounting_splits_the_time() -> None:
-    spent = procfs.compute_accounting(procfs.parse_stat(STAT, "stat", 0), procfs.parse_stat(LATER, "stat", 10**9))
-    assert spent is not None
-    # 20 user, 10 system, 60 + 100 idle, −5 iowait, 5 softirq, 10 steal: 200 ticks, the second of both CPUs.
-    assert spent.user_percent == pytest.approx(100 * 20 / 200)
-    assert spent.steal_percent == pytest.approx(100 * 10 / 200)
-    assert spent.irq_percent == pytest.approx(100 * 5 / 200)
-    assert spent.idle_percent == pytest.approx(100 * 155 / 200)
-    assert (spent.cpus, spent.interrupts_hz, spent.context_switches_hz) == (2, 200.0, 500.0)
-
-
-def test_an_unchanged_stat_gives_no_accounting() -> None:
-    first, second = procfs.parse_stat(STAT, "stat", 0), procfs.parse_stat(STAT, "stat", 10**9)
-    assert procfs.compute_accounting(first, second) is None
-
-
 # The fields of a CPU before and after a window of 4 s, in ticks: user nice system idle iowait irq softirq steal guest.
 # Then the share of its time in C0, None if it is unknown.
 HUGE = 15910903933238771776

@@ -117,13 +117,6 @@ def window_of(before: Sequence[CpuReading], after: Sequence[CpuReading], elapsed
     return compute_residency(snapshots[0], snapshots[1], started_at="", elapsed_s=elapsed_s)
 
 
-def test_exits_by_reading_are_not_wakeups() -> None:
-    window = window_of([reading(0, 0, 100)], [reading(2, 2 * SECOND, 111, forced=(0, 1))])
-    assert window.wakeups_hz == 5.0
-    assert window.edge_exits_count == 1
-    assert state(window, "C1").entries_count == 10
-
-
 def test_each_cpu_has_a_window_of_its_own() -> None:
     """The edges are taken one CPU after the other: 1 s and 3 s here."""
     before = [reading(0, 0, 0), reading(0, 0, 0, cpu=1)]
@@ -147,14 +140,6 @@ def test_more_idle_than_time_is_reported_not_hidden() -> None:
     assert (window.c0_percent, window.idle_percent) == (0.0, 100.0)
     assert window.residual_percent == pytest.approx(3.0)
     assert state(window, "C1").residency_percent == pytest.approx(103.0)
-
-
-def test_without_wall_time_only_shares_of_idle_are_known() -> None:
-    window = window_of([reading(None, 0, 0)], [reading(None, 300_000, 10)])
-    assert (window.c0_percent, window.wakeups_hz, window.window_s, window.percent_of) == (None, None, None, "idle_time")
-    c1 = state(window, "C1")
-    assert (c1.residency_percent, c1.average_residency_ms, c1.entries_hz) == (100.0, 30.0, None)
-    assert "no wall time: percentages are shares of the idle time, C0 is unknown" in window.notes
 
 
 def test_no_cpu_in_both_is_unknown_not_zero() -> None:
