@@ -361,6 +361,7 @@ def test_a_refusal_is_recent_for_two_minutes_and_repeated(last_s: float, count: 
     (*faults_,) = find_refused_replicas(evidence(denied=[entry], replica_accounts=["repl@%"]))
     assert len(faults_) == found
     if found:
+        assert faults_[0].rate_hz == pytest.approx((count - 1) / 50)
         assert faults_[0].evidence[0] == (
             f"performance_schema: access was denied {count} times in 50 s, last {last_s:.0f} s ago"
         )
