@@ -9,18 +9,10 @@ import subprocess
 import pytest
 
 from tools.pages import man_page
-from tools.pages.cli import commands
 
 
 def test_the_manual_page_is_that_of_the_code() -> None:
     assert man_page.PAGE.read_text(encoding="utf-8") == man_page.render(), man_page.COMMAND
-
-
-def test_it_tells_every_command_and_option() -> None:
-    text = man_page.PAGE.read_text(encoding="utf-8").replace("\\-", "-")
-    for command in commands().values():
-        assert f".SS powerprof {command.name}" in text
-        assert all(f"\\fB{option.name}\\fR" in text for option in command.options)
 
 
 def test_it_formats_without_a_complaint() -> None:

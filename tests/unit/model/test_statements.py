@@ -200,28 +200,6 @@ def test_it_is_linear() -> None:
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("SELECT c FROM sbtest1 WHERE id=5", "SELECT c FROM sbtest1 WHERE id = ?"),
-        (
-            "select count(*) from t where n='it''s' and x in (1,2,-3)",
-            "select count(*) from t where n = ? and x in (?, …)",
-        ),
-        ("INSERT INTO t VALUES (1,'a'),(2,'b'),(-3,'c')", "INSERT INTO t VALUES (?, …)"),
-        ("SELECT BENCHMARK(1000000,SHA2('x',256))", "SELECT BENCHMARK(?, SHA2(?, …))"),
-        ("CALL p(1, 'x')", "CALL p(?, …)"),
-        ("UPDATE t SET k=k+1, a=-2 WHERE id=3", "UPDATE t SET k = k + ?, a = ? WHERE id = ?"),
-        ("SELECT a - 1 FROM db.t LIMIT 10, 20", "SELECT a - ? FROM db.t LIMIT ?, …"),
-        ("SELECT x FROM t WHERE a = 0x1F AND b = x'AA' /* id=7 */", "SELECT x FROM t WHERE a = ? AND b = ?"),
-        ("SELECT 'cut off in the mid", "SELECT ?"),
-        ("SELECT c FROM `cut off in the", "SELECT c FROM `cut off in the`"),
-    ],
-)
-def test_values_are_left_out(text: str, shown: str) -> None:
-    assert normalise(text) == shown
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
         ("SELECT * FROM \"Users\" WHERE id = $1 AND x = 'a\\'", 'SELECT * FROM "Users" WHERE id = ? AND x = ?'),
         ("SELECT a::int FROM t WHERE k = ANY($1::int[])", "SELECT a::int FROM t WHERE k = ANY(?::int[])"),
         ("INSERT INTO t VALUES ($1,$2),($3,$4)", "INSERT INTO t VALUES (?, …)"),
@@ -451,6 +429,19 @@ def test_a_normal_form_is_that_of_itself(family: Family, ansi: bool, text: str) 
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
+        ("SELECT c FROM sbtest1 WHERE id=5", "SELECT c FROM sbtest1 WHERE id = ?"),
+        (
+            "select count(*) from t where n='it''s' and x in (1,2,-3)",
+            "select count(*) from t where n = ? and x in (?, …)",
+        ),
+        ("INSERT INTO t VALUES (1,'a'),(2,'b'),(-3,'c')", "INSERT INTO t VALUES (?, …)"),
+        ("SELECT BENCHMARK(1000000,SHA2('x',256))", "SELECT BENCHMARK(?, SHA2(?, …))"),
+        ("CALL p(1, 'x')", "CALL p(?, …)"),
+        ("UPDATE t SET k=k+1, a=-2 WHERE id=3", "UPDATE t SET k = k + ?, a = ? WHERE id = ?"),
+        ("SELECT a - 1 FROM db.t LIMIT 10, 20", "SELECT a - ? FROM db.t LIMIT ?, …"),
+        ("SELECT x FROM t WHERE a = 0x1F AND b = x'AA' /* id=7 */", "SELECT x FROM t WHERE a = ? AND b = ?"),
+        ("SELECT 'cut off in the mid", "SELECT ?"),
+        ("SELECT c FROM `cut off in the", "SELECT c FROM `cut off in the`"),
         ("INSERT INTO t VALUES (NULL, 'x', NULL)", "INSERT INTO t VALUES (?, …)"),
         ("SELECT COUNT(*) FROM t WHERE a IN (7, NULL) AND b IS NULL", None),
         ("ALTER TABLE t ADD FOREIGN KEY (a) REFERENCES p (a) ON DELETE SET NULL", ""),

@@ -57,23 +57,21 @@ TEXTS = {
 }
 
 
-def chosen(most: int = 20) -> list[StatementSample]:
+def sampled() -> tuple[list[RecordedText], list[Statement]]:
     taken = trace(
         uses=[StatementUse(256 + number, 11, 10, 10_000 - number, 1, 0, 0) for number in TEXTS],
         texts=[RecordedText(256 + number, 3, len(text), text.encode()[:1023]) for number, text in TEXTS.items()],
         latencies={},
     )
-    return choose_texts(taken.texts, join_trace(taken, ServerReport(schemas={11: "shop"})).statements, most)
+    return taken.texts, join_trace(taken, ServerReport(schemas={11: "shop"})).statements
+
+
+def chosen(most: int = 20) -> list[StatementSample]:
+    return choose_texts(*sampled(), most)
 
 
 def others() -> LeftOutStatements:
-    taken = trace(
-        uses=[StatementUse(256 + number, 11, 10, 10_000 - number, 1, 0, 0) for number in TEXTS],
-        texts=[RecordedText(256 + number, 3, len(text), text.encode()[:1023]) for number, text in TEXTS.items()],
-        latencies={},
-    )
-    statements = join_trace(taken, ServerReport(schemas={11: "shop"})).statements
-    return explain_left_out(taken.texts, statements, choose_texts(taken.texts, statements, 20))
+    return explain_left_out(*sampled(), chosen())
 
 
 def test_each_statement_without_a_sample_has_its_reason() -> None:
@@ -105,17 +103,13 @@ def test_the_workload_names_what_is_not_in_it(tmp_path: Path) -> None:
     assert "# left out: SELECT ' [load] sql = 1?' (#abcdef, 12.3 % of the server's CPU time): a reason\n" in text
 
 
-def test_only_whole_texts_that_read_are_taken() -> None:
-    assert [one.text for one in chosen()] == [TEXTS[1], TEXTS[2], TEXTS[7], TEXTS[21]]
-    assert [one.text for one in chosen(1)] == [TEXTS[1]]
-
-
 def test_the_workload_is_one(tmp_path: Path) -> None:
     folder = tmp_path / "shop"
     folder.mkdir()
     (folder / "workload.toml").write_text(format_workload("shop", 'mysqld "10"', chosen(), 3))
     read = read_workload(folder)
     assert read.definition.load.sql == [TEXTS[1], TEXTS[2], TEXTS[7], TEXTS[21]]
+    assert [one.text for one in chosen(1)] == [TEXTS[1]]
     assert (read.definition.load.database, read.definition.load.clients) == ("shop", 3)
     assert set(read.definition.conditions) == {"as-is", "changed"}
 

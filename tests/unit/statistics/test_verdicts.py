@@ -35,14 +35,19 @@ from tests.unit.statistics.coverage import DRIFTS, told_apart
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "verdict"),
-    [(0.1, 0.2, "b_higher"), (-0.2, -0.1, "b_lower"), (-0.1, 0.1, "inconclusive"), (0.0, 0.1, "inconclusive")],
+    ("low", "high", "equal", "verdict"),
+    [
+        (0.1, 0.2, 0.0, "b_higher"),
+        (-0.2, -0.1, 0.0, "b_lower"),
+        (-0.1, 0.1, 0.0, "inconclusive"),
+        (0.0, 0.1, 0.0, "inconclusive"),
+        (1.1, 1.4, 1.0, "b_higher"),
+        (0.7, 0.9, 1.0, "b_lower"),
+        (0.9, 1.1, 1.0, "inconclusive"),
+    ],
 )
-def test_the_verdict_is_where_the_interval_lies(low: float, high: float, verdict: str) -> None:
-    assert verdict_of(Interval(low, high, "test")) == verdict
-
-
-def test_no_interval_is_inconclusive() -> None:
+def test_the_verdict_is_where_the_interval_lies(low: float, high: float, equal: float, verdict: str) -> None:
+    assert verdict_of(Interval(low, high, "test"), equal) == verdict
     assert verdict_of(None) == "inconclusive"
 
 
@@ -347,11 +352,3 @@ def test_every_two_points_are_compared() -> None:
     assert [(pair.first, pair.second) for pair in found] == [(0, 1), (0, 2), (1, 2)]
     percents = [pair.percent or 0.0 for pair in found]
     assert (1 + percents[0] / 100) * (1 + percents[2] / 100) == pytest.approx(1 + percents[1] / 100)
-
-
-@pytest.mark.parametrize(
-    ("ends", "equal", "verdict"),
-    [((1.1, 1.4), 1.0, "b_higher"), ((0.7, 0.9), 1.0, "b_lower"), ((0.9, 1.1), 1.0, "inconclusive")],
-)
-def test_a_ratio_is_judged_at_one(ends: tuple[float, float], equal: float, verdict: str) -> None:
-    assert verdict_of(Interval(*ends, ""), equal) == verdict
