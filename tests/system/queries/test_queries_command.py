@@ -150,7 +150,7 @@ def test_stacks_are_told_by_statement(powerprof_cli: Cli, server: PrivateServer,
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE IF NOT EXISTS q")
     page = tmp_path / "page.html"
-    with asking(server, BURN.format(200_000), "SELECT COUNT(*) FROM q.seq_1_to_200000 WHERE seq % 7 = 3"):
+    with asking(server, BURN.format(50_000), "SELECT COUNT(*) FROM q.seq_1_to_200000 WHERE seq % 7 = 3"):
         result = powerprof_cli(
             [
                 *("queries", "--socket", str(server.socket), "--stacks", "--duration", "2", "--html", str(page)),
