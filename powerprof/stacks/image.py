@@ -378,7 +378,9 @@ def merge_images(older: ProcessImage, newer: ProcessImage) -> ProcessImage:
         return newer
     kept = list(newer.mappings)
     for old in older.mappings:
-        if all(old.end <= new.start or old.start >= new.end for new in newer.mappings):
+        after = bisect_right(newer.mappings, old.start, key=lambda mapping: mapping.start)
+        is_free = after == 0 or newer.mappings[after - 1].end <= old.start
+        if is_free and (after == len(newer.mappings) or old.end <= newer.mappings[after].start):
             kept.append(old)
     kept.sort(key=lambda mapping: mapping.start)
     return msgspec.structs.replace(newer, mappings=tuple(kept), vdso=newer.vdso or older.vdso)

@@ -27,9 +27,11 @@ from powerprof.database.wire import PostgresConnection as Connection
 from powerprof.diagnosis.collect import read_log_end
 from powerprof.stacks.image import ProcessImage, snapshot
 from powerprof.stacks.symbols import read_perf_map
+from powerprof.system import reader_process
 from powerprof.system.child import SendPart, run_in_fork
 from powerprof.system.processes import language_of, owner_of
-from powerprof.system.reader_process import OF_PERSON, Opened, ReaderProcess, ReaderWaits, link_of, shared
+from powerprof.system.reader_child import MAX_MAPPINGS
+from powerprof.system.reader_process import OF_PERSON, Opened, ReaderProcess, ReaderWaits, Unreadable, link_of, shared
 from tests.conftest import REPOSITORY
 from tests.programs.stalling import GETATTR, LOOKUP, OPEN, READ, UID, build, stalling
 from tests.unit.layers import sources
@@ -228,14 +230,48 @@ def test_two_stalling_processes_hide_none_of_another_account(place: Path, fresh:
             assert fresh.status(Path(f"/proc/{other.pid}/exe")) is not None
 
 
-def test_answers_that_are_only_slow_cost_an_account_no_more_than_its_share(place: Path, fresh: ReaderProcess) -> None:
-    """Each comes just before the patience of the reader ends."""
-    with stalling(place, GETATTR, delay_ms=700) as stalled:
+@pytest.mark.parametrize(("delay_ms", "count"), [(700, 100), (45, 1000)])
+def test_answers_that_are_only_slow_cost_an_account_no_more_than_its_share(
+    place: Path, fresh: ReaderProcess, delay_ms: int, count: int
+) -> None:
+    """Each comes before the patience of the reader ends."""
+    with stalling(place, GETATTR, delay_ms=delay_ms) as stalled:
         began_s = time.monotonic()
-        statuses = [fresh.status(Path(f"/proc/{stalled.pid}/exe")) for _ in range(100)]
+        statuses = [fresh.status(Path(f"/proc/{stalled.pid}/exe")) for _ in range(count)]
         assert statuses[0] is not None and statuses[-1] is None
         assert time.monotonic() - began_s < 3 * OF_PERSON.waited_s
         assert fresh.status(Path("/proc/self/exe")) is not None
+
+
+_MANY_MAPPINGS = """
+import ctypes, os, sys, time
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+for number in range(40_000):
+    assert libc.mmap(None, 4096, 5 if number % 2 else 1, 0x22, -1, 0) not in (None, 2**64 - 1)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def test_work_on_many_mappings_costs_an_account_no_more_than_its_share(
+    place: Path, fresh: ReaderProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader_process, "OF_PERSON", msgspec.structs.replace(OF_PERSON, worked_s=0.3))
+    words = [sys.executable, "-I", "-S", "-c", _MANY_MAPPINGS]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, user=UID, group=UID, extra_groups=[])
+    try:
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+        lines = fresh.maps(process.pid)[0].splitlines()
+        assert len(lines) == MAX_MAPPINGS + 1 and all(b" r-xp " in line for line in lines)
+        with pytest.raises(Unreadable, match="kept their reader waiting or busy"):
+            for _ in range(1000):
+                fresh.maps(process.pid)
+        assert fresh.waits.silent == [process.pid] and fresh.waits.by_account[UID].worked_s < 1.5
+        assert fresh.maps(os.getpid())
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_a_file_of_a_file_system_in_user_space_comes_as_a_copy(place: Path, fresh: ReaderProcess) -> None:
