@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-import random
 import re
 from statistics import fmean, median, stdev
 
@@ -32,7 +31,6 @@ from powerprof.energy.families import (
 from powerprof.energy.model import bound_ratio, choose_model, estimate, estimate_active_share
 from powerprof.energy.models_file import CpuIdentity, bound_over_range, find_corners
 from powerprof.energy.windows import WindowEnergy
-from powerprof.model.records import EstimateRange
 from powerprof.statistics.intervals import two_sided_quantile
 from powerprof.system.errors import UsageError
 
@@ -155,38 +153,6 @@ def test_a_name_without_an_estimate_is_refused() -> None:
 
 UNNAMED_MILAN = CpuIdentity("AuthenticAMD", 25, 1, 1)
 SPAN = choose_model(shipped_models(), UNNAMED_MILAN, cpu_model="EPYC 7763").span(2)
-
-
-def possible(span: EstimateRange, trials: int = 4000) -> list[tuple[float, float]]:
-    """Pairs drawn at random from all that is possible."""
-    rng = random.Random(7)
-    assert span.odds_low is not None and span.odds_high is not None
-    drawn = [
-        (
-            rng.uniform(span.idle_low_watts, span.idle_high_watts),
-            rng.uniform(span.slope_low_watts, span.slope_high_watts),
-        )
-        for _ in range(trials)
-    ]
-    return [(idle, slope) for idle, slope in drawn if span.odds_low <= idle / slope <= span.odds_high]
-
-
-@pytest.mark.parametrize(("before", "after"), [(0.0, 0.1), (0.02, 0.5), (0.9, 0.1)])
-def test_the_corners_hold_every_possible_pair(before: float, after: float) -> None:
-    pairs = possible(SPAN)
-    assert len(pairs) > 1000
-    for of in (
-        lambda idle, slope: idle + slope * after,
-        lambda idle, slope: slope * (after - before),
-        lambda idle, slope: (idle + slope * after) / (idle + slope * before),
-        # Joules of a query where B did half as much in the same time.
-        lambda idle, slope: (idle + slope * after) / 50 - (idle + slope * before) / 100,
-    ):
-        low, high = bound_over_range(SPAN, of)
-        values = [of(idle, slope) for idle, slope in pairs]
-        assert low - 1e-9 <= min(values) and max(values) <= high + 1e-9
-        # And no more than that: the ends are nearly reached.
-        assert max(values) - min(values) > 0.85 * (high - low)
 
 
 def test_a_ratio_is_known_better_than_the_watts() -> None:

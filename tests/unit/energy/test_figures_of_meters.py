@@ -156,36 +156,25 @@ def test_the_watts_between_tiers() -> None:
 # RAPL zones.
 
 
+# The watts of constraint_0_max_power_uw and constraint_1_power_limit_uw, the stated and the largest ones.
 @pytest.mark.parametrize(
-    ("name", "limits", "stated_uw", "limit_watts"),
+    ("name", "limits", "stated", "limit_watts"),
     [
-        ("package-0", {}, None, 1000.0),
-        (
-            "package-0",
-            {"constraint_0_max_power_uw": "15000000", "constraint_1_power_limit_uw": "64000000"},
-            64_000_000,
-            288.0,
-        ),
-        (
-            "package-0",
-            {"constraint_0_max_power_uw": "270000000", "constraint_1_power_limit_uw": "4095999872"},
-            270_000_000,
-            1000.0,
-        ),
-        (
-            "package-0",
-            {"constraint_0_max_power_uw": "65000000", "constraint_1_power_limit_uw": "4095999872"},
-            65_000_000,
-            292.5,
-        ),
-        ("package-0", {"constraint_0_max_power_uw": "0", "constraint_1_power_limit_uw": "9000000"}, 9_000_000, 100.0),
-        ("psys", {}, None, 5000.0),
+        ("package-0", (), None, 1000.0),
+        ("package-0", (15, 64), 64, 288.0),
+        ("package-0", (270, 4096), 270, 1000.0),
+        ("package-0", (65, 4096), 65, 292.5),
+        ("package-0", (0, 9), 9, 100.0),
+        ("psys", (), None, 5000.0),
     ],
 )
 def test_the_largest_power_of_a_zone(
-    name: str, limits: dict[str, str], stated_uw: int | None, limit_watts: float
+    name: str, limits: tuple[int, ...], stated: int | None, limit_watts: float
 ) -> None:
-    zone = make_zone("intel-rapl:0:1", {"name": name, "energy_uj": "1", "max_energy_range_uj": "65532610987", **limits})
+    leaves = zip(("constraint_0_max_power_uw", "constraint_1_power_limit_uw"), limits, strict=False)
+    files = {"name": name, "energy_uj": "1", "max_energy_range_uj": "65532610987"}
+    zone = make_zone("intel-rapl:0:1", files | {leaf: str(watts * 10**6) for leaf, watts in leaves})
+    stated_uw = None if stated is None else stated * 10**6
     assert zone == Zone("intel-rapl:0:1", name, "intel-rapl:0", 65_532_610_987, stated_uw)
     assert zone.limit_watts == pytest.approx(limit_watts)
     most = limit_watts if name == "psys" else min(limit_watts, 600.0)

@@ -161,14 +161,6 @@ def test_recorded_server_by_three_meters(recordings: Path) -> None:
     assert "289.7 W over 111.5 s, measured: wall by meter_log." in "\n".join(render_terminal(result))
 
 
-def test_recorded_turbostat_alone_agrees_with_its_summary(recordings: Path) -> None:
-    path = recordings / "genoa0/turbostat.raw.txt"
-    result = replay([path])
-    rows = [i.system.values["PkgWatt"] for i in parse_turbostat(path.read_text(), path).intervals if i.system]
-    assert result.total.watts == pytest.approx(sum(rows) / len(rows), rel=0.005)
-    assert result.total.domains == ["package-0", "package-1"]
-
-
 def test_recorded_mmio_duplicate(recordings: Path, tmp_path: Path) -> None:
     before = (recordings / "sysfs-trees/kepler-powercap-mmio.txt").read_text()
     after = before.replace("|240422366267", "|240425366267").replace("|118821284256", "|118822284256")

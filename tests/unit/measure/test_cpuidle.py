@@ -172,16 +172,6 @@ def cpus(tmp_path: Path) -> FakeCpus:
 
 
 @pytest.mark.parametrize("bar", [False, True])
-def test_both_layouts_give_the_same_figures(cpus: FakeCpus, bar: bool) -> None:
-    dump = parse_dump(cpus.dump(bar), Path("dump"))
-    assert dump.driver == "intel_idle"
-    assert dump.snapshot.cpus[1].usage == (0, 10, 5)
-    assert [state.polling for state in dump.snapshot.cpus[0].states] == [True, False, False]
-    line = cpus.dump(bar).splitlines()[dump.lines[1, 2, "usage"] - 1]
-    assert line.endswith("5")
-
-
-@pytest.mark.parametrize("bar", [False, True])
 def test_shares_between_two_dumps(cpus: FakeCpus, bar: bool) -> None:
     before = parse_dump(cpus.dump(bar), Path("before"))
     cpus.add(0, 1, us=250, usage=1)
@@ -191,16 +181,6 @@ def test_shares_between_two_dumps(cpus: FakeCpus, bar: bool) -> None:
     window = compute_residency(before.snapshot, after.snapshot, started_at="")
     assert [state.residency_percent for state in window.states] == [0.0, 25.0, 75.0]
     assert window.c0_percent is None
-
-
-def test_a_missing_value_is_refused_with_its_line(cpus: FakeCpus) -> None:
-    text = cpus.dump()
-    lines = text.splitlines()
-    at = lines.index("/sys/devices/system/cpu/cpu1/cpuidle/state2/time:")
-    del lines[at + 1]
-    with pytest.raises(DataError) as error:
-        parse_dump("\n".join(lines), Path("dump"))
-    assert error.value.message == f"dump:{at + 1}: cpu1/cpuidle/state2/time has no value"
 
 
 @pytest.mark.parametrize("value", ["abc", "-5", "1e9", "0x10", "18446744073709551616", "12 13", "nan"])

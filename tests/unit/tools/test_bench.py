@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tools.matrix import cells, page
-from tools.matrix.inside import measuring, truth
+from tools.matrix.inside import truth
 from tools.matrix.outcome import Outcome, Step, load, outcome, save
 from tools.matrix.running import Ended, Running
 
@@ -19,17 +19,6 @@ CELL = cells.CELLS[0]
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-def test_every_cell_has_a_name_of_its_own_and_steps_that_exist() -> None:
-    names = [cell.name for cell in cells.CELLS]
-    assert len(names) == len(set(names)) >= 12
-    assert {step for cell in cells.CELLS for step in cell.steps} <= measuring.STEPS.keys()
-    assert all(cell.cpus % cell.sockets == 0 for cell in cells.CELLS)
-    quick = cells.chosen([], quick=True)
-    assert 0 < len(quick) < len(cells.CELLS)
-    with pytest.raises(ValueError, match=r"no cell 2\.4"):
-        cells.chosen(["2.4"], quick=False)
 
 
 def test_a_cell_that_hangs_is_killed_and_its_folder_goes(tmp_path: Path) -> None:
