@@ -30,10 +30,11 @@ from powerprof.model.text import Say
 from powerprof.queries.join import estimate_latency
 from powerprof.queries.records import Latency
 from powerprof.reversible.journal import is_same_value
-from powerprof.system import files, paths, signals
+from powerprof.system import signals
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.files import whole
+from powerprof.system.reader_process import shared
 from powerprof.system.targets import Target
 from powerprof.system.tasks import read_switches
 from powerprof.tracing.captures import StatementTrace, latency_class_range_ns
@@ -162,9 +163,8 @@ _MIN_SAVED_HZ, _MIN_SAVED_SHARE = 0.05, 0.01
 
 def waits_by_wall_clock(pid: int, tid: int) -> bool | None:
     """Return whether a thread that waits on a futex uses the wall clock; None if no such wait was seen."""
-    place = paths.procfs() / str(pid) / "task" / str(tid) / "syscall"
     for _ in range(_MAX_READS):
-        words = (files.try_text(place) or "").split()
+        words = (shared().proc_file(pid, f"task/{tid}/syscall", 256) or b"").decode().split()
         if len(words) > 3 and words[0] == _FUTEX.get(platform.machine()):
             try:
                 return bool(int(words[2], 16) & _WALL_CLOCK)

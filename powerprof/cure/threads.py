@@ -24,6 +24,7 @@ from powerprof.system.cgroups import service_of
 from powerprof.system.errors import CapabilityError, PowerprofError, SeveralThreadsError, UsageError
 from powerprof.system.files import printable, whole
 from powerprof.system.processes import is_server_name, label_of, language_of, name_of, owner_of, uids_of
+from powerprof.system.reader_process import shared
 from powerprof.system.targets import Target, may_be_forged, resolve_server
 from powerprof.system.tasks import list_threads, look_up, read_switches
 
@@ -180,7 +181,7 @@ def loop_warning(pid: int, thread: Thread) -> str:
 
     An event loop sleeps in epoll_wait until the next timer of its program.
     """
-    words = (files.try_text(paths.procfs() / str(pid) / "task" / str(thread.tid) / "syscall") or "").split()
+    words = (shared().proc_file(pid, f"task/{thread.tid}/syscall", 256) or b"").decode().split()
     if not words or words[0] not in _EPOLL.get(platform.machine(), ()):
         return ""
     return (

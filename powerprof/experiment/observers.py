@@ -19,8 +19,7 @@ from powerprof.measure.cpuidle import CpuidleReader
 from powerprof.measure.procfs import process_cpu_ns
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError, Retryable
-from powerprof.system.files import read_fields
-from powerprof.system.paths import procfs
+from powerprof.system.reader_process import shared
 from powerprof.workloads.definition import Storm
 from powerprof.workloads.reading import Case
 
@@ -198,8 +197,9 @@ def _idle_exits(reader: CpuidleReader | None) -> int | None:
 
 def read_written_bytes(pids: Sequence[int]) -> int | None:
     """Return the bytes these processes wrote to disks (write_bytes of /proc/PID/io, proc(5)); None if unknown."""
-    texts = [read_fields(procfs() / str(pid) / "io").get("write_bytes", "") for pid in pids]
-    return sum(int(text) for text in texts) if texts and all(text.isdigit() for text in texts) else None
+    texts = [shared().proc_file(pid, "io", 1024) or b"" for pid in pids]
+    counts = [re.search(rb"^write_bytes: (\d+)$", text, re.MULTILINE) for text in texts]
+    return sum(int(count[1]) for count in counts if count) if counts and all(counts) else None
 
 
 def build_slices(read: Sequence[tuple[float, int | None, int | None]]) -> Slices:

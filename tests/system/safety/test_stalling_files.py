@@ -368,10 +368,17 @@ def test_a_perf_map_is_read_in_the_child(place: Path, fresh: ReaderProcess) -> N
 # What opens, follows or lists a path. A read of a link of /proc/PID is harmless: the kernel keeps the name.
 OPENING = {"open", "stat", "lstat", "exists", "is_file", "is_dir", "is_socket", "samefile", "resolve", "realpath"}
 OPENING |= {"read_bytes", "read_text", "open_regular", "read_outside_text", "scandir", "listdir", "iterdir", "connect"}
-FOREIGN = re.compile(r"""["'/](exe|map_files|cwd|root|fd/\w+|mem|environ|cmdline)["'/]|/proc/\{\w+\}/(exe|root|cwd)""")
+OPENING |= {"try_text", "try_int", "read_int", "read_fields"}
+# The second group of files takes the memory map, or the lock of an exec (mm_access, lock_trace and do_io_accounting in
+# fs/proc). Any of them of our own process waits for nobody.
+FOREIGN = re.compile(
+    r"""(?<!proc/self)(?<!thread-self)(?<!pressure)["'/](exe|map_files|cwd|root|fd/\w+"""
+    r"""|mem|environ|cmdline|maps|smaps|smaps_rollup|numa_maps|auxv|pagemap|io|syscall|stack|personality)["'/]"""
+    r"""|/proc/\{\w+\}/(exe|root|cwd)"""
+)
 OWNERS = {"system/reader_child.py"}
-# dtrace's keeper writes its own child's memory.
-EXCEPTIONS = {("tracing/dtrace_keeper.py", "mem")}
+# dtrace's keeper reads and writes its own child's memory.
+EXCEPTIONS = {*(("tracing/dtrace_keeper.py", name) for name in ("mem", "maps", "auxv"))}
 # Folders of fetched servers are called that.
 EXCEPTIONS.add(("database/packages.py", "root"))
 
@@ -429,6 +436,9 @@ def test_no_other_module_opens_a_path_of_another_process() -> None:
         'channel.connect(str(base / "root" / name))',
         '(base / "cwd").resolve()',
         'os.open(f"/proc/{pid}/mem", os.O_RDONLY)',
+        'try_text(procfs() / str(pid) / "task" / str(tid) / "syscall")',
+        'read_fields(procfs() / str(pid) / "io")',
+        'place = procfs() / str(pid) / "auxv"\n    return try_text(place)',
     ],
 )
 def test_a_planted_open_is_found(planted: str) -> None:
