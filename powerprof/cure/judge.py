@@ -29,7 +29,7 @@ from powerprof.model.records import Figures, Kind, Window
 from powerprof.model.text import Say
 from powerprof.queries.join import estimate_latency
 from powerprof.queries.records import Latency
-from powerprof.reversible.journal import is_same_value
+from powerprof.reversible.kinds import is_same_value
 from powerprof.system import signals
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError
@@ -176,7 +176,7 @@ def waits_by_wall_clock(pid: int, tid: int) -> bool | None:
 
 def explain_no_trial(plan: PlannedChange, prediction: CurePrediction | None) -> Untried | None:
     """Return why a trial of this change cannot save anything; None if it can, or if this is unknown."""
-    if is_same_value(plan.before, plan.setting.value):
+    if all(is_same_value(before, plan.value) for before in plan.befores):
         return "same_value"
     if prediction is None:
         return None
@@ -192,7 +192,7 @@ def predict_change(plan: PlannedChange, target: Target, request: CureRequest, sa
     thread = plan.remedy.thread
     if not isinstance(request.choice, SlackChoice) or thread is None:
         return None
-    if request.choice.slack_ns <= (whole(plan.before) or 0):
+    if request.choice.slack_ns <= (whole(plan.befores[0]) or 0):
         return None  # The model covers only longer slack.
     from powerprof.attribution import attribute
     from powerprof.attribution.requests import AttributeRequest
@@ -228,7 +228,7 @@ def predict_change(plan: PlannedChange, target: Target, request: CureRequest, sa
         rows,
         request.choice.slack_ns,
         others_hz,
-        whole(plan.before) or 0,
+        whole(plan.befores[0]) or 0,
         by_wall_clock,
         max(0.0, interrupts_hz - own_wakings_hz / cpus),
     )

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -26,10 +26,11 @@ from powerprof.database.base import Login, StatementError
 from powerprof.database.given import log_in_locally
 from powerprof.diagnosis.evidence import TRIED_RULES
 from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
-from powerprof.experiment.host_settings import UNITS, parse_host_setting, plan_host_setting
+from powerprof.experiment.host_settings import UNITS, HostChange, parse_host_setting, plan_host_setting
 from powerprof.experiment.options import MOST_PAIRS_FACTOR
 from powerprof.model.text import parse_time
 from powerprof.reversible.events import DISABLED, ENABLED, Event
+from powerprof.reversible.groups import join_values
 from powerprof.reversible.journal import SavedSetting
 from powerprof.reversible.kinds import (
     NewConnections,
@@ -196,16 +197,28 @@ class PlannedChange(msgspec.Struct, frozen=True):
     """A setting that is to be changed.
 
     Attributes:
-        before: its present value.
-        saved: its entry in the journal.
+        saved: its entry in the journal; a setting of the host can have one per file.
         connections: the connections that copy the variable during the change; None if connections do not copy it.
     """
 
-    setting: Setting
-    before: str
+    saved: list[SavedSetting]
     remedy: Remedy
-    saved: SavedSetting
     connections: NewConnections | None = None
+
+    @property
+    def settings(self) -> list[Setting]:
+        """The setting, per file."""
+        return [each.setting for each in self.saved]
+
+    @property
+    def befores(self) -> list[str]:
+        """The present value, per file."""
+        return [each.before for each in self.saved]
+
+    @property
+    def value(self) -> str:
+        """The new value."""
+        return self.saved[0].setting.value
 
     @property
     def primary_metric(self) -> str:
@@ -221,36 +234,39 @@ def plan_change(pid: int, request: CureRequest) -> PlannedChange:
     started = read_start_ticks(pid)
     if started is None:
         raise PowerprofError(f"process {pid} has ended", "choose a running process")
-    setting: Setting
+    settings: Sequence[Setting]
     connections = None
     if isinstance(request.choice, SlackChoice):
         setting, before, remedy = _plan_slack(pid, request, request.choice)
+        settings, befores = [setting], [before]
     elif isinstance(request.choice, HostChoice):
-        setting, before, remedy = _plan_host(request.choice)
+        change = plan_host_setting(request.choice.name, request.choice.value)
+        settings, befores, remedy = change.settings, change.befores, _host_remedy(request.choice.name, change)
     elif isinstance(request.choice, EventChoice):
-        setting, before, remedy = _plan_event(pid, request, request.choice)
+        event, before, remedy = _plan_event(pid, request, request.choice)
+        settings, befores = [event], [before]
     else:
         assert isinstance(request.choice, VariableChoice)  # noqa: S101  a plan needs a choice
-        setting, before, remedy = _plan_variable(pid, request, request.choice)
-        if setting.keeps_copies:
-            connections = NewConnections(Login.from_fields(setting.login))
+        variable, before, remedy = _plan_variable(pid, request, request.choice)
+        settings, befores = [variable], [before]
+        if variable.keeps_copies:
+            connections = NewConnections(Login.from_fields(variable.login))
     options = None if request.defaults_file is None else str(request.defaults_file.absolute())
-    return PlannedChange(setting, before, remedy, SavedSetting(setting, before, pid, started, options), connections)
+    saved = [SavedSetting(each, old, pid, started, options) for each, old in zip(settings, befores, strict=True)]
+    return PlannedChange(saved, remedy, connections)
 
 
-def _plan_host(choice: HostChoice) -> tuple[Setting, str, Remedy]:
-    change, unit = plan_host_setting(choice.name, choice.value), UNITS.get(choice.name, "")
-    before, after = (f"{each}{unit if each.isdigit() else ''}" for each in (change.before, change.setting.value))
-    more = ", and the profile's settings of memory, disks and network" if choice.name == "profile" else ""
-    remedy = Remedy(
+def _host_remedy(name: str, change: HostChange) -> Remedy:
+    unit, before = UNITS.get(name, ""), join_values(change.befores)
+    more = ", and the profile's settings of memory, disks and network" if name == "profile" else ""
+    return Remedy(
         kind="host",
-        name=change.setting.name,
-        from_value=before,
-        to_value=after,
+        name=change.name,
+        from_value=f"{before}{unit if before.isdigit() else ''}",
+        to_value=f"{change.value}{unit if change.value.isdigit() else ''}",
         lasting=change.lasting,
         delays=f"all programs of this host{more}",
     )
-    return change.setting, change.before, remedy
 
 
 def _plan_slack(pid: int, request: CureRequest, choice: SlackChoice) -> tuple[TimerSlack, str, Remedy]:

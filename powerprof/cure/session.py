@@ -40,8 +40,10 @@ from powerprof.measure.window import WindowPart, run_window
 from powerprof.model.attribution import TargetInfo
 from powerprof.model.records import EnergySource, Notes, ToolCost, Window
 from powerprof.model.text import Say, number
-from powerprof.reversible.changed import ChangedSettings
-from powerprof.reversible.journal import Journal
+from powerprof.reversible.changed import ChangedSettings, change_settings
+from powerprof.reversible.groups import describe_values, join_values
+from powerprof.reversible.host_settings import FileAway
+from powerprof.reversible.journal import Journal, SavedSetting
 from powerprof.reversible.kinds import kept_text
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError
@@ -239,7 +241,7 @@ class _Trial(msgspec.Struct):
         request, plan = self.request, self.plan
         self.say("testing the change: set it once and restore it")
         with self._change(journal) as change:
-            changed_value = change.since[0]
+            changed_values = change.since
         thread = plan.remedy.thread
         watch = LatencyWatch(request.max_p95_percent, request.guard_percentile)
         with (
@@ -256,10 +258,10 @@ class _Trial(msgspec.Struct):
                 for arm, group in groupby(order, key=lambda each: each[1]):
                     pairs = [pair for pair, _ in group]
                     if arm == "before":
-                        self._measure(windows, arm, pairs, plan.before, 2 * done, watch)
+                        self._measure(windows, arm, pairs, plan.befores, 2 * done, watch)
                     else:
                         with self._change(journal):
-                            self._measure(windows, arm, pairs, changed_value, 2 * done, watch)
+                            self._measure(windows, arm, pairs, changed_values, 2 * done, watch)
                     if self.interrupted or self.rise is not None:
                         return
                 primary = choose_primary(plan, self.blocks)
@@ -272,21 +274,19 @@ class _Trial(msgspec.Struct):
         """Change the setting for the block. Raise PowerprofError if it cannot be changed or restored."""
         plan = self.plan
         counted = nullcontext() if plan.connections is None else plan.connections.counted()
-        with counted, ChangedSettings([plan.setting], journal, [plan.before]) as changed:
+        with counted, change_settings(ChangedSettings(plan.settings, journal, plan.befores)) as changed:
             yield changed
-        if changed.notes:
-            raise PowerprofError(changed.notes[0], "read the current value, and set the value you want")
 
     def _measure(
         self,
         windows: CureWindows,
         arm: Arm,
         pairs: Sequence[int],
-        expected: str | None,
+        expected: Sequence[str | None],
         count: int,
         watch: LatencyWatch,
     ) -> None:
-        """Measure consecutive windows of one arm, in which the setting must have the value `expected`."""
+        """Measure consecutive windows of one arm, in which the settings must have these values."""
         if run_window(_SETTLE_S).interrupted is not None:
             self.interrupted = True
             return
@@ -298,27 +298,31 @@ class _Trial(msgspec.Struct):
             if measured.interrupted is not None:
                 self.interrupted = True  # A shortened window belongs to no pair.
                 return
-            self._check_value(expected)
+            self._check_values(expected)
             self.blocks.append(measured.block)
             self.rise = watch.add(arm, measured.latencies)
             if self.rise is not None:
                 return
 
-    def _check_value(self, expected: str | None) -> None:
-        """Raise PowerprofError if another user has changed the setting, or if it is gone."""
-        name, now = self.plan.remedy.name, self.plan.setting.read()
-        if now is None and self.plan.remedy.thread is not None:
+    def _check_values(self, expected: Sequence[str | None]) -> None:
+        """Raise PowerprofError if another user has changed a setting, or if it is gone."""
+        name, settings, values = self.plan.remedy.name, self.plan.settings, [each.read() for each in self.plan.settings]
+        if None in values and self.plan.remedy.thread is not None:
             raise PowerprofError(
                 f"{name} is gone: its thread has ended", "choose a thread that lives as long as its server"
             )
-        if now is None:
+        if None in values:
             raise PowerprofError(
                 f"{self.target.label} ended or was restarted during the test, so {name} is gone",
                 "try again when it runs without restarts",
             )
-        if expected is not None and now != expected:
+        foreign = [number for number, known in enumerate(expected) if known not in (None, values[number])]
+        if foreign:
+            others, now = [settings[number] for number in foreign], [str(values[number]) for number in foreign]
+            changes = describe_values(others, now) if self.plan.remedy.kind == "host" else f"{name} to {now[0]}"
             raise PowerprofError(
-                f"another user set {name} to {now} during the test; it stays so (before the test: {self.plan.before})",
+                f"another user set {changes} during the test; it stays so "
+                f"(before the test: {join_values(self.plan.befores)})",
                 "coordinate with whoever changed it",
             )
 
@@ -331,7 +335,7 @@ class _Trial(msgspec.Struct):
             still_open = connections.still_open()
         except PowerprofError:
             still_open = None
-        return kept_text(self.plan.remedy.name, self.plan.setting.value, still_open)
+        return kept_text(self.plan.remedy.name, self.plan.value, still_open)
 
 
 def _order_windows(first: int, pairs: int, seed: int) -> list[tuple[int, Arm]]:
@@ -360,12 +364,12 @@ def run_cure(request: CureRequest, check_terminal: Callable[[], None], consent: 
     lasts_s = estimate_seconds(request)
     if untried := untried or explain_no_trial(plan, prediction):
         trial = _Trial(request, target, plan, Countdown(say, 0.0))
-        return _make_record(trial, prediction, plan.before, format_now(), None, host_record(), untried)
+        return _make_record(trial, prediction, plan.befores, format_now(), None, host_record(), untried)
     consent(plan, target, lasts_s, prediction)
     started_at = format_now()
     trial = _Trial(request, target, plan, Countdown(say, lasts_s))
     with WindowEnergy(request.energy) as energy:
-        with Journal([plan.saved]) as journal:
+        with Journal(plan.saved) as journal:
             try:
                 trial.run(energy, journal)
             except PowerprofError as error:
@@ -373,10 +377,18 @@ def run_cure(request: CureRequest, check_terminal: Callable[[], None], consent: 
                 error.hint = "; ".join(filter(None, [error.hint, trial.kept_copies()]))
                 raise
             trial.notes += filter(None, [trial.kept_copies()])
-            after = plan.setting.read()
-            journal.settled = after in (None, plan.before)
+            after = [_read_restored(each) for each in plan.saved]
+            journal.settled = all(now in (None, before) for now, before in zip(after, plan.befores, strict=True))
         source = energy.source
     return _make_record(trial, prediction, after, started_at, source, host_record())
+
+
+def _read_restored(saved: SavedSetting) -> str | None:
+    """Return the value of a restored setting; None if its owner has ended. Raise PowerprofError."""
+    try:
+        return saved.setting.read()
+    except FileAway:  # Its CPU went offline later.
+        return saved.before
 
 
 def _format_so_far(blocks: Sequence[CureBlock]) -> str:
@@ -395,13 +407,15 @@ def _format_so_far(blocks: Sequence[CureBlock]) -> str:
 def _make_record(
     trial: _Trial,
     prediction: CurePrediction | None,
-    after: str | None,
+    after: Sequence[str | None],
     started_at: str,
     source: EnergySource | None,
     host: dict[str, object],
     untried: Untried | None = None,
 ) -> Cure:
     request, plan, blocks, rise = trial.request, trial.plan, trial.blocks, trial.rise
+    read_back = [value for value in after if value is not None]
+    is_known = len(read_back) == len(after)
     pid, primary = trial.target.pids[0], choose_primary(plan, blocks)
     wall_s = sum(block.window.window_s or 0.0 for block in blocks)
     cpus = max((block.window.cpus for block in blocks), default=1) or 1
@@ -433,8 +447,8 @@ def _make_record(
         latency=_latency_text(trial),
         replication=_replication_text(trial),
         predicted=prediction,
-        reverted=None if after is None else after == plan.before,
-        read_back=after,
+        reverted=read_back == plan.befores if is_known else None,
+        read_back=join_values(read_back) if is_known else None,
         blocks=blocks,
         host=host,
         tool=ToolCost(

@@ -16,10 +16,12 @@ from powerprof.host.describe import holder_text, read_idle_limits, read_virtuali
 from powerprof.measure.cpuidle import online_cpus
 from powerprof.model.text import join_words
 from powerprof.reversible.changed import change_temporarily
+from powerprof.reversible.groups import describe_values
 from powerprof.reversible.host_settings import (
     NO_LIMIT,
     TUNED_ADM,
-    HostFiles,
+    FileAway,
+    HostFile,
     HostSetting,
     LatencyLimit,
     TunedProfile,
@@ -69,16 +71,27 @@ UNITS = {"latency-limit": " µs", "halt-poll": " ns"}
 
 
 class HostChange(msgspec.Struct, frozen=True):
-    """A setting of the host with its new value.
+    """A setting of the host with its new value: its file in each CPU, or one other setting.
 
     Attributes:
-        before: its present value.
+        befores: the present value of each.
         lasting: how to keep the change.
     """
 
-    setting: HostSetting
-    before: str
+    settings: list[HostSetting]
+    befores: list[str]
     lasting: str
+
+    @property
+    def name(self) -> str:
+        """The name for people, without CPUs."""
+        first = self.settings[0]
+        return first.label if isinstance(first, HostFile) else first.name
+
+    @property
+    def value(self) -> str:
+        """The new value."""
+        return self.settings[0].value
 
 
 def plan_host_setting(name: str, value: str) -> HostChange:
@@ -90,15 +103,18 @@ def plan_host_setting(name: str, value: str) -> HostChange:
         )
     if not paths.is_this_host():
         raise UsageError("--host: POWERPROF_SYSFS or POWERPROF_PROCFS show another host", "unset them")
-    setting, lasting = find_host_setting(name, value)
-    before = setting.read()
-    if before is None:
-        raise PowerprofError(f"cannot read {setting.name}", "run as root")
-    return HostChange(setting, before, lasting)
+    settings, lasting = find_host_setting(name, value)
+    befores = []
+    for setting in settings:
+        before = setting.read()
+        if before is None:
+            raise PowerprofError(f"cannot read {setting.name}", "run as root")
+        befores.append(before)
+    return HostChange(settings, befores, lasting)
 
 
-def find_host_setting(name: str, value: str) -> tuple[HostSetting, str]:
-    """Return a setting with its new value, and the way to keep it. Raise UsageError for what the driver refuses."""
+def find_host_setting(name: str, value: str) -> tuple[list[HostSetting], str]:
+    """Return a setting with its new value, per file, and the way to keep it. Raise UsageError if the driver refuses."""
     *alternatives, last = value.split("|")
     for each in alternatives:
         try:
@@ -125,7 +141,7 @@ def plan_host_settings(words: Sequence[str]) -> HostPlan:
             reason = error.message.removeprefix("--host").lstrip(": ")
             (missing.append(name) if reason.endswith(MISSING) else skipped.append(reason))
             continue
-        if change.before != change.setting.value:
+        if set(change.befores) != {change.value}:
             changes.append(change)
     if missing:
         skipped.insert(0, f"{join_words(missing)}: {MISSING}")
@@ -169,20 +185,28 @@ class ConditionHost(msgspec.Struct):
 @contextmanager
 def _changed(changes: Sequence[HostChange]) -> Iterator[None]:
     """Change settings within the block, with their old values in the journal. Raise PowerprofError if one stays."""
-    own = os.getpid()
-    saved = [SavedSetting(each.setting, each.before, own, read_start_ticks(own)) for each in changes]
-    with change_temporarily(saved):
+    own, ticks = os.getpid(), read_start_ticks(os.getpid())
+    pairs = [pair for each in changes for pair in zip(each.settings, each.befores, strict=True)]
+    with change_temporarily([SavedSetting(setting, before, own, ticks) for setting, before in pairs]):
         yield
-    for each in changes:
-        value = each.setting.read()
-        if value != each.before:
-            raise PowerprofError(
-                f"another program set {each.setting.name} to {value} during the window; it stays so",
-                "coordinate with whoever changed it",
-            )
+    foreign: list[tuple[HostSetting, str]] = []
+    for setting, before in pairs:
+        with suppress(FileAway):  # It was restored before its CPU went offline.
+            if (now := setting.read()) is not None and now != before:
+                foreign.append((setting, now))
+    if foreign:
+        settings, values = zip(*foreign, strict=True)
+        raise PowerprofError(
+            f"another program set {describe_values(settings, values)} during the window; it stays so",
+            "coordinate with whoever changed it",
+        )
 
 
-def _plan_latency(value: str) -> tuple[LatencyLimit, str]:
+# A setting, per file, and the way to keep it.
+_Plan = tuple[list[HostSetting], str]
+
+
+def _plan_latency(value: str) -> _Plan:
     if _STATE.fullmatch(value):
         latency_us = whole(try_text(paths.sysfs() / f"devices/system/cpu/cpu0/cpuidle/{value}/latency") or "")
         if not latency_us:
@@ -201,10 +225,12 @@ def _plan_latency(value: str) -> tuple[LatencyLimit, str]:
             f"--host latency-limit={value}: {holders} holds the limit {now} µs, which powerprof cannot raise",
             "stop it, or choose another profile in it, then compare two saved runs",
         )
-    return setting, f"a process that holds {value} µs in /dev/cpu_dma_latency, such as TuneD with force_latency={value}"
+    return [
+        setting
+    ], f"a process that holds {value} µs in /dev/cpu_dma_latency, such as TuneD with force_latency={value}"
 
 
-def _plan_choice(setting: str, label: str, leaf: str, choices: str, lasting: str, value: str) -> tuple[HostFiles, str]:
+def _plan_choice(setting: str, label: str, leaf: str, choices: str, lasting: str, value: str) -> _Plan:
     """Return the plan of a setting with a list of choices next to it, in one file or in one of each CPU."""
     folder = paths.sysfs() / "devices/system/cpu"
     leaves = [leaf.format(cpu=cpu) for cpu in online_cpus()]
@@ -214,7 +240,7 @@ def _plan_choice(setting: str, label: str, leaf: str, choices: str, lasting: str
         raise UsageError(
             f"--host {setting}={value}: the driver does not offer it", f"one of {join_words(allowed, last='or')}"
         )
-    return HostFiles(label, files, value), lasting.format(value)
+    return [HostFile(label, file, value) for file in files], lasting.format(value)
 
 
 _CHOICES = {
@@ -233,7 +259,7 @@ _CHOICES = {
 }
 
 
-def _plan_disabled_state(value: str) -> tuple[HostFiles, str]:
+def _plan_disabled_state(value: str) -> _Plan:
     states = sorted((paths.sysfs() / "devices/system/cpu").glob("cpu[0-9]*/cpuidle/state[0-9]*"))
     files = [str(folder / "disable") for folder in states if try_text(folder / "name") == value]
     if not files:
@@ -242,16 +268,17 @@ def _plan_disabled_state(value: str) -> tuple[HostFiles, str]:
             f"--host disable-state={value}: this host has no idle state of this name",
             f"one of {join_words(names, last='or')}" if names else command_line("residency"),
         )
-    return HostFiles(f"the disable flag of {value}", files, "1"), "1 written to `disable` of the state at each boot"
+    flags: list[HostSetting] = [HostFile(f"the disable flag of {value}", file, "1") for file in files]
+    return flags, "1 written to `disable` of the state at each boot"
 
 
-def _plan_halt_poll(value: str) -> tuple[HostFiles, str]:
+def _plan_halt_poll(value: str) -> _Plan:
     module, leaf = ("haltpoll", "guest_halt_poll_ns") if read_virtualisation() else ("kvm", "halt_poll_ns")
     files = _existing("halt-poll", [paths.sysfs() / "module" / module / "parameters" / leaf])
-    return HostFiles(f"{leaf} of {module}", files, value), f"the boot option {module}.{leaf}={value}"
+    return [HostFile(f"{leaf} of {module}", file, value) for file in files], f"the boot option {module}.{leaf}={value}"
 
 
-def _plan_profile(value: str) -> tuple[TunedProfile, str]:
+def _plan_profile(value: str) -> _Plan:
     if not TUNED_ADM.exists():
         raise UsageError(
             f"--host profile={value}: TuneD is not installed ({TUNED_ADM} is missing)", "apt install tuned"
@@ -259,10 +286,10 @@ def _plan_profile(value: str) -> tuple[TunedProfile, str]:
     profiles = list_tuned_profiles()
     if value not in profiles:
         raise UsageError(f"--host profile={value}: TuneD has no such profile", join_words(profiles, last="or"))
-    return TunedProfile(value), f"tuned-adm profile {value}"
+    return [TunedProfile(value)], f"tuned-adm profile {value}"
 
 
-_PLANS: dict[str, Callable[[str], tuple[HostSetting, str]]] = {
+_PLANS: dict[str, Callable[[str], _Plan]] = {
     "latency-limit": _plan_latency,
     **{name: partial(_plan_choice, name, *words) for name, words in _CHOICES.items()},
     "disable-state": _plan_disabled_state,

@@ -6,17 +6,19 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 import msgspec
 
-from powerprof.reversible.journal import Journal, SavedSetting
-from powerprof.reversible.keeper import KeeperAnswer, KeeperOrder, restore_all
+from powerprof.reversible.groups import command_together, group_settings, name_together
+from powerprof.reversible.journal import Journal, JournalState, SavedSetting, write_state
+from powerprof.reversible.keeper import KeeperAnswer, KeeperOrder, Restoration
 from powerprof.reversible.kinds import AppliedChange, OtherVariablesMoved, Setting
 from powerprof.system import files, programs
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError
+from powerprof.system.folders import write_all
 
 # Time for the keeper to start and change the settings, to restore them, and to exit.
 _CHANGE_S, _BACK_S, _END_S = 40.0, 10.0, 2.0
@@ -31,7 +33,7 @@ class ChangedSettings(Closeable):
     changed, `open` raises PowerprofError and changes none.
 
     Attributes:
-        notes: a line for each setting that could not be restored, with the command to type.
+        notes: lines for the settings that could not be restored, with the command to type, and for missing files.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class ChangedSettings(Closeable):
         assert self._keeper.stdin is not None  # noqa: S101  a pipe
         order = msgspec.json.encode(KeeperOrder(self._settings, self._expected)) + b"\n"
         with suppress(BrokenPipeError):  # The keeper has ended, so its answer is missing.
-            os.write(self._keeper.stdin.fileno(), order)
+            write_all(self._keeper.stdin.fileno(), order)
         while True:
             answer = self._read_answer(until_s)
             if answer is None:
@@ -88,32 +90,54 @@ class ChangedSettings(Closeable):
                 return
 
     def close(self) -> None:
-        """Restore the settings, and add a note for each that could not be restored."""
+        """Restore the settings, and add notes about those that could not be restored."""
         keeper = self._keeper
         if keeper is None:
             return
-        left: dict[int, str] | None = None
+        answer = KeeperAnswer()
         try:
             assert keeper.stdin is not None  # noqa: S101  a pipe
             keeper.stdin.close()
             until_s = time.monotonic() + _BACK_S
-            while left is None and (answer := self._read_answer(until_s)) is not None:
-                left = answer.left
+            while not answer.is_last and (following := self._read_answer(until_s)) is not None:
+                answer = following
         finally:
             self._keeper = None
             assert keeper.stdout is not None  # noqa: S101  a pipe
             keeper.stdout.close()
-        try:
-            keeper.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            if left is None:  # The keeper keeps trying, and survives this process.
-                left = dict.fromkeys(range(len(self._changed)), "")
-        if left is None:
-            left = restore_all(self._changed, _BACK_S)
-        for number, reason in sorted(left.items()):
-            setting, before = self._changed[number].setting, self._changed[number].before
-            why = f" ({reason})" if reason else ""
-            self.notes.append(f"{setting.name} could not be put back to {before!r}{why}: {setting.by_hand(before)}")
+        reasons, missing = answer.left, answer.missing
+        if not missing or not answer.is_last:  # else the keeper stays, and waits for the files
+            try:
+                keeper.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                if reasons is None:  # The keeper keeps trying, and survives this process.
+                    reasons = dict.fromkeys(range(len(self._changed)), "")
+            else:
+                if not answer.is_last:  # It was killed.
+                    restoration = Restoration(self._changed, self._save_progress)
+                    restoration.run(_BACK_S)
+                    reasons, missing = restoration.reasons, restoration.missing
+        self._add_notes(reasons or {}, missing)
+
+    def _save_progress(self, progress: Restoration) -> None:
+        if self._journal is not None:
+            since = self.since if len(self._changed) == len(self._settings) else None
+            with suppress(OSError):  # The next start reads the settings instead.
+                write_state(self._journal.handle, JournalState(progress.left, since))
+
+    def _add_notes(self, reasons: Mapping[int, str], missing: Sequence[int]) -> None:
+        numbers = sorted([*reasons, *missing])
+        changes = [self._changed[number] for number in numbers]
+        keys = [(self._changed[number].before, number in missing) for number in numbers]
+        for group in group_settings([change.setting for change in changes], keys):
+            settings, before = [changes[index].setting for index in group], changes[group[0]].before
+            name, number = name_together(settings), numbers[group[0]]
+            if number in missing:
+                self.notes.append(f"{name} is missing, and will be {before} again when it is back")
+                continue
+            why = f" ({reasons[number]})" if reasons[number] else ""
+            command = command_together(settings, before)
+            self.notes.append(f"{name} could not be put back to {before!r}{why}: {command}")
 
     def _read_answer(self, until_s: float) -> KeeperAnswer | None:
         """Return the keeper's next line; None if it has ended, or does not answer in time."""
@@ -131,14 +155,25 @@ class ChangedSettings(Closeable):
 
 
 @contextmanager
+def change_settings(changed: ChangedSettings) -> Iterator[ChangedSettings]:
+    """Change settings within the block. Raise PowerprofError if one is not restored, or add it to the error's hint."""
+    try:
+        with changed:
+            yield changed
+    except PowerprofError as error:
+        error.hint = "; ".join(filter(None, [error.hint, *changed.notes]))
+        raise
+    if changed.notes:
+        raise PowerprofError("; ".join(changed.notes), "run any powerprof command again, which tries to restore them")
+
+
+@contextmanager
 def change_temporarily(saved: Sequence[SavedSetting]) -> Iterator[ChangedSettings]:
     """Change settings within the block, with their old values in the journal. Raise PowerprofError if one stays."""
     with Journal(saved) as journal:
         changed = ChangedSettings([each.setting for each in saved], journal, [each.before for each in saved])
         try:
-            with changed:
+            with change_settings(changed):
                 yield changed
         finally:
             journal.settled = not changed.notes
-    if changed.notes:
-        raise PowerprofError("; ".join(changed.notes), "set them by hand, or run any powerprof command again")

@@ -7,9 +7,12 @@ long as its process: the keeper's end releases it, however it ends. TuneD keeps 
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import shlex
 import struct
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -23,52 +26,77 @@ from powerprof.system.errors import PowerprofError
 NO_LIMIT = "none"
 # The end of a temporary value that nobody restores: with the process of the setting, at a boot, or never.
 Lasting = Literal["process", "boot", "always"]
+_CPU = re.compile(r"/cpu([0-9]+)/")
+_AWAY = (errno.ENOENT, errno.ENODEV, errno.ENXIO)
 
 
-class HostFiles(msgspec.Struct, frozen=True, tag="host_files"):
-    """A setting in one or more files of sysfs, such as the frequency governor of every CPU.
+class FileAway(PowerprofError):
+    """An error: a file of sysfs is missing, usually because its CPU is offline. It may come back."""
+
+
+class HostFile(msgspec.Struct, frozen=True, tag="host_file"):
+    """A setting in one file of sysfs, such as the frequency governor of one CPU.
+
+    A CPU that goes offline takes its files away. When it is back, the kernel may have kept the temporary value: cpufreq
+    remembers the last governor of a CPU, and cpuidle the disabled states.
 
     Attributes:
-        name: a name for people.
-        paths: the files.
-        value: the temporary value of all files. Different values of files are one text, joined by commas.
+        label: the setting, for people.
+        path: the file.
+        value: the temporary value.
     """
 
-    name: str
-    paths: list[str]
+    label: str
+    path: str
     value: str
     lasts: ClassVar[Lasting] = "boot"  # a boot resets sysfs
 
+    @property
+    def cpu(self) -> int | None:
+        """The CPU of the file; None for a file of the whole host."""
+        match = _CPU.search(self.path)
+        return None if match is None else int(match[1])
+
+    @property
+    def name(self) -> str:
+        """The name for people."""
+        return self.label if self.cpu is None else f"{self.label} on CPU {self.cpu}"
+
     def read(self) -> str | None:
-        """Return the common value, or the values joined by commas. Raise PowerprofError if one cannot be read."""
-        values = [files.read_text(Path(path)) for path in self._places()]
-        return values[0] if len(set(values)) == 1 else ",".join(values)
+        """Return the present value. Raise FileAway if there is no file, and PowerprofError if it cannot be read."""
+        try:
+            return Path(self.path).read_bytes().decode("utf-8", "replace").strip()
+        except OSError as error:
+            # A policy of cpufreq without an online CPU answers EBUSY (drivers/cpufreq/cpufreq.c, show).
+            if error.errno in _AWAY or error.errno == errno.EBUSY:
+                remedy = "load its module" if self.cpu is None else f"set CPU {self.cpu} online"
+                raise FileAway(f"{self.name} is missing ({self.path}: {files.reason_of(error)})", remedy) from error
+            raise PowerprofError(f"cannot read {self.path} ({files.reason_of(error)})", "run as root") from error
 
     def write(self, value: str) -> str | None:
-        """Write the value of every file, and return what they read then. Raise PowerprofError if the kernel refuses."""
-        values = value.split(",") if "," in value else [value] * len(self.paths)
-        for path, text in zip(self._places(), values, strict=True):
+        """Write a value, and return what the file reads then. Raise FileAway, or PowerprofError for a refusal."""
+        try:
+            handle = os.open(self.path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
             try:
-                handle = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
-                try:
-                    os.write(handle, text.encode())
-                finally:
-                    os.close(handle)
-            except OSError as error:
-                raise PowerprofError(
-                    f"the kernel refuses {text} for {self.name} ({path}: {files.reason_of(error)})",
-                    "choose another value; run as root",
-                ) from error
+                os.write(handle, value.encode())
+            finally:
+                os.close(handle)
+        except OSError as error:
+            self.read()  # FileAway, if the CPU went offline just now
+            raise PowerprofError(
+                f"the kernel refuses {value} for {self.name} ({self.path}: {files.reason_of(error)})",
+                "choose another value; run as root",
+            ) from error
         return self.read()
 
     def by_hand(self, value: str) -> str:
         """Return the command that sets a value."""
-        return f"echo {value} | tee {' '.join(self.paths)}"
+        return write_command(value, [self.path])
 
-    def _places(self) -> list[str]:
-        if not self.paths:
-            raise PowerprofError(f"{self.name} has no file", "choose another setting")
-        return self.paths
+
+def write_command(value: str, paths: Sequence[str]) -> str:
+    """Return the command that writes one value to files."""
+    return f"echo {shlex.quote(value)} | tee {shlex.join(paths)}"
 
 
 class LatencyLimit(msgspec.Struct, frozen=True, tag="latency_limit"):
@@ -153,7 +181,7 @@ def _run_tuned(*words: str) -> str:
     return done.stdout
 
 
-HostSetting = HostFiles | LatencyLimit | TunedProfile
+HostSetting = HostFile | LatencyLimit | TunedProfile
 
 # The open device of this process. The kernel drops the limit when it is closed.
 _held: list[int] = []

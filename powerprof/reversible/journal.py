@@ -4,7 +4,8 @@
 Each powerprof has one file, which is locked (flock(2)) while that process or its keeper lives. The kernel releases the
 lock at their end. The first line has the old values. The rest is the state, which the keeper overwrites in place. The
 keeper writes the state to the disk before each change, and changes nothing if it cannot. After a torn state the next
-start reads the settings.
+start reads the settings. The state names the settings that are left: a setting that was restored is never looked at
+again. A file that is missing (its CPU is offline) stays in the journal until it is back, or until a boot.
 
 A new thread or server with an old number is left alone. Root's folder is in /run: a boot empties it, and those settings
 end at a boot too. A setting on the server's disk (an event) is restored in the server's next process, and its entry is
@@ -17,27 +18,29 @@ import errno
 import fcntl
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
 from powerprof.database.base import Login
 from powerprof.database.given import read_password
 from powerprof.reversible.events import Event
-from powerprof.reversible.host_settings import HostFiles, LatencyLimit, TunedProfile
-from powerprof.reversible.kinds import AppliedChange, Setting, TimerSlack, Variable, read_start_ticks
+from powerprof.reversible.groups import command_together, group_settings, name_together
+from powerprof.reversible.host_settings import FileAway, HostFile, LatencyLimit, TunedProfile
+from powerprof.reversible.kinds import AppliedChange, Setting, TimerSlack, Variable, is_same_value, read_start_ticks
 from powerprof.system import paths
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError
-from powerprof.system.files import reason_of
+from powerprof.system.files import reason_of, try_text
 from powerprof.system.folders import Folder, write_all
 
 _SUFFIX = ".json"
-_LIMIT_BYTES = 1 << 20
-_ROOM_BYTES = 1024  # for the state: the value of each setting, and the rest
-_FALSE, _TRUE = ("off", "false", "no"), ("on", "true", "yes")
+_LIMIT_BYTES = 64 << 20
+# Room for the state, and in it for the value of each setting. Hosts have thousands of files, with values of one word.
+_ROOM_BYTES, _ROOM_OF_FILE_BYTES = 1024, 160
 
 
 class SavedSetting(msgspec.Struct, frozen=True):
@@ -58,15 +61,22 @@ class SavedSetting(msgspec.Struct, frozen=True):
     others: dict[str, str] | None = None
 
 
+class _Content(msgspec.Struct, frozen=True):
+    """The first line of a journal: the settings, and the boot in which they were changed."""
+
+    boot_id: str
+    entries: list[SavedSetting]
+
+
 class JournalState(msgspec.Struct, frozen=True):
     """The progress of the keeper.
 
     Attributes:
-        settled: every setting has its old value.
+        left: the numbers of the settings that may not have their old value; None for all.
         since: the value of each setting as it reads after the change (ON may read 1); None if unknown.
     """
 
-    settled: bool = False
+    left: list[int] | None = None
     since: list[str | None] | None = None
 
 
@@ -94,12 +104,13 @@ class Journal(Closeable):
                 try:
                     fcntl.flock(handle, fcntl.LOCK_EX)  # The later of two sees the entries of the other.
                     _check_free(folder, self._entries)
+                    content = msgspec.json.encode(_Content(_read_boot_id(), self._entries)) + b"\n"
+                    content += _encode_state(JournalState(), _ROOM_BYTES + sum(map(_room_of, self._entries)))
+                    if len(content) > _LIMIT_BYTES:  # The next start would not read it.
+                        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
                     self._handle = folder.create(self._name)
                     fcntl.flock(self._handle, fcntl.LOCK_EX)
-                    room = _ROOM_BYTES * (1 + len(self._entries))
-                    write_all(
-                        self._handle, msgspec.json.encode(self._entries) + b"\n" + _encode_state(JournalState(), room)
-                    )
+                    write_all(self._handle, content)
                     os.fsync(self._handle)
                     os.fsync(handle)
                 except OSError:
@@ -144,11 +155,19 @@ def write_state(handle: int, state: JournalState) -> None:
     os.fsync(handle)
 
 
+def _room_of(entry: SavedSetting) -> int:
+    return _ROOM_OF_FILE_BYTES if isinstance(entry.setting, HostFile) else _ROOM_BYTES
+
+
+def _read_boot_id() -> str:
+    return try_text(paths.procfs() / "sys/kernel/random/boot_id") or ""
+
+
 def _encode_state(state: JournalState, room: int) -> bytes:
     """Return the state in exactly `room` bytes, with a checksum that reveals a partial write."""
     text = msgspec.json.encode(state)
     if len(text) + 10 > room:
-        text = msgspec.json.encode(JournalState(state.settled))
+        text = msgspec.json.encode(JournalState(state.left))
     return b"%08x %s" % (zlib.crc32(text), text.ljust(room - 10) + b"\n")
 
 
@@ -158,25 +177,32 @@ def _parse_state(record: bytes, count: int) -> JournalState:
         text = record[9:].rstrip()
         if int(record[:8], 16) == zlib.crc32(text):
             state = msgspec.json.decode(text, type=JournalState)
-            if state.since is None or len(state.since) == count:
+            if (state.since is None or len(state.since) == count) and set(state.left or ()) <= set(range(count)):
                 return state
     return JournalState()
 
 
 def _check_free(folder: Folder, wanted: Sequence[SavedSetting]) -> None:
-    """Raise PowerprofError if another running powerprof is changing one of these settings.
+    """Raise PowerprofError if one of these settings may have the temporary value of another powerprof.
 
-    Its temporary value would be taken for the old value.
+    That would be taken for the old value. The other one is running, or was killed, and this start could not restore it.
     """
     wanted_names = {_identity(entry): entry.setting.name for entry in wanted}
     for name in folder.names():
-        for entry in _read_locked(folder, name):
-            if (setting_name := wanted_names.get(_identity(entry))) is not None:
+        is_running, entries = _read_left(folder, name)
+        for entry in entries:
+            if (setting_name := wanted_names.get(_identity(entry))) is None:
+                continue
+            if is_running:
                 raise PowerprofError(
                     f"another powerprof is trying {setting_name} now (process {name.partition('-')[0]}), so "
                     "nothing is changed",
                     "wait until it has ended",
                 )
+            raise PowerprofError(
+                f"{setting_name} is not restored yet after a powerprof that was killed, so nothing is changed",
+                "type the command again: each command restores it at its start, or prints the reason",
+            )
 
 
 def _open_file(folder: Folder, name: str) -> int | None:
@@ -186,24 +212,36 @@ def _open_file(folder: Folder, name: str) -> int | None:
     return None
 
 
-def _read_locked(folder: Folder, name: str) -> list[SavedSetting]:
-    """Return the entries of a file whose powerprof or keeper lives; empty if both have ended."""
-    if not name.endswith(_SUFFIX):
-        return []
-    handle = _open_file(folder, name)
+def _read_left(folder: Folder, name: str) -> tuple[bool, list[SavedSetting]]:
+    """Return whether the powerprof or keeper of a file lives, and the settings that it may not have restored yet."""
+    handle = _open_file(folder, name) if name.endswith(_SUFFIX) else None
     if handle is None:
-        return []
+        return False, []
+    is_running = False
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lines = os.pread(handle, _LIMIT_BYTES, 0).splitlines()
-        with suppress(msgspec.MsgspecError, IndexError):
-            return msgspec.json.decode(lines[0], type=list[SavedSetting])
-    except OSError:
-        return []
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            is_running = True
+        entries, state, _ = _read_content(handle)
+        return is_running, [entries[number] for number in _numbers_left(state, entries)]
+    except (OSError, ValueError):
+        return is_running, []
     finally:
         os.close(handle)
-    return []
+
+
+def _read_content(handle: int) -> tuple[list[SavedSetting], JournalState, bool]:
+    """Return the entries of an open journal, its state, and whether it is of this boot. Raise OSError, ValueError."""
+    first, _, record = os.pread(handle, _LIMIT_BYTES, 0).partition(b"\n")
+    if not first:  # The writer was killed before it had changed anything.
+        return [], JournalState(left=[]), True
+    content = msgspec.json.decode(first, type=_Content)
+    return content.entries, _parse_state(record, len(content.entries)), content.boot_id == _read_boot_id()
+
+
+def _numbers_left(state: JournalState, entries: Sequence[SavedSetting]) -> list[int]:
+    return list(range(len(entries))) if state.left is None else state.left
 
 
 def _identity(entry: SavedSetting) -> tuple[object, ...]:
@@ -216,8 +254,8 @@ def _identity(entry: SavedSetting) -> tuple[object, ...]:
         case Variable(name=name, login=login):
             server_key = (login["host"], login["port"]) if entry.pid is None else entry.started_ticks
             return "variable", entry.pid, server_key, name.casefold()
-        case HostFiles(paths=files):
-            return ("host_files", *files)
+        case HostFile(path=path):
+            return "host_file", os.path.realpath(path)  # CPUs of one policy have links to one file.
         case LatencyLimit() | TunedProfile():
             return (entry.setting.name,)
 
@@ -251,66 +289,110 @@ def _restore_file(folder: Folder, name: str, place: Path) -> list[str]:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.fstat(handle).st_nlink == 0:
             return []
-        first, _, record = os.pread(handle, _LIMIT_BYTES, 0).partition(b"\n")
-        if not first:  # The writer was killed before it had changed anything.
-            folder.remove(name)
-            return []
-        entries = msgspec.json.decode(first, type=list[SavedSetting])
-        state = _parse_state(record, len(entries))
-        if state.settled:  # killed after the restoration
-            folder.remove(name)
-            return []
+        entries, state, is_of_this_boot = _read_content(handle)
+        since = state.since or [None] * len(entries)
         # Restore the last change first: lowering innodb_io_capacity_max would lower innodb_io_capacity as well.
-        pairs = reversed(list(zip(entries, state.since or [None] * len(entries), strict=True)))
-        results = [_restore(entry, since, place / name) for entry, since in pairs]
+        numbers = sorted(_numbers_left(state, entries), reverse=True)
+        outcomes = {number: _restore(entries[number], since[number], is_of_this_boot) for number in numbers}
+        if left := [number for number, outcome in outcomes.items() if not outcome.is_done]:
+            if len(left) < len(numbers):
+                write_state(handle, JournalState(left, state.since))
+        else:
+            folder.remove(name)
+        moved = [] if state.since else [line for number in numbers for line in _list_moved_variables(entries[number])]
+        return [*_describe(entries, outcomes, place / name), *moved]
     except BlockingIOError:
         return []  # its powerprof is running
     except (OSError, ValueError) as error:
         return [f"{place / name} cannot be read ({error}): remove it"]
-    else:
-        if all(done for done, _ in results):
-            folder.remove(name)
-        moved = [] if state.since else [line for entry in entries for line in _list_moved_variables(entry)]
-        return [*(line for _, line in results if line), *moved]
     finally:
         os.close(handle)
 
 
-def _restore(entry: SavedSetting, since: str | None, file: Path) -> tuple[bool, str]:
-    """Restore a setting. Return whether the entry is done, and a line for the user or an empty text."""
+class _Outcome(msgspec.Struct, frozen=True):
+    """The result of one entry at a start.
+
+    Attributes:
+        kind: `done` without a line; `away` without a line, and to be looked at again; the others are in `_describe`.
+        now: the value that the setting had.
+        reason: the failure.
+    """
+
+    kind: Literal["done", "away", "restored", "foreign", "unread", "stuck", "elsewhere"]
+    now: str | None = None
+    reason: str = ""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the entry is not looked at again."""
+        return self.kind in ("done", "restored", "foreign")
+
+
+def _restore(entry: SavedSetting, since: str | None, is_of_this_boot: bool) -> _Outcome:
+    """Restore a setting."""
     setting = _with_password(entry)
-    by_hand = f"if it is not {entry.before!r}, {setting.by_hand(entry.before)}; then remove {file}"
     if entry.pid is None:
-        return False, (
-            f"a powerprof that was killed may have left {setting.name} at {setting.value!r} on another host, whose "
-            f"server cannot be recognised: {by_hand}"
-        )
+        return _Outcome("elsewhere")
     if setting.lasts == "process" and read_start_ticks(entry.pid) != entry.started_ticks:
-        return True, ""  # the setting ended with its process
+        return _Outcome("done")  # the setting ended with its process
+    if setting.lasts == "boot" and not is_of_this_boot:
+        return _Outcome("done")
     if isinstance(setting, Variable):
         setting = msgspec.structs.replace(setting, pid=entry.pid, started_ticks=entry.started_ticks)
+    now = None
     try:
         now = setting.read()
-    except PowerprofError as error:
-        return False, (
-            f"a powerprof that was killed had changed {setting.name} to {setting.value!r}, and what it is now cannot "
-            f"be read ({error.message}): {by_hand}"
-        )
-    try:
         if now in (None, entry.before):
-            return True, ""
+            return _Outcome("done")
         if not (now == since or is_same_value(now or "", setting.value)):
-            return True, f"{setting.name} is {now}, and somebody else's: it was {entry.before} before powerprof came"
+            return _Outcome("foreign", now)
         AppliedChange(setting, entry.before, now).put_back()
+    except FileAway:
+        return _Outcome("away")
     except PowerprofError as error:
-        return False, (
-            f"{setting.name} was left at {setting.value!r} by a powerprof that was killed, and cannot be put back "
-            f"({error.message}): {setting.by_hand(entry.before)}; then remove {file}"
-        )
-    text = f"{setting.name} is {entry.before} again: a powerprof that was killed had left it at {now}"
-    if isinstance(setting, Variable) and setting.keeps_copies:
-        text += "; connections that opened in between keep that value until they are closed"
-    return True, text
+        return _Outcome("unread" if now is None else "stuck", now, error.message)
+    return _Outcome("restored", now)
+
+
+def _describe(entries: Sequence[SavedSetting], outcomes: Mapping[int, _Outcome], file: Path) -> list[str]:
+    """Return a line for each group of settings with one old value and one result."""
+    numbers = list(outcomes)
+    keys = [(entries[number].before, outcomes[number].kind, outcomes[number].now) for number in numbers]
+    lines = []
+    for group in group_settings([entries[number].setting for number in numbers], keys):
+        settings = [entries[numbers[index]].setting for index in group]
+        entry, outcome = entries[numbers[group[0]]], outcomes[numbers[group[0]]]
+        name, command = name_together(settings), command_together(settings, entry.before)
+        by_hand = f"if it is not {entry.before!r}, {command}; then remove {file}"
+        match outcome.kind:
+            case "restored":
+                lines.append(
+                    f"{name} is {entry.before} again: a powerprof that was killed had left it at {outcome.now}"
+                )
+                if isinstance(entry.setting, Variable) and entry.setting.keeps_copies:
+                    lines[-1] += "; connections that opened in between keep that value until they are closed"
+            case "foreign":
+                lines.append(
+                    f"{name} is {outcome.now}, and somebody else's: it was {entry.before} before powerprof came"
+                )
+            case "unread":
+                lines.append(
+                    f"a powerprof that was killed had changed {name} to {entry.setting.value!r}, and what it is now "
+                    f"cannot be read ({outcome.reason}): {by_hand}"
+                )
+            case "stuck":
+                lines.append(
+                    f"{name} was left at {entry.setting.value!r} by a powerprof that was killed, and cannot be put "
+                    f"back ({outcome.reason}): {command}; then remove {file}"
+                )
+            case "elsewhere":
+                lines.append(
+                    f"a powerprof that was killed may have left {name} at {entry.setting.value!r} on another host, "
+                    f"whose server cannot be recognised: {by_hand}"
+                )
+            case _:
+                pass
+    return lines
 
 
 def _list_moved_variables(entry: SavedSetting) -> list[str]:
@@ -328,21 +410,6 @@ def _list_moved_variables(entry: SavedSetting) -> list[str]:
             for name, (was, now) in setting.moved_since(entry.others).items()
         ]
     return []
-
-
-def is_same_value(one: str, other: str) -> bool:
-    """Return whether two texts are the same value of a setting: ON is 1, 0.5 is 0.500000, and case is ignored."""
-    return _parse_value(one) == _parse_value(other)
-
-
-def _parse_value(value: str) -> str | float:
-    text = value.strip().casefold()
-    if text in _FALSE or text in _TRUE:
-        return float(text in _TRUE)
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def _without_password(setting: Setting) -> Setting:

@@ -3,8 +3,9 @@
 
 `changed.ChangedSettings` starts it in a separate session, so that neither Ctrl-C nor a signal to powerprof's group
 reaches it. It reads the settings from one line of stdin, with passwords of logins. It answers in lines on stdout: the
-old values before any change, the values after all changes or an error, and at the end the settings that it could not
-restore. In between it sleeps without a time-out.
+old values before any change, the values after all changes or an error, and then the settings that are left, until it
+has restored all. In between it sleeps without a time-out. If only files are left that are missing, its last answer
+comes at once; it stays for a minute, and restores each file that comes back.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import msgspec
 
 from powerprof.reversible.events import EventAltered
+from powerprof.reversible.host_settings import FileAway, HostFile
 from powerprof.reversible.journal import JournalState, write_state
 from powerprof.reversible.kinds import AppliedChange, OtherVariablesMoved, Setting
 from powerprof.system.errors import PowerprofError
@@ -36,7 +39,13 @@ class KeeperOrder(msgspec.Struct, frozen=True):
 
 
 class KeeperAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line of the keeper, with one of its fields set."""
+    """A line of the keeper: the old values, the values after the change, an error, or what is left.
+
+    Attributes:
+        left: the settings that are not restored, with the reasons, by number.
+        missing: the files that are not restored because they are missing.
+        is_last: no further line comes.
+    """
 
     before: list[str] | None = None
     since: list[str | None] | None = None
@@ -45,6 +54,8 @@ class KeeperAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     mover: str | None = None
     moved: dict[str, str] | None = None
     left: dict[int, str] | None = None
+    missing: list[int] = []
+    is_last: bool = False
 
 
 def _answer(answer: KeeperAnswer) -> None:
@@ -99,23 +110,56 @@ def _wait_for_end(parent_handle: int) -> None:
     poll.poll()
 
 
-def restore_all(changed: list[AppliedChange], patience_s: float) -> dict[int, str]:
-    """Restore the settings, the last one first. Return the reasons for those that could not be restored, by number."""
-    left, until_s = dict(enumerate(changed)), time.monotonic() + patience_s
-    reasons: dict[int, str] = {}
-    while True:
-        for number in sorted(left, reverse=True):
+class Restoration:
+    """The restoration of changed settings, the last one first. A setting that fails never stops the others.
+
+    Attributes:
+        reasons: the failures, by the number of the change.
+        missing: the numbers of the changed files that are missing.
+    """
+
+    def __init__(self, changed: Sequence[AppliedChange], report: Callable[[Restoration], None] | None = None) -> None:
+        """Prepare it. `report` is called after the first pass, and after each one that restored more."""
+        self.reasons: dict[int, str] = {}
+        self.missing: list[int] = []
+        self._left = dict(enumerate(changed))
+        self._given_up: dict[int, AppliedChange] = {}
+        self._report = report
+        self._reported: list[int] | None = None
+
+    @property
+    def left(self) -> list[int]:
+        """The numbers of the changes that may not be restored."""
+        return sorted([*self._left, *self._given_up])
+
+    def run(self, patience_s: float, *, waits_for_files: bool = False) -> None:
+        """Try for a while until all settings are restored, or only missing files are left."""
+        until_s = time.monotonic() + patience_s
+        while True:
+            self._try_each()
+            if self._report is not None and self.left != self._reported:
+                self._reported = self.left
+                self._report(self)
+            is_waiting = self._left and (waits_for_files or len(self.missing) < len(self._left))
+            if not is_waiting or time.monotonic() > until_s:
+                return
+            time.sleep(_RETRY_S)
+
+    def _try_each(self) -> None:
+        self.missing = []
+        for number in sorted(self._left, reverse=True):
+            self.reasons.pop(number, None)
             try:
-                left[number].put_back()
-                reasons.pop(number, None)
+                self._left[number].put_back()
+            except FileAway:
+                self.missing.append(number)
+                continue
             except PowerprofError as error:
-                reasons[number] = error.message
+                self.reasons[number] = error.message
                 if not isinstance(error, EventAltered):
                     continue  # a later try may succeed
-            del left[number]
-        if not left or time.monotonic() > until_s:
-            return reasons
-        time.sleep(_RETRY_S)
+                self._given_up[number] = self._left[number]
+            del self._left[number]
 
 
 def main() -> None:
@@ -127,32 +171,44 @@ def main() -> None:
         parent_handle = os.pidfd_open(parent)
     except OSError:
         return
+    keep(_read_order(parent), journal, lambda: _wait_for_end(parent_handle))
+
+
+def keep(order: KeeperOrder, journal: int | None, wait: Callable[[], None]) -> None:
+    """Change the settings, wait, and restore them. The journal always has what the next start needs."""
+    settings = order.settings
     changed: list[AppliedChange] = []
+    since: list[str | None] | None = None
     try:
-        order = _read_order(parent)
-        settings = order.settings
         before = [_read_value(setting) for setting in settings]
         if order.expected is not None:
             _check_expected(settings, before, order.expected)
         _answer(KeeperAnswer(before=before))
         _note(journal, JournalState())
         for setting, value in zip(settings, before, strict=True):
+            if isinstance(setting, HostFile):  # There can be thousands, so that another user may have come in between.
+                _check_expected([setting], [_read_value(setting)], [value])
             changed.append(AppliedChange(setting, value))
             changed[-1].since = setting.write(setting.value)
         since = [change.since for change in changed]
         with suppress(PowerprofError):  # The next start compares with the values of the order instead.
             _note(journal, JournalState(since=since))
         _answer(KeeperAnswer(since=since))
-        _wait_for_end(parent_handle)
+        wait()
     except OtherVariablesMoved as error:
         _answer(KeeperAnswer(error=error.message, hint=error.hint, mover=error.name, moved=error.moved))
     except PowerprofError as error:
         _answer(KeeperAnswer(error=error.message, hint=error.hint))
-    left = restore_all(changed, _PATIENCE_S)
-    if not left:
+
+    def report(progress: Restoration) -> None:
         with suppress(PowerprofError):  # The next start reads the settings instead.
-            _note(journal, JournalState(settled=True))
-    _answer(KeeperAnswer(left=left))
+            _note(journal, JournalState(progress.left, since))
+        _answer(KeeperAnswer(left=progress.reasons, missing=progress.missing))
+
+    restoration = Restoration(changed, report)
+    restoration.run(_PATIENCE_S)
+    _answer(KeeperAnswer(left=restoration.reasons, missing=restoration.missing, is_last=True))
+    restoration.run(_PATIENCE_S, waits_for_files=True)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 A kind has these members; `read` and `write` raise PowerprofError:
     name: a name for people.
     value: the temporary value.
-    read: return the present value; None if the owner of the setting has ended.
+    read: return the present value; None if the owner of the setting has ended. Raise FileAway if it may come back.
     write: set a value, and return the value read back at once. Later another user may have changed it.
     by_hand: return the command that sets a value.
     lasts: the end of its value without a restoration.
@@ -23,7 +23,7 @@ import msgspec
 from powerprof.database import sql
 from powerprof.database.base import Limits, Login, StatementError
 from powerprof.reversible.events import Event
-from powerprof.reversible.host_settings import HostSetting, Lasting
+from powerprof.reversible.host_settings import HostFile, HostSetting, Lasting
 from powerprof.system import files, paths
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.files import printable
@@ -373,10 +373,33 @@ class AppliedChange(msgspec.Struct):
     since: str | None = None
 
     def put_back(self) -> None:
-        """Restore the old value, unless another user has changed it. Raise PowerprofError if that fails."""
+        """Restore the old value, unless another user has changed it. Raise FileAway, and PowerprofError if it fails."""
         now = self.setting.read()
-        if now in (None, self.before) or self.since not in (None, now):
+        if now in (None, self.before) or not self._is_ours(now):
             return
         self.setting.write(self.before)
         if (now := self.setting.read()) not in (self.before, None):
             raise PowerprofError(f"{self.setting.name} is {now} still", self.setting.by_hand(self.before))
+
+    def _is_ours(self, now: str | None) -> bool:
+        if self.since is None and isinstance(self.setting, HostFile):  # It was away when it was to be read.
+            return is_same_value(now or "", self.setting.value)
+        return self.since in (None, now)
+
+
+_FALSE, _TRUE = ("off", "false", "no"), ("on", "true", "yes")
+
+
+def is_same_value(one: str, other: str) -> bool:
+    """Return whether two texts are the same value of a setting: ON is 1, 0.5 is 0.500000, and case is ignored."""
+    return _parse_value(one) == _parse_value(other)
+
+
+def _parse_value(value: str) -> str | float:
+    text = value.strip().casefold()
+    if text in _FALSE or text in _TRUE:
+        return float(text in _TRUE)
+    try:
+        return float(text)
+    except ValueError:
+        return text

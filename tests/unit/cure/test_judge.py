@@ -300,7 +300,7 @@ def test_counts_are_known_to_one_in_their_own_time() -> None:
 def plan(kind: Any = "variable", thread: Thread | None = None, before: str = "50000", value: str = "50000000") -> Any:
     remedy = Remedy(kind=kind, name="x", from_value=before, to_value=value, thread=thread)
     setting = SimpleNamespace(value=value, read=lambda: before)
-    return PlannedChange(setting, before, remedy, None)  # type: ignore[arg-type]
+    return PlannedChange([SimpleNamespace(setting=setting, before=before)], remedy)  # type: ignore[list-item]
 
 
 def test_the_answer_is_by_the_thread_the_process_or_measured_power() -> None:
@@ -583,7 +583,7 @@ def test_the_record_of_a_cure_sums_its_windows() -> None:
     own = odd_blocks()
     trial = _Trial(REQUEST, Target((71,), "mysqld"), plan(), SimpleNamespace(), own, 0.37)  # type: ignore[arg-type]
     trial.rise, trial.unprobed = LatencyRise("commits", 4.0, 5.5), None
-    found = session._make_record(trial, None, "50000", "now", None, {})
+    found = session._make_record(trial, None, ["50000"], "now", None, {})
     verdict = found.verdict
     assert (verdict.metric, verdict.hurts, verdict.hurts_from_ms, verdict.hurts_to_ms) == (
         "target_wakings_hz",
@@ -604,8 +604,8 @@ def test_the_record_of_a_cure_sums_its_windows() -> None:
     assert found.latency == f"of {sum(b.statements_count or 0 for b in own)} statements in 6 windows"
     assert "in 126 samples of 6 windows" in found.replication and "in 12 of them" in found.replication
     assert found.notes == ["odd"]
-    assert session._make_record(trial, None, "7", "now", None, {}).reverted is False
-    assert session._make_record(trial, None, None, "now", None, {}).reverted is None
+    assert session._make_record(trial, None, ["7"], "now", None, {}).reverted is False
+    assert session._make_record(trial, None, [None], "now", None, {}).reverted is None
     for more, words in (({"unprobed": "no right"}, "no right"), ({"blocks": []}, "no window was measured")):
         assert words in session._latency_text(replace(trial, **more))  # type: ignore[arg-type]
     still = replace(trial, blocks=[replace(block, statements_count=0, replica_looks_count=None) for block in own])

@@ -12,7 +12,8 @@ from powerprof.cure.remedies import HostChoice, parse_choice
 from powerprof.experiment.host_settings import find_host_setting, is_possible, parse_host_setting, plan_host_settings
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.sweep import find_key, resolve_point
-from powerprof.reversible.host_settings import HostFiles, LatencyLimit
+from powerprof.reversible.groups import join_values
+from powerprof.reversible.host_settings import HostFile, LatencyLimit
 from powerprof.system import paths
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.workloads.catalogue import find_one
@@ -92,11 +93,12 @@ def _state(name: str) -> dict[str, str]:
 )
 def test_every_file_is_changed_and_restored(fake_tree: Make, name: str, value: str, before: str, count: int) -> None:
     host(fake_tree)
-    setting, _ = find_host_setting(name, value)
-    assert isinstance(setting, HostFiles) and len(setting.paths) == count
-    assert setting.read() == before
-    assert setting.write(setting.value) == setting.value
-    assert setting.write(before) == before == setting.read()
+    settings, _ = find_host_setting(name, value)
+    assert len({setting.path for setting in settings if isinstance(setting, HostFile)}) == len(settings) == count
+    befores = [setting.read() or "" for setting in settings]
+    assert join_values(befores) == before
+    assert {setting.write(setting.value) for setting in settings} == {settings[0].value}
+    assert [setting.write(old) for setting, old in zip(settings, befores, strict=True)] == befores
 
 
 @pytest.mark.parametrize(
@@ -137,7 +139,7 @@ def test_the_first_possible_alternative_is_chosen(fake_tree: Make, name: str, va
     host(fake_tree)
     for state, latency in (("state0", "0"), ("state1", "2")):
         (paths.sysfs() / f"devices/system/cpu/cpu0/cpuidle/{state}/latency").write_text(f"{latency}\n")
-    assert find_host_setting(name, value)[0].value == chosen
+    assert {each.value for each in find_host_setting(name, value)[0]} == {chosen}
 
 
 def test_settings_of_another_host_are_not_changed(fake_tree: Make) -> None:
@@ -177,5 +179,5 @@ def test_a_limit_of_another_process_can_only_be_lowered(
         with pytest.raises(UsageError, match=f"holds the limit {now} µs"):
             find_host_setting("latency-limit", "none")
     else:
-        setting, lasting = find_host_setting("latency-limit", value)
+        (setting,), lasting = find_host_setting("latency-limit", value)
         assert setting.value == value and f"force_latency={value}" in lasting

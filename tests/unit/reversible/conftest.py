@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,23 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path
     monkeypatch.setattr(paths, "ROOT_CHANGED", tmp_path / "changed")
     monkeypatch.setattr(paths, "ROOT_CHANGED_FOR_GOOD", tmp_path / "for-good")
     return paths.changed_dir(), paths.changed_dir(outlasts=True)
+
+
+@pytest.fixture
+def refuse() -> Iterator[Callable[[Path], None]]:
+    """Return a function that makes a file refuse every write, also those of root: a link to a sealed memory file."""
+    handles: list[int] = []
+
+    def seal(place: Path) -> None:
+        handles.append(os.memfd_create(f"refusing-{len(handles)}", os.MFD_ALLOW_SEALING))
+        os.write(handles[-1], place.read_bytes())
+        fcntl.fcntl(handles[-1], fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        place.unlink()
+        place.symlink_to(f"/proc/{os.getpid()}/fd/{handles[-1]}")
+
+    yield seal
+    for handle in handles:
+        os.close(handle)
 
 
 def thread_files(tid: int, started_ticks: int = 4242, *, flags: int = 0, slack: str = "50000") -> dict[str, str]:

@@ -5,47 +5,81 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from powerprof.measure.cpuidle import read_latency_us
 from powerprof.reversible import host_settings
-from powerprof.reversible.host_settings import HostFiles, LatencyLimit, TunedProfile, list_tuned_profiles
+from powerprof.reversible.groups import command_together, describe_values, group_settings, join_values, name_together
+from powerprof.reversible.host_settings import FileAway, HostFile, LatencyLimit, TunedProfile, list_tuned_profiles
+from powerprof.reversible.kinds import Setting
 from powerprof.system.errors import PowerprofError
 
 
-def _files(folder: Path, *texts: str) -> HostFiles:
-    places = [folder / str(number) for number in range(len(texts))]
-    for place, text in zip(places, texts, strict=True):
-        place.write_text(f"{text}\n")
-    return HostFiles("the governor", [str(place) for place in places], "powersave")
+def _file(place: Path, text: str = "schedutil") -> HostFile:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(f"{text}\n")
+    return HostFile("the governor", str(place), "powersave")
 
 
-def test_files_with_different_values_are_restored_each(tmp_path: Path) -> None:
-    setting = _files(tmp_path, "schedutil", "performance", "schedutil")
-    before = setting.read()
-    assert before == "schedutil,performance,schedutil"
-    assert setting.write("powersave") == "powersave"
-    assert [Path(path).read_text() for path in setting.paths] == ["powersave"] * 3
-    assert setting.write(before) == before
-    assert setting.by_hand("x") == f"echo x | tee {tmp_path}/0 {tmp_path}/1 {tmp_path}/2"
+def test_the_file_of_a_cpu_is_read_and_written(tmp_path: Path) -> None:
+    setting = _file(tmp_path / "cpu12/cpufreq/scaling_governor")
+    assert (setting.read(), setting.name) == ("schedutil", "the governor on CPU 12")
+    assert setting.write("powersave") == "powersave" == Path(setting.path).read_text()
+    assert _file(tmp_path / "cpuidle/current_governor").name == "the governor"
 
 
-def test_files_that_are_missing_or_too_few_are_errors(tmp_path: Path) -> None:
-    setting = _files(tmp_path, "a", "b")
-    Path(setting.paths[1]).unlink()
-    with pytest.raises(PowerprofError, match="no such file"):
+def test_a_missing_file_is_away_and_another_failure_is_not(tmp_path: Path) -> None:
+    setting = _file(tmp_path / "cpu3/x")
+    Path(setting.path).unlink()
+    for attempt in (setting.read, partial(setting.write, "y")):
+        with pytest.raises(FileAway, match=r"the governor on CPU 3 is missing \(.*cpu3/x: no such file\)") as error:
+            attempt()
+        assert error.value.hint == "set CPU 3 online"
+    Path(setting.path).mkdir()
+    with pytest.raises(PowerprofError, match="is a directory") as refused:
         setting.read()
-    with pytest.raises(PowerprofError, match="the kernel refuses x for the governor"):
-        setting.write("x")
-    with pytest.raises(ValueError, match=r"shorter|longer"):
-        _files(tmp_path, "a", "b").write("1,2,3")
-    with pytest.raises(PowerprofError, match="has no file"):
-        HostFiles("x", [], "y").read()
+    assert not isinstance(refused.value, FileAway)
+
+
+def test_a_file_that_refuses_a_value_is_present(tmp_path: Path, refuse: Callable[[Path], None]) -> None:
+    setting = _file(tmp_path / "cpu3/x")
+    refuse(Path(setting.path))
+    with pytest.raises(PowerprofError, match="the kernel refuses y for the governor on CPU 3") as refused:
+        setting.write("y")
+    assert not isinstance(refused.value, FileAway) and setting.read() == "schedutil"
+
+
+@given(
+    value=st.text(st.characters(codec="ascii", exclude_characters="\0"), min_size=1, max_size=20),
+    count=st.integers(1, 3),
+)
+def test_the_printed_command_writes_all_files(value: str, count: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("it's $(id)")
+    settings: list[Setting] = [_file(folder / f"cpu{number}/x") for number in range(count)]
+    command = command_together(settings, value)
+    subprocess.run(["/bin/bash", "-c", command.replace("echo ", "printf '%s\\n' ", 1)], check=True, capture_output=True)
+    assert [setting.read() for setting in settings] == [value.strip()] * count
+
+
+def test_files_with_one_label_and_key_are_one_group(tmp_path: Path) -> None:
+    settings: list[Setting] = [_file(tmp_path / f"cpu{cpu}/x") for cpu in (0, 1, 2, 5)]
+    settings += [TunedProfile("a"), HostFile("the flag", "/cpu1/y", "1"), TunedProfile("a")]
+    groups = group_settings(settings, ["a", "a", "b", "a", "a", "a", "a"])
+    assert groups == [[0, 1, 3], [2], [4], [5], [6]]
+    assert name_together([settings[each] for each in groups[0]]) == "the governor on CPUs 0-1,5"
+    assert name_together(settings[4:5]) == "the TuneD profile"
+    assert describe_values(settings, list("aabaaaa")).startswith(
+        "the governor on CPUs 0-1,5 to a, the governor on CPU 2"
+    )
+    assert (join_values(["a", "a"]), join_values(["a", "b", "a"])) == ("a", "a,b,a")
 
 
 @pytest.fixture

@@ -15,16 +15,9 @@ from hypothesis import strategies as st
 from powerprof.database.base import Login
 from powerprof.reversible import journal
 from powerprof.reversible.events import Event, ServerProcess
-from powerprof.reversible.host_settings import HostFiles, LatencyLimit, TunedProfile
-from powerprof.reversible.journal import (
-    Journal,
-    JournalState,
-    SavedSetting,
-    is_same_value,
-    restore_orphaned_settings,
-    write_state,
-)
-from powerprof.reversible.kinds import Setting, TimerSlack, Variable
+from powerprof.reversible.host_settings import HostFile, LatencyLimit, TunedProfile
+from powerprof.reversible.journal import Journal, JournalState, SavedSetting, restore_orphaned_settings, write_state
+from powerprof.reversible.kinds import Setting, TimerSlack, Variable, is_same_value
 from powerprof.system.errors import PowerprofError
 from tests.conftest import Tree
 from tests.unit.reversible.conftest import VariableServer, thread_files
@@ -32,7 +25,7 @@ from tests.unit.reversible.conftest import VariableServer, thread_files
 
 def _file(place: Path, now: str, value: str, before: str) -> SavedSetting:
     place.write_text(now)
-    return SavedSetting(HostFiles(place.name, [str(place)], value), before, os.getpid(), None)
+    return SavedSetting(HostFile(place.name, str(place), value), before, os.getpid(), None)
 
 
 def _kill(entries: list[SavedSetting], state: JournalState | None = None) -> Path:
@@ -122,7 +115,7 @@ def test_settings_that_a_boot_resets_are_in_the_first_folder(tmp_path: Path, fol
 
 def test_a_settled_journal_changes_nothing(tmp_path: Path, folders: tuple[Path, Path]) -> None:
     place = tmp_path / "setting"
-    file = _kill([_file(place, "5", "5", "1")], JournalState(settled=True))
+    file = _kill([_file(place, "5", "5", "1")], JournalState(left=[]))
     assert restore_orphaned_settings() == [] and not file.exists()
     assert place.read_text() == "5", "another user set it later"
 
@@ -142,15 +135,69 @@ def test_the_end_of_a_block_removes_a_settled_journal(
 
 
 def test_a_journal_stays_until_each_setting_is_restored(tmp_path: Path, folders: tuple[Path, Path]) -> None:
-    entries = [_file(tmp_path / "one", "5", "5", "1"), _file(tmp_path / "two", "6", "6", "2")]
-    (tmp_path / "one").unlink()
-    file = _kill(entries, JournalState(since=["5", "6"]))
-    restored, unread = restore_orphaned_settings()
-    assert restored.startswith("two is 2 again") and "cannot be read" in unread
-    assert file.exists() and (tmp_path / "two").read_text() == "2"
+    entries = [_file(tmp_path / name, "5", "5", "1") for name in ("one", "two", "three")]
+    for name in ("one", "three"):
+        (tmp_path / name).unlink()
+    (tmp_path / "three").mkdir()
+    file = _kill(entries, JournalState(since=["5", "5", "5"]))
+    size = file.stat().st_size
+    unread, restored = restore_orphaned_settings()
+    assert restored.startswith("two is 1 again") and "cannot be read (cannot read" in unread and str(file) in unread
+    assert (tmp_path / "two").read_text() == "1" and file.stat().st_size == size
+    (tmp_path / "two").write_text("5")  # another user's, from now on
+    assert restore_orphaned_settings() == [unread], "a missing file has no line"
     (tmp_path / "one").write_text("5")
+    (tmp_path / "three").rmdir()
     assert restore_orphaned_settings() == ["one is 1 again: a powerprof that was killed had left it at 5"]
-    assert not file.exists()
+    assert restore_orphaned_settings() == [] and file.exists()
+    (tmp_path / "three").write_text("8")
+    (foreign,) = restore_orphaned_settings()
+    assert foreign.startswith("three is 8, and somebody else's") and not file.exists()
+    assert (tmp_path / "two").read_text() == "5"
+
+
+def test_a_boot_ends_the_settings_of_the_host(
+    fake_tree: Tree, tmp_path: Path, folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = fake_tree({"proc/sys/kernel/random/boot_id": "first\n"})
+    monkeypatch.setattr(TunedProfile, "read", lambda _: "balanced")
+    file = _kill([_file(tmp_path / "x", "5", "5", "1"), SavedSetting(TunedProfile("b"), "balanced", 1, None)])
+    (host / "proc/sys/kernel/random/boot_id").write_text("second\n")
+    assert restore_orphaned_settings() == [] and not file.exists()
+    assert (tmp_path / "x").read_text() == "5"
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_a_value_that_a_journal_may_have_left_is_no_old_value(
+    tmp_path: Path, folders: tuple[Path, Path], is_running: bool
+) -> None:
+    """CPU 1 was away at the start of the later powerprof, and is back when that reads the old values."""
+    entries = [_file(tmp_path / name, "5", "5", "1") for name in ("one", "two")]
+    first = Journal(entries)
+    first._open()
+    write_state(first.handle, JournalState(left=[1], since=["5", "5"]))
+    if not is_running:
+        os.close(first.handle)
+        first._handle = None
+    with Journal(entries[:1]) as restored:
+        restored.settled = True
+    with pytest.raises(PowerprofError, match="trying two now" if is_running else "two is not restored yet"):
+        Journal(entries)._open()
+    first.settled = True
+    first.close()
+
+
+def test_a_journal_that_no_start_would_read_is_refused(
+    tmp_path: Path, folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = [_file(tmp_path / "x", "1", "5", "1")] * 5000
+    _kill(many, JournalState(left=[4999], since=["powersave"] * 5000))
+    assert next(folders[0].iterdir()).stat().st_size > 1 << 20
+    assert restore_orphaned_settings() == [] and list(folders[0].iterdir()) == []
+    monkeypatch.setattr(journal, "_LIMIT_BYTES", 2000)
+    with pytest.raises(PowerprofError, match=r"cannot write down old values in .* \(file too large\), so nothing is"):
+        Journal([_file(tmp_path / "x", "1", "5", "y" * 1000)])._open()
+    assert list(folders[0].iterdir()) == []
 
 
 def test_a_server_of_another_host_is_left_to_a_person(server: VariableServer, folders: tuple[Path, Path]) -> None:
@@ -190,16 +237,19 @@ def test_variables_that_moved_are_named_if_the_change_was_not_finished(
 
 
 _TEXTS = st.none() | st.text(max_size=40)
-_STATES = st.builds(JournalState, st.booleans(), st.none() | st.lists(_TEXTS, max_size=3))
+_STATES = st.builds(
+    JournalState,
+    st.none() | st.lists(st.integers(0, 2), max_size=3),
+    st.none() | st.lists(_TEXTS, min_size=3, max_size=3),
+)
 
 
 @given(_STATES, st.integers(60, 600))
 def test_a_state_fills_its_room_and_is_read_again(state: JournalState, room: int) -> None:
-    count = 0 if state.since is None else len(state.since)
     record = journal._encode_state(state, room)
     assert len(record) == room
     fits = len(msgspec.json.encode(state)) + 10 <= room
-    assert journal._parse_state(record, count) == (state if fits else JournalState(state.settled))
+    assert journal._parse_state(record, 3) == (state if fits else JournalState(state.left))
 
 
 @given(_STATES, st.data())
@@ -208,25 +258,28 @@ def test_a_torn_state_is_no_report(state: JournalState, data: st.DataObject) -> 
     text = record[9:].rstrip()
     at = data.draw(st.integers(9, 8 + len(text)))
     record[at] ^= data.draw(st.integers(1, 255))
-    assert journal._parse_state(bytes(record), len(state.since or ())) == JournalState()
-    # Earlier releases had one line per state.
+    assert journal._parse_state(bytes(record), 3) == JournalState()
+    # Earlier versions had one line per state.
     assert journal._parse_state(b'{"settled":false}\n{"settled":true}\n', 0) == JournalState()
     assert journal._parse_state(b"", 0) == journal._parse_state(bytes(900), 0) == JournalState()
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_a_state_is_that_of_all_settings(count: int) -> None:
-    state = JournalState(True, ["7", None])
+    state = JournalState([1], ["7", None])
     assert journal._parse_state(journal._encode_state(state, 100), count) == (state if count == 2 else JournalState())
+    beyond = JournalState([count])
+    assert journal._parse_state(journal._encode_state(beyond, 100), count) == JournalState()
 
 
 def test_a_state_has_room_for_each_setting(tmp_path: Path, folders: tuple[Path, Path]) -> None:
-    entries = [_file(tmp_path / name, "5", "5", "1") for name in ("one", "two", "three")]
-    since: list[str | None] = ["x" * 1000, "y" * 1000, "z" * 1000]
-    file = _kill(entries, JournalState(since=since))
-    first, _, record = file.read_bytes().partition(b"\n")
-    assert msgspec.json.decode(first, type=list[SavedSetting]) == entries
-    assert len(record) == 4096 and journal._parse_state(record, 3).since == since
+    entries = [SavedSetting(TimerSlack(tid, 1, "5"), "5", tid, 1) for tid in (1, 2)]
+    entries += [_file(tmp_path / str(number), "5", "5", "1") for number in range(100)]
+    since: list[str | None] = ["x" * 1000, "y" * 1000, *["z" * 64] * 100]
+    state = JournalState(list(range(102)), since)
+    first, _, record = _kill(entries, state).read_bytes().partition(b"\n")
+    assert msgspec.json.decode(first, type=journal._Content).entries == entries
+    assert len(record) == 3 * 1024 + 100 * 160 and journal._parse_state(record, 102) == state
 
 
 def _variable(name: str, host: str, port: int, pid: int | None, ticks: int | None, before: str = "1") -> SavedSetting:
@@ -248,8 +301,8 @@ _SETTINGS = [
     (_variable("y", "h", 1, None, None), _variable("y", "h", 1, None, None)),
     (_variable("x", "h", 1, 77, 1), _variable("x", "other", 9, 77, 1)),
     (_variable("x", "h", 1, 77, 2), _variable("x", "h", 1, 77, 2)),
-    _same(HostFiles("a", ["/a", "/b"], "5"), HostFiles("b", ["/a", "/b"], "6")),
-    _same(HostFiles("a", ["/a", "/c"], "5"), HostFiles("b", ["/a", "/c"], "6")),
+    _same(HostFile("a", "/a", "5"), HostFile("b", "/a", "6")),
+    _same(HostFile("a", "/b", "5"), HostFile("a", "/x/../b", "6")),
     _same(LatencyLimit("5"), LatencyLimit("6")),
     _same(TunedProfile("a"), TunedProfile("c")),
     _same(_event(), _event(value="ENABLED")),
@@ -288,7 +341,7 @@ def test_passwords_are_not_written_and_are_read_again(
     ]
     text = _kill(entries).read_bytes()
     assert b"s3cret" not in text and b"later" not in text and b"/run/s.sock" in text
-    stored = msgspec.json.decode(text.partition(b"\n")[0], type=list[SavedSetting])
+    stored = msgspec.json.decode(text.partition(b"\n")[0], type=journal._Content).entries
     for entry, given_entry in zip(stored, entries, strict=True):
         assert journal._with_password(entry).login["password"] == "later"  # type: ignore[union-attr]
         assert journal._with_password(given_entry) == given_entry.setting, "it has its password"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from powerprof.database import sql
 from powerprof.database.base import Login, StatementError
 from powerprof.reversible import kinds
-from powerprof.reversible.host_settings import HostFiles
+from powerprof.reversible.host_settings import HostFile
 from powerprof.system.errors import PowerprofError, UsageError
 from tests.conftest import Tree
 from tests.programs.answers import Answers
@@ -40,10 +40,10 @@ def test_an_exiting_thread_has_ended(fake_tree: Tree, flags: int, ticks: int | N
     assert kinds.read_start_ticks(78) is None
 
 
-def _file(tmp_path: Path, text: str, value: str = "new") -> tuple[HostFiles, Path]:
+def _file(tmp_path: Path, text: str, value: str = "new") -> tuple[HostFile, Path]:
     place = tmp_path / "setting"
     place.write_text(text)
-    return HostFiles("a setting", [str(place)], value), place
+    return HostFile("a setting", str(place), value), place
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,8 @@ def _file(tmp_path: Path, text: str, value: str = "new") -> tuple[HostFiles, Pat
         ("new", None, "old"),
         ("rounded", "rounded", "old"),
         ("other", "new", "other"),
-        ("other", None, "old"),
+        ("NEW", None, "old"),
+        ("other", None, "other"),
         ("old", "new", "old"),
     ],
 )
@@ -64,6 +65,12 @@ def test_a_change_is_reverted_unless_somebody_else_changed_it(
     place.chmod(0o600)
     kinds.AppliedChange(setting, "old", since).put_back()
     assert place.read_text() == after
+
+
+def test_a_value_that_was_never_read_is_ours_unless_it_is_a_file(fake_tree: Tree) -> None:
+    host = fake_tree(thread_files(77, slack="60001"))
+    kinds.AppliedChange(kinds.TimerSlack(77, 4242, "60000"), "50000").put_back()
+    assert (host / "proc/77/timerslack_ns").read_text() == "50000", "the kernel may round"
 
 
 def test_a_value_that_does_not_return_is_an_error(server: VariableServer) -> None:
