@@ -166,7 +166,6 @@ TABLE: list[tuple[int, str, tuple[str, ...]]] = [
     ),
     (2, r"^error: no-index has no effect without --until$", ("sweep", "index", "no-index")),
     (2, r"^error: --html is not available for", ("sweep", *CITY, "--until", "cpu=80%", "--html", "x.html")),
-    (2, r"^error: no such command: saturate$", ("saturate", "index", "--until", "p95=5ms")),
     (2, r"^error: no study is called nonsense$", ("study", "nonsense")),
     (2, r"^error: --only x: power-efficiency has no such step$", ("study", "power-efficiency", "--only", "x")),
     (2, r"cannot run at a given rate \(load idle\)", ("sweep", "sixteen-connections", "--until", "p95=5ms")),
@@ -179,7 +178,6 @@ TABLE: list[tuple[int, str, tuple[str, ...]]] = [
     (2, r"no such option: --stack-buffer", ("profile", "--system", "--stack-buffer", "64")),
     (2, r"--fetch needs a server in DEBUGINFOD_URLS", ("doctor", "--pid", "1", "--fetch", "--yes")),
     (2, r"a saved run and a target exclude each other", ("doctor", "--from", "attribute-0001", "--pid", "1")),
-    (2, r"^error: no such command: symbols$", ("symbols", "--pid", "1")),
     (
         2,
         r"--rate 0.1: less than one query in a window of 5 s",

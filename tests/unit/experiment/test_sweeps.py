@@ -79,20 +79,6 @@ def _saved(tmp_path: Path, *sweeps: Sweep) -> Path:
     return tmp_path
 
 
-def test_a_sweep_compared_with_itself_does_not_diverge(tmp_path: Path) -> None:
-    runs = _saved(tmp_path, sweep(), sweep())
-    found = word_record(compare_sweeps("sweep-0001", "sweep-0002", runs, 1))
-    assert not any(point.parted for point in found.points)
-    assert found.text.startswith(
-        "No measurable difference between sweep-0001 and sweep-0002 in queries/s at any of 4 values"
-    )
-    assert found.parted_with == []
-    assert [threat.text for threat in found.threats if threat.serious] == [
-        "sweep-0001 is unfinished",
-        "sweep-0002 is unfinished",
-    ]
-
-
 def test_unshared_values_are_left_out_with_a_note(tmp_path: Path) -> None:
     whole = sweep()
     runs = _saved(tmp_path, whole, replace(whole, points=whole.points[1:3]))

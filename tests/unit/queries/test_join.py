@@ -38,15 +38,6 @@ from tests.unit.queries.sample import BURN, MS, POINT, trace
 from tests.unit.queries.test_report import record
 
 
-def test_the_parts_are_the_threads() -> None:
-    parts = join_trace(trace(), ServerReport())
-    every = [*parts.statements, *parts.background, parts.connections]
-    assert sum(one.c0_s for one in every) == pytest.approx(0.990)
-    assert parts.connections.c0_s == pytest.approx(0.900 - 0.810)
-    assert parts.connections_count == 2
-    assert [(one.thread, one.c0_s, one.wakeups_count) for one in parts.background] == [("ib_pg_flush", 0.09, 7)]
-
-
 def test_a_statement_is_one_row_whoever_executed_it() -> None:
     first, second, *rest = join_trace(trace(), ServerReport()).statements
     assert (first.text, first.calls_count, first.unfinished_count) == ("SELECT BENCHMARK(?, …)", 2, 1)
