@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of a record: saved first, then shown."""
+"""What becomes of a record: saved first, then shown; and questions on the terminal, of which a no is an answer."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pty
 import re
 import select
 import struct
+import subprocess
 import sys
 import termios
 from pathlib import Path
@@ -17,11 +18,14 @@ from typing import Any
 
 import msgspec
 import pytest
+import typer
 
 from powerprof import cli
-from powerprof.cli import output
+from powerprof.attribution import profile
+from powerprof.cli import app, options, output
 from powerprof.cli.options import Saving
 from powerprof.cli.output import deliver
+from powerprof.cure import session
 from powerprof.model.runs import RunStore
 from powerprof.report.kinds import lines_of, load_saved
 from powerprof.system.errors import Interrupted, PowerprofError
@@ -241,3 +245,34 @@ def test_statements_are_cut_on_a_terminal_and_whole_in_a_pipe(monkeypatch: pytes
     assert any(line.endswith("column_89") for line in output.report_lines(record))
     monkeypatch.setattr(sys, "stdout", _Terminal())
     assert not any("column_89" in line for line in output.report_lines(record))
+
+
+@pytest.mark.parametrize("answer", [False, typer.Abort()])
+def test_a_no_ends_the_command_without_an_error(
+    answer: bool | Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def reply(question: str, **how: object) -> bool:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(options, "require_terminal", lambda hint: None)
+    monkeypatch.setattr(typer, "confirm", reply)
+    monkeypatch.setattr(profile, "count_functions", lambda target, request, say, agree: agree("a risk"))
+    code = app.run_app(["functions", "main", "--pid", str(os.getpid()), "--allow-unwinding-risk", "--no-save"])
+    printed = capsys.readouterr()
+    assert (code, printed.out) == (0, "")
+    assert printed.err.endswith("Declined: no probe was placed.\n")
+    assert "error" not in printed.err and "hint" not in printed.err
+
+
+def test_a_missing_terminal_is_refused_before_the_window(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(session, "predict_change", lambda *_: pytest.fail("a window was measured"))
+    with subprocess.Popen(["sleep", "60"]) as process:
+        target = str(process.pid)
+        code = app.run_app(["cure", "--pid", target, "--thread", target, "--slack", "1ms"])
+        process.kill()
+    assert code == 2
+    assert capsys.readouterr().err == "error: confirmation needs a terminal\nhint: add --yes\n"
