@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import statistics
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -13,8 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from powerprof.energy.families import (
+    PowerResult,
+    Spread,
     delivered_excess,
     delivered_ratio,
+    group_by_kind,
     predict_new_kind,
     published_deviations,
     published_results,
@@ -35,7 +39,26 @@ from powerprof.energy.recordings import replay
 from powerprof.energy.windows import estimate_doubts, estimate_window
 from powerprof.model.records import StateResidency, Window
 from powerprof.system.errors import DataError
-from tests.unit.energy.published_coverage import measure_coverage, measure_new_kind_coverage
+
+Predict = Callable[[Sequence[PowerResult]], Spread]
+
+
+def measure_coverage(results: Sequence[PowerResult], what: str, predict: Predict) -> float:
+    """Return the share of results, in percent, inside the interval that the other results predict."""
+    inside = [
+        predict([*results[:i], *results[i + 1 :]]).holds(result.per_cpu(what)) for i, result in enumerate(results)
+    ]
+    return 100 * sum(inside) / len(inside)
+
+
+def measure_new_kind_coverage(results: Sequence[PowerResult], what: str, predict: Predict) -> float:
+    """Return the share of results, in percent, inside the interval that the other kinds of CPU predict."""
+    inside = 0
+    for name, kind in group_by_kind(results).items():
+        predicted = predict([result for result in results if result.cpu != name])
+        inside += sum(predicted.holds(result.per_cpu(what)) for result in kind)
+    return 100 * inside / len(results)
+
 
 GENOA = CpuIdentity("AuthenticAMD", 25, 17, 1)
 SHIPPED = shipped_models()
