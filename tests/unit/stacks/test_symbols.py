@@ -75,6 +75,7 @@ def test_minidebuginfo_adds_local_functions():
         # Types and constants (RFC 2603).
         ("_RINvCs1_1a1fRShE", "a::f::<&[u8]>"),
         ("_RINvCs1_1a1fAhj3_E", "a::f::<[u8; 3]>"),
+        ("_RINvCs1_1a1fSmBa_E", "a::f::<[u32], [u32]>"),
         ("_RINvCs1_1a1fThEThmEE", "a::f::<(u8,), (u8, u32)>"),
         ("_RINvCs1_1a1fQhPhOhE", "a::f::<&mut u8, *const u8, *mut u8>"),
         ("_RINvCs1_1a1fFUKChmEuFhEmE", 'a::f::<unsafe extern "C" fn(u8, u32), fn(u8) -> u32>'),
