@@ -147,7 +147,7 @@ def test_time_of_fixed_processes_needs_all_of_them(monkeypatch: pytest.MonkeyPat
     followed.begin()
     own.update({1: 150 * _MS, 2: 67 * _MS})
     followed.end()
-    assert followed.cpu_ns() == 57 * _MS
+    assert followed.cpu_ns() == 57 * _MS and followed.notes() == []
     del own[2]
     followed.end()
     assert followed.cpu_ns() is None and FollowedProcesses([]).cpu_ns() is None
