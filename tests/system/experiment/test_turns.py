@@ -62,8 +62,8 @@ def test_the_gate_passes_statements_at_their_rate(server: PrivateServer, sysbenc
         assert _questions(server) - asked - own == result.queries
     # 400 are due in two seconds; four deviations of a Poisson count are 80.
     assert 300 < (result.queries or 0) < 500
-    assert 5.0 < (result.p50_ms or 0) < 15.0
-    assert 5.0 < (result.mean_ms or 0) < 30.0
+    assert 5.0 < (result.p50_ms or 0) < 40.0
+    assert 5.0 < (result.mean_ms or 0) < 100.0
     assert (result.p50_ms or 0) <= (result.p95_ms or 0) <= (result.p99_ms or 0)
 
 
