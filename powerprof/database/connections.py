@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from powerprof.database.base import Sql
 
 
-# Packet of length 1, sequence 0, COM_QUIT (client/server protocol): the server need not log an aborted client.
-_QUIT = b"\x01\x00\x00\x00\x01"
+# The end of a connection, so that the server need not log an aborted client: a packet of length 1, sequence 0, COM_QUIT
+# (client/server protocol of MySQL), and the message Terminate (frontend/backend protocol of PostgreSQL).
+_FAREWELLS: dict[str, bytes] = {"mysql": b"\x01\x00\x00\x00\x01", "postgresql": b"X\x00\x00\x00\x04"}
 # A hundred processes of PostgreSQL take some tenths of a second to end.
 _MAX_END_S, _POLL_S = 3.0, 0.02
 MAX_CLIENTS = 60_000
@@ -36,15 +37,15 @@ _SPARE_THREADS = 200
 class IdleConnections(Closeable):
     """A number of open connections that send nothing: `with IdleConnections(server, 16) as clients:`.
 
-    Only the file descriptors are kept: 10,000 PyMySQL connections would need 90 MB. Raises UsageError, and
-    PowerprofError if this host or the server does not allow so many.
+    Only the file descriptors are kept, except under TLS: 10,000 PyMySQL connections would need 90 MB.
+    Raises UsageError, and PowerprofError if this host or the server does not allow so many.
     """
 
     def __init__(self, server: Server, count: int) -> None:
         check_clients(count)
         self.count = count
         self._server = server
-        self._handles: list[int] = []
+        self._handles: dict[int, bytes] = {}
         self._undetached: list[Sql] = []
         self._before_count = 0
 
@@ -70,7 +71,7 @@ class IdleConnections(Closeable):
         if handle is None:
             self._undetached.append(connection)
         else:
-            self._handles.append(handle)
+            self._handles[handle] = _FAREWELLS[connection.family]
 
     def lost_count(self) -> int:
         """Return the number of connections that the server has closed, or written to: it writes only to close one."""
@@ -85,9 +86,9 @@ class IdleConnections(Closeable):
         for connection in self._undetached:
             with contextlib.suppress(Exception):
                 connection.close()
-        for handle in self._handles:
+        for handle, farewell in self._handles.items():
             with contextlib.suppress(OSError):
-                os.write(handle, _QUIT)
+                os.write(handle, farewell)
             os.close(handle)
         self._handles.clear()
         self._undetached.clear()

@@ -12,7 +12,7 @@ import msgspec
 
 from powerprof.database import sql
 from powerprof.database.base import Login, ReplicationStatus, StatementError
-from powerprof.database.wire import NO_LOGIN_TRIGGERS
+from powerprof.database.postgres_wire import NO_LOGIN_TRIGGERS
 from powerprof.model.statements import normalise_replication_error
 from powerprof.system.errors import PowerprofError
 from powerprof.system.files import printable, whole

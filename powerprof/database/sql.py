@@ -76,7 +76,7 @@ def connect(
     login = login.in_database(database)
     if login.family == "mysql":
         return _connect_mysql(login, patience_s, limits, options)
-    from powerprof.database.wire import PostgresConnection
+    from powerprof.database.postgres_wire import PostgresConnection
 
     return PostgresConnection(login, patience_s, limits)
 

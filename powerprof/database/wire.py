@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections to untrusted servers, bounded in time and size, and careful with the password.
+"""Connections to untrusted servers of MySQL and MariaDB, bounded in time and size, and careful with the password.
 
 PyMySQL trusts a server. It waits as long as bytes arrive, keeps every row in memory, and sends the password to any
 server that requests it (client/server protocol, "Authentication Method Switch"). Here each statement has a deadline, a
@@ -17,9 +17,7 @@ import os
 import socket
 import ssl
 import struct
-import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -28,18 +26,14 @@ from pymysql.connections import Connection
 from pymysql.constants import CR
 from pymysql.protocol import FieldDescriptorPacket, MysqlPacket
 
-from powerprof.database.base import Limits, Login, StatementError
-from powerprof.model.identities import Family
-from powerprof.system import files, paths
+from powerprof.database.base import Limits
+from powerprof.system import paths
 from powerprof.system.caller import HostUser, connecting_as
-from powerprof.system.closeable import Closeable
-from powerprof.system.errors import CapabilityError
-from powerprof.system.files import printable, try_text, whole
+from powerprof.system.files import try_text, whole
 from powerprof.system.reader_process import account_ids, process_of, shared
 
 if TYPE_CHECKING:
     import psutil
-    from psycopg.pq.abc import PGconn, PGresult
 
     from powerprof.database.base import Sql
 
@@ -70,6 +64,27 @@ def check_listener(listener_pid: int, pid: int | None) -> None:
         ancestors = psutil.Process(pid).parents()
     if listener_pid not in [ancestor.pid for ancestor in ancestors]:
         raise ConnectionRefusedError(errno.ECONNREFUSED, f"process {listener_pid} listens there, not {pid}")
+
+
+def connect_socket(path: Path, account: HostUser | None, pid: int | None, patience_s: float) -> socket.socket:
+    """Return a connection to a unix socket, as `account`, before anything is sent. Raise OSError.
+
+    A path of another process is resolved by the reader process. `pid` must listen there; None accepts any.
+    """
+    if account is None and process_of(path):
+        channel = shared().connect(path)
+    else:
+        channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        channel.settimeout(patience_s)
+        if account is not None or not process_of(path):
+            with connecting_as(account):
+                channel.connect(str(path))
+        check_listener(read_listener(channel), pid)
+    except BaseException:
+        channel.close()
+        raise
+    return channel
 
 
 def read_process_account(pid: int) -> int | None:
@@ -159,24 +174,11 @@ class BoundedConnection(_Connection):  # type: ignore[misc]
     def connect(self, sock: Any = None) -> None:
         """Connect as the login's account on this host: the server reads it from the kernel (SO_PEERCRED)."""
         if sock is None and self.unix_socket:
-            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
-                if self._account is None and process_of(Path(self.unix_socket)):
-                    sock.close()
-                    sock = shared().connect(Path(self.unix_socket))
-                    sock.settimeout(self.connect_timeout)
-                else:
-                    sock.settimeout(self.connect_timeout)
-                    with connecting_as(self._account):
-                        sock.connect(self.unix_socket)
-                check_listener(read_listener(sock), self._listener)
+                sock = connect_socket(Path(self.unix_socket), self._account, self._listener, self.connect_timeout)
             except OSError as error:
-                sock.close()
                 reason = f"Can't connect to MySQL server on {self.unix_socket!r} ({error})"
                 raise err.OperationalError(CR.CR_CONN_HOST_ERROR, reason) from error
-            except BaseException:
-                sock.close()
-                raise
             self.host_info, self._secure = "Localhost via UNIX socket", True
         elif sock is None and self._listener is not None:
             sock = self._connect_to_account(self._listener)
@@ -364,189 +366,3 @@ class _Sha256(_Plugin):
         if not self.connection.is_private and self.connection.password:
             self.refuse()
         return _AUTH.sha256_password_auth(self.connection, packet)
-
-
-# ALTER DATABASE and ALTER ROLE set session defaults, and a database's owner may use the former. Start-up options take
-# precedence: names resolve in pg_catalog alone, the role stays that of the login, and no library is loaded.
-SAFE_OPTIONS = "-c search_path= -c role=none -c local_preload_libraries="
-# Event triggers can run at a login in PostgreSQL 17 and later. Only a superuser may set this option.
-NO_LOGIN_TRIGGERS = f"{SAFE_OPTIONS} -c event_triggers=off"
-_LOG = "the server's error log says why"
-_SQLSTATE = ord("C")  # PG_DIAG_SQLSTATE, postgres_ext.h
-
-
-def _connect_postgres(login: Login, parameters: dict[str, str], patience_s: float) -> PGconn:
-    try:
-        from psycopg import conninfo, pq
-    except ImportError as error:
-        raise CapabilityError(f"PostgreSQL's client library is not there ({error})", "apt install libpq5") from None
-    if login.socket is None or not process_of(login.socket):
-        return pq.PGconn.connect(conninfo.make_conninfo("", **parameters).encode())
-    # The path belongs to another process, and the library would resolve it itself. Let it connect to a socket of
-    # powerprof, and replace that descriptor by a connection of the reader process.
-    try:
-        channel = shared().connect(login.socket)
-    except OSError as error:
-        raise StatementError(f"cannot connect to {login.text} ({error.strerror})", "does it run?", 0) from None
-    with channel, tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(f"{folder}/{login.socket.name}")
-        listening.listen(1)
-        handle = pq.PGconn.connect_start(conninfo.make_conninfo("", **parameters | {"host": folder}).encode())
-        if handle.status != pq.ConnStatus.BAD:
-            channel.setblocking(False)
-            os.dup2(channel.fileno(), handle.socket, inheritable=False)
-        end_s = time.monotonic() + patience_s
-        while (state := handle.connect_poll()) in (pq.PollingStatus.READING, pq.PollingStatus.WRITING):
-            left_s = end_s - time.monotonic()
-            ready = files.readable if state == pq.PollingStatus.READING else files.writable
-            if left_s <= 0 or not ready([handle.socket], left_s):
-                handle.finish()
-                raise StatementError(f"cannot connect to {login.text} (it does not answer)", "does it run?", 0)
-    return handle
-
-
-class PostgresConnection(Closeable):
-    """A connection to PostgreSQL with the part of Python's database interface that `sql` uses. Every value is text.
-
-    It uses psycopg's interface to libpq. psycopg's own connections limit neither the size nor the time of an answer.
-    Raises StatementError if the server refuses, CapabilityError without the library.
-    """
-
-    family: Family = "postgresql"
-
-    def __init__(self, login: Login, patience_s: float, limits: Limits) -> None:
-        self._limits = limits
-        self.patience_s = patience_s
-        # Set every parameter that the environment or a service file could set otherwise.
-        parameters = {
-            "host": str(login.socket.parent) if login.socket else login.host or "127.0.0.1",
-            # The name of a socket ends with the port: .s.PGSQL.5432
-            "port": login.socket.suffix.lstrip(".") if login.socket else str(login.port or 5432),
-            "user": login.user,
-            # libpq would search the home directory for an empty password.
-            "password": login.password or "none",
-            "dbname": login.database or "postgres",
-            "sslmode": "disable" if login.socket else "prefer",
-            "gssencmode": "disable",
-            "options": SAFE_OPTIONS if login.session_options is None else login.session_options,
-            "client_encoding": "UTF8",
-            "application_name": "powerprof",
-            "connect_timeout": str(max(2, round(patience_s))),
-        }
-        self._handle: PGconn | None = _connect_postgres(login, parameters, patience_s)
-        if self._handle.status != 0:  # CONNECTION_OK
-            reason = _clean_message(self._handle.error_message)
-            self.close()
-            raise StatementError(
-                f"cannot connect to {login.text} ({reason})", "does it run, and let this account in?", 0
-            )
-        if login.socket is not None:
-            try:
-                check_listener(read_connection_listener(self), login.pid)
-            except OSError as error:
-                self.close()
-                raise StatementError(
-                    f"cannot connect to {login.text} ({error.strerror})", "was the server restarted?", 0
-                ) from None
-
-    def cursor(self) -> Cursor:
-        """Return a cursor; one statement at a time."""
-        return Cursor(self)
-
-    def fileno(self) -> int:
-        """Return the descriptor of the socket."""
-        return self._open_handle().socket
-
-    def detach(self) -> int | None:
-        """Return None: the library closes the connection with its object."""
-        return None
-
-    def close(self) -> None:
-        """Close the connection. A second call does nothing."""
-        if self._handle is not None:
-            self._handle.finish()
-            self._handle = None
-
-    _force_close = close
-
-    def _open_handle(self) -> PGconn:
-        if self._handle is None:
-            raise StatementError("the connection was closed", _LOG, 0)
-        return self._handle
-
-    def run(self, statement: str) -> tuple[list[str], list[tuple[str | None, ...]]]:
-        """Return column names and rows of the last result. Raise StatementError."""
-        from psycopg import pq
-        from psycopg.errors import OperationalError
-
-        handle = self._open_handle()
-        answer: tuple[list[str], list[tuple[str | None, ...]]] = ([], [])
-        refused: StatementError | None = None
-        deadline_s = time.monotonic() + self.patience_s
-        try:
-            handle.send_query(statement.encode())
-            while result := self._wait_for_result(handle, deadline_s):
-                if result.status == pq.ExecStatus.TUPLES_OK:
-                    answer = self._read_rows(result)
-                elif result.status not in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.EMPTY_QUERY):
-                    code, reason = result.error_field(_SQLSTATE), _clean_message(result.error_message)
-                    refused = StatementError(f"{reason}{f' [{code.decode()}]' if code else ''}", None, 1)
-        except OperationalError as error:
-            self.close()
-            raise StatementError(_clean_message(str(error).encode()) or "the connection was lost", _LOG, 0) from None
-        if refused is not None:
-            raise refused
-        return answer
-
-    def _wait_for_result(self, handle: PGconn, deadline_s: float) -> PGresult | None:
-        """Return the next result. The wait returns to Python now and then, so that signals are handled."""
-        while handle.is_busy():
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0:
-                self.close()
-                raise StatementError(f"the server did not answer in {self.patience_s:g} s", _LOG, 0)
-            files.readable([handle.socket], left_s)
-            handle.consume_input()
-        return handle.get_result()
-
-    def _read_rows(self, result: PGresult) -> tuple[list[str], list[tuple[str | None, ...]]]:
-        if result.ntuples > self._limits.rows:
-            raise StatementError(f"the server's answer is larger than {self._limits.rows:,} rows", None, 0)
-        columns = range(result.nfields)
-        names = [(result.fname(column) or b"").decode("utf-8", "replace") for column in columns]
-
-        def value(row: int, column: int) -> str | None:
-            raw = result.get_value(row, column)
-            return None if raw is None else raw.decode("utf-8", "replace")
-
-        return names, [tuple(value(row, column) for column in columns) for row in range(result.ntuples)]
-
-
-class Cursor:
-    """The last answer of a connection."""
-
-    def __init__(self, connection: PostgresConnection) -> None:
-        self._connection = connection
-        self._rows: list[tuple[str | None, ...]] = []
-        self.description: list[tuple[str]] | None = None
-
-    def execute(self, statement: str, arguments: Sequence[Any] | None = None) -> None:
-        """Run a statement without arguments. `sql` writes and quotes the values of statements for PostgreSQL."""
-        if arguments:
-            raise StatementError("statements with arguments are not for PostgreSQL here", None, 1)
-        names, self._rows = self._connection.run(statement)
-        self.description = [(name,) for name in names]
-
-    def fetchall(self) -> list[tuple[str | None, ...]]:
-        """Return all rows."""
-        return self._rows
-
-    def __enter__(self) -> Cursor:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._rows = []
-
-
-def _clean_message(text: bytes | None) -> str:
-    return printable(" ".join((text or b"").decode("utf-8", "replace").split()))[:300].removeprefix("ERROR: ")

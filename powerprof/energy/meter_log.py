@@ -12,7 +12,7 @@ from __future__ import annotations
 import csv
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -130,7 +130,7 @@ def parse_meter_log(text: str, path: Path | str, minimum: int = 2, column: str |
         columns = _find_columns(cells, column) if has_header else Columns(0, ((1, 1.0),))
         if has_header and {_ENTITY, "state"} <= {_split_unit(cell)[0] for cell in cells}:
             columns = _find_entity(cells, [_split(line, delimiter) for _, line in rows], column)
-        form = _find_date_form([_split(line, delimiter) for _, line in rows[:-1] or rows], columns)
+        form = _find_date_form((_split(line, delimiter) for _, line in rows[:-1] or rows), columns)
     except _AmbiguousError as error:
         raise DataError(path, str(error), number, error.hint.replace("FILE", str(path))) from None
     samples: list[PowerSample] = []
@@ -317,7 +317,7 @@ _DATES = {".": ("%d.%m.%Y",), "/": ("%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d"), "-": ("
 _CLOCKS = ("%H:%M:%S", "%H:%M:%S.%f", "%H:%M", "%I:%M:%S %p", "%I:%M %p")
 
 
-def _find_date_form(rows: Sequence[Sequence[str]], columns: Columns) -> str | None:
+def _find_date_form(rows: Iterable[Sequence[str]], columns: Columns) -> str | None:
     """Return the form of dates other than ISO 8601, by all rows. None for ISO 8601, epoch times and unknown forms.
 
     Raise _AmbiguousError if the order of day and month is unknown.

@@ -23,7 +23,7 @@ import msgspec
 import pytest
 
 from powerprof.database.base import Login
-from powerprof.database.wire import PostgresConnection as Connection
+from powerprof.database.postgres_wire import PostgresConnection as Connection
 from powerprof.diagnosis.collect import read_log_end
 from powerprof.stacks.image import ProcessImage, snapshot
 from powerprof.stacks.symbols import read_perf_map

@@ -14,7 +14,7 @@ import pytest
 from pymysql import err
 
 from powerprof.database import wire
-from powerprof.database.base import Limits, StatementError
+from powerprof.database.base import Limits
 from powerprof.database.wire import BoundedConnection, check_account, read_listener, read_process_account
 from tests.conftest import Tree
 
@@ -145,24 +145,3 @@ def test_bytes_before_tls_are_of_another_sender(opened: Callable[..., tuple[Boun
     connection._sock, before = connection._received_from.dup(), connection._sock
     with before, pytest.raises(err.OperationalError, match="before TLS was established"):
         connection._read_bytes(1)
-
-
-@pytest.mark.parametrize(("rows", "refused"), [(7, False), (8, True)])
-def test_an_answer_of_postgres_has_at_most_its_rows(rows: int, refused: bool) -> None:
-    connection: Any = wire.PostgresConnection.__new__(wire.PostgresConnection)
-    connection._limits = Limits(rows=7)
-    values = {(row, 0): str(row).encode() for row in range(rows)}
-    result: Any = SimpleNamespace(
-        ntuples=rows,
-        nfields=2,
-        fname=lambda column: b"number" if column == 0 else None,
-        get_value=lambda row, column: values.get((row, column)),
-    )
-    with pytest.raises(StatementError, match="larger than 7 rows") if refused else nullcontext():
-        assert connection._read_rows(result) == (["number", ""], [(str(row), None) for row in range(rows)])
-
-
-def test_a_message_is_one_printable_line() -> None:
-    assert wire._clean_message(b"ERROR:  no\n  such \x1b[31mtable\n") == "no such ?[31mtable"
-    assert wire._clean_message(None) == ""
-    assert len(wire._clean_message(b"x" * 999)) == 300
