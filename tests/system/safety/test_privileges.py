@@ -16,6 +16,7 @@ import pytest
 from powerprof.system import programs
 from tests.conftest import REPOSITORY, Cli
 from tests.programs.held import has_settled
+from tests.programs.own_library import own_libc
 
 _SETTLED = """
 import os, sys
@@ -61,18 +62,19 @@ def _watched(cli: Cli, words: list[str], file: Path) -> tuple[bool, dict[str, An
     answered, and the process.
     """
     works = ":" if "profile" in words else "sleep 0.05"
-    sleeper = programs.start(["sh", "-c", f"while {works}; do :; done"], user=(65534, 65534))
-    process = cli.start([*words, "--pid", str(sleeper.pid), "--duration", "3", "--json", str(file)])
-    settled = False
-    try:
-        deadline = time.monotonic() + 90
-        while process.poll() is None and time.monotonic() < deadline:
-            settled = settled or has_settled(process.pid)
-            time.sleep(0.2)
-        _, err = process.communicate(timeout=90)
-    finally:
-        programs.stop(sleeper)
-        process.kill()
+    with own_libc() as environment:
+        sleeper = programs.start(["sh", "-c", f"while {works}; do :; done"], user=(65534, 65534), env=environment)
+        process = cli.start([*words, "--pid", str(sleeper.pid), "--duration", "3", "--json", str(file)])
+        settled = False
+        try:
+            deadline = time.monotonic() + 90
+            while process.poll() is None and time.monotonic() < deadline:
+                settled = settled or has_settled(process.pid)
+                time.sleep(0.2)
+            _, err = process.communicate(timeout=90)
+        finally:
+            programs.stop(sleeper)
+            process.kill()
     assert process.returncode == 0, err
     return settled, json.loads(file.read_bytes()), sleeper.pid
 

@@ -13,6 +13,7 @@ from powerprof.attribution.profile import FunctionProfile, FunctionRow, build_fu
 from powerprof.measure.window import OpenWindow
 from powerprof.system.errors import UsageError
 from powerprof.tracing.functions import FunctionTracer
+from tests.programs.own_library import own_libc
 from tests.programs.running import Running
 from tests.programs.truth import TRUTH, compiled
 
@@ -123,7 +124,11 @@ def test_patterns_that_mean_too_much_or_nothing_are_refused(running: Running) ->
         FunctionTracer([pid], "libc.so.6:strlen")
 
 
-def test_a_function_of_a_library(running: Running) -> None:
-    rows = by_name(profile(running, "libc:nanosleep"))
+def test_a_function_of_a_library(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with own_libc() as environment:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        with started(program) as running:
+            rows = by_name(profile(running, "libc:nanosleep"))
     assert rows["nanosleep"].calls_count == 40
     assert rows["nanosleep"].self_wall_ms >= 200
