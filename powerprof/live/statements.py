@@ -35,6 +35,7 @@ from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.system.files import printable
 from powerprof.system.processes import list_tcp_ports, name_of
 from powerprof.system.targets import may_be_forged
+from powerprof.tracing.bpf.mapped_files import UnfitFileError
 
 StatementKey = tuple[str, str | None]
 
@@ -323,10 +324,7 @@ class ServedServer(Closeable):
                 self._only_samples = True
             else:
                 self._method = probes
-                trial = probes.trial()
-                if trial.statements_count >= _MIN_TRIAL_STATEMENTS and trial.took_s > 0:
-                    self._statement_cost_s = trial.took_s / trial.statements_count
-                if not trial.is_costly:
+                if self._are_cheap(probes):
                     return
                 self._postpone_probes()
         try:
@@ -339,6 +337,16 @@ class ServedServer(Closeable):
                 f"probes cost more than {COSTLY_PERCENT:g} % of the server, and samples failed: {error.message}",
                 error.hint,
             ) from error
+
+    def _are_cheap(self, probes: Probes) -> bool:
+        """Return whether probes can be placed safely and are cheap now."""
+        try:
+            trial = probes.trial()
+        except UnfitFileError:
+            return False
+        if trial.statements_count >= _MIN_TRIAL_STATEMENTS and trial.took_s > 0:
+            self._statement_cost_s = trial.took_s / trial.statements_count
+        return not trial.is_costly
 
     def _choose_method(self, method: Method, interval: ProbeTrial) -> None:
         """Close the method if the next interval should use the other one."""

@@ -28,6 +28,7 @@ from powerprof.queries.records import Queries
 from powerprof.queries.target import TracedServer, find_server
 from powerprof.queries.windows import Probes, Samples, TracedWindow
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
+from powerprof.tracing.bpf.mapped_files import UnfitFileError
 from powerprof.tracing.profile import SAMPLE_HZ
 
 # Methods in the order of trial.
@@ -129,6 +130,7 @@ def _trace(request: QueriesRequest, server: TracedServer, energy: WindowEnergy, 
     """Return a window of the first method that works. Raise the errors of all methods if none does."""
     errors: list[PowerprofError] = []
     costs: list[Note] = []
+    reasons: list[Note] = []
     may_choose = request.method == "auto" and not request.stacks
     for method in _METHODS[request.method]:
         if method == "samples" and request.stacks:
@@ -141,11 +143,16 @@ def _trace(request: QueriesRequest, server: TracedServer, energy: WindowEnergy, 
             else:
                 traced = _probe(request, server, energy, say, costs if may_choose else None)
             if traced is not None:
-                return traced._replace(measured=replace(traced.measured, notes=[*costs, *traced.measured.notes]))
+                return traced._replace(
+                    measured=replace(traced.measured, notes=[*reasons, *costs, *traced.measured.notes])
+                )
         except PowerprofError as error:
-            if isinstance(error, UsageError) or not (errors or costs or isinstance(error, CapabilityError)):
+            may_fall_back = isinstance(error, CapabilityError | UnfitFileError)
+            if isinstance(error, UsageError) or not (errors or costs or may_fall_back):
                 raise
             errors.append(error)
+            if isinstance(error, UnfitFileError):
+                reasons.append(Note("probes_unfit", {"reason": error.message}))
     if costs:  # Probes work, and samples do not.
         traced = _probe(request, server, energy, say)
         assert traced is not None  # noqa: S101  without a trial

@@ -206,10 +206,10 @@ class Probes(Closeable):
             passed = run_window(duration_s, self._tracer, *meter.parts, *self.parts[1:])
             window = meter.collect(passed)
         stacks = None if self._stack_tracer is None else self._stack_tracer.collect(passed)
-        if not self._again:
-            self._tracer.detach()
+        is_left = not self._again and self._tracer.detach()
         traced = self.finish_window(energy.complete(window), interrupted=passed.interrupted is not None)
-        return traced._replace(stacks=stacks)
+        notes = [*traced.measured.notes, *([Note("probes_left")] if is_left else [])]
+        return traced._replace(stacks=stacks, measured=replace(traced.measured, notes=notes))
 
     def finish_window(self, window: Window, *, interrupted: bool = False) -> TracedWindow:
         """Return the trace of a finished window; `window` describes the host in it, with its energy."""

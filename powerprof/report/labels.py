@@ -308,6 +308,9 @@ WORDS: dict[str, str] = {
     "rows_counted": "rows examined and sent are the server's own counts, from just before the window to just after it",
     "texts_cut": "{count:,} {count:text is|texts are} longer than {bytes:,} bytes: statements that differ only after "
     "that count as one",
+    "probes_unfit": "method samples: {reason}",
+    "probes_left": "a process that maps the server's program keeps its memory map locked: a helper process removes the "
+    "probes, which count nothing, as soon as it is unlocked",
     "probes_costly": "method samples: in a trial of half a second, probes used {percent:.1f} % of the server's CPU "
     "time ({each_us:.1f} µs per statement at {rate_hz:,.0f} statements/s); --method probes uses them anyway",
     "windows_apart": "the intervals cover the calls within the two windows. A busier host makes all statements "

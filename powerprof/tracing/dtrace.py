@@ -21,18 +21,22 @@ import msgspec
 
 from powerprof.measure.window import WindowPart, run_window
 from powerprof.stacks.demangle import demangle
-from powerprof.stacks.image import snapshot
-from powerprof.stacks.store import TableStore
+from powerprof.stacks.image import ProcessImage, snapshot
+from powerprof.stacks.store import TableStore, open_probed
 from powerprof.system import programs
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError, UsageError
 from powerprof.system.files import printable
 from powerprof.system.next_steps import command_line
 from powerprof.system.paths import data_dir, temporary_base
+from powerprof.system.reader_process import Opened
 from powerprof.tracing import dtrace_keeper
+from powerprof.tracing.bpf.kernel_memory import KernelMemory
+from powerprof.tracing.bpf.mapped_files import MappedFile
+from powerprof.tracing.bpf.types import read_kernel_btf
 from powerprof.tracing.captures import FunctionCounts, FunctionTrace
 from powerprof.tracing.functions import read_exits
-from powerprof.tracing.symbols import find_functions, refuse_too_many
+from powerprof.tracing.symbols import MatchedFunctions, find_functions, refuse_too_many
 
 _BEGUN = dtrace_keeper.BEGUN
 _START_LIMIT_S = 120.0
@@ -541,6 +545,7 @@ def _probes(pid: int, pattern: str, limit: int) -> tuple[list[ProbedFunction], l
     refuse_too_many([functions], pattern, limit)
     probes: list[ProbedFunction] = []
     refused = list(functions.refused)
+    _require_fit(image, functions)
     for module in functions.modules:
         name = "a.out" if module.mapping.path == image.executable else module.mapping.module
         exits = read_exits(image, module)
@@ -553,3 +558,13 @@ def _probes(pid: int, pattern: str, limit: int) -> tuple[list[ProbedFunction], l
             else:
                 probes.append(ProbedFunction(name, function.symbol, places))
     return probes, refused
+
+
+def _require_fit(image: ProcessImage, functions: MatchedFunctions) -> None:
+    """Raise UnfitFileError if a process could stop the host while DTrace places its probes, which are uprobes."""
+    with KernelMemory(read_kernel_btf()) as memory:
+        for module in functions.modules:
+            opened = open_probed(image, module.mapping)
+            if isinstance(opened, Opened):
+                with opened:
+                    MappedFile.find(memory, opened.fd).require_fit([image.pid])

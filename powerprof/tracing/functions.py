@@ -281,10 +281,11 @@ class FunctionTracer(Closeable, WindowPart):
 
     def _load(self, multi: bool) -> None:
         how = choose_attach_type(multi=multi)
+        btf = read_kernel_btf()
         self.program = self._stack.enter_context(
-            LoadedProgram("functions.bpf.c", build_function_definitions(read_kernel_btf(), self._size), uprobe_type=how)
+            LoadedProgram("functions.bpf.c", build_function_definitions(btf, self._size), uprobe_type=how)
         )
-        self._probes = Uprobes(self.program, how)
+        self._probes = Uprobes(self.program, how, btf)
         self._stack.callback(self._probes.close)
         cookies = (self._size - 2, self._size - 1 | COOKIE_STEPPED)
         cost = measure_cost(self._probes, cookies, self._calibrated, by_exits=self._by_exits)
@@ -378,7 +379,7 @@ class FunctionTracer(Closeable, WindowPart):
             too_deep_count=moved[FunctionCount.TOO_DEEP],
             lost_count=moved[FunctionCount.NO_ROOM],
             refused=[*self._refused, *self._refused_now],
-            notes=[*([self.danger] if self.danger else []), *passed.notes, *self._joined_notes()],
+            notes=[*([self.danger] if self.danger else []), *passed.notes, *self._joined_notes(), *self._left_notes()],
             method=("uprobe_multi" if self._probes.multi else "uprobe PMU") + (", at exits" if self._by_exits else ""),
             tool_cpu_s=passed.tool_cpu_s,
             interrupted=passed.interrupted is not None,
@@ -388,6 +389,12 @@ class FunctionTracer(Closeable, WindowPart):
         count = self._followed.joined_count
         joined = f"{count:,} process{'' if count == 1 else 'es'} joined the target after the probes were placed"
         return [f"{joined}: their calls are not counted"] if count else []
+
+    def _left_notes(self) -> list[str]:
+        if not self._probes.is_left:
+            return []
+        left = "a helper process removes the probes, which count nothing, as soon as it is unlocked"
+        return [f"a process that maps a probed file keeps its memory map locked: {left}"]
 
     def _attach(self) -> list[tuple[str, str]]:
         refused: list[tuple[str, str]] = []

@@ -27,6 +27,7 @@ from powerprof.system.tasks import check_process_ids, clean, list_threads
 from powerprof.tracing import statement_places
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.loaded import LoadedProgram
+from powerprof.tracing.bpf.mapped_files import UnfitFileError
 from powerprof.tracing.bpf.maps import RunTimeMeter
 from powerprof.tracing.bpf.sampler import Sampler
 from powerprof.tracing.bpf.shared_numbers import POSTGRESQL, MomentCount, StatementCount
@@ -37,7 +38,7 @@ from powerprof.tracing.bpf.types import (
     build_struct_definitions,
     read_kernel_btf,
 )
-from powerprof.tracing.bpf.uprobes import EVERY_PROCESS, Site, Uprobes, choose_attach_type, measure_entry_cost_ns
+from powerprof.tracing.bpf.uprobes import Site, Uprobes, choose_attach_type, measure_entry_cost_ns
 from powerprof.tracing.captures import RecordedText, StatementTrace, ThreadUse, TraceCost
 from powerprof.tracing.statement_activity import find_activity, read_running_texts
 from powerprof.tracing.statement_places import (
@@ -256,7 +257,7 @@ class QueryTracer(Closeable, WindowPart):
         self.program = self._stack.enter_context(
             LoadedProgram("queries.bpf.c", wanted, uprobe_type=how, optional=(*WALKS, *WALKS_SENT))
         )
-        self._probes = Uprobes(self.program, how)
+        self._probes = Uprobes(self.program, how, btf)
         self._stack.callback(self._probes.close)
         for slot, table in enumerate(build_tables(self.family)):
             self.program.put("table", slot, table)
@@ -340,20 +341,25 @@ class QueryTracer(Closeable, WindowPart):
         ends = () if self._has_send or dispatch.waits_offset is None else (dispatch.waits_offset,)
         with opened:
             # A server's processes come and go, so every process that runs this file is probed.
-            whose = EVERY_PROCESS if self.members.is_family else self.pid
             within = (*dispatch.within.items(), *dispatch.waits)
             sites = [Site(offset, 0, (), name) for name, offset in within]
-            refused = self._probes.attach(opened.fd, whose, [Site(dispatch.offset, 0, ends), *sites])
+            places = [Site(dispatch.offset, 0, ends), *sites]
+            try:
+                refused = self._probes.attach(opened.fd, self.pid, places, every_process=self.members.is_family)
+            except UnfitFileError as error:
+                error.hint = "--method samples does without probes"
+                raise
         refused = [(site, why) for site, why in refused if site.offset == dispatch.offset]
         if refused:
             raise PowerprofError(
                 f"{dispatch.symbol} cannot be probed: {refused[0][1]}", "--method samples does without probes"
             )
 
-    def detach(self) -> None:
-        """Stop counting and remove the probe."""
+    def detach(self) -> bool:
+        """Stop counting and remove the probe. Return whether a helper process has to remove it later."""
         self._switch(0)
         self._probes.close()
+        return self._probes.is_left
 
     def running(self) -> dict[int, str]:
         """Return the texts that threads execute now, as far as the server's memory contains them."""

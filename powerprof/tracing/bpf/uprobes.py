@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -29,16 +29,19 @@ from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.files import read_int
 from powerprof.system.next_steps import command_line
 from powerprof.system.paths import sysfs
-from powerprof.tracing.bpf import syscalls
+from powerprof.tracing.bpf import detacher, syscalls
+from powerprof.tracing.bpf.kernel_memory import KernelMemory
 from powerprof.tracing.bpf.loaded import LoadedProgram
+from powerprof.tracing.bpf.mapped_files import MappedFile
 from powerprof.tracing.bpf.syscalls import encode_instruction
+from powerprof.tracing.bpf.types import Btf
 
 _MULTI = syscalls.ATTACH_UPROBE_MULTI
 _MULTI_RETURN = 1
 _PERF_ATTR_BYTES = 128
 _CLOSERS = 32
 _NAMES = ("uprobe__entry", "uprobe__return", "uprobe__exit")
-EVERY_PROCESS = -1
+_EVERY_PROCESS = -1
 _RETURN_0 = encode_instruction(0xB7) + encode_instruction(0x95)
 
 
@@ -81,35 +84,52 @@ def choose_attach_type(*, multi: bool) -> int:
 
 
 class Uprobes:
-    """The entry, return and exit functions of a loaded object. Closing detaches everything."""
+    """The entry, return and exit functions of a loaded object. Closing detaches everything.
 
-    def __init__(self, program: LoadedProgram, choose_attach_type: int) -> None:
-        """Use the functions of `program`, which was loaded with `attach_type`.
+    Before each change of a file's probes, the processes that map it are looked at (`mapped_files.py`).
+    """
+
+    def __init__(self, program: LoadedProgram, choose_attach_type: int, btf: Btf) -> None:
+        """Use the functions of `program`, which was loaded with `attach_type`. `btf`: the running kernel's types.
 
         Sites may only use functions that it has.
         """
         self._links: list[int] = []
-        self._program = program
+        self._program, self._btf = program, btf
         self._fds = tuple(program.descriptor(name) if program.has(name) else -1 for name in _NAMES)
         self.multi = choose_attach_type == _MULTI
+        self._memory: KernelMemory | None = None
+        self._files: dict[int, MappedFile] = {}
+        # Whether the last `close` left the probes to another process.
+        self.is_left = False
 
     @property
     def attached(self) -> bool:
         """Whether any place is probed."""
         return bool(self._links)
 
-    def attach(self, file_fd: int, pid: int, sites: Sequence[Site]) -> list[tuple[Site, str]]:
-        """Probe the entries and exits of `sites` of an open file, in one process or in EVERY_PROCESS that runs it.
+    def attach(
+        self, file_fd: int, pid: int, sites: Sequence[Site], *, every_process: bool = False
+    ) -> list[tuple[Site, str]]:
+        """Probe the entries and exits of `sites` of an open file in a process, or in `every_process` that runs it.
 
         Returns the sites that the kernel refused, with the reason. Raises CapabilityError if no uprobe can be attached
-        for want of privileges or kernel support.
+        for want of privileges or kernel support, UnfitFileError if a process could stop the host meanwhile.
         """
         refused: list[tuple[Site, str]] = []
         if not sites:
             return refused
+        if self._memory is None:
+            self._memory = KernelMemory(self._btf)
+        file = MappedFile.find(self._memory, file_fd)
+        self._files.setdefault(file.address, file)
         path = ctypes.create_string_buffer(f"/proc/self/fd/{file_fd}".encode())
         attach = self._attach_multi if self.multi else self._attach_each
-        attach(path, pid, list(sites), refused)
+        attach(
+            _Order(path, _EVERY_PROCESS if every_process else pid, lambda: file.require_fit([pid])),
+            list(sites),
+            refused,
+        )
         return refused
 
     def _places(self, sites: list[Site]) -> list[tuple[int, bool, list[tuple[int, int]]]]:
@@ -123,53 +143,50 @@ class Uprobes:
         own = [(self._program.descriptor(name), False, places) for name, places in entries.items()]
         return [(leave, True, returns), (leaving, False, exits), *own]
 
-    def _attach_multi(self, path: Any, pid: int, sites: list[Site], refused: list[tuple[Site, str]]) -> None:
+    def _attach_multi(self, order: _Order, sites: list[Site], refused: list[tuple[Site, str]]) -> None:
         """Attach all sites by one link per program. If the kernel refuses them, try halves to find the refused site."""
-        opened: list[int] = []
+        before = len(self._links)
         try:
             for fd, is_return, places in self._places(sites):
                 if not places:
                     continue
-                opened.append(_multi_link(fd, path, places, _MULTI_RETURN if is_return else 0, pid))
+                order.check()
+                flags = _MULTI_RETURN if is_return else 0
+                self._links.append(_multi_link(fd, order.path, places, flags, order.pid))
         except OSError as error:
-            for link in opened:
-                os.close(link)
-            _raise_if_hopeless(error, pid)
+            self._remove_from(before)
+            _raise_if_hopeless(error, order.pid)
             if len(sites) == 1:
                 refused.append((sites[0], _reason(error)))
                 return
             middle = len(sites) // 2
-            self._attach_multi(path, pid, sites[:middle], refused)
-            self._attach_multi(path, pid, sites[middle:], refused)
-            return
-        self._links += opened
+            self._attach_multi(order, sites[:middle], refused)
+            self._attach_multi(order, sites[middle:], refused)
 
-    def _attach_each(self, path: Any, pid: int, sites: list[Site], refused: list[tuple[Site, str]]) -> None:
+    def _attach_each(self, order: _Order, sites: list[Site], refused: list[tuple[Site, str]]) -> None:
         try:
             kind = read_int(sysfs() / "bus/event_source/devices/uprobe/type")
         except PowerprofError as error:
             raise CapabilityError("this kernel has no uprobes", "a kernel with CONFIG_UPROBE_EVENTS=y") from error
         for site in sites:
-            opened: list[int] = []
+            before = len(self._links)
             try:
                 for fd, is_return, places in self._places([site]):
                     for place in places:
-                        opened.append(self._attach_one(kind, path, pid, place, fd, is_return))
+                        order.check()
+                        self._links.append(self._attach_one(kind, order, place, fd, is_return))
             except OSError as error:
-                for link in opened:
-                    os.close(link)
-                _raise_if_hopeless(error, pid)
+                self._remove_from(before)
+                _raise_if_hopeless(error, order.pid)
                 refused.append((site, _reason(error)))
-                continue
-            self._links += opened
 
     @staticmethod
-    def _attach_one(kind: int, path: Any, pid: int, place: tuple[int, int], program: int, is_return: bool) -> int:
+    def _attach_one(kind: int, order: _Order, place: tuple[int, int], program: int, is_return: bool) -> int:
         # type, size, config at 0; config1 (the path) and config2 (the offset) at 56 and 64.
         attributes = bytearray(_PERF_ATTR_BYTES)
         struct.pack_into("=IIQ", attributes, 0, kind, _PERF_ATTR_BYTES, int(is_return))
-        struct.pack_into("=QQ", attributes, 56, ctypes.addressof(path), place[0])
-        event = open_event(bytes(attributes), pid=pid, cpu=0 if pid == EVERY_PROCESS else -1)
+        struct.pack_into("=QQ", attributes, 56, ctypes.addressof(order.path), place[0])
+        event = open_event(bytes(attributes), pid=order.pid, cpu=0 if order.pid == _EVERY_PROCESS else -1)
         try:
             # The link keeps the event; bpf_get_attach_cookie knows only events that were attached by a link.
             return syscalls.create_link(program, event, syscalls.ATTACH_PERF_EVENT, struct.pack("=Q", place[1]))
@@ -177,14 +194,38 @@ class Uprobes:
             os.close(event)
 
     def close(self) -> None:
-        """Detach all. Closing waits for RCU (40 to 160 ms each), so many are closed in parallel."""
-        links, self._links = self._links, []
-        if len(links) > 2:
-            with ThreadPoolExecutor(_CLOSERS) as pool:
-                list(pool.map(os.close, links))
-        else:
-            for link in links:
-                os.close(link)
+        """Detach all. If a process that maps a file keeps its memory map locked, leave that to a helper process."""
+        self.is_left = False
+        self._remove_from(0)
+        self._files.clear()
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            memory.close()
+
+    def _remove_from(self, first: int) -> None:
+        """Close the links from this place on. Closing waits for RCU (40 to 160 ms each), so many close in parallel."""
+        while len(self._links) > first:
+            if not all(file.wait_until_free() for file in self._files.values()):
+                detacher.leave(self._links[first:], list(self._files))
+                self.is_left = True
+                del self._links[first:]
+                return
+            links = self._links[first : first + _CLOSERS]
+            del self._links[first : first + _CLOSERS]
+            if len(links) > 2:
+                with ThreadPoolExecutor(_CLOSERS) as pool:
+                    list(pool.map(os.close, links))
+            else:
+                for link in links:
+                    os.close(link)
+
+
+class _Order(NamedTuple):
+    """What to probe: the path of a file and the process, or _EVERY_PROCESS. `check` raises UnfitFileError."""
+
+    path: Any
+    pid: int
+    check: Callable[[], None]
 
 
 def _multi_link(program: int, path: Any, places: list[tuple[int, int]], flags: int, pid: int) -> int:
@@ -192,7 +233,7 @@ def _multi_link(program: int, path: Any, places: list[tuple[int, int]], flags: i
     offsets = (ctypes.c_uint64 * len(places))(*(offset for offset, _ in places))
     cookies = (ctypes.c_uint64 * len(places))(*(cookie for _, cookie in places))
     addresses = (ctypes.addressof(target) for target in (path, offsets))
-    whose = 0 if pid == EVERY_PROCESS else pid
+    whose = 0 if pid == _EVERY_PROCESS else pid
     attributes = struct.pack("=4Q3I", *addresses, 0, ctypes.addressof(cookies), len(places), flags, whose)
     return syscalls.create_link(program, 0, _MULTI, attributes)
 
