@@ -251,8 +251,10 @@ class Bench(Closeable):
                 continue
             if other.workload.folder not in made:
                 made.add(other.workload.folder)
+                folder = self._copies.get(other.workload.folder, other.workload.folder)
+                workload = msgspec.structs.replace(other.workload, folder=folder)
                 bench_data.make_schemas(
-                    node.members, other.workload, case.topology, node.made, world_sql=self._options.world_sql
+                    node.members, workload, case.topology, node.made, world_sql=self._options.world_sql
                 )
                 self._run(other, node, other.workload.definition.setup)
         # A condition that is compared with itself is listed twice and set up once.

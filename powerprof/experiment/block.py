@@ -416,7 +416,7 @@ def _open_side(stack: ExitStack, apparatus: Apparatus, case: Case, slot: Slot, t
     load = stack.enter_context(
         GatedLoad(
             case.load,
-            case.load_statements(),
+            case.load_statements(context.folder),
             replace(context, directory=directory),
             apparatus.offer.rate_hz or 1.0,
             slot.seed,

@@ -186,7 +186,7 @@ def start_pgbench(case: Case, context: Context, order: LoadOrder) -> ProcessLoad
         old.unlink()
     scripts = [
         context.file(f"pgbench-{number}.sql", text.encode())
-        for number, text in enumerate(pgbench_scripts(case.load_statements(), load))
+        for number, text in enumerate(pgbench_scripts(case.load_statements(context.folder), load))
     ]
     argv: list[str | Path] = [
         _pgbench_program(context),
@@ -339,11 +339,11 @@ def start_load(case: Case, context: Context, order: LoadOrder) -> RunningLoad:
     if case.load.kind == "command":
         return start_command(case, context, order)
     if case.load.kind == "connector-j":
-        return start_connector(case.load, case.load_statements(), context, order)
+        return start_connector(case.load, case.load_statements(context.folder), context, order)
     if case.load.kind == "pgbench":
         return start_pgbench(case, context, order)
     if case.load.kind == "tpcc":
         return sysbench.start_tpcc(case, context, order)
     if context.login.family == "postgresql" and order.duration_s is not None:
-        return sysbench.OpenGate(case.load, case.load_statements(), context, order)
-    return sysbench.start_sysbench(case.load, case.load_statements(), context, order)
+        return sysbench.OpenGate(case.load, case.load_statements(context.folder), context, order)
+    return sysbench.start_sysbench(case.load, case.load_statements(context.folder), context, order)

@@ -384,7 +384,7 @@ def start_mariadb_slap(case: Case, context: Context, order: LoadOrder) -> Proces
     if order.queries is None:
         raise UsageError("mariadb-slap runs a number of queries, not a rate", "use --design work")
     load = case.load
-    query = context.file("slap.sql", _DELIMITER.join(case.load_statements()).encode())
+    query = context.file("slap.sql", _DELIMITER.join(case.load_statements(context.folder)).encode())
     argv: list[str | Path] = [
         program,
         f"--defaults-file={STDIN}",

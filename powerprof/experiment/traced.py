@@ -119,7 +119,7 @@ def run_load(bench: Bench, case: Case, rate_hz: float | None) -> Iterator[None]:
         finally:
             held.kill()
     elif case.load.kind == "statements" and rate_hz and is_gate_supported():
-        with GatedLoad(case.load, case.load_statements(), context, rate_hz, seed=1) as load:
+        with GatedLoad(case.load, case.load_statements(context.folder), context, rate_hz, seed=1) as load:
             load.open()
             yield
     else:

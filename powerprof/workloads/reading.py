@@ -218,11 +218,14 @@ class Case(msgspec.Struct, frozen=True):
         """The name as workload:condition."""
         return f"{self.workload.definition.name}:{self.name}"
 
-    def load_statements(self) -> list[str]:
-        """Return the statements of the load, inline ones first. Raise DataError for an unreadable file."""
+    def load_statements(self, folder: Path | None = None) -> list[str]:
+        """Return the statements of the load, inline ones first. Raise DataError for an unreadable file.
+
+        `folder` is the copy of the workload's folder that was checked, if there is one.
+        """
         all_statements = [text.strip().rstrip(";") for text in self.load.sql]
         for name in self.load.files:
-            path = self.workload.folder / name
+            path = (folder or self.workload.folder) / name
             statements = split_statements(read_outside_text(path, _SQL_LIMIT_BYTES))
             if not statements:
                 raise DataError(path, "has no statement")

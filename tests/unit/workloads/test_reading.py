@@ -224,6 +224,10 @@ def test_scaled_settings_have_the_usable_cpus(folder: Path, monkeypatch: pytest.
 
 def test_inline_statements_come_before_those_of_files(folder: Path) -> None:
     assert resolve(read_workload(folder), "a").load_statements() == ["SELECT 1", "SELECT 2", "SELECT 3", "SELECT 4"]
+    (folder / "copy").mkdir()
+    (folder / "copy/more.sql").write_text("SELECT 7")
+    checked = resolve(read_workload(folder), "a").load_statements(folder / "copy")
+    assert checked == ["SELECT 1", "SELECT 2", "SELECT 7"], "what was checked is what runs"
     (folder / "more.sql").write_text("-- nothing\n")
     with pytest.raises(DataError, match="has no statement"):
         resolve(read_workload(folder), "a").load_statements()
