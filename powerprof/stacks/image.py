@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import time
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
@@ -199,7 +200,9 @@ def snapshot(
     with (budget := budget or Budget()).metered(pid, _is_trusted(pid)) as meter:
         if meter is not None:
             meter.take(len(text), str(base / "maps"))
+        began_s = time.thread_time()
         mappings = parse_maps(text, str(base / "maps"))
+    aside.charge(pid, time.thread_time() - began_s)
     unchanged = (
         {_line(mapping): mapping for mapping in before.mappings}
         if before and before.started_ticks == stat.started_ticks

@@ -48,7 +48,7 @@ LINK = struct.Struct("<QQ")
 # The time for an answer: seconds on a CPU, and asleep for another reason than a parent that reads too slowly.
 USAGE = struct.Struct("<dd")
 # Our own error numbers.
-NOT_REGULAR, TOO_LARGE, REPLACED, OF_KERNEL, LATER = -1, -2, -3, -4, -5
+NOT_REGULAR, TOO_LARGE, REPLACED, OF_KERNEL, LATER, TOO_MANY = -1, -2, -3, -4, -5, -6
 # The largest copy of a file whose reader may have to wait, and all copies of one answer.
 MAX_COPY_BYTES = 40 << 20
 _CONNECT_S = 0.5
@@ -138,7 +138,7 @@ _EXECUTABLE = re.compile(rb"^\S+ ..x.*$", re.MULTILINE)
 
 
 def _maps(base: Path) -> None:
-    """Send the executable mappings as lines of maps, at most one more than MAX_MAPPINGS, then the vdso if there is one.
+    """Send the executable mappings as lines of maps, then the vdso if there is one.
 
     A name may contain any byte except the line end.
     """
@@ -147,6 +147,8 @@ def _maps(base: Path) -> None:
     if len(text) == MAX_MAPS_BYTES:
         text = text[: text.rfind(b"\n") + 1]
     lines = [match[0] for match, _ in zip(_EXECUTABLE.finditer(text), range(MAX_MAPPINGS + 1), strict=False)]
+    if len(lines) > MAX_MAPPINGS:
+        raise _Refused(TOO_MANY, "")
     _send(b"m" + b"\n".join(lines))
     line = next((entry for entry in lines if entry.endswith(b" [vdso]")), None)
     if line is not None:

@@ -68,6 +68,7 @@ _MSG_CMSG_CLOEXEC = 0x40000000
 _LATER = "beyond the copies of one answer"
 _REASONS = {
     reader_child.LATER: _LATER,
+    reader_child.TOO_MANY: f"more than {reader_child.MAX_MAPPINGS:,} executable mappings",
     reader_child.NOT_REGULAR: "not a regular file",
     reader_child.TOO_LARGE: f"larger than {reader_child.MAX_COPY_BYTES >> 20} MiB, and reading it may block",
     reader_child.OF_KERNEL: "a file of the kernel",
@@ -202,10 +203,7 @@ class ReaderProcess(Closeable):
         self._lock = threading.RLock()
 
     def maps(self, pid: int) -> tuple[bytes, bytes | None]:
-        """Return the executable mappings as lines of /proc/PID/maps, and the vdso. Raise Unreadable.
-
-        There is at most one mapping more than `reader_child.MAX_MAPPINGS`.
-        """
+        """Return the executable mappings as lines of /proc/PID/maps, and the vdso. Raise Unreadable."""
         parts = {part[:1]: part[1:] for part in self._request(pid, "maps", _base(pid))}
         if b"m" not in parts:
             raise Unreadable(f"process {pid} cannot be read")
@@ -364,6 +362,13 @@ class ReaderProcess(Closeable):
             f"processes {shown}{more} were left out: they kept a reader of their memory or files waiting or busy, or "
             "other processes of their account did"
         ]
+
+    def charge(self, pid: int, worked_s: float) -> None:
+        """Count CPU time of this process for what it read of a process."""
+        with self._lock:
+            uid = _account_of(pid)
+            waits = self.waits.by_account.setdefault(uid, AccountWaits())
+            self._count(waits, not is_system_account(uid), 0.0, worked_s)
 
     def rest(self, after_s: float) -> None:
         """End a child that has been idle for `after_s` seconds. Its memory costs more than a new start."""
