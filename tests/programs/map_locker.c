@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // A process of an ordinary account that maps a file and can keep the lock of its own memory map for some seconds.
 //
-//     map_locker DEVICE FOLDER FILE SECONDS [writer] [overlay]
+//     map_locker DEVICE FOLDER FILE SECONDS [writer] [overlay] [ended]
 //
 // DEVICE is a node of /dev/fuse, FOLDER an empty folder of this account. The process maps FILE, `overlay`: through an
 // overlay of its own, and prints "ready PID". For each line of its input it reads a page of its own FUSE file through
 // /proc/self/mem, which holds the lock until the page is served, SECONDS later. With `writer` a second thread waits for
-// the lock in mmap(2). It prints "locked" and "free". At most 3 times 4 seconds, then it ends, whatever happens.
+// the lock in mmap(2). With `ended` a child reads, and the process ends: its map stays, without an owner. It prints
+// "locked" and "free". At most 3 times 4 seconds, then it ends, whatever happens.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -112,13 +113,13 @@ static void serve_all(void) {
     }
 }
 
-static void *keep_lock(void *unused) {
+static void *keep_lock(void *name) {
     char byte;
-    int memory = open("/proc/self/mem", O_RDONLY);
-    check(memory >= 0, "/proc/self/mem");
+    int memory = open(name, O_RDONLY);
+    check(memory >= 0, name);
     pread(memory, &byte, 1, (off_t)(page + PAGE * next_page));
     close(memory);
-    return unused;
+    return name;
 }
 
 static void *wait_for_lock(void *unused) {
@@ -131,10 +132,11 @@ static void *wait_for_lock(void *unused) {
 int main(int count, char **words) {
     char text[4096];
     unsigned uid = getuid(), gid = getgid();
-    int has_writer = 0, has_overlay = 0;
+    int has_writer = 0, has_overlay = 0, has_ended = 0;
     check(count > 4, "usage");
     for (int i = 5; i < count; i++)
-        has_writer |= !strcmp(words[i], "writer"), has_overlay |= !strcmp(words[i], "overlay");
+        has_writer |= !strcmp(words[i], "writer"), has_overlay |= !strcmp(words[i], "overlay"),
+            has_ended |= !strcmp(words[i], "ended");
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     alarm(LIFE_S);
     delay_ms = 1000 * atof(words[4]);
@@ -153,7 +155,6 @@ int main(int count, char **words) {
     snprintf(text, sizeof text, "fd=%d,rootmode=40000,user_id=0,group_id=0", device);
     check(!mount("locker", "fuse", "fuse", MS_NOSUID | MS_NODEV, text), "mount fuse");
     if (!fork()) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
         alarm(LIFE_S);
         serve_all();
     }
@@ -172,18 +173,32 @@ int main(int count, char **words) {
     struct stat status;
     int file = open(path, O_RDONLY);
     check(file >= 0 && !fstat(file, &status), path);
-    check(mmap(NULL, status.st_size, PROT_READ, MAP_PRIVATE, file, 0) != MAP_FAILED, "mmap");
+    void *mapped = mmap(NULL, status.st_size, PROT_READ, MAP_PRIVATE, file, 0);
+    check(mapped != MAP_FAILED, "mmap");
     int slow = open("fuse/page", O_RDONLY);
     check(slow >= 0, "fuse/page");
     page = mmap(NULL, PAGES * PAGE, PROT_READ, MAP_PRIVATE, slow, 0);
     check(page != MAP_FAILED && !madvise(page, PAGES * PAGE, MADV_RANDOM), "mmap");
+    close(slow);  // its flush at the end would wait for the page
     printf("ready %d\n", getpid());
     fflush(stdout);
     for (next_page = 0; next_page < MOST_TIMES && fgets(text, sizeof text, stdin); next_page++) {
         pthread_t keeper, waiter;
+        if (has_ended) {
+            snprintf(text, sizeof text, "/proc/%d/mem", getpid());
+            if (fork()) {
+                usleep(150000);
+                write(1, "locked\n", 7);
+                _exit(0);
+            }
+            munmap(mapped, status.st_size);
+            keep_lock(text);
+            write(1, "free\n", 5);
+            _exit(0);
+        }
         if (has_writer)  // before the lock is taken: a thread's stack is a mapping
             pthread_create(&waiter, NULL, wait_for_lock, NULL);
-        pthread_create(&keeper, NULL, keep_lock, NULL);
+        pthread_create(&keeper, NULL, keep_lock, "/proc/self/mem");
         usleep(150000);
         write(1, "locked\n", 7);
         pthread_join(keeper, NULL);

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,6 +80,7 @@ def locking(place: Path, file: Path, uid: int, *options: str) -> Iterator[Locker
         user=uid,
         group=uid,
         extra_groups=[],
+        start_new_session=True,
     )
     try:
         assert process.stdout is not None
@@ -86,7 +88,9 @@ def locking(place: Path, file: Path, uid: int, *options: str) -> Iterator[Locker
         assert word == "ready"
         yield Locker(int(pid), process)
     finally:
-        process.kill()
+        # The session has the server of its file, and the reader of a process that has ended.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         shutil.rmtree(room, ignore_errors=True)
 

@@ -64,10 +64,6 @@ class KernelMemory(Closeable):
         """Return whether this kernel has the field."""
         return self._btf.has_field(struct_name, field)
 
-    def size(self, struct_name: str) -> int:
-        """Return the size of a struct. Raise CapabilityError if this kernel lacks it."""
-        return self._btf.struct_size(struct_name)
-
     def read(self, address: int, size: int) -> bytes:
         """Return at most MOST_BYTES - 1 bytes. Raise MovedError."""
         try:

@@ -7,7 +7,7 @@ kernel/events/uprobes.c). A process can keep its own lock for as long as it want
 /proc/self/mem from a page of its own FUSE file. So the processes are looked at directly before each change:
 
 * Placing: another person's process that maps the file makes it unfit, whatever its lock is now.
-* Placing and removing: each process must be seen with a free lock.
+* Placing and removing: all locks must be free at one look.
 
 The kernel's own tree of a file's mappings is read (`address_space.i_mmap`), because /proc/PID/maps needs the lock
 before Linux 6.17 and shows an overlay's number instead of the file's since Linux 6.8.
@@ -20,7 +20,7 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 import msgspec
@@ -33,8 +33,7 @@ from powerprof.system.processes import account_name
 from powerprof.system.reader_process import account_ids, link_of
 from powerprof.tracing.bpf.kernel_memory import KernelMemory, MovedError
 
-# A lock that was free this recently counts as free: threads of a busy process hold it for microseconds.
-_FRESH_S = 0.05
+# Threads of a busy process hold the lock for microseconds, so that some of these looks find it free.
 _PAUSE_S = 0.005
 PLACE_PATIENCE_S, REMOVE_PATIENCE_S = 1.0, 1.0
 _MOST_MAPPINGS = 20_000
@@ -115,26 +114,23 @@ class MappedFile:
         return True
 
     def _wait(self, patience_s: float, allowed: Collection[int] | None) -> None:
-        free_s: dict[int, float] = {}
+        """Return at the first look that finds no lock, of none but `allowed` accounts. Raise UnfitFileError."""
         end_s = time.monotonic() + patience_s
         while True:
             mappers = self.look(patience_s)
-            now_s = time.monotonic()
-            for mapper in mappers:
-                if allowed is not None:
-                    self._refuse_strangers(mapper, allowed)
-                if not mapper.is_locked:
-                    free_s[mapper.address] = now_s
-            late = [mapper for mapper in mappers if now_s - free_s.get(mapper.address, -_FRESH_S) >= _FRESH_S]
-            if not late:
+            if allowed is not None:
+                self._refuse_strangers(mappers, allowed)
+            locked = next((mapper for mapper in mappers if mapper.is_locked), None)
+            if locked is None:
                 return
-            if now_s >= end_s:
-                raise self._unfit(f"{_describe(late[0])} maps it and keeps its memory map locked")
+            if time.monotonic() >= end_s:
+                raise self._unfit(f"{_describe(locked)} maps it and keeps its memory map locked")
             time.sleep(_PAUSE_S)
 
-    def _refuse_strangers(self, mapper: Mapper, allowed: Collection[int]) -> None:
-        if any(uid not in allowed and not is_system_account(uid) for uid in mapper.uids):
-            raise self._unfit(f"{_describe(mapper)} maps it, and could stop all forks of this host meanwhile")
+    def _refuse_strangers(self, mappers: Sequence[Mapper], allowed: Collection[int]) -> None:
+        for mapper in mappers:
+            if any(uid not in allowed and not is_system_account(uid) for uid in mapper.uids):
+                raise self._unfit(f"{_describe(mapper)} maps it, and could stop all forks of this host meanwhile")
 
     def _unfit(self, reason: str) -> UnfitFileError:
         return UnfitFileError(self._name, reason)
@@ -159,10 +155,10 @@ class _Tree:
             raise CapabilityError(
                 "this kernel does not show which process maps a file", "boot a kernel with CONFIG_MEMCG=y (Debian's is)"
             )
-        self._vma_bytes = memory.size("vm_area_struct")
         self._node, self._mm, self._file = (at("vm_area_struct", name) for name in ("shared.rb", "vm_mm", "vm_file"))
         self._flags = at("vm_area_struct", "vm_flags")
         self._left, self._right = (at("rb_node", name) for name in ("rb_left", "rb_right"))
+        self._vma_bytes = 8 + max(self._node + max(self._left, self._right), self._mm, self._file, self._flags)
         self._root = at("address_space", "i_mmap.rb_root.rb_node")
         self._mapping = at("file", "f_mapping")
         self._owner, self._users, self._lock = (at("mm_struct", name) for name in ("owner", "mm_users", "mmap_lock"))

@@ -18,8 +18,11 @@ from pathlib import Path
 
 import pytest
 
+from powerprof.cure.judge import StatementLatencies
 from powerprof.database.private_server import PrivateServer
+from powerprof.live.statements import ServedServer
 from powerprof.measure.window import OpenWindow
+from powerprof.queries.windows import Probes, Samples
 from powerprof.tracing.bpf.kernel_memory import KernelMemory
 from powerprof.tracing.bpf.mapped_files import MappedFile, UnfitFileError
 from powerprof.tracing.bpf.types import read_kernel_btf
@@ -82,7 +85,9 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-CASES = list(itertools.product((OWN, OTHER), ([], ["overlay"]), ([], ["writer"]), ("mapped", "locked"), (True, False)))
+CASES = list(
+    itertools.product((OWN, OTHER), ([], ["overlay"]), ([], ["writer"]), ("mapped", "locked", "ended"), (True, False))
+)
 
 
 @pytest.mark.parametrize("case", random.Random(62).sample(CASES, 6), ids=str)
@@ -90,16 +95,17 @@ def test_probes_are_placed_only_if_no_process_can_stop_forks(
     place: Path, case: tuple[int, list[str], list[str], str, bool]
 ) -> None:
     uid, path, writer, moment, multi = case
-    with ticking(place) as (pid, program), locking(place, program, uid, *path, *writer) as locker:
-        lock = locker.lock if moment == "locked" else lambda: None
+    with ticking(place) as (pid, program), locking(place, program, uid, *path, *writer, moment) as locker:
+        lock = locker.lock if moment != "mapped" else lambda: None
         with forking() as forks:
             if uid == OWN and moment == "mapped":
                 assert count_ticks(pid, multi=multi) > 0
             else:
-                reason = "could stop all forks" if uid == OTHER else "keeps its memory map locked"
-                with pytest.raises(UnfitFileError, match=f"process {locker.pid} of account {uid} .*{reason}"):
+                who = f"process {locker.pid} of account {uid}" if moment != "ended" else "a process that is ending"
+                reason = "could stop" if uid == OTHER and moment != "ended" else "keeps its memory map locked"
+                with pytest.raises(UnfitFileError, match=f"{who} .*{reason}"):
                     count_ticks(pid, multi=multi, before=lock)
-            if moment == "locked":
+            if moment != "mapped":
                 locker.wait()
         assert forks.longest_s is not None and forks.longest_s < MOST_FORK_S
         assert not breakpoints(pid, program)
@@ -176,6 +182,8 @@ def test_queries_use_samples_beside_a_process_that_could_stop_forks(place: Path,
             return record["method"], [str(note) for note in record["notes"] if "is not probed" in str(note)]
 
         assert methods() == ("probes", [])
+        with ServedServer(str(server.pid)) as served:
+            assert isinstance(served._method, Probes)
         with locking(place, program, OTHER, "overlay") as locker, forking() as forks:
             locker.lock()
             method, notes = methods()
@@ -183,5 +191,9 @@ def test_queries_use_samples_beside_a_process_that_could_stop_forks(place: Path,
             assert re.search(rf"mariadbd is not probed: process {locker.pid} of account {OTHER} maps it", notes[0])
             refused = powerprof_cli([*words, "--method", "probes"])
             assert refused.code == 1 and "--method samples" in refused.err
+            with ServedServer(str(server.pid)) as served:
+                assert isinstance(served._method, Samples)
+            with StatementLatencies(server.pid) as latencies:
+                assert latencies.unavailable is not None and "is not probed" in latencies.unavailable
         assert forks.longest_s is not None and forks.longest_s < MOST_FORK_S
         assert methods() == ("probes", [])
