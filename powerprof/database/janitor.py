@@ -143,10 +143,11 @@ def _make_tree(base: str) -> tuple[str, int]:
         tree = f"{base}/powerprof-{os.urandom(6).hex()}"
         try:
             os.mkdir(tree, 0o700)  # noqa: PTH102
-            return tree, hold(tree)
-        except (FileExistsError, FileNotFoundError, BlockingIOError):
-            # Another janitor took it for a left one before it was locked.
+        except FileExistsError:
             continue
+        # Another janitor takes it for a left one until it is locked.
+        with contextlib.suppress(FileNotFoundError, BlockingIOError):
+            return tree, hold(tree)
 
 
 def hold(tree: str) -> int:

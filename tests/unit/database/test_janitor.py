@@ -84,6 +84,11 @@ def test_all_trees_are_removed_and_nothing_else(tmp_path: Path) -> None:
         os.close(lock)
 
 
+def test_a_base_that_is_missing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        janitor._make_tree(str(tmp_path / "none"))
+
+
 def test_left_trees_are_removed_with_their_processes(tmp_path: Path) -> None:
     """A tree that is used, other names, links and the folders of other accounts stay."""
     left, used = janitor._make_tree(str(tmp_path)), janitor._make_tree(str(tmp_path))
