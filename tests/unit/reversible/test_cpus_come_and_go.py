@@ -8,6 +8,7 @@ present file has its old value, or the one that somebody else set, and the journ
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import random
 import shutil
@@ -57,7 +58,6 @@ class Host:
         self.root, self.right, self._events = root, list(before), events
         self.away: set[int] = set()
         self.refusing: dict[int, int] = {}
-        self.unsettled: set[int] = set(CPUS)
         for cpu, value in enumerate(before):
             self.place(cpu).parent.mkdir(parents=True)
             self.place(cpu).write_text(value)
@@ -126,6 +126,12 @@ class Host:
         place.write_text(value)
         os.close(self.refusing.pop(cpu))
 
+    def choose_ours(self, left: set[int]) -> None:
+        """Let somebody set powerprof's value on the CPUs that are restored: no later start may undo that."""
+        for cpu in set(CPUS) - left - self.away - set(self.refusing):
+            self.place(cpu).write_text(OURS)
+            self.right[cpu] = OURS
+
     def boot(self) -> None:
         """All CPUs are online with defaults, some of which are the value that powerprof had set."""
         for cpu in list(self.refusing):
@@ -163,8 +169,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cpus")
 
 
-def _use_powerprof(host: Host, before: list[str]) -> None:
-    """Change the governor, wait, and restore it, by the keeper or by powerprof after it was killed."""
+def _use_powerprof(host: Host, before: list[str]) -> set[int]:
+    """Change the governor, wait, and restore it, by the keeper or by powerprof after it was killed.
+
+    Return the CPUs that it may have left.
+    """
     files = [HostFile("the governor", str(host.place(cpu)), OURS) for cpu in CPUS]
     answers: list[KeeperAnswer] = []
     saved = [SavedSetting(file, old, os.getpid(), None) for file, old in zip(files, before, strict=True)]
@@ -191,27 +200,31 @@ def _use_powerprof(host: Host, before: list[str]) -> None:
                 restoration.run(10.0)
                 changed._add_notes(restoration.reasons, restoration.missing)
                 assert bool(changed.notes) == bool(restoration.left)
-                opened.settled = not changed.notes
+                left = {*restoration.left}
             else:
-                opened.settled = not any(answer.left or answer.missing for answer in answers[-1:])
+                left = {*(answers[-1].left or ()), *answers[-1].missing}
+            opened.settled = not left
         except Killed:
-            opened.settled = False
+            return set(CPUS)
         finally:
             opened.close()
+    return left
 
 
 def _draw_events(chance: random.Random) -> Iterator[Event | None]:
-    """Yield the events of the moments: none at first, and then so many that about one process in two is killed."""
-    yield from [None] * chance.randrange(60)
-    share = chance.choice((0.03, 0.1, 0.3))
+    """Yield the events of the moments: none at first. Two of three are killed, one with its keeper."""
+    first, share = chance.randrange(40), chance.choice((0.03, 0.1, 0.3))
+    killed_at, victim = chance.randrange(10, 60), chance.choice(("keeper", "both", ""))
     values = [DEFAULT, "ondemand"]
-    while True:
-        if chance.random() > share:
+    for number in itertools.count():
+        kind = chance.choices(("go", "back", "set", "refuse", "kill"), (8, 8, 4, 2, 1))[0]
+        if number == killed_at and victim:
+            yield Event("kill", 0, victim)
+        elif number < first or chance.random() > share:
             yield None
-            continue
-        kind = chance.choices(("go", "back", "set", "refuse", "kill"), (4, 4, 2, 1, 1))[0]
-        choices = {"kill": ["keeper", "both"], "back": ["", *values]}.get(kind, values)
-        yield Event(kind, chance.choice(CPUS), chance.choice(choices))
+        else:
+            choices = {"kill": ["keeper", "both"], "back": ["", *values]}.get(kind, values)
+            yield Event(kind, chance.choice(CPUS), chance.choice(choices))
 
 
 @settings(max_examples=150, deadline=None)
@@ -260,7 +273,8 @@ def test_each_file_ends_with_its_old_value_or_somebody_elses(
         patch.setattr(keeper.time, "monotonic", lambda: clock_s[0])
         patch.setattr(HostFile, "read", read_later)
         patch.setattr(HostFile, "write", write_later)
-        _use_powerprof(host, before)
+        left = _use_powerprof(host, before)
+        host.choose_ours(left)
         for _ in range(starts):
             with suppress(Killed):
                 host.pause()
@@ -272,11 +286,7 @@ def test_each_file_ends_with_its_old_value_or_somebody_elses(
         host.check()
         if boots:
             assert host.left() == set()
-        # Somebody else chooses powerprof's value later: no entry may undo that.
-        left = host.left()
-        for cpu in set(CPUS) - left - host.away - set(host.refusing):
-            host.place(cpu).write_text(OURS)
-            host.right[cpu] = OURS
+        host.choose_ours(host.left())
         for cpu in list(host.refusing):
             host.accept(cpu)
         for cpu in CPUS:
