@@ -73,7 +73,8 @@ class ChangedSettings(Closeable):
         while True:
             answer = self._read_answer(until_s)
             if answer is None:
-                names = ", ".join(setting.name for setting in self._settings)
+                groups = group_settings(self._settings, [None] * len(self._settings))
+                names = ", ".join(name_together([self._settings[each] for each in group]) for group in groups)
                 raise PowerprofError(
                     f"cannot change {names} (the process that puts settings back did not answer)",
                     "the host may be too busy: try again when it is idle",
@@ -82,11 +83,7 @@ class ChangedSettings(Closeable):
                 raise OtherVariablesMoved(answer.error, answer.hint, answer.mover, answer.moved or {})
             if answer.error is not None:
                 raise PowerprofError(answer.error, answer.hint)
-            for setting, before in zip(self._settings, answer.before or [], strict=False):
-                self._changed.append(AppliedChange(setting, before))
             if answer.since is not None:
-                for change, since in zip(self._changed, answer.since, strict=True):
-                    change.since = since
                 return
 
     def close(self) -> None:
@@ -151,7 +148,13 @@ class ChangedSettings(Closeable):
                 return None
             self._received += piece
         line, _, self._received = self._received.partition(b"\n")
-        return msgspec.json.decode(line, type=KeeperAnswer)
+        answer = msgspec.json.decode(line, type=KeeperAnswer)
+        if answer.before is not None:
+            self._changed = [AppliedChange(*pair) for pair in zip(self._settings, answer.before, strict=True)]
+        if answer.since is not None:
+            for change, since in zip(self._changed, answer.since, strict=True):
+                change.since = since
+        return answer
 
 
 @contextmanager

@@ -64,13 +64,17 @@ class FakeCpus:
         online = self.root / f"cpu/cpu{cpu}"
         return (online if online.exists() else self.root / f"away/cpu{cpu}") / "cpufreq/scaling_governor"
 
+    def flag(self, cpu: int) -> Path:
+        """Return the file of the disable flag of C1."""
+        return self.governor(cpu).parents[1] / "cpuidle/state1/disable"
+
     def governors(self) -> list[str]:
         """Return the value of each CPU, online or not."""
         return [self.governor(cpu).read_text().strip() for cpu in CPUS]
 
     def flags(self) -> list[str]:
         """Return the disable flag of C1 of each CPU."""
-        return [(self.governor(cpu).parents[1] / "cpuidle/state1/disable").read_text().strip() for cpu in CPUS]
+        return [self.flag(cpu).read_text().strip() for cpu in CPUS]
 
     def go(self, *cpus: int) -> None:
         """Take CPUs offline: their folders disappear."""
