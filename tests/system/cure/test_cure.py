@@ -241,6 +241,28 @@ def running(truth: Truth, own_journal: Cli) -> Iterator[subprocess.Popen[str]]:
     process.communicate()
 
 
+def kill_both(process: subprocess.Popen[str], is_changed: Callable[[], bool]) -> None:
+    """Kill powerprof and its keeper while the setting is changed: not while its first change is being restored."""
+
+    def is_done() -> bool:
+        if not is_changed():
+            return False
+        process.send_signal(signal.SIGSTOP)
+        with suppress(ValueError, psutil.NoSuchProcess):  # It has no keeper now.
+            keeper = keeper_of(process)
+            keeper.suspend()
+            if is_changed():
+                keeper.kill()
+                process.kill()
+                return True
+            keeper.resume()
+        process.send_signal(signal.SIGCONT)
+        return False
+
+    wait_until(is_done, "the setting is not changed")
+    process.communicate(timeout=60)
+
+
 def keeper_of(process: subprocess.Popen[str]) -> psutil.Process:
     (found,) = [one for one in psutil.Process(process.pid).children() if "powerprof.reversible.keeper" in one.cmdline()]
     return found

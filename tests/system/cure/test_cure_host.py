@@ -22,7 +22,7 @@ from powerprof.system.files import read_text
 from powerprof.system.paths import sysfs
 from tests.conftest import Cli
 from tests.programs.waiting import wait_until
-from tests.system.cure.test_cure import keeper_of, with_own_journal
+from tests.system.cure.test_cure import kill_both, with_own_journal
 
 pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("root_bpf")]
 GOVERNOR = sysfs() / "devices/system/cpu/cpuidle/current_governor"
@@ -80,18 +80,9 @@ def test_the_next_start_restores_after_the_end_of_both(
     assert before != value
     process = own_journal.start(cure(target, setting, "--window", "30"))
     try:
-        # It is tried once before the windows.
-        wait_until(lambda: read_text(place) == value, "the setting is not changed")
-        keeper = keeper_of(process)
-        process.send_signal(signal.SIGSTOP)
-        keeper.kill()
-        process.kill()
-        process.communicate(timeout=60)
-        left = read_text(place)
-        result = own_journal(["runs"])
-        assert left in (before, value)
+        kill_both(process, lambda: read_text(place) == value)
+        assert f"is {before} again" in own_journal(["runs"]).err
         assert read_text(place) == before
-        assert left == before or f"is {before} again" in result.err
     finally:
         process.kill()
         place.write_text(before)
@@ -184,12 +175,7 @@ def test_the_old_value_returns_from_a_full_disk(target: int, small_journal: Cli,
             while True:
                 file.write(b"0" * 4096)
         wait_until(lambda: read_text(GOVERNOR) == before, "the governor is not restored")
-        wait_until(lambda: read_text(GOVERNOR) == "menu", "the governor is not changed again")
-        keeper = keeper_of(process)
-        process.send_signal(signal.SIGSTOP)
-        keeper.kill()
-        process.kill()
-        process.communicate(timeout=60)
+        kill_both(process, lambda: read_text(GOVERNOR) == "menu")
         small_journal(["runs"])
         assert read_text(GOVERNOR) == before
         assert os.listdir(tmp_path / "changed") == ["full"]
@@ -244,12 +230,7 @@ def test_a_profile_of_tuned_is_tried_and_restored(target: int, tuned: Cli, tmp_p
 def test_the_next_start_restores_the_profile(target: int, tuned: Cli, tmp_path: Path) -> None:
     process = tuned.start(cure(target, "profile=postgresql", "--window", "30"))
     try:
-        wait_until(lambda: (tmp_path / "profile").read_text() == "postgresql\n", "the profile is not changed")
-        keeper = keeper_of(process)
-        process.send_signal(signal.SIGSTOP)
-        keeper.kill()
-        process.kill()
-        process.communicate(timeout=60)
+        kill_both(process, lambda: (tmp_path / "profile").read_text() == "postgresql\n")
         assert "the TuneD profile is balanced again" in tuned(["runs"]).err
         assert (tmp_path / "profile").read_text() == "balanced\n"
     finally:

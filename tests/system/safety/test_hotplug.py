@@ -3,19 +3,16 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.conftest import Cli
 from tests.programs.hotplug import CPUS, DEFAULT, OLD, OURS, FakeCpus
 from tests.programs.waiting import wait_until
-from tests.system.cure.test_cure import keeper_of
+from tests.system.cure.test_cure import kill_both
 
 pytestmark = pytest.mark.usefixtures("root_bpf")
 _OTHERS = [OLD if cpu != 3 else OURS for cpu in CPUS]
@@ -44,23 +41,6 @@ def curing(cpus: FakeCpus, cli: Cli) -> Iterator[subprocess.Popen[str]]:
             process.kill()
             process.communicate()
             target.kill()
-
-
-def _stop_changed(cpus: FakeCpus, process: subprocess.Popen[str]) -> bool:
-    """Kill powerprof and its keeper if all CPUs are changed. Return whether they were."""
-    if cpus.governors() != [OURS] * 8:
-        return False
-    process.send_signal(signal.SIGSTOP)
-    with suppress(ValueError, psutil.NoSuchProcess):  # It has no keeper now.
-        keeper = keeper_of(process)
-        keeper.suspend()
-        if cpus.governors() == [OURS] * 8:
-            keeper.kill()
-            process.kill()
-            return True
-        keeper.resume()
-    process.send_signal(signal.SIGCONT)
-    return False
 
 
 @pytest.mark.parametrize("governor", [None, DEFAULT])
@@ -92,8 +72,7 @@ def test_a_cpu_that_goes_offline_ends_the_cure_and_the_others_are_restored(
 def test_the_next_start_restores_the_cpus_that_are_there(
     cpus: FakeCpus, cli: Cli, curing: subprocess.Popen[str], governor: str | None, line: str
 ) -> None:
-    wait_until(lambda: _stop_changed(cpus, curing), "the governor is not changed for a window")
-    curing.communicate(timeout=60)
+    kill_both(curing, lambda: cpus.governors() == [OURS] * 8)
     cpus.go(3)
     assert f"the frequency governor on CPUs 0-2,4-7 is {OLD} again" in cli(["runs"]).err
     assert cpus.governors() == _OTHERS
