@@ -5,7 +5,7 @@ A path or a page of memory may be on a file system that another process serves (
 reader then sleeps where no signal reaches it. Only the standard library is used, so that the start is fast.
 
 Requests are lines on stdin: a verb and its words; paths are written as `x` and hexadecimal bytes. An answer consists of
-parts, each with its length before it, and ends with its cost (USAGE) and an empty part. A descriptor travels with its
+parts, each with its length before it, and ends with the length 0 and its cost (USAGE). A descriptor travels with its
 part (SCM_RIGHTS). The words of `stacks` name the places of an interpreter's frames (stacks/interpreter.py).
 """
 
@@ -15,7 +15,6 @@ import ctypes
 import errno
 import fcntl
 import os
-import re
 import resource
 import select
 import socket
@@ -120,7 +119,11 @@ class _Clock:
 
 
 def _send(part: bytes, descriptor: int | None = None) -> None:
-    data = memoryview(struct.pack("<I", len(part)) + part)
+    _send_bytes(struct.pack("<I", len(part)) + part, descriptor)
+
+
+def _send_bytes(message: bytes, descriptor: int | None = None) -> None:
+    data = memoryview(message)
     control = [] if descriptor is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", descriptor))]
     while data:
         try:
@@ -134,9 +137,6 @@ def _fail(number: int) -> None:
     _send(b"e" + struct.pack("<i", number))
 
 
-_EXECUTABLE = re.compile(rb"^\S+ ..x.*$", re.MULTILINE)
-
-
 def _maps(base: Path) -> None:
     """Send the executable mappings as lines of maps, then the vdso if there is one.
 
@@ -146,7 +146,8 @@ def _maps(base: Path) -> None:
         text = file.read(MAX_MAPS_BYTES)
     if len(text) == MAX_MAPS_BYTES:
         text = text[: text.rfind(b"\n") + 1]
-    lines = [match[0] for match, _ in zip(_EXECUTABLE.finditer(text), range(MAX_MAPPINGS + 1), strict=False)]
+    # START-END rwxp …
+    lines = [line for line in text.split(b"\n") if line[line.find(b" ") + 3 :][:1] == b"x"]
     if len(lines) > MAX_MAPPINGS:
         raise _Refused(TOO_MANY, "")
     _send(b"m" + b"\n".join(lines))
@@ -567,8 +568,7 @@ def main() -> None:
             _VERBS[verb](*words)
         except (OSError, ValueError) as error:
             _fail(getattr(error, "errno", None) or 0)
-        _send(b"u" + USAGE.pack(*_CLOCK.usage()))
-        _send(b"")
+        _send_bytes(bytes(4) + USAGE.pack(*_CLOCK.usage()))
 
 
 if __name__ == "__main__":

@@ -199,7 +199,9 @@ class ReaderProcess(Closeable):
         self._channel: socket.socket | None = None
         self._abandoned: list[subprocess.Popen[bytes]] = []
         self._asked_s = time.monotonic()
+        # Received descriptors and bytes.
         self._received: list[int] = []
+        self._buffer = bytearray()
         self._lock = threading.RLock()
 
     def maps(self, pid: int) -> tuple[bytes, bytes | None]:
@@ -474,6 +476,7 @@ class ReaderProcess(Closeable):
         while True:
             size = struct.unpack("<I", self._receive(child, 4, sleep, end_s, patience))[0]
             if not size:
+                yield b"u" + self._receive(child, reader_child.USAGE.size, sleep, end_s, patience)
                 return
             remaining -= size
             if remaining < 0:
@@ -485,11 +488,10 @@ class ReaderProcess(Closeable):
     def _receive(
         self, child: subprocess.Popen[bytes], size: int, sleep: _ChildSleep, end_s: float, patience: float
     ) -> bytes:
-        data = bytearray()
         if self._channel is None:
             raise BrokenPipeError
         waited = None
-        while len(data) < size:
+        while len(self._buffer) < size:
             is_over = time.monotonic() >= end_s
             if is_over or not files.readable([self._channel.fileno()], _LOOK_S):
                 waited = waited or _ChildSleep(child.pid)
@@ -498,15 +500,17 @@ class ReaderProcess(Closeable):
                 if is_over:
                     raise _TooLateError
                 continue
-            part, control, _, _ = self._channel.recvmsg(
-                min(size - len(data), 1 << 20), _CONTROL_BYTES, _MSG_CMSG_CLOEXEC
-            )
+            # A receive ends after the first part with a descriptor.
+            most_bytes = min(max(size - len(self._buffer), 1 << 16), 1 << 20)
+            part, control, _, _ = self._channel.recvmsg(most_bytes, _CONTROL_BYTES, _MSG_CMSG_CLOEXEC)
             self._received += [struct.unpack("i", words)[0] for _, _, words in control]
             if not part:
                 raise BrokenPipeError
-            data += part
+            self._buffer += part
             waited = None
-        return bytes(data)
+        data = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        return data
 
     def _ensure_child(self) -> subprocess.Popen[bytes]:
         if self._child is not None and self._has_hung_up():
@@ -543,6 +547,7 @@ class ReaderProcess(Closeable):
         if self._channel is not None:
             self._channel.close()
         self._channel = None
+        self._buffer.clear()
         for descriptor in self._received:
             os.close(descriptor)
         self._received.clear()
