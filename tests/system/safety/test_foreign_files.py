@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,8 +23,8 @@ from powerprof.stacks.image import snapshot
 from powerprof.stacks.symbols import read_perf_map
 from powerprof.system import processes
 from powerprof.system.child import SendPart, run_in_fork
-from powerprof.system.reader_child import _LOCAL, _OVERLAY, _kind_of
-from powerprof.system.reader_process import Opened, ReaderProcess, ReaderWaits, shared
+from powerprof.system.reader_child import _LOCAL, _LOCKED_BY_WRITERS, _OVERLAY, _kind_of, waits_for_nobody
+from powerprof.system.reader_process import Opened, ReaderProcess, ReaderWaits, link_of, shared
 from tests.programs import foreign_mounts, stalling
 
 # A busy host delays a fork; a reader of a file without a server would wait until the test ends.
@@ -120,6 +121,68 @@ def use(reader: ReaderProcess, at: Foreign, path: str) -> None:
         for opened in open_all(reader, at, path):
             with opened:
                 read_elf(opened.fd, at.place)
+
+
+_CONTAINER = """
+mount -t tmpfs none "$1/upper"
+mkdir "$1/upper/u" "$1/upper/w"
+mount -t overlay -o lowerdir="$1/lower",upperdir="$1/upper/u",workdir="$1/upper/w" none "$1/root"
+echo ready
+exec chroot "$1/root" /waker
+"""
+
+
+@contextmanager
+def container(place: Path) -> Iterator[int]:
+    """A process in an overlay that root mounted in a mount namespace of its own, as Docker does."""
+    room = Path(tempfile.mkdtemp(prefix="room-", dir=place))
+    for name in ("lower/etc", "upper", "root"):
+        (room / name).mkdir(parents=True)
+    words = ["gcc", "-static", "-O1", "-x", "c", "-o", str(room / "lower/waker"), "-"]
+    code = "#include <unistd.h>\nint main(void) { for (;;) usleep(5000); }\n"
+    subprocess.run(words, input=code, text=True, check=True)
+    (room / "lower/etc/passwd").write_text(PASSWD)
+    words = ["unshare", "--mount", "sh", "-ec", _CONTAINER, "sh", str(room)]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        until_s = time.monotonic() + DEADLINE_S
+        while not (link_of(f"/proc/{process.pid}/exe") or "").endswith("/waker"):
+            assert time.monotonic() < until_s
+            time.sleep(0.01)
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+        shutil.rmtree(room, ignore_errors=True)
+
+
+def test_files_of_a_container_of_root_come_without_a_copy_and_name_its_servers(
+    place: Path, fresh: ReaderProcess
+) -> None:
+    with container(place) as pid:
+        opened = open_all(fresh, Foreign(pid, "/waker", print), "mapped")
+        opened += open_all(fresh, Foreign(pid, "/waker", print), "debug link")
+        assert len(opened) == 2
+        for file in opened:
+            assert not file.is_copy and file.is_trusted and _kind_of(file.fd) == _OVERLAY
+            os.close(file.fd)
+        assert stalling.UID in processes._read_server_uids(pid)
+    assert stalling.UID not in processes._read_server_uids(os.getpid())
+
+
+@pytest.mark.parametrize(("uid", "mode"), [(0, 0o644), (0, 0o664), (0, 0o646), (stalling.UID, 0o644)])
+@pytest.mark.parametrize("kind", [*_LOCKED_BY_WRITERS, 0xEF53, 0x01021994, 0x65735546, 0x6969, 0])
+def test_a_file_that_a_writer_may_lock_is_copied(tmp_path: Path, place: Path, kind: int, uid: int, mode: int) -> None:
+    """XFS lets a writer keep readers out, ext4 and tmpfs do not; FUSE, NFS and unknown file systems are copied."""
+    path = tmp_path / "file"
+    path.touch(mode)
+    path.chmod(mode)
+    os.chown(path, uid, 0)
+    with path.open("rb") as file:
+        is_of_root = (uid, mode) == (0, 0o644)
+        expected = kind in _LOCAL or (kind in _LOCKED_BY_WRITERS and is_of_root)
+        assert waits_for_nobody(file.fileno(), kind, -1) is expected
 
 
 # The kernel maps no file of proc as code.
