@@ -38,6 +38,9 @@ from powerprof.experiment.plan import block_order
 from powerprof.model.attribution import Thread
 from powerprof.model.records import EnergyReading, StateResidency, Window
 from powerprof.queries.records import Latency
+from powerprof.reversible.host_settings import FileAway, HostFile
+from powerprof.reversible.journal import SavedSetting
+from powerprof.system.errors import PowerprofError
 from powerprof.system.targets import Target
 from powerprof.tracing.captures import RecordedText, StatementTrace, TraceCost, find_latency_class
 from powerprof.tracing.idle_data import CAUSE
@@ -657,3 +660,24 @@ def test_idle_exits_are_of_the_process_and_its_threads() -> None:
     whole = session.CureWindows(Target((71,), "x"), None, None)  # type: ignore[arg-type]
     whole._counter._after = windows._counter._after
     assert whole._count_exits(causes) == {"thread_exits_count": None, "target_exits_count": 124}
+
+
+def test_each_cpu_keeps_its_value_in_a_window(tmp_path: Path) -> None:
+    places = [tmp_path / f"cpu{cpu}/governor" for cpu in range(4)]
+    for place in places:
+        place.parent.mkdir()
+        place.write_text("teo")
+    saved = [SavedSetting(HostFile("the governor", str(place), "teo"), "menu", 71, 1) for place in places]
+    planned = PlannedChange(saved, Remedy(kind="host", name="the governor", from_value="menu", to_value="teo"))  # type: ignore[arg-type]
+    trial = _Trial(REQUEST, Target((71,), "mysqld"), planned, SimpleNamespace())  # type: ignore[arg-type]
+    trial._check_values(["teo"] * 4)
+    trial._check_values([None] * 4)
+    for cpu in (1, 3):
+        places[cpu].write_text("ladder")
+    reason = r"set the governor on CPUs 1,3 to ladder during the test; it stays so \(before the test: menu\)"
+    with pytest.raises(PowerprofError, match=reason):
+        trial._check_values(["teo"] * 4)
+    places[0].unlink()
+    with pytest.raises(FileAway, match="the governor on CPU 0 is missing"):
+        trial._check_values(["teo"] * 4)
+    assert [session._read_restored(each) for each in saved[:2]] == ["menu", "ladder"]

@@ -6,10 +6,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from powerprof.cure.remedies import HostChoice, parse_choice
-from powerprof.experiment.host_settings import find_host_setting, is_possible, parse_host_setting, plan_host_settings
+from powerprof.experiment import host_settings
+from powerprof.experiment.host_settings import (
+    HostChange,
+    find_host_setting,
+    is_possible,
+    parse_host_setting,
+    plan_host_settings,
+)
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.sweep import find_key, resolve_point
 from powerprof.reversible.groups import join_values
@@ -181,3 +189,30 @@ def test_a_limit_of_another_process_can_only_be_lowered(
     else:
         (setting,), lasting = find_host_setting("latency-limit", value)
         assert setting.value == value and f"force_latency={value}" in lasting
+
+
+def test_a_value_that_another_program_sets_in_a_window_is_named_and_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CPUs 1 and 2 have another value after the first window, and CPU 3 goes offline in the second."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(paths, "ROOT_CHANGED", tmp_path / "changed")
+    places = [tmp_path / f"cpu{cpu}/governor" for cpu in range(5)]
+    for place in places:
+        place.parent.mkdir()
+        place.write_text("menu")
+    change = HostChange([HostFile("the governor", str(place), "teo") for place in places], ["menu"] * 5, "")
+    with (
+        pytest.raises(PowerprofError, match=r"another program set the governor on CPUs 1-2 to ladder during the win"),
+        host_settings._changed([change]),
+    ):
+        assert {place.read_text() for place in places} == {"teo"}
+        places[1].write_text("ladder")
+        places[2].write_text("ladder")
+    assert [place.read_text() for place in places] == ["menu", "ladder", "ladder", "menu", "menu"]
+    with (
+        pytest.raises(PowerprofError, match="the governor on CPU 3 is missing, and will be menu again when it is back"),
+        host_settings._changed([msgspec.structs.replace(change, befores=[place.read_text() for place in places])]),
+    ):
+        places[3].unlink()
+    assert [place.read_text() for place in places[:3]] == ["menu", "ladder", "ladder"]
