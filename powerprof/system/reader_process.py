@@ -368,7 +368,7 @@ class ReaderProcess(Closeable):
     def charge(self, pid: int, worked_s: float) -> None:
         """Count CPU time of this process for what it read of a process."""
         with self._lock:
-            uid = account_of_process(pid)
+            uid = _account_of(pid)
             waits = self.waits.by_account.setdefault(uid, AccountWaits())
             self._count(waits, not is_system_account(uid), 0.0, worked_s)
 
@@ -406,7 +406,7 @@ class ReaderProcess(Closeable):
     def _request(self, pid: int, verb: str, *words: str, meanwhile: Callable[[], object] = lambda: None) -> list[bytes]:
         """Return the parts of an answer. Received descriptors are in `_received`. Raise Unreadable."""
         with self._lock:
-            uid = account_of_process(pid)
+            uid = _account_of(pid)
             is_person = not is_system_account(uid)
             waits = self.waits.by_account.setdefault(uid, AccountWaits())
             if waits.is_exhausted(OF_PERSON if is_person else _OF_SYSTEM) or (
@@ -594,7 +594,7 @@ def _reason(number: int) -> str:
     return _REASONS.get(number) or files.reason_of(OSError(number, os.strerror(number)))
 
 
-def account_of_process(pid: int) -> int:
+def _account_of(pid: int) -> int:
     """Return the highest account that a process may act as, because other accounts can run root's programs."""
     if not pid:
         return 0

@@ -7,7 +7,7 @@ kernel/events/uprobes.c). A process can keep its own lock for as long as it want
 /proc/self/mem from a page of its own FUSE file. So the processes are looked at directly before each change:
 
 * Placing: another person's process that maps the file makes it unfit, whatever its lock is now.
-* Placing and removing: all locks must be free at one look.
+* Placing and removing: all locks must be free at two looks, the second one microseconds before the change.
 
 The kernel's own tree of a file's mappings is read (`address_space.i_mmap`), because /proc/PID/maps needs the lock
 before Linux 6.17 and shows an overlay's number instead of the file's since Linux 6.8.
@@ -20,7 +20,7 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 import msgspec
@@ -35,7 +35,7 @@ from powerprof.tracing.bpf.kernel_memory import KernelMemory, MovedError
 
 # Threads of a busy process hold the lock for microseconds, so that some of these looks find it free.
 _PAUSE_S = 0.005
-PLACE_PATIENCE_S, REMOVE_PATIENCE_S = 1.0, 1.0
+PATIENCE_S = 1.0
 _MOST_MAPPINGS = 20_000
 _MAY_EXECUTE, _MAY_SHARE = 0x40, 0x80  # VM_MAYEXEC, VM_MAYSHARE (include/linux/mm.h)
 # Free readers' counter of a PREEMPT_RT lock (READER_BIAS, include/linux/rwbase_rt.h).
@@ -83,9 +83,9 @@ class MappedFile:
         except MovedError as error:
             raise UnfitFileError(name, "the kernel's list of its mappings cannot be read", "try again") from error
 
-    def look(self, patience_s: float = PLACE_PATIENCE_S) -> list[Mapper]:
+    def look(self) -> list[Mapper]:
         """Return the memory maps with private mappings of this file, except our own. Raise UnfitFileError."""
-        end_s = time.monotonic() + patience_s
+        end_s = time.monotonic() + PATIENCE_S
         while True:
             try:
                 return list(self._tree.mappers(self.address))
@@ -97,35 +97,26 @@ class MappedFile:
                 raise self._unfit(f"it is mapped more than {_MOST_MAPPINGS:,} times") from None
         raise self._unfit("the processes that map it change all the time")
 
-    def require_fit(self, pids: Collection[int]) -> None:
-        """Return if a probe may be placed for the processes `pids`; raise UnfitFileError otherwise.
+    def require_fit(self, pids: Collection[int], prelude: Callable[[], None] = lambda: None) -> None:
+        """Return if a probe may be placed for the processes `pids` now; raise UnfitFileError otherwise.
 
         Accounts that may map the file are those of these processes, system accounts, ourselves and our caller.
+        `prelude`: see `uprobe_links.py`.
         """
         allowed = {os.geteuid(), caller().uid, *(uid for pid in pids for uid in account_ids(pid))}
-        self._wait(PLACE_PATIENCE_S, allowed)
+        _wait([self], prelude, allowed)
 
-    def wait_until_free(self, patience_s: float = REMOVE_PATIENCE_S) -> bool:
-        """Return whether all locks became free within the patience: a probe may be removed."""
-        try:
-            self._wait(patience_s, None)
-        except UnfitFileError:
-            return False
-        return True
+    def find_locked(self, allowed: Collection[int] | None) -> tuple[bool, UnfitFileError | None]:
+        """Return whether another process maps the file, and the error for a locked one.
 
-    def _wait(self, patience_s: float, allowed: Collection[int] | None) -> None:
-        """Return at the first look that finds no lock, of none but `allowed` accounts. Raise UnfitFileError."""
-        end_s = time.monotonic() + patience_s
-        while True:
-            mappers = self.look(patience_s)
-            if allowed is not None:
-                self._refuse_strangers(mappers, allowed)
-            locked = next((mapper for mapper in mappers if mapper.is_locked), None)
-            if locked is None:
-                return
-            if time.monotonic() >= end_s:
-                raise self._unfit(f"{_describe(locked)} maps it and keeps its memory map locked")
-            time.sleep(_PAUSE_S)
+        Raise UnfitFileError if an account maps it that is not in `allowed`; None: all are.
+        """
+        mappers = self.look()
+        if allowed is not None:
+            self._refuse_strangers(mappers, allowed)
+        locked = next((mapper for mapper in mappers if mapper.is_locked), None)
+        reason = None if locked is None else f"{_describe(locked)} maps it and keeps its memory map locked"
+        return bool(mappers), None if reason is None else self._unfit(reason)
 
     def _refuse_strangers(self, mappers: Sequence[Mapper], allowed: Collection[int]) -> None:
         for mapper in mappers:
@@ -134,6 +125,33 @@ class MappedFile:
 
     def _unfit(self, reason: str) -> UnfitFileError:
         return UnfitFileError(self._name, reason)
+
+
+def wait_until_free(files: Sequence[MappedFile], prelude: Callable[[], None]) -> bool:
+    """Return whether all locks became free within the patience: probes of these files may be removed now."""
+    try:
+        _wait(files, prelude, None)
+    except UnfitFileError:
+        return False
+    return True
+
+
+def _wait(files: Sequence[MappedFile], prelude: Callable[[], None], allowed: Collection[int] | None) -> None:
+    """Return when two looks, before and after a prelude, find no lock. Raise UnfitFileError after the patience."""
+    end_s = time.monotonic() + PATIENCE_S
+    while True:
+        looks = [file.find_locked(allowed) for file in files]
+        if not any(is_mapped for is_mapped, _ in looks):
+            return
+        if not any(error for _, error in looks):
+            prelude()
+            looks = [file.find_locked(allowed) for file in files]
+        error = next((error for _, error in looks if error is not None), None)
+        if error is None:
+            return
+        if time.monotonic() >= end_s:
+            raise error
+        time.sleep(_PAUSE_S)
 
 
 class _TooManyError(Exception):

@@ -18,31 +18,29 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
 
-from powerprof.measure.perf_events import open_event
 from powerprof.system.errors import CapabilityError, PowerprofError
-from powerprof.system.files import read_int
 from powerprof.system.next_steps import command_line
-from powerprof.system.paths import sysfs
 from powerprof.tracing.bpf import detacher, syscalls
 from powerprof.tracing.bpf.kernel_memory import KernelMemory
 from powerprof.tracing.bpf.loaded import LoadedProgram
-from powerprof.tracing.bpf.mapped_files import MappedFile
-from powerprof.tracing.bpf.syscalls import encode_instruction
+from powerprof.tracing.bpf.mapped_files import MappedFile, wait_until_free
 from powerprof.tracing.bpf.types import Btf
+from powerprof.tracing.bpf.uprobe_links import (
+    EVERY_PROCESS,
+    MULTI,
+    MULTI_RETURN,
+    Prelude,
+    create_multi_link,
+    has_multi,
+    open_uprobe_event,
+    read_event_type,
+)
 
-_MULTI = syscalls.ATTACH_UPROBE_MULTI
-_MULTI_RETURN = 1
-_PERF_ATTR_BYTES = 128
-_CLOSERS = 32
 _NAMES = ("uprobe__entry", "uprobe__return", "uprobe__exit")
-_EVERY_PROCESS = -1
-_RETURN_0 = encode_instruction(0xB7) + encode_instruction(0x95)
 
 
 class Site(msgspec.Struct, frozen=True):
@@ -58,29 +56,9 @@ class Site(msgspec.Struct, frozen=True):
     program: str = _NAMES[0]
 
 
-@lru_cache(maxsize=1)
-def _has_multi() -> bool:
-    """Return whether the kernel has uprobe_multi links.
-
-    A kernel without them may still load such a program (6.1 ignores the type). A link to a folder is refused with EBADF
-    if links exist, and otherwise as invalid.
-    """
-    try:
-        program = syscalls.load_program("trial", syscalls.PROGRAM_KPROBE, _RETURN_0, attach_type=_MULTI)
-    except OSError:
-        return False
-    try:
-        os.close(_multi_link(program, ctypes.create_string_buffer(b"/"), [(0, 0)], 0, 0))
-    except OSError as error:
-        return error.errno == errno.EBADF
-    finally:
-        os.close(program)
-    return True
-
-
 def choose_attach_type(*, multi: bool) -> int:
     """Return the attach type of uprobe functions: for links of many if the kernel has them, unless `multi` is False."""
-    return _MULTI if multi and _has_multi() else 0
+    return MULTI if multi and has_multi() else 0
 
 
 class Uprobes:
@@ -97,9 +75,10 @@ class Uprobes:
         self._links: list[int] = []
         self._program, self._btf = program, btf
         self._fds = tuple(program.descriptor(name) if program.has(name) else -1 for name in _NAMES)
-        self.multi = choose_attach_type == _MULTI
+        self.multi = choose_attach_type == MULTI
         self._memory: KernelMemory | None = None
         self._files: dict[int, MappedFile] = {}
+        self._prelude = Prelude(multi=self.multi)
         # Whether the last `close` left the probes to another process.
         self.is_left = False
 
@@ -126,7 +105,7 @@ class Uprobes:
         path = ctypes.create_string_buffer(f"/proc/self/fd/{file_fd}".encode())
         attach = self._attach_multi if self.multi else self._attach_each
         attach(
-            _Order(path, _EVERY_PROCESS if every_process else pid, lambda: file.require_fit([pid])),
+            _Order(path, EVERY_PROCESS if every_process else pid, lambda: file.require_fit([pid], self._prelude.run)),
             list(sites),
             refused,
         )
@@ -151,8 +130,9 @@ class Uprobes:
                 if not places:
                     continue
                 order.check()
-                flags = _MULTI_RETURN if is_return else 0
-                self._links.append(_multi_link(fd, order.path, places, flags, order.pid))
+                flags = MULTI_RETURN if is_return else 0
+                self._links.append(create_multi_link(fd, order.path, places, flags, order.pid))
+                self._prelude.note_change()
         except OSError as error:
             self._remove_from(before)
             _raise_if_hopeless(error, order.pid)
@@ -164,29 +144,23 @@ class Uprobes:
             self._attach_multi(order, sites[middle:], refused)
 
     def _attach_each(self, order: _Order, sites: list[Site], refused: list[tuple[Site, str]]) -> None:
-        try:
-            kind = read_int(sysfs() / "bus/event_source/devices/uprobe/type")
-        except PowerprofError as error:
-            raise CapabilityError("this kernel has no uprobes", "a kernel with CONFIG_UPROBE_EVENTS=y") from error
+        read_event_type()
         for site in sites:
             before = len(self._links)
             try:
                 for fd, is_return, places in self._places([site]):
                     for place in places:
                         order.check()
-                        self._links.append(self._attach_one(kind, order, place, fd, is_return))
+                        self._links.append(self._attach_one(order, place, fd, is_return))
+                        self._prelude.note_change()
             except OSError as error:
                 self._remove_from(before)
                 _raise_if_hopeless(error, order.pid)
                 refused.append((site, _reason(error)))
 
     @staticmethod
-    def _attach_one(kind: int, order: _Order, place: tuple[int, int], program: int, is_return: bool) -> int:
-        # type, size, config at 0; config1 (the path) and config2 (the offset) at 56 and 64.
-        attributes = bytearray(_PERF_ATTR_BYTES)
-        struct.pack_into("=IIQ", attributes, 0, kind, _PERF_ATTR_BYTES, int(is_return))
-        struct.pack_into("=QQ", attributes, 56, ctypes.addressof(order.path), place[0])
-        event = open_event(bytes(attributes), pid=order.pid, cpu=0 if order.pid == _EVERY_PROCESS else -1)
+    def _attach_one(order: _Order, place: tuple[int, int], program: int, is_return: bool) -> int:
+        event = open_uprobe_event(order.path, place[0], order.pid, is_return=is_return)
         try:
             # The link keeps the event; bpf_get_attach_cookie knows only events that were attached by a link.
             return syscalls.create_link(program, event, syscalls.ATTACH_PERF_EVENT, struct.pack("=Q", place[1]))
@@ -203,39 +177,26 @@ class Uprobes:
             memory.close()
 
     def _remove_from(self, first: int) -> None:
-        """Close the links from this place on. Closing waits for RCU (40 to 160 ms each), so many close in parallel."""
+        """Close the links from this place on, and the preludes."""
+        files, preludes = list(self._files.values()), self._prelude.take()
         while len(self._links) > first:
-            if not all(file.wait_until_free() for file in self._files.values()):
-                detacher.leave(self._links[first:], list(self._files))
+            links = self._links[first : first + detacher.CLOSERS]
+            if not detacher.close_all([*links, *preludes], lambda: wait_until_free(files, self._prelude.run)):
+                detacher.leave(self._links[first:], list(self._files), multi=self.multi)
                 self.is_left = True
                 del self._links[first:]
-                return
-            links = self._links[first : first + _CLOSERS]
-            del self._links[first : first + _CLOSERS]
-            if len(links) > 2:
-                with ThreadPoolExecutor(_CLOSERS) as pool:
-                    list(pool.map(os.close, links))
-            else:
-                for link in links:
-                    os.close(link)
+                break
+            del self._links[first : first + detacher.CLOSERS]
+            preludes = []
+        detacher.close_all([*preludes, *self._prelude.take()])
 
 
 class _Order(NamedTuple):
-    """What to probe: the path of a file and the process, or _EVERY_PROCESS. `check` raises UnfitFileError."""
+    """What to probe: the path of a file and the process, or EVERY_PROCESS. `check` raises UnfitFileError."""
 
     path: Any
     pid: int
     check: Callable[[], None]
-
-
-def _multi_link(program: int, path: Any, places: list[tuple[int, int]], flags: int, pid: int) -> int:
-    """Return a uprobe_multi link to [(offset, cookie)] of a file. Raises OSError."""
-    offsets = (ctypes.c_uint64 * len(places))(*(offset for offset, _ in places))
-    cookies = (ctypes.c_uint64 * len(places))(*(cookie for _, cookie in places))
-    addresses = (ctypes.addressof(target) for target in (path, offsets))
-    whose = 0 if pid == _EVERY_PROCESS else pid
-    attributes = struct.pack("=4Q3I", *addresses, 0, ctypes.addressof(cookies), len(places), flags, whose)
-    return syscalls.create_link(program, 0, _MULTI, attributes)
 
 
 def _raise_if_hopeless(error: OSError, pid: int) -> None:

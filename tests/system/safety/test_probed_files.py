@@ -24,11 +24,11 @@ from powerprof.live.statements import ServedServer
 from powerprof.measure.window import OpenWindow
 from powerprof.queries.windows import Probes, Samples
 from powerprof.tracing.bpf.kernel_memory import KernelMemory
-from powerprof.tracing.bpf.mapped_files import MappedFile, UnfitFileError
+from powerprof.tracing.bpf.mapped_files import MappedFile, UnfitFileError, wait_until_free
 from powerprof.tracing.bpf.types import read_kernel_btf
 from powerprof.tracing.functions import FunctionTracer
 from tests.conftest import Cli
-from tests.programs.map_locking import LOCK_S, build, forking, locking
+from tests.programs.map_locking import build, forking, locking
 
 pytestmark = pytest.mark.usefixtures("root_bpf")
 # No account has them.
@@ -162,10 +162,10 @@ def test_the_lock_and_the_account_of_each_mapper_are_seen(place: Path) -> None:
         for locker in lockers.values():
             locker.lock()
             assert {mapper.pid for mapper in mapped.look() if mapper.is_locked and mapper.pid != pid} >= {locker.pid}
-            assert not mapped.wait_until_free(0.2)
+            assert not wait_until_free([mapped], lambda: None)
         for locker in lockers.values():
             locker.wait()
-        assert mapped.wait_until_free(10 * LOCK_S)
+        wait_until(lambda: wait_until_free([mapped], lambda: None))
 
 
 @pytest.mark.usefixtures("mariadbd")
