@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // A process of an ordinary account that maps a file and can keep the lock of its own memory map for some seconds.
 //
-//     map_locker DEVICE FOLDER FILE SECONDS [writer] [overlay] [ended]
+//     map_locker DEVICE FOLDER FILE SECONDS [writer] [overlay] [ended] [always] [exec] [PROGRAM]
 //
 // DEVICE is a node of /dev/fuse, FOLDER an empty folder of this account. The process maps FILE, `overlay`: through an
 // overlay of its own, and prints "ready PID". For each line of its input it reads a page of its own FUSE file through
 // /proc/self/mem, which holds the lock until the page is served, SECONDS later. With `writer` a second thread waits for
 // the lock in mmap(2). With `ended` a child reads, and the process ends: its map stays, without an owner. It prints
-// "locked" and "free". At most 3 times 4 seconds, then it ends, whatever happens.
+// "locked" and "free". At most 3 times 4 seconds; after two minutes it ends, whatever happens.
+//
+// With `always` it locks again and again without input, and ends after ten minutes. With `exec` a process that shares its
+// memory map executes a program while the map is locked, and so holds its exec_update_lock. PROGRAM, a path, runs in a
+// third process, and this one's command line in /proc covers its /tmp/perf-PID.map and /etc/passwd.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -25,11 +29,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { FILE_NODE = 2, PAGES = 64, PAGE = 4096, MOST_TIMES = 3, MOST_MS = 4000, LIFE_S = 120 };
+enum { FILE_NODE = 2, PAGES = 256, PAGE = 4096, MOST_TIMES = 3, MOST_MS = 4000, LIFE_S = 120, LONG_LIFE_S = 600 };
 
 static int device, delay_ms;
 static char *page;
-static int next_page;
+static int next_page, life_s = LIFE_S;
+static char stacks[8][1 << 16];
 
 static void check(int ok, const char *what) {
     if (!ok) {
@@ -129,16 +134,47 @@ static void *wait_for_lock(void *unused) {
     return unused;
 }
 
+static int execute(void *unused) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    usleep(200000);
+    execl("/bin/sleep", "sleep", "1", NULL);
+    _exit(unused != NULL);
+}
+
+static void run_covered(const char *program) {
+    char source[64], target[64];
+    snprintf(source, sizeof source, "/proc/%d/cmdline", getpid());
+    pid_t pid = fork();
+    if (!pid) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        snprintf(target, sizeof target, "/tmp/perf-%d.map", getpid());
+        int file = open(target, O_CREAT | O_EXCL | O_WRONLY, 0644);
+        check(file >= 0, target);
+        check(!mount(source, target, "none", MS_BIND, NULL), "mount over the perf map");
+        check(!mount(source, "/etc/passwd", "none", MS_BIND, NULL), "mount over passwd");
+        execl(program, program, NULL);
+        _exit(1);
+    }
+    printf("covered %d\n", pid);
+}
+
 int main(int count, char **words) {
     char text[4096];
     unsigned uid = getuid(), gid = getgid();
-    int has_writer = 0, has_overlay = 0, has_ended = 0;
+    int has_writer = 0, has_overlay = 0, has_ended = 0, is_always = 0, has_exec = 0;
+    const char *program = NULL;
     check(count > 4, "usage");
     for (int i = 5; i < count; i++)
-        has_writer |= !strcmp(words[i], "writer"), has_overlay |= !strcmp(words[i], "overlay"),
-            has_ended |= !strcmp(words[i], "ended");
+        if (*words[i] == '/')
+            program = words[i];
+        else
+            has_writer |= !strcmp(words[i], "writer"), has_overlay |= !strcmp(words[i], "overlay"),
+                has_ended |= !strcmp(words[i], "ended"), is_always |= !strcmp(words[i], "always"),
+                has_exec |= !strcmp(words[i], "exec");
+    life_s = is_always ? LONG_LIFE_S : LIFE_S;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    alarm(LIFE_S);
+    alarm(life_s);
+    signal(SIGCHLD, SIG_IGN);
     delay_ms = 1000 * atof(words[4]);
     delay_ms = delay_ms < MOST_MS ? delay_ms : MOST_MS;
     check(!chdir(words[2]), words[2]);
@@ -155,7 +191,9 @@ int main(int count, char **words) {
     snprintf(text, sizeof text, "fd=%d,rootmode=40000,user_id=0,group_id=0", device);
     check(!mount("locker", "fuse", "fuse", MS_NOSUID | MS_NODEV, text), "mount fuse");
     if (!fork()) {
-        alarm(LIFE_S);
+        if (is_always)  // else it serves the child of an ended process, too
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+        alarm(life_s);
         serve_all();
     }
     close(device);
@@ -180,9 +218,12 @@ int main(int count, char **words) {
     page = mmap(NULL, PAGES * PAGE, PROT_READ, MAP_PRIVATE, slow, 0);
     check(page != MAP_FAILED && !madvise(page, PAGES * PAGE, MADV_RANDOM), "mmap");
     close(slow);  // its flush at the end would wait for the page
+    if (program)
+        run_covered(program);
     printf("ready %d\n", getpid());
     fflush(stdout);
-    for (next_page = 0; next_page < MOST_TIMES && fgets(text, sizeof text, stdin); next_page++) {
+    int most = is_always ? PAGES : MOST_TIMES;
+    for (next_page = 0; next_page < most && (is_always || fgets(text, sizeof text, stdin)); next_page++) {
         pthread_t keeper, waiter;
         if (has_ended) {
             snprintf(text, sizeof text, "/proc/%d/mem", getpid());
@@ -196,15 +237,19 @@ int main(int count, char **words) {
             write(1, "free\n", 5);
             _exit(0);
         }
+        if (has_exec)
+            clone(execute, stacks[next_page % 8] + sizeof stacks[0], CLONE_VM | SIGCHLD, NULL);
         if (has_writer)  // before the lock is taken: a thread's stack is a mapping
             pthread_create(&waiter, NULL, wait_for_lock, NULL);
         pthread_create(&keeper, NULL, keep_lock, "/proc/self/mem");
         usleep(150000);
-        write(1, "locked\n", 7);
+        if (!is_always)
+            write(1, "locked\n", 7);
         pthread_join(keeper, NULL);
         if (has_writer)
             pthread_join(waiter, NULL);
-        write(1, "free\n", 5);
+        if (!is_always)
+            write(1, "free\n", 5);
     }
     for (;;)
         pause();

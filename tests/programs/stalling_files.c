@@ -7,7 +7,7 @@
 // DEVICE is a node of /dev/fuse, FOLDER an empty folder of this account, PROGRAM the file that the FUSE serves under
 // NAME. The process starts NAME from the overlay and prints "ready PID". From then on requests with these opcodes
 // (include/uapi/linux/fuse.h) get their answer after DELAY_MS; with 0 they get none until this process ends. FOLDER/armed
-// must exist for it.
+// must exist for it. All end after ten minutes.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -27,7 +27,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PROGRAM = 2, LOG = 3, SUB = 4, MAX_REQUEST = 1 << 17 };
+enum { PROGRAM = 2, LOG = 3, SUB = 4, MAX_REQUEST = 1 << 17, LIFE_S = 600 };
 
 static int device, served, folder, stalled_count, delay_us;
 static unsigned stalled[16];
@@ -177,6 +177,7 @@ int main(int count, char **words) {
     char options[256];
     check(count > 6, "usage");
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    alarm(LIFE_S);  // the others end with this process
     name = words[4];
     delay_us = 1000 * atoi(words[5]);
     for (int i = 6; i < count && stalled_count < 16; i++)
