@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two hundred kills at random moments: INT, TERM and KILL to powerprof, KILL to a child of it, and KILL to powerprof
-and its keeper, over thirteen commands. Three of them change global variables of a server that is not theirs.
+and its keeper, or its janitor, over seventeen commands. Three of them change global variables of a server that is not
+theirs, four the settings of eight CPUs made of files.
 
 Nothing may be left (processes, mounts, namespaces, BPF objects, sockets, folders), each setting of the server is as
 before, what was measured is saved, and no run that was saved before is lost. The seed says which kill comes when; how
@@ -20,6 +21,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +32,7 @@ from powerprof.database import sql
 from powerprof.database.private_server import PrivateServer
 from powerprof.report.kinds import load_saved
 from tests.conftest import Cli
+from tests.programs.hotplug import OURS, FakeCpus
 from tests.programs.option_files import write_options
 from tests.programs.remains import Footprint
 
@@ -42,6 +45,8 @@ _QUIET = ["--energy-source", "none"]
 _SHORT = ["--duration", "0.5", "--repeat", "2", "--attribute", "1"]
 _CURE = ["--window", "0.5", "--pairs", "3", "--yes"]
 _GIVEN = ["--workloads", "WORKLOADS", "--defaults-file", "CNF"]
+# Conditions that this host lacks in part.
+_PROFILES = ["power-profiles:present", "power-profiles:latency-performance"]
 # innodb_io_capacity raises innodb_io_capacity_max, and lowering that one lowers the first.
 WORKLOAD = """
 schema = "powerprof.workload/1"
@@ -70,14 +75,23 @@ COMMANDS = {
     "given sweep": [
         *("sweep", "moves:low", "--set", "most=100,150,2500", "--repeat", "3", "--duration", "0.3", *_GIVEN, *_QUIET)
     ],
+    "host cure": ["cure", "--pid", "PID", "--host", f"cpu-governor={OURS}", *_CURE, *_QUIET],
+    "host compare": ["compare", *_PROFILES, "--pairs", "3", "--duration", "0.4", *_QUIET],
+    "host sweep": [
+        *("sweep", _PROFILES[0], "--set", "condition=present,latency-performance", "--repeat", "3"),
+        *("--duration", "0.3", *_QUIET),
+    ],
+    "host study": ["study", "power-profiles", "--quick", "--only", "load-0", *_QUIET],
     "export": ["export", "--listen", "unix:ROOM/export.sock", "--interval", "1", "--pid", "PID", *_QUIET],
 }
 # One kind of them: POWERPROF_KILLED=given.
 COMMANDS = {name: words for name, words in COMMANDS.items() if name.startswith(os.environ.get("POWERPROF_KILLED", ""))}
 # These save no runs, or run until they are stopped: that is no failure.
 _UNSAVED, _ENDLESS_S = ("watch", "export"), 8.0
-_VICTIMS = ("INT", "TERM", "KILL", "child", "both")
-_KEEPER = "powerprof.reversible.keeper"
+_VICTIMS = ("INT", "TERM", "KILL", "child", "keeper", "janitor")
+# A process that is killed together with powerprof, by a word of its command line.
+_TOGETHER = {"keeper": "powerprof.reversible.keeper", "janitor": "janitor.py"}
+_SMALL_IDLE = ["idle", "--clients", "1", "--duration", "0.3", "--repeat", "3", "--no-save", *_QUIET]
 # Until Python is up a signal ends it as it ends any program.
 _INTERPRETER_S = 1.5
 
@@ -119,15 +133,30 @@ def target(mariadbd: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @dataclass(frozen=True)
 class Bench:
-    """One home and one TMPDIR for all kills."""
+    """One home and one TMPDIR for all kills, and CPUs with a journal of their own for the settings of the host."""
 
     cli: Cli
     room: Path
     target: Server
+    cpus: FakeCpus
+
+    @property
+    def host_cli(self) -> Cli:
+        return self.cpus.under(self.cli)
+
+    def settings(self) -> tuple[object, ...]:
+        """Return what commands could have changed."""
+        return (*self.target.settings(), self.cpus.governors(), self.cpus.flags(), self.cpus.journals())
+
+    def restore(self) -> None:
+        """Let the next start restore the settings."""
+        for cli in (self.cli, self.host_cli):
+            assert cli(["runs"]).code == 0
 
     def start(self, command: str) -> tuple[subprocess.Popen[str], Footprint]:
         words = [word.replace("ROOM", str(self.room)) for word in self.target.put_into(COMMANDS[command])]
-        process = self.cli.start(words, {"TMPDIR": str(self.room)})
+        cli = self.host_cli if command.startswith("host") else self.cli
+        process = cli.start(words, {"TMPDIR": str(self.room)})
         return process, Footprint(process.pid, (self.room,))
 
     def saved(self) -> dict[str, str]:
@@ -148,7 +177,8 @@ class Bench:
 def bench(target: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     room = Path(tempfile.mkdtemp(prefix="room-", dir="/tmp"))
     room.chmod(0o755)
-    yield Bench(Cli(tmp_path_factory.mktemp("kills")), room, target)
+    cpus = FakeCpus.make(tmp_path_factory.mktemp("cpus"))
+    yield Bench(Cli(tmp_path_factory.mktemp("kills")), room, target, cpus)
     shutil.rmtree(room, ignore_errors=True)
 
 
@@ -168,9 +198,9 @@ def lengths_s(bench: Bench) -> dict[str, float]:
     return found
 
 
-def _is_keeper(process: psutil.Process) -> bool:
+def _has_word(process: psutil.Process, end: str) -> bool:
     try:
-        return _KEEPER in process.cmdline()
+        return any(word.endswith(end) for word in process.cmdline())
     except psutil.NoSuchProcess:
         return False
 
@@ -180,7 +210,7 @@ def kill(bench: Bench, number: int, lengths_s: dict[str, float]) -> str:
     chance = random.Random(SEED + number)
     command = list(COMMANDS)[number % len(COMMANDS)]
     victim = _VICTIMS[number // len(COMMANDS) % len(_VICTIMS)]
-    before, settings = bench.saved(), bench.target.settings()
+    before, settings = bench.saved(), bench.settings()
     process, footprint = bench.start(command)
     moment_s = chance.uniform(0.0, lengths_s[command])
     time.sleep(moment_s)
@@ -195,14 +225,16 @@ def kill(bench: Bench, number: int, lengths_s: dict[str, float]) -> str:
                 one.kill()
             except Exception as error:  # it has gone
                 words += f" ({type(error).__name__})"
-    elif victim == "both":
-        keepers = [one for one in footprint.descendants() if _is_keeper(one)]
-        words += f" ({len(keepers)} keepers)"
-        for one in keepers:
-            one.suspend()  # or it restores before it is killed
+    elif victim in _TOGETHER:
+        others = [one for one in footprint.descendants() if _has_word(one, _TOGETHER[victim])]
+        words += f" ({len(others)} {victim}s)"
+        with suppress(psutil.NoSuchProcess):
+            for one in others:
+                one.suspend()  # or it restores or removes before it is killed
         process.kill()
-        for one in keepers:
-            one.kill()
+        with suppress(psutil.NoSuchProcess):
+            for one in others:
+                one.kill()
     else:
         process.send_signal(getattr(signal, f"SIG{victim}"))
     if victim == "child" and command == "export":
@@ -211,23 +243,26 @@ def kill(bench: Bench, number: int, lengths_s: dict[str, float]) -> str:
     _, err = process.communicate(timeout=240)
     code = process.returncode
     words += f": {code} {err!r}"
-    if command == "export" and victim in ("KILL", "both"):
+    if command == "export" and victim in ("KILL", *_TOGETHER):
         # The name of its socket stays, where nobody answers: its next start takes it away, as it does for itself here.
         again, _ = bench.start(command)
         time.sleep(_ENDLESS_S)
         again.terminate()
         again.communicate(timeout=60)
         assert again.returncode == 0, words
+    if victim == "janitor" and others:
+        # The next start of a server ends the servers that are left, and removes their folders.
+        assert bench.cli(_SMALL_IDLE, {"TMPDIR": str(bench.room)}).code == 0, words
     assert footprint.wait_for_nothing() == [], words
-    if victim in ("KILL", "both"):
+    if victim in ("KILL", *_TOGETHER):
         # The next start restores what nobody was left to restore, and drops accounts once the server lets go of them.
-        assert bench.cli(["runs"]).code == 0, words
+        bench.restore()
     until_s = time.monotonic() + 30.0
-    while bench.target.settings() != settings and time.monotonic() < until_s:
+    while bench.settings() != settings and time.monotonic() < until_s:
         time.sleep(0.2)
-        if victim in ("KILL", "both"):
-            bench.cli(["runs"])
-    assert bench.target.settings() == settings, words
+        if victim in ("KILL", *_TOGETHER):
+            bench.restore()
+    assert bench.settings() == settings, words
     after = bench.saved()
     assert {name: after.get(name) for name in before} == before, words
     new = set(after) - set(before)
