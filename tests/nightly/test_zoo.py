@@ -92,6 +92,7 @@ def run_all(beside: Visitor, broken: list[str]) -> dict[str, float]:
             try:
                 lengths_s[line] = run_whole(beside, line, alone_s + BUDGET_S, ENDLESS_S.get(verb))
             except AssertionError as error:
+                print(f"BROKEN {error}", flush=True)
                 broken.append(str(error))
             print(f"{lengths_s[line]:6.1f} s {line}", flush=True)
     return lengths_s

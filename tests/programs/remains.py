@@ -64,6 +64,16 @@ def _everybodys_namespaces() -> set[str]:
     return {name for pid in psutil.pids() for name in _namespaces(pid)}
 
 
+def _children(pid: int) -> list[int]:
+    """The children of a process. psutil reads the stat of each process of the host, which can wait for their exec."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in list(Path(f"/proc/{pid}/task").iterdir()):
+            with contextlib.suppress(OSError):
+                found += map(int, (task / "children").read_text().split())
+    return found
+
+
 def _mentions(path: str, room: Path) -> list[str]:
     with contextlib.suppress(OSError):
         return [line for line in Path(path).read_text().splitlines() if f"{room}/" in line]
@@ -82,10 +92,14 @@ class Footprint:
 
     def descendants(self) -> list[psutil.Process]:
         """The processes that it started, and those that they did."""
-        try:
-            return psutil.Process(self.pid).children(recursive=True)
-        except psutil.NoSuchProcess:
-            return []
+        found = []
+        pids = _children(self.pid)
+        while pids:
+            pid = pids.pop()
+            pids += _children(pid)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found.append(psutil.Process(pid))
+        return found
 
     def note(self) -> None:
         """Look at what it holds now."""
