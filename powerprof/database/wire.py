@@ -31,10 +31,9 @@ from powerprof.system import paths
 from powerprof.system.caller import HostUser, connecting_as
 from powerprof.system.files import try_text, whole
 from powerprof.system.reader_process import account_ids, process_of, shared
+from powerprof.system.tasks import parent_of
 
 if TYPE_CHECKING:
-    import psutil
-
     from powerprof.database.base import Sql
 
 
@@ -57,12 +56,10 @@ def check_listener(listener_pid: int, pid: int | None) -> None:
     """
     if pid is None or listener_pid == pid:
         return
-    import psutil
-
-    ancestors: list[psutil.Process] = []
-    with contextlib.suppress(psutil.Error):
-        ancestors = psutil.Process(pid).parents()
-    if listener_pid not in [ancestor.pid for ancestor in ancestors]:
+    ancestor = pid
+    while ancestor and ancestor != listener_pid:
+        ancestor = parent_of(ancestor)
+    if not ancestor:
         raise ConnectionRefusedError(errno.ECONNREFUSED, f"process {listener_pid} listens there, not {pid}")
 
 

@@ -27,7 +27,7 @@ from powerprof.measure.window import Meters, realtime_scheduling, wait_and_read
 from powerprof.model.records import EnergyReading, Note, ProcessTime, Window
 from powerprof.model.text import Say
 from powerprof.system.errors import Retryable
-from powerprof.system.tasks import read_process_stat
+from powerprof.system.process_stat import read_process_stat
 from powerprof.workloads.reading import Case
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from powerprof.model.records import ProcessTime
 from powerprof.system import files, paths
 from powerprof.system.files import try_text, whole
 from powerprof.system.paths import procfs
-from powerprof.system.tasks import read_process_stat
+from powerprof.system.process_stat import read_process_stat
 
 _USER_HZ = 100  # the unit of /proc/stat for user space on every architecture (include/asm-generic/param.h)
 _FIELDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal", "guest", "guest_nice")

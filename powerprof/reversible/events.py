@@ -28,9 +28,10 @@ from powerprof.reversible.host_settings import Lasting
 from powerprof.system import paths
 from powerprof.system.errors import PowerprofError
 from powerprof.system.files import printable, try_text
+from powerprof.system.process_stat import read_process_stat
 from powerprof.system.processes import list_pids
 from powerprof.system.reader_process import link_of
-from powerprof.system.tasks import has_ended, process_folder, read_process_stat
+from powerprof.system.tasks import has_ended, process_folder
 
 if TYPE_CHECKING:
     from powerprof.database.base import Sql

@@ -27,7 +27,7 @@ from powerprof.reversible.host_settings import HostFile, HostSetting, Lasting
 from powerprof.system import files, paths
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.files import printable
-from powerprof.system.tasks import read_process_stat
+from powerprof.system.process_stat import read_process_stat
 
 if TYPE_CHECKING:
     from powerprof.database.base import Sql

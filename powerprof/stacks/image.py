@@ -20,9 +20,10 @@ from powerprof.stacks.time_budget import Budget, BudgetMeter
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError
 from powerprof.system.files import loader, read_fields, reason_of, try_text
 from powerprof.system.paths import procfs
+from powerprof.system.process_stat import read_process_stat
 from powerprof.system.reader_child import MAX_MAPPINGS
 from powerprof.system.reader_process import Opened, ReaderProcess, Unreadable, account_ids, link_of, shared
-from powerprof.system.tasks import process_folder, read_process_stat
+from powerprof.system.tasks import process_folder
 
 # TASK_COMM_LEN: a name of this length may be cut.
 _MOST_COMM = 15

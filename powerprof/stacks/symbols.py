@@ -30,8 +30,9 @@ from powerprof.stacks.unwind import Unwound
 from powerprof.system.errors import DataError
 from powerprof.system.files import printable, try_text
 from powerprof.system.paths import procfs
+from powerprof.system.process_stat import read_process_stat
 from powerprof.system.reader_process import Opened, shared
-from powerprof.system.tasks import process_folder, read_process_stat
+from powerprof.system.tasks import process_folder
 
 # The first word of V8's names is the kind of compilation; a character for the compiler and the name follow.
 _V8_KINDS = frozenset({"LazyCompile", "JS", "Function", "Eval", "Script"})

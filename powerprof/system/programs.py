@@ -28,7 +28,7 @@ from powerprof.system.child import Child, Confinement, die_with_parent, reap
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.folders import only_root_writes
 from powerprof.system.own_processes import add_ended_cost, add_helper
-from powerprof.system.tasks import has_ended
+from powerprof.system.tasks import has_ended, parent_of
 
 if TYPE_CHECKING:
     import psutil
@@ -91,14 +91,18 @@ def _list_descendants(kept: Collection[int]) -> tuple[list[psutil.Process], floa
 
     processes: list[psutil.Process] = []
     ended_s = 0.0
-    for child in psutil.Process().children():
-        if child.pid in kept:
+    children_of = _children_by_parent()
+    for child in children_of.get(os.getpid(), []):
+        if child in kept:
             continue
-        if (ended := reap(child.pid, 0.0)) is not None:
+        if (ended := reap(child, 0.0)) is not None:
             ended_s += ended[1]
             continue
-        with suppress(psutil.NoSuchProcess):
-            processes += [child, *child.children(recursive=True)]
+        family = [child]
+        for pid in family:
+            family += children_of.get(pid, [])
+            with suppress(psutil.NoSuchProcess):
+                processes.append(psutil.Process(pid))
     return [process for process in processes if not has_ended(process.pid)], ended_s
 
 
@@ -429,9 +433,16 @@ def wait_for_cost(process: subprocess.Popen[bytes], timeout_s: float | None = No
 
 def list_children() -> set[int]:
     """Return the children of this process."""
-    import psutil
+    return set(_children_by_parent().get(os.getpid(), []))
 
-    return {child.pid for child in psutil.Process().children()}
+
+def _children_by_parent() -> dict[int, list[int]]:
+    """Return the children of each process. psutil reads the stat of each, which an account's exec can stop."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            children.setdefault(parent_of(int(name)), []).append(int(name))
+    return children
 
 
 def end_session(

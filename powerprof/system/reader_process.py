@@ -22,7 +22,7 @@ from pathlib import Path
 
 import msgspec
 
-from powerprof.system import files, programs, reader_child
+from powerprof.system import files, programs, reader_child, signals
 from powerprof.system.caller import is_system_account
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError
@@ -55,6 +55,9 @@ OF_PEOPLE = AccountLimits(16, 20.0, 20.0)
 _WAITS_FORGIVEN, _WORK_FORGIVEN = 0.005, 0.02
 # The factor for system accounts.
 _PATIENCE_WITH_SYSTEM = 5.0
+# The limits of all accounts together once a signal has arrived, and the factor for the patience with a request.
+_AFTER_SIGNAL = AccountLimits(2, 0.5, 1.0)
+_PATIENCE_AFTER_SIGNAL = 0.2
 _MAX_NOTED = 10_000
 _UNKNOWN = (1 << 32) - 1
 _LOOK_S = 0.1
@@ -195,6 +198,7 @@ class ReaderProcess(Closeable):
 
     def __init__(self) -> None:
         self.waits = ReaderWaits()
+        self._after_signal = AccountWaits()
         self._child: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
         self._abandoned: list[subprocess.Popen[bytes]] = []
@@ -313,6 +317,13 @@ class ReaderProcess(Closeable):
         except Unreadable:
             return None
 
+    def stat(self, pid: int) -> bytes | None:
+        """Return /proc/PID/stat of a process or thread; None if it cannot be read."""
+        try:
+            return self._request(pid, "proc_file", _word(procfs() / str(pid)), _word("stat"), "4096")[0][1:]
+        except Unreadable:
+            return None
+
     def passwd(self, pid: int) -> bytes | None:
         """Return /etc/passwd of a process's root; None if it has none that only root can have put there."""
         try:
@@ -409,8 +420,11 @@ class ReaderProcess(Closeable):
             uid = _account_of(pid)
             is_person = not is_system_account(uid)
             waits = self.waits.by_account.setdefault(uid, AccountWaits())
-            if waits.is_exhausted(OF_PERSON if is_person else _OF_SYSTEM) or (
-                is_person and self.waits.of_people.is_exhausted(OF_PEOPLE)
+            is_hurried = signals.has_arrived()
+            if (
+                waits.is_exhausted(OF_PERSON if is_person else _OF_SYSTEM)
+                or (is_person and self.waits.of_people.is_exhausted(OF_PEOPLE))
+                or (is_hurried and self._after_signal.is_exhausted(_AFTER_SIGNAL))
             ):
                 self._note_silent(pid)
                 why = "others kept their reader waiting or busy"
@@ -422,7 +436,7 @@ class ReaderProcess(Closeable):
             self._asked_s = time.monotonic()
             child = self._ensure_child()
             sleep = _ChildSleep(child.pid)
-            patience = 1.0 if is_person else _PATIENCE_WITH_SYSTEM
+            patience = _PATIENCE_AFTER_SIGNAL if is_hurried else 1.0 if is_person else _PATIENCE_WITH_SYSTEM
             try:
                 for part in self._receive_parts(child, " ".join((verb, *words)).encode() + b"\n", sleep, patience):
                     parts.append(part)
@@ -457,7 +471,8 @@ class ReaderProcess(Closeable):
     def _count(
         self, waits: AccountWaits, is_person: bool, slept_s: float, worked_s: float = 0.0, left_behind: int = 0
     ) -> None:
-        for account in (waits, *([self.waits.of_people] if is_person else [])):
+        after_signal = [self._after_signal] if signals.has_arrived() else []
+        for account in (waits, *([self.waits.of_people] if is_person else []), *after_signal):
             account.add(max(0.0, slept_s), worked_s)
             account.left_behind += left_behind
 
@@ -599,6 +614,12 @@ def _account_of(pid: int) -> int:
     if not pid:
         return 0
     return max(account_ids(pid), default=_UNKNOWN)
+
+
+def is_of_person(pid: int) -> bool:
+    """Return whether a process may act as an account other than ours that is not a system account."""
+    uids = set(account_ids(pid)) - {os.geteuid()}
+    return any(not is_system_account(uid) for uid in uids)
 
 
 def account_ids(pid: int) -> list[int]:

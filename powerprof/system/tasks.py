@@ -6,45 +6,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
 from powerprof.system.errors import CapabilityError
 from powerprof.system.files import printable, read_fields, try_text, whole
 from powerprof.system.paths import procfs
-
-# psutil provides neither the kernel flags nor the page faults of a process, so this module reads /proc/PID/stat.
-
-
-class ProcessStat(NamedTuple):
-    """The kernel's figures of a process or thread (proc_pid_stat(5)).
-
-    Attributes:
-        comm: the name, as the process chose it.
-        reaped_ticks: CPU time of the ended children that it waited for, in clock ticks.
-        started_ticks: start time in clock ticks after the boot.
-        start_stack: the address at which the stack begins, another one after each exec; 0 if it may not be read.
-    """
-
-    comm: str
-    flags: int
-    minor_faults: int
-    reaped_ticks: int
-    started_ticks: int
-    start_stack: int = 0
-
-
-def read_process_stat(pid: int) -> ProcessStat | None:
-    """Return the figures of a process or thread; None if it has ended or its format is unknown."""
-    # The name in field 2 may contain blanks and brackets.
-    name, _, rest = (try_text(procfs() / str(pid) / "stat") or "").partition("(")[2].rpartition(")")
-    words = rest.split()
-    try:
-        reaped_ticks, start_stack = int(words[13]) + int(words[14]), int(words[25]) if len(words) > 25 else 0
-        return ProcessStat(name, int(words[6]), int(words[7]), reaped_ticks, int(words[19]), start_stack)
-    except (IndexError, ValueError):
-        return None
 
 
 def is_ended(status: Mapping[str, str]) -> bool:
@@ -76,7 +43,7 @@ def process_folder(pid: int) -> Path:
 
 def _state(folder: Path) -> str:
     """Return the state of a thread, one letter; "" if it has ended."""
-    return (try_text(folder / "stat") or "").rpartition(")")[2].strip()[:1]
+    return read_fields(folder / "status").get("State", "")[:1]
 
 
 def is_stopped(pid: int) -> bool:
@@ -85,7 +52,7 @@ def is_stopped(pid: int) -> bool:
 
 
 _SWITCHES = "voluntary_ctxt_switches"
-_PF_KTHREAD = 0x00200000  # include/linux/sched.h
+_KTHREADD = 2
 # Numbers from here on are not threads (the kernel's limit is 2**22). Each stands for all ended threads of one name.
 ENDED = 1 << 31
 # Numbers from here on stand for threads of ended processes of the target.
@@ -101,6 +68,11 @@ class Task(msgspec.Struct, frozen=True, array_like=True):
     process: str
     is_kernel: bool
     unit: str | None = None
+
+
+def parent_of(pid: int) -> int:
+    """Return the parent of a process; 0 if there is none."""
+    return whole(read_fields(procfs() / str(pid) / "status").get("PPid", "")) or 0
 
 
 def read_switches(pid: int) -> dict[int, int]:
@@ -134,17 +106,26 @@ def look_up(tid: int, pid: int | None = None, comm: str = "", is_kernel: bool | 
     root = procfs()
     if tid >= ENDED:
         return _ended(tid, pid, comm, bool(is_kernel))
-    stat = read_process_stat(tid)
-    if stat is None or (is_kernel is not None and is_kernel != bool(stat.flags & _PF_KTHREAD)):
+    status = read_fields(root / str(tid) / "status")
+    is_kernel_now = _is_of_kernel(tid, status)
+    if not status or (is_kernel is not None and is_kernel != is_kernel_now):
         return _gone(tid, pid, comm, bool(is_kernel))
     if pid is None:
-        pid = whole(read_fields(root / str(tid) / "status").get("Tgid", "")) or tid
-    name = clean(comm) or clean(stat.comm)
-    if stat.flags & _PF_KTHREAD:
+        pid = whole(status.get("Tgid", "")) or tid
+    name = clean(comm) or clean(try_text(root / str(tid) / "comm") or "")
+    if is_kernel_now:
         return Task(tid, pid, name, "kernel", True)
     # A process has the name that its main thread had.
     leader = name if tid == pid else clean(try_text(root / str(pid) / "comm") or "")
     return Task(tid, pid, name, leader or name, False)
+
+
+def _is_of_kernel(tid: int, status: Mapping[str, str]) -> bool:
+    """Return whether a thread is the kernel's, by its status. Linux before 6.8 has no Kthread in it."""
+    if "Kthread" in status:
+        return status["Kthread"] == "1"
+    # Its parent is kthreadd. A program that the kernel starts has an address space.
+    return "VmSize" not in status and str(_KTHREADD) in (str(tid), status.get("PPid"))
 
 
 def restore_traced(task: Task, pid: int | None, comm: str, is_kernel: bool) -> Task:

@@ -27,8 +27,9 @@ from powerprof.system.errors import CapabilityError, DataError, PowerprofError, 
 from powerprof.system.files import try_text
 from powerprof.system.next_steps import command_line
 from powerprof.system.paths import procfs
+from powerprof.system.process_stat import read_process_stat
 from powerprof.system.reader_process import shared
-from powerprof.system.tasks import check_process_ids, clean, read_process_stat
+from powerprof.system.tasks import check_process_ids, clean
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.sampler import Sampler

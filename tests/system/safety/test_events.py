@@ -26,7 +26,7 @@ from powerprof.reversible.events import DISABLED, ENABLED, Event, quote_name
 from powerprof.reversible.journal import Journal, SavedSetting, restore_orphaned_settings
 from powerprof.system import paths
 from powerprof.system.errors import PowerprofError
-from powerprof.system.tasks import read_process_stat
+from powerprof.system.process_stat import read_process_stat
 from tests.system.errors.hostile_server import handshake
 from tests.system.safety.conftest import Attacker
 from tests.system.safety.test_reversible import keeper_of, until

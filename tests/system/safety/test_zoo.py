@@ -3,13 +3,19 @@
 
 from __future__ import annotations
 
+import os
 import random
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from powerprof.system.process_stat import read_process_stat
+from powerprof.system.reader_process import PATIENCE_S, ReaderWaits, shared
+from powerprof.system.tasks import look_up, parent_of, process_folder
 from tests.conftest import Cli
+from tests.programs.map_locking import LOCK_S
 from tests.programs.zoo import cage
 from tests.programs.zoo_rounds import Visitor, end_by_signal, visitor
 
@@ -36,3 +42,31 @@ def test_a_signal_ends_a_command_beside_the_zoo(beside: Visitor, line: str) -> N
     for name in ("INT", "KILL"):
         beside.open()
         print(end_by_signal(beside, line, name, random.uniform(0.5, 3.5)))
+
+
+def asleep_s(look: Callable[[int], object], pid: int) -> float:
+    """Return the seconds for which this thread sleeps in a look at a process."""
+
+    def awake_s() -> float:
+        return sum(map(int, Path("/proc/thread-self/schedstat").read_text().split()[:2])) / 1e9
+
+    began_s = time.monotonic() - awake_s()
+    look(pid)
+    return time.monotonic() - awake_s() - began_s
+
+
+def test_no_look_waits_for_a_process_in_exec(beside: Visitor) -> None:
+    """/proc/PID/stat does, so that any reader of it on the host waits for as long as an account wants."""
+    beside.open()
+    shared().waits = ReaderWaits()
+    try:
+        longest, until_s = dict.fromkeys((look_up, parent_of, process_folder, read_process_stat), 0.0), time.monotonic()
+        while time.monotonic() < until_s + 2.5 * LOCK_S:
+            for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
+                for look, before_s in longest.items():
+                    longest[look] = max(before_s, asleep_s(look, pid))
+        assert longest.pop(read_process_stat) < PATIENCE_S + 0.5
+        assert max(longest.values()) < 0.2
+    finally:
+        shared().waits = ReaderWaits()
+        shared().close()

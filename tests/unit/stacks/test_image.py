@@ -15,9 +15,9 @@ import pytest
 from powerprof.stacks import image
 from powerprof.stacks.elf import read_elf
 from powerprof.system.errors import DataError, PowerprofError
+from powerprof.system.process_stat import read_process_stat
 from powerprof.system.programs import start, stop
 from powerprof.system.reader_process import Opened, ReaderProcess, shared
-from powerprof.system.tasks import read_process_stat
 from powerprof.tracing.idle_stacks import keep_every_program
 
 

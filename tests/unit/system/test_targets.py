@@ -17,14 +17,16 @@ from tests.conftest import Tree
 
 
 def _process(
-    pid: int, name: str, parent: int = 1, *, state: str = "S", children: str = "", flags: int = 0, place: str = "/usr"
+    pid: int, name: str, parent: int = 1, *, state: str = "S", children: str = "", kthread: int = 0, place: str = "/usr"
 ) -> dict[str, str]:
     base = f"proc/{pid}"
     return {
         f"{base}/comm": f"{name}\n",
         f"{base}/cmdline": f"/usr/sbin/{name}\0--datadir={place}/data\0",
-        f"{base}/stat": f"{pid} ({name}) {state} {parent} 0 0 0 0 {flags}{' 0' * 43}",
-        f"{base}/status": f"Name:\t{name}\nState:\t{state} (x)\nTgid:\t{pid}\nPid:\t{pid}\nPPid:\t{parent}\n",
+        f"{base}/stat": f"{pid} ({name}) {state} {parent}{' 0' * 48}",
+        f"{base}/status": (
+            f"Name:\t{name}\nState:\t{state} (x)\nTgid:\t{pid}\nPid:\t{pid}\nPPid:\t{parent}\nKthread:\t{kthread}\n"
+        ),
         f"{base}/task/{pid}/children": children,
     }
 
@@ -89,11 +91,10 @@ def test_mysqld_selects_mariadbd_and_the_label_is_the_real_name(fake_tree: Tree)
 
 
 @pytest.mark.parametrize(
-    ("state", "flags", "message"),
-    [("Z", 0, "has ended"), ("X", 0, "has ended"), ("S", 0x00200000, "is a kernel thread")],
+    ("state", "kthread", "message"), [("Z", 0, "has ended"), ("X", 0, "has ended"), ("S", 1, "is a kernel thread")]
 )
-def test_zombies_and_kernel_threads_are_refused(state: str, flags: int, message: str, fake_tree: Tree) -> None:
-    fake_tree(_process(10, "thing", state=state, flags=flags))
+def test_zombies_and_kernel_threads_are_refused(state: str, kthread: int, message: str, fake_tree: Tree) -> None:
+    fake_tree(_process(10, "thing", state=state, kthread=kthread))
     with pytest.raises(UsageError, match=message):
         resolve(["10"])
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.stacks.image import snapshot
-from powerprof.system import processes, targets, tasks
+from powerprof.system import process_stat, processes, targets, tasks
 from powerprof.system.errors import CapabilityError
 from powerprof.system.reader_process import shared
 from powerprof.system.targets import resolve
@@ -36,7 +36,7 @@ def add_thread(procfs: Path, tid: int, comm: str, flags: int = USER, tgid: int |
     folder.mkdir()
     (folder / "stat").write_text(f"{tid} ({comm}) S 1 1 1 0 -1 {flags}{' 0' * 30}")
     (folder / "comm").write_text(f"{comm}\n")
-    (folder / "status").write_text(f"Name:\t{comm}\nTgid:\t{tgid or tid}\n")
+    (folder / "status").write_text(f"Name:\t{comm}\nTgid:\t{tgid or tid}\nKthread:\t{int(flags == KERNEL)}\n")
 
 
 def test_thread_without_known_flags_is_not_the_kernels(procfs: Path) -> None:
@@ -75,17 +75,17 @@ def test_two_threads_with_one_number_have_their_own_names() -> None:
 @pytest.mark.parametrize("name", ["mariadbd", "a) S 9 9 (b", ")", "", "two words", "\xff\n"])
 def test_stat_fields_start_after_the_last_bracket(name: str, fake_tree: Tree) -> None:
     fake_tree({"proc/7/stat": f"7 ({name}) {FIELDS}\n"})
-    assert tasks.read_process_stat(7) == tasks.ProcessStat(name, 2097216, 11, 15, 4242, 140720)
+    assert process_stat.read_process_stat(7) == process_stat.ProcessStat(name, 2097216, 11, 15, 4242, 140720)
 
 
 def test_a_short_stat_has_no_start_of_the_stack(fake_tree: Tree) -> None:
     fake_tree({"proc/7/stat": f"7 (x) {FIELDS.partition(' 140720')[0]}\n"})
-    assert tasks.read_process_stat(7) == tasks.ProcessStat("x", 2097216, 11, 15, 4242, 0)
+    assert process_stat.read_process_stat(7) == process_stat.ProcessStat("x", 2097216, 11, 15, 4242, 0)
 
 
 @pytest.mark.parametrize(("state", "is_stopped"), [("T", True), ("t", True), ("S", False), ("R", False), ("Z", False)])
 def test_a_signal_or_a_debugger_stops_a_process(fake_tree: Tree, state: str, is_stopped: bool) -> None:
-    fake_tree({"proc/7/stat": f"7 (x) {FIELDS.replace('S', state, 1)}\n"})
+    fake_tree({"proc/7/status": f"Name:\tx\nState:\t{state} (some word)\n"})
     assert tasks.is_stopped(7) is is_stopped
     assert not tasks.is_stopped(8)
 
@@ -132,8 +132,8 @@ def test_a_pid_namespace_has_its_own_number(
 @pytest.mark.parametrize("text", ["", "7", "7 (x", "7 (x) S 1 7", f"7 (x) {FIELDS}".replace("4242", "soon")])
 def test_unknown_stat_format_is_none(text: str, fake_tree: Tree) -> None:
     fake_tree({"proc/7/stat": text})
-    assert tasks.read_process_stat(7) is None
-    assert tasks.read_process_stat(8) is None
+    assert process_stat.read_process_stat(7) is None
+    assert process_stat.read_process_stat(8) is None
 
 
 def add_container_thread(procfs: Path, tid: int, status: str) -> None:
