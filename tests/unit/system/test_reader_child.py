@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
+import socket
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -186,3 +188,28 @@ def test_memory_maps_and_open_files_of_a_process_are_read(reader: ReaderProcess,
     (tmp_path / "link").symlink_to("opened")
     assert reader.real_path(pid, str(tmp_path / "link")) == tmp_path / "opened"
     assert reader.open_in_root(pid, tmp_path, "/link", follow=False) == "not a regular file"
+
+
+@pytest.mark.parametrize(
+    ("uid", "mode", "is_sent"), [(0, 0o644, True), (1001, 0o644, False), (0, 0o664, False), (0, 0o646, False)]
+)
+def test_a_passwd_is_sent_if_only_root_can_write_it(
+    root: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uid: int, mode: int, is_sent: bool
+) -> None:
+    passwd = tmp_path / "root/etc/passwd"
+    passwd.parent.mkdir(parents=True)
+    passwd.write_text("mysql:x:112:\n")
+    passwd.chmod(mode)
+    os.chown(passwd, uid, 0)
+    (tmp_path / "ns").symlink_to("/proc/self/ns")
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        monkeypatch.setattr(reader_child, "_OUT", theirs, raising=False)
+        base = "x" + os.fsencode(tmp_path).hex()
+        if not is_sent:
+            with pytest.raises(OSError) as error:
+                reader_child._passwd(base)
+            assert error.value.errno == errno.EPERM
+            return
+        reader_child._passwd(base)
+        assert ours.recv(100)[5:] == b"mysql:x:112:\n"
