@@ -20,7 +20,7 @@ from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.files import read_outside_text
 from powerprof.workloads import dataset as world
 from powerprof.workloads.definition import Dataset, Explain, PlanStep, Topology
-from powerprof.workloads.reading import Case, LoadedWorkload, split_statements
+from powerprof.workloads.reading import SQL_LIMIT_BYTES, Case, LoadedWorkload, read_sql, split_statements
 
 if TYPE_CHECKING:
     from powerprof.database.base import Server, Sql
@@ -192,7 +192,7 @@ def _check_sql(case: Case) -> None:
         "load.sql": case.load.sql,
     }
     for key, names in (("load.files", case.load.files), ("dataset.files", definition.dataset.files)):
-        files = [read_outside_text(case.workload.folder / name, SQL_LIMIT_BYTES) for name in names]
+        files = [read_sql(case.workload.folder, name) for name in names]
         texts[key] = [statement for file in files for statement in split_statements(file)]
     for key, statements in texts.items():
         for statement in statements:
@@ -240,9 +240,6 @@ def _check_given(case: Case, options: BenchOptions) -> None:
             f"{case.qualified} needs a server started with its own settings, which a given server cannot be",
             "leave --server, --socket and --defaults-file out: a private server is started",
         )
-
-
-SQL_LIMIT_BYTES = 256 << 20
 
 
 def schema_name(workload: LoadedWorkload) -> str | None:
@@ -308,7 +305,7 @@ def make_schema(
         else:
             for file in dataset.files:
                 path = workload.folder / file
-                text = read_outside_text(path, SQL_LIMIT_BYTES).replace("{{warehouses}}", str(dataset.warehouses))
+                text = read_sql(workload.folder, file).replace("{{warehouses}}", str(dataset.warehouses))
                 _run(connection, split_statements(text), str(path))
 
 

@@ -133,9 +133,9 @@ def _unreadable(path: Path, error: OSError | ValueError) -> DataError:
     return DataError(path, f"cannot be read ({reason_of(error)})", hint=hint)
 
 
-def read_outside_text(path: Path, limit_bytes: int = 256 << 20) -> str:
+def read_outside_text(path: Path, limit_bytes: int = 256 << 20, below: Path | None = None) -> str:
     """Return the text of a file from outside, read by `read_outside`. Raise DataError."""
-    data = read_outside(path, limit_bytes)
+    data = read_outside(path, limit_bytes, below)
     _check_table(data, path)
     try:
         return data.decode("utf-8")
@@ -144,13 +144,16 @@ def read_outside_text(path: Path, limit_bytes: int = 256 << 20) -> str:
         raise DataError(path, f"not text (byte 0x{data[error.start]:02x})", line) from None
 
 
-def read_outside(path: Path, limit_bytes: int = 256 << 20) -> bytes:
+def read_outside(path: Path, limit_bytes: int = 256 << 20, below: Path | None = None) -> bytes:
     """Return the bytes of a file from outside, unpacked if it is a gzip file.
 
-    Raise DataError for more than `limit_bytes`, or for more than `_MAX_RATIO` times the packed size.
+    Raise DataError for more than `limit_bytes`, or for more than `_MAX_RATIO` times the packed size. `below` is a
+    folder without links in its path: the opened file must be in it.
     """
     try:
         with os.fdopen(_open_outside(path), "rb") as file:
+            if below is not None and not Path(os.readlink(f"/proc/self/fd/{file.fileno()}")).is_relative_to(below):
+                raise DataError(path, f"is a link that leaves {below}", hint="put the file itself there")
             data = file.read(limit_bytes + 1)
     except OSError as error:
         raise _unreadable(path, error) from error

@@ -34,7 +34,7 @@ from powerprof.workloads.definition import (
 )
 
 _LIMIT_BYTES = 1 << 20
-_SQL_LIMIT_BYTES = 64 << 20
+SQL_LIMIT_BYTES = 256 << 20
 # The time of tomllib grows with the square of the parts of a key: 64 KiB of `a.a.a…` take 13 s. Workloads can be
 # hostile.
 _MOST_DOTS = 300
@@ -56,6 +56,7 @@ class LoadedWorkload(msgspec.Struct, frozen=True):
 @loader
 def read_workload(folder: Path) -> LoadedWorkload:
     """Read and check FOLDER/workload.toml. Raise DataError with file, line and key."""
+    folder = folder.resolve()
     path = folder / "workload.toml"
     text = read_outside_text(path, _LIMIT_BYTES)
     loaded = LoadedWorkload(folder, *_parsed(path, text))
@@ -202,6 +203,14 @@ def _check_files(loaded: LoadedWorkload, text: str, names: Sequence[str], keys: 
             raise DataError(loaded.path, f"{name}: no such file in the workload's folder", line_of(text, keys))
 
 
+def read_sql(folder: Path, name: str) -> str:
+    """Return the text of a workload's SQL file. `folder` was without links when it was checked. Raise DataError.
+
+    The files are read seconds after `_check_files`: by then a name can be a link to a file that only root may read.
+    """
+    return read_outside_text(folder / name, SQL_LIMIT_BYTES, below=folder)
+
+
 class Case(msgspec.Struct, frozen=True):
     """One condition of one workload, ready to run: its own keys override [server] and [load]."""
 
@@ -225,10 +234,10 @@ class Case(msgspec.Struct, frozen=True):
         """
         all_statements = [text.strip().rstrip(";") for text in self.load.sql]
         for name in self.load.files:
-            path = (folder or self.workload.folder) / name
-            statements = split_statements(read_outside_text(path, _SQL_LIMIT_BYTES))
+            place = folder or self.workload.folder
+            statements = split_statements(read_sql(place, name))
             if not statements:
-                raise DataError(path, "has no statement")
+                raise DataError(place / name, "has no statement")
             all_statements += statements
         return all_statements
 
@@ -387,7 +396,7 @@ def copy_trusted(
         what = find_program_key(case)
         if what is None or is_shipped(case) or folder in copied:
             continue
-        copy = copies / f"workload-{len(copied) + 1}"
+        copy = copies.resolve() / f"workload-{len(copied) + 1}"
         _copy(folder, copy, owner)
         _check_copy(case, copy)
         digest = tree_digest(copy)

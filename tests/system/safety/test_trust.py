@@ -89,6 +89,27 @@ def test_the_tables_that_run_are_those_of_the_trusted_copy(tmp_path: Path, argv:
         reading.copy_trusted([case], False, tmp_path / "second")
 
 
+@pytest.mark.parametrize("swapped", ["file", "link in a folder", "folder"])
+def test_a_file_that_becomes_a_link_is_not_read(tmp_path: Path, swapped: str) -> None:
+    """The files are read seconds after they were checked, with root's rights."""
+    folder, elsewhere = tmp_path / "theirs", tmp_path / "elsewhere"
+    for place in (folder / "inner", elsewhere / "inner"):
+        place.mkdir(parents=True)
+        (place / "a.sql").write_text(f"SELECT '{place.parent.name}'")
+    (folder / "inner/b.sql").symlink_to("a.sql")
+    load = 'kind = "statements"\nfiles = ["inner/a.sql", "inner/b.sql"]'
+    (folder / "workload.toml").write_text(re.sub(r"kind = .*\nargv.*", lambda match: load, _TOML))
+    (tmp_path / "link").symlink_to(folder)
+    case = case_of(tmp_path / "link")
+    assert case.load_statements() == ["SELECT 'theirs'"] * 2
+    victim = {"file": folder / "inner/a.sql", "link in a folder": folder / "inner", "folder": folder}[swapped]
+    target = elsewhere / victim.relative_to(folder)
+    victim.rename(tmp_path / "away")
+    victim.symlink_to(target)
+    with pytest.raises(DataError, match="is a link that leaves"):
+        case.load_statements()
+
+
 def test_a_digest_changes_with_every_change_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a/b").write_text("1")
