@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import os
+import re
 import socket
 import stat
 import struct
@@ -53,6 +54,7 @@ _PAUSE_RATIO = 3
 # A refusal is delayed by this time.
 _REFUSAL_DELAY_S = 0.5
 _UNIX = "unix:"
+_HOST = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]:@]+))(?::[0-9]*)?")
 _SOCKET_MODE = 0o660
 
 Answer = Callable[[str], tuple[bytes, str]]
@@ -342,7 +344,10 @@ def names_this_host(host: str) -> bool:
 
     A page in a browser can map its own name to 127.0.0.1 and read local servers by that name (DNS rebinding).
     """
-    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    parts = _HOST.fullmatch(host)
+    if parts is None:
+        return False
+    name = parts[1] or parts[2]
     own = socket.gethostname().lower()
     if name.lower().removesuffix(".") in ("localhost", own, own.partition(".")[0]):
         return True

@@ -139,6 +139,8 @@ def answer_to(server: MetricsServer, request: bytes) -> bytes:
         ("evil.example:9477", 421),
         ("127.0.0.1.evil.example", 421),
         ("localhost.evil.example:9477", 421),
+        ("[::1].evil.example", 421),
+        ("localhost:1@evil.example", 421),
         ("evil.example\r\nHost: 127.0.0.1", 421),
     ],
 )
