@@ -37,6 +37,8 @@ from powerprof.system.errors import CapabilityError, DataError, UsageError
 from powerprof.system.files import loader, read_outside_text, reading, whole
 from powerprof.system.next_steps import command_line
 
+_LONGEST_LINE = 1 << 20
+
 
 class MeterRecording(msgspec.Struct, frozen=True):
     """One recorded meter. It covers `start_s` to `end_s`, in epoch seconds if `has_epoch`.
@@ -101,6 +103,9 @@ def _make_recording(
     """
     if not text.strip():
         raise DataError(path, "empty")
+    # The tests of a format split whole lines: 120 MB of `1 1 1 …` took 711 MB.
+    if any(text.find("\n", at - _LONGEST_LINE, at) < 0 for at in range(_LONGEST_LINE, len(text), _LONGEST_LINE)):
+        raise DataError(path, f"a line of more than {_LONGEST_LINE:,} characters")
     if column is not None:
         return _make_log_recording(text, path, column)
     if looks_like_turbostat(text):

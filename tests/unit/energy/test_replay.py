@@ -133,6 +133,14 @@ def test_no_damaged_dump_ends_in_a_traceback(place: int, junk: str) -> None:
         assert error.message.startswith("dump")
 
 
+@pytest.mark.parametrize("head", ["", "Core CPU Avg_MHz Busy% PkgWatt\n", "time,watts\n1,5\n", "time power\n"])
+def test_a_line_of_millions_of_cells_is_not_split(tmp_path: Path, head: str) -> None:
+    path = tmp_path / "log"
+    path.write_text(head + "1 " * 2_000_000)
+    with pytest.raises(DataError, match="a line of more than 1,048,576 characters"):
+        replay([path])
+
+
 def test_recorded_server_by_three_meters(recordings: Path) -> None:
     folder = recordings / "genoa0"
     result = replay([folder / name for name in ("turbostat.raw.txt", "ipmi-inband.raw.txt", "acpower.raw.txt")])
