@@ -29,6 +29,7 @@ from powerprof.system import files, paths
 from powerprof.system.caller import HostUser, acting_as, caller, is_delegated
 from powerprof.system.errors import DataError, PowerprofError, UsageError
 from powerprof.system.files import loader
+from powerprof.system.next_steps import system_command
 from powerprof.system.processes import (
     POSTGRES_PROGRAM,
     describe_listeners,
@@ -206,8 +207,12 @@ def _list_folder(place: Path, path: Path, number: int) -> list[Path]:
 def _check_writers(path: Path) -> None:
     """Raise DataError if every user may write to a file or folder. Its reader reports a path that cannot be opened."""
     with suppress(OSError, ValueError):
-        if path.stat().st_mode & stat.S_IWOTH:
-            raise DataError(path, "anybody may write to it, so it is not trusted", hint=f"chmod o-w {path}")
+        mode = path.stat().st_mode
+        if not mode & stat.S_IWOTH or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            return
+        # A folder such as /tmp must stay open to all.
+        hint = system_command("chmod o-w {}", path) if stat.S_ISREG(mode) else "move its files to a folder of yours"
+        raise DataError(path, "anybody may write to it, so it is not trusted", hint=hint)
 
 
 def _parse_value(text: str, path: Path, number: int) -> str:

@@ -33,6 +33,7 @@ from powerprof.system.caller import acting_as
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.files import reason_of
 from powerprof.system.folders import CopyRefused, CopyRules, Folder, copy_folder, set_owner, write_all
+from powerprof.system.next_steps import system_command
 
 Port = int | Literal["ephemeral"] | None
 ROOM_HINT = "make room, or set TMPDIR (servers) and XDG_CACHE_HOME (template) to a larger disk"
@@ -427,4 +428,4 @@ def clone_folder(source: Path, target: Path, owner: tuple[int, int] | None) -> N
             f"cannot copy the server's data to {target} ({reason_of(error)})", _hint_about_room(error)
         ) from error
     except CopyRefused as unfit:
-        raise PowerprofError(f"{source} {unfit}", f"rm -r {source}") from None
+        raise PowerprofError(f"{source} {unfit}", system_command("rm -r {}", source)) from None

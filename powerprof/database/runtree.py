@@ -23,6 +23,7 @@ from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.system.files import reason_of, try_text
 from powerprof.system.folders import only_root_writes
+from powerprof.system.next_steps import system_command
 
 BRIDGED_PORT = 3306
 _PATIENCE_S = 20.0
@@ -133,7 +134,7 @@ class RunTree(Closeable):
             self._lock = None
         path, self._path = self._path, None
         if path is not None and os.path.lexists(path):
-            raise PowerprofError(f"cannot remove {path}", f"rm -r {path}")
+            raise PowerprofError(f"cannot remove {path}", system_command("rm -r {}", path))
 
 
 def choose_base(given: Path | None = None) -> Path:

@@ -27,6 +27,7 @@ from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError
 from powerprof.system.files import reason_of
 from powerprof.system.folders import Folder, only_root_writes
+from powerprof.system.next_steps import system_command
 
 # The subset of protocol buffers that profiles need is small, so there is no dependency for it.
 #
@@ -255,7 +256,9 @@ class ProfileFolder(Closeable):
             with as_caller():
                 self._folder: Folder | None = Folder.open(path)
         except OSError as error:
-            raise PowerprofError(f"cannot write profiles to {path} ({reason_of(error)})", f"mkdir {path}") from error
+            raise PowerprofError(
+                f"cannot write profiles to {path} ({reason_of(error)})", system_command("mkdir {}", path)
+            ) from error
         reason = self._why_not(self._folder)
         if reason is not None:
             self.close()

@@ -61,6 +61,11 @@ def command_line(
     return f"{'sudo ' if with_sudo else ''}{variable}{_program(with_sudo)} {' '.join(words)}{target}".rstrip()
 
 
+def system_command(template: str, *values: object) -> str:
+    """Return a command of the system with quoted values, such as `chmod o-w {}`."""
+    return " ".join(_fill(template, values))
+
+
 def _fill(template: str, values: Sequence[object | Sequence[str]]) -> list[str]:
     """Return the words of a template, its values quoted for a shell."""
     import shlex

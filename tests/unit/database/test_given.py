@@ -285,10 +285,14 @@ def test_a_file_that_includes_itself_ends(tmp_path: Path) -> None:
 
 
 def test_what_everybody_may_write_is_not_trusted(tmp_path: Path) -> None:
-    path = _write(tmp_path / "my.cnf", "[client]\n")
+    path = _write(tmp_path / "my;id.cnf", "[client]\n")
     path.chmod(0o606)
-    with pytest.raises(DataError, match="anybody may write"):
+    with pytest.raises(DataError, match="anybody may write") as caught:
         given.read_option_file(path)
+    assert caught.value.hint == f"chmod o-w '{path}'"
+    for device in ("/dev/null", "/dev/zero"):  # a hint to close them would damage the host
+        with pytest.raises(DataError, match="not a regular file"):
+            given.read_option_file(_write(tmp_path / "my.cnf", f"!include {device}\n"))
 
 
 @pytest.mark.parametrize("name", ["absent", "folder", "huge"])

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import shlex
 import subprocess
@@ -86,6 +87,20 @@ def test_the_words_of_a_command_are_not_made_of_values() -> None:
         f"{file.name}: {match[0]}"
         for file in sorted(_PACKAGE.rglob("*.j2"))
         for match in re.finditer(r"command_line\((?!'[^']*'[,)])[^)]*", file.read_text("utf-8"))
+    ]
+    assert found == []
+
+
+def test_the_words_of_a_command_of_the_system_are_not_made_of_values() -> None:
+    """`system_command` quotes them: a file of another account can have any name."""
+    command = re.compile(r"(?:^|[^a-z])(?:rm|chmod|chown|mkdir|mv|cp|ln|cat)(?: -\S+| [a-z]-[a-z])* $")
+    found = [
+        f"powerprof/{name}:{node.lineno}"
+        for name, text in sources.modules().items()
+        for node in sources.walk(text)
+        if isinstance(node, ast.JoinedStr)
+        for part, value in itertools.pairwise(node.values)
+        if isinstance(part, ast.Constant) and isinstance(value, ast.FormattedValue) and command.search(str(part.value))
     ]
     assert found == []
 
