@@ -211,7 +211,7 @@ def _find_bottoms(
     are_bottoms = np.array([kind is not None and kind.bottom for kind in kinds])[of]
     hits = np.nonzero((whole[:-1] == _UNDEFINED) & (whole[1:] == column))[0]
     order = np.argsort(at)
-    index = np.searchsorted(at[order], hits, "right") - 1
+    index: Array = np.searchsorted(at[order], hits, "right") - 1
     inside = index >= 0
     index, hits = order[index[inside]], hits[inside]
     for entry in sorted(set(index[hits < end[index]].tolist()))[:MAX_BOTTOMS]:
