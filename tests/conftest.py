@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from powerprof.database import historical
 from powerprof.database.builds import ServerBuild
@@ -28,7 +28,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 RECORDINGS = REPOSITORY / "tests/fixtures/recordings"
 
 # Properties use the same examples in every run: a failure is a change of the code, and can be repeated.
-settings.register_profile("repeatable", derandomize=True)
+# No verdict of its clock: a busy host draws slowly.
+settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("repeatable")
 
 

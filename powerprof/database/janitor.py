@@ -23,7 +23,6 @@ import glob
 import os
 import re
 import select
-import shutil
 import signal
 import sys
 import time
@@ -131,10 +130,57 @@ def remove_trees(trees: list[str]) -> None:
     _remove_segments(trees[0])
     for tree in trees:
         for _ in range(50):
-            shutil.rmtree(tree, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                _remove_tree(tree)
             if not os.path.lexists(tree):
                 break
             time.sleep(0.02)
+
+
+def _remove_tree(tree: str) -> None:
+    """Remove a folder and, as far as possible, all that is in it. Raise OSError.
+
+    Folders are moved to the top one by one. A server may have nested them deeper than Python's recursion, the number of
+    open files and the length of a path allow.
+    """
+    with contextlib.suppress(OSError):
+        top = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            pending = os.listdir(top)
+            while pending:
+                with contextlib.suppress(OSError):
+                    pending += _remove_level(top, pending.pop())
+        finally:
+            os.close(top)
+    os.rmdir(tree)  # noqa: PTH106
+
+
+def _remove_level(top: int, name: str) -> list[str]:
+    """Remove a file, or a folder without its folders, which move to the top. Return their new names. Raise OSError."""
+    if _unlink(top, name):
+        return []
+    folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=top)
+    moved: list[str] = []
+    try:
+        for inner in os.listdir(folder):
+            if not _unlink(folder, inner):
+                moved.append(f"moved-{os.urandom(8).hex()}")
+                with contextlib.suppress(OSError):
+                    os.rename(inner, moved[-1], src_dir_fd=folder, dst_dir_fd=top)
+    finally:
+        os.close(folder)
+    with contextlib.suppress(OSError):
+        os.rmdir(name, dir_fd=top)
+    return moved
+
+
+def _unlink(folder: int, name: str) -> bool:
+    """Remove a file. Return False if that fails: it is a folder."""
+    try:
+        os.unlink(name, dir_fd=folder)
+    except OSError:
+        return False
+    return True
 
 
 def _make_tree(base: str) -> tuple[str, int]:
@@ -166,13 +212,35 @@ def remove_left(base: str) -> None:
     """Remove the trees of our account in `base` whose powerprof and janitor have both ended."""
     with contextlib.suppress(OSError), os.scandir(base) as entries:
         for entry, _ in zip(entries, range(_MOST_NAMES), strict=False):
-            if _NAME.fullmatch(entry.name) and entry.stat(follow_symlinks=False).st_uid == os.geteuid():
+            if _NAME.fullmatch(entry.name):
                 with contextlib.suppress(OSError):
-                    _remove_left_tree(entry.path)
+                    _remove_left_tree(base, entry.name)
 
 
-def _remove_left_tree(tree: str) -> None:
-    handle = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+def _open_ours(base: str, name: str) -> int:
+    """Open a folder of our account. Raise OSError.
+
+    A name can be a file system of another account (FUSE), whose process would answer even stat(2). O_PATH and the
+    number of the mount ask nobody.
+    """
+    mounts: list[bytes] = []
+    places: list[int] = []
+    try:
+        for place in (base, f"{base}/{name}"):
+            flags = os.O_PATH | os.O_DIRECTORY | (os.O_NOFOLLOW if places else 0)
+            places.append(os.open(place, flags))
+            with open(f"/proc/self/fdinfo/{places[-1]}", "rb") as file:  # noqa: PTH123
+                mounts += [line for line in file if line.startswith(b"mnt_id:")]
+        if mounts[0] != mounts[1] or os.fstat(places[1]).st_uid != os.geteuid():
+            raise PermissionError
+        return os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=places[1])
+    finally:
+        for handle in places:
+            os.close(handle)
+
+
+def _remove_left_tree(base: str, name: str) -> None:
+    tree, handle = f"{base}/{name}", _open_ours(base, name)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         also: list[str] = []

@@ -13,8 +13,8 @@ import select
 import socket
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from powerprof.database.base import Limits, Login, StatementError
@@ -109,6 +109,17 @@ class _Relay(Closeable):
             end.close()
 
 
+@contextmanager
+def _short_folder() -> Iterator[str]:
+    """Return a temporary folder by a name that leaves room for a socket's (107 bytes) and has no comma (libpq)."""
+    with tempfile.TemporaryDirectory() as folder:
+        handle = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            yield f"/proc/self/fd/{handle}"
+        finally:
+            os.close(handle)
+
+
 class PostgresConnection(Closeable):
     """A connection to PostgreSQL with the part of Python's database interface that `sql` uses. Every value is text.
 
@@ -129,10 +140,12 @@ class PostgresConnection(Closeable):
         self._login = login
         self._relay: _Relay | None = None
         self._handle: PGconn | None = None
+        # A server can ask for Kerberos. libpq would open a file in /tmp, which can be a pipe of another account.
+        os.environ["KRB5CCNAME"] = "MEMORY:"
         # libpq begins with a socket of ours, of the same kind: TLS depends on it.
         kind = socket.AF_UNIX if login.socket is not None else socket.AF_INET
         try:
-            with tempfile.TemporaryDirectory() as folder, socket.socket(kind) as listening:
+            with _short_folder() as folder, socket.socket(kind) as listening:
                 listening.bind(f"{folder}/.s.PGSQL.5432" if login.socket is not None else ("127.0.0.1", 0))
                 listening.listen(_MOST_CONNECTS)
                 place = {"host": folder, "port": "5432"}

@@ -431,11 +431,11 @@ def _find_holders(device: Path) -> list[LimitHolder] | None:
         with suppress(OSError):
             for entry in os.scandir(paths.procfs() / str(pid) / "fd"):
                 left -= 1
+                if left < 0:
+                    return None
                 if link_of(entry.path) == str(device):
                     holders.append(LimitHolder(pid=pid, name=name_of(pid), service=service_of(pid)))
                     break
-        if left < 0:
-            return None
     return holders
 
 

@@ -289,6 +289,8 @@ def _target(link: int, info: os.stat_result, links: int) -> str:
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # copy_file_range(2) refuses some pairs of file systems. sendfile accepts them.
 _NO_REFLINK = (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
+# The longest names of tables take 640 bytes. A deeper tree would end Python's recursion.
+_MAX_INNER_BYTES = 1024
 
 
 class CopyRefused(Exception):
@@ -310,18 +312,19 @@ class CopyRules(msgspec.Struct):
 def copy_folder(source: Path, target: Path, rules: CopyRules) -> None:
     """Copy `source` to `target`, which must not exist, and share blocks if the file system can.
 
-    Folders and programs get mode 0700, other files 0600. Raise OSError, and CopyRefused for special files and for more
-    than the rules allow.
+    Folders and programs get mode 0700, other files 0600. Raise OSError, and CopyRefused for special files, long paths
+    and more than the rules allow.
     """
     handle = os.open(source, _FOLDER)
     try:
         with Folder.open(target.parent) as parent:
-            _copy(handle, parent, target.name, rules, [rules.max_files, rules.max_bytes])
+            _copy(handle, parent, target.name, rules, [rules.max_files, rules.max_bytes], 0)
     finally:
         os.close(handle)
 
 
-def _copy(source: int, parent: Folder, name: str, rules: CopyRules, budget: list[int]) -> None:
+def _copy(source: int, parent: Folder, name: str, rules: CopyRules, budget: list[int], length: int) -> None:
+    """Copy a folder whose path has `length` bytes below the source."""
     parent.make(name)
     with parent.folder(name) as copy:
         for entry in sorted(os.listdir(source)):
@@ -330,10 +333,13 @@ def _copy(source: int, parent: Folder, name: str, rules: CopyRules, budget: list
             budget[1] -= info.st_size
             if min(budget) < 0:
                 raise CopyRefused(f"holds more than {rules.max_files:,} files or {rules.max_bytes >> 20:,} MiB")
+            inner_length = length + 1 + len(os.fsencode(entry))
+            if inner_length > _MAX_INNER_BYTES:
+                raise CopyRefused(f"holds a path of more than {_MAX_INNER_BYTES:,} bytes")
             if stat.S_ISDIR(info.st_mode):
                 inner = os.open(entry, _FOLDER, dir_fd=source)
                 try:
-                    _copy(inner, copy, entry, rules, budget)
+                    _copy(inner, copy, entry, rules, budget, inner_length)
                 finally:
                     os.close(inner)
             elif rules.links and stat.S_ISLNK(info.st_mode):

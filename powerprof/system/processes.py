@@ -7,6 +7,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -22,6 +23,8 @@ from powerprof.system.tasks import clean, process_folder
 _UNIX_LISTENING = "00010000"  # __SO_ACCEPTCON, include/uapi/linux/net.h
 _TCP_LISTENING = "0A"  # TCP_LISTEN, include/net/tcp_states.h
 _MAX_LISTENERS = 3
+# The first descriptors of a process. Listening sockets are opened early.
+_MAX_OPEN_FILES = 20_000
 _MAX_PATH = 60
 
 
@@ -29,9 +32,10 @@ def _socket_inodes(pid: int) -> set[str]:
     """Return the inodes of the sockets that a process has open; empty if they are not readable."""
     inodes = set()
     try:
-        for entry in (process_folder(pid) / "fd").iterdir():
-            if (target := link_of(entry) or "").startswith("socket:["):
-                inodes.add(target[8:-1])
+        with os.scandir(process_folder(pid) / "fd") as entries:
+            for entry in islice(entries, _MAX_OPEN_FILES):
+                if (target := link_of(entry.path) or "").startswith("socket:["):
+                    inodes.add(target[8:-1])
     except OSError:
         return set()
     return inodes

@@ -379,7 +379,7 @@ class ReaderProcess(Closeable):
     def charge(self, pid: int, worked_s: float) -> None:
         """Count CPU time of this process for what it read of a process."""
         with self._lock:
-            uid = _account_of(pid)
+            uid = account_of_process(pid)
             waits = self.waits.by_account.setdefault(uid, AccountWaits())
             self._count(waits, not is_system_account(uid), 0.0, worked_s)
 
@@ -417,7 +417,7 @@ class ReaderProcess(Closeable):
     def _request(self, pid: int, verb: str, *words: str, meanwhile: Callable[[], object] = lambda: None) -> list[bytes]:
         """Return the parts of an answer. Received descriptors are in `_received`. Raise Unreadable."""
         with self._lock:
-            uid = _account_of(pid)
+            uid = account_of_process(pid)
             is_person = not is_system_account(uid)
             waits = self.waits.by_account.setdefault(uid, AccountWaits())
             is_hurried = signals.has_arrived()
@@ -609,7 +609,7 @@ def _reason(number: int) -> str:
     return _REASONS.get(number) or files.reason_of(OSError(number, os.strerror(number)))
 
 
-def _account_of(pid: int) -> int:
+def account_of_process(pid: int) -> int:
     """Return the highest account that a process may act as, because other accounts can run root's programs."""
     if not pid:
         return 0

@@ -394,7 +394,10 @@ def copy_trusted(
     for case in cases:
         folder = case.workload.folder
         what = find_program_key(case)
-        if what is None or is_shipped(case) or folder in copied:
+        if what is None or is_shipped(case):
+            continue
+        if folder in copied:
+            _check_copy(case, copied[folder])  # each condition was read at its own moment
             continue
         copy = copies.resolve() / f"workload-{len(copied) + 1}"
         _copy(folder, copy, owner)

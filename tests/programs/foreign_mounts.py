@@ -4,9 +4,10 @@
     python foreign_mounts.py DEVICE FOLDER KIND SOURCE PLACE
 
 DEVICE is a node of /dev/fuse, FOLDER an empty folder of this account. PLACE becomes a file on a mount of KIND with the
-bytes of SOURCE. The program prints "ready PID" for a process that executes PLACE if it is a program, or else sleeps; if
-PLACE is called `handed`, for a process outside of the namespaces that maps it. It reads a line from stdin, changes the
-file so that its readers wait or read another file system, and prints "changed". It ends after a minute.
+bytes of SOURCE. The program prints "ready PID" for a process that executes PLACE if it is a program, or else sleeps. If
+PLACE is called `handed`, that process is outside of the namespaces and maps it; if it is called `locked`, it is this
+one. The program reads a line from stdin, changes the file so that its readers wait or read another file system, and
+prints "changed". With `locked`, its memory map is then locked. It ends after a minute.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -147,6 +149,17 @@ def _map_outside() -> tuple[int, socket.socket]:
     return pid, ours
 
 
+def _lock_map(place: Path) -> None:
+    """Lock the memory map of this process: a reader of a page waits for the FUSE, and a writer waits for the reader."""
+    page = mmap.mmap(os.open(place, os.O_RDONLY), 4096, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(page))
+    memory = os.open("/proc/self/mem", os.O_RDONLY)
+    os.write(1, b"changed\n")
+    threading.Thread(target=os.pread, args=(memory, 8, address), daemon=True).start()
+    time.sleep(0.2)
+    _LIBC.mmap(None, 1 << 20, mmap.PROT_READ, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+
+
 def main(device: str, folder: Path, kind: str, source: Path, place: Path) -> None:
     """Mount, start the program, and change the file on request."""
     signal.alarm(60)
@@ -164,6 +177,11 @@ def main(device: str, folder: Path, kind: str, source: Path, place: Path) -> Non
         place.touch()
     _mount(file, place, "none", _BIND)
     is_program = source.read_bytes()[:4] == b"\x7fELF" and kind not in ("proc", "sysfs")
+    if place.name == "locked":
+        os.write(1, f"ready {os.getpid()}\n".encode())
+        sys.stdin.readline()
+        (folder / "armed").touch()
+        _lock_map(place)
     words = [str(place)] if is_program else ["/bin/sleep", "60"]
     with subprocess.Popen(words, preexec_fn=_end_with_parent) as process:
         if place.name == "handed":

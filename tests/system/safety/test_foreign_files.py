@@ -7,6 +7,7 @@ import itertools
 import os
 import random
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -21,10 +22,12 @@ import pytest
 from powerprof.stacks.elf import read_elf
 from powerprof.stacks.image import snapshot
 from powerprof.stacks.symbols import read_perf_map
-from powerprof.system import processes
+from powerprof.system import processes, reader_child
 from powerprof.system.child import SendPart, run_in_fork
+from powerprof.system.processes import label_of, list_tcp_ports, owner_of
 from powerprof.system.reader_child import _LOCAL, _LOCKED_BY_WRITERS, _OVERLAY, _kind_of, waits_for_nobody
 from powerprof.system.reader_process import Opened, ReaderProcess, ReaderWaits, link_of, shared
+from powerprof.system.tasks import list_threads
 from tests.programs import foreign_mounts, stalling
 
 # A busy host delays a fork; a reader of a file without a server would wait until the test ends.
@@ -70,7 +73,8 @@ def foreign(place: Path, kind: str, path: str) -> Iterator[Foreign]:
     room = Path(tempfile.mkdtemp(prefix="room-", dir=place))
     os.chown(room, stalling.UID, stalling.UID)
     source = place / ("text" if path in ("perf map", "passwd") else "waker")
-    target = {"passwd": Path("/etc/passwd"), "handed": room / "handed"}.get(path, room / "file")
+    name = path if path in ("handed", "locked") else "file"
+    target = Path("/etc/passwd") if path == "passwd" else room / name
     words = [sys.executable, "-I", "-S", place / "foreign_mounts.py", place / "fuse", room, kind, source, target]
     daemon = subprocess.Popen(
         words,
@@ -121,6 +125,48 @@ def use(reader: ReaderProcess, at: Foreign, path: str) -> None:
         for opened in open_all(reader, at, path):
             with opened:
                 read_elf(opened.fd, at.place)
+
+
+# What this process reads of others itself.
+FREE = (
+    "stat",
+    "status",
+    "statm",
+    "comm",
+    "schedstat",
+    "cgroup",
+    "mountinfo",
+    "net/tcp",
+    "net/unix",
+    "net/dev",
+    "limits",
+)
+LINKS = ("exe", "cwd", "root", "ns/net", "ns/mnt", "fd/0")
+
+
+def test_files_of_proc_that_this_process_reads_take_no_lock(place: Path, fresh: ReaderProcess) -> None:
+    with foreign(place, "fuse", "locked") as at:
+        base = Path(f"/proc/{at.pid}")
+
+        def read(*names: str) -> bool:
+            def work(say: SendPart) -> None:
+                for name in names:
+                    (base / name).read_bytes()
+                say(b"read")
+
+            return run_in_fork(work, 0.5 if names == ("cmdline",) else DEADLINE_S).ended
+
+        at.change()
+        until_s = time.monotonic() + DEADLINE_S
+        while read("cmdline"):
+            assert time.monotonic() < until_s
+        assert read(*FREE, *(f"task/{at.pid}/{name}" for name in ("stat", "status", "comm", "schedstat", "children")))
+        assert all(link_of(base / name) for name in LINKS)
+        assert list_threads(at.pid) and label_of(at.pid) and list_tcp_ports(at.pid) == []
+        # Since Linux 6.17 maps needs no lock either.
+        assert fresh.proc_file(at.pid, "cmdline", 100) is None and fresh.waits.silent == [at.pid]
+        assert owner_of(at.pid).distrust is not None
+        assert not read("cmdline"), "still locked"
 
 
 _CONTAINER = """
@@ -183,6 +229,28 @@ def test_a_file_that_a_writer_may_lock_is_copied(tmp_path: Path, place: Path, ki
         is_of_root = (uid, mode) == (0, 0o644)
         expected = kind in _LOCAL or (kind in _LOCKED_BY_WRITERS and is_of_root)
         assert waits_for_nobody(file.fileno(), kind, -1) is expected
+
+
+@pytest.mark.parametrize(("most", "refusal"), [(1 << 20, None), (100, reader_child.LATER)])
+def test_a_copy_ends_at_the_end_of_the_file_or_at_its_limit(
+    monkeypatch: pytest.MonkeyPatch, most: int, refusal: int | None
+) -> None:
+    """The status of such a file has size 0."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        monkeypatch.setattr(reader_child, "_OUT", theirs, raising=False)
+        file = os.open("/proc/self/status", os.O_RDONLY)
+        if refusal is not None:
+            with pytest.raises(OSError) as error:
+                reader_child._hand_over(file, 0, -1, most)
+            assert error.value.errno == refusal
+            return
+        size = reader_child._hand_over(file, 0, -1, most)
+        data, files, _, _ = socket.recv_fds(ours, 1 << 10, 1)
+        status = reader_child.FILE.unpack(data[-reader_child.FILE.size :])
+        assert status[0] == size > 500 and status[-1]
+        assert os.pread(files[0], 1 << 20, 0).startswith(b"Name:") and os.fstat(files[0]).st_size == size
+        os.close(files[0])
 
 
 # The kernel maps no file of proc as code.

@@ -85,8 +85,10 @@ def test_the_tables_that_run_are_those_of_the_trusted_copy(tmp_path: Path, argv:
     case = case_of(folder)
     (folder / "workload.toml").write_text(_TOML)
     (tmp_path / "second").mkdir()
-    with pytest.raises(DataError, match="was changed while it was read"):
-        reading.copy_trusted([case], False, tmp_path / "second")
+    (tmp_path / "third").mkdir()
+    for cases, place in (([case], "second"), ([case_of(folder), case], "third")):
+        with pytest.raises(DataError, match="was changed while it was read"):
+            reading.copy_trusted(cases, False, tmp_path / place)
 
 
 @pytest.mark.parametrize("swapped", ["file", "link in a folder", "folder"])

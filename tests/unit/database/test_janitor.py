@@ -7,6 +7,7 @@ import builtins
 import io
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,43 @@ def test_left_trees_are_removed_with_their_processes(tmp_path: Path) -> None:
         process.kill()
         process.wait()
         os.close(used[1])
+
+
+def test_trees_of_any_depth_are_removed(tmp_path: Path) -> None:
+    """Servers and workloads can nest folders. Python's recursion ends at 1,000, a path at 4,096 bytes."""
+    tree, lock = janitor._make_tree(str(tmp_path))
+    here = os.open(tree, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("inner", dir_fd=here)
+        os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=here))
+        os.symlink("/etc", "link", dir_fd=here)
+        inner = os.open("inner", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(here)
+    try:
+        janitor.remove_trees([tree])
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        os.close(lock)
+        subprocess.run(["rm", "-rf", tree], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts file systems")
+def test_a_mount_with_the_name_of_a_tree_is_neither_asked_nor_removed(tmp_path: Path) -> None:
+    """It can be a FUSE of another account, which would answer stat(2) late or never."""
+    (tmp_path / "powerprof-0123456789ab").mkdir()
+    left, lock = janitor._make_tree(str(tmp_path))
+    os.close(lock)
+    script = """
+cd "$1" && mount -t tmpfs none powerprof-0123456789ab && touch powerprof-0123456789ab/kept
+"$2" -c "from powerprof.database import janitor; janitor.remove_left('$1')"
+ls powerprof-0123456789ab
+"""
+    words = ["unshare", "--mount", "sh", "-ec", script, "sh", str(tmp_path), sys.executable]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("kept\n", "")
+    assert not Path(left).exists()
 
 
 def test_paths_to_remove_are_noted_until_they_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,6 +166,38 @@ def test_a_greeting_that_lies(greeting: bytes, said: str) -> None:
     assert "tmp" not in refused.value.message.partition("(")[2], "the place of libpq's own socket"
 
 
+def test_no_server_makes_libpq_open_a_file_of_tickets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Usually it is in /tmp. Another account's pipe there would stop powerprof in libpq, which no signal ends."""
+    pipe = tmp_path / "tickets"
+    os.mkfifo(pipe)
+    monkeypatch.setenv("KRB5CCNAME", f"FILE:{pipe}")
+    opened: list[float] = []
+
+    def wait_for_reader() -> None:
+        os.close(os.open(pipe, os.O_WRONLY))
+        opened.append(time.monotonic())
+
+    writer = threading.Thread(target=wait_for_reader, daemon=True)
+    writer.start()
+    kerberos = message(b"R", struct.pack("!i", 7))
+    with lying(lambda say: say(kerberos), lambda say: None) as login, pytest.raises(StatementError):
+        postgres_wire.PostgresConnection(login, 2.0, Limits())
+    assert opened == []
+    os.close(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK))
+    writer.join(10)
+
+
+@pytest.mark.parametrize("name", ["t" * 120, "a,b", "with space's"])
+def test_temporary_folders_with_any_name_serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    with lying(lambda say: say(GREETING), LIES["the truth"][0]) as login:
+        (tmp_path / name).mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
+        connection = postgres_wire.PostgresConnection(login, 5.0, Limits())
+        assert connection.run("SELECT 1")[1] == [("value",)]
+        connection.close()
+    assert list((tmp_path / name).iterdir()) == []
+
+
 def test_another_listener_gets_no_byte() -> None:
     """The user's name and the database are sent after the listener was compared."""
     received: list[bytes] = []

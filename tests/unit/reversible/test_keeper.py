@@ -51,7 +51,8 @@ def test_a_failed_restoration_is_tried_again_while_there_is_time(monkeypatch: py
     pauses_s: list[float] = []
     monkeypatch.setattr(keeper.time, "sleep", pauses_s.append)
     changes: list[Any] = [_Change(), _Change(PowerprofError("busy"), PowerprofError("full")), _Change()]
-    assert _run(changes).left == []
+    restoration = _run(changes)
+    assert (restoration.left, restoration.reasons) == ([], {})
     assert [change.tries for change in changes] == [1, 3, 1]
     assert pauses_s == [0.5, 0.5]
 

@@ -164,7 +164,7 @@ def test_files_beyond_the_budget_are_left_out_with_a_note(others: Path) -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
     assert store.budget.notes() == [
         f"files of 1 processes were left out ({os.getpid()}): they took more than 2 s or 40 MiB each, "
-        "or 20 s or 256 MiB together"
+        "15 s or 192 MiB per account, or 20 s or 256 MiB together"
     ]
     assert not isinstance(store.tables(*mapped(others / "small")), str)
 
@@ -194,6 +194,20 @@ def test_processes_share_the_budget_of_a_run() -> None:
             meter.take(0, "x")
     assert list(budget.left_out) == [11, 12]
     assert time_budget.PROCESS_S <= 2.0 and time_budget.PROCESS_BYTES <= 100 << 20
+
+
+def test_processes_of_one_account_leave_a_quarter_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time_budget, "account_of_process", lambda pid: 1001 if pid < 50 else 112)
+    budget, part = Budget(), time_budget.PROCESS_BYTES // 2
+    fitting = time_budget.ACCOUNT_BYTES // part
+    for pid in range(1, fitting + 1):
+        with budget.meter(pid) as meter:
+            meter.take(part, "x")
+    with budget.meter(49) as meter, pytest.raises(DataError, match="too large"):
+        meter.take(part, "x")
+    with budget.meter(50) as meter:
+        meter.take(part, "x")
+    assert list(budget.left_out) == [49]
 
 
 def test_control_characters_in_names_hide_no_mapping(tmp_path: Path) -> None:

@@ -336,7 +336,7 @@ def test_bytes_that_were_refused_are_not_taken() -> None:
 
 def test_budget_of_a_process_is_separate() -> None:
     budget = Budget()
-    budget.meter(7)._purse.bytes_left = 10
+    budget.meter(7)._payers[1].bytes_left = 10
     with pytest.raises(DataError):
         budget.meter(7).take(11, "own")
     budget.meter(8).take(11, "other")
@@ -346,8 +346,8 @@ def test_time_of_a_walk_is_charged_on_request() -> None:
     budget = Budget()
     with budget.meter(7) as meter:
         meter.charge_only(1.25)
-    assert budget.seconds_left == pytest.approx(20.0 - 1.25, abs=0.1)
-    assert budget.meter(7)._purse.seconds_left == pytest.approx(2.0 - 1.25, abs=0.1)
+    left_s = [payer.seconds_left for payer in budget.meter(7)._payers]
+    assert left_s == pytest.approx([20.0 - 1.25, 2.0 - 1.25, 15.0 - 1.25], abs=0.1)
     with pytest.raises(DataError), budget.meter(7) as meter:
         meter.charge_only(1.0)
         meter.take(0, "late")

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -221,6 +223,21 @@ def test_a_copy_has_at_most_its_files_and_bytes(tmp_path: Path, files: int, more
     assert (sizes["inner/data"], sizes["program"]) == (700, 300)
     modes = [(tmp_path / "copy" / name).stat().st_mode & 0o777 for name in ("inner", "program", "inner/data")]
     assert modes == [0o700, 0o700, 0o600]
+
+
+@pytest.mark.parametrize(("name", "depth"), [("n" * 255, 4), ("n" * 255, 17), ("n", 512), ("n", 1500)])
+def test_a_copy_has_no_path_that_is_too_long_or_too_deep(tmp_path: Path, name: str, depth: int) -> None:
+    (tmp_path / "source").mkdir()
+    here = os.open(tmp_path / "source", os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir(name, dir_fd=here)
+        here, outer = os.open(name, os.O_RDONLY, dir_fd=here), here
+        os.close(outer)
+    os.close(here)
+    refused = pytest.raises(CopyRefused, match="a path of more than 1,024 bytes")
+    with nullcontext() if (len(name) + 1) * depth <= 1024 else refused:
+        copy_folder(tmp_path / "source", tmp_path / "copy", CopyRules(None, 2000))
+    subprocess.run(["rm", "-rf", tmp_path / "source", tmp_path / "copy"], check=True)
 
 
 def test_links_are_copied_as_links_only_on_request(tmp_path: Path) -> None:

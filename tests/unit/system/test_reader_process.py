@@ -250,9 +250,9 @@ def test_a_key_is_that_of_one_version_of_one_file(one: tuple[int, ...], other: t
 def test_the_highest_account_of_a_process_pays(fake_tree: Tree) -> None:
     fake_tree({"proc/7/status": "Uid:\t1001\t0\t1002\t0\n", "proc/8/status": "Name:\tx\n"})
     assert reader_process.account_ids(7) == [1001, 0, 1002, 0]
-    assert reader_process._account_of(7) == 1002
-    assert reader_process._account_of(8) == reader_process._account_of(9) == 0xFFFFFFFF
-    assert reader_process._account_of(0) == 0
+    assert reader_process.account_of_process(7) == 1002
+    assert reader_process.account_of_process(8) == reader_process.account_of_process(9) == 0xFFFFFFFF
+    assert reader_process.account_of_process(0) == 0
 
 
 def test_a_path_belongs_to_the_process_that_it_leads_through(fake_tree: Tree) -> None:
