@@ -384,13 +384,15 @@ OPENING |= {"try_text", "try_int", "read_int", "read_fields"}
 FOREIGN = re.compile(
     r"""(?<!proc/self)(?<!thread-self)(?<!pressure)["'/](exe|map_files|cwd|root|fd/\w+"""
     r"""|mem|environ|cmdline|maps|smaps|smaps_rollup|numa_maps|auxv|pagemap|io|syscall|stack|personality)["'/]"""
-    r"""|/proc/\{\w+\}/(exe|root|cwd)"""
+    r"""|/proc/\{\w+\}/(exe|root|cwd|stat)\b|(?:str\(\w+\)|folder|base) / ["'](stat)["']"""
 )
 OWNERS = {"system/reader_child.py"}
 # dtrace's keeper reads and writes its own child's memory.
 EXCEPTIONS = {*(("tracing/dtrace_keeper.py", name) for name in ("mem", "maps", "auxv"))}
 # Folders of fetched servers are called that.
 EXCEPTIONS.add(("database/packages.py", "root"))
+# For system accounts, and for the reader itself.
+EXCEPTIONS |= {("system/process_stat.py", "stat"), ("system/reader_process.py", "stat")}
 
 
 def direct_opens(path: str, text: str) -> list[str]:
@@ -418,7 +420,7 @@ def direct_opens(path: str, text: str) -> list[str]:
             words = ast.unparse(node)
             hit = FOREIGN.search(words)
             if hit or named & {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}:
-                part = (hit[1] or hit[2]) if hit else "name"
+                part = hit[hit.lastindex or 0] if hit else "name"
                 if (path, part) not in EXCEPTIONS:
                     found.append(f"{path}:{node.lineno}: {words[:80]}")
     return found
@@ -448,6 +450,7 @@ def test_no_other_module_opens_a_path_of_another_process() -> None:
         'os.open(f"/proc/{pid}/mem", os.O_RDONLY)',
         'try_text(procfs() / str(pid) / "task" / str(tid) / "syscall")',
         'read_fields(procfs() / str(pid) / "io")',
+        'try_text(procfs() / str(pid) / "stat")',
         'place = procfs() / str(pid) / "auxv"\n    return try_text(place)',
     ],
 )
