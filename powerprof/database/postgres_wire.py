@@ -145,15 +145,18 @@ class PostgresConnection(Closeable):
         # libpq begins with a socket of ours, of the same kind: TLS depends on it.
         kind = socket.AF_UNIX if login.socket is not None else socket.AF_INET
         try:
-            with _short_folder() as folder, socket.socket(kind) as listening:
-                listening.bind(f"{folder}/.s.PGSQL.5432" if login.socket is not None else ("127.0.0.1", 0))
-                listening.listen(_MOST_CONNECTS)
-                place = {"host": folder, "port": "5432"}
-                if login.socket is None:
-                    port = listening.getsockname()[1]
-                    place = {"host": login.host or "127.0.0.1", "hostaddr": "127.0.0.1", "port": str(port)}
-                words = conninfo.make_conninfo("", **self._parameters() | place)
-                self._handle = pq.PGconn.connect_start(words.encode())
+            with socket.socket(kind) as listening:
+                # libpq connects at once, and does not connect again through a unix socket without TLS. A folder that
+                # lasted as long as the answers of the server would stay after a SIGKILL.
+                with _short_folder() as folder:
+                    listening.bind(f"{folder}/.s.PGSQL.5432" if login.socket is not None else ("127.0.0.1", 0))
+                    listening.listen(_MOST_CONNECTS)
+                    place = {"host": folder, "port": "5432"}
+                    if login.socket is None:
+                        port = listening.getsockname()[1]
+                        place = {"host": login.host or "127.0.0.1", "hostaddr": "127.0.0.1", "port": str(port)}
+                    words = conninfo.make_conninfo("", **self._parameters() | place)
+                    self._handle = pq.PGconn.connect_start(words.encode())
                 self._shake_hands(self._handle, time.monotonic() + patience_s)
         except BaseException:
             self.close()

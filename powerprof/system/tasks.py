@@ -43,7 +43,7 @@ def process_folder(pid: int) -> Path:
 
 def _state(folder: Path) -> str:
     """Return the state of a thread, one letter; "" if it has ended."""
-    return read_fields(folder / "status").get("State", "")[:1]
+    return (try_text(folder / "status") or "").partition("\nState:\t")[2][:1]
 
 
 def is_stopped(pid: int) -> bool:
