@@ -75,6 +75,7 @@ from powerprof.measure.progress import Countdown
 from powerprof.measure.window import format_now
 from powerprof.model.records import EnergySource, Figures, Note, Window
 from powerprof.model.text import Say
+from powerprof.system import signals
 from powerprof.system.errors import Interrupted, PowerprofError, UsageError
 from powerprof.workloads.catalogue import find_condition
 from powerprof.workloads.definition import Explain
@@ -392,8 +393,9 @@ class _PairRun:
             collected.interrupted = True
         collected.blocks, left_out = mark_disturbed_pairs(collected.blocks, options.pairs)
         collected.notes += left_out
-        # Measure the baseline after failed blocks too: it shows a drift of the host.
-        collected.after += self._apparatus.baseline("idle baseline after")
+        # Measure the baseline after failed blocks too: it shows a drift of the host. After a signal there is no time.
+        if not signals.has_arrived():
+            collected.after += self._apparatus.baseline("idle baseline after")
 
     def _trace(self, duration_s: float) -> None:
         """Trace a window of each condition; it is in no headline figure."""

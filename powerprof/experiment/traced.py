@@ -27,6 +27,7 @@ from powerprof.measure.sampling import interval
 from powerprof.measure.window import wait_and_read
 from powerprof.model.records import Estimate, RunMetric
 from powerprof.model.text import Say
+from powerprof.system import signals
 from powerprof.system.errors import Interrupted
 from powerprof.workloads.reading import Case
 
@@ -82,6 +83,9 @@ def _traced(
     from powerprof.attribution.requests import AttributeRequest
     from powerprof.system.targets import Target
 
+    if signals.has_arrived():  # in an earlier traced window, which it ended
+        raise signals.interruption()
+    signals.release()  # Signals are held from the end of that window.
     bench.enter(case)
     members = {name: server.pid for name, server in bench.members(case).items() if server.pid is not None}
 
