@@ -238,6 +238,7 @@ class BoundedConnection(_Connection):  # type: ignore[misc]
 
     def _start_answer(self, patience_s: float) -> None:
         self._granted_s = min(patience_s, self._left_s)
+        self._is_last = self._left_s < patience_s
         self._until_s = time.monotonic() + self._granted_s
         self._left_bytes = self._limits.answer_bytes
         self._left_columns = _MAX_COLUMNS
@@ -292,7 +293,7 @@ class BoundedConnection(_Connection):  # type: ignore[misc]
         self._received += part
 
     def _describe_limit(self) -> str:
-        return f"{self._limits.waiting_s:g} s in all" if self._left_s <= 0 else f"{self._granted_s:.0f} s"
+        return f"{self._limits.waiting_s:g} s in all" if self._is_last else f"{self._granted_s:.0f} s"
 
     def _refuse(self, number: int, reason: str) -> NoReturn:
         """Close the connection and raise: further data would belong to the abandoned answer."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -212,5 +213,17 @@ class Workload(StrictTable, frozen=True, kw_only=True):
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of a workload.toml."""
-    made = msgspec.json.schema(Workload)
+    made: dict[str, Any] = clean_descriptions(msgspec.json.schema(Workload))
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": SCHEMA, **made}
+
+
+def clean_descriptions(schema: Any) -> Any:
+    """Return a JSON Schema whose descriptions have no common indentation. Python 3.13 removes it from docstrings."""
+    if isinstance(schema, dict):
+        return {
+            key: inspect.cleandoc(value)
+            if key == "description" and isinstance(value, str)
+            else clean_descriptions(value)
+            for key, value in schema.items()
+        }
+    return [clean_descriptions(part) for part in schema] if isinstance(schema, list | tuple) else schema

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from powerprof.system import next_steps
+from powerprof.system.reader_process import ReaderWaits, shared
 
 
 @pytest.fixture(autouse=True)
@@ -15,3 +16,9 @@ def no_command_needs_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(next_steps, "_needs_root", lambda words: False)
     # pytest's own -p would be the target of the running command.
     monkeypatch.setattr(sys, "argv", sys.argv[:1])
+
+
+@pytest.fixture(autouse=True)
+def no_account_has_used_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes of an earlier test use up no budget of a later one."""
+    monkeypatch.setattr(shared(), "waits", ReaderWaits())

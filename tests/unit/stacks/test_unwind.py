@@ -57,7 +57,8 @@ def test_stack_of_static_program_is_complete(built):
         result = Unwinder().unwind(image, saved(info["pid"], info["threads"]["condvar"]["tid"]))
         names = [frame.label for frame in Symbolizer(image).stack(result)]
     assert result.complete
-    assert names[-6:] == [*expected("condvar"), "start_thread", "clone3"]
+    # An alias, of which glibc 2.41 has the other one.
+    assert [*names[-6:-1], names[-1].strip("_")] == [*expected("condvar"), "start_thread", "clone3"]
 
 
 def test_functions_of_stripped_program_stay_distinct(built):
