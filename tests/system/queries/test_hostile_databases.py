@@ -152,11 +152,7 @@ def test_watch_and_export_execute_nothing_of_a_database(powerprof_cli: Cli, serv
 @pytest.mark.usefixtures("eve")
 @pytest.mark.parametrize(
     "command",
-    [
-        "diagnose --no-save --duration 1",
-        "cure --window 1",
-        pytest.param("attribute --no-save", marks=pytest.mark.nightly),
-    ],
+    ["diagnose --no-save --duration 1", "cure", pytest.param("attribute --no-save", marks=pytest.mark.nightly)],
 )
 def test_other_commands_execute_nothing_of_a_database(powerprof_cli: Cli, server: PrivateServer, command: str) -> None:
     result = powerprof_cli([*command.split(), "--pid", str(server.pid)])
@@ -377,7 +373,7 @@ def options_of(server: PrivateServer, folder: Path) -> list[str]:
         ("queries --no-save --method samples --duration 1", False),
         ("queries --no-save --explain --yes --duration 1", True),
         ("diagnose --no-save --duration 1", True),
-        ("cure --window 1", True),
+        ("cure", True),
         pytest.param("attribute --no-save", False, marks=pytest.mark.nightly),
     ],
 )

@@ -177,7 +177,7 @@ def test_a_word_of_all_statements_of_mariadb(
             queries = every_form(cli, tmp_path, "queries", *named, "--duration", "1", "--energy-source", "none")
             if performance_schema:  # these commands read the same tables without it
                 every_form(cli, tmp_path, "attribute", "--pid", str(primary.pid), "--duration", "1")
-                printed(cli, "cure", "--window", "1", *named)
+                printed(cli, "cure", *named)
                 watched = ("watch", "--system", "--json-lines", "--interval", "1", "--ask-every", "1", "--count", "2")
                 with exclusive_statements():
                     printed(cli, *watched, "--defaults-file", str(account))

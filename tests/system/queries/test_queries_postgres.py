@@ -230,7 +230,8 @@ def test_a_statement_that_sleeps_costs_next_to_nothing(server: PrivateServer) ->
     sleep = found["SELECT pg_sleep(?)"]
     assert sleep.c0_s < 0.02
     assert sleep.latency_ms is not None
-    assert 390 < sleep.latency_ms.p50 < 700
+    # The quantile lies within 15 % in its bucket.
+    assert 340 < sleep.latency_ms.p50 < 700
     assert found[BURN_TEXT].c0_s > 5 * sleep.c0_s
 
 

@@ -18,7 +18,7 @@ from powerprof.attribution.profile import count_functions, profile_target
 from powerprof.attribution.requests import FunctionsRequest, ProfileRequest
 from powerprof.cli.targets import ServerOptions, TargetOptions
 from powerprof.system import caller
-from powerprof.tracing.bpf import sampler, syscalls, uprobes
+from powerprof.tracing.bpf import sampler, syscalls, uprobe_links
 from tests.programs.ground_truth import build
 
 pytestmark = pytest.mark.usefixtures("root_bpf")
@@ -37,7 +37,7 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return call
 
     monkeypatch.setattr(sampler, "open_sampler", noted("opened", sampler.open_sampler))
-    monkeypatch.setattr(uprobes, "open_event", noted("opened", uprobes.open_event))
+    monkeypatch.setattr(uprobe_links, "open_event", noted("opened", uprobe_links.open_event))
     monkeypatch.setattr(syscalls, "create_link", noted("opened", syscalls.create_link))
     monkeypatch.setattr(caller, "drop_privileges", noted("given up", lambda *_: None))
     return said

@@ -42,7 +42,8 @@ def test_names_agree_with_performance_schema(pooled_server: Callable[..., Privat
     reported = server.thread_names()
     starts = {tid: start.name for tid, start in read_thread_starts(server.pid).items()}
     known = {tid: name for tid, name in starts.items() if name is not None and name.startswith("thread/")}
-    assert known.items() <= reported.items()
+    # The server keeps threads of closed connections, which performance_schema has no more.
+    assert {name for _, name in known.items() - reported.items()} <= {"thread/sql/one_connection"}
     assert len(known) >= len(_NAMES)
 
 
