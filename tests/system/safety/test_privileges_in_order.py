@@ -67,6 +67,7 @@ def test_samplers_are_opened_before(order: list[str], target: TargetOptions) -> 
 def test_probes_are_placed_before(order: list[str], target: TargetOptions) -> None:
     request = FunctionsRequest(duration_s=0.2, pattern="wait_*", backend="bpf", settle=True)
     count_functions(target, request, _silent, _silent)
-    assert "opened" in order
-    assert order[-1] == "given up"
-    assert order.count("given up") == 1
+    before, _, after = " ".join(order).partition("given up")
+    assert "opened" in before and "given up" not in after
+    # The end of the probes is preceded by one on a file of powerprof (tracing/bpf/mapped_files.py).
+    assert after.split() in ([], ["opened"])
