@@ -69,6 +69,7 @@ def test_under_sudo_the_clients_run_as_the_caller(
     with users_server.connect() as connection:
         sql.execute(
             connection,
+            "DROP DATABASE IF EXISTS shop",  # of the test above
             f"CREATE USER {caller.pw_name}@localhost IDENTIFIED VIA unix_socket",
             f"GRANT ALL ON shop.* TO {caller.pw_name}@localhost",
             "CREATE DATABASE shop",

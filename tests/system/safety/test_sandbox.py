@@ -392,6 +392,7 @@ _STARTERS = {
     "measure/program_output.py": "perf",
     "stacks/demangle.py": "libstdc++'s demangler in a limited child",
     "system/reader_process.py": "the reader of memory",
+    "tracing/bpf/detacher.py": "the helper that removes probes later",
     "tracing/bpf/objects.py": "the compiler",
     "tracing/dtrace.py": "dtrace",
 }
