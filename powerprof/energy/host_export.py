@@ -22,7 +22,7 @@ from powerprof.energy.domains import DomainEnergy, SampledMeter, compare_counter
 from powerprof.measure.counters import CounterSample, EnergySeries, Missing, counter_energy
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.fetching import fetch
-from powerprof.system.files import not_understood, printable, read_outside_text, whole
+from powerprof.system.files import not_understood, printable, read_outside_table, whole
 
 # Exporters refresh every 5 s (Scaphandre, Kepler), some every 30 s.
 _INTERVAL_S = 5.0
@@ -360,7 +360,7 @@ def _find_counter(path: Path) -> Path:
 
 
 def _read_file(file: Path, guest: str | None) -> HostFigures:
-    text = read_outside_text(file, _LIMIT_BYTES)
+    text = read_outside_table(file, _LIMIT_BYTES)
     if _JOULES in text:
         return choose_figures(parse_metrics(text), guest)
     energy_uj = whole(text.strip())

@@ -24,7 +24,7 @@ from powerprof.measure.counters import EnergySeries, PowerSample, power_energy
 from powerprof.measure.program_output import median_step_s, numbered_lines, parse_number
 from powerprof.measure.window import WallOffset
 from powerprof.system.errors import CapabilityError, DataError
-from powerprof.system.files import loader, read_outside_text
+from powerprof.system.files import loader, read_outside_table
 from powerprof.system.next_steps import command_line
 
 _TIMES = (
@@ -99,7 +99,7 @@ def split_column(path: Path) -> tuple[Path, str | None]:
 def read_meter_log(path: Path) -> MeterLog:
     """Return the log of `FILE` or `FILE#COLUMN`, which may have no sample yet. Raise DataError."""
     file, column = split_column(path)
-    return parse_meter_log(read_outside_text(file), file, 0, column)
+    return parse_meter_log(read_outside_table(file), file, 0, column)
 
 
 def looks_like_meter_log(text: str) -> bool:

@@ -13,7 +13,7 @@ from powerprof.model.records import EstimateRange
 from powerprof.system import files as toml
 from powerprof.system import paths
 from powerprof.system.errors import DataError
-from powerprof.system.files import loader, read_outside_text, try_text
+from powerprof.system.files import loader, read_outside_table, try_text
 
 
 class CpuIdentity(msgspec.Struct, frozen=True):
@@ -278,7 +278,7 @@ def user_models() -> list[PowerModel]:
     except PermissionError:  # another user's home: setpriv and su may leave HOME unchanged
         return []
     for file in files:
-        models += parse_models(read_outside_text(file), file)
+        models += parse_models(read_outside_table(file), file)
     return models
 
 

@@ -34,7 +34,7 @@ from powerprof.measure.sampling import WindowInterrupted, WindowMeter
 from powerprof.measure.turbostat import TurbostatLog, looks_like_turbostat, parse_turbostat
 from powerprof.model.records import EnergyReading, Window
 from powerprof.system.errors import CapabilityError, DataError, UsageError
-from powerprof.system.files import loader, read_outside_text, reading, whole
+from powerprof.system.files import loader, read_outside_table, reading, whole
 from powerprof.system.next_steps import command_line
 
 _LONGEST_LINE = 1 << 20
@@ -66,7 +66,7 @@ def read_recordings(files: Sequence[Path], elapsed_s: float | None) -> tuple[lis
     for name in files:
         path, column = split_column(name)
         try:
-            text = read_outside_text(path)
+            text = read_outside_table(path)
             # Powercap dumps may be equal (an idle domain's counter). Any other repeated file adds nothing.
             if text in seen and not looks_like_powercap(text) and not looks_like_meter_log(text):
                 notes.append(f"{path} is the same as {seen[text]} and is read once")

@@ -25,7 +25,7 @@ from powerprof.measure.window import CpuReading, Snapshot, StateInfo, is_polling
 from powerprof.system import files, paths
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import DataError, PowerprofError, UsageError
-from powerprof.system.files import loader, read_fields, read_outside_text
+from powerprof.system.files import loader, read_fields, read_outside_table
 
 COUNTERS = ("time", "usage", "above", "below", "rejected")
 LATENCY_DEVICE = Path("/dev/cpu_dma_latency")
@@ -445,7 +445,7 @@ def parse_dump(text: str, path: Path) -> Dump:
 
 def read_dump(path: Path) -> Dump:
     """Return the dump of a file of at most 64 MiB."""
-    return parse_dump(read_outside_text(path, 64 << 20), path)
+    return parse_dump(read_outside_table(path, 64 << 20), path)
 
 
 def check_pair(before: Dump, after: Dump) -> None:

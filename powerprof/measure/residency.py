@@ -35,7 +35,7 @@ from powerprof.measure.window import CpuReading, Snapshot
 from powerprof.model.records import Notes, StateResidency, Window
 from powerprof.system import paths
 from powerprof.system.errors import CapabilityError, DataError, UsageError
-from powerprof.system.files import loader, read_outside_text
+from powerprof.system.files import loader, read_outside_table
 
 # The clocks of idle times and of windows differ by this share and time at most.
 _CLOCKS, _CLOCKS_US = 0.05, 50_000.0
@@ -413,7 +413,7 @@ def read_recording(
     from powerprof.measure import powertop, turbostat
 
     if after is None and source != "cpuidle":
-        text = read_outside_text(before, _LIMIT_BYTES)
+        text = read_outside_table(before, _LIMIT_BYTES)
         if source == "turbostat" or (source is None and turbostat.looks_like_turbostat(text)):
             if elapsed_s is not None:
                 raise UsageError("--elapsed is for cpuidle dumps: a turbostat log has its own times", "leave it out")
@@ -435,7 +435,7 @@ def read_recording(
 
 def _read_dumps(before: Path, after: Path | None, elapsed_s: float | None, read_at: str) -> ResidencyRecording:
     first = read_dump(before)
-    second = first if after is None else parse_dump(read_outside_text(after, _LIMIT_BYTES), after)
+    second = first if after is None else parse_dump(read_outside_table(after, _LIMIT_BYTES), after)
     check_pair(first, second)
     governor = f", governor {second.governor}" if second.governor else ""
     driver = f"driver {second.driver}{governor}" if second.driver else None

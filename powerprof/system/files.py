@@ -135,8 +135,17 @@ def _unreadable(path: Path, error: OSError | ValueError) -> DataError:
 
 def read_outside_text(path: Path, limit_bytes: int = 256 << 20, below: Path | None = None) -> str:
     """Return the text of a file from outside, read by `read_outside`. Raise DataError."""
-    data = read_outside(path, limit_bytes, below)
+    return _decode(read_outside(path, limit_bytes, below), path)
+
+
+def read_outside_table(path: Path, limit_bytes: int = 256 << 20) -> str:
+    """Return the text of a recording, which has a limited number of lines and cells. Raise DataError."""
+    data = read_outside(path, limit_bytes)
     _check_table(data, path)
+    return _decode(data, path)
+
+
+def _decode(data: bytes, path: Path) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

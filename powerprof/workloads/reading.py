@@ -34,7 +34,8 @@ from powerprof.workloads.definition import (
 )
 
 _LIMIT_BYTES = 1 << 20
-SQL_LIMIT_BYTES = 256 << 20
+# A data set, and the statements of a load.
+SQL_LIMIT_BYTES, _LOAD_LIMIT_BYTES = 256 << 20, 64 << 20
 # The time of tomllib grows with the square of the parts of a key: 64 KiB of `a.a.a…` take 13 s. Workloads can be
 # hostile.
 _MOST_DOTS = 300
@@ -203,12 +204,12 @@ def _check_files(loaded: LoadedWorkload, text: str, names: Sequence[str], keys: 
             raise DataError(loaded.path, f"{name}: no such file in the workload's folder", line_of(text, keys))
 
 
-def read_sql(folder: Path, name: str) -> str:
+def read_sql(folder: Path, name: str, limit_bytes: int = SQL_LIMIT_BYTES) -> str:
     """Return the text of a workload's SQL file. `folder` was without links when it was checked. Raise DataError.
 
     The files are read seconds after `_check_files`: by then a name can be a link to a file that only root may read.
     """
-    return read_outside_text(folder / name, SQL_LIMIT_BYTES, below=folder)
+    return read_outside_text(folder / name, limit_bytes, below=folder)
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -235,7 +236,7 @@ class Case(msgspec.Struct, frozen=True):
         all_statements = [text.strip().rstrip(";") for text in self.load.sql]
         for name in self.load.files:
             place = folder or self.workload.folder
-            statements = split_statements(read_sql(place, name))
+            statements = split_statements(read_sql(place, name, _LOAD_LIMIT_BYTES))
             if not statements:
                 raise DataError(place / name, "has no statement")
             all_statements += statements

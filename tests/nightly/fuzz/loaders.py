@@ -57,12 +57,12 @@ class Loader:
 
 
 def _text(parse: Callable[[str, Path], object]) -> Callable[[Path, bytes], object]:
-    """A parser of text that was decoded strictly before: as `read_outside_text` would."""
+    """A parser of text that was decoded strictly before: as `read_outside_table` would."""
 
     def read(path: Path, data: bytes) -> object:
-        from powerprof.system.files import read_outside_text
+        from powerprof.system.files import read_outside_table
 
-        return parse(read_outside_text(path), path)
+        return parse(read_outside_table(path), path)
 
     return read
 

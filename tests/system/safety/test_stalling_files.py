@@ -377,7 +377,17 @@ def test_a_perf_map_is_read_in_the_child(place: Path, fresh: ReaderProcess) -> N
 
 # What opens, follows or lists a path. A read of a link of /proc/PID is harmless: the kernel keeps the name.
 OPENING = {"open", "stat", "lstat", "exists", "is_file", "is_dir", "is_socket", "samefile", "resolve", "realpath"}
-OPENING |= {"read_bytes", "read_text", "open_regular", "read_outside_text", "scandir", "listdir", "iterdir", "connect"}
+OPENING |= {
+    "read_bytes",
+    "read_text",
+    "open_regular",
+    "read_outside_text",
+    "read_outside_table",
+    "scandir",
+    "listdir",
+    "iterdir",
+    "connect",
+}
 OPENING |= {"try_text", "try_int", "read_int", "read_fields"}
 # The second group of files takes the memory map, or the lock of an exec (mm_access, lock_trace and do_io_accounting in
 # fs/proc). Any of them of our own process waits for nobody.

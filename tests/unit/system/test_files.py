@@ -234,7 +234,7 @@ def test_a_text_has_at_most_half_a_million_lines(tmp_path: Path, mark: str) -> N
         place.write_bytes(gzip.compress(text.encode()))
         assert len(text.splitlines()) == count
         with pytest.raises(DataError, match="500,001 lines, at most 500,000") if refused else nullcontext():
-            assert files.read_outside_text(place) == text
+            assert files.read_outside_table(place) == text
 
 
 @pytest.mark.parametrize("mark", [",", ";", "\t"])
@@ -242,4 +242,13 @@ def test_a_text_has_at_most_six_million_cells(tmp_path: Path, mark: str) -> None
     place = tmp_path / "log.gz"
     place.write_bytes(gzip.compress((mark * 3000 + "\n").encode() * 2001))
     with pytest.raises(DataError, match="6,003,000 cells"):
-        files.read_outside_text(place)
+        files.read_outside_table(place)
+
+
+def test_sql_is_no_table(tmp_path: Path) -> None:
+    """A data set has more commas and lines than any recording."""
+    place = tmp_path / "data.sql"
+    place.write_text("INSERT INTO t VALUES (1,2);\n" * 500_001)
+    assert len(files.read_outside_text(place).splitlines()) == 500_001
+    with pytest.raises(DataError, match="500,001 lines"):
+        files.read_outside_table(place)
