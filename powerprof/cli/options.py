@@ -213,9 +213,7 @@ class ProfileOptions(msgspec.Struct, frozen=True, kw_only=True):
     flame: str | None = _file("flame", "Write a flame graph as HTML.")
     folded: str | None = _file("folded", "Write folded stacks for flamegraph.pl and speedscope.")
     pprof: str | None = _file("pprof", "Write a profile for go tool pprof.")
-    otlp: str | None = option(
-        "--otlp", "URL|FILE", "Send the profile as OTLP to a collector (http, https), or write it to a file."
-    )
+    otlp: str | None = _file("otlp", "Write a profile of OpenTelemetry (OTLP).")
     perfetto: str | None = _file("perfetto", "Write a timeline per CPU for ui.perfetto.dev.")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results leave the process here: as a saved run, as files, as a report on stdout, and to a collector."""
+"""Results leave the process here: as a saved run, as files, and as a report on stdout."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def check_targets(json: str | None = None, files: Targets | None = None) -> None
     targets = {**(files or {}), "json": json}
     if list(targets.values()).count("-") > 1:
         raise UsageError("only one file can be stdout", "give the others names")
-    to_files = {name: file for name, file in targets.items() if file is not None and not _is_collector(name, file)}
+    to_files = {name: file for name, file in targets.items() if file is not None}
     for option, target in to_files.items():
         folder = Path(target).parent
         if target != "-" and os.path.isdir(target):  # noqa: PTH112 - Path.is_dir raises if a name is too long
@@ -127,45 +127,32 @@ def write_json(record: Any, target: str | None) -> None:
 
 
 def write_exports(record: msgspec.Struct, files: Targets, extras: Extras | None = None) -> None:
-    """Write or send every file that was requested.
+    """Write every file that was requested.
 
     All files are rendered before the first is written, so that a UsageError leaves nothing half done. If one cannot be
-    written or sent, the others still are.
+    written, the others still are.
 
     Raises:
         UsageError: The record has no such form.
-        PowerprofError: The first file that could not be written or sent.
+        PowerprofError: The first file that could not be written.
     """
     requested = {kind: target for kind, target in files.items() if target is not None}
     if requested:
         from powerprof.report.exports import export
         from powerprof.report.files import write_output
-        from powerprof.system.sending import send
 
         first_error: PowerprofError | None = None
-        rendered = [(kind, target, export(record, kind, extras)) for kind, target in requested.items()]
-        for kind, target, data in rendered:
+        rendered = [(target, export(record, kind, extras)) for kind, target in requested.items()]
+        for target, data in rendered:
             try:
-                if _is_collector(kind, target):
-                    send(target, data)
-                else:
-                    write_output(target, data)
+                write_output(target, data)
             except PowerprofError as error:
                 first_error = first_error or error
         if first_error is not None:
             raise first_error
 
 
-def _is_collector(kind: str, target: str | None) -> bool:
-    """Return whether a target is the address of a collector. Raise UsageError if the address is invalid."""
-    if kind != "otlp" or target is None:
-        return False
-    from powerprof.system import sending
-
-    return sending.is_address(target)
-
-
-# A measured result: saved, written, shown and sent.
+# A measured result: saved, written and shown.
 
 
 class Outcome(msgspec.Struct):
@@ -177,7 +164,6 @@ class Outcome(msgspec.Struct):
         measuring: The failure that ended the measurement, or that of saving it.
         writing: The first file that could not be written.
         showing: The reason why the report could not be printed.
-        sending: The reason why a collector did not get its profile.
     """
 
     run: str | None = None
@@ -186,15 +172,13 @@ class Outcome(msgspec.Struct):
     measuring: PowerprofError | None = None
     writing: PowerprofError | None = None
     showing: PowerprofError | None = None
-    sending: PowerprofError | None = None
 
     def finish(self) -> None:
         """Raise the most important error of the steps, with the saved run in its hint."""
-        for error in (self.writing, self.sending):
-            if error is not None and self.run is not None:
-                place = [] if self.runs_dir is None else ["--runs-dir", str(self.runs_dir)]
-                error.hint = f"the run is saved; write it again: {command_line('report {} {}', self.run, place)}"
-        error = self.measuring or self.writing or self.showing or self.sending
+        if self.writing is not None and self.run is not None:
+            place = [] if self.runs_dir is None else ["--runs-dir", str(self.runs_dir)]
+            self.writing.hint = f"the run is saved; write it again: {command_line('report {} {}', self.run, place)}"
+        error = self.measuring or self.writing or self.showing
         if error is not None:
             raise error
 
@@ -211,7 +195,7 @@ def deliver(
     next_step: str | None = None,
     resumed_by: str | None = None,
 ) -> R:
-    """Save a result, write its files, print its report and send its profile; return the record as it was saved.
+    """Save a result, write its files and print its report; return the record as it was saved.
 
     A step that fails does not stop the following ones; its error is raised at the end. A result that is not saved and
     not written is printed even with --quiet.
@@ -241,25 +225,12 @@ def deliver(
         outcome.measuring = PowerprofError(failure, outcome.hint)
     interruption = _release_signals(outcome.hint)
 
-    to_collector = {kind: target for kind, target in (files or {}).items() if _is_collector(kind, target)}
-    to_files = {kind: target for kind, target in (files or {}).items() if kind not in to_collector}
-    targets = [target for target in (saving.json, *to_files.values()) if target]
+    targets = [target for target in (saving.json, *(files or {}).values()) if target]
     last_line = " ".join(part for part in (f"Saved as {outcome.run}." if outcome.run else None, next_step) if part)
-    reader_left: BrokenPipeError | None = None
     try:
-        outcome.writing = _write(record, saving, to_files, extras)
+        outcome.writing = _write(record, saving, files or {}, extras)
         is_lost = outcome.run is None and outcome.writing is not None
-        is_shown = "-" not in targets and (is_lost or not saving.quiet)
-        try:
-            if is_shown:
-                outcome.showing = _show(record, lines, last_line, outcome.hint)
-        except BrokenPipeError as error:
-            reader_left = error
-        # Sending comes last: a collector that does not answer must not delay the rest.
-        outcome.sending = _send(record, to_collector)
-        if reader_left is not None:
-            raise outcome.sending or reader_left
-        if outcome.sending is not None and outcome.run is None and not is_shown and not targets:
+        if "-" not in targets and (is_lost or not saving.quiet):
             outcome.showing = _show(record, lines, last_line, outcome.hint)
     except Interrupted as late:
         late.hint = late.hint or outcome.hint
@@ -334,15 +305,6 @@ def _show(
             sys.stdout.flush()
     except PowerprofError as error:
         return PowerprofError(error.message, hint or "measure again with --json FILE")
-    return None
-
-
-def _send(record: msgspec.Struct, addresses: Targets) -> PowerprofError | None:
-    """Send the profile to its collector. Return the error if it was not accepted."""
-    try:
-        write_exports(record, addresses)
-    except PowerprofError as error:
-        return error
     return None
 
 

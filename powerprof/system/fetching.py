@@ -32,23 +32,15 @@ def fetch(address: str, handle: int, *, limit_bytes: int, total_s: float, elsewh
     """
     words = (address, str(limit_bytes), "anywhere" if elsewhere else "there")
     passed = {name: os.environ[name] for name in _PROXIES if name in os.environ}
-    code, reason = run_without_rights(Path(__file__), words, passed, stdout=handle, total_s=total_s)
+    code, reason = _run_without_rights(words, passed, handle, total_s)
     if code == _MISSING:
         raise FileNotFoundError(reason)
     if code != 0:
         raise OSError((reason.splitlines() or [f"the download exited with code {code}"])[-1][:300])
 
 
-def run_without_rights(
-    script: Path,
-    words: Iterable[str],
-    env: Mapping[str, str],
-    *,
-    stdin: int = subprocess.DEVNULL,
-    stdout: int,
-    total_s: float,
-) -> tuple[int, str]:
-    """Run one of our files as the caller, or as nobody under root. Return its exit status and its stderr.
+def _run_without_rights(words: Iterable[str], env: Mapping[str, str], handle: int, total_s: float) -> tuple[int, str]:
+    """Run this file as the caller, or as nobody under root. Return its exit status and its stderr.
 
     Kill it and raise TimeoutError if it has not ended after `total_s` seconds.
     """
@@ -61,9 +53,9 @@ def run_without_rights(
         try:
             # The text is passed because the child's account may not be able to read our files.
             child = programs.start(
-                programs.python_command("-c", script.read_text(encoding="utf-8"), *words, site=False),
-                stdin=stdin,
-                stdout=stdout,
+                programs.python_command("-c", Path(__file__).read_text(encoding="utf-8"), *words, site=False),
+                stdin=subprocess.DEVNULL,
+                stdout=handle,
                 stderr=theirs,
                 env=env,
                 user=(account.uid, account.gid) if account else None,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A web server on loopback, for downloads and sent data."""
+"""A web server on loopback, for downloads."""
 
 from __future__ import annotations
 
@@ -13,26 +13,16 @@ class Web:
     Attributes:
         answers: status, and the body or the location of a redirect, by path; other paths have status 404.
         requested: the paths of GET.
-        received: path, content type and body of each POST.
     """
 
     def __init__(self) -> None:
         self.answers: dict[str, tuple[int, str | bytes]] = {}
         self.requested: list[str] = []
-        self.received: list[tuple[str, str | None, bytes]] = []
         web = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 web.requested.append(self.path)
-                self.answer()
-
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                web.received.append((self.path, self.headers["Content-Type"], body))
-                self.answer()
-
-            def answer(self) -> None:
                 status, body = web.answers.get(self.path, (404, b""))
                 self.send_response(status)
                 if isinstance(body, str):

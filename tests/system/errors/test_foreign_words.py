@@ -56,13 +56,7 @@ def test_there_is_one_way_to_the_terminal() -> None:
             if called == "print" or (called.startswith(("sys.stdout.", "sys.stderr.")) and "write" in called):
                 found.append(name)
     # These run in children whose output is read.
-    children = {
-        "tracing/bpf/compiler.py",
-        "stacks/libstdcxx.py",
-        "system/reader_child.py",
-        "system/fetching.py",
-        "system/sending.py",
-    }
+    children = {"tracing/bpf/compiler.py", "stacks/libstdcxx.py", "system/reader_child.py", "system/fetching.py"}
     assert set(found) - allowed <= children
 
 

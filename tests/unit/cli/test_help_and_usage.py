@@ -94,7 +94,6 @@ def test_help_fits_the_terminal(powerprof_cli: Cli, columns: int) -> None:
         ("attribute -p nosuch", "--pid nosuch: no process is called nosuch", "ps -e"),
         ("residency foo", "foo needs --from BEFORE", "powerprof residency --help"),
         ("energy foo bar", "foo needs --from FILE", "powerprof energy --help"),
-        ("attribute --system --otlp notaurl", "--otlp notaurl: neither an address nor a file", "such as http://"),
         ("runs --runs-dir /nonexistent", "--runs-dir /nonexistent: no such directory", "name a directory"),
         ("export --statements abc", "--statements abc: no process is called abc", "ps -e lists them"),
         ("attribute --pid mysqld,,", "--pid mysqld,, has an empty value", ".*such as 1234,mysqld"),

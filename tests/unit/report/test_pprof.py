@@ -20,7 +20,6 @@ from opentelemetry.proto.profiles.v1development.profiles_pb2 import Profile, Pro
 from powerprof.live.intervals import LiveInterval
 from powerprof.report.exports import export
 from powerprof.report.pprof import ProfileFolder, number
-from powerprof.system import sending
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.folders import Folder
 from tests.unit.live.intervals import interval, row
@@ -158,46 +157,6 @@ def test_comparison_has_no_otlp_profile() -> None:
 
 def test_negative_numbers_are_twos_complement() -> None:
     assert number(1, -1) == b"\x08" + b"\xff" * 9 + b"\x01" and number(1, 0) == b""
-
-
-@pytest.mark.parametrize("target", ["-", "out.otlp", "./a:1", "a/b:4318", "/tmp/x"])
-def test_other_targets_are_files(target: str) -> None:
-    assert sending.is_address(target) is False
-
-
-@pytest.mark.parametrize("target", ["http://h", "HTTPS://h:4318/v1/p?x=y", "http://[::1]:4318", "http://127.0.0.1:1/"])
-def test_addresses_of_collectors(target: str) -> None:
-    assert sending.is_address(target) is True
-
-
-@pytest.mark.parametrize(
-    "target",
-    [
-        *("ftp://h", "file:///etc/passwd", "unix://x", "://h", "http://", "http:///x", "http://h:0", "http://h:99999"),
-        *(
-            "http://h:x",
-            "http://[::1",
-            "http://h/\n",
-            "http://h/ x",
-            "http://h/#a",
-            "http://läuft",
-            "http://h/\x1b[31m",
-        ),
-        *("localhost:4318", "h:4318/v1", "http://h/" + "x" * 5000, "http://u@h", "http://user:secret@h:4318/p"),
-        *(
-            "http://:secret@h",
-            "http://user:secret@h:x",
-            "http://user:secret@[h",
-            "ftp://user:secret@h",
-            "u:secret@h:4318",
-        ),
-    ],
-)
-def test_invalid_address_is_refused_without_its_password(target: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        sending.is_address(target)
-    said = f"{caught.value.message} {caught.value.hint}"
-    assert "secret" not in said and "user:" not in said and len(said.splitlines()) == 1
 
 
 @pytest.fixture
