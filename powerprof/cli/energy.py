@@ -17,17 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
-from powerprof.cli.options import (
-    CommandOptions,
-    EnergyOptions,
-    csv_bom_file,
-    csv_file,
-    duration,
-    files_of,
-    json_file,
-    quiet,
-    seed,
-)
+from powerprof.cli.options import CommandOptions, EnergyOptions, csv_file, duration, files_of, json_file, quiet, seed
 from powerprof.cli.output import (
     Targets,
     check_targets,
@@ -47,7 +37,7 @@ if TYPE_CHECKING:
 
 
 _CALIBRATION = ("step", "repeats", "name", "output", "seed")
-_NOT_CALIBRATION = ("recordings", "more", "elapsed", "duration", "cpu_model", "vcpu", "csv", "csv_bom", "json")
+_NOT_CALIBRATION = ("recordings", "more", "elapsed", "duration", "cpu_model", "vcpu", "csv", "json")
 
 
 class CalibrationOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +65,6 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     energy: EnergyOptions = group(EnergyOptions)
     calibration: CalibrationOptions = group(CalibrationOptions)
     csv: str | None = csv_file()
-    csv_bom: str | None = csv_bom_file()
     json: str | None = json_file()
     quiet: bool = quiet()
 
@@ -89,7 +78,7 @@ def command(options: Options) -> None:
     options.refuse_without_effect("without --calibrate", _CALIBRATION)
     recordings, more, elapsed = options.recordings, options.more, options.elapsed
     json, quiet = options.json, options.quiet
-    files = files_of(csv=options.csv, **{"csv-bom": options.csv_bom})
+    files = files_of(csv=options.csv)
     check_targets(json, files)
     if not recordings and (more or elapsed is not None):
         raise UsageError(f"{more[0] if more else '--elapsed'} needs --from FILE", command_line("energy --help"))

@@ -157,11 +157,6 @@ def csv_file() -> Any:
     return _file("csv", "Write the main table as CSV in UTF-8; - for stdout.")
 
 
-def csv_bom_file() -> Any:
-    """Return the field of --csv-bom."""
-    return _file("csv-bom", "Like --csv, with a byte order mark for Excel.")
-
-
 def quiet(text: str = "Do not print the report and the progress.") -> Any:
     """Return the field of --quiet."""
     return flag("--quiet", text)
@@ -179,7 +174,7 @@ def labels() -> Any:
 
 
 # Fields of the destinations of a result, in every command that has some.
-DESTINATIONS = ("html", "markdown", "csv", "csv_bom", "json", "quiet", "runs_dir", "no_save", "label")
+DESTINATIONS = ("html", "markdown", "csv", "json", "quiet", "runs_dir", "no_save", "label")
 
 
 class Saving(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,7 +197,6 @@ class Tables(msgspec.Struct, frozen=True, kw_only=True):
     html: str | None = html_file()
     markdown: str | None = _file("markdown", "Write a Markdown summary for a pull request.")
     csv: str | None = csv_file()
-    csv_bom: str | None = csv_bom_file()
 
 
 class ProfileOptions(msgspec.Struct, frozen=True, kw_only=True):

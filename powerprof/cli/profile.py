@@ -14,7 +14,6 @@ from powerprof.cli.options import (
     ProfileOptions,
     Saving,
     check_by,
-    csv_bom_file,
     csv_file,
     duration,
     files_of,
@@ -40,14 +39,13 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     server: ServerOptions = group(ServerOptions)
     html: str | None = html_file()
     csv: str | None = csv_file()
-    csv_bom: str | None = csv_bom_file()
     profiles: ProfileOptions = group(ProfileOptions)
     saving: Saving = group(Saving)
 
 
 def command(options: Options) -> None:
     """Sample the CPUs, save and print."""
-    files = {**files_of(options.profiles, html=options.html, csv=options.csv), "csv-bom": options.csv_bom}
+    files = files_of(options.profiles, html=options.html, csv=options.csv)
     saving = check_saving(options.saving, files)
     from powerprof.attribution.profile import profile_target
     from powerprof.attribution.requests import ProfileRequest

@@ -2,8 +2,7 @@
 """Show a saved run again, or convert it to HTML, Markdown, CSV, JSON or a profile.
 
 The same run always gives the same output. Flame graphs, folded stacks and profiles need a run of `attribute`. The page
-of a comparison contains the flame graphs of its own traced windows. --flame-a and --flame-b use two runs of `attribute`
-instead, and add their difference.
+of a comparison contains the flame graphs of its traced windows and their difference.
 """
 
 from __future__ import annotations
@@ -38,8 +37,6 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     name: str = argument("RUN", "Run id, run folder or JSON file of a run.", is_required=True)
     tables: Tables = group(Tables)
     profiles: ProfileOptions = group(ProfileOptions)
-    flame_a: str | None = option("--flame-a", "RUN", "Run of attribute for side A of a comparison.")
-    flame_b: str | None = option("--flame-b", "RUN", "Run of attribute for side B of a comparison.")
     prices: PriceOptions = group(PriceOptions)
     top: int | None = top(default=None)
     columns: str | None = option("--columns", "NAMES", "Columns of a run of queries, as in queries --columns.")
@@ -52,24 +49,20 @@ class Options(CommandOptions, frozen=True, kw_only=True):
 def command(options: Options) -> None:
     """Read a record and render it."""
     name, tables, profiles, json = options.name, options.tables, options.profiles, options.json
-    flame_a, flame_b, runs_dir = options.flame_a, options.flame_b, options.runs_dir
     files = files_of(tables, profiles)
     output.check_targets(json, files)
-    if (flame_a or flame_b) and tables.html is None:
-        raise UsageError("--flame-a and --flame-b need --html", "add --html FILE")
     from powerprof.report import energy
     from powerprof.report.kinds import load_saved
 
     asked = energy.parse_terms(options.prices.price, options.prices.grid)
-    record = load_saved(name, runs_dir)
+    record = load_saved(name, options.runs_dir)
     lines = _lines(record, options.everything, top=options.top, columns=options.columns, by=options.by)
     derived = energy.yearly_sentence(record, asked) if asked != energy.PriceTerms() else ""
     extras = None
     if tables.html is not None or profiles.perfetto is not None:
         from powerprof.report.exports import read_extras
 
-        extras = read_extras(name, runs_dir, (flame_a, flame_b))
-        extras = replace(extras, derived=derived)
+        extras = replace(read_extras(name, options.runs_dir), derived=derived)
     # Parts of a record without a schema are checked only when they are drawn.
     with reading(name):
         output.write_exports(record, files, extras)

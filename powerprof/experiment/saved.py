@@ -18,7 +18,6 @@ from powerprof.model.records import Figures, IdleRun, Phase, Run, Window, metric
 from powerprof.model.runs import RunStore, decode_record, read_schema
 from powerprof.statistics.verdicts import DRIFT_FLOOR_POINTS
 from powerprof.system.errors import DataError, UsageError
-from powerprof.system.next_steps import command_line
 
 
 class SavedSide(msgspec.Struct, frozen=True):
@@ -97,8 +96,7 @@ def read_side(name: str, runs_dir: Path | None) -> SavedSide:
     kind = schema.removeprefix("powerprof.").partition("/")[0]
     raise UsageError(
         f"{name} is of the kind {kind}, which is not compared",
-        "compare takes saved runs of compare, run, idle and sweep; of two attributions: "
-        + command_line("report COMPARISON --html FILE --flame-a A --flame-b B"),
+        "compare takes saved runs of compare, run, idle and sweep",
     )
 
 

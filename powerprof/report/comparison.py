@@ -35,19 +35,11 @@ from powerprof.report.html.charts import (
     interval_row,
     interval_ticks,
 )
-from powerprof.report.html.page import (
-    DrawnColumn,
-    Extras,
-    clean_name,
-    extras_of_two,
-    render_page,
-    table_html,
-    without_empty,
-)
+from powerprof.report.html.page import DrawnColumn, Extras, clean_name, render_page, table_html, without_empty
 from powerprof.report.labels import answer_and_context
 from powerprof.report.metrics import DISK_SERVICE, comparison_table, functions_table, states_table, system_table
 from powerprof.report.run import executions_of, server_lines
-from powerprof.report.stacks import build_flame, build_flame_difference
+from powerprof.report.stacks import build_flame, build_flame_difference, modules_of, stacks_of
 from powerprof.report.table import (
     MARKDOWN_ROWS,
     Figure,
@@ -409,23 +401,21 @@ def _state_bars(record: Comparison, states: Table) -> list[tuple[str, Markup]]:
     return bars
 
 
-def flames(record: Comparison, extras: Extras) -> list[FlameView]:
-    """Return the flame graphs of A, B and their difference, if stacks are available.
-
-    The stacks come from `extras`, or else from the comparison's traced windows.
-    """
-    if not extras.stacks and not extras.stacks_b and record.traced:
-        traced = {window.arm: window.attribution for window in record.traced}
-        extras = extras_of_two(traced.get("a"), traced.get("b"))
+def flames(record: Comparison) -> list[FlameView]:
+    """Return the flame graphs of A, B and their difference, from the traced windows."""
+    rows = {window.arm: window.attribution.wakeups for window in record.traced or []}
+    modules = modules_of([row for of_arm in rows.values() for row in of_arm])
+    a, b = (stacks_of(rows.get(arm, []), "rate_hz") for arm in ("a", "b"))
     names = clean_name(record.a.name, 60), clean_name(record.b.name, 60)
+    unit = "idle exits/s"
     views = [
-        draw_flame(build_flame(stacks, unit=extras.unit, root=name, limit=_FRAMES), name, extras.modules)
-        for stacks, name in ((extras.stacks, names[0]), (extras.stacks_b, names[1]))
+        draw_flame(build_flame(stacks, unit=unit, root=name, limit=_FRAMES), name, modules)
+        for stacks, name in ((a, names[0]), (b, names[1]))
     ]
-    if extras.stacks and extras.stacks_b:
+    if a and b:
         root = f"{names[1]} − {names[0]}"
-        graph = build_flame_difference(extras.stacks, extras.stacks_b, unit=extras.unit, root=root, limit=_FRAMES)
-        views.append(draw_flame(graph, f"Difference, {names[1]} − {names[0]}", extras.modules))
+        graph = build_flame_difference(a, b, unit=unit, root=root, limit=_FRAMES)
+        views.append(draw_flame(graph, f"Difference, {names[1]} − {names[0]}", modules))
     return [view for view in views if view is not None]
 
 
@@ -462,7 +452,7 @@ def render_html(record: Comparison, extras: Extras) -> str:
         apart=speed_and_power(record),
         state_bars=_state_bars(record, states) if states.rows else [],
         course=svg.draw_course(_block_bars(record), "% C0"),
-        flames=flames(record, extras),
+        flames=flames(record),
         functions=functions_table(record, places, _MAX_PAGE_FUNCTIONS),
         columns=[list(dict.fromkeys(name for row in plan.rows for name in row)) for plan in record.plans],
     )

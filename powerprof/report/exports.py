@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import codecs
 import json
 import re
 from collections.abc import Iterable
@@ -15,8 +14,8 @@ import msgspec
 
 from powerprof import __version__
 from powerprof.model.attribution import Attribution
-from powerprof.model.runs import RunStore, decode_record, read_schema
-from powerprof.report.html.page import Extras, extras_of_two
+from powerprof.model.runs import RunStore, read_schema
+from powerprof.report.html.page import Extras
 from powerprof.report.kinds import kind_of, missing_form, name_of
 from powerprof.report.labels import answer_and_context
 from powerprof.report.stacks import StackSet, TimelineExit, WeightedStack, merge_stacks
@@ -78,9 +77,6 @@ def export(record: msgspec.Struct, file: str, extras: Extras | None = None) -> b
             return _encode(render_markdown(record))
         case "csv":
             return _encode(render_csv(record))
-        case "csv-bom":
-            # Without this mark Excel reads the file in the local code page.
-            return codecs.BOM_UTF8 + _encode(render_csv(record))
         case "perfetto":
             return _export_perfetto(record, extras or Extras())
     stack_set = _read_stacks(record, file)
@@ -164,38 +160,20 @@ def _export_perfetto(record: msgspec.Struct, extras: Extras) -> bytes:
     return json.dumps(build_trace(extras.timeline), ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
 
 
-# Extras of a page are saved next to its record: the capture of an attribution, the stacks of a comparison.
-
-_ATTRIBUTION = "powerprof.attribution/1"
-_COMPARISON = "powerprof.comparison/1"
-_SAME_PROGRAM = {"mysqld": "mariadbd"}
+# The capture of an attribution is saved next to its record.
 
 
-def read_extras(name: str, runs_dir: Path | None, flames: tuple[str | None, str | None] = (None, None)) -> Extras:
-    """Return the timeline of a saved attribution, or for a comparison the stacks per second of two attributions.
-
-    Raises UsageError and DataError.
-    """
+def read_extras(name: str, runs_dir: Path | None) -> Extras:
+    """Return the timeline of a saved attribution. Raises UsageError and DataError."""
     from powerprof.attribution import capture
 
     path = RunStore(runs_dir).find(name)
     capture_file = path.parent / capture.FILE
-    schema = read_schema(path)
-    if any(flames) and schema != _COMPARISON:
-        raise UsageError("--flame-a and --flame-b need a comparison", f"{name} is not a comparison")
-    if schema == _ATTRIBUTION:
-        # A record that was copied elsewhere may be next to the capture of another one: only a run's folder counts.
-        in_run = path.name == "run.json" and capture_file.is_file()
-        return extras_of_capture(capture.load(capture_file) if in_run else None)
-    a, b = (_read_attribution(run, runs_dir) if run else None for run in flames)
-    if a is not None and b is not None:
-        programs = [_SAME_PROGRAM.get(name, name) for name in (_program_of(a), _program_of(b))]
-        if programs[0] != programs[1]:
-            raise UsageError(
-                f"{flames[0]} is of {a.target.label}, {flames[1]} of {b.target.label}: a difference needs one program",
-                "give two attributions of the same program",
-            )
-    return extras_of_two(a, b)
+    # A record that was copied elsewhere may be next to the capture of another one: only a run's folder counts.
+    is_of_run = path.name == "run.json" and capture_file.is_file()
+    if read_schema(path) != "powerprof.attribution/1" or not is_of_run:
+        return Extras()
+    return extras_of_capture(capture.load(capture_file))
 
 
 def extras_of_capture(capture: Capture | None) -> Extras:
@@ -203,17 +181,6 @@ def extras_of_capture(capture: Capture | None) -> Extras:
     from powerprof.report.stacks import build_timeline
 
     return Extras(timeline=build_timeline(capture) if capture is not None else None)
-
-
-def _program_of(record: Attribution) -> str:
-    return (record.target.executable or record.target.label).rpartition("/")[2]
-
-
-def _read_attribution(name: str, runs_dir: Path | None) -> Attribution:
-    path = RunStore(runs_dir).find(name)
-    if read_schema(path) != _ATTRIBUTION:
-        raise UsageError(f"{name} is not an attribution", f"to record one: {command_line('attribute')}")
-    return decode_record(path, Attribution)
 
 
 # Folded stacks are the input of flamegraph.pl, inferno, speedscope and other viewers. The format has no escapes: `;`

@@ -52,7 +52,7 @@ class RecordKind(msgspec.Struct, frozen=True):
         return [
             *(["html"] if self.html else []),
             *(["markdown"] if self.markdown else []),
-            *(["csv", "csv-bom"] if self.csv else []),
+            *(["csv"] if self.csv else []),
             *(["flame", "folded", "pprof", "otlp"] if self.stacks else []),
         ]
 

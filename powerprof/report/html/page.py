@@ -7,7 +7,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ from powerprof.report import labels
 from powerprof.report.answers import outcome_of, shows_times
 from powerprof.report.labels import split_terms
 from powerprof.report.phases import shown_phases
-from powerprof.report.stacks import TimelineExit, WeightedStack, modules_of, stacks_of
+from powerprof.report.stacks import TimelineExit
 from powerprof.report.table import (
     Cell,
     Column,
@@ -533,31 +533,9 @@ class Extras(msgspec.Struct, frozen=True):
     """Data that a page shows next to its record.
 
     Attributes:
-        stacks: Stacks of an attribution or of condition A.
-        stacks_b: Stacks of condition B.
-        unit: The unit of both.
-        modules: The file of each frame, for its colour.
         timeline: The idle periods of each CPU; None without a capture.
         derived: A sentence derived from prices that the user stated.
     """
 
-    stacks: Sequence[WeightedStack] = ()
-    stacks_b: Sequence[WeightedStack] = ()
-    unit: str = "idle exits"
-    modules: Mapping[str, str] = msgspec.field(default_factory=dict)
     timeline: Sequence[TimelineExit] | None = None
     derived: str = ""
-
-
-def extras_of_two(a: Attribution | None, b: Attribution | None) -> Extras:
-    """Return the stacks of the two conditions of a comparison, per second.
-
-    A condition without a trace has no stacks.
-    """
-    rows_a, rows_b = (side.wakeups if side is not None else [] for side in (a, b))
-    return Extras(
-        stacks=stacks_of(rows_a, "rate_hz"),
-        stacks_b=stacks_of(rows_b, "rate_hz"),
-        unit="idle exits/s",
-        modules={**modules_of(rows_a), **modules_of(rows_b)},
-    )

@@ -116,7 +116,7 @@ def test_every_reader_refuses_it(powerprof_cli: Cli, tmp_path: Path) -> None:
     bomb, runs = str(path), ("--runs-dir", str(tmp_path))
     for words in (
         ("compare", bomb, bomb),
-        ("report", bomb, "--flame-a", bomb, "--html", str(tmp_path / "page.html")),
+        ("report", bomb, "--html", str(tmp_path / "page.html")),
         ("runs", "sweep-0001", "--trend", *runs),
         ("sweep", "--resume", "sweep-0001", *runs),
     ):

@@ -40,14 +40,7 @@ CODES = {
 # Named by the option: programs of the host, and the words of `servers`.
 BY_NAME = {"--server-build": (2, ("nosuch", "mariadb-1.0")), "--energy-source": (2, ("nosuch",))}
 # What these need besides, so that the missing thing is the only fault.
-MORE = {
-    ("report", "--flame-a"): ("--html", "page.html"),
-    ("report", "--flame-b"): ("--html", "page.html"),
-    ("run", "--server-basedir"): ("--server-binary", "/bin/true"),
-    ("attribute", "--as"): ("--deep",),
-}
-# Read after the run of the argument, which this test does not save.
-LATER = {("report", "--flame-a"), ("report", "--flame-b")}
+MORE = {("run", "--server-basedir"): ("--server-binary", "/bin/true"), ("attribute", "--as"): ("--deep",)}
 WRITTEN = {*WRITES, "--label"}
 # Named places of runs, each with one that is missing.
 STORES = [
@@ -78,7 +71,7 @@ def test_each_missing_thing_of(command: str, up_to_the_first_window: Run) -> Non
     wrong = []
     for option in commands()[command].options:
         code, values = BY_NAME.get(option.name) or CODES.get(option.metavar, (0, ()))
-        if option.name in WRITTEN or (command, option.name) in LATER:
+        if option.name in WRITTEN:
             continue
         for value in values:
             more = MORE.get((command, option.name), ())

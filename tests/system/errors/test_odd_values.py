@@ -69,7 +69,7 @@ NEVER = {" ", "\udcff", "a\0b"}
 CLOSED = f"/dev/fd/{resource.getrlimit(resource.RLIMIT_NOFILE)[1]}"
 # Options that write, into a file or a folder. What they cannot write to is refused, not found when all is measured.
 WRITES = {
-    **{f"--{kind}": "file" for kind in ("html", "markdown", "csv", "csv-bom", "json", "flame", "folded", "pprof")},
+    **{f"--{kind}": "file" for kind in ("html", "markdown", "csv", "json", "flame", "folded", "pprof")},
     **{f"--{kind}": "file" for kind in ("otlp", "perfetto", "output")},
     **{f"--{kind}": "folder" for kind in ("runs-dir", "pprof-dir", "save-workload")},
 }

@@ -14,6 +14,7 @@ import pytest
 from powerprof.report.files import write_output
 from powerprof.system.errors import PowerprofError
 from tests.conftest import Cli
+from tests.unit.report.sample_pages import traced_comparison
 from tests.unit.report.sample_records import attribution, comparison, idle_run
 
 
@@ -45,12 +46,10 @@ def test_dash_writes_only_the_file_to_stdout(powerprof_cli: Cli, saved: dict[str
     assert sum(int(line.rpartition(" ")[2]) for line in done.out.splitlines()) == 68
 
 
-def test_a_page_of_a_comparison_with_the_stacks_of_two_attributions(
-    powerprof_cli: Cli, saved: dict[str, str], tmp_path: Path
-) -> None:
-    page = tmp_path / "report.html"
-    flames = ["--flame-a", saved["attribute"], "--flame-b", saved["attribute"]]
-    done = powerprof_cli(["report", saved["compare"], "--html", str(page), *flames])
+def test_a_page_of_a_comparison_has_the_stacks_of_its_traced_windows(powerprof_cli: Cli, tmp_path: Path) -> None:
+    record, page = tmp_path / "traced.json", tmp_path / "report.html"
+    record.write_bytes(msgspec.json.encode(traced_comparison()))
+    done = powerprof_cli(["report", str(record), "--html", str(page)])
     assert (done.code, done.err) == (0, "")
     text = page.read_text()
     assert text.count('<figure class="flame"') == 3 and "Difference, no-index − index" in text
@@ -65,8 +64,6 @@ def test_a_page_of_a_comparison_with_the_stacks_of_two_attributions(
         ("idle", ["--html", "/nowhere/x.html"], "--html /nowhere/x.html: no such directory /nowhere"),
         ("idle", ["--html", "/"], "--html / is a directory"),
         ("idle", ["--html", "/tmp/same", "--csv", "/tmp/same"], "--html and --csv name the same file"),
-        ("idle", ["--flame-a", "x"], "--flame-a and --flame-b need --html"),
-        ("idle", ["--html", "-", "--flame-a", "x"], "--flame-a and --flame-b need a comparison"),
     ],
 )
 def test_error_is_one_line_with_a_hint(

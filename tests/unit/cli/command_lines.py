@@ -268,7 +268,6 @@ runs prune
 runs prune --label x --yes
 runs x --trend --label y
 report
-report tests/fixtures/saved-0.1.0/idle-0001 --flame-a x
 report tests/fixtures/saved-0.1.0/idle-0001 --top 3
 report tests/fixtures/saved-0.1.0/idle-0001 --all
 report tests/fixtures/saved-0.1.0/idle-0001 --by user

@@ -8,10 +8,12 @@ from functools import cache
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
+from powerprof.experiment.records import Arm, Comparison, TraceSummary
+from powerprof.model.attribution import Attribution, StackFrame
 from powerprof.report.exports import render_html
 from powerprof.report.html.page import Extras
-from powerprof.report.stacks import modules_of, stacks_of
 from tests.unit.report.sample_records import (
     attribution,
     comparison,
@@ -32,15 +34,19 @@ def at(record: Any, pointer: str) -> Any:
     return record
 
 
-def compare_extras() -> Extras:
-    rows = attribution().wakeups
-    a = stacks_of(rows, "rate_hz")
-    b = [(frames, value * (0.4 if number == 0 else 1.6)) for number, (frames, value) in enumerate(a)]
-    return Extras(stacks=a, stacks_b=[*b, (("sql/main", "new"), 0.5)], unit="idle exits/s", modules=modules_of(rows))
+def traced_comparison() -> Comparison:
+    """A comparison in which B has another stack, fewer wake-ups of the first stack, and more of all others."""
+    a = attribution()
+    rows = [replace(row, rate_hz=row.rate_hz * (0.4 if number == 0 else 1.6)) for number, row in enumerate(a.wakeups)]
+    new = replace(rows[0], rate_hz=0.5, stack=[StackFrame(function="new", module="mariadbd", address="0x1")])
+    b = replace(a, wakeups=[*rows, new])
+    sides: tuple[tuple[Arm, Attribution], ...] = (("a", a), ("b", b))
+    traced = [TraceSummary(arm=arm, members={"server": 4711}, attribution=side) for arm, side in sides]
+    return replace(comparison(), traced=traced)
 
 
 PAGES: dict[str, Callable[[], tuple[msgspec.Struct, Extras]]] = {
-    "comparison": lambda: (comparison(), compare_extras()),
+    "comparison": lambda: (traced_comparison(), Extras()),
     "idle": lambda: (idle_run(), Extras()),
     "load": lambda: (load_run(), Extras()),
     "sweep": lambda: (sweep(), Extras()),

@@ -41,11 +41,6 @@ def test_names_are_no_formulas_in_csv(name: str) -> None:
     assert row["thread"].removeprefix("'") == name.replace("\x00", "\N{REPLACEMENT CHARACTER}")
 
 
-def test_csv_bom_begins_with_the_byte_order_mark() -> None:
-    assert export(comparison(4), "csv").startswith(b"metric,")
-    assert export(comparison(4), "csv-bom") == b"\xef\xbb\xbf" + export(comparison(4), "csv")
-
-
 @pytest.mark.parametrize("name", HOSTILE)
 def test_name_in_markdown_is_one_code_span(name: str) -> None:
     span = code_span(name)

@@ -16,8 +16,8 @@ import pytest
 from markupsafe import Markup
 from msgspec.structs import replace
 
-from powerprof.experiment.records import Plan, Threat
-from powerprof.model.attribution import StackFrame
+from powerprof.experiment.records import Arm, Plan, Threat, TraceSummary
+from powerprof.model.attribution import Attribution, StackFrame
 from powerprof.model.records import Estimate, ServerExits
 from powerprof.report import energy
 from powerprof.report.exports import render_flame, render_html
@@ -181,8 +181,14 @@ def test_page_of_a_large_record_is_small() -> None:
 
 
 def test_ten_thousand_stacks_fit_in_a_page() -> None:
-    stacks = [(tuple(f"function_{(n * 7 + depth) % 997}" for depth in range(30)), 1.0 + n % 5) for n in range(10_000)]
-    text = render_html(comparison(), extras=Extras(stacks=stacks, stacks_b=stacks[5000:], unit="idle exits/s"))
+    record = attribution()
+    frames = [StackFrame(function=f"function_{number}", module="m", address="0x1") for number in range(997)]
+    stacks = ([frames[(n * 7 + depth) % 997] for depth in range(30)] for n in range(10_000))
+    rows = [replace(record.wakeups[0], rate_hz=1.0 + n % 5, stack=stack) for n, stack in enumerate(stacks)]
+    a, b = (replace(record, wakeups=rows[first:]) for first in (0, 5000))
+    sides: tuple[tuple[Arm, Attribution], ...] = (("a", a), ("b", b))
+    traced = [TraceSummary(arm=arm, members={}, attribution=side) for arm, side in sides]
+    text = render_html(replace(comparison(), traced=traced))
     assert len(text.encode()) < MAX_PAGE_BYTES
 
 

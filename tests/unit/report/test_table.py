@@ -50,7 +50,7 @@ def test_missing_form_names_the_available_files() -> None:
     record = replace(on_cpu(), id="oncpu-0003")
     with pytest.raises(UsageError, match=r"^Markdown is not available for oncpu-0003$") as refused:
         render_markdown(record)
-    assert refused.value.hint == "available: --html, --csv, --csv-bom, --flame, --folded, --pprof, --otlp, --json"
+    assert refused.value.hint == "available: --html, --csv, --flame, --folded, --pprof, --otlp, --json"
 
 
 def test_doubt_is_not_the_context() -> None:
