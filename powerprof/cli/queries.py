@@ -11,15 +11,14 @@ shares then have 95 % intervals. --explain and --save-workload use the literal v
 confirmation first.
 
 --watch repeats windows of --duration and shows them on a screen with keys. Unless you gave a process id, a restarted
-server is followed. At the end all windows are saved as one run with a timeline (powerprof report).
+server is followed. Nothing is saved, except a window with the key w.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -29,18 +28,13 @@ import msgspec
 
 from powerprof.cli.live import LiveView, has_screen, line_width, print_lines, save_run
 from powerprof.cli.options import CommandOptions, EnergyOptions, Saving, Tables, confirm, duration, files_of, top
-from powerprof.cli.output import check_saving, deliver, leave_terminal, print_progress, print_text, progress_printer
+from powerprof.cli.output import check_saving, deliver, print_progress, print_text, progress_printer
 from powerprof.cli.parameters import flag, group, option, readable_file, whole_number
 from powerprof.cli.targets import ServerOptions, only, server_pid
 from powerprof.live.statements import StatementHistory, StatementMonitor
-from powerprof.model.runs import RunStore
-from powerprof.queries.comparison import HistoryKeeper
-from powerprof.queries.records import Queries
 from powerprof.queries.session import QueriesRequest
-from powerprof.report.history import about
 from powerprof.report.watch import QUERIES_PLAIN_HEAD, QUERIES_SORTS, draw_queries_screen, queries_plain_line
-from powerprof.system import signals
-from powerprof.system.errors import HungUp, PowerprofError, UsageError
+from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.next_steps import command_line
 
 
@@ -123,7 +117,7 @@ def command(options: Options) -> None:
     asks = samples.explain or samples.explain_as is not None or samples.save_workload is not None
     if samples.yes and not asks:
         raise UsageError("--yes has no effect without --explain or --save-workload", "leave --yes out")
-    saving = check_saving(options.saving, files)
+    saving = options.saving if watching.watch else check_saving(options.saving, files)
     folder = None
     if samples.save_workload is not None:
         folder = Path(os.path.realpath(samples.save_workload))  # Path.resolve raises on circular links
@@ -154,7 +148,7 @@ def command(options: Options) -> None:
         workload=folder,
     )
     if watching.watch:
-        _watch(request, watching.json_lines, watching.plain, watching.count, saving)
+        _watch(request, watching, saving.runs_dir)
         return
     result = session.run(request, progress_printer(saving), lambda note: _agree(note, samples.yes))
     next_step, unwritten = None, None
@@ -195,9 +189,10 @@ def _check_watching(
     if method.method == "samples" or method.stacks or samples.explain or samples.explain_as or samples.save_workload:
         raise UsageError("--watch supports only probes: no samples, stacks, plans or workloads", "leave them out")
     if saving.json or any(files.values()):
-        raise UsageError(
-            "--watch does not write files", f"use --json-lines, or afterwards {command_line('report RUN')}"
-        )
+        raise UsageError("--watch does not write files", "use --json-lines")
+    if saving.no_save or saving.label:
+        option = "--no-save" if saving.no_save else "--label"
+        raise UsageError(f"{option} has no effect with --watch", "leave it out: the key w saves a window")
 
 
 def _check_folder(place: Path, folder: Path) -> None:
@@ -237,53 +232,23 @@ def _write(folder: Path, text: str) -> None:
         ) from error
 
 
-def _watch(request: QueriesRequest, json_lines: bool, plain: bool, count: int | None, saving: Saving) -> None:
-    """Measure and show until q, an interrupt or `count` windows; then save all windows as one run."""
-    keeper = HistoryKeeper()
-    try:
-        with StatementMonitor(request, print_progress) as monitor:
-            windows = _add_each(keeper, islice(monitor.intervals(), count))
-            if json_lines:
-                print_lines(
-                    (window for window in windows if window is not None),
-                    None,
-                    lambda window: json.dumps(msgspec.to_builtins(window), ensure_ascii=True),
-                )
-            elif not has_screen(plain, json_lines):
-                print_lines(windows, QUERIES_PLAIN_HEAD, lambda window: queries_plain_line(window, line_width()))
-            else:
-                history, title = StatementHistory(), "powerprof · queries"
-                LiveView(
-                    history,
-                    lambda kept, view, wide, high: draw_queries_screen(kept, view, title, wide, high),
-                    QUERIES_SORTS,
-                    lambda: (
-                        save_run(saving.runs_dir, "queries", history.last) if history.last else "nothing to save yet"
-                    ),
-                ).run(windows)
-    finally:
-        _save(keeper, saving)
-
-
-def _add_each(keeper: HistoryKeeper, windows: Iterable[Queries | None]) -> Iterator[Queries | None]:
-    for window in windows:
-        keeper.add(window)
-        yield window
-
-
-def _save(keeper: HistoryKeeper, saving: Saving) -> None:
-    """Save all windows as one run, also after an interrupt."""
-    record = keeper.record()
-    if record is None or saving.no_save:
-        return
-    signals.hold()
-    if isinstance(sys.exc_info()[1], HungUp):
-        leave_terminal()
-    try:
-        run = RunStore(saving.runs_dir).save("queries", record, None, about(record, saving.label or ()))
-    except PowerprofError as error:
-        print_text(f"not saved: {error.message}", error=True)
-    else:
-        progress_printer(saving)(
-            f"saved as {run.id}; show the timeline: {command_line('report {} --html FILE', run.id)}"
-        )
+def _watch(request: QueriesRequest, watching: WatchOptions, runs_dir: Path | None) -> None:
+    """Measure and show until q, an interrupt or the last window."""
+    with StatementMonitor(request, print_progress) as monitor:
+        windows = islice(monitor.intervals(), watching.count)
+        if watching.json_lines:
+            print_lines(
+                (window for window in windows if window is not None),
+                None,
+                lambda window: json.dumps(msgspec.to_builtins(window), ensure_ascii=True),
+            )
+        elif not has_screen(watching.plain, watching.json_lines):
+            print_lines(windows, QUERIES_PLAIN_HEAD, lambda window: queries_plain_line(window, line_width()))
+        else:
+            history, title = StatementHistory(), "powerprof · queries"
+            LiveView(
+                history,
+                lambda kept, view, wide, high: draw_queries_screen(kept, view, title, wide, high),
+                QUERIES_SORTS,
+                lambda: save_run(runs_dir, "queries", history.last) if history.last else "nothing to save yet",
+            ).run(windows)

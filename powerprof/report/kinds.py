@@ -143,9 +143,6 @@ _NAMES: Mapping[str, _Names] = {
         ("by", "columns", "is_whole", "top"),
         stacks="report.stacks:query_stacks",
     ),
-    "powerprof.queries-history/1": _Names(
-        "queries.comparison:QueriesHistory", "report.queries_comparison", "html csv", ("top",), "render_history"
-    ),
     "powerprof.queries-comparison/1": _Names(
         "queries.comparison:QueriesComparison", "report.queries_comparison", _ALL_FILES, ("top",)
     ),

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from powerprof.model import text
-from powerprof.queries.comparison import HistoryStatement, StatementChange
+from powerprof.queries.comparison import StatementChange
 from powerprof.queries.records import UNKNOWN, Background, Grouping, Queries, Statement, group_statements, name_asker
 from powerprof.report.table import ALL, Cell, Column, Figure, Form, Places, Table, TableRow, Words, align_rows, figures
 from powerprof.system.errors import UsageError
@@ -323,7 +323,7 @@ def _common_length(a: str, b: str) -> int:
 
 
 def statement_lines(
-    rows: Sequence[Sequence[str]], statements: Sequence[HistoryStatement | StatementChange], width: int, left: int = -1
+    rows: Sequence[Sequence[str]], statements: Sequence[StatementChange], width: int, left: int = -1
 ) -> Iterator[str]:
     """Yield the rows, a heading first, with the texts of the statements as last column.
 

@@ -93,7 +93,6 @@ _COMMANDS = {
     "powerprof.offcpu/1": "`offcpu`",
     "powerprof.syscalls/1": "`syscalls`",
     "powerprof.queries/1": "`queries`",
-    "powerprof.queries-history/1": "`queries --watch`",
     "powerprof.queries-comparison/1": "`compare QUERIES1 QUERIES2`",
     "powerprof.diagnosis/1": "`diagnose`",
     "powerprof.cure/1": "`cure`",

@@ -158,6 +158,8 @@ queries --watch --method samples
 queries --watch --stacks
 queries --watch --explain
 queries --watch --json x.json
+queries --watch --no-save
+queries --watch --label x
 queries --columns nosuch
 queries --save-workload nosuch/folder
 run

@@ -12,7 +12,7 @@ import pytest
 
 from powerprof.database.base import ReplicationStatus
 from powerprof.diagnosis.evidence import Client, Evidence, LoggedEvent, LogSummary
-from powerprof.queries.comparison import HistoryStatement, StatementChange
+from powerprof.queries.comparison import StatementChange
 from powerprof.queries.records import Statement
 from tests.unit.layers import sources
 
@@ -42,7 +42,6 @@ _FIELDS = [
     (Evidence, "last_statements"),
     (Statement, "text"),
     (StatementChange, "text"),
-    (HistoryStatement, "text"),
 ]
 
 

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two windows of statements, and all windows of one run: changes, unknown figures and sums."""
+"""Two windows of statements: changes and unknown figures."""
 
 from __future__ import annotations
 
 import math
 import random
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -14,14 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from powerprof.model.records import Note
-from powerprof.queries.comparison import (
-    MOST_STEPS,
-    HistoryKeeper,
-    QueriesHistory,
-    StatementChange,
-    compare_queries,
-    select_changes,
-)
+from powerprof.queries.comparison import StatementChange, compare_queries, select_changes
 from powerprof.queries.records import Latency, Queries, QueryServer, Statement
 from powerprof.report.kinds import lines_of, word_record
 from powerprof.system.errors import UsageError
@@ -231,104 +223,3 @@ def test_windows_that_differ_are_noted() -> None:
     assert names(plain, window(of("s", 1.0), method="samples"))["methods_differ"] == {"a": "probes", "b": "samples"}
     assert "spread_unknown" in names(plain, window(of("s", 1.0, 3, None)))
     assert "spread_unknown" not in names(plain, window(of("s", 1.0, 3, None), method="samples"))
-
-
-START = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def watched(number: int, *statements: tuple[str, float], server_s: float = 1.0, window_s: float = 2.0) -> Queries:
-    began = (START + timedelta(seconds=2.1 * number)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return msgspec.structs.replace(
-        record(),
-        started_at=began,
-        window_s=window_s,
-        server_c0_s=server_s,
-        calls_count=10 * len(statements),
-        joules=server_s * 4,
-        lost_count=0,
-        statements=[
-            Statement(text=text, id=text[-2:].strip(), schema_name="shop", c0_s=c0_s, calls_count=10, joules=4 * c0_s)
-            for text, c0_s in statements
-        ],
-    )
-
-
-def kept(*windows: Queries | None, most: int = MOST_STEPS) -> QueriesHistory:
-    keeper = HistoryKeeper(most)
-    for one in windows:
-        keeper.add(one)
-    made = keeper.record()
-    assert made is not None
-    return made
-
-
-def test_the_parts_are_the_server_and_each_statement_has_its_course() -> None:
-    made = kept(watched(0, ("SELECT a", 0.2)), watched(1, ("SELECT a", 0.4), ("SELECT b", 0.5)), None, watched(5))
-    assert (made.windows_count, made.window_s, made.server_c0_s) == (3, 6.0, 3.0)
-    assert {one.text: one.course_percent for one in made.statements} == {
-        "SELECT a": pytest.approx([10.0, 20.0, 0.0]),
-        "SELECT b": pytest.approx([0.0, 25.0, 0.0]),
-    }
-    assert made.other_c0_s + sum(one.c0_s for one in made.statements) == pytest.approx(made.server_c0_s)
-    assert [(step.at_s, step.until_s) for step in made.steps] == [
-        (0.0, 2.0),
-        (pytest.approx(2.1), pytest.approx(4.1)),
-        (pytest.approx(10.5), pytest.approx(12.5)),
-    ]
-    assert (made.calls_count, made.joules) == (30, pytest.approx(12.0))
-    assert made.statements[0].calls_count == 20
-    assert HistoryKeeper().record() is None
-
-
-def test_a_day_of_windows_is_a_bounded_record_whose_sums_are_whole() -> None:
-    count = 801
-    windows = (watched(number, ("SELECT a", 0.25), (f"SELECT {number} x", 0.1)) for number in range(count))
-    made = kept(*windows, most=100)
-    assert len(made.steps) <= 100
-    assert len(made.statements) == 50
-    assert (made.windows_count, made.server_c0_s) == (count, pytest.approx(count))
-    first = made.statements[0]
-    assert (first.text, first.c0_s, first.calls_count) == ("SELECT a", pytest.approx(0.25 * count), 10 * count)
-    assert first.course_percent == pytest.approx([12.5] * len(made.steps))
-    assert {step.windows_count for step in made.steps[:-1]} == {16}
-    assert made.other_c0_s + sum(one.c0_s for one in made.statements) == pytest.approx(made.server_c0_s)
-    assert made.steps[-1].until_s == pytest.approx(2.1 * (count - 1) + 2)
-
-
-def test_a_step_of_several_windows_has_their_sums_and_the_end_of_the_last() -> None:
-    """Windows of 2 and 3 s with pauses: each rate is by the measured time, not by the time that passed."""
-    first = msgspec.structs.replace(
-        watched(0, ("SELECT a", 0.5), server_s=0.75), window_s=2.0, calls_count=30, joules=8.0, lost_count=2
-    )
-    second = msgspec.structs.replace(
-        watched(5, ("SELECT a", 0.25), ("SELECT b", 1.0), server_s=1.5),
-        window_s=3.0,
-        calls_count=45,
-        joules=4.0,
-        lost_count=5,
-    )
-    third = msgspec.structs.replace(watched(9, ("SELECT b", 0.25), server_s=0.5), calls_count=7, joules=1.0)
-    made = kept(first, second, third, most=2)
-    step, last = made.steps
-    assert (step.at_s, step.until_s, step.window_s, step.windows_count) == (0.0, pytest.approx(13.5), 5.0, 2)
-    assert (step.cpu_percent, step.calls_hz, step.watts, step.lost_count) == (45.0, 15.0, pytest.approx(2.4), 7)
-    assert (last.windows_count, last.cpu_percent, last.calls_hz, last.watts) == (1, 25.0, 3.5, 0.5)
-    assert {one.text: one.course_percent for one in made.statements} == {
-        "SELECT b": [20.0, 12.5],
-        "SELECT a": [15.0, 0.0],
-    }
-    assert [one.cpu_percent for one in made.statements] == [pytest.approx(125 / 7), pytest.approx(75 / 7)]
-    assert (made.calls_count, made.joules, made.lost_count, made.window_s) == (82, 13.0, 7, 7.0)
-    assert (made.server_c0_s, made.other_c0_s) == (2.75, pytest.approx(2.75 - 2.0))
-    statements = {one.text: (one.c0_s, one.calls_count, one.joules) for one in made.statements}
-    assert statements == {"SELECT b": (1.25, 20, 5.0), "SELECT a": (0.75, 20, 3.0)}
-
-
-@pytest.mark.parametrize("most", [2, 9])
-def test_calls_and_joules_that_a_window_lacks_are_unknown_in_its_step_and_in_all(most: int) -> None:
-    unknown = msgspec.structs.replace(watched(1, ("SELECT a", 0.25)), calls_count=None, joules=None)
-    made = kept(watched(0, ("SELECT a", 0.5)), unknown, watched(2), most=most)
-    assert (made.calls_count, made.joules) == (None, None)
-    lacking = [step for step in made.steps if step.calls_hz is None]
-    assert len(lacking) == 1 and lacking[0].watts is None
-    assert all(step.watts is not None for step in made.steps if step not in lacking)

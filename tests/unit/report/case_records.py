@@ -30,7 +30,7 @@ from powerprof.model.records import (
     ServerExits,
     Window,
 )
-from powerprof.queries.comparison import HistoryStatement, HistoryStep, QueriesComparison, QueriesHistory
+from powerprof.queries.comparison import QueriesComparison
 from powerprof.queries.records import Queries
 from powerprof.report import attribution, comparison, labels, metrics, queries, stacks
 from powerprof.report.answers import word_threats
@@ -392,25 +392,6 @@ def _queries() -> Cases:
         ("nothing", [replace(second, became="inconclusive", low=0.75, high=1.25)]),
     ):  # fmt: skip
         yield f"statements, {label}", "\n".join(lines_of(replace(compared, statements=statements), 200))
-    history: QueriesHistory = make_kind("powerprof.queries-history/1", known=True)
-    first_step: HistoryStep = history.steps[0]
-    steps = [
-        replace(
-            first_step, at_s=3.5 * n, until_s=3.5 * n + (3.0 if n % 2 else 1.5), window_s=3.0 if n % 2 else 1.5,
-            cpu_percent=10.25 + n + 31.5 * (n % 2),
-        )
-        for n in range(300)
-    ]  # fmt: skip
-    course: HistoryStatement = replace(
-        history.statements[0], course_percent=[5.125 + n + 17.5 * (n % 2) for n in range(300)]
-    )
-    long = replace(history, steps=steps, statements=[course], window_s=675.0, server_c0_s=93.25)
-    render = KIND_LOADERS["powerprof.queries-history/1"]().html
-    assert render is not None
-    from powerprof.report.html.page import Extras
-
-    page = render(long, Extras())
-    yield "history, hours", "\n".join([*lines_of(long, 120), *_titles(page)[:6]])
 
 
 def _drawings() -> Cases:

@@ -19,7 +19,6 @@ from powerprof.report.html.page import Extras
 from tests.unit.cure.test_judge import blocks
 from tests.unit.experiment.test_studies import study_run
 from tests.unit.queries import test_comparison as compared
-from tests.unit.queries import test_comparison as history
 from tests.unit.queries.test_report import waiting
 
 
@@ -51,9 +50,6 @@ def _study() -> msgspec.Struct:
 
 LIVE_PAGES: dict[str, Callable[[], msgspec.Struct]] = {
     "queries": waiting,
-    "querieshistory": lambda: history.kept(
-        history.watched(0, ("SELECT a", 0.2)), history.watched(1, ("SELECT a", 0.4))
-    ),
     "queriescomparison": _queries_comparison,
     "cure": _cure,
     "study": _study,
