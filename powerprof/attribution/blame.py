@@ -349,7 +349,6 @@ def build_attribution(capture: Capture, stacks: SiteStacks) -> Attribution:
             for wakeup, part in zip(wakeups, parts, strict=True)
         ]
     return Attribution(
-        id=None,
         started_at=capture.started_at,
         target=capture.target,
         window_s=capture.window_s,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import stat
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -27,7 +27,7 @@ from powerprof.attribution.requests import (
 from powerprof.measure.progress import announce
 from powerprof.measure.window import format_now
 from powerprof.model import text
-from powerprof.model.records import Notes, sum_known
+from powerprof.model.records import Record, sum_known
 from powerprof.model.text import Say
 from powerprof.system.errors import CapabilityError
 from powerprof.system.targets import Target, TargetChoice
@@ -64,21 +64,16 @@ class SleepRow(msgspec.Struct, frozen=True, kw_only=True):
     wait_max_ms: float | None
 
 
-class SleepersWindow(msgspec.Struct, frozen=True, kw_only=True):
+class SleepersWindow(Record, frozen=True, kw_only=True):
     """The fields that all records of sleeps and wakings share."""
 
     window_s: float
     lost_count: int
-    notes: Notes
     limits: list[str]
     tool_cpu_s: float | None = None
     method: str = "dtrace"
-    interrupted: bool = False
-    id: str | None = None
     command: str = "attribute"
-    started_at: str | None = None
     label: str | None = None
-    host: dict[str, Any] = {}
 
 
 class WakersProfile(SleepersWindow, frozen=True, kw_only=True):
@@ -380,7 +375,7 @@ class LockWaits(msgspec.Struct, frozen=True, kw_only=True):
     longest_ms: float
 
 
-class SyscallProfile(msgspec.Struct, frozen=True, kw_only=True):
+class SyscallProfile(Record, frozen=True, kw_only=True):
     """The record of `syscalls`, largest first. `waiting_count`: calls that were open at the end, by name."""
 
     pids: list[int]
@@ -391,16 +386,11 @@ class SyscallProfile(msgspec.Struct, frozen=True, kw_only=True):
     lock_waits: list[LockWaits]
     waiting_count: dict[str, int]
     lost_count: int
-    notes: Notes
     limits: list[str]
     tool_cpu_s: float | None
     bpf_s: float | None
-    interrupted: bool = False
-    id: str | None = None
     command: str = "syscalls"
-    started_at: str | None = None
     label: str | None = None
-    host: dict[str, Any] = {}
     schema: Literal["powerprof.syscalls/1"] = "powerprof.syscalls/1"
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -22,7 +22,7 @@ from powerprof.attribution.requests import (
 )
 from powerprof.measure.progress import announce
 from powerprof.measure.window import format_now
-from powerprof.model.records import Notes
+from powerprof.model.records import Record
 from powerprof.model.text import Say
 from powerprof.statistics.intervals import proportion
 from powerprof.system.errors import CapabilityError, UsageError
@@ -66,7 +66,7 @@ class FunctionShare(msgspec.Struct, frozen=True, kw_only=True):
     total_percent: float
 
 
-class OnCpuProfile(msgspec.Struct, frozen=True, kw_only=True):
+class OnCpuProfile(Record, frozen=True, kw_only=True):
     """The record of `profile`.
 
     Percentages are of the target's samples or faults (`c0` in older runs: of all C0 samples).
@@ -101,15 +101,10 @@ class OnCpuProfile(msgspec.Struct, frozen=True, kw_only=True):
     lost_count: int
     missed_count: int
     copied_stacks_count: int
-    notes: Notes
     tool_cpu_s: float
     bpf_s: float | None
-    interrupted: bool = False
-    id: str | None = None
     command: str = "profile"
-    started_at: str | None = None
     label: str | None = None
-    host: dict[str, Any] = {}
     schema: Literal["powerprof.oncpu/1"] = "powerprof.oncpu/1"
 
 
@@ -282,7 +277,7 @@ class FunctionRow(msgspec.Struct, frozen=True, kw_only=True):
     unfinished_count: int
 
 
-class FunctionProfile(msgspec.Struct, frozen=True, kw_only=True):
+class FunctionProfile(Record, frozen=True, kw_only=True):
     """The record of `functions`, by self CPU time. `probe_cost_percent` is of one CPU."""
 
     pattern: str
@@ -300,16 +295,11 @@ class FunctionProfile(msgspec.Struct, frozen=True, kw_only=True):
     too_deep_count: int
     lost_count: int
     refused: list[tuple[str, str]]
-    notes: Notes
     limits: list[str]
     method: str
     tool_cpu_s: float
-    interrupted: bool = False
-    id: str | None = None
     command: str = "functions"
-    started_at: str | None = None
     label: str | None = None
-    host: dict[str, Any] = {}
     schema: Literal["powerprof.functions/1"] = "powerprof.functions/1"
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
+from msgspec.structs import replace
 
 from powerprof.cli.options import CommandOptions, EnergyOptions, csv_file, duration, files_of, json_file, quiet, seed
 from powerprof.cli.output import (
@@ -93,15 +94,16 @@ def command(options: Options) -> None:
         _show(replay([*recordings, *(more or [])], elapsed), files, json, quiet)
         return
     from powerprof.energy.recordings import EnergyInterrupted, measure
+    from powerprof.host.describe import host_record
     from powerprof.measure.progress import announce
 
     announce(lambda text: print_progress(text, quiet), "measuring", options.duration)
     try:
         result = measure(options.energy.request, options.duration)
     except EnergyInterrupted as error:
-        _show(error.result, files, json, quiet)
+        _show(replace(error.result, host=host_record()), files, json, quiet)
         raise Interrupted("interrupted", "the figures cover the time until the interruption") from None
-    _show(result, files, json, quiet)
+    _show(replace(result, host=host_record()), files, json, quiet)
 
 
 def _show(result: EnergyResult, files: Targets, json: str | None, quiet: bool) -> None:

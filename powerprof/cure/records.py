@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from powerprof.experiment.records import Metric
 from powerprof.model.attribution import TargetInfo, Thread
-from powerprof.model.records import EnergySource, Notes, ToolCost, Window
+from powerprof.model.records import Record, Window
 from powerprof.queries.records import Latency
 
 Arm = Literal["before", "cured"]
@@ -105,7 +105,7 @@ class CureVerdict(msgspec.Struct, frozen=True, kw_only=True):
     hurts_to_ms: float | None = None
 
 
-class Cure(msgspec.Struct, frozen=True, kw_only=True):
+class Cure(Record, frozen=True, kw_only=True):
     """A tried remedy. In `metrics` A is before and B is cured.
 
     Attributes:
@@ -114,8 +114,6 @@ class Cure(msgspec.Struct, frozen=True, kw_only=True):
         replication: source of the replica's figures, or why they are unknown.
     """
 
-    id: str | None
-    started_at: str
     target: TargetInfo
     remedy: Remedy
     window_s: float
@@ -129,10 +127,5 @@ class Cure(msgspec.Struct, frozen=True, kw_only=True):
     replication: str = "not measured"
     predicted: CurePrediction | None = None
     blocks: list[CureBlock] = []
-    host: dict[str, Any] = {}
-    tool: ToolCost | None = None
-    energy_source: EnergySource | None = None
-    notes: Notes = []
-    interrupted: bool = False
     command: str = "cure"
     schema: Literal["powerprof.cure/1"] = "powerprof.cure/1"

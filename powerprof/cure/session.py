@@ -420,7 +420,6 @@ def _make_record(
     wall_s = sum(block.window.window_s or 0.0 for block in blocks)
     cpus = max((block.window.cpus for block in blocks), default=1) or 1
     return Cure(
-        id=None,
         started_at=started_at,
         target=TargetInfo(
             pid=pid,

@@ -210,7 +210,6 @@ def run(request: DiagnosisRequest, say: Callable[[str], None]) -> tuple[Diagnosi
             )
     coverage = list_coverage(evidence)
     diagnosis = Diagnosis(
-        id=None,
         started_at=started_at,
         findings=diagnose(evidence),
         evidence=evidence,

@@ -7,13 +7,13 @@ The evidence is the only input of the rules, so a recording gives the same findi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from powerprof.database.base import ReplicationStatus
 from powerprof.model.attribution import Attribution, Wakeup, Waking
-from powerprof.model.records import Notes, ToolCost
+from powerprof.model.records import Record, ServerInfo
 from powerprof.model.statements import NormalText
 from powerprof.model.text import number
 from powerprof.system.files import whole
@@ -377,29 +377,22 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     tries: list[LiveRemedy] = []
 
 
-class DiagnosedServer(msgspec.Struct, frozen=True, kw_only=True):
+class DiagnosedServer(ServerInfo, frozen=True, kw_only=True):
     """The inspected server."""
 
-    pid: int | None
     version: str
     address: str | None
 
 
-class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+class Diagnosis(Record, frozen=True, kw_only=True):
     """The findings, faults first, and the coverage of the inspection."""
 
-    id: str | None
-    started_at: str
     server: DiagnosedServer
     findings: list[Finding]
     evidence: Evidence
     looked_at: list[str] = []
     not_looked_at: list[str] = []
     not_visible: list[str] = []
-    host: dict[str, Any] = {}
-    tool: ToolCost | None = None
-    notes: Notes = []
-    interrupted: bool = False
     command: str = "diagnose"
     schema: Literal["powerprof.diagnosis/1"] = "powerprof.diagnosis/1"
 

@@ -22,7 +22,7 @@ from powerprof.measure.counters import (
     drop_old_samples,
     step_units,
 )
-from powerprof.model.records import EnergyReading, Kind, Notes, Scope, sum_known
+from powerprof.model.records import EnergyReading, Kind, Record, Scope, sum_known
 from powerprof.model.text import join_words
 from powerprof.system import paths
 from powerprof.system.errors import CapabilityError
@@ -425,14 +425,14 @@ def _container(reading: EnergyReading, readings: Sequence[EnergyReading]) -> str
     return None
 
 
-class EnergyResult(msgspec.Struct, frozen=True, kw_only=True):
+class EnergyResult(Record, frozen=True, kw_only=True):
     """The record of `energy`: every domain of every meter in one window, and the sum."""
 
     schema: Literal["powerprof.energy/1"] = "powerprof.energy/1"
+    command: str = "energy"
     window_s: float | None
     meters: list[EnergyReading]
     total: Total
-    notes: Notes = []
 
 
 Vcpu = Literal["thread", "core"]

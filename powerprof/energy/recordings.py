@@ -12,7 +12,6 @@ from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
-from msgspec.structs import replace as replace_fields
 
 from powerprof.energy.domains import DomainEnergy, EnergyRequest, EnergyResult, fill_containers, host_energy
 from powerprof.energy.meter_log import looks_like_meter_log, parse_meter_log, split_column
@@ -410,8 +409,8 @@ def replay(files: Sequence[Path], elapsed_s: float | None = None) -> EnergyResul
     timeless = {recording.source for recording in recordings if not recording.has_length}
     if timeless:
         common = None
-        readings = [replace_fields(r, joules=None) if r.source in timeless else r for r in readings]
-        total = replace_fields(total, joules=None) if total.source in timeless else total
+        readings = [replace(r, joules=None) if r.source in timeless else r for r in readings]
+        total = replace(total, joules=None) if total.source in timeless else total
     window_s = common[1] - common[0] if common else None
     return EnergyResult(window_s=window_s, meters=readings, total=total, notes=list(dict.fromkeys(notes)))
 
@@ -439,6 +438,7 @@ def measure(request: EnergyRequest, duration_s: float) -> EnergyResult:
                 window = meter.measure(duration_s)
         except WindowInterrupted as error:
             result = make_result(error.partial, energy, request.source, time.monotonic() - start_s)
+            result = replace(result, interrupted=True)
             raise EnergyInterrupted(error.message, error.partial, result) from error
         return make_result(window, energy, request.source, time.monotonic() - start_s)
 
@@ -461,6 +461,8 @@ def make_result(window: Window, energy: WindowEnergy, choice: str, elapsed_s: fl
     completed = energy.complete(window)
     notes += energy.doubts_of(completed)
     return EnergyResult(
+        started_at=window.started_at,
+        energy_source=energy.source,
         window_s=elapsed_s if window.window_s is None else window.window_s,
         meters=completed.energy,
         total=host_energy(completed.energy),

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -73,17 +73,13 @@ from powerprof.experiment.verdict import (
 )
 from powerprof.measure.progress import Countdown
 from powerprof.measure.window import format_now
-from powerprof.model.records import EnergySource, Figures, Note, Window
+from powerprof.model.records import EnergySource, Figures, Note, ServerInfo, ToolCost, Window
 from powerprof.model.text import Say
 from powerprof.system import signals
 from powerprof.system.errors import Interrupted, PowerprofError, UsageError
 from powerprof.workloads.catalogue import find_condition
 from powerprof.workloads.definition import Explain
 from powerprof.workloads.reading import Case, resolve
-
-if TYPE_CHECKING:
-    pass
-
 
 # The record of a comparison: metrics, verdicts, threats, control and host.
 
@@ -103,7 +99,6 @@ def build_comparison(collected: MeasuredPairs) -> Comparison:
     metrics = judge_metrics(pair_figures(pairs, baseline), primary, seed, by_model=by_model)
     cpu_percent = 100 * collected.own_cpu_s / collected.own_wall_s if collected.own_wall_s else None
     return Comparison(
-        id=None,
         command="compare",
         started_at=collected.started_at,
         a=a,
@@ -127,7 +122,7 @@ def build_comparison(collected: MeasuredPairs) -> Comparison:
         on_cpu=compare_functions(collected.sampled, seed) if collected.sampled else None,
         host=host_record(),
         server=collected.server,
-        tool={"version": __version__, "cpu_s": collected.own_cpu_s, "cpu_percent": cpu_percent},
+        tool=ToolCost(version=__version__, cpu_s=collected.own_cpu_s, cpu_percent=cpu_percent),
         options=_options(collected),
         energy_source=collected.energy_source,
         notes=[
@@ -272,7 +267,7 @@ class MeasuredPairs(msgspec.Struct):
     traced: list[TraceSummary] = msgspec.field(default_factory=list)
     sampled: list[SampledWindow] = msgspec.field(default_factory=list)
     plans: list[Plan] = msgspec.field(default_factory=list)
-    server: dict[str, object] = msgspec.field(default_factory=dict)
+    server: ServerInfo | None = None
     energy_source: EnergySource | None = None
     notes: list[str | Note] = msgspec.field(default_factory=list)
     interrupted: bool = False
@@ -348,7 +343,7 @@ def measure_pairs(
         with Bench([case_a, case_b], bench_options, collected.notes.append) as bench:
             collected.plans = [*_plans(bench, case_a, "a"), *_plans(bench, case_b, "b")]
             server = bench.server(case_a)
-            collected.server = {"version": server.version, "private": server.private}
+            collected.server = ServerInfo(version=server.version, private=server.private, pid=server.pid)
             _PairRun(bench, (case_a, case_b), collected, energy, progress).run()
     return collected
 

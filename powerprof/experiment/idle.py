@@ -402,7 +402,6 @@ class IdleExperiment:
         if "baseline" in by_name and "baseline-after" in by_name:
             drift = phases.compare_phases(by_name["baseline"], by_name["baseline-after"], meters)
         return IdleRun(
-            id=None,
             command="idle",
             started_at=self._started_at,
             host=host_record(),

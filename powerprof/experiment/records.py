@@ -11,7 +11,7 @@ import msgspec
 
 from powerprof.database.base import ReplicationStatus
 from powerprof.model.attribution import Attribution
-from powerprof.model.records import EnergyReading, EnergySource, IdleRun, Kind, Notes, Run, RunMetric, Window
+from powerprof.model.records import EnergyReading, IdleRun, Kind, Record, Run, RunMetric, Window
 from powerprof.model.runs import decode_record, read_head
 from powerprof.statistics.verdicts import Verdict
 
@@ -233,11 +233,11 @@ class LoadRun(Run, frozen=True, kw_only=True):
     """The record of `run`. `blocks` has each server's use if a condition has several servers."""
 
     condition: ConditionRecord
-    options: LoadOptions = LoadOptions()
-    metrics: list[RunMetric] = msgspec.field(default_factory=list)
-    system: list[RunMetric] = msgspec.field(default_factory=list)
+    options: LoadOptions = LoadOptions()  # type: ignore[assignment]
+    metrics: list[RunMetric] = []
+    system: list[RunMetric] = []
     traced: TraceSummary | None = None
-    blocks: list[Block] = msgspec.field(default_factory=list)
+    blocks: list[Block] = []
 
 
 class Threat(msgspec.Struct, frozen=True, kw_only=True):
@@ -280,12 +280,9 @@ class ControlRecord(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
 
 
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+class Comparison(Record, frozen=True, kw_only=True):
     """Two compared conditions. `system`: metrics of the host, judged as a separate family."""
 
-    id: str | None
-    command: str
-    started_at: str
     a: ConditionRecord
     b: ConditionRecord
     design: Design
@@ -306,14 +303,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     baseline: list[Window] = []
     baseline_after: list[Window] = []
     blocks: list[Block] = []
-    host: dict[str, Any] = {}
-    server: dict[str, Any] = {}
-    tool: dict[str, Any] = {}
-    options: dict[str, Any] = {}
-    energy_source: EnergySource | None = None
-    notes: Notes = []
-    interrupted: bool = False
-    failure: str | None = None
+    started_at: str
     schema: Literal["powerprof.comparison/1"] = "powerprof.comparison/1"
 
 

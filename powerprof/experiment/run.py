@@ -104,7 +104,6 @@ class _RunState(msgspec.Struct):
         queries = [metric for metric in metrics if metric.name == "queries_hz"]
         design: Design | None = "work" if is_command else None
         return LoadRun(
-            id=None,
             command="run",
             started_at=self.started_at,
             host=host_record(),

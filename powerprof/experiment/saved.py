@@ -14,7 +14,7 @@ from powerprof.experiment.claims import answer_for
 from powerprof.experiment.records import Comparison, ConditionRecord, ControlRecord, LoadRun, Metric, Threat, read_run
 from powerprof.experiment.threats import list_differences
 from powerprof.experiment.verdict import judge_saved
-from powerprof.model.records import Figures, IdleRun, Phase, Run, Window, metric_name
+from powerprof.model.records import Figures, IdleRun, Phase, Run, ServerInfo, Window, metric_name
 from powerprof.model.runs import RunStore, decode_record, read_schema
 from powerprof.statistics.verdicts import DRIFT_FLOOR_POINTS
 from powerprof.system.errors import DataError, UsageError
@@ -30,7 +30,7 @@ class SavedSide(msgspec.Struct, frozen=True):
     metrics: list[Figures]
     primary: str
     host: dict[str, Any]
-    server: dict[str, Any]
+    server: ServerInfo | None
     options: dict[str, Any]
     interrupted: bool
     threats: list[Threat]
@@ -135,7 +135,6 @@ def _half_of_comparison(path: Path, comparison: Comparison, wanted: str | None) 
 
 def _half_of_run(path: Path, run: Run) -> SavedSide:
     name = run.id or path.name
-    server = {} if run.server is None else msgspec.to_builtins(run.server)
     options = {}
     if isinstance(run, LoadRun) and run.metrics:
         condition = run.condition
@@ -160,7 +159,7 @@ def _half_of_run(path: Path, run: Run) -> SavedSide:
         system=[*run.system] if isinstance(run, LoadRun) else [],
         primary=primary,
         host=run.host,
-        server=server,
+        server=run.server,
         options=options,
         interrupted=run.interrupted,
         threats=_drift_of(run),
@@ -223,7 +222,6 @@ def compare_saved(a: str, b: str, runs_dir: Path | None, seed: int) -> Compariso
     threats = first.threats if paired else _find_unpaired_threats(first, second)
     control = first.control if paired else None
     return Comparison(
-        id=None,
         command="compare",
         started_at=max(first.started_at, second.started_at),
         a=msgspec.structs.replace(first.condition, name=names[0]),

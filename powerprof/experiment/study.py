@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -30,7 +30,7 @@ from powerprof.experiment.sweep_rounds import SERVER, Sweep, is_in_rounds
 from powerprof.experiment.verdict import judge_saved
 from powerprof.measure.progress import announce
 from powerprof.measure.window import format_now
-from powerprof.model.records import Estimate, IdleRun, Kind, Notes, Phase, RunMetric
+from powerprof.model.records import Estimate, IdleRun, Kind, Phase, Record, RunMetric
 from powerprof.model.text import Say, approximate_time
 from powerprof.statistics.intervals import Interval, difference_of_rates
 from powerprof.statistics.verdicts import Verdict
@@ -84,23 +84,15 @@ class StudyRow(msgspec.Struct, frozen=True, kw_only=True):
     judged_count: int | None = None
 
 
-class StudyRun(msgspec.Struct, frozen=True, kw_only=True):
+class StudyRun(Record, frozen=True, kw_only=True):
     """A repeated study: steps and findings."""
 
-    id: str | None
-    command: str
-    started_at: str
     study: str
     title: str
     published: str
     page: str
     steps: list[StudyStep]
     rows: list[StudyRow]
-    host: dict[str, Any] = {}
-    server: dict[str, Any] = {}
-    options: dict[str, Any] = {}
-    notes: Notes = []
-    interrupted: bool = False
     schema: Literal["powerprof.study/1"] = "powerprof.study/1"
 
 
@@ -437,10 +429,8 @@ def build_study(
 ) -> StudyRun:
     """Return the record of these steps."""
     one = next(iter(measured.values()), None)
-    server: Any = getattr(one, "server", None)
     notes = ["--quick: few and short windows; for narrower intervals, leave it out"] if options.quick else []
     return StudyRun(
-        id=None,
         command="study",
         started_at=started_at,
         study=name,
@@ -450,7 +440,7 @@ def build_study(
         steps=steps,
         rows=build_rows(study, measured, options.seed),
         host={} if one is None else one.host,
-        server=server if isinstance(server, dict) else {} if server is None else msgspec.to_builtins(server),
+        server=None if one is None else one.server,
         options={"quick": options.quick, "seed": options.seed, "only": list(options.only)},
         notes=notes,
         interrupted=interrupted,

@@ -85,7 +85,6 @@ def start_sweep(
             raise _no_value(parameter, value, key, error) from None
         check_options([case], options)
     return Sweep(
-        id=None,
         command="sweep",
         started_at=format_now(),
         workload=workload.definition.name,

@@ -17,7 +17,7 @@ from powerprof.experiment.saved import SavedSide, read_side
 from powerprof.experiment.sweep_rounds import Point, Sweep
 from powerprof.experiment.threats import OTHERS_PERCENT, list_differences
 from powerprof.experiment.verdict import PartingFunction, compare_sweep_functions, judge_saved, keep_surviving_verdicts
-from powerprof.model.records import Kind, Note, Notes, RunMetric
+from powerprof.model.records import Kind, Note, Record, RunMetric, ServerInfo
 from powerprof.model.runs import RunInfo, RunStore, decode_record, read_schema
 from powerprof.statistics.intervals import Interval, Stratum, interval_ends, pool_differences
 from powerprof.statistics.verdicts import Claim, Verdict, compare_unpaired, judge_claim, survivors, verdict_of
@@ -47,7 +47,7 @@ class SweepSide(msgspec.Struct, frozen=True, kw_only=True):
     started_at: str
     condition: ConditionRecord
     host: dict[str, Any] = {}
-    server: dict[str, Any] = {}
+    server: ServerInfo | None = None
     options: dict[str, Any] = {}
     interrupted: bool = False
 
@@ -75,12 +75,9 @@ class PartingWith(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
 
 
-class SweepComparison(msgspec.Struct, frozen=True, kw_only=True):
+class SweepComparison(Record, frozen=True, kw_only=True):
     """Two sweeps of one parameter, judged by `metric`."""
 
-    id: str | None
-    command: str
-    started_at: str
     a: SweepSide
     b: SweepSide
     parameter: str
@@ -92,9 +89,6 @@ class SweepComparison(msgspec.Struct, frozen=True, kw_only=True):
     differences: list[str] = []
     threats: list[Threat] = []
     seed: int = 1
-    host: dict[str, Any] = {}
-    notes: Notes = []
-    interrupted: bool = False
     schema: Literal["powerprof.sweepcomparison/1"] = "powerprof.sweepcomparison/1"
 
 
@@ -129,7 +123,6 @@ def compare_sweeps(a: str, b: str, runs_dir: Path | None, seed: int) -> SweepCom
     systems = [(_system(a, first), _system(b, second)) for a, b in both]
     points = _points(both, systems, judged_by, seed)
     return SweepComparison(
-        id=None,
         command="compare",
         started_at=max(first.started_at, second.started_at),
         a=sides[0],
@@ -358,17 +351,13 @@ class TrendPoint(msgspec.Struct, frozen=True, kw_only=True):
     step: TrendStep | None = None
 
 
-class Trend(msgspec.Struct, frozen=True, kw_only=True):
+class Trend(Record, frozen=True, kw_only=True):
     """The runs of one condition, oldest first. `metric` is judged."""
 
-    id: str | None
-    command: str
-    started_at: str
     condition: ConditionRecord
     metric: str
     points: list[TrendPoint]
     text: str = ""
-    notes: Notes = []
     schema: Literal["powerprof.trend/1"] = "powerprof.trend/1"
 
 
@@ -407,7 +396,6 @@ def build_trend(name: str, runs_dir: Path | None) -> Trend:
     ]
     notes.append(Note("unpaired"))
     return Trend(
-        id=None,
         command="trend",
         started_at=points[-1].started_at,
         condition=this.condition,

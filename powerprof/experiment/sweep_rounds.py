@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -36,7 +36,7 @@ from powerprof.experiment.traced import (
 from powerprof.experiment.verdict import FunctionWindow, build_function_window
 from powerprof.measure.progress import Countdown, announce, join_parts
 from powerprof.measure.window import wait_and_read
-from powerprof.model.records import Figures, Note, Notes, OsRates, RunMetric, Window
+from powerprof.model.records import Figures, Note, OsRates, Record, RunMetric, ServerInfo, Window
 from powerprof.statistics.intervals import interval_ends
 from powerprof.statistics.verdicts import compare_points, judge_claim, which_differ
 from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError, UsageError
@@ -261,25 +261,18 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     on_cpu: list[FunctionWindow] = []
 
 
-class Sweep(msgspec.Struct, frozen=True, kw_only=True):
+class Sweep(Record, frozen=True, kw_only=True):
     """A sweep. `baseline`: windows without a server. `compared`: every two points."""
 
-    id: str | None
-    command: str
-    started_at: str
     workload: str
     condition: ConditionRecord
     parameter: str
     key: str
     values: list[Value]
     points: list[Point]
-    host: dict[str, Any] = {}
-    server: dict[str, Any] = {}
-    options: dict[str, Any] = {}
     baseline: list[Window] = []
     compared: list[PointsCompared] = []
-    notes: Notes = []
-    interrupted: bool = False
+    started_at: str
     schema: Literal["powerprof.sweep/1"] = "powerprof.sweep/1"
 
 
@@ -311,9 +304,9 @@ class Progress:
         first = next(case for case in cases.values() if bench.failure(case) is None)
         server = bench.server(first)
         self._server = (
-            {"private": True}
+            ServerInfo(private=True)
             if self._sweep.parameter == SERVER
-            else {"version": server.version, "private": server.private}
+            else ServerInfo(version=server.version, private=server.private, pid=server.pid)
         )
 
     def note(self, text: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -19,7 +19,7 @@ from powerprof.experiment.records import Block, ConditionRecord, Range, Ratio
 from powerprof.measure.progress import Countdown, join_parts
 from powerprof.measure.sampling import interval
 from powerprof.measure.window import format_now
-from powerprof.model.records import Estimate, Notes
+from powerprof.model.records import Estimate, Record, ServerInfo
 from powerprof.model.text import Say, approximate_time
 from powerprof.statistics.verdicts import Verdict, compare_pairs
 from powerprof.system.errors import Interrupted, PowerprofError, Retryable, UsageError
@@ -68,23 +68,15 @@ class Saturated(msgspec.Struct, frozen=True, kw_only=True):
     trials: list[Trial]
 
 
-class Saturation(msgspec.Struct, frozen=True, kw_only=True):
+class Saturation(Record, frozen=True, kw_only=True):
     """The highest rate that holds a limit."""
 
-    id: str | None
-    command: str
-    started_at: str
     limit: Limit
     a: Saturated
     b: Saturated | None = None
     ratio: Ratio | None = None
     verdict: Verdict | None = None
     rounds_count: int = 0
-    host: dict[str, Any] = {}
-    server: dict[str, Any] = {}
-    options: dict[str, Any] = {}
-    notes: Notes = []
-    interrupted: bool = False
     schema: Literal["powerprof.saturation/1"] = "powerprof.saturation/1"
 
     @property
@@ -204,14 +196,14 @@ def search_highest_rate(
     check_comparable(cases)
     sides, started_at, interrupted = [_SaturatedSide(case) for case in cases], format_now(), False
     notes: list[str] = []
-    server: dict[str, object] = {}
+    server: ServerInfo | None = None
     seconds = options.pairs * len(cases) * steps * (options.window_s + AROUND_S)
     say(f"{options.pairs} rounds of {steps} windows of {options.window_s:g} s a condition: {approximate_time(seconds)}")
     progress = Countdown(say, seconds)
     try:
         with Bench(list(cases), bench_options, notes.append) as bench:
             one = bench.server(cases[0])
-            server = {"version": one.version, "private": one.private}
+            server = ServerInfo(version=one.version, private=one.private, pid=one.pid)
             for side in sides:
                 progress(f"{side.case.name}: at full speed")
                 side.capacity_hz = measure_capacity(bench, side.case, options.calibrate_s)
@@ -260,7 +252,7 @@ def _record(
     sides: Sequence[_SaturatedSide],
     limit: Limit,
     started_at: str,
-    server: dict[str, object],
+    server: ServerInfo | None,
     notes: list[str],
     options: ExperimentOptions,
     steps: int,
@@ -273,7 +265,6 @@ def _record(
     found = [side.record(rounds) for side in sides]
     ratio, verdict = compare_rates(found[0], found[1], options.seed) if len(found) == 2 else (None, None)
     return Saturation(
-        id=None,
         command="sweep",
         started_at=started_at,
         limit=limit,
@@ -283,7 +274,7 @@ def _record(
         verdict=verdict,
         rounds_count=rounds,
         host=host_record(),
-        server=dict(server),
+        server=server,
         options={"window_s": options.window_s, "steps_count": steps, "seed": options.seed},
         notes=notes,
         interrupted=interrupted,

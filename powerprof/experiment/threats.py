@@ -15,7 +15,7 @@ from powerprof.experiment.claims import metric_named
 from powerprof.experiment.metrics import Baseline, rest_percent
 from powerprof.experiment.options import MINIMUM_PAIRS
 from powerprof.experiment.records import Block, BlockPair, ConditionRecord, ControlRecord, Design, Metric, Threat
-from powerprof.model.records import EnergyReading, EstimateRange, Note, Window
+from powerprof.model.records import EnergyReading, EstimateRange, Note, ServerInfo, Window
 from powerprof.statistics.verdicts import Drift, baseline_drift, block_trend
 
 # With more steal than this, neighbours of the guest were measured as well.
@@ -225,7 +225,7 @@ class Described(Protocol):
     @property
     def host(self) -> dict[str, Any]: ...
     @property
-    def server(self) -> dict[str, Any]: ...
+    def server(self) -> ServerInfo | None: ...
     @property
     def options(self) -> dict[str, Any]: ...
 
@@ -235,7 +235,7 @@ def list_differences(first: Described, second: Described) -> list[str]:
     texts = []
     for label, a, b in (
         ("host", first.host, second.host),
-        ("server", first.server, second.server),
+        ("server", _server_values(first.server), _server_values(second.server)),
         ("setting", first.condition.settings, second.condition.settings),
         ("load", first.condition.load, second.condition.load),
         ("option", first.options, second.options),
@@ -251,6 +251,11 @@ def list_differences(first: Described, second: Described) -> list[str]:
     if first.started_at[:10] != second.started_at[:10]:
         texts.append(f"date: {first.started_at[:10]} → {second.started_at[:10]}")
     return texts
+
+
+def _server_values(server: ServerInfo | None) -> dict[str, Any]:
+    values = {} if server is None else msgspec.structs.asdict(server)
+    return {key: value for key, value in values.items() if value not in (None, {})}
 
 
 def _show_value(value: Any) -> str:

@@ -273,7 +273,6 @@ def make_run(window: Window, *, host: dict[str, Any], interrupted: bool = False)
     """Return the record of a run of one window, as `powerprof residency` saves it."""
     wakeups = window.tool_wakeups_count
     return Run(
-        id=None,
         command="residency",
         started_at=window.started_at,
         host=host,

@@ -3,22 +3,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from powerprof.model import text
 from powerprof.model.deep_idle import DeepIdle
-from powerprof.model.records import (
-    Cause,
-    Conservation,
-    EnergyReading,
-    EnergySource,
-    EnergySplit,
-    Mechanism,
-    Notes,
-    ToolCost,
-)
+from powerprof.model.records import Cause, Conservation, EnergyReading, EnergySplit, Mechanism, Record, ToolCost
 
 Origin = Literal["own_timer", "other_thread", "other_process", "device", "kernel", "runnable"]
 
@@ -187,15 +178,13 @@ class RunningTime(msgspec.Struct, frozen=True, kw_only=True):
     rest_ms: float | None
 
 
-class Attribution(msgspec.Struct, frozen=True, kw_only=True):
+class Attribution(Record, frozen=True, kw_only=True):
     """One traced window.
 
     `conservation` covers the host, `wakeups` the target. `window_s` is the CPUs' mean for idle exits. `deep`: by
     --deep.
     """
 
-    id: str | None
-    started_at: str
     target: TargetInfo
     window_s: float
     cpus: int
@@ -203,7 +192,6 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
     wakeups: list[Wakeup]
     stacks: StackCounts
     tool: ToolCost
-    host: dict[str, Any] = {}
     wakings_window_s: float | None = None
     wakings_without_exit: list[Waking] = []
     woken_elsewhere: list[ExternalWakeup] = []
@@ -212,9 +200,6 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
     running: RunningTime | None = None
     energy: list[EnergyReading] = []
     energy_split: EnergySplit | None = None
-    energy_source: EnergySource | None = None
-    notes: Notes = []
-    interrupted: bool = False
     deep: DeepIdle | None = None
     command: str = "attribute"
     schema: Literal["powerprof.attribution/1"] = "powerprof.attribution/1"

@@ -452,7 +452,7 @@ class ToolCost(msgspec.Struct, frozen=True, kw_only=True):
 
     version: str
     cpu_s: float | None
-    wakeups_hz: float | None
+    wakeups_hz: float | None = None
     cpu_percent: float | None = None
     bpf_s: float | None = None
     lost_count: int | None = None
@@ -474,29 +474,45 @@ class EnergySource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The server of a run."""
+    """The server of a run. `version` is None if it has several."""
 
-    version: str
-    private: bool
+    version: str | None = None
+    private: bool = False
     pid: int | None = None
     settings: dict[str, str] = {}
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """A saved run. Other commands save subtypes with more fields."""
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """The head of every record. A kind gives `schema` its value, and other keys a narrower type.
 
-    id: str | None
+    Attributes:
+        id: of a saved record.
+        started_at: start of the measurement; None if a recording does not contain it.
+        interrupted: ended early; the record has the complete part.
+        failure: the error that ended it; None after a signal.
+    """
+
+    schema: str
     command: str
-    started_at: str
-    host: dict[str, Any]
-    tool: ToolCost
-    phases: list[Phase]
+    id: str | None = None
+    started_at: str | None = None
+    host: dict[str, Any] = {}
     server: ServerInfo | None = None
+    tool: ToolCost | None = None
+    options: dict[str, Any] = {}
     energy_source: EnergySource | None = None
     notes: Notes = []
     interrupted: bool = False
     failure: str | None = None
+
+
+class Run(Record, frozen=True, kw_only=True):
+    """A saved run. Other commands save subtypes with more fields."""
+
     schema: Literal["powerprof.run/1"] = "powerprof.run/1"
+    started_at: str
+    tool: ToolCost
+    phases: list[Phase]
 
 
 # The record of `powerprof idle`: `powerprof.run/1` with the differences of its phases.
@@ -518,9 +534,9 @@ class IdleRun(Run, frozen=True, kw_only=True):
     `statements_hz`: statements of other clients in the windows of a given server; None if unknown.
     """
 
-    options: IdleOptions = IdleOptions()
-    deltas: list[Delta] = msgspec.field(default_factory=list)
-    drift: list[Delta] = msgspec.field(default_factory=list)
+    options: IdleOptions = IdleOptions()  # type: ignore[assignment]
+    deltas: list[Delta] = []
+    drift: list[Delta] = []
     statements_hz: float | None = None
 
 

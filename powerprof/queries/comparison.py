@@ -6,11 +6,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from statistics import NormalDist, median
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
-from powerprof.model.records import Note, Notes
+from powerprof.model.records import Note, Record
 from powerprof.model.statements import NormalText
 from powerprof.queries.records import Method, Queries, Statement
 from powerprof.statistics.verdicts import Claim, judge_claim
@@ -75,18 +75,13 @@ class QueriesSide(msgspec.Struct, frozen=True, kw_only=True):
     calls_hz: float | None
 
 
-class QueriesComparison(msgspec.Struct, frozen=True, kw_only=True):
+class QueriesComparison(Record, frozen=True, kw_only=True):
     """Statements by the change of their CPU time per second."""
 
-    id: str | None
-    started_at: str
-    host: dict[str, Any]
     a: QueriesSide
     b: QueriesSide
     statements: list[StatementChange]
     common_ratio: float | None
-    notes: Notes = []
-    interrupted: bool = False
     command: str = "compare"
     schema: Literal["powerprof.queries-comparison/1"] = "powerprof.queries-comparison/1"
 
@@ -106,7 +101,6 @@ def compare_queries(a: Queries, b: Queries, started_at: str) -> QueriesCompariso
     ratios = [change.ratio for change in changes if change.ratio is not None]
     common = median(ratios) if ratios else None
     return QueriesComparison(
-        id=None,
         started_at=started_at,
         host=b.host,
         a=_side(a),

@@ -236,7 +236,6 @@ def build_record(server: TracedServer, measured: MeasuredStatements, energy: Win
         statements = add_statistics(statements, measured.known.statistics)
     cost_s = measured.cost_s
     return Queries(
-        id=None,
         started_at=window.started_at,
         window_s=measured.window_s,
         gap_before_s=measured.gap_before_s,

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
 
 from powerprof.model.identities import Family
-from powerprof.model.records import EnergyReading, EnergySource, EnergySplit, Kind, Notes, ToolCost
+from powerprof.model.records import EnergyReading, EnergySplit, Kind, Record, ServerInfo, ToolCost
 from powerprof.model.statements import NormalText
 from powerprof.system.errors import UsageError
 
@@ -51,12 +51,11 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
     other: float
 
 
-class QueryServer(msgspec.Struct, frozen=True, kw_only=True):
+class QueryServer(ServerInfo, frozen=True, kw_only=True):
     """The traced server. `performance_schema`: whether it collects statements."""
 
     pid: int
     label: str
-    version: str | None = None
     address: str | None = None
     performance_schema: bool = False
     family: Family = "mysql"
@@ -161,7 +160,7 @@ class TracingCost(msgspec.Struct, frozen=True, kw_only=True):
     per_call_us: float | None
 
 
-class Queries(msgspec.Struct, frozen=True, kw_only=True):
+class Queries(Record, frozen=True, kw_only=True):
     """A window: Σ statements + Σ background + `other_c0_s` = `server_c0_s`, the kernel's own count for the process.
 
     Attributes:
@@ -171,12 +170,9 @@ class Queries(msgspec.Struct, frozen=True, kw_only=True):
         gap_before_s: time since the previous window.
     """
 
-    id: str | None
-    started_at: str
     window_s: float
     method: Method
     server: QueryServer
-    host: dict[str, Any]
     cpus: int
     host_c0_percent: float | None
     server_c0_s: float
@@ -194,17 +190,15 @@ class Queries(msgspec.Struct, frozen=True, kw_only=True):
     cut_count: int
     joules: float | None
     kind: Kind | None
-    energy_source: EnergySource | None
     energy: list[EnergyReading]
     energy_split: EnergySplit | None
     tracing: TracingCost
     tool: ToolCost
-    notes: Notes = []
     gap_before_s: float | None = None
     modules: dict[str, str] = {}
     """Files by frame of the statements' stacks."""
-    interrupted: bool = False
     command: str = "queries"
+    started_at: str
     schema: Literal["powerprof.queries/1"] = "powerprof.queries/1"
 
 

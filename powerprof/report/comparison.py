@@ -246,9 +246,8 @@ def _detail_lines(comparison: Comparison, places: Places, plans: Sequence[str], 
     if threats:
         printed += text.wrap("Threats: " + "; ".join(threats) + ".", width)
     printed += labels.wrap_notes(comparison, width)
-    cost = comparison.tool.get("cpu_percent")
-    if isinstance(cost, float):
-        printed.append(f"powerprof itself: {cost:.2f} % of one CPU.")
+    if comparison.tool is not None and comparison.tool.cpu_percent is not None:
+        printed.append(f"powerprof itself: {comparison.tool.cpu_percent:.2f} % of one CPU.")
     return printed
 
 
@@ -274,9 +273,9 @@ def _context_line(comparison: Comparison) -> str:
         parts.append(f"{comparison.offered_hz:,.0f} queries/s in both")
     if windows:
         parts.append(f"{sum(windows) / len(windows):.1f} s each{turns_of(comparison)}")
-    version = comparison.server.get("version")
-    if version:
-        parts.append(f"{version}{', private' if comparison.server.get('private') else ''}")
+    server = comparison.server
+    if server is not None and server.version:
+        parts.append(f"{server.version}{', private' if server.private else ''}")
     return " · ".join(parts)
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +44,7 @@ def _target_of(record: Any) -> str | None:
     if label:
         return str(label)
     server = getattr(record, "server", None)
-    read = server.get if isinstance(server, dict) else partial(getattr, server)
-    shown = read("label", None) or read("version", None)
+    shown = getattr(server, "label", None) or getattr(server, "version", None)
     return str(shown) if shown else None
 
 

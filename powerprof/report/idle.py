@@ -149,7 +149,7 @@ def _added_by_connections(cost: ServerCost, alone: Estimate, added: Estimate, cl
 
 def product(run: IdleRun) -> str:
     """Return `MariaDB 10.11` or `MySQL 9.7`; `server` if the version is unknown."""
-    version = run.server.version if run.server is not None else ""
+    version = (run.server.version if run.server is not None else None) or ""
     number = re.match(r"\D{0,20}(\d{1,3}\.\d{1,3})", version)
     if number is None:
         return "server"

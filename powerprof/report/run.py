@@ -196,7 +196,7 @@ def render_terminal(run: LoadRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
         parts.append(f"{options.offered_hz:,.0f} queries/s offered")
     if options.queries_per_block:
         parts.append(f"{options.queries_per_block:,} queries each")
-    if run.server is not None:
+    if run.server is not None and run.server.version:
         parts.append(run.server.version + (", private" if run.server.private else ""))
     printed += text.wrap(" · ".join(parts), width)
     if run.interrupted:

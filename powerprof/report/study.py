@@ -176,7 +176,7 @@ def context_of(record: StudyRun) -> str:
     """Return the published setting, the measured steps and the server."""
     done = sum(step.run is not None or step.seconds_s is not None for step in record.steps)
     steps = f"{done} step{'s' if done != 1 else ''} measured"
-    version = record.server.get("version")
+    version = record.server and record.server.version
     took = sum(step.seconds_s or 0.0 for step in record.steps)
     parts = [steps, f"in {text.number(took / 60, 0)} min" if took >= 90 else f"in {took:.0f} s", str(version or "")]
     return f"Published: {record.published} Today: {' · '.join(part for part in parts if part)}."

@@ -108,7 +108,7 @@ def render_terminal(sweep: Sweep, width: int = text.DEFAULT_WIDTH) -> list[str]:
     good = [point for point in sweep.points if point.error is None]
     printed = text.wrap(answer_of(sweep), width)
     done = f"{len(good)} of {len(sweep.values)} points"
-    version = sweep.server.get("version")
+    version = sweep.server and sweep.server.version
     printed += text.wrap(" · ".join(part for part in (done, str(version) if version else "") if part), width)
     printed.append("")
     for columns in (_work_columns(good), _SYSTEM_COLUMNS, _DISK_COLUMNS):
@@ -395,7 +395,7 @@ _NAMES = {"latency_p50_ms": "median latency", "latency_p95_ms": "p95 latency", "
 def render_saturation_terminal(record: Saturation, width: int = text.DEFAULT_WIDTH) -> list[str]:
     """Return the report of a saturation, at most `width` columns."""
     printed = text.wrap(saturation_answer(record), width)
-    version = record.server.get("version")
+    version = record.server and record.server.version
     window_s = record.options.get("window_s")
     rounds = f"{record.rounds_count} round{'s' if record.rounds_count != 1 else ''}"
     parts = [rounds, f"windows of {window_s:g} s" if isinstance(window_s, int | float) else "", str(version or "")]

@@ -230,7 +230,11 @@ def _function_lines(record: SweepComparison, places: Places, width: int) -> list
 
 
 def _side_text(side: SweepSide) -> str:
-    parts = [f"{side.condition.workload}:{side.condition.name}", side.server.get("version"), side.host.get("kernel")]
+    parts = [
+        f"{side.condition.workload}:{side.condition.name}",
+        side.server and side.server.version,
+        side.host.get("kernel"),
+    ]
     return f"{side.name}: " + ", ".join(str(part) for part in parts if part)
 
 

@@ -37,7 +37,7 @@ def block(record: StudyRun, place: Path) -> str:
     host, quick = record.host, bool(record.options.get("quick"))
     cpu = ", ".join(str(host[key]) for key in ("cpu_model", "kernel") if host.get(key))
     cpus = f"{host['cpus']} CPUs" if host.get("cpus") else "unknown host"
-    version = record.server.get("version")
+    version = record.server and record.server.version
     server = f"server {version}, " if version else ""
     command = f"`powerprof study {record.study}{' --quick' if quick else ''}`"
     begin, end = marks(record.study)

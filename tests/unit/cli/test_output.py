@@ -177,7 +177,7 @@ def test_a_result_is_shown_saved_and_written(
             deliver(_IDLE_RUN, "idle", places, files)
         assert ("the run is saved; write it again: " in (caught.value.hint or "")) == (not places.no_save)
     printed = capfdbinary.readouterr().out.decode()
-    begins = {"": "", "report": _ANSWER, "json": '{\n "id": "idle-0001"', "html": "<!doctype html>"}[shown]
+    begins = {"": "", "report": _ANSWER, "json": '{\n "schema": "powerprof.run/1"', "html": "<!doctype html>"}[shown]
     assert printed.startswith(begins) and bool(printed) == bool(shown)
     assert ("Saved as idle-0001." in printed) == (shown == "report" and not places.no_save)
     assert (tmp_path / "runs/idle-0001/run.json").exists() == (not places.no_save)

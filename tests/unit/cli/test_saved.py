@@ -133,7 +133,7 @@ def test_a_worse_condition_is_named_in_the_error(store: RunStore, capsys: pytest
 def test_the_next_step_needs_statements_and_a_process() -> None:
     record: Diagnosis = make(Diagnosis, known=True)
     window = record.evidence.statement_window
-    assert window is not None and (diagnose.next_step(record) or "").endswith("queries --pid 3")
+    assert window is not None and (diagnose.next_step(record) or "").endswith(f"queries --pid {record.server.pid}")
     empty = replace(record, evidence=replace(record.evidence, statement_window=replace(window, statements=[])))
     away = replace(record, server=replace(record.server, pid=None))
     assert diagnose.next_step(empty) is diagnose.next_step(away) is None

@@ -51,7 +51,7 @@ def collected(**more: Any) -> MeasuredPairs:
         notes=["seen", "seen", "other"],
         own_cpu_s=0.31,
         own_wall_s=12.4,
-        server={"version": "11.8"},
+        server=ServerInfo(version="11.8"),
         energy_source=EnergySource(metered=True, why="rapl"),
     )
     return replace(found, **more)
@@ -65,7 +65,7 @@ def test_a_comparison_is_built_from_its_counted_pairs() -> None:
     assert (found.a, found.b, found.started_at, found.seed) == (A, B, "2026-01-01T00:00:00Z", 7)
     assert (found.design, found.offered_hz, found.queries_per_block) == ("rate", 70.0, None)
     assert (found.order, found.blocks_count, len(found.blocks)) == (["a", "b"] * 4, 8, 10)
-    assert found.tool["cpu_s"] == 0.31 and found.tool["cpu_percent"] == pytest.approx(2.5)
+    assert found.tool.cpu_s == 0.31 and found.tool.cpu_percent == pytest.approx(2.5)
     # Package and memory are measured, so the answer is in joules.
     assert found.metrics == judge_metrics(pair_figures(pairs, baseline), "joules_per_query", 7)
     assert (found.verdict.metric, found.metrics[0].name) == ("joules_per_query", "joules_per_query")
@@ -82,7 +82,7 @@ def test_a_comparison_is_built_from_its_counted_pairs() -> None:
         "energy_source": "none",
         "residency_source": "cpuidle",
     }
-    assert found.notes[:2] == ["seen", "other"] and found.server == {"version": "11.8"}
+    assert found.notes[:2] == ["seen", "other"] and found.server == ServerInfo(version="11.8")
     sides = [
         system_of_blocks(
             [Figures(name="queries_hz", unit="1/s", kind="measured", values=values)], [pair[arm] for pair in pairs]
@@ -92,7 +92,7 @@ def test_a_comparison_is_built_from_its_counted_pairs() -> None:
     assert found.system == judge_saved(sides[0], sides[1], "", 7, paired=True)
     assert "page_faults_per_query" in {metric.name for metric in found.system}
     work = build_comparison(collected(offer=Offer("work", None, 600, (90.0, 80.0), ()), own_wall_s=0.0))
-    assert (work.design, work.offered_hz, work.queries_per_block, work.tool["cpu_percent"]) == ("work", None, 600, None)
+    assert (work.design, work.offered_hz, work.queries_per_block, work.tool.cpu_percent) == ("work", None, 600, None)
 
 
 def test_a_control_of_its_own_windows_is_of_the_primary_metric() -> None:
@@ -159,7 +159,7 @@ def test_a_comparison_of_saved_runs_takes_host_and_server_of_the_second(tmp_path
         store, "2026-01-03", [3.0, 3.1, 3.2], host={"cpus": 8}, server=ServerInfo(version="12", private=False)
     )
     found = compare_saved(first, second, tmp_path, 5)
-    assert (found.started_at, found.host, found.server["version"], found.seed) == ("2026-01-05", {"cpus": 8}, "12", 5)
+    assert (found.started_at, found.host, found.server.version, found.seed) == ("2026-01-05", {"cpus": 8}, "12", 5)
     assert (found.a.name, found.b.name, found.options) == (first, second, {"a": first, "b": second})
     assert found.differences == [
         "host cpus: 2 → 8",

@@ -37,7 +37,7 @@ from powerprof.experiment.sweep_rounds import (
     similar_points,
 )
 from powerprof.experiment.traced import PaceWindow, ThreadPace
-from powerprof.model.records import Estimate, OsRates, RunMetric
+from powerprof.model.records import Estimate, OsRates, RunMetric, ServerInfo
 from powerprof.model.runs import RunStore
 from powerprof.report.kinds import word_record
 from powerprof.system.errors import UsageError, WorseError
@@ -269,14 +269,16 @@ def test_figures_of_the_system_are_contrasted_with_the_other_values(tmp_path: Pa
 
 def test_a_comparison_of_sweeps_takes_each_field_from_its_own_side(tmp_path: Path) -> None:
     store, first = RunStore(tmp_path), sweep()
-    second = replace(first, started_at="2026-12-01", host={"cpus": 8}, server={"version": "12"}, interrupted=False)
+    second = replace(
+        first, started_at="2026-12-01", host={"cpus": 8}, server=ServerInfo(version="12"), interrupted=False
+    )
     for each in (replace(first, options={"x": 1}), second):
         store.save("sweep", replace(each, id=None))
     found = compare_sweeps("sweep-0001", "sweep-0002", tmp_path, 5)
     assert (found.a.run, found.b.run, found.seed, found.parameter) == ("sweep-0001", "sweep-0002", 5, "clients")
     assert (found.started_at, found.host) == ("2026-12-01", {"cpus": 8})
     assert (found.a.started_at, found.b.started_at) == (first.started_at, "2026-12-01")
-    assert (found.a.server, found.b.server) == (first.server, {"version": "12"})
+    assert (found.a.server, found.b.server) == (first.server, second.server)
     assert (found.a.options, found.b.options) == ({"x": 1}, first.options)
     assert [(threat.name, threat.values) for threat in found.threats] == [
         ("unpaired", {}),

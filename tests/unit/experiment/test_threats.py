@@ -35,7 +35,7 @@ from powerprof.experiment.threats import (
     undisturbed_pairs,
 )
 from powerprof.experiment.verdict import judge_metrics
-from powerprof.model.records import EnergyReading, EstimateRange, Window
+from powerprof.model.records import EnergyReading, EstimateRange, ServerInfo, Window
 from tests.unit.experiment import builders
 from tests.unit.experiment.builders import ARMS, odd_block, odd_window
 
@@ -320,7 +320,7 @@ class Saved:
             name=name, workload="city", title="", load={"clients": len(name)}, settings={"x": kernel}, work=name
         )
         self.host = {"hostname": f"db-{kernel}", "kernel": kernel, "boot_id": name, "mitigations": name, **more}
-        self.server = {"version": kernel, "pid": len(name)}
+        self.server = ServerInfo(version=kernel, pid=len(name))
         self.options = {"window_s": 2.0, "sysfs": name}
 
 

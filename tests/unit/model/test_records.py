@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values and names of records: unknown stays unknown, and each metric has one name in all releases."""
+"""Values and names of records: unknown stays unknown, each metric has one name, and all kinds have one head."""
 
 from __future__ import annotations
 
@@ -10,7 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from powerprof.model.attribution import StackFrame, Thread
-from powerprof.model.records import Delta, EnergySource, Estimate, Figures, Note, metric_name, sum_known
+from powerprof.model.records import Delta, EnergySource, Estimate, Figures, Note, Record, metric_name, sum_known
+from powerprof.report.kinds import KIND_LOADERS
+
+HEAD = Record.__struct_fields__
+# A kind can give a key a default value or a narrower type, such as the options of its command.
+NARROWED = {"schema", "command", "started_at", "server", "tool", "options"}
+
+
+@pytest.mark.parametrize("name", KIND_LOADERS)
+def test_every_kind_begins_with_the_head_of_records(name: str) -> None:
+    record = KIND_LOADERS[name]().record
+    assert issubclass(record, Record) and record.__struct_fields__[: len(HEAD)] == HEAD
+    own = {key for kind in record.__mro__ if kind not in Record.__mro__ for key in kind.__annotations__}
+    assert own & set(HEAD) <= NARROWED
 
 
 @pytest.mark.parametrize(

@@ -242,8 +242,8 @@ def comparison(pairs: int = 12) -> Comparison:
         baseline_after=after,
         blocks=blocks,
         host=HOST,
-        server={"version": "MariaDB 10.11.19", "private": True},
-        tool={"version": "0.1.0", "cpu_s": 0.61, "cpu_percent": 0.3},
+        server=ServerInfo(version="MariaDB 10.11.19", private=True),
+        tool=ToolCost(version="0.1.0", cpu_s=0.61, cpu_percent=0.3),
         options={"duration_s": 8.0, "design": "rate"},
         notes=["the first pair is warm-up and in no figure"],
     )
@@ -553,7 +553,7 @@ def sweep() -> Sweep:
         values=[1, 2, 4, 8, 1024],
         host=HOST,
         points=[*points, Point(value=1024, error="the server refused connections")],
-        server={"version": "MariaDB 10.11.19", "private": True},
+        server=ServerInfo(version="MariaDB 10.11.19", private=True),
         options={"window_s": 8.0, "in_rounds": True},
         interrupted=True,
     )
