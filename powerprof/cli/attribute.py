@@ -34,7 +34,7 @@ from powerprof.system.errors import UsageError
 
 if TYPE_CHECKING:
     from powerprof.attribution.deep_idle import DeepRequest
-    from powerprof.report.html.page import Extras
+    from powerprof.report.document import Extras
 
 _MOST_NAME = 128
 _MEASURING = (*("duration", "stack_buffer", *ENERGY), *("server", "socket", "defaults_file", "no_save"))

@@ -8,7 +8,6 @@ checks only the server's status. The exit code is 0 with and without faults.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from powerprof.cli.options import CommandOptions, Saving, Tables, duration, files_of
@@ -38,7 +37,7 @@ def command(options: Options) -> None:
     files = files_of(options.tables)
     saving, server = check_saving(options.saving, files), options.server
     from powerprof.diagnosis import diagnose
-    from powerprof.report.diagnosis import render_terminal
+    from powerprof.report.document import View
 
     request = diagnose.DiagnosisRequest(
         options.pid, server.server, server.socket, server.defaults_file, options.duration, options.only
@@ -50,7 +49,7 @@ def command(options: Options) -> None:
         saving,
         files,
         raw=None if saving.no_save else taken.files,
-        lines=partial(render_terminal, everything=options.everything),
+        view=View(everything=options.everything),
         next_step=next_step(diagnosis),
     )
 

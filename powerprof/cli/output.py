@@ -8,6 +8,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     import msgspec
 
     from powerprof.cli.options import Saving
-    from powerprof.report.html.page import Extras
+    from powerprof.report.document import Extras, View
 
 R = TypeVar("R", bound="msgspec.Struct")
 Targets = Mapping[str, str | None]
@@ -190,6 +191,7 @@ def deliver(
     files: Targets | None = None,
     *,
     lines: Callable[[R, int], list[str]] | None = None,
+    view: View | None = None,
     raw: dict[str, bytes] | None = None,
     extras: Callable[[], Extras] | None = None,
     next_step: str | None = None,
@@ -206,6 +208,7 @@ def deliver(
         saving: Where it is saved.
         files: Its files.
         lines: A report other than the usual one of this kind of record.
+        view: What the user asked to see of it.
         raw: Further files of the saved run.
         extras: Returns the stacks or the timeline for its page.
         next_step: The last line of the report.
@@ -218,6 +221,8 @@ def deliver(
     from powerprof.system import signals
 
     signals.hold()
+    if view is not None:
+        lines = partial(_draw_lines, view)
     record, outcome = _save(record, command, saving, raw)
     outcome.hint = resumed_by or (f"the measured part is saved as {outcome.run}" if outcome.run else None)
     failure = getattr(record, "failure", None)
@@ -331,6 +336,17 @@ def report_lines(record: R, lines: Callable[[R, int], list[str]] | None = None) 
     uncut = {"is_whole": True} if "is_whole" in kind.options and not sys.stdout.isatty() else {}
     printed: list[str] = (lines or kind.lines)(record, terminal_width(), **uncut)
     return printed
+
+
+def _draw_lines(view: View, record: msgspec.Struct, width: int) -> list[str]:
+    """Return the report of a record as the user asked to see it; in a pipe, statements are not cut."""
+    from powerprof.report.kinds import missing_form, reported_kind
+    from powerprof.report.render.terminal import render_terminal
+
+    kind = reported_kind(record)
+    if kind.document is None:
+        raise missing_form(record, "report")
+    return render_terminal(kind.document(record, replace(view, is_whole=not sys.stdout.isatty())), width)
 
 
 def progress_printer(saving: Saving) -> Callable[[str], None]:

@@ -16,12 +16,13 @@ from powerprof.model.attribution import Attribution, StackFrame, Wakeup, Waking
 from powerprof.model.records import Cause
 from powerprof.model.text import number
 from powerprof.report import deep_idle, labels, metrics
+from powerprof.report.document import Extras
 from powerprof.report.html.charts import draw_flame
-from powerprof.report.html.page import Extras, clean_name, embed_json, render_page, split_rows, table_html
+from powerprof.report.html.page import clean_name, embed_json, render_page, table_html
 from powerprof.report.html.svg import Scale, round_step
 from powerprof.report.phases import split_table
 from powerprof.report.stacks import TimelineExit, build_flame, frames_of, modules_of, stacks_of
-from powerprof.report.table import Line, Places, Table, align_rows, draw_table, note_lines
+from powerprof.report.table import Line, Places, Table, align_rows, draw_table, note_lines, split_rows
 from powerprof.report.wakeups import (
     RAN_ANYWAY,
     answer_of,

@@ -25,6 +25,7 @@ from powerprof.report.answers import (
     word_threats,
     words,
 )
+from powerprof.report.document import Extras
 from powerprof.report.html import charts, svg
 from powerprof.report.html.charts import (
     DrawnInterval,
@@ -35,13 +36,14 @@ from powerprof.report.html.charts import (
     interval_row,
     interval_ticks,
 )
-from powerprof.report.html.page import DrawnColumn, Extras, clean_name, render_page, table_html, without_empty
+from powerprof.report.html.page import clean_name, render_page, table_html, without_empty
 from powerprof.report.labels import answer_and_context
 from powerprof.report.metrics import DISK_SERVICE, comparison_table, functions_table, states_table, system_table
 from powerprof.report.run import executions_of, server_lines
 from powerprof.report.stacks import build_flame, build_flame_difference, modules_of, stacks_of
 from powerprof.report.table import (
     MARKDOWN_ROWS,
+    DrawnColumn,
     Figure,
     Line,
     Places,

@@ -17,7 +17,8 @@ from powerprof.experiment.records import Metric
 from powerprof.model import text
 from powerprof.report import table
 from powerprof.report.answers import interval_text, outcome_of
-from powerprof.report.html.page import Extras, clean_name, render_page
+from powerprof.report.document import Extras
+from powerprof.report.html.page import clean_name, render_page
 from powerprof.report.labels import word_notes
 from powerprof.report.metrics import cure_table, cure_windows_table
 from powerprof.report.table import Places

@@ -4,25 +4,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
-from powerprof.diagnosis.evidence import Diagnosis, Evidence, Finding
+from powerprof.diagnosis.evidence import Diagnosis, Finding
 from powerprof.model import text
-from powerprof.report.html.page import Extras, clean_name, render_page, split_rows
-from powerprof.report.labels import word_notes
-from powerprof.report.table import (
-    Cell,
-    Column,
-    Line,
-    Path,
-    Places,
-    Table,
-    TableRow,
-    Words,
-    code_span,
-    escape,
-    figures,
-    words,
+from powerprof.report.document import (
+    NOT_HTML,
+    NOT_TERMINAL,
+    TERMINAL,
+    Document,
+    Item,
+    Items,
+    Part,
+    Section,
+    Sentence,
+    Shown,
+    View,
 )
+from powerprof.report.table import ALL, HTML, Cell, Column, Line, Path, Places, Table, TableRow, Words, figures, words
 
 _MAX_FRAMES = 14
 _BUSY_PERCENT = 10.0
@@ -30,45 +29,6 @@ _SHOWN_STATEMENTS = 3
 # The headline for several clients needs this many executions of each in the window.
 _LEAST_CALLS = 5
 _COUNTS = ("No", "One", "Two", "Three", "Four")
-
-
-def render_terminal(diagnosis: Diagnosis, width: int = text.DEFAULT_WIDTH, *, everything: bool = False) -> list[str]:
-    """Return the report, at most `width` columns. `everything` adds the notes."""
-    faults = [finding for finding in diagnosis.findings if finding.severity == "fault"]
-    notes = [finding for finding in diagnosis.findings if finding.severity == "note"]
-    printed: list[str] = []
-    statements = _statement_rows(diagnosis, width)
-    joint = _answer_for_clients(diagnosis)
-    if joint:
-        printed += [*text.wrap(joint, width), *statements, *text.wrap(_other_wakeups(diagnosis.evidence), width), ""]
-        statements = []
-    for number, fault in enumerate(faults):
-        if number:
-            printed.append("")
-        printed += _finding_lines(fault, width, with_stack=everything or fault.percent is None)
-    if not faults:
-        printed += text.wrap(answer_of(diagnosis), width)
-    if everything and notes:
-        printed += ["", "Other wake-ups"]
-        for note in notes:
-            printed += text.wrap(note.text, width, "  ")
-            for remedy in note.remedy:
-                printed += text.wrap(remedy, width, "    ")
-    hidden = ""
-    if notes and not everything:
-        hidden = f" · {text.plural(len(notes), 'note')}: --all"
-    scope = scope_lines(diagnosis)
-    if not faults and diagnosis.not_visible:
-        scope = scope[1:]  # The answer begins with them.
-    if statements and (window := diagnosis.evidence.statement_window) is not None:
-        used = f"Statements by CPU time, {text.number(window.percent, 1)} % of one CPU in all:"
-        printed += ["", *text.wrap(used, width), *statements]
-    printed += ["", *text.wrap(f"{context_of(diagnosis)}{hidden}", width)]
-    for sentence in scope:
-        printed += text.wrap(sentence, width)
-    for sentence in dict.fromkeys([*diagnosis.evidence.notes, *word_notes(diagnosis.notes)]):
-        printed += text.wrap(f"Note: {sentence}", width)
-    return printed
 
 
 def answer_of(diagnosis: Diagnosis) -> str:
@@ -85,15 +45,16 @@ def answer_of(diagnosis: Diagnosis) -> str:
     where = " in the rest" if hidden else ""
     if evidence.exits_hz is None:
         return f"{hidden}No known problem{where or ' in its status'}.{busy}"
-    return f"{hidden}No known problem{where}: {_wakeups_text(evidence)}.{busy}"
+    return f"{hidden}No known problem{where}: {_wakeups_text(diagnosis)}.{busy}"
 
 
-def _wakeups_text(evidence: Evidence) -> str:
+def _wakeups_text(diagnosis: Diagnosis) -> str:
     """Return the wake-ups of a traced server, in words that are true on a busy host, too."""
+    evidence, name = diagnosis.evidence, diagnosis.server.version or "the server"
     woken_hz = sum(row.woken_hz for row in evidence.wakeups)
     if not evidence.exits_hz and woken_hz:
-        return f"it was woken {text.number(woken_hz, 1)} times/s, while the CPUs were running"
-    return f"it woke a CPU {text.number(evidence.exits_hz, 1)} times/s"
+        return f"{name} was woken {text.number(woken_hz, 1)} times/s, while the CPUs were running"
+    return f"{name} woke a CPU {text.number(evidence.exits_hz, 1)} times/s"
 
 
 def _answer_for_clients(diagnosis: Diagnosis) -> str:
@@ -101,7 +62,7 @@ def _answer_for_clients(diagnosis: Diagnosis) -> str:
 
     Every fault must be such a client, and probes must have measured several executions of each.
     """
-    faults = [finding for finding in diagnosis.findings if finding.severity == "fault"]
+    faults = list_faults(diagnosis)
     window = diagnosis.evidence.statement_window
     if window is None or window.method != "probes" or window.percent <= 0 or not 2 <= len(faults) < len(_COUNTS):
         return ""
@@ -116,55 +77,47 @@ def _answer_for_clients(diagnosis: Diagnosis) -> str:
     return f"{_COUNTS[len(faults)]} {who} use {share} % of this server's CPU time ({one} % of one CPU)."
 
 
-def _other_wakeups(evidence: Evidence) -> str:
+def _other_wakeups(diagnosis: Diagnosis) -> str:
     """Return the wake-ups of a server whose only faults are clients; empty if it was not traced."""
-    return "" if evidence.exits_hz is None else f"No known problem in its wake-ups: {_wakeups_text(evidence)}."
+    return (
+        "" if diagnosis.evidence.exits_hz is None else f"No known problem in its wake-ups: {_wakeups_text(diagnosis)}."
+    )
 
 
-def _finding_lines(finding: Finding, width: int, *, with_stack: bool) -> list[str]:
-    printed = text.wrap(finding.text, width)
-    for sentence in finding.evidence:
-        printed += _labelled_lines("seen", sentence, width)
-    if finding.stack and with_stack:
-        printed += _labelled_lines("stack", " ← ".join(finding.stack[:_MAX_FRAMES]), width)
-    for remedy in finding.remedy:
-        printed += _labelled_lines("do", remedy, width)
-    return printed
-
-
-def _labelled_lines(label: str, content: str, width: int) -> list[str]:
-    wrapped = text.wrap(content, max(20, width - 9))
-    return [f"  {label:<6} {wrapped[0]}", *(f"{'':9}{line}" for line in wrapped[1:])]
-
-
-def _statement_rows(diagnosis: Diagnosis, width: int) -> list[str]:
-    """Return the statements with most CPU time, one line each; empty without a window of statements."""
-    window = diagnosis.evidence.statement_window
-    rows = [use for use in window.statements if use.percent > 0][:_SHOWN_STATEMENTS] if window is not None else []
-    if window is None or not rows or window.percent <= 0:
-        return []
-    printed = []
-    accounts = [use.account or "" for use in rows]
-    account_width = min(24, max(map(len, accounts)))
+def statement_lines(table: Table, width: int) -> list[str]:
+    """Return the statements with most CPU time for a terminal, one line each."""
+    rows = table.rows[:_SHOWN_STATEMENTS]
+    accounts = [row.words("statement").more for row in rows]
+    account_width = min(24, max(map(len, accounts), default=0))
     room = max(12, width - 20 - (account_width + 2 if account_width else 0))
-    for use, account in zip(rows, accounts, strict=True):
-        share = text.number(min(100.0, 100.0 * use.percent / window.percent), 0)
-        rate = "unknown" if use.calls_hz is None else f"{text.number(use.calls_hz, 1)}/s"
-        shown = text.shorten(" ".join(use.text.split()), room)
+    printed = []
+    for row, account in zip(rows, accounts, strict=True):
+        share, rate = row.words("share").text, row.words("per_second").text
+        shown = text.shorten(" ".join(row.words("statement").text.split()), room)
         line = f"{share:>5} %  {rate:>9}  {shown:<{room}}  {text.shorten(account, account_width or 1)}"
         printed.append(line.rstrip()[:width])
     return printed
 
 
-def scope_lines(diagnosis: Diagnosis) -> list[str]:
+def list_scope(diagnosis: Diagnosis) -> list[str]:
     """Return the hidden, the examined and the unexamined areas, and settings that forbid deep idle, if known."""
     lists = (
-        ("Not visible", diagnosis.not_visible),
+        ("Not visible", [] if _answers_with_hidden(diagnosis) else diagnosis.not_visible),
         ("Checked", diagnosis.looked_at),
         ("Not checked", diagnosis.not_looked_at),
         ("Deep idle", diagnosis.host.get("idle_limits") or []),
     )
     return [f"{label}: {'; '.join(things)}." for label, things in lists if things]
+
+
+def _answers_with_hidden(diagnosis: Diagnosis) -> bool:
+    """Return whether the answer begins with the areas that are not visible."""
+    return bool(diagnosis.not_visible) and not list_faults(diagnosis)
+
+
+def list_faults(diagnosis: Diagnosis) -> list[Finding]:
+    """Return the findings that are faults."""
+    return [finding for finding in diagnosis.findings if finding.severity == "fault"]
 
 
 def context_of(diagnosis: Diagnosis) -> str:
@@ -212,16 +165,18 @@ def wakeups_table(diagnosis: Diagnosis, places: Places, limit: int) -> Table:
 
 
 def statements_table(diagnosis: Diagnosis, places: Places) -> Table | None:
-    """Return one row per statement with its CPU use; None without a window of statements."""
+    """Return one row per statement with its CPU use; None without a window of statements or without CPU time."""
     window = diagnosis.evidence.statement_window
-    if window is None:
+    if window is None or window.percent <= 0:
         return None
     rows = []
     for index, use in enumerate(window.statements):
         at = f"/evidence/statement_window/statements/{index}"
         cells: dict[str, Cell] = {
             "cpu": places.figure(f"{at}/percent", 2),
+            "share": Words(text.number(min(100.0, 100.0 * use.percent / window.percent), 0)),
             "rate": places.figure(f"{at}/calls_hz", 1),
+            "per_second": Words("unknown" if use.calls_hz is None else f"{text.number(use.calls_hz, 1)}/s"),
             "statement": Words(use.text, use.account or "", code=True),
         }
         rows.append(TableRow(cells))
@@ -229,50 +184,70 @@ def statements_table(diagnosis: Diagnosis, places: Places) -> Table | None:
     return Table(columns, rows, "statements by CPU time", f"CPU time of statements in {window.window_s:.1f} s.")
 
 
-def render_csv(diagnosis: Diagnosis) -> Iterator[Line]:
+def document(diagnosis: Diagnosis, view: View) -> Document:
+    """Return the report of a diagnosis: each fault with its evidence and its remedies, and what was checked."""
+    notes = [finding for finding in diagnosis.findings if finding.severity == "note"]
+    hidden = "" if view.everything or not notes else f"{text.plural(len(notes), 'note')}: --all"
+    return Document(
+        record=diagnosis,
+        answer=answer_of(diagnosis),
+        context=context_of(diagnosis),
+        parts=partial(_list_parts, diagnosis, view),
+        rows=partial(_list_rows, diagnosis),
+        setup=_SETUP,
+        next_step=hidden,
+    )
+
+
+_SETUP = (
+    *(("Server", "/server"), ("Settings", "/evidence/variables"), ("Cost of powerprof", "/tool")),
+    ("Host", "/host"),
+)
+_OPEN_ROWS = 20
+_MAX_ROWS = 200
+
+
+def _list_parts(diagnosis: Diagnosis, view: View) -> Iterator[Part]:
+    places, joint = Places(diagnosis), _answer_for_clients(diagnosis)
+    if (statements := statements_table(diagnosis, places)) is not None:
+        parts: list[Part] = [Shown(statements, statement_lines, "statements", what="statements", names=False)]
+        if joint:
+            parts.append(Sentence(_other_wakeups(diagnosis), forms=TERMINAL))
+        yield Section("Statements by CPU time", parts, name="statements", headed=ALL)
+    # The answer is the text of the first fault, unless it is about several.
+    found = [
+        Section(fault.text, [_list_lines(fault, view)], headed=ALL if joint or number else HTML)
+        for number, fault in enumerate(list_faults(diagnosis))
+    ]
+    yield Section("Problems found", found, name="faults")
+    wakeups = Shown(wakeups_table(diagnosis, places, _MAX_ROWS), look="wakeups", open_rows=_OPEN_ROWS, names=False)
+    yield Section("Wake-ups by thread", [wakeups], name="wakeups", forms=HTML)
+    notes = [finding for finding in diagnosis.findings if finding.severity == "note"]
+    habits: list[Part] = [Items([Item(note.text, rows=note.remedy) for note in notes], forms=NOT_HTML)]
+    habits += [Section(note.text, [_list_lines(note, view)], forms=HTML) for note in notes]
+    forms = ALL if view.everything else NOT_TERMINAL
+    yield Section("Other wake-ups", habits, "habits", ALL, folded=True, count=len(notes), forms=forms)
+    checks = [Sentence(line) for line in list_scope(diagnosis)]
+    yield Section("Checks", checks, name="looked")
+
+
+def _list_lines(finding: Finding, view: View) -> Items:
+    """Return the evidence, the stack and the remedies of a finding."""
+    # The share of a client says more than its stack.
+    is_brief = finding.percent is not None and not view.everything
+    stack = [] if is_brief or not finding.stack else [" ← ".join(finding.stack[:_MAX_FRAMES])]
+    return Items(
+        [
+            *(Item(line, "seen") for line in finding.evidence),
+            *(Item(frames, "stack", code=True) for frames in stack),
+            *(Item(line, "do") for line in finding.remedy),
+        ]
+    )
+
+
+def _list_rows(diagnosis: Diagnosis) -> Iterator[Line]:
     """Yield one line per finding."""
     yield ["severity", "rule", "rate_hz", "text", "evidence", "remedy", "stack"]
     for finding in diagnosis.findings:
         joined = ("; ".join(finding.evidence), "; ".join(finding.remedy), " < ".join(reversed(finding.stack)))
         yield [finding.severity, finding.rule, finding.rate_hz, finding.text, *joined]
-
-
-def render_markdown(diagnosis: Diagnosis, context_line: str) -> list[str]:
-    """Return each fault with its evidence and remedies."""
-    written: list[str] = []
-    for number, fault in enumerate(finding for finding in diagnosis.findings if finding.severity == "fault"):
-        if number:
-            written += ["", f"**{escape(fault.text)}**"]
-        written += ["", *(f"- seen: {escape(line)}" for line in fault.evidence)]
-        if fault.stack:
-            written.append(f"- stack: {code_span(' ← '.join(fault.stack[:_MAX_FRAMES]), 600)}")
-        written += [f"- do: {escape(line)}" for line in fault.remedy]
-    return [*written, "", escape(context_of(diagnosis))]
-
-
-# The HTML page: faults, evidence and remedies, then all wake-ups behind them.
-
-_OPEN_ROWS = 20
-_MAX_ROWS = 200
-
-
-def render_html(record: Diagnosis, extras: Extras) -> str:
-    """Return the HTML page."""
-    places = Places(record)
-    rows, more = split_rows(wakeups_table(record, places, _MAX_ROWS), _OPEN_ROWS)
-    sentence = answer_of(record)
-    return render_page(
-        "diagnosis.html.j2",
-        record,
-        places,
-        title=clean_name(sentence),
-        answer=sentence,
-        context=context_of(record),
-        faults=[finding for finding in record.findings if finding.severity == "fault"],
-        habits=[finding for finding in record.findings if finding.severity == "note"],
-        looked=scope_lines(record),
-        statements=statements_table(record, places),
-        rows=rows,
-        more=more,
-        notes=list(dict.fromkeys([*record.evidence.notes, *word_notes(record.notes)])),
-    )

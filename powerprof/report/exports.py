@@ -15,7 +15,7 @@ import msgspec
 from powerprof import __version__
 from powerprof.model.attribution import Attribution
 from powerprof.model.runs import RunStore, read_schema
-from powerprof.report.html.page import Extras
+from powerprof.report.document import Extras, View
 from powerprof.report.kinds import kind_of, missing_form, name_of
 from powerprof.report.labels import answer_and_context
 from powerprof.report.stacks import StackSet, TimelineExit, WeightedStack, merge_stacks
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 def render_html(record: msgspec.Struct, extras: Extras | None = None) -> str:
     """Return the page of a record. Raises UsageError if this kind of record has none."""
     kind = kind_of(record)
+    if kind is not None and kind.document is not None:
+        from powerprof.report.render.html import render_html as draw
+
+        return draw(kind.document(record, View(everything=True, extras=extras or Extras())))
     if kind is None or kind.html is None:
         raise missing_form(record, "HTML report")
     return kind.html(record, extras or Extras())
@@ -48,6 +52,10 @@ def render_markdown(record: msgspec.Struct) -> str:
     from powerprof.report.table import code_span, escape
 
     kind = kind_of(record)
+    if kind is not None and kind.document is not None:
+        from powerprof.report.render.markdown import render_markdown as draw
+
+        return draw(kind.document(record, View()))
     if kind is None or kind.markdown is None:
         raise missing_form(record, "Markdown")
     answer, context = (escape(sentence) for sentence in answer_and_context(kind.lines, record))
@@ -60,6 +68,10 @@ def render_csv(record: msgspec.Struct) -> str:
     from powerprof.report.table import format_csv
 
     kind = kind_of(record)
+    if kind is not None and kind.document is not None:
+        from powerprof.report.render.csv import render_csv as draw
+
+        return draw(kind.document(record, View(everything=True)))
     if kind is None or kind.csv is None:
         raise missing_form(record, "CSV")
     return format_csv(kind.csv(record))

@@ -13,11 +13,13 @@ import msgspec
 
 from powerprof.model.records import Note, Run
 from powerprof.model.runs import RunStore, decode_record, read_head
+from powerprof.model.text import DEFAULT_WIDTH
+from powerprof.report.document import Document, View
 from powerprof.report.labels import word_notes
 from powerprof.system.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from powerprof.report.html.page import Extras
+    from powerprof.report.document import Extras
     from powerprof.report.stacks import StackSet
     from powerprof.report.table import Line
 
@@ -36,6 +38,7 @@ class RecordKind(msgspec.Struct, frozen=True):
         csv: Returns the rows of the main table, head first.
         stacks: Returns the weighted stacks of a record.
         sentences: Returns the record with its answer in words.
+        document: Returns the report, from which every form is drawn.
     """
 
     record: type[msgspec.Struct]
@@ -46,13 +49,14 @@ class RecordKind(msgspec.Struct, frozen=True):
     csv: Callable[[Any], Iterable[Line]] | None = None
     stacks: Callable[[Any], StackSet] | None = None
     sentences: Callable[[Any], Any] | None = None
+    document: Callable[[Any, View], Document] | None = None
 
     def file_names(self) -> list[str]:
         """Return the file options that this kind supports; --perfetto and --json are not among them."""
         return [
-            *(["html"] if self.html else []),
-            *(["markdown"] if self.markdown else []),
-            *(["csv"] if self.csv else []),
+            *(["html"] if self.html or self.document else []),
+            *(["markdown"] if self.markdown or self.document else []),
+            *(["csv"] if self.csv or self.document else []),
             *(["flame", "folded", "pprof", "otlp"] if self.stacks else []),
         ]
 
@@ -71,12 +75,15 @@ class _Names(NamedTuple):
     stacks: str | None = None
     sentences: str | None = None
     defaults: Mapping[str, Any] = {}
+    document: bool = False
 
 
 def _load(names: _Names) -> RecordKind:
     def find(name: str) -> Any:
         return resolve_name(f"powerprof.{name if ':' in name else f'{names.report}:{name}'}")
 
+    if names.document:
+        return _load_document(names, find)
     render = find(names.lines or f"{names.prefix}_terminal")
     return RecordKind(
         resolve_name(f"powerprof.{names.record}"),
@@ -85,6 +92,25 @@ def _load(names: _Names) -> RecordKind:
         stacks=find(names.stacks) if names.stacks else None,
         sentences=find(names.sentences) if names.sentences else None,
         **{form: find(f"{names.prefix}_{form}") for form in names.files.split()},
+    )
+
+
+def _load_document(names: _Names, find: Callable[[str], Any]) -> RecordKind:
+    """Return the kind of a record whose forms are drawn from one document."""
+    document = find(names.lines or ("document" if names.prefix == "render" else f"{names.prefix}_document"))
+
+    def draw_lines(record: Any, width: int = DEFAULT_WIDTH, **options: Any) -> list[str]:
+        from powerprof.report.render.terminal import render_terminal
+
+        return render_terminal(document(record, View(**{**names.defaults, **options})), width)
+
+    return RecordKind(
+        resolve_name(f"powerprof.{names.record}"),
+        draw_lines,
+        names.options,
+        stacks=find(names.stacks) if names.stacks else None,
+        sentences=find(names.sentences) if names.sentences else None,
+        document=document,
     )
 
 
@@ -111,7 +137,7 @@ _NAMES: Mapping[str, _Names] = {
     "powerprof.saturation/1": _Names(
         "experiment.sweep_until:Saturation", "report.sweep", "csv", prefix="render_saturation"
     ),
-    "powerprof.study/1": _Names("experiment.study:StudyRun", "report.study", _ALL_FILES),
+    "powerprof.study/1": _Names("experiment.study:StudyRun", "report.study", document=True),
     "powerprof.attribution/1": _Names(
         "model.attribution:Attribution",
         "report.attribution",
@@ -147,7 +173,7 @@ _NAMES: Mapping[str, _Names] = {
         "queries.comparison:QueriesComparison", "report.queries_comparison", _ALL_FILES, ("top",)
     ),
     "powerprof.diagnosis/1": _Names(
-        "diagnosis.evidence:Diagnosis", "report.diagnosis", _ALL_FILES, defaults={"everything": True}
+        "diagnosis.evidence:Diagnosis", "report.diagnosis", defaults={"everything": True}, document=True
     ),
     "powerprof.cure/1": _Names("cure.records:Cure", "report.cure", "html", sentences="word_cure"),
     "powerprof.trend/1": _Names(

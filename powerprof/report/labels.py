@@ -371,6 +371,22 @@ def notes_with_source(record: Run | Comparison | Queries | Attribution) -> list[
     return list(dict.fromkeys([*(word_notes(source.notes()) if source else []), *own_notes(record)]))
 
 
+def list_notes(record: Any, *, is_short: bool = False) -> list[str]:
+    """Return the sentences about a record: the source of its energy, its own notes, and those of its parts.
+
+    `is_short`: only the first doubt about an estimate, with the command that prints the others.
+    """
+    source = getattr(record, "energy_source", None)
+    of_source = word_notes(source.notes()) if source is not None else []
+    if is_short and source is not None:
+        of_source = [first_doubt(source.doubts)] if not source.metered and source.doubts else []
+    evidence = getattr(record, "evidence", None)
+    parts = [evidence, record, *getattr(record, "phases", ())]
+    return list(
+        dict.fromkeys([*of_source, *(note for part in parts for note in word_notes(getattr(part, "notes", ())))])
+    )
+
+
 def own_notes(record: Run | Comparison | Queries | Attribution) -> list[str]:
     """Return the failure that ended a record, if any, and its notes."""
     failure = getattr(record, "failure", None)

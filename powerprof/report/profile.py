@@ -9,8 +9,9 @@ from functools import partial
 
 from powerprof.attribution.profile import FunctionProfile, FunctionRow, OnCpuProfile, OnCpuStack
 from powerprof.model import text
+from powerprof.report.document import Extras
 from powerprof.report.html.charts import draw_flame
-from powerprof.report.html.page import Extras, clean_name, render_page
+from powerprof.report.html.page import clean_name, render_page
 from powerprof.report.labels import word_notes, wrap_note
 from powerprof.report.stacks import build_flame, profile_stacks
 from powerprof.report.table import (

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from powerprof.model import text
 from powerprof.queries.records import Grouping, Queries, QueryPlanStep, Share, parse_grouping
 from powerprof.report import labels
+from powerprof.report.document import Extras
 from powerprof.report.html.charts import FlameView, draw_flame
-from powerprof.report.html.page import DrawnColumn, Extras, clean_name, render_page, without_empty
+from powerprof.report.html.page import clean_name, render_page, without_empty
 from powerprof.report.labels import notes_with_source
 from powerprof.report.phases import split_table
 from powerprof.report.stacks import build_flame
@@ -27,7 +28,18 @@ from powerprof.report.statement_tables import (
     unknown,
     unknown_askers,
 )
-from powerprof.report.table import Cell, Figure, Places, Table, TableRow, Words, align_rows, draw_table, escape
+from powerprof.report.table import (
+    Cell,
+    DrawnColumn,
+    Figure,
+    Places,
+    Table,
+    TableRow,
+    Words,
+    align_rows,
+    draw_table,
+    escape,
+)
 
 _DEFAULT_TOP = 20
 _MAX_NAME = 48

@@ -11,13 +11,15 @@ from msgspec.structs import replace
 from powerprof.model import text
 from powerprof.queries.comparison import QueriesComparison, StatementChange, StatementSide, select_changes
 from powerprof.report.answers import MAY_BE_CHANCE, explain_chance, word_claim
+from powerprof.report.document import Extras
 from powerprof.report.html.charts import DrawnInterval, interval_axis, interval_row, interval_ticks
-from powerprof.report.html.page import DrawnColumn, Extras, clean_name, render_page, without_empty
+from powerprof.report.html.page import clean_name, render_page, without_empty
 from powerprof.report.labels import word_notes
 from powerprof.report.statement_tables import statement_lines
 from powerprof.report.table import (
     Cell,
     Column,
+    DrawnColumn,
     Figure,
     Places,
     Table,

@@ -13,9 +13,10 @@ from powerprof.model import text
 from powerprof.model.records import IdleRun, Phase, Run
 from powerprof.report import idle, labels, residency, table
 from powerprof.report.answers import interval_text, words
+from powerprof.report.document import Extras
 from powerprof.report.html import charts, svg
 from powerprof.report.html.charts import c0_bars
-from powerprof.report.html.page import Extras, clean_name, render_page, split_rows
+from powerprof.report.html.page import clean_name, render_page
 from powerprof.report.labels import answer_and_context, format_significant, word_notes
 from powerprof.report.metrics import balance_lines, load_system_table, load_table
 from powerprof.report.phases import (
@@ -29,7 +30,17 @@ from powerprof.report.phases import (
     shown_phases,
     split_table,
 )
-from powerprof.report.table import MARKDOWN_ROWS, Line, Places, Table, code_span, column_lines, draw_table, note_lines
+from powerprof.report.table import (
+    MARKDOWN_ROWS,
+    Line,
+    Places,
+    Table,
+    code_span,
+    column_lines,
+    draw_table,
+    note_lines,
+    split_rows,
+)
 from powerprof.report.wakeups import causes_table
 
 _OPEN_CAUSES = 12

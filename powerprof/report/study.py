@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -11,22 +12,8 @@ from powerprof.experiment.study import StudyRow, StudyRun
 from powerprof.model import text
 from powerprof.report import labels
 from powerprof.report.answers import MAY_BE_CHANCE, explain_chance, interval_text, word_claim
-from powerprof.report.html.page import Extras, clean_name, render_page
-from powerprof.report.labels import word_notes
-from powerprof.report.table import (
-    CSV,
-    Cell,
-    Column,
-    Figure,
-    Line,
-    Places,
-    Table,
-    TableRow,
-    Words,
-    code_span,
-    escape,
-    words,
-)
+from powerprof.report.document import MARKDOWN, NOT_MARKDOWN, TERMINAL, Document, Part, Section, Sentence, Shown, View
+from powerprof.report.table import CSV, Cell, Column, Figure, Line, Places, Table, TableRow, Words, words
 from powerprof.statistics.verdicts import Claim, judge_claim
 from powerprof.system.next_steps import command_line
 
@@ -153,7 +140,7 @@ def steps_table(record: StudyRun, places: Places) -> Table:
             "step": Words(step.typed),
             "run": Words(step.run or ""),
             "time": places.figure(f"/steps/{number}/seconds_s", 0, "s"),
-            "problem": Words("; ".join(filter(None, [step.problem, *step.doubts]))),
+            "problem": Words("; ".join(filter(None, [step.problem, *step.doubts])), ours=True),
         }
         rows.append(TableRow(cells))
     columns = [*words("step", "run"), Column("time", "took"), Column("problem", "remarks", left=True)]
@@ -190,79 +177,63 @@ def listing(plans: Mapping[str, str], width: int = text.DEFAULT_WIDTH) -> list[s
     return printed
 
 
-def render_terminal(record: StudyRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
-    """Return the report, at most `width` columns."""
-    printed = [*text.wrap(answer_of(record), width), *text.wrap(context_of(record), width)]
-    if record.interrupted:
-        missing = [row.label for row in record.rows if row.outcome == "not measured"]
-        printed += text.wrap(f"Ended early: partial results; {len(missing)} not measured.", width)
-    places = Places(record)
-    for row in findings_table(record, places).rows:
-        printed += ["", *text.wrap(f"{row.words('outcome').text}: {row.words('name').text}", width)]
+def finding_lines(table: Table, width: int) -> list[str]:
+    """Return the findings for a terminal: the verdict, what was published, and today's figures."""
+    printed: list[str] = []
+    for row in table.rows:
+        printed += [""] if printed else []
+        printed += text.wrap(f"{row.words('outcome').text}: {row.words('name').text}", width)
         printed += text.wrap(f"then   {row.words('then').text}", width, "  ")
         printed += text.wrap(f"today  {today(row)}", width, "  ")
-    if chance := explain_findings(record):
-        printed += ["", *text.wrap(chance, width)]
-    printed.append("")
-    for row in steps_table(record, places).rows:
-        run, problem = row.words("run").text, row.words("problem").text
-        printed += text.wrap(f"{run or 'not saved'}: {row.words('step').text}", width)
-        printed += text.wrap(problem, width, "  ") if problem else []
-    for note in word_notes(record.notes):
-        printed += text.wrap(f"Note: {note}.", width)
     return printed
 
 
-# The HTML page.
+def step_lines(table: Table, width: int) -> list[str]:
+    """Return the steps for a terminal: the run, its command, and its problems."""
+    printed: list[str] = []
+    for row in table.rows:
+        run, problem = row.words("run").text, row.words("problem").text
+        printed += text.wrap(f"{run or 'not saved'}: {row.words('step').text}", width)
+        printed += text.wrap(problem, width, "  ") if problem else []
+    return printed
 
 
-def render_html(record: StudyRun, extras: Extras) -> str:
-    """Return the HTML page."""
-    places, answer = Places(record), answer_of(record)
-    return render_page(
-        "study.html.j2",
-        record,
-        places,
-        derived=extras.derived,
-        title=clean_name(answer),
-        answer=answer,
+def document(record: StudyRun, view: View) -> Document:
+    """Return the report of a study: each finding then and now, and the steps with their runs."""
+    return Document(
+        record=record,
+        answer=answer_of(record),
         context=context_of(record),
-        findings=findings_table(record, places),
-        steps=steps_table(record, places),
+        parts=partial(_list_parts, record),
+        rows=partial(_list_rows, record),
+        setup=(("Options", "/options"), ("Server", "/server"), ("Host", "/host")),
+        derived=view.extras.derived,
     )
 
 
-# Markdown and CSV.
+def _list_parts(record: StudyRun) -> Iterator[Part]:
+    places = Places(record)
+    findings = Shown(findings_table(record, places), finding_lines, forms=NOT_MARKDOWN)
+    published = Shown(then_and_now(record), forms=MARKDOWN)
+    yield Section("Then and now", [findings, published], name="findings")
+    yield Section("", [Sentence(explain_findings(record), forms=TERMINAL)], forms=TERMINAL)
+    steps = Shown(steps_table(record, places), step_lines, columns=("step", "run", "problem"))
+    yield Section("Measurements", [steps], name="steps")
 
 
-def render_markdown(record: StudyRun, context: str) -> list[str]:
-    """Return the table of findings, and the steps."""
-    return ["", context, *then_and_now(record), *_step_rows(record)]
+def then_and_now(record: StudyRun) -> Table:
+    """Return the findings for Markdown, published and today, in five columns."""
+    table = findings_table(record, Places(record))
+    rows = []
+    for row, finding in zip(table.rows, record.rows, strict=True):
+        cells = {**row.cells, "today": Words(today(row), ours=True)}
+        verdict = Words(_outcome_of(finding), ours=True, strong=finding.outcome != "no claim")
+        rows.append(replace(row, cells={**cells, "verdict": verdict}, key=""))
+    columns = words(name="finding", then="then", today="today", verdict="verdict", runs="run")
+    return replace(table, columns=columns, rows=rows)
 
 
-def then_and_now(record: StudyRun) -> list[str]:
-    """Return the Markdown table of the findings, published and today."""
-    rows = ["", "| finding | then | today | verdict | run |", "|---|---|---|---|---|"]
-    for row, finding in zip(findings_table(record, Places(record)).rows, record.rows, strict=True):
-        runs = ", ".join(code_span(run, 40) for run in finding.runs)
-        verdict = finding.outcome if finding.outcome == "no claim" else f"**{_outcome_of(finding)}**"
-        cells = [escape(finding.label), escape(finding.then), escape(today(row)), verdict, runs]
-        rows.append(f"| {' | '.join(cells)} |")
-    chance = explain_findings(record)
-    return [*rows, "", escape(chance)] if chance else rows
-
-
-def _step_rows(record: StudyRun) -> list[str]:
-    written = ["", "| step | run | remarks |", "|---|---|---|"]
-    for step in record.steps:
-        remarks = "; ".join(filter(None, [step.problem, *step.doubts]))
-        run = code_span(step.run, 40) if step.run else ""
-        written.append(f"| {code_span(step.typed)} | {run} | {escape(remarks)} |")
-    notes = [f"- {escape(note)}" for note in word_notes(record.notes)]
-    return [*written, *(["", *notes] if notes else [])]
-
-
-def render_csv(record: StudyRun) -> Iterator[Line]:
+def _list_rows(record: StudyRun) -> Iterator[Line]:
     """Return one line per finding, after the head."""
     yield [
         *("finding", "then", "metric", "unit", "kind", "a", "a_low", "a_high", "b", "b_low", "b_high"),

@@ -19,8 +19,9 @@ from powerprof.model import text
 from powerprof.model.records import RunMetric
 from powerprof.report import labels
 from powerprof.report.answers import bound_text, interval_text
+from powerprof.report.document import Extras
 from powerprof.report.html.charts import draw_metrics, one_curve
-from powerprof.report.html.page import Extras, clean_name, render_page
+from powerprof.report.html.page import clean_name, render_page
 from powerprof.report.html.svg import SVG, Scale, draw_grid, join_parts, linear_axis, tick_labels
 from powerprof.report.labels import answer_and_context, format_significant, word_notes
 from powerprof.report.metrics import paces_table, sweep_table

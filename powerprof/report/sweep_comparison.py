@@ -32,8 +32,9 @@ from powerprof.report.answers import (
     word_threats,
     words,
 )
+from powerprof.report.document import Extras
 from powerprof.report.html.charts import draw_metrics, one_curve
-from powerprof.report.html.page import Extras, clean_name, render_page, without_empty
+from powerprof.report.html.page import clean_name, render_page, without_empty
 from powerprof.report.labels import answer_and_context, format_significant, word_notes
 from powerprof.report.metrics import judged_cell, parted_table, points_table
 from powerprof.report.table import (

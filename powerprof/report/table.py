@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -17,6 +17,9 @@ from powerprof.model import text
 from powerprof.model.records import Estimate, Kind
 from powerprof.report import labels
 from powerprof.system.files import escape_formulas
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 Form = Literal["terminal", "markdown", "html", "csv"]
 ALL: frozenset[Form] = frozenset(("terminal", "markdown", "html", "csv"))
@@ -223,6 +226,27 @@ class Table(msgspec.Struct, frozen=True):
         return replace(self, columns=columns, rows=[row for row in self.rows if form in row.forms])
 
 
+def split_rows(whole: Table, count: int) -> tuple[Table, Table]:
+    """Return the first rows as one table, and the rows behind "more" as another."""
+    return replace(whole, rows=whole.rows[:count], left_count=0), replace(whole, rows=whole.rows[count:], caption="")
+
+
+class DrawnColumn(msgspec.Struct, frozen=True):
+    """A column of drawings, one per row.
+
+    Attributes:
+        before: The key of the column that follows it.
+        heading: The drawing in the head.
+        cells: The drawings.
+        primary: Whether the first row belongs to the headline.
+    """
+
+    before: str
+    heading: Markup
+    cells: Sequence[Markup]
+    primary: bool = True
+
+
 class Places(msgspec.Struct, frozen=True):
     """A record as plain values, and its figures by their places."""
 
@@ -380,6 +404,14 @@ def align_rows(rows: Sequence[Sequence[str]], width: int, left: Sequence[int] = 
     return [line for entry in text.name_rows(rows, width, left=left)[0] for line in entry]
 
 
+def column_rows(table: Table, width: int) -> list[str]:
+    """Return the heading and one line per row; the last column is cut or wrapped last."""
+    cells = [[column.heading for column in table.columns]]
+    cells += [[row.words(column.key).text for column in table.columns] for row in table.rows]
+    left = [number for number, column in enumerate(table.columns[:-1]) if column.left]
+    return align_rows(cells, width, left=left)
+
+
 def hidden_line(count: int, what: str) -> list[str]:
     """Return the line about `count` rows that are not printed; empty without any."""
     return [f"{count} more {what} (--top N, or --json)"] if count > 0 else []
@@ -509,8 +541,10 @@ def _draw_cell(cell: Cell | None, *, unit: bool) -> str:
     if isinstance(cell, Path):
         more = " ← …" if len(cell.frames) > _MAX_FRAMES else ""
         return code_span(" ← ".join(cell.frames[:_MAX_FRAMES]) + more if cell.frames else "no user stack", 400)
-    if cell is None:
+    if cell is None or not cell.text:
         return ""
+    if cell.ours and cell.strong:
+        return f"**{escape(cell.text)}**"
     return (
         escape(cell.text) if cell.ours else code_span(f"{cell.text} {cell.more}".strip() if cell.strong else cell.text)
     )

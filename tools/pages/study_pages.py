@@ -15,6 +15,7 @@ import msgspec
 from powerprof.experiment.study import StudyRun
 from powerprof.model.runs import decode_record, encode_record
 from powerprof.report.study import answer_of, then_and_now
+from powerprof.report.table import draw_table
 from powerprof.workloads.catalogue import Study, find_study
 from tests.conftest import REPOSITORY
 
@@ -47,7 +48,7 @@ def block(record: StudyRun, place: Path) -> str:
     lines += [
         f"Measured with {command} on {record.started_at[:10]}: {server}{cpus} ({cpu}).",
         f"95 % intervals are in brackets. `powerprof report {place.relative_to(REPOSITORY)}` opens the run.",
-        *then_and_now(record),
+        *draw_table(then_and_now(record)),
     ]
     runs: dict[str, list[str]] = {}
     for step in record.steps:

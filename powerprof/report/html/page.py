@@ -25,12 +25,13 @@ from powerprof.model.attribution import Attribution
 from powerprof.model.records import IdleRun, RunMetric
 from powerprof.report import labels
 from powerprof.report.answers import outcome_of, shows_times
+from powerprof.report.document import Tile
 from powerprof.report.labels import split_terms
 from powerprof.report.phases import shown_phases
-from powerprof.report.stacks import TimelineExit
 from powerprof.report.table import (
     Cell,
     Column,
+    DrawnColumn,
     Figure,
     JudgedCell,
     Path,
@@ -149,15 +150,6 @@ _FINDINGS: dict[Finding, str] = {
     "drift": "not larger than the host's drift",
     "single": "one window per phase: no interval",
 }
-
-
-class Tile(msgspec.Struct, frozen=True):
-    """A figure with a heading and a note. `look` is the class of a verdict, which greys an inconclusive one."""
-
-    heading: str
-    value: Markup
-    note: str
-    look: str = ""
 
 
 def build_tiles(record: object, places: Places) -> list[Tile]:
@@ -303,11 +295,6 @@ _OPEN_FRAMES = 9
 _STACK_LIMIT = 2000
 
 
-def split_rows(whole: Table, count: int) -> tuple[Table, Table]:
-    """Return the first rows as one table, and the rows behind "more" as another."""
-    return replace(whole, rows=whole.rows[:count], left_count=0), replace(whole, rows=whole.rows[count:], caption="")
-
-
 def without_empty(whole: Table) -> Table:
     """Return a table without the columns that have only unknown values."""
     kept = [column for column in whole.columns if any(_is_known(row.cells.get(column.key)) for row in whole.rows)]
@@ -318,22 +305,6 @@ def _is_known(shown: Cell | None) -> bool:
     if isinstance(shown, Figure):
         return shown.value is not None
     return not isinstance(shown, Words) or bool(shown.text) if shown is not None else False
-
-
-class DrawnColumn(msgspec.Struct, frozen=True):
-    """A column of drawings, one per row.
-
-    Attributes:
-        before: The key of the column that follows it.
-        heading: The drawing in the head.
-        cells: The drawings.
-        primary: Whether the first row belongs to the headline.
-    """
-
-    before: str
-    heading: Markup
-    cells: Sequence[Markup]
-    primary: bool = True
 
 
 def cell_html(shown: Cell | None, *, unit: bool = False) -> Markup:
@@ -471,14 +442,25 @@ def _environment() -> Environment:
 
 
 def render_page(
-    template: str, record: msgspec.Struct | None, places: Places | None, *, derived: str = "", **values: Any
+    template: str,
+    record: msgspec.Struct | None,
+    places: Places | None,
+    *,
+    derived: str = "",
+    tiles: Sequence[Tile] | None = None,
+    **values: Any,
 ) -> str:
-    """Return the page of a template and a record; the JSON of the record is embedded for the download."""
+    """Return the page of a template and a record; the JSON of the record is embedded for the download.
+
+    `tiles`: the figures at its top.
+    """
     script = _asset("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     data = embed_json(record) if record is not None else Markup()
     fits = len(data.encode()) <= MAX_EMBEDDED_BYTES
     functions = {} if places is None else _functions(places)
+    if tiles is None and places is not None:
+        tiles = build_tiles(record, places)
 
     def rendered(with_data: bool) -> str:
         text: str = (
@@ -493,7 +475,7 @@ def render_page(
                 data_bytes=len(data),
                 data_fits=with_data,
                 version=__version__,
-                tiles=build_tiles(record, places) if places is not None else [],
+                tiles=tiles or [],
                 derived=derived,
                 record=record,
                 **functions,
@@ -524,18 +506,3 @@ def _functions(places: Places) -> dict[str, Any]:
         return figure_html(places.figure(pointer, digits, unit))
 
     return {"fig": fig, "facts": partial(list_facts, places), "at": places.at}
-
-
-# Stacks and timelines are saved apart from the record that a page shows.
-
-
-class Extras(msgspec.Struct, frozen=True):
-    """Data that a page shows next to its record.
-
-    Attributes:
-        timeline: The idle periods of each CPU; None without a capture.
-        derived: A sentence derived from prices that the user stated.
-    """
-
-    timeline: Sequence[TimelineExit] | None = None
-    derived: str = ""

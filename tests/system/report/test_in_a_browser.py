@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from playwright.sync_api import Page
 
 from powerprof.model.attribution import StackFrame
+from powerprof.report.document import Extras
 from powerprof.report.exports import render_html
-from powerprof.report.html.page import Extras
 from tests.system.report.conftest import Open
 from tests.unit.report.live_pages import LIVE_PAGES
 from tests.unit.report.sample_pages import PAGES, at

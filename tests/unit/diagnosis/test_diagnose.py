@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from pathlib import Path
 
@@ -22,7 +23,9 @@ from powerprof.diagnosis.evidence import (
     StatementWindow,
 )
 from powerprof.model.statements import normalise
-from powerprof.report.diagnosis import answer_of, render_terminal
+from powerprof.report.diagnosis import answer_of, document
+from powerprof.report.document import View
+from powerprof.report.render.terminal import render_terminal
 from powerprof.system.processes import describe_listeners, list_tcp_ports, list_unix_sockets
 from tests.unit.diagnosis.examples import channel, client, counted, evidence, fault_rules, read_recorded, row
 
@@ -64,20 +67,20 @@ def test_healthy_pair_is_reported_in_one_sentence(name: str) -> None:
     diagnosis = build_diagnosis(read_recorded(name))
     assert fault_rules(diagnosis.evidence) == []
     assert any("statement_timer" in finding.text for finding in diagnosis.findings)
-    short = render_terminal(diagnosis)
-    assert short[0].startswith("No known problem: it woke a CPU ")
+    short = render_terminal(document(diagnosis, View()))
+    assert re.match(r"No known problem: MariaDB [\w.:+-]+ woke a CPU ", short[0])
     assert "statement_timer" not in "\n".join(short)
-    assert "statement_timer" in "\n".join(render_terminal(diagnosis, everything=True))
-    assert max(map(len, render_terminal(diagnosis, 60, everything=True))) <= 60
+    assert "statement_timer" in "\n".join(render_terminal(document(diagnosis, View(everything=True))))
+    assert max(map(len, render_terminal(document(diagnosis, View(everything=True)), 60))) <= 60
 
 
 def print_diagnosis(here: Evidence) -> str:
-    return " ".join(" ".join(render_terminal(build_diagnosis(here), 400)).split())
+    return " ".join(" ".join(render_terminal(document(build_diagnosis(here), View()), 400)).split())
 
 
 def test_busy_cpus_are_no_proof_of_few_wake_ups() -> None:
     here = evidence(asked=False, exits_hz=0.0, traced_s=5.0, wakeups=[row(None, 0.0, wakings_hz=9.0)])
-    assert "No known problem in the rest: it was woken 9.0 times/s, while the CPUs were running." in (
+    assert "No known problem in the rest: MariaDB 10.11.19 was woken 9.0 times/s, while the CPUs were running." in (
         print_diagnosis(here)
     )
 
@@ -86,7 +89,7 @@ def test_report_names_the_parts_that_were_not_examined() -> None:
     blind = print_diagnosis(evidence(asked=False, exits_hz=2.0, traced_s=5.0))
     assert blind.startswith(
         "Not visible: replication, clients, events and settings (no account on the server). "
-        "No known problem in the rest: it woke a CPU 2.0 times/s."
+        "No known problem in the rest: MariaDB 10.11.19 woke a CPU 2.0 times/s."
     )
     by_status = print_diagnosis(evidence(variables={"performance_schema": "OFF"}, **counted(Questions=0)))
     assert by_status.startswith("Not visible: wake-ups of its threads (not traced). No known problem in the rest.")
@@ -162,14 +165,14 @@ def test_headline_sums_clients_that_were_measured(
     window = StatementWindow(window_s=2.0, method=method, percent=2.6, statements=uses)
     changes = {"Com_select": 30, "Select_scan": 30, "Handler_read_rnd_next": 1_800_000, "Com_show_status": 50}
     diagnosis = build_diagnosis(evidence(statement_window=window, cpu_percent=2.6, exits_hz=0.7, **counted(**changes)))
-    printed = render_terminal(diagnosis, 100)
+    printed = render_terminal(document(diagnosis, View()), 100)
     assert printed[0].startswith(headline)
     assert answer_of(diagnosis).startswith(headline)
     assert [finding.percent for finding in diagnosis.findings if finding.severity == "fault"] == [1.8, 0.7]
     if headline.startswith("Two"):
-        shares = [int(line.split()[0]) for line in printed[1:3]]
+        shares = [int(line.split()[0]) for line in printed[4:6]]
         assert f"use {sum(shares)} %" in printed[0]
-        assert printed[3] == "No known problem in its wake-ups: it woke a CPU 0.7 times/s."
+        assert printed[6] == "No known problem in its wake-ups: MariaDB 10.11.19 woke a CPU 0.7 times/s."
 
 
 def test_coverage_counts_threads_and_enabled_events() -> None:

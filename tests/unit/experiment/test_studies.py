@@ -24,7 +24,7 @@ from powerprof.experiment.study import (
 )
 from powerprof.model.records import Estimate, ServerExits
 from powerprof.model.text import Say
-from powerprof.report.study import render_terminal
+from powerprof.report.kinds import lines_of
 from powerprof.system.errors import Interrupted, PowerprofError, UsageError
 from powerprof.workloads.catalogue import PublishedFinding, Study, StudyCommand, find_one, find_study, list_studies
 from powerprof.workloads.reading import resolve
@@ -174,7 +174,7 @@ def test_an_interrupted_study_keeps_its_finished_steps() -> None:
     record = study_run(measure=ended)
     assert record.interrupted and [step.name for step in record.steps] == ["idle", "index"]
     assert record.rows[0].b is not None and record.rows[3].outcome == "not measured"
-    assert "Ended early: partial results; 3 not measured." in render_terminal(record, 200)
+    assert "Interrupted: partial results." in lines_of(record, 200)
 
     def at_once(step: StudyCommand, options: StudyOptions, say: Say) -> StepRecord:
         raise Interrupted("interrupted")

@@ -20,8 +20,8 @@ from powerprof.energy.models_file import PowerModel
 from powerprof.live.intervals import LiveInterval, RowHistory
 from powerprof.live.statements import StatementHistory
 from powerprof.report import answers, attribution, catalogue, energy, labels, profile, queries, watch
+from powerprof.report.document import Extras
 from powerprof.report.exports import build_trace, export
-from powerprof.report.html.page import Extras
 from powerprof.report.kinds import KIND_LOADERS, word_record
 from powerprof.report.screen import ScreenView
 from powerprof.report.stacks import TimelineExit, build_flame_difference
@@ -174,11 +174,12 @@ def _usual_forms(name: str, known: bool) -> Forms:
     yield "terminal", "\n".join(lines(200))
     if "everything" in kind.options:
         yield "everything", "\n".join(lines(200, everything=True))
-    if kind.csv:
+    files = kind.file_names()
+    if "csv" in files:
         yield "csv", export(record, "csv").decode().replace("\r\n", "\n")
-    if kind.markdown:
+    if "markdown" in files:
         yield "markdown", export(record, "markdown").decode()
-    if kind.html:
+    if "html" in files:
         extras = Extras(timeline=_timeline()) if name == "powerprof.attribution/1" else None
         page = export(record, "html", extras).decode()
         yield "page", text_of(page)

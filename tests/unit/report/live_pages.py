@@ -14,8 +14,8 @@ from powerprof.model.attribution import TargetInfo
 from powerprof.queries.comparison import compare_queries
 from powerprof.queries.records import Latency
 from powerprof.report.cure import word_cure
+from powerprof.report.document import Extras
 from powerprof.report.exports import render_html
-from powerprof.report.html.page import Extras
 from tests.unit.cure.test_judge import blocks
 from tests.unit.experiment.test_studies import study_run
 from tests.unit.queries import test_comparison as compared

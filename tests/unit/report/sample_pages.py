@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from powerprof.experiment.records import Arm, Comparison, TraceSummary
 from powerprof.model.attribution import Attribution, StackFrame
+from powerprof.report.document import Extras
 from powerprof.report.exports import render_html
-from powerprof.report.html.page import Extras
 from tests.unit.report.sample_records import (
     attribution,
     comparison,

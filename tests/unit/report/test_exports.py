@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from powerprof.report.document import Extras
 from powerprof.report.exports import build_trace, export, fold_stacks, render_csv
-from powerprof.report.html.page import Extras
 from powerprof.report.pprof import encode_pprof
 from powerprof.report.stacks import TimelineExit, frames_of
 from powerprof.report.table import code_span, escape

@@ -20,17 +20,10 @@ from powerprof.experiment.records import Arm, Plan, Threat, TraceSummary
 from powerprof.model.attribution import Attribution, StackFrame
 from powerprof.model.records import Estimate, ServerExits
 from powerprof.report import energy
-from powerprof.report.exports import render_flame, render_html
+from powerprof.report.document import Extras
+from powerprof.report.exports import export, render_flame, render_html
 from powerprof.report.html.charts import DrawnInterval, Strip, draw_strips, interval_axis, run_charts
-from powerprof.report.html.page import (
-    MAX_EMBEDDED_BYTES,
-    MAX_PAGE_BYTES,
-    Extras,
-    brief,
-    build_tiles,
-    explain_terms,
-    qualified,
-)
+from powerprof.report.html.page import MAX_EMBEDDED_BYTES, MAX_PAGE_BYTES, brief, build_tiles, explain_terms, qualified
 from powerprof.report.kinds import kind_of
 from powerprof.report.labels import TERMS, split_terms
 from powerprof.report.stacks import build_flame, modules_of, stacks_of
@@ -356,8 +349,8 @@ def test_yearly_cost_is_marked_as_derived() -> None:
         one for one in load_run().metrics if one.name == "watts"
     ]
     kind = kind_of(sample)
-    assert kind is not None and kind.html is not None
-    page = kind.html(record, Extras(derived=said))
+    assert kind is not None
+    page = export(record, "html", Extras(derived=said)).decode()
     assert 'class="derived"' in page and "Derived, not measured" in page
 
 

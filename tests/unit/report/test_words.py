@@ -23,8 +23,9 @@ from powerprof.measure.sampling import interval
 from powerprof.model.records import Figures, RunMetric
 from powerprof.queries.comparison import compare_queries
 from powerprof.report import comparison as report
+from powerprof.report.document import Extras
 from powerprof.report.exports import export, render_markdown
-from powerprof.report.html.page import Extras, build_tiles
+from powerprof.report.html.page import build_tiles
 from powerprof.report.kinds import lines_of, word_record
 from powerprof.report.labels import metric_words, short_metric_label
 from powerprof.report.table import Places

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draw the main table of a document as CSV. Its last column says why a record is partial."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from powerprof.report.document import Document, Part, Section, Shown
+from powerprof.report.table import Column, Figure, Line, Table, format_csv
+
+WARNING = "warning"
+"""The heading of the last column. Its cells are empty if the record is complete."""
+
+
+def render_csv(document: Document) -> str:
+    """Return the lines of a document as RFC 4180 text, head first."""
+    lines = iter(document.rows() if document.rows is not None else _list_figures(document))
+    head = next(lines, ())
+    warning = " ".join(document.warnings) or None
+    padded = ([*line, *[None] * (len(head) - len(line)), warning] if line else line for line in lines)
+    body = list(padded)
+    if not body and warning:
+        body.append([*[None] * len(head), warning])
+    return format_csv([[*head, WARNING], *body])
+
+
+def _list_figures(document: Document) -> Iterator[Line]:
+    """Yield the head and the rows of the first table, each figure exact and with its interval."""
+    table = next(_list_tables(document.parts()), Table([], [])).of("csv")
+    yield [name for column in table.columns for name in _name_cells(column)]
+    for row in table.rows:
+        line: list[str | float | int | None] = []
+        for column in table.columns:
+            cell = row.cells.get(column.key)
+            exact = cell.exact if isinstance(cell, Figure) else (row.words(column.key).text or None, None, None)
+            line += exact if column.interval else exact[:1]
+        yield line
+
+
+def _name_cells(column: Column) -> tuple[str, ...]:
+    return (column.key, f"{column.key}_low", f"{column.key}_high") if column.interval else (column.key,)
+
+
+def _list_tables(parts: Iterable[Part]) -> Iterator[Table]:
+    for part in parts:
+        if isinstance(part, Shown):
+            yield part.table
+        elif isinstance(part, Section):
+            yield from _list_tables(part.parts)

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draw a document as a page: one self-contained file (powerprof.report.html.page)."""
+
+from __future__ import annotations
+
+from markupsafe import Markup
+
+from powerprof.report.document import Document, Shown, shown_parts
+from powerprof.report.html.page import clean_name, render_page, table_html
+from powerprof.report.table import Places, split_rows
+
+_MORE = Markup('\n<details class="more"><summary>{} more {}</summary>\n{}\n</details>')
+_LEFT = Markup('\n<p class="muted">{} more {} are in the JSON.</p>')
+
+
+def render_html(document: Document) -> str:
+    """Return the page of a document."""
+    return render_page(
+        "document.html.j2",
+        document.record,
+        Places(document.record),
+        derived=document.derived,
+        tiles=document.tiles(),
+        title=clean_name(document.title or document.answer),
+        document=document,
+        lead=shown_parts(document.lead, "html"),
+        parts=shown_parts(document.parts(), "html"),
+        drawn=draw_table,
+        kind_of=kind_of,
+    )
+
+
+def kind_of(part: object) -> str:
+    """Return the name of the macro that draws a part."""
+    return type(part).__name__.lower()
+
+
+def draw_table(shown: Shown) -> Markup:
+    """Return a table, the rows behind a click, and the number of rows that are only in the JSON."""
+    first, rest = split_rows(shown.table, shown.open_rows or len(shown.table.rows))
+    column = shown.drawn() if shown.drawn is not None else None
+    written = table_html(first, shown.look, column, names=shown.names)
+    if rest.rows:
+        written += _MORE.format(len(rest.rows), shown.what, table_html(rest, shown.look, None, names=shown.names))
+    if shown.table.left_count:
+        written += _LEFT.format(shown.table.left_count, shown.what)
+    return written

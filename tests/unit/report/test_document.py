@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A partial record says so, and why, in every form; an empty part is in none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from powerprof.report.document import (
+    HTML,
+    Document,
+    Drawing,
+    Item,
+    Items,
+    Part,
+    Section,
+    Sentence,
+    Shown,
+    View,
+    shown_parts,
+)
+from powerprof.report.exports import export
+from powerprof.report.kinds import KIND_LOADERS, kind_of, lines_of
+from powerprof.report.table import Table
+from tests.unit.report.distinct_records import make_kind
+
+KINDS = [name for name, load in KIND_LOADERS.items() if load().document is not None]
+FORMS = ("terminal", "markdown", "html", "csv")
+_WHY = "the server ended, killed by signal 9"
+
+
+def write_forms(record: Any) -> dict[str, str]:
+    """Return every form of a record."""
+    files = {form: export(record, form).decode() for form in FORMS[1:]}
+    return {"terminal": "\n".join(lines_of(record, 200)), **files}
+
+
+def with_end(record: Any, *, interrupted: bool, failure: str | None) -> Any:
+    """Return the record as it is after an interruption or a failure."""
+    fields = {"interrupted": interrupted, "failure": failure}
+    known = {name: value for name, value in fields.items() if name in record.__struct_fields__}
+    return msgspec.structs.replace(record, **known)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_form_says_that_a_record_is_partial_and_why(name: str) -> None:
+    record = make_kind(name, known=True)
+    whole = write_forms(with_end(record, interrupted=False, failure=None))
+    assert [form for form in FORMS if "artial results" in whole[form]] == []
+    if "interrupted" in record.__struct_fields__:
+        cut = write_forms(with_end(record, interrupted=True, failure=None))
+        assert {form: "Interrupted: partial results" in cut[form] for form in FORMS} == dict.fromkeys(FORMS, True)
+    if "failure" in record.__struct_fields__:
+        failed = write_forms(with_end(record, interrupted=True, failure=_WHY))
+        assert {form: _WHY in failed[form] for form in FORMS} == dict.fromkeys(FORMS, True)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_form_has_the_answer_and_the_notes(name: str) -> None:
+    record = make_kind(name, known=True)
+    kind = kind_of(record)
+    assert kind is not None and kind.document is not None
+    document: Document = kind.document(record, View())
+    forms = write_forms(record)
+    assert document.answer and document.answer.split()[0] in forms["markdown"].splitlines()[0]
+    for note in document.short_notes:
+        first = note.split()[0]
+        assert [form for form in FORMS[:3] if first not in forms[form]] == [], note
+
+
+def test_empty_part_is_in_no_form() -> None:
+    empty: list[Part] = [Sentence(""), Items([]), Shown(Table([], [])), Section("Heading", [Sentence("")])]
+    for form in FORMS:
+        assert shown_parts(empty, form) == []  # type: ignore[arg-type]
+    kept: list[Part] = [Sentence("x", forms=HTML), Items([Item("y")])]
+    assert [len(shown_parts([Section("", kept)], form)[0].parts) for form in ("html", "terminal")] == [2, 1]  # type: ignore[arg-type,return-value]
+    assert Drawing(draw=lambda: None).forms == HTML  # type: ignore[arg-type,return-value]
