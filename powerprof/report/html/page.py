@@ -27,6 +27,7 @@ from powerprof.report import labels
 from powerprof.report.answers import outcome_of, shows_times
 from powerprof.report.document import Tile
 from powerprof.report.labels import split_terms
+from powerprof.report.metrics import describe_balance
 from powerprof.report.phases import shown_phases
 from powerprof.report.table import (
     Cell,
@@ -436,6 +437,7 @@ def _environment() -> Environment:
     environment.filters["brief"] = brief
     environment.filters["qualified"] = qualified
     environment.globals["command_line"] = command_line
+    environment.globals["describe_balance"] = describe_balance
     environment.globals["table"] = table_html
     environment.globals["explained"] = explain_terms
     return environment
