@@ -35,7 +35,7 @@ from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError
 from powerprof.system.targets import Target
 from powerprof.tracing.bpf.loaded import LoadedProgram
-from powerprof.tracing.bpf.shared_numbers import Count
+from powerprof.tracing.bpf.shared_numbers import Count, Shared
 from powerprof.tracing.captures import Array, CpuEdge, find_unchecked_cpus
 from powerprof.tracing.idle_data import RunTimes, aggregate_exits, compute_traced_residency
 from powerprof.tracing.idle_program import (
@@ -44,6 +44,7 @@ from powerprof.tracing.idle_program import (
     build_idle_definitions,
     load_idle_program,
     load_stack_program,
+    read_shared,
     read_tracing_btf,
 )
 from powerprof.tracing.idle_stacks import (
@@ -87,6 +88,7 @@ class IdleTracer(WindowPart):
 
     def __init__(self, program: LoadedProgram, sums: IdleSums, sample: PeriodSample) -> None:
         self.program, self.cpus = program, CpuWindows(program)
+        self.knows_tick = bool(read_shared(program, Shared.TICK_HANDLER))
         self.stacks = WindowPart()
         self._sums, self._sample = sums, sample
         self._run_times = RunTimeReader(program)
@@ -286,6 +288,7 @@ class WindowTracer(Closeable):
                 trace.totals, stayed, stat_idle_percent=stat_idle_percent, own_pid=os.getpid(), started_at=started_at
             )
         notes = [*residency.notes, *passed.notes, *self._unseen_notes(int(trace.totals["count"].sum()))]
+        notes += [] if self._tracer.knows_tick else [Note("tick_hidden")]
         if unchecked := find_unchecked_cpus(edges):
             cpus = format_cpu_list(unchecked)
             notes.append(f"CPU {cpus}: its idle exits were counted by the trace alone, cpuidle's counters were reset")

@@ -289,13 +289,13 @@ def test_edges_of_each_cpu() -> None:
     }
 
 
-def collected(unseen: int, exits: int = 115) -> Any:
+def collected(unseen: int, exits: int = 115, *, knows_tick: bool = True) -> Any:
     """Return the window between both edges, of a host whose driver counts, with `exits` of CPU 0 to 4."""
     sums = cpu_totals()
     sums["count"][0][1] += exits - 115
     trace = SimpleNamespace(totals=sums)
     tracer = WindowTracer.__new__(WindowTracer)
-    tracer._tracer = SimpleNamespace(finish=lambda: trace)  # type: ignore[assignment]
+    tracer._tracer = SimpleNamespace(finish=lambda: trace, knows_tick=knows_tick)  # type: ignore[assignment]
     tracer._meters = SimpleNamespace(collect=lambda: ([], []))  # type: ignore[assignment]
     tracer._edges = SimpleNamespace(  # type: ignore[assignment]
         before=BEFORE,
@@ -322,6 +322,11 @@ def test_window_is_the_mean_of_the_cpus() -> None:
 def test_interrupts_without_a_tracepoint_have_a_note(unseen: int, exits: int, noted: bool) -> None:
     notes = [note.values["count"] for note in collected(unseen, exits).residency.notes if isinstance(note, Note)]
     assert notes == ([unseen] if noted else [])
+
+
+def test_hidden_addresses_of_the_kernel_have_a_note() -> None:
+    notes = [note.name for note in collected(0, knows_tick=False).residency.notes if isinstance(note, Note)]
+    assert notes == ["tick_hidden"]
 
 
 def test_exits_of_a_window_are_within_both_edges() -> None:

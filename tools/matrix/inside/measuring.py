@@ -42,7 +42,10 @@ def tick(steps: Steps, job: Job) -> dict[str, Any]:
     except OSError:  # a container's
         lines = []
     listed = {found[1] for line in lines if (found := re.match(r" #\d+: .*, (tick_\w+), S:01", line))}
-    known = set(name_kernel_functions({find_tick_handler()}).values())
+    handler = find_tick_handler()
+    if not handler and Path("/proc/sys/kernel/kptr_restrict").read_text().strip() == "2":
+        return {"function": []}  # the reports say that the tick is not told apart
+    known = set(name_kernel_functions({handler}).values())
     if listed and known != listed:
         raise StepError(f"the tick's timer calls {sorted(listed)}, taken for it is {sorted(known)}")
     return {"function": sorted(listed)}
