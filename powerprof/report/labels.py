@@ -232,8 +232,8 @@ WORDS: dict[str, str] = {
     "{count:it|they} did not wake in the window ({count:|mostly }thread {tid}). To see the functions, use profile",
     "threads_by_start": "the server reports no thread names (performance_schema is off, or the login is refused). "
     "{named} threads have names by their start functions, {unnamed} {unnamed:has|have} none",
-    "tick_hidden": "the kernel hides the addresses of its functions (kptr_restrict=2): wake-ups by the tick are counted "
-    "as other timers of the kernel",
+    "tick_hidden": "the kernel hides the addresses of its functions (kptr_restrict=2): wake-ups by the tick are "
+    "counted as other timers of the kernel",
     "no_registers": "no stacks: the registers of threads were not found in this kernel",
     "runtime_java_code": "Java: `{as_account}jcmd {pid} Compiler.perfmap` (JDK 17 or later) writes the method "
     "names; then run again. Callers can be missing unless it was started with -XX:+PreserveFramePointer",
