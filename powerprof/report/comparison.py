@@ -36,7 +36,7 @@ from powerprof.report.html.charts import (
     interval_row,
     interval_ticks,
 )
-from powerprof.report.html.page import clean_name, render_page, table_html, without_empty
+from powerprof.report.html.page import clean_name, render_page, table_html
 from powerprof.report.labels import answer_and_context
 from powerprof.report.metrics import DISK_SERVICE, comparison_table, functions_table, states_table, system_table
 from powerprof.report.run import executions_of, server_lines
@@ -53,6 +53,7 @@ from powerprof.report.table import (
     escape,
     exact_cells,
     note_lines,
+    without_empty,
 )
 from powerprof.system.next_steps import command_line
 

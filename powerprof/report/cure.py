@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,13 +16,10 @@ from powerprof.diagnosis.thread_pace import DEFAULT_NS, format_prediction
 from powerprof.experiment.claims import NO_BOUND_PERCENT, claim_of, metric_named
 from powerprof.experiment.records import Metric
 from powerprof.model import text
-from powerprof.report import table
 from powerprof.report.answers import interval_text, outcome_of
-from powerprof.report.document import Extras
-from powerprof.report.html.page import clean_name, render_page
-from powerprof.report.labels import word_notes
-from powerprof.report.metrics import cure_table, cure_windows_table
-from powerprof.report.table import Places
+from powerprof.report.document import NOT_TERMINAL, TERMINAL, Document, Part, Section, Sentence, Shown, View
+from powerprof.report.metrics import JUDGED_HEADS, cure_table, cure_windows_table, judged_cells
+from powerprof.report.table import Line, Places, metric_lines, without_empty
 from powerprof.system.cgroups import service_of
 from powerprof.system.next_steps import command_line
 
@@ -256,31 +254,6 @@ def candidate_lines(candidates: Sequence[Candidate]) -> list[str]:
 _LETTERS = {"before": "A", "cured": "B"}
 
 
-def render_terminal(cure: Cure, width: int = text.DEFAULT_WIDTH) -> list[str]:
-    """Return the report, at most `width` columns."""
-    printed = text.wrap(cure.verdict.text or answer_of(cure), width)
-    printed += text.wrap(context_of(cure), width)
-    if prediction := prediction_line(cure):
-        printed += text.wrap(prediction, width)
-    if cure.interrupted:
-        printed += text.wrap("Ended early: partial results.", width)
-    if cure.metrics:
-        shown = cure_table(cure, Places(cure))
-        printed += ["", *table.metric_lines(shown, width), *(text.wrap(shown.caption, width) if shown.caption else [])]
-    if cure.verdict.untried:
-        return printed
-    printed.append("")
-    metric = metric_named(cure.metrics, cure.verdict.metric)
-    if metric is not None and metric.verdict == "b_lower" and cure.verdict.hurts is None:
-        printed += text.wrap(f"To keep it: {cure.remedy.lasting}.", width)
-    printed += text.wrap(f"{side_effect(cure.remedy)}.", width)
-    printed += text.wrap(f"Latency of the server's statements: {cure.latency}.", width)
-    printed += text.wrap(f"Replication lag: {cure.replication}.", width)
-    for note in word_notes(cure.notes):
-        printed += text.wrap(f"Note: {note}", width)
-    return printed
-
-
 def context_of(cure: Cure) -> str:
     """Return the change, the number of windows, and whether the setting was restored."""
     order = "".join(_LETTERS[arm] for arm in cure.order[:4])
@@ -298,31 +271,58 @@ def _restored_text(cure: Cure) -> str:
         return "not tried"
     if cure.reverted is None:
         return "it ended with its thread"
-    read_back = format_value(cure.remedy.kind, cure.read_back)
-    if cure.reverted:
-        return f"restored and verified: {read_back}"
-    return f"NOT RESTORED: its value is {read_back}, which another user set during the test"
+    return f"restored and verified: {_value_now(cure)}" if cure.reverted else "not restored"
 
 
-# The HTML page: the answer, both arms side by side, each window, and how to keep the change.
+def _value_now(cure: Cure) -> str:
+    return format_value(cure.remedy.kind, cure.read_back)
 
 
-def render_html(record: Cure, extras: Extras) -> str:
-    """Return the HTML page."""
-    places, sentence = Places(record), record.verdict.text or answer_of(record)
-    metric = metric_named(record.metrics, record.verdict.metric)
-    helps = metric is not None and metric.verdict == "b_lower" and record.verdict.hurts is None
-    return render_page(
-        "cure.html.j2",
-        record,
-        places,
-        title=clean_name(sentence),
-        answer=sentence,
-        context=context_of(record),
-        predicted=prediction_line(record),
-        metrics=cure_table(record, places),
-        windows=cure_windows_table(record, places),
-        helps=helps,
-        delayed=side_effect(record.remedy),
-        notes=word_notes(record.notes),
+def document(cure: Cure, view: View) -> Document:
+    """Return the report of a cure: both arms side by side, the effects of the change, and each window."""
+    return Document(
+        record=cure,
+        answer=cure.verdict.text or answer_of(cure),
+        context=context_of(cure),
+        lead=_list_lead(cure),
+        parts=partial(_list_parts, cure),
+        rows=partial(_list_rows, cure),
+        setup=(("Process", "/target"), ("Remedy", "/remedy"), ("Cost of powerprof", "/tool"), ("Host", "/host")),
+        derived=view.extras.derived,
     )
+
+
+def _list_lead(cure: Cure) -> list[Sentence]:
+    lead = [Sentence(prediction_line(cure))]
+    if cure.reverted is False and not cure.verdict.untried:
+        kept = f"its value is {_value_now(cure)}, which another user set during the test."
+        lead.append(Sentence(kept, "Not restored", look="warning"))
+    return lead
+
+
+def _list_parts(cure: Cure) -> Iterator[Part]:
+    places = Places(cure)
+    both = cure_table(cure, places)
+    metrics: list[Part] = [Shown(both, metric_lines, "metrics", names=False), Sentence(both.caption, forms=TERMINAL)]
+    yield Section("Before and with the change", metrics, name="metrics")
+    yield Section("Effects of the change", [] if cure.verdict.untried else _list_effects(cure), name="keep")
+    windows = Shown(without_empty(cure_windows_table(cure, places)), look="windows", what="windows", names=False)
+    yield Section("Window by window", [windows], name="windows", headed=NOT_TERMINAL, forms=NOT_TERMINAL)
+
+
+def _list_effects(cure: Cure) -> list[Part]:
+    metric = metric_named(cure.metrics, cure.verdict.metric)
+    helps = metric is not None and metric.verdict == "b_lower" and cure.verdict.hurts is None
+    return [
+        *([Sentence(f"{cure.remedy.lasting}.", "To keep it")] if helps else []),
+        Sentence(f"{side_effect(cure.remedy)}."),
+        Sentence(f"{cure.latency}.", "Latency of the server's statements"),
+        Sentence(f"{cure.replication}.", "Replication lag"),
+    ]
+
+
+def _list_rows(cure: Cure) -> Iterator[Line]:
+    """Yield one line per metric."""
+    yield ["metric", "unit", "kind", *JUDGED_HEADS]
+    for metric in cure.metrics:
+        yield [metric.name, metric.unit, metric.kind, *judged_cells(metric)]

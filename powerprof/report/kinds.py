@@ -175,7 +175,7 @@ _NAMES: Mapping[str, _Names] = {
     "powerprof.diagnosis/1": _Names(
         "diagnosis.evidence:Diagnosis", "report.diagnosis", defaults={"everything": True}, document=True
     ),
-    "powerprof.cure/1": _Names("cure.records:Cure", "report.cure", "html", sentences="word_cure"),
+    "powerprof.cure/1": _Names("cure.records:Cure", "report.cure", sentences="word_cure", document=True),
     "powerprof.trend/1": _Names(
         "experiment.sweep_comparison:Trend",
         "report.sweep_comparison",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from powerprof.experiment.claims import percent_base
+from powerprof.experiment.claims import claim_of, percent_base
 from powerprof.model import text
 from powerprof.report import labels
 from powerprof.report.answers import MAY_BE_CHANCE, explain_chance, explain_metrics, outcome_of, word_claim
@@ -18,6 +18,7 @@ from powerprof.report.table import (
     HTML,
     Cell,
     Column,
+    CsvCell,
     JudgedCell,
     Places,
     Table,
@@ -95,7 +96,8 @@ def cure_windows_table(record: Cure, places: Places) -> Table:
     for index, block in enumerate(record.blocks):
         at = f"/blocks/{index}"
         cells: dict[str, Cell] = {
-            "name": Words(f"{index + 1}", block.arm),
+            "name": Words(f"{index + 1}", ours=True),
+            "arm": Words(block.arm, ours=True),
             "process": places.figure(f"{at}/target_wakings_count", 0),
             "length": places.figure(f"{at}/counted_s", 2),
         }
@@ -112,7 +114,7 @@ def cure_windows_table(record: Cure, places: Places) -> Table:
         rows.append(TableRow(cells))
     return Table(
         [
-            Column("name", "window", left=True),
+            *words(name="window", arm="setting"),
             *figures(thread="wake-ups of the thread", process="wake-ups of the process", length="in s"),
             *figures(statements="statements", p95="p95, ms", commit="p95 of commits, ms", behind="behind, s"),
             *figures(delay="replica's delay, ms"),
@@ -159,6 +161,20 @@ def _compared(places: Places, index: int, metric: Metric, family: int, under: st
             ),
         },
     )
+
+
+JUDGED_HEADS = (
+    *("a_mean", "a_low", "a_high", "b_mean", "b_low", "b_high", "b_minus_a", "low", "high"),
+    *("percent", "verdict", "hint"),
+)
+
+
+def judged_cells(metric: Metric) -> list[CsvCell]:
+    """Return the exact figures of a metric and its outcome, as `JUDGED_HEADS` names them."""
+    sides = [(each.mean, *(each.ci95 or (None, None))) for each in (metric.a, metric.b)]
+    difference = metric.difference
+    change = (difference.b_minus_a, *(difference.ci95 or (None, None)), difference.percent)
+    return [*sides[0], *sides[1], *change, metric.verdict, claim_of(metric).hint]
 
 
 def functions_table(record: Comparison, places: Places, limit: int) -> Table:

@@ -14,7 +14,7 @@ from powerprof.queries.records import Grouping, Queries, QueryPlanStep, Share, p
 from powerprof.report import labels
 from powerprof.report.document import Extras
 from powerprof.report.html.charts import FlameView, draw_flame
-from powerprof.report.html.page import clean_name, render_page, without_empty
+from powerprof.report.html.page import clean_name, render_page
 from powerprof.report.labels import notes_with_source
 from powerprof.report.phases import split_table
 from powerprof.report.stacks import build_flame
@@ -39,6 +39,7 @@ from powerprof.report.table import (
     align_rows,
     draw_table,
     escape,
+    without_empty,
 )
 
 _DEFAULT_TOP = 20

@@ -13,7 +13,7 @@ from powerprof.queries.comparison import QueriesComparison, StatementChange, Sta
 from powerprof.report.answers import MAY_BE_CHANCE, explain_chance, word_claim
 from powerprof.report.document import Extras
 from powerprof.report.html.charts import DrawnInterval, interval_axis, interval_row, interval_ticks
-from powerprof.report.html.page import clean_name, render_page, without_empty
+from powerprof.report.html.page import clean_name, render_page
 from powerprof.report.labels import word_notes
 from powerprof.report.statement_tables import statement_lines
 from powerprof.report.table import (
@@ -28,6 +28,7 @@ from powerprof.report.table import (
     draw_table,
     escape,
     figures,
+    without_empty,
     words,
 )
 

@@ -34,7 +34,7 @@ from powerprof.report.answers import (
 )
 from powerprof.report.document import Extras
 from powerprof.report.html.charts import draw_metrics, one_curve
-from powerprof.report.html.page import clean_name, render_page, without_empty
+from powerprof.report.html.page import clean_name, render_page
 from powerprof.report.labels import answer_and_context, format_significant, word_notes
 from powerprof.report.metrics import judged_cell, parted_table, points_table
 from powerprof.report.table import (
@@ -50,6 +50,7 @@ from powerprof.report.table import (
     draw_table,
     escape,
     note_lines,
+    without_empty,
 )
 from powerprof.statistics.verdicts import Claim, judge_claim
 

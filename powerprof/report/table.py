@@ -231,6 +231,18 @@ def split_rows(whole: Table, count: int) -> tuple[Table, Table]:
     return replace(whole, rows=whole.rows[:count], left_count=0), replace(whole, rows=whole.rows[count:], caption="")
 
 
+def without_empty(whole: Table) -> Table:
+    """Return a table without the columns that have only unknown values."""
+    kept = [column for column in whole.columns if any(_is_known(row.cells.get(column.key)) for row in whole.rows)]
+    return replace(whole, columns=kept)
+
+
+def _is_known(shown: Cell | None) -> bool:
+    if isinstance(shown, Figure):
+        return shown.value is not None
+    return not isinstance(shown, Words) or bool(shown.text) if shown is not None else False
+
+
 class DrawnColumn(msgspec.Struct, frozen=True):
     """A column of drawings, one per row.
 

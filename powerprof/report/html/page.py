@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from markupsafe import Markup, escape
-from msgspec.structs import replace
 
 from powerprof import __version__
 from powerprof.experiment.claims import claim_of, find_answer_metrics, percent_base
@@ -39,7 +38,6 @@ from powerprof.report.table import (
     Places,
     Table,
     TableRow,
-    Words,
     escape_pointer,
 )
 from powerprof.report.wakeups import main_place
@@ -294,18 +292,6 @@ _SCROLL = Markup('<div class="scroll" tabindex="0" role="region" aria-label="{}"
 _LABEL_LIMIT = 120
 _OPEN_FRAMES = 9
 _STACK_LIMIT = 2000
-
-
-def without_empty(whole: Table) -> Table:
-    """Return a table without the columns that have only unknown values."""
-    kept = [column for column in whole.columns if any(_is_known(row.cells.get(column.key)) for row in whole.rows)]
-    return replace(whole, columns=kept)
-
-
-def _is_known(shown: Cell | None) -> bool:
-    if isinstance(shown, Figure):
-        return shown.value is not None
-    return not isinstance(shown, Words) or bool(shown.text) if shown is not None else False
 
 
 def cell_html(shown: Cell | None, *, unit: bool = False) -> Markup:

@@ -23,7 +23,7 @@ from powerprof.report.document import (
 )
 from powerprof.report.exports import export
 from powerprof.report.kinds import KIND_LOADERS, kind_of, lines_of
-from powerprof.report.table import Table
+from powerprof.report.table import Table, escape
 from tests.unit.report.distinct_records import make_kind
 
 KINDS = [name for name, load in KIND_LOADERS.items() if load().document is not None]
@@ -64,7 +64,7 @@ def test_every_form_has_the_answer_and_the_notes(name: str) -> None:
     assert kind is not None and kind.document is not None
     document: Document = kind.document(record, View())
     forms = write_forms(record)
-    assert document.answer and document.answer.split()[0] in forms["markdown"].splitlines()[0]
+    assert document.answer and escape(document.answer.split()[0]) in forms["markdown"].splitlines()[0]
     for note in document.short_notes:
         first = note.split()[0]
         assert [form for form in FORMS[:3] if first not in forms[form]] == [], note
