@@ -221,7 +221,12 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def warnings_of(record: Any) -> list[str]:
-    """Return why a record is partial, as sentences; empty for a complete one."""
+    """Return why a record is partial or has no total, as sentences; empty for a complete one."""
+    reason = getattr(getattr(record, "total", None), "reason", None)
+    return [*_ends_of(record), *([f"No total: {reason}."] if reason else [])]
+
+
+def _ends_of(record: Any) -> list[str]:
     failure = getattr(record, "failure", None)
     if failure:
         return [f"Ended early: {failure}. Partial results."]

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import partial
 
 import msgspec
 
@@ -16,16 +17,32 @@ from powerprof.experiment.claims import metric_named
 from powerprof.experiment.records import Comparison, LoadRun
 from powerprof.model import text
 from powerprof.model.records import EnergyReading, Kind
-from powerprof.report.labels import word_notes
-from powerprof.report.table import Line
+from powerprof.report.document import Document, Part, Section, Sentence, Shown, View
+from powerprof.report.table import Cell, Line, Places, Table, TableRow, Words, figures, fit_rows, words
 from powerprof.system.errors import UsageError
-from powerprof.system.next_steps import command_line
 
-# Prefixes of these notes in `powerprof energy`.
-_DOUBT, _NO_METER, _NO_TOTAL = "doubt: ", "energy source: no meter on this host: ", "no total: "
+_COLUMNS = (*words(name="meter"), *figures(watts="watts", joules="joules"), *words("inside"))
+_NO_WATTS = "no figure"
 
 
-def render_csv(result: EnergyResult) -> Iterator[Line]:
+def document(result: EnergyResult, view: View) -> Document:
+    """Return the report of the meters: the host's watts, then each domain."""
+    return Document(
+        record=result,
+        answer=answer_of(result),
+        parts=partial(_list_parts, result),
+        rows=partial(_list_rows, result),
+        setup=(("Host", "/host"),),
+        derived=view.extras.derived,
+    )
+
+
+def _list_parts(result: EnergyResult) -> Iterator[Part]:
+    yield Sentence(_remedy(result))
+    yield Section("Meters", [Shown(meters_table(result), fit_rows, what="domains")], name="meters")
+
+
+def _list_rows(result: EnergyResult) -> Iterator[Line]:
     """Yield one line per meter domain; `summed` marks the domains in the total."""
     yield [
         *("source", "domain", "kind", "joules", "watts", "low_watts", "high_watts", "contained_in"),
@@ -41,39 +58,36 @@ def render_csv(result: EnergyResult) -> Iterator[Line]:
         ]
 
 
-def render_terminal(result: EnergyResult, width: int = text.DEFAULT_WIDTH) -> list[str]:
-    """Return the report, at most `width` columns."""
-    printed = text.wrap(_answer(result), width)
-    if result.meters:
-        rows = [["", "watts", "joules", "inside"], *map(_meter_cells, result.meters)]
-        printed += ["", *text.fit_columns(rows, width)]
-    if result.notes:
-        printed.append("")
-        for note in _notes(word_notes(result.notes)):
-            first, *rest = text.wrap(note, width, "  ")
-            printed += [f"· {first.lstrip()}", *rest]
-    return printed
+def meters_table(result: EnergyResult) -> Table:
+    """Return one row per meter domain."""
+    places, rows = Places(result), []
+    for number, meter in enumerate(result.meters):
+        digits = 1 if meter.watts is not None and meter.watts >= 10 else 2
+        unknown = "" if meter.watts is not None else _NO_WATTS
+        cells: dict[str, Cell] = {
+            "name": Words(f"{meter.domain} ({meter.source})"),
+            "watts": places.figure(f"/meters/{number}/watts", digits, words=unknown),
+            "inside": _inside(meter),
+        }
+        if meter.joules is not None:
+            cells["joules"] = places.figure(f"/meters/{number}/joules", 1)
+        rows.append(TableRow(cells))
+    return Table(_COLUMNS, rows, "meters")
 
 
-def _notes(notes: Sequence[str]) -> list[str]:
-    """Return the notes without the reasons for missing meters, which doctor prints; the doubts are one paragraph.
-
-    The reason for an unknown total is in the first line.
-    """
-    doubts = [note.removeprefix(_DOUBT) for note in notes if note.startswith(_DOUBT)]
-    others = [
-        f"no meter on this host ({command_line('doctor')})" if note.startswith(_NO_METER) else note
-        for note in notes
-        if not note.startswith((_DOUBT, _NO_TOTAL))
-    ]
-    return [*others, *([f"doubts: {'; '.join(doubts)}"] if doubts else [])]
+def _inside(meter: EnergyReading) -> Words:
+    """Return the domain that includes this one, or why it is in no sum."""
+    if meter.scope in ("device", "other") or meter.unsummed:
+        return Words("not summed", ours=True)
+    return Words("estimated", ours=True) if meter.kind == "estimated" else Words(meter.contained_in or "")
 
 
-def _answer(result: EnergyResult) -> str:
+def answer_of(result: EnergyResult) -> str:
+    """Return the watts of the host, or that its total is unknown."""
     total = result.total
     window = "" if result.window_s is None else f" over {result.window_s:.1f} s"
     if total.reason is not None:
-        return f"The total is unknown{window}: {total.reason}. Each meter has its own figure below.{_remedy(result)}"
+        return f"The total is unknown{window}."
     if total.watts is None:
         bounds = next((r for r in result.meters if r.low_watts is not None and r.high_watts is not None), None)
         if bounds is None or bounds.low_watts is None or bounds.high_watts is None:
@@ -91,26 +105,16 @@ def _answer(result: EnergyResult) -> str:
 
 
 def _remedy(result: EnergyResult) -> str:
-    """Return how to name the machine's own meter. Recordings have no choice of meters."""
+    """Return how to name the machine's own meter if the total is unknown. Recordings have no choice of meters."""
+    if result.total.reason is None:
+        return ""
     if not any(str(note).startswith("energy source: ") for note in result.notes):
-        return " Read only the recording of the machine's own meter."
+        return "Each meter has its own figure below. Read only the recording of the machine's own meter."
     source = result.total.source or (result.meters[0].source if result.meters else "NAME")
     return (
-        f" If you know which of them measure the machine, name them: --energy-source {source}:DOMAIN+DOMAIN. "
-        "--energy-source model estimates it."
+        "Each meter has its own figure below. If you know which of them measure the machine, name them: "
+        f"--energy-source {source}:DOMAIN+DOMAIN. --energy-source model estimates it."
     )
-
-
-def _name(reading: EnergyReading) -> str:
-    return f"{reading.domain} ({reading.source})"
-
-
-def _meter_cells(reading: EnergyReading) -> list[str]:
-    watts = "no figure" if reading.watts is None else _figure(reading.watts)
-    joules = "" if reading.joules is None else f"{reading.joules:,.1f}"
-    kind = "estimated" if reading.kind == "estimated" else reading.contained_in or ""
-    kind = "not summed" if reading.scope in ("device", "other") or reading.unsummed else kind
-    return [_name(reading), watts, joules, kind]
 
 
 def _two_digits(watts: float) -> str:

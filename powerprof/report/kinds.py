@@ -184,7 +184,7 @@ _NAMES: Mapping[str, _Names] = {
         "render_trend",
         sentences="word_trend",
     ),
-    "powerprof.energy/1": _Names("energy.domains:EnergyResult", "report.energy", "csv"),
+    "powerprof.energy/1": _Names("energy.domains:EnergyResult", "report.energy", document=True),
 }
 KIND_LOADERS: Mapping[str, Callable[[], RecordKind]] = {key: partial(_load, names) for key, names in _NAMES.items()}
 

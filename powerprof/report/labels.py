@@ -373,6 +373,10 @@ def notes_with_source(record: Run | Comparison | Queries | Attribution) -> list[
     return list(dict.fromkeys([*(word_notes(source.notes()) if source else []), *own_notes(record)]))
 
 
+# Notes of the meters (powerprof.energy).
+_DOUBT, _NO_METER, _NO_TOTAL = "doubt: ", "energy source: no meter on this host: ", "no total: "
+
+
 def list_notes(record: Any, *, is_short: bool = False) -> list[str]:
     """Return the sentences about a record: the source of its energy, its own notes, and those of its parts.
 
@@ -382,11 +386,15 @@ def list_notes(record: Any, *, is_short: bool = False) -> list[str]:
     of_source = word_notes(source.notes()) if source is not None else []
     if is_short and source is not None:
         of_source = [first_doubt(source.doubts)] if not source.metered and source.doubts else []
-    evidence = getattr(record, "evidence", None)
-    parts = [evidence, record, *getattr(record, "phases", ())]
-    return list(
-        dict.fromkeys([*of_source, *(note for part in parts for note in word_notes(getattr(part, "notes", ())))])
-    )
+    parts = [getattr(record, "evidence", None), record, *getattr(record, "phases", ())]
+    own = [note for part in parts for note in word_notes(getattr(part, "notes", ()))]
+    # The warnings have the reason of an unknown total. `powerprof doctor` explains a missing meter.
+    others = [note for note in own if not note.startswith((_DOUBT, _NO_TOTAL))]
+    if is_short:
+        seen = f"no meter on this host ({command_line('doctor')})"
+        others = [seen if note.startswith(_NO_METER) else note for note in others]
+    doubts = [note.removeprefix(_DOUBT) for note in own if note.startswith(_DOUBT)]
+    return list(dict.fromkeys([*of_source, *others, *([f"doubts: {'; '.join(doubts)}"] if doubts else [])]))
 
 
 def own_notes(record: Run | Comparison | Queries | Attribution) -> list[str]:

@@ -424,6 +424,13 @@ def column_rows(table: Table, width: int) -> list[str]:
     return align_rows(cells, width, left=left)
 
 
+def fit_rows(table: Table, width: int) -> list[str]:
+    """Return the heading and one line per row, its name first; a narrow terminal has several blocks of columns."""
+    rows = [["", *(column.heading for column in table.columns[1:])]]
+    rows += [[row.words(column.key).text for column in table.columns] for row in table.rows]
+    return text.fit_columns(rows, width)
+
+
 def hidden_line(count: int, what: str) -> list[str]:
     """Return the line about `count` rows that are not printed; empty without any."""
     return [f"{count} more {what} (--top N, or --json)"] if count > 0 else []

@@ -22,7 +22,10 @@ from powerprof.energy.rapl import OpenCounter, PerfPowerMeter, Zone, list_events
 from powerprof.measure import counters
 from powerprof.measure.counters import CounterSample, EnergySeries, counter_energy
 from powerprof.model.records import EnergyReading
-from powerprof.report.energy import _meter_cells, render_csv, render_terminal
+from powerprof.report.document import View
+from powerprof.report.energy import document, meters_table
+from powerprof.report.render.csv import render_csv
+from powerprof.report.render.terminal import render_terminal
 from powerprof.system.errors import CapabilityError, DataError, UsageError
 from tests.programs.suspended import SuspendedClock
 from tests.programs.waiting import wait_until
@@ -329,14 +332,17 @@ def test_the_first_line_gives_the_reason_and_the_remedy(tree: Tree) -> None:
         readings = meters.readings(100.0, 102.0)
         notes = [f"energy source: {meters.why}", *meters.notes()]
     result = EnergyResult(window_s=2.0, meters=readings, total=host_energy(readings), notes=notes)
-    answer = " ".join(" ".join(render_terminal(result)).split())
-    assert answer.startswith("The total is unknown over 2.0 s: 2 meters each measure a whole machine.")
+    report = document(result, View())
+    answer = " ".join(" ".join(render_terminal(report)).split())
+    assert answer.startswith("The total is unknown over 2.0 s. No total: 2 meters each measure a whole machine.")
     assert "--energy-source hwmon:DOMAIN+DOMAIN" in answer
     assert "no total:" not in answer
-    assert [row[-2] for row in render_csv(result)][1:] == ["no", "no"]
-    document = msgspec.to_builtins(result)
-    assert (document["total"]["joules"], document["total"]["watts"]) == (None, None)
-    assert document["total"]["reason"] == "2 meters each measure a whole machine"
+    rows = [line.split(",") for line in render_csv(report).splitlines()]
+    assert [row[-3] for row in rows[1:]] == ["no", "no"]
+    assert [row[-1] for row in rows] == ["warning", *["No total: 2 meters each measure a whole machine."] * 2]
+    total = msgspec.to_builtins(result)["total"]
+    assert (total["joules"], total["watts"]) == (None, None)
+    assert total["reason"] == "2 meters each measure a whole machine"
 
 
 def test_a_note_names_the_counted_one_of_two_server_meters(tree: Tree) -> None:
@@ -360,7 +366,9 @@ def test_domains_outside_of_sums_are_marked(tree: Tree) -> None:
         assert not any("cannot lie inside" in note for note in meters.notes())
     card = next(r for r in readings if r.scope == "device")
     assert card.contained_in is None
-    assert _meter_cells(card)[-1] == "not summed"
+    total = host_energy(readings)
+    rows = meters_table(EnergyResult(window_s=2.0, meters=[card], total=total)).rows
+    assert rows[0].words("inside").text == "not summed"
 
 
 # The lines of a listing, and the server's watts.

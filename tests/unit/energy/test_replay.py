@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from powerprof.energy.recordings import parse_powercap, replay
 from powerprof.measure.turbostat import parse_turbostat
-from powerprof.report.energy import render_terminal
+from powerprof.report.energy import answer_of
 from powerprof.system.errors import DataError, UsageError
 
 ROOT = "/sys/class/powercap"
@@ -166,7 +166,7 @@ def test_recorded_server_by_three_meters(recordings: Path) -> None:
     assert f"package-0 + package-1 (turbostat) {packages:.1f} W inside wall (meter_log) " in "\n".join(result.notes)
     assert f"{gap:.1f} W outside" in "\n".join(result.notes)
     assert 80 < gap < 110
-    assert "289.7 W over 111.5 s, measured: wall by meter_log." in "\n".join(render_terminal(result))
+    assert "289.7 W over 111.5 s, measured: wall by meter_log." in answer_of(result)
 
 
 def test_recorded_mmio_duplicate(recordings: Path, tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from powerprof.queries.comparison import QueriesComparison
 from powerprof.queries.records import Queries
 from powerprof.report import attribution, comparison, labels, metrics, queries, stacks
 from powerprof.report.answers import word_threats
+from powerprof.report.exports import render_csv
 from powerprof.report.kinds import KIND_LOADERS, lines_of, word_record
 from powerprof.report.profile import functions_answer
 from powerprof.report.screen import ScreenView, draw_bars, scroll_rows
@@ -363,9 +364,7 @@ def _energy() -> Cases:
         result = EnergyResult(
             window_s=2.5, meters=meters, total=replace(total, **changes), notes=["doubt: a", "doubt: b"]
         )
-        rows = KIND_LOADERS["powerprof.energy/1"]().csv
-        assert rows is not None
-        yield f"energy, {label}", "\n".join([*lines_of(result, 120), *map(repr, rows(result))])
+        yield f"energy, {label}", "\n".join([*lines_of(result, 120), *render_csv(result).splitlines()])
     bounded = replace(core, watts=None, low_watts=12.25, high_watts=47.5)
     unsure = EnergyResult(window_s=2.5, meters=[bounded], total=replace(total, watts=None, joules=None), notes=[])
     yield "energy, possible", "\n".join(lines_of(unsure, 120))
