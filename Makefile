@@ -19,7 +19,7 @@ PARALLEL := $(PYTEST) --dist loadfile --no-loadscope-reorder --numprocesses
 UNTRACED := $(PARALLEL) 6 -m "not (nightly or alone or traced)" $(TESTS)
 TRACED := $(PARALLEL) 5 -m "traced and not (nightly or alone)" $(TESTS)
 ALONE := $(PYTEST) -m "alone and not nightly" $(TESTS)
-PREPARE = $(BIN)/powerprof servers fetch $(HISTORICAL) --yes --quiet || echo "setup: going on without $(HISTORICAL)" >&2; \
+PREPARE = $(BIN)/powerprof --quiet servers fetch $(HISTORICAL) --yes || echo "setup: going on without $(HISTORICAL)" >&2; \
 	export TEST_CACHE="$$(mktemp -d)"; trap 'rm -rf "$$TEST_CACHE"' EXIT; \
 	unset PYTHONDONTWRITEBYTECODE; export PYTHONPYCACHEPREFIX="$$TEST_CACHE/bytecode"
 
@@ -116,7 +116,7 @@ KERNELS := build/kernels
 matrix-kernels: setup-demo ## one sweep under two kernels, and the page that compares them (20 minutes); as root
 	@.ci/matrix-packages quick
 	$(BIN)/python -m tools.matrix --write --runs $(KERNELS) 6.1-sweep 6.12-sweep
-	$(BIN)/powerprof compare $(KERNELS)/6.1-sweep $(KERNELS)/6.12-sweep --no-save --html $(KERNELS)/two-kernels.html
+	$(BIN)/powerprof compare $(KERNELS)/6.1-sweep $(KERNELS)/6.12-sweep --no-save -o $(KERNELS)/two-kernels.html
 
 soak: setup ## run the long tests
 	@.ci/packages soak

@@ -62,7 +62,7 @@ def _draw_again(page: Path) -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as record:
         record.write(found[1])
         record.flush()
-        argv = [sys.executable, "-m", "powerprof", "report", record.name, "--html", page]
+        argv = [sys.executable, "-m", "powerprof", "report", record.name, "-o", page]
         subprocess.run(argv, cwd=REPOSITORY, check=True, stdout=subprocess.DEVNULL, timeout=120)
     _leave_out([], page)
 
@@ -86,16 +86,7 @@ def _leave_out(names: list[str], page: Path) -> None:
 
 
 def _powerprof(page: str, folder: Path, *words: str) -> None:
-    argv = [
-        sys.executable,
-        "-m",
-        "powerprof",
-        *words,
-        "--runs-dir",
-        folder / "runs",
-        "--html",
-        GALLERY / f"{page}.html",
-    ]
+    argv = [sys.executable, "-m", "powerprof", "--runs-dir", folder / "runs", *words, "-o", GALLERY / f"{page}.html"]
     subprocess.run(argv, cwd=REPOSITORY, check=True, stdout=subprocess.DEVNULL, timeout=600)
 
 

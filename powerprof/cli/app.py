@@ -10,7 +10,7 @@ import re
 import resource
 import shlex
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from itertools import groupby, pairwise
@@ -78,7 +78,7 @@ COMMANDS = {
     "run": Command("What if", "run -- gzip -k -c dump.sql", runs_words=True),
     "compare": Command("What if", "compare index no-index", runs_words=True),
     "sweep": Command("What if", "sweep city:index --clients 1,2,4,8"),
-    "study": Command("What if", "study power-efficiency --html page.html"),
+    "study": Command("What if", "study power-efficiency -o page.html"),
     "cure": Command("Fix", "cure --pid mysqld --thread page_cleaner --slack 50ms"),
     "watch": Command("Watch", "watch", "until you press q"),
     "export": Command("Watch", "export --interval 15", "until it is stopped"),
@@ -87,7 +87,7 @@ COMMANDS = {
     "workloads": Command("Host", "workloads city", "less than a second"),
     "servers": Command("Host", "servers", "less than a second; a download takes minutes"),
     "runs": Command("Saved runs", "runs", "less than a second"),
-    "report": Command("Saved runs", "report compare-0001 --html page.html", "about a second"),
+    "report": Command("Saved runs", "report compare-0001 -o page.html", "about a second"),
 }
 
 # Removed commands → the words to type instead. An entry has no effect while the command exists.
@@ -98,11 +98,11 @@ MOVED_COMMANDS = {
     "slack": "cure --thread NAME --slack TIME --keep, or cure --thread NAME --release",
 }
 
-_STACK_FILES = {"--speedscope": "{command} --folded FILE or --pprof FILE, which speedscope opens"}
+_STACK_FILES = {"--speedscope": "{command} -o FILE.folded or -o FILE.pb.gz, which speedscope opens"}
 
 # Removed options by command → the words to type instead. An entry has no effect while the option exists.
 MOVED_OPTIONS = {
-    "runs": {"--parquet": "report RUN --csv FILE"},
+    "runs": {"--parquet": "report RUN -o FILE.csv"},
     **dict.fromkeys(("profile", "report"), _STACK_FILES),
     "attribute": {
         **_STACK_FILES,
@@ -114,6 +114,22 @@ MOVED_OPTIONS = {
 }
 
 
+class Invocation(msgspec.Struct, frozen=True):
+    """The words of a command line outside of the command's own options.
+
+    Attributes:
+        program: options before the command, by field.
+        command_words: words after --.
+    """
+
+    program: Mapping[str, object] = {}
+    command_words: tuple[str, ...] = ()
+
+
+# Options of the program that have a value.
+_WITH_VALUE = ("--runs-dir",)
+# Options of the program that users may type after the command.
+_BEFORE_COMMAND = ("--quiet", "--runs-dir", "--debug")
 # Key of a context for the typed values: option → texts.
 _TYPED = "powerprof.typed"
 # Similarity of two options by difflib: --duraton and --duration have 0.95, --html and --help 0.67.
@@ -214,9 +230,15 @@ class ModuleCommand(TyperCommand):
             for _, field, parameter in self.parameters
             if parameter.flag and ctx.params[field] not in (None, False, ())
         }
+        invocation = ctx.obj or Invocation()
         with _option_named(ctx):
             options = read_options(
-                self._module.Options, ctx.params, str(ctx.info_name), typed=typed, command_words=ctx.obj or ()
+                self._module.Options,
+                ctx.params,
+                str(ctx.info_name),
+                invocation.program,
+                typed=typed,
+                command_words=invocation.command_words,
             )
             self._module.command(options)
 
@@ -348,6 +370,11 @@ def build_root() -> CommandGroup:
 
     @app.callback()
     def set_up(
+        context: typer.Context,
+        quiet: bool = typer.Option(False, "--quiet", help="Do not print the report and the progress."),
+        runs_dir: str = typer.Option(
+            "", "--runs-dir", metavar="DIR", help="Directory of saved runs (default: the state directory)."
+        ),
         version: bool = typer.Option(
             False, "--version", "-V", callback=_print_version, is_eager=True, help="Print the version and exit."
         ),
@@ -355,6 +382,12 @@ def build_root() -> CommandGroup:
     ) -> None:
         if debug:
             os.environ["POWERPROF_DEBUG"] = "1"
+        folder = runs_dir or os.environ.get("POWERPROF_RUNS_DIR")
+        values = {
+            "quiet": quiet or bool(os.environ.get("POWERPROF_QUIET")),
+            "runs_dir": Path(folder) if folder else None,
+        }
+        context.obj = Invocation(values, context.obj or ())
         paths.check_places()
         _check_limits()
         _put_back_left_behind()
@@ -487,6 +520,11 @@ def _usage_error(error: typer.BadParameter) -> UsageError:
         replacement = MOVED_OPTIONS.get(name, {}).get(option)
         if replacement is not None:
             return UsageError(f"{name} has no {option}", command_line(replacement.format(command=name)))
+        if name and option in _BEFORE_COMMAND:
+            value = ["DIR"] if option in _WITH_VALUE else []
+            return UsageError(
+                f"{option} is an option before the command", command_line("{} {} …", [option, *value], name)
+            )
         return UsageError(f"no such option: {option}", _similar(option, options, name))
     message = " ".join(error.format_message().split()).rstrip(".")
     return UsageError(message[:1].lower() + message[1:], _help_command(name))
@@ -505,7 +543,9 @@ def _help_command(name: str) -> str:
 
 def _split_words(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     """Return powerprof's own arguments, and the words after -- if the command runs them. Raises UsageError."""
-    name = next((word for word in arguments if not word.startswith("-")), "")
+    name = next(
+        (word for before, word in pairwise(["", *arguments]) if word[:1] != "-" and before not in _WITH_VALUE), ""
+    )
     if name not in COMMANDS or not COMMANDS[name].runs_words or "--" not in arguments:
         return list(arguments), ()
     at = list(arguments).index("--")

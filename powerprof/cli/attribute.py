@@ -18,16 +18,14 @@ from powerprof.cli.options import (
     ENERGY,
     CommandOptions,
     EnergyOptions,
-    ProfileOptions,
     Saving,
     check_by,
     duration,
-    files_of,
-    html_file,
     source_lines,
     top,
 )
 from powerprof.cli.output import check_saving, deliver, progress_printer
+from powerprof.cli.outputs import STACKS, TABLES, Outputs, output_files
 from powerprof.cli.parameters import flag, group, option, whole_number
 from powerprof.cli.targets import ServerOptions, TargetOptions
 from powerprof.system.errors import UsageError
@@ -108,15 +106,13 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     stack_buffer: int = whole_number(
         "--stack-buffer", "KIB", "Ring buffer for stacks in KiB, a power of two.", default=4096, low=4, high=1 << 20
     )
-    html: str | None = html_file()
-    profiles: ProfileOptions = group(ProfileOptions)
+    outputs: Outputs = output_files(*TABLES, *STACKS, "perfetto")
     saving: Saving = group(Saving)
 
 
 def command(options: Options) -> None:
     """Trace the wake-ups, or read a saved capture; then save and print them."""
     target, view, saving = options.target, options.view, options.saving
-    files = files_of(options.profiles, html=options.html)
     if view.from_run is not None:
         options.refuse_without_effect("with --from", _MEASURING)
         saving = replace(saving, no_save=True)
@@ -125,7 +121,7 @@ def command(options: Options) -> None:
     rows = ALL_ROWS if view.everything else view.top
     if not options.deep.deep:
         options.refuse_without_effect("without --deep", ("as_cpu", "without", "slack"))
-    saving = check_saving(saving, files, reads_runs=True)
+    saving = check_saving(saving, options.outputs)
     deep = options.deep.request
     from powerprof.attribution import attribute
     from powerprof.attribution.requests import AttributeRequest
@@ -159,7 +155,6 @@ def command(options: Options) -> None:
         result.record,
         "attribute",
         saving,
-        files,
         lines=partial(attribution.render_terminal, by=view.by or "stack", top=rows, sources=view.lines),
         raw=None if saving.no_save else result.files(),
         extras=extras_of_result,

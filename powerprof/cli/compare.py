@@ -26,16 +26,15 @@ from powerprof.cli.options import (
     MeterOptions,
     OfferedLoadOptions,
     Saving,
-    Tables,
     all_rows,
     allow_failure,
-    files_of,
     own_duration,
     parse_percent,
     seed,
     trace_after,
 )
 from powerprof.cli.output import check_saving, deliver, progress_printer
+from powerprof.cli.outputs import TABLES, Outputs, output_files
 from powerprof.cli.parameters import argument, flag, group, option, time_span, whole_number
 from powerprof.experiment.options import (
     BASELINE_WINDOWS,
@@ -119,7 +118,7 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     everything: bool = flag("--all", "Print all metrics and details, not only the first six metrics.")
     allow_failure: bool = allow_failure()
     meters: MeterOptions = group(MeterOptions)
-    tables: Tables = group(Tables)
+    outputs: Outputs = output_files(*TABLES)
     saving: Saving = group(Saving)
 
 
@@ -153,10 +152,9 @@ def _plan(options: Options) -> ExperimentOptions:
 
 def command(options: Options) -> None:
     """Measure or read two sides, save and print their difference."""
-    files = files_of(options.tables)
     a, b, words, windows = options.a, options.b, options.command_words, options.windows
     load, verdict = options.load, options.verdict
-    saving = check_saving(options.saving, files, reads_runs=True, judged=verdict.fail_if_worse)
+    saving = check_saving(options.saving, options.outputs, judged=verdict.fail_if_worse)
     if options.other is not None:
         if words or a is None or b is not None:
             raise UsageError("--with needs one saved run", f"such as {command_line('compare RUN --with last')}")
@@ -178,7 +176,7 @@ def command(options: Options) -> None:
     if not words and are_runs(str(a), str(b), saving.runs_dir):
         options.refuse_without_effect("on saved runs", but=_OF_SAVED_RUNS)
         if _are_queries(str(a), str(b), saving.runs_dir):
-            _compare_queries(str(a), str(b), options, saving, files)
+            _compare_queries(str(a), str(b), options, saving)
             return
     elif windows.quick:
         own = ("duration", "pairs", "precision", "control", "attribute")
@@ -202,7 +200,7 @@ def command(options: Options) -> None:
             say=progress_printer(saving),
         )
     try:
-        comparison = deliver(comparison, "compare", saving, files, lines=_lines_of(options, comparison))
+        comparison = deliver(comparison, "compare", saving, lines=_lines_of(options, comparison))
     except (BrokenPipeError, SystemExit):
         # A closed reader (head) does not change the verdict. Rich turns it into an exit.
         if verdict.fail_if_worse:
@@ -251,19 +249,17 @@ def _is_saved(store: RunStore, name: str) -> bool:
     return True
 
 
-def _compare_queries(a: str, b: str, options: Options, saving: Saving, files: Targets) -> None:
+def _compare_queries(a: str, b: str, options: Options, saving: Saving) -> None:
     """Compare by statement, save and print. Raises WorseError if judged and a statement became more expensive."""
     from powerprof.queries.comparison import compare_queries, select_changes
     from powerprof.queries.records import Queries
-    from powerprof.report.kinds import check_files, load_saved
+    from powerprof.report.kinds import load_saved
 
-    asked = [name for name, target in files.items() if target is not None]
-    check_files("powerprof.queries-comparison/1", asked)
     first, second = load_saved(a, saving.runs_dir), load_saved(b, saving.runs_dir)
     assert isinstance(first, Queries)  # noqa: S101  their schemas are those of queries
     assert isinstance(second, Queries)  # noqa: S101
     compared = compare_queries(first, second, max(first.started_at, second.started_at))
-    deliver(compared, "compare", saving, files, lines=_lines_of(options, compared))
+    deliver(compared, "compare", saving, lines=_lines_of(options, compared))
     worse = select_changes(compared, "more expensive")
     if options.verdict.fail_if_worse and worse:
         raise WorseError(f"{len(worse)} of {len(compared.statements)} statements became more expensive")

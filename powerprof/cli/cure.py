@@ -23,12 +23,12 @@ from powerprof.cli.options import (
     EnergyOptions,
     Saving,
     confirm,
-    html_file,
     parse_percent,
     require_terminal,
     seed,
 )
 from powerprof.cli.output import check_saving, deliver, print_report, print_text, progress_printer
+from powerprof.cli.outputs import Outputs, output_files
 from powerprof.cli.parameters import flag, group, number, option, time_span, whole_number
 from powerprof.cli.targets import ServerOptions, only, server_pid
 from powerprof.system.errors import UsageError
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from powerprof.system.targets import Target
 
 # Options without an effect on the list of candidates.
-_TRIAL_OPTIONS = ("pairs", "precision", "window", "max_p95", "guard", "seed", "yes", *ENERGY, "no_save", "runs_dir")
+_TRIAL_OPTIONS = ("pairs", "precision", "window", "max_p95", "guard", "seed", "yes", *ENERGY, "no_save")
 
 _RELEASE_OPTIONS = ("pid", "only", "thread", "release")
 _PRINT_OPTIONS = ("wait", "print_unit", "print_drop_in")
@@ -92,8 +92,8 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     yes: bool = flag("--yes", "Do not ask for confirmation.")
     server: ServerOptions = group(ServerOptions)
     energy: EnergyOptions = group(EnergyOptions)
+    outputs: Outputs = output_files("html", "json")
     saving: Saving = group(Saving)
-    html: str | None = html_file()
 
 
 def estimate_s(options: Options) -> float:
@@ -136,9 +136,9 @@ def command(options: Options) -> None:
     saving = options.saving
     request = _request(options)
     if request.choice is None:
-        if saving.json is not None or saving.label or options.html is not None:
+        if saving.json is not None or saving.label or options.outputs:
             raise UsageError(
-                "--json, --label and --html have no effect without a remedy",
+                "--json, --label and -o have no effect without a remedy",
                 "--thread NAME --slack TIME, --set or --finding",
             )
         options.refuse_without_effect("without --thread and --slack, --set or --finding", _TRIAL_OPTIONS)
@@ -147,8 +147,7 @@ def command(options: Options) -> None:
 
         print_report(candidate_lines(list_candidates(request, progress_printer(saving))))
         return
-    files = {"html": options.html}
-    saving = check_saving(saving, files)
+    saving = check_saving(saving, options.outputs)
     from powerprof.cure import session
     from powerprof.cure.candidates import resolve_finding
 
@@ -164,7 +163,7 @@ def command(options: Options) -> None:
 
     say = progress_printer(saving)
     request, found = resolve_finding(request, check_terminal, say)
-    deliver(session.run_cure(request, check_terminal, consent, say), "cure", saving, files)
+    deliver(session.run_cure(request, check_terminal, consent, say), "cure", saving)
 
 
 def _change_slack(options: Options) -> None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from powerprof.cli.options import CommandOptions, Saving, Tables, duration, files_of
+from powerprof.cli.options import CommandOptions, Saving, duration
 from powerprof.cli.output import check_saving, deliver, progress_printer
+from powerprof.cli.outputs import TABLES, Outputs, output_files
 from powerprof.cli.parameters import flag, group
 from powerprof.cli.targets import ServerOptions, only, server_pid
 from powerprof.system.next_steps import command_line
@@ -28,14 +29,13 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     duration: float = duration(8.0)
     everything: bool = flag("--all", "Also show findings that are normal behaviour.")
     server: ServerOptions = group(ServerOptions)
-    tables: Tables = group(Tables)
+    outputs: Outputs = output_files(*TABLES)
     saving: Saving = group(Saving)
 
 
 def command(options: Options) -> None:
     """Observe the server, judge it, save and print."""
-    files = files_of(options.tables)
-    saving, server = check_saving(options.saving, files), options.server
+    saving, server = check_saving(options.saving, options.outputs), options.server
     from powerprof.diagnosis import diagnose
     from powerprof.report.document import View
 
@@ -47,7 +47,6 @@ def command(options: Options) -> None:
         diagnosis,
         "diagnose",
         saving,
-        files,
         raw=None if saving.no_save else taken.files,
         view=View(everything=options.everything),
         next_step=next_step(diagnosis),

@@ -15,17 +15,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from powerprof.cli.options import CommandOptions, json_file, quiet, runs_dir, top
-from powerprof.cli.output import (
-    ask_consent,
-    check_targets,
-    print_progress,
-    print_report,
-    print_text,
-    terminal_width,
-    write_json,
-)
-from powerprof.cli.parameters import flag, group, option, time_span
+from powerprof.cli.options import CommandOptions, json_file, top
+from powerprof.cli.output import ask_consent, print_progress, print_report, print_text, terminal_width, write_json
+from powerprof.cli.outputs import check_targets, json_output
+from powerprof.cli.parameters import flag, group, option, program_value, time_span
 from powerprof.cli.targets import TargetOptions
 from powerprof.system.errors import UsageError
 
@@ -39,15 +32,15 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     fetch: bool = flag("--fetch", "Download debug files from the servers in DEBUGINFOD_URLS.")
     yes: bool = flag("--yes", "Do not ask for confirmation.")
     top: int = top()
-    runs_dir: Path | None = runs_dir()
+    runs_dir: Path | None = program_value("runs_dir")
     json: str | None = json_file()
-    quiet: bool = quiet()
+    quiet: bool = program_value("quiet", False)
 
 
 def command(options: Options) -> None:
     """Print the capabilities of the host, or the names of a process. Raises UsageError."""
     target, json, from_run = options.target, options.json, options.from_run
-    check_targets(json)
+    check_targets(json_output(json))
     if from_run is None and not (target.pid or target.cgroup or target.system):
         options.refuse_without_effect("without --pid, --cgroup, --system or --from", but=("json",))
         from powerprof.host.describe import describe_host, read_idle_limits
@@ -62,8 +55,6 @@ def command(options: Options) -> None:
         return
     if from_run is not None and options.duration is not None:
         raise UsageError("--duration has no effect with --from", "leave it out")
-    if from_run is None and options.runs_dir is not None:
-        raise UsageError("--runs-dir has no effect without --from", "leave it out")
     if options.yes and not options.fetch:
         raise UsageError("--yes has no effect without --fetch", "add --fetch")
     from powerprof.attribution.symbols import SymbolsRequest, find_symbols

@@ -18,18 +18,10 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 from msgspec.structs import replace
 
-from powerprof.cli.options import CommandOptions, EnergyOptions, csv_file, duration, files_of, json_file, quiet, seed
-from powerprof.cli.output import (
-    Targets,
-    check_targets,
-    print_progress,
-    print_report,
-    print_text,
-    report_lines,
-    write_exports,
-    write_json,
-)
-from powerprof.cli.parameters import argument, flag, group, option, time_span, whole_number
+from powerprof.cli.options import CommandOptions, EnergyOptions, duration, json_file, seed
+from powerprof.cli.output import print_progress, print_report, print_text, report_lines, write_files
+from powerprof.cli.outputs import OutputFile, Outputs, check_targets, json_output, output_files
+from powerprof.cli.parameters import argument, flag, group, option, program_value, time_span, whole_number
 from powerprof.system.errors import Interrupted, PowerprofError, UsageError
 from powerprof.system.next_steps import command_line
 
@@ -38,7 +30,7 @@ if TYPE_CHECKING:
 
 
 _CALIBRATION = ("step", "repeats", "name", "output", "seed")
-_NOT_CALIBRATION = ("recordings", "more", "elapsed", "duration", "cpu_model", "vcpu", "csv", "json")
+_NOT_CALIBRATION = ("recordings", "more", "elapsed", "duration", "cpu_model", "vcpu", "outputs", "json")
 
 
 class CalibrationOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,9 +57,9 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     duration: float = duration(5.0)
     energy: EnergyOptions = group(EnergyOptions)
     calibration: CalibrationOptions = group(CalibrationOptions)
-    csv: str | None = csv_file()
+    outputs: Outputs = output_files("csv", "json")
     json: str | None = json_file()
-    quiet: bool = quiet()
+    quiet: bool = program_value("quiet", False)
 
 
 def command(options: Options) -> None:
@@ -78,9 +70,8 @@ def command(options: Options) -> None:
         return
     options.refuse_without_effect("without --calibrate", _CALIBRATION)
     recordings, more, elapsed = options.recordings, options.more, options.elapsed
-    json, quiet = options.json, options.quiet
-    files = files_of(csv=options.csv)
-    check_targets(json, files)
+    quiet, files = options.quiet, [*json_output(options.json), *options.outputs]
+    check_targets(files)
     if not recordings and (more or elapsed is not None):
         raise UsageError(f"{more[0] if more else '--elapsed'} needs --from FILE", command_line("energy --help"))
     if recordings:
@@ -91,7 +82,7 @@ def command(options: Options) -> None:
             raise UsageError(
                 "--energy-source, --meter-log, --cpu-model and --vcpu have no effect with --from", "leave them out"
             )
-        _show(replay([*recordings, *(more or [])], elapsed), files, json, quiet)
+        _show(replay([*recordings, *(more or [])], elapsed), files, quiet)
         return
     from powerprof.energy.recordings import EnergyInterrupted, measure
     from powerprof.host.describe import host_record
@@ -101,15 +92,14 @@ def command(options: Options) -> None:
     try:
         result = measure(options.energy.request, options.duration)
     except EnergyInterrupted as error:
-        _show(replace(error.result, host=host_record()), files, json, quiet)
+        _show(replace(error.result, host=host_record()), files, quiet)
         raise Interrupted("interrupted", "the figures cover the time until the interruption") from None
-    _show(replace(result, host=host_record()), files, json, quiet)
+    _show(replace(result, host=host_record()), files, quiet)
 
 
-def _show(result: EnergyResult, files: Targets, json: str | None, quiet: bool) -> None:
-    write_json(result, json)
-    write_exports(result, files)
-    if "-" not in (json, *files.values()) and not quiet:
+def _show(result: EnergyResult, files: Outputs, quiet: bool) -> None:
+    write_files(result, files)
+    if not quiet and not any(file.target == "-" for file in files):
         print_report(report_lines(result))
 
 
@@ -123,7 +113,7 @@ def _calibrate(options: CalibrationOptions, energy: EnergyOptions, quiet: bool) 
     cpu = this_cpu()
     name = calibrate.make_default_name(cpu) if options.name is None else options.name
     path = calibrate.choose_target(name, options.output)
-    check_targets(files={"output": str(path)})
+    check_targets([OutputFile("model", str(path), f"--output {path}")])
     fit, scope = calibrate.calibrate(
         energy.energy_source,
         meter_log=energy.meter_log,

@@ -15,9 +15,9 @@ from typing import ClassVar
 
 import msgspec
 
-from powerprof.cli.options import CommandOptions, EnergyOptions, quiet
+from powerprof.cli.options import CommandOptions, EnergyOptions
 from powerprof.cli.output import print_progress, print_text
-from powerprof.cli.parameters import flag, group, option, time_span, whole_number
+from powerprof.cli.parameters import flag, group, option, program_value, time_span, whole_number
 from powerprof.cli.targets import SERVER_QUERIES, MonitorOptions, interval
 from powerprof.system.errors import Interrupted, UsageError
 
@@ -71,7 +71,7 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     series: SeriesOptions = group(SeriesOptions)
     profiles: ProfileFolderOptions = group(ProfileFolderOptions)
     print_unit: bool = flag("--print-unit", "Print a sandboxed systemd unit and exit.")
-    quiet: bool = quiet("Do not print progress.")
+    quiet: bool = program_value("quiet", False)
 
 
 def command(options: Options) -> None:

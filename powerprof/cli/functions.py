@@ -14,6 +14,7 @@ import msgspec
 
 from powerprof.cli.options import CommandOptions, Saving, backend, confirm, duration, top
 from powerprof.cli.output import check_saving, deliver, print_text, progress_printer
+from powerprof.cli.outputs import Outputs, output_files
 from powerprof.cli.parameters import argument, flag, group, whole_number
 from powerprof.cli.targets import TargetOptions
 from powerprof.system.errors import UsageError
@@ -43,6 +44,7 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     duration: float = duration(10.0)
     probes: ProbeOptions = group(ProbeOptions)
     top: int = top()
+    outputs: Outputs = output_files("csv", "json")
     saving: Saving = group(Saving)
 
 
@@ -56,7 +58,7 @@ def _agree(danger: str, yes: bool) -> None:
 
 def command(options: Options) -> None:
     """Count calls with probes, save and print."""
-    saving, probes = check_saving(options.saving), options.probes
+    saving, probes = check_saving(options.saving, options.outputs), options.probes
     if probes.yes and not probes.allow_unwinding_risk:
         raise UsageError("--yes has no effect without --allow-unwinding-risk", "leave --yes out")
     from powerprof.attribution.profile import count_functions

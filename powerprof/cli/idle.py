@@ -17,13 +17,12 @@ from powerprof.cli.options import (
     EnergyOptions,
     PrivateServerOptions,
     Saving,
-    Tables,
     duration,
-    files_of,
     residency_source,
     windows_repeat,
 )
 from powerprof.cli.output import check_saving, deliver, progress_printer
+from powerprof.cli.outputs import TABLES, Outputs, output_files
 from powerprof.cli.parameters import flag, group, whole_number
 from powerprof.cli.targets import OptionalServerOptions
 from powerprof.system.next_steps import command_line
@@ -56,7 +55,7 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     server: OptionalServerOptions = group(OptionalServerOptions)
     program: PrivateServerOptions = group(PrivateServerOptions)
     no_causes: bool = flag("--no-causes", "Do not trace the causes of wake-ups.")
-    tables: Tables = group(Tables)
+    outputs: Outputs = output_files(*TABLES)
     saving: Saving = group(Saving)
 
 
@@ -88,15 +87,14 @@ def _plan(options: Options) -> IdlePlan:
 
 def command(options: Options) -> None:
     """Measure all phases, save and print."""
-    files = files_of(options.tables)
-    saving, windows = check_saving(options.saving, files), options.windows
+    saving, windows = check_saving(options.saving, options.outputs), options.windows
     from powerprof.experiment.idle import measure_idle
 
     if windows.quick:
         options.refuse_without_effect("with --quick", ("duration", "repeat"))
     options.program.refuse_with(options.server)
     run = measure_idle(_plan(options), progress_printer(saving))
-    deliver(run, "idle", saving, files, next_step=next_step(run.server))
+    deliver(run, "idle", saving, next_step=next_step(run.server))
 
 
 def next_step(server: ServerInfo | None) -> str | None:

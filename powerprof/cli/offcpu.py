@@ -11,6 +11,7 @@ from functools import partial
 
 from powerprof.cli.options import CommandOptions, Saving, backend, duration, top
 from powerprof.cli.output import check_saving, deliver, progress_printer
+from powerprof.cli.outputs import Outputs, output_files
 from powerprof.cli.parameters import group
 from powerprof.cli.targets import ServerOptions, TargetOptions
 
@@ -23,12 +24,13 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     backend: str = backend()
     top: int = top()
     server: ServerOptions = group(ServerOptions)
+    outputs: Outputs = output_files("csv", "json")
     saving: Saving = group(Saving)
 
 
 def command(options: Options) -> None:
     """Trace sleeps and wake-ups, save and print."""
-    saving = check_saving(options.saving)
+    saving = check_saving(options.saving, options.outputs)
     from powerprof.attribution.offcpu import trace_off_cpu
     from powerprof.attribution.requests import OffCpuRequest
     from powerprof.report import offcpu

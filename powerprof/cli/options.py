@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import msgspec
 import typer
-from msgspec.structs import asdict
 
+from powerprof.cli.outputs import OutputFile
 from powerprof.cli.parameters import (
     existing_folder,
     finite_number,
     flag,
     group,
     option,
+    program_value,
     readable_file,
     time_span,
     whole_number,
@@ -138,33 +139,9 @@ class OfferedLoadOptions(msgspec.Struct, frozen=True, kw_only=True):
 # Files, and the saved run.
 
 
-def _file(kind: str, text: str) -> Any:
-    return option(f"--{kind}", "FILE", text)
-
-
 def json_file() -> Any:
     """Return the field of --json."""
-    return _file("json", "Write the result as JSON; - for stdout, without the report.")
-
-
-def html_file() -> Any:
-    """Return the field of --html."""
-    return _file("html", "Write a self-contained HTML report; - for stdout.")
-
-
-def csv_file() -> Any:
-    """Return the field of --csv."""
-    return _file("csv", "Write the main table as CSV in UTF-8; - for stdout.")
-
-
-def quiet(text: str = "Do not print the report and the progress.") -> Any:
-    """Return the field of --quiet."""
-    return flag("--quiet", text)
-
-
-def runs_dir(text: str = "Directory of saved runs (default: the state directory).") -> Any:
-    """Return the field of --runs-dir."""
-    return option("--runs-dir", "DIR", text, convert=Path)
+    return option("--json", "FILE", "Write the result as JSON; - for stdout, without the report.")
 
 
 def labels() -> Any:
@@ -174,46 +151,24 @@ def labels() -> Any:
 
 
 # Fields of the destinations of a result, in every command that has some.
-DESTINATIONS = ("html", "markdown", "csv", "json", "quiet", "runs_dir", "no_save", "label")
+DESTINATIONS = ("outputs", "json", "no_save", "label")
 
 
 class Saving(msgspec.Struct, frozen=True, kw_only=True):
-    """The destinations of a result besides the terminal."""
+    """The destinations of a result besides the terminal.
+
+    Attributes:
+        files: the files of --json and -o, after their check.
+    """
 
     HEADING: ClassVar[str] = "Output"
 
     json: str | None = json_file()
-    quiet: bool = quiet()
-    runs_dir: Path | None = runs_dir()
+    quiet: bool = program_value("quiet", False)
+    runs_dir: Path | None = program_value("runs_dir")
     no_save: bool = flag("--no-save", "Do not save the run.")
     label: list[str] | None = labels()
-
-
-class Tables(msgspec.Struct, frozen=True, kw_only=True):
-    """The files of a record for people."""
-
-    HEADING: ClassVar[str] = "Reports"
-
-    html: str | None = html_file()
-    markdown: str | None = _file("markdown", "Write a Markdown summary for a pull request.")
-    csv: str | None = csv_file()
-
-
-class ProfileOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The files of stacks for other viewers."""
-
-    HEADING: ClassVar[str] = "Stacks"
-
-    flame: str | None = _file("flame", "Write a flame graph as HTML.")
-    folded: str | None = _file("folded", "Write folded stacks for flamegraph.pl and speedscope.")
-    pprof: str | None = _file("pprof", "Write a profile for go tool pprof.")
-    otlp: str | None = _file("otlp", "Write a profile of OpenTelemetry (OTLP).")
-    perfetto: str | None = _file("perfetto", "Write a timeline per CPU for ui.perfetto.dev.")
-
-
-def files_of(*groups: Tables | ProfileOptions, **single: str | None) -> dict[str, str | None]:
-    """Return the files to write: kind → file, or None if it was not requested."""
-    return {**single, **{kind.replace("_", "-"): target for group in groups for kind, target in asdict(group).items()}}
+    files: tuple[OutputFile, ...] = ()
 
 
 # Meters.

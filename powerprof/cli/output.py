@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from powerprof.cli.outputs import OutputFile, Outputs, check_targets, json_output
 from powerprof.cli.progress import CLEAR_LINE, clear_progress, progress
 from powerprof.system.errors import HungUp, Interrupted, PowerprofError, UsageError
 from powerprof.system.files import printable, printable_lines, reason_of
@@ -27,67 +28,34 @@ if TYPE_CHECKING:
     from powerprof.report.document import Extras, View
 
 R = TypeVar("R", bound="msgspec.Struct")
-Targets = Mapping[str, str | None]
 
 
 # Checks before anything is measured.
 
 
-def check_targets(json: str | None = None, files: Targets | None = None) -> None:
-    """Raise UsageError or PowerprofError if one of the files could not be written after the measurement."""
-    targets = {**(files or {}), "json": json}
-    if list(targets.values()).count("-") > 1:
-        raise UsageError("only one file can be stdout", "give the others names")
-    to_files = {name: file for name, file in targets.items() if file is not None}
-    for option, target in to_files.items():
-        folder = Path(target).parent
-        if target != "-" and os.path.isdir(target):  # noqa: PTH112 - Path.is_dir raises if a name is too long
-            raise UsageError(f"--{option} {target} is a directory", "name a file, or - for stdout")
-        if target != "-" and not os.path.isdir(folder):  # noqa: PTH112
-            raise UsageError(f"--{option} {target}: no such directory {folder}", "create it first")
-    by_path: dict[str, str] = {}
-    for option, target in to_files.items():
-        other = by_path.setdefault(os.path.realpath(target), option) if target != "-" else option
-        if other != option:
-            raise UsageError(f"--{other} and --{option} name the same file, {target}", "name two files")
-    if to_files:
-        from powerprof.report.files import check_output
-
-        for option, target in to_files.items():
-            try:
-                check_output(target)
-            except PowerprofError as error:
-                raise PowerprofError(f"--{option}: {error.message}", error.hint) from error.__cause__
-
-
-def check_saving(
-    saving: Saving, files: Targets | None = None, *, reads_runs: bool = False, judged: bool = False
-) -> Saving:
-    """Return how the result will be saved. Raise UsageError or PowerprofError if it could not be kept.
+def check_saving(saving: Saving, outputs: Outputs = (), *, judged: bool = False) -> Saving:
+    """Return how the result will be saved, with its files. Raise UsageError or PowerprofError if it could not be kept.
 
     If the default folder of runs cannot be written (no HOME, a read-only one), print a note and do not save.
 
     Args:
         saving: The options of the command.
-        files: The other files that were requested.
-        reads_runs: Whether --runs-dir also names the folder from which runs are read.
+        outputs: The files of -o.
         judged: Whether the exit code is an answer.
     """
-    check_targets(saving.json, files)
+    saving = replace(saving, files=(*json_output(saving.json), *outputs))
+    check_targets(saving.files)
     if saving.label:
         from powerprof.model.runs import check_label
 
         for label in saving.label:
             check_label(label)
     if saving.no_save:
-        has_files = any((saving.json, *(files or {}).values()))
         if saving.label:
             raise UsageError("--label has no effect with --no-save", "leave one of them out")
-        if saving.runs_dir is not None and not reads_runs:
-            raise UsageError("--runs-dir has no effect with --no-save", "leave one of them out")
-        if saving.quiet and not judged and not has_files:
+        if saving.quiet and not judged and not saving.files:
             raise UsageError("--quiet and --no-save discard the result", "add --json FILE")
-        if not has_files:
+        if not saving.files:
             _check_stdout()
         return saving
     from powerprof.model.runs import RunStore
@@ -118,39 +86,44 @@ def _check_stdout() -> None:
 # Files.
 
 
+def write_files(record: Any, files: Sequence[OutputFile], extras: Extras | None = None) -> None:
+    """Write every file that can be written. Raise the first PowerprofError; UsageError if the record has no such form.
+
+    All are rendered before the first is written.
+    """
+    if not files:
+        return
+    from powerprof.report.files import write_output
+
+    first_error: PowerprofError | None = None
+    rendered: list[tuple[OutputFile, bytes]] = []
+    for file in files:
+        try:
+            rendered.append((file, _render(record, file.kind, extras)))
+        except PowerprofError as error:
+            first_error = first_error or error
+    for file, data in rendered:
+        try:
+            write_output(file.target, data)
+        except PowerprofError as error:
+            first_error = first_error or error
+    if first_error is not None:
+        raise first_error
+
+
+def _render(record: Any, kind: str, extras: Extras | None) -> bytes:
+    if kind == "json":
+        from powerprof.model.runs import encode_record
+
+        return encode_record(record)
+    from powerprof.report.exports import export
+
+    return export(record, kind, extras)
+
+
 def write_json(record: Any, target: str | None) -> None:
     """Write a record as JSON to `target`, if there is one. Raise PowerprofError if it cannot be written."""
-    if target is not None:
-        from powerprof.model.runs import encode_record
-        from powerprof.report.files import write_output
-
-        write_output(target, encode_record(record))
-
-
-def write_exports(record: msgspec.Struct, files: Targets, extras: Extras | None = None) -> None:
-    """Write every file that was requested.
-
-    All files are rendered before the first is written, so that a UsageError leaves nothing half done. If one cannot be
-    written, the others still are.
-
-    Raises:
-        UsageError: The record has no such form.
-        PowerprofError: The first file that could not be written.
-    """
-    requested = {kind: target for kind, target in files.items() if target is not None}
-    if requested:
-        from powerprof.report.exports import export
-        from powerprof.report.files import write_output
-
-        first_error: PowerprofError | None = None
-        rendered = [(target, export(record, kind, extras)) for kind, target in requested.items()]
-        for target, data in rendered:
-            try:
-                write_output(target, data)
-            except PowerprofError as error:
-                first_error = first_error or error
-        if first_error is not None:
-            raise first_error
+    write_files(record, json_output(target))
 
 
 # A measured result: saved, written and shown.
@@ -178,7 +151,7 @@ class Outcome(msgspec.Struct):
         """Raise the most important error of the steps, with the saved run in its hint."""
         if self.writing is not None and self.run is not None:
             place = [] if self.runs_dir is None else ["--runs-dir", str(self.runs_dir)]
-            self.writing.hint = f"the run is saved; write it again: {command_line('report {} {}', self.run, place)}"
+            self.writing.hint = f"the run is saved; write it again: {command_line('{} report {}', place, self.run)}"
         error = self.measuring or self.writing or self.showing
         if error is not None:
             raise error
@@ -188,7 +161,6 @@ def deliver(
     record: R,
     command: str,
     saving: Saving,
-    files: Targets | None = None,
     *,
     lines: Callable[[R, int], list[str]] | None = None,
     view: View | None = None,
@@ -205,8 +177,7 @@ def deliver(
     Args:
         record: The result.
         command: The command that measured it.
-        saving: Where it is saved.
-        files: Its files.
+        saving: Where it is saved, and its files.
         lines: A report other than the usual one of this kind of record.
         view: What the user asked to see of it.
         raw: Further files of the saved run.
@@ -230,12 +201,11 @@ def deliver(
         outcome.measuring = PowerprofError(failure, outcome.hint)
     interruption = _release_signals(outcome.hint)
 
-    targets = [target for target in (saving.json, *(files or {}).values()) if target]
     last_line = " ".join(part for part in (f"Saved as {outcome.run}." if outcome.run else None, next_step) if part)
     try:
-        outcome.writing = _write(record, saving, files or {}, extras)
+        outcome.writing = _write(record, saving.files, extras)
         is_lost = outcome.run is None and outcome.writing is not None
-        if "-" not in targets and (is_lost or not saving.quiet):
+        if not any(file.target == "-" for file in saving.files) and (is_lost or not saving.quiet):
             outcome.showing = _show(record, lines, last_line, outcome.hint)
     except Interrupted as late:
         late.hint = late.hint or outcome.hint
@@ -277,19 +247,14 @@ def _release_signals(hint: str | None) -> Interrupted:
 
 
 def _write(
-    record: msgspec.Struct, saving: Saving, files: Targets, extras: Callable[[], Extras] | None
+    record: msgspec.Struct, files: Sequence[OutputFile], extras: Callable[[], Extras] | None
 ) -> PowerprofError | None:
     """Write every file that can be written. Return the first error."""
-    first_error: PowerprofError | None = None
     try:
-        write_json(record, saving.json)
+        write_files(record, files, extras() if extras and files else None)
     except PowerprofError as error:
-        first_error = error
-    try:
-        write_exports(record, files, extras() if extras and any(files.values()) else None)
-    except PowerprofError as error:
-        first_error = first_error or error
-    return first_error
+        return error
+    return None
 
 
 def _show(

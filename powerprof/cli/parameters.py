@@ -23,7 +23,7 @@ from powerprof.system.next_steps import command_line
 
 R = TypeVar("R")
 
-OWN_HEADING = "Options"
+OWN_HEADING, EXPERT_HEADING = "Options", "Expert"
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +35,9 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
         convert: makes the value of its text. Raises ValueError with the reason, or a PowerprofError.
         low, high: limits of a number.
         unit: the unit of the default and the limits.
+        heading: its heading in the help; empty for that of its group.
+        needs: options of which one must be typed too.
+        excludes: options that must not be typed too.
     """
 
     flag: str = ""
@@ -44,6 +47,9 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
     low: float | None = None
     high: float | None = None
     unit: str = ""
+    heading: str = ""
+    needs: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
     default: object = None
     is_flag: bool = False
     is_repeatable: bool = False
@@ -65,7 +71,7 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def shown_default(self) -> str:
         """The default value with its unit; empty without one."""
-        if self.default is None or self.default is False:
+        if self.default is None or self.default is False or self.default == ():
             return ""
         return f"{self.default:g} {self.unit}" if self.unit else str(self.default)
 
@@ -110,6 +116,22 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"{word} {text.strip()}: {error}", command_line("{} --help", command)) from None
 
 
+class ProgramValue(msgspec.Struct, frozen=True):
+    """A field with the value of an option of the program, such as `powerprof --quiet`."""
+
+    name: str
+    default: object = None
+
+    def __call__(self) -> object:
+        """Return the value without the option."""
+        return self.default
+
+
+def program_value(name: str, default: object = None) -> Any:
+    """Return the field of an option that is typed before the command."""
+    return msgspec.field(default_factory=ProgramValue(name, default))
+
+
 def _grouped(number: float) -> str:
     return f"{number:,}" if isinstance(number, int) and number >= 10_000 else f"{number:g}"
 
@@ -126,8 +148,12 @@ def option(
     unit: str = "",
     is_repeatable: bool = False,
     is_required: bool = False,
+    **declared: Any,
 ) -> Any:
-    """Return the field of an option with a value: a text, or the result of `convert`."""
+    """Return the field of an option with a value: a text, or the result of `convert`.
+
+    `declared` are its heading, needs and excludes, in all factories.
+    """
     parameter = Parameter(
         flag=words,
         metavar=metavar,
@@ -139,6 +165,7 @@ def option(
         unit=unit,
         is_repeatable=is_repeatable,
         is_required=is_required,
+        **declared,
     )
     return msgspec.field(default_factory=parameter)
 
@@ -157,13 +184,21 @@ def argument(
     return option("", metavar, help, convert=convert, **more)  # type: ignore[arg-type]
 
 
-def flag(words: str, help: str) -> Any:
+def flag(words: str, help: str, **declared: Any) -> Any:
     """Return the field of an option without a value; False by default."""
-    return msgspec.field(default_factory=Parameter(flag=words, help=help, is_flag=True, default=False))
+    return msgspec.field(default_factory=Parameter(flag=words, help=help, is_flag=True, default=False, **declared))
 
 
 def whole_number(
-    words: str, metavar: str, help: str, *, default: int | None = None, low: int, high: int, needed_by: str = ""
+    words: str,
+    metavar: str,
+    help: str,
+    *,
+    default: int | None = None,
+    low: int,
+    high: int,
+    needed_by: str = "",
+    **declared: Any,
 ) -> Any:
     """Return the field of an option whose value is an integer within the limits. `needed_by` explains the lower one."""
 
@@ -173,7 +208,7 @@ def whole_number(
             raise ValueError(f"{needed_by} needs at least {low}")
         return _within(value, low, high)
 
-    return option(words, metavar, help, convert=convert, default=default, low=low, high=high)
+    return option(words, metavar, help, convert=convert, default=default, low=low, high=high, **declared)
 
 
 def number(
@@ -184,13 +219,14 @@ def number(
     default: float | None = None,
     low: float | None = None,
     high: float | None = None,
+    **declared: Any,
 ) -> Any:
     """Return the field of an option whose value is a finite number within the limits."""
 
     def convert(text: str) -> float:
         return _within(finite_number(text), low, high)
 
-    return option(words, metavar, help, convert=convert, default=default, low=low, high=high)
+    return option(words, metavar, help, convert=convert, default=default, low=low, high=high, **declared)
 
 
 def time_span(
@@ -201,13 +237,14 @@ def time_span(
     low: float | None = None,
     high: float | None = None,
     unit: str = "s",
+    **declared: Any,
 ) -> Any:
     """Return the field of an option whose value is a time such as `500ms`, in `unit`; so are default and limits."""
 
     def convert(text: str) -> float:
         return _within(parse_time(text, unit) / parse_time(f"1{unit}"), low, high, unit)
 
-    return option(words, "TIME", help, convert=convert, default=default, low=low, high=high, unit=unit)
+    return option(words, "TIME", help, convert=convert, default=default, low=low, high=high, unit=unit, **declared)
 
 
 def group(record: type[R]) -> Any:
@@ -262,25 +299,37 @@ def walk_parameters(record: type[Any]) -> Iterator[tuple[str, str, Parameter]]:
     """Yield (heading, field name, parameter) of a struct of options, with those of its groups."""
     for name, declared in _declarations(record):
         if isinstance(declared, Parameter):
-            yield getattr(record, "HEADING", OWN_HEADING), name, declared
-        else:
+            yield declared.heading or getattr(record, "HEADING", OWN_HEADING), name, declared
+        elif not isinstance(declared, ProgramValue):
             yield from walk_parameters(declared)
 
 
-def read_options(record: type[R], texts: Mapping[str, Any], command: str, **more: object) -> R:
-    """Return the struct with the values of the typed texts; `more` are its other fields. Raises UsageError."""
+def read_options(
+    record: type[R], texts: Mapping[str, Any], command: str, program: Mapping[str, object] | None = None, **more: object
+) -> R:
+    """Return the struct with the values of the typed texts. Raises UsageError.
+
+    Args:
+        record: The struct of the command.
+        texts: The typed text or texts by field.
+        command: The name of the command, for hints.
+        program: The options of the program by field.
+        more: The other fields.
+    """
     values = dict(more)
     for name, declared in _declarations(record):
         if isinstance(declared, Parameter):
             values[name] = declared.value_of(texts[name], command)
+        elif isinstance(declared, ProgramValue):
+            values[name] = (program or {}).get(declared.name, declared.default)
         else:
-            values[name] = read_options(declared, texts, command)
+            values[name] = read_options(declared, texts, command, program)
     return record(**values)
 
 
 def _declarations(record: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the name of each option and group of a struct with its parameter, or with the struct of the group."""
+    """Yield the name of each field of a struct with its declaration, or with the struct of the group."""
     for name, default in zip(record.__struct_fields__, record.__struct_defaults__, strict=True):
         declared = getattr(default, "factory", None)
-        if isinstance(declared, Parameter) or hasattr(declared, "__struct_fields__"):
+        if isinstance(declared, Parameter | ProgramValue) or hasattr(declared, "__struct_fields__"):
             yield name, declared

@@ -9,19 +9,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from powerprof.cli.options import (
-    CommandOptions,
-    ProfileOptions,
-    Saving,
-    check_by,
-    csv_file,
-    duration,
-    files_of,
-    html_file,
-    source_lines,
-    top,
-)
+from powerprof.cli.options import CommandOptions, Saving, check_by, duration, source_lines, top
 from powerprof.cli.output import check_saving, deliver, progress_printer
+from powerprof.cli.outputs import STACKS, Outputs, output_files
 from powerprof.cli.parameters import group, option, whole_number
 from powerprof.cli.targets import ServerOptions, TargetOptions
 
@@ -37,22 +27,17 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     top: int = top()
     lines: bool = source_lines()
     server: ServerOptions = group(ServerOptions)
-    html: str | None = html_file()
-    csv: str | None = csv_file()
-    profiles: ProfileOptions = group(ProfileOptions)
+    outputs: Outputs = output_files("html", "csv", "json", *STACKS)
     saving: Saving = group(Saving)
 
 
 def command(options: Options) -> None:
     """Sample the CPUs, save and print."""
-    files = files_of(options.profiles, html=options.html, csv=options.csv)
-    saving = check_saving(options.saving, files)
+    saving = check_saving(options.saving, options.outputs)
     from powerprof.attribution.profile import profile_target
     from powerprof.attribution.requests import ProfileRequest
     from powerprof.report import profile
-    from powerprof.report.kinds import check_files
 
-    check_files("powerprof.oncpu/1", [kind for kind, place in files.items() if place is not None])
     check_by(options.by, profile.BY, lines=options.lines, default="function")
     if options.event == "page-faults":
         options.refuse_without_effect("with --event page-faults", ("frequency",))
@@ -64,6 +49,5 @@ def command(options: Options) -> None:
         record,
         "profile",
         saving,
-        files,
         lines=partial(profile.render_terminal, by=options.by or "function", top=options.top, sources=options.lines),
     )

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -27,8 +26,9 @@ from typing import ClassVar
 import msgspec
 
 from powerprof.cli.live import LiveView, has_screen, line_width, print_lines, save_run
-from powerprof.cli.options import CommandOptions, EnergyOptions, Saving, Tables, confirm, duration, files_of, top
+from powerprof.cli.options import CommandOptions, EnergyOptions, Saving, confirm, duration, top
 from powerprof.cli.output import check_saving, deliver, print_progress, print_text, progress_printer
+from powerprof.cli.outputs import STACKS, TABLES, Outputs, check_kinds, output_files
 from powerprof.cli.parameters import flag, group, option, readable_file, whole_number
 from powerprof.cli.targets import ServerOptions, only, server_pid
 from powerprof.live.statements import StatementHistory, StatementMonitor
@@ -94,7 +94,7 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     server: ServerOptions = group(ServerOptions)
     energy: EnergyOptions = group(EnergyOptions)
     watching: WatchOptions = group(WatchOptions)
-    tables: Tables = group(Tables)
+    outputs: Outputs = output_files(*TABLES, *STACKS)
     saving: Saving = group(Saving)
 
 
@@ -108,16 +108,17 @@ def _agree(note: str, yes: bool) -> None:
 
 def command(options: Options) -> None:
     """Trace the statements of a server, save and print."""
-    files = files_of(options.tables)
     columns, by, server = options.columns, options.by, options.server
     method, samples, watching = options.method, options.samples, options.watching
-    _check_watching(watching, method, samples, options.saving, files)
+    _check_watching(watching, method, samples, options.saving, options.outputs)
+    if not method.stacks:
+        check_kinds(options.outputs, TABLES, "a run without --stacks")
     if watching.watch and (columns is not None or by is not None):
         raise UsageError("--columns and --by have no effect with --watch", "leave out --watch")
     asks = samples.explain or samples.explain_as is not None or samples.save_workload is not None
     if samples.yes and not asks:
         raise UsageError("--yes has no effect without --explain or --save-workload", "leave --yes out")
-    saving = options.saving if watching.watch else check_saving(options.saving, files)
+    saving = options.saving if watching.watch else check_saving(options.saving, options.outputs)
     folder = None
     if samples.save_workload is not None:
         folder = Path(os.path.realpath(samples.save_workload))  # Path.resolve raises on circular links
@@ -164,7 +165,6 @@ def command(options: Options) -> None:
         result.record,
         "queries",
         saving,
-        files,
         lines=partial(render_terminal, top=options.top, columns=columns, by=by),
         next_step=next_step,
     )
@@ -173,11 +173,7 @@ def command(options: Options) -> None:
 
 
 def _check_watching(
-    watching: WatchOptions,
-    method: MethodOptions,
-    samples: SampleOptions,
-    saving: Saving,
-    files: Mapping[str, str | None],
+    watching: WatchOptions, method: MethodOptions, samples: SampleOptions, saving: Saving, outputs: Outputs
 ) -> None:
     """Raise UsageError for options that need --watch, or do not fit to it."""
     if not watching.watch:
@@ -188,7 +184,7 @@ def _check_watching(
         raise UsageError("--plain and --json-lines exclude each other", "leave one out")
     if method.method == "samples" or method.stacks or samples.explain or samples.explain_as or samples.save_workload:
         raise UsageError("--watch supports only probes: no samples, stacks, plans or workloads", "leave them out")
-    if saving.json or any(files.values()):
+    if saving.json or outputs:
         raise UsageError("--watch does not write files", "use --json-lines")
     if saving.no_save or saving.label:
         option = "--no-save" if saving.no_save else "--label"

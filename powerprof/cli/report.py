@@ -16,8 +16,9 @@ import msgspec
 from msgspec.structs import replace
 
 from powerprof.cli import output
-from powerprof.cli.options import CommandOptions, ProfileOptions, Tables, all_rows, files_of, json_file, runs_dir, top
-from powerprof.cli.parameters import argument, finite_number, flag, group, option
+from powerprof.cli.options import CommandOptions, all_rows, json_file, top
+from powerprof.cli.outputs import STACKS, TABLES, Outputs, check_kinds, check_targets, json_output, output_files
+from powerprof.cli.parameters import argument, finite_number, flag, group, option, program_value
 from powerprof.system.errors import UsageError
 from powerprof.system.files import reading
 
@@ -35,40 +36,38 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     """The options of `report`."""
 
     name: str = argument("RUN", "Run id, run folder or JSON file of a run.", is_required=True)
-    tables: Tables = group(Tables)
-    profiles: ProfileOptions = group(ProfileOptions)
     prices: PriceOptions = group(PriceOptions)
     top: int | None = top(default=None)
     columns: str | None = option("--columns", "NAMES", "Columns of a run of queries, as in queries --columns.")
     everything: bool = flag("--all", "Print all rows, metrics and details.")
     by: str | None = option("--by", "WHAT", "Group rows of a run of queries by user, host, account or database.")
-    runs_dir: Path | None = runs_dir()
+    runs_dir: Path | None = program_value("runs_dir")
+    outputs: Outputs = output_files(*TABLES, *STACKS, "perfetto")
     json: str | None = json_file()
 
 
 def command(options: Options) -> None:
     """Read a record and render it."""
-    name, tables, profiles, json = options.name, options.tables, options.profiles, options.json
-    files = files_of(tables, profiles)
-    output.check_targets(json, files)
+    name, files = options.name, [*json_output(options.json), *options.outputs]
+    check_targets(files)
     from powerprof.report import energy
-    from powerprof.report.kinds import load_saved
+    from powerprof.report.kinds import load_saved, name_of, reported_kind
 
     asked = energy.parse_terms(options.prices.price, options.prices.grid)
     record = load_saved(name, options.runs_dir)
+    check_kinds(files, reported_kind(record).file_kinds(), name_of(record))
     lines = _lines(record, options.everything, top=options.top, columns=options.columns, by=options.by)
     derived = energy.yearly_sentence(record, asked) if asked != energy.PriceTerms() else ""
     extras = None
-    if tables.html is not None or profiles.perfetto is not None:
+    if any(file.kind in ("html", "perfetto") for file in files):
         from powerprof.report.exports import read_extras
 
         extras = replace(read_extras(name, options.runs_dir), derived=derived)
     # Parts of a record without a schema are checked only when they are drawn.
     with reading(name):
-        output.write_exports(record, files, extras)
-        output.write_json(record, json)
+        output.write_files(record, files, extras)
         # The report is printed only if no file was requested.
-        if not any(files.values()) and json != "-":
+        if not options.outputs and options.json != "-":
             output.print_report([*output.report_lines(record, lines), *([derived] if derived else [])])
 
 

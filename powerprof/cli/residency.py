@@ -13,8 +13,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from powerprof.cli.options import CommandOptions, Saving, Tables, duration, files_of, residency_source
-from powerprof.cli.output import Targets, check_saving, check_targets, deliver, progress_printer
+from powerprof.cli.options import CommandOptions, Saving, duration, residency_source
+from powerprof.cli.output import check_saving, deliver, progress_printer
+from powerprof.cli.outputs import TABLES, Outputs, output_files
 from powerprof.cli.parameters import argument, group, option, time_span
 from powerprof.system.errors import UsageError
 from powerprof.system.next_steps import command_line
@@ -29,26 +30,25 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     duration: float = duration(5.0)
     # No default: a recording names its source itself.
     residency_source: str | None = residency_source(None)
-    tables: Tables = group(Tables)
+    outputs: Outputs = output_files(*TABLES)
     saving: Saving = group(Saving)
 
 
 def command(options: Options) -> None:
     """Measure or read a recording, save and print."""
-    files, saving = files_of(options.tables), options.saving
+    saving = options.saving
     if options.before is not None:
-        options.refuse_without_effect("with --from", ("duration", "runs_dir", "no_save"))
-        check_targets(saving.json, files)
+        options.refuse_without_effect("with --from", ("duration", "no_save"))
         # Results of recordings are not saved.
-        _replay(options.before, options, replace(saving, no_save=True), files)
+        _replay(options.before, options, check_saving(replace(saving, no_save=True), options.outputs))
         return
-    saving = check_saving(saving, files)
+    saving = check_saving(saving, options.outputs)
     if options.after is not None or options.elapsed is not None:
         raise UsageError(f"{options.after or '--elapsed'} needs --from BEFORE", command_line("residency --help"))
-    _measure(options.duration, options.residency_source or "cpuidle", saving, files)
+    _measure(options.duration, options.residency_source or "cpuidle", saving)
 
 
-def _replay(before: Path, options: Options, saving: Saving, files: Targets) -> None:
+def _replay(before: Path, options: Options, saving: Saving) -> None:
     from powerprof.measure.residency import read_recording
     from powerprof.measure.sampling import make_run
     from powerprof.measure.window import format_now
@@ -59,10 +59,10 @@ def _replay(before: Path, options: Options, saving: Saving, files: Targets) -> N
     )
     paths = [str(path) for path in (before, options.after) if path is not None]
     run = make_run(recording.window, host={"recordings": paths})
-    deliver(run, "residency", saving, files, lines=partial(render_terminal, driver=recording.driver))
+    deliver(run, "residency", saving, lines=partial(render_terminal, driver=recording.driver))
 
 
-def _measure(duration: float, source: str, saving: Saving, files: Targets) -> None:
+def _measure(duration: float, source: str, saving: Saving) -> None:
     from powerprof.host.describe import host_record
     from powerprof.measure.progress import announce
     from powerprof.measure.sampling import WindowInterrupted, WindowMeter, make_run
@@ -73,4 +73,4 @@ def _measure(duration: float, source: str, saving: Saving, files: Targets) -> No
             window, interrupted = meter.measure(duration), False
         except WindowInterrupted as error:
             window, interrupted = error.partial, True
-    deliver(make_run(window, host=host_record(), interrupted=interrupted), "residency", saving, files)
+    deliver(make_run(window, host=host_record(), interrupted=interrupted), "residency", saving)

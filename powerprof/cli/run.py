@@ -20,15 +20,14 @@ from powerprof.cli.options import (
     MeterOptions,
     OfferedLoadOptions,
     Saving,
-    Tables,
     allow_failure,
-    files_of,
     own_duration,
     seed,
     trace_after,
     windows_repeat,
 )
 from powerprof.cli.output import check_saving, deliver, progress_printer
+from powerprof.cli.outputs import TABLES, Outputs, output_files
 from powerprof.cli.parameters import argument, flag, group
 from powerprof.experiment.options import (
     COMMAND_WINDOW_S,
@@ -68,7 +67,7 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     attribute: float | None = trace_after()
     allow_failure: bool = allow_failure()
     meters: MeterOptions = group(MeterOptions)
-    tables: Tables = group(Tables)
+    outputs: Outputs = output_files(*TABLES)
     saving: Saving = group(Saving)
 
 
@@ -96,8 +95,7 @@ def _plan(options: Options) -> ExperimentOptions:
 
 def command(options: Options) -> None:
     """Measure a condition or a command, save and print."""
-    files = files_of(options.tables)
-    saving = check_saving(options.saving, files)
+    saving = check_saving(options.saving, options.outputs)
     name, words = options.name, options.command_words
     if name is not None and words:
         raise UsageError(f"{name} and a command after -- exclude each other", "run one of them")
@@ -110,7 +108,7 @@ def command(options: Options) -> None:
         from powerprof.experiment.run import run_command
 
         run = run_command(words, _plan(options), progress_printer(saving), may_fail=options.allow_failure)
-        deliver(run, "run", saving, files)
+        deliver(run, "run", saving)
         return
     if options.allow_failure:
         raise UsageError("--allow-failure has no effect on a condition", "leave it out")
@@ -121,4 +119,4 @@ def command(options: Options) -> None:
     case = resolve(*find_one(str(name), options.bench.folders))
     with options.bench.open() as server_options:
         run = run_condition(case, server_options, _plan(options), progress_printer(saving))
-    deliver(run, "run", saving, files)
+    deliver(run, "run", saving)

@@ -8,22 +8,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from powerprof.cli.options import CommandOptions, html_file, json_file, labels, runs_dir
-from powerprof.cli.output import (
-    check_targets,
-    print_report,
-    print_text,
-    report_lines,
-    terminal_width,
-    write_exports,
-    write_json,
-)
-from powerprof.cli.parameters import argument, flag, time_span, whole_number
+from powerprof.cli.options import CommandOptions, json_file, labels
+from powerprof.cli.output import print_report, print_text, report_lines, terminal_width, write_files, write_json
+from powerprof.cli.outputs import Outputs, check_targets, json_output, output_files
+from powerprof.cli.parameters import argument, flag, program_value, time_span, whole_number
 from powerprof.system.errors import UsageError
 from powerprof.system.next_steps import command_line
 
-_OF_ALL = ("runs_dir", "json")
-_OF_PRUNE = ("keep", "older_than", "yes", "runs_dir")
+_OF_ALL = ("json",)
+_OF_PRUNE = ("keep", "older_than", "yes")
 
 
 class Options(CommandOptions, frozen=True, kw_only=True):
@@ -39,30 +32,31 @@ class Options(CommandOptions, frozen=True, kw_only=True):
         "--older-than", "With prune: keep runs younger than this.", low=0, high=36_525, unit="d"
     )
     yes: bool = flag("--yes", "With prune: delete the runs (default: only list them).")
-    html: str | None = html_file()
-    runs_dir: Path | None = runs_dir()
+    runs_dir: Path | None = program_value("runs_dir")
+    outputs: Outputs = output_files("html", "json")
     json: str | None = json_file()
 
 
 def command(options: Options) -> None:
     """List the runs, oldest first; or show, label, compare or remove some."""
-    name, html, json, runs_dir = options.name, options.html, options.json, options.runs_dir
-    check_targets(json, {"html": html})
+    name, json, runs_dir = options.name, options.json, options.runs_dir
+    files = [*json_output(json), *options.outputs]
+    check_targets(files)
     if name == "prune":
         options.refuse_without_effect("with prune", but=_OF_PRUNE)
         _prune(runs_dir, options.keep, options.older_than, options.yes)
         return
     if name == "export":
-        raise UsageError("no such action: export", command_line("report RUN --csv FILE"))
+        raise UsageError("no such action: export", command_line("report RUN -o FILE.csv"))
     options.refuse_without_effect("without prune", ("keep", "older_than", "yes"))
     if name is None:
         options.refuse_without_effect("without a RUN", but=_OF_ALL)
         _list(runs_dir, json)
     elif options.trend:
         options.refuse_without_effect("with --trend", ("label",))
-        _trend(name, runs_dir, html, json)
+        _trend(name, runs_dir, files)
     else:
-        options.refuse_without_effect("without --trend", ("html",))
+        options.refuse_without_effect("without --trend", ("outputs",))
         if json is not None:
             raise UsageError("--json has no effect with a RUN", command_line("report {} --json FILE", name))
         _one(name, runs_dir, options.label or [])
@@ -108,12 +102,11 @@ def _prune(runs_dir: Path | None, keep: int | None, older_than: float | None, ye
     print_text(f"{count} removed." if yes else f"{count} would be removed: add --yes.")
 
 
-def _trend(name: str, runs_dir: Path | None, html: str | None, json: str | None) -> None:
+def _trend(name: str, runs_dir: Path | None, files: Outputs) -> None:
     from powerprof.experiment.sweep_comparison import build_trend
     from powerprof.report.kinds import word_record
 
     record = word_record(build_trend(name, runs_dir))
-    write_json(record, json)
-    write_exports(record, {"html": html})
-    if "-" not in (json, html):
+    write_files(record, files)
+    if not any(file.target == "-" for file in files):
         print_report(report_lines(record))

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from powerprof.cli.options import CommandOptions, confirm, json_file, quiet
-from powerprof.cli.output import ask_consent, check_targets, print_progress, print_report, write_json
-from powerprof.cli.parameters import argument, flag
+from powerprof.cli.options import CommandOptions, confirm, json_file
+from powerprof.cli.output import ask_consent, print_progress, print_report, write_json
+from powerprof.cli.outputs import check_targets, json_output
+from powerprof.cli.parameters import argument, flag, program_value
 from powerprof.system.errors import UsageError
 from powerprof.system.next_steps import command_line
 
@@ -27,13 +28,13 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     name: str | None = argument("[NAME]", "Server to fetch or remove, such as mariadb-11.8.")
     yes: bool = flag("--yes", "Do not ask for confirmation.")
     json: str | None = json_file()
-    quiet: bool = quiet()
+    quiet: bool = program_value("quiet", False)
 
 
 def command(options: Options) -> None:
     """List the servers and connectors, or fetch or remove one."""
     action, name, yes, json, quiet = options.action, options.name, options.yes, options.json, options.quiet
-    check_targets(json)
+    check_targets(json_output(json))
     servers: list[HistoricalServer] = []
     clients: list[Connector] = []
     from powerprof.database import historical

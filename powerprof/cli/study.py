@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from powerprof.cli.options import CommandOptions, MeterOptions, Saving, Tables, files_of, seed
+from powerprof.cli.options import CommandOptions, MeterOptions, Saving, seed
 from powerprof.cli.output import check_saving, deliver, print_report, progress_printer, terminal_width
+from powerprof.cli.outputs import TABLES, Outputs, output_files
 from powerprof.cli.parameters import argument, flag, group, option
 from powerprof.system.errors import UsageError
 
@@ -26,7 +27,7 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     only: list[str] | None = option("--only", "STEP", "Measure only this step; repeatable.", is_repeatable=True)
     seed: int = seed()
     meters: MeterOptions = group(MeterOptions)
-    tables: Tables = group(Tables)
+    outputs: Outputs = output_files(*TABLES)
     saving: Saving = group(Saving)
 
 
@@ -54,14 +55,14 @@ def _plan(options: Options, saving: Saving) -> StudyOptions:
 
 def command(options: Options) -> None:
     """List the studies; or measure one, save and print it."""
-    files, name, only = files_of(options.tables), options.name, options.only or []
+    name, only = options.name, options.only or []
     from powerprof.workloads.catalogue import find_study
 
     if name is None:
         options.refuse_without_effect("on the list of studies", but=("quick",))
         _list(quick=options.quick)
         return
-    saving = check_saving(options.saving, files)
+    saving = check_saving(options.saving, options.outputs)
     study = find_study(name)
     steps = [step.name for step in study.steps]
     unknown = next((step for step in only if step not in steps), None)
@@ -72,7 +73,7 @@ def command(options: Options) -> None:
     record = measure_study(
         name, study, _plan(options, saving), lambda kind, step: _keep(kind, step, saving), progress_printer(saving)
     )
-    deliver(record, "study", saving, files)
+    deliver(record, "study", saving)
 
 
 def _keep(command: str, record: StepRecord, saving: Saving) -> StepRecord:

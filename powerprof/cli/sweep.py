@@ -23,14 +23,13 @@ from powerprof.cli.options import (
     CommandOptions,
     MeterOptions,
     Saving,
-    Tables,
-    files_of,
     rate,
     seed,
     trace_after,
     windows_repeat,
 )
 from powerprof.cli.output import check_saving, deliver, progress_printer
+from powerprof.cli.outputs import TABLES, Outputs, check_kinds, output_files
 from powerprof.cli.parameters import argument, finite_number, flag, group, option, time_span, whole_number
 from powerprof.experiment.options import MINIMUM_PAIRS, QUICK_WINDOW_S
 from powerprof.model.text import parse_time
@@ -186,7 +185,7 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     resume: str | None = option("--resume", "RUN", "Continue an interrupted sweep.")
     bench: BenchChoice = group(BenchChoice)
     meters: MeterOptions = group(MeterOptions)
-    tables: Tables = group(Tables)
+    outputs: Outputs = output_files(*TABLES)
     saving: Saving = group(Saving)
 
 
@@ -219,15 +218,14 @@ def _plan(options: Options) -> ExperimentOptions:
 def command(options: Options) -> None:
     """Measure round by round, save and print."""
     name, resume, varied = options.name, options.resume, options.varied
-    files = files_of(options.tables)
-    saving = check_saving(options.saving, files, reads_runs=resume is not None)
+    saving = check_saving(options.saving, options.outputs)
     if options.windows.quick:
         options.refuse_without_effect("with --quick", ("duration", "repeat"))
     if options.search.until is not None:
         options.refuse_without_effect("with --until", _OF_POINTS)
         if name is None:
             raise UsageError("sweep needs a condition", command_line("sweep --help"))
-        _search(name, parse_limit(options.search.until), options, files, saving)
+        _search(name, parse_limit(options.search.until), options, saving)
         return
     if options.other is not None or "steps" in options.typed:
         raise UsageError(f"{options.other or '--steps'} has no effect without --until", "such as --until p95=5ms")
@@ -259,18 +257,18 @@ def command(options: Options) -> None:
 
         RunStore(saving.runs_dir).describe(record.id, about(record, saving.label or ()))
     resumed_by = command_line("sweep --resume {}", record.id) if record.id else None
-    deliver(record, "sweep", replace(saving, no_save=True, label=None), files, resumed_by=resumed_by)
+    deliver(record, "sweep", replace(saving, no_save=True, label=None), resumed_by=resumed_by)
 
 
-def _search(name: str, limit: Limit, options: Options, files: dict[str, str | None], saving: Saving) -> None:
+def _search(name: str, limit: Limit, options: Options, saving: Saving) -> None:
     """Search the highest rate of one condition or two, save and print."""
     from powerprof.experiment.options import ExperimentOptions
     from powerprof.experiment.sweep_until import search_highest_rate
-    from powerprof.report.kinds import check_files
+    from powerprof.report.kinds import KIND_LOADERS
     from powerprof.workloads.catalogue import find_one
     from powerprof.workloads.reading import resolve
 
-    check_files("powerprof.saturation/1", [kind for kind, target in files.items() if target])
+    check_kinds(options.outputs, KIND_LOADERS["powerprof.saturation/1"]().file_kinds(), "sweep --until")
     other, windows, bench = options.other, options.windows, options.bench
     cases = [resolve(*find_one(each, bench.folders)) for each in (name, other) if each is not None]
     if len(cases) == 2 and cases[0].qualified == cases[1].qualified:
@@ -279,4 +277,4 @@ def _search(name: str, limit: Limit, options: Options, files: dict[str, str | No
     plan = ExperimentOptions(pairs=windows.rounds, window_s=window_s, seed=options.seed, warm_up_pairs=0, turn_s=0.0)
     with bench.open() as server_options:
         rates = search_highest_rate(cases, limit, options.search.steps, server_options, plan, progress_printer(saving))
-    deliver(rates, "sweep", saving, files)
+    deliver(rates, "sweep", saving)

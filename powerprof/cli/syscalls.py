@@ -11,6 +11,7 @@ from functools import partial
 
 from powerprof.cli.options import CommandOptions, Saving, duration, top
 from powerprof.cli.output import check_saving, deliver, progress_printer
+from powerprof.cli.outputs import Outputs, output_files
 from powerprof.cli.parameters import group
 from powerprof.cli.targets import ServerOptions, TargetOptions
 
@@ -22,12 +23,13 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     duration: float = duration(10.0)
     top: int = top()
     server: ServerOptions = group(ServerOptions)
+    outputs: Outputs = output_files("csv", "json")
     saving: Saving = group(Saving)
 
 
 def command(options: Options) -> None:
     """Count system calls, save and print."""
-    saving = check_saving(options.saving)
+    saving = check_saving(options.saving, options.outputs)
     from powerprof.attribution.offcpu import count_syscalls
     from powerprof.attribution.requests import SyscallRequest
     from powerprof.report.offcpu import render_syscalls_terminal

@@ -16,9 +16,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from powerprof.cli.options import CommandOptions, EnergyOptions, runs_dir
+from powerprof.cli.options import CommandOptions, EnergyOptions
 from powerprof.cli.output import print_progress
-from powerprof.cli.parameters import flag, group, whole_number
+from powerprof.cli.parameters import flag, group, program_value, whole_number
 from powerprof.cli.targets import SERVER_QUERIES, MonitorOptions
 from powerprof.system.errors import UsageError
 
@@ -35,7 +35,7 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     plain: bool = flag("--plain", "Print one line per interval.")
     json_lines: bool = flag("--json-lines", "Print one JSON document per interval.")
     count: int | None = whole_number("--count", "N", "End after N intervals.", low=1, high=1_000_000)
-    runs_dir: Path | None = runs_dir("Directory for runs saved with w (default: the state directory).")
+    runs_dir: Path | None = program_value("runs_dir")
 
 
 def command(options: Options) -> None:
@@ -45,9 +45,7 @@ def command(options: Options) -> None:
         options.refuse_without_effect("with --no-ask", SERVER_QUERIES)
     if plain and json_lines:
         raise UsageError("--plain and --json-lines exclude each other", "leave one out")
-    if runs_dir is not None:
-        if plain or json_lines:
-            raise UsageError("--runs-dir has no effect with --plain or --json-lines", "leave it out")
+    if runs_dir is not None and not (plain or json_lines):
         from powerprof.model.runs import RunStore
 
         RunStore(runs_dir).check()

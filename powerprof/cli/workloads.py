@@ -9,7 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from powerprof.cli.options import CommandOptions, json_file, workload_folders
-from powerprof.cli.output import check_targets, print_report, terminal_width, write_json
+from powerprof.cli.output import print_report, terminal_width, write_json
+from powerprof.cli.outputs import check_targets, json_output
 from powerprof.cli.parameters import argument, flag
 from powerprof.system.errors import UsageError
 
@@ -26,7 +27,7 @@ class Options(CommandOptions, frozen=True, kw_only=True):
 def command(options: Options) -> None:
     """List the workloads, or explain one."""
     name, json = options.name, options.json
-    check_targets(json)
+    check_targets(json_output(json))
     from powerprof.report import catalogue
     from powerprof.workloads.catalogue import find_workload, list_folders
     from powerprof.workloads.definition import json_schema

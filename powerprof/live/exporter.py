@@ -545,7 +545,7 @@ After=network.target
 
 [Service]
 Type=exec
-ExecStart={program} export --quiet $POWERPROF_EXPORT_OPTIONS
+ExecStart={program} --quiet export $POWERPROF_EXPORT_OPTIONS
 EnvironmentFile=-/etc/default/powerprof
 Restart=on-failure
 RestartSec=10

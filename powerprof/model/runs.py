@@ -116,7 +116,7 @@ class RunStore:
     def listing(self) -> str:
         """The hint with the command that lists the runs of this store."""
         folder = ["--runs-dir", str(self.directory)] if self._is_given else []
-        return f"to list them: {command_line('runs {}', folder)}"
+        return f"to list them: {command_line('{} runs', folder)}"
 
     def prepare(self) -> None:
         """Create the directory. Raise PowerprofError if it cannot be created or written."""

@@ -16,11 +16,10 @@ from powerprof import __version__
 from powerprof.model.attribution import Attribution
 from powerprof.model.runs import RunStore, read_schema
 from powerprof.report.document import Extras, View
-from powerprof.report.kinds import kind_of, missing_form, name_of
+from powerprof.report.kinds import kind_of, missing_form
 from powerprof.report.labels import answer_and_context
 from powerprof.report.stacks import StackSet, TimelineExit, WeightedStack, merge_stacks
 from powerprof.system.errors import UsageError
-from powerprof.system.next_steps import command_line
 
 if TYPE_CHECKING:
     from powerprof.attribution.capture import Capture
@@ -35,7 +34,7 @@ def render_html(record: msgspec.Struct, extras: Extras | None = None) -> str:
 
         return draw(kind.document(record, View(everything=True, extras=extras or Extras())))
     if kind is None or kind.html is None:
-        raise missing_form(record, "HTML report")
+        raise missing_form(record, "html")
     return kind.html(record, extras or Extras())
 
 
@@ -57,7 +56,7 @@ def render_markdown(record: msgspec.Struct) -> str:
 
         return draw(kind.document(record, View()))
     if kind is None or kind.markdown is None:
-        raise missing_form(record, "Markdown")
+        raise missing_form(record, "md")
     answer, context = (escape(sentence) for sentence in answer_and_context(kind.lines, record))
     source = f", run {code_span(name, 60)}" if (name := getattr(record, "id", None)) else ""
     return "\n".join([f"**{answer}**", *kind.markdown(record, context), "", f"powerprof {__version__}{source}", ""])
@@ -73,19 +72,19 @@ def render_csv(record: msgspec.Struct) -> str:
 
         return draw(kind.document(record, View(everything=True)))
     if kind is None or kind.csv is None:
-        raise missing_form(record, "CSV")
+        raise missing_form(record, "csv")
     return format_csv(kind.csv(record))
 
 
 def export(record: msgspec.Struct, file: str, extras: Extras | None = None) -> bytes:
-    """Return the content of a file of a record; `file` is the option that names it, such as `pprof`.
+    """Return the content of a file of a record; `file` is its kind, such as `pprof`.
 
     Raises UsageError if this kind of record has no such file.
     """
     match file:
         case "html":
             return _encode(render_html(record, extras))
-        case "markdown":
+        case "md":
             return _encode(render_markdown(record))
         case "csv":
             return _encode(render_csv(record))
@@ -113,8 +112,7 @@ def _encode(text: str) -> bytes:
 def _read_stacks(record: msgspec.Struct, file: str) -> StackSet:
     kind = kind_of(record)
     if kind is None or kind.stacks is None:
-        hint = "runs of attribute, profile and queries have them"
-        raise UsageError(f"--{file} needs stacks, but {name_of(record)} has no stacks", hint)
+        raise missing_form(record, file)
     return kind.stacks(record)
 
 
@@ -166,9 +164,9 @@ def _export_otlp(record: msgspec.Struct, stack_set: StackSet) -> bytes:
 
 def _export_perfetto(record: msgspec.Struct, extras: Extras) -> bytes:
     if not isinstance(record, Attribution):
-        raise UsageError("--perfetto needs an attribution", f"to record one: {command_line('attribute')}")
+        raise missing_form(record, "perfetto")
     if extras.timeline is None:
-        raise UsageError("--perfetto needs the capture saved with a run", "give the run, not its JSON file")
+        raise UsageError("a .perfetto.json file needs the capture saved with a run", "give the run, not its JSON file")
     return json.dumps(build_trace(extras.timeline), ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
 
 

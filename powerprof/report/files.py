@@ -16,6 +16,18 @@ from powerprof.system.errors import PowerprofError
 from powerprof.system.files import printable_lines, reason_of
 from powerprof.system.folders import Folder, check_free, open_parent, write_all
 
+# Kind of a file → its suffix.
+SUFFIXES = {
+    "html": ".html",
+    "md": ".md",
+    "csv": ".csv",
+    "json": ".json",
+    "flame": ".flame.html",
+    "folded": ".folded",
+    "pprof": ".pb.gz",
+    "otlp": ".otlp",
+    "perfetto": ".perfetto.json",
+}
 # These names refer to files that this process has open: they are links without a path (proc(5)).
 _OPEN_FILE = re.compile(r"/dev/(stdout|stderr)|/(?:dev|proc/self)/fd/(\d{1,9})")
 # The largest pages and profiles seen had some MB; a host with less free space than this fails elsewhere too.

@@ -13,8 +13,9 @@ import msgspec
 
 from powerprof.model.records import Note, Run
 from powerprof.model.runs import RunStore, decode_record, read_head
-from powerprof.model.text import DEFAULT_WIDTH
+from powerprof.model.text import DEFAULT_WIDTH, join_words
 from powerprof.report.document import Document, View
+from powerprof.report.files import SUFFIXES
 from powerprof.report.labels import word_notes
 from powerprof.system.errors import DataError, UsageError
 
@@ -51,13 +52,15 @@ class RecordKind(msgspec.Struct, frozen=True):
     sentences: Callable[[Any], Any] | None = None
     document: Callable[[Any, View], Document] | None = None
 
-    def file_names(self) -> list[str]:
-        """Return the file options that this kind supports; --perfetto and --json are not among them."""
+    def file_kinds(self) -> list[str]:
+        """Return the kinds of files that this kind of record has."""
         return [
             *(["html"] if self.html or self.document else []),
-            *(["markdown"] if self.markdown or self.document else []),
+            *(["md"] if self.markdown or self.document else []),
             *(["csv"] if self.csv or self.document else []),
+            "json",
             *(["flame", "folded", "pprof", "otlp"] if self.stacks else []),
+            *(["perfetto"] if self.record.__name__ == "Attribution" else []),
         ]
 
 
@@ -196,24 +199,11 @@ def kind_of(record: Any) -> RecordKind | None:
     return load() if load else None
 
 
-def check_files(schema: str, files: Iterable[str]) -> None:
-    """Raise UsageError if records of a schema cannot be written as one of `files`."""
-    if not (names := list(files)):
-        return
-    kind = KIND_LOADERS[schema]()
-    available = [*kind.file_names(), *(["perfetto"] if schema == "powerprof.attribution/1" else [])]
-    for name in names:
-        if name not in available:
-            raise UsageError(f"--{name} is not available for this command", _available_hint(kind))
-
-
-def _available_hint(kind: RecordKind | None) -> str:
-    return f"available: {', '.join(f'--{name}' for name in [*(kind.file_names() if kind else []), 'json'])}"
-
-
-def missing_form(record: Any, label: str) -> UsageError:
-    """Return the error for a record that has no form called `label`; its hint lists the available files."""
-    return UsageError(f"{label} is not available for {name_of(record)}", _available_hint(kind_of(record)))
+def missing_form(record: Any, file: str) -> UsageError:
+    """Return the error for a record that has no file of a kind; its hint lists the available kinds."""
+    kind = kind_of(record)
+    suffixes = [SUFFIXES[each] for each in kind.file_kinds()] if kind else [SUFFIXES["json"]]
+    return UsageError(f"{name_of(record)} has no {SUFFIXES[file]} file", f"available: {join_words(suffixes)}")
 
 
 def name_of(record: Any) -> str:
@@ -225,7 +215,7 @@ def reported_kind(record: Any) -> RecordKind:
     """Return the kind of a record. Raises UsageError if it has no report."""
     kind = kind_of(record)
     if kind is None:
-        raise missing_form(record, "report")
+        raise UsageError(f"{name_of(record)} has no report", "-o FILE.json writes it")
     return kind
 
 

@@ -195,7 +195,7 @@ def render_terminal(record: SweepComparison, width: int = text.DEFAULT_WIDTH) ->
     if significant:
         printed += ["", *_correlated_lines(record, significant[:_MAX_ROWS], width)]
         if len(significant) > _MAX_ROWS:
-            printed.append(f"and {len(significant) - _MAX_ROWS} more: --csv, --html")
+            printed.append(f"and {len(significant) - _MAX_ROWS} more: -o FILE.csv")
     elif rows:
         printed += ["", "No system metric differs significantly at these values."]
     if hints and not significant:

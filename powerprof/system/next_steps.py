@@ -34,7 +34,12 @@ _READING = frozenset(("report", "runs", "workloads"))
 
 def _needs_root(words: Sequence[str]) -> bool:
     """Return whether a command answers completely only as root. Help and files need no right."""
-    return words[0] in _AS_ROOT and not _WITHOUT_ROOT.intersection(words)
+    return _command_of(words) in _AS_ROOT and not _WITHOUT_ROOT.intersection(words)
+
+
+def _command_of(words: Sequence[str]) -> str:
+    """Return the name of the command after the options of the program."""
+    return next((word for before, word in pairwise(["", *words]) if word[:1] != "-" and before != "--runs-dir"), "")
 
 
 def command_line(
@@ -46,13 +51,13 @@ def command_line(
     that a pasted command never runs their text.
 
     Args:
-        template: The command and its options; each word `{}` stands for a value.
+        template: The command with its options, and options of the program before it; each word `{}` is a value.
         values: A word each, or a list of words.
         same_target: Whether to add the processes or the server of the command line that is running.
         environment: A variable and its value, which sudo would not pass on.
     """
     words = _fill(template, values)
-    command = words[0]
+    command = _command_of(words)
     with_sudo = _needs_root(words) and os.geteuid() != 0
     if is_delegated():
         with_sudo = command not in _READING and "--help" not in words
@@ -103,7 +108,8 @@ def find_commands(text: str) -> list[tuple[int, int]]:
     program = r"(?:sudo )?(?:[A-Z_]+=\S+ )?(?:[^\s(]+ -m |[^\s(]*/)?\bpowerprof"
     # The sentence goes on after punctuation or a bracket.
     words = r"(?: [^\s()]*[^\s().,;])*"
-    return [match.span() for match in re.finditer(rf"{program} (?:{names})\b{words}", text)]
+    before = r"(?: --quiet| --debug| --runs-dir (?:'[^']*'|\S+))*"
+    return [match.span() for match in re.finditer(rf"{program}{before} (?:{names})\b{words}", text)]
 
 
 def _program(with_sudo: bool) -> str:

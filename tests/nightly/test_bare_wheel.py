@@ -41,10 +41,10 @@ mariadb </tmp/clients.sql
 for _ in 1 2 3 4; do mariadb -e 'CALL test.often()' & done
 while :; do mariadb -e 'SELECT COUNT(*) FROM information_schema.tables' >/dev/null; done &
 sleep 1
-powerprof attribute --pid $server --duration 4 --no-save --quiet --json /tmp/out/attribute.json >/dev/null
-powerprof queries --pid $server --duration 4 --no-save --quiet --json /tmp/out/queries.json >/dev/null
+powerprof --quiet attribute --pid $server --duration 4 --no-save --json /tmp/out/attribute.json >/dev/null
+powerprof --quiet queries --pid $server --duration 4 --no-save --json /tmp/out/queries.json >/dev/null
 powerprof watch --json-lines --count 2 --interval 1 --no-ask >/tmp/out/watch.jsonl
-powerprof export --interval 1 --no-ask --listen 127.0.0.1:19477 --quiet &
+powerprof --quiet export --interval 1 --no-ask --listen 127.0.0.1:19477 &
 exporter=$!
 python3 - >/tmp/out/metrics <<'EOF'
 import time, urllib.request

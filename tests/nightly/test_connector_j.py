@@ -12,7 +12,7 @@ from powerprof.database import historical
 from powerprof.system import paths
 from tests.conftest import Cli
 
-_CHOICES = ["--rate", "400", "--duration", "2", "--pairs", "6", "--energy-source", "none", "--no-save", "--quiet"]
+_CHOICES = ["--rate", "400", "--duration", "2", "--pairs", "6", "--energy-source", "none", "--no-save"]
 
 
 @pytest.mark.parametrize("connector", ["mysql", "mariadb"])
@@ -24,7 +24,7 @@ def test_statements_that_the_server_prepares_for_one_execution_cost_it_more(powe
 
     def cost(a: str, b: str) -> dict[str, dict[str, float]]:
         names = [f"{connector}-j-{name}" for name in (a, b)]
-        done = powerprof_cli(["compare", *names, *_CHOICES, "--json", "-"], cache, timeout=600)
+        done = powerprof_cli(["--quiet", "compare", *names, *_CHOICES, "--json", "-"], cache, timeout=600)
         # The counts of prepares, executions and closes are asserted in every window: else it ends with an error.
         assert done.code == 0, done.err
         return {metric["name"]: metric for metric in json.loads(done.out)["metrics"]}

@@ -118,11 +118,11 @@ def test_it_names_the_container_whose_health_probe_wakes_the_node(
     image: str, rights: list[str], limits: list[str]
 ) -> None:
     podman("run", "--detach", "--name", _PROBED, *limits, "--entrypoint=sh", image, "-c", _PROBE)
-    options = ["--duration", "4", "--no-save", "--quiet", "--json", "-", "--energy-source", "none"]
+    options = ["--duration", "4", "--no-save", "--json", "-", "--energy-source", "none"]
     count = 0
     # Where others keep the CPUs busy it ends no idle period: it is given some windows.
     for _ in range(6):
-        done = podman("run", *rights, image, "attribute", "--system", "--by", "unit", *options)
+        done = podman("run", *rights, image, "--quiet", "attribute", "--system", "--by", "unit", *options)
         record = json.loads(done.stdout)
         ours = [row for row in record["wakeups"] if _PROBED in (row["thread"]["unit"] or "")]
         assert {row["thread"]["unit"] for row in ours} <= {f"container {_PROBED} (podman)"}
@@ -138,7 +138,7 @@ def test_it_names_the_container_whose_health_probe_wakes_the_node(
 def test_the_exporter_serves_units_and_leaves_nothing(image: str, rights: list[str], limits: list[str]) -> None:
     served = ["--no-ask", "--interval", "1", "--listen", f"127.0.0.1:{_PORT}"]
     name = "powerprof-test-exporter"
-    command = podman("run", "--detach", "--name", name, *rights, image, "export", "--quiet", *served)
+    command = podman("run", "--detach", "--name", name, *rights, image, "--quiet", "export", *served)
     assert command.stdout
     text = ""
     try:

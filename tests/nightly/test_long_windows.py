@@ -35,8 +35,18 @@ class Long:
     """One `attribute` in a process of its own, with its resident KiB while the window is open."""
 
     def __init__(self, cli: Cli, pid: int, seconds: float, runs: Path) -> None:
-        words = ["attribute", "--pid", str(pid), "--duration", f"{seconds:g}", "--energy-source", "none"]
-        process = cli.start([*words, "--runs-dir", str(runs), "--json", "-"])
+        words = [
+            "--runs-dir",
+            str(runs),
+            "attribute",
+            "--pid",
+            str(pid),
+            "--duration",
+            f"{seconds:g}",
+            "--energy-source",
+            "none",
+        ]
+        process = cli.start([*words, "--json", "-"])
         self.memory_kib: list[int] = []
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s and process.poll() is None:

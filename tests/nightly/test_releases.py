@@ -23,7 +23,7 @@ _ROWS = {
     "orders": ("o_id", "o_d_id", "o_c_id", "o_carrier_id", "o_ol_cnt"),
     "order_line": ("ol_o_id", "ol_d_id", "ol_number", "ol_i_id", "ol_amount", "ol_dist_info"),
 }
-_QUICK = ["--duration", "2", "--energy-source", "none", "--quiet", "--json", "-"]
+_QUICK = ["--duration", "2", "--energy-source", "none", "--json", "-"]
 
 
 def _cache() -> dict[str, str]:
@@ -34,7 +34,18 @@ def _cache() -> dict[str, str]:
 @pytest.mark.historical("mysql-9.7", "mariadb-10.11", "mariadb-11.4")
 def test_an_idle_mysql_9_is_woken_a_hundred_times_a_second_and_mariadb_a_few(powerprof_cli: Cli) -> None:
     servers = "server=mysql-9.7,mariadb-10.11,mariadb-11.4"
-    asked = ["sweep", "idle-connections:no-clients", "--set", servers, "--attribute", "4", "--repeat", "3", *_QUICK]
+    asked = [
+        "--quiet",
+        "sweep",
+        "idle-connections:no-clients",
+        "--set",
+        servers,
+        "--attribute",
+        "4",
+        "--repeat",
+        "3",
+        *_QUICK,
+    ]
     done = powerprof_cli(asked, _cache(), timeout=600)
     assert done.code == 0, done.err
     mysql, *mariadb = json.loads(done.out)["points"]
@@ -60,7 +71,7 @@ def test_idle_measures_a_fetched_release(powerprof_cli: Cli) -> None:
 @pytest.mark.historical("mysql-9.7", "mysql-5.5.9")
 def test_a_transaction_costs_mysql_9_more_cpu_time_than_the_mysql_of_2011(powerprof_cli: Cli) -> None:
     servers = "server=mysql-5.5.9,mysql-9.7"
-    asked = ["sweep", "oltp-read-only", "--set", servers, "--rate", "40", "--repeat", "4", *_QUICK]
+    asked = ["--quiet", "sweep", "oltp-read-only", "--set", servers, "--rate", "40", "--repeat", "4", *_QUICK]
     done = powerprof_cli(asked, _cache(), timeout=600)
     assert done.code == 0, done.err
     cost = [

@@ -58,7 +58,7 @@ def forms_of(record: Any) -> Iterator[tuple[str, str]]:
         yield "all.txt", "\n".join(kind.lines(record, 200, everything=True))
     for file, suffix, has_form in (
         ("csv", "csv", kind.csv or kind.document),
-        ("markdown", "md", kind.markdown or kind.document),
+        ("md", "md", kind.markdown or kind.document),
         ("html", "html.txt", kind.html or kind.document),
         ("folded", "folded", kind.stacks and not isinstance(record, Queries)),
     ):

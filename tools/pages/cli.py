@@ -31,6 +31,7 @@ class Parameter:
     kind: str
     heading: str
     unit: str = ""
+    repeatable: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,23 +66,27 @@ def _command(name: str) -> Command:
 
 
 def _parameters(record: type[Any]) -> Iterator[Parameter]:
-    types = {
-        name: kind for one in reversed(record.__mro__) for name, kind in vars(one).get("__annotations__", {}).items()
-    }
-    for name, declared in parameters._declarations(record):
-        if isinstance(declared, parameters.Parameter):
-            yield Parameter(
-                declared.flag or declared.metavar.strip("[]"),
-                declared.metavar,
-                declared.help,
-                declared.default,
-                declared.low,
-                declared.high,
-                not declared.is_flag,
-                declared.is_required,
-                str(types[name]),
-                getattr(record, "HEADING", parameters.OWN_HEADING),
-                declared.unit,
-            )
-        else:
-            yield from _parameters(declared)
+    types = dict(_types(record))
+    for heading, name, declared in parameters.walk_parameters(record):
+        yield Parameter(
+            declared.flag or declared.metavar.strip("[]"),
+            declared.metavar,
+            declared.help,
+            declared.default,
+            declared.low,
+            declared.high,
+            not declared.is_flag,
+            declared.is_required,
+            types[name],
+            heading,
+            declared.unit,
+            declared.is_repeatable,
+        )
+
+
+def _types(record: type[Any]) -> Iterator[tuple[str, str]]:
+    for one in reversed(record.__mro__):
+        yield from ((name, str(kind)) for name, kind in vars(one).get("__annotations__", {}).items())
+    for _, declared in parameters._declarations(record):
+        if isinstance(declared, type):
+            yield from _types(declared)

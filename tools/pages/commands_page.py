@@ -52,7 +52,7 @@ def _row(option: Parameter) -> str:
 
 
 def _default(parameter: Parameter) -> str:
-    value = _value(parameter.default)
+    value = "" if parameter.default == () else _value(parameter.default)
     unit = f" {parameter.unit}" if parameter.unit else ""
     return f"default {value}{unit}" if value and "default" not in parameter.help else ""
 

@@ -49,7 +49,7 @@ def _escaped(text: str) -> str:
 def _option(option: Parameter) -> str:
     value = f" \\fI{_escaped(option.metavar or 'VALUE')}\\fR" if option.takes_value else ""
     more = []
-    if option.default not in (None, False):
+    if option.default not in (None, False, ()):
         more.append(f"default {option.default:g} {option.unit}" if option.unit else f"default {option.default}")
     if option.low is not None and option.high is not None:
         more.append(f"{option.low:g} to {option.high:.10g} {option.unit}".rstrip())

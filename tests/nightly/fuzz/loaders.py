@@ -75,7 +75,7 @@ def _report(path: Path, data: bytes) -> object:
     """As `report`: the text of a record, and some of the files that are made of it."""
     record = load_saved(str(path))
     with reading(path):
-        for kind in ("csv", "markdown", "html") if len(data) % 16 == 0 else ():
+        for kind in ("csv", "md", "html") if len(data) % 16 == 0 else ():
             with contextlib.suppress(UsageError):
                 export(record, kind)
         return lines_of(record, 80)

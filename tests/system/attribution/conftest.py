@@ -122,8 +122,18 @@ def attribute(
     ) -> Attributed:
         began = time.monotonic()
         runs = tmp_path_factory.mktemp("runs")
-        words = ["attribute", by, str(target), "--duration", f"{duration:g}", "--energy-source", "none"]
-        args = [*words, "--runs-dir", str(runs), "--json", "-", *more]
+        words = [
+            "--runs-dir",
+            str(runs),
+            "attribute",
+            by,
+            str(target),
+            "--duration",
+            f"{duration:g}",
+            "--energy-source",
+            "none",
+        ]
+        args = [*words, "--json", "-", *more]
         result = cli(args) if halfway is None else _disturbed(cli, args, duration / 2, halfway)
         took_s, ended_ns = time.monotonic() - began, time.monotonic_ns()
         assert result.code == 0, result.err
@@ -270,8 +280,8 @@ def taken(root_bpf: None, tmp_path_factory: pytest.TempPathFactory, shared_cache
 def _take(cli: Cli, folder: Path, pid: str) -> Taken:
     folder.mkdir()
     out, runs = folder / "out.json", folder / "runs"
-    words = ["--duration", "1.5", "--energy-source", "none", "--runs-dir", str(runs), "--json", str(out)]
-    result = cli(["attribute", "--pid", pid, *words])
+    words = ["--duration", "1.5", "--energy-source", "none", "--json", str(out)]
+    result = cli(["--runs-dir", str(runs), "attribute", "--pid", pid, *words])
     assert result.code == 0, result.err
     return Taken(runs / "attribute-0001", out.read_bytes(), result)
 

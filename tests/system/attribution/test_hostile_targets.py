@@ -175,7 +175,7 @@ def _is_loading(pid: int) -> bool:
 
 def test_process_that_ends_during_loading_is_an_error(root_bpf: None, powerprof_cli: Cli) -> None:
     process = subprocess.Popen(["sleep", "60"])
-    tracer = powerprof_cli.start(["attribute", "--pid", str(process.pid), "--duration", "0.2", "--quiet"])
+    tracer = powerprof_cli.start(["--quiet", "attribute", "--pid", str(process.pid), "--duration", "0.2"])
     try:
         limit_s = time.monotonic() + 60
         while not _is_loading(tracer.pid) and tracer.poll() is None and time.monotonic() < limit_s:

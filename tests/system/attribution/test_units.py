@@ -52,14 +52,14 @@ def running(group: str, program: str) -> Iterator[None]:
 def test_rows_by_unit_add_up_to_the_host(powerprof_cli: Cli) -> None:
     """The machine is given some windows in which others leave the CPUs to idle."""
     slice_name = f"powerprof-test-{os.getpid()}.slice"
-    options = "--duration 2 --energy-source none --no-save --json - --quiet"
+    options = "--duration 2 --energy-source none --no-save --json -"
     try:
         with ExitStack() as stack:
             stack.enter_context(running(f"{slice_name}/sleeper.service", SLEEPER))
             stack.enter_context(running(f"{slice_name}/docker-{CONTAINER}.scope", PROBE))
             time.sleep(0.5)
             for _ in range(WINDOWS):
-                done = powerprof_cli(["attribute", "--system", "--by", "unit", *options.split()])
+                done = powerprof_cli(["--quiet", "attribute", "--system", "--by", "unit", *options.split()])
                 assert done.code == 0, done.err
                 record = json.loads(done.out)
                 counts: Counter[tuple[str, bool]] = Counter()

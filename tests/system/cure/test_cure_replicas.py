@@ -131,7 +131,7 @@ def test_a_replica_is_measured_in_both_arms(powerprof_cli: Cli, tmp_path: Path) 
         words = ["cure", "--pid", str(server.pid), "--defaults-file", str(options), "--set", "max_connect_errors=101"]
         words += ["--window", "1", "--pairs", "3", "--yes", "--energy-source", "none"]
         with logged(server) as others:
-            result = powerprof_cli([*words, "--json", str(tmp_path / "a.json"), "--html", str(tmp_path / "a.html")])
+            result = powerprof_cli([*words, "--json", str(tmp_path / "a.json"), "-o", str(tmp_path / "a.html")])
         assert result.code == 0, result.err
         record = decode_record(tmp_path / "a.json", Cure)
         for name in ("replica_lag_s", "replica_backlog_bytes", "replica_delay_ms"):

@@ -165,7 +165,7 @@ def test_a_run_that_may_not_be_read_is_not_missing(root: None, powerprof_cli: Cl
         (runs / "residency-0001/run.json").write_text("{}")
         runs.chmod(0o755)
         (runs / "residency-0001").chmod(0o700)
-        for words in (["report", "residency-0001", "--runs-dir", str(runs)], ["report", str(runs / "residency-0001")]):
+        for words in (["--runs-dir", str(runs), "report", "residency-0001"], ["report", str(runs / "residency-0001")]):
             done = _run([*as_nobody(), *PROGRAM, *words], powerprof_cli.environment())
             assert done.code == 1 and done.err.startswith("error: cannot look for the run ")
             assert "permission denied" in done.err

@@ -35,11 +35,11 @@ def test_no_escape_sequence_of_a_saved_run_reaches_the_terminal(powerprof_cli: C
     folder.mkdir()
     record = {"schema": f"powerprof.run/1{ESCAPES}", "command": ESCAPES, "started_at": ESCAPES}
     (folder / "run.json").write_text(json.dumps(record))
-    done = powerprof_cli(["runs", "--runs-dir", str(tmp_path)])
+    done = powerprof_cli(["--runs-dir", str(tmp_path), "runs"])
     assert done.code == 0
     assert len(done.out.splitlines()) == 2  # the run, and what it said
     assert all(line.isprintable() for line in done.out.rstrip("\n").split("\n"))
-    shown = powerprof_cli(["report", "idle-0001", "--runs-dir", str(tmp_path)])
+    shown = powerprof_cli(["--runs-dir", str(tmp_path), "report", "idle-0001"])
     assert shown.code == 1 and all(line.isprintable() for line in shown.err.splitlines())
 
 

@@ -152,7 +152,7 @@ def test_a_damaged_run_among_others_is_listed(refused: Refused, tmp_path: Path) 
         folder = tmp_path / f"idle-000{number}"
         folder.mkdir()
         (folder / "run.json").write_text(text)
-    done = refused.cli(["runs", "--runs-dir", str(tmp_path)])
+    done = refused.cli(["--runs-dir", str(tmp_path), "runs"])
     assert (done.code, done.err) == (0, "")
     assert len(done.out.splitlines()) == 6  # each run, and what it said or why it cannot be read
     assert done.out.count("not a record of powerprof") == 2

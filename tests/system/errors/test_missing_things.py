@@ -88,7 +88,7 @@ def test_a_missing_run_or_store_is_a_wrong_command_line(line: list[str], up_to_t
     """The code is 2 with a missing store, an empty one and none, and the command in the hint lists the same store."""
     Path("empty").mkdir()
     for store in (["--runs-dir", "nosuch"], ["--runs-dir", "empty"], []):
-        ended = up_to_the_first_window([*line, *store])
+        ended = up_to_the_first_window([*store, *line])
         if ended.code == 0:
             assert store != ["--runs-dir", "nosuch"], ended
             continue
@@ -97,7 +97,7 @@ def test_a_missing_run_or_store_is_a_wrong_command_line(line: list[str], up_to_t
         if store[1:] == ["nosuch"] and not Path("nosuch").exists():
             assert "--runs-dir nosuch: no such directory" in ended.err, ended
         else:
-            assert ended.err.endswith(" ".join(["powerprof runs", *store]) + "\n"), ended
+            assert ended.err.endswith(" ".join(["powerprof", *store, "runs"]) + "\n"), ended
 
 
 def test_a_run_without_an_earlier_one_is_a_wrong_command_line(up_to_the_first_window: Run) -> None:
@@ -120,7 +120,7 @@ def test_a_run_without_an_earlier_one_is_a_wrong_command_line(up_to_the_first_wi
         ("run-0005", "last", "no run 'run-0005'"),
         ("store/run-0004", "last", "store/run-0004 is not the id of a run"),
     ):
-        ended = up_to_the_first_window(["compare", name, "--with", label, "--runs-dir", str(store.directory)])
+        ended = up_to_the_first_window(["--runs-dir", str(store.directory), "compare", name, "--with", label])
         assert ended.code == 2, ended
         assert ended.err.startswith(f"error: {reason}"), ended
-        assert ended.err.endswith(f"powerprof runs --runs-dir {store.directory}\n"), ended
+        assert ended.err.endswith(f"powerprof --runs-dir {store.directory} runs\n"), ended

@@ -69,9 +69,8 @@ NEVER = {" ", "\udcff", "a\0b"}
 CLOSED = f"/dev/fd/{resource.getrlimit(resource.RLIMIT_NOFILE)[1]}"
 # Options that write, into a file or a folder. What they cannot write to is refused, not found when all is measured.
 WRITES = {
-    **{f"--{kind}": "file" for kind in ("html", "markdown", "csv", "json", "flame", "folded", "pprof")},
-    **{f"--{kind}": "file" for kind in ("otlp", "perfetto", "output")},
-    **{f"--{kind}": "folder" for kind in ("runs-dir", "pprof-dir", "save-workload")},
+    **dict.fromkeys(("-o", "--json", "--output"), "file"),
+    **{f"--{kind}": "folder" for kind in ("pprof-dir", "save-workload")},
 }
 UNWRITABLE = {"loop", "socket", "file/below", "/dev/full", "/proc/new", CLOSED, "theirs", "x" * 5000}
 
@@ -141,7 +140,7 @@ def _values(option: Parameter, places: dict[str, str]) -> Iterator[str]:
     kind = _kind(option)
     yield from NUMBERS if kind == "number" else WORDS
     if kind == "path":
-        yield from places.values()
+        yield from (f"json:{place}" if option.name == "-o" else place for place in places.values())
 
 
 def _line(command: str, option: str, *value: str) -> list[str]:
@@ -176,7 +175,7 @@ def test_each_option_given_twice(command: str, up_to_the_first_window: Run) -> N
     """Of two values one would be ignored; only the options that say so take several."""
     wrong = []
     for option in commands()[command].options:
-        if not option.takes_value or "list" in str(option.kind):
+        if not option.takes_value or option.repeatable:
             continue
         line = [*_line(command, option.name), option.name, "3", f"{option.name}=4"]
         ended = up_to_the_first_window(line)
@@ -205,7 +204,7 @@ def test_a_files_error_names_the_option(up_to_the_first_window: Run, places: dic
 def _must_be_refused(option: Parameter, value: str) -> bool:
     if value in NEVER or (_kind(option) == "number" and value not in ("-1", "x")):
         return True
-    kind = WRITES.get(option.name)
+    kind, value = WRITES.get(option.name), value.removeprefix("json:")
     if value == "theirs" and os.geteuid() != 0:
         return False
     return kind is not None and value in UNWRITABLE | ({"folder", "dangling"} if kind == "file" else {"file"})

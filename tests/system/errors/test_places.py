@@ -22,7 +22,7 @@ def test_a_runs_directory_of_somebody_else(root: None, tmp_path: Path, powerprof
         if parent.is_relative_to("/tmp/pytest-of-root"):
             parent.chmod(parent.stat().st_mode | 0o011)
     done = subprocess.run(
-        [*as_nobody(), sys.executable, "-m", "powerprof", "idle", *QUICK, "--runs-dir", str(closed)],
+        [*as_nobody(), sys.executable, "-m", "powerprof", "--runs-dir", str(closed), "idle", *QUICK],
         env={**powerprof_cli.environment(), "PYTHONDONTWRITEBYTECODE": "1"},
         cwd=REPOSITORY,
         capture_output=True,
@@ -53,8 +53,8 @@ _SMALL_DISK = [
             ["residency", "--duration", "60", "--no-save", "--json", "DISK/run.json"],
             "--json: cannot write DISK/run.json",
         ),
-        (["residency", "--duration", "60", "--runs-dir", "DISK"], "cannot save the run in DISK"),
-        (["idle", "--duration", "60", "--runs-dir", "DISK"], "cannot save the run in DISK"),
+        (["--runs-dir", "DISK", "residency", "--duration", "60"], "cannot save the run in DISK"),
+        (["--runs-dir", "DISK", "idle", "--duration", "60"], "cannot save the run in DISK"),
     ],
 )
 def test_a_full_disk(root: None, tmp_path: Path, powerprof_cli: Cli, args: list[str], said: str) -> None:
@@ -81,20 +81,22 @@ def test_a_full_disk(root: None, tmp_path: Path, powerprof_cli: Cli, args: list[
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("before", "args", "said"),
     [
-        (["--no-save", "--json", "DISK/run.json", "--quiet"], "cannot write DISK/run.json"),
-        (["--runs-dir", "DISK"], "cannot save the run in DISK"),
+        (["--quiet"], ["--no-save", "--json", "DISK/run.json"], "cannot write DISK/run.json"),
+        (["--runs-dir", "DISK"], [], "cannot save the run in DISK"),
     ],
 )
-def test_a_disk_that_fills_meanwhile(tmp_path: Path, powerprof_cli: Cli, args: list[str], said: str) -> None:
+def test_a_disk_that_fills_meanwhile(
+    tmp_path: Path, powerprof_cli: Cli, before: list[str], args: list[str], said: str
+) -> None:
     """What was measured is not lost: the report comes out, then the error. A limit on files stands in for the disk.
 
     Where nothing else would be left, the report is shown also under --quiet.
     """
-    words = [word.replace("DISK", str(tmp_path)) for word in args]
+    words = [word.replace("DISK", str(tmp_path)) for word in (*before, "residency", "--duration", "0.1", *args)]
     done = subprocess.run(
-        ["prlimit", "--fsize=100", sys.executable, "-m", "powerprof", "residency", "--duration", "0.1", *words],
+        ["prlimit", "--fsize=100", sys.executable, "-m", "powerprof", *words],
         cwd=REPOSITORY,
         capture_output=True,
         env={**powerprof_cli.environment(), "PYTHONDONTWRITEBYTECODE": "1"},

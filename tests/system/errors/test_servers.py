@@ -177,11 +177,11 @@ def test_a_folder_that_the_servers_account_may_not_enter(root: None, refused: Re
 
 def test_saved_runs_take_no_options_of_measuring(refused: Refused) -> None:
     for number in ("1", "2"):
-        done = refused.cli(["residency", "--duration", "0.1", "--runs-dir", str(refused.cli.home / "runs"), "--quiet"])
+        done = refused.cli(["--quiet", "--runs-dir", str(refused.cli.home / "runs"), "residency", "--duration", "0.1"])
         assert done.code == 0, number
-    runs = ("residency-0001", "residency-0002", "--runs-dir", str(refused.cli.home / "runs"))
+    words = ("--runs-dir", str(refused.cli.home / "runs"), "compare", "residency-0001", "residency-0002")
     said = r"--duration and --pairs have no effect on saved runs"
-    _refused_soon(refused, 2, said, ("compare", *runs, "--duration", "60", "--pairs", "4"))
+    _refused_soon(refused, 2, said, (*words, "--duration", "60", "--pairs", "4"))
 
 
 def test_without_a_place_for_runs_it_is_measured_and_said(powerprof_cli: Cli) -> None:

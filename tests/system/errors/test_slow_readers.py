@@ -23,12 +23,12 @@ COMMANDS = {
     "report": ["report", str(SAVED / "attribute-0001")],
     "json": ["report", str(SAVED / "attribute-0001"), "--json", "-"],
     "json by name": ["report", str(SAVED / "attribute-0001"), "--json", "/dev/stdout"],
-    "markdown": ["report", str(SAVED / "run-0001"), "--markdown", "-"],
-    "html": ["report", str(SAVED / "run-0001"), "--html", "-"],
-    "csv": ["report", str(SAVED / "attribute-0001"), "--csv", "-"],
+    "markdown": ["report", str(SAVED / "run-0001"), "-o", "md:-"],
+    "html": ["report", str(SAVED / "run-0001"), "-o", "html:-"],
+    "csv": ["report", str(SAVED / "attribute-0001"), "-o", "csv:-"],
     "help": ["attribute", "--help"],
     "list": ["workloads"],
-    "lines": ["runs", "--runs-dir", str(SAVED)],
+    "lines": ["--runs-dir", str(SAVED), "runs"],
     "measured": ["residency", "--duration", "0.1", "--no-save", "--json", "-"],
 }
 

@@ -22,16 +22,16 @@ SAVED = REPOSITORY / "tests/fixtures/saved-0.1.0"
 @pytest.mark.parametrize("environment", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}])
 @pytest.mark.parametrize("name", ["idle-0001", "compare-0001", "attribute-0001", "sweep-0001"])
 def test_a_report_without_unicode(powerprof_cli: Cli, name: str, environment: dict[str, str]) -> None:
-    done = powerprof_cli(["report", name, "--runs-dir", str(SAVED)], environment)
+    done = powerprof_cli(["--runs-dir", str(SAVED), "report", name], environment)
     assert (done.code, done.err) == (0, "")
     assert done.out.isascii() or environment.get("LC_ALL") == "C"  # C.UTF-8 is what C becomes where it exists
     assert "Traceback" not in done.out
 
 
 def test_stand_ins_say_what_the_characters_said(powerprof_cli: Cli) -> None:
-    done = powerprof_cli(["report", "idle-0001", "--runs-dir", str(SAVED)], {"PYTHONIOENCODING": "ascii"})
+    done = powerprof_cli(["--runs-dir", str(SAVED), "report", "idle-0001"], {"PYTHONIOENCODING": "ascii"})
     # Another encoding needs another interpreter, so both are called by the same words, which next steps repeat.
-    whole = powerprof_cli(["report", "idle-0001", "--runs-dir", str(SAVED)], {"PYTHONIOENCODING": "utf-8"}).out
+    whole = powerprof_cli(["--runs-dir", str(SAVED), "report", "idle-0001"], {"PYTHONIOENCODING": "utf-8"}).out
     for char, said in {
         "“": '"',
         "”": '"',
@@ -49,14 +49,14 @@ def test_stand_ins_say_what_the_characters_said(powerprof_cli: Cli) -> None:
 
 
 def test_an_error_without_unicode(powerprof_cli: Cli) -> None:
-    done = powerprof_cli(["report", "läuft", "--runs-dir", str(SAVED)], {"PYTHONIOENCODING": "ascii"})
+    done = powerprof_cli(["--runs-dir", str(SAVED), "report", "läuft"], {"PYTHONIOENCODING": "ascii"})
     assert done.code == 2
     assert done.err.splitlines()[0].startswith("error: no run 'l?uft' in ")
 
 
 def test_json_is_utf_8_whatever_the_terminal_is(powerprof_cli: Cli) -> None:
     done = powerprof_cli(
-        ["report", "compare-0001", "--runs-dir", str(SAVED), "--json", "-"], {"PYTHONIOENCODING": "ascii"}
+        ["--runs-dir", str(SAVED), "report", "compare-0001", "--json", "-"], {"PYTHONIOENCODING": "ascii"}
     )
     assert json.loads(done.out)["schema"] == "powerprof.comparison/1"
 

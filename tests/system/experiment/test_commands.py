@@ -193,7 +193,7 @@ def test_under_sudo_the_command_runs_as_the_caller(monkeypatch: pytest.MonkeyPat
 
 
 def test_an_interrupt_saves_the_measured_windows(tmp_path: Path) -> None:
-    words = ["run", "--duration", "0.3", "--repeat", "500", "--runs-dir", str(tmp_path / "runs")]
+    words = ["--runs-dir", str(tmp_path / "runs"), "run", "--duration", "0.3", "--repeat", "500"]
     begun = tmp_path / "begun"
     typed = ["sh", "-c", f"echo $$ >> {begun}; sleep 0.2"]
     process = subprocess.Popen(

@@ -66,8 +66,19 @@ def test_pinned_apart_with_a_control_and_a_precision_on_the_official_world(
 ) -> None:
     world = tmp_path / "world.sql"
     world.write_text(WORLD_SQL)
-    words = ["compare", "index", "no-index", "--world-sql", str(world), "--server-cpus", "0", "--client-cpus", "1"]
-    process = powerprof_cli.start([*words, "--control", "--precision", "50%", *QUICK, "--quiet"])
+    words = [
+        "--quiet",
+        "compare",
+        "index",
+        "no-index",
+        "--world-sql",
+        str(world),
+        "--server-cpus",
+        "0",
+        "--client-cpus",
+        "1",
+    ]
+    process = powerprof_cli.start([*words, "--control", "--precision", "50%", *QUICK])
     client: set[frozenset[int]] = set()
     try:
         deadline_s = time.monotonic() + 120

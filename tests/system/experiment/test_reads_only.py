@@ -87,8 +87,17 @@ def test_under_sudo_the_clients_run_as_the_caller(
     (folder / "workload.toml").write_text(text)
     done = powerprof_cli(
         [
-            *("compare", "as-is", "changed", "--workloads", str(tmp_path), "--socket", str(users_server.socket)),
-            *("--pairs", "3", "--duration", "0.4", "--energy-source", "none", "--json", "-", "--no-save", "--quiet"),
+            *(
+                "--quiet",
+                "compare",
+                "as-is",
+                "changed",
+                "--workloads",
+                str(tmp_path),
+                "--socket",
+                str(users_server.socket),
+            ),
+            *("--pairs", "3", "--duration", "0.4", "--energy-source", "none", "--json", "-", "--no-save"),
         ],
         env={"SUDO_UID": "65534", "SUDO_GID": "65534"},
     )

@@ -50,7 +50,7 @@ def _saved_again(cli: Cli, first: str, second: str, **changes: object) -> None:
 
 
 def test_two_saved_runs_are_compared(powerprof_cli: Cli, mariadbd: Path, sysbench: Path, plain: list[str]) -> None:
-    done = powerprof_cli(["run", "plain:one", *plain, "--repeat", "2", *QUICK, "--rate", "100", "--quiet"])
+    done = powerprof_cli(["--quiet", "run", "plain:one", *plain, "--repeat", "2", *QUICK, "--rate", "100"])
     assert done.code == 0, done.err
     _saved_again(powerprof_cli, "run-0001", "run-0002")
     done = powerprof_cli(["compare", "run-0001", "run-0002", "--json", "-"])
@@ -139,7 +139,7 @@ def test_transactions_are_swept_and_two_sweeps_compared(
             text = text.replace(old, new)
         (tmp_path / "small" / name).write_text(text)
     words = ["small:oltp-read-write", "--workloads", str(tmp_path), "--clients", "1,16", "--repeat", "3", *QUICK]
-    done = powerprof_cli(["sweep", *words, "--quiet"])
+    done = powerprof_cli(["--quiet", "sweep", *words])
     assert done.code == 0, done.err
     # The second is the first without a point.
     saved = json.loads((powerprof_cli.home / "state/powerprof/runs/sweep-0001/run.json").read_text())

@@ -33,8 +33,20 @@ def test_quick_windows_of_five_hundred_clients(powerprof_cli: Cli, mariadbd: Pat
 
 
 def test_no_clients_measures_the_server_alone_and_quiet_prints_nothing(powerprof_cli: Cli, mariadbd: Path) -> None:
-    args = ["idle", "--clients", "0", "--duration", "0.05", "--repeat", "2", "--energy-source", "none", "--no-causes"]
-    done = powerprof_cli([*args, "--quiet"])
+    args = [
+        "--quiet",
+        "idle",
+        "--clients",
+        "0",
+        "--duration",
+        "0.05",
+        "--repeat",
+        "2",
+        "--energy-source",
+        "none",
+        "--no-causes",
+    ]
+    done = powerprof_cli(args)
     assert (done.code, done.out, done.err) == (0, "", "")
     (path,) = (powerprof_cli.home / "state/powerprof/runs").glob("*/run.json")
     run = json.loads(path.read_text())

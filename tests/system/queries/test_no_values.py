@@ -47,7 +47,7 @@ LAST = (
     f"SELECT a FROM shop.t WHERE b = 'O'{WORD}' OR b = 'O'{WORD}'",
     f"PREPARE one FROM 'SELECT ''{WORD}'' /* {WORD} */'",
 )
-_FORMS = ("--html", "--markdown", "--csv", "--json", "--otlp")
+_FORMS = ("html", "md", "csv", "json", "otlp")
 _SCHEMA = (
     *("CREATE DATABASE shop", "CREATE TABLE shop.t (a BIGINT PRIMARY KEY, b VARCHAR(100))"),
     *("CREATE TABLE shop.jobs (token VARCHAR(100), done INT)", f"INSERT INTO shop.jobs VALUES ('{WORD}', 0)"),
@@ -113,15 +113,15 @@ def clean(where: str, text: str | bytes) -> None:
 def every_form(cli: Cli, folder: Path, *words: str) -> dict[str, Any]:
     """The record of a command; all that it prints and saves, and each document of it, is clean."""
     command, runs = words[0], folder / f"runs-{words[0]}"
-    done = cli([*words, "--runs-dir", str(runs)], timeout=120)
+    done = cli(["--runs-dir", str(runs), *words], timeout=120)
     assert done.code == 0, done.err
     clean(f"{command}: stdout", done.out)
     clean(f"{command}: stderr", done.err)
     saved = sorted(runs.glob(f"{command}-*/run.json"))
-    targets = {form: folder / f"{saved[-1].parent.name}{form}" for form in _FORMS}
+    targets = {form: folder / f"{saved[-1].parent.name}.{form}" for form in _FORMS}
     if command != "attribute":
-        del targets["--otlp"]
-    report = cli(["report", str(saved[-1]), *(str(word) for pair in targets.items() for word in pair)])
+        del targets["otlp"]
+    report = cli(["report", str(saved[-1]), *(word for target in targets.values() for word in ("-o", str(target)))])
     assert report.code == 0, report.err
     clean(f"{command}: report", report.out + report.err)
     for form, target in targets.items():

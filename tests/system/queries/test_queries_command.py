@@ -153,7 +153,7 @@ def test_stacks_are_told_by_statement(powerprof_cli: Cli, server: PrivateServer,
     with asking(server, BURN.format(50_000), "SELECT COUNT(*) FROM q.seq_1_to_200000 WHERE seq % 7 = 3"):
         result = powerprof_cli(
             [
-                *("queries", "--socket", str(server.socket), "--stacks", "--duration", "2", "--html", str(page)),
+                *("queries", "--socket", str(server.socket), "--stacks", "--duration", "2", "-o", str(page)),
                 *("--no-save", "--energy-source", "none", "--json", "-"),
             ]
         )

@@ -30,18 +30,18 @@ def saved(tmp_path: Path) -> dict[str, str]:
 
 
 def test_every_kind_of_file_in_one_command(powerprof_cli: Cli, saved: dict[str, str], tmp_path: Path) -> None:
-    names = ("html", "markdown", "csv", "flame", "folded", "pprof", "otlp")
-    options = [word for name in names for word in (f"--{name}", str(tmp_path / f"out.{name}"))]
+    suffixes = (".html", ".md", ".csv", ".flame.html", ".folded", ".pb.gz", ".otlp")
+    options = [word for suffix in suffixes for word in ("-o", str(tmp_path / f"out{suffix}"))]
     done = powerprof_cli(["report", saved["attribute"], *options])
     assert (done.code, done.out, done.err) == (0, "", "")
     assert (tmp_path / "out.html").read_text().startswith("<!doctype html>")
-    assert "wakes the CPUs 6.8 times a second" in (tmp_path / "out.markdown").read_text()
-    assert gzip.decompress((tmp_path / "out.pprof").read_bytes())
+    assert "wakes the CPUs 6.8 times a second" in (tmp_path / "out.md").read_text()
+    assert gzip.decompress((tmp_path / "out.pb.gz").read_bytes())
     assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".powerprof-")]
 
 
 def test_dash_writes_only_the_file_to_stdout(powerprof_cli: Cli, saved: dict[str, str]) -> None:
-    done = powerprof_cli(["report", saved["attribute"], "--folded", "-"])
+    done = powerprof_cli(["report", saved["attribute"], "-o", "folded:-"])
     assert done.code == 0
     assert sum(int(line.rpartition(" ")[2]) for line in done.out.splitlines()) == 68
 
@@ -49,7 +49,7 @@ def test_dash_writes_only_the_file_to_stdout(powerprof_cli: Cli, saved: dict[str
 def test_a_page_of_a_comparison_has_the_stacks_of_its_traced_windows(powerprof_cli: Cli, tmp_path: Path) -> None:
     record, page = tmp_path / "traced.json", tmp_path / "report.html"
     record.write_bytes(msgspec.json.encode(traced_comparison()))
-    done = powerprof_cli(["report", str(record), "--html", str(page)])
+    done = powerprof_cli(["report", str(record), "-o", str(page)])
     assert (done.code, done.err) == (0, "")
     text = page.read_text()
     assert text.count('<figure class="flame"') == 3 and "Difference, no-index − index" in text
@@ -58,12 +58,16 @@ def test_a_page_of_a_comparison_has_the_stacks_of_its_traced_windows(powerprof_c
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        ("idle", ["--folded", "-"], "--folded needs stacks"),
-        ("attribute", ["--perfetto", "-"], "--perfetto needs the capture saved with a run"),
-        ("idle", ["--html", "-", "--csv", "-"], "only one file can be stdout"),
-        ("idle", ["--html", "/nowhere/x.html"], "--html /nowhere/x.html: no such directory /nowhere"),
-        ("idle", ["--html", "/"], "--html / is a directory"),
-        ("idle", ["--html", "/tmp/same", "--csv", "/tmp/same"], "--html and --csv name the same file"),
+        ("idle", ["-o", "folded:-"], "-o folded:-: "),
+        ("attribute", ["-o", "perfetto:-"], "a .perfetto.json file needs the capture saved with a run"),
+        ("idle", ["-o", "html:-", "-o", "csv:-"], "only one file can be stdout"),
+        ("idle", ["-o", "/nowhere/x.html"], "-o /nowhere/x.html: no such directory /nowhere"),
+        ("idle", ["-o", "html:/"], "-o html:/ is a directory"),
+        (
+            "idle",
+            ["-o", "html:/tmp/same", "-o", "csv:/tmp/same"],
+            "-o html:/tmp/same and -o csv:/tmp/same name the same",
+        ),
     ],
 )
 def test_error_is_one_line_with_a_hint(
@@ -76,7 +80,7 @@ def test_error_is_one_line_with_a_hint(
 
 def test_refused_file_leaves_others_unwritten(powerprof_cli: Cli, saved: dict[str, str], tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    done = powerprof_cli(["report", saved["idle"], "--html", str(page), "--pprof", str(tmp_path / "p")])
+    done = powerprof_cli(["report", saved["idle"], "-o", str(page), "-o", str(tmp_path / "p.pb.gz")])
     assert done.code == 2 and not page.exists()
 
 

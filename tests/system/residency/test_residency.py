@@ -61,7 +61,7 @@ def test_this_host_on_the_terminal(powerprof_cli: Cli) -> None:
 
 
 def test_it_can_be_silent_and_save_nothing(powerprof_cli: Cli, tmp_path: Path) -> None:
-    result = powerprof_cli(["residency", "--duration", "0.1", "--quiet", "--no-save", "--json", str(tmp_path / "x")])
+    result = powerprof_cli(["--quiet", "residency", "--duration", "0.1", "--no-save", "--json", str(tmp_path / "x")])
     assert (result.code, result.out, result.err) == (0, "", "")
     assert only_phase((tmp_path / "x").read_text())["windows"]
     assert not (powerprof_cli.home / "state").exists()
@@ -156,7 +156,7 @@ def test_unreadable_counters_are_one_line(powerprof_cli: Cli, tmp_path: Path) ->
 
 def test_a_place_that_cannot_be_written_is_refused_before_the_window(powerprof_cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    result = powerprof_cli(["residency", "--duration", "0.1", "--runs-dir", str(tmp_path / "file/runs")])
+    result = powerprof_cli(["--runs-dir", str(tmp_path / "file/runs"), "residency", "--duration", "0.1"])
     assert (result.code, result.out) == (1, "")
     assert result.err.startswith("error: cannot create ")
 

@@ -50,9 +50,7 @@ def test_attribution_is_refused_where_the_kernel_numbers_processes_otherwise(wor
 
 @pytest.mark.nightly
 def test_an_idle_run_goes_on_without_causes_and_says_why(tmp_path: Path) -> None:
-    done = inside(
-        "idle", "--clients", "0", "--duration", "0.5", "--repeat", "2", "--markdown", str(tmp_path / "page.md")
-    )
+    done = inside("idle", "--clients", "0", "--duration", "0.5", "--repeat", "2", "-o", str(tmp_path / "page.md"))
     assert done.returncode == 0, done.stderr
     assert "causes unknown: process ids in this pid namespace differ from the ids in the kernel" in " ".join(
         done.stdout.split()

@@ -313,7 +313,7 @@ def test_others_that_moved_before_both_were_killed_are_reported(
 
 def test_a_change_that_no_text_shows_is_reported(given: Given) -> None:
     """SQL that is put together at run time cannot be refused."""
-    done = given(*given.words("run", "hidden"), "--json", "-", "--quiet")
+    done = given("--quiet", *given.words("run", "hidden"), "--json", "-")
     assert done.code == 0, done.err
     (note,) = [note for note in json.loads(done.out)["notes"] if "max_connect_errors" in str(note)]
     assert note == (

@@ -92,12 +92,14 @@ def test_the_profile_adds_up(target: Running) -> None:
 
 
 def test_the_command_saves_a_run_that_opens_again(target: Running, powerprof_cli: Cli, tmp_path: Path) -> None:
-    words = ["--duration", "0.5", "--runs-dir", str(tmp_path / "runs"), "--json", str(tmp_path / "record.json")]
-    done = powerprof_cli(["offcpu", "--pid", str(target.pid), "--backend", "bpf", *words])
+    words = ["--duration", "0.5", "--json", str(tmp_path / "record.json")]
+    done = powerprof_cli(
+        ["--runs-dir", str(tmp_path / "runs"), "offcpu", "--pid", str(target.pid), "--backend", "bpf", *words]
+    )
     assert done.code == 0, done.err
     record = json.loads((tmp_path / "record.json").read_bytes())
     assert (record["schema"], record["command"], record["id"]) == ("powerprof.offcpu/1", "offcpu", "offcpu-0001")
     assert record["method"] == "bpf" and record["tool_cpu_s"] > 0 and record["lost_count"] == 0
-    again = powerprof_cli(["report", "offcpu-0001", "--runs-dir", str(tmp_path / "runs")])
+    again = powerprof_cli(["--runs-dir", str(tmp_path / "runs"), "report", "offcpu-0001"])
     assert again.code == 0, again.err
     assert again.out.splitlines()[0] == done.out.splitlines()[0]

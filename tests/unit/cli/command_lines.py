@@ -65,7 +65,7 @@ REQUESTS = f"""
 attribute --system
 attribute --pid 17 --only --duration 2.5 --stack-buffer 512 {_METERS} {_OWN_SERVER} --no-save
 attribute --cgroup my.service --deep --without t1 --without t2 --slack t3=7ms --duration 3m
-attribute --from attribute-0001 --deep --slack t3=7ms --runs-dir {_FIXTURES}
+--runs-dir {_FIXTURES} attribute --from attribute-0001 --deep --slack t3=7ms
 profile --pid 17
 profile --pid 17 --only --duration 1.25 --frequency 250 {_OWN_SERVER} --by stack --lines
 profile --system --event page-faults
@@ -117,7 +117,7 @@ export --no-ask --per-cpu yes --statements mysqld --web-config README.md
 export --per-cpu no
 doctor --pid 17
 doctor --system --only --duration 2.5 --fetch --yes
-doctor --from attribute-0001 --runs-dir {_FIXTURES}
+--runs-dir {_FIXTURES} doctor --from attribute-0001
 energy
 energy --duration 2.5 {_METERS}
 energy --from README.md SECURITY.md --elapsed 250ms
@@ -143,7 +143,7 @@ attribute --pid 17 --duration 49ms
 profile --pid 17 --lines
 profile --pid 17 --by function --lines
 profile --pid 17 --by unit
-profile --pid 17 --markdown x.md
+profile --pid 17 -o x.md
 profile --pid 17 --event page-faults --frequency 9
 profile --pid 17 --frequency 0
 profile --pid 17 --frequency 10001
@@ -177,11 +177,20 @@ run index --design both
 run index --socket x --server-binary /bin/true
 run index --server-build x --server-binary /bin/true
 run index --label a --no-save
-run index --quiet --no-save
-run index --no-save --runs-dir .
-run index --json - --html -
-run index --json x --html x
+--quiet run index --no-save
+run index --quiet
+idle --runs-dir x
+run index --json - -o html:-
+run index --json x.json -o x.json
 run index --json .
+run index -o -
+run index -o page
+run index -o page.pdf
+run index -o x.folded
+run index -o csv:
+run index -o nosuch:x
+queries --pid 17 -o x.folded
+report tests/fixtures/saved-0.1.0/idle-0001 -o x.pb.gz
 compare
 compare index
 compare index --with last no-index
@@ -236,7 +245,6 @@ cure --thread t --slack 1ms --pairs 2
 cure --thread t --slack 1ms --max-p95 10001
 watch --no-ask --ask-every 5
 watch --plain --json-lines
-watch --plain --runs-dir .
 watch --interval 0.4
 export --per-cpu maybe
 export --no-ask --ask-every 5
@@ -246,7 +254,6 @@ export --top 1001
 doctor --fetch
 doctor --system --yes
 doctor --from x --duration 3
-doctor --system --runs-dir .
 energy x
 energy --elapsed 3
 energy --from x --duration 3
@@ -262,7 +269,7 @@ idle --clients -1
 idle --repeat 1
 idle --socket x --server-binary /bin/true
 runs x --json x.json
-runs x --html x.html
+runs x -o x.html
 runs x --keep 3
 runs --label x
 runs export
@@ -282,7 +289,7 @@ servers remove
 servers nosuch x
 workloads x --schema
 doctor --json x --json y
-doctor --json --quiet
+doctor --json --system
 doctor --json=
 doctor --duration 1e999
 """.strip().splitlines()

@@ -49,4 +49,4 @@ def test_each_error_has_its_exit_code(
 
     monkeypatch.setattr(idle, "measure_idle", fail)
     monkeypatch.setattr(app, "leave_terminal", lambda: None)
-    assert app.run_app(["idle", "--runs-dir", str(tmp_path)]) == code
+    assert app.run_app(["--runs-dir", str(tmp_path), "idle"]) == code

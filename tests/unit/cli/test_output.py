@@ -25,8 +25,10 @@ from powerprof.attribution import profile
 from powerprof.cli import app, options, output
 from powerprof.cli.options import Saving
 from powerprof.cli.output import deliver
+from powerprof.cli.outputs import parse_output
 from powerprof.cure import session
 from powerprof.model.runs import RunStore
+from powerprof.report.files import SUFFIXES
 from powerprof.report.kinds import lines_of, load_saved
 from powerprof.system.errors import Interrupted, PowerprofError
 from tests.unit.report.distinct_records import make_kind
@@ -169,19 +171,23 @@ def test_a_result_is_shown_saved_and_written(
         runs_dir=tmp_path / "runs",
         **{key: text.format(tmp_path) if isinstance(text, str) else text for key, text in saving.items()},
     )
-    files = {} if file is None else {"html": file.format(tmp_path)}
+    targets = [places.json] if places.json else []
+    targets += [file.format(tmp_path)] if file else []
+    kinds = ("html:" if file and target == file.format(tmp_path) else "json:" for target in targets)
+    files = tuple(parse_output(f"{kind}{target}", list(SUFFIXES)) for kind, target in zip(kinds, targets, strict=True))
+    places = msgspec.structs.replace(places, files=files)
     if error is None:
-        deliver(_IDLE_RUN, "idle", places, files)
+        deliver(_IDLE_RUN, "idle", places)
     else:
         with pytest.raises(PowerprofError, match=re.escape(error.format(tmp_path))) as caught:
-            deliver(_IDLE_RUN, "idle", places, files)
+            deliver(_IDLE_RUN, "idle", places)
         assert ("the run is saved; write it again: " in (caught.value.hint or "")) == (not places.no_save)
     printed = capfdbinary.readouterr().out.decode()
     begins = {"": "", "report": _ANSWER, "json": '{\n "schema": "powerprof.run/1"', "html": "<!doctype html>"}[shown]
     assert printed.startswith(begins) and bool(printed) == bool(shown)
     assert ("Saved as idle-0001." in printed) == (shown == "report" and not places.no_save)
     assert (tmp_path / "runs/idle-0001/run.json").exists() == (not places.no_save)
-    for target in filter(None, (places.json, *files.values())):
+    for target in targets:
         if target != "-" and "/none/" not in target:
             assert Path(target).stat().st_size > 1000
 
@@ -189,7 +195,8 @@ def test_a_result_is_shown_saved_and_written(
 def test_the_error_of_the_measurement_comes_first(tmp_path: Path) -> None:
     broken = msgspec.structs.replace(_IDLE_RUN, failure="the server was killed")
     with pytest.raises(PowerprofError, match=r"^the server was killed$"):
-        deliver(broken, "idle", Saving(runs_dir=tmp_path, quiet=True), {"html": f"{tmp_path}/none/x.html"})
+        files = (parse_output(f"{tmp_path}/none/x.html", ["html"]),)
+        deliver(broken, "idle", Saving(runs_dir=tmp_path, quiet=True, files=files))
 
 
 def test_an_interrupted_record_ends_as_an_interrupt(tmp_path: Path) -> None:
@@ -200,9 +207,10 @@ def test_an_interrupted_record_ends_as_an_interrupt(tmp_path: Path) -> None:
 
 
 def test_each_file_is_written_even_if_another_one_fails(tmp_path: Path) -> None:
-    files = {"html": str(tmp_path / "none/x.html"), "csv": str(tmp_path / "none/x.csv"), "markdown": f"{tmp_path}/x.md"}
+    names = (f"{tmp_path}/none/x.html", f"{tmp_path}/none/x.csv", f"{tmp_path}/x.md")
+    files = [parse_output(name, list(SUFFIXES)) for name in names]
     with pytest.raises(PowerprofError, match=r"none/x\.html"):
-        output.write_exports(_IDLE_RUN, files)
+        output.write_files(_IDLE_RUN, files)
     assert (tmp_path / "x.md").read_text().startswith("**")
 
 

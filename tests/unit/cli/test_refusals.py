@@ -110,20 +110,19 @@ VALUES: list[Row] = [
             ("/nonexistent/run.json", r"--json .*: no such directory /nonexistent"),
         )
     ),
-    (1, r"cannot create /proc/runs \(", "--runs-dir", (*IDLE, "--runs-dir", "/proc/runs")),
+    (1, r"cannot create /proc/runs \(", "--runs-dir", ("--runs-dir", "/proc/runs", *IDLE)),
 ]
 # One of each kind of value, and of each place that declares an option. An unset variable gives such a value:
 # `--json "$FILE"`. As a path it would mean the working folder.
 EMPTY = {
-    "idle": ("--duration", "--clients", "--residency-source", "--energy-source", "--server", "--html"),
+    "idle": ("--duration", "--clients", "--residency-source", "--energy-source", "--server", "-o"),
     "run": ("--workloads", "--server-binary", "--server-basedir", "--server-cpus", "--world-sql"),
-    "attribute": ("--pid", "--cgroup", "--from", "--perfetto"),
+    "attribute": ("--pid", "--cgroup", "--from", "-o"),
     "functions": ("--backend",),
     "compare": ("--precision",),
     "queries": ("--save-workload",),
     "energy": ("--output",),
     "export": ("--web-config",),
-    "runs": ("--runs-dir",),
 }
 VALUES += [
     (2, rf"{option} has an empty value$", "", (command, *words))
@@ -165,12 +164,11 @@ TABLE: list[tuple[int, str, tuple[str, ...]]] = [
         ("sweep", "index", "no-index", "--until", "cpu=80%", "--repeat", "2"),
     ),
     (2, r"^error: no-index has no effect without --until$", ("sweep", "index", "no-index")),
-    (2, r"^error: --html is not available for", ("sweep", *CITY, "--until", "cpu=80%", "--html", "x.html")),
+    (2, r"^error: -o x.html: sweep --until has no .html file", ("sweep", *CITY, "--until", "cpu=80%", "-o", "x.html")),
     (2, r"^error: no study is called nonsense$", ("study", "nonsense")),
     (2, r"^error: --only x: power-efficiency has no such step$", ("study", "power-efficiency", "--only", "x")),
     (2, r"cannot run at a given rate \(load idle\)", ("sweep", "sixteen-connections", "--until", "p95=5ms")),
-    (2, r"--runs-dir has no effect with --no-save", ("idle", *LONG, "--no-save", "--runs-dir", "/tmp")),
-    (2, r"--quiet and --no-save discard the result", ("idle", *LONG, "--no-save", "--quiet")),
+    (2, r"--quiet and --no-save discard the result", ("--quiet", "idle", *LONG, "--no-save")),
     (2, r"^error: attribute has no --event$", ("attribute", *LONG, "--event", "page-faults")),
     (2, r"--event nonsense is not a choice", ("profile", "--system", *LONG, "--event", "nonsense")),
     (2, r"--backend nonsense is not a choice", ("functions", "x", "--pid", "1", *LONG, "--backend", "nonsense")),
@@ -191,16 +189,16 @@ TABLE: list[tuple[int, str, tuple[str, ...]]] = [
     (2, r"^error: --listen \[::1:9477: \[::1 is not an IP address", ("export", "--listen", "[::1:9477")),
     (2, r"^error: --pid kthreadd: 2 \(kthreadd\) is a kernel thread", ("attribute", "--pid", "kthreadd")),
     # Files.
-    (2, r"no such option: --html", ("functions", "x", "--pid", "1", *LONG, "--html", "-")),
-    (2, r"--perfetto is not available for", ("profile", "--system", *LONG, "--perfetto", "-")),
-    (2, r"--html .*no such directory", ("idle", *LONG, "--html", "/nonexistent/page.html")),
-    (2, r"only one file can be stdout", ("idle", *LONG, "--html", "-", "--json", "-")),
-    (1, r"cannot write /proc/page.html \(", ("idle", *LONG, "--html", "/proc/page.html")),
-    (1, r"cannot write /dev/full \(no space left on device\)", ("idle", *LONG, "--html", "/dev/full")),
+    (2, r"-o html:-: this command has no .html file", ("functions", "x", "--pid", "1", *LONG, "-o", "html:-")),
+    (2, r"-o perfetto:-: this command has no .perfetto.json file", ("profile", "--system", *LONG, "-o", "perfetto:-")),
+    (2, r"-o .*no such directory", ("idle", *LONG, "-o", "/nonexistent/page.html")),
+    (2, r"only one file can be stdout", ("idle", *LONG, "-o", "html:-", "--json", "-")),
+    (1, r"cannot write /proc/page.html \(", ("idle", *LONG, "-o", "/proc/page.html")),
+    (1, r"cannot write /dev/full \(no space left on device\)", ("idle", *LONG, "-o", "html:/dev/full")),
     (1, r"cannot write /dev/full \(no space left on device\)", ("compare", "index", "no-index", "--json", "/dev/full")),
-    (1, r"cannot write /dev/fd/77 \(bad file descriptor\)", ("sweep", *CITY, "--clients", "1", "--csv", "/dev/fd/77")),
-    (1, r"cannot save the run in /proc \(", ("idle", *LONG, "--runs-dir", "/proc")),
-    (1, r"cannot save the run in /proc \(", ("residency", *LONG, "--runs-dir", "/proc")),
+    (1, r"cannot write /dev/fd/77 \(bad file descriptor\)", ("sweep", *CITY, "--clients", "1", "-o", "csv:/dev/fd/77")),
+    (1, r"cannot save the run in /proc \(", ("--runs-dir", "/proc", "idle", *LONG)),
+    (1, r"cannot save the run in /proc \(", ("--runs-dir", "/proc", "residency", *LONG)),
     # Targets and servers.
     (2, r"--pid '-1' is not a process id", ("attribute", "--pid", "-1", *LONG)),
     (
@@ -217,7 +215,7 @@ TABLE: list[tuple[int, str, tuple[str, ...]]] = [
 # The first line names the option and the value as typed, the second one what was meant.
 MEANT: list[tuple[str, str, tuple[str, ...]]] = [
     # A value that was forgotten.
-    (r"--html has no value: --quiet is the next option", "give --html its value first", ("idle", "--html", "--quiet")),
+    (r"-o has no value: --quick is the next option", "give -o its value first", ("idle", "-o", "--quick")),
     (r"--label has no value", "powerprof run --help", ("run", "city:index", "--label")),
     # A name that there is not: only those that are nearly the same are proposed.
     (r"no such option: --duraton", r"did you mean --duration\?", ("attribute", "--duraton", "5")),
@@ -326,9 +324,9 @@ FILES = {
         (1, r"pipe: not a regular file", ("export", "--web-config", "pipe")),
         (1, r"pipe: not a regular file", ("idle", "--meter-log", "pipe")),
         (1, r"pipe: not a regular file", ("idle", "--defaults-file", "pipe")),
-        (1, r"cannot create .*file/runs \(not a directory\)", (*IDLE, "--runs-dir", "file/runs")),
+        (1, r"cannot create .*file/runs \(not a directory\)", ("--runs-dir", "file/runs", *IDLE)),
         *(
-            (1, r"cannot save the run in .*file \(not a directory\)", (*words, "--runs-dir", "file"))
+            (1, r"cannot save the run in .*file \(not a directory\)", ("--runs-dir", "file", *words))
             for words in (
                 *(IDLE, ("attribute", "--system"), ("diagnose", "--pid", "1"), ("compare", "index", "no-index")),
                 *(("run", "city:index"), ("sweep", "city:index", "--clients", "1,2")),

@@ -35,7 +35,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
 
 
 def _run(store: RunStore, line: str) -> int:
-    return app.run_app([*line.split(), "--runs-dir", str(store.directory)])
+    return app.run_app(["--runs-dir", str(store.directory), *line.split()])
 
 
 def _save_days(store: RunStore, *ages: int) -> None:
@@ -101,10 +101,15 @@ def test_energy_on_stdout_is_a_report_or_a_file(
 ) -> None:
     total = Total(source="rapl", domains=["psys"], joules=83.25, watts=33.5, kind="measured")
     monkeypatch.setattr(recordings, "measure", lambda *_: EnergyResult(window_s=2.5, meters=[], total=total))
-    for options, begins in (([], "33.5 W"), (["--quiet"], ""), (["--csv", "-"], "source,"), (["--json", "-"], "{")):
-        assert app.run_app(["energy", *options]) == 0
+    for line, begins in (
+        ("energy", "33.5 W"),
+        ("--quiet energy", ""),
+        ("energy -o csv:-", "source,"),
+        ("energy --json -", "{"),
+    ):
+        assert app.run_app(line.split()) == 0
         printed = capsys.readouterr().out
-        assert printed.startswith(begins) and ("33.5 W over" in printed) == (not options)
+        assert printed.startswith(begins) and ("33.5 W over" in printed) == (line == "energy")
 
 
 def test_a_run_of_unknown_age_is_kept() -> None:

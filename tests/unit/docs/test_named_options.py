@@ -24,7 +24,7 @@ PACKAGE = REPOSITORY / "powerprof"
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 # A command and what belongs to it: up to the end of the clause, and not past another command.
 _COMMAND_LINE = re.compile(r"powerprof (?P<name>[a-z]+)\b(?P<rest>(?:(?!powerprof )[^;:)])*)")
-_EVERYWHERE = {"--help", "--version", "--debug"}
+_EVERYWHERE = {"--help", "--version", "--debug", "--quiet", "--runs-dir"}
 # Options of what powerprof was, printed with what took their place.
 _GONE = {"--functions", "--wakers", "--sleeps", "--enable-consumers", "--speedscope", "--parquet"}
 _POWERTOP = {"--csv", "--time", "--calibrate"}

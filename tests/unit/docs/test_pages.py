@@ -20,7 +20,7 @@ from tools.pages.cli import commands
 from tools.pages.pages import CommandLine, anchors, command_lines, links, name_of, pages
 
 _EVERYWHERE = {"--help"}
-_BEFORE_A_COMMAND = {"--help", "--version", "--debug"}
+_BEFORE_A_COMMAND = {"--help", "--version", "--debug", "--quiet", "--runs-dir"}
 # What any Linux system may have; a path that begins elsewhere is of one machine.
 _COMMON = {"bin", "boot", "dev", "etc", "lib", "opt", "proc", "run", "sbin", "srv", "sys", "tmp", "usr", "var"}
 _PATH = re.compile(r"(?:^|(?<=[\s`\"'(=]))/([a-z][\w.-]*)/[\w.-]", re.MULTILINE)
@@ -31,7 +31,8 @@ def problems_of(line: CommandLine) -> list[str]:
     words = [word.strip("[]") for word in shlex.split(line.text)]
     words = [word for word in words if word and word not in ("…", "...", "OPTIONS")]
     while words and words[0] in _BEFORE_A_COMMAND:
-        words.pop(0)
+        if words.pop(0) == "--runs-dir":
+            words.pop(0)
     if not words or words[0] == "COMMAND":
         return []
     known = commands()
@@ -46,7 +47,7 @@ def problems_of(line: CommandLine) -> list[str]:
     while rest:
         word = rest.pop(0)
         name, equals, _ = word.partition("=")
-        if not word.startswith("--"):
+        if not word.startswith("--") and word not in options:
             others += 1
         elif name in options:
             if options[name].takes_value and not equals and line.text != f"{command.name} {word}":
@@ -92,7 +93,7 @@ def test_command_lines_name_commands_and_options_that_exist() -> None:
         ("nosuch", ["no command nosuch"]),
         ("idle --nosuch 3", ["idle has no --nosuch", "idle takes 0 words, not 1"]),
         ("idle --clients", []),
-        ("idle --clients --quiet", ["--clients without its value"]),
+        ("idle --clients --quick", ["--clients without its value"]),
         ("report", []),
         ("report one two", ["report takes 1 words, not 2"]),
         ("--debug idle", []),

@@ -36,7 +36,7 @@ WORDED = ("speed", "text", "power")
 
 @pytest.mark.parametrize("name", IDS)
 def test_a_run_of_the_last_release_loses_nothing(powerprof_cli: Cli, name: str) -> None:
-    done = powerprof_cli(["report", name, "--runs-dir", str(SAVED), "--json", "-"])
+    done = powerprof_cli(["--runs-dir", str(SAVED), "report", name, "--json", "-"])
     assert (done.code, done.err) == (0, "")
     old, new = json.loads((SAVED / name / "run.json").read_text()), json.loads(done.out)
     if new["schema"] == "powerprof.comparison/1":
@@ -47,7 +47,7 @@ def test_a_run_of_the_last_release_loses_nothing(powerprof_cli: Cli, name: str) 
 
 @pytest.mark.parametrize("name", IDS)
 def test_a_run_of_the_last_release_is_shown(powerprof_cli: Cli, name: str) -> None:
-    done = powerprof_cli(["report", name, "--runs-dir", str(SAVED)])
+    done = powerprof_cli(["--runs-dir", str(SAVED), "report", name])
     assert (done.code, done.err) == (0, "")
     assert len(done.out.splitlines()) >= 5
     assert max(map(len, done.out.splitlines())) <= 80
@@ -55,7 +55,7 @@ def test_a_run_of_the_last_release_is_shown(powerprof_cli: Cli, name: str) -> No
 
 @pytest.mark.parametrize("name", [name for name in IDS if not name.startswith(("oncpu", "residency"))])
 def test_a_run_of_the_last_release_makes_a_page(powerprof_cli: Cli, tmp_path: Path, name: str) -> None:
-    done = powerprof_cli(["report", name, "--runs-dir", str(SAVED), "--html", str(tmp_path / "page.html")])
+    done = powerprof_cli(["--runs-dir", str(SAVED), "report", name, "-o", str(tmp_path / "page.html")])
     assert (done.code, done.err) == (0, "")
     assert "</html>" in (tmp_path / "page.html").read_text()
 
@@ -69,7 +69,7 @@ def test_runs_of_the_last_release_are_compared(powerprof_cli: Cli, tmp_path: Pat
         shutil.copytree(runs / f"{name}-0001", runs / f"{name}-0009")
         again = runs / f"{name}-0009/run.json"
         again.write_text(again.read_text().replace(f'"{name}-0001"', f'"{name}-0009"'))
-    done = powerprof_cli(["compare", a, b, "--runs-dir", str(runs), "--no-save", "--json", "-"])
+    done = powerprof_cli(["--runs-dir", str(runs), "compare", a, b, "--no-save", "--json", "-"])
     assert (done.code, done.err) == (0, "")
     found = json.loads(done.out)
     if a.startswith("compare"):
@@ -82,9 +82,9 @@ def test_runs_of_the_last_release_are_compared(powerprof_cli: Cli, tmp_path: Pat
 @pytest.mark.parametrize(("b", "code"), [("no-index", 4), ("index", 0)])
 def test_a_reader_that_has_enough_does_not_change_the_exit_code(powerprof_cli: Cli, b: str, code: int) -> None:
     a = "index" if b == "no-index" else "no-index"
-    words = [f"compare-0001:{a}", f"compare-0001:{b}", "--runs-dir", str(SAVED), "--no-save", "--fail-if-worse"]
+    words = ["compare", f"compare-0001:{a}", f"compare-0001:{b}", "--no-save", "--fail-if-worse"]
     with subprocess.Popen(
-        [sys.executable, "-m", "powerprof", "compare", *words],
+        [sys.executable, "-m", "powerprof", "--runs-dir", str(SAVED), *words],
         cwd=REPOSITORY,
         env=powerprof_cli.environment(),
         stdout=subprocess.PIPE,

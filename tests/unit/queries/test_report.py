@@ -88,7 +88,7 @@ def test_no_text_of_a_client_gets_out_of_its_place() -> None:
     assert "</script><b>" not in page
     assert "<script>alert" not in page
     assert "\x1b" not in "".join(lines_of(hostile, 80))
-    assert b"\x1b" not in export(hostile, "markdown")
+    assert b"\x1b" not in export(hostile, "md")
 
 
 def test_a_column_that_the_server_did_not_tell_is_none() -> None:

@@ -174,11 +174,11 @@ def _usual_forms(name: str, known: bool) -> Forms:
     yield "terminal", "\n".join(lines(200))
     if "everything" in kind.options:
         yield "everything", "\n".join(lines(200, everything=True))
-    files = kind.file_names()
+    files = kind.file_kinds()
     if "csv" in files:
         yield "csv", export(record, "csv").decode().replace("\r\n", "\n")
-    if "markdown" in files:
-        yield "markdown", export(record, "markdown").decode()
+    if "md" in files:
+        yield "markdown", export(record, "md").decode()
     if "html" in files:
         extras = Extras(timeline=_timeline()) if name == "powerprof.attribution/1" else None
         page = export(record, "html", extras).decode()

@@ -33,7 +33,7 @@ _WHY = "the server ended, killed by signal 9"
 
 def write_forms(record: Any) -> dict[str, str]:
     """Return every form of a record."""
-    files = {form: export(record, form).decode() for form in FORMS[1:]}
+    files = {form: export(record, "md" if form == "markdown" else form).decode() for form in FORMS[1:]}
     return {"terminal": "\n".join(lines_of(record, 200)), **files}
 
 

@@ -65,8 +65,8 @@ def test_no_foreign_word_is_markup_of_a_ticket(name: str) -> None:
     record = RECORDS[name]()
     kind = kind_of(record)
     found = []
-    for key, copy in _hostile_copies(record) if kind is not None and "markdown" in kind.file_names() else ():
-        text = re.sub(r"(`+) ?.*?\1", "", export(copy, "markdown").decode())
+    for key, copy in _hostile_copies(record) if kind is not None and "md" in kind.file_kinds() else ():
+        text = re.sub(r"(`+) ?.*?\1", "", export(copy, "md").decode())
         raw = re.search(r"(?<!\\)<img|(?<!\\)\]\(http|(?<!\\)!\\?\[|@m", text)
         found += [f"{key}: {text[max(raw.start() - 40, 0) : raw.end() + 20]!r}"] if raw else []
     assert found == []

@@ -67,7 +67,7 @@ def _figures(value: Any) -> Iterator[float]:
         yield float(value)
 
 
-@pytest.mark.parametrize("name", [name for name, load in KIND_LOADERS.items() if "csv" in load().file_names()])
+@pytest.mark.parametrize("name", [name for name, load in KIND_LOADERS.items() if "csv" in load().file_kinds()])
 def test_every_figure_of_a_csv_file_is_in_the_record(name: str) -> None:
     record = make_kind(name, known=True)
     in_record = set(_figures(json.loads(msgspec.json.encode(record))))

@@ -48,9 +48,9 @@ assert "powerprof.report.energy" in loaded and "powerprof.report.attribution" no
 
 def test_missing_form_names_the_available_files() -> None:
     record = replace(on_cpu(), id="oncpu-0003")
-    with pytest.raises(UsageError, match=r"^Markdown is not available for oncpu-0003$") as refused:
+    with pytest.raises(UsageError, match=r"^oncpu-0003 has no .md file$") as refused:
         render_markdown(record)
-    assert refused.value.hint == "available: --html, --csv, --flame, --folded, --pprof, --otlp, --json"
+    assert refused.value.hint == "available: .html, .csv, .json, .flame.html, .folded, .pb.gz and .otlp"
 
 
 def test_doubt_is_not_the_context() -> None:

@@ -110,12 +110,20 @@ def replay(steps: Steps, job: Job) -> dict[str, Any]:
     from powerprof.attribution.deep_idle import count_misses
 
     runs = Path("/tmp/deep")
-    words = ("--deep", "--as", "granite-rapids", "--without", "nanosleep", "--runs-dir", str(runs), "--json", "-")
+    words = ("--deep", "--as", "granite-rapids", "--without", "nanosleep", "--json", "-")
     with steps.program(*_SLEEPERS) as process:
         assert process.stdout is not None
         pid = str(json.loads(process.stdout.readline())["pid"])
         record = steps.powerprof(
-            "attribute", "--pid", pid, "--duration", str(job["window_s"]), *words, limit_s=job["window_s"] + 60
+            "--runs-dir",
+            str(runs),
+            "attribute",
+            "--pid",
+            pid,
+            "--duration",
+            str(job["window_s"]),
+            *words,
+            limit_s=job["window_s"] + 60,
         ).document()
     deep = record["deep"]
     taken = capture.load(next(runs.glob("*/capture.bin")))

@@ -79,8 +79,8 @@ def attribute(steps: Steps, job: Job) -> dict[str, Any]:
         about = json.loads(process.stdout.readline())
         with world.meanwhile(job["meanwhile"], job["window_s"] / 3) as turns:
             record = steps.powerprof(
-                "attribute", "--pid", str(about["pid"]), "--duration", str(job["window_s"]), "--json", "-",
-                "--runs-dir", str(runs), limit_s=job["window_s"] + 60,
+                "--runs-dir", str(runs), "attribute", "--pid", str(about["pid"]),
+                "--duration", str(job["window_s"]), "--json", "-", limit_s=job["window_s"] + 60,
             ).document()  # fmt: skip
         names = list(about["threads"])
         begin_ns, end_ns = _window(runs)

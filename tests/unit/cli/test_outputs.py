@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""-o FILE: the suffix is the kind, and each command accepts the kinds that its record has."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pytest
+
+from powerprof.cli.app import COMMANDS
+from powerprof.cli.outputs import OutputFile, parse_output
+from powerprof.cli.parameters import walk_parameters
+from powerprof.report.files import SUFFIXES
+from powerprof.report.kinds import KIND_LOADERS
+from powerprof.system.errors import UsageError
+
+# The record of each command; `report` reads all of them.
+RECORDS = {
+    "idle": "powerprof.run/1 idle",
+    "residency": "powerprof.run/1 residency",
+    "attribute": "powerprof.attribution/1",
+    "profile": "powerprof.oncpu/1",
+    "functions": "powerprof.functions/1",
+    "offcpu": "powerprof.offcpu/1",
+    "syscalls": "powerprof.syscalls/1",
+    "queries": "powerprof.queries/1",
+    "diagnose": "powerprof.diagnosis/1",
+    "run": "powerprof.run/1 run",
+    "compare": "powerprof.comparison/1",
+    "sweep": "powerprof.sweep/1",
+    "study": "powerprof.study/1",
+    "cure": "powerprof.cure/1",
+    "energy": "powerprof.energy/1",
+    "runs": "powerprof.trend/1",
+}
+
+
+def _accepted(command: str) -> set[str] | None:
+    """Return the kinds of files that -o of a command accepts; None if it has no such option."""
+    options = import_module(f"powerprof.cli.{command}").Options
+    parameter = next((each for _, _, each in walk_parameters(options) if each.flag == "-o"), None)
+    if parameter is None:
+        return None
+    accepted = set()
+    for kind, suffix in SUFFIXES.items():
+        try:
+            parameter.convert(f"file{suffix}")
+        except UsageError as error:
+            assert error.message == f"-o file{suffix}: this command has no {suffix} file"
+        else:
+            accepted.add(kind)
+            assert suffix in parameter.help
+    return accepted
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_accepts_kinds_that_its_record_has(command: str) -> None:
+    accepted = _accepted(command)
+    if command == "report":
+        assert accepted == set(SUFFIXES)
+    elif command in RECORDS:
+        assert accepted is not None
+        assert accepted <= set(KIND_LOADERS[RECORDS[command]]().file_kinds())
+    else:
+        assert accepted is None
+
+
+@pytest.mark.parametrize("kind", SUFFIXES)
+def test_a_suffix_or_a_prefix_is_the_kind(kind: str) -> None:
+    suffix = SUFFIXES[kind]
+    for name in (f"a{suffix}", f"a.b{suffix.upper()}", f"./csv:a{suffix}"):
+        assert parse_output(name, list(SUFFIXES)) == OutputFile(kind, name, f"-o {name}")
+    for target in ("-", "page", "/dev/fd/3", "a:b", "x.csv"):
+        assert parse_output(f"{kind}:{target}", list(SUFFIXES)) == OutputFile(kind, target, f"-o {kind}:{target}")
+
+
+@pytest.mark.parametrize(
+    ("typed", "error"),
+    [
+        ("-", "-o -: stdout has no suffix"),
+        ("page", "-o page: no kind of file has this suffix"),
+        ("page.pdf", "-o page.pdf: no kind of file has this suffix"),
+        ("page.html", "-o page.html: this command has no .html file"),
+        ("html:-", "-o html:-: this command has no .html file"),
+        ("csv:", "-o csv: has no name after the colon"),
+    ],
+)
+def test_a_refusal_names_the_file_and_the_available_kinds(typed: str, error: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_output(typed, ["csv", "json"])
+    assert caught.value.message == error
+    assert caught.value.hint == (
+        "such as csv:-, for stdout" if typed == "csv:" else "available: .csv and .json; for stdout such as -o csv:-"
+    )
