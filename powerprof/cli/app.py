@@ -90,29 +90,6 @@ COMMANDS = {
     "report": Command("Saved runs", "report compare-0001 -o page.html", "about a second"),
 }
 
-# Removed commands → the words to type instead. An entry has no effect while the command exists.
-MOVED_COMMANDS = {
-    "saturate": "sweep CONDITION [OTHER] --until p95=5ms",
-    "symbols": "doctor --pid ID|NAME",
-    "calibrate": "energy --calibrate",
-    "slack": "cure --thread NAME --slack TIME --keep, or cure --thread NAME --release",
-}
-
-_STACK_FILES = {"--speedscope": "{command} -o FILE.folded or -o FILE.pb.gz, which speedscope opens"}
-
-# Removed options by command → the words to type instead. An entry has no effect while the option exists.
-MOVED_OPTIONS = {
-    "runs": {"--parquet": "report RUN -o FILE.csv"},
-    **dict.fromkeys(("profile", "report"), _STACK_FILES),
-    "attribute": {
-        **_STACK_FILES,
-        **dict.fromkeys(("--on-cpu", "--event", "--frequency"), "profile"),
-        **dict.fromkeys(("--functions", "--max-functions", "--allow-unwinding-risk", "--backend"), "functions GLOB"),
-        **dict.fromkeys(("--wakers", "--sleeps"), "offcpu"),
-    },
-    "queries": {"--enable-consumers": "queries --method samples"},
-}
-
 
 class Invocation(msgspec.Struct, frozen=True):
     """The words of a command line outside of the command's own options.
@@ -302,8 +279,6 @@ class CommandGroup(TyperGroup):
         name = args[0]
         if name in COMMANDS or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
-        if name in MOVED_COMMANDS:
-            raise UsageError(f"no such command: {name}", command_line(MOVED_COMMANDS[name]))
         raise UsageError(f"no such command {name!r}", _similar(name, list(COMMANDS), ""))
 
     def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
@@ -517,9 +492,6 @@ def _usage_error(error: typer.BadParameter) -> UsageError:
     if hasattr(error, "possibilities"):  # an unknown option
         option = str(getattr(error, "option_name", ""))
         options = [name for parameter in error.ctx.command.params for name in parameter.opts] if error.ctx else []
-        replacement = MOVED_OPTIONS.get(name, {}).get(option)
-        if replacement is not None:
-            return UsageError(f"{name} has no {option}", command_line(replacement.format(command=name)))
         if name and option in _BEFORE_COMMAND:
             value = ["DIR"] if option in _WITH_VALUE else []
             return UsageError(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 
@@ -42,10 +42,6 @@ from powerprof.statistics.verdicts import compare_points, judge_claim, which_dif
 from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError, UsageError
 from powerprof.workloads.definition import Value
 from powerprof.workloads.reading import Case
-
-if TYPE_CHECKING:
-    pass
-
 
 # Statistics are recomputed ten seconds after tables were filled. A stopped server would do that in its own window.
 START_S = 12.0

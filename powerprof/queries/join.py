@@ -9,7 +9,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -38,10 +37,6 @@ from powerprof.tracing.captures import (
     latency_class_range_ns,
 )
 from powerprof.tracing.profile import PathNames
-
-if TYPE_CHECKING:
-    pass
-
 
 UNKNOWN_PREPARED = label_text("(prepared before the window, or its number not seen: text unknown)")
 BEGAN_BEFORE = "(began before the window)"

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import msgspec
 
@@ -13,12 +13,8 @@ from powerprof.model.records import EnergyReading, EnergySplit, Kind, Record, Se
 from powerprof.model.statements import NormalText
 from powerprof.system.errors import UsageError
 
-if TYPE_CHECKING:
-    pass
-
-
-Method = Literal["probes", "samples", "history"]
-"""Probes at each statement, samples of texts in the server's memory, or samples and the server's own history."""
+Method = Literal["probes", "samples"]
+"""Probes at each statement, or samples of texts in the server's memory."""
 
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True):

@@ -73,8 +73,6 @@ def run(request: QueriesRequest, say: Say, consent: Callable[[str], None]) -> Qu
 
 
 def _run(request: QueriesRequest, say: Say, consent: Callable[[str], None]) -> QueriesResult:
-    if request.method == "history":
-        raise UsageError("--method history was removed", "--method samples, which needs no account")
     if request.method not in _METHODS:
         raise UsageError(f"--method {request.method} is not a choice", f"one of {', '.join(_METHODS)}")
     server = find_server(

@@ -70,9 +70,7 @@ def _joules(value: float) -> str:
 def context_of(record: Queries) -> str:
     """Return the server, the window and the method."""
     server = record.server
-    how = {"probes": "statements by a probe", "samples": "shares by samples"}.get(
-        record.method, "shares by samples and the server's history"
-    )
+    how = {"probes": "statements by a probe", "samples": "shares by samples"}[record.method]
     version = f" · {server.version}" if server.version else ""
     calls = "number of statements unknown" if record.calls_count is None else f"{record.calls_count:,} statements"
     return (

@@ -215,7 +215,6 @@ def test_calibrate_needs_a_meter(powerprof_cli: Cli, bare: tuple[Tree, dict[str,
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["calibrate", "--step", "2"], "error: no such command: calibrate\nhint: powerprof energy --calibrate\n"),
         (["energy", "--step", "2"], "error: --step has no effect without --calibrate\nhint: leave it out\n"),
         (
             ["energy", "--calibrate", "--duration", "3", "--json", "-"],

@@ -227,7 +227,6 @@ sweep index index --until p95=5ms
 sweep --until p95=5ms
 study power-efficiency --only nosuch
 study --seed 3
-slack 50ms --pid 1 --thread x
 cure --yes
 cure --json x.json
 cure --keep --release

@@ -74,9 +74,6 @@ def test_help_fits_the_terminal(powerprof_cli: Cli, columns: int) -> None:
         ("help nosuch", "no such command 'nosuch'", "powerprof --help"),
         ("atribute", "no such command 'atribute'", "did you mean attribute[?] powerprof --help"),
         ("\x1b[31mred", r"no such command '\\x1b\[31mred'", "powerprof --help"),
-        ("symbols --pid 1", "no such command: symbols", "powerprof doctor --pid"),
-        ("calibrate --step 1", "no such command: calibrate", "powerprof energy --calibrate"),
-        ("saturate index", "no such command: saturate", "powerprof sweep CONDITION .*--until"),
         ("--nosuch", "no such option: --nosuch", "powerprof --help"),
         ("--debug", "missing command", "powerprof --help"),
         ("doctor more", "unexpected argument: more", "powerprof doctor --help"),
@@ -98,14 +95,6 @@ def test_help_fits_the_terminal(powerprof_cli: Cli, columns: int) -> None:
         ("export --statements abc", "--statements abc: no process is called abc", "ps -e lists them"),
         ("attribute --pid mysqld,,", "--pid mysqld,, has an empty value", ".*such as 1234,mysqld"),
         ("export --statements -3", "--statements '-3' is not a process id or name", ".*such as 1234"),
-        # Options that moved to another command.
-        ("attribute --pid 1 --on-cpu", "attribute has no --on-cpu$", "powerprof profile$"),
-        ("attribute --pid 1 --event page-faults --on-cpu", "attribute has no --event$", "powerprof profile$"),
-        ("attribute --pid 1 --functions=x --backend dtrace", "attribute has no --functions$", "functions GLOB$"),
-        ("attribute --pid 1 --wakers", "attribute has no --wakers$", "powerprof offcpu$"),
-        ("report x --speedscope y", "report has no --speedscope$", "powerprof report -o FILE.folded"),
-        ("queries --pid 1 --enable-consumers", "queries has no --enable-consumers$", "queries --method samples$"),
-        ("queries --pid 1 --method history", "", "--method samples"),
     ],
 )
 def test_a_wrong_command_line_is_named_with_a_remedy(powerprof_cli: Cli, line: str, error: str, hint: str) -> None:

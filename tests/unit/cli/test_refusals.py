@@ -169,7 +169,6 @@ TABLE: list[tuple[int, str, tuple[str, ...]]] = [
     (2, r"^error: --only x: power-efficiency has no such step$", ("study", "power-efficiency", "--only", "x")),
     (2, r"cannot run at a given rate \(load idle\)", ("sweep", "sixteen-connections", "--until", "p95=5ms")),
     (2, r"--quiet and --no-save discard the result", ("--quiet", "idle", *LONG, "--no-save")),
-    (2, r"^error: attribute has no --event$", ("attribute", *LONG, "--event", "page-faults")),
     (2, r"--event nonsense is not a choice", ("profile", "--system", *LONG, "--event", "nonsense")),
     (2, r"--backend nonsense is not a choice", ("functions", "x", "--pid", "1", *LONG, "--backend", "nonsense")),
     (2, r"--backend nonsense is not a choice", ("offcpu", "--pid", "1", *LONG, "--backend", "nonsense")),
