@@ -50,50 +50,6 @@ class WakerRow(msgspec.Struct, frozen=True, kw_only=True):
     stack: list[DtraceFrame]
 
 
-class SleepRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One thread's sleeps, and its waits for a CPU after wakings. Means and maxima of no events are None."""
-
-    tid: int
-    thread: str | None
-    sleeps_count: int
-    sleeps_hz: float
-    sleep_mean_ms: float | None
-    sleep_max_ms: float | None
-    waits_count: int
-    wait_mean_ms: float | None
-    wait_max_ms: float | None
-
-
-class SleepersWindow(Record, frozen=True, kw_only=True):
-    """The fields that all records of sleeps and wakings share."""
-
-    window_s: float
-    lost_count: int
-    limits: list[str]
-    tool_cpu_s: float | None = None
-    method: str = "dtrace"
-    command: str = "attribute"
-    label: str | None = None
-
-
-class WakersProfile(SleepersWindow, frozen=True, kw_only=True):
-    """The record of `attribute --wakers`, which `offcpu` replaced; saved ones are still read. Rows by count."""
-
-    pid: int
-    wakings_count: int
-    wakers: list[WakerRow]
-    schema: Literal["powerprof.wakers/1"] = "powerprof.wakers/1"
-
-
-class SleepsProfile(SleepersWindow, frozen=True, kw_only=True):
-    """The record of `attribute --sleeps`, which `offcpu` replaced; saved ones are still read. Rows by sleeps."""
-
-    pid: int
-    sleeps_count: int
-    threads: list[SleepRow]
-    schema: Literal["powerprof.sleeps/1"] = "powerprof.sleeps/1"
-
-
 _EDGES = "sleeps and waits that began before the window are not counted"
 _BPF_LIMITS = (_EDGES,)
 _DTRACE_LIMITS = (
@@ -113,18 +69,36 @@ class OffCpuState(msgspec.Struct, frozen=True, kw_only=True):
     sleep_ms: float
 
 
-class OffCpuThread(SleepRow, frozen=True, kw_only=True):
-    """A thread's sleeps, its waits for a CPU after wakings, and those after preemption."""
+class OffCpuThread(msgspec.Struct, frozen=True, kw_only=True):
+    """A thread's sleeps, its waits for a CPU after wakings, and those after preemption.
 
+    Means and maxima of no events are None.
+    """
+
+    tid: int
+    thread: str | None
+    sleeps_count: int
+    sleeps_hz: float
+    sleep_mean_ms: float | None
+    sleep_max_ms: float | None
+    waits_count: int
+    wait_mean_ms: float | None
+    wait_max_ms: float | None
     pid: int
     preempted_count: int | None = None
     preempted_ms: float | None = None
     states: list[OffCpuState] | None = None
 
 
-class OffCpuProfile(SleepersWindow, frozen=True, kw_only=True):
+class OffCpuProfile(Record, frozen=True, kw_only=True):
     """The record of `offcpu`: threads by sleeps, wakers by wakings."""
 
+    window_s: float
+    lost_count: int
+    limits: list[str]
+    tool_cpu_s: float | None = None
+    method: str = "dtrace"
+    label: str | None = None
     pids: list[int]
     sleeps_count: int | None
     threads: list[OffCpuThread]
@@ -186,25 +160,6 @@ def _run_dtrace(question: Question, target: Target, duration_s: float, say: Say,
     script = render_script(read_script(question), pid=pid)
     say(DTRACE_NOTE.format(duration_s))
     return run_dtrace(dtrace, script, pid, duration_s, settle=settle)
-
-
-def convert_old_record(saved: WakersProfile | SleepsProfile) -> OffCpuProfile:
-    """Return a record of a version before `offcpu` as one of `offcpu`; fields that it lacks are unknown."""
-    wakers = saved if isinstance(saved, WakersProfile) else None
-    sleeps = saved if isinstance(saved, SleepsProfile) else None
-    common = {name: getattr(saved, name) for name in SleepersWindow.__struct_fields__}
-    return OffCpuProfile(
-        **common,
-        pids=[saved.pid],
-        sleeps_count=sleeps.sleeps_count if sleeps else None,
-        threads=[OffCpuThread(pid=saved.pid, **msgspec.structs.asdict(row)) for row in sleeps.threads]
-        if sleeps
-        else [],
-        wakings_window_s=wakers.window_s if wakers else None,
-        wakings_count=wakers.wakings_count if wakers else None,
-        wakers=wakers.wakers if wakers else [],
-        bpf_s=None,
-    )
 
 
 def build_bpf_profile(trace: OffCpuTrace, names: Mapping[int, str]) -> OffCpuProfile:

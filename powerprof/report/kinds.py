@@ -163,8 +163,6 @@ _NAMES: Mapping[str, _Names] = {
         "attribution.offcpu:SyscallProfile", "report.offcpu", "csv", ("top",), "render_syscalls"
     ),
     # Versions before `offcpu` saved these two.
-    "powerprof.wakers/1": _Names("attribution.offcpu:WakersProfile", "report.offcpu", "", ("top",), "render_older"),
-    "powerprof.sleeps/1": _Names("attribution.offcpu:SleepsProfile", "report.offcpu", "", ("top",), "render_older"),
     "powerprof.queries/1": _Names(
         "queries.records:Queries",
         "report.queries",

@@ -7,16 +7,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from powerprof.attribution.offcpu import (
-    OffCpuProfile,
-    OffCpuThread,
-    SleepsProfile,
-    SyscallProfile,
-    SyscallRow,
-    WakerRow,
-    WakersProfile,
-)
-from powerprof.attribution.offcpu import convert_old_record as as_profile
+from powerprof.attribution.offcpu import OffCpuProfile, OffCpuThread, SyscallProfile, SyscallRow, WakerRow
 from powerprof.model import text
 from powerprof.report.labels import word_notes
 from powerprof.report.table import Line, align_rows, field_lines, hidden_line
@@ -93,13 +84,6 @@ def _own_cost(profile: OffCpuProfile | SyscallProfile) -> str:
         return "powerprof itself: unknown."
     bpf = "" if profile.bpf_s is None else f", {text.number(1e3 * profile.bpf_s / profile.window_s, 2)} ms/s in BPF"
     return f"powerprof itself: {text.number(1e3 * profile.tool_cpu_s, 0)} ms of CPU time{bpf}."
-
-
-def render_older_terminal(
-    saved: WakersProfile | SleepsProfile, width: int = text.DEFAULT_WIDTH, *, top: int = 20
-) -> list[str]:
-    """Return the report of a record that versions before `offcpu` saved."""
-    return render_terminal(as_profile(saved), width, top=top)
 
 
 def render_terminal(profile: OffCpuProfile, width: int = text.DEFAULT_WIDTH, *, top: int = 20) -> list[str]:

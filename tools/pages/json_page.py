@@ -100,8 +100,6 @@ _COMMANDS = {
     "powerprof.energy/1": "`energy`",
     "powerprof.symbols/1": "`doctor --pid`",
 }
-# Documents that only earlier versions wrote: `powerprof report` reads them.
-EARLIER = {"powerprof.wakers/1", "powerprof.sleeps/1"}
 _TAIL = """
 ## powerprof.runs/1
 
@@ -233,7 +231,7 @@ def _values(kind: Any) -> Iterator[object]:
 def render() -> str:
     """Return the page."""
     page = _Page()
-    for name in (each for each in schema_names() if each not in EARLIER):
+    for name in schema_names():
         loaded = [load().record for key, load in KIND_LOADERS.items() if key.partition(" ")[0] == name]
         page.add_document(name, list(dict.fromkeys(loaded)))
     page.add_document("powerprof.symbols/1", [Symbols])

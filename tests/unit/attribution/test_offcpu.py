@@ -192,43 +192,6 @@ def test_dtrace_without_its_second_window() -> None:
     assert offcpu.build_dtrace_profile(whole, wakers(interrupted=True), {}).interrupted
 
 
-def test_old_records_have_unknown_halves() -> None:
-    """Each record before `offcpu` had one of the two questions. The other one is unknown, not 0."""
-    common: dict[str, Any] = {"window_s": 2.0, "lost_count": 3, "notes": ["n"], "limits": ["l"], "tool_cpu_s": 0.3}
-    row = offcpu.WakerRow(
-        tid=71,
-        thread=None,
-        waker_pid=80,
-        waker_tid=81,
-        waker_comm="client",
-        count=4,
-        rate_hz=2.0,
-        percent=100.0,
-        stack=[],
-    )
-    record = offcpu.convert_old_record(offcpu.WakersProfile(pid=70, wakings_count=4, wakers=[row], **common))
-    assert (record.pids, record.sleeps_count, record.threads) == ([70], None, [])
-    assert (record.wakings_window_s, record.wakings_count, record.wakers) == (2.0, 4, [row])
-    sleep = offcpu.SleepRow(
-        tid=71,
-        thread="t",
-        sleeps_count=7,
-        sleeps_hz=3.5,
-        sleep_mean_ms=600.0,
-        sleep_max_ms=1900.0,
-        waits_count=5,
-        wait_mean_ms=6.5,
-        wait_max_ms=13.0,
-    )
-    record = offcpu.convert_old_record(offcpu.SleepsProfile(pid=70, sleeps_count=7, threads=[sleep], **common))
-    assert (record.sleeps_count, record.wakings_window_s, record.wakings_count) == (7, None, None)
-    (converted,) = record.threads
-    assert {name: getattr(converted, name) for name in offcpu.SleepRow.__struct_fields__} == msgspec.structs.asdict(
-        sleep
-    )
-    assert (record.window_s, record.lost_count, record.tool_cpu_s, record.bpf_s) == (2.0, 3, 0.3, None)
-
-
 # System calls.
 
 
