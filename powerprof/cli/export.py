@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Export idle states, wake-ups and energy of this host to Prometheus.
 
-It runs until it is stopped and serves /metrics on 127.0.0.1:9477. The most expensive rows have their own series; the
+It runs until it is stopped and serves /metrics on 127.0.0.1:9477, and /debug/pprof/wakeups and /debug/pprof/c0 for
+stores of profiles. The most expensive rows have their own series; the
 rest is summed as `other`, so the series add up to the host. powerprof reads the state of the database servers through
 their own sockets, unless --no-ask is given.
 """
@@ -9,7 +10,6 @@ their own sockets, unless --no-ask is given.
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 from typing import ClassVar
 
@@ -26,19 +26,6 @@ class ExporterOptions(MonitorOptions, frozen=True, kw_only=True):
     """The processes to watch, and the interval."""
 
     interval: float = interval(15.0)
-
-
-class ProfileFolderOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The folder of profiles."""
-
-    HEADING: ClassVar[str] = "Profiles"
-
-    pprof_dir: Path | None = option(
-        "--pprof-dir", "DIR", "Write one pprof file per minute to this directory.", convert=Path
-    )
-    pprof_keep: int = whole_number(
-        "--pprof-keep", "N", "With --pprof-dir: keep the newest N files.", default=1440, low=1, high=1_000_000
-    )
 
 
 class SeriesOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,22 +56,20 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     )
     insecure: bool = flag("--insecure", "Allow a network address without TLS and passwords.")
     series: SeriesOptions = group(SeriesOptions)
-    profiles: ProfileFolderOptions = group(ProfileFolderOptions)
     print_unit: bool = flag("--print-unit", "Print a sandboxed systemd unit and exit.")
     quiet: bool = program_value("quiet", False)
 
 
 def command(options: Options) -> None:
     """Measure and serve until a signal arrives."""
-    watched, series, profiles = options.watched, options.series, options.profiles
+    watched, series = options.watched, options.series
     from powerprof.live import exporter
+    from powerprof.report.pprof import RecentProfiles
 
     if series.per_cpu not in ("auto", "yes", "no"):
         raise UsageError(f"--per-cpu {series.per_cpu} is not a choice", "auto, yes or no")
     if watched.no_ask:
         options.refuse_without_effect("with --no-ask", SERVER_QUERIES)
-    if profiles.pprof_dir is None:
-        options.refuse_without_effect("without --pprof-dir", ("pprof_keep",))
     if options.print_unit:
         options.refuse_without_effect("with --print-unit", but=("print_unit",))
         print_text(exporter.format_unit(Path(sys.argv[0]).resolve()), end="")
@@ -106,16 +91,7 @@ def command(options: Options) -> None:
         statements=series.statements,
     )
     try:
-        with ExitStack() as stack:
-            observers: list[exporter.Observer] = []
-            if profiles.pprof_dir is not None:
-                from powerprof.report.pprof import ProfileFolder
-
-                folder = ProfileFolder(
-                    profiles.pprof_dir, lambda text: print_text(text, error=True), kept=profiles.pprof_keep
-                )
-                observers.append(stack.enter_context(folder).add)
-            exporter.export_metrics(plan, lambda text: print_progress(text, options.quiet), observers)
+        exporter.export_metrics(plan, lambda text: print_progress(text, options.quiet), RecentProfiles())
     except Interrupted as error:
         # A signal is the usual end of an exporter, and so is a hang-up.
         if error.exit_code not in (129, 130):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answer GET /metrics on a TCP port or a unix socket.
+"""Answer GET /metrics and /debug/pprof/… on a TCP port or a unix socket.
 
 Any process that reaches the address may connect. So all work for connections is bounded: their number, the time for a
 request and for its answer, and the CPU time. One thread serves all connections; without them it never wakes.
@@ -17,10 +17,12 @@ import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
 from http import HTTPStatus
 from pathlib import Path
+from typing import Protocol
+from urllib.parse import parse_qs
 
 import msgspec
 
@@ -54,11 +56,14 @@ _PAUSE_RATIO = 3
 # A refusal is delayed by this time.
 _REFUSAL_DELAY_S = 0.5
 _UNIX = "unix:"
+_SECONDS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{0,9})?", re.ASCII)
 _HOST = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]:@]+))(?::[0-9]*)?")
 _SOCKET_MODE = 0o660
 
 Answer = Callable[[str], tuple[bytes, str]]
-_PAGE = b"<!doctype html><title>powerprof</title><h1>powerprof</h1><p><a href=/metrics>metrics</a>\n"
+_PROFILES = "/debug/pprof/"
+# The type is that of Go's own profiles: Alloy refuses others.
+_PROFILE_TYPE = "application/octet-stream"
 _MISDIRECTED = (
     "{host} is not a name of this host: read the metrics by an address or localhost, with TLS or a password, or let a "
     "proxy send such a Host, or connect it to --listen unix:PATH\n"
@@ -95,17 +100,38 @@ def check_exposure(address: tuple[str, int] | Path, config: WebConfig, insecure:
         )
 
 
-class MetricsServer(Closeable):
-    """A context that serves pages of metrics in one thread."""
+class Profiles(Protocol):
+    """The profiles of the last intervals.
 
-    def __init__(self, address: tuple[str, int] | Path, answer: Answer, config: WebConfig | None = None) -> None:
+    `names` are those of the profiles. `add` gets each interval. `render` is called in the thread of the server. It
+    returns the last seconds as a pprof file, or None before the first interval has ended.
+    """
+
+    @property
+    def names(self) -> Collection[str]: ...
+
+    def add(self, interval: LiveInterval) -> None: ...
+
+    def render(self, name: str, seconds: float) -> bytes | None: ...
+
+
+class MetricsServer(Closeable):
+    """A context that serves pages of metrics, and profiles, in one thread."""
+
+    def __init__(
+        self,
+        address: tuple[str, int] | Path,
+        answer: Answer,
+        config: WebConfig | None = None,
+        profiles: Profiles | None = None,
+    ) -> None:
         """Listen on the address. Raise PowerprofError if that fails. `answer` makes a page for an Accept header."""
         config = config or WebConfig()
         self._tls = make_tls_context(config.tls_server_config) if config.tls_server_config else None
         self._socket_file: _SocketFile | None = None
         is_local = not isinstance(address, Path) and ipaddress.ip_address(address[0]).is_loopback
         is_open = self._tls is None and not config.basic_auth_users
-        self._pages = _Pages(answer, Authenticator(config.basic_auth_users), check_host=is_local and is_open)
+        self._pages = _Pages(answer, profiles, Authenticator(config.basic_auth_users), check_host=is_local and is_open)
         family = (
             socket.AF_UNIX if isinstance(address, Path) else socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         )
@@ -269,6 +295,7 @@ class _Request(msgspec.Struct, frozen=True):
 
     method: str
     path: str
+    query: str
     headers: dict[str, list[str]]
 
     @classmethod
@@ -280,7 +307,8 @@ class _Request(msgspec.Struct, frozen=True):
         for line in filter(None, lines):
             name, _, value = line.partition(":")
             headers.setdefault(name.strip().lower(), []).append(value.strip())
-        return cls(method if version.startswith("HTTP/1.") else "", target.partition("?")[0], headers)
+        path, _, query = target.partition("?")
+        return cls(method if version.startswith("HTTP/1.") else "", path, query, headers)
 
     def header(self, name: str) -> str | None:
         """Return the first value of a header."""
@@ -290,8 +318,13 @@ class _Request(msgspec.Struct, frozen=True):
 class _Pages:
     """The pages and their access control."""
 
-    def __init__(self, answer: Answer, authenticator: Authenticator, *, check_host: bool) -> None:
-        self._answer, self._authenticator, self._checks_host = answer, authenticator, check_host
+    def __init__(
+        self, answer: Answer, profiles: Profiles | None, authenticator: Authenticator, *, check_host: bool
+    ) -> None:
+        self._answer, self._profiles, self._authenticator = answer, profiles, authenticator
+        self._checks_host = check_host
+        # Path → name.
+        self._names = {f"{_PROFILES}{name}": name for name in profiles.names} if profiles is not None else {}
 
     async def refuse(self, request: _Request, peer: str) -> bytes | None:
         """Return the reply to a refused request, or None for an accepted one."""
@@ -320,11 +353,32 @@ class _Pages:
             return _format_reply(HTTPStatus.OK, b"")
         if request.path == "/metrics":
             return _format_reply(HTTPStatus.OK, *self._answer(request.header("accept") or ""))
-        if request.path == "/":
-            return _format_reply(HTTPStatus.OK, _PAGE, "text/html; charset=utf-8")
+        if self._profiles is not None and request.path in self._names:
+            return self._answer_profile(self._profiles, request)
+        if request.path in ("/", _PROFILES):
+            return _format_reply(HTTPStatus.OK, _list_pages(["/metrics", *self._names]), "text/html; charset=utf-8")
         if request.path == "/-/healthy":
             return _format_reply(HTTPStatus.OK, b"powerprof is healthy\n")
         return _format_reply(HTTPStatus.NOT_FOUND, b"Not Found\n")
+
+    def _answer_profile(self, profiles: Profiles, request: _Request) -> bytes:
+        """Return the profile of the last seconds, which is ready: the reader does not wait for them to pass."""
+        if request.method == "HEAD":
+            return _format_reply(HTTPStatus.OK, b"", _PROFILE_TYPE)
+        words = parse_qs(request.query).get("seconds", ["0"])[0]
+        if not _SECONDS.fullmatch(words):
+            return _format_reply(HTTPStatus.BAD_REQUEST, b"seconds is not a number of seconds\n")
+        data = profiles.render(self._names[request.path], float(words))
+        if data is None:
+            text = b"the first interval has not ended yet\n"
+            return _format_reply(HTTPStatus.SERVICE_UNAVAILABLE, text, headers=["Retry-After: 15"])
+        return _format_reply(HTTPStatus.OK, data, _PROFILE_TYPE)
+
+
+def _list_pages(paths: Sequence[str]) -> bytes:
+    """Return the page with the links."""
+    links = "".join(f"<li><a href={path}>{path}</a>" for path in paths)
+    return f"<!doctype html><title>powerprof</title><h1>powerprof</h1><ul>{links}</ul>\n".encode()
 
 
 def _format_reply(status: HTTPStatus, body: bytes, kind: str = "text/plain", headers: Sequence[str] = ()) -> bytes:
@@ -438,8 +492,6 @@ _MAX_SEPARATE_CPUS = 8
 # The figures expire after this many intervals, plus the time for naming and querying.
 _LATE_INTERVALS, _LATE_S = 3, 30.0
 
-Observer = Callable[[LiveInterval], None]
-
 
 class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The choices of the command line, as in `powerprof export --help`. `per_cpu` None depends on the CPU count."""
@@ -460,8 +512,8 @@ class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
     statements: str | None = None
 
 
-def export_metrics(plan: ExportPlan, say: Say, observers: Sequence[Observer] = ()) -> None:
-    """Measure and serve until a signal. Each interval is also given to `observers`.
+def export_metrics(plan: ExportPlan, say: Say, profiles: Profiles | None = None) -> None:
+    """Measure and serve until a signal.
 
     Raises:
         Interrupted: A signal arrived.
@@ -496,16 +548,16 @@ def export_metrics(plan: ExportPlan, say: Say, observers: Sequence[Observer] = (
     with ExitStack() as stack:
         # Listen before the tracer is loaded, so that an address in use fails at once. Answer only after the monitor has
         # dropped root's capabilities, because a thread keeps those that it started with.
-        server = MetricsServer(address, lambda accept: render_metrics(shared, accept), config)
+        server = MetricsServer(address, lambda accept: render_metrics(shared, accept), config, profiles)
         stack.callback(server.close)
         stack.enter_context(monitor)
         stack.enter_context(server)
         say(f"serving metrics on {_format_address(address, server.port)}")
         while True:
-            _pass_interval(monitor, (shared.add, *observers))
+            _pass_interval(monitor, [shared.add, *([profiles.add] if profiles is not None else [])])
 
 
-def _pass_interval(monitor: HostMonitor, observers: Sequence[Observer]) -> None:
+def _pass_interval(monitor: HostMonitor, observers: Sequence[Callable[[LiveInterval], None]]) -> None:
     """Pass one interval to all observers.
 
     A separate function frees the interval before the next one: it has a row for each thread that woke a CPU.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profiles for other programs: pprof, OTLP, and a folder with one profile per minute.
+"""Profiles for other programs: pprof, OTLP, and the last intervals of the exporter as pprof.
 
 pprof files are gzipped protocol buffers. Field numbers are those of proto/profile.proto in github.com/google/pprof.
 """
@@ -7,27 +7,17 @@ pprof files are gzipped protocol buffers. Field numbers are those of proto/profi
 from __future__ import annotations
 
 import gzip
-import os
-import re
-import stat
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from hashlib import blake2b
-from pathlib import Path
 from typing import Generic, TypeVar
 
 import msgspec
 
 from powerprof import __version__
 from powerprof.live.intervals import REST, LiveInterval
-from powerprof.model.text import Say
 from powerprof.report.stacks import Frames
-from powerprof.system.caller import as_caller, caller, is_delegated
-from powerprof.system.closeable import Closeable
-from powerprof.system.errors import PowerprofError
-from powerprof.system.files import reason_of
-from powerprof.system.folders import Folder, only_root_writes
-from powerprof.system.next_steps import system_command
 
 # The subset of protocol buffers that profiles need is small, so there is no dependency for it.
 #
@@ -116,6 +106,8 @@ def encode_pprof(
         body += block(4, number(1, place) + block(4, number(1, place)))
         body += block(5, number(1, place) + number(2, strings[name]) + number(3, strings[name]))
     body += number(14, strings[types[0][0]])
+    # Parca names a profile by its sample type and its period.
+    body += block(11, number(1, strings[types[0][0]]) + number(2, strings[types[0][1]])) + number(12, 1)
     for name in strings.indexes:
         body += text(6, name)
     if time_ns is not None:
@@ -232,107 +224,95 @@ def _profile(dictionary: _Dictionary, profile: OtlpProfile, time_ns: int | None,
     return b"".join(body) + block(7, blake2b(encoded, digest_size=16).digest())
 
 
-# `export --pprof-dir` writes a profile per minute for Pyroscope, Parca, Grafana or `go tool pprof`.
-# Its sum is all idle exits and all C0 time of the host, including kernel threads and unattributed exits.
+# The last intervals of the exporter, for stores that scrape profiles (Parca, Grafana Alloy, go tool pprof).
 
-EVERY_S = 60.0
-# One day. The profile of a busy host has about 20 KB.
-KEPT = 1440
-# Names contain the time in UTC, so that their order is the order of time.
-_NAME = re.compile(r"powerprof-\d{8}T\d{6}Z\.pb\.gz")
-_MODE = 0o640
-_TYPES = (("idle_exits", "count"), ("c0", "nanoseconds"))
+PROFILES: Mapping[str, SampleType] = {"wakeups": ("idle_exits", "count"), "c0": ("c0", "nanoseconds")}
+_KEPT_S = 300.0
+# 10,000 stacks of 20 frames take 4 MB, and one profile of them 0.3 s of CPU time and 0.2 MB.
+_MOST_STACKS, _MOST_MADE = 10_000, 4
 
 
-class ProfileFolder(Closeable):
-    """A folder with one profile per minute, of which the newest `kept` stay. Other files in it are not touched."""
+class _Window(msgspec.Struct, frozen=True):
+    """One interval: the values of `PROFILES` by stack, outermost frame first; they add up to the host."""
 
-    def __init__(self, path: Path, say: Say, *, kept: int = KEPT, every_s: float = EVERY_S) -> None:
-        """Raise PowerprofError if the folder is missing, or if other accounts could replace a profile in it."""
-        self._path, self._say, self._kept, self._every_s = path, say, kept, every_s
-        self._failed: str | None = None
-        self._clear()
-        try:
-            with as_caller():
-                self._folder: Folder | None = Folder.open(path)
-        except OSError as error:
-            raise PowerprofError(
-                f"cannot write profiles to {path} ({reason_of(error)})", system_command("mkdir {}", path)
-            ) from error
-        reason = self._why_not(self._folder)
-        if reason is not None:
-            self.close()
-            raise PowerprofError(
-                f"cannot write profiles to {path} ({reason})", "name a folder that only you may write to"
-            )
+    ended_at: str
+    length_s: float
+    sums: Mapping[Frames, Sequence[int]]
 
-    def close(self) -> None:
-        if self._folder is not None:
-            os.close(self._folder.handle)
-        self._folder = None
+
+class RecentProfiles:
+    """The stacks of the last intervals, of bounded number. One thread adds intervals, and another reads profiles."""
+
+    def __init__(self, kept_s: float = _KEPT_S, most_stacks: int = _MOST_STACKS) -> None:
+        self._kept_s, self._most_stacks = kept_s, most_stacks
+        # The windows, oldest first, and the profiles made of them. They change together, by one assignment.
+        self._recent: tuple[tuple[_Window, ...], dict[tuple[str, int], bytes]] = ((), {})
+
+    @property
+    def names(self) -> Collection[str]:
+        """Return the names of the profiles."""
+        return PROFILES
 
     def add(self, interval: LiveInterval) -> None:
-        """Add an interval, and write the profile of a full minute.
+        """Add an interval, and drop the oldest ones beyond the time and the number of stacks that are kept."""
+        newest = _Window(interval.ended_at, interval.window_s, _sum_stacks(interval, self._most_stacks))
+        windows = [*self._recent[0], newest]
+        while len(windows) > 1 and (
+            sum(window.length_s for window in windows[1:]) >= self._kept_s
+            or sum(len(window.sums) for window in windows) > self._most_stacks
+        ):
+            del windows[0]
+        self._recent = tuple(windows), {}
 
-        A profile that cannot be written is reported and lost.
-        """
-        for row in interval.rows:
-            # A row of the kernel has no stack: its function is its cause.
-            frames = tuple(reversed(row.stack)) or (row.key.function,)
-            self._add((row.key.process, row.key.thread, *frames), row.exits_count, row.c0_s)
-        self._add(
-            (REST.process,),
-            interval.exits_count - sum(row.exits_count for row in interval.rows),
-            interval.c0_s - sum(row.c0_s for row in interval.rows),
-        )
-        self._window_s += interval.window_s
-        if self._window_s >= self._every_s - interval.window_s / 2:
-            self._write(interval.ended_at)
+    def render(self, name: str, seconds: float) -> bytes | None:
+        """Return a profile of the last `seconds`, rounded to whole intervals; at least one. None if there is none."""
+        windows, made = self._recent
+        if not windows:
+            return None
+        count = _count_windows([window.length_s for window in windows], seconds)
+        if (name, count) not in made:
+            while len(made) >= _MOST_MADE:
+                del made[next(iter(made))]
+            made[name, count] = _encode_windows(windows[-count:], name)
+        return made[name, count]
 
-    def _add(self, frames: Frames, exits: int, c0_s: float) -> None:
-        sums = self._sums.setdefault(frames, [0, 0])
-        sums[0] += max(0, exits)
-        sums[1] += max(0, round(c0_s * 1e9))
 
-    def _clear(self) -> None:
-        self._sums: dict[Frames, list[int]] = {}
-        self._window_s = 0.0
+def _count_windows(lengths_s: Sequence[float], seconds: float) -> int:
+    """Return the number of the last windows whose sum is nearest to `seconds`; at least 1."""
+    covered_s, count = lengths_s[-1], 1
+    for length_s in reversed(lengths_s[:-1]):
+        if covered_s + length_s / 2 > seconds:
+            break
+        covered_s, count = covered_s + length_s, count + 1
+    return count
 
-    def _why_not(self, folder: Folder) -> str | None:
-        if os.geteuid() == 0 and not is_delegated():
-            return only_root_writes(self._path)
-        # Under sudo the folder belongs to the caller, whose rights write and remove the files.
-        info = folder.stat()
-        if info.st_uid != caller().uid or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            return "it belongs to another user, or others may write to it"
-        return None
 
-    def _write(self, ended_at: str) -> None:
-        samples = sorted((frames, sums) for frames, sums in self._sums.items() if any(sums))
-        ended = datetime.fromisoformat(ended_at).astimezone(UTC)
-        data = encode_pprof(
-            samples,
-            _TYPES,
-            time_ns=round((ended.timestamp() - self._window_s) * 1e9),
-            duration_ns=round(self._window_s * 1e9),
-        )
-        self._clear()
-        try:
-            self._replace(f"powerprof-{ended:%Y%m%dT%H%M%SZ}.pb.gz", data)
-            self._failed = None
-        except OSError as error:
-            # The export continues: a full disk may have room in an hour, and the metrics do not depend on it.
-            if reason_of(error) != self._failed:
-                self._failed = reason_of(error)
-                self._say(f"cannot write a profile to {self._path} ({self._failed})")
+def _sum_stacks(interval: LiveInterval, most: int) -> dict[Frames, Sequence[int]]:
+    sums: dict[Frames, list[int]] = {}
+    # A row of the kernel has no stack: its function is its cause.
+    by_cost = sorted(interval.rows, key=lambda row: (row.exits_count, row.c0_s), reverse=True)
+    for row in by_cost:
+        frames = (row.key.process, row.key.thread, *(tuple(reversed(row.stack)) or (row.key.function,)))
+        if frames in sums or len(sums) < most - 1:
+            values = sums.setdefault(frames, [0, 0])
+            values[0] += row.exits_count
+            values[1] += round(row.c0_s * 1e9)
+    exits, c0_ns = (sum(values[column] for values in sums.values()) for column in (0, 1))
+    rest = max(0, interval.exits_count - exits), max(0, round(interval.c0_s * 1e9) - c0_ns)
+    return {frames: values for frames, values in [*sums.items(), ((REST.process,), rest)] if any(values)}
 
-    def _replace(self, name: str, data: bytes) -> None:
-        if self._folder is None:
-            return
-        with as_caller():
-            # Old files are removed first, so that a full disk has room. Files from the future are the oldest: the clock
-            # was set back.
-            mine = sorted(filter(_NAME.fullmatch, self._folder.names()), key=lambda old: (old <= name, old))
-            for old in mine[: max(0, len(mine) + 1 - self._kept)]:
-                self._folder.remove(old)
-            self._folder.write(name, data, _MODE)
+
+def _encode_windows(windows: Sequence[_Window], name: str) -> bytes:
+    column = list(PROFILES).index(name)
+    sums: Counter[Frames] = Counter()
+    for window in windows:
+        for frames, values in window.sums.items():
+            sums[frames] += values[column]
+    length_s = sum(window.length_s for window in windows)
+    ended_s = datetime.fromisoformat(windows[-1].ended_at).timestamp()
+    return encode_pprof(
+        sorted((frames, (value,)) for frames, value in sums.items() if value),
+        (PROFILES[name],),
+        time_ns=round((ended_s - length_s) * 1e9),
+        duration_ns=round(length_s * 1e9),
+    )

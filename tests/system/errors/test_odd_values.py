@@ -68,10 +68,7 @@ NEVER = {" ", "\udcff", "a\0b"}
 # No process can have that many open.
 CLOSED = f"/dev/fd/{resource.getrlimit(resource.RLIMIT_NOFILE)[1]}"
 # Options that write, into a file or a folder. What they cannot write to is refused, not found when all is measured.
-WRITES = {
-    **dict.fromkeys(("-o", "--json", "--output"), "file"),
-    **{f"--{kind}": "folder" for kind in ("pprof-dir", "save-workload")},
-}
+WRITES = {**dict.fromkeys(("-o", "--json", "--output"), "file"), "--save-workload": "folder"}
 UNWRITABLE = {"loop", "socket", "file/below", "/dev/full", "/proc/new", CLOSED, "theirs", "x" * 5000}
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,10 +22,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from powerprof.database.private_server import PrivateServer
 from powerprof.live.exporter import list_capabilities
 from powerprof.measure.cpuidle import CpuidleReader
+from powerprof.report.pprof import PROFILES
 from tests.conftest import Cli
 from tests.programs.held import has_settled
 from tests.system.live.engines import free_port
 from tests.system.queries.mariadb_work import BURN, BURN_TEXT, asking
+from tests.unit.report.test_exports import decoded
 
 # A page's timestamp is to the millisecond.
 _ROUNDED_S = 0.001
@@ -222,6 +225,35 @@ def test_the_server_has_dropped_its_capabilities(powerprof_cli: Cli, root_bpf: N
     with exporter(powerprof_cli, "--interval", "1", "--no-ask", limited=False) as (port, process):
         assert total(scrape(port), "powerprof_intervals_total") >= 1
         assert has_settled(process.pid)
+
+
+def test_go_tool_pprof_reads_the_profiles_of_the_exporter(
+    powerprof_cli: Cli, root_bpf: None, sleeper: int, tmp_path: Path
+) -> None:
+    go = shutil.which("go")
+    with exporter(powerprof_cli, "--interval", "2", "--no-ask") as (port, process):
+        store = Store(port)
+        store.next_interval()
+        base = f"http://127.0.0.1:{port}/debug/pprof"
+        for name in ("wakeups", "c0"):
+            with urllib.request.urlopen(f"{base}/{name}?seconds=2", timeout=30) as reply:
+                data = reply.read()
+            types, samples = decoded(data)
+            assert types == [PROFILES[name]] and sum(values[0] for _, values in samples) > 0
+            assert any("doze" in frames for frames, _ in samples)
+        if go is None:
+            return
+        done = subprocess.run(
+            [go, "tool", "pprof", "-top", f"{base}/wakeups"],
+            capture_output=True,
+            text=True,
+            timeout=600,  # the first use compiles pprof itself
+            env={**os.environ, "GOTOOLCHAIN": "local", "GOPROXY": "off", "PPROF_TMPDIR": str(tmp_path)},
+            check=True,
+        )
+        assert "Type: idle_exits" in done.stdout and "Duration: " in done.stdout
+        assert any(line.endswith("doze") for line in done.stdout.splitlines())
+        assert process.poll() is None
 
 
 def test_an_address_in_use_fails_before_loading(powerprof_cli: Cli) -> None:

@@ -16,13 +16,11 @@ from powerprof.cli.output import write_json
 from powerprof.live.exporter import MetricsServer
 from powerprof.model.runs import RunStore
 from powerprof.report.files import write_output
-from powerprof.report.pprof import ProfileFolder
 from powerprof.system import paths
 from powerprof.system.errors import PowerprofError
 from powerprof.system.folders import Folder, only_root_writes
 from tests.conftest import REPOSITORY
 from tests.system.safety.conftest import UID, Attacker
-from tests.unit.live.intervals import interval, row
 
 _ROUNDS = 60
 
@@ -232,22 +230,3 @@ def test_a_socket_that_took_the_place_of_ours_is_left_alone(under_sudo: Attacker
         under_sudo.does(place.unlink)
         under_sudo.does(lambda: place.touch())
     assert place.is_file()
-
-
-def test_under_sudo_profiles_are_the_callers_and_nothing_of_roots_is_removed(under_sudo: Attacker) -> None:
-    said: list[str] = []
-    folder = under_sudo.secret.parent
-    old = folder / "powerprof-20200101T000000Z.pb.gz"
-    old.write_text("of root")
-    with pytest.raises(PowerprofError, match="cannot write profiles to"):
-        ProfileFolder(folder, said.append, kept=1, every_s=1.0)
-    # A folder that root alone writes, and everybody may enter.
-    folder.chmod(0o755)
-    with pytest.raises(PowerprofError, match="it belongs to another user"):
-        ProfileFolder(folder, said.append, kept=1, every_s=1.0)
-    assert old.read_text() == "of root"
-    own = under_sudo.folder("profiles")
-    with ProfileFolder(own, said.append, every_s=1.0) as profiles:
-        profiles.add(interval(row("f", 3), window_s=1.0, ended_at="2026-01-01T00:00:00Z"))
-    (made,) = own.iterdir()
-    assert (made.stat().st_uid, said) == (UID, [])

@@ -54,6 +54,8 @@ _MEASURING = (
     "queries.session.run",
 )
 # Values of the host, of the time, and of the workloads.
+# Arguments without a value.
+_OBJECTS = ("SweepStore", "RecentProfiles")
 _LEFT_OUT = ("read_at", "target", "store")
 _NAMED = ("Case", "Study")
 
@@ -247,7 +249,6 @@ watch --plain --json-lines
 watch --interval 0.4
 export --per-cpu maybe
 export --no-ask --ask-every 5
-export --pprof-keep 3
 export --print-unit --top 3
 export --top 1001
 doctor --fetch
@@ -313,7 +314,7 @@ def request_of(line: str, folder: Path) -> Mapping[str, Any]:
     except _Asked as asked:
         name, given, named = asked.args
         known = {key: _plain(value) for key, value in named.items() if key not in _LEFT_OUT and not callable(value)}
-        values = [_plain(value) for value in given if not callable(value) and type(value).__name__ != "SweepStore"]
+        values = [_plain(value) for value in given if not callable(value) and type(value).__name__ not in _OBJECTS]
         for value in values:
             if isinstance(value, dict) and name == "HostMonitor":
                 value.pop("target")

@@ -21,8 +21,8 @@ from tools.pages.pages import CommandLine, anchors, command_lines, links, name_o
 
 _EVERYWHERE = {"--help"}
 _BEFORE_A_COMMAND = {"--help", "--version", "--debug", "--quiet", "--runs-dir"}
-# What any Linux system may have; a path that begins elsewhere is of one machine.
-_COMMON = {"bin", "boot", "dev", "etc", "lib", "opt", "proc", "run", "sbin", "srv", "sys", "tmp", "usr", "var"}
+# What any Linux system may have, and a path of the exporter; one that begins elsewhere is of one machine.
+_COMMON = {"bin", "boot", "debug", "dev", "etc", "lib", "opt", "proc", "run", "sbin", "srv", "sys", "tmp", "usr", "var"}
 _PATH = re.compile(r"(?:^|(?<=[\s`\"'(=]))/([a-z][\w.-]*)/[\w.-]", re.MULTILINE)
 
 

@@ -29,6 +29,7 @@ import pytest
 
 from powerprof.live import webconfig
 from powerprof.live.exporter import MetricsServer, check_exposure, list_capabilities, parse_address
+from powerprof.live.intervals import LiveInterval
 from powerprof.live.webconfig import Admission, Authenticator, WebConfig, load_web_config
 from powerprof.system.errors import DataError, PowerprofError, UsageError
 
@@ -106,6 +107,65 @@ def test_a_head_request_does_not_read_the_figures() -> None:
             assert b"".join(iter(lambda: client.recv(4096), b"")).endswith(b"\r\n\r\n")
 
 
+class _Profiles:
+    """Profiles that name their request."""
+
+    names = ("wakeups", "c0")
+
+    def __init__(self) -> None:
+        self.has_interval = True
+
+    def add(self, interval: LiveInterval) -> None:
+        raise AssertionError
+
+    def render(self, name: str, seconds: float) -> bytes | None:
+        return f"{name} of {seconds:g} s".encode() if self.has_interval else None
+
+
+# The requests of Parca, Grafana Alloy and go tool pprof, as their sources build them. Alloy checks the content type.
+_SCRAPES = [
+    (b"GET /debug/pprof/wakeups?seconds=15 HTTP/1.1\r\nHost: 127.0.0.1:9477\r\nUser-Agent: Go-http-client/1.1\r\n"
+     b"Accept-Encoding: gzip\r\n\r\n", b"wakeups of 15 s"),
+    (b"GET /debug/pprof/c0?seconds=14 HTTP/1.1\r\nHost: 127.0.0.1:9477\r\nUser-Agent: Alloy/v1.11.0\r\n"
+     b"Accept-Encoding: gzip\r\n\r\n", b"c0 of 14 s"),
+    (b"GET /debug/pprof/wakeups HTTP/1.1\r\nHost: localhost:9477\r\nUser-Agent: Go-http-client/1.1\r\n"
+     b"Accept-Encoding: gzip\r\n\r\n", b"wakeups of 0 s"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("request_head", "body"), _SCRAPES)
+def test_scrapers_get_a_ready_profile(request_head: bytes, body: bytes) -> None:
+    with (
+        MetricsServer(LOOPBACK, answer, profiles=_Profiles()) as server,
+        socket.create_connection(("127.0.0.1", server.port or 0), timeout=20) as client,
+    ):
+        client.sendall(request_head)
+        head, _, got = b"".join(iter(lambda: client.recv(4096), b"")).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n") and b"\r\nContent-Type: application/octet-stream\r\n" in head
+    assert got == body
+
+
+def test_profiles_have_the_statuses_that_scrapers_know() -> None:
+    profiles = _Profiles()
+    with MetricsServer(LOOPBACK, answer, profiles=profiles) as server:
+        base = f"http://127.0.0.1:{server.port}"
+        for wrong in ("-1", "x", "1e9", "nan", "inf", "9" * 40):
+            assert get(f"{base}/debug/pprof/wakeups?seconds={wrong}")[0] == 400
+        for missing in ("heap", "wakeups/", "../metrics", "wakeups%00"):
+            assert get(f"{base}/debug/pprof/{missing}")[0] == 404
+        for page in ("/", "/debug/pprof/"):
+            assert b"<a href=/debug/pprof/c0>" in get(f"{base}{page}")[1]
+        request = urllib.request.Request(f"{base}/debug/pprof/c0", method="HEAD")
+        profiles.has_interval = False
+        with urllib.request.urlopen(request, timeout=20) as reply:
+            assert (reply.status, reply.read()) == (200, b"")
+        assert get(f"{base}/debug/pprof/c0") == (503, b"the first interval has not ended yet\n")
+    with MetricsServer(LOOPBACK, answer) as server:
+        base = f"http://127.0.0.1:{server.port}"
+        assert get(f"{base}/debug/pprof/wakeups")[0] == 404
+        assert b"pprof" not in get(base)[1]
+
+
 def test_a_socket_file_has_its_mode_and_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "metrics.sock"
     for _ in range(2):
@@ -180,13 +240,16 @@ def test_passwords(tmp_path: Path, no_delay: None) -> None:
     def header(text: bytes) -> str:
         return "Basic " + base64.b64encode(text).decode()
 
-    with MetricsServer(LOOPBACK, answer, config) as server:
+    with MetricsServer(LOOPBACK, answer, config, _Profiles()) as server:
         url = f"http://127.0.0.1:{server.port}/metrics"
         for _ in range(2):
             assert get(url, Authorization=header(b"prometheus:secret"))[0] == 200
         for wrong in (b"prometheus:wrong", b"nobody:secret", b"prometheus", b"\xff\xfe"):
             assert get(url, Authorization=header(wrong)) == (401, b"Unauthorized\n")
         assert get(url)[0] == 401
+        profile = f"http://127.0.0.1:{server.port}/debug/pprof/wakeups"
+        assert get(profile) == (401, b"Unauthorized\n")
+        assert get(profile, Authorization=header(b"prometheus:secret"))[0] == 200
     # Another test may have left a running loop in this thread.
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(asyncio.run, Authenticator({}).admit(None, "")).result() is Admission.ADMITTED

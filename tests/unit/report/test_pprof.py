@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OTLP messages, and the folder with one profile per minute."""
+"""OTLP messages, and the profiles of the last intervals."""
 
 from __future__ import annotations
 
 import gzip
-import os
 from collections import Counter
-from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,9 +16,8 @@ from opentelemetry.proto.profiles.v1development.profiles_pb2 import Profile, Pro
 
 from powerprof.live.intervals import LiveInterval
 from powerprof.report.exports import export
-from powerprof.report.pprof import ProfileFolder, number
-from powerprof.system.errors import PowerprofError, UsageError
-from powerprof.system.folders import Folder
+from powerprof.report.pprof import PROFILES, RecentProfiles, number
+from powerprof.system.errors import UsageError
 from tests.unit.live.intervals import interval, row
 from tests.unit.report.sample_records import HOSTILE, attribution, comparison, on_cpu
 from tests.unit.report.test_exports import decoded, fields
@@ -159,98 +155,69 @@ def test_negative_numbers_are_twos_complement() -> None:
     assert number(1, -1) == b"\x08" + b"\xff" * 9 + b"\x01" and number(1, 0) == b""
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """One that is ours alone: for root no one below a folder of everybody's that is not sticky."""
-    made = tmp_path / "profiles"
-    made.mkdir(mode=0o755)
-    return made
-
-
 def at(second: int, one: LiveInterval) -> LiveInterval:
     stamp = f"2026-11-22T08:{second // 60:02}:{second % 60:02}.500Z"
     return msgspec.structs.replace(one, ended_at=stamp)
 
 
-def named(profiles: Path) -> list[str]:
-    return sorted(path.name for path in profiles.iterdir())
+def of_recent(profiles: RecentProfiles, name: str, seconds: float = 0) -> dict[tuple[str, ...], int]:
+    """Return the values of a profile by stack, innermost first."""
+    data = profiles.render(name, seconds)
+    assert data is not None
+    types, samples = decoded(data)
+    assert types == [PROFILES[name]]
+    return {frames: value for frames, (value,) in samples}
 
 
-def test_profile_of_a_minute_sums_to_the_host(folder: Path) -> None:
+def test_profiles_of_an_interval_add_up_to_the_host() -> None:
     deep = msgspec.structs.replace(row("poll", 3, 0.5), stack=("poll", "wait_for_data", "handle_connection"))
-    said: list[str] = []
-    with ProfileFolder(folder, said.append) as profiles:
-        for number in range(1, 7):
-            profiles.add(at(10 * number, interval(deep, row("page_cleaner", 2, 0.25), untraced=4)))
-        assert named(folder) == ["powerprof-20261122T080100Z.pb.gz"]
-        profiles.add(at(70, interval(deep)))
-    assert (named(folder), said) == (["powerprof-20261122T080100Z.pb.gz"], [])
-    path = folder / named(folder)[0]
-    types, samples = decoded(path.read_bytes())
-    assert types == [("idle_exits", "count"), ("c0", "nanoseconds")]
-    found = dict(samples)
+    profiles = RecentProfiles()
+    assert profiles.render("wakeups", 0) is None
+    profiles.add(at(10, interval(deep, row("page_cleaner", 2, 0.25), untraced=4, c0_s=1.5)))
+    exits, c0_ns = of_recent(profiles, "wakeups"), of_recent(profiles, "c0")
     key = deep.key
-    assert found[("poll", "wait_for_data", "handle_connection", key.thread, key.process)] == [18, 3 * 10**9]
-    assert found[("other",)][0] == 24
-    assert sum(values[0] for values in found.values()) == 6 * 9
+    stack = ("poll", "wait_for_data", "handle_connection", key.thread, key.process)
+    kernel = ("page_cleaner", "page_cleaner", "mariadbd")
+    assert exits == {stack: 3, kernel: 2, ("other",): 4}
+    assert c0_ns == {stack: 5 * 10**8, kernel: 25 * 10**7, ("other",): 75 * 10**7}
+    data = profiles.render("wakeups", 0)
+    assert data is not None
+    times = {field: value for field, value in fields(gzip.decompress(data)) if field in (9, 10)}
     begun_ns = round(datetime(2026, 11, 22, 8, 0, 0, 500_000, tzinfo=UTC).timestamp() * 1e9)
-    times = {field: value for field, value in fields(gzip.decompress(path.read_bytes())) if field in (9, 10)}
-    assert times == {9: begun_ns, 10: 60 * 10**9}
-    assert path.stat().st_mode & 0o777 == 0o640
+    assert times == {9: begun_ns, 10: 10 * 10**9}
 
 
-def test_old_profiles_are_removed_and_other_files_stay(folder: Path) -> None:
-    (folder / "notes.txt").write_text("mine")
-    with ProfileFolder(folder, lambda _: None, kept=3, every_s=10.0) as profiles:
-        for number in range(1, 8):
-            profiles.add(at(10 * number, interval(row("poll", 1))))
-    assert named(folder) == [
-        "notes.txt",
-        "powerprof-20261122T080050Z.pb.gz",
-        "powerprof-20261122T080100Z.pb.gz",
-        "powerprof-20261122T080110Z.pb.gz",
-    ]
+# Alloy requests one second less than its scrape interval, Parca the scrape interval. Intervals are not exact.
+@pytest.mark.parametrize(
+    ("seconds", "count"), [(0, 1), (9, 1), (10, 1), (14.9, 1), (19, 2), (20, 2), (29, 3), (30, 3), (59, 6), (10**9, 6)]
+)
+def test_seconds_are_rounded_to_whole_intervals(seconds: float, count: int) -> None:
+    profiles = RecentProfiles()
+    for exits in range(1, 7):
+        profiles.add(at(10 * exits, interval(row("poll", exits), window_s=9.98 if exits % 2 else 10.02)))
+    newest = sum(range(7 - count, 7))
+    assert sum(of_recent(profiles, "wakeups", seconds).values()) == newest
 
 
-def test_profiles_from_the_future_are_removed_first(folder: Path) -> None:
-    with ProfileFolder(folder, lambda _: None, kept=3, every_s=10.0) as profiles:
-        for second in (600, 610, 620, 10, 20):
-            profiles.add(at(second, interval(row("poll", 1), window_s=10.0)))
-        assert named(folder) == [f"powerprof-20261122T08{stamp}Z.pb.gz" for stamp in ("0010", "0020", "1020")]
+def test_recent_profiles_are_bounded() -> None:
+    """The time, the stacks and the profiles. Stacks beyond the limit are summed, the cheapest first."""
+    profiles = RecentProfiles(kept_s=40.0, most_stacks=11)
+    for exits in range(1, 10):
+        profiles.add(at(10 * exits, interval(row("poll", exits))))
+    assert sum(of_recent(profiles, "wakeups", 1000).values()) == 9 + 8 + 7 + 6
+    profiles.add(at(100, interval(*(row(f"f{cost}", cost) for cost in range(1, 9)))))
+    assert sum(of_recent(profiles, "wakeups", 1000).values()) == 36 + 9
+    profiles.add(at(110, interval(*(row(f"f{cost}", cost) for cost in range(1, 31)))))
+    exits = of_recent(profiles, "wakeups", 1000)
+    assert (len(exits), exits["f30", "page_cleaner", "mariadbd"], exits[("other",)]) == (11, 30, 210)
+    assert sum(exits.values()) == sum(range(1, 31))
 
 
-def test_full_disk_is_reported_once_and_export_continues(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    full, write = [True], Folder.write
-
-    def maybe(self: Folder, name: str, data: bytes, mode: int = 0o600) -> None:
-        if full[0]:
-            raise OSError(28, os.strerror(28))
-        write(self, name, data, mode)
-
-    monkeypatch.setattr(Folder, "write", maybe)
-    with ProfileFolder(folder, said.append, every_s=10.0) as profiles:
-        for number in range(1, 4):
-            profiles.add(at(10 * number, interval(row("poll", 1))))
-        full[0] = False
-        profiles.add(at(40, interval(row("poll", 1))))
-    assert said == [f"cannot write a profile to {folder} (no space left on device)"]
-    assert named(folder) == ["powerprof-20261122T080040Z.pb.gz"]
-
-
-def test_folder_writable_by_others_is_refused(folder: Path) -> None:
-    folder.chmod(0o777)
-    with pytest.raises(PowerprofError, match=r"cannot write profiles to .*others .*may write to"):
-        ProfileFolder(folder, lambda _: None)
-    with pytest.raises(PowerprofError, match="no such file"):
-        ProfileFolder(folder / "missing", lambda _: None)
-
-
-def test_root_refuses_folders_of_other_accounts(folder: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("no capability: root (sudo make test)")
-    theirs = folder / "theirs"
-    theirs.mkdir()
-    os.chown(theirs, 65534, 65534)
-    with pytest.raises(PowerprofError, match="belongs to user 65534"):
-        ProfileFolder(theirs, lambda _: None)
+def test_a_profile_is_made_once_per_interval() -> None:
+    profiles = RecentProfiles()
+    profiles.add(at(10, interval(row("poll", 1))))
+    first = profiles.render("wakeups", 5)
+    assert profiles.render("wakeups", 14) is first
+    assert profiles.render("c0", 14) != first
+    profiles.add(at(20, interval(row("poll", 1))))
+    assert profiles.render("wakeups", 5) != first
