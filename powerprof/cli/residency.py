@@ -8,7 +8,6 @@ AFTER), or one dump, turbostat log or PowerTOP report. Dumps have no timestamps:
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -52,14 +51,14 @@ def _replay(before: Path, options: Options, saving: Saving) -> None:
     from powerprof.measure.residency import read_recording
     from powerprof.measure.sampling import make_run
     from powerprof.measure.window import format_now
-    from powerprof.report.residency import render_terminal
 
     recording = read_recording(
         before, options.after, source=options.residency_source, elapsed_s=options.elapsed, read_at=format_now()
     )
     paths = [str(path) for path in (before, options.after) if path is not None]
-    run = make_run(recording.window, host={"recordings": paths})
-    deliver(run, "residency", saving, lines=partial(render_terminal, driver=recording.driver))
+    driver = {"idle_driver": recording.driver} if recording.driver else {}
+    run = make_run(recording.window, host={"recordings": paths, **driver})
+    deliver(run, "residency", saving)
 
 
 def _measure(duration: float, source: str, saving: Saving) -> None:

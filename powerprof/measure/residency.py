@@ -438,7 +438,7 @@ def _read_dumps(before: Path, after: Path | None, elapsed_s: float | None, read_
     second = first if after is None else parse_dump(read_outside_table(after, _LIMIT_BYTES), after)
     check_pair(first, second)
     governor = f", governor {second.governor}" if second.governor else ""
-    driver = f"driver {second.driver}{governor}" if second.driver else None
+    driver = f"{second.driver}{governor}" if second.driver else None
     if first.snapshot == second.snapshot:
         window = compute_residency(zero_counters(second), second.snapshot, started_at=read_at, elapsed_s=elapsed_s)
         note = "only one snapshot: the figures are those since boot"

@@ -7,6 +7,7 @@ The answer, the warnings, the notes and the next step are properties of the docu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -236,13 +237,15 @@ def _ends_of(record: Any) -> list[str]:
 
 
 def shown_parts(parts: Iterable[Part], form: Form) -> list[Part]:
-    """Return the parts that a form shows; empty ones, and sections of only empty ones, are left out."""
+    """Return the parts that a form shows, drawn; empty ones, and sections of only empty ones, are left out."""
     shown: list[Part] = []
     for part in parts:
         if form not in part.forms:
             continue
         if isinstance(part, Section):
             part = msgspec.structs.replace(part, parts=shown_parts(part.parts, form))  # noqa: PLW2901
+        elif isinstance(part, Drawing):
+            part = msgspec.structs.replace(part, draw=partial(_drawn, part.draw()))  # noqa: PLW2901
         if _has_content(part, form):
             shown.append(part)
     return shown
@@ -259,4 +262,8 @@ def _has_content(part: Part, form: Form) -> bool:
         case Section():
             return bool(part.parts)
         case Drawing():
-            return True
+            return bool(part.draw())
+
+
+def _drawn(picture: Markup) -> Markup:
+    return picture

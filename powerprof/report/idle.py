@@ -5,19 +5,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from markupsafe import Markup
 
 from powerprof.energy.domains import Total, host_meters, mean_host_energy
 from powerprof.energy.model import WIDE, bound_difference, bound_ratio
-from powerprof.experiment.phases import Claim, ServerCost, find_delta, find_obstacle, judge_costs, server_cost
+from powerprof.experiment.phases import Claim, Finding, ServerCost, find_delta, find_obstacle, judge_costs, server_cost
 from powerprof.model import text
-from powerprof.model.records import Cause, EnergyReading, Estimate, EstimateRange, IdleRun, Phase, metric_name
-from powerprof.report import labels, metrics
-from powerprof.report import table as terminal
-from powerprof.report.labels import word_notes
-from powerprof.report.phases import phase_title, phases_table
-from powerprof.report.table import Places, Table
-from powerprof.report.wakeups import causes_table, same_sleepers
+from powerprof.model.records import EnergyReading, Estimate, EstimateRange, IdleRun, Phase, metric_name
+from powerprof.report.document import MARKDOWN, NOT_HTML, Document, Part, Section, Sentence, Shown, Tile, View
+from powerprof.report.html.page import figure_html
+from powerprof.report.phase_parts import SETUP, list_details, list_rows, phase_bars
+from powerprof.report.phases import changes_table, phases_table, shown_phases
+from powerprof.report.table import Places, Table, phase_lines
 from powerprof.system.next_steps import command_line
 
 # The answer: idle exits of the server's threads, with the host's difference as a check.
@@ -30,8 +32,7 @@ _NARROW_HZ, _NARROW_SHARE = 0.5, 0.1
 
 def shown_of(run: IdleRun) -> list[Phase]:
     """Return the compared phases: baseline, server and clients, in this order."""
-    phases = {phase.name: phase for phase in run.phases}
-    return [phases[name] for name in ("baseline", "server", "clients") if name in phases] or run.phases[:1]
+    return [run.phases[index] for index in shown_phases(run)]
 
 
 def answer_of(run: IdleRun) -> str:
@@ -164,9 +165,7 @@ def _host_answer(run: IdleRun) -> str:
     """Return the cost of the last phase compared with the first, from the host's figures."""
     shown = shown_of(run)
     if len(shown) < 2:
-        if not run.interrupted:
-            return "Only one phase was measured."
-        return f"{'Ended early' if run.failure else 'Interrupted'}, before a comparison was possible."
+        return "No answer: only one phase was measured."
     first, last = shown[0], shown[-1]
     if last.name != "clients":
         who, costs_, has = "An idle server", "costs", "has"
@@ -234,12 +233,6 @@ def _claimed_figure(claim: Claim, *, sign: bool = False) -> str:
     return f"{text.plus_minus(claim.difference, sign=sign)} points of C0"
 
 
-_SHOWN_CAUSES = 12
-_WHY = 24
-# All sleeping threads share these timer functions, so they identify nothing.
-_COMMON_TIMER_FUNCTIONS = ("hrtimer_wakeup", "process_timeout")
-
-
 def _context_line(run: IdleRun) -> str:
     first = shown_of(run)[0]
     kind = "private" if run.server and run.server.private else "given"
@@ -292,18 +285,16 @@ def _readings(phase: Phase) -> list[list[EnergyReading]]:
     return [window.energy for window in phase.windows] or [phase.energy]
 
 
-def _power_note(run: IdleRun, shown: Sequence[Phase], width: int) -> list[str]:
+def _power_note(run: IdleRun, shown: Sequence[Phase]) -> str:
+    """Return the source of the power, and how far an estimate may be wrong."""
     host = host_of(run, shown[0])
     reading = next((r for r in shown[0].energy if r.domain in host.domains and r.source == host.source), None)
     if host.watts is None and host.reason is not None:
-        remedy = f"for each meter's own figure: {command_line('energy')}"
-        return text.wrap(f"power unknown: {host.reason}; {remedy}", width, "  ")
+        return f"power unknown: {host.reason}; for each meter's own figure: {command_line('energy')}"
     if reading is None:
-        return text.wrap(
-            f"no energy figure: no meter and no model for this CPU ({command_line('doctor')})", width, "  "
-        )
+        return f"no energy figure: no meter and no model for this CPU ({command_line('doctor')})"
     if reading.kind == "measured":
-        return text.wrap(f"measured by {reading.source}: {', '.join(host.domains)}", width, "  ")
+        return f"measured by {reading.source}: {', '.join(host.domains)}"
     parts = [f"estimated, no meter: model “{reading.model}”, with power supply and memory"]
     change = _power_change(run, shown)
     if change is not None and reading.range is not None:
@@ -317,7 +308,7 @@ def _power_note(run: IdleRun, shown: Sequence[Phase], width: int) -> list[str]:
             f"{shown[0].name} {text.number(host.watts)} W ({text.number(reading.low_watts)} to "
             f"{text.number(reading.high_watts)} possible)"
         )
-    return text.wrap(f"{'; '.join(parts)}. More: {command_line('energy')}", width, "  ")
+    return f"{'; '.join(parts)}. More: {command_line('energy')}"
 
 
 def _power_ratio(before: float | None, after: float | None, span: EstimateRange) -> list[str]:
@@ -327,43 +318,6 @@ def _power_ratio(before: float | None, after: float | None, span: EstimateRange)
         return []
     low, high = min(ends[0], after / before), max(ends[1], after / before)
     return [f"{text.number(after / before)} times as much ({text.number(low)} to {text.number(high)})"]
-
-
-def _cause_rows(table: Table, left: Sequence[Cause], width: int) -> list[str]:
-    rows = [["/s", "%", "every", "why", "who"]]
-    for row in table.rows:
-        why, who = row.words("why"), row.words("who")
-        named = f"{why.text} {why.more}".rstrip() if why.text == "device" else why.text
-        more = who.more or ("" if why.more in _COMMON_TIMER_FUNCTIONS else why.more)
-        figures = (row.words("rate").text, row.words("percent").text, row.words("every").text.removeprefix("every "))
-        rows.append([*figures, text.shorten(named, _WHY), f"{who.text}  {more}".rstrip()])
-    if left:
-        rest = text.number(sum(cause.wakeups_hz for cause in left), 1)
-        rows.append([rest, "", "", "", text.plural(table.left_count, "more cause")])
-    return terminal.align_rows(rows, width, left=(3,))
-
-
-def _cause_lines(run: IdleRun, width: int) -> list[str]:
-    phase = next((phase for phase in reversed(shown_of(run)) if phase.causes), None)
-    if phase is None or phase.conservation is None:
-        seen = [phase.conservation for phase in shown_of(run) if phase.conservation is not None]
-        blind = next((counts for counts in seen if metrics.is_blind(counts)), None)
-        if blind is not None:
-            return ["", *text.wrap(metrics.describe_accounting(blind), width)]
-        return ["", *text.wrap(metrics.describe_balance(seen[-1], ""), width - 2, "  ")] if seen else []
-    c = phase.conservation
-    title = f"Causes of wake-ups, {phase_title(run, phase)}"
-    named = f"{text.number(c.coverage_percent, 1)} % of {text.count(c.idle_exits_count)} idle exits named"
-    table = causes_table(phase.causes, Places(run), f"/phases/{run.phases.index(phase)}/causes", _SHOWN_CAUSES)
-    left = [cause for group in same_sleepers(phase.causes)[_SHOWN_CAUSES:] for cause in group]
-    heading = f"{title}{named.rjust(max(len(named) + 2, width - len(title)))}"
-    headings = [heading] if len(heading) <= width else [*text.wrap(title, width), *text.wrap(named, width)]
-    return [
-        "",
-        *headings,
-        *_cause_rows(table, left, width),
-        *text.wrap(metrics.describe_balance(c, ""), width - 2, "  "),
-    ]
 
 
 def _tool_line(run: IdleRun) -> str:
@@ -392,37 +346,81 @@ def _drift(run: IdleRun) -> str:
     return f" Baseline drift: {' and '.join(drifted)}. Smaller differences are not meaningful."
 
 
-def _notes(run: IdleRun) -> list[str]:
-    """Return the notes on the windows. The origin of an estimate is already printed below the table."""
-    source = run.energy_source
-    # `powerprof doctor` explains a missing meter.
-    written = [f"Note: energy: {source.why}."] if source is not None and source.metered else []
-    sentences = dict.fromkeys(
-        [*labels.own_notes(run), *(note for phase in run.phases for note in word_notes(phase.notes))]
+def document(run: IdleRun, view: View) -> Document:
+    """Return the report: the phases side by side, the wake-up causes, and the cost of measuring."""
+    return Document(
+        record=run,
+        answer=answer_of(run),
+        context=_context_line(run),
+        lead=[Sentence(check(run))],
+        parts=partial(_list_parts, run),
+        rows=partial(list_rows, run),
+        tiles=partial(_list_tiles, run),
+        setup=SETUP,
+        derived=view.extras.derived,
     )
-    return written + [f"Note: {note}." for note in sentences]
 
 
-def render_terminal(run: IdleRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
-    """Return the report, at most `width` columns."""
-    shown = shown_of(run)
-    table = phases_table(run, Places(run), [run.phases.index(phase) for phase in shown])
-    split = shown[-1].energy_split
-    printed = [
-        *text.wrap(answer_of(run), width),
-        *(text.wrap(check(run), width) if check(run) else ()),
-        *text.wrap(_context_line(run), width),
-        "",
-        *terminal.phase_lines(table, width, _power_rows(run, shown)),
-        *_power_note(run, shown, width),
-        *_cause_lines(run, width),
-        "",
+def _list_parts(run: IdleRun) -> Iterator[Part]:
+    places, shown = Places(run), shown_of(run)
+    table = phases_table(run, places, shown_phases(run))
+    parts: list[Part] = [
+        Shown(table, partial(_phase_lines, run), "phases"),
+        Sentence(_power_note(run, shown), look="detail"),
+        phase_bars(run),
+        Shown(changes_table(run.deltas, places, "/deltas", "change"), forms=MARKDOWN),
     ]
-    printed += text.wrap(_tool_line(run), width)
-    consumers = [metrics.describe_energy(split, f", {phase_title(run, shown[-1])}")] if split else []
-    for line in (*consumers, *labels.run_frequency_sentences(run), *_notes(run)):
-        printed += text.wrap(line, width)
-    if run.interrupted:
-        why = f"Ended early: {run.failure}" if run.failure else "Interrupted"
-        printed += text.wrap(f"{why.rstrip('.')}. Partial results.", width)
-    return printed
+    yield Section("Phase by phase" if len(shown) > 1 else "The window", parts, "phases")
+    yield from list_details(run, places)
+    yield Section("", [Sentence(_tool_line(run))], forms=NOT_HTML)
+
+
+def _phase_lines(run: IdleRun, table: Table, width: int) -> list[str]:
+    """Return the phases for a terminal, with their power."""
+    return phase_lines(table, width, _power_rows(run, shown_of(run)))
+
+
+# The tiles of a page.
+
+_ADDED = {"wakeups_hz": ("wake-ups", "/s", 1), "c0_percent": ("C0", "points", 2)}
+_FINDINGS: dict[Finding, str] = {
+    "costs": "larger than the host's drift",
+    "nothing": "not significant",
+    "drift": "not larger than the host's drift",
+    "single": "one window per phase: no interval",
+}
+
+
+def _list_tiles(run: IdleRun) -> list[Tile]:
+    """Return the change from the first phase to the last, and its certainty."""
+    shown, places = shown_of(run), Places(run)
+    if len(shown) < 2:
+        return []
+    tiles = _server_tiles(run, places)
+    for claim in judge_costs(run, shown[0], shown[-1]):
+        heading, unit, digits = _ADDED[claim.metric]
+        delta = find_delta(run, shown[0].name, shown[-1].name, claim.metric)
+        index = run.deltas.index(delta) if delta is not None else 0
+        value = figure_html(places.figure(f"/deltas/{index}/difference/mean", digits, unit, sign=True))
+        half = text.half_width(claim.difference)
+        spread = "" if half is None else f"± {text.number(half, digits)}, "
+        look = "" if claim.finding == "costs" else "inconclusive"
+        tiles.append(Tile(f"{heading}, whole host, added", value, f"{spread}{_FINDINGS[claim.finding]}", look))
+    windows = max((len(phase.windows) for phase in run.phases), default=0)
+    if not tiles:
+        return []
+    return [*tiles, Tile("Confidence, 95 % interval", Markup("{} windows").format(windows), "in each phase")]
+
+
+def _server_tiles(run: IdleRun, places: Places) -> list[Tile]:
+    """Return the rate of idle periods that the server ended, as the trace counted it."""
+    for index, phase in enumerate(run.phases):
+        if phase.server_exits is not None:
+            at = f"/phases/{index}/server_exits/wakeups_hz"
+            half = text.half_width(phase.server_exits.wakeups_hz)
+            note = "" if half is None else f"± {text.number(half, 1)}, counted in {phase.server_exits.window_s:.0f} s"
+            value = figure_html(places.figure(f"{at}/mean", 1, "/s"))
+            # If the headline gives no answer, the count is inconclusive too.
+            look = "inconclusive" if find_obstacle(run) is not None else ""
+            return [Tile("Idle periods ended by the server", value, note, look)]
+    return []

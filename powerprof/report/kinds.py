@@ -120,13 +120,9 @@ def _load_document(names: _Names, find: Callable[[str], Any]) -> RecordKind:
 _ALL_FILES = "html markdown csv"
 # Runs are distinguished by their command.
 _NAMES: Mapping[str, _Names] = {
-    "powerprof.run/1 residency": _Names(
-        "model.records:Run", "report.run", _ALL_FILES, lines="report.residency:render_terminal"
-    ),
-    "powerprof.run/1 idle": _Names(
-        "model.records:IdleRun", "report.run", _ALL_FILES, lines="report.idle:render_terminal"
-    ),
-    "powerprof.run/1 run": _Names("experiment.records:LoadRun", "report.run", _ALL_FILES),
+    "powerprof.run/1 residency": _Names("model.records:Run", "report.residency", document=True),
+    "powerprof.run/1 idle": _Names("model.records:IdleRun", "report.idle", document=True),
+    "powerprof.run/1 run": _Names("experiment.records:LoadRun", "report.run", document=True),
     "powerprof.comparison/1": _Names(
         "experiment.records:Comparison", "report.comparison", _ALL_FILES, ("everything",), sentences="word_comparison"
     ),

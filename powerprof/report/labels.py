@@ -13,7 +13,7 @@ import msgspec
 
 from powerprof.model import text
 from powerprof.model.attribution import Attribution
-from powerprof.model.records import CpuFrequency, Frequencies, FrequencyLimits, Note, OsRates, Run
+from powerprof.model.records import CpuFrequency, Frequencies, FrequencyLimits, Note, Run
 from powerprof.system.next_steps import command_line
 
 if TYPE_CHECKING:
@@ -468,21 +468,6 @@ def _sentence(limits: FrequencyLimits, found: Frequencies, *, alone: bool) -> st
     parts += [f"preference {limits.preference}"] if limits.preference else []
     parts += [f"turbo {'on' if found.turbo else 'off'}"] if found.turbo is not None else []
     return ", ".join(parts) + "."
-
-
-def cpu_lines(system: OsRates | None, width: int) -> list[str]:
-    """Return one line per CPU: its load, its frequency while running, and its P-states."""
-    if system is None or system.frequencies is None or not system.frequencies.cpus:
-        return []
-    busy = {load.cpu: load.busy_percent for load in system.cpus}
-    ran = any(cpu.busy_mhz is not None for cpu in system.frequencies.cpus)
-    rows = [["CPU", "busy", *(["running at"] if ran else [])]]
-    for cpu in system.frequencies.cpus:
-        speed = [text.number(cpu.busy_mhz, 0, " MHz")] if ran else []
-        rows.append([str(cpu.cpu), text.number(busy.get(cpu.cpu), 1, " %"), *speed])
-    states = ["P-states requested", *map(pstate_shares, system.frequencies.cpus)]
-    whole = [[*row, state] for row, state in zip(rows, states, strict=True)]
-    return [line for entry in text.name_rows(whole, width)[0] for line in entry]
 
 
 def pstate_shares(cpu: CpuFrequency) -> str:

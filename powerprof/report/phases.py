@@ -305,12 +305,14 @@ def cpus_table(run: Run, places: Places) -> Table | None:
     rows = []
     for i, cpu in enumerate(frequencies):
         at = f"/phases/{index}/system"
-        cells: dict[str, Cell] = {"cpu": Words(str(cpu.cpu)), "states": Words(pstate_shares(cpu), ours=True)}
+        cells: dict[str, Cell] = {"cpu": Words(str(cpu.cpu), ours=True), "states": Words(pstate_shares(cpu), ours=True)}
         if cpu.cpu in loads:
-            cells["busy"] = places.figure(f"{at}/cpus/{loads[cpu.cpu]}/busy_percent", 1, "%")
-        cells["mhz"] = places.figure(f"{at}/frequencies/cpus/{i}/busy_mhz", 0, "MHz")
+            cells["busy"] = places.figure(f"{at}/cpus/{loads[cpu.cpu]}/busy_percent", 1)
+        cells["mhz"] = places.figure(f"{at}/frequencies/cpus/{i}/busy_mhz", 0)
         rows.append(TableRow(cells))
-    columns = [*words("cpu"), *figures(busy="busy", mhz="running at"), Column("states", "P-states", left=True)]
+    columns = [Column("cpu", "CPU"), *figures(busy="busy, %")]
+    columns += figures(mhz="running at, MHz") if any(cpu.busy_mhz is not None for cpu in frequencies) else []
+    columns.append(Column("states", "P-states requested", left=True))
     return Table(columns, rows, "each CPU")
 
 

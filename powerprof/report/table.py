@@ -411,6 +411,16 @@ def phase_lines(table: Table, width: int, more: Sequence[Sequence[str]] = ()) ->
     return text.fit_columns(rows, width)
 
 
+def figure_lines(table: Table, width: int) -> list[str]:
+    """Return one line per row: its short name and its figures with their units, below the headings."""
+    rows = [["", *(column.short or column.heading for column in table.columns[1:])]]
+    for row in table.rows:
+        cells = [row.cells.get(column.key) for column in table.columns[1:]]
+        shown = [cell.words or cell.whole if isinstance(cell, Figure) else "" for cell in cells]
+        rows.append([row.short[:_NAME_LIMIT], *shown])
+    return text.fit_columns(rows, width)
+
+
 def align_rows(rows: Sequence[Sequence[str]], width: int, left: Sequence[int] = ()) -> list[str]:
     """Return the lines of rows of figures with a name as last cell; see `text.name_rows`."""
     return [line for entry in text.name_rows(rows, width, left=left)[0] for line in entry]

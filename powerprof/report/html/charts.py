@@ -15,11 +15,12 @@ from markupsafe import Markup
 from powerprof.experiment import phases
 from powerprof.experiment.records import Comparison, LoadRun
 from powerprof.model import text
-from powerprof.model.records import Run, RunMetric, Window
+from powerprof.model.records import Phase, Run, RunMetric, Window
 from powerprof.report import labels
 from powerprof.report.html import svg
 from powerprof.report.html.page import clean_name
 from powerprof.report.html.svg import SVG, Bar, Scale, arrow, join_parts, linear_axis, round_step, tick_labels
+from powerprof.report.phases import looks_of, phase_title, shown_phases
 from powerprof.report.stacks import Flame, FlameFrame
 
 Ends = tuple[float | None, float | None, float | None]
@@ -200,32 +201,48 @@ def comparison_charts(record: Comparison) -> list[Chart]:
     return of_metrics[:_MOST_CHARTS]
 
 
-def run_charts(record: Run, titles: Sequence[str], looks: dict[str, str]) -> list[Chart]:
-    """Return the charts of a run: the metrics of a load, else C0, wake-ups and watts of each phase.
+def draw_run_spread(run: Run) -> Markup:
+    """Return the spread of the windows: the metrics of a load, else C0, wake-ups and watts of each phase."""
+    return draw_spread(_load_charts(run) if isinstance(run, LoadRun) else _phase_charts(run))
 
-    `titles` and `looks` are those of the phases.
-    """
+
+def _load_charts(run: LoadRun) -> list[Chart]:
     of_metrics: list[Chart] = []
-    if isinstance(record, LoadRun):
-        for metric in record.metrics:
-            ends, label = metric.estimate, labels.metric_words(metric.name)
-            rows = _strip(
-                clean_name(record.condition.name, 60), metric.values, "bar-a", (ends.mean, (ends.low, ends.high))
-            )
-            if rows:
-                of_metrics.append((label, metric.kind == "estimated", draw_strips(rows, metric.unit, label)))
-        return of_metrics[:_MOST_CHARTS]
-    meters = phases.find_run_meters(record.phases)
-    estimated = record.energy_source is not None and not record.energy_source.metered
+    for metric in run.metrics:
+        ends, label = metric.estimate, labels.metric_words(metric.name)
+        rows = _strip(clean_name(run.condition.name, 60), metric.values, "bar-a", (ends.mean, (ends.low, ends.high)))
+        if rows:
+            of_metrics.append((label, metric.kind == "estimated", draw_strips(rows, metric.unit, label)))
+    return of_metrics[:_MOST_CHARTS]
+
+
+def _phase_charts(run: Run) -> list[Chart]:
+    of_metrics: list[Chart] = []
+    meters, looks = phases.find_run_meters(run.phases), _phase_looks(run)
+    estimated = run.energy_source is not None and not run.energy_source.metered
     for name, unit in (("c0_percent", "%"), ("wakeups_hz", "1/s"), ("watts", "W")):
         rows = []
-        for title, phase in zip(titles, record.phases, strict=True):
+        for phase in run.phases:
             values = phases.host_watts(phase, meters) if name == "watts" else phases.window_values(phase.windows, name)
-            rows += _strip(title, values, looks[phase.name])
+            rows += _strip(_title(run, phase), values, looks[phase.name])
         if rows:
             label = labels.metric_words(name)
             of_metrics.append((label, estimated and name == "watts", draw_strips(rows, unit, label)))
     return of_metrics
+
+
+_SPREAD = Markup(
+    '<p class="muted">Each mark is a window. Below the marks: their mean, with its 95 % interval if it is known. Axes '
+    'start at 0 unless that would hide the spread.</p>\n<div class="columns">\n{}\n</div>'
+)
+_CAPTIONED = Markup('<figure class="chart"><figcaption>{}{}</figcaption>{}</figure>')
+_ESTIMATED = Markup(', <span class="kind">estimated</span>')
+
+
+def draw_spread(of_metrics: Sequence[Chart]) -> Markup:
+    """Return the charts of the spread of windows side by side; an empty text without any."""
+    drawn = (_CAPTIONED.format(label, _ESTIMATED if estimated else "", chart) for label, estimated, chart in of_metrics)
+    return _SPREAD.format(Markup("\n").join(drawn)) if of_metrics else Markup()
 
 
 def _strip(
@@ -240,6 +257,73 @@ def _strip(
         return []
     low, high = mean[1] or (None, None)
     return [Strip(name, known, look, mean[0] if mean[0] is not None else sum(known) / len(known), low, high)]
+
+
+# The phases of a run: the share of each idle state, and C0 of the windows over time.
+
+_NAMED_BAR = Markup('<p class="bar-name">{}{}</p>\n{}')
+
+
+def _title(run: Run, phase: Phase) -> str:
+    return clean_name(phase_title(run, phase), 60)
+
+
+def _phase_looks(run: Run) -> dict[str, str]:
+    """Return the style of each phase's bars: grey for baselines, alternating colours for the others."""
+    looks: dict[str, str] = {}
+    for phase in run.phases:
+        others = len([look for look in looks.values() if look != "bar-idle"])
+        look = "bar-idle" if phase.name.startswith("baseline") else ("bar-a", "bar-b")[others % 2]
+        looks.setdefault(phase.name, look)
+    return looks
+
+
+def draw_state_bars(bars: Iterable[tuple[Markup, str, Sequence[svg.BarShare]]]) -> Markup:
+    """Return one bar per name, each with its key and its shares."""
+    drawn = (_NAMED_BAR.format(key, name, svg.draw_state_bar(shares, name)) for key, name, shares in bars)
+    return Markup("\n").join(drawn)
+
+
+def draw_phase_states(run: Run) -> Markup:
+    """Return the share of C0 and of each idle state in each phase."""
+    looks = looks_of([state for phase in run.phases for state in phase.states])
+    shown = [phase for index in shown_phases(run) if (phase := run.phases[index]).states]
+    known = [phase for phase in shown if phase.c0_percent is not None]
+    return draw_state_bars((Markup(), _title(run, phase), _state_shares(phase, looks)) for phase in known)
+
+
+def _state_shares(phase: Phase, looks: dict[str, str]) -> list[svg.BarShare]:
+    polled = sum(state.polling_percent or 0.0 for state in phase.states if state.polling)
+    shares = [svg.BarShare("C0", max(0.0, (phase.c0_percent or 0.0) - polled), "c0")]
+    shares += [
+        svg.BarShare(f"{state.name} (polling)", state.polling_percent or 0.0, "poll")
+        for state in phase.states
+        if state.polling and state.polling_percent
+    ]
+    return shares + [
+        svg.BarShare(clean_name(state.name, 40), state.residency_percent, looks[state.name])
+        for state in phase.states
+        if not state.polling and state.residency_percent
+    ]
+
+
+def draw_windows(run: Run) -> Markup:
+    """Return C0 of each window over time; an empty text for one window."""
+    looks = _phase_looks(run)
+    windows = [
+        (window, looks[phase.name], f"{_title(run, phase)}, window {number}", "")
+        for phase in run.phases
+        for number, window in enumerate(phase.windows, 1)
+    ]
+    return svg.draw_course(c0_bars(windows), "% C0") if len(windows) > 1 else Markup()
+
+
+def window_legend(run: Run) -> Markup:
+    """Return the caption of the windows over time, with the colour of each phase."""
+    key, looks = Markup(' <span class="swatch {}"></span>{}'), _phase_looks(run)
+    named = [phase for phase in run.phases if phase.name != "baseline-after"]
+    keys = Markup().join(key.format(looks[phase.name], _title(run, phase)) for phase in named)
+    return Markup("Time in C0 in each window.{}").format(keys)
 
 
 # The windows of a record in the order of time, as bars.

@@ -17,17 +17,15 @@ from markupsafe import Markup, escape
 
 from powerprof import __version__
 from powerprof.experiment.claims import claim_of, find_answer_metrics, percent_base
-from powerprof.experiment.phases import Finding, find_delta, find_obstacle, judge_costs
-from powerprof.experiment.records import Comparison, LoadRun, Metric
+from powerprof.experiment.records import Comparison, Metric
 from powerprof.model import text
 from powerprof.model.attribution import Attribution
-from powerprof.model.records import IdleRun, RunMetric
+from powerprof.model.records import RunMetric
 from powerprof.report import labels
 from powerprof.report.answers import outcome_of, shows_times
 from powerprof.report.document import Tile
 from powerprof.report.labels import split_terms
 from powerprof.report.metrics import describe_balance
-from powerprof.report.phases import shown_phases
 from powerprof.report.table import (
     Cell,
     Column,
@@ -142,23 +140,12 @@ def embed_json(record: msgspec.Struct | dict[str, object]) -> Markup:
 
 _COST = ("joules_per_query", "joules_per_execution", "watts", "c0_ms_per_query_server", "cpu_s_per_execution")
 _SPEED = ("latency_p95_ms", "time_s_per_execution", "time_to_solution_s")
-_ADDED = {"wakeups_hz": ("wake-ups", "/s", 1), "c0_percent": ("C0", "points", 2)}
-_FINDINGS: dict[Finding, str] = {
-    "costs": "larger than the host's drift",
-    "nothing": "not significant",
-    "drift": "not larger than the host's drift",
-    "single": "one window per phase: no interval",
-}
 
 
 def build_tiles(record: object, places: Places) -> list[Tile]:
     """Return the tiles of a record; an empty list if its answer is not a figure."""
     if isinstance(record, Comparison):
         return _comparison(record, places)
-    if isinstance(record, LoadRun):
-        return _load(record, places)
-    if isinstance(record, IdleRun):
-        return _idle(record, places)
     if isinstance(record, Attribution):
         return _attribution(record, places)
     return []
@@ -190,7 +177,7 @@ def _attribution(record: Attribution, places: Places) -> list[Tile]:
     return [*tiles, Tile("Idle exits with a cause", named, left)]
 
 
-def _chosen(metrics: Sequence[RunMetric]) -> Iterator[tuple[int, RunMetric, str]]:
+def choose_metrics(metrics: Sequence[RunMetric]) -> Iterator[tuple[int, RunMetric, str]]:
     """Yield the most important metric of cost and of speed: its place, the metric, its heading."""
     known = {metric.name: index for index, metric in enumerate(metrics)}
     for names in (_COST, _SPEED):
@@ -230,60 +217,6 @@ def _comparison(record: Comparison, places: Places) -> list[Tile]:
     note = f"{doubts} reason{'s' if doubts > 1 else ''} to doubt it, below" if doubts else "no serious threat found"
     count = Markup("{} pairs").format(pairs) if pairs else Markup("not in pairs")
     return [*tiles, Tile("Confidence, 95 % interval", count, note, "worse" if doubts else "")]
-
-
-def _load(record: LoadRun, places: Places) -> list[Tile]:
-    tiles = []
-    for index, metric, heading in _chosen(record.metrics):
-        shown = labels.choose_format(metric.unit, [metric.estimate.mean])
-        at = f"/metrics/{index}/estimate"
-        value = figure_html(places.figure(f"{at}/mean", shown.decimals, shown.unit, scale=shown.factor))
-        half = text.half_width(metric.estimate)
-        note = "one window: no interval" if half is None else f"± {text.number(half * shown.factor, shown.decimals)}"
-        tiles.append(Tile(heading, value, note))
-    if not tiles:
-        return []
-    count = record.options.windows_count
-    return [
-        *tiles,
-        Tile("Confidence, 95 % interval", Markup("{} windows").format(text.count(count)), "by their scatter"),
-    ]
-
-
-def _server(record: IdleRun, places: Places) -> list[Tile]:
-    """Return the rate of idle periods that the server ended, as the trace counted it."""
-    for index, phase in enumerate(record.phases):
-        if phase.server_exits is not None:
-            at = f"/phases/{index}/server_exits/wakeups_hz"
-            half = text.half_width(phase.server_exits.wakeups_hz)
-            note = "" if half is None else f"± {text.number(half, 1)}, counted in {phase.server_exits.window_s:.0f} s"
-            value = figure_html(places.figure(f"{at}/mean", 1, "/s"))
-            # If the headline gives no answer, the count is inconclusive too.
-            look = "inconclusive" if find_obstacle(record) is not None else ""
-            return [Tile("Idle periods ended by the server", value, note, look)]
-    return []
-
-
-def _idle(record: IdleRun, places: Places) -> list[Tile]:
-    """Return the change from the first phase to the last, and its certainty."""
-    shown = shown_phases(record)
-    if len(shown) < 2:
-        return []
-    first, last = record.phases[shown[0]], record.phases[shown[-1]]
-    tiles = _server(record, places)
-    for claim in judge_costs(record, first, last):
-        heading, unit, digits = _ADDED[claim.metric]
-        delta = find_delta(record, first.name, last.name, claim.metric)
-        index = record.deltas.index(delta) if delta is not None else 0
-        value = figure_html(places.figure(f"/deltas/{index}/difference/mean", digits, unit, sign=True))
-        half = text.half_width(claim.difference)
-        spread = "" if half is None else f"± {text.number(half, digits)}, "
-        look = "" if claim.finding == "costs" else "inconclusive"
-        tiles.append(Tile(f"{heading}, whole host, added", value, f"{spread}{_FINDINGS[claim.finding]}", look))
-    windows = max((len(phase.windows) for phase in record.phases), default=0)
-    if not tiles:
-        return []
-    return [*tiles, Tile("Confidence, 95 % interval", Markup("{} windows").format(windows), "in each phase")]
 
 
 # Tables as HTML: each figure carries its exact value and its place in the record.

@@ -41,7 +41,7 @@ def test_a_signal_while_the_server_runs_saves_the_baseline(root_bpf: None, idle:
     # Beside other work no CPU may have slept in so short a window: what there was has its causes.
     assert baseline["traced_window_s"] > 0
     assert sum(cause["count"] for cause in baseline["causes"]) == baseline["conservation"]["idle_exits_count"]
-    assert "Interrupted. Partial results." in running.out
+    assert "Interrupted: partial results." in running.out
     assert running.err.splitlines() == ["error: interrupted", f"hint: the measured part is saved as {run['id']}"]
 
 

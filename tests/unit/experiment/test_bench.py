@@ -22,7 +22,7 @@ from powerprof.experiment.bench_data import (
 from powerprof.experiment.bench_settings import _checked, find_global_change, literal
 from powerprof.experiment.observers import list_relay_logs
 from powerprof.experiment.records import StormShare
-from powerprof.report.run import topology_lines
+from powerprof.report.run import topology_of
 from powerprof.system.errors import UsageError
 from powerprof.workloads.catalogue import find_one
 from powerprof.workloads.definition import Explain, PlanStep
@@ -173,6 +173,6 @@ def storm(began: bool, raged: float, counter_hz: float) -> StormShare:
 
 def test_a_storm_is_reported_by_its_share_of_the_time() -> None:
     raging = [msgspec.structs.replace(builders.block(n, "b"), storm=storm(True, 80.0 + n, 600.0)) for n in range(3)]
-    assert "was active 81 % of the time and was restarted 6 times" in " ".join(topology_lines("x", raging, 200))
+    assert "was active 81 % of the time and was restarted 6 times" in " ".join(topology_of("x", raging))
     calm = [msgspec.structs.replace(builders.block(0, "b"), storm=storm(False, 0.0, 0.07))]
-    assert "backs off (Connections 0.07/s)" in " ".join(topology_lines("x", calm, 200))
+    assert "backs off (Connections 0.07/s)" in " ".join(topology_of("x", calm))

@@ -21,7 +21,8 @@ from powerprof.experiment.traced import (
     replication_percent,
     summarise_paces,
 )
-from powerprof.report.run import traced_lines
+from powerprof.report.document import Sentence
+from powerprof.report.run import traced_section
 from powerprof.workloads.definition import Storm
 from tests.unit.report.sample_records import attribution
 
@@ -56,10 +57,12 @@ def test_tracing_is_repeated_until_the_storm_is_active(windows: list[TraceSummar
 
 
 def test_a_window_without_its_storm_is_marked() -> None:
-    calm = traced_lines(_window(12.0), "duplicate-id", 80)
-    assert any("the storm was active 12 % of the time" in line for line in calm)
-    raging = traced_lines(_window(97.0), "duplicate-id", 80)
-    assert not any("the storm" in line for line in raging)
+    calm = traced_section(_window(12.0), "duplicate-id")
+    assert any(
+        "the storm was active 12 % of the time" in part.text for part in calm.parts if isinstance(part, Sentence)
+    )
+    raging = traced_section(_window(97.0), "duplicate-id")
+    assert not any(isinstance(part, Sentence) for part in raging.parts)
 
 
 def test_a_member_has_its_own_cpu_time_and_rates(monkeypatch: pytest.MonkeyPatch) -> None:

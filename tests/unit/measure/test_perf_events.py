@@ -14,7 +14,8 @@ from powerprof.measure import oslayer, perf_events
 from powerprof.measure.perf_events import FrequencyReading, Policy, compute_frequencies, join_frequencies
 from powerprof.measure.sampling import WindowMeter, make_run
 from powerprof.model.records import CpuFrequency, Frequencies, FrequencyLimits, PState
-from powerprof.report import labels, residency
+from powerprof.report import labels
+from powerprof.report.kinds import lines_of
 from tests.unit.measure.fake_cpu import C1, POLL, FakeCpus, fake_stat
 
 
@@ -128,9 +129,9 @@ def test_a_window_reports_p_states(tree: Tree) -> None:
         tree.policy(0, "0", {1500000: 10, 2400000: 30}, **files)
         tree.policy(1, "1", {1500000: 40, 2400000: 0}, **files)
         window = meter.close_window()
-    text = "\n".join(residency.render_terminal(make_run(window, host={})))
-    assert "  0  75.0 %  2,400 MHz 75.0 %, 1,500 MHz 25.0 %" in text
-    assert "  1  25.0 %  1,500 MHz 100.0 %" in text
+    text = "\n".join(lines_of(make_run(window, host={}), 80))
+    assert "  0     75.0  2,400 MHz 75.0 %, 1,500 MHz 25.0 %" in text
+    assert "  1     25.0  1,500 MHz 100.0 %" in text
     assert "P-states: acpi-cpufreq, 1,500 to 2,400 MHz allowed." in text
 
 

@@ -233,7 +233,7 @@ def test_the_same_dump_twice_is_since_boot(recordings: Path) -> None:
     once = read_recording(path, None, source=None, elapsed_s=None, read_at="")
     assert read_recording(path, path, source=None, elapsed_s=None, read_at="") == once
     assert once.window.notes[0] == "only one snapshot: the figures are those since boot"
-    assert once.driver == "driver intel_idle, governor menu"
+    assert once.driver == "intel_idle, governor menu"
 
 
 def test_a_source_that_does_not_fit_two_dumps(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from powerprof.model.records import (
 )
 from powerprof.queries.comparison import QueriesComparison
 from powerprof.queries.records import Queries
-from powerprof.report import attribution, comparison, labels, metrics, queries, stacks
+from powerprof.report import attribution, comparison, metrics, queries, stacks
 from powerprof.report.answers import word_threats
 from powerprof.report.exports import render_csv
 from powerprof.report.kinds import KIND_LOADERS, lines_of, word_record
@@ -470,7 +470,6 @@ def _others() -> Cases:
     idle_run = _idle_run(_QUIET[:2])
     phases = [replace(phase, causes=causes, conservation=make(Conservation, known=True)) for phase in idle_run.phases]
     yield "causes of one thread", "\n".join(lines_of(replace(idle_run, phases=phases), 120)[8:])
-    frequencies = make_kind("powerprof.run/1 residency", known=True).phases[0].windows[0].system
     limited = make_kind("powerprof.run/1 residency", known=True)
     limits = replace(limited, host={"idle_limits": ["a latency limit of 7 µs forbids C6"], "idle_driver": "intel_idle"})
     yield "residency, limits", "\n".join(lines_of(limits, 120)[:12])
@@ -480,6 +479,5 @@ def _others() -> Cases:
         for row, size in zip(calls.files * 2, (4_321, 7_654_321, 9_876_543_210, 12), strict=True)
     ]  # fmt: skip
     yield "syscalls, bytes", "\n".join(lines_of(replace(calls, files=files), 120)[:12])
-    yield "CPUs", "\n".join(labels.cpu_lines(frequencies, 120))
     wakeup: Wakeup = make_kind("powerprof.attribution/1", known=True).wakeups[0]
     yield "thread", repr(wakeup.thread.label)

@@ -19,16 +19,15 @@ from msgspec.structs import replace
 from powerprof.experiment.records import Arm, Plan, Threat, TraceSummary
 from powerprof.model.attribution import Attribution, StackFrame
 from powerprof.model.records import Estimate, ServerExits
-from powerprof.report import energy
-from powerprof.report.document import Extras
+from powerprof.report import energy, idle
+from powerprof.report.document import Extras, View
 from powerprof.report.exports import export, render_flame, render_html
-from powerprof.report.html.charts import DrawnInterval, Strip, draw_strips, interval_axis, run_charts
-from powerprof.report.html.page import MAX_EMBEDDED_BYTES, MAX_PAGE_BYTES, brief, build_tiles, explain_terms, qualified
+from powerprof.report.html.charts import DrawnInterval, Strip, draw_run_spread, draw_strips, interval_axis
+from powerprof.report.html.page import MAX_EMBEDDED_BYTES, MAX_PAGE_BYTES, brief, explain_terms, qualified
 from powerprof.report.kinds import kind_of
 from powerprof.report.labels import TERMS, split_terms
 from powerprof.report.stacks import build_flame, modules_of, stacks_of
 from powerprof.report.sweep import TradeoffPoint, tradeoff
-from powerprof.report.table import Places
 from powerprof.system.errors import UsageError
 from tests.conftest import REPOSITORY
 from tests.unit.report.sample_pages import PAGES, at, html_of
@@ -315,10 +314,11 @@ def test_count_is_inconclusive_without_an_answer() -> None:
     counted = ServerExits(count=9, window_s=3.0, wakeups_hz=Estimate(mean=3.0, low=2.0, high=4.0))
     run = idle_run()
     phases = [replace(phase, c0_percent=2.0, server_exits=counted, conservation=None) for phase in run.phases]
-    idle = replace(run, phases=phases)
-    busy = replace(idle, phases=[replace(phase, c0_percent=98.0) for phase in idle.phases])
+    quiet = replace(run, phases=phases)
+    busy = replace(quiet, phases=[replace(phase, c0_percent=98.0) for phase in quiet.phases])
     heading = "Idle periods ended by the server"
-    looks = [[tile.look for tile in build_tiles(run, Places(run)) if tile.heading == heading] for run in (idle, busy)]
+    tiles = [idle.document(each, View()).tiles() for each in (quiet, busy)]
+    looks = [[tile.look for tile in of_run if tile.heading == heading] for of_run in tiles]
     assert looks == [[""], ["inconclusive"]]
 
 
@@ -398,5 +398,4 @@ def test_sample_of_many_windows_has_their_spread() -> None:
 
 def test_single_window_has_no_chart() -> None:
     one = replace(idle_run(), phases=[replace(phase, windows=phase.windows[:1]) for phase in idle_run().phases])
-    looks = dict.fromkeys([phase.name for phase in one.phases], "bar-a")
-    assert run_charts(one, [phase.name for phase in one.phases], looks) == []
+    assert draw_run_spread(one) == ""
