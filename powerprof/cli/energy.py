@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure the energy use of this host, and show which meter was read.
 
-It reads every meter that --energy-source names (auto: the best working meter). Without a meter, energy is estimated
+It reads every meter that --meter names (default: the best working meter). Without a meter, energy is estimated
 from the idle states. --from reads recordings instead: powercap dumps in order of time, turbostat logs, IPMI logs, or
 the CSV log of a wall meter.
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 _CALIBRATION = ("step", "repeats", "name", "output", "seed")
-_NOT_CALIBRATION = ("recordings", "more", "elapsed", "duration", "cpu_model", "vcpu", "outputs", "json")
+_NOT_CALIBRATION = ("recordings", "more", "elapsed", "duration", "outputs", "json")
 
 
 class CalibrationOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,13 +75,9 @@ def command(options: Options) -> None:
     if not recordings and (more or elapsed is not None):
         raise UsageError(f"{more[0] if more else '--elapsed'} needs --from FILE", command_line("energy --help"))
     if recordings:
-        options.refuse_without_effect("with --from", ("duration",))
+        options.refuse_without_effect("with --from", ("duration", "meter"))
         from powerprof.energy.recordings import replay
 
-        if options.energy != EnergyOptions():
-            raise UsageError(
-                "--energy-source, --meter-log, --cpu-model and --vcpu have no effect with --from", "leave them out"
-            )
         _show(replay([*recordings, *(more or [])], elapsed), files, quiet)
         return
     from powerprof.energy.recordings import EnergyInterrupted, measure
@@ -114,9 +110,12 @@ def _calibrate(options: CalibrationOptions, energy: EnergyOptions, quiet: bool) 
     name = calibrate.make_default_name(cpu) if options.name is None else options.name
     path = calibrate.choose_target(name, options.output)
     check_targets([OutputFile("model", str(path), f"--output {path}")])
+    request = energy.request
+    if request.source == "model":
+        raise UsageError("--calibrate needs a meter, and --meter names the model", "such as --meter rapl")
     fit, scope = calibrate.calibrate(
-        energy.energy_source,
-        meter_log=energy.meter_log,
+        request.source,
+        meter_log=request.meter_log,
         step_s=options.step,
         repeats=options.repeats,
         seed=options.seed,

@@ -77,7 +77,6 @@ def _plan(options: Options) -> IdlePlan:
         residency_source=options.residency_source,
         energy=options.energy.request,
         server_binary=program.server_binary,
-        server_basedir=program.server_basedir,
         server_build=program.load_build(),
         server_url=server.server,
         socket=server.socket,

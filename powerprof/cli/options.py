@@ -26,7 +26,7 @@ from powerprof.cli.parameters import (
     whole_number,
 )
 from powerprof.cli.targets import OptionalServerOptions, ServerOptions
-from powerprof.energy.domains import EnergyRequest, Vcpu
+from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
 from powerprof.model.text import join_words
 from powerprof.system.errors import Declined, PowerprofError, UsageError
 
@@ -174,7 +174,7 @@ class Saving(msgspec.Struct, frozen=True, kw_only=True):
 # Meters.
 
 # Fields of EnergyOptions, for commands that refuse them if they have no effect.
-ENERGY = ("energy_source", "meter_log", "cpu_model", "vcpu")
+ENERGY = ("meter",)
 
 
 def _residency_source(text: str) -> str:
@@ -193,69 +193,41 @@ def residency_source(default: str | None = "cpuidle") -> Any:
     return option("--residency-source", "NAME", text, convert=_residency_source, default=default)
 
 
-def _meter_log(text: str) -> Path:
-    """Return `FILE` or `FILE#COLUMN`. Raise DataError if the file cannot be read."""
-    from powerprof.energy.meter_log import split_column
+def _meter(text: str) -> EnergyRequest:
+    from powerprof.energy.meter_choice import parse_meter
 
-    readable_file(str(split_column(Path(text))[0]))
-    return Path(text)
-
-
-def _energy_source(text: str) -> str:
-    if text != "auto":
-        from powerprof.energy.meters import parse_energy_source
-
-        parse_energy_source(text)
-    return text
-
-
-def _cpu_model(text: str) -> str:
-    from powerprof.energy.families import find_kind
-
-    find_kind(text)
-    return text
-
-
-def _vcpu(text: str) -> Vcpu:
-    if text not in ("thread", "core"):
-        raise ValueError("not one of 'thread', 'core'")
-    return cast(Vcpu, text)
+    return parse_meter(text)
 
 
 class EnergyOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The meters to read, and parameters of the estimate without any."""
+    """The meters to read, or the parameters of the estimate."""
 
     HEADING: ClassVar[str] = "Energy"
 
-    energy_source: str = option(
-        "--energy-source",
-        "NAME[,NAME]",
-        "Meters to read (doctor lists them). NAME:DOMAIN+DOMAIN names the domains of the whole machine.",
-        convert=_energy_source,
-        default="auto",
-    )
-    meter_log: Path | None = option(
-        "--meter-log",
-        "FILE[#COLUMN]",
-        "CSV log of a running external meter, and the column of the whole machine.",
-        convert=_meter_log,
-    )
-    cpu_model: str | None = option(
-        "--cpu-model",
-        "NAME[:CPUS]",
-        "Real CPU model of a VM for the estimate, with the logical CPUs of its host: 'EPYC 7763:256'.",
-        convert=_cpu_model,
-    )
-    vcpu: Vcpu | None = option(
-        "--vcpu", "<thread|core>", "Whether one vCPU is a hardware thread or a core, for the estimate.", convert=_vcpu
+    meter: EnergyRequest | None = option(
+        "--meter",
+        "SOURCE",
+        "Meters to read (doctor lists them), a CSV log of a meter (FILE[#COLUMN]), both with a comma, none, or the "
+        "estimate with the CPU that a guest hides: 'model:EPYC 7763@thread' (default: the best meter).",
+        convert=_meter,
     )
 
     @property
     def request(self) -> EnergyRequest:
-        """The request for the meters."""
-        return EnergyRequest(
-            source=self.energy_source, meter_log=self.meter_log, cpu_model=self.cpu_model, vcpu=self.vcpu
-        )
+        """The request for the meters. Raises UsageError, PowerprofError and DataError for a wrong default."""
+        if self.meter is not None:
+            return self.meter
+        from powerprof.cli.defaults import default_meter
+
+        default = default_meter()
+        if default is None:
+            return DEFAULT_REQUEST
+        text, place = default
+        try:
+            return _meter(text)
+        except PowerprofError as error:
+            error.message = f"{place}: {error.message}"
+            raise
 
 
 class MeterOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -313,16 +285,13 @@ class PrivateServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     server_binary: Path | None = option(
         "--server-binary", "FILE", "Start this mariadbd or mysqld.", convert=_server_program
     )
-    server_basedir: Path | None = option(
-        "--server-basedir", "DIR", "Base directory of --server-binary.", convert=existing_folder
-    )
     server_build: str | None = option("--server-build", "NAME", "Start this fetched server (servers lists them).")
 
     def refuse_with(self, server: ServerOptions) -> None:
         """Raise UsageError if a program and an existing server are given."""
         if server.is_given and self != PrivateServerOptions():
             raise UsageError(
-                "--server-binary, --server-basedir and --server-build have no effect with your own server",
+                "--server-binary and --server-build have no effect with your own server",
                 "leave out --server, --socket and --defaults-file",
             )
 
@@ -332,8 +301,8 @@ class PrivateServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             return None
         from powerprof.database import historical
 
-        if self.server_binary is not None or self.server_basedir is not None:
-            raise UsageError("--server-build excludes --server-binary and --server-basedir", "use one of them")
+        if self.server_binary is not None:
+            raise UsageError("--server-build excludes --server-binary", "use one of them")
         try:
             return historical.load_build(self.server_build)
         except UsageError as error:
@@ -425,7 +394,6 @@ class BenchChoice(msgspec.Struct, frozen=True, kw_only=True):
                 world_sql=self.world_sql,
                 server_binary=self.program.server_binary,
                 server_build=self.program.load_build(),
-                server_basedir=self.program.server_basedir,
                 network_namespaces=self.network_namespaces,
                 trust=self.trust,
             )

@@ -44,15 +44,12 @@ if TYPE_CHECKING:
 # Options that a resumed sweep keeps.
 _KEPT = (
     *("clients", "setting", "duration", "repeat", "quick", "rate", "load", "seed", "attribute", "on_cpu"),
-    *("energy_source", "cpu_model", "vcpu", "residency_source"),
+    *("meter", "residency_source"),
 )
 
 
 # Options of points and meters, without an effect on a search for the highest rate.
-_OF_POINTS = (
-    *("clients", "setting", "rate", "load", "attribute", "on_cpu", "resume", "energy_source", "meter_log"),
-    *("cpu_model", "vcpu", "residency_source"),
-)
+_OF_POINTS = (*("clients", "setting", "rate", "load", "attribute", "on_cpu", "resume", "meter", "residency_source"),)
 
 
 class VariedOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -73,7 +73,9 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     HEADING: ClassVar[str] = "Server to connect to"
 
     server: str | None = option(
-        "--server", "URL", "URL of the server: mysql://user@host:port/ (password: --defaults-file or MYSQL_PWD)."
+        "--server",
+        "URL|SOCKET",
+        "URL of the server, mysql://user@host:port/ (password: --defaults-file or MYSQL_PWD), or its socket.",
     )
     socket: Path | None = option("--socket", "PATH", "Unix socket of the server.", convert=Path)
     defaults_file: Path | None = option(

@@ -85,23 +85,29 @@ def check_program(file: Path, wanted: str = "mariadbd or mysqld") -> None:
 def find_build(
     binary: Path | None = None, basedir: Path | None = None, template: Path | None = None, root: Path | None = None
 ) -> ServerBuild:
-    """Return the server to start: `binary` (of `root`), one below `basedir`, or this host's mariadbd or mysqld.
+    """Return the server to start: `binary` (of `root`), or this host's mariadbd or mysqld.
 
+    `basedir` is its base directory (default: that of its folder, if it has messages of a server and is not /usr).
     Raises CapabilityError if there is none or a library is missing, PowerprofError if it does not run.
     """
-    if binary is None and basedir is not None:
-        names = ("bin/mariadbd", "sbin/mariadbd", "bin/mysqld", "sbin/mysqld", "libexec/mysqld")
-        binary = next((basedir / name for name in names if (basedir / name).is_file()), None)
-        if binary is None:
-            raise PowerprofError(
-                f"--server-basedir {basedir}: no server program below it", "name it with --server-binary"
-            )
     if binary is None:
         binary = programs.which("mariadbd") or programs.which("mysqld")
     if binary is None:
         raise CapabilityError("neither mariadbd nor mysqld is installed", "apt install mariadb-server")
     check_program(on_host(binary, root))
+    if basedir is None and root is None:
+        basedir = _find_basedir(binary)
     return _identify(ServerBuild(binary, "mysql", (0, 0, 0), "", basedir, template, root))
+
+
+def _find_basedir(binary: Path) -> Path | None:
+    """Return the base directory of an unpacked server: the parent of bin, sbin or libexec with a server's messages."""
+    folder = binary.absolute().parent
+    base = folder.parent
+    if folder.name not in ("bin", "sbin", "libexec") or base == Path("/usr"):
+        return None
+    places = (base / "share", base / "share/mysql", base / "share/mariadb")
+    return base if any((place / "english/errmsg.sys").is_file() for place in places) else None
 
 
 def _identify(build: ServerBuild) -> ServerBuild:

@@ -233,7 +233,7 @@ _SAFE_PLACES = "put it into an option file (--defaults-file) or into MYSQL_PWD"
 
 
 def build_login(url: str | None = None, socket: Path | None = None, defaults_file: Path | None = None) -> Login:
-    """Return the login: URL and socket take precedence over the option file and MYSQL_PWD.
+    """Return the login: `url`, a URL or a socket, and `socket` take precedence over the option file and MYSQL_PWD.
 
     Under sudo everything is the caller's: the default user, option file, socket and TLS keys are used with that
     account's rights, because the caller's SQL runs there. Raises UsageError, also for a password in the URL, which
@@ -241,6 +241,8 @@ def build_login(url: str | None = None, socket: Path | None = None, defaults_fil
     """
     if url is not None and socket is not None:
         raise UsageError("--server and --socket name two servers", "use one of them")
+    if url is not None and "/" in url and "://" not in url:
+        socket, url = Path(url), None
     account = caller() if is_delegated() else None
     options = _read_options(defaults_file, account)
     user, host, port, database = _parse_url(url) if url is not None else (None, None, None, None)
@@ -512,7 +514,7 @@ def _title(pid: int, *, is_trusted: bool) -> str:
 
         binary = find_own_program(pid) if is_trusted else None
         if binary is not None:
-            return find_program("mysql", binary, None).name
+            return find_program("mysql", binary).name
     if is_trusted and name != POSTGRES_PROGRAM and (entered := log_in_locally(pid, Limits(waiting_s=_LOGIN_S))):
         with suppress(PowerprofError, OSError), entered[1]:
             return read_version(entered[1])

@@ -58,7 +58,7 @@ class ServerOptions(msgspec.Struct, frozen=True):
         settings: Settings as in my.cnf (see `products.format_settings`).
         environment: Variables added to those of powerprof.
         affinity: CPUs that it may use.
-        family: Product. `binary`, `basedir` or `build` choose another program of it.
+        family: Product. `binary` or `build` choose another program of it.
         namespace: Network namespace (see `runtree`); None uses the one of the run.
         partners: Whether it connects to other servers of its topology.
         timeout_s: Maximum time until it is ready.
@@ -74,7 +74,6 @@ class ServerOptions(msgspec.Struct, frozen=True):
     affinity: tuple[int, ...] | None = None
     family: Family = "mysql"
     binary: Path | None = None
-    basedir: Path | None = None
     build: ServerBuild | None = None
     namespace: int | None = None
     address: str = "127.0.0.1"

@@ -109,7 +109,7 @@ class PrivateServer(Closeable):
     def start(self) -> None:
         """Prepare the data and start the process. Call `wait_ready` next, and `stop` even after a failure."""
         options = self.options
-        self._build = options.build or products.find_program(options.family, options.binary, options.basedir)
+        self._build = options.build or products.find_program(options.family, options.binary)
         if options.port is not None and not self._product.has_tcp:
             raise UsageError(f"a private {self._product.title} listens on its socket alone", "leave the port out")
         account = find_server_account()

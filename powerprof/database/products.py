@@ -241,23 +241,19 @@ _POSTGRES_SOCKET = ".s.PGSQL.5432"
 _POSTGRES_NAME = re.compile(r"[a-z][a-z0-9_.]{0,63}")
 
 
-def find_postgres_build(
-    binary: Path | None = None, basedir: Path | None = None, root: Path | None = None
-) -> ServerBuild:
+def find_postgres_build(binary: Path | None = None, root: Path | None = None) -> ServerBuild:
     """Return the PostgreSQL server to start.
 
-    It is `binary` (of `root`), bin/postgres below `basedir`, or the newest of Debian's packages. Raises CapabilityError
-    if there is none, PowerprofError if it does not run.
+    It is `binary` (of `root`), or the newest of Debian's packages. Raises CapabilityError if there is none,
+    PowerprofError if it does not run.
     """
-    if binary is None and basedir is not None:
-        binary = basedir / "bin/postgres"
     if binary is None:
         places = [place for place in _DEBIAN_FOLDER.glob("*/bin/postgres") if place.parts[-3].isdigit()]
         binary = max(places, key=lambda place: int(place.parts[-3]), default=None) or programs.which("postgres")
     if binary is None:
         raise CapabilityError("postgres is not installed", "apt install postgresql")
     check_program(on_host(binary, root), "postgres that is there, or apt install postgresql")
-    build = ServerBuild(binary, "postgresql", (0, 0, 0), "", basedir, root=root)
+    build = ServerBuild(binary, "postgresql", (0, 0, 0), "", root=root)
     command = [str(binary.absolute()), "--version"]
     done = sandbox.run(command, build.sandbox(), timeout_s=30)
     version = re.match(r"postgres \(PostgreSQL\) (\d{1,3})(?:\.(\d{1,3}))?", done.stdout)
@@ -361,7 +357,7 @@ class Product(msgspec.Struct, frozen=True):
     """A kind of server.
 
     Attributes:
-        find: Find its program from `binary` and `basedir`.
+        find: Find its program from `binary`.
         check: Refuse reserved settings.
         initialise: Return the commands that create empty data, each with its input.
         login: Return the account of a server in this directory.
@@ -375,7 +371,7 @@ class Product(msgspec.Struct, frozen=True):
     """
 
     title: str
-    find: Callable[[Path | None, Path | None], ServerBuild]
+    find: Callable[[Path | None], ServerBuild]
     check: Callable[[Mapping[str, Setting]], object]
     initialise: Callable[[ServerBuild, Path], Steps]
     login: Callable[[Path], Login]
@@ -427,7 +423,7 @@ def product_of(build: ServerBuild) -> Product:
     return PRODUCTS[build.family]
 
 
-def find_program(family: str, binary: Path | None, basedir: Path | None) -> ServerBuild:
+def find_program(family: str, binary: Path | None) -> ServerBuild:
     """Return the program to start: `binary` with its product by name, else a program of the family."""
     named = POSTGRESQL if binary is not None and binary.name in ("postgres", "postmaster") else PRODUCTS[family]
-    return named.find(binary, basedir)
+    return named.find(binary)

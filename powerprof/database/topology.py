@@ -49,7 +49,6 @@ class MemberOptions(msgspec.Struct, frozen=True):
     connect_retry_s: int | None = None
     affinity: tuple[int, ...] | None = None
     binary: Path | None = None
-    basedir: Path | None = None
     build: ServerBuild | None = None
 
 
@@ -215,11 +214,11 @@ class ServerTopology(Closeable):
 
     def _member_options(self, member: MemberPlan, namespace: int | None, address: str) -> ServerOptions:
         own, common = member.options, self._options
-        has_own_program = own.binary is not None or own.basedir is not None or own.build is not None
+        has_own_program = own.binary is not None or own.build is not None
         build = own.build if has_own_program else common.build
         if build is None:
             program = own if has_own_program else common
-            build = find_build(program.binary, program.basedir)
+            build = find_build(program.binary)
         port = common.port if self.kind == "standalone" else "ephemeral" if namespace is None else runtree.BRIDGED_PORT
         return msgspec.structs.replace(
             common,

@@ -301,7 +301,7 @@ def calibrate(
         if not meters.names:
             raise CapabilityError(
                 f"energy --calibrate needs a meter: {meters.why}",
-                "run it on the metered host, or log an external meter: --meter-log FILE",
+                "run it on the metered host, or log an external meter: --meter FILE",
             )
         cpus = sorted(os.sched_getaffinity(0))
         for number, level in enumerate(plan, 1):
@@ -319,7 +319,7 @@ def calibrate(
             windows.append(metered)
     if len(scopes) > 1:
         raise PowerprofError(
-            f"the meters changed between steps ({'; '.join(sorted(scopes))})", "name one meter with --energy-source"
+            f"the meters changed between steps ({'; '.join(sorted(scopes))})", "name one meter with --meter"
         )
     return fit_windows(windows), scopes.pop()
 

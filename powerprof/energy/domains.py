@@ -442,7 +442,7 @@ class EnergyRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The choice of meters, and facts for the estimate that a guest hides.
 
     Attributes:
-        source: the value of `--energy-source`.
+        source: the value of `--meter`.
         meter_log: the CSV file that an external meter writes.
         cpu_model: the name of the CPU, as `find_kind` reads it. None: use what this host reports.
         vcpu: whether one CPU of this host is a hardware thread or a whole core. None: use what this host

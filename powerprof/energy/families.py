@@ -379,7 +379,7 @@ class CpuKind(msgspec.Struct, frozen=True):
         here = next((name for name, cpus in list_generations() if any(match.holds(cpu) for match in cpus)), None)
         if here is None or here == self.generation:
             return ()
-        return (f"this host shows a CPU of {here}, and --cpu-model names one of {self.generation}",)
+        return (f"this host shows a CPU of {here}, and --meter names one of {self.generation}",)
 
 
 @cache
@@ -403,7 +403,7 @@ def find_kind(text: str) -> CpuKind:
     kind = _kinds().get(_model_number(named)) if len(text) <= _LONGEST else None
     if kind is None or not _brand_fits(named, kind.generation):
         raise UsageError(
-            f'--cpu-model "{shown}": no published result is of such a CPU', _suggest_kinds(named[:_LONGEST])
+            f'--meter "model:{shown}": no published result is of such a CPU', _suggest_kinds(named[:_LONGEST])
         )
     if not colon:
         return kind
@@ -411,7 +411,7 @@ def find_kind(text: str) -> CpuKind:
     if not re.fullmatch(r"[0-9]{1,5}", size.strip()) or int(size) not in sizes:
         published = join_words([str(number) for number in sizes])
         raise UsageError(
-            f'--cpu-model "{shown}": "{shorten(printable(size), 20)}" is not the number of logical CPUs of '
+            f'--meter "model:{shown}": "{shorten(printable(size), 20)}" is not the number of logical CPUs of '
             "a published server",
             f"published are servers of {published}; or leave out the colon and the number",
         )
@@ -463,6 +463,6 @@ def _suggest_kinds(text: str) -> str:
         matches = [kind for kind in kinds.values() if words & set(kind.generation.upper().split()[1:])]
         matches = sorted(matches, key=lambda kind: -len(kind.results))[:_SHOWN]
     if not matches:
-        return 'write the CPU\'s number as its maker does: --cpu-model "EPYC 7763", or leave --cpu-model out'
+        return 'write the CPU\'s number as its maker does: --meter "model:EPYC 7763", or leave the CPU out'
     names = join_words([_full_name(kind.name, kind.generation) for kind in matches])
-    return f"near are {names}; a CPU without results is estimated by its generation: leave --cpu-model out"
+    return f"near are {names}; a CPU without results is estimated by its generation: leave the CPU out"

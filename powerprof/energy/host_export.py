@@ -201,7 +201,7 @@ def _sum_zones(domain: str, samples: Sequence[MetricSample]) -> HostFigures:
         if level is None:
             raise CapabilityError(
                 f"host: its page has the zone {printable(zone)!r}, and powerprof does not know which zones contain it",
-                "use another meter (--meter-log FILE), or the estimate (--energy-source model)",
+                "use another meter (--meter FILE), or the estimate (--meter model)",
             )
         levels[level].append(sample)
     used = next((index for index, level in enumerate(levels) if level), len(levels))
@@ -209,7 +209,7 @@ def _sum_zones(domain: str, samples: Sequence[MetricSample]) -> HostFigures:
     if used >= _CPUS and not packages:
         raise CapabilityError(
             "host: its page has parts of the CPUs (dram, core), and no package or platform that contains them",
-            "let the exporter show the zone package, or use another meter (--meter-log FILE)",
+            "let the exporter show the zone package, or use another meter (--meter FILE)",
         )
     if len(chosen) > _MOST_ZONES:
         raise CapabilityError(
@@ -354,7 +354,7 @@ def _find_counter(path: Path) -> Path:
     if any(":" not in other.name.partition(":")[2] for other in counters[0].parent.parent.glob("intel-rapl:[1-9]*")):
         raise CapabilityError(
             f"host: {counters[0].parent.parent} has several packages and is not the share of one guest",
-            "use it as this host's own counters: --energy-source rapl",
+            "use it as this host's own counters: --meter rapl",
         )
     return counters[0]
 

@@ -402,7 +402,7 @@ def open_meter_log(path: Path | None) -> MeterLogMeter:
     damaged log.
     """
     if path is None:
-        raise CapabilityError("meter_log: no log was named", "add --meter-log FILE")
+        raise CapabilityError("meter_log: no log was named", "add --meter FILE")
     log = read_meter_log(path)
     if not log.has_epoch:
         raise CapabilityError(

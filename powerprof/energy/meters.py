@@ -378,8 +378,8 @@ def find_energy_flaws(source: str, energies: Sequence[DomainEnergy], topology: T
     return {**find_flaws(source, [(item.domain, item.scope) for item in outer], topology), **flaws}
 
 
-def parse_energy_source(choice: str) -> list[str]:
-    """Return the names in `--energy-source`. Raise UsageError for an unknown name or one that must be alone."""
+def parse_sources(choice: str) -> list[str]:
+    """Return the names in `--meter`. Raise UsageError for an unknown name or one that must be alone."""
     return list(_parse_choice(choice))
 
 
@@ -398,20 +398,20 @@ def _parse_choice(choice: str) -> dict[str, tuple[str, ...]]:
         twice = name if name in names else twice
         names[name] = tuple(domain.strip() for domain in domains.split("+") if domain.strip())
     if twice:
-        raise UsageError(f"--energy-source {choice} names {twice} twice", "name each meter once")
+        raise UsageError(f"--meter {choice} names {twice} twice", "name each meter once")
     alone = len(words) > 1 and {"auto", "none", "model"} & set(words)
     if unknown or alone:
         reason = f"{min(alone)} stands alone" if alone else f"{unknown} is not a choice"
         raise UsageError(
-            f"--energy-source {choice}: {reason}",
-            f"auto, none, model, or one or more of {', '.join(NAMES)}, host:URL, host:FOLDER (a comma between); "
-            "NAME:DOMAIN+DOMAIN sums these domains",
+            f"--meter {choice}: {reason}",
+            f"auto, none, model, or one or more of {', '.join(NAMES)}, host:URL, host:FOLDER, the CSV log of a "
+            "meter (a comma between); NAME:DOMAIN+DOMAIN sums these domains",
         )
     return names
 
 
 def open_meters(choice: str, *, meter_log: Path | None = None) -> MeterSet:
-    """Open the meters of `--energy-source`: `auto`, `none`, or NAME[:DOMAIN+…][,NAME]. A meter log is always opened.
+    """Open the meters of `--meter`: `auto`, `none`, or NAME[:DOMAIN+…][,NAME]. A meter log is always opened.
 
     Raise UsageError for an unknown name, CapabilityError if a named meter is missing or does not count.
     """
@@ -514,7 +514,7 @@ def _open_counting(name: str, openers: dict[str, Callable[[], Meter]]) -> Meter:
             if unread is not None and unread.energy.joules is None:
                 reason = f"{unread.domain} {unread.energy.notes[0]}"
             raise CapabilityError(
-                f"{name}: {reason}", "use another meter (--meter-log FILE), or the estimate (--energy-source model)"
+                f"{name}: {reason}", "use another meter (--meter FILE), or the estimate (--meter model)"
             )
     except BaseException:
         meter.close()

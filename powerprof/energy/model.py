@@ -108,7 +108,7 @@ def _adapt_to_host(
     if vcpu is None and smt is False:
         doubt = (
             f"a CPU here may be a core of {threads} threads (included in the upper bound); to narrow it: "
-            "--vcpu thread or --vcpu core"
+            "--meter model@thread or --meter model@core"
         )
         return ChosenModel(model, title, (*all_doubts, doubt), cores_per_cpu=float(threads))
     return ChosenModel(model, title, all_doubts)
@@ -293,7 +293,7 @@ def describe_estimate(chosen: ChosenModel, reading: EnergyReading) -> str:
 
 def _how_to_narrow() -> str:
     return (
-        "to narrow it: the CPU's name (--cpu-model) and --vcpu where this guest hides them, "
+        "to narrow it: the CPU that this guest hides (--meter 'model:EPYC 7763@core'), "
         f"a model calibrated on the metered host ({command_line('energy --calibrate')}), the host's own figures "
-        "(--energy-source host:URL), or a meter's log (--meter-log)"
+        "(--meter host:URL), or a meter's log (--meter FILE)"
     )

@@ -283,7 +283,7 @@ def open_powertop() -> PowertopMeter:
     if find_report_watts(text) is None:
         raise CapabilityError(
             "powertop: its report gives no watts (it needs a battery that discharges)",
-            "unplug the power supply and run: powertop --calibrate; or use the estimate (--energy-source model)",
+            "unplug the power supply and run: powertop --calibrate; or use the estimate (--meter model)",
         )
     return PowertopMeter(program)
 
@@ -550,5 +550,5 @@ def open_ipmi() -> IpmiMeter:
             f"ipmi: the controller's power reading is {state.lower()}", "ipmitool dcmi power activate, or another meter"
         )
     if not find_server_watts(lines):
-        raise CapabilityError("ipmi: the controller reports no power (0 W)", "use another meter (--meter-log FILE)")
+        raise CapabilityError("ipmi: the controller reports no power (0 W)", "use another meter (--meter FILE)")
     return IpmiMeter(program)

@@ -324,7 +324,7 @@ def open_rapl() -> RaplMeter:
     if not domains:
         raise CapabilityError(
             f"rapl: no RAPL energy counters in {root} (a virtual machine, or the driver is not loaded)",
-            "modprobe intel_rapl_msr; if that fails, use another meter (--meter-log FILE) or the estimate",
+            "modprobe intel_rapl_msr; if that fails, use another meter (--meter FILE) or the estimate",
         )
     notes += [f"rapl: {path} cannot be read, so its domain is unknown" for path in unreadable]
     domains = [
@@ -475,7 +475,7 @@ def open_perf_power() -> PerfPowerMeter:
     if not (root / "events").is_dir():
         raise CapabilityError(
             f"perf_power: no power PMU in {root} (a virtual machine, or the rapl driver is not loaded)",
-            "modprobe rapl; if that fails, use another meter (--meter-log FILE) or the estimate",
+            "modprobe rapl; if that fails, use another meter (--meter FILE) or the estimate",
         )
     require_this_host("perf_power: perf counters are the running kernel's")
     try:

@@ -456,7 +456,7 @@ def make_result(window: Window, energy: WindowEnergy, choice: str, elapsed_s: fl
                 reasons = energy.meter_notes_of(name)
                 raise CapabilityError(
                     reasons[0] if reasons else f"{name}: present but it gave no figure",
-                    "use another meter (--meter-log FILE), or the estimate (--energy-source model)",
+                    "use another meter (--meter FILE), or the estimate (--meter model)",
                 )
     completed = energy.complete(window)
     notes += energy.doubts_of(completed)

@@ -280,7 +280,7 @@ def open_hwmon(*, host_only: bool = False) -> HwmonMeter:
     if not channels or (host_only and not any(channel.is_host for channel in channels)):
         raise CapabilityError(
             f"hwmon: no chip in {root} reports the host's energy or power",
-            "load the board's sensor driver (sensors-detect), or use another meter (--meter-log FILE)",
+            "load the board's sensor driver (sensors-detect), or use another meter (--meter FILE)",
         )
     return HwmonMeter(channels, root)
 
@@ -449,7 +449,7 @@ def open_battery() -> BatteryMeter:
         raise UnusableMeterError(f"battery: not discharging ({states})", "unplug the power supply and run again")
     unknown = [watts for folder in discharging if isinstance(watts := _read_watts(folder), str)]
     if len(unknown) == len(discharging):
-        raise CapabilityError(f"battery: {'; '.join(unknown)}", "use another meter (--meter-log FILE), or the estimate")
+        raise CapabilityError(f"battery: {'; '.join(unknown)}", "use another meter (--meter FILE), or the estimate")
     selected, repeated, flaw = _select_batteries(discharging)
     return BatteryMeter(selected, repeated, flaw)
 

@@ -15,7 +15,6 @@ from powerprof.measure.cpuidle import online_cpus
 from powerprof.model.records import EnergyPart, EnergyReading, EnergySource, EnergySplit, Kind, Window
 from powerprof.system import files, paths
 from powerprof.system.closeable import Closeable
-from powerprof.system.errors import UsageError
 from powerprof.system.next_steps import command_line
 
 # The split of a host's energy into the idle floor, and processes, threads and functions by C0 time and wake-ups. Pure.
@@ -187,11 +186,6 @@ class WindowEnergy(Closeable):
 
     def __init__(self, request: EnergyRequest = DEFAULT_REQUEST) -> None:
         is_unmetered = request.source.strip() == "none"
-        if is_unmetered and (request.cpu_model is not None or request.vcpu is not None):
-            raise UsageError(
-                "--cpu-model and --vcpu have no effect with --energy-source none",
-                "leave them out, or use --energy-source model",
-            )
         # Read the models first: a damaged file is then reported before the run.
         self._model: ChosenModel | None = None if is_unmetered else model_for_this_host(request)
         self._set = open_meters(request.source, meter_log=request.meter_log)

@@ -97,7 +97,6 @@ def start_servers(
         connections=most + _SPARE_CONNECTIONS,
         affinity=options.server_cpus,
         binary=options.server_binary,
-        basedir=options.server_basedir,
         build=historical.load_build(case.server.build) if case.server.build else options.server_build,
     )
     wanted = case.topology

@@ -147,7 +147,6 @@ class BenchOptions(msgspec.Struct, frozen=True):
     member_cpus: Mapping[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
     world_sql: Path | None = None
     server_binary: Path | None = None
-    server_basedir: Path | None = None
     server_build: ServerBuild | None = None
     network_namespaces: bool = False
     trust: bool = False

@@ -163,7 +163,6 @@ class IdlePlan(msgspec.Struct, frozen=True):
     residency_source: str = "cpuidle"
     energy: EnergyRequest = DEFAULT_REQUEST
     server_binary: Path | None = None
-    server_basedir: Path | None = None
     server_build: ServerBuild | None = None
     server_url: str | None = None
     socket: Path | None = None
@@ -431,7 +430,7 @@ def _server(plan: IdlePlan) -> Callable[[], AbstractContextManager[Server]]:
         if plan.clients:
             connections.raise_open_files(plan.clients)
         return lambda: GivenServer(login)
-    build = plan.server_build or products.find_program("mysql", plan.server_binary, plan.server_basedir)
+    build = plan.server_build or products.find_program("mysql", plan.server_binary)
     if build.family == "postgresql":
         raise UsageError(
             f"idle does not start {build.name}",

@@ -103,6 +103,7 @@ def start_sweep(
             "attribute_s": options.attribute_s,
             "on_cpu": options.on_cpu,
             "energy_source": options.energy.source,
+            "meter_log": None if options.energy.meter_log is None else str(options.energy.meter_log),
             "cpu_model": options.energy.cpu_model,
             "vcpu": options.energy.vcpu,
             "residency_source": options.residency_source,
@@ -148,14 +149,14 @@ def check_room(sweep: Sweep, workload: LoadedWorkload, bench_options: BenchOptio
     Failures of single points are noted later, but a wrong server would fail in all of them. Raises PowerprofError.
     """
     if sweep.parameter == SERVER:
-        if bench_options.server_build or bench_options.server_binary or bench_options.server_basedir:
+        if bench_options.server_build or bench_options.server_binary:
             raise UsageError("--set server=… and --server-build are two servers", "leave --server-build out")
         for value in sweep.values:
             historical.load_build(str(value))
     cases = [resolve_point(workload, sweep.condition.name, sweep.key, value, options) for value in sweep.values]
     most = max(case.load.clients for case in cases)
-    if bench_options.server_binary or bench_options.server_basedir:
-        products.find_program(cases[0].server.kind, bench_options.server_binary, bench_options.server_basedir)
+    if bench_options.server_binary:
+        products.find_program(cases[0].server.kind, bench_options.server_binary)
     if bench_options.given is not None:
         check_connections(bench_options.given, most)
     else:
@@ -268,6 +269,7 @@ def restore_options(sweep: Sweep, options: ExperimentOptions) -> ExperimentOptio
             energy=replace(
                 options.energy,
                 source=str(saved["energy_source"]),
+                meter_log=None if saved.get("meter_log") is None else Path(str(saved["meter_log"])),
                 cpu_model=None if saved.get("cpu_model") is None else str(saved["cpu_model"]),
                 vcpu=_vcpu(saved.get("vcpu")),
             ),

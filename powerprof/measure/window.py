@@ -264,7 +264,7 @@ class OpenWindow:
         """Open and begin the parts.
 
         `settle`: give up root's privileges in between, for the rest of this process, except those that the meters
-        need. `source`: the meters (`--energy-source`).
+        need. `source`: the meters (`--meter`).
         """
         self._parts = parts
         for part in parts:

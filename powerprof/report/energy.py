@@ -113,7 +113,7 @@ def _remedy(result: EnergyResult) -> str:
     source = result.total.source or (result.meters[0].source if result.meters else "NAME")
     return (
         "Each meter has its own figure below. If you know which of them measure the machine, name them: "
-        f"--energy-source {source}:DOMAIN+DOMAIN. --energy-source model estimates it."
+        f"--meter {source}:DOMAIN+DOMAIN. --meter model estimates it."
     )
 
 

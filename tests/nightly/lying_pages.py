@@ -65,7 +65,7 @@ class Pages:
     def asking(self, count: int) -> list[str]:
         """`energy` with so many of these pages as meters."""
         source = ",".join(f"host:http://127.0.0.1:{self.port}/{at}" for at in range(count))
-        return ["energy", "--duration", "0.1", "--energy-source", source]
+        return ["energy", "--duration", "0.1", "--meter", source]
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from powerprof.database import historical
 from powerprof.system import paths
 from tests.conftest import Cli
 
-_CHOICES = ["--rate", "400", "--duration", "2", "--pairs", "6", "--energy-source", "none", "--no-save"]
+_CHOICES = ["--rate", "400", "--duration", "2", "--pairs", "6", "--meter", "none", "--no-save"]
 
 
 @pytest.mark.parametrize("connector", ["mysql", "mariadb"])

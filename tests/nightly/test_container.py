@@ -118,7 +118,7 @@ def test_it_names_the_container_whose_health_probe_wakes_the_node(
     image: str, rights: list[str], limits: list[str]
 ) -> None:
     podman("run", "--detach", "--name", _PROBED, *limits, "--entrypoint=sh", image, "-c", _PROBE)
-    options = ["--duration", "4", "--no-save", "--json", "-", "--energy-source", "none"]
+    options = ["--duration", "4", "--no-save", "--json", "-", "--meter", "none"]
     count = 0
     # Where others keep the CPUs busy it ends no idle period: it is given some windows.
     for _ in range(6):

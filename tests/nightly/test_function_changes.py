@@ -17,7 +17,7 @@ def test_fault_handlers_grew_with_the_buffer(powerprof_cli: Cli, mariadbd: Path,
     done = powerprof_cli(
         [
             *("compare", "read-buffer-128k", "read-buffer-5m", "--on-cpu", "--pairs", "3", "--duration", "1"),
-            *("--energy-source", "none", "--no-save", "--json", "-"),
+            *("--meter", "none", "--no-save", "--json", "-"),
         ]
     )
     assert done.code == 0, done.err

@@ -44,7 +44,7 @@ host = ["cpu-governor={OURS}", "disable-state=C1"]
 [conditions.slow]
 host = ["cpu-governor=conservative"]
 """
-_QUIET = ["--energy-source", "none"]
+_QUIET = ["--meter", "none"]
 _CURE = ["cure", "--pid", "PID", "--yes", "--window", "0.5", "--pairs", "6", *_QUIET]
 COMMANDS = {
     "cure": [*_CURE, "--host", f"cpu-governor={OURS}"],

@@ -43,7 +43,7 @@ class Long:
             str(pid),
             "--duration",
             f"{seconds:g}",
-            "--energy-source",
+            "--meter",
             "none",
         ]
         process = cli.start([*words, "--json", "-"])

@@ -23,7 +23,7 @@ _ROWS = {
     "orders": ("o_id", "o_d_id", "o_c_id", "o_carrier_id", "o_ol_cnt"),
     "order_line": ("ol_o_id", "ol_d_id", "ol_number", "ol_i_id", "ol_amount", "ol_dist_info"),
 }
-_QUICK = ["--duration", "2", "--energy-source", "none", "--json", "-"]
+_QUICK = ["--duration", "2", "--meter", "none", "--json", "-"]
 
 
 def _cache() -> dict[str, str]:
@@ -60,7 +60,7 @@ def test_an_idle_mysql_9_is_woken_a_hundred_times_a_second_and_mariadb_a_few(pow
 
 @pytest.mark.historical("mysql-9.7")
 def test_idle_measures_a_fetched_release(powerprof_cli: Cli) -> None:
-    asked = ["idle", "--server-build", "mysql-9.7", "--clients", "4", "--quick", "--energy-source", "none"]
+    asked = ["idle", "--server-build", "mysql-9.7", "--clients", "4", "--quick", "--meter", "none"]
     done = powerprof_cli(asked, _cache(), timeout=300)
     assert done.code == 0, done.err
     answer = re.search(r"idle MySQL 9\.7 wakes? (?:the CPUs )?([\d.]+) ", " ".join(done.out.split()))

@@ -194,7 +194,7 @@ def of_logs(bench: Bench, number: int) -> tuple[Ran, int]:
         file.write_bytes(bent(_METER, number))
         if number % 2:
             return bench.commands(["energy", "--from", str(file)], 0.0), 1
-        meter = ["--meter-log", str(file), "--energy-source", "meter_log"]
+        meter = ["--meter", str(file)]
         return bench.commands(["energy", "--duration", "0.1", *meter], 0.1), 1
     count = 60
     file.write_bytes(b"time,watts\n")
@@ -214,7 +214,7 @@ def of_logs(bench: Bench, number: int) -> tuple[Ran, int]:
     writer = threading.Timer(bench.commands.quiet("watch") + 4.0, write)
     began_s = time.monotonic()
     writer.start()
-    words = ["watch", "--plain", "--count", str(count), "--interval", "0.5", "--no-ask", "--meter-log", str(file)]
+    words = ["watch", "--plain", "--count", str(count), "--interval", "0.5", "--no-ask", "--meter", f"auto,{file}"]
     try:
         ran = bench.commands([*words, *NO_METER], count / 2)
     finally:

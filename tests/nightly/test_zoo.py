@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("root_bpf", "sysbench")
 ROUNDS = range(*map(int, os.environ.get("POWERPROF_ZOO", "0-200").split("-")))
 SEED = 20261128
 MAPPERS = int(os.environ.get("POWERPROF_ZOO_MAPPERS", "200"))
-_QUIET = "--energy-source none --no-save"
+_QUIET = "--meter none --no-save"
 _WINDOW = "--duration 1 --no-save"
 # PID and CNF: a server of ours. In capitals else: an inhabitant of the zoo.
 WORDS = {
@@ -47,8 +47,8 @@ WORDS = {
         f"cure --pid PID --defaults-file CNF --set max_connect_errors=101 --window 0.5 --pairs 3 --yes {_QUIET}",
         "cure --pid COVERED",
     ),
-    "watch": ("watch --plain --no-ask --count 2 --interval 1 --energy-source none",),
-    "export": ("export --listen unix:ROOM/export.sock --interval 1 --statements PID --energy-source none",),
+    "watch": ("watch --plain --no-ask --count 2 --interval 1 --meter none",),
+    "export": ("export --listen unix:ROOM/export.sock --interval 1 --statements PID --meter none",),
     "doctor": ("doctor --pid COVERED", "doctor"),
     "energy": ("energy --duration 1",),
     "workloads": ("workloads city",),

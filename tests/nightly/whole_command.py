@@ -17,7 +17,7 @@ from tests.conftest import Cli
 from tests.nightly.lying_pages import pages
 
 MOST_S, MOST_KB = 5.0, 200 << 10
-NO_METER = ["--energy-source", "none"]
+NO_METER = ["--meter", "none"]
 _QUIET = {
     "attribute": ["attribute", "--system", "--duration", "1", "--no-save", *NO_METER],
     "idle": ["idle", "--duration", "0.5", "--repeat", "2", "--clients", "0", "--no-save", *NO_METER],

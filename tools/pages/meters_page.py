@@ -12,7 +12,7 @@ _HEAD = """# Recognised layouts of meters
 
 A total needs a set of meters that this table lists, complete for the sockets and dies of the host. Any other set has
 no total: each meter is shown with its own figure, and the report gives the reason.
-`--energy-source NAME:DOMAIN+DOMAIN` names the domains that measure the machine
+`--meter NAME:DOMAIN+DOMAIN` names the domains that measure the machine
 ([energy](energy.md#totals)). Drivers and channels are regular expressions; `#1` is the first channel of a
 chip.
 

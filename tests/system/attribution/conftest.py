@@ -130,7 +130,7 @@ def attribute(
             str(target),
             "--duration",
             f"{duration:g}",
-            "--energy-source",
+            "--meter",
             "none",
         ]
         args = [*words, "--json", "-", *more]
@@ -280,7 +280,7 @@ def taken(root_bpf: None, tmp_path_factory: pytest.TempPathFactory, shared_cache
 def _take(cli: Cli, folder: Path, pid: str) -> Taken:
     folder.mkdir()
     out, runs = folder / "out.json", folder / "runs"
-    words = ["--duration", "1.5", "--energy-source", "none", "--json", str(out)]
+    words = ["--duration", "1.5", "--meter", "none", "--json", str(out)]
     result = cli(["--runs-dir", str(runs), "attribute", "--pid", pid, *words])
     assert result.code == 0, result.err
     return Taken(runs / "attribute-0001", out.read_bytes(), result)

@@ -52,7 +52,7 @@ def running(group: str, program: str) -> Iterator[None]:
 def test_rows_by_unit_add_up_to_the_host(powerprof_cli: Cli) -> None:
     """The machine is given some windows in which others leave the CPUs to idle."""
     slice_name = f"powerprof-test-{os.getpid()}.slice"
-    options = "--duration 2 --energy-source none --no-save --json -"
+    options = "--duration 2 --meter none --no-save --json -"
     try:
         with ExitStack() as stack:
             stack.enter_context(running(f"{slice_name}/sleeper.service", SLEEPER))

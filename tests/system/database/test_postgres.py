@@ -96,7 +96,7 @@ def test_an_index_saves_cpu_time_and_the_plans_are_saved(powerprof_cli: Cli, bui
 
 
 def _compared(cli: Cli, a: str, b: str) -> dict[str, Any]:
-    options = ["--pairs", "3", "--duration", "0.6", "--energy-source", "none", "--no-save", "--json", "-"]
+    options = ["--pairs", "3", "--duration", "0.6", "--meter", "none", "--no-save", "--json", "-"]
     done = cli(["compare", a, b, *options])
     assert done.code == 0, done.err
     record: dict[str, Any] = json.loads(done.out)
@@ -116,9 +116,7 @@ def _times_as_much(record: dict[str, Any]) -> float:
 def test_whole_windows_count_what_the_client_was_answered(
     powerprof_cli: Cli, build: None, sysbench: Path, condition: str
 ) -> None:
-    options = [
-        *("--rate", "60", "--repeat", "2", "--duration", "1", "--energy-source", "none", "--no-save", "--json", "-")
-    ]
+    options = [*("--rate", "60", "--repeat", "2", "--duration", "1", "--meter", "none", "--no-save", "--json", "-")]
     done = powerprof_cli(["run", f"pg:{condition}", *options])
     assert done.code == 0, done.err
     said = {metric["name"]: metric["estimate"]["mean"] for metric in json.loads(done.out)["metrics"]}

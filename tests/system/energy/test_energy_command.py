@@ -96,7 +96,7 @@ def tree_of(bare: tuple[Tree, dict[str, str]]) -> Path:
 
 @pytest.mark.parametrize("name", ["rapl", "hwmon", "battery"])
 def test_an_absent_meter_by_name_ends_with_3(powerprof_cli: Cli, bare: tuple[Tree, dict[str, str]], name: str) -> None:
-    result = powerprof_cli(["energy", "--duration", "0.2", "--energy-source", name], env=bare[1])
+    result = powerprof_cli(["energy", "--duration", "0.2", "--meter", name], env=bare[1])
     assert (result.code, result.out) == (3, "")
     error, hint = result.err.splitlines()
     assert error.startswith(f"error: {name}: ")
@@ -105,7 +105,7 @@ def test_an_absent_meter_by_name_ends_with_3(powerprof_cli: Cli, bare: tuple[Tre
 
 def test_a_counter_that_stands_still_is_never_0_watts(powerprof_cli: Cli, bare: tuple[Tree, dict[str, str]]) -> None:
     bare[0].zone("intel-rapl:0", "package-0", 77)
-    named = powerprof_cli(["energy", "--duration", "0.2", "--energy-source", "rapl"], env=bare[1])
+    named = powerprof_cli(["energy", "--duration", "0.2", "--meter", "rapl"], env=bare[1])
     assert named.code == 3
     assert "rapl: package-0 is present but does not count (reads 0)" in named.err
     chosen = powerprof_cli(["energy", "--duration", "0.2", "--json", "-"], env=bare[1])
@@ -190,12 +190,12 @@ def test_a_damaged_recording_is_refused_with_line_and_reason(powerprof_cli: Cli,
     [
         ["--elapsed", "3"],
         ["some.txt"],
-        ["--from", "x", "--energy-source", "rapl"],
-        ["--energy-source", "rapol"],
-        ["--cpu-model", "EPYC 7764"],
-        ["--cpu-model", "EPYC 7763", "--energy-source", "none"],
-        ["--vcpu", "socket"],
-        ["--from", "x", "--cpu-model", "EPYC 7763"],
+        ["--from", "x", "--meter", "rapl"],
+        ["--meter", "rapol"],
+        ["--meter", "model:EPYC 7764"],
+        ["--meter", "rapl,model:EPYC 7763"],
+        ["--meter", "model@socket"],
+        ["--from", "x", "--meter", "model:EPYC 7763"],
         ["--duration", "0"],
     ],
 )
@@ -209,7 +209,7 @@ def test_calibrate_needs_a_meter(powerprof_cli: Cli, bare: tuple[Tree, dict[str,
     result = powerprof_cli(["energy", "--calibrate"], env=bare[1])
     assert (result.code, result.out) == (3, "")
     assert result.err.startswith("error: energy --calibrate needs a meter: no meter on this host: ")
-    assert "--meter-log FILE" in result.err.splitlines()[1]
+    assert "--meter FILE" in result.err.splitlines()[1]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import Cli, CliResult
 
 # Nothing that this lets through takes long, and no server starts where the command line is refused.
-QUICK = ("--duration", "0.05", "--repeat", "2", "--clients", "0", "--no-causes", "--energy-source", "none")
+QUICK = ("--duration", "0.05", "--repeat", "2", "--clients", "0", "--no-causes", "--meter", "none")
 
 
 @dataclass(frozen=True)

@@ -38,9 +38,9 @@ CODES = {
     "NAME[:CPUS]": (2, ("nosuch",)),
 }
 # Named by the option: programs of the host, and the words of `servers`.
-BY_NAME = {"--server-build": (2, ("nosuch", "mariadb-1.0")), "--energy-source": (2, ("nosuch",))}
+BY_NAME = {"--server-build": (2, ("nosuch", "mariadb-1.0")), "--meter": (2, ("nosuch",))}
 # What these need besides, so that the missing thing is the only fault.
-MORE = {("run", "--server-basedir"): ("--server-binary", "/bin/true"), ("attribute", "--as"): ("--deep",)}
+MORE = {("attribute", "--as"): ("--deep",)}
 WRITTEN = {*WRITES, "--label"}
 # Named places of runs, each with one that is missing.
 STORES = [

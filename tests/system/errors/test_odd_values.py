@@ -189,7 +189,7 @@ def test_an_empty_argument(up_to_the_first_window: Run) -> None:
 
 def test_a_files_error_names_the_option(up_to_the_first_window: Run, places: dict[str, str]) -> None:
     for line, said in (
-        (["idle", "--meter-log", "folder"], "error: --meter-log folder: not a regular file"),
+        (["idle", "--meter", "./folder"], "error: --meter folder: not a regular file"),
         (["residency", "--from", "file"], "error: --from file: no cpuidle counters in it"),
         (["watch", "--defaults-file", "nosuch"], "error: --defaults-file nosuch: no such file"),
     ):

@@ -107,8 +107,8 @@ TABLE: list[tuple[int, str, tuple[str, ...]]] = [
     (1, r"is not a MariaDB or MySQL server", ("compare", "index", "no-index", *LONG, "--server-binary", "/bin/true")),
     (1, r"is not a MariaDB or MySQL server", ("sweep", *CITY, "--clients", "1,2", "--server-binary", "/bin/true")),
     (1, r"^error: cannot run /etc \(it is a directory\)", ("compare", "--", "true", "--", "/etc")),
-    (3, r"no log was named", ("idle", *LONG, "--energy-source", "meter_log")),
-    (3, r"rapl: no RAPL energy counters", ("idle", *LONG, "--energy-source", "rapl")),
+    (3, r"no log was named", ("idle", *LONG, "--meter", "meter_log")),
+    (3, r"rapl: no RAPL energy counters", ("idle", *LONG, "--meter", "rapl")),
 ]
 
 

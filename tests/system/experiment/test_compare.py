@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import Cli
 
-QUICK = ["--pairs", "3", "--duration", "0.4", "--energy-source", "none"]
+QUICK = ["--pairs", "3", "--duration", "0.4", "--meter", "none"]
 _LEFT_OUT = r"other programs ran during (\d+) of the pairs"
 
 

@@ -19,7 +19,7 @@ from tests.conftest import Cli
 from tests.programs.option_files import write_options
 from tests.programs.waiting import wait_until
 
-QUICK = ["--pairs", "3", "--duration", "0.4", "--energy-source", "none"]
+QUICK = ["--pairs", "3", "--duration", "0.4", "--meter", "none"]
 # Only blocks have a pace: the calibration runs as fast as it goes.
 _ASKING = "--(rate|pace)=[1-9][0-9]*"
 

@@ -22,7 +22,7 @@ from powerprof.workloads.catalogue import find_one
 from powerprof.workloads.reading import resolve
 from tests.conftest import Cli, CliResult
 
-QUICK = ["--pairs", "3", "--duration", "0.4", "--energy-source", "none", "--json", "-"]
+QUICK = ["--pairs", "3", "--duration", "0.4", "--meter", "none", "--json", "-"]
 # As the official file: it makes a schema `world` with these columns among others.
 WORLD_SQL = """\
 DROP SCHEMA IF EXISTS world;
@@ -116,9 +116,7 @@ sql = ["SELECT BENCHMARK(20000, MD5('x'))"]
 
 
 def _run(cli: Cli, condition: str, *words: str) -> CliResult:
-    return cli(
-        ["run", condition, "--repeat", "2", "--duration", "0.4", "--energy-source", "none", "--json", "-", *words]
-    )
+    return cli(["run", condition, "--repeat", "2", "--duration", "0.4", "--meter", "none", "--json", "-", *words])
 
 
 def _queries(record: dict[str, Any]) -> list[float]:

@@ -97,7 +97,7 @@ def test_under_sudo_the_clients_run_as_the_caller(
                 "--socket",
                 str(users_server.socket),
             ),
-            *("--pairs", "3", "--duration", "0.4", "--energy-source", "none", "--json", "-", "--no-save"),
+            *("--pairs", "3", "--duration", "0.4", "--meter", "none", "--json", "-", "--no-save"),
         ],
         env={"SUDO_UID": "65534", "SUDO_GID": "65534"},
     )

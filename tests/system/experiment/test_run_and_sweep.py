@@ -17,7 +17,7 @@ from tests.programs.balance import counts_idle_exits
 from tests.programs.in_window import until_in_window
 from tests.programs.waiting import wait_until
 
-QUICK = ["--duration", "0.4", "--energy-source", "none"]
+QUICK = ["--duration", "0.4", "--meter", "none"]
 PLAIN = """\
 schema = "powerprof.workload/1"
 name = "plain"
@@ -66,10 +66,7 @@ def test_two_saved_runs_are_compared(powerprof_cli: Cli, mariadbd: Path, sysbenc
 def test_only_the_waiting_thread_has_real_time_priority(
     powerprof_cli: Cli, mariadbd: Path, sysbench: Path, plain: list[str]
 ) -> None:
-    words = [
-        *("run", "plain:one", *plain, "--repeat", "2", "--duration", "1.5", "--rate", "50", "--energy-source"),
-        "none",
-    ]
+    words = [*("run", "plain:one", *plain, "--repeat", "2", "--duration", "1.5", "--rate", "50", "--meter"), "none"]
     process = powerprof_cli.start([*words, "--no-save"])
     try:
         # After the window in which the server is idle: there the thread has nobody to wait for.
@@ -186,7 +183,7 @@ def test_what_the_server_runs_is_sampled_at_each_point(
     """sweep --on-cpu: a window per round and point."""
     (tmp_path / "plain").mkdir()
     (tmp_path / "plain/workload.toml").write_text(PLAIN.replace("SELECT 1", "SELECT BENCHMARK(20000, MD5('a'))"))
-    words = ["--clients", "1,2", "--repeat", "3", "--duration", "0.4", "--energy-source", "none", "--on-cpu"]
+    words = ["--clients", "1,2", "--repeat", "3", "--duration", "0.4", "--meter", "none", "--on-cpu"]
     done = powerprof_cli(["sweep", "plain:one", "--workloads", str(tmp_path), *words, "--json", "-"], timeout=180)
     assert done.code == 0, done.err
     record = json.loads(done.out)

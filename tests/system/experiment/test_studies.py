@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import Cli
 
-SHORT = ["--pairs", "3", "--duration", "0.5", "--energy-source", "none", "--no-save", "--json", "-"]
+SHORT = ["--pairs", "3", "--duration", "0.5", "--meter", "none", "--no-save", "--json", "-"]
 
 
 def _metrics(cli: Cli, a: str, b: str, *more: str) -> dict[str, Any]:

@@ -127,7 +127,7 @@ def test_alternating_conditions_get_the_same_statements(
     (tmp_path / "naps").mkdir()
     (tmp_path / "naps/workload.toml").write_text(WORKLOAD)
     words = ["compare", "short", "long", "--workloads", str(tmp_path), "--pairs", "3", "--duration", "0.5"]
-    done = powerprof_cli([*words, "--energy-source", "none", "--json", "-"])
+    done = powerprof_cli([*words, "--meter", "none", "--json", "-"])
     assert done.code == 0, done.err
     record = json.loads(done.out)
     assert record["options"]["turn_s"] == 0.1  # ten statements a turn, at 100 a second

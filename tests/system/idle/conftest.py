@@ -24,7 +24,7 @@ from tests.system.idle.ending import Idle
 def warm_cache(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path, mariadbd: Path) -> Path:
     """A cache with the server's template and kernel headers."""
     cli = Cli(tmp_path_factory.mktemp("warm"), shared_cache)
-    words = ["idle", "--clients", "0", "--duration", "0.05", "--repeat", "2", "--energy-source", "none", "--no-save"]
+    words = ["idle", "--clients", "0", "--duration", "0.05", "--repeat", "2", "--meter", "none", "--no-save"]
     done = cli(words)
     assert done.code == 0, done.err
     return shared_cache

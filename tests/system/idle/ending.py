@@ -37,7 +37,7 @@ class Idle:
     @classmethod
     def start(cls, cli: Cli, room: Room, cache: Path, args: Sequence[str] = ()) -> Idle:
         """Short phases; the cache has the server's template already."""
-        usual = {"--clients": "3", "--duration": "0.2", "--repeat": "2", "--energy-source": "none"}
+        usual = {"--clients": "3", "--duration": "0.2", "--repeat": "2", "--meter": "none"}
         words = ["idle", *(word for pair in usual.items() if pair[0] not in args for word in pair), *args]
         environment = {"TMPDIR": str(room.path), "XDG_CACHE_HOME": str(cache)}
         return cls(cli, room, cli.start(words, environment))

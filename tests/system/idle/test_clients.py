@@ -42,7 +42,7 @@ def test_no_clients_measures_the_server_alone_and_quiet_prints_nothing(powerprof
         "0.05",
         "--repeat",
         "2",
-        "--energy-source",
+        "--meter",
         "none",
         "--no-causes",
     ]
@@ -70,7 +70,7 @@ def test_a_server_of_the_users(powerprof_cli: Cli) -> None:
         options = powerprof_cli.home / "my.cnf"
         powerprof_cli.home.mkdir(parents=True, exist_ok=True)
         write_options(options, server.login, socket=False)
-        words = ["idle", "--clients", "20", "--duration", "0.2", "--repeat", "2", "--energy-source", "none"]
+        words = ["idle", "--clients", "20", "--duration", "0.2", "--repeat", "2", "--meter", "none"]
         words += ["--no-causes", "--socket", str(server.socket), "--defaults-file", str(options), "--json", "-"]
         done = powerprof_cli(words)
         assert (done.code, done.err) == (0, "")

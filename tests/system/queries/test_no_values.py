@@ -174,7 +174,7 @@ def test_a_word_of_all_statements_of_mariadb(
         named = ("--pid", str(primary.pid), "--defaults-file", str(account))
         with clients(primary):
             look = every_form(cli, tmp_path, "diagnose", *named, "--all", "--duration", "1")["evidence"]
-            queries = every_form(cli, tmp_path, "queries", *named, "--duration", "1", "--energy-source", "none")
+            queries = every_form(cli, tmp_path, "queries", *named, "--duration", "1", "--meter", "none")
             if performance_schema:  # these commands read the same tables without it
                 every_form(cli, tmp_path, "attribute", "--pid", str(primary.pid), "--duration", "1")
                 printed(cli, "cure", *named)
@@ -225,7 +225,7 @@ def test_a_word_of_all_statements_of_postgresql(
         thread.start()
         try:
             named = ("--pid", str(server.pid))
-            words = ("queries", *named, "--duration", "1", "--energy-source", "none")
+            words = ("queries", *named, "--duration", "1", "--meter", "none")
             record = every_form(powerprof_cli, tmp_path, *words)
             every_form(powerprof_cli, tmp_path, "diagnose", *named, "--all", "--duration", "1")
             with exclusive_statements():

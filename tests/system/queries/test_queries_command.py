@@ -154,7 +154,7 @@ def test_stacks_are_told_by_statement(powerprof_cli: Cli, server: PrivateServer,
         result = powerprof_cli(
             [
                 *("queries", "--socket", str(server.socket), "--stacks", "--duration", "2", "-o", str(page)),
-                *("--no-save", "--energy-source", "none", "--json", "-"),
+                *("--no-save", "--meter", "none", "--json", "-"),
             ]
         )
     assert result.code == 0, result.err
@@ -175,7 +175,7 @@ def test_watch_goes_on_when_the_server_comes_back(powerprof_cli: Cli, tmp_path: 
         tree = stack.enter_context(RunTree())
         watched = stack.enter_context(PrivateServer(tree=tree, settings=_PERFORMANCE_SCHEMA_OFF))
         words = ["queries", "--socket", str(watched.socket), "--watch", "--json-lines", "--duration", "0.5"]
-        process = powerprof_cli.start([*words, "--energy-source", "none"])
+        process = powerprof_cli.start([*words, "--meter", "none"])
         stack.callback(process.wait, 60)
         stack.callback(process.terminate)  # it would wait for the server for ever
 

@@ -42,7 +42,7 @@ def test_the_command_says_that_it_adds_up_whichever_process_is_named(powerprof_c
 
 def test_windows_follow_each_other_and_stacks_are_told_by_statement(powerprof_cli: Cli, server: PrivateServer) -> None:
     with busy(server):
-        words = ["queries", "--pid", str(server.pid), "--duration", "1", "--energy-source", "none"]
+        words = ["queries", "--pid", str(server.pid), "--duration", "1", "--meter", "none"]
         watched = powerprof_cli([*words, "--watch", "--json-lines", "--count", "2"])
         sampled = powerprof_cli([*words, "--stacks", "--no-save", "--json", "-"])
     assert watched.code == 0, watched.err

@@ -141,7 +141,7 @@ def test_in_a_time_namespace_the_window_is_where_the_kernel_s_clock_has_it() -> 
     script = "import time; from powerprof.measure.window import kernel_ns; print(time.monotonic_ns() - kernel_ns())"
     ahead = subprocess.run([*apart, sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True)
     assert abs(int(ahead.stdout) - 100_000 * 10**9) < 10**9, ahead.stderr
-    words = ["attribute", "--system", "--duration", "0.5", "--energy-source", "none", "--no-save", "--json", "-"]
+    words = ["attribute", "--system", "--duration", "0.5", "--meter", "none", "--no-save", "--json", "-"]
     argv = [*apart, sys.executable, "-m", "powerprof", *words]
     done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -20,7 +20,7 @@ from tests.conftest import REPOSITORY, Cli, CliResult
 
 pytestmark = pytest.mark.usefixtures("root", "mariadbd")
 
-IDLE = ["idle", "--clients", "2", "--duration", "0.2", "--repeat", "2", "--energy-source", "none"]
+IDLE = ["idle", "--clients", "2", "--duration", "0.2", "--repeat", "2", "--meter", "none"]
 # The shell becomes powerprof in a mount namespace that ends with it, so that no mount can be left.
 _MOUNTED = 'mount -t tmpfs -o "size=$1,mode=755" tmpfs "$2" && shift 2 && exec "$@"'
 

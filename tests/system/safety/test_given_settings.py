@@ -75,7 +75,7 @@ class Given:
         cases = [f"moves:{condition}" for condition in conditions]
         count = ["--repeat", "2"] if command == "run" else ["--pairs", "3"]
         where = ["--workloads", str(self.folder), "--defaults-file", str(self.folder / "client.cnf")]
-        return [command, *cases, *count, "--duration", "0.3", *where, "--energy-source", "none"]
+        return [command, *cases, *count, "--duration", "0.3", *where, "--meter", "none"]
 
     def start(self, command: str, *conditions: str) -> subprocess.Popen[str]:
         return self.cli.start(self.words(command, *conditions))

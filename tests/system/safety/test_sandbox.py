@@ -136,7 +136,7 @@ def test_a_statement_for_pgbench_is_no_command_of_its_own(host: Forbidden, tmp_p
     folder = tmp_path / "theirs"
     text = json.dumps([_SHELL_STATEMENTS[0].format(place=host.place)])
     case_of(folder, f'kind = "pgbench"\nsql = {text}', kind="postgresql")
-    done = powerprof_cli(["run", str(folder), "--repeat", "2", "--duration", "0.3", "--energy-source", "none"])
+    done = powerprof_cli(["run", str(folder), "--repeat", "2", "--duration", "0.3", "--meter", "none"])
     assert not (host.place / "id").exists()
     assert done.code == 2 and "has a backslash" in done.err and "hint: write it as chr(92)" in done.err
 

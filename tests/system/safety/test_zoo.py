@@ -22,9 +22,9 @@ from tests.programs.zoo_rounds import Visitor, end_by_signal, visitor
 pytestmark = pytest.mark.usefixtures("root_bpf")
 _LINES = (
     "attribute --system --duration 2 --no-save",
-    "watch --plain --no-ask --count 3 --interval 1 --energy-source none",
+    "watch --plain --no-ask --count 3 --interval 1 --meter none",
     "profile --pid COVERED,LOCKED,UPPER --duration 2 --no-save",
-    "idle --clients 1 --duration 0.5 --repeat 3 --energy-source none --no-save",
+    "idle --clients 1 --duration 0.5 --repeat 3 --meter none --no-save",
     "doctor --pid COVERED",
 )
 

@@ -53,7 +53,7 @@ def test_a_thread_is_found_by_its_name(pid: int, word: str) -> None:
 
 
 def test_cure_and_attribute_name_the_threads(pid: int, powerprof_cli: Cli) -> None:
-    words = ["cure", "--pid", str(pid), "--slack", "50us", "--yes", "--no-save", "--energy-source", "none"]
+    words = ["cure", "--pid", str(pid), "--slack", "50us", "--yes", "--no-save", "--meter", "none"]
     result = powerprof_cli([*words, "--thread", "page_cleaner", "--json", "-"], timeout=60)
     assert result.code == 0, result.err
     thread = msgspec.json.decode(result.out, type=Cure).remedy.thread

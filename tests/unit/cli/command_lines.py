@@ -59,7 +59,7 @@ _OBJECTS = ("SweepStore", "RecentProfiles")
 _LEFT_OUT = ("read_at", "target", "store")
 _NAMED = ("Case", "Study")
 
-_METERS = "--energy-source rapl --cpu-model 'EPYC 7763:256' --vcpu core"
+_METERS = "--meter 'model:EPYC 7763:256@core'"
 _OWN_SERVER = "--server mysql://me@127.0.0.1:3307/ --socket /run/own.sock"
 _LOAD = "--rate 123.5 --seed 41 --attribute 2.5"
 
@@ -123,7 +123,7 @@ doctor --system --only --duration 2.5 --fetch --yes
 energy
 energy --duration 2.5 {_METERS}
 energy --from README.md SECURITY.md --elapsed 250ms
-energy --calibrate --step 1.5 --repeats 3 --name mine --seed 41 --energy-source rapl
+energy --calibrate --step 1.5 --repeats 3 --name mine --seed 41 --meter rapl
 residency --from README.md SECURITY.md --elapsed 2.5 --residency-source turbostat
 idle
 idle --clients 7 --duration 2.5 --repeat 3 --no-causes --residency-source procfs {_METERS}
@@ -257,7 +257,8 @@ doctor --from x --duration 3
 energy x
 energy --elapsed 3
 energy --from x --duration 3
-energy --from x --vcpu core
+energy --from x --meter rapl
+energy --calibrate --meter model
 energy --calibrate --duration 3
 energy --step 3
 residency x

@@ -81,7 +81,7 @@ def test_help_fits_the_terminal(powerprof_cli: Cli, columns: int) -> None:
         ("doctor --json /nonexistent/x.json", "--json /nonexistent/x.json: no such directory", "create it first"),
         ("functions --pid 1", "missing argument 'GLOB'", "powerprof functions --help"),
         ("cure --slack 1ms", "--slack needs a thread", "--thread NAME"),
-        ("energy --vcpu x", "--vcpu x: not one of 'thread', 'core'", "powerprof energy --help"),
+        ("energy --meter model@x", "--meter model@x: a CPU of a guest is a thread or a core", "model@thread"),
         # Options of the commands that trace a process.
         ("functions x --pid 1 --backend dtrace --allow-unwinding-risk", ".* has no effect with DTrace", ""),
         ("profile --pid 1 --by device", "--by device is not a choice here", "one of"),

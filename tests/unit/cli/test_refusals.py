@@ -44,13 +44,13 @@ VALUES: list[Row] = [
     *_each(["idle"], "--clients", ["9" * 400], r"--clients 99"),
     *_each(["idle"], "--repeat", ["0", "-1", "1001", "x"], r"--repeat"),
     *_each(IDLE, "--residency-source", ["nonsense", "cpuidle;ls", "../../etc", "\x1b[31m"], r"no residency source"),
-    *_each(IDLE, "--energy-source", ["nonsense", "cpuidle;ls", "\x1b[31m"], r"--energy-source .*: .* is not a choice"),
+    *_each(IDLE, "--meter", ["nonsense", "cpuidle;ls", "\x1b[31m"], r"--meter .*: .* is not a choice"),
     *_each(["residency"], "--residency-source", ["nonsense"], r"no residency source 'nonsense'"),
     *_each(["residency"], "--residency-source", ["9" * 5000], r"no residency source '9+…9+'"),
-    *_each(IDLE, "--energy-source", ["auto,rapl"], r"--energy-source auto,rapl: auto stands alone$"),
-    *_each(IDLE, "--energy-source", ["none,none"], r"--energy-source none,none names none twice$"),
-    *_each(IDLE, "--energy-source", ["rapl,"], r"--energy-source rapl,: an empty name is not a choice$"),
-    *_each(IDLE, "--energy-source", ["rapl,x"], r"--energy-source rapl,x: x is not a choice$"),
+    *_each(IDLE, "--meter", ["auto,rapl"], r"--meter auto,rapl: auto stands alone$"),
+    *_each(IDLE, "--meter", ["none,none"], r"--meter none,none names none twice$"),
+    *_each(IDLE, "--meter", ["rapl,"], r"--meter rapl,: an empty name is not a choice$"),
+    *_each(IDLE, "--meter", ["rapl,x"], r"--meter rapl,x: x is not a choice$"),
     (2, r"--elapsed", "", ("residency", "--from", "/proc/stat", "--elapsed", "0")),
     # Arguments that do not fit.
     (2, r"", "", ("idle", "more")),
@@ -83,11 +83,11 @@ VALUES: list[Row] = [
         (*IDLE, "--server", "mysql://root@127.0.0.1/", "--socket", "/x"),
     ),
     (
-        *(2, r"--server-binary, .* have no effect with your own server", ""),
+        *(2, r"--server-binary and --server-build have no effect with your own server", ""),
         (*IDLE, "--server-binary", "/bin/true", "--socket", "/x"),
     ),
     (
-        *(2, r"--server-build excludes --server-binary and --server-basedir", ""),
+        *(2, r"--server-build excludes --server-binary", ""),
         (*IDLE, "--server-build", "mysql-9.7", "--server-binary", "/bin/true"),
     ),
     (2, r"--server-build: no server is called 'nonsense'", "", (*IDLE, "--server-build", "nonsense")),
@@ -115,8 +115,8 @@ VALUES: list[Row] = [
 # One of each kind of value, and of each place that declares an option. An unset variable gives such a value:
 # `--json "$FILE"`. As a path it would mean the working folder.
 EMPTY = {
-    "idle": ("--duration", "--clients", "--residency-source", "--energy-source", "--server", "-o"),
-    "run": ("--workloads", "--server-binary", "--server-basedir", "--server-cpus", "--world-sql"),
+    "idle": ("--duration", "--clients", "--residency-source", "--meter", "--server", "-o"),
+    "run": ("--workloads", "--server-binary", "--server-cpus", "--world-sql"),
     "attribute": ("--pid", "--cgroup", "--from", "-o"),
     "functions": ("--backend",),
     "compare": ("--precision",),
@@ -205,11 +205,10 @@ TABLE: list[tuple[int, str, tuple[str, ...]]] = [
         r"cannot start the server /nonexistent \(",
         ("sweep", *CITY, "--clients", "1", "--server-binary", "/nonexistent"),
     ),
-    (2, r"--server-basedir /bin/true: not a directory", ("run", *CITY, "--server-basedir", "/bin/true")),
     (1, r"/nonexistent: no such file", ("compare", "index", "no-index", *LONG, "--world-sql", "/nonexistent")),
     (1, r"/nonexistent: no such file", ("watch", "--plain", "--defaults-file", "/nonexistent")),
     # Refused at its first point: no empty run is left to go on with.
-    (3, r"no log was named", ("sweep", *CITY, "--clients", "1,2", "--energy-source", "meter_log")),
+    (3, r"no log was named", ("sweep", *CITY, "--clients", "1,2", "--meter", "meter_log")),
 ]
 # The first line names the option and the value as typed, the second one what was meant.
 MEANT: list[tuple[str, str, tuple[str, ...]]] = [
@@ -235,8 +234,8 @@ MEANT: list[tuple[str, str, tuple[str, ...]]] = [
     (r"--set nosuch: city has no such parameter", "it has: clients", ("sweep", "city:index", "--set", "nosuch=1,2")),
     (r"--clients 1-4: must be a whole number", "such as --clients 1,2,4", ("sweep", "city:index", "--clients", "1-4")),
     # Meters.
-    (r"--energy-source rapl,rapl names rapl twice", "once", ("energy", "--energy-source", "rapl,rapl")),
-    (r"--energy-source auto,rapl: auto stands alone", "", ("energy", "--energy-source", "auto,rapl")),
+    (r"--meter rapl,rapl names rapl twice", "once", ("energy", "--meter", "rapl,rapl")),
+    (r"--meter auto,rapl: auto stands alone", "", ("energy", "--meter", "auto,rapl")),
     # Conditions that do not do the same kind of work, before a server is started.
     (
         r"city:index and idle-connections:sixteen-connections have loads of different kinds, statements and idle",
@@ -253,7 +252,7 @@ MEANT: list[tuple[str, str, tuple[str, ...]]] = [
             ("--window", "9"),
             ("--seed", "5"),
             ("--max-p95", "5"),
-            ("--energy-source", "none"),
+            ("--meter", "none"),
             ("--yes",),
             ("--no-save",),
         )
@@ -321,7 +320,7 @@ FILES = {
         (2, r"none-here is a directory without a run.json", ("attribute", "--from", "none-here")),
         (2, r"pipe is not a regular file", ("doctor", "--from", "pipe")),
         (1, r"pipe: not a regular file", ("export", "--web-config", "pipe")),
-        (1, r"pipe: not a regular file", ("idle", "--meter-log", "pipe")),
+        (1, r"pipe: not a regular file", ("idle", "--meter", "./pipe")),
         (1, r"pipe: not a regular file", ("idle", "--defaults-file", "pipe")),
         (1, r"cannot create .*file/runs \(not a directory\)", ("--runs-dir", "file/runs", *IDLE)),
         *(
@@ -348,7 +347,7 @@ def test_a_file_is_refused(up_to_the_first_window: Run, code: int, error: str, w
     ("code", "error", "words", "places"),
     [
         # A tree without powercap makes any host one without RAPL.
-        (3, r"rapl: no RAPL energy counters", ("energy", "--energy-source", "rapl"), {"SYSFS": "."}),
+        (3, r"rapl: no RAPL energy counters", ("energy", "--meter", "rapl"), {"SYSFS": "."}),
         *(
             (2, rf"POWERPROF_{name}=\S+{place}: {reason}", words, {name: place})
             for name in ("SYSFS", "PROCFS")

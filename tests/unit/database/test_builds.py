@@ -132,8 +132,25 @@ def test_a_file_that_is_no_program_is_refused(tmp_path: Path) -> None:
         with pytest.raises(PowerprofError, match=reason):
             builds.find_build(file)
     builds.check_program(Path("/bin/sh"))
-    with pytest.raises(PowerprofError, match="no server program below it"):
-        builds.find_build(basedir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("program", "messages", "base"),
+    [
+        ("opt/db/bin/mysqld", "opt/db/share/english/errmsg.sys", "opt/db"),
+        ("opt/db/sbin/mariadbd", "opt/db/share/mysql/english/errmsg.sys", "opt/db"),
+        ("opt/db/bin/mysqld", "opt/db/share/nothing", None),
+        ("build/sql/mysqld", "build/share/english/errmsg.sys", None),
+    ],
+)
+def test_the_base_directory_is_that_of_an_unpacked_server(
+    tmp_path: Path, program: str, messages: str, base: str | None
+) -> None:
+    for name in (program, messages):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert builds._find_basedir(tmp_path / program) == (None if base is None else tmp_path / base)
+    assert builds._find_basedir(Path("/usr/sbin/mariadbd")) is None
 
 
 def _find(monkeypatch: pytest.MonkeyPatch, find: Any, output: str, code: int = 0) -> builds.ServerBuild:

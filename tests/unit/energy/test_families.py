@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from powerprof.energy import families
-from powerprof.energy.domains import EnergyRequest
 from powerprof.energy.families import (
     PowerResult,
     compute_deviations,
@@ -30,7 +29,6 @@ from powerprof.energy.families import (
 )
 from powerprof.energy.model import bound_ratio, choose_model, estimate, estimate_active_share
 from powerprof.energy.models_file import CpuIdentity, bound_over_range, find_corners
-from powerprof.energy.windows import WindowEnergy
 from powerprof.statistics.intervals import two_sided_quantile
 from powerprof.system.errors import UsageError
 
@@ -86,7 +84,7 @@ def test_an_unknown_name_gets_similar_names(text: str, said: str) -> None:
         find_kind(text)
     assert caught.value.hint is not None
     assert re.search(said, caught.value.hint)
-    assert caught.value.message.startswith("--cpu-model")
+    assert caught.value.message.startswith('--meter "model:')
     assert len(caught.value.message) < 250
     assert caught.value.message.isprintable()
     assert caught.value.hint.isprintable()
@@ -142,13 +140,6 @@ def test_a_core_is_as_many_threads() -> None:
 def test_a_name_that_contradicts_the_host_is_doubted() -> None:
     chosen = choose_model(SHIPPED, CpuIdentity("GenuineIntel", 6, 85, 4), cpu_model="EPYC 7763")
     assert chosen.doubts[0].startswith("this host shows a CPU of Intel Skylake")
-
-
-def test_a_name_without_an_estimate_is_refused() -> None:
-    with pytest.raises(UsageError, match="no effect"):
-        WindowEnergy(EnergyRequest(source="none", cpu_model="EPYC 7763"))
-    with pytest.raises(UsageError, match="no effect"):
-        WindowEnergy(EnergyRequest(source="none", vcpu="core"))
 
 
 UNNAMED_MILAN = CpuIdentity("AuthenticAMD", 25, 1, 1)

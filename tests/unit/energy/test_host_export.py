@@ -154,7 +154,7 @@ REFUSED = {
     "two exporters": (node("package", 100) + total(200), None, "2 hosts or exporters", "host:URL"),
     "cores alone": (node("core", 100), None, "no package or platform", "zone package"),
     "dram alone": (node("dram", 100), None, "no package or platform", "zone package"),
-    "an unknown zone": (node("package", 100) + node("accelerator", 70), None, "zone 'accelerator'", "--meter-log"),
+    "an unknown zone": (node("package", 100) + node("accelerator", 70), None, "zone 'accelerator'", "--meter FILE"),
     "domains without their sum": (own("psys", 70) + own("package-0", 40), None, "no joules", "powerprof_host_energy"),
     "an estimate alone": (
         own("cpus", 33, kind="estimated") + total(33, "estimated"),

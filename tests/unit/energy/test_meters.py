@@ -335,7 +335,7 @@ def test_the_first_line_gives_the_reason_and_the_remedy(tree: Tree) -> None:
     report = document(result, View())
     answer = " ".join(" ".join(render_terminal(report)).split())
     assert answer.startswith("The total is unknown over 2.0 s. No total: 2 meters each measure a whole machine.")
-    assert "--energy-source hwmon:DOMAIN+DOMAIN" in answer
+    assert "--meter hwmon:DOMAIN+DOMAIN" in answer
     assert "no total:" not in answer
     rows = [line.split(",") for line in render_csv(report).splitlines()]
     assert [row[-3] for row in rows[1:]] == ["no", "no"]

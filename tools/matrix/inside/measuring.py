@@ -296,7 +296,7 @@ def sweep(steps: Steps, job: Job) -> dict[str, Any]:
     """OLTP over clients, whose record leaves the machine whole: kernels are compared by two of them."""
     record = steps.powerprof(
         "sweep", "oltp-read-only", "--clients", "1,8,64", "--duration", "8", "--repeat", "4",
-        "--energy-source", "none", "--json", "-", "--no-save", limit_s=job["limit_s"] / steps.scale,
+        "--meter", "none", "--json", "-", "--no-save", limit_s=job["limit_s"] / steps.scale,
     ).document()  # fmt: skip
     steps.keep(record)
     failed = [f"{point['value']}: {point['error']}" for point in record["points"] if point["error"]]
