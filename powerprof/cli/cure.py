@@ -139,9 +139,9 @@ def command(options: Options) -> None:
         if saving.json is not None or saving.label or options.outputs:
             raise UsageError(
                 "--json, --label and -o have no effect without a remedy",
-                "--thread NAME --slack TIME, --set or --finding",
+                "--thread NAME --slack TIME, --set, --host or --finding",
             )
-        options.refuse_without_effect("without --thread and --slack, --set or --finding", _TRIAL_OPTIONS)
+        options.refuse_without_effect("without --thread and --slack, --set, --host or --finding", _TRIAL_OPTIONS)
         from powerprof.cure.candidates import list_candidates
         from powerprof.report.cure import candidate_lines
 

@@ -102,8 +102,8 @@ def _agree(note: str, yes: bool) -> None:
     """Print the note on stderr and ask on a terminal. Raise UsageError without a terminal, Declined after a no."""
     print_text(f"note: {note}", error=True)
     if not yes:
-        remedy = "leave out --explain and --save-workload"
-        confirm("Continue?", without_terminal=f"add --yes, or {remedy}", declined="nothing was measured")
+        remedy = "add --yes, or leave out --explain, --explain-as and --save-workload"
+        confirm("Continue?", without_terminal=remedy, declined="nothing was measured")
 
 
 def command(options: Options) -> None:
@@ -117,7 +117,7 @@ def command(options: Options) -> None:
         raise UsageError("--columns and --by have no effect with --watch", "leave out --watch")
     asks = samples.explain or samples.explain_as is not None or samples.save_workload is not None
     if samples.yes and not asks:
-        raise UsageError("--yes has no effect without --explain or --save-workload", "leave --yes out")
+        raise UsageError("--yes has no effect without --explain, --explain-as or --save-workload", "leave --yes out")
     saving = options.saving if watching.watch else check_saving(options.saving, options.outputs)
     folder = None
     if samples.save_workload is not None:

@@ -298,8 +298,8 @@ def note_unmetered_windows(windows: Windows, meters: HostMeters | None) -> list[
     reasons = [total.reason for total in totals if total.joules is None]
     if not reasons:
         return []
-    have = "window has" if len(reasons) == 1 else f"of {len(windows)} windows have"
-    return [f"{len(reasons)} {have} no figure of {meters}, the run's meter: their energy is unknown ({reasons[0]})"]
+    which = "1 window" if len(reasons) == 1 else f"{len(reasons)} of {len(windows)} windows"
+    return [f"the energy of {which} is unknown: {reasons[0]}"]
 
 
 def find_refuted_psys(readings: Sequence[EnergyReading]) -> EnergyReading | None:

@@ -107,6 +107,11 @@ def words(name: str) -> str:
     return PHRASES[name].noun if name in PHRASES else name
 
 
+def verb_for(noun: str) -> str:
+    """Return the verb after a noun of `words`, or after a rate such as `queries/s`."""
+    return "are" if noun.startswith("the wake-ups") or noun.endswith("/s") else "is"
+
+
 # The outcome of a judged figure. Every form prints it from here: sentence, row, tile, page, Markdown and pipe.
 
 MAY_BE_CHANCE = "may be chance"

@@ -405,13 +405,13 @@ def is_blind(counts: Conservation) -> bool:
     return not counts.idle_exits_count and (counts.idle_percent is None or counts.idle_percent > _IDLED_PERCENT)
 
 
-def describe_accounting(counts: Conservation) -> str:
-    """Return a sentence on whether all idle exits are accounted for."""
+def describe_accounting(counts: Conservation, unknown: str = "causes") -> str:
+    """Return a sentence on whether all idle exits are accounted for; `unknown` are the figures of a blind trace."""
     if is_blind(counts):
         idled = (
             "" if counts.idle_percent is None else f" although its CPUs idled {counts.idle_percent:.0f} % of the time"
         )
-        return f"The trace recorded no idle exits on this host{idled}, so causes are unknown."
+        return f"The trace recorded no idle exits on this host{idled}, so {unknown} are unknown."
     if not counts.idle_exits_count:
         return "No CPU went idle."
     if counts.unknown_count or counts.lost_count:

@@ -12,7 +12,7 @@ from powerprof.experiment.records import Block, Comparison, LoadRun, StormShare,
 from powerprof.experiment.traced import RAGED_PERCENT, count_by_thread, replication_percent, top_stack
 from powerprof.model import text
 from powerprof.report import labels
-from powerprof.report.answers import interval_text, words
+from powerprof.report.answers import interval_text, verb_for, words
 from powerprof.report.document import NOT_TERMINAL, TERMINAL, Document, Part, Section, Sentence, Shown, Tile, View
 from powerprof.report.html.page import choose_metrics, figure_html
 from powerprof.report.labels import format_significant
@@ -66,8 +66,7 @@ def _answer(run: LoadRun) -> str:
     low, high, interval = first.estimate.low, first.estimate.high, ""
     if low is not None and high is not None:
         interval = f" {interval_text((format_significant(low), format_significant(high) + unit))}"
-    verb = "are" if what.startswith("the wake-ups") else "is"
-    return f"{name}: {what}{estimated} {verb} {format_significant(first.estimate.mean)}{unit}{interval}."
+    return f"{name}: {what}{estimated} {verb_for(what)} {format_significant(first.estimate.mean)}{unit}{interval}."
 
 
 def _is_command(run: LoadRun) -> bool:

@@ -28,6 +28,7 @@ from powerprof.report.answers import (
     bound_text,
     explain_chance,
     interval_text,
+    verb_for,
     word_claim,
     word_threats,
     words,
@@ -76,8 +77,9 @@ def _sweeps_answer(record: SweepComparison) -> str:
         most = max(moved, key=lambda point: abs(_change(point.metric)))
         where = _place_text([point.value for point in moved], [point.value for point in points], parameter)
         at = f" at {most.value}" if len(moved) > 1 else ""
-        verb = "are" if what.endswith("/s") else "is"
-        parts.append(f"{where} {what} {verb} {way} with {b} than with {a}: {_percent_change(most.metric)}{at}")
+        parts.append(
+            f"{where}, {what} {verb_for(what)} {way} with {b} than with {a}: {_percent_change(most.metric)}{at}"
+        )
     if not parts:
         where = f"between {a} and {b} in {what} at any of {len(points)} values of {parameter}"
         claims = [claim_of_point(point, point.metric) for point in points]

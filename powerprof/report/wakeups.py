@@ -179,9 +179,9 @@ def answer_of(record: Attribution) -> str:
     mine = sum(row.count for row in record.wakeups)
     name = name_target(record.target)
     name = name[:1].upper() + name[1:] if record.target.system else name
-    checked = metrics.describe_accounting(record.conservation)
+    checked = metrics.describe_accounting(record.conservation, f"the wake-ups caused by {name}")
     if metrics.is_blind(record.conservation):
-        return f"The wake-ups caused by {name} are unknown. {checked}"
+        return checked
     rest = "" if checked == metrics.ALL_ACCOUNTED else f" {checked}"
     window = f"in {text.number(record.window_s, 1)} s"
     if not mine or not record.window_s:

@@ -246,7 +246,7 @@ MEANT: list[tuple[str, str, tuple[str, ...]]] = [
     (r"no run 'run-0001' in /\S+", "powerprof runs", ("compare", "run-0001", "run-0002")),
     # A list of what can be tried is no trial.
     *(
-        (rf"{option} has no effect without .*, --set or --finding", "leave it out", (*CURE, option, *value))
+        (rf"{option} has no effect without .*, --set, --host or --finding", "leave it out", (*CURE, option, *value))
         for option, *value in (
             ("--pairs", "9"),
             ("--window", "9"),
