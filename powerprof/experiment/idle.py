@@ -26,6 +26,7 @@ from powerprof.diagnosis.server_queries import read_instances
 from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
 from powerprof.energy.windows import WindowEnergy
 from powerprof.experiment import phases
+from powerprof.experiment.ending import Ending
 from powerprof.experiment.phase_trace import PhaseTrace, ToolTally, trace_phase
 from powerprof.experiment.phases import IDLE_STATEMENTS_HZ, split_phase_energy
 from powerprof.measure.procfs import process_cpu_ns
@@ -35,7 +36,7 @@ from powerprof.measure.window import Meters, format_now, wait_and_read
 from powerprof.model.records import IdleOptions, IdleRun, Phase, ServerInfo, Window
 from powerprof.model.text import Say, approximate_time, number, plural
 from powerprof.system import paths, signals
-from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError, UsageError
+from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.system.next_steps import command_line
 from powerprof.system.processes import name_of
 
@@ -266,20 +267,14 @@ class IdleExperiment:
     def run(self) -> IdleRun:
         """Measure all phases.
 
-        An interrupt, or a failure after the first window, ends them early and marks the run. Afterwards signals are
-        held until the run is saved (`signals.release`). Raises PowerprofError if nothing was measured.
+        A signal or an error after the first window ends them early and marks the run. Afterwards signals are held
+        until the run is saved (`signals.release`).
         """
-        interrupted, failure = False, None
-        try:
+        ending = Ending()
+        with ending.keeping(lambda: any(measured.windows for measured in self._measured)):
             self._measure()
-        except Interrupted:
-            interrupted = True
-        except PowerprofError as error:
-            if not any(measured.windows for measured in self._measured):
-                raise
-            interrupted, failure = True, error.message
         signals.hold()
-        return self._record(interrupted, failure)
+        return self._record(ending)
 
     def _measure(self) -> None:
         plan = self._plan
@@ -389,7 +384,7 @@ class IdleExperiment:
         self._tool.add(window)
         return self._complete(window)
 
-    def _record(self, interrupted: bool, failure: str | None) -> IdleRun:
+    def _record(self, ending: Ending) -> IdleRun:
         from powerprof.host.describe import host_record
 
         measured_phases = [measured.phase() for measured in self._measured if measured.windows]
@@ -418,8 +413,8 @@ class IdleExperiment:
             drift=drift,
             statements_hz=None if self._load is None else self._load.statements_hz,
             notes=[*self._notes, *phases.note_unmetered(measured_phases, meters)],
-            interrupted=interrupted,
-            failure=failure,
+            interrupted=ending.interrupted,
+            failure=ending.failure,
         )
 
 
@@ -450,8 +445,6 @@ def measure_idle(plan: IdlePlan, say: Say) -> IdleRun:
     with WindowEnergy(plan.energy) as energy:
         experiment = IdleExperiment(plan, server=server, meters=energy.meters, complete=energy.complete, say=say)
         run = experiment.run()
-        if not run.phases:
-            raise Interrupted("interrupted before anything was measured")
         meters = phases.find_run_meters(run.phases)
         baseline = next((phase for phase in run.phases if phase.name == "baseline"), None)
         split = [

@@ -6,38 +6,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from powerprof.experiment.claims import answer_for
-from powerprof.experiment.records import Comparison, ConditionRecord, ControlRecord, LoadRun, Metric, Threat, read_run
+from powerprof.experiment.measurement import Measurement, judge
+from powerprof.experiment.records import Comparison, ConditionRecord, LoadRun, Metric, Threat, read_run
 from powerprof.experiment.threats import list_differences
-from powerprof.experiment.verdict import judge_saved
-from powerprof.model.records import Figures, IdleRun, Phase, Run, ServerInfo, Window, metric_name
+from powerprof.model.records import Figures, IdleRun, Phase, Run, Window, metric_name
 from powerprof.model.runs import RunStore, decode_record, read_schema
 from powerprof.statistics.verdicts import DRIFT_FLOOR_POINTS
 from powerprof.system.errors import DataError, UsageError
-
-
-class SavedSide(msgspec.Struct, frozen=True):
-    """One side of a comparison, read from a saved run."""
-
-    name: str
-    run_id: str
-    started_at: str
-    condition: ConditionRecord
-    metrics: list[Figures]
-    primary: str
-    host: dict[str, Any]
-    server: ServerInfo | None
-    options: dict[str, Any]
-    interrupted: bool
-    threats: list[Threat]
-    control: ControlRecord | None = None
-    comparison: Path | None = None
-    system: list[Figures] = msgspec.field(default_factory=list)
-
 
 # The form of run identifiers. No condition has such a name.
 _RUN_ID = re.compile(r"[a-z]+-[0-9]{4,}", re.ASCII)
@@ -76,7 +54,7 @@ def are_runs(a: str, b: str, runs_dir: Path | None) -> bool:
     return first
 
 
-def read_side(name: str, runs_dir: Path | None) -> SavedSide:
+def read_measurement(name: str, runs_dir: Path | None) -> Measurement:
     """Read a saved run, or a condition of a saved comparison. Raise UsageError, DataError."""
     store = RunStore(runs_dir)
     wanted: str | None = None
@@ -91,7 +69,7 @@ def read_side(name: str, runs_dir: Path | None) -> SavedSide:
     if schema == "powerprof.run/1":
         half = _half_of_run(path, read_run(path))
         if wanted not in (None, half.condition.name):
-            raise UsageError(f"{name}: {half.run_id} has one condition, {half.condition.name}", f"leave :{wanted} out")
+            raise UsageError(f"{name}: {half.run} has one condition, {half.condition.name}", f"leave :{wanted} out")
         return half
     kind = schema.removeprefix("powerprof.").partition("/")[0]
     raise UsageError(
@@ -100,7 +78,7 @@ def read_side(name: str, runs_dir: Path | None) -> SavedSide:
     )
 
 
-def _half_of_comparison(path: Path, comparison: Comparison, wanted: str | None) -> SavedSide:
+def _half_of_comparison(path: Path, comparison: Comparison, wanted: str | None) -> Measurement:
     by_name = {comparison.a.name: "a", comparison.b.name: "b"}
     if wanted is None or wanted not in by_name:
         run_name = comparison.id or path.name
@@ -115,9 +93,8 @@ def _half_of_comparison(path: Path, comparison: Comparison, wanted: str | None) 
         return Figures(name=metric.name, unit=metric.unit, kind=metric.kind, values=values, source=metric.source)
 
     options = {**comparison.options, "offered_hz": comparison.offered_hz, "design": comparison.design}
-    return SavedSide(
-        name=wanted,
-        run_id=f"{comparison.id or path.name}:{wanted}",
+    return Measurement(
+        run=f"{comparison.id or path.name}:{wanted}",
         started_at=comparison.started_at,
         condition=condition,
         metrics=[of_side(metric) for metric in comparison.metrics],
@@ -129,11 +106,11 @@ def _half_of_comparison(path: Path, comparison: Comparison, wanted: str | None) 
         interrupted=comparison.interrupted,
         threats=comparison.threats,
         control=comparison.control,
-        comparison=path,
+        series=path,
     )
 
 
-def _half_of_run(path: Path, run: Run) -> SavedSide:
+def _half_of_run(path: Path, run: Run) -> Measurement:
     name = run.id or path.name
     options = {}
     if isinstance(run, LoadRun) and run.metrics:
@@ -150,9 +127,8 @@ def _half_of_run(path: Path, run: Run) -> SavedSide:
             options, clients = msgspec.to_builtins(run.options), run.options.clients_count
         condition = _idle_condition(run.command, clients)
         metrics, primary = _phase_figures(phase), "wakeups_hz"
-    return SavedSide(
-        name=condition.name,
-        run_id=name,
+    return Measurement(
+        run=name,
         started_at=run.started_at,
         condition=condition,
         metrics=metrics,
@@ -203,80 +179,41 @@ def _phase_figures(phase: Phase) -> list[Figures]:
 
 def compare_saved(a: str, b: str, runs_dir: Path | None, seed: int) -> Comparison:
     """Compare two saved runs. Raise UsageError for different work, DataError for damaged runs."""
-    first, second = read_side(a, runs_dir), read_side(b, runs_dir)
-    if (first.run_id, first.name) == (second.run_id, second.name):
+    first, second = read_measurement(a, runs_dir), read_measurement(b, runs_dir)
+    if (first.run, first.condition.name) == (second.run, second.condition.name):
         raise UsageError(
             f"{a} and {b} are the same measurement", "name another run, or compare a condition with itself"
         )
     _refuse_different_work(first, second)
-    names_in_both = {metric.name for metric in first.metrics} & {metric.name for metric in second.metrics}
-    # If one run had a meter, its answer is in joules. Choose a primary metric that both runs have.
-    primary = next((half.primary for half in (first, second) if half.primary in names_in_both), first.primary)
-    # The two conditions of one comparison were measured in pairs.
-    paired = first.comparison is not None and first.comparison == second.comparison and first.name != second.name
-    metrics = judge_saved(first.metrics, second.metrics, primary, seed, paired=paired)
-    if not metrics:
+    judged = judge(first, second, seed)
+    if not judged.metrics:
         raise UsageError(f"{a} and {b} have no metric in common", "were they measured by the same kind of meter?")
     names = _side_names(first, second)
-    listed = list_differences(first, second)
-    threats = first.threats if paired else _find_unpaired_threats(first, second)
-    control = first.control if paired else None
-    return Comparison(
-        command="compare",
-        started_at=max(first.started_at, second.started_at),
+    return msgspec.structs.replace(
+        judged,
         a=msgspec.structs.replace(first.condition, name=names[0]),
         b=msgspec.structs.replace(second.condition, name=names[1]),
-        design="rate",
-        order=[],
-        blocks_count=0,
-        metrics=metrics,
-        system=judge_saved(first.system, second.system, "", seed, paired=paired),
-        verdict=answer_for(metrics, primary),
-        control=control,
-        seed=seed,
-        threats=threats,
-        differences=listed,
-        host=second.host,
-        server=second.server,
-        options={"a": first.run_id, "b": second.run_id},
+        differences=list_differences(first, second),
+        options={"a": first.run, "b": second.run},
     )
 
 
-def _find_unpaired_threats(first: SavedSide, second: SavedSide) -> list[Threat]:
-    """Return the threats to runs of different times: the missing pairing, and the serious threats of each run."""
-    threats = [Threat(name="unpaired")]
-    for half in (first, second):
-        if half.interrupted:
-            threats.append(Threat(name="interrupted", serious=True, values={"run": half.run_id}))
-        threats += [
-            msgspec.structs.replace(
-                threat,
-                text="",
-                values={**({"text": threat.text} if threat.text else threat.values), "run": half.run_id},
-            )
-            for threat in half.threats
-            if threat.serious
-        ]
-    return threats
+def _side_names(first: Measurement, second: Measurement) -> tuple[str, str]:
+    if first.run != second.run:
+        return first.run, second.run
+    return first.condition.name, second.condition.name
 
 
-def _side_names(first: SavedSide, second: SavedSide) -> tuple[str, str]:
-    if first.run_id != second.run_id:
-        return first.run_id, second.run_id
-    return first.name, second.name
-
-
-def _refuse_different_work(first: SavedSide, second: SavedSide) -> None:
+def _refuse_different_work(first: Measurement, second: Measurement) -> None:
     if first.condition.workload != second.condition.workload:
         raise UsageError(
-            f"{first.run_id} ran {first.condition.workload} and {second.run_id} ran {second.condition.workload}: "
+            f"{first.run} ran {first.condition.workload} and {second.run} ran {second.condition.workload}: "
             "different work cannot be compared",
             "compare runs of one workload",
         )
     same_condition = first.condition.name == second.condition.name
     if same_condition and first.condition.work != second.condition.work:
         raise UsageError(
-            f"{first.run_id} and {second.run_id} ran different statements or data under the name "
-            f"{first.condition.name}",
+            f"{first.run} and {second.run} ran different statements or data under the name {first.condition.name}",
             "different work cannot be compared: run one of them again",
         )

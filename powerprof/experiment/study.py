@@ -19,6 +19,7 @@ from powerprof.experiment import sweep
 from powerprof.experiment.bench_data import BenchOptions
 from powerprof.experiment.claims import claim_of
 from powerprof.experiment.compare import compare_conditions
+from powerprof.experiment.ending import Ending
 from powerprof.experiment.host_settings import is_possible
 from powerprof.experiment.idle import QUICK_REPEAT, QUICK_WINDOW_S, IdlePlan, measure_idle
 from powerprof.experiment.options import QUICK_BASELINES, QUICK_PAIRS, ExperimentOptions
@@ -354,55 +355,45 @@ def measure_study(
     `measure` replaces the measurement of a step. An interrupt returns the finished steps, marked as interrupted. Raises
     Interrupted before the first step, and PowerprofError if no step could be measured.
     """
-    started_at, interrupted = format_now(), False
+    started_at, ending = format_now(), Ending()
     measured: dict[str, StepRecord] = {}
     steps: list[StudyStep] = []
     first: PowerprofError | None = None
     say(describe_plan(study, options))
     chosen = [step for step in study.steps if not options.only or step.name in options.only]
-    for number, step in enumerate(chosen):
-        left = sum(_seconds(later, options) for later in chosen[number:])
-        place = f"step {number + 1} of {len(chosen)}"
-        announce(say, f"{place} · {step.typed}", left)
-        say_step = partial(_say_step, say, place)
-        began = time.monotonic()
-        try:
-            made = (measure or measure_step)(step, options, say_step)
-            signals.hold()
-            record = keep(step.command, made)
-        except Interrupted:
-            interrupted = True
-            if not measured:
-                raise
-            break
-        except PowerprofError as error:
-            first = first or error
-            hint = f" ({error.hint})" if error.hint else ""
-            steps.append(StudyStep(name=step.name, typed=step.typed, problem=f"{error.message}{hint}"))
-            continue
-        measured[step.name] = record
-        problem = getattr(record, "failure", None)
-        steps.append(
-            StudyStep(
-                name=step.name,
-                typed=step.typed,
-                run=record.id,
-                seconds_s=time.monotonic() - began,
-                problem=f"ended early: {problem}" if problem else None,
-                doubts=_doubts(record),
+    with ending.keeping(lambda: measured):
+        for number, step in enumerate(chosen):
+            left = sum(_seconds(later, options) for later in chosen[number:])
+            place = f"step {number + 1} of {len(chosen)}"
+            announce(say, f"{place} · {step.typed}", left)
+            began = time.monotonic()
+            try:
+                made = (measure or measure_step)(step, options, partial(_say_step, say, place))
+                signals.hold()
+                record = keep(step.command, made)
+            except PowerprofError as error:
+                first = first or error
+                hint = f" ({error.hint})" if error.hint else ""
+                steps.append(StudyStep(name=step.name, typed=step.typed, problem=f"{error.message}{hint}"))
+                continue
+            measured[step.name] = record
+            steps.append(
+                StudyStep(
+                    name=step.name,
+                    typed=step.typed,
+                    run=record.id,
+                    seconds_s=time.monotonic() - began,
+                    problem=f"ended early: {record.failure}" if record.failure else None,
+                    doubts=_doubts(record),
+                )
             )
-        )
-        try:
             # A failed step does not end the study, but a signal does.
             if signals.has_arrived():
                 raise Interrupted("interrupted")
             signals.release()
-        except Interrupted:
-            interrupted = True
-            break
     if not measured and first is not None:
         raise first
-    return build_study(name, study, measured, steps, options, started_at, interrupted=interrupted)
+    return build_study(name, study, measured, steps, options, started_at, ending)
 
 
 def _doubts(record: StepRecord) -> list[str]:
@@ -424,8 +415,7 @@ def build_study(
     steps: list[StudyStep],
     options: StudyOptions,
     started_at: str,
-    *,
-    interrupted: bool,
+    ending: Ending,
 ) -> StudyRun:
     """Return the record of these steps."""
     one = next(iter(measured.values()), None)
@@ -443,7 +433,8 @@ def build_study(
         server=None if one is None else one.server,
         options={"quick": options.quick, "seed": options.seed, "only": list(options.only)},
         notes=notes,
-        interrupted=interrupted,
+        interrupted=ending.interrupted,
+        failure=ending.failure,
     )
 
 

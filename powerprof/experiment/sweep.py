@@ -19,6 +19,7 @@ from powerprof.energy.domains import Vcpu
 from powerprof.experiment.bench import Bench
 from powerprof.experiment.bench_data import BenchOptions
 from powerprof.experiment.block import Apparatus
+from powerprof.experiment.ending import Ending
 from powerprof.experiment.options import AROUND_S, ExperimentOptions, condition_record
 from powerprof.experiment.plan import Offer, check_options, measure_capacity, offer_share
 from powerprof.experiment.sweep_rounds import SERVER, START_S, Progress, Sweep, measure_rounds
@@ -173,7 +174,7 @@ def continue_sweep(
     save: Callable[[Sweep], Sweep],
     say: Say,
 ) -> Sweep:
-    """Measure the missing rounds, and save after each. An interrupt returns the sweep so far, marked.
+    """Measure the missing rounds, and save after each. A signal or an error returns the sweep so far, marked.
 
     Raises UsageError if the workload has changed since the start of the sweep.
     """
@@ -189,30 +190,25 @@ def continue_sweep(
         if len(progress.gathered[value].blocks) < options.pairs and value not in progress.kept
     }
     if not cases:
-        return save(progress.record(interrupted=False))
+        return save(progress.record(Ending()))
     say(_plan(sweep.parameter, len(cases), options, baseline=sweep.parameter == SERVER))
-    interrupted = True
-    try:
-        with WindowEnergy(options.energy) as energy:
-            say("starting the server" if sweep.parameter != SERVER else f"starting {len(cases)} servers")
-            with Bench(list(cases.values()), bench_options, progress.note, apart=True) as bench:
-                progress.began(bench, cases)
-                up = {value: case for value, case in cases.items() if bench.failure(case) is None}
-                apparatus = {
-                    value: Apparatus(bench, options, offer, energy.meters, energy.complete, say, progress.notes)
-                    for value, offer in _offers(sweep, up, options, bench, say).items()
-                }
-                baseline = progress.baseline if sweep.parameter == SERVER else None
-                measure_rounds(apparatus, up, progress.gathered, baseline, lambda: save(progress.record()))
-        interrupted = False
-    except Interrupted:
-        pass
-    except PowerprofError as error:
-        if isinstance(error, UsageError | CapabilityError) or not any(had.blocks for had in progress.gathered.values()):
-            raise
-        progress.failed(cases, options.pairs, error)
-    record = progress.record(interrupted=interrupted)
-    return save(record)
+    ending = Ending()
+    # If a sweep is resumed, an error of the command line or of the host is no result of its old points.
+    keeping = ending.keeping(progress.has_result, always_raised=(UsageError, CapabilityError))
+    with keeping, WindowEnergy(options.energy) as energy:
+        say("starting the server" if sweep.parameter != SERVER else f"starting {len(cases)} servers")
+        with Bench(list(cases.values()), bench_options, progress.note, apart=True) as bench:
+            progress.began(bench, cases)
+            up = {value: case for value, case in cases.items() if bench.failure(case) is None}
+            apparatus = {
+                value: Apparatus(bench, options, offer, energy.meters, energy.complete, say, progress.notes)
+                for value, offer in _offers(sweep, up, options, bench, say).items()
+            }
+            baseline = progress.baseline if sweep.parameter == SERVER else None
+            measure_rounds(apparatus, up, progress.gathered, baseline, lambda: save(progress.record()))
+    if ending.failure is not None:
+        progress.failed(cases, ending.failure)
+    return save(progress.record(ending))
 
 
 def estimate_seconds(points: int, options: ExperimentOptions, *, baseline: bool) -> float:
@@ -335,7 +331,8 @@ def measure_sweep(
 ) -> Sweep:
     """Measure a new sweep, or continue a saved one with its original options.
 
-    An interrupt returns the sweep so far, marked. Raises UsageError, DataError, PowerprofError.
+    A signal or an error after the first window returns the sweep so far, marked. Raises UsageError, DataError,
+    PowerprofError.
     """
     if isinstance(asked, str):
         record = store.load(asked)
@@ -349,6 +346,6 @@ def measure_sweep(
         record = store.save(record)
         try:
             return continue_sweep(record, workload, where, options, save=store.save, say=say)
-        except PowerprofError:
+        except (PowerprofError, Interrupted):
             store.drop_if_empty()
             raise

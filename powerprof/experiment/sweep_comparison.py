@@ -11,9 +11,10 @@ from typing import Any, Literal
 import msgspec
 
 from powerprof.experiment.claims import NO_BOUND_PERCENT, describe_direction, metric_named
+from powerprof.experiment.measurement import Measurement
 from powerprof.experiment.metrics import add_mean, rest_percent, system_values
 from powerprof.experiment.records import ConditionRecord, Difference, Metric, Range, Threat
-from powerprof.experiment.saved import SavedSide, read_side
+from powerprof.experiment.saved import read_measurement
 from powerprof.experiment.sweep_rounds import Point, Sweep
 from powerprof.experiment.threats import OTHERS_PERCENT, list_differences
 from powerprof.experiment.verdict import PartingFunction, compare_sweep_functions, judge_saved, keep_surviving_verdicts
@@ -364,14 +365,14 @@ class Trend(Record, frozen=True, kw_only=True):
 def build_trend(name: str, runs_dir: Path | None) -> Trend:
     """Return the trend of the condition of a saved run. Raise UsageError, DataError."""
     store = RunStore(runs_dir)
-    this = read_side(name, runs_dir)
-    halves: list[tuple[RunInfo, SavedSide]] = []
+    this = read_measurement(name, runs_dir)
+    halves: list[tuple[RunInfo, Measurement]] = []
     notes: list[str | Note] = []
     for run in store.list():
-        if run.command != this.run_id.rpartition("-")[0]:
+        if run.command != this.run.rpartition("-")[0]:
             continue
         try:
-            half = read_side(run.id, runs_dir)
+            half = read_measurement(run.id, runs_dir)
         except (UsageError, DataError):
             continue  # a comparison, or damaged: `runs` reports it
         if half.condition.work == this.condition.work and half.condition.name == this.condition.name:
@@ -405,7 +406,7 @@ def build_trend(name: str, runs_dir: Path | None) -> Trend:
     )
 
 
-def _steps(halves: list[SavedSide], name: str) -> list[TrendStep | None]:
+def _steps(halves: list[Measurement], name: str) -> list[TrendStep | None]:
     """Return each run's change since the previous run; None for the first and for different meters."""
     judged: list[tuple[TrendStep | None, float | None]] = [(None, None)]
     for before, after in pairwise(halves):

@@ -18,6 +18,7 @@ from powerprof.experiment.bench import Bench
 from powerprof.experiment.bench_data import schema_name
 from powerprof.experiment.block import Apparatus, Slot, measure_block
 from powerprof.experiment.claims import ENERGY
+from powerprof.experiment.ending import Ending
 from powerprof.experiment.metrics import Baseline, add_mean, cpu_ms, format_cost_so_far, read_figures, split_cpu_time
 from powerprof.experiment.options import AROUND_S
 from powerprof.experiment.plan import round_order
@@ -310,14 +311,19 @@ class Progress:
         if text not in self.notes:
             self.notes.append(text)
 
-    def failed(self, cases: Iterable[Value], rounds: int, error: PowerprofError) -> None:
-        """Set the error of the points whose rounds are incomplete."""
-        for measured in (self.gathered[value] for value in cases):
-            if len(measured.blocks) < rounds:
-                measured.error = measured.error or error.message
+    def has_result(self) -> bool:
+        """Return whether a window of any point was measured."""
+        return bool(self.kept) or any(measured.blocks for measured in self.gathered.values())
 
-    def record(self, *, interrupted: bool = True) -> Sweep:
-        """Return the record of the sweep so far."""
+    def failed(self, cases: Iterable[Value], reason: str) -> None:
+        """Set the error of the points without a window; the others keep their complete rounds."""
+        for measured in (self.gathered[value] for value in cases):
+            if not measured.blocks:
+                measured.error = measured.error or reason
+
+    def record(self, ending: Ending | None = None) -> Sweep:
+        """Return the record of the sweep so far; without an `ending` it is still running."""
+        ending = ending or Ending(interrupted=True)
         points = [
             self.kept.get(value) or _gathered_point(value, measured)
             for value, measured in self.gathered.items()
@@ -334,7 +340,8 @@ class Progress:
             server=self._server,
             baseline=self.baseline,
             notes=[*dict.fromkeys([*self.notes, *early])],
-            interrupted=interrupted,
+            interrupted=ending.interrupted,
+            failure=ending.failure,
         )
         return msgspec.structs.replace(sweep, compared=compare_sweep_points(sweep))
 

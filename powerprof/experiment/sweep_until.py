@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from powerprof.experiment.bench import Bench
 from powerprof.experiment.bench_data import BenchOptions
 from powerprof.experiment.block import Apparatus, Slot, measure_block
+from powerprof.experiment.ending import Ending
 from powerprof.experiment.options import AROUND_S, ExperimentOptions, condition_record
 from powerprof.experiment.plan import Offer, check_comparable, check_options, measure_capacity
 from powerprof.experiment.records import Block, ConditionRecord, Range, Ratio
@@ -22,7 +23,7 @@ from powerprof.measure.window import format_now
 from powerprof.model.records import Estimate, Record, ServerInfo
 from powerprof.model.text import Say, approximate_time
 from powerprof.statistics.verdicts import Verdict, compare_pairs
-from powerprof.system.errors import Interrupted, PowerprofError, Retryable, UsageError
+from powerprof.system.errors import Retryable, UsageError
 from powerprof.workloads.reading import Case
 
 # The search and its record, `powerprof.saturation/1`.
@@ -194,37 +195,27 @@ def search_highest_rate(
                 f"--until needs a condition with a load of kind {', '.join(_AT_A_RATE)}",
             )
     check_comparable(cases)
-    sides, started_at, interrupted = [_SaturatedSide(case) for case in cases], format_now(), False
+    sides, started_at, ending = [_SaturatedSide(case) for case in cases], format_now(), Ending()
     notes: list[str] = []
     server: ServerInfo | None = None
     seconds = options.pairs * len(cases) * steps * (options.window_s + AROUND_S)
     say(f"{options.pairs} rounds of {steps} windows of {options.window_s:g} s a condition: {approximate_time(seconds)}")
     progress = Countdown(say, seconds)
-    try:
-        with Bench(list(cases), bench_options, notes.append) as bench:
-            one = bench.server(cases[0])
-            server = ServerInfo(version=one.version, private=one.private, pid=one.pid)
-            for side in sides:
-                progress(f"{side.case.name}: at full speed")
-                side.capacity_hz = measure_capacity(bench, side.case, options.calibrate_s)
-            done = 0
-            for number in range(options.pairs):
-                # Alternate the order, so that a drift affects both conditions.
-                for side in sides if number % 2 == 0 else sides[::-1]:
-                    label = join_parts(f"{side.case.name}: round {number + 1} of {options.pairs}", side.format_so_far())
-                    progress.step(label, done, options.pairs * len(sides), steps * (options.window_s + AROUND_S))
-                    done += 1
-                    side.rounds.append(_round(bench, side, limit, steps, options, number, progress))
-    except Interrupted:
-        interrupted = True
-        if not _whole(sides):
-            raise
-    except PowerprofError as error:
-        if not _whole(sides):
-            raise
-        interrupted = True
-        notes.append(f"ended early: {error.message}")
-    return _record(sides, limit, started_at, server, notes, options, steps, interrupted=interrupted)
+    with ending.keeping(lambda: _whole(sides)), Bench(list(cases), bench_options, notes.append) as bench:
+        one = bench.server(cases[0])
+        server = ServerInfo(version=one.version, private=one.private, pid=one.pid)
+        for side in sides:
+            progress(f"{side.case.name}: at full speed")
+            side.capacity_hz = measure_capacity(bench, side.case, options.calibrate_s)
+        done = 0
+        for number in range(options.pairs):
+            # Alternate the order, so that a drift affects both conditions.
+            for side in sides if number % 2 == 0 else sides[::-1]:
+                label = join_parts(f"{side.case.name}: round {number + 1} of {options.pairs}", side.format_so_far())
+                progress.step(label, done, options.pairs * len(sides), steps * (options.window_s + AROUND_S))
+                done += 1
+                side.rounds.append(_round(bench, side, limit, steps, options, number, progress))
+    return _record(sides, limit, started_at, server, notes, options, steps, ending)
 
 
 def _whole(sides: Sequence[_SaturatedSide]) -> int:
@@ -256,8 +247,7 @@ def _record(
     notes: list[str],
     options: ExperimentOptions,
     steps: int,
-    *,
-    interrupted: bool,
+    ending: Ending,
 ) -> Saturation:
     from powerprof.host.describe import host_record
 
@@ -277,5 +267,6 @@ def _record(
         server=server,
         options={"window_s": options.window_s, "steps_count": steps, "seed": options.seed},
         notes=notes,
-        interrupted=interrupted,
+        interrupted=ending.interrupted,
+        failure=ending.failure,
     )

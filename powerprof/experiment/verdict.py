@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, MutableSequence, Sequence
+from collections.abc import Iterable, Mapping, MutableSequence, Sequence
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -69,10 +69,19 @@ def judge_metrics(
 
 def judge_saved(a: Sequence[Figures], b: Sequence[Figures], primary: str, seed: int, *, paired: bool) -> list[Metric]:
     """Return the common metrics of two saved conditions, judged in pairs if they were measured in pairs."""
-    of_b = {figures.name: figures for figures in b}
-    both = [Compared(figures, of_b[figures.name]) for figures in a if figures.name in of_b]
-    alike = [each for each in both if (each.a.kind, each.a.source) == (each.b.kind, each.b.source)]
-    return judge_metrics(alike, primary, seed, paired=paired)
+    return judge_metrics(match_figures(a, b), primary, seed, paired=paired)
+
+
+def match_figures(
+    a: Sequence[Figures], b: Sequence[Figures], steps: Mapping[str, float] | None = None
+) -> list[Compared]:
+    """Return the metrics that both conditions have from the same source; `steps`: resolution of a count, by metric."""
+    of_b = {(figures.name, figures.kind, figures.source): figures for figures in b}
+    return [
+        Compared(figures, of_b[key], (steps or {}).get(figures.name))
+        for figures in a
+        if (key := (figures.name, figures.kind, figures.source)) in of_b
+    ]
 
 
 def _both_known(compared: Compared) -> list[tuple[float, float]]:

@@ -39,7 +39,7 @@ from powerprof.report.html.charts import (
 from powerprof.report.html.page import clean_name, render_page, table_html
 from powerprof.report.labels import answer_and_context
 from powerprof.report.metrics import DISK_SERVICE, comparison_table, functions_table, states_table, system_table
-from powerprof.report.render.terminal import _draw_parts
+from powerprof.report.render.terminal import draw_parts
 from powerprof.report.run import executions_of, list_servers
 from powerprof.report.stacks import build_flame, build_flame_difference, modules_of, stacks_of
 from powerprof.report.table import (
@@ -245,7 +245,7 @@ def _detail_lines(comparison: Comparison, places: Places, plans: Sequence[str], 
         printed += text.wrap("C0, % of all CPUs: " + " · ".join(shares), width)
     printed += plans
     printed += _function_lines(comparison, width)
-    _draw_parts(shown_parts(list_servers(comparison), "terminal"), width, printed)
+    draw_parts(shown_parts(list_servers(comparison), "terminal"), width, printed)
     threats = [threat.text for threat in comparison.threats]
     if threats:
         printed += text.wrap("Threats: " + "; ".join(threats) + ".", width)

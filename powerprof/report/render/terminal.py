@@ -16,16 +16,16 @@ _LABEL = 6
 def render_terminal(document: Document, width: int = text.DEFAULT_WIDTH) -> list[str]:
     """Return the lines of a document: answer, context, warnings, parts, notes, next step."""
     lines = [*text.wrap(document.answer, width), *(text.wrap(document.context, width) if document.context else [])]
-    _draw_parts(shown_parts(document.lead, "terminal"), width, lines)
+    draw_parts(shown_parts(document.lead, "terminal"), width, lines)
     for warning in document.warnings:
         lines += text.wrap(warning, width)
-    _draw_parts(shown_parts(document.parts(), "terminal"), width, lines)
+    draw_parts(shown_parts(document.parts(), "terminal"), width, lines)
     for note in document.short_notes:
         lines += labels.wrap_note(note, width)
     return [*lines, *([document.next_step] if document.next_step else [])]
 
 
-def _draw_parts(parts: Sequence[Part], width: int, lines: list[str]) -> None:
+def draw_parts(parts: Sequence[Part], width: int, lines: list[str]) -> None:
     """Add the lines of the parts to `lines`; a section begins after one empty line."""
     for part in parts:
         match part:
@@ -40,7 +40,7 @@ def _draw_parts(parts: Sequence[Part], width: int, lines: list[str]) -> None:
                 lines += [""] if lines and lines[-1] else []
                 if part.heading and "terminal" in part.headed:
                     lines += text.wrap(part.heading, width)
-                _draw_parts(part.parts, width, lines)
+                draw_parts(part.parts, width, lines)
             case Drawing():
                 raise TypeError("a terminal has no drawings")
 

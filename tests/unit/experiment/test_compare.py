@@ -10,13 +10,15 @@ import pytest
 from msgspec.structs import replace
 
 from powerprof.energy.domains import EnergyRequest
-from powerprof.experiment import compare, run
-from powerprof.experiment.compare import MeasuredPairs, build_comparison, format_so_far, judge_primary
+from powerprof.experiment import compare
+from powerprof.experiment.compare import build_comparison, format_so_far, judge_primary
+from powerprof.experiment.measurement import Session
 from powerprof.experiment.metrics import mean_baseline, pair_figures, system_of_blocks
 from powerprof.experiment.options import ExperimentOptions, condition_record
 from powerprof.experiment.phase_trace import _with_wakings
 from powerprof.experiment.plan import Offer
 from powerprof.experiment.records import ConditionRecord, LoadRun
+from powerprof.experiment.run import build_run
 from powerprof.experiment.saved import compare_saved
 from powerprof.experiment.sweep import find_key, restore_options, start_sweep
 from powerprof.experiment.sweep_comparison import _judged_by, _left_out, is_worse
@@ -35,10 +37,10 @@ OPTIONS = ExperimentOptions(pairs=4, window_s=3.0, seed=7, warm_up_pairs=2, ener
 PRIMARY = "c0_ms_per_query_server"
 
 
-def collected(**more: Any) -> MeasuredPairs:
+def collected(**more: Any) -> Session:
     warm = [replace(block, dropped=True) for block in odd_pairs(1)]
     blocks = [*warm, *(replace(block, pair=block.pair + 1, attempts_count=1) for block in odd_pairs(4))]
-    found = MeasuredPairs(
+    found = Session(
         (A, B),
         PRIMARY,
         OPTIONS,
@@ -120,11 +122,13 @@ def test_the_ratio_so_far_is_that_of_b_to_a() -> None:
 
 
 def test_a_run_is_built_from_its_counted_blocks() -> None:
-    state = run._RunState(A, PRIMARY, OPTIONS, offer=Offer("rate", 70.0, None, (90.0,), ()))
-    state.baseline = [odd_window(1), odd_window(2)]
+    state = Session(
+        (A,), PRIMARY, OPTIONS, offer=Offer("rate", 70.0, None, (90.0,), ()), own_cpu_s=0.31, own_wall_s=12.4
+    )
+    state.before = [odd_window(1), odd_window(2)]
     state.blocks = [replace(odd_block(0), dropped=True), *(odd_block(n) for n in range(1, 4))]
     state.server = ServerInfo(version="11.8", private=True)
-    found = state.record(("server", "index"), is_command=False)
+    found = build_run(state, ("server", "index"))
     assert [(phase.name, len(phase.windows)) for phase in found.phases] == [("server", 2), ("index", 3)]
     assert found.phases[1].windows == [block.window for block in state.blocks[1:]]
     assert found.metrics[0].name == "joules_per_query" and len(found.metrics[0].values) == 3
@@ -135,12 +139,11 @@ def test_a_run_is_built_from_its_counted_blocks() -> None:
         "user_ms_per_query",
         "migrations_per_query",
     }
-    assert found.tool.cpu_percent is not None and found.tool.cpu_s is not None
+    assert found.tool.cpu_s == 0.31 and found.tool.cpu_percent == pytest.approx(2.5)
     command = replace(state, blocks=[replace(odd_block(n), executions_count=3) for n in range(3)], offer=None)
-    own = command.record(("baseline", "command"), is_command=True)
+    own = build_run(command, ("baseline", "command"))
     assert (own.system, own.options.design, own.options.offered_hz, len(own.blocks)) == ([], "work", None, 3)
-    warm = replace(state, blocks=state.blocks[:1]).record(("server", "index"), is_command=False)
-    assert warm.options.windows_count == 1
+    assert state.has_result() and not replace(state, blocks=state.blocks[:1]).has_result()
 
 
 def saved(store: RunStore, started_at: str, values: list[float], **more: Any) -> str:

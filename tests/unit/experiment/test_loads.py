@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from powerprof.database.base import Login
-from powerprof.experiment import load_clients, run, sysbench
+from powerprof.experiment import executions, load_clients, sysbench
 from powerprof.experiment.bench_data import PlanMismatch, check_counters, count_queries, count_rows, subtract_counters
 from powerprof.experiment.bench_settings import _number, _text
 from powerprof.experiment.block import Slot, _sum_counters, add_client_time, build_block, refuse_errors
@@ -260,9 +260,9 @@ def test_the_time_of_an_ended_client_is_in_percent_of_all_cpus() -> None:
     client = add_client_time(window, 0.87).processes[-1]
     assert (client.name, client.cpu_s, client.percent) == ("client", 0.87, pytest.approx(100 * 0.87 / (2.7 * 3)))
     assert add_client_time(window, None) is window
-    command = run._with_command(window, 0.87).processes[0]
+    command = executions._with_command(window, 0.87).processes[0]
     assert (command.name, command.percent) == ("command", pytest.approx(100 * 0.87 / (2.7 * 3)))
-    assert run._with_command(replace(window, window_s=None), 0.87).processes[0].percent is None
+    assert executions._with_command(replace(window, window_s=None), 0.87).processes[0].percent is None
 
 
 def test_a_block_holds_the_report_of_its_client_and_the_counters() -> None:
@@ -299,8 +299,8 @@ def test_failed_statements_fail_a_block_except_those_of_transactions() -> None:
 
 @pytest.mark.parametrize(("code", "expected"), [("exit 7", 7), ("kill -9 $$", 137)])
 def test_a_killed_command_has_the_exit_code_of_a_shell(code: str, expected: int) -> None:
-    command = run.Command(("sh", "-c", code), may_fail=True)
-    found = run._execute(command, run.OpenWindow())
+    command = executions.Command(("sh", "-c", code), may_fail=True)
+    found = executions._execute(command, executions.OpenWindow())
     assert found.code == expected and found.elapsed_s > 0
     assert 0 <= found.cpu_s <= found.elapsed_s * (os.cpu_count() or 1)
 
@@ -311,8 +311,8 @@ def test_children_from_before_a_command_are_not_its_own() -> None:
     ended = subprocess.Popen([sys.executable, "-c", "sum(range(9_000_000))"])
     try:
         os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
-        command = run.Command(("true",), may_fail=False)
-        assert run._execute(command, run.OpenWindow()).cpu_s < 0.1
+        command = executions.Command(("true",), may_fail=False)
+        assert executions._execute(command, executions.OpenWindow()).cpu_s < 0.1
         assert command.leftovers_count == 0 and sleeping.poll() is None
     finally:
         sleeping.kill()

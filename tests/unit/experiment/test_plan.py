@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from powerprof.experiment import compare, sweep
+from powerprof.experiment.measurement import Session
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.plan import Arm, Offer, block_order, choose_offer, offer_share, round_order
 from powerprof.experiment.records import ConditionRecord
@@ -165,9 +166,9 @@ def test_a_window_of_equal_work_lasts_as_long_as_the_slower_condition() -> None:
 
 def test_alternating_windows_of_a_are_no_control() -> None:
     blocks = [replace(block, attempts_count=1) for block in odd_pairs(6)]
-    collected = compare.MeasuredPairs((CONDITION, CONDITION), "c0_percent", ExperimentOptions(), "", blocks=blocks)
+    collected = Session((CONDITION, CONDITION), "c0_percent", ExperimentOptions(), "", blocks=blocks)
     metrics = compare.judge_metrics(compare.pair_figures(collected.pairs, collected.baseline), "c0_percent", 1)
-    control = compare._control(collected, metrics, "c0_percent")
+    control = compare._control(collected, metrics)
     assert control is not None and control.pairs_count == 3
-    assert compare._control(replace(collected, turn_s=0.05), metrics, "c0_percent") is None
+    assert compare._control(replace(collected, turn_s=0.05), metrics) is None
     assert (collected.order, len(collected.pairs)) == (["a", "b"] * 6, 6)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.records import Comparison, ConditionRecord, LoadOptions, LoadRun, Threat
-from powerprof.experiment.saved import _drift_of, _phase_figures, are_runs, compare_saved, read_side
+from powerprof.experiment.saved import _drift_of, _phase_figures, are_runs, compare_saved, read_measurement
 from powerprof.experiment.sweep import SweepStore, continue_sweep, restore_options
 from powerprof.experiment.sweep_comparison import _steps
 from powerprof.experiment.sweep_rounds import Sweep
@@ -202,7 +202,7 @@ def test_a_saved_comparison_has_the_values_of_each_side(tmp_path: Path) -> None:
     record = comparison()
     name = RunStore(tmp_path).save("compare", replace(record, id=None, system=record.metrics[:1])).id
     for condition, part in (("index", "a"), ("no-index", "b")):
-        half = read_side(f"{name}:{condition}", tmp_path)
+        half = read_measurement(f"{name}:{condition}", tmp_path)
         assert [figures.values for figures in half.metrics] == [getattr(m, part).values for m in record.metrics]
         assert half.system[0].values == getattr(record.metrics[0], part).values
         assert half.condition == getattr(record, part) and half.primary == record.verdict.metric

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from powerprof.cli.compare import _judge
-from powerprof.experiment import run
+from powerprof.experiment.ending import Ending
 from powerprof.experiment.records import ConditionRecord
 from powerprof.experiment.sweep_comparison import (
     SweepSide,
@@ -199,10 +199,12 @@ def test_a_continued_sweep_keeps_its_points() -> None:
     assert progress.kept == {4: old}
     progress.gathered[2].error = "gone"
     progress.note("seen")
-    found = progress.record(interrupted=False)
+    assert progress.has_result() and progress.record().interrupted
+    found = progress.record(Ending(interrupted=True, failure="late"))
     assert [point.value for point in found.points] == [1, 2, 4] and found.notes == ["seen", "2: ended early: gone"]
-    progress.failed([1, 2], 2, run.PowerprofError("late"))
-    assert [progress.gathered[value].error for value in (1, 2)] == ["late", "gone"]
+    assert (found.interrupted, found.failure, progress.record(Ending()).interrupted) == (True, "late", False)
+    progress.failed([1, 2, 8], "late")
+    assert [progress.gathered[value].error for value in (1, 2, 8)] == [None, "gone", "late"]
 
 
 def side(name: str) -> SweepSide:

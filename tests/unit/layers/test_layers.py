@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
 from pathlib import Path
 
@@ -87,3 +88,21 @@ def test_a_circle_within_one_package_is_found(tmp_path: Path) -> None:
 def test_records_are_structs() -> None:
     """Creating a dataclass takes 60 times as long as creating a struct."""
     assert [path for path in PACKAGE.rglob("*.py") if "dataclass" in path.read_text()] == []
+
+
+def private_imports(package: Path) -> list[str]:
+    """Return the private names that a module takes from another one of powerprof."""
+    return [
+        f"{path.relative_to(package)}: {alias.name}"
+        for path in sorted(package.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("powerprof")
+        for alias in node.names
+        if alias.name.startswith("_") and not alias.name.startswith("__")
+    ]
+
+
+def test_no_module_imports_a_private_name(tmp_path: Path) -> None:
+    assert private_imports(PACKAGE) == []
+    (tmp_path / "late.py").write_text("def f():\n    from powerprof.experiment.run import _baseline, build_run\n")
+    assert private_imports(tmp_path) == ["late.py: _baseline"]
