@@ -545,11 +545,11 @@ def draw_table(shown: Table, keys: Sequence[str] = ()) -> list[str]:
         if column.interval:
             heads.append(column.interval)
             rule.append("---:")
-    rows = [[part for column in own.columns for part in draw_parts(row, column)] for row in own.rows]
+    rows = [[part for column in own.columns for part in _draw_parts(row, column)] for row in own.rows]
     return ["", *(f"| {' | '.join(cells)} |" for cells in (heads, rule, *rows))]
 
 
-def draw_parts(row: TableRow, column: Column) -> Iterator[str]:
+def _draw_parts(row: TableRow, column: Column) -> Iterator[str]:
     cell = row.cells.get(column.key)
     # If the row names the unit, its cells omit it.
     shown = _draw_cell(cell, unit=bool(column.beside) or not row.unit)
