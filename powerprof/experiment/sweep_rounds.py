@@ -272,6 +272,11 @@ class Sweep(Record, frozen=True, kw_only=True):
     started_at: str
     schema: Literal["powerprof.sweep/1"] = "powerprof.sweep/1"
 
+    @property
+    def gaps(self) -> list[str]:
+        """The points that failed, and why."""
+        return [f"{self.parameter} {point.value}: {point.error}." for point in self.points if point.error is not None]
+
 
 class Progress:
     """A sweep during its measurement. `kept`: points of which only the figures were saved."""

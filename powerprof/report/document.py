@@ -224,7 +224,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 def warnings_of(record: Any) -> list[str]:
     """Return why a record is partial or has no total, as sentences; empty for a complete one."""
     reason = getattr(getattr(record, "total", None), "reason", None)
-    return [*_ends_of(record), *([f"No total: {reason}."] if reason else [])]
+    return [*_ends_of(record), *([f"No total: {reason}."] if reason else []), *getattr(record, "gaps", ())]
 
 
 def _ends_of(record: Any) -> list[str]:

@@ -126,7 +126,7 @@ _NAMES: Mapping[str, _Names] = {
     "powerprof.comparison/1": _Names(
         "experiment.records:Comparison", "report.comparison", _ALL_FILES, ("everything",), sentences="word_comparison"
     ),
-    "powerprof.sweep/1": _Names("experiment.sweep_rounds:Sweep", "report.sweep", _ALL_FILES),
+    "powerprof.sweep/1": _Names("experiment.sweep_rounds:Sweep", "report.sweep", document=True),
     "powerprof.sweepcomparison/1": _Names(
         "experiment.sweep_comparison:SweepComparison",
         "report.sweep_comparison",
@@ -134,7 +134,7 @@ _NAMES: Mapping[str, _Names] = {
         sentences="word_sweep_comparison",
     ),
     "powerprof.saturation/1": _Names(
-        "experiment.sweep_until:Saturation", "report.sweep", "csv", prefix="render_saturation"
+        "experiment.sweep_until:Saturation", "report.sweep", prefix="saturation", document=True
     ),
     "powerprof.study/1": _Names("experiment.study:StudyRun", "report.study", document=True),
     "powerprof.attribution/1": _Names(

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from powerprof.cure.records import Cure
     from powerprof.experiment.records import Comparison, FunctionChange, LoadRun, Metric, Range
     from powerprof.experiment.sweep_comparison import PartingWith, SweepComparison
-    from powerprof.experiment.sweep_rounds import Sweep
+    from powerprof.experiment.sweep_rounds import Point, Sweep
     from powerprof.model.records import Conservation, EnergySplit, RunMetric
 
 _NAME = Column("name", "metric", left=True)
@@ -268,24 +268,22 @@ def sweep_table(record: Sweep, places: Places) -> Table:
     return Table([Column("name", name=record.parameter, left=True), *columns], rows, "metrics")
 
 
-def paces_table(record: Sweep, places: Places) -> Table:
-    """Return one row per thread of each server: its wake-up rate and the setting that changes it."""
+def paces_table(point: Point, number: int, places: Places) -> Table:
+    """Return one row per thread of a point's server: its wake-up rate and the setting that changes it."""
     rows = []
-    for number, point in enumerate(record.points):
-        for index, pace in enumerate(point.paces):
-            where = f"/points/{number}/paces/{index}"
-            cells: dict[str, Cell] = {
-                "server": Words(str(point.value)),
-                "thread": Words(pace.thread),
-                "wakings": places.figure(f"{where}/wakings/mean", ends=f"{where}/wakings"),
-                "exits": places.figure(f"{where}/exits/mean", ends=f"{where}/exits"),
-                "period": places.figure(f"{where}/period_ms"),
-                "remedy": Words(pace.remedy, ours=True),
-            }
-            rows.append(TableRow(cells, key=pace.thread))
+    for index, pace in enumerate(point.paces):
+        where = f"/points/{number}/paces/{index}"
+        cells: dict[str, Cell] = {
+            "thread": Words(pace.thread),
+            "wakings": places.figure(f"{where}/wakings/mean", ends=f"{where}/wakings"),
+            "exits": places.figure(f"{where}/exits/mean", ends=f"{where}/exits"),
+            "period": places.figure(f"{where}/period_ms"),
+            "remedy": Words(pace.remedy, ours=True),
+        }
+        rows.append(TableRow(cells, key=pace.thread))
     return Table(
         [
-            *words("server", "thread"),
+            *words("thread"),
             Column("wakings", "wakings/s", interval="95 %"),
             Column("exits", "idle exits/s", interval="95 %"),
             Column("period", "period, ms"),

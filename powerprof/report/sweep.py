@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 
 import msgspec
@@ -19,13 +20,27 @@ from powerprof.model import text
 from powerprof.model.records import RunMetric
 from powerprof.report import labels
 from powerprof.report.answers import bound_text, interval_text
-from powerprof.report.document import Extras
-from powerprof.report.html.charts import draw_metrics, one_curve
-from powerprof.report.html.page import clean_name, render_page
+from powerprof.report.document import NOT_TERMINAL, TERMINAL, Document, Drawing, Part, Section, Sentence, Shown, View
+from powerprof.report.html.charts import draw_metrics, one_curve, place_charts
+from powerprof.report.html.page import clean_name
 from powerprof.report.html.svg import SVG, Scale, draw_grid, join_parts, linear_axis, tick_labels
-from powerprof.report.labels import answer_and_context, format_significant, word_notes
+from powerprof.report.labels import format_significant
 from powerprof.report.metrics import paces_table, sweep_table
-from powerprof.report.table import Line, Places, align_rows, column_lines, draw_table, note_lines
+from powerprof.report.table import (
+    ALL,
+    HTML,
+    Column,
+    Figure,
+    Line,
+    Places,
+    Table,
+    TableRow,
+    Words,
+    align_rows,
+    block_rows,
+    column_lines,
+    figures,
+)
 from powerprof.statistics.verdicts import judge_claim
 from powerprof.system.next_steps import command_line
 
@@ -104,74 +119,112 @@ def _work_columns(points: Sequence[Point]) -> list[_Column]:
     ]
 
 
-def render_terminal(sweep: Sweep, width: int = text.DEFAULT_WIDTH) -> list[str]:
-    """Return the report, at most `width` columns."""
-    good = [point for point in sweep.points if point.error is None]
-    printed = text.wrap(answer_of(sweep), width)
-    done = f"{len(good)} of {len(sweep.values)} points"
+def document(sweep: Sweep, view: View) -> Document:
+    """Return the report of a sweep: figures over the parameter, then the host, threads and functions."""
     version = sweep.server and sweep.server.version
-    printed += text.wrap(" · ".join(part for part in (done, str(version) if version else "") if part), width)
-    printed.append("")
-    for columns in (_work_columns(good), _SYSTEM_COLUMNS, _DISK_COLUMNS):
-        known = [(title, value) for title, value in columns if any(value(point) is not None for point in good)]
-        if known:
-            rows = [[sweep.parameter, *(title for title, _ in known)]]
-            rows += [[str(point.value), *(_short(value(point)) for _, value in known)] for point in good]
-            printed += [*text.fit_columns(rows, width, gap=1), ""]
-    for point in good:
-        printed += _thread_lines(point, width)
-    printed += _function_lines(sweep, width)
-    printed += [line for line_of_alone in _baseline_sentences(sweep) for line in text.wrap(line_of_alone, width)]
-    for point in sweep.points:
-        if point.error is not None:
-            printed += text.wrap(f"{point.value}: {point.error}", width)
-    if any(_disk_mean(point, "service_ms") is not None for point in good):
-        printed += text.wrap("disk ms, queue, busy: for the device with the server's files.", width)
-    if any(_os_mean(point, "cpu_pressure_percent") is not None for point in good):
-        printed += text.wrap("I/O wait: share of time in which a task waited for I/O.", width)
-        printed += text.wrap("wait: share of time in which a task was runnable and had no CPU.", width)
-    if sweep.interrupted:
-        if sweep.id:
-            printed += text.wrap(f"Unfinished. To continue: {command_line('sweep --resume {}', sweep.id)}", width)
-        else:
-            printed += text.wrap("Unfinished and not saved, so it cannot be continued.", width)
-    return printed
+    measured = sum(point.error is None for point in sweep.points)
+    unfinished = "It is not saved, so it cannot be continued."
+    if sweep.id:
+        unfinished = f"To continue: {command_line('sweep --resume {}', sweep.id)}"
+    return Document(
+        record=sweep,
+        answer=answer_of(sweep),
+        context=" · ".join([f"{measured} of {len(sweep.values)} points", *([version] if version else [])]),
+        parts=partial(_list_parts, sweep),
+        rows=partial(_list_rows, sweep),
+        setup=(("Condition", "/condition"), ("Options", "/options"), ("Server", "/server"), ("Host", "/host")),
+        derived=view.extras.derived,
+        next_step=unfinished if sweep.interrupted else "",
+    )
 
 
-def _function_lines(sweep: Sweep, width: int) -> list[str]:
+def _list_parts(sweep: Sweep) -> Iterator[Part]:
+    places, good = Places(sweep), [point for point in sweep.points if point.error is None]
+    yield Section("Throughput and energy", [Drawing(partial(_draw_tradeoff, sweep))], name="tradeoff", forms=HTML)
+    yield Section(f"Over {sweep.parameter}", [Drawing(partial(_draw_charts, sweep), look="")], "charts", forms=HTML)
+    yield Section("", [Shown(_figures_table(sweep, good, _work_columns(good)), block_rows)], forms=TERMINAL)
+    metrics = Shown(sweep_table(sweep, places), look="plain sweep", what="metrics")
+    yield Section("Metrics", [metrics], name="metrics", forms=NOT_TERMINAL)
+    host: list[Part] = [
+        Section("", [Shown(_figures_table(sweep, good, columns), block_rows)])
+        for columns in (_SYSTEM_COLUMNS, _DISK_COLUMNS)
+    ]
+    host += [Section("", [Sentence(line) for line in _explain_columns(good)])]
+    host += [Section("", [Sentence(line) for line in _baseline_sentences(sweep)])]
+    yield Section("The host", host, name="host", headed=NOT_TERMINAL)
+    threads = [
+        Section(
+            f"{point.value}{f', {point.server}' if point.server else ''}: wake-ups of its threads",
+            [Shown(paces_table(point, number, places), pace_lines, what="threads")],
+            headed=ALL,
+        )
+        for number, point in enumerate(sweep.points)
+    ]
+    yield Section("Wake-ups by thread", threads, name="threads", headed=NOT_TERMINAL)
+    functions = Shown(_functions_table(sweep), what="functions", names=False)
+    heading = f"Functions of the server, % of its samples, over {sweep.parameter}"
+    yield Section(heading, [functions], name="functions", headed=ALL)
+
+
+def _figures_table(sweep: Sweep, points: Sequence[Point], columns: Sequence[_Column]) -> Table:
+    """Return one row per point with the known ones of these columns; no rows if none is known."""
+    known = [(title, value) for title, value in columns if any(value(point) is not None for point in points)]
+    rows = [
+        TableRow(
+            {
+                "point": Words(str(point.value)),
+                **{title: Words(_short(value(point)), ours=True) for title, value in known},
+            }
+        )
+        for point in points
+        if known
+    ]
+    return Table(
+        [Column("point", name=sweep.parameter, left=True), *(Column(title, title) for title, _ in known)], rows
+    )
+
+
+def _explain_columns(points: Sequence[Point]) -> list[str]:
+    lines = []
+    if any(_disk_mean(point, "service_ms") is not None for point in points):
+        lines.append("disk ms, queue, busy: for the device with the server's files.")
+    if any(_os_mean(point, "cpu_pressure_percent") is not None for point in points):
+        lines.append("I/O wait: share of time in which a task waited for I/O.")
+        lines.append("wait: share of time in which a task was runnable and had no CPU.")
+    return lines
+
+
+def _functions_table(sweep: Sweep) -> Table:
     """Return the functions with most samples at any value, with their shares at each value."""
     points = [(point.value, mean_shares(point.on_cpu)) for point in sweep.points if point.on_cpu]
     largest: dict[tuple[str, str, bool], float] = {}
     for _, point_shares in points:
         for key, share in point_shares.items():
             largest[key] = max(share, largest.get(key, 0.0))
-    if not largest:
-        return []
-    rows = [[*(str(value) for value, _ in points), "function"]]
-    chosen = sorted(largest, key=lambda key: (-largest[key], key))[:_MOST_FUNCTIONS]
-    for function, module, is_kernel in chosen:
-        figures = [text.number(each.get((function, module, is_kernel), 0.0), 1) for _, each in points]
-        rows.append([*figures, f"{function} ({'kernel' if is_kernel else module})"])
-    heading = text.wrap(f"Functions of the server, % of its samples, over {sweep.parameter}:", width)
-    return [*heading, *align_rows(rows, width), ""]
+    rows = []
+    for function, module, is_kernel in sorted(largest, key=lambda key: (-largest[key], key))[:_MOST_FUNCTIONS]:
+        shares = [text.number(each.get((function, module, is_kernel), 0.0), 1) for _, each in points]
+        cells = {str(number): Words(share, ours=True) for number, share in enumerate(shares)}
+        rows.append(TableRow({**cells, "name": Words(f"{function} ({'kernel' if is_kernel else module})")}))
+    columns = [Column(str(number), name=str(value)) for number, (value, _) in enumerate(points)]
+    return Table([*columns, Column("name", "function", left=True)], rows, "functions")
 
 
-def _thread_lines(point: Point, width: int) -> list[str]:
-    """Return the threads that wake most often at a point."""
-    if not point.paces:
-        return []
-    shown = point.paces[:_MOST_THREADS]
-    names = text.columns([["thread", "settings"], *([pace.thread, pace.remedy] for pace in shown)], left=2)
+def pace_lines(table: Table, width: int) -> list[str]:
+    """Return the threads that wake most often, each with its interval in a column of its own."""
+    shown = table.rows[:_MOST_THREADS]
+    pairs = [(row.words("thread").text, row.words("remedy").text) for row in shown]
+    names = text.columns([("thread", "settings"), *pairs], left=2)
     rows = [["wakings/s", "95 %", "exits/s", "period", names[0]]]
-    for pace, name in zip(shown, names[1:], strict=True):
-        woken = pace.wakings or pace.exits
-        ends = "" if woken.low is None or woken.high is None else f"{_short(woken.low)}–{_short(woken.high)}"
-        period = "" if pace.period_ms is None else f"{_short(pace.period_ms)} ms"
-        rows.append([_short(woken.mean), ends, _short(pace.exits.mean), period, name])
-    left = len(point.paces) - _MOST_THREADS
-    more = [f"{left} more threads (--json)"] if left > 0 else []
-    heading = text.wrap(f"{point.value}, {point.server}: wake-ups of its threads", width)
-    return [*heading, *align_rows(rows, width), *more, ""]
+    for row, name in zip(shown, names[1:], strict=True):
+        woken, period = row.cells["wakings"], row.cells["period"]
+        if not isinstance(woken, Figure) or not isinstance(period, Figure):
+            continue
+        ends = "" if woken.ends is None else "–".join(end.text for end in woken.ends)
+        every = "" if period.value is None else f"{period.text} ms"
+        rows.append([woken.text, ends, row.words("exits").text, every, name])
+    left = len(table.rows) - _MOST_THREADS
+    return [*align_rows(rows, width), *([f"{left} more threads (--json)"] if left > 0 else [])]
 
 
 def _baseline_sentences(sweep: Sweep) -> list[str]:
@@ -309,49 +362,22 @@ def _x_axis(scale: Scale, ticks: Sequence[float]) -> list[Markup]:
     return [*tick_labels(scale, ticks, "", _BOTTOM + 16), _X_TITLE.format(_RIGHT, _BOTTOM + 34)]
 
 
-# The HTML page of a sweep.
-
 _CHART_METRICS = (
     *("joules_per_query", "queries_hz", "latency_p95_ms", "c0_percent", "c0_ms_per_query_server", "watts"),
     *("wakeups_per_query", "server_wakings_hz"),
 )
-_ERROR_LIMIT = 300
 
 
-def render_html(record: Sweep, extras: Extras) -> str:
-    """Return the HTML page."""
-    places = Places(record)
-    answer, context = answer_and_context(render_terminal, record)
-    return render_page(
-        "sweep.html.j2",
-        record,
-        places,
-        derived=extras.derived,
-        title=clean_name(answer),
-        answer=answer,
-        context=context,
-        charts=draw_metrics(
-            (
-                name
-                for name in dict.fromkeys(metric.name for point in record.points for metric in point.metrics)
-                if name in _CHART_METRICS
-            ),
-            [(str(point.value), point.metrics) for point in record.points],
-            one_curve,
-            record.parameter,
-        ),
-        tradeoff=_tradeoff(record),
-        metrics=sweep_table(record, places),
-        paces=paces_table(record, places) if any(point.paces for point in record.points) else None,
-        errors=[
-            (clean_name(point.value, 20), clean_name(point.error, _ERROR_LIMIT))
-            for point in record.points
-            if point.error
-        ],
+def _draw_charts(record: Sweep) -> Markup:
+    """Draw each important metric over the parameter."""
+    names = dict.fromkeys(metric.name for point in record.points for metric in point.metrics)
+    points = [(str(point.value), point.metrics) for point in record.points]
+    return place_charts(
+        draw_metrics([name for name in names if name in _CHART_METRICS], points, one_curve, record.parameter)
     )
 
 
-def _tradeoff(record: Sweep) -> Markup:
+def _draw_tradeoff(record: Sweep) -> Markup:
     """Draw energy per query over throughput for the points that have both."""
     settings, kind = [], "estimated"
     for point in record.points:
@@ -364,20 +390,7 @@ def _tradeoff(record: Sweep) -> Markup:
     return tradeoff(settings, clean_name(record.parameter, 60), kind)
 
 
-# Markdown and CSV.
-
-
-def render_markdown(record: Sweep, context: str) -> list[str]:
-    """Return the metrics over the values of the parameter."""
-    errors = [f"{record.parameter} {point.value}: {point.error}" for point in record.points if point.error]
-    places = Places(record)
-    written = ["", context, *draw_table(sweep_table(record, places))]
-    if any(point.paces for point in record.points):
-        written += ["", "Wake-ups by thread:", *draw_table(paces_table(record, places))]
-    return written + note_lines([*errors, *word_notes(record.notes)])
-
-
-def render_csv(record: Sweep) -> Iterator[Line]:
+def _list_rows(record: Sweep) -> Iterator[Line]:
     """Yield one line per metric of each point."""
     yield [record.parameter, "metric", "unit", "kind", "mean", "low", "high", "error"]
     table = sweep_table(record, Places(record))
@@ -388,32 +401,40 @@ def render_csv(record: Sweep) -> Iterator[Line]:
         yield from ([value, *line] for line in column_lines(table, str(number)) if line[3] is not None)
 
 
-# The terminal report of `powerprof sweep --until`: the highest rate that holds the limit, and the trials around it.
+# The report of `powerprof sweep --until`: the highest rate that holds the limit, and the trials around it.
 
 _NAMES = {"latency_p50_ms": "median latency", "latency_p95_ms": "p95 latency", "latency_p99_ms": "p99 latency"}
 
 
-def render_saturation_terminal(record: Saturation, width: int = text.DEFAULT_WIDTH) -> list[str]:
-    """Return the report of a saturation, at most `width` columns."""
-    printed = text.wrap(saturation_answer(record), width)
+def saturation_document(record: Saturation, view: View) -> Document:
+    """Return the report of a search: each condition with the tried rates."""
     version = record.server and record.server.version
     window_s = record.options.get("window_s")
-    rounds = f"{record.rounds_count} round{'s' if record.rounds_count != 1 else ''}"
-    parts = [rounds, f"windows of {window_s:g} s" if isinstance(window_s, int | float) else "", str(version or "")]
-    printed += text.wrap(" · ".join(part for part in parts if part), width)
-    if record.interrupted:
-        printed += text.wrap("Ended early: partial results.", width)
-    for condition in (record.a, record.b):
+    parts = [
+        text.plural(record.rounds_count, "round"),
+        f"windows of {window_s:g} s" if isinstance(window_s, int | float) else "",
+        str(version or ""),
+    ]
+    return Document(
+        record=record,
+        answer=saturation_answer(record),
+        context=" · ".join(filter(None, parts)),
+        parts=partial(_list_searches, record),
+        rows=partial(_list_trials, record),
+        setup=(("A", "/a/condition"), ("B", "/b/condition"), ("Server", "/server"), ("Host", "/host")),
+        derived=view.extras.derived,
+    )
+
+
+def _list_searches(record: Saturation) -> Iterator[Part]:
+    for name, condition in (("a", record.a), ("b", record.b)):
         if condition is not None:
-            printed += ["", *_trial_lines(condition, record.limit, width)]
-            printed += text.wrap(
+            sentence = (
                 f"{condition.name}: at most {format_significant(condition.capacity_hz)} queries/s at full speed; "
-                f"each round has a resolution of {format_significant(condition.resolution_hz)} queries/s.",
-                width,
+                f"each round has a resolution of {format_significant(condition.resolution_hz)} queries/s."
             )
-    for note in word_notes(record.notes):
-        printed += text.wrap(f"Note: {note}.", width)
-    return printed
+            trials = Shown(_trials_table(condition, record.limit), block_rows, names=False)
+            yield Section(condition.name, [trials, Sentence(sentence)], name=name, headed=NOT_TERMINAL)
 
 
 def saturation_answer(record: Saturation) -> str:
@@ -465,25 +486,25 @@ def _limit_text(limit: Limit) -> str:
     return f"{limit.at_most:g} ms of {_NAMES[limit.metric]}"
 
 
-def _trial_lines(condition: Saturated, limit: Limit, width: int) -> list[str]:
-    """Return one line per tried rate: how often it held the limit, and the mean of the metric."""
-    rows = [["offered/s", "finished/s", "busy %" if limit.unit == "%" else f"{limit.metric[8:11]} ms", "held"]]
+def _trials_table(condition: Saturated, limit: Limit) -> Table:
+    """Return one row per tried rate: how often it held the limit, and the mean of the metric."""
+    rows = []
     for rate in sorted({trial.rate_hz for trial in condition.trials}):
         trials = [trial for trial in condition.trials if trial.rate_hz == rate]
         finished = [trial.finished_hz for trial in trials if trial.finished_hz is not None]
         values = [trial.value for trial in trials if trial.value is not None]
-        rows.append(
-            [
-                format_significant(rate),
-                format_significant(sum(finished) / len(finished) if finished else None),
-                format_significant(sum(values) / len(values) if values else None),
-                f"{sum(trial.held for trial in trials)} of {len(trials)}",
-            ]
-        )
-    return text.fit_columns(rows, width, left=0)
+        cells = {
+            "offered": format_significant(rate),
+            "finished": format_significant(sum(finished) / len(finished) if finished else None),
+            "value": format_significant(sum(values) / len(values) if values else None),
+            "held": f"{sum(trial.held for trial in trials)} of {len(trials)}",
+        }
+        rows.append(TableRow({key: Words(cell, ours=True) for key, cell in cells.items()}))
+    metric = "busy %" if limit.unit == "%" else f"{limit.metric[8:11]} ms"
+    return Table(figures(offered="offered/s", finished="finished/s", value=metric, held="held"), rows, "tried rates")
 
 
-def render_saturation_csv(record: Saturation) -> Iterator[Line]:
+def _list_trials(record: Saturation) -> Iterator[Line]:
     """Yield one line per window: the offered load, its result, and whether the limit held."""
     yield ["condition", *Trial.__struct_fields__, "limit", "at_most", "unit"]
     limit = (record.limit.metric, record.limit.at_most, record.limit.unit)

@@ -428,10 +428,18 @@ def align_rows(rows: Sequence[Sequence[str]], width: int, left: Sequence[int] = 
 
 def column_rows(table: Table, width: int) -> list[str]:
     """Return the heading and one line per row; the last column is cut or wrapped last."""
-    cells = [[column.heading for column in table.columns]]
-    cells += [[row.words(column.key).text for column in table.columns] for row in table.rows]
-    left = [number for number, column in enumerate(table.columns[:-1]) if column.left]
-    return align_rows(cells, width, left=left)
+    return align_rows(_text_rows(table), width, [at for at, column in enumerate(table.columns[:-1]) if column.left])
+
+
+def block_rows(table: Table, width: int) -> list[str]:
+    """Return the heading and one line per row; a table that is too wide has several blocks of columns."""
+    left = next((at for at, column in enumerate(table.columns) if not column.left), len(table.columns))
+    return text.fit_columns(_text_rows(table), width, left=left)
+
+
+def _text_rows(table: Table) -> list[list[str]]:
+    headings = [column.short or column.heading or column.name for column in table.columns]
+    return [headings, *([row.words(column.key).text for column in table.columns] for row in table.rows)]
 
 
 def fit_rows(table: Table, width: int) -> list[str]:

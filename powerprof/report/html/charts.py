@@ -81,6 +81,17 @@ def draw_metrics(
     return drawn_charts
 
 
+_CAPTIONED = Markup('<figure class="chart"><figcaption>{}{}</figcaption>{}</figure>')
+_ESTIMATED = Markup(', <span class="kind">estimated</span>')
+_SIDE_BY_SIDE = Markup('<div class="columns">\n{}\n</div>')
+
+
+def place_charts(charts: Sequence[tuple[str, bool, Markup]]) -> Markup:
+    """Return charts side by side, each with its name and whether it is estimated; an empty text without any."""
+    drawn = [_CAPTIONED.format(label, _ESTIMATED if estimated else "", chart) for label, estimated, chart in charts]
+    return _SIDE_BY_SIDE.format(Markup("\n").join(drawn)) if drawn else Markup()
+
+
 # Spread of the windows: a mark per window, a row per condition, one axis.
 
 _ROW = 46

@@ -22,7 +22,7 @@ def render_terminal(document: Document, width: int = text.DEFAULT_WIDTH) -> list
     draw_parts(shown_parts(document.parts(), "terminal"), width, lines)
     for note in document.short_notes:
         lines += labels.wrap_note(note, width)
-    return [*lines, *([document.next_step] if document.next_step else [])]
+    return [*lines, *(text.wrap(document.next_step, width) if document.next_step else [])]
 
 
 def draw_parts(parts: Sequence[Part], width: int, lines: list[str]) -> None:

@@ -29,7 +29,7 @@ def test_every_error_says_what_to_do() -> None:
 
 
 # Forms of records, whose names `report.kinds` puts together; and the counterparts of what the product reads.
-_FORM = re.compile(r"render\w*_(terminal|html|markdown|csv)")
+_FORM = re.compile(r"render\w*_(terminal|html|markdown|csv)|\w+_document")
 _FOR_TESTS = {"lines_of", "pack_carried"}
 
 

@@ -47,7 +47,8 @@ def test_each_golden_file_belongs_to_a_record() -> None:
 _ZERO = re.compile(r"(?<![\w.,−/-])[−+]?0(?:\.0+)?(?![\w.,:/\]-])")
 # Counts of rows, which are known, and functions without a sample at a value.
 _KNOWN_ZEROS = re.compile(
-    r"\b0 (of \d|steps measured|not measured)|in 0 s\.|^ *\d+[.\d]* +0\.0 .*function|^ *0\.0 .*function|CPU 0\b"
+    r"\b0 (of \d|steps measured|not measured)|in 0 s\.|^ *\d+[.\d]* +0\.0 .*function|^ *0\.0 .*function"
+    r"|^\| [\d.]+ \|.* `function|CPU 0\b"
 )
 
 

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from powerprof.experiment.sweep_rounds import Point, Sweep
 from powerprof.model.records import Estimate, Kind, RunMetric
-from powerprof.report.sweep import answer_of, render_terminal
+from powerprof.report.kinds import lines_of
+from powerprof.report.sweep import answer_of
 from tests.unit.report.sample_records import sweep
 
 # The scatter of five rounds as shares; neighbouring points scatter independently.
@@ -81,7 +82,7 @@ def test_answer_omits_unknown_and_given_figures() -> None:
 
 def test_interrupted_sweep_names_its_continuation() -> None:
     record = replace(_sweep(_point(1, 0.3, 1000)), interrupted=True)
-    saved, not_saved = (render_terminal(replace(record, id=id), 80) for id in ("sweep-0007", None))
-    assert "Unfinished. To continue: powerprof sweep --resume sweep-0007" in saved
-    assert "Unfinished and not saved, so it cannot be continued." in not_saved
+    saved, not_saved = (lines_of(replace(record, id=id), 80) for id in ("sweep-0007", None))
+    assert saved[-1] == "To continue: powerprof sweep --resume sweep-0007"
+    assert not_saved[-1] == "It is not saved, so it cannot be continued."
     assert not any("--resume" in line for line in not_saved)
