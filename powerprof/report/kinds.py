@@ -130,8 +130,8 @@ _NAMES: Mapping[str, _Names] = {
     "powerprof.sweepcomparison/1": _Names(
         "experiment.sweep_comparison:SweepComparison",
         "report.sweep_comparison",
-        _ALL_FILES,
         sentences="word_sweep_comparison",
+        document=True,
     ),
     "powerprof.saturation/1": _Names(
         "experiment.sweep_until:Saturation", "report.sweep", prefix="saturation", document=True
@@ -174,12 +174,7 @@ _NAMES: Mapping[str, _Names] = {
     ),
     "powerprof.cure/1": _Names("cure.records:Cure", "report.cure", sentences="word_cure", document=True),
     "powerprof.trend/1": _Names(
-        "experiment.sweep_comparison:Trend",
-        "report.sweep_comparison",
-        "html",
-        (),
-        "render_trend",
-        sentences="word_trend",
+        "experiment.sweep_comparison:Trend", "report.trend", sentences="word_trend", document=True
     ),
     "powerprof.energy/1": _Names("energy.domains:EnergyResult", "report.energy", document=True),
 }

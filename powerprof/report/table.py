@@ -199,6 +199,8 @@ class TableRow(msgspec.Struct, frozen=True):
         cell = self.cells.get(key)
         if isinstance(cell, Words):
             return cell
+        if isinstance(cell, JudgedCell):
+            return Words(cell.text)
         return Words((cell.words or cell.text) if isinstance(cell, Figure) else "")
 
 

@@ -92,6 +92,14 @@ def place_charts(charts: Sequence[tuple[str, bool, Markup]]) -> Markup:
     return _SIDE_BY_SIDE.format(Markup("\n").join(drawn)) if drawn else Markup()
 
 
+_LEGEND = Markup('<p class="legend"><span class="key a"></span> A {} <span class="key b"></span> B {}</p>')
+
+
+def draw_legend(a: str, b: str) -> Markup:
+    """Return the colours of two sides with their names."""
+    return _LEGEND.format(clean_name(a, 60), clean_name(b, 60))
+
+
 # Spread of the windows: a mark per window, a row per condition, one axis.
 
 _ROW = 46

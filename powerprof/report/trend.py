@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports of the trend of a condition (`powerprof runs RUN --trend`): the answer, then one line per run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import pairwise
+
+from markupsafe import Markup
+from msgspec.structs import replace
+
+from powerprof.experiment.claims import describe_direction, metric_named
+from powerprof.experiment.sweep_comparison import Trend, TrendPoint, TrendStep
+from powerprof.model import text
+from powerprof.report.answers import Outcome, explain_chance, word_claim, words
+from powerprof.report.document import NOT_TERMINAL, TERMINAL, Document, Drawing, Part, Section, Sentence, Shown, View
+from powerprof.report.html.charts import draw_metrics, one_curve, place_charts
+from powerprof.report.labels import format_significant, metric_words
+from powerprof.report.sweep_comparison import largest_bound
+from powerprof.report.table import HTML, Column, Figure, JudgedCell, Line, Places, Table, TableRow, Words
+from powerprof.statistics.verdicts import Claim, judge_claim
+
+
+def word_trend(record: Trend) -> Trend:
+    """Return the record with its answer in words."""
+    return replace(record, text=_trend_answer(record))
+
+
+def _trend_answer(record: Trend) -> str:
+    """Return the largest significant step between neighbouring runs, or the bound of the steps."""
+    condition, points = record.condition, record.points
+    same = condition.workload in ("command", condition.name)
+    name = condition.name if same else f"{condition.workload}:{condition.name}"
+    if len(points) == 1:
+        return f"Only one run of {name}: no comparison is possible."
+    every = [(before, after, after.step) for before, after in pairwise(points)]
+    steps = [
+        (before, after, step)
+        for before, after, step in every
+        if step is not None and step.verdict != "inconclusive" and step.difference.percent is not None
+    ]
+    metric = words(record.metric)
+    if not steps:
+        measured = [metric_named(before.metrics, record.metric) for before, _, _ in every]
+        bases = [None if base is None else base.estimate.mean for base in measured]
+        claims = [_claim_of_step(step) for _, _, step in every]
+        bound, reason = largest_bound(claims, bases, [after.run for _, after, _ in every], metric)
+        where = f"in {metric} between neighbouring runs"
+        if bound is None:
+            return f"{name}, {len(points)} runs: inconclusive whether there is a step {where}: {reason}."
+        return f"{name}, {len(points)} runs: no measurable step {where}: {bound}."
+    before, after, step = max(steps, key=lambda step: abs(step[2].difference.percent or 0.0))
+    percent = step.difference.percent or 0.0
+    direction_text = "rose" if percent > 0 else "fell"
+    left = len(steps) - 1
+    others = f"; {text.plural(left, 'more step')} {'is' if left == 1 else 'are'} significant" if left else ""
+    return (
+        f"{name}, {len(points)} runs: {metric} {direction_text} by {abs(percent):,.1f} % "
+        f"({describe_direction(record.metric, step.verdict)}) from {_run_name(before)} to {_run_name(after)}{others}."
+    )
+
+
+def _claim_of_step(step: TrendStep | None) -> Claim:
+    return Claim(unknown=True) if step is None else judge_claim(step.verdict, step.difference.ci95)
+
+
+def _step_outcome(trend: Trend, point: TrendPoint) -> Outcome:
+    """Return the outcome of the step to a run; all steps are judged together."""
+    return word_claim(trend.metric, _claim_of_step(point.step), len(trend.points) - 1, "steps")
+
+
+def _explain_steps(trend: Trend) -> str:
+    hints = (_claim_of_step(point.step).hint is not None for point in trend.points)
+    return explain_chance(hints, len(trend.points) - 1, "steps")
+
+
+def _run_name(point: TrendPoint) -> str:
+    return point.run + (f" [{', '.join(point.labels)}]" if point.labels else "")
+
+
+def document(trend: Trend, view: View) -> Document:
+    """Return the report of a trend: one row per run, with the steps between them."""
+    first = next((one for point in trend.points if (one := metric_named(point.metrics, trend.metric))), None)
+    unit = f", {first.unit}" if first is not None and first.unit not in ("1", "") else ""
+    kind = ", estimated" if first is not None and first.kind == "estimated" else ""
+    return Document(
+        record=trend,
+        answer=trend.text,
+        context=f"{metric_words(trend.metric)}{unit}{kind}",
+        lead=[Sentence(_CORRECTED, forms=NOT_TERMINAL)],
+        parts=partial(_list_parts, trend),
+        rows=partial(_list_rows, trend),
+        setup=(("Condition", "/condition"),),
+        derived=view.extras.derived,
+    )
+
+
+_CORRECTED = "Steps are corrected for multiple comparisons: one in twenty histories without a change has a false step."
+
+
+def _list_parts(trend: Trend) -> Iterator[Part]:
+    runs = runs_table(trend, Places(trend))
+    yield Section("Run by run", [Shown(runs, run_lines, what="runs"), Sentence(runs.caption, forms=TERMINAL)], "runs")
+    changed = [point for point in trend.points if point.differences]
+    for point in changed:
+        yield Section("", [Sentence(f"{point.run}: {'; '.join(point.differences)}")], forms=TERMINAL)
+    yield Section("Over time", [Drawing(partial(_draw_charts, trend), look="")], name="charts", forms=HTML)
+
+
+def run_lines(table: Table, width: int) -> list[str]:
+    """Return one line per run: its mean with the interval, the step to it, and its labels."""
+    rows = [["run", "day", "mean", "95 %", "since previous run", "label"]]
+    for row in table.rows:
+        mean, step, run = row.cells["mean"], row.cells["step"], row.words("run")
+        ends = ""
+        if isinstance(mean, Figure) and mean.ends is not None:
+            ends = f"[{', '.join(format_significant(end.value) for end in mean.ends)}]"
+        value = mean.value if isinstance(mean, Figure) else None
+        verdict = row.words("verdict").text
+        since = f"{step.whole}, {verdict}" if isinstance(step, Figure) and verdict else ""
+        rows.append([run.text, row.words("day").text[:10], format_significant(value), ends, since, run.more])
+    return text.fit_columns(rows, width, left=2)
+
+
+def _list_rows(trend: Trend) -> Iterator[Line]:
+    """Yield one line per metric of each run; the step is that of the judged metric."""
+    yield [
+        *("run", "started_at", "labels", "metric", "unit", "kind", "mean", "low", "high"),
+        *("step_percent", "verdict", "differences"),
+    ]
+    for point in trend.points:
+        for metric in point.metrics:
+            step = point.step if metric.name == trend.metric else None
+            yield [
+                *(point.run, point.started_at, " ".join(point.labels), metric.name, metric.unit, metric.kind),
+                *(metric.estimate.mean, metric.estimate.low, metric.estimate.high),
+                *((None, None) if step is None else (step.difference.percent, step.verdict)),
+                "; ".join(point.differences),
+            ]
+
+
+_MAX_CHARTS = 12
+
+
+def _draw_charts(record: Trend) -> Markup:
+    """Draw each metric over the runs."""
+    names = list(dict.fromkeys([record.metric, *(metric.name for point in record.points for metric in point.metrics)]))
+    points = [(point.labels[-1] if point.labels else point.started_at[5:10], point.metrics) for point in record.points]
+    return place_charts(draw_metrics(names[:_MAX_CHARTS], points, one_curve))
+
+
+def runs_table(record: Trend, places: Places) -> Table:
+    """Return one row per run with the judged metric and its step."""
+    rows = []
+    for number, point in enumerate(record.points):
+        index = next((i for i, metric in enumerate(point.metrics) if metric.name == record.metric), None)
+        at = f"/points/{number}/metrics/{index}/estimate" if index is not None else ""
+        step = f"/points/{number}/step/difference" if point.step is not None else ""
+        rows.append(
+            TableRow(
+                {
+                    "run": Words(point.run, " ".join(point.labels), strong=True),
+                    "day": Words(point.started_at[:16].replace("T", " "), ours=True),
+                    "mean": places.figure(at and f"{at}/mean", None, ends=at),
+                    "step": places.figure(step and f"{step}/percent", 1, "%", sign=True),
+                    "verdict": _judged_step(record, point),
+                    "else": Words("; ".join(point.differences)),
+                }
+            )
+        )
+    columns = [
+        Column("run", "run", left=True),
+        Column("day", "measured", left=True),
+        Column("mean", "mean", interval="95 %"),
+        Column("step", "since previous run"),
+        Column("verdict", "verdict", left=True),
+        Column("else", "other changes", left=True),
+    ]
+    return Table(columns, rows, "runs", _explain_steps(record))
+
+
+def _judged_step(trend: Trend, point: TrendPoint) -> Words | JudgedCell:
+    outcome = _step_outcome(trend, point)
+    return Words("") if point.step is None else JudgedCell(outcome.word, outcome.count)
