@@ -252,16 +252,13 @@ def _phase_charts(run: Run) -> list[Chart]:
 
 _SPREAD = Markup(
     '<p class="muted">Each mark is a window. Below the marks: their mean, with its 95 % interval if it is known. Axes '
-    'start at 0 unless that would hide the spread.</p>\n<div class="columns">\n{}\n</div>'
+    "start at 0 unless that would hide the spread.</p>\n"
 )
-_CAPTIONED = Markup('<figure class="chart"><figcaption>{}{}</figcaption>{}</figure>')
-_ESTIMATED = Markup(', <span class="kind">estimated</span>')
 
 
 def draw_spread(of_metrics: Sequence[Chart]) -> Markup:
     """Return the charts of the spread of windows side by side; an empty text without any."""
-    drawn = (_CAPTIONED.format(label, _ESTIMATED if estimated else "", chart) for label, estimated, chart in of_metrics)
-    return _SPREAD.format(Markup("\n").join(drawn)) if of_metrics else Markup()
+    return _SPREAD + place_charts(of_metrics) if of_metrics else Markup()
 
 
 def _strip(
