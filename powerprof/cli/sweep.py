@@ -29,7 +29,7 @@ from powerprof.cli.options import (
     windows_repeat,
 )
 from powerprof.cli.output import check_saving, deliver, progress_printer
-from powerprof.cli.outputs import TABLES, Outputs, check_kinds, output_files
+from powerprof.cli.outputs import TABLES, Outputs, output_files
 from powerprof.cli.parameters import argument, finite_number, flag, group, option, time_span, whole_number
 from powerprof.experiment.options import MINIMUM_PAIRS, QUICK_WINDOW_S
 from powerprof.model.text import parse_time
@@ -261,11 +261,9 @@ def _search(name: str, limit: Limit, options: Options, saving: Saving) -> None:
     """Search the highest rate of one condition or two, save and print."""
     from powerprof.experiment.options import ExperimentOptions
     from powerprof.experiment.sweep_until import search_highest_rate
-    from powerprof.report.kinds import KIND_LOADERS
     from powerprof.workloads.catalogue import find_one
     from powerprof.workloads.reading import resolve
 
-    check_kinds(options.outputs, KIND_LOADERS["powerprof.saturation/1"]().file_kinds(), "sweep --until")
     other, windows, bench = options.other, options.windows, options.bench
     cases = [resolve(*find_one(each, bench.folders)) for each in (name, other) if each is not None]
     if len(cases) == 2 and cases[0].qualified == cases[1].qualified:

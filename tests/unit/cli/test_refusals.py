@@ -164,11 +164,7 @@ TABLE: list[tuple[int, str, tuple[str, ...]]] = [
         ("sweep", "index", "no-index", "--until", "cpu=80%", "--repeat", "2"),
     ),
     (2, r"^error: no-index has no effect without --until$", ("sweep", "index", "no-index")),
-    (
-        2,
-        r"^error: -o x.folded: sweep --until has no .folded file",
-        ("sweep", *CITY, "--until", "cpu=80%", "-o", "x.folded"),
-    ),
+    (2, r"^error: -o x.folded: this command has no .folded file", ("sweep", *CITY, "-o", "x.folded")),
     (2, r"^error: no study is called nonsense$", ("study", "nonsense")),
     (2, r"^error: --only x: power-efficiency has no such step$", ("study", "power-efficiency", "--only", "x")),
     (2, r"cannot run at a given rate \(load idle\)", ("sweep", "sixteen-connections", "--until", "p95=5ms")),
