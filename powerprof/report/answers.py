@@ -146,7 +146,7 @@ def word_claim(name: str, claim: Claim, family: int, things: str = "metrics") ->
     if claim.unknown:
         return Outcome("unknown", bound="too few windows for an interval")
     if claim.hint is not None:
-        return Outcome(MAY_BE_CHANCE, f" (1 of {family:,} {things})" if family > 1 else "")
+        return Outcome(MAY_BE_CHANCE, f" (among {family:,} {things})" if family > 1 else "")
     return Outcome(describe_direction(name, claim.verdict))
 
 
@@ -174,7 +174,7 @@ def explain_chance(hints: Iterable[bool], family: int, things: str = "metrics") 
         return (
             f"May be chance: the 95 % interval excludes 0, but a verdict needs {100 * PRIMARY_LEVEL:g} %: measure more."
         )
-    return f"May be chance (1 of {family:,} {things}): {_CORRECTED} {family:,} {things}."
+    return f"May be chance (among {family:,} {things}): {_CORRECTED} {family:,} {things}."
 
 
 def explain_metrics(metrics: Sequence[Metric]) -> str:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import msgspec
 from markupsafe import Markup
@@ -15,46 +16,64 @@ from powerprof.experiment.metrics import rest_percent
 from powerprof.experiment.records import Answer, Block, Comparison, ControlRecord, Metric
 from powerprof.experiment.threats import find_doubts
 from powerprof.model import text
-from powerprof.report import labels, table
+from powerprof.report import labels
 from powerprof.report.answers import (
     explain_chance,
     explain_metrics,
     outcome_of,
+    shows_times,
     word_difference,
     word_side,
     word_threats,
     words,
 )
-from powerprof.report.document import Extras, shown_parts
+from powerprof.report.document import (
+    NOT_HTML,
+    NOT_TERMINAL,
+    TERMINAL,
+    Document,
+    Drawing,
+    Item,
+    Items,
+    Part,
+    Section,
+    Sentence,
+    Shown,
+    Tile,
+    View,
+)
 from powerprof.report.html import charts, svg
 from powerprof.report.html.charts import (
     DrawnInterval,
     FlameView,
     c0_bars,
     draw_flame,
+    draw_flames,
     interval_axis,
     interval_row,
     interval_ticks,
 )
-from powerprof.report.html.page import clean_name, render_page, table_html
-from powerprof.report.labels import answer_and_context
+from powerprof.report.html.page import clean_name, figure_html
 from powerprof.report.metrics import DISK_SERVICE, comparison_table, functions_table, states_table, system_table
-from powerprof.report.render.terminal import draw_parts
-from powerprof.report.run import executions_of, list_servers
+from powerprof.report.phase_parts import cost_of
+from powerprof.report.run import COST, executions_of, kind_words, list_servers
 from powerprof.report.stacks import build_flame, build_flame_difference, modules_of, stacks_of
 from powerprof.report.table import (
-    MARKDOWN_ROWS,
+    ALL,
+    HTML,
+    Column,
     DrawnColumn,
     Figure,
+    Form,
     Line,
     Places,
     Table,
+    TableRow,
     Words,
-    draw_table,
-    escape,
     exact_cells,
-    note_lines,
-    without_empty,
+    function_lines,
+    metric_lines,
+    split_rows,
 )
 from powerprof.system.next_steps import command_line
 
@@ -113,44 +132,85 @@ def word_answer(answer: Answer, metrics: Sequence[Metric], a: str, b: str) -> An
     )
 
 
-# The terminal report.
-
-_MAX_FUNCTIONS = 20
+# The document.
 
 
-def _counted_blocks(comparison: Comparison) -> list[Block]:
-    """Return the blocks that the figures include."""
-    return [block for block in comparison.blocks if block.is_counted]
+def document(record: Comparison, view: View) -> Document:
+    """Return the report of a comparison; on a terminal six rows, or everything."""
+    left = len(record.metrics) - len(_short_rows(record)) + len(record.system)
+    return Document(
+        record=record,
+        answer=record.verdict.text,
+        context=_context_line(record),
+        title=" against ".join(_names(record)),
+        lead=_list_lead(record, view),
+        parts=partial(_list_parts, record, view),
+        rows=partial(_list_rows, record),
+        tiles=partial(_list_tiles, record),
+        setup=_SETUP,
+        derived=view.extras.derived,
+        is_brief=not view.everything,
+        next_step="" if view.everything else f"{text.plural(left, 'more metric')}: --all" if left else "Details: --all",
+    )
 
 
-def _function_lines(comparison: Comparison, width: int) -> list[str]:
-    """Return the functions of the servers that changed significantly, the largest change first."""
-    sampled = comparison.on_cpu
-    if sampled is None:
-        return []
-    each = f"{sampled.windows_count} windows of {sampled.window_s or 0:.1f} s each, {sampled.samples_count:,} samples"
-    shown = functions_table(comparison, Places(comparison), _MAX_FUNCTIONS)
-    if not shown.rows:
-        return text.wrap(f"No function of the server changed significantly ({each}).", width)
-    headings = {"a": "A self", "b": "B self", "difference": "B − A, 95 %", "a_total": "A all", "b_total": "B all"}
-    printed = text.wrap(f"Functions of the server that changed significantly, % of one CPU: {each}", width)
-    printed += table.function_lines(shown, headings, width)
-    return [*printed, *([f"{shown.left_count} more: --json"] if shown.left_count > 0 else [])]
+_SETUP = (
+    *(("A", "/a"), ("B", "/b"), ("Options", "/options"), ("Host", "/host"), ("Server", "/server")),
+    ("Cost of powerprof", "/tool"),
+)
 
 
-def turns_of(comparison: Comparison) -> str:
-    """Return ` in turns of 0.05 s` for windows that alternate in slices; empty otherwise."""
-    turn_s = comparison.options.get("turn_s")
-    return f" alternating every {turn_s:.2g} s" if isinstance(turn_s, int | float) else ""
+def _names(record: Comparison) -> tuple[str, str]:
+    return clean_name(record.a.name, 60), clean_name(record.b.name, 60)
 
 
-def speed_and_power(comparison: Comparison) -> str:
-    """Return the verdicts on speed and power as one sentence; empty without a verdict."""
-    sentence = "; ".join(filter(None, (comparison.verdict.speed, comparison.verdict.power)))
-    if sentence.startswith(("speed (", "power (", "the difference ")):  # Condition names keep their case.
-        sentence = sentence[:1].upper() + sentence[1:]
-    return f"{sentence}." if sentence else ""
+def _list_lead(record: Comparison, view: View) -> list[Sentence]:
+    """Return the sentences below the answer; the short report has the first doubt and the first difference."""
+    verdict, differences = record.verdict, record.differences
+    lead = [Sentence(each, look="lead") for each in (verdict.ground or "", speed_and_power(record))]
+    lead.append(Sentence(_deciding_pairs(record), look="muted"))
+    whole = ALL if view.everything else NOT_TERMINAL
+    lead += [Sentence(f"{doubt}.", "Caution", "warning", whole) for doubt in verdict.doubts]
+    if not view.everything and verdict.doubts:
+        more = f" ({len(verdict.doubts) - 1} more: --all)" if len(verdict.doubts) > 1 else ""
+        lead.append(Sentence(f"{verdict.doubts[0]}{more}.", "Caution", forms=TERMINAL))
+    if not view.everything and differences:
+        more = f"; {len(differences) - 1} more: --all" if len(differences) > 1 else ""
+        lead.append(Sentence(f"{differences[0]}{more}.", "Other differences", forms=TERMINAL))
+    return lead
 
+
+def _list_parts(record: Comparison, view: View) -> Iterator[Part]:
+    """Yield the parts; the short report on a terminal has the metrics, the plans and the functions."""
+    places, details = Places(record), ALL if view.everything else NOT_TERMINAL
+    yield Section("Metrics", _list_metrics(record, places, view), "metrics")
+    yield Section("Pair by pair", [_draw_pairs(record)], "pairs")
+    spread = Drawing(lambda: charts.draw_spread(charts.comparison_charts(record)), look="")
+    yield Section("Spread of the windows", [spread], "spread")
+    yield Section("CPU idle states", _list_states(record, places), "states", NOT_TERMINAL, forms=NOT_TERMINAL)
+    yield Section("Over time", [Drawing(lambda: svg.draw_course(_block_bars(record), "% C0"), _COURSE)], "course")
+    flames = Drawing(lambda: draw_flames(_flames(record), "condition"), look="")
+    yield Section("Functions that woke the CPUs", [flames], "flames")
+    yield _system_of(record, places, details)
+    measured = [Sentence(f"{words}.", label, forms=details) for label, words in _measured(record) if words]
+    plans = Sentence(" · ".join(_plan_texts(record)), "Plans", forms=NOT_HTML)
+    functions = _list_functions(record, places)
+    # The short report has no empty line between these.
+    nearby = [] if view.everything else [replace(part, forms=TERMINAL) for part in functions]
+    yield Section("Measurement", [*measured, plans, *nearby], "measured")
+    yield Section("Functions that changed", functions, "functions", NOT_TERMINAL, forms=details)
+    yield Section("Query plans", _list_plans(record), "plans", forms=HTML)
+    for section in list_servers(record):
+        yield replace(section, forms=details)
+    yield Section(
+        "Other differences", [Items([Item(each) for each in record.differences])], "differences", ALL, forms=details
+    )
+    threats = Items([Item(f"{threat.text}.") for threat in record.threats])
+    yield Section("Threats to validity", [threats], "doubt", ALL, forms=details)
+    yield replace(cost_of(record.tool), forms=details - HTML)
+
+
+# The metrics: six rows, or all.
 
 # The rows of the short report, after those of its sentences.
 _SHORT_ROWS = 6
@@ -172,6 +232,106 @@ def _short_rows(comparison: Comparison) -> list[int]:
     )
 
 
+# These metrics are shown directly; the others are one click away.
+_FIRST_METRICS = ("joules_per_", "watts", "latency_", "time_to_solution", "time_s_per")
+
+
+def _list_metrics(record: Comparison, places: Places, view: View) -> list[Part]:
+    """Return the metrics in the order of the table for a terminal, else the most important ones first."""
+    whole = comparison_table(record, places)
+    shown = list(range(len(whole.rows))) if view.everything else _short_rows(record)
+    hints = (claim_of(record.metrics[place]).hint is not None for place in shown)
+    judged = record.verdict.metric
+    leading = [
+        number
+        for number, metric in enumerate(record.metrics)
+        if metric.name == judged or metric.name.startswith(_FIRST_METRICS) or not number
+    ]
+    leading.sort(key=lambda number: record.metrics[number].name != judged)
+    order = leading + [number for number in range(len(whole.rows)) if number not in leading]
+    drawn = partial(_draw_differences, [record.metrics[number] for number in order])
+    over = "over pairs of neighbouring blocks" if record.blocks_count else "of two runs at different times"
+    chart = (
+        "The chart shows B relative to A with its 95 % interval: filled if the difference is significant, open if not, "
+        "an arrow if it continues beyond the axis."
+    )
+    names = _names(record)
+    return [
+        Shown(replace(whole, rows=[whole.rows[place] for place in shown]), metric_lines, forms=TERMINAL),
+        Sentence(explain_chance(hints, len(record.metrics)), forms=TERMINAL),
+        Sentence(f"The difference is {names[1]} − {names[0]} {over}. {chart}", look="muted", forms=HTML),
+        Shown(
+            replace(whole, rows=[whole.rows[number] for number in order]),
+            look="metrics",
+            columns=_COLUMNS,
+            open_rows=len(leading),
+            what="metrics",
+            drawn=drawn,
+            forms=NOT_TERMINAL,
+        ),
+        Sentence(explain_metrics(record.metrics), look="muted", forms=NOT_TERMINAL),
+    ]
+
+
+_COLUMNS = ("name", "a", "b", "difference", "percent", "verdict")
+"""The columns of Markdown, in their order."""
+
+
+def _system_of(record: Comparison, places: Places, forms: frozenset[Form]) -> Section:
+    """Return the metrics of the host; a terminal has the significant changes and the disk of the server's files."""
+    system = system_table(record, places)
+    has_word = any(claim_of(metric).hint for metric in record.system if metric.name.startswith(DISK_SERVICE))
+    parts: list[Part] = [
+        Shown(system, metric_lines, columns=_COLUMNS),
+        Sentence(system.caption if has_word else "", forms=TERMINAL),
+    ]
+    if system.of("terminal").rows:
+        what = "System metrics with a significant change, and the disk of the server's files"
+        parts.insert(0, Sentence(what, forms=TERMINAL))
+    return Section("System metrics", parts, "system", NOT_TERMINAL, forms=forms)
+
+
+# The measurement: its design, the source of the joules, CPU time by process, plans.
+
+
+def _measured(record: Comparison) -> list[tuple[str, str]]:
+    """Return the design, the source of the joules, the control, and C0 by process, each with its label."""
+    control = record.control.text if record.control is not None else ""
+    if record.control is not None and record.control.half_width_percent is not None:
+        control += f" ({text.plural(record.control.pairs_count, 'pair')})"
+    design = ["equal rate" if record.design == "rate" else "equal work"]
+    design += [text.plural(record.blocks_count, "block"), f"seed {record.seed}"]
+    design.append(text.shorten("".join(record.order).upper(), _ORDER))
+    return [
+        ("Design", " · ".join(filter(None, design)) if record.blocks_count else ""),
+        ("Energy", _energy_text(record)),
+        ("Control", control),
+        ("C0, % of all CPUs", " · ".join(_c0_by_process(record))),
+    ]
+
+
+_ORDER = 60
+
+
+def _counted_blocks(comparison: Comparison) -> list[Block]:
+    """Return the blocks that the figures include."""
+    return [block for block in comparison.blocks if block.is_counted]
+
+
+def turns_of(comparison: Comparison) -> str:
+    """Return ` in turns of 0.05 s` for windows that alternate in slices; empty otherwise."""
+    turn_s = comparison.options.get("turn_s")
+    return f" alternating every {turn_s:.2g} s" if isinstance(turn_s, int | float) else ""
+
+
+def speed_and_power(comparison: Comparison) -> str:
+    """Return the verdicts on speed and power as one sentence; empty without a verdict."""
+    sentence = "; ".join(filter(None, (comparison.verdict.speed, comparison.verdict.power)))
+    if sentence.startswith(("speed (", "power (", "the difference ")):  # Condition names keep their case.
+        sentence = sentence[:1].upper() + sentence[1:]
+    return f"{sentence}." if sentence else ""
+
+
 def _deciding_pairs(comparison: Comparison) -> str:
     """Return the number of pairs that would decide the answer if the difference is as measured; empty if unknown."""
     count = comparison.verdict.deciding_pairs_count
@@ -183,85 +343,14 @@ def _deciding_pairs(comparison: Comparison) -> str:
     return f"If the difference is as measured, about {count} pairs decide: {command}"
 
 
-def _metric_lines(comparison: Comparison, shown: Table, metrics: Sequence[Metric], width: int) -> list[str]:
-    """Return a table of metrics, and the explanation of `may be chance` if a row has it."""
-    printed = table.metric_lines(shown, width)
-    hints = (claim_of(metric).hint is not None for metric in metrics)
-    chance = explain_chance(hints, len(comparison.metrics))
-    return [*printed, *text.wrap(chance, width)] if chance else printed
-
-
-def render_terminal(comparison: Comparison, width: int = text.DEFAULT_WIDTH, *, everything: bool = False) -> list[str]:
-    """Return the report, at most `width` columns: the answer and six rows, or everything."""
-    verdict, places = comparison.verdict, Places(comparison)
-    printed = [*text.wrap(verdict.text, width), *text.wrap(_context_line(comparison), width)]
-    for sentence in (verdict.ground, speed_and_power(comparison), _deciding_pairs(comparison)):
-        printed += text.wrap(sentence, width) if sentence else []
-    if verdict.doubts:
-        shown = verdict.doubts if everything else verdict.doubts[:1]
-        more = f" ({len(verdict.doubts) - 1} more: --all)" if len(verdict.doubts) > len(shown) else ""
-        printed += text.wrap(f"Caution: {'; '.join(shown)}{more}.", width)
-    if comparison.interrupted:
-        printed += text.wrap("Ended early: partial results.", width)
-    if comparison.differences:
-        printed += _difference_lines(comparison.differences, width, everything=everything)
-    whole = comparison_table(comparison, places)
-    rows = range(len(whole.rows)) if everything else _short_rows(comparison)
-    metrics = [comparison.metrics[place] for place in rows]
-    printed += [
-        "",
-        *_metric_lines(comparison, replace(whole, rows=[whole.rows[place] for place in rows]), metrics, width),
-    ]
-    plans = text.wrap("Plans: " + " · ".join(plans), width) if (plans := _plan_texts(comparison)) else []
-    if everything:
-        return [*printed, "", *_detail_lines(comparison, places, plans, width)]
-    left = len(comparison.metrics) - len(rows) + len(comparison.system)
-    printed += [*plans, *_function_lines(comparison, width)]
-    return [*printed, f"{text.plural(left, 'more metric')}: --all" if left else "Details: --all"]
-
-
-def _difference_lines(differences: Sequence[str], width: int, *, everything: bool) -> list[str]:
-    """Return the other differences of two saved runs; the short report has the first one."""
-    if everything:
-        return ["", "Other differences", *(line for each in differences for line in text.wrap(each, width, "  "))]
-    more = f"; {len(differences) - 1} more: --all" if len(differences) > 1 else ""
-    return text.wrap(f"Other differences: {differences[0]}{more}.", width)
-
-
-def _detail_lines(comparison: Comparison, places: Places, plans: Sequence[str], width: int) -> list[str]:
-    """Return the part of the report below its table that only --all prints."""
-    printed: list[str] = []
-    system = system_table(comparison, places)
-    if system.of("terminal").rows:
-        printed.append("System metrics with a significant change, and the disk of the server's files")
-        has_word = any(claim_of(metric).hint for metric in comparison.system if metric.name.startswith(DISK_SERVICE))
-        chance = text.wrap(system.caption, width) if has_word and system.caption else []
-        printed += [*table.metric_lines(system, width), *chance, ""]
-    if energy := _energy_text(comparison):
-        printed += text.wrap(f"Energy: {energy}.", width)
-    if comparison.control is not None:
-        printed += text.wrap(f"Control: {comparison.control.text}.", width)
-    if shares := _c0_by_process(comparison):
-        printed += text.wrap("C0, % of all CPUs: " + " · ".join(shares), width)
-    printed += plans
-    printed += _function_lines(comparison, width)
-    draw_parts(shown_parts(list_servers(comparison), "terminal"), width, printed)
-    threats = [threat.text for threat in comparison.threats]
-    if threats:
-        printed += text.wrap("Threats: " + "; ".join(threats) + ".", width)
-    printed += labels.wrap_notes(comparison, width)
-    if comparison.tool is not None and comparison.tool.cpu_percent is not None:
-        printed.append(f"powerprof itself: {comparison.tool.cpu_percent:.2f} % of one CPU.")
-    return printed
-
-
 def _energy_text(comparison: Comparison) -> str:
     """Return the kind and the source of the joules; empty without any."""
     energy = next((metric for metric in comparison.metrics if metric.name.startswith("joules_per_")), None)
     if energy is None:
         return ""
-    doubt = ", intervals with the model's uncertainty" if energy.difference.sampling_ci95 else ""
-    return f"{energy.kind} joules ({energy.source}{doubt})"
+    doubt = "intervals with the model's uncertainty" if energy.difference.sampling_ci95 else ""
+    known = ", ".join(filter(None, (energy.source, doubt)))
+    return f"{energy.kind} joules{f' ({known})' if known else ''}"
 
 
 def _context_line(comparison: Comparison) -> str:
@@ -316,10 +405,72 @@ def _plan_texts(comparison: Comparison) -> list[str]:
     return [f"{name}: {', then '.join(steps)}" for name, steps in names_of_plan.items()]
 
 
-# The HTML page.
+def _list_plans(record: Comparison) -> list[Part]:
+    """Return the statement of each plan and its steps, for a page."""
+    parts: list[Part] = []
+    for plan in record.plans:
+        name = record.a.name if plan.arm == "a" else record.b.name
+        asserted = " · as required by the workload" if plan.asserted else ""
+        statement = Markup('<pre class="sql" tabindex="0">{}</pre>').format(clean_name(plan.statement, 4000))
+        names = list(dict.fromkeys(name for row in plan.rows for name in row))
+        columns = [Column(str(number), name=name, left=True) for number, name in enumerate(names)]
+        rows = [
+            TableRow({str(n): Words("–" if row.get(name) is None else str(row[name])) for n, name in enumerate(names)})
+            for row in plan.rows
+        ]
+        shown = Shown(Table(columns, rows, f"plan of {plan.arm.upper()}"), names=False)
+        parts.append(
+            Section(f"{plan.arm.upper()} {name}{asserted}", [Drawing(partial(Markup, statement), look=""), shown])
+        )
+    return parts
 
-_MAX_PAGE_FUNCTIONS = 40
+
+# Functions of the servers that changed significantly, the largest change first.
+
+_MAX_FUNCTIONS = 40
+_TERMINAL_FUNCTIONS = 20
+
+
+def _list_functions(record: Comparison, places: Places) -> list[Part]:
+    sampled = record.on_cpu
+    if sampled is None:
+        return []
+    each = f"{sampled.windows_count} windows of {sampled.window_s or 0:.1f} s each, {sampled.samples_count:,} samples"
+    table = functions_table(record, places, _MAX_FUNCTIONS)
+    if not table.rows:
+        return [Sentence(f"No function of the server changed significantly ({each}).")]
+    return [
+        Sentence(f"Functions of the server that changed significantly, % of one CPU: {each}"),
+        Shown(table, _function_lines, what="functions"),
+    ]
+
+
+def _function_lines(table: Table, width: int) -> list[str]:
+    headings = {"a": "A self", "b": "B self", "difference": "B − A, 95 %", "a_total": "A all", "b_total": "B all"}
+    first, rest = split_rows(table, _TERMINAL_FUNCTIONS)
+    left = len(rest.rows) + table.left_count
+    return [*function_lines(first, headings, width), *([f"{left} more: --json"] if left else [])]
+
+
+# The drawings of a page.
+
 _FRAMES = 1500  # in each of three graphs, so that the page stays below 6 MiB for any length of names
+_COURSE = Markup(
+    'Time in C0 in each block. <span class="key a"></span>A <span class="key b"></span>B '
+    '<span class="swatch bar-idle"></span>idle baseline <span class="swatch dropped"></span>excluded (warm-up or '
+    "disturbed)"
+)
+_PAIRS = Markup('{}, pairs in chronological order. <span class="key a"></span>A {} <span class="key b"></span>B {}')
+_KEY = Markup('<span class="key {}"></span>')
+
+
+def _draw_pairs(record: Comparison) -> Drawing:
+    judged = next((metric for metric in record.metrics if metric.name == record.verdict.metric), None)
+    metric = judged or next(iter(record.metrics), None)
+    if metric is None:
+        return Drawing(Markup)
+    draw = partial(svg.draw_pairs, metric.a.values, metric.b.values, metric.unit, _names(record))
+    return Drawing(draw, _PAIRS.format(labels.metric_words(metric.name), *_names(record)))
 
 
 def _drawn_interval(metric: Metric) -> DrawnInterval | None:
@@ -333,41 +484,16 @@ def _drawn_interval(metric: Metric) -> DrawnInterval | None:
     return DrawnInterval(percent, low, high, is_decided, aside=metric.unit == "rows")
 
 
-# These metrics are shown directly; the others are one click away.
-_FIRST_METRICS = ("joules_per_", "watts", "latency_", "time_to_solution", "time_s_per")
-
-
-def _metric_tables(record: Comparison, whole: Table) -> tuple[Markup, Markup, int]:
-    """Return the table of judged metric, energy and latency, the table of the other metrics, and their number."""
-    drawn = _draw_differences(record)
-    if drawn is None:
-        whole = without_empty(whole)
-    judged = record.verdict.metric
-    first = [
-        number
-        for number, metric in enumerate(record.metrics)
-        if metric.name == judged or metric.name.startswith(_FIRST_METRICS) or not number
-    ]
-    first.sort(key=lambda number: record.metrics[number].name != judged)
-    others = [number for number in range(len(record.metrics)) if number not in first]
-
-    def part(numbers: list[int], primary: bool, caption: str) -> Markup:
-        cells = None if drawn is None else replace(drawn, cells=[drawn.cells[n] for n in numbers], primary=primary)
-        return table_html(replace(whole, rows=[whole.rows[n] for n in numbers], caption=caption), "metrics", cells)
-
-    return part(first, True, whole.caption), part(others, False, "") if others else Markup(), len(others)
-
-
-def _draw_differences(record: Comparison) -> DrawnColumn | None:
+def _draw_differences(metrics: Sequence[Metric]) -> DrawnColumn | None:
     """Return each difference with its interval relative to A, on one axis; None without any interval."""
-    intervals = [_drawn_interval(metric) for metric in record.metrics]
+    intervals = [_drawn_interval(metric) for metric in metrics]
     known = [interval for interval in intervals if interval is not None]
     if not known:
         return None
     axis = interval_axis(known)
     ticks = interval_ticks(axis)
     cells = []
-    for metric, interval in zip(record.metrics, intervals, strict=True):
+    for metric, interval in zip(metrics, intervals, strict=True):
         difference = (
             "" if interval is None else f"{interval.percent:+.1f} % [{interval.low:+.1f}, {interval.high:+.1f}]"
         )
@@ -392,24 +518,32 @@ def _block_bars(record: Comparison) -> list[svg.Bar]:
     return c0_bars(named)
 
 
-def _state_bars(record: Comparison, states: Table) -> list[tuple[str, Markup]]:
+def _list_states(record: Comparison, places: Places) -> list[Part]:
+    """Return the shares of the idle states of both conditions, as bars and as a table."""
+    states = states_table(record, places)
+    caption = "Share of the time of all CPUs, running and in each idle state (as requested by the kernel)."
+    bars = partial(charts.draw_state_bars, _state_bars(record, states) if states.rows else [])
+    return [Drawing(bars, caption, "chart states"), Shown(states)]
+
+
+def _state_bars(record: Comparison, states: Table) -> list[tuple[Markup, str, list[svg.BarShare]]]:
     bars = []
-    for arm, condition in (("a", record.a), ("b", record.b)):
+    for arm, name in zip(("a", "b"), _names(record), strict=True):
         shares = []
         for row in states.rows:
-            name, share = row.cells["name"], row.cells[arm]
-            if isinstance(name, Words) and isinstance(share, Figure) and share.value is not None:
-                shares.append(svg.BarShare(clean_name(name.text, 40), share.value, row.look))
-        bars.append((condition.name, svg.draw_state_bar(shares, clean_name(condition.name, 60))))
+            share = row.cells[arm]
+            if isinstance(share, Figure) and share.value is not None:
+                shares.append(svg.BarShare(clean_name(row.words("name").text, 40), share.value, row.look))
+        bars.append((_KEY.format(arm), name, shares))
     return bars
 
 
-def flames(record: Comparison) -> list[FlameView]:
+def _flames(record: Comparison) -> list[FlameView]:
     """Return the flame graphs of A, B and their difference, from the traced windows."""
     rows = {window.arm: window.attribution.wakeups for window in record.traced or []}
     modules = modules_of([row for of_arm in rows.values() for row in of_arm])
     a, b = (stacks_of(rows.get(arm, []), "rate_hz") for arm in ("a", "b"))
-    names = clean_name(record.a.name, 60), clean_name(record.b.name, 60)
+    names = _names(record)
     unit = "idle exits/s"
     views = [
         draw_flame(build_flame(stacks, unit=unit, root=name, limit=_FRAMES), name, modules)
@@ -422,72 +556,39 @@ def flames(record: Comparison) -> list[FlameView]:
     return [view for view in views if view is not None]
 
 
-def render_html(record: Comparison, extras: Extras) -> str:
-    """Return the HTML page."""
-    places = Places(record)
-    primary = next(
-        (metric for metric in record.metrics if metric.name == record.verdict.metric),
-        record.metrics[0] if record.metrics else None,
-    )
-    states = states_table(record, places)
-    names = (clean_name(record.a.name, 60), clean_name(record.b.name, 60))
-    over = "over pairs of neighbouring blocks" if record.blocks_count else "of two runs at different times"
-    caption = (
-        f"The difference is {names[1]} − {names[0]} {over}. The chart shows B relative to A with its 95 % "
-        "interval: filled if the difference is significant, open if not, an arrow if it continues beyond the axis. "
-        f"{explain_metrics(record.metrics)}"
-    ).strip()
-    return render_page(
-        "comparison.html.j2",
-        record,
-        places,
-        derived=extras.derived,
-        title=f"{names[0]} against {names[1]}",
-        context=answer_and_context(render_terminal, record)[1],
-        metrics=_metric_tables(record, replace(comparison_table(record, places), caption=caption)),
-        system=system_table(record, places) if record.system else None,
-        names=names,
-        notes=labels.notes_with_source(record),
-        primary_label=labels.metric_words(primary.name) if primary else "",
-        pairs=svg.draw_pairs(primary.a.values, primary.b.values, primary.unit, names) if primary else Markup(),
-        strips=charts.comparison_charts(record),
-        states=states,
-        apart=speed_and_power(record),
-        state_bars=_state_bars(record, states) if states.rows else [],
-        course=svg.draw_course(_block_bars(record), "% C0"),
-        flames=flames(record),
-        functions=functions_table(record, places, _MAX_PAGE_FUNCTIONS),
-        columns=[list(dict.fromkeys(name for row in plan.rows for name in row)) for plan in record.plans],
-    )
+# The tiles of a page, and CSV.
 
 
-# Markdown and CSV.
+def _list_tiles(record: Comparison) -> list[Tile]:
+    """Return the differences of the judged metric, of cost and of speed, and the reasons for doubt."""
+    tiles, places = [], Places(record)
+    indexes = {metric.name: index for index, metric in enumerate(record.metrics)}
+    speed = find_answer_metrics(record.metrics, record.verdict.metric).speed
+    cost = next((name for name in COST if name in indexes), None)
+    for name in dict.fromkeys([record.verdict.metric, cost, speed.name if speed else None]):
+        if name not in indexes:
+            continue
+        metric, at = record.metrics[indexes[name]], f"/metrics/{indexes[name]}"
+        claim, outcome = claim_of(metric), outcome_of(metric, len(record.metrics))
+        if shows_times(metric, claim) and metric.ratio is not None and metric.ratio.b_over_a > 1:
+            value = Markup("× {}").format(figure_html(places.figure(f"{at}/ratio/b_over_a", None)))
+        elif percent_base(metric) is not None:
+            value = figure_html(places.figure(f"{at}/difference/percent", 1, "%", sign=True))
+        else:
+            unit, factor = labels.choose_prefix(metric.unit, abs(metric.difference.b_minus_a or 0.0))
+            unit = {"1": "", "1/s": "/s"}.get(unit, unit)
+            value = figure_html(places.figure(f"{at}/difference/b_minus_a", None, unit, scale=factor, sign=True))
+        heading = f"{labels.metric_words(metric.name)}{kind_words(metric)}"
+        look = outcome.word if claim.verdict != "inconclusive" else "inconclusive"
+        tiles.append(Tile(heading, value, f"B compared with A: {outcome.text}", look))
+    pairs = record.blocks_count // 2
+    doubts = len(record.verdict.doubts)
+    note = f"{doubts} reason{'s' if doubts > 1 else ''} to doubt it, below" if doubts else "no serious threat found"
+    count = Markup("{} pairs").format(pairs) if pairs else Markup("not in pairs")
+    return [*tiles, Tile("Confidence, 95 % interval", count, note, "worse" if doubts else "")]
 
-_MARKDOWN_COLUMNS = ("name", "a", "b", "difference", "percent", "verdict")
 
-
-def render_markdown(record: Comparison, context: str) -> list[str]:
-    """Return the metrics side by side, and the threats."""
-    doubts = [f"> Caution: {escape('; '.join(record.verdict.doubts))}.", ""] if record.verdict.doubts else []
-    ground = [escape(record.verdict.ground), ""] if record.verdict.ground else []
-    places = Places(record)
-    sides = [escape(sentence), ""] if (sentence := speed_and_power(record)) else []
-    chance = ["", escape(sentence)] if (sentence := explain_metrics(record.metrics)) else []
-    written = ["", *doubts, *ground, *sides, context]
-    written += [*draw_table(comparison_table(record, places), _MARKDOWN_COLUMNS), *chance]
-    if record.system:
-        system = system_table(record, places)
-        written += draw_table(system, _MARKDOWN_COLUMNS)
-        written += ["", escape(system.caption)] if system.caption else []
-    functions = functions_table(record, places, MARKDOWN_ROWS)
-    if functions.rows:
-        written += ["", "Functions that grew or shrank, in percent of one CPU:", *draw_table(functions)]
-    if record.threats:
-        written += ["", "Threats: " + escape("; ".join(threat.text for threat in record.threats)) + "."]
-    return written + note_lines([*record.differences, *labels.notes_with_source(record)])
-
-
-def render_csv(record: Comparison) -> Iterator[Line]:
+def _list_rows(record: Comparison) -> Iterator[Line]:
     """Yield one line per metric, with the values of each pair."""
     pairs = max((len(side.values) for metric in record.metrics for side in (metric.a, metric.b)), default=0)
     yield [

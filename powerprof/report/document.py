@@ -191,6 +191,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
         setup: The headings and the places of the facts at the end of a page.
         derived: A sentence that follows from prices, for the page.
         next_step: The last line on a terminal.
+        is_brief: Whether a terminal leaves out the notes; the next step says how to see them.
     """
 
     record: Any
@@ -204,6 +205,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     setup: Sequence[tuple[str, str]] = ()
     derived: str = ""
     next_step: str = ""
+    is_brief: bool = False
 
     @property
     def warnings(self) -> list[str]:

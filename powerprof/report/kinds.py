@@ -124,7 +124,11 @@ _NAMES: Mapping[str, _Names] = {
     "powerprof.run/1 idle": _Names("model.records:IdleRun", "report.idle", document=True),
     "powerprof.run/1 run": _Names("experiment.records:LoadRun", "report.run", document=True),
     "powerprof.comparison/1": _Names(
-        "experiment.records:Comparison", "report.comparison", _ALL_FILES, ("everything",), sentences="word_comparison"
+        "experiment.records:Comparison",
+        "report.comparison",
+        options=("everything",),
+        sentences="word_comparison",
+        document=True,
     ),
     "powerprof.sweep/1": _Names("experiment.sweep_rounds:Sweep", "report.sweep", document=True),
     "powerprof.sweepcomparison/1": _Names(

@@ -8,13 +8,14 @@ from functools import partial
 
 from markupsafe import Markup
 
-from powerprof.experiment.records import Block, Comparison, LoadRun, StormShare, TraceSummary
+from powerprof.experiment.records import Block, Comparison, LoadRun, Metric, StormShare, TraceSummary
 from powerprof.experiment.traced import RAGED_PERCENT, count_by_thread, replication_percent, top_stack
 from powerprof.model import text
+from powerprof.model.records import RunMetric
 from powerprof.report import labels
 from powerprof.report.answers import interval_text, verb_for, words
 from powerprof.report.document import NOT_TERMINAL, TERMINAL, Document, Part, Section, Sentence, Shown, Tile, View
-from powerprof.report.html.page import choose_metrics, figure_html
+from powerprof.report.html.page import figure_html
 from powerprof.report.labels import format_significant
 from powerprof.report.metrics import load_system_table, load_table
 from powerprof.report.phase_parts import SETUP, cost_of, list_details, list_rows, phase_bars
@@ -102,16 +103,34 @@ def _idle_line(run: LoadRun) -> str:
     return f"{what}: {text.number(idle.c0_percent)} % C0, {text.number(idle.wakeups_hz, 1)} wake-ups/s."
 
 
+COST = ("joules_per_query", "joules_per_execution", "watts", "c0_ms_per_query_server", "cpu_s_per_execution")
+_SPEED = ("latency_p95_ms", "time_s_per_execution", "time_to_solution_s")
+
+
+def kind_words(metric: Metric | RunMetric) -> str:
+    """Return whether energy is measured or estimated, after a comma; empty for other metrics."""
+    return f", {metric.kind}" if metric.unit in ("J", "W", "J·s") else ""
+
+
+def _choose_metrics(metrics: Sequence[RunMetric]) -> Iterator[tuple[int, RunMetric]]:
+    """Yield the most important metric of cost and of speed, each after its place."""
+    known = {metric.name: index for index, metric in enumerate(metrics)}
+    for names in (COST, _SPEED):
+        index = next((known[name] for name in names if name in known), None)
+        if index is not None:
+            yield index, metrics[index]
+
+
 def _list_tiles(run: LoadRun) -> list[Tile]:
     """Return the metrics of cost and of speed, and the number of windows."""
     tiles, places = [], Places(run)
-    for index, metric, heading in choose_metrics(run.metrics):
+    for index, metric in _choose_metrics(run.metrics):
         shown = labels.choose_format(metric.unit, [metric.estimate.mean])
         at = f"/metrics/{index}/estimate"
         value = figure_html(places.figure(f"{at}/mean", shown.decimals, shown.unit, scale=shown.factor))
         half = text.half_width(metric.estimate)
         note = "one window: no interval" if half is None else f"± {text.number(half * shown.factor, shown.decimals)}"
-        tiles.append(Tile(heading, value, note))
+        tiles.append(Tile(f"{labels.metric_words(metric.name)}{kind_words(metric)}", value, note))
     if not tiles:
         return []
     count = Markup("{} windows").format(text.count(run.options.windows_count))

@@ -18,7 +18,7 @@ from powerprof.model import text
 from powerprof.model.records import Phase, Run, RunMetric, Window
 from powerprof.report import labels
 from powerprof.report.html import svg
-from powerprof.report.html.page import clean_name
+from powerprof.report.html.page import clean_name, draw_macro
 from powerprof.report.html.svg import SVG, Bar, Scale, arrow, join_parts, linear_axis, round_step, tick_labels
 from powerprof.report.phases import looks_of, phase_title, shown_phases
 from powerprof.report.stacks import Flame, FlameFrame
@@ -549,3 +549,8 @@ def draw_flame(graph: Flame, title: str, modules: Mapping[str, str] | None = Non
             )
         )
     return FlameView(title, Markup("\n").join(boxes), graph.depth, graph.unit, graph.hidden_count, graph.difference)
+
+
+def draw_flames(views: Sequence[FlameView], name: str) -> Markup:
+    """Return flame graphs of which one is shown at a time; an empty text without any."""
+    return draw_macro("flame_choice", views, name) if views else Markup()

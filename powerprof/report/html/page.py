@@ -7,7 +7,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache, partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -16,13 +16,9 @@ import msgspec
 from markupsafe import Markup, escape
 
 from powerprof import __version__
-from powerprof.experiment.claims import claim_of, find_answer_metrics, percent_base
-from powerprof.experiment.records import Comparison, Metric
 from powerprof.model import text
 from powerprof.model.attribution import Attribution
-from powerprof.model.records import RunMetric
 from powerprof.report import labels
-from powerprof.report.answers import outcome_of, shows_times
 from powerprof.report.document import Tile
 from powerprof.report.labels import split_terms
 from powerprof.report.metrics import describe_balance
@@ -136,19 +132,12 @@ def embed_json(record: msgspec.Struct | dict[str, object]) -> Markup:
     return Markup(data)  # noqa: S704 - what HTML would read has just been escaped
 
 
-# The three tiles at the top: cost, speed and confidence.
-
-_COST = ("joules_per_query", "joules_per_execution", "watts", "c0_ms_per_query_server", "cpu_s_per_execution")
-_SPEED = ("latency_p95_ms", "time_s_per_execution", "time_to_solution_s")
+# The tiles at the top.
 
 
 def build_tiles(record: object, places: Places) -> list[Tile]:
     """Return the tiles of a record; an empty list if its answer is not a figure."""
-    if isinstance(record, Comparison):
-        return _comparison(record, places)
-    if isinstance(record, Attribution):
-        return _attribution(record, places)
-    return []
+    return _attribution(record, places) if isinstance(record, Attribution) else []
 
 
 def _attribution(record: Attribution, places: Places) -> list[Tile]:
@@ -175,48 +164,6 @@ def _attribution(record: Attribution, places: Places) -> list[Tile]:
     named = figure_html(places.figure("/conservation/coverage_percent", 1, "%"))
     left = f"{text.count(counts.unknown_count)} unknown, {text.count(counts.lost_count)} lost"
     return [*tiles, Tile("Idle exits with a cause", named, left)]
-
-
-def choose_metrics(metrics: Sequence[RunMetric]) -> Iterator[tuple[int, RunMetric, str]]:
-    """Yield the most important metric of cost and of speed: its place, the metric, its heading."""
-    known = {metric.name: index for index, metric in enumerate(metrics)}
-    for names in (_COST, _SPEED):
-        index = next((known[name] for name in names if name in known), None)
-        if index is not None:
-            metric = metrics[index]
-            yield index, metric, f"{labels.metric_words(metric.name)}{_kind(metric)}"
-
-
-def _kind(metric: Metric | RunMetric) -> str:
-    return f", {metric.kind}" if metric.unit in ("J", "W", "J·s") else ""
-
-
-def _comparison(record: Comparison, places: Places) -> list[Tile]:
-    tiles = []
-    indexes = {metric.name: index for index, metric in enumerate(record.metrics)}
-    speed = find_answer_metrics(record.metrics, record.verdict.metric).speed
-    cost = next((name for name in _COST if name in indexes), None)
-    for name in dict.fromkeys([record.verdict.metric, cost, speed.name if speed else None]):
-        if name not in indexes:
-            continue
-        metric, at = record.metrics[indexes[name]], f"/metrics/{indexes[name]}"
-        claim, outcome = claim_of(metric), outcome_of(metric, len(record.metrics))
-        if shows_times(metric, claim) and metric.ratio is not None and metric.ratio.b_over_a > 1:
-            value = Markup("× {}").format(figure_html(places.figure(f"{at}/ratio/b_over_a", None)))
-        elif percent_base(metric) is not None:
-            value = figure_html(places.figure(f"{at}/difference/percent", 1, "%", sign=True))
-        else:
-            unit, factor = labels.choose_prefix(metric.unit, abs(metric.difference.b_minus_a or 0.0))
-            unit = {"1": "", "1/s": "/s"}.get(unit, unit)
-            value = figure_html(places.figure(f"{at}/difference/b_minus_a", None, unit, scale=factor, sign=True))
-        heading = f"{labels.metric_words(metric.name)}{_kind(metric)}"
-        look = outcome.word if claim.verdict != "inconclusive" else "inconclusive"
-        tiles.append(Tile(heading, value, f"B compared with A: {outcome.text}", look))
-    pairs = record.blocks_count // 2
-    doubts = len(record.verdict.doubts)
-    note = f"{doubts} reason{'s' if doubts > 1 else ''} to doubt it, below" if doubts else "no serious threat found"
-    count = Markup("{} pairs").format(pairs) if pairs else Markup("not in pairs")
-    return [*tiles, Tile("Confidence, 95 % interval", count, note, "worse" if doubts else "")]
 
 
 # Tables as HTML: each figure carries its exact value and its place in the record.
@@ -409,6 +356,12 @@ def render_page(
     if fits and len(text.encode("utf-8", "replace")) > MAX_PAGE_BYTES:
         text = rendered(False)
     return text.replace(_MARK, _contents(text.partition(_MARK)[2]), 1)
+
+
+def draw_macro(name: str, *values: object) -> Markup:
+    """Return what a macro of the common parts draws."""
+    macro = getattr(_environment().get_template("parts.html.j2").module, name)
+    return Markup(macro(*values))  # noqa: S704  our template escapes
 
 
 def _contents(main: str) -> str:

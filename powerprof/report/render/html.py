@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from markupsafe import Markup
+from msgspec.structs import replace
 
 from powerprof.report.document import Document, Shown, shown_parts
 from powerprof.report.html.page import clean_name, render_page, table_html
-from powerprof.report.table import Places, split_rows
+from powerprof.report.table import Places, split_rows, without_empty
 
 _MORE = Markup('\n<details class="more"><summary>{} more {}</summary>\n{}\n</details>')
 _LEFT = Markup('\n<p class="muted">{} more {} are in the JSON.</p>')
@@ -37,11 +38,17 @@ def kind_of(part: object) -> str:
 
 def draw_table(shown: Shown) -> Markup:
     """Return a table, the rows behind a click, and the number of rows that are only in the JSON."""
-    first, rest = split_rows(shown.table, shown.open_rows or len(shown.table.rows))
     column = shown.drawn() if shown.drawn is not None else None
-    written = table_html(first, shown.look, column, names=shown.names)
+    table = without_empty(shown.table) if shown.drawn is not None and column is None else shown.table
+    count = shown.open_rows or len(table.rows)
+    first, rest = split_rows(table, count)
+    at_once = behind = column
+    if column is not None:
+        at_once = replace(column, cells=column.cells[:count])
+        behind = replace(column, cells=column.cells[count:], primary=False)
+    written = table_html(first, shown.look, at_once, names=shown.names)
     if rest.rows:
-        written += _MORE.format(len(rest.rows), shown.what, table_html(rest, shown.look, None, names=shown.names))
+        written += _MORE.format(len(rest.rows), shown.what, table_html(rest, shown.look, behind, names=shown.names))
     if shown.table.left_count:
         written += _LEFT.format(shown.table.left_count, shown.what)
     return written

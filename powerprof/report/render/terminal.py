@@ -16,16 +16,16 @@ _LABEL = 6
 def render_terminal(document: Document, width: int = text.DEFAULT_WIDTH) -> list[str]:
     """Return the lines of a document: answer, context, warnings, parts, notes, next step."""
     lines = [*text.wrap(document.answer, width), *(text.wrap(document.context, width) if document.context else [])]
-    draw_parts(shown_parts(document.lead, "terminal"), width, lines)
+    _draw_parts(shown_parts(document.lead, "terminal"), width, lines)
     for warning in document.warnings:
         lines += text.wrap(warning, width)
-    draw_parts(shown_parts(document.parts(), "terminal"), width, lines)
-    for note in document.short_notes:
+    _draw_parts(shown_parts(document.parts(), "terminal"), width, lines)
+    for note in [] if document.is_brief else document.short_notes:
         lines += labels.wrap_note(note, width)
     return [*lines, *(text.wrap(document.next_step, width) if document.next_step else [])]
 
 
-def draw_parts(parts: Sequence[Part], width: int, lines: list[str]) -> None:
+def _draw_parts(parts: Sequence[Part], width: int, lines: list[str]) -> None:
     """Add the lines of the parts to `lines`; a section begins after one empty line."""
     for part in parts:
         match part:
@@ -40,7 +40,7 @@ def draw_parts(parts: Sequence[Part], width: int, lines: list[str]) -> None:
                 lines += [""] if lines and lines[-1] else []
                 if part.heading and "terminal" in part.headed:
                     lines += text.wrap(part.heading, width)
-                draw_parts(part.parts, width, lines)
+                _draw_parts(part.parts, width, lines)
             case Drawing():
                 raise TypeError("a terminal has no drawings")
 

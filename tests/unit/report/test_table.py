@@ -16,10 +16,10 @@ from msgspec.structs import replace
 from powerprof.model import text
 from powerprof.model.records import Note
 from powerprof.report import labels
-from powerprof.report.comparison import render_terminal
+from powerprof.report.document import View
 from powerprof.report.exports import render_markdown
 from powerprof.report.html.page import table_html as html_table
-from powerprof.report.kinds import KIND_LOADERS, kind_of, word_record
+from powerprof.report.kinds import KIND_LOADERS, kind_of, lines_of, word_record
 from powerprof.report.labels import answer_and_context, word_notes, wrap_note
 from powerprof.report.statement_tables import distinguishable
 from powerprof.report.table import Column, Figure, Places, Table, TableRow, Words, draw_table
@@ -32,7 +32,8 @@ from tests.unit.report.sample_records import HOSTILE, comparison, idle_run, on_c
 def test_every_kind_loads_and_has_a_frozen_record(name: str) -> None:
     kind = KIND_LOADERS[name]()
     assert kind.record.__struct_config__.frozen
-    assert set(kind.options) <= set(signature(kind.lines).parameters)
+    known = View.__struct_fields__ if kind.document else signature(kind.lines).parameters
+    assert set(kind.options) <= set(known)
 
 
 def test_loading_a_kind_imports_only_its_code() -> None:
@@ -56,8 +57,8 @@ def test_missing_form_names_the_available_files() -> None:
 def test_doubt_is_not_the_context() -> None:
     record = comparison()
     doubtful = replace(record, verdict=replace(record.verdict, doubts=["steal was high"]))
-    assert answer_and_context(render_terminal, doubtful) == answer_and_context(render_terminal, record)
-    assert answer_and_context(render_terminal, record)[1].startswith("12 pairs, ABBA")
+    assert answer_and_context(lines_of, doubtful) == answer_and_context(lines_of, record)
+    assert answer_and_context(lines_of, record)[1].startswith("12 pairs, ABBA")
 
 
 def test_figure_is_rounded_scaled_and_signed() -> None:

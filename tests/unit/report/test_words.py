@@ -23,12 +23,11 @@ from powerprof.measure.sampling import interval
 from powerprof.model.records import Figures, RunMetric
 from powerprof.queries.comparison import compare_queries
 from powerprof.report import comparison as report
-from powerprof.report.document import Extras
+from powerprof.report.document import View
 from powerprof.report.exports import export, render_markdown
-from powerprof.report.html.page import build_tiles
 from powerprof.report.kinds import lines_of, word_record
 from powerprof.report.labels import metric_words, short_metric_label
-from powerprof.report.table import Places
+from powerprof.report.render.terminal import render_terminal
 from tests.programs.golden_files import text_of
 from tests.unit.experiment.test_studies import STUDY, finding, study_run
 from tests.unit.queries.test_comparison import of, window
@@ -162,8 +161,8 @@ def contradictions(record: Comparison, *, with_page: bool) -> Iterator[str]:
         for outer in re.findall(r"\(([^()]*95 %[^()]*)\)", sentence):
             if re.search(r"\d, 95 %", outer):
                 yield f"95 % looks like the unit: {sentence}"
-    places = Places(record)
-    tiles = {tile.heading.partition(", est")[0].partition(", meas")[0]: tile for tile in build_tiles(record, places)}
+    shown = report.document(record, View()).tiles()
+    tiles = {tile.heading.partition(", est")[0].partition(", meas")[0]: tile for tile in shown}
     for metric in metrics.values():
         tile = tiles.get(metric_words(metric["name"]))
         if tile is None:
@@ -188,10 +187,10 @@ def contradictions(record: Comparison, *, with_page: bool) -> Iterator[str]:
 
 def _table_contradictions(record: Comparison, metrics: list[dict[str, Any]], *, with_page: bool) -> Iterator[str]:
     wide, pipe = (_everything(record, width) for width in (200, 80))
-    markdown = report.render_markdown(record, "")
-    forms = {"terminal": wide, "pipe": pipe, "short": report.render_terminal(record, 80), "markdown": markdown}
+    markdown = render_markdown(record).splitlines()
+    forms = {"terminal": wide, "pipe": pipe, "short": lines_of(record, 80), "markdown": markdown}
     if with_page:
-        forms["page"] = text_of(report.render_html(record, Extras())).splitlines()
+        forms["page"] = text_of(export(record, "html").decode()).splitlines()
     for form in ("terminal", "pipe"):
         for metric, row in zip(metrics, _rows(forms[form], record), strict=True):
             if _class_of_row(row) != _class_of(metric):
@@ -219,16 +218,13 @@ def _table_contradictions(record: Comparison, metrics: list[dict[str, Any]], *, 
 
 def _class_of_row(row: str) -> str:
     last = row.replace("*", "").replace("|", " ")
-    if re.search(r"may be chance( \(1 of \d+ metrics\))?$", last.strip()):
+    if re.search(r"may be chance( \(among \d+ metrics\))?$", last.strip()):
         return "chance"
     return {"inconclusive": "open", "unknown": "unknown"}.get(last.split()[-1], "decided")
 
 
 def _everything(record: Comparison, width: int) -> list[str]:
-    try:
-        return report.render_terminal(record, width, everything=True)
-    except TypeError:  # before the short report
-        return report.render_terminal(record, width)
+    return render_terminal(report.document(record, View(everything=True)), width)
 
 
 def _bound(words: str) -> str | None:
@@ -342,7 +338,7 @@ def test_sentence_and_tile_state_what_the_interval_permits(case: str) -> None:
     answer = report.word_answer(Answer(metric=metric.name), [metric], "a", "b")
     assert sentence in answer.text
     record = replace(comparison(3), metrics=[metric], verdict=answer)
-    note = build_tiles(record, Places(record))[0].note
+    note = report.document(record, View()).tiles()[0].note
     assert phrase in note
 
 
@@ -358,9 +354,9 @@ _SLOWER, _OPEN, _HINT = ("b_higher", (0.5, 1.5)), ("inconclusive", (-0.5, 3.0)),
             _SLOWER,
             "b is slower (median latency); p95 latency: inconclusive: the interval is too wide for a bound",
         ),
-        (_HINT, _SLOWER, "b is slower (median latency); p95 latency: may be chance (1 of 2 metrics)"),
+        (_HINT, _SLOWER, "b is slower (median latency); p95 latency: may be chance (among 2 metrics)"),
         (None, _SLOWER, "b is slower (median latency)"),
-        (_HINT, _OPEN, "the difference in speed (p95 latency) may be chance (1 of 2 metrics)"),
+        (_HINT, _OPEN, "the difference in speed (p95 latency) may be chance (among 2 metrics)"),
         (_OPEN, None, "speed (p95 latency) is inconclusive: the interval is too wide for a bound"),
     ],
 )
