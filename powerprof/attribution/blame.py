@@ -23,9 +23,6 @@ from powerprof.tracing.captures import Array
 from powerprof.tracing.idle_data import RunTimes
 
 # Running time belongs to the thread that ran; the kernel's, from an idle exit until a thread ran, to that exit's cause.
-#
-# Captures that were saved before running time was traced hold only the time until the CPU idled again. That time is
-# given to the waker whole, as it was then.
 
 # Less running time without a row gets no note.
 _ROWLESS_NS = 1_000_000
@@ -67,13 +64,11 @@ def divide_running_time(total_ns: float, places: Sequence[WakingPlace]) -> list[
     ]
 
 
-def sum_c0_ns(causes: Array, ran: RunTimes | None) -> Array:
+def sum_c0_ns(causes: Array, ran: RunTimes) -> Array:
     """Return the time that each entry of `idle_data.CAUSE` kept CPUs running: its threads' and the kernel's.
 
     The kernel's time runs from an exit until a thread ran, or until the CPU idled again.
     """
-    if ran is None:
-        return causes["running_ns"].astype(np.float64)
     own_ns = causes["own_ns"].astype(np.float64)
     total_by_thread = {(tid, pid): ns for tid, pid, ns in ran.threads[["tid", "pid", "ns"]].tolist()}
     entries_by_thread: dict[tuple[int, int], list[int]] = {}
@@ -93,20 +88,17 @@ def add_running_times(
     shares: Sequence[int | None],
     unplaced: Mapping[WokenKey, int],
     causes: Array,
-    ran: RunTimes | None,
+    ran: RunTimes,
     in_target: Callable[[int, int], bool],
 ) -> dict[WokenKey, float]:
     """Set the running time of each row's threads, and of the kernel for them; return the time of unplaced wakings.
 
     `shares` are the rows' wakings; `unplaced` are the counts of wakings that belong to no row.
     """
-    measured = (causes["running_ns"] if ran is None else causes["own_ns"]).tolist()
-    kernel = [0.0] * len(causes) if ran is None else causes["kernel_ns"].astype(np.float64).tolist()
+    measured, kernel = causes["own_ns"].tolist(), causes["kernel_ns"].astype(np.float64).tolist()
     for row in rows:
         row.after_exits_ns = row.own_ns = float(sum(measured[entry] for entry in row.rows))
         row.kernel_ns = sum(kernel[entry] for entry in row.rows)
-    if ran is None:
-        return {}
     threads = ran.threads[ran.threads["kind"] != RunKind.KERNEL]
     total = {tid: ns for tid, pid, ns in threads[["tid", "pid", "ns"]].tolist() if in_target(pid, tid)}
     places_by_thread: dict[int, list[tuple[BlamedRow | WokenKey, WakingPlace]]] = {}
@@ -183,7 +175,7 @@ def _stack_counts(stacks: SiteStacks, rows: list[BlamedRow], lost: int) -> Stack
 
 
 def _split_energy(
-    capture: Capture, wakeups: list[Wakeup], others: Array, cpus: int, running: RunningTime | None
+    capture: Capture, wakeups: list[Wakeup], others: Array, cpus: int, running: RunningTime
 ) -> EnergySplit | None:
     """Split the host's energy over the target's rows, powerprof and the rest, in proportion to running time."""
     if not capture.energy:
@@ -200,22 +192,16 @@ def _split_energy(
     blamed_s = sum(row.c0_s for row in rows)
     target = Consumer(
         name=capture.target.label,
-        c0_s=blamed_s if running is None else max(blamed_s, running.target_ms / 1e3),
+        c0_s=max(blamed_s, running.target_ms / 1e3),
         wakeups_count=sum(row.wakeups_count for row in rows),
         children=rows,
     )
     no_thread = others["next_tid"] == 0
-    if running is None:
-        parts = [
-            (name, float(exits["running_ns"].sum()) / 1e9, exits)
-            for name, exits in (("powerprof", others[own]), ("other wake-ups", others[~own]))
-        ]
-    else:
-        parts = [
-            ("powerprof", running.tool_ms / 1e3, others[own]),
-            ("other threads", running.others_ms / 1e3, others[~own & ~no_thread]),
-            ("the kernel", running.kernel_ms / 1e3, others[no_thread]),
-        ]
+    parts = [
+        ("powerprof", running.tool_ms / 1e3, others[own]),
+        ("other threads", running.others_ms / 1e3, others[~own & ~no_thread]),
+        ("the kernel", running.kernel_ms / 1e3, others[no_thread]),
+    ]
     rest = [Consumer(name=name, c0_s=ran_s, wakeups_count=int(exits["count"].sum())) for name, ran_s, exits in parts]
     return energy_split(
         capture.energy,
@@ -332,14 +318,10 @@ def build_attribution(capture: Capture, stacks: SiteStacks) -> Attribution:
         blamer.without_exit(key, wakings[key], count, unplaced_ns.get(key)) for key, count in unplaced.items()
     ]
     without_exit.sort(key=lambda row: (-row.wakings_count, row.thread.tid, [frame.address for frame in row.stack]))
-    wakeups = blamer.wakeups(rows, shares, exits, has_own_time=ran is not None)
+    wakeups = blamer.wakeups(rows, shares, exits)
     rowless = _find_rowless_time(ran, {row.thread for row in rows} | {key[0] for key in unplaced}, blamer.in_target)
-    running = (
-        None
-        if ran is None
-        else balance_running_time(
-            exits, ran, _host_running_s(capture, len(edges)), blamer.in_target, capture.own_pids()
-        )
+    running = balance_running_time(
+        exits, ran, _host_running_s(capture, len(edges)), blamer.in_target, capture.own_pids()
     )
     split = _split_energy(capture, wakeups, others, len(edges), running)
     if split is not None and split.rate_watts is not None:
@@ -378,14 +360,11 @@ def build_attribution(capture: Capture, stacks: SiteStacks) -> Attribution:
     )
 
 
-def _find_rowless_time(
-    ran: RunTimes | None, placed: Collection[int], in_target: Callable[[int, int], bool]
-) -> dict[int, int]:
+def _find_rowless_time(ran: RunTimes, placed: Collection[int], in_target: Callable[[int, int], bool]) -> dict[int, int]:
     """Return the running time in ns of the target's threads that have no row: nothing woke them in the window."""
-    threads = () if ran is None else ran.threads[["tid", "pid", "ns", "kind"]].tolist()
     return {
         tid: ns
-        for tid, pid, ns, kind in threads
+        for tid, pid, ns, kind in ran.threads[["tid", "pid", "ns", "kind"]].tolist()
         if kind != RunKind.KERNEL and tid not in placed and in_target(pid, tid)
     }
 

@@ -22,18 +22,8 @@ from powerprof.stacks.registers import machine_of
 from powerprof.system.errors import DataError
 from powerprof.system.files import loader, open_regular, reason_of
 from powerprof.system.tasks import Task
-from powerprof.tracing.captures import CpuEdge, select_in_window
-from powerprof.tracing.idle_data import (
-    CAUSE,
-    CAUSE_BEFORE,
-    IDLE_EXIT,
-    RUN_TIME,
-    RunTimes,
-    SavedSite,
-    SiteWakings,
-    SleepingStack,
-    aggregate_exits,
-)
+from powerprof.tracing.captures import CpuEdge
+from powerprof.tracing.idle_data import CAUSE, IDLE_EXIT, RUN_TIME, RunTimes, SavedSite, SiteWakings, SleepingStack
 
 # Limits of a saved capture, checked before its parts are decoded.
 #
@@ -128,6 +118,10 @@ class NamedSite(msgspec.Struct, frozen=True, array_like=True):
     captured: bool
 
 
+# A capture of another version is refused.
+_VERSION = 3
+
+
 class NamedSites(msgspec.Struct, frozen=True, kw_only=True):
     """The named sites of the capturing host: another host may lack the programs."""
 
@@ -168,8 +162,7 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
 
     `causes` are entries of `idle_data.CAUSE`: every idle exit of the window, summed. `exits` are records of
     `idle_data.IDLE_EXIT`, an even sample of one in `sample_1_in`, less `sample_lost_count`. `ran` are entries of
-    `idle_data.RUN_TIME`; `ran_others_ns` and `ran_target_ns` hold the time without an entry. Version 2 had no running
-    times; version 1 had only records, of every exit.
+    `idle_data.RUN_TIME`; `ran_others_ns` and `ran_target_ns` hold the time without an entry.
     """
 
     started_at: str
@@ -215,7 +208,7 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     ran_target_ns: int = 0
     frames: list[PythonFrame] = []
     idle_cpus: list[IdleCpu] = []
-    version: int = 3
+    version: int = _VERSION
 
     def own_pids(self) -> frozenset[int]:
         """Return powerprof's processes: itself and its helpers."""
@@ -227,29 +220,17 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
 
     def cause_entries(self) -> npt.NDArray[Any]:
         """Return every idle exit of the window, summed by cause, as an array of `idle_data.CAUSE`."""
-        if self.version == 1:
-            return aggregate_exits(select_in_window(self.exit_records(), self.cpu_edges()))
-        entries = np.frombuffer(self.causes, dtype=_cause_type(self.version))
+        entries = np.frombuffer(self.causes, dtype=CAUSE)
         counted: npt.NDArray[Any] = entries[entries["count"] > 0]
-        if self.version == 2:
-            old, counted = counted, np.zeros(len(counted), dtype=CAUSE)
-            for name in CAUSE_BEFORE.names or ():
-                counted[name] = old[name]
         return counted
 
-    def run_times(self) -> RunTimes | None:
-        """Return the running time of threads; None for captures of versions that did not trace it."""
-        if self.version < 3:
-            return None
+    def run_times(self) -> RunTimes:
+        """Return the running time of threads."""
         return RunTimes(np.frombuffer(self.ran, dtype=RUN_TIME), self.ran_others_ns, self.ran_target_ns)
 
     def cpu_edges(self) -> dict[int, CpuEdge]:
         """Return the window of each CPU."""
         return {edge.cpu: edge for edge in self.edges}
-
-
-def _cause_type(version: int) -> np.dtype[np.void]:
-    return CAUSE if version >= 3 else CAUSE_BEFORE
 
 
 def encode(capture: Capture) -> bytes:
@@ -281,13 +262,12 @@ def load(path: Path) -> Capture:
     data = unpack_bytes(packed, path)
     check_parts(data, Capture, path)
     capture = msgspec.msgpack.decode(data, type=Capture)
-    cause_bytes = _cause_type(capture.version).itemsize
     is_broken = (
         len(capture.exits) % IDLE_EXIT.itemsize
-        or len(capture.causes) % cause_bytes
+        or len(capture.causes) % CAUSE.itemsize
         or len(capture.ran) % RUN_TIME.itemsize
     )
-    if is_broken or capture.version not in (1, 2, 3):
+    if is_broken or capture.version != _VERSION:
         raise DataError(path, "a capture of another version")
     stacks = [site.stack for site in capture.sites] + [sleeper.stack for sleeper in capture.sleeping]
     if any(len(stack) > _STACK_LIMIT_BYTES for stack in stacks):
@@ -310,8 +290,8 @@ def _is_impossible(sums: npt.NDArray[Any]) -> bool:
 def _check_figures(capture: Capture, path: Path) -> None:
     if not 0 < capture.window_s < 1e9 or not 0 <= capture.counted_to_ns - capture.counted_from_ns < 1 << 62:
         raise DataError(path, "a window without length")
-    entries = np.frombuffer(capture.causes, dtype=_cause_type(capture.version))
-    for name in {"count", "running_ns", "idle_ns", "own_ns", "kernel_ns"} & set(entries.dtype.names or ()):
+    entries = np.frombuffer(capture.causes, dtype=CAUSE)
+    for name in ("count", "running_ns", "idle_ns", "own_ns", "kernel_ns"):
         if _is_impossible(entries[name]):
             raise DataError(path, "impossible sums of idle exits")
     unplaced = (capture.ran_others_ns, capture.ran_target_ns)

@@ -246,10 +246,8 @@ class Blamer:
             self._named_wakers[(tid, *stack.pcs)] = stack
             row.waker_stacks[(tid, *stack.pcs)] += cause.count
 
-    def wakeups(
-        self, rows: Sequence[BlamedRow], shares: Sequence[int | None], exits: Array, *, has_own_time: bool
-    ) -> list[Wakeup]:
-        """Return the record of each row; `shares` are their wakings. `has_own_time`: own running time was traced."""
+    def wakeups(self, rows: Sequence[BlamedRow], shares: Sequence[int | None], exits: Array) -> list[Wakeup]:
+        """Return the record of each row; `shares` are their wakings."""
         states = exits["states"].tolist()
         return [
             Wakeup(
@@ -260,7 +258,7 @@ class Blamer:
                 wakings_count=wakings,
                 period_ms=_period_ms(row),
                 c0_ms=(row.own_ns + row.kernel_ns) / 1e6,
-                own_ms=row.own_ns / 1e6 if has_own_time else None,
+                own_ms=row.own_ns / 1e6,
                 thread=self.thread(row.thread),
                 waker=self._waker(row.wakers, row.waker_stacks),
                 stack=list(row.stack.frames),

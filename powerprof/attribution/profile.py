@@ -69,7 +69,7 @@ class FunctionShare(msgspec.Struct, frozen=True, kw_only=True):
 class OnCpuProfile(Record, frozen=True, kw_only=True):
     """The record of `profile`.
 
-    Percentages are of the target's samples or faults (`c0` in older runs: of all C0 samples).
+    Percentages are of the target's samples or faults.
 
     Attributes:
         c0_percent, target_percent: sampled C0 of all CPUs, and the target's share of it.
@@ -82,7 +82,7 @@ class OnCpuProfile(Record, frozen=True, kw_only=True):
     pids: list[int] | None
     window_s: float
     cpus: int
-    percent_of: Literal["target", "c0", "page_faults"]
+    percent_of: Literal["target", "page_faults"]
     c0_percent: float | None
     target_count: int
     target_percent: float | None

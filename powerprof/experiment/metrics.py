@@ -205,7 +205,7 @@ def _is_zero_rate(figures: Figures) -> bool:
 
 
 def _metered(block: Block, meters: HostMeters | None) -> _MeteredBlock:
-    solution = host_energy(block.solution_energy, meters).joules if block.solution_energy else block.solution_joules
+    solution = host_energy(block.solution_energy, meters).joules
     return _MeteredBlock(block, host_energy(block.window.energy, meters), solution)
 
 

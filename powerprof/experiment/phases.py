@@ -186,7 +186,7 @@ class Claim(msgspec.Struct, frozen=True):
 
 def find_delta(run: IdleRun, before: str, after: str, metric: str) -> Delta | None:
     """Return the change of a metric between two phases of a run; None if the run does not have it."""
-    return next((d for d in run.deltas if (d.from_phase, d.to_phase, d.name) == (before, after, metric)), None)
+    return next((d for d in run.deltas if (d.from_phase, d.to_phase, d.metric) == (before, after, metric)), None)
 
 
 def judge_costs(run: IdleRun, first: Phase, last: Phase) -> list[Claim]:

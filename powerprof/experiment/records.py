@@ -68,7 +68,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         attempts_count: above 1 if repeated.
         queries: finished by the server.
-        solution_s, solution_energy, solution_joules: of the work alone, with the design `work`; joules in older runs.
+        solution_s, solution_energy: of the work alone, with the design `work`.
         status: change of the server's counters.
         executions_count, exit_codes: of a command; each code once.
     """
@@ -87,7 +87,6 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     errors_count: int = 0
     client_cpu_s: float | None = None
     solution_s: float | None = None
-    solution_joules: float | None = None
     solution_energy: list[EnergyReading] = []
     rows_examined: int | None = None
     minor_faults_count: int | None = None

@@ -174,7 +174,7 @@ def _compare_sides(
     record = measured[first[0]] if first[0] == second[0] else None
     if isinstance(record, IdleRun):
         phases = (first[2], second[2], finding.metric)
-        deltas = (delta for delta in record.deltas if (delta.from_phase, delta.to_phase, delta.name) == phases)
+        deltas = (delta for delta in record.deltas if (delta.from_phase, delta.to_phase, delta.metric) == phases)
         own = _subtract(b.estimate, a.estimate) if finding.metric == SERVER_WAKEUPS else None
         return _SideDifference(next((delta.difference for delta in deltas), own))
     if isinstance(record, Comparison) and (first[2], second[2]) == ("a", "b"):

@@ -352,8 +352,8 @@ class Progress:
 
 
 def is_in_rounds(sweep: Sweep) -> bool:
-    """Return whether the points were measured in rounds; older versions did that for servers only."""
-    return sweep.parameter == SERVER or bool(sweep.options.get("in_rounds"))
+    """Return whether the points were measured in rounds."""
+    return bool(sweep.options.get("in_rounds"))
 
 
 def compare_sweep_points(sweep: Sweep) -> list[PointsCompared]:

@@ -84,7 +84,6 @@ class Wakeup(msgspec.Struct, frozen=True, kw_only=True):
         wakings_count: wake-ups on idle and busy CPUs. Of rows that differ by mechanism, the largest has those on busy
             CPUs.
         c0_ms: running time of the thread (`own_ms`), and of the kernel before it.
-        own_ms: None in older runs, where `c0_ms` lasts until the CPUs idled again.
         idle_ms: mean length of the ended idle periods; `states` counts them by state.
         detail: timer function or device.
     """

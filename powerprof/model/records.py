@@ -428,15 +428,6 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     to_phase: str
     difference: Estimate
 
-    @property
-    def name(self) -> str:
-        """The present name of the metric. Release 0.1.0 wrote `C1 residency_percent` and `rapl package-0 watts`."""
-        of, _, quantity = self.metric.rpartition(" ")
-        if quantity not in ("residency_percent", "watts") or self.metric.startswith(("residency_percent:", "watts:")):
-            return self.metric
-        # The names of states and of domains may contain blanks, those of sources do not.
-        return metric_name(quantity, *(of.split(" ", 1) if quantity == "watts" else (of,))) if of else self.metric
-
 
 class ToolCost(msgspec.Struct, frozen=True, kw_only=True):
     """The cost of powerprof and its helpers.

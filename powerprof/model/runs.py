@@ -200,7 +200,7 @@ class RunStore:
             ) from error
 
     def about(self, name: str) -> About:
-        """Return the labels, target and answer of a run. Empty for a damaged file or a run of an older version."""
+        """Return the labels, target and answer of a run. Empty without the file, or for a damaged one."""
         path = self.directory / name / _ABOUT_FILE
         try:
             return decode_record(path, About) if path.is_file() else About()

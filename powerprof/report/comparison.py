@@ -81,8 +81,7 @@ from powerprof.system.next_steps import command_line
 def word_comparison(record: Comparison) -> Comparison:
     """Return the record with its answer, control and threats in words.
 
-    Sentences about figures are written again, so that a run of an older version has the words of its table; sentences
-    of threats and the control stay.
+    Sentences about figures are written again; sentences of threats and the control stay.
     """
     a, b = record.a.name, record.b.name
     control, verdict = record.control, record.verdict

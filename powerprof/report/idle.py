@@ -14,7 +14,7 @@ from powerprof.energy.domains import Total, host_meters, mean_host_energy
 from powerprof.energy.model import WIDE, bound_difference, bound_ratio
 from powerprof.experiment.phases import Claim, Finding, ServerCost, find_delta, find_obstacle, judge_costs, server_cost
 from powerprof.model import text
-from powerprof.model.records import EnergyReading, Estimate, EstimateRange, IdleRun, Phase, metric_name
+from powerprof.model.records import EnergyReading, Estimate, EstimateRange, IdleRun, Phase
 from powerprof.report.document import MARKDOWN, NOT_HTML, Document, Part, Section, Sentence, Shown, Tile, View
 from powerprof.report.html.page import figure_html
 from powerprof.report.phase_parts import SETUP, list_details, list_rows, phase_bars
@@ -265,12 +265,9 @@ def _power_rows(run: IdleRun, shown: Sequence[Phase]) -> list[list[str]]:
 
 
 def _power_change(run: IdleRun, shown: Sequence[Phase]) -> Estimate | None:
-    host = host_of(run, shown[0])
     if len(shown) < 2:
         return None
     change = find_delta(run, shown[0].name, shown[-1].name, "watts")
-    if change is None and host.source and len(host.domains) == 1:  # runs of older versions
-        change = find_delta(run, shown[0].name, shown[-1].name, metric_name("watts", host.source, host.domains[0]))
     return change.difference if change else None
 
 

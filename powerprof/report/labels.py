@@ -321,8 +321,7 @@ WORDS: dict[str, str] = {
     "the server changed, not one statement",
     "methods_differ": "A was measured by {a} and B by {b}",
     "servers_differ": "the servers differ: {a} and {b}",
-    "spread_unknown": "the interval is unknown for statements with fewer than {calls} calls and for runs of an older "
-    "powerprof",
+    "spread_unknown": "the interval is unknown for statements with fewer than {calls} calls",
     "texts_unreadable": "{count:,} {count:text|texts} could not be read",
     "names_missing": "{percent:.0f} % of the frames have no name, in {files}: these files are stripped. To get the "
     "names:\n{command}",

@@ -211,7 +211,7 @@ def phases_table(run: Run, places: Places, chosen: Sequence[int]) -> Table:
     """Return C0, the idle states and wake-ups, with one column per phase and one for the change."""
     first, last = run.phases[chosen[0]], run.phases[chosen[-1]]
     changes = {
-        delta.name: index
+        delta.metric: index
         for index, delta in reversed(list(enumerate(run.deltas if isinstance(run, IdleRun) else [])))
         if len(chosen) > 1 and (delta.from_phase, delta.to_phase) == (first.name, last.name)
     }
@@ -242,7 +242,7 @@ def changes_table(deltas: Sequence[Delta], places: Places, at: str, heading: str
     for index, delta in enumerate(deltas):
         place = f"{at}/{index}/difference"
         cells: dict[str, Cell] = {
-            "name": Words(labels.metric_words(delta.name), ours=True),
+            "name": Words(labels.metric_words(delta.metric), ours=True),
             "of": Words(f"{delta.to_phase} − {delta.from_phase}"),
             "mean": places.figure(f"{place}/mean", 2, ends=place, sign=True),
         }

@@ -105,8 +105,7 @@ def functions_table(profile: OnCpuProfile, places: Places, limit: int) -> Table:
     ends = {} if faults else {"low": "from", "high": "to (95 %)"}
     amount = "faults" if faults else "ms"
     columns = [*words("function"), *figures(self="self %", **ends, amount=amount, total="total %")]
-    whole = {"c0": "of all C0 time of the host", "target": "of the target's CPU time"}.get(profile.percent_of, "")
-    percent = f", in percent {whole}" if whole else ""
+    percent = "" if faults else ", in percent of the target's CPU time"
     caption = f"Self: time in the function itself. Total: time with the function on the stack{percent}."
     return Table(columns, rows, "functions", caption, max(0, len(profile.functions) - limit))
 
@@ -180,8 +179,6 @@ def render_terminal(
     printed = [*text.wrap(answer_of(profile), width), ""]
     if profile.target_count:
         printed += [*tables.get(by, _function_lines)(profile, width, top), ""]
-    if profile.percent_of == "c0":  # runs of older versions
-        printed += text.wrap("Percentages are of all C0 time of the host.", width)
     if profile.percent_of != "page_faults":
         printed += text.wrap(_host_share(profile), width)
     if profile.sampled_c0_ms is not None and profile.clock_c0_ms is not None:

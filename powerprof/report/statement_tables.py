@@ -104,7 +104,7 @@ def unknown(record: Queries, key: str) -> str | None:
     if key in _PROBE_KEYS and record.method != "probes":
         return "samples do not record the start and end of a statement (--method probes does)"
     if key == "p99" or (key in _WAIT_KEYS and all(statement.waits_ms is None for statement in record.statements)):
-        return "an older powerprof saved this run without it"
+        return "no statement began and ended within the window"
     if key == "wait_run_queue":
         return "this kernel does not count it (CONFIG_SCHED_INFO)"
     if key in ("wait_row_lock", "wait_lock"):
@@ -251,8 +251,6 @@ def unknown_askers(record: Queries, by: Grouping) -> str | None:
     """Return the reason for missing accounts; None if an account is known."""
     if not record.statements or any(group.name != UNKNOWN for group in group_statements(record, by)):
         return None
-    if not any(statement.askers for statement in record.statements):
-        return "an older powerprof saved this run without it"
     if record.server.address is None and record.server.family == "mysql":
         return "the server refuses this user (name an account with --defaults-file)"
     return "the connections opened and closed within the window"

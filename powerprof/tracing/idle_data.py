@@ -59,8 +59,6 @@ CAUSE_SUM = np.dtype(
     + [("states", "<u4", (CAUSE_STATES,)), ("next_comm", f"S{COMM_BYTES}"), ("waker_comm", f"S{COMM_BYTES}")]
 )
 CAUSE = np.dtype([*((name, CAUSE_KEY[name]) for name in CAUSE_KEY.names or ()), *CAUSE_SUM.descr])
-# In captures saved before the running time of threads was traced.
-CAUSE_BEFORE = np.dtype([field for field in CAUSE.descr if field[0] not in ("own_ns", "kernel_ns")])
 # The fields that only grow. The others hold regularity and names.
 SUMS = ("count", "running_ns", "idle_ns", "own_ns", "kernel_ns", "states")
 

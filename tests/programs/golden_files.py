@@ -27,7 +27,7 @@ from tests.unit.report import distinct_records, sample_records
 from tests.unit.report.live_pages import LIVE_PAGES
 
 GOLDEN = REPOSITORY / "tests/golden"
-_SAVED = REPOSITORY / "tests/fixtures/saved-0.1.0"
+_SAVED = REPOSITORY / "tests/fixtures/saved"
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z|(?<=\"seconds_s\": )[\d.e-]+")
 _WIDTHS = (40, 80, 200)
 _SAMPLES = (

@@ -148,7 +148,7 @@ def test_the_attribution_of_2000_busy_connections_opens(tmp_path: Path) -> None:
         )
         for number in range(4000)
     ]
-    fixture = Path(__file__).parents[2] / "fixtures/saved-0.1.0/attribute-0001/run.json"
+    fixture = Path(__file__).parents[2] / "fixtures/saved/attribute-0001/run.json"
     record = msgspec.structs.replace(decode_record(fixture, Attribution), wakeups=rows)
     path, data = tmp_path / "run.json", encode_record(record)
     for written in (data, gzip.compress(data)):

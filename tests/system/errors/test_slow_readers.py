@@ -17,7 +17,7 @@ import pytest
 
 from tests.conftest import REPOSITORY, Cli, CliResult
 
-SAVED = REPOSITORY / "tests/fixtures/saved-0.1.0"
+SAVED = REPOSITORY / "tests/fixtures/saved"
 # Every form goes through another writer: Rich, print, Typer's help, and bytes.
 COMMANDS = {
     "report": ["report", str(SAVED / "attribute-0001")],

@@ -16,7 +16,7 @@ import pytest
 from tests.conftest import REPOSITORY, Cli
 from tests.programs.in_window import until_in_window
 
-SAVED = REPOSITORY / "tests/fixtures/saved-0.1.0"
+SAVED = REPOSITORY / "tests/fixtures/saved"
 
 
 @pytest.mark.parametrize("environment", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}])

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +19,6 @@ from powerprof.report.labels import word_notes
 from powerprof.system.tasks import ENDED, Task
 from powerprof.tracing.bpf.shared_numbers import CODE_WORKER, Flag, StackKind, WakeEvidence, WakerContext
 from powerprof.tracing.captures import CpuEdge, select_in_window
-from powerprof.tracing.idle_data import CAUSE_BEFORE
 from tests.unit.attribution.captures import (
     HRTIMER,
     MS,
@@ -33,7 +31,6 @@ from tests.unit.attribution.captures import (
     exits,
     own_timer,
     ran,
-    summed,
     waking,
     woken_by,
 )
@@ -175,24 +172,6 @@ def test_exits_outside_of_the_window_are_left_out() -> None:
     records = exits({"cpu": 0}, {"cpu": 0}, {"cpu": 1}, {"cpu": 4_000_000_000})
     found = select_in_window(records, {0: CpuEdge(0, 0, 15 * MS, None), 1: CpuEdge(1, 0, 100 * MS, None)})
     assert found["cpu"].tolist() == [0, 1]
-
-
-def test_capture_of_version_1_has_the_same_attribution() -> None:
-    """Version 1, saved before the kernel summed: the same rows from the records. Version 2 did not know who ran: all
-    time until the CPUs idled again is the waker's."""
-    records = exits(*[own_timer(101)] * 7, *[woken_by(102, 102, PID)] * 3, {"next_tid": OTHER, "next_tgid": OTHER})
-    entries = summed(records)
-    before = np.zeros(len(entries), dtype=CAUSE_BEFORE)
-    for name in CAUSE_BEFORE.names or ():
-        before[name] = entries[name]
-    found = attribution(records, version=2, causes=before.tobytes())
-    assert attribution(records, version=1, causes=b"") == found
-    assert [(row.c0_ms, row.own_ms) for row in found.wakeups] == [
-        (pytest.approx(1.4), None),
-        (pytest.approx(0.6), None),
-    ]
-    assert found.other_causes[0].c0_ms == pytest.approx(0.2)
-    assert found.running is None
 
 
 def test_running_time_belongs_to_the_thread_that_ran() -> None:
@@ -481,17 +460,6 @@ def test_target_has_at_least_the_time_of_its_rows() -> None:
     found, energy = split(c0_percent=30.0, ran=threads, ran_target_ns=0)
     blamed_s = sum(row.c0_ms for row in found.wakeups) / 1e3
     assert energy.parts[0].c0_s == pytest.approx(max(blamed_s, found.running.target_ms / 1e3))
-
-
-def test_energy_of_captures_without_running_times() -> None:
-    """Time until the CPUs idled again is the waker's: 0.2 ms per exit."""
-    found, energy = split(c0_percent=30.0, version=1, causes=b"", ran=b"")
-    assert [(part.name, part.c0_s, part.wakeups_count) for part in energy.parts[:3]] == [
-        ("x", pytest.approx(11 * 2e-4), 11),
-        ("powerprof", pytest.approx(2 * 2e-4), 2),
-        ("other wake-ups", pytest.approx(6 * 2e-4), 6),
-    ]
-    assert found.running is None
 
 
 @pytest.mark.parametrize("more", [{"energy": []}, {"c0_percent": None}])

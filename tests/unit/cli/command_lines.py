@@ -20,7 +20,7 @@ import msgspec
 from powerprof.cli import app
 
 REPOSITORY = Path(__file__).parents[3]
-_FIXTURES = "tests/fixtures/saved-0.1.0"
+_FIXTURES = "tests/fixtures/saved"
 
 # The function of each command that measures; some commands have several.
 _MEASURING = (
@@ -192,7 +192,7 @@ run index -o x.folded
 run index -o csv:
 run index -o nosuch:x
 queries --pid 17 -o x.folded
-report tests/fixtures/saved-0.1.0/idle-0001 -o x.pb.gz
+report tests/fixtures/saved/idle-0001 -o x.pb.gz
 compare
 compare index
 compare index --with last no-index
@@ -278,11 +278,11 @@ runs prune
 runs prune --label x --yes
 runs x --trend --label y
 report
-report tests/fixtures/saved-0.1.0/idle-0001 --top 3
-report tests/fixtures/saved-0.1.0/idle-0001 --all
-report tests/fixtures/saved-0.1.0/idle-0001 --by user
-report tests/fixtures/saved-0.1.0/idle-0001 --price 3
-report tests/fixtures/saved-0.1.0/idle-0001 --grid 5001
+report tests/fixtures/saved/idle-0001 --top 3
+report tests/fixtures/saved/idle-0001 --all
+report tests/fixtures/saved/idle-0001 --by user
+report tests/fixtures/saved/idle-0001 --price 3
+report tests/fixtures/saved/idle-0001 --grid 5001
 servers list x
 servers list --yes
 servers fetch

@@ -33,7 +33,7 @@ from powerprof.report.kinds import lines_of, load_saved
 from powerprof.system.errors import Interrupted, PowerprofError
 from tests.unit.report.distinct_records import make_kind
 
-_SAVED = Path(__file__).parents[2] / "fixtures/saved-0.1.0"
+_SAVED = Path(__file__).parents[2] / "fixtures/saved"
 
 
 def _interrupted(_record: msgspec.Struct, _width: int) -> list[str]:

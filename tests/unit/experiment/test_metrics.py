@@ -206,11 +206,6 @@ def test_nothing_is_net_of_an_unknown_idle_host(baseline: Baseline, lost: set[st
     assert figures_of(odd_pairs(2)).keys() - figures_of(odd_pairs(2), baseline).keys() == lost
 
 
-def test_old_records_have_the_joules_of_the_work_alone() -> None:
-    old = replace(odd_block(), solution_energy=[], solution_joules=41.9)
-    assert figures_of([old])["energy_to_solution_joules"].values == [41.9]
-
-
 def test_queries_without_equal_work_are_of_the_window() -> None:
     block = replace(odd_block(1, "b"), solution_s=None)
     assert figures_of([block])["queries_hz"].values == pytest.approx([(block.queries or 0) / length(block)])

@@ -153,12 +153,12 @@ def test_a_sweep_is_kept_after_every_point_under_one_id(tmp_path: Path) -> None:
 
 
 def test_two_conditions_of_one_comparison_keep_their_pairs_their_threats_and_their_doubts(tmp_path: Path) -> None:
-    saved = REPOSITORY / "tests/fixtures/saved-0.1.0"
+    saved = REPOSITORY / "tests/fixtures/saved"
     record = RunStore(saved).load("compare-0001", Comparison)
     again = compare_saved("compare-0001:index", "compare-0001:no-index", saved, record.seed)
     by_name = {metric.name: metric for metric in again.metrics}
     for metric in record.metrics:
-        # The same pairs, so the same differences; intervals are today's, and no shorter than those of 0.1.0.
+        # The same pairs, so the same differences; the intervals of two runs are no shorter than those of pairs.
         found = by_name[metric.name].difference
         assert found.b_minus_a == metric.difference.b_minus_a
         if found.ci95 is not None and metric.difference.ci95 is not None:
@@ -172,7 +172,7 @@ def test_two_conditions_of_one_comparison_keep_their_pairs_their_threats_and_the
 
 def test_a_serious_threat_of_a_saved_run_is_still_a_doubt(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
-    record = RunStore(REPOSITORY / "tests/fixtures/saved-0.1.0").load("compare-0001", Comparison)
+    record = RunStore(REPOSITORY / "tests/fixtures/saved").load("compare-0001", Comparison)
     serious = Threat(name="drift", text="idle baseline drift −4 points of C0: too much", serious=True)
     doubted = store.save("compare", msgspec.structs.replace(record, threats=[serious]))
     calm = store.save("compare", msgspec.structs.replace(record, threats=[]))

@@ -116,7 +116,7 @@ def test_a_busy_host_confirms_no_equal_c0(c0_percent: float, outcome: str) -> No
     figures = {"c0_percent": Estimate(mean=c0_percent, low=c0_percent - 0.1, high=c0_percent + 0.1)}
     phases = [replace(phase, c0_percent=c0_percent, intervals=figures) for phase in idle.phases]
     deltas = [
-        replace(delta, difference=Estimate(mean=0.0, low=-0.1, high=0.1)) if delta.name == "c0_percent" else delta
+        replace(delta, difference=Estimate(mean=0.0, low=-0.1, high=0.1)) if delta.metric == "c0_percent" else delta
         for delta in idle.deltas
     ]
     wanted = finding("c0_percent", "idle:baseline", "idle:clients", expected="same", within=2.0)

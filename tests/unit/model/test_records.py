@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from powerprof.model.attribution import StackFrame, Thread
-from powerprof.model.records import Delta, EnergySource, Estimate, Figures, Note, Record, metric_name, sum_known
+from powerprof.model.records import EnergySource, Figures, Note, Record, sum_known
 from powerprof.report.kinds import KIND_LOADERS
 
 HEAD = Record.__struct_fields__
@@ -24,24 +24,6 @@ def test_every_kind_begins_with_the_head_of_records(name: str) -> None:
     assert issubclass(record, Record) and record.__struct_fields__[: len(HEAD)] == HEAD
     own = {key for kind in record.__mro__ if kind not in Record.__mro__ for key in kind.__annotations__}
     assert own & set(HEAD) <= NARROWED
-
-
-@pytest.mark.parametrize(
-    ("written", "name"),
-    [
-        ("c0_percent", "c0_percent"),
-        ("watts", "watts"),
-        ("C1 residency_percent", "residency_percent:C1"),
-        ("haltpoll idle residency_percent", "residency_percent:haltpoll idle"),
-        ("rapl package-0 watts", "watts:rapl:package-0"),
-        ("hwmon CPU power watts", "watts:hwmon:CPU power"),
-        (metric_name("residency_percent", "haltpoll idle"), "residency_percent:haltpoll idle"),
-        (metric_name("watts", "hwmon", "all watts"), "watts:hwmon:all watts"),
-    ],
-)
-def test_a_change_has_one_name(written: str, name: str) -> None:
-    difference = Estimate(mean=1.0, low=None, high=None)
-    assert Delta(metric=written, from_phase="a", to_phase="b", difference=difference).name == name
 
 
 @given(st.lists(st.one_of(st.none(), st.floats(-1e6, 1e6)), max_size=8))

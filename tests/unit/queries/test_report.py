@@ -135,11 +135,11 @@ def test_a_column_without_figures_has_its_reason() -> None:
     text = " ".join(render_terminal(waiting(), 400, columns="rows-sent,joules"))
     assert "?: rows sent/call: the server refuses this user" in text
     assert "?: J: a share of the host's joules needs an idle floor" in text
-    old = msgspec.structs.replace(
+    unended = msgspec.structs.replace(
         waiting(), statements=[msgspec.structs.replace(one, waits_ms=None) for one in waiting().statements]
     )
-    assert "?: row lock: an older powerprof saved this run without it" in " ".join(
-        render_terminal(old, 400, columns="row-lock")
+    assert "?: row lock: no statement began and ended within the window" in " ".join(
+        render_terminal(unended, 400, columns="row-lock")
     )
     silent = record(tells_locks=False)
     said = " ".join(render_terminal(silent, 400, columns="waits"))

@@ -635,7 +635,7 @@ def on_cpu() -> OnCpuProfile:
         pids=[8123],
         window_s=1.0,
         cpus=2,
-        percent_of="c0",
+        percent_of="target",
         c0_percent=1.3,
         target_count=25,
         target_percent=100.0,

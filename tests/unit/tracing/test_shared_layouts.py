@@ -209,16 +209,7 @@ def test_every_field_lies_where_it_is_read(tmp_path: Path) -> None:
 def test_no_layout_is_left_out() -> None:
     """Every type that tracing reads bytes by is above, or is made of those that are."""
     compared = {id(one.python) for one in LAYOUTS}
-    made = {
-        id(kind)
-        for kind in (
-            idle_data.CAUSE,
-            idle_data.CAUSE_BEFORE,
-            idle_data.RUN_TIME,
-            idle_data.WOKEN,
-            idle_data.WOKEN_COUNT,
-        )
-    }
+    made = {id(kind) for kind in (idle_data.CAUSE, idle_data.RUN_TIME, idle_data.WOKEN, idle_data.WOKEN_COUNT)}
     modules = (idle_data, idle_stacks, offcpu, profile, functions, statement_places, statements, statements, offcpu)
     found = {
         f"{module.__name__}.{name}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs that release 0.1.0 saved: they open, show what they hold, and can be compared."""
+"""Saved runs: they open, show what they hold, and can be compared."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from tests.conftest import REPOSITORY, Cli
 
-SAVED = REPOSITORY / "tests/fixtures/saved-0.1.0"
+SAVED = REPOSITORY / "tests/fixtures/saved"
 IDS = sorted(folder.name for folder in SAVED.iterdir())
 
 
@@ -30,12 +30,12 @@ def within(old: Any, new: Any, where: str = "$") -> list[str]:
     return [] if old == new else [f"{where}: {old!r} → {new!r}"]
 
 
-# Sentences of a verdict, which each release words from the saved figures, as all its reports do.
+# Sentences of a verdict, which are written from the saved figures.
 WORDED = ("speed", "text", "power")
 
 
 @pytest.mark.parametrize("name", IDS)
-def test_a_run_of_the_last_release_loses_nothing(powerprof_cli: Cli, name: str) -> None:
+def test_a_saved_run_loses_nothing(powerprof_cli: Cli, name: str) -> None:
     done = powerprof_cli(["--runs-dir", str(SAVED), "report", name, "--json", "-"])
     assert (done.code, done.err) == (0, "")
     old, new = json.loads((SAVED / name / "run.json").read_text()), json.loads(done.out)
@@ -46,15 +46,15 @@ def test_a_run_of_the_last_release_loses_nothing(powerprof_cli: Cli, name: str) 
 
 
 @pytest.mark.parametrize("name", IDS)
-def test_a_run_of_the_last_release_is_shown(powerprof_cli: Cli, name: str) -> None:
+def test_a_saved_run_is_shown(powerprof_cli: Cli, name: str) -> None:
     done = powerprof_cli(["--runs-dir", str(SAVED), "report", name])
     assert (done.code, done.err) == (0, "")
     assert len(done.out.splitlines()) >= 5
     assert max(map(len, done.out.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("name", [name for name in IDS if not name.startswith(("oncpu", "residency"))])
-def test_a_run_of_the_last_release_makes_a_page(powerprof_cli: Cli, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", [name for name in IDS if not name.startswith("residency")])
+def test_a_saved_run_makes_a_page(powerprof_cli: Cli, tmp_path: Path, name: str) -> None:
     done = powerprof_cli(["--runs-dir", str(SAVED), "report", name, "-o", str(tmp_path / "page.html")])
     assert (done.code, done.err) == (0, "")
     assert "</html>" in (tmp_path / "page.html").read_text()
@@ -63,7 +63,7 @@ def test_a_run_of_the_last_release_makes_a_page(powerprof_cli: Cli, tmp_path: Pa
 @pytest.mark.parametrize(
     ("a", "b"), [("compare-0001:index", "compare-0001:no-index"), ("run-0001", "run-0009"), ("idle-0001", "idle-0009")]
 )
-def test_runs_of_the_last_release_are_compared(powerprof_cli: Cli, tmp_path: Path, a: str, b: str) -> None:
+def test_saved_runs_are_compared(powerprof_cli: Cli, tmp_path: Path, a: str, b: str) -> None:
     runs = Path(shutil.copytree(SAVED, tmp_path / "runs"))
     for name in ("run", "idle"):  # a second one of each: with itself nothing is compared
         shutil.copytree(runs / f"{name}-0001", runs / f"{name}-0009")
@@ -73,7 +73,7 @@ def test_runs_of_the_last_release_are_compared(powerprof_cli: Cli, tmp_path: Pat
     assert (done.code, done.err) == (0, "")
     found = json.loads(done.out)
     if a.startswith("compare"):
-        # As the release itself measured: the server spends many times as long on a query without the index.
+        # As it was measured: the server spends many times as long on a query without the index.
         server = found["metrics"][0]
         assert server["name"] == "c0_ms_per_query_server"
         assert server["b"]["mean"] > 5 * server["a"]["mean"]
