@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from powerprof.cli.options import CommandOptions, EnergyOptions, duration, json_file, seed
 from powerprof.cli.output import print_progress, print_report, print_text, report_lines, write_files
-from powerprof.cli.outputs import OutputFile, Outputs, check_targets, json_output, output_files
+from powerprof.cli.outputs import TABLES, OutputFile, Outputs, check_targets, json_output, output_files
 from powerprof.cli.parameters import argument, flag, group, option, program_value, time_span, whole_number
 from powerprof.system.errors import Interrupted, PowerprofError, UsageError
 from powerprof.system.next_steps import command_line
@@ -57,7 +57,7 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     duration: float = duration(5.0)
     energy: EnergyOptions = group(EnergyOptions)
     calibration: CalibrationOptions = group(CalibrationOptions)
-    outputs: Outputs = output_files("csv", "json")
+    outputs: Outputs = output_files(*TABLES)
     json: str | None = json_file()
     quiet: bool = program_value("quiet", False)
 

@@ -7,14 +7,13 @@ can pass through a function, powerprof probes its return instructions, which is 
 
 from __future__ import annotations
 
-from functools import partial
 from typing import ClassVar
 
 import msgspec
 
 from powerprof.cli.options import CommandOptions, Saving, backend, confirm, duration, top
 from powerprof.cli.output import check_saving, deliver, print_text, progress_printer
-from powerprof.cli.outputs import Outputs, output_files
+from powerprof.cli.outputs import TABLES, Outputs, output_files
 from powerprof.cli.parameters import argument, flag, group, whole_number
 from powerprof.cli.targets import TargetOptions
 from powerprof.system.errors import UsageError
@@ -44,7 +43,7 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     duration: float = duration(10.0)
     probes: ProbeOptions = group(ProbeOptions)
     top: int = top()
-    outputs: Outputs = output_files("csv", "json")
+    outputs: Outputs = output_files(*TABLES)
     saving: Saving = group(Saving)
 
 
@@ -63,7 +62,7 @@ def command(options: Options) -> None:
         raise UsageError("--yes has no effect without --allow-unwinding-risk", "leave --yes out")
     from powerprof.attribution.profile import count_functions
     from powerprof.attribution.requests import FunctionsRequest
-    from powerprof.report.profile import render_functions_terminal
+    from powerprof.report.document import View
 
     request = FunctionsRequest(
         duration_s=options.duration,
@@ -76,4 +75,4 @@ def command(options: Options) -> None:
     record = count_functions(
         options.target, request, progress_printer(saving), lambda danger: _agree(danger, probes.yes)
     )
-    deliver(record, "functions", saving, lines=partial(render_functions_terminal, top=options.top))
+    deliver(record, "functions", saving, view=View(top=options.top))

@@ -7,11 +7,9 @@ interval. Sampling wakes the CPUs, so the report has no energy figures.
 
 from __future__ import annotations
 
-from functools import partial
-
 from powerprof.cli.options import CommandOptions, Saving, check_by, duration, source_lines, top
 from powerprof.cli.output import check_saving, deliver, progress_printer
-from powerprof.cli.outputs import STACKS, Outputs, output_files
+from powerprof.cli.outputs import STACKS, TABLES, Outputs, output_files
 from powerprof.cli.parameters import group, option, whole_number
 from powerprof.cli.targets import ServerOptions, TargetOptions
 
@@ -27,7 +25,7 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     top: int = top()
     lines: bool = source_lines()
     server: ServerOptions = group(ServerOptions)
-    outputs: Outputs = output_files("html", "csv", "json", *STACKS)
+    outputs: Outputs = output_files(*TABLES, *STACKS)
     saving: Saving = group(Saving)
 
 
@@ -36,18 +34,14 @@ def command(options: Options) -> None:
     saving = check_saving(options.saving, options.outputs)
     from powerprof.attribution.profile import profile_target
     from powerprof.attribution.requests import ProfileRequest
-    from powerprof.report import profile
+    from powerprof.report.document import View
+    from powerprof.report.profile import BY
 
-    check_by(options.by, profile.BY, lines=options.lines, default="function")
+    check_by(options.by, BY, lines=options.lines, default="function")
     if options.event == "page-faults":
         options.refuse_without_effect("with --event page-faults", ("frequency",))
     request = ProfileRequest(
         duration_s=options.duration, event=options.event, frequency_hz=options.frequency, settle=True
     )
     record = profile_target(options.target, options.server, request, progress_printer(saving))
-    deliver(
-        record,
-        "profile",
-        saving,
-        lines=partial(profile.render_terminal, by=options.by or "function", top=options.top, sources=options.lines),
-    )
+    deliver(record, "profile", saving, view=View(by=options.by, top=options.top, sources=options.lines))

@@ -151,12 +151,12 @@ _NAMES: Mapping[str, _Names] = {
     "powerprof.oncpu/1": _Names(
         "attribution.profile:OnCpuProfile",
         "report.profile",
-        "html csv",
-        ("by", "top"),
+        options=("by", "top"),
         stacks="report.stacks:profile_stacks",
+        document=True,
     ),
     "powerprof.functions/1": _Names(
-        "attribution.profile:FunctionProfile", "report.profile", "csv", ("top",), "render_functions"
+        "attribution.profile:FunctionProfile", "report.profile", "", ("top",), "functions", document=True
     ),
     "powerprof.offcpu/1": _Names("attribution.offcpu:OffCpuProfile", "report.offcpu", "csv", ("top",)),
     "powerprof.syscalls/1": _Names(
@@ -212,9 +212,9 @@ def reported_kind(record: Any) -> RecordKind:
     return kind
 
 
-def lines_of(record: Any, width: int) -> list[str]:
+def lines_of(record: Any, width: int, **options: Any) -> list[str]:
     """Return the terminal report of a record for `width` columns. Raises UsageError if it has none."""
-    return reported_kind(record).lines(record, width)
+    return reported_kind(record).lines(record, width, **options)
 
 
 def load_saved(name: str, runs_dir: Path | None = None) -> msgspec.Struct:

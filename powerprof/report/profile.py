@@ -4,30 +4,34 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+
+from markupsafe import Markup
 
 from powerprof.attribution.profile import FunctionProfile, FunctionRow, OnCpuProfile, OnCpuStack
 from powerprof.model import text
-from powerprof.report.document import Extras
+from powerprof.report.document import Document, Drawing, Part, Section, Sentence, Shown, View
 from powerprof.report.html.charts import draw_flame
-from powerprof.report.html.page import clean_name, render_page
-from powerprof.report.labels import word_notes, wrap_note
+from powerprof.report.html.page import draw_macro
 from powerprof.report.stacks import build_flame, profile_stacks
 from powerprof.report.table import (
+    HTML,
     Cell,
+    Column,
     Line,
+    Path,
     Places,
     Table,
     TableRow,
     Words,
-    align_rows,
     field_lines,
     figures,
-    hidden_line,
+    named_rows,
     words,
 )
 
+_MAX_PAGE_ROWS = 60
 _DEFAULT_TOP = 20
 BY = ("function", "stack", "thread")
 
@@ -87,146 +91,142 @@ def _host_share(profile: OnCpuProfile) -> str:
     )
 
 
-def functions_table(profile: OnCpuProfile, places: Places, limit: int) -> Table:
-    """Return one row per function, the most time in the function itself first."""
-    faults = profile.percent_of == "page_faults"
+def functions_table(profile: OnCpuProfile, view: View) -> Table:
+    """Return one row per function, the most time in the function itself first; pages have callers without own time."""
+    places, faults = Places(profile), profile.percent_of == "page_faults"
+    numbered = [(index, row) for index, row in enumerate(profile.functions) if view.everything or row.self_count]
     rows = []
-    for index, function in enumerate(profile.functions[:limit]):
+    for index, function in numbered[: _rows_of(view)]:
         at = f"/functions/{index}"
+        ends = (f"{at}/low_percent", f"{at}/high_percent")
+        has_time = function.self_ms is not None
         cells: dict[str, Cell] = {
             "function": Words(function.function, "kernel" if function.kernel else function.module),
-            "self": places.figure(f"{at}/self_percent", 1),
-            "low": places.figure(f"{at}/low_percent", 1),
-            "high": places.figure(f"{at}/high_percent", 1),
-            "amount": places.figure(f"{at}/self_count" if faults else f"{at}/self_ms", 0),
+            "self": places.figure(f"{at}/self_percent", 1, ends="" if faults else ends),
+            "amount": places.figure(f"{at}/self_ms" if has_time else f"{at}/self_count", 0),
             "total": places.figure(f"{at}/total_percent", 1),
         }
-        rows.append(TableRow({key: cell for key, cell in cells.items() if not faults or key not in ("low", "high")}))
-    ends = {} if faults else {"low": "from", "high": "to (95 %)"}
-    amount = "faults" if faults else "ms"
-    columns = [*words("function"), *figures(self="self %", **ends, amount=amount, total="total %")]
+        rows.append(TableRow(cells))
+    columns = [
+        *words("function"),
+        Column("self", "self %", interval="" if faults else "95 %"),
+        *figures(amount="faults" if faults else "ms", total="total %"),
+    ]
     percent = "" if faults else ", in percent of the target's CPU time"
     caption = f"Self: time in the function itself. Total: time with the function on the stack{percent}."
-    return Table(columns, rows, "functions", caption, max(0, len(profile.functions) - limit))
+    return Table(columns, rows, "functions", caption, len(profile.functions) - len(rows))
 
 
-def render_csv(profile: OnCpuProfile) -> Iterator[Line]:
+def stacks_table(profile: OnCpuProfile, view: View) -> Table:
+    """Return one row per thread and stack."""
+    places, faults, rows = Places(profile), profile.percent_of == "page_faults", []
+    for index, row in enumerate(profile.stacks[: _rows_of(view)]):
+        at = f"/stacks/{index}"
+        has_time = row.c0_ms is not None
+        cells: dict[str, Cell] = {
+            "share": places.figure(f"{at}/percent", 1, "%"),
+            "amount": places.figure(f"{at}/c0_ms" if has_time else f"{at}/count", 0, "ms" if has_time else ""),
+            "thread": Words(_thread_of(row)),
+            "path": Path([frame.placed if view.sources else frame.label for frame in row.stack], complete=True),
+        }
+        rows.append(TableRow(cells))
+    columns = [
+        *figures(share="share", amount="faults" if faults else "time"),
+        Column("thread", "thread and stack", left=True),
+        Column("path", "stack, innermost first", left=True, beside="thread"),
+    ]
+    return Table(columns, rows, "stacks", left_count=len(profile.stacks) - len(rows))
+
+
+def threads_table(profile: OnCpuProfile, view: View) -> Table:
+    """Return one row per thread name."""
+    shares: dict[str, tuple[float, int]] = {}
+    for row in profile.stacks:
+        percent, count = shares.get(_thread_of(row), (0.0, 0))
+        shares[_thread_of(row)] = (percent + row.percent, count + row.count)
+    ordered = sorted(shares.items(), key=lambda item: (-item[1][1], item[0]))[: _rows_of(view)]
+    rows = [
+        TableRow({
+            "share": Words(text.number(percent, 1, " %"), ours=True),
+            "count": Words(f"{count:,}", ours=True),
+            "thread": Words(name),
+        })
+        for name, (percent, count) in ordered
+    ]  # fmt: skip
+    columns = [*figures(share="share", count="count"), *words("thread")]
+    return Table(columns, rows, "threads", left_count=len(shares) - len(rows))
+
+
+def _thread_of(row: OnCpuStack) -> str:
+    return (row.server_name or row.comm).removeprefix("thread/")
+
+
+def _rows_of(view: View) -> int:
+    """Return the number of rows that a form shows: a page has more."""
+    return view.top or (_MAX_PAGE_ROWS if view.everything else _DEFAULT_TOP)
+
+
+def _list_function_rows(profile: OnCpuProfile) -> Iterator[Line]:
     """Yield one line per function."""
     names = ("function", "module", "kernel", "self_count", "self_percent", "low_percent", "high_percent")
     return field_lines(profile.functions, (*names, "self_ms", "total_count", "total_percent"))
 
 
-def _function_lines(profile: OnCpuProfile, width: int, limit: int) -> list[str]:
-    unit = "faults" if profile.percent_of == "page_faults" else "ms"
-    cells = [["self %", "95 %", unit, "total %", "function"]]
-    rows = [row for row in profile.functions if row.self_count]
-    for row in rows[:limit]:
-        span = ""
-        if row.low_percent is not None and row.high_percent is not None:
-            span = f"{text.number(row.low_percent, 1)} – {text.number(row.high_percent, 1)}"
-        amount = text.number(row.self_ms, 0) if row.self_ms is not None else f"{row.self_count:,}"
-        where = "kernel" if row.kernel else row.module
-        figures = (text.number(row.self_percent, 1), span, amount, text.number(row.total_percent, 1))
-        cells.append([*figures, f"{text.without_parameters(row.function)}  ({where})"])
-    left = len(profile.functions) - min(limit, len(rows))
-    return [*align_rows(cells, width), *hidden_line(left, "functions: callers only, or below")]
+_TABLES: Mapping[str, tuple[str, Callable[[OnCpuProfile, View], Table]]] = {
+    "function": ("By function", functions_table),
+    "stack": ("By thread and stack", stacks_table),
+    "thread": ("By thread", threads_table),
+}
 
 
-def _stack_entry(row: OnCpuStack, unit: str, sources: bool) -> tuple[list[str], str]:
-    """Return the cells of a stack and its frames."""
-    who = (row.server_name or row.comm).removeprefix("thread/")
-    amount = f"{row.count:,} {unit}" if row.c0_ms is None else f"{text.number(row.c0_ms, 0)} ms"
-    path = " ← ".join(frame.placed if sources else frame.label for frame in row.stack) or "(no stack)"
-    return [text.number(row.percent, 1, " %"), amount, who], path
+def document(profile: OnCpuProfile, view: View) -> Document:
+    """Return the report of a profile: its functions, stacks or threads, and what the samples missed."""
+    return Document(
+        record=profile,
+        answer=answer_of(profile),
+        context=_host_share(profile),
+        parts=partial(_list_parts, profile, view),
+        rows=partial(_list_function_rows, profile),
+        setup=(("Host", "/host"),),
+        derived=view.extras.derived,
+    )
 
 
-def _stack_lines(profile: OnCpuProfile, width: int, limit: int, sources: bool = False) -> list[str]:
-    unit = "faults" if profile.percent_of == "page_faults" else "samples"
-    entries = [_stack_entry(row, unit, sources) for row in profile.stacks[:limit]]
-    heading = ["share", unit if profile.percent_of == "page_faults" else "time", "thread and stack"]
-    drawn, indent = text.name_rows([heading, *(cells for cells, _ in entries)], width)
-    lines = list(drawn[0])
-    for row_lines, (_, path) in zip(drawn[1:], entries, strict=True):
-        lines += [*row_lines, *text.wrap(path, width, " " * min(12, indent + 2))[:6]]
-    return [*lines, *hidden_line(len(profile.stacks) - limit, "stacks")]
-
-
-def _thread_lines(profile: OnCpuProfile, width: int, limit: int) -> list[str]:
-    shares: dict[str, tuple[float, int]] = {}
-    for row in profile.stacks:
-        name = (row.server_name or row.comm).removeprefix("thread/")
-        percent, count = shares.get(name, (0.0, 0))
-        shares[name] = (percent + row.percent, count + row.count)
-    ordered = sorted(shares.items(), key=lambda item: (-item[1][1], item[0]))
-    rows = [["share", "count", "thread"]]
-    rows += [[text.number(percent, 1, " %"), f"{count:,}", name] for name, (percent, count) in ordered[:limit]]
-    return align_rows(rows, width)
-
-
-def render_terminal(
-    profile: OnCpuProfile,
-    width: int = text.DEFAULT_WIDTH,
-    *,
-    by: str = "function",
-    top: int = _DEFAULT_TOP,
-    sources: bool = False,
-) -> list[str]:
-    """Return the report of a profile; `sources` adds file and line to frames."""
-    tables: dict[str, Callable[[OnCpuProfile, int, int], list[str]]] = {
-        "stack": partial(_stack_lines, sources=sources),
-        "thread": _thread_lines,
-    }
-    printed = [*text.wrap(answer_of(profile), width), ""]
+def _list_parts(profile: OnCpuProfile, view: View) -> Iterator[Part]:
+    if profile.stacks:
+        yield Section("Flame graph", [Drawing(partial(_draw_flame, profile), look="")], name="flames", forms=HTML)
+    by = view.by or "function"
     if profile.target_count:
-        printed += [*tables.get(by, _function_lines)(profile, width, top), ""]
-    if profile.percent_of != "page_faults":
-        printed += text.wrap(_host_share(profile), width)
+        heading, build = _TABLES[by]
+        table = build(profile, view)
+        yield Section(heading, [Shown(table, named_rows, what=table.label, names=by == "function")], name="rows")
+    yield Section("Samples", [Sentence(line) for line in _list_checks(profile)], name="samples")
+
+
+def _draw_flame(profile: OnCpuProfile) -> Markup:
+    stacks = profile_stacks(profile)
+    graph = build_flame(stacks.stacks, unit=stacks.unit, root=stacks.root)
+    view = draw_flame(graph, stacks.title, stacks.modules)
+    return draw_macro("flame_choice", [view], "weight") if view else Markup()
+
+
+def _list_checks(profile: OnCpuProfile) -> Iterator[str]:
+    """Yield the interval of the time, the completeness of stacks, and the cost."""
     if profile.sampled_c0_ms is not None and profile.clock_c0_ms is not None:
-        printed += text.wrap(
+        yield (
             f"The time comes from the CPU clock of the process. By the samples: "
             f"{text.number(profile.sampled_c0_ms, 0)} ms "
-            f"({text.number(profile.low_c0_ms, 0)} – {text.number(profile.high_c0_ms, 0)}, 95 %).",
-            width,
+            f"({text.number(profile.low_c0_ms, 0)} – {text.number(profile.high_c0_ms, 0)}, 95 %)."
         )
-    printed += text.wrap(
+    yield (
         f"{profile.target_count:,} samples: stacks complete {profile.complete_count:,}, cut "
         f"{profile.truncated_count:,}, failed {profile.failed_count:,}, lost {profile.lost_count:,}; "
-        f"{profile.missed_count:,} events missed.",
-        width,
+        f"{profile.missed_count:,} events missed."
     )
     bpf = "" if profile.bpf_s is None else f", {text.number(1e3 * profile.bpf_s / profile.window_s, 2)} ms/s in BPF"
-    printed += text.wrap(
+    yield (
         f"powerprof itself: {text.number(100 * profile.tool_cpu_s / profile.window_s, 2)} % of one CPU{bpf}. Sampling "
-        f"wakes the CPUs: no energy figure comes from this window.",
-        width,
-    )
-    for note in word_notes(profile.notes):
-        printed += wrap_note(note, width)
-    if profile.interrupted:
-        printed.append("Interrupted: partial results.")
-    return printed
-
-
-# The HTML page: the functions, and the flame graph of their stacks.
-
-_MAX_PAGE_ROWS = 60
-
-
-def render_html(record: OnCpuProfile, extras: Extras) -> str:
-    """Return the HTML page."""
-    stack_set = profile_stacks(record)
-    places = Places(record)
-    sentence = answer_of(record)
-    return render_page(
-        "oncpu.html.j2",
-        record,
-        places,
-        title=clean_name(sentence),
-        answer=sentence,
-        functions=functions_table(record, places, _MAX_PAGE_ROWS),
-        view=draw_flame(
-            build_flame(stack_set.stacks, unit=stack_set.unit, root=stack_set.root), stack_set.title, stack_set.modules
-        ),
+        f"wakes the CPUs: no energy figure comes from this window."
     )
 
 
@@ -244,13 +244,24 @@ def functions_answer(profile: FunctionProfile) -> str:
     return f"{who} called {what} {text.plural(calls, 'time')} in {text.number(profile.window_s, 1)} s."
 
 
-def _probed_lines(profile: FunctionProfile, width: int, limit: int) -> list[str]:
-    rows = [["calls", "calls/s", "self CPU", "self wall", "% CPU", "function"]]
-    for row in profile.functions[:limit]:
-        share = "" if row.self_cpu_percent is None else text.number(row.self_cpu_percent, 1)
-        times = text.number(row.self_cpu_ms, 2, " ms"), text.number(row.self_wall_ms, 1, " ms")
-        rows.append([f"{row.calls_count:,}", text.number(row.calls_hz, 1), *times, share, row.function])
-    return [*align_rows(rows, width), *hidden_line(len(profile.functions) - limit, "functions")]
+def probed_table(profile: FunctionProfile, view: View) -> Table:
+    """Return one row per probed function, the most self CPU time first."""
+    places, rows = Places(profile), []
+    for index, row in enumerate(profile.functions[: _rows_of(view)]):
+        at = f"/functions/{index}"
+        cells: dict[str, Cell] = {
+            "calls": places.figure(f"{at}/calls_count", 0),
+            "rate": places.figure(f"{at}/calls_hz", 1),
+            "cpu": places.figure(f"{at}/self_cpu_ms", 2, "ms"),
+            "wall": places.figure(f"{at}/self_wall_ms", 1, "ms"),
+            "function": Words(row.function),
+        }
+        if row.self_cpu_percent is not None:
+            cells["share"] = places.figure(f"{at}/self_cpu_percent", 1)
+        rows.append(TableRow(cells))
+    headings = {"calls": "calls", "rate": "calls/s", "cpu": "self CPU", "wall": "self wall", "share": "% CPU"}
+    columns = [*figures(**headings), *words("function")]
+    return Table(columns, rows, "functions", left_count=len(profile.functions) - len(rows))
 
 
 def _probe_cost(profile: FunctionProfile) -> str:
@@ -263,28 +274,31 @@ def _probe_cost(profile: FunctionProfile) -> str:
     )
 
 
-def render_functions_terminal(profile: FunctionProfile, width: int = text.DEFAULT_WIDTH, *, top: int = 20) -> list[str]:
-    """Return the report of probed functions."""
-    printed = [*text.wrap(functions_answer(profile), width), ""]
-    printed += [*_probed_lines(profile, width, top), ""] if profile.functions else []
-    sentences = [_probe_cost(profile)]
+def functions_document(profile: FunctionProfile, view: View) -> Document:
+    """Return the report of probed functions: calls and self time, and the cost of the probes."""
+    return Document(
+        record=profile,
+        answer=functions_answer(profile),
+        parts=partial(_list_function_parts, profile, view),
+        rows=partial(field_lines, profile.functions, FunctionRow.__struct_fields__),
+        setup=(("Host", "/host"),),
+        derived=view.extras.derived,
+    )
+
+
+def _list_function_parts(profile: FunctionProfile, view: View) -> Iterator[Part]:
+    table = Shown(probed_table(profile, view), named_rows, what="functions", names=False)
+    yield Section("By function", [table], name="rows")
+    sentences = [Sentence(_probe_cost(profile))]
     if profile.never_called_count:
         were = "was" if profile.never_called_count == 1 else "were"
-        sentences.append(f"{text.plural(profile.never_called_count, 'probed function')} {were} never called.")
-    sentences.append(
+        never = text.plural(profile.never_called_count, "probed function")
+        sentences.append(Sentence(f"{never} {were} never called."))
+    lost = (
         f"Returns without entry {profile.unmatched_returns_count:,}, calls too deep {profile.too_deep_count:,}, "
         f"lost {profile.lost_count:,}."
     )
-    sentences += [f"{name} was not probed ({why})." for name, why in profile.refused[:5]]
-    sentences += [f"Limitations: {'; '.join(profile.limits)}."] if profile.limits else []
-    sentences += [f"Note: {note}." for note in word_notes(profile.notes)]
-    for line in sentences:
-        printed += text.wrap(line, width)
-    if profile.interrupted:
-        printed.append("Interrupted: partial results.")
-    return printed
-
-
-def render_functions_csv(record: FunctionProfile) -> Iterator[Line]:
-    """Yield one line per probed function."""
-    return field_lines(record.functions, FunctionRow.__struct_fields__)
+    sentences.append(Sentence(lost))
+    sentences += [Sentence(f"{name} was not probed ({why}).") for name, why in profile.refused[:5]]
+    sentences += [Sentence(f"{'; '.join(profile.limits)}.", "Limitations")] if profile.limits else []
+    yield Section("Probes", sentences, name="probes")

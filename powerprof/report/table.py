@@ -444,6 +444,58 @@ def _text_rows(table: Table) -> list[list[str]]:
     return [headings, *([row.words(column.key).text for column in table.columns] for row in table.rows)]
 
 
+# Lines below a row of `named_rows`: a stack of an interpreter has a hundred frames.
+_MOST_BELOW = 6
+_BELOW_INDENT = 12
+
+
+def named_rows(table: Table, width: int) -> list[str]:
+    """Return one line per row: its figures, then its name, which is the last column of words.
+
+    An interval has a column. Cells of columns `beside` the name are below it, at most six lines. The last line counts
+    the rows that are not in the table.
+    """
+    plain = [column for column in table.columns if not column.beside]
+    name = [column for column in plain if column.left][-1]
+    figures = [column for column in plain if column is not name]
+    rows = [[*(head for column in figures for head in _figure_heads(column)), name.heading]]
+    for row in table.rows:
+        rows.append([*(cell for column in figures for cell in _figure_cells(row, column)), _named(row, name)])
+    left = [number for number, column in enumerate(figures) if column.left]
+    entries, indent = text.name_rows(rows, width, left=left)
+    lines, below = list(entries[0]), " " * min(_BELOW_INDENT, indent + 2)
+    for row, entry in zip(table.rows, entries[1:], strict=True):
+        more = " ".join(_below(row.cells.get(column.key)) for column in table.columns if column.beside).strip()
+        lines += [*entry, *(text.wrap(more, width, below)[:_MOST_BELOW] if more else [])]
+    return [*lines, *hidden_line(table.left_count, table.label)]
+
+
+def _figure_heads(column: Column) -> Iterator[str]:
+    yield column.heading
+    if column.interval:
+        yield column.interval
+
+
+def _figure_cells(row: TableRow, column: Column) -> Iterator[str]:
+    """Yield the figure of a column with its unit, and its interval if the column has intervals."""
+    cell = row.cells.get(column.key)
+    yield (cell.words or cell.whole) if isinstance(cell, Figure) else row.words(column.key).text
+    if column.interval:
+        ends = cell.ends if isinstance(cell, Figure) else None
+        yield f"{ends[0].text} – {ends[1].text}" if ends else ""
+
+
+def _named(row: TableRow, column: Column) -> str:
+    name = row.words(column.key)
+    return f"{name.text}  ({name.more})" if name.more else name.text
+
+
+def _below(cell: Cell | None) -> str:
+    if isinstance(cell, Path):
+        return " ← ".join(cell.frames) or "(no stack)"
+    return cell.text if cell is not None else ""
+
+
 def fit_rows(table: Table, width: int) -> list[str]:
     """Return the heading and one line per row, its name first; a narrow terminal has several blocks of columns."""
     rows = [["", *(column.heading for column in table.columns[1:])]]

@@ -145,7 +145,7 @@ attribute --pid 17 --duration 49ms
 profile --pid 17 --lines
 profile --pid 17 --by function --lines
 profile --pid 17 --by unit
-profile --pid 17 -o x.md
+profile --pid 17 -o x.perfetto.json
 profile --pid 17 --event page-faults --frequency 9
 profile --pid 17 --frequency 0
 profile --pid 17 --frequency 10001

@@ -22,7 +22,7 @@ from powerprof.live.statements import StatementHistory
 from powerprof.report import answers, attribution, catalogue, energy, labels, profile, queries, watch
 from powerprof.report.document import Extras
 from powerprof.report.exports import build_trace, export
-from powerprof.report.kinds import KIND_LOADERS, word_record
+from powerprof.report.kinds import KIND_LOADERS, lines_of, word_record
 from powerprof.report.screen import ScreenView
 from powerprof.report.stacks import TimelineExit, build_flame_difference
 from powerprof.report.statement_tables import COLUMNS
@@ -194,7 +194,7 @@ def _other_forms(name: str, record: Any) -> Forms:
         yield "timeline", "\n".join(map(repr, build_trace(_timeline())["traceEvents"]))
     if name == "powerprof.oncpu/1":
         for by in profile.BY[1:]:
-            yield f"by {by}", "\n".join(profile.render_terminal(record, 120, by=by, sources=True))
+            yield f"by {by}", "\n".join(lines_of(record, 120, by=by, sources=True))
     if name == "powerprof.queries/1":
         for by in ("user", "database"):
             yield f"by {by}", "\n".join(queries.render_terminal(record, 160, by=by))

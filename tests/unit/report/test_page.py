@@ -83,7 +83,7 @@ def test_every_figure_equals_its_place_in_the_record(kind: str) -> None:
     page = Page(html_of(kind))
     record = page.record()
     assert record == json.loads(msgspec.json.encode(PAGES[kind]()[0]))
-    assert len(page.figures) > 25
+    assert len(page.figures) > 20
     for attributes, shown in page.figures:
         value = at(record, attributes["data-at"] or "")
         assert json.loads(attributes["value"] or "") == value, attributes

@@ -25,7 +25,8 @@ from powerprof.report.statement_tables import distinguishable
 from powerprof.report.table import Column, Figure, Places, Table, TableRow, Words, draw_table
 from powerprof.system.errors import UsageError
 from tests.programs.golden_files import records
-from tests.unit.report.sample_records import HOSTILE, comparison, idle_run, on_cpu
+from tests.unit.report.distinct_records import make_kind
+from tests.unit.report.sample_records import HOSTILE, comparison, idle_run
 
 
 @pytest.mark.parametrize("name", KIND_LOADERS)
@@ -48,10 +49,10 @@ assert "powerprof.report.energy" in loaded and "powerprof.report.attribution" no
 
 
 def test_missing_form_names_the_available_files() -> None:
-    record = replace(on_cpu(), id="oncpu-0003")
-    with pytest.raises(UsageError, match=r"^oncpu-0003 has no .md file$") as refused:
+    record = replace(make_kind("powerprof.saturation/1", known=True), id="saturation-0003")
+    with pytest.raises(UsageError, match=r"^saturation-0003 has no .md file$") as refused:
         render_markdown(record)
-    assert refused.value.hint == "available: .html, .csv, .json, .flame.html, .folded, .pb.gz and .otlp"
+    assert refused.value.hint == "available: .csv and .json"
 
 
 def test_doubt_is_not_the_context() -> None:
