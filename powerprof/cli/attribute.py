@@ -7,7 +7,6 @@ time by function), functions (calls and self time), offcpu (sleeps, and the wake
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
@@ -144,7 +143,7 @@ def command(options: Options) -> None:
     else:
         result = attribute.replay(view.from_run, saving.runs_dir, deep)
     # This import comes after the window, which it would delay.
-    from powerprof.report import attribution
+    from powerprof.report.document import View
 
     def extras_of_result() -> Extras:
         from powerprof.report.exports import extras_of_capture
@@ -155,7 +154,7 @@ def command(options: Options) -> None:
         result.record,
         "attribute",
         saving,
-        lines=partial(attribution.render_terminal, by=view.by or "stack", top=rows, sources=view.lines),
+        view=View(by=view.by, top=rows, sources=view.lines),
         raw=None if saving.no_save else result.files(),
         extras=extras_of_result,
     )

@@ -1,46 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of `powerprof attribute --deep`: time in which all CPUs idled together, its end by cause, and what-if.
-
-All forms show the same sentences and tables, in the same order.
-"""
+"""The part of `powerprof attribute --deep`: time in which all CPUs idled together, its end by cause, and what-if."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
-import msgspec
 from markupsafe import Markup
 
 from powerprof.model import text
 from powerprof.model.deep_idle import Breaker, DeepIdle, DeepScope, DeepWhatIf, ExpectedScope, GovernorCheck
+from powerprof.report.document import Drawing, Part, Sentence, Shown
 from powerprof.report.html.svg import BarShare, draw_state_bar
-from powerprof.report.table import Column, Line, Table, TableRow, Words, align_rows, draw_table, escape, words
+from powerprof.report.table import Column, Line, Table, TableRow, Words, words
 from powerprof.system.next_steps import command_line
 
 _MOST_MISSES = 3
 _PARTS = ("ended", "open", "running", "unknown", "polling")
 
 
-class Sentence(msgspec.Struct, frozen=True):
-    """A sentence; `is_detail`: it belongs to the one above."""
-
-    text: str
-    is_detail: bool = False
-
-
-Part = Sentence | Table
-
-
 def list_parts(deep: DeepIdle, top: int) -> Iterator[Part]:
     """Yield the sentences and tables: the host, its packages, the governor, the what-if; `top` limits the breakers."""
     for scope in deep.scopes:
+        yield Drawing(partial(draw_shares, scope))
         yield Sentence(_answer(scope))
-        yield Sentence(_rest(scope), is_detail=True)
+        yield Sentence(_rest(scope), look="detail")
         if scope.count:
-            yield _lengths_table(scope)
-            yield Sentence(_states_text(scope, deep.table), is_detail=True)
+            yield Shown(_lengths_table(scope), names=False)
+            yield Sentence(_states_text(scope, deep.table), look="detail")
         if scope is deep.scopes[0] and any(row.count for row in scope.breakers):
-            yield _breakers_table(scope, top)
+            yield Shown(_breakers_table(scope, top), names=False)
     if deep.lost_count:
         is_sample = deep.lost_count > deep.periods_count
         remedy = f"; to save all: {command_line('attribute --system --deep')}" if is_sample else ""
@@ -49,28 +38,6 @@ def list_parts(deep: DeepIdle, top: int) -> Iterator[Part]:
     yield Sentence(_governor_text(deep.governor, deep.scopes[0].breakers))
     if deep.what_if is not None:
         yield from _predict(deep.what_if, deep.scopes, deep.lost_count)
-
-
-def render_lines(deep: DeepIdle, width: int, top: int) -> list[str]:
-    """Return the lines for a terminal."""
-    lines: list[str] = []
-    for part in list_parts(deep, top):
-        if isinstance(part, Sentence):
-            lines += text.wrap(part.text, width, "  " if part.is_detail else "")
-            continue
-        cells = [[column.heading for column in part.columns]]
-        cells += [[row.words(column.key).text for column in part.columns] for row in part.rows]
-        left = [number for number, column in enumerate(part.columns[:-1]) if column.left]
-        lines += align_rows(cells, width, left=left)
-    return lines
-
-
-def render_markdown(deep: DeepIdle, top: int) -> list[str]:
-    """Return the lines for Markdown."""
-    lines = ["", "### Deep idle"]
-    for part in list_parts(deep, top):
-        lines += ["", escape(part.text)] if isinstance(part, Sentence) else draw_table(part)
-    return lines
 
 
 def draw_shares(scope: DeepScope) -> Markup:
@@ -244,17 +211,17 @@ def _predict(what_if: DeepWhatIf, present: Sequence[DeepScope], lost_count: int)
         names = text.join_words(what_if.unmatched)
         yield Sentence(
             f"No effect: no thread of this name or id ended an idle period here (slack: by a timer): {names}.",
-            is_detail=True,
+            look="detail",
         )
     if not what_if.expected:
         missing = "idle periods were not saved (a shorter --duration saves all)" if lost_count else "there is none"
-        yield Sentence(f"Unknown, because {missing}.", is_detail=True)
+        yield Sentence(f"Unknown, because {missing}.", look="detail")
         return
     for expected, before in zip(what_if.expected, present, strict=True):
-        yield Sentence(_predict_scope(expected, before, is_bound=not what_if.slack_ms), is_detail=True)
+        yield Sentence(_predict_scope(expected, before, is_bound=not what_if.slack_ms), look="detail")
     moved = f"{text.plural(what_if.removed_count, 'idle exit')} left out, {what_if.moved_count:,} moved"
     kind = "95 % intervals without events that are rarer than the window" if what_if.slack_ms else "Upper bounds"
-    yield Sentence(f"{moved}. {kind}; the work can move to other threads.", is_detail=True)
+    yield Sentence(f"{moved}. {kind}; the work can move to other threads.", look="detail")
 
 
 def _predict_scope(expected: ExpectedScope, before: DeepScope, *, is_bound: bool) -> str:

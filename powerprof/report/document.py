@@ -114,6 +114,7 @@ class Section(msgspec.Struct, frozen=True):
         headed: The forms that print the heading.
         folded: Whether a page opens it by a click only.
         count: A number beside the heading of a folded one.
+        apart: Whether a terminal separates it from the part before by an empty line.
         forms: The forms that show it.
     """
 
@@ -123,6 +124,7 @@ class Section(msgspec.Struct, frozen=True):
     headed: frozenset[Form] = HTML
     folded: bool = False
     count: int | None = None
+    apart: bool = True
     forms: frozenset[Form] = ALL
 
 

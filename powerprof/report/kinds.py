@@ -144,9 +144,9 @@ _NAMES: Mapping[str, _Names] = {
     "powerprof.attribution/1": _Names(
         "model.attribution:Attribution",
         "report.attribution",
-        _ALL_FILES,
-        ("by", "top"),
+        options=("by", "top"),
         stacks="report.stacks:attribution_stacks",
+        document=True,
     ),
     "powerprof.oncpu/1": _Names(
         "attribution.profile:OnCpuProfile",
@@ -212,7 +212,7 @@ def reported_kind(record: Any) -> RecordKind:
     return kind
 
 
-def lines_of(record: Any, width: int, **options: Any) -> list[str]:
+def lines_of(record: Any, width: int = DEFAULT_WIDTH, **options: Any) -> list[str]:
     """Return the terminal report of a record for `width` columns. Raises UsageError if it has none."""
     return reported_kind(record).lines(record, width, **options)
 

@@ -6,14 +6,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-
-from markupsafe import Markup
+from typing import TYPE_CHECKING
 
 from powerprof.attribution.profile import FunctionProfile, FunctionRow, OnCpuProfile, OnCpuStack
 from powerprof.model import text
 from powerprof.report.document import Document, Drawing, Part, Section, Sentence, Shown, View
-from powerprof.report.html.charts import draw_flame
-from powerprof.report.html.page import draw_macro
+from powerprof.report.html.charts import draw_flame, draw_flames
 from powerprof.report.stacks import build_flame, profile_stacks
 from powerprof.report.table import (
     HTML,
@@ -30,6 +28,9 @@ from powerprof.report.table import (
     named_rows,
     words,
 )
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 _MAX_PAGE_ROWS = 60
 _DEFAULT_TOP = 20
@@ -207,7 +208,7 @@ def _draw_flame(profile: OnCpuProfile) -> Markup:
     stacks = profile_stacks(profile)
     graph = build_flame(stacks.stacks, unit=stacks.unit, root=stacks.root)
     view = draw_flame(graph, stacks.title, stacks.modules)
-    return draw_macro("flame_choice", [view], "weight") if view else Markup()
+    return draw_flames([view] if view else [], "weight")
 
 
 def _list_checks(profile: OnCpuProfile) -> Iterator[str]:

@@ -13,6 +13,7 @@ from powerprof.model import text
 from powerprof.model.attribution import Attribution, StackFrame, TargetInfo, Thread, Wakeup, Waking
 from powerprof.model.records import Cause
 from powerprof.report import metrics
+from powerprof.report.document import NOT_TERMINAL, TERMINAL
 from powerprof.report.table import HTML, Cell, Column, Path, Places, Table, TableRow, Words, figures, words
 
 # Causes as a person counts them: one thread at one place is one cause, whatever interrupt or waker ended the idle
@@ -247,11 +248,28 @@ _ORIGINS = {
     "runnable": "no waker: it was runnable",
 }
 _NAME_LIMIT = 60
-RAN_ANYWAY = (
+_RAN_ANYWAY = (
     "It woke no idle CPU: the CPUs were running when it was woken. On a quieter host, this would end idle periods."
 )
 
-_PLACE_COLUMNS = [*words("thread"), Column("path", "stack, innermost first", left=True, beside="thread")]
+_PLACE_COLUMNS = [
+    Column("each", "C0", forms=TERMINAL),
+    Column("thread", "thread", left=True, forms=NOT_TERMINAL),
+    Column("path", "stack, innermost first", left=True, beside="thread", forms=NOT_TERMINAL),
+    Column("who", "thread and stack (innermost first)", left=True, forms=TERMINAL),
+]
+
+
+def mean_c0_ms(rows: Sequence[Wakeup]) -> float:
+    """Return the C0 milliseconds per wake-up, including wakings that found a CPU running if they were counted."""
+    times = sum(row.count if row.wakings_count is None else max(row.count, row.wakings_count) for row in rows)
+    return sum(row.c0_ms for row in rows) / times
+
+
+def mean_own_ms(rows: Sequence[Waking]) -> float | None:
+    """Return the C0 milliseconds per waking; None if one is unknown."""
+    own_ms = [row.own_ms for row in rows if row.own_ms is not None]
+    return None if len(own_ms) < len(rows) else sum(own_ms) / sum(row.wakings_count for row in rows)
 
 
 def _cause_cells(
@@ -265,6 +283,7 @@ def _cause_cells(
         "count": places.figure(f"{at}/{count}") if is_single else Words(text.count(cause.count)),
         "thread": Words(cause.first.thread.label, why if is_single else cause.why),
         "path": Path([frame.placed for frame in cause.first.stack], cause.first.stack_complete),
+        "who": Words(f"{threads_of(cause)} · {cause.why}"),
     }
 
 
@@ -277,11 +296,18 @@ def wakeups_table(record: Attribution, places: Places, limit: int) -> Table:
         why = f"{cause.first.mechanism.replace('_', '-')} · {_origin_text(cause.first)}"
         c0_ms = sum(row.c0_ms for row in cause.rows)
         cells = _cause_cells(cause, why, at, ("rate_hz", "count"), places)
+        cells["each"] = Words(text.number(mean_c0_ms(cause.rows), 2, " ms"), ours=True)
         cells["c0"] = places.figure(f"{at}/c0_ms", 2) if len(cause.rows) == 1 else Words(text.number(c0_ms, 2))
         if (period_ms := period_of(cause)) is not None:
             cells["every"] = places.figure(f"{at}/period_ms", words=text.period(period_ms))
         rows.append(TableRow(cells))
-    columns = [*figures(rate="/s", count="exits", every="every", c0="C0 ms"), *_PLACE_COLUMNS]
+    columns = [
+        *figures(rate="/s"),
+        Column("count", "exits", forms=NOT_TERMINAL),
+        *figures(every="every"),
+        Column("c0", "C0 ms", forms=NOT_TERMINAL),
+        *_PLACE_COLUMNS,
+    ]
     caption = "Idle exits by thread and waiting stack, innermost frame first."
     return Table(columns, rows, "wake-ups by thread and stack", caption)
 
@@ -301,13 +327,6 @@ def hidden_rows_text(counts: Sequence[int], limit: int, what: str) -> str:
     return f"{text.plural(len(hidden), 'more row')} with {text.plural(sum(hidden), what)}" if hidden else ""
 
 
-def list_row_counts(record: Attribution) -> tuple[list[int], str]:
-    """Return the counts of the rows of `wakeups_table`, or else of `busy_wakings_table`, and the counted event."""
-    if record.wakeups:
-        return [cause.count for cause in group_exits(record.wakeups)], "idle exit"
-    return [cause.count for cause in group_wakings(record.wakings_without_exit)], "waking"
-
-
 def elsewhere_table(record: Attribution, places: Places) -> Table:
     """Return the idle periods that the target ended by waking other processes."""
     rows = []
@@ -319,18 +338,19 @@ def elsewhere_table(record: Attribution, places: Places) -> Table:
     return Table(columns, rows, "other processes", left_count=len(record.woken_elsewhere) - len(rows))
 
 
-def busy_wakings_table(record: Attribution, places: Places, limit: int) -> Table | None:
-    """Return the wakings of a target that ended no idle period, at most `limit` rows; None otherwise."""
-    if record.wakeups or not record.wakings_without_exit:
-        return None
+def busy_wakings_table(record: Attribution, places: Places, limit: int) -> Table:
+    """Return the wakings of a target that ended no idle period, at most `limit` rows."""
     number_of = {id(waking): number for number, waking in enumerate(record.wakings_without_exit)}
     rows = []
     for cause in group_wakings(record.wakings_without_exit)[:limit]:
         at = f"/wakings_without_exit/{number_of[id(cause.first)]}"
         fields = ("wakings_hz", "wakings_count")
-        rows.append(TableRow(_cause_cells(cause, _origin_text(cause.first), at, fields, places)))
-    columns = [*figures(rate="/s", count="wakings"), *_PLACE_COLUMNS]
-    return Table(columns, rows, "wakings of a running CPU", RAN_ANYWAY)
+        cells = _cause_cells(cause, _origin_text(cause.first), at, fields, places)
+        each_ms = mean_own_ms(cause.rows)
+        cells["each"] = Words("" if each_ms is None else text.number(each_ms, 2, " ms"), ours=True)
+        rows.append(TableRow(cells))
+    columns = [*figures(rate="/s"), Column("count", "wakings", forms=NOT_TERMINAL), *_PLACE_COLUMNS]
+    return Table(columns, rows, "wakings of a running CPU", _RAN_ANYWAY)
 
 
 # The table of wake-up causes: one row per thread, whatever interrupt ended its sleep.

@@ -17,7 +17,6 @@ from markupsafe import Markup, escape
 
 from powerprof import __version__
 from powerprof.model import text
-from powerprof.model.attribution import Attribution
 from powerprof.report import labels
 from powerprof.report.document import Tile
 from powerprof.report.labels import split_terms
@@ -34,7 +33,6 @@ from powerprof.report.table import (
     TableRow,
     escape_pointer,
 )
-from powerprof.report.wakeups import main_place
 from powerprof.system.files import printable
 from powerprof.system.next_steps import command_line
 
@@ -130,40 +128,6 @@ def embed_json(record: msgspec.Struct | dict[str, object]) -> Markup:
     for character in "<>&\u2028\u2029":
         data = data.replace(character, f"\\u{ord(character):04x}")
     return Markup(data)  # noqa: S704 - what HTML would read has just been escaped
-
-
-# The tiles at the top.
-
-
-def build_tiles(record: object, places: Places) -> list[Tile]:
-    """Return the tiles of a record; an empty list if its answer is not a figure."""
-    return _attribution(record, places) if isinstance(record, Attribution) else []
-
-
-def _attribution(record: Attribution, places: Places) -> list[Tile]:
-    """Return the wake-up rate, its largest source, the energy, and the share of exits with a cause."""
-    if not record.wakeups or not record.window_s:
-        return []
-    mine, counts = sum(row.count for row in record.wakeups), record.conservation
-    share = 100.0 * mine / counts.idle_exits_count if counts.idle_exits_count else None
-    name, function, most_hz = main_place(record)
-    place = name if function is None else f"{name} in {text.without_parameters(function)}"
-    tiles = [
-        Tile(
-            "wake-ups from idle, its own",
-            Markup("{}/s").format(text.number(mine / record.window_s, 1)),
-            f"{text.number(share, 1)} % of all idle exits",
-        ),
-        Tile("Most of them", Markup("{}/s").format(text.number(most_hz, 1)), clean_name(place, 80)),
-    ]
-    for number, part in enumerate(record.energy_split.parts if record.energy_split else []):
-        if part.name == record.target.label and record.energy_split is not None:
-            value = figure_html(places.figure(f"/energy_split/parts/{number}/joules", 3, "J"))
-            kind = record.energy_split.kind
-            tiles.append(Tile(f"energy above the idle floor, {kind}", value, f"in {record.window_s:.0f} s"))
-    named = figure_html(places.figure("/conservation/coverage_percent", 1, "%"))
-    left = f"{text.count(counts.unknown_count)} unknown, {text.count(counts.lost_count)} lost"
-    return [*tiles, Tile("Idle exits with a cause", named, left)]
 
 
 # Tables as HTML: each figure carries its exact value and its place in the record.
@@ -315,7 +279,7 @@ def render_page(
     places: Places | None,
     *,
     derived: str = "",
-    tiles: Sequence[Tile] | None = None,
+    tiles: Sequence[Tile] = (),
     **values: Any,
 ) -> str:
     """Return the page of a template and a record; the JSON of the record is embedded for the download.
@@ -327,8 +291,6 @@ def render_page(
     data = embed_json(record) if record is not None else Markup()
     fits = len(data.encode()) <= MAX_EMBEDDED_BYTES
     functions = {} if places is None else _functions(places)
-    if tiles is None and places is not None:
-        tiles = build_tiles(record, places)
 
     def rendered(with_data: bool) -> str:
         text: str = (
@@ -343,7 +305,7 @@ def render_page(
                 data_bytes=len(data),
                 data_fits=with_data,
                 version=__version__,
-                tiles=tiles or [],
+                tiles=tiles,
                 derived=derived,
                 record=record,
                 **functions,

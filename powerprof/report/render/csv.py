@@ -13,12 +13,14 @@ WARNING = "warning"
 
 
 def render_csv(document: Document) -> str:
-    """Return the lines of a document as RFC 4180 text, head first."""
+    """Return the lines of a document as RFC 4180 text, head first. After an empty line there is a head again."""
     lines = iter(document.rows() if document.rows is not None else _list_figures(document))
     head = next(lines, ())
     warning = " ".join(document.warnings) or None
-    padded = ([*line, *[None] * (len(head) - len(line)), warning] if line else line for line in lines)
-    body = list(padded)
+    body: list[Line] = []
+    for line in lines:
+        last = WARNING if body and not body[-1] else warning
+        body.append([*line, *[None] * (len(head) - len(line)), last] if line else line)
     if not body and warning:
         body.append([*[None] * len(head), warning])
     return format_csv([[*head, WARNING], *body])

@@ -37,7 +37,7 @@ def _draw_parts(parts: Sequence[Part], width: int, lines: list[str]) -> None:
             case Shown():
                 lines += part.layout(part.table.of("terminal"), width)
             case Section():
-                lines += [""] if lines and lines[-1] else []
+                lines += [""] if part.apart and lines and lines[-1] else []
                 if part.heading and "terminal" in part.headed:
                     lines += text.wrap(part.heading, width)
                 _draw_parts(part.parts, width, lines)

@@ -19,12 +19,18 @@ from powerprof.attribution.deep_idle import BURST, DeepRequest, build_deep_idle,
 from powerprof.measure.cpuidle import read_state_table
 from powerprof.measure.window import StateInfo
 from powerprof.model.deep_idle import DeepIdle, DeepScope
-from powerprof.report.deep_idle import render_lines
+from powerprof.report.deep_idle import list_parts
+from powerprof.report.document import Sentence
 from powerprof.statistics.intervals import LEVEL, effective_freedom, serial_factor, student_quantile
 from powerprof.system.errors import DataError, UsageError
 from powerprof.tracing.bpf.shared_numbers import Flag, WakeEvidence, WakerContext
 from powerprof.tracing.idle_data import IDLE_EXIT
 from tests.unit.attribution.idle_periods import FAST, MS, SLOW, START, STATES, US, WINDOW, S, capture, records
+
+
+def sentences_of(deep: DeepIdle) -> list[str]:
+    """Return the sentences of the report."""
+    return [part.text for part in list_parts(deep, 20) if isinstance(part, Sentence)]
 
 
 def check_sums(scope: DeepScope) -> None:
@@ -95,7 +101,7 @@ def test_time_from_lost_periods_on_is_unknown() -> None:
     runs = sum(min(end, WINDOW) - start for start, end, _ in SLOW if start >= 501 * MS)
     assert deep.scopes[0].unknown_s == pytest.approx((499 * MS - runs) / S)
     assert {row.mechanism for row in deep.scopes[0].breakers} == {"timer"}
-    assert "unknown" in " ".join(render_lines(deep, 100, 20))
+    assert "unknown" in " ".join(sentences_of(deep))
 
 
 def test_a_sample_of_one_in_four_has_no_answer() -> None:
@@ -104,7 +110,7 @@ def test_a_sample_of_one_in_four_has_no_answer() -> None:
     made = msgspec.structs.replace(made, edges=[msgspec.structs.replace(edge, traced_count=99) for edge in made.edges])
     deep = analyse(made)
     assert deep.scopes[0].count == 0
-    assert render_lines(deep, 100, 20)[0].startswith("Whether all CPUs idled together is unknown")
+    assert sentences_of(deep)[0].startswith("Whether all CPUs idled together is unknown")
 
 
 def test_a_cpu_without_periods_ran_all_along_only_if_it_ran_at_the_edges() -> None:
@@ -197,7 +203,7 @@ def test_a_cpu_that_came_later_limits_the_window(shared_ns: int) -> None:
     assert deep.scopes[0].window_s == shared_ns / S
     if not shared_ns:
         assert deep.what_if.expected == []
-        assert render_lines(deep, 100, 20)[0].startswith("Whether all CPUs idled together is unknown")
+        assert sentences_of(deep)[0].startswith("Whether all CPUs idled together is unknown")
         return
     assert deep.what_if.moved_count == 50
     low, high = deep.what_if.expected[0].half_us
@@ -378,7 +384,7 @@ def test_the_sums_hold_for_damaged_periods() -> None:
             msgspec.structs.replace(edge, traced_count=count) for edge, count in zip(made.edges, counts, strict=True)
         ]
         deep = analyse(msgspec.structs.replace(made, edges=edges), without=("t1",), slack_ns={"t2": 50 * MS})
-        assert render_lines(deep, 80, 10)
+        assert sentences_of(deep)
 
 
 # Drawn periods: (idle, run) in µs for each CPU, and which records are lost.

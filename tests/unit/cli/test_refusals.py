@@ -188,7 +188,7 @@ TABLE: list[tuple[int, str, tuple[str, ...]]] = [
     (2, r"^error: --listen \[::1:9477: \[::1 is not an IP address", ("export", "--listen", "[::1:9477")),
     (2, r"^error: --pid kthreadd: 2 \(kthreadd\) is a kernel thread", ("attribute", "--pid", "kthreadd")),
     # Files.
-    (2, r"-o html:-: this command has no .html file", ("functions", "x", "--pid", "1", *LONG, "-o", "html:-")),
+    (2, r"-o flame:-: this command has no .flame.html file", ("functions", "x", "--pid", "1", *LONG, "-o", "flame:-")),
     (2, r"-o perfetto:-: this command has no .perfetto.json file", ("profile", "--system", *LONG, "-o", "perfetto:-")),
     (2, r"-o .*no such directory", ("idle", *LONG, "-o", "/nonexistent/page.html")),
     (2, r"only one file can be stdout", ("idle", *LONG, "-o", "html:-", "--json", "-")),

@@ -32,14 +32,16 @@ from powerprof.model.records import (
 )
 from powerprof.queries.comparison import QueriesComparison
 from powerprof.queries.records import Queries
-from powerprof.report import attribution, comparison, metrics, queries, stacks
+from powerprof.report import comparison, metrics, queries, stacks
 from powerprof.report.answers import word_threats
 from powerprof.report.exports import render_csv
+from powerprof.report.html.timeline import lanes
 from powerprof.report.kinds import KIND_LOADERS, lines_of, word_record
 from powerprof.report.profile import functions_answer
 from powerprof.report.screen import ScreenView, draw_bars, scroll_rows
 from powerprof.report.stacks import TimelineExit
 from powerprof.report.study import findings_table, today
+from powerprof.report.suggestions import suggest_remedies
 from powerprof.report.table import Places
 from tests.unit.report.distinct_records import make, make_kind
 
@@ -177,8 +179,8 @@ def _attribution() -> Cases:
     plain = replace(record, deep=None, notes=[], interrupted=False, wakings_without_exit=[], other_causes=[])
     plain = replace(plain, wakeups=many, target=replace(record.target, system=False), window_s=10.5)
     for top in (None, 2):
-        yield f"attribute, {top} of many", "\n".join(attribution.render_terminal(plain, 200, top=top))
-    yield "attribute, groups", "\n".join(attribution.render_terminal(plain, 200, by="thread", top=3))
+        yield f"attribute, {top} of many", "\n".join(lines_of(plain, 200, top=top))
+    yield "attribute, groups", "\n".join(lines_of(plain, 200, by="thread", top=3))
     twins = [
         replace(many[0], count=count, rate_hz=count / 10.5, thread=replace(many[0].thread, tid=tid), **changes)
         for tid, count, changes in (
@@ -189,12 +191,12 @@ def _attribution() -> Cases:
         )
     ]
     merged = replace(plain, wakeups=[*twins, many[5]])
-    yield "attribute, merged", "\n".join(attribution.render_terminal(merged, 200))
+    yield "attribute, merged", "\n".join(lines_of(merged, 200))
     sleepers = [
         replace(many[number], period_ms=period, c0_ms=3.5, stack=[replace(first.stack[0], function="poll")])
         for number, period in ((0, 25.5), (3, 40.25), (6, 60.75))
     ]
-    yield "attribute, suggestions", "\n".join(attribution.suggest_remedies(replace(plain, wakeups=sleepers)))
+    yield "attribute, suggestions", "\n".join(suggest_remedies(replace(plain, wakeups=sleepers)))
     stack_set = stacks.attribution_stacks(record)
     yield (
         "attribute, stacks",
@@ -400,7 +402,7 @@ def _drawings() -> Cases:
         TimelineExit(0, 1_000_000, 3_500_000, 3_700_123, "C6", "timer", "a", "t"),
         TimelineExit(1, 2_250_000, 4_125_000, None, "C1", "no_ipi", "b", None),
     ]
-    drawn = attribution.lanes(exits)
+    drawn = lanes(exits)
     assert drawn is not None
     yield "timeline, data", f"{drawn.data} {drawn.whole_s}"
     before, after = [(("m", "gone"), 6.5), (("m", "same", "x"), 2.25)], [(("m", "same"), 2.75), (("m", "new"), 4.125)]

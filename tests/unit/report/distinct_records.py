@@ -190,7 +190,7 @@ def _usual_forms(name: str, known: bool) -> Forms:
 def _other_forms(name: str, record: Any) -> Forms:
     if name == "powerprof.attribution/1":
         for by in attribution.BY[1:]:
-            yield f"by {by}", "\n".join(attribution.render_terminal(record, 120, by=by, sources=True))
+            yield f"by {by}", "\n".join(lines_of(record, 120, by=by, sources=True))
         yield "timeline", "\n".join(map(repr, build_trace(_timeline())["traceEvents"]))
     if name == "powerprof.oncpu/1":
         for by in profile.BY[1:]:

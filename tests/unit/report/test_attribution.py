@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from powerprof.model.attribution import Attribution, StackFrame, Waking
 from powerprof.model.records import Cause, EnergySource
 from powerprof.report import labels
-from powerprof.report.attribution import render_csv, render_terminal, suggest_remedies
-from powerprof.report.exports import render_html, render_markdown
+from powerprof.report.exports import render_csv, render_html, render_markdown
+from powerprof.report.kinds import lines_of
+from powerprof.report.suggestions import suggest_remedies
 from tests.unit.report.sample_records import attribution
 
 _WINDOW_S = 10.0
@@ -63,7 +64,7 @@ def test_irregular_sleeps_give_a_bound() -> None:
 )
 def test_no_suggestion_without_a_valid_prediction(record: Attribution) -> None:
     assert suggest_remedies(record) == []
-    assert "Most helpful changes" not in "\n".join(render_terminal(record))
+    assert "Most helpful changes" not in "\n".join(lines_of(record))
 
 
 def test_idle_exits_are_no_bound_on_a_busy_host() -> None:
@@ -80,10 +81,10 @@ def deep(count: int) -> list[StackFrame]:
 def test_deep_stack_ends_with_the_number_of_hidden_frames() -> None:
     record = attribution()
     row = replace(record.wakeups[0], stack=deep(60), waker=None)
-    shown = render_terminal(replace(record, wakeups=[row]), 80)
+    shown = lines_of(replace(record, wakeups=[row]), 80)
     stack = [line for line in shown[3:] if "a_function_with_a_long_name" in line]
     assert len(stack) == 8 and stack[-1].endswith("_07 ← 52 more") and max(map(len, stack)) <= 80
-    few = render_terminal(replace(record, wakeups=[replace(row, stack=deep(8))]), 80)
+    few = lines_of(replace(record, wakeups=[replace(row, stack=deep(8))]), 80)
     assert sum(line.endswith("a_function_with_a_long_name_07") for line in few) == 1  # the outermost of eight frames
 
 
@@ -100,20 +101,20 @@ def test_kernel_threads_of_a_whole_system_are_named_by_their_work() -> None:
         count=20,
     )
     target = replace(record.target, system=True)
-    printed = render_terminal(replace(record, target=target, other_causes=[cause]), 100)
+    printed = lines_of(replace(record, target=target, other_causes=[cause]), 100)
     assert "Other causes: kernel kworker vmstat_update 2.0/s." in printed
 
 
 def test_terminal_shows_one_doubt_of_an_estimate() -> None:
     source = EnergySource(metered=False, why="no meter on this host: rapl: none", doubts=["a", "b"])
-    said = "\n".join(render_terminal(replace(attribution(), energy_source=source, notes=["libx.so: no such file"])))
+    said = "\n".join(lines_of(replace(attribution(), energy_source=source, notes=["libx.so: no such file"])))
     assert said.count("Note: ") == 2
     assert "Note: estimated (no meter): a (powerprof energy).\nNote: libx.so: no such file." in said
     metered = replace(attribution(), energy_source=EnergySource(metered=True, why="rapl: package-0"))
     assert "energy: rapl: package-0" in labels.notes_with_source(metered)
     # Older versions saved the doubts as notes.
     before = replace(attribution(), notes=["estimate: a", "estimate: b"])
-    assert "Note: estimate: a.\nNote: estimate: b." in "\n".join(render_terminal(before))
+    assert "Note: estimate: a.\nNote: estimate: b." in "\n".join(lines_of(before))
 
 
 def test_sources_are_shown_on_request_after_long_names() -> None:
@@ -121,8 +122,8 @@ def test_sources_are_shown_on_request_after_long_names() -> None:
     long = StackFrame(function="f" * 200, module="m", address="0x1", source="/src/deep/main.rs:62")
     row = replace(record.wakeups[0], stack=[long])
     record = replace(record, wakeups=[row])
-    assert "main.rs:62" not in "\n".join(render_terminal(record))
-    shown = "\n".join(render_terminal(record, sources=True))
+    assert "main.rs:62" not in "\n".join(lines_of(record))
+    shown = "\n".join(lines_of(record, sources=True))
     assert "fff… (main.rs:62)" in shown
     assert "/src/deep" not in shown
 
@@ -148,15 +149,15 @@ def _busy(counts: Sequence[int]) -> Attribution:
 
 def test_target_without_idle_exits_is_shown_with_its_wakings() -> None:
     busy = _busy([250])
-    printed = "\n".join(render_terminal(busy))
+    printed = "\n".join(lines_of(busy))
     said = "was woken 25.0 times a second, while the CPUs were running: 25.0 by mysys/statement_timer in "
     assert said in " ".join(printed.split())
     assert re.search(r"^ *25\.0 +mysys/statement_timer · its own timer$", printed, re.MULTILINE), printed
     assert "timer_handler" in printed
     for text in (render_html(busy), render_markdown(busy)):
         assert "25.0" in text and "timer_handler" in text and "quieter host" in text
-    assert "quieter host" not in "\n".join(render_terminal(replace(busy, wakings_without_exit=[])))
-    assert not any("more" in line for line in render_terminal(busy))
+    assert "quieter host" not in "\n".join(lines_of(replace(busy, wakings_without_exit=[])))
+    assert not any("more" in line for line in lines_of(busy))
 
 
 def test_wakings_of_one_thread_and_stack_are_one_row() -> None:
@@ -164,11 +165,11 @@ def test_wakings_of_one_thread_and_stack_are_one_row() -> None:
     first, second = busy.wakings_without_exit
     twin = replace(second, stack=first.stack, origin="device", detail="virtio0")
     one = replace(busy, wakings_without_exit=[first, twin])
-    printed = "\n".join(render_terminal(one))
+    printed = "\n".join(lines_of(one))
     assert re.search(r"^ *30\.0 +mysys/statement_timer · its own timer 83 %, a d", printed, re.MULTILINE), printed
     assert render_markdown(one).count("timer_handler") == 1
     other = replace(twin, thread=replace(twin.thread, tid=(first.thread.tid or 0) + 1))
-    two = "\n".join(render_terminal(replace(busy, wakings_without_exit=[first, other])))
+    two = "\n".join(lines_of(replace(busy, wakings_without_exit=[first, other])))
     assert re.search(r"^ *30\.0 +2 × mysys/statement_timer · ", two, re.MULTILINE), two
 
 
@@ -179,7 +180,7 @@ def test_wakings_are_grouped_as_requested_on_a_busy_host(by: str, label: str) ->
     busy = _busy([250])
     unit = replace(busy.wakings_without_exit[0].thread, unit="mariadb.service")
     busy = replace(busy, wakings_without_exit=[replace(busy.wakings_without_exit[0], thread=unit)])
-    printed = render_terminal(busy, 80, by=by)
+    printed = lines_of(busy, 80, by=by)
     assert any(line.split() == ["25.0", "250", label] for line in printed), printed
     assert not any("←" in line for line in printed)
 
@@ -188,8 +189,8 @@ def test_rows_beyond_a_limit_are_counted() -> None:
     """Terminal, Markdown and page begin with the same rows. The rest is a sum there, and complete in JSON and CSV."""
     busy = _busy(range(300, 170, -1))
     left = f"{sum(range(171, 296)) / 10:,.1f}"
-    assert any(re.fullmatch(rf" *{left} +125 more \(--all\)", line) for line in render_terminal(busy))
-    assert len(render_terminal(busy, top=1000)) > 260
+    assert any(re.fullmatch(rf" *{left} +125 more \(--all\)", line) for line in lines_of(busy))
+    assert len(lines_of(busy, top=1000)) > 260
     assert "125 more rows with" in render_markdown(busy)
     assert f"The JSON has 30 more rows with {sum(range(171, 201)):,} wakings." in render_html(busy)
     record = attribution()
@@ -203,6 +204,6 @@ def test_rows_beyond_a_limit_are_counted() -> None:
     )
     assert "96 more rows with 192 idle exits." in render_markdown(many)
     assert "The JSON has 1 more row with 2 idle exits." in render_html(many)
-    assert len(list(render_csv(many))) == 102
-    grouped = render_terminal(record, by="thread", top=1)
+    assert len(render_csv(many).splitlines()) == 102
+    grouped = lines_of(record, by="thread", top=1)
     assert any(re.search(r"^ *\d+\.\d +43 +\d more \(--all\)$", line) for line in grouped), grouped
