@@ -7,11 +7,9 @@ The kernel sums sleeps by thread and wait state. A timer or device that wakes a 
 
 from __future__ import annotations
 
-from functools import partial
-
 from powerprof.cli.options import CommandOptions, Saving, backend, duration, top
 from powerprof.cli.output import check_saving, deliver, progress_printer
-from powerprof.cli.outputs import Outputs, output_files
+from powerprof.cli.outputs import TABLES, Outputs, output_files
 from powerprof.cli.parameters import group
 from powerprof.cli.targets import ServerOptions, TargetOptions
 
@@ -24,7 +22,7 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     backend: str = backend()
     top: int = top()
     server: ServerOptions = group(ServerOptions)
-    outputs: Outputs = output_files("csv", "json")
+    outputs: Outputs = output_files(*TABLES)
     saving: Saving = group(Saving)
 
 
@@ -33,8 +31,8 @@ def command(options: Options) -> None:
     saving = check_saving(options.saving, options.outputs)
     from powerprof.attribution.offcpu import trace_off_cpu
     from powerprof.attribution.requests import OffCpuRequest
-    from powerprof.report import offcpu
+    from powerprof.report.document import View
 
     request = OffCpuRequest(duration_s=options.duration, backend=options.backend, settle=True)
     record = trace_off_cpu(options.target, options.server, request, progress_printer(saving))
-    deliver(record, "offcpu", saving, lines=partial(offcpu.render_terminal, top=options.top))
+    deliver(record, "offcpu", saving, view=View(top=options.top))

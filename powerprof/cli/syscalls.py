@@ -7,11 +7,9 @@ cleaner or the log writer), and futex waits by thread.
 
 from __future__ import annotations
 
-from functools import partial
-
 from powerprof.cli.options import CommandOptions, Saving, duration, top
 from powerprof.cli.output import check_saving, deliver, progress_printer
-from powerprof.cli.outputs import Outputs, output_files
+from powerprof.cli.outputs import TABLES, Outputs, output_files
 from powerprof.cli.parameters import group
 from powerprof.cli.targets import ServerOptions, TargetOptions
 
@@ -23,7 +21,7 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     duration: float = duration(10.0)
     top: int = top()
     server: ServerOptions = group(ServerOptions)
-    outputs: Outputs = output_files("csv", "json")
+    outputs: Outputs = output_files(*TABLES)
     saving: Saving = group(Saving)
 
 
@@ -32,8 +30,8 @@ def command(options: Options) -> None:
     saving = check_saving(options.saving, options.outputs)
     from powerprof.attribution.offcpu import count_syscalls
     from powerprof.attribution.requests import SyscallRequest
-    from powerprof.report.offcpu import render_syscalls_terminal
+    from powerprof.report.document import View
 
     request = SyscallRequest(duration_s=options.duration, settle=True)
     record = count_syscalls(options.target, options.server, request, progress_printer(saving))
-    deliver(record, "syscalls", saving, lines=partial(render_syscalls_terminal, top=options.top))
+    deliver(record, "syscalls", saving, view=View(top=options.top))

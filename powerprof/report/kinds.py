@@ -158,9 +158,9 @@ _NAMES: Mapping[str, _Names] = {
     "powerprof.functions/1": _Names(
         "attribution.profile:FunctionProfile", "report.profile", "", ("top",), "functions", document=True
     ),
-    "powerprof.offcpu/1": _Names("attribution.offcpu:OffCpuProfile", "report.offcpu", "csv", ("top",)),
+    "powerprof.offcpu/1": _Names("attribution.offcpu:OffCpuProfile", "report.offcpu", options=("top",), document=True),
     "powerprof.syscalls/1": _Names(
-        "attribution.offcpu:SyscallProfile", "report.offcpu", "csv", ("top",), "render_syscalls"
+        "attribution.offcpu:SyscallProfile", "report.syscalls", options=("top",), document=True
     ),
     # Versions before `offcpu` saved these two.
     "powerprof.queries/1": _Names(

@@ -24,7 +24,6 @@ from powerprof.report.table import (
     Table,
     TableRow,
     Words,
-    escape,
     figures,
     words,
 )
@@ -432,11 +431,6 @@ def describe_balance(counts: Conservation, unit: str = " idle exits") -> str:
         f"{text.count(counts.classified_count)} classified + {text.count(counts.unknown_count)} unknown + "
         f"{text.count(counts.lost_count)} lost = {text.count(counts.idle_exits_count)}{unit}; {_check(counts)}."
     )
-
-
-def balance_lines(counts: Conservation | None) -> list[str]:
-    """Return the balance of idle exits as Markdown after an empty line; empty if it is unknown."""
-    return ["", escape(describe_balance(counts))] if counts is not None else []
 
 
 def describe_energy(split: EnergySplit, of: str = "") -> str:

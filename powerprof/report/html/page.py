@@ -20,7 +20,6 @@ from powerprof.model import text
 from powerprof.report import labels
 from powerprof.report.document import Tile
 from powerprof.report.labels import split_terms
-from powerprof.report.metrics import describe_balance
 from powerprof.report.table import (
     Cell,
     Column,
@@ -267,7 +266,6 @@ def _environment() -> Environment:
     environment.filters["brief"] = brief
     environment.filters["qualified"] = qualified
     environment.globals["command_line"] = command_line
-    environment.globals["describe_balance"] = describe_balance
     environment.globals["table"] = table_html
     environment.globals["explained"] = explain_terms
     return environment
