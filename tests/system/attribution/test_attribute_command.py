@@ -63,7 +63,7 @@ def test_the_report_says_the_same(taken: Taken) -> None:
         expected = f"was woken {woken / record['wakings_window_s']:.1f} times a second, while the CPUs were running"
     assert text.startswith(f"sleepers ({record['target']['pid']}) {expected}")
     joined = " ".join(text.split())
-    checked = {"cpuidle": "cpuidle counted", "perf": "perf counted", None: "not checked"}
+    checked = {"cpuidle": "cpuidle counted", "perf": "the kernel's cpu_idle tracepoint counted", None: "not checked"}
     by = checked[record["conservation"]["checked_against"]]
     assert f"= {record['conservation']['idle_exits_count']:,} idle exits; {by}" in joined
     assert "powerprof itself:" in text

@@ -25,7 +25,6 @@ from powerprof.report.statement_tables import distinguishable
 from powerprof.report.table import Column, Figure, Places, Table, TableRow, Words, draw_table
 from powerprof.system.errors import UsageError
 from tests.programs.golden_files import records
-from tests.unit.report.distinct_records import make_kind
 from tests.unit.report.sample_records import HOSTILE, comparison, idle_run
 
 
@@ -48,11 +47,9 @@ assert "powerprof.report.energy" in loaded and "powerprof.report.attribution" no
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_missing_form_names_the_available_files() -> None:
-    record = replace(make_kind("powerprof.saturation/1", known=True), id="saturation-0003")
-    with pytest.raises(UsageError, match=r"^saturation-0003 has no .md file$") as refused:
-        render_markdown(record)
-    assert refused.value.hint == "available: .csv and .json"
+def test_a_record_without_a_report_has_no_files() -> None:
+    with pytest.raises(UsageError, match=r"^this record has no .md file$"):
+        render_markdown(Words("x"))
 
 
 def test_doubt_is_not_the_context() -> None:
