@@ -159,9 +159,11 @@ class PriceTerms(msgspec.Struct, frozen=True):
 
 
 class PowerDraw(msgspec.Struct, frozen=True):
-    """Watts of a condition, or the difference to another condition."""
+    """Watts of a condition, or the difference to another condition, with the 95 % interval if it is known."""
 
     watts: float
+    low: float | None
+    high: float | None
     kind: Kind
     what: str
 
@@ -183,11 +185,16 @@ def draw_of(record: object) -> PowerDraw | None:
         change = metric.difference.b_minus_a if metric is not None else None
         if metric is None or change is None or metric.verdict == "inconclusive":
             return None
-        more = "more" if change > 0 else "less"
-        return PowerDraw(abs(change), metric.kind, f"{record.b.name} draws {{}} {more} than {record.a.name}")
+        more, sign = ("more", 1) if change > 0 else ("less", -1)
+        low, high = sorted(sign * end for end in metric.difference.ci95) if metric.difference.ci95 else (None, None)
+        what = f"{record.b.name} draws {{}} {more} than {record.a.name}"
+        return PowerDraw(sign * change, low, high, metric.kind, what)
     if isinstance(record, LoadRun):
         own = metric_named(record.metrics, "watts")
-        return None if own is None else PowerDraw(own.estimate.mean, own.kind, "the host draws {} under this load")
+        if own is None:
+            return None
+        mean = own.estimate
+        return PowerDraw(mean.mean, mean.low, mean.high, own.kind, "the host draws {} under this load")
     return None
 
 
@@ -196,14 +203,23 @@ def yearly_sentence(record: object, asked: PriceTerms) -> str:
     draw = draw_of(record)
     if draw is None:
         return "No yearly figure: power is inconclusive."
-    kwh = draw.watts * _HOURS_PER_YEAR / 1e3
-    parts = [f"{_three(kwh)} kWh"]
+    kwh = _HOURS_PER_YEAR / 1e3
+    parts = [_amount(draw, kwh, "kWh")]
     if asked.price is not None:
-        parts.append(f"{_three(kwh * asked.price)} {asked.currency} at {asked.price:g} {asked.currency}/kWh")
+        parts.append(f"{_amount(draw, kwh * asked.price, asked.currency)} at {asked.price:g} {asked.currency}/kWh")
     if asked.grid_g is not None:
-        parts.append(f"{_three(kwh * asked.grid_g / 1e3)} kg CO2 at {asked.grid_g:g} g/kWh")
+        parts.append(f"{_amount(draw, kwh * asked.grid_g / 1e3, 'kg CO2')} at {asked.grid_g:g} g/kWh")
     watts = draw.what.format(f"{_three(draw.watts)} W ({draw.kind})")
-    return f"Derived, not measured: {watts}; over a year that is {text.join_words(parts)}."
+    interval = "" if draw.low is None else " In brackets: 95 % intervals."
+    return f"Derived, not measured: {watts}; over a year that is {text.join_words(parts)}.{interval}"
+
+
+def _amount(draw: PowerDraw, per_watt: float, unit: str) -> str:
+    """Return an amount with the interval of the power: `10.5 kWh (8.1 to 12.9)`."""
+    amount = f"{_three(draw.watts * per_watt)} {unit}"
+    if draw.low is None or draw.high is None:
+        return amount
+    return f"{amount} ({_three(draw.low * per_watt)} to {_three(draw.high * per_watt)})".replace("(-", "(−")
 
 
 def _three(value: float) -> str:

@@ -336,12 +336,17 @@ def test_yearly_cost_is_marked_as_derived() -> None:
     metric = next(one for one in record.metrics if one.name == "watts")
     assert metric.verdict != "inconclusive"
     # 1 W all year is 8.76 kWh.
-    watt = replace(metric, difference=replace(metric.difference, b_minus_a=-1.0), verdict="b_lower")
+    watt = replace(metric, difference=replace(metric.difference, b_minus_a=-1.0, ci95=(-1.2, -0.8)), verdict="b_lower")
     sample = replace(record, metrics=[watt])
     said = energy.yearly_sentence(sample, energy.parse_terms("0.5EUR", 400))
     assert said == (
-        "Derived, not measured: no-index draws 1 W (estimated) less than index; over a year that is 8.76 kWh, "
-        "4.38 EUR at 0.5 EUR/kWh and 3.5 kg CO2 at 400 g/kWh."
+        "Derived, not measured: no-index draws 1 W (estimated) less than index; over a year that is 8.76 kWh "
+        "(7.01 to 10.5), 4.38 EUR (3.5 to 5.26) at 0.5 EUR/kWh and 3.5 kg CO2 (2.8 to 4.2) at 400 g/kWh. In brackets: "
+        "95 % intervals."
+    )
+    bare = replace(watt, difference=replace(watt.difference, ci95=None))
+    assert energy.yearly_sentence(replace(record, metrics=[bare]), energy.parse_terms(None, 400)).endswith(
+        "over a year that is 8.76 kWh and 3.5 kg CO2 at 400 g/kWh."
     )
     unsure = replace(record, metrics=[replace(watt, verdict="inconclusive")])
     assert energy.yearly_sentence(unsure, energy.parse_terms(None, 400)).startswith("No yearly figure")
