@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import json
 import os
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import ClassVar
@@ -124,7 +123,7 @@ def command(options: Options) -> None:
         folder = Path(os.path.realpath(samples.save_workload))  # Path.resolve raises on circular links
         _check_folder(folder, samples.save_workload)
     from powerprof.queries import records, session
-    from powerprof.report.queries import render_terminal
+    from powerprof.report.document import View
     from powerprof.report.statement_tables import columns_of
 
     if columns is not None:
@@ -161,13 +160,7 @@ def command(options: Options) -> None:
         else:
             compare = command_line("compare as-is changed --workloads {}", folder.parent)
             next_step = f"The workload is in {folder}/workload.toml. Compare it with a change: {compare}"
-    deliver(
-        result.record,
-        "queries",
-        saving,
-        lines=partial(render_terminal, top=options.top, columns=columns, by=by),
-        next_step=next_step,
-    )
+    deliver(result.record, "queries", saving, view=View(top=options.top, columns=columns, by=by), next_step=next_step)
     if unwritten is not None:
         raise unwritten
 

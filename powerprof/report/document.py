@@ -159,7 +159,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         everything: All rows and notes on the terminal (--all).
         by: The field that groups or sorts the rows.
         top: The number of rows; None for as many as are useful.
-        columns: The names of columns.
+        columns: The names of columns, separated by commas.
         is_whole: Statements are not cut, because the report goes to a pipe.
         sources: Frames have their file and line.
         extras: Data that is saved next to the record.
@@ -168,7 +168,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     everything: bool = False
     by: str | None = None
     top: int | None = None
-    columns: Sequence[str] | None = None
+    columns: str | None = None
     is_whole: bool = False
     sources: bool = False
     extras: Extras = Extras()

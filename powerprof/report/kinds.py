@@ -166,9 +166,9 @@ _NAMES: Mapping[str, _Names] = {
     "powerprof.queries/1": _Names(
         "queries.records:Queries",
         "report.queries",
-        _ALL_FILES,
-        ("by", "columns", "is_whole", "top"),
+        options=("by", "columns", "is_whole", "top"),
         stacks="report.stacks:query_stacks",
+        document=True,
     ),
     "powerprof.queries-comparison/1": _Names(
         "queries.comparison:QueriesComparison", "report.queries_comparison", _ALL_FILES, ("top",)

@@ -4,18 +4,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
-import msgspec
 from markupsafe import Markup
 from msgspec.structs import replace
 
 from powerprof.model import text
-from powerprof.queries.records import Grouping, Queries, QueryPlanStep, Share, parse_grouping
+from powerprof.queries.records import Grouping, Queries, QueryPlanStep, Share, Statement, parse_grouping
 from powerprof.report import labels
-from powerprof.report.document import Extras
-from powerprof.report.html.charts import FlameView, draw_flame
-from powerprof.report.html.page import clean_name, render_page
-from powerprof.report.labels import notes_with_source
+from powerprof.report.document import (
+    NOT_HTML,
+    NOT_TERMINAL,
+    Document,
+    Drawing,
+    Item,
+    Items,
+    Part,
+    Section,
+    Sentence,
+    Shown,
+    View,
+)
+from powerprof.report.html.charts import draw_flame, draw_flames
+from powerprof.report.html.page import clean_name
 from powerprof.report.phases import split_table
 from powerprof.report.stacks import build_flame
 from powerprof.report.statement_tables import (
@@ -29,16 +40,16 @@ from powerprof.report.statement_tables import (
     unknown_askers,
 )
 from powerprof.report.table import (
+    HTML,
     Cell,
     DrawnColumn,
     Figure,
+    Line,
     Places,
     Table,
     TableRow,
     Words,
-    align_rows,
-    draw_table,
-    escape,
+    column_rows,
     without_empty,
 )
 
@@ -104,39 +115,81 @@ def plan_text(plan: Sequence[QueryPlanStep]) -> str:
     )
 
 
-def render_terminal(
-    record: Queries,
-    width: int = text.DEFAULT_WIDTH,
-    *,
-    top: int = _DEFAULT_TOP,
-    columns: str | None = None,
-    by: str | None = None,
-    is_whole: bool = False,
-) -> list[str]:
-    """Return the report. Raises UsageError for an unknown name.
+def document(record: Queries, view: View) -> Document:
+    """Return the report of a window of statements. Raises UsageError for an unknown name.
 
-    `columns` names the shown columns; `by` gives one row per user, host, account or database; `is_whole` shows whole
-    texts.
+    `view.columns` names the columns; `view.by` gives one row per user, host, account or database.
     """
-    keys = columns_of(columns) if columns is not None else _default_columns(record)
-    spare: Mapping[str, int] = {} if columns is not None else _OPTIONAL_COLUMNS
-    printed = [*text.wrap(answer_of(record), width), *text.wrap(context_of(record), width), ""]
-    if by is not None:
-        printed += _group_lines(record, parse_grouping(by), width, top)
-    else:
-        printed += _statement_lines(record, width, top, keys, spare, is_whole)
-    if columns is not None and by is None:
-        headings = {column.key: column.heading for column in queries_table(record, Places(record)).columns}
+    by = parse_grouping(view.by) if view.by is not None else None
+    keys = columns_of(view.columns) if view.columns is not None else _default_columns(record)
+    return Document(
+        record=record,
+        answer=answer_of(record),
+        context=context_of(record),
+        parts=partial(_list_parts, record, view, keys, by),
+        rows=partial(_list_rows, record),
+        setup=(
+            *(("Server", "/server"), ("Cost of tracing", "/tracing"), ("Cost of powerprof", "/tool")),
+            ("Host", "/host"),
+        ),
+        derived=view.extras.derived,
+    )
+
+
+def _list_parts(record: Queries, view: View, keys: Sequence[str], by: Grouping | None) -> Iterator[Part]:
+    places = Places(record)
+    parts = _list_statements(record, places, view, keys) if by is None else _list_groups(record, by, view)
+    yield Section("By statement" if by is None else f"By {by}", parts, "statements")
+    yield Section("", [Sentence(balance(record), look="balance"), Sentence(_tool_line(record), look="muted")])
+    waits = _waits_table(record, places)
+    explained = Sentence(_WAITS if waits.rows else "", look="muted")
+    yield Section("Waits and rows per call", [explained, Shown(waits, look="plain sortable")], "waits", forms=HTML)
+    flames = [
+        Section(
+            clean_name(statement.text), [Drawing(partial(_draw_flame, record, statement), look="")], folded=number > 0
+        )
+        for number, statement in enumerate(_list_sampled(record))
+    ]
+    yield Section("Flame graphs", flames, "flames", forms=HTML)
+    plans = [
+        Section(statement.text, [Sentence(plan_text(statement.plan))], headed=NOT_TERMINAL)
+        for statement in record.statements
+        if statement.plan
+    ]
+    yield Section("Plans", plans, "plans", NOT_TERMINAL, forms=NOT_TERMINAL)
+    if (split := record.energy_split) is not None:
+        shown = Shown(split_table(split, places, "/energy_split"), look="plain split")
+        notes = Items([Item(note) for note in labels.word_notes(split.notes)])
+        yield Section("Energy of the host", [shown, notes], "energy", forms=HTML)
+
+
+def _list_statements(record: Queries, places: Places, view: View, keys: Sequence[str]) -> list[Part]:
+    """Return the statements with most CPU time; a page has all of them, and the background threads by name."""
+    whole = queries_table(record, places)
+    count, top = len(record.statements), view.top or _DEFAULT_TOP
+    spare: Mapping[str, int] = {} if view.columns is not None else _OPTIONAL_COLUMNS
+    rows = [*whole.rows[:count][:top], *_fold_background(record, whole.rows[count:])]
+    few = replace(whole, rows=rows, left_count=max(0, count - top)).of("terminal", ("text", *keys, *spare))
+    layout = partial(statement_lines, record, keys, spare, view.is_whole)
+    shown = Shown(few, layout, columns=("text", *keys), what="statements", forms=NOT_HTML)
+    many = _page_table(whole, count)
+    parts: list[Part] = [
+        shown,
+        Shown(many, look="plain sortable wide", what="statements", drawn=partial(_draw_bars, many), forms=HTML),
+    ]
+    if view.columns is not None:
+        headings = {column.key: column.heading for column in whole.columns}
         for reason, named in _unknown_columns(record, keys, headings).items():
-            printed += text.wrap(f"?: {', '.join(named)}: {reason}.", width)
-    printed += ["", *text.wrap(balance(record), width), *text.wrap(_tool_line(record), width)]
-    # The source of row counts matters only next to their columns.
-    on_rows = ("rows_counted", "rows_unknown")
-    kept = [note for note in record.notes if columns is not None or getattr(note, "name", "") not in on_rows]
-    printed += labels.wrap_notes(msgspec.structs.replace(record, notes=kept), width)
-    if record.interrupted:
-        printed.append("Interrupted: partial results.")
-    return printed
+            parts.append(Sentence(f"?: {', '.join(named)}: {reason}."))
+    return parts
+
+
+def _list_groups(record: Queries, by: Grouping, view: View) -> list[Part]:
+    """Return one row per user, host, account or database."""
+    whole, top = groups_table(record, by), view.top or _DEFAULT_TOP
+    shown = replace(whole, rows=whole.rows[:top], left_count=max(0, len(whole.rows) - top))
+    reason = unknown_askers(record, by)
+    return [Shown(shown, group_lines, what="groups"), Sentence("" if reason is None else f"{by}: ?: {reason}.")]
 
 
 EXPENSIVE_PERCENT = 3.0  # of the server's CPU time; above it the report offers the cheaper method
@@ -149,23 +202,9 @@ _SAMPLED_KEYS = ("joules", "percent", "range", "calls", "c0")
 _OPTIONAL_COLUMNS = {"id": 22, "who": 40}
 
 
-def _group_lines(record: Queries, by: Grouping, width: int, top: int) -> Iterator[str]:
-    table = groups_table(record, by)
-    keys = [column.key for column in table.columns if column.key != "joules" or record.joules is not None]
-    heads = {column.key: column.heading for column in table.columns}
-    rows = table.rows[:top]
-    cells = [
-        [heads[key] for key in keys],
-        *([text.shorten(row.words(key).text, _MAX_NAME) for key in keys] for row in rows),
-    ]
-    lefts = [column.key for column in table.columns if column.left]
-    whole = [heads["text"], *(row.words("text").text for row in rows)]
-    named = [[*line[:-1], statement] for line, statement in zip(cells, whole, strict=True)]
-    yield from align_rows(named, width, [at for at, key in enumerate(keys[:-1]) if key in lefts])
-    if len(table.rows) > top:
-        yield f"{len(table.rows) - top:,} more (--top N)"
-    if (reason := unknown_askers(record, by)) is not None:
-        yield from text.wrap(f"{by}: ?: {reason}.", width)
+def group_lines(table: Table, width: int) -> list[str]:
+    """Return one line per group, and the number of further ones."""
+    return [*column_rows(table, width), *([f"{table.left_count:,} more (--top N)"] if table.left_count else [])]
 
 
 def _default_columns(record: Queries) -> tuple[str, ...]:
@@ -182,17 +221,15 @@ def _unknown_columns(record: Queries, keys: Sequence[str], headings: Mapping[str
     return headings_of
 
 
-def _statement_lines(
-    record: Queries, width: int, top: int, keys: Sequence[str], spare: Mapping[str, int], is_whole: bool
-) -> Iterator[str]:
-    """Yield the table of statements.
+def statement_lines(
+    record: Queries, keys: Sequence[str], spare: Mapping[str, int], is_whole: bool, table: Table, width: int
+) -> list[str]:
+    """Return the statements for a terminal, each with its plan.
 
     `spare` maps an optional column to the characters that it must leave for the text.
     """
-    shown = queries_table(record, Places(record)).of("terminal", ("text", *keys, *spare))
-    heads = {column.key: column.short or column.heading for column in shown.columns}
-    count = len(record.statements)
-    rows = [*shown.rows[:count][:top], *_fold_background(record, shown.rows[count:])]
+    heads = {column.key: column.short or column.heading for column in table.columns}
+    count, rows = sum(row.key == "statement" for row in table.rows), table.rows
     columns = {key: [heads[key], *(text.shorten(row.words(key).text, _MAX_NAME) for row in rows)] for key in heads}
     sizes = {key: max(map(len, column)) for key, column in columns.items()}
     room = width - sum(sizes[key] + 2 for key in keys)
@@ -203,20 +240,21 @@ def _statement_lines(
     names = ["statement", *(row.words("text").text for row in rows)]
     if not is_whole and room >= text.LEAST_NAME:
         # With a column of ids, the texts need no ids.
-        own = [] if "id" in keys else [statement.id for statement in record.statements[:top]]
+        own = [] if "id" in keys else [statement.id for statement in record.statements[:count]]
         names = distinguishable(names, ["", *own, *([""] * len(names))][: len(names)], room)
-    words = {column.key for column in shown.columns if column.left} - {"id"}
+    words = {column.key for column in table.columns if column.left} - {"id"}
     cells = [[*(columns[key][number] for key in keys), name] for number, name in enumerate(names)]
     wide = max(map(len, names)) + sum(sizes.values()) + 2 * len(sizes) if is_whole else width
     entries, indent = text.name_rows(cells, wide, left=[at for at, key in enumerate(keys) if key in words])
+    lines: list[str] = []
     for number, entry in enumerate(entries):
-        yield from entry
-        if number and number <= min(count, top) and (plan := record.statements[number - 1].plan):
-            yield from text.wrap(f"plan: {plan_text(plan)}", width, " " * indent)
-    if count > top:
-        left = record.statements[top:]
-        percent = _sum_known(row.c0_percent for row in left)
-        yield f"{count - top:,} more statements with {text.number(percent, 1)} % (--top N, or --json)"
+        lines += entry
+        if number and number <= count and (plan := record.statements[number - 1].plan):
+            lines += text.wrap(f"plan: {plan_text(plan)}", width, " " * indent)
+    if table.left_count:
+        percent = _sum_known(row.c0_percent for row in record.statements[count:])
+        lines.append(f"{table.left_count:,} more statements with {text.number(percent, 1)} % (--top N, or --json)")
+    return lines
 
 
 def _fold_background(record: Queries, rows: Sequence[TableRow]) -> list[TableRow]:
@@ -275,7 +313,7 @@ _STATEMENT_FIELDS = (
 )
 
 
-def render_csv(record: Queries) -> Iterator[Sequence[str | float | int | None]]:
+def _list_rows(record: Queries) -> Iterator[Line]:
     """Return one line per statement and background group, then the connections and the unexplained rest."""
     yield [
         *("part", "text", "schema", "calls_count", "calls_hz", "c0_s", "c0_percent", "c0_ms_per_call", "wakeups_count"),
@@ -301,27 +339,7 @@ def _energy_cells(share: Share) -> tuple[str | float | None, ...]:
     return share.joules, share.low_joules, share.high_joules, share.watts, share.kind
 
 
-def render_markdown(record: Queries, context_line: str) -> list[str]:
-    """Return the statements with most CPU time, and the balance."""
-    shown = queries_table(record, Places(record))
-    keys = ("text", *(key for key in _KEYS if key != "joules" or record.joules is not None))
-    rows = [*shown.rows[: min(len(record.statements), 25)], *shown.rows[len(record.statements) :]]
-    bullets = [f"- {escape(note)}" for note in labels.notes_with_source(record)]
-    table = Table(shown.columns, rows)
-    return [
-        "",
-        context_line,
-        *draw_table(table, keys),
-        "",
-        escape(balance(record)),
-        "",
-        escape(_tool_line(record)),
-        "",
-        *bullets,
-    ]
-
-
-# The HTML page: statements with bars, sortable by any column, and the balance.
+# On a page: all statements with bars, sortable by any column; their waits and flame graphs.
 
 MAX_ROWS = 500
 _MAX_WAITING = 100
@@ -330,62 +348,46 @@ _WAIT_KEYS = tuple(f"wait_{name}" for name in WAITS)
 _DETAIL_KEYS = ("faults", "examined", "sent")
 _MAX_FLAMES, _MAX_FRAMES = 10, 800
 _BAR = Markup('<span class="share"><span style="--w:{:.4g}%"></span></span>')
+_WAITS = "Mean waits per call in ms. CPU time plus waits is the latency."
 
 
-def render_html(record: Queries, extras: Extras) -> str:
-    """Return the HTML page."""
-    places = Places(record)
+def _page_table(whole: Table, count: int) -> Table:
+    rows = [*map(_as_code, whole.rows[: min(count, MAX_ROWS)]), *whole.rows[count:]]
+    columns = [column for column in whole.of("html").columns if column.key not in _DETAIL_KEYS]
+    return without_empty(replace(whole, rows=rows, columns=columns, left_count=max(0, count - MAX_ROWS)).of("html"))
+
+
+def _as_code(row: TableRow) -> TableRow:
+    return replace(row, cells={**row.cells, "text": replace(row.words("text"), code=True)})
+
+
+def _waits_table(record: Queries, places: Places) -> Table:
+    """Return the statements with known waits or rows."""
     whole = queries_table(record, places)
-    count = len(record.statements)
-    statements = [
-        replace(row, cells={**row.cells, "text": replace(row.words("text"), code=True)})
-        for row in whole.rows[: min(count, MAX_ROWS)]
-    ]
-    rows = [*statements, *whole.rows[count:]]
-    first = [column for column in whole.of("html").columns if column.key not in _DETAIL_KEYS]
-    shown = without_empty(replace(whole, rows=rows, columns=first).of("html"))
     waiting = [
-        row
-        for row, statement in zip(rows, record.statements, strict=False)
+        _as_code(row)
+        for row, statement in zip(whole.rows, record.statements, strict=False)
         if statement.waits_ms is not None or statement.rows_examined_per_call is not None
     ]
     keys = ("text", "p50", "p99", "c0", *_WAIT_KEYS, *_DETAIL_KEYS)
-    waits = without_empty(replace(whole, rows=waiting[:_MAX_WAITING], label="waits").of("html", keys))
-    bars = DrawnColumn("calls", Markup("share"), [_draw_bar(row) for row in shown.rows])
-    split = record.energy_split
-    return render_page(
-        "queries.html.j2",
-        record,
-        places,
-        title=clean_name(answer_of(record)),
-        answer=answer_of(record),
-        context=context_of(record),
-        balance=balance(record),
-        notes=notes_with_source(record),
-        rows=shown,
-        bars=bars,
-        waits=waits,
-        left_count=max(count - MAX_ROWS, 0),
-        plans=[
-            (clean_name(statement.text, 400), plan_text(statement.plan))
-            for statement in record.statements
-            if statement.plan
-        ],
-        flames=_draw_flames(record),
-        energy=split_table(split, places, "/energy_split") if split else None,
-    )
+    return without_empty(replace(whole, rows=waiting[:_MAX_WAITING], label="waits").of("html", keys))
 
 
-def _draw_flames(record: Queries) -> list[FlameView]:
-    """Draw the flame graphs of the statements with most samples."""
+def _list_sampled(record: Queries) -> list[Statement]:
+    """Return the statements with most samples."""
     statements = [statement for statement in record.statements if statement.stacks]
-    statements.sort(key=lambda statement: -sum(stack.count for stack in statement.stacks))
-    views = []
-    for statement in statements[:_MAX_FLAMES]:
-        stacks = [(tuple(stack.frames), float(stack.count)) for stack in statement.stacks]
-        graph = build_flame(stacks, unit="samples of C0", root="statement", limit=_MAX_FRAMES)
-        views.append(draw_flame(graph, clean_name(statement.text, 200), record.modules))
-    return [view for view in views if view]
+    return sorted(statements, key=lambda one: -sum(stack.count for stack in one.stacks))[:_MAX_FLAMES]
+
+
+def _draw_flame(record: Queries, statement: Statement) -> Markup:
+    stacks = [(tuple(stack.frames), float(stack.count)) for stack in statement.stacks]
+    graph = build_flame(stacks, unit="samples of C0", root="statement", limit=_MAX_FRAMES)
+    view = draw_flame(graph, clean_name(statement.text, 200), record.modules)
+    return draw_flames([view] if view else [], "statement")
+
+
+def _draw_bars(shown: Table) -> DrawnColumn:
+    return DrawnColumn("calls", Markup("share"), [_draw_bar(row) for row in shown.rows])
 
 
 def _draw_bar(row: TableRow) -> Markup:

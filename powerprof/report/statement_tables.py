@@ -221,11 +221,15 @@ def _askers_text(statement: Statement, by: Grouping) -> str:
     return f"{names[0]}{more}" if names else ""
 
 
+_MAX_NAME = 48
+
+
 def groups_table(record: Queries, by: Grouping) -> Table:
     """Return one row per user, host, account or database, most CPU time first."""
     estimated = ", est." if record.kind == "estimated" else ""
     columns = [
-        *figures(joules=f"J{estimated}", percent="CPU %", calls="calls/s", c0="ms CPU", count="statements"),
+        *(figures(joules=f"J{estimated}") if record.joules is not None else []),
+        *figures(percent="CPU %", calls="calls/s", c0="ms CPU", count="statements"),
         Column("name", by, left=True),
         Column("text", "costliest statement", left=True),
     ]
@@ -240,7 +244,7 @@ def groups_table(record: Queries, by: Grouping) -> Table:
             "calls": Figure(rate, "", 1),
             "c0": Figure(each, "", None),
             "count": Figure(len(group.texts), "", 0),
-            "name": Words(group.name),
+            "name": Words(text.shorten(group.name, _MAX_NAME)),
             "text": Words(group.first),
         }
         rows.append(TableRow(cells, key=by, look="statement"))

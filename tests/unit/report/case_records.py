@@ -381,7 +381,7 @@ def _queries() -> Cases:
     probed = make_kind("powerprof.functions/1", known=True)
     single = [replace(probed, functions=probed.functions[:count]) for count in (0, 1, 2)]
     yield "functions", "\n".join(map(functions_answer, single))
-    yield "queries, first", "\n".join(queries.render_terminal(record, 120, top=1))
+    yield "queries, first", "\n".join(KIND_LOADERS["powerprof.queries/1"]().lines(record, 120, top=1))
     compared: QueriesComparison = make_kind("powerprof.queries-comparison/1", known=True)
     first, second = compared.statements
     for label, statements in (

@@ -19,7 +19,7 @@ from powerprof.attribution.symbols import Symbols
 from powerprof.energy.models_file import PowerModel
 from powerprof.live.intervals import LiveInterval, RowHistory
 from powerprof.live.statements import StatementHistory
-from powerprof.report import answers, attribution, catalogue, energy, labels, profile, queries, watch
+from powerprof.report import answers, attribution, catalogue, energy, labels, profile, watch
 from powerprof.report.document import Extras
 from powerprof.report.exports import build_trace, export
 from powerprof.report.kinds import KIND_LOADERS, lines_of, word_record
@@ -197,8 +197,8 @@ def _other_forms(name: str, record: Any) -> Forms:
             yield f"by {by}", "\n".join(lines_of(record, 120, by=by, sources=True))
     if name == "powerprof.queries/1":
         for by in ("user", "database"):
-            yield f"by {by}", "\n".join(queries.render_terminal(record, 160, by=by))
-        yield "columns", "\n".join(queries.render_terminal(record, 400, columns=",".join(COLUMNS)))
+            yield f"by {by}", "\n".join(KIND_LOADERS[name]().lines(record, 160, by=by))
+        yield "columns", "\n".join(KIND_LOADERS[name]().lines(record, 400, columns=",".join(COLUMNS)))
     if name == "powerprof.comparison/1" or name == "powerprof.run/1 run":
         yield "a year", energy.yearly_sentence(record, energy.PriceTerms(0.3125, "EUR", 387.5))
 
