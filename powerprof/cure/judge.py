@@ -25,6 +25,7 @@ from powerprof.experiment.metrics import Compared
 from powerprof.experiment.records import Metric
 from powerprof.measure.procfs import read_timer_interrupts
 from powerprof.measure.window import WindowPart
+from powerprof.model.metrics import unit_of
 from powerprof.model.records import Figures, Kind, Window
 from powerprof.model.text import Say
 from powerprof.queries.join import estimate_latency
@@ -56,7 +57,6 @@ class _Quantity(msgspec.Struct, frozen=True):
     """
 
     name: str
-    unit: str
     value_of: _Figure
     kind: Kind = "measured"
     source: str | None = None
@@ -70,7 +70,7 @@ def _rate(name: str, count_of: Callable[[CureBlock], int | None], seconds_of: _F
         count, seconds = count_of(block), seconds_of(block)
         return None if count is None or not seconds else count / seconds
 
-    return _Quantity(name, "1/s", rate_of, step_of=lambda block: 1 / (seconds_of(block) or block.counted_s))
+    return _Quantity(name, rate_of, step_of=lambda block: 1 / (seconds_of(block) or block.counted_s))
 
 
 def _sum_polling(window: Window) -> float | None:
@@ -85,18 +85,18 @@ _QUANTITIES = (
     _rate("thread_idle_exits_hz", lambda b: b.thread_exits_count, lambda b: b.window.window_s),
     _rate("target_wakings_hz", lambda b: b.target_wakings_count, lambda b: b.counted_s),
     _rate("target_idle_exits_hz", lambda b: b.target_exits_count, lambda b: b.window.window_s),
-    _Quantity("host_idle_exits_hz", "1/s", lambda b: b.window.wakeups_hz),
-    _Quantity("c0_percent", "%", lambda b: b.window.c0_percent),
-    _Quantity("polling_percent", "%", lambda b: _sum_polling(b.window)),
+    _Quantity("host_idle_exits_hz", lambda b: b.window.wakeups_hz),
+    _Quantity("c0_percent", lambda b: b.window.c0_percent),
+    _Quantity("polling_percent", lambda b: _sum_polling(b.window)),
     _rate("statements_hz", lambda b: b.statements_count or None, lambda b: b.statements_s),
-    _Quantity("latency_p50_ms", "ms", lambda b: None if b.latency_ms is None else b.latency_ms.p50),
-    _Quantity("latency_p95_ms", "ms", lambda b: None if b.latency_ms is None else b.latency_ms.p95),
-    _Quantity("latency_p99_ms", "ms", lambda b: None if b.latency_ms is None else b.latency_ms.p99),
-    _Quantity("commit_p50_ms", "ms", lambda b: None if b.commit_latency_ms is None else b.commit_latency_ms.p50),
-    _Quantity("commit_p95_ms", "ms", lambda b: None if b.commit_latency_ms is None else b.commit_latency_ms.p95),
-    _Quantity("replica_lag_s", "s", lambda b: b.replica_lag_s, step_of=lambda b: 1 / (b.replica_looks_count or 1)),
-    _Quantity("replica_backlog_bytes", "B", lambda b: b.replica_backlog_bytes),
-    _Quantity("replica_delay_ms", "ms", lambda b: b.replica_delay_ms),
+    _Quantity("latency_p50_ms", lambda b: None if b.latency_ms is None else b.latency_ms.p50),
+    _Quantity("latency_p95_ms", lambda b: None if b.latency_ms is None else b.latency_ms.p95),
+    _Quantity("latency_p99_ms", lambda b: None if b.latency_ms is None else b.latency_ms.p99),
+    _Quantity("commit_p50_ms", lambda b: None if b.commit_latency_ms is None else b.commit_latency_ms.p50),
+    _Quantity("commit_p95_ms", lambda b: None if b.commit_latency_ms is None else b.commit_latency_ms.p95),
+    _Quantity("replica_lag_s", lambda b: b.replica_lag_s, step_of=lambda b: 1 / (b.replica_looks_count or 1)),
+    _Quantity("replica_backlog_bytes", lambda b: b.replica_backlog_bytes),
+    _Quantity("replica_delay_ms", lambda b: b.replica_delay_ms),
 )
 
 
@@ -119,7 +119,7 @@ def _compare(quantity: _Quantity, pairs: Sequence[tuple[CureBlock, CureBlock]]) 
     a, b = (
         Figures(
             name=quantity.name,
-            unit=quantity.unit,
+            unit=unit_of(quantity.name),
             kind=quantity.kind,
             source=quantity.source,
             values=[quantity.value_of(block) for block in side],
@@ -141,7 +141,6 @@ def _power(blocks: Sequence[CureBlock]) -> _Quantity:
     meters = host_meters([block.window.energy for block in blocks])
     return _Quantity(
         "watts",
-        "W",
         lambda b: None if meters is None else host_energy(b.window.energy, meters).watts,
         "estimated" if meters is None or meters.kind is None else meters.kind,
         None if meters is None else meters.source,

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from powerprof.experiment.records import Answer, Metric
+from powerprof.model.metrics import find_metric
 from powerprof.model.records import RunMetric
 from powerprof.statistics.verdicts import Claim, Verdict, count_deciding_pairs, judge_claim
 
@@ -23,19 +24,6 @@ _STANDS_FOR = {
     "cpu_s_per_execution": "joules_per_execution",
 }
 
-# Metrics of which more is better.
-_MORE = ("queries_hz",)
-# Metrics without a better direction. Time in one idle state means nothing without the others; the rest are amounts of
-# work.
-_NEITHER = (
-    "residency_percent",
-    "storm_raged_percent",
-    "storm_counter_hz",
-    "connections_hz",
-    "commits_hz",
-    "relay_log_bytes_hz",
-)
-
 
 def choose_primary_metric(asked: str, measured: Collection[str]) -> str:
     """Return the primary metric of the answer.
@@ -47,19 +35,12 @@ def choose_primary_metric(asked: str, measured: Collection[str]) -> str:
     return energy if energy is not None and energy in measured else asked
 
 
-def better_direction(name: str) -> Literal["less", "more"] | None:
-    """Return which direction of a metric is better; None if neither is."""
-    what = name.partition(":")[0]
-    if what in _NEITHER:
-        return None
-    return "more" if what in _MORE else "less"
-
-
 def describe_direction(name: str, verdict: Verdict) -> str:
     """Describe B compared with A: better, worse or inconclusive; higher or lower if no direction is better."""
     if verdict == "inconclusive":
         return verdict
-    good = better_direction(name)
+    defined = find_metric(name)
+    good = defined.better if defined is not None else None
     if good is None:
         return verdict.removeprefix("b_")
     return "better" if (verdict == "b_lower") == (good == "less") else "worse"

@@ -20,6 +20,7 @@ from powerprof.energy.domains import HostMeters, Total, host_energy, host_meters
 from powerprof.energy.windows import Consumer, split_host_energy
 from powerprof.experiment.records import Block, BlockPair, MemberShare, Slices
 from powerprof.measure.sampling import interval
+from powerprof.model.metrics import find_metric, unit_of
 from powerprof.model.records import Estimate, Figures, Kind, Note, OsRates, RunMetric, Window, metric_name
 from powerprof.statistics.intervals import mean_interval
 
@@ -54,8 +55,6 @@ def peak_hz(slices: Slices | None, of: Of) -> float | None:
 
 # The reading itself is one connection per window.
 _NOUGHT_HZ = 0.5
-_COUNTED_PER_QUERY = ("wakeups_per_query", "rows_examined_per_query", "minor_faults_per_query", "round_trips_per_query")
-_COUNTED_PER_SECOND = ("queries_hz", "wakeups_hz")
 _RATES_OF_MEMBERS = ("connections_hz:", "commits_hz:", "relay_log_bytes_hz:")
 # Prepared statements of a control connection, or of clients that prepare once, are fewer.
 _PREPARES_OF_OTHERS = 100
@@ -93,10 +92,9 @@ class _MeteredBlock(NamedTuple):
 
 
 class _Values(NamedTuple):
-    """One metric: name, unit, a function that reads it from a block, kind and source."""
+    """One metric: name, a function that reads it from a block, kind and source."""
 
     name: str
-    unit: str
     of: Callable[[_MeteredBlock], float | None]
     kind: Kind = "measured"
     source: str | None = None
@@ -172,8 +170,8 @@ def read_figures(blocks: Sequence[Block], baseline: Baseline) -> list[Figures]:
     executions = any(block.executions_count is not None for block in blocks)
     wanted = (_per_execution_metrics if executions else _per_query_metrics)(blocks, baseline, meters)
     every = [
-        Figures(name=name, unit=unit, kind=kind, values=[of(each) for each in metered], source=source)
-        for name, unit, of, kind, source in (*wanted, *_residencies(blocks))
+        Figures(name=name, unit=unit_of(name), kind=kind, values=[of(each) for each in metered], source=source)
+        for name, of, kind, source in (*wanted, *_residencies(blocks))
     ]
     return [figures for figures in every if figures.known and not _is_zero_rate(figures)]
 
@@ -192,9 +190,10 @@ def pair_figures(pairs: Sequence[BlockPair], baseline: Baseline) -> list[Compare
 
 
 def _step(name: str, blocks: Sequence[Block]) -> float | None:
-    if name not in (*_COUNTED_PER_QUERY, *_COUNTED_PER_SECOND):
+    metric = find_metric(name)
+    if metric is None or not metric.is_count:
         return None
-    sizes = [block.queries if name in _COUNTED_PER_QUERY else block.window.window_s for block in blocks]
+    sizes = [block.queries if metric.per == "query" else block.window.window_s for block in blocks]
     known = [size for size in sizes if size]
     return 1 / min(known) if known else None
 
@@ -217,29 +216,29 @@ def _per_query_metrics(blocks: Sequence[Block], baseline: Baseline, meters: Host
         return lambda m: _per_query(of(m.block), m.block)
 
     return [
-        _Values("c0_ms_per_query_server", "ms", each(lambda b: cpu_ms(b, "server"))),
-        _Values("c0_ms_per_query", "ms", each(lambda b: _c0_ms(b.window))),
-        _Values("c0_ms_per_query_net", "ms", each(lambda b: _c0_ms(b.window, baseline.c0_percent))),
-        _Values("c0_ms_per_query_client", "ms", each(lambda b: cpu_ms(b, "client"))),
-        _Values("joules_per_query", "J", lambda m: _per_query(m.host.joules, m.block), kind, source),
-        _Values("joules_per_query_net", "J", lambda m: _per_query(_joules_net(m, baseline), m.block), kind, source),
-        _Values("energy_to_solution_joules", "J", lambda m: m.solution_joules, kind, source),
-        _Values("time_to_solution_s", "s", lambda m: m.block.solution_s),
-        _Values("wakeups_per_query", "1", each(_wakeups_count)),
-        _Values("latency_p50_ms", "ms", lambda m: m.block.p50_ms),
-        _Values("latency_p95_ms", "ms", lambda m: m.block.p95_ms),
-        _Values("latency_p99_ms", "ms", lambda m: m.block.p99_ms),
-        _Values("edp_joule_seconds", "J·s", _edp, kind, source),
-        _Values("rows_examined_per_query", "rows", each(lambda b: b.rows_examined)),
-        _Values("minor_faults_per_query", "1", each(lambda b: b.minor_faults_count)),
-        *([_Values("round_trips_per_query", "1", _round_trips)] if _prepares(blocks) else []),
-        _Values("queries_hz", "1/s", _rate),
+        _Values("c0_ms_per_query_server", each(lambda b: cpu_ms(b, "server"))),
+        _Values("c0_ms_per_query", each(lambda b: _c0_ms(b.window))),
+        _Values("c0_ms_per_query_net", each(lambda b: _c0_ms(b.window, baseline.c0_percent))),
+        _Values("c0_ms_per_query_client", each(lambda b: cpu_ms(b, "client"))),
+        _Values("joules_per_query", lambda m: _per_query(m.host.joules, m.block), kind, source),
+        _Values("joules_per_query_net", lambda m: _per_query(_joules_net(m, baseline), m.block), kind, source),
+        _Values("energy_to_solution_joules", lambda m: m.solution_joules, kind, source),
+        _Values("time_to_solution_s", lambda m: m.block.solution_s),
+        _Values("wakeups_per_query", each(_wakeups_count)),
+        _Values("latency_p50_ms", lambda m: m.block.p50_ms),
+        _Values("latency_p95_ms", lambda m: m.block.p95_ms),
+        _Values("latency_p99_ms", lambda m: m.block.p99_ms),
+        _Values("edp_joule_seconds", _edp, kind, source),
+        _Values("rows_examined_per_query", each(lambda b: b.rows_examined)),
+        _Values("minor_faults_per_query", each(lambda b: b.minor_faults_count)),
+        *([_Values("round_trips_per_query", _round_trips)] if _prepares(blocks) else []),
+        _Values("queries_hz", _rate),
         *_host_metrics(kind, source),
-        _Values("storm_raged_percent", "%", lambda m: m.block.storm.raged_percent if m.block.storm else None),
-        _Values("storm_counter_hz", "1/s", lambda m: m.block.storm.counter_hz if m.block.storm else None),
-        _Values("write_bytes_hz", "B/s", lambda m: mean_hz(m.block.slices, written_per_slice)),
-        _Values("write_bytes_peak_hz", "B/s", lambda m: peak_hz(m.block.slices, written_per_slice)),
-        _Values("wakeups_peak_hz", "1/s", lambda m: peak_hz(m.block.slices, woken_per_slice)),
+        _Values("storm_raged_percent", lambda m: m.block.storm.raged_percent if m.block.storm else None),
+        _Values("storm_counter_hz", lambda m: m.block.storm.counter_hz if m.block.storm else None),
+        _Values("write_bytes_hz", lambda m: mean_hz(m.block.slices, written_per_slice)),
+        _Values("write_bytes_peak_hz", lambda m: peak_hz(m.block.slices, written_per_slice)),
+        _Values("wakeups_peak_hz", lambda m: peak_hz(m.block.slices, woken_per_slice)),
         *_member_metrics(blocks, baseline, kind, source),
     ]
 
@@ -261,21 +260,21 @@ def _per_execution_metrics(blocks: Sequence[Block], baseline: Baseline, meters: 
         return None if used is None else used / 1e3
 
     return [
-        _Values("joules_per_execution", "J", each(lambda m: m.host.joules), kind, source),
-        _Values("joules_per_execution_net", "J", each(lambda m: _joules_net(m, baseline)), kind, source),
-        _Values("cpu_s_per_execution", "s", each(lambda m: m.block.client_cpu_s)),
-        _Values("c0_s_per_execution", "s", each(host_s)),
-        _Values("time_s_per_execution", "s", each(lambda m: m.block.window.window_s)),
-        _Values("wakeups_per_execution", "1", each(lambda m: _wakeups_count(m.block))),
+        _Values("joules_per_execution", each(lambda m: m.host.joules), kind, source),
+        _Values("joules_per_execution_net", each(lambda m: _joules_net(m, baseline)), kind, source),
+        _Values("cpu_s_per_execution", each(lambda m: m.block.client_cpu_s)),
+        _Values("c0_s_per_execution", each(host_s)),
+        _Values("time_s_per_execution", each(lambda m: m.block.window.window_s)),
+        _Values("wakeups_per_execution", each(lambda m: _wakeups_count(m.block))),
         *_host_metrics(kind, source),
     ]
 
 
 def _host_metrics(kind: Kind, source: str | None) -> list[_Values]:
     return [
-        _Values("c0_percent", "%", lambda m: m.block.window.c0_percent),
-        _Values("wakeups_hz", "1/s", lambda m: m.block.window.wakeups_hz),
-        _Values("watts", "W", lambda m: m.host.watts, kind, source),
+        _Values("c0_percent", lambda m: m.block.window.c0_percent),
+        _Values("wakeups_hz", lambda m: m.block.window.wakeups_hz),
+        _Values("watts", lambda m: m.host.watts, kind, source),
     ]
 
 
@@ -333,7 +332,7 @@ def _residencies(blocks: Sequence[Block]) -> list[_Values]:
     def percent(name: str) -> Callable[[_MeteredBlock], float | None]:
         return lambda m: next((state.residency_percent for state in m.block.window.states if state.name == name), None)
 
-    return [_Values(metric_name("residency_percent", name), "%", percent(name)) for name in names]
+    return [_Values(metric_name("residency_percent", name), percent(name)) for name in names]
 
 
 def _member_metrics(blocks: Sequence[Block], baseline: Baseline, kind: Kind, source: str | None) -> list[_Values]:
@@ -344,15 +343,15 @@ def _member_metrics(blocks: Sequence[Block], baseline: Baseline, kind: Kind, sou
     names = list(dict.fromkeys(share.name for block in blocks for share in block.members))
     values = []
     for name in names:
-        values.append(_Values(f"c0_percent:{name}", "%", _share(name, lambda share: share.c0_percent)))
-        values.append(_Values(f"watts:{name}", "W", _member_watts(name, baseline), kind, source))
-    rates: tuple[tuple[str, Callable[[MemberShare], float | None]], ...] = (
-        ("1/s", lambda share: share.connections_hz),
-        ("1/s", lambda share: share.commits_hz),
-        ("B/s", lambda share: share.relay_log_bytes_hz),
+        values.append(_Values(f"c0_percent:{name}", _share(name, lambda share: share.c0_percent)))
+        values.append(_Values(f"watts:{name}", _member_watts(name, baseline), kind, source))
+    rates: tuple[Callable[[MemberShare], float | None], ...] = (
+        lambda share: share.connections_hz,
+        lambda share: share.commits_hz,
+        lambda share: share.relay_log_bytes_hz,
     )
-    for metric, (unit, pick) in zip(_RATES_OF_MEMBERS, rates, strict=True):
-        values += [_Values(f"{metric}{name}", unit, _share(name, pick)) for name in names]
+    for metric, pick in zip(_RATES_OF_MEMBERS, rates, strict=True):
+        values += [_Values(f"{metric}{name}", _share(name, pick)) for name in names]
     return values
 
 
@@ -384,31 +383,27 @@ def _member_watts(name: str, baseline: Baseline) -> Callable[[_MeteredBlock], fl
 
 # Figures of the system during a load, per query if queries were counted: a faster server does more of everything.
 
-# Rates of the system: field, name per query, unit.
+# Fields of the rates of the system. Without `_hz` they are the names of the figures per query.
 _RATES = (
-    ("page_faults_hz", "page_faults", "1"),
-    ("major_faults_hz", "major_faults", "1"),
-    ("disk_reads_hz", "disk_reads", "1"),
-    ("disk_writes_hz", "disk_writes", "1"),
-    ("disk_read_bytes_hz", "disk_read_bytes", "B"),
-    ("disk_write_bytes_hz", "disk_write_bytes", "B"),
-    ("network_packets_hz", "network_packets", "1"),
-    ("migrations_hz", "migrations", "1"),
+    *("page_faults_hz", "major_faults_hz", "disk_reads_hz", "disk_writes_hz", "disk_read_bytes_hz"),
+    *("disk_write_bytes_hz", "network_packets_hz", "migrations_hz"),
 )
 _STATES = ("waiting_tasks", "cpu_pressure_percent", "io_pressure_percent", "disk_busy_percent")
 _SHARES = ("user", "system", "irq")
-# Figures of one device and their units; the first supports a published study.
-_OF_DISK = (("service_ms", "ms"), ("read_ms", "ms"), ("write_ms", "ms"), ("queue_count", "1"), ("busy_percent", "%"))
+# Figures of one device; the first supports a published study.
+_OF_DISK = ("service_ms", "read_ms", "write_ms", "queue_count", "busy_percent")
 # Devices with fewer interrupts are left out.
 _LEAST_INTERRUPTS_HZ = 1.0
 
 
 def split_cpu_time(blocks: Sequence[Block]) -> list[Figures]:
     """Return user, system and interrupt time in percent, and context switches."""
-    units = {"user_percent": "%", "system_percent": "%", "irq_percent": "%", "context_switches_hz": "1/s"}
+    names = ("user_percent", "system_percent", "irq_percent", "context_switches_hz")
     every = [
-        Figures(name=name, unit=unit, kind="measured", values=[getattr(block.window, name) for block in blocks])
-        for name, unit in units.items()
+        Figures(
+            name=name, unit=unit_of(name), kind="measured", values=[getattr(block.window, name) for block in blocks]
+        )
+        for name in names
     ]
     return [figures for figures in every if figures.known]
 
@@ -431,7 +426,8 @@ def system_values(known: Sequence[Figures], rates: Sequence[OsRates], cpus: int 
     queries = named.get("queries_hz")
     metric_values = []
 
-    def add(name: str, unit: str, values: Sequence[float | None]) -> None:
+    def add(name: str, values: Sequence[float | None]) -> None:
+        unit = unit_of(name)
         known = [value for value in values if value is not None]
         if not known:
             return
@@ -443,44 +439,44 @@ def system_values(known: Sequence[Figures], rates: Sequence[OsRates], cpus: int 
         estimate = Estimate(mean=mean, low=low, high=high)
         metric_values.append(RunMetric(name=name, unit=unit, kind="measured", estimate=estimate, values=list(values)))
 
-    def add_rate(name: str, unit: str, values: Sequence[float | None]) -> None:
+    def add_rate(name: str, values: Sequence[float | None]) -> None:
         what, colon, of = name.partition(":")
         if queries is None:
-            add(f"{what}_hz{colon}{of}", f"{unit}/s", values)
+            add(f"{what}_hz{colon}{of}", values)
         elif len(queries) == len(values):
-            add(f"{what}_per_query{colon}{of}", unit, _divided(values, queries))
+            add(f"{what}_per_query{colon}{of}", _divided(values, queries))
 
     for share in _SHARES:
         percent = named.get(f"{share}_percent")
         if percent is None:
             continue
         if queries is None or cpus is None or len(queries) != len(percent):
-            add(f"{share}_percent", "%", percent)
+            add(f"{share}_percent", percent)
         else:
             # Percent of all CPUs' time in milliseconds per second: 10 per CPU.
             ms = [None if value is None else value * 10 * cpus for value in percent]
-            add(f"{share}_ms_per_query", "ms", _divided(ms, queries))
+            add(f"{share}_ms_per_query", _divided(ms, queries))
     if "context_switches_hz" in named:
-        add_rate("context_switches", "1", named["context_switches_hz"])
+        add_rate("context_switches", named["context_switches_hz"])
     if "wakeups_hz" in named:
-        add_rate("wakeups", "1", named["wakeups_hz"])
-    for attribute, name, unit in _RATES:
-        add_rate(name, unit, _picked(rates, attribute))
+        add_rate("wakeups", named["wakeups_hz"])
+    for name in _RATES:
+        add_rate(name.removesuffix("_hz"), _picked(rates, name))
     for name in _STATES:
-        add(name, "%" if name.endswith("_percent") else "1", _picked(rates, name))
+        add(name, _picked(rates, name))
     for disk in _disks(rates):
-        for figure, unit in _OF_DISK:
-            add(metric_name(f"disk_{figure}", disk), unit, _disk_figures(rates, disk, figure))
+        for figure in _OF_DISK:
+            add(metric_name(f"disk_{figure}", disk), _disk_figures(rates, disk, figure))
     for device in dict.fromkeys(each.device for rate in rates for each in rate.interrupts):
         came = [next((each.rate_hz for each in rate.interrupts if each.device == device), 0.0) for rate in rates]
         if sum(came) >= _LEAST_INTERRUPTS_HZ * len(came):
-            add_rate(metric_name("interrupts", device), "1", came)
+            add_rate(metric_name("interrupts", device), came)
     if any(len(rate.cpus) > 1 for rate in rates):
-        add("busiest_cpu_percent", "%", [max((c.busy_percent for c in rate.cpus), default=None) for rate in rates])
-        add("idlest_cpu_percent", "%", [min((c.busy_percent for c in rate.cpus), default=None) for rate in rates])
-    add("busy_mhz", "MHz", [rate.frequencies.busy_mhz if rate.frequencies else None for rate in rates])
+        add("busiest_cpu_percent", [max((c.busy_percent for c in rate.cpus), default=None) for rate in rates])
+        add("idlest_cpu_percent", [min((c.busy_percent for c in rate.cpus), default=None) for rate in rates])
+    add("busy_mhz", [rate.frequencies.busy_mhz if rate.frequencies else None for rate in rates])
     for mhz in _frequencies(rates):
-        add(metric_name("pstate_percent", f"{mhz:g} MHz"), "%", [_pstate(rate, mhz) for rate in rates])
+        add(metric_name("pstate_percent", f"{mhz:g} MHz"), [_pstate(rate, mhz) for rate in rates])
     return metric_values
 
 

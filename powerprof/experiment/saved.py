@@ -12,6 +12,7 @@ import msgspec
 from powerprof.experiment.measurement import Measurement, judge
 from powerprof.experiment.records import Comparison, ConditionRecord, LoadRun, Metric, Threat, read_run
 from powerprof.experiment.threats import list_differences
+from powerprof.model.metrics import unit_of
 from powerprof.model.records import Figures, IdleRun, Phase, Run, Window, metric_name
 from powerprof.model.runs import RunStore, decode_record, read_schema
 from powerprof.statistics.verdicts import DRIFT_FLOOR_POINTS
@@ -160,17 +161,17 @@ def _idle_condition(command: str, clients: int | None) -> ConditionRecord:
 
 
 def _phase_figures(phase: Phase) -> list[Figures]:
-    def figures(name: str, unit: str, of: Callable[[Window], float | None]) -> Figures:
-        return Figures(name=name, unit=unit, kind="measured", values=[of(window) for window in phase.windows])
+    def figures(name: str, of: Callable[[Window], float | None]) -> Figures:
+        return Figures(name=name, unit=unit_of(name), kind="measured", values=[of(window) for window in phase.windows])
 
     def residency(state: str) -> Callable[[Window], float | None]:
         return lambda window: next((each.residency_percent for each in window.states if each.name == state), None)
 
     return [
-        figures("c0_percent", "%", lambda window: window.c0_percent),
-        figures("wakeups_hz", "1/s", lambda window: window.wakeups_hz),
+        figures("c0_percent", lambda window: window.c0_percent),
+        figures("wakeups_hz", lambda window: window.wakeups_hz),
         *(
-            figures(metric_name("residency_percent", state.name), "%", residency(state.name))
+            figures(metric_name("residency_percent", state.name), residency(state.name))
             for state in phase.states
             if not state.polling
         ),

@@ -31,6 +31,7 @@ from powerprof.experiment.sweep_rounds import SERVER, Sweep, is_in_rounds
 from powerprof.experiment.verdict import judge_saved
 from powerprof.measure.progress import announce
 from powerprof.measure.window import format_now
+from powerprof.model.metrics import find_metric
 from powerprof.model.records import Estimate, IdleRun, Kind, Phase, Record, RunMetric
 from powerprof.model.text import Say, approximate_time
 from powerprof.statistics.intervals import Interval, difference_of_rates
@@ -44,7 +45,6 @@ StepRecord = IdleRun | LoadRun | Comparison | Sweep
 Outcome = Literal["confirmed", "contradicted", "inconclusive", "not measured", "no claim"]
 # Idle exits that the server's own threads caused in a phase of idle. Other programs do not change them.
 SERVER_WAKEUPS = "server_wakeups_hz"
-_UNITS = {"c0_percent": "%", "wakeups_hz": "1/s", SERVER_WAKEUPS: "1/s", "watts": "W"}
 
 
 class StudyStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,6 +97,10 @@ class StudyRun(Record, frozen=True, kw_only=True):
     schema: Literal["powerprof.study/1"] = "powerprof.study/1"
 
 
+def _unit_of(name: str) -> str:
+    return "" if (metric := find_metric(name)) is None else metric.unit
+
+
 def build_rows(study: Study, measured: Mapping[str, StepRecord], seed: int) -> list[StudyRow]:
     """Return every finding with its figures from these steps."""
     return [_study_row(finding, measured, seed) for finding in study.findings]
@@ -107,7 +111,7 @@ def _study_row(finding: PublishedFinding, measured: Mapping[str, StepRecord], se
         label=finding.label,
         then=finding.then,
         metric=finding.metric,
-        unit=_UNITS.get(finding.metric, ""),
+        unit=_unit_of(finding.metric),
         expected=finding.expected,
         within=finding.within,
     )
@@ -235,7 +239,7 @@ def _of_phase(phase: Phase, name: str) -> RunMetric | None:
             return None
         found = Estimate(mean=value, low=None, high=None)
     values = [getattr(window, name, None) for window in phase.windows]
-    return RunMetric(name=name, unit=_UNITS.get(name, ""), kind="measured", estimate=found, values=values)
+    return RunMetric(name=name, unit=_unit_of(name), kind="measured", estimate=found, values=values)
 
 
 def _of_comparison(record: Comparison, part: str, name: str) -> RunMetric | None:

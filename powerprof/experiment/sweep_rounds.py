@@ -37,6 +37,7 @@ from powerprof.experiment.traced import (
 from powerprof.experiment.verdict import FunctionWindow, build_function_window
 from powerprof.measure.progress import Countdown, announce, join_parts
 from powerprof.measure.window import wait_and_read
+from powerprof.model.metrics import unit_of
 from powerprof.model.records import Figures, Note, OsRates, Record, RunMetric, ServerInfo, Window
 from powerprof.statistics.intervals import interval_ends
 from powerprof.statistics.verdicts import compare_points, judge_claim, which_differ
@@ -392,7 +393,8 @@ def _gathered_point(value: Value, measured: PointMeasurements) -> Point:
     every = [*read_figures(blocks, Baseline(None, None, None)), *split_cpu_time(blocks)]
     if all(block.queries is None for block in blocks):
         used = [_server_cpu(block) for block in blocks]
-        every.append(Figures(name="server_cpu_ms_per_s", unit="ms/s", kind="measured", values=used))
+        name = "server_cpu_ms_per_s"
+        every.append(Figures(name=name, unit=unit_of(name), kind="measured", values=used))
     return Point(
         value=value,
         metrics=[*map(add_mean, every), *pace_metrics(measured.traced)],

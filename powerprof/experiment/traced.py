@@ -25,6 +25,7 @@ from powerprof.experiment.records import Arm, TraceSummary
 from powerprof.experiment.verdict import SampledWindow
 from powerprof.measure.sampling import interval
 from powerprof.measure.window import wait_and_read
+from powerprof.model.metrics import unit_of
 from powerprof.model.records import Estimate, RunMetric
 from powerprof.model.text import Say
 from powerprof.system import signals
@@ -271,7 +272,7 @@ def pace_metrics(windows: Sequence[PaceWindow]) -> list[RunMetric]:
     woken = [sum(thread.wakings_hz or 0.0 for thread in window.threads) for window in windows]
     ended = [sum(thread.exits_hz for thread in window.threads) for window in windows]
     return [
-        RunMetric(name=name, unit="1/s", kind="measured", estimate=_rate(values), values=list(values))
+        RunMetric(name=name, unit=unit_of(name), kind="measured", estimate=_rate(values), values=list(values))
         for name, values in ((WAKINGS, woken), (EXITS, ended))
     ]
 

@@ -57,59 +57,9 @@ def _threat(threat: Threat, names: Mapping[str, str]) -> str:
     return fill_template(template, values).replace(" -", " −")
 
 
-class MetricPhrase(msgspec.Struct, frozen=True):
-    """A metric in a sentence: its noun, the phrase for N times as much, and the phrase for N % more or less."""
-
-    noun: str
-    times: str
-    percent: str
-
-
-def _usage(noun: str, thing: str, verb: str = "uses") -> MetricPhrase:
-    return MetricPhrase(noun, f"{verb} {{}} times as much {thing} as", f"{verb} {{}} % {{}} {thing} than")
-
-
-PHRASES = {
-    "c0_ms_per_query_server": _usage("the server's CPU time per query", "server CPU time per query"),
-    "c0_ms_per_query": _usage("the CPU time per query", "CPU time per query"),
-    "c0_ms_per_query_net": _usage("the CPU time per query, net of idle", "CPU time per query, net of idle,"),
-    "joules_per_query": _usage("the energy per query", "energy per query"),
-    "joules_per_query_net": _usage("the energy per query, net of idle", "energy per query, net of idle,"),
-    "joules_per_execution": _usage("the energy of an execution", "energy"),
-    "joules_per_execution_net": _usage("the energy of an execution, net of idle", "energy, net of idle,"),
-    "cpu_s_per_execution": _usage("the CPU time of an execution", "CPU time"),
-    "time_s_per_execution": MetricPhrase(
-        "the time of an execution", "takes {} times as long as", "takes {} % {} time than"
-    ),
-    "wakeups_per_query": MetricPhrase(
-        "the wake-ups per query",
-        "wakes a CPU {} times as often per query as",
-        "wakes a CPU {} % {} often per query than",
-    ),
-    "latency_p50_ms": MetricPhrase(
-        "the median latency", "has {} times the median latency of", "has {} % {} median latency than"
-    ),
-    "latency_p95_ms": MetricPhrase(
-        "the p95 latency", "has {} times the p95 latency of", "has {} % {} p95 latency than"
-    ),
-    "c0_percent": MetricPhrase(
-        "the time in C0", "keeps the CPUs in C0 {} times as long as", "keeps the CPUs in C0 for {} % {} time than"
-    ),
-    "wakeups_hz": MetricPhrase(
-        "the wake-ups per second", "wakes the CPUs {} times as often as", "wakes the CPUs {} % {} often than"
-    ),
-    "watts": _usage("the power", "power", "draws"),
-}
-
-
 def words(name: str) -> str:
-    """Return the metric's noun for a sentence, or its name if it has no noun."""
-    return PHRASES[name].noun if name in PHRASES else name
-
-
-def verb_for(noun: str) -> str:
-    """Return the verb after a noun of `words`, or after a rate such as `queries/s`."""
-    return "are" if noun.startswith("the wake-ups") or noun.endswith("/s") else "is"
+    """Return the metric's noun for a sentence."""
+    return labels.define_metric(name).noun
 
 
 # The outcome of a judged figure. Every form prints it from here: sentence, row, tile, page, Markdown and pipe.
@@ -219,7 +169,8 @@ def shows_times(metric: Metric, claim: Claim) -> bool:
 
 def word_difference(metric: Metric, a: str, b: str, family: int) -> str:
     """Return the sentence about the difference in a metric, one of `family` metrics."""
-    what, ends, difference = words(metric.name), metric.difference.ci95, metric.difference.b_minus_a
+    defined, ends, difference = labels.define_metric(metric.name), metric.difference.ci95, metric.difference.b_minus_a
+    what = defined.noun
     claim, outcome = claim_of(metric), outcome_of(metric, family)
     if difference is None or ends is None:
         return f"Too few pairs to judge whether {a} and {b} differ in {what}."
@@ -240,29 +191,16 @@ def word_difference(metric: Metric, a: str, b: str, family: int) -> str:
     if not scale.is_percent:
         shown = f"{scale.text(abs(difference))} {more} with {b} than with {a}"
         return f"{what[:1].upper()}{what[1:]}: {shown} {within}."
-    phrase = PHRASES.get(metric.name) or MetricPhrase(
-        what, f"has {{}} times the {what} of", f"has {{}} % {{}} {what} than"
-    )
     if shows_times(metric, claim) and metric.ratio is not None and claim.times is not None:
         first, second, value, times = b, a, metric.ratio.b_over_a, claim.times
         if value < 1:
             first, second, value, times = a, b, 1 / value, (1 / times[1], 1 / times[0])
         low, high = map(labels.format_significant, times)
         within = interval_text((low, f"{high} times"), is_estimated=is_estimated)
-        shown = phrase.times.format(labels.format_significant(value))
+        shown = defined.word_times(labels.format_significant(value))
         return f"{first} {shown} {second} {within}."
-    shown = phrase.percent.format(scale.text(abs(difference)).removesuffix(scale.unit), more)
+    shown = defined.word_percent(scale.text(abs(difference)).removesuffix(scale.unit), more)
     return f"{b} {shown} {a} {within}."
-
-
-_BASIS_NAMES = {
-    "time_to_solution_s": "time to solution",
-    "latency_p95_ms": "p95 latency",
-    "latency_p50_ms": "median latency",
-    "time_s_per_execution": "time of an execution",
-    "watts": "watts",
-    "c0_percent": "time in C0",
-}
 
 
 def word_side(metric: Metric, b: str, family: int) -> str:
@@ -270,7 +208,8 @@ def word_side(metric: Metric, b: str, family: int) -> str:
     lower, higher, subject = (
         ("faster", "slower", "speed") if metric.name in SPEED else ("lower in power", "higher in power", "power")
     )
-    basis = f"({_BASIS_NAMES[metric.name]}{', estimated' if metric.kind == 'estimated' else ''})"
+    defined = labels.define_metric(metric.name)
+    basis = f"({defined.basis or defined.thing}{', estimated' if metric.kind == 'estimated' else ''})"
     claim, outcome = claim_of(metric), outcome_of(metric, family)
     if claim.verdict != "inconclusive":
         return f"{b} is {lower if claim.verdict == 'b_lower' else higher} {basis}"

@@ -13,6 +13,7 @@ import msgspec
 
 from powerprof.model import text
 from powerprof.model.attribution import Attribution
+from powerprof.model.metrics import MetricDefinition, find_metric
 from powerprof.model.records import CpuFrequency, Frequencies, FrequencyLimits, Note, Run
 from powerprof.system.next_steps import command_line
 
@@ -20,97 +21,6 @@ if TYPE_CHECKING:
     from powerprof.experiment.records import Comparison
     from powerprof.queries.records import Queries
 
-# Names of metrics: in a sentence or on a page, and on a terminal, with the unit.
-_METRICS = {
-    "c0_ms_per_query_server": ("C0 per query, server", "C0 ms/query, server"),
-    "c0_ms_per_query": ("C0 per query, all", "C0 ms/query, host"),
-    "c0_ms_per_query_net": ("C0 per query, net of idle", "  net of idle"),
-    "c0_ms_per_query_client": ("C0 per query, client", "C0 ms/query, client"),
-    "joules_per_query": ("energy per query", "joules/query"),
-    "joules_per_query_net": ("energy per query, net of idle", "  net of idle"),
-    "energy_to_solution_joules": ("energy to solution", "joules to solution"),
-    "time_to_solution_s": ("time to solution", "seconds to solution"),
-    "wakeups_per_query": ("wake-ups per query", "wake-ups/query"),
-    "latency_p50_ms": ("latency, median", "p50 latency, ms"),
-    "latency_p95_ms": ("latency, p95", "p95 latency, ms"),
-    "latency_p99_ms": ("latency, p99", "p99 latency, ms"),
-    "edp_joule_seconds": ("energy-delay product", "EDP, J·s/query"),
-    "rows_examined_per_query": ("rows examined per query", "rows read/query"),
-    "minor_faults_per_query": ("minor faults per query", "page faults/query"),
-    "thread_wakings_hz": ("wake-ups of the thread", "thread's wake-ups/s"),
-    "thread_wakings_traced_hz": ("wake-ups of the thread, by the trace", "  by the trace"),
-    "thread_idle_exits_hz": ("idle exits by the thread", "  its idle exits/s"),
-    "target_wakings_hz": ("wake-ups of the process", "process's wake-ups/s"),
-    "target_idle_exits_hz": ("idle exits by the process", "  its idle exits/s"),
-    "polling_percent": ("polling", "polling, %"),
-    "host_idle_exits_hz": ("idle exits of the host", "host's idle exits/s"),
-    "statements_hz": ("statements of the server", "statements/s"),
-    "commit_p50_ms": ("statements that commit, median", "p50 commits, ms"),
-    "commit_p95_ms": ("statements that commit, p95", "p95 commits, ms"),
-    "replica_lag_s": ("seconds behind the source", "seconds behind"),
-    "replica_backlog_bytes": ("received and not applied", "backlog, bytes"),
-    "replica_delay_ms": ("delay of the replica", "replica's delay, ms"),
-    "server_wakings_hz": ("wakings of the server's threads", "its wakings/s"),
-    "server_exits_hz": ("idle exits by the server's threads", "its idle exits/s"),
-    "server_cpu_ms_per_s": ("CPU time of the server", "its CPU, ms/s"),
-    "write_bytes_hz": ("written by the server", "written, B/s"),
-    "write_bytes_peak_hz": ("written by the server, slice with most", "  most in a slice"),
-    "wakeups_peak_hz": ("wake-ups from idle, slice with most", "wake-ups/s, most"),
-    "user_ms_per_query": ("user time per query", "user ms/query"),
-    "system_ms_per_query": ("kernel time per query", "kernel ms/query"),
-    "irq_ms_per_query": ("interrupt time per query", "interrupts ms/query"),
-    "context_switches_per_query": ("context switches per query", "switches/query"),
-    "page_faults_per_query": ("page faults per query, whole host", "faults/query, host"),
-    "major_faults_per_query": ("major faults per query, whole host", "major faults/query"),
-    "network_packets_per_query": ("packets per query", "packets/query"),
-    "disk_reads_per_query": ("disk reads per query", "disk reads/query"),
-    "disk_writes_per_query": ("disk writes per query", "disk writes/query"),
-    "disk_read_bytes_per_query": ("bytes read from disk per query", "disk B read/query"),
-    "disk_write_bytes_per_query": ("bytes written to disk per query", "disk B written/query"),
-    "disk_busy_percent": ("disk busy", "disk busy, %"),
-    "waiting_tasks": ("tasks that waited for a CPU", "tasks waiting"),
-    "migrations_per_query": ("moves to another CPU per query", "migrations/query"),
-    "migrations_hz": ("moves of a task to another CPU", "migrations/s"),
-    "busy_mhz": ("frequency while running", "MHz while running"),
-    "busiest_cpu_percent": ("busiest CPU", "busiest CPU, %"),
-    "idlest_cpu_percent": ("least busy CPU", "least busy CPU, %"),
-    "cpu_pressure_percent": ("time in which a task waited for a CPU", "CPU pressure, %"),
-    "io_pressure_percent": ("time in which a task waited for I/O", "I/O pressure, %"),
-    "joules_per_execution": ("energy per execution", "joules/execution"),
-    "joules_per_execution_net": ("energy per execution, net of idle", "  net of idle"),
-    "cpu_s_per_execution": ("CPU time per execution", "CPU s/execution"),
-    "c0_s_per_execution": ("C0 per execution, all", "C0 s/execution, host"),
-    "time_s_per_execution": ("time per execution", "seconds/execution"),
-    "wakeups_per_execution": ("wake-ups per execution", "wake-ups/execution"),
-    "round_trips_per_query": ("round trips per query", "round trips/query"),
-    "queries_hz": ("queries per second", "queries/s"),
-    "c0_percent": ("C0 (running)", "C0, %"),
-    "idle_percent": ("idle", "idle, %"),
-    "wakeups_hz": ("wake-ups from idle", "wake-ups/s"),
-    "server_wakeups_hz": ("wake-ups by the server", "wake-ups/s, server"),
-    "watts": ("power", "watts"),
-    "storm_raged_percent": ("storm active", "storm active, % of time"),
-    "storm_counter_hz": ("rate of the storm", "storm's counter/s"),
-}
-_OF_SERVERS = {
-    "c0_percent": "C0, %",
-    "watts": "watts",
-    "connections_hz": "connections/s",
-    "commits_hz": "commits/s",
-    "relay_log_bytes_hz": "relay logs, B/s",
-}
-# Metrics of one device, whose name follows the colon: in a sentence, and on a terminal.
-_OF_DEVICES = {
-    "disk_service_ms": ("service time of {}", "{}: service, ms"),
-    "disk_read_ms": ("time of a read on {}", "  {}: a read, ms"),
-    "disk_write_ms": ("time of a write on {}", "  {}: a write, ms"),
-    "disk_queue_count": ("requests outstanding on {}", "  {}: queue"),
-    "disk_busy_percent": ("{} busy", "  {}: busy, %"),
-    "residency_percent": ("residency in {}", "{}, %"),
-    "pstate_percent": ("P-state {}", "P-state {}, %"),
-    "interrupts_per_query": ("interrupts of {} per query", "{} interrupts/query"),
-    "interrupts_hz": ("interrupts of {}", "{} interrupts/s"),
-}
 _UNIT_SUFFIX = re.compile(r"_(s|ms|us|ns|hz|percent|joules|watts|bytes|count|mhz)$")
 _UNITS = {"us": "µs", "hz": "/s", "percent": "%", "joules": "J", "watts": "W", "count": "", "mhz": "MHz"}
 _PREFIXED = {"J", "s", "J·s", "W"}
@@ -118,31 +28,18 @@ _PREFIXED = {"J", "s", "J·s", "W"}
 _NOTHING = 1e-12
 
 
+def define_metric(name: str) -> MetricDefinition:
+    """Return the definition of a metric; an unknown name of a saved record becomes words by `key_label`."""
+    if (known := find_metric(name)) is not None:
+        return known
+    kind, colon, owner = name.partition(":")
+    label, unit = key_label(name)
+    return MetricDefinition(name, unit, label, f"  {owner}: {kind}" if colon else name, f"the {label}")
+
+
 def metric_words(name: str) -> str:
-    """Return the name of a metric in words; an unknown name becomes words by `key_label`."""
-    kind, colon, owner = name.partition(":")
-    if (known := _find_label(name, 0)) is not None:
-        return known
-    if kind == "watts" and colon:
-        return f"{owner.replace(':', ' ')} watts"
-    if kind in _METRICS and colon:
-        return f"{_METRICS[kind][0]} of {owner}"
-    return key_label(name)[0]
-
-
-def short_metric_label(name: str) -> str:
-    """Return the name of a metric on a terminal; an unknown name stays."""
-    kind, colon, owner = name.partition(":")
-    if (known := _find_label(name, 1)) is not None:
-        return known
-    return f"  {owner}: {_OF_SERVERS.get(kind, kind)}" if colon else name
-
-
-def _find_label(name: str, form: int) -> str | None:
-    kind, _, owner = name.partition(":")
-    if name in _METRICS:
-        return _METRICS[name][form]
-    return _OF_DEVICES[kind][form].format(owner) if kind in _OF_DEVICES and owner else None
+    """Return the name of a metric in tables and on pages."""
+    return define_metric(name).label
 
 
 def key_label(name: str) -> tuple[str, str]:

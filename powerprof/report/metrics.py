@@ -378,10 +378,11 @@ def _index(metrics: Sequence[RunMetric], name: str) -> int | None:
 
 def _row(metric: Metric | RunMetric | PartingWith, shown: labels.NumberFormat, cells: Mapping[str, Cell]) -> TableRow:
     estimated = ", est." if metric.kind == "estimated" else ""
+    defined = labels.define_metric(metric.name)
     return TableRow(
-        {"name": Words(labels.metric_words(metric.name), ours=True), **cells},
+        {"name": Words(defined.label, ours=True), **cells},
         key=metric.name,
-        short=labels.short_metric_label(metric.name) + estimated,
+        short=defined.short + estimated,
         unit=shown.unit,
         exact_unit=metric.unit,
         kind=metric.kind,

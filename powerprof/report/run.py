@@ -13,7 +13,7 @@ from powerprof.experiment.traced import RAGED_PERCENT, count_by_thread, replicat
 from powerprof.model import text
 from powerprof.model.records import RunMetric
 from powerprof.report import labels
-from powerprof.report.answers import interval_text, verb_for, words
+from powerprof.report.answers import interval_text
 from powerprof.report.document import NOT_TERMINAL, TERMINAL, Document, Part, Section, Sentence, Shown, Tile, View
 from powerprof.report.html.page import figure_html
 from powerprof.report.labels import format_significant
@@ -61,13 +61,14 @@ def _answer(run: LoadRun) -> str:
         return f"No window of {name} was measured."
     first = run.metrics[0]
     estimated = " (estimated)" if first.kind == "estimated" else ""
-    what = words(first.name)
+    metric = labels.define_metric(first.name)
     # The names of rates and counts contain the unit.
     unit = "" if first.unit.startswith("1") else f" {first.unit}"
     low, high, interval = first.estimate.low, first.estimate.high, ""
     if low is not None and high is not None:
         interval = f" {interval_text((format_significant(low), format_significant(high) + unit))}"
-    return f"{name}: {what}{estimated} {verb_for(what)} {format_significant(first.estimate.mean)}{unit}{interval}."
+    mean = format_significant(first.estimate.mean)
+    return f"{name}: {metric.noun}{estimated} {metric.verb} {mean}{unit}{interval}."
 
 
 def _is_command(run: LoadRun) -> bool:

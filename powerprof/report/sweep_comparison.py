@@ -14,7 +14,7 @@ from powerprof.experiment.records import Metric
 from powerprof.experiment.sweep_comparison import SweepComparison, SweepSide, Value, claim_of_point, judged_metrics
 from powerprof.model import text
 from powerprof.report import labels, table
-from powerprof.report.answers import MAY_BE_CHANCE, bound_text, interval_text, verb_for, word_threats, words
+from powerprof.report.answers import MAY_BE_CHANCE, bound_text, interval_text, word_threats, words
 from powerprof.report.document import (
     NOT_TERMINAL,
     TERMINAL,
@@ -46,7 +46,7 @@ def _sweeps_answer(record: SweepComparison) -> str:
     a, b, parameter = record.a.name, record.b.name, record.parameter
     if not points:
         return "No answer: the sweeps have no metric in common."
-    what = "queries/s" if record.metric == "queries_hz" else words(record.metric)
+    what, verb = words(record.metric), labels.define_metric(record.metric).verb
     parts = []
     for way in ("higher", "lower"):
         moved = [point for point in points if point.parted and (_change(point.metric) > 0) == (way == "higher")]
@@ -55,9 +55,7 @@ def _sweeps_answer(record: SweepComparison) -> str:
         most = max(moved, key=lambda point: abs(_change(point.metric)))
         where = _place_text([point.value for point in moved], [point.value for point in points], parameter)
         at = f" at {most.value}" if len(moved) > 1 else ""
-        parts.append(
-            f"{where}, {what} {verb_for(what)} {way} with {b} than with {a}: {_percent_change(most.metric)}{at}"
-        )
+        parts.append(f"{where}, {what} {verb} {way} with {b} than with {a}: {_percent_change(most.metric)}{at}")
     if not parts:
         where = f"between {a} and {b} in {what} at any of {len(points)} values of {parameter}"
         claims = [claim_of_point(point, point.metric) for point in points]

@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 
 from powerprof.attribution.symbols import Symbols
+from powerprof.model.metrics import METRICS, OWNED_METRICS, MetricDefinition
 from powerprof.report.kinds import KIND_LOADERS
 from tests.conftest import REPOSITORY
 from tools.pages.schemas import schema_names
@@ -63,17 +64,11 @@ that extends another also has its keys. Keys without a description are named by 
 - `notes`: facts to know before using a figure
 - `interrupted`, `failure`: ended early, with its complete part; the error, null after a signal
 
-## Metrics of queries
+## Metrics
 
-- `c0_ms_per_query_server`: CPU time of the servers per query
-- `c0_ms_per_query`, `c0_ms_per_query_net`: CPU time of the host per query; `_net` is without the idle baseline
-- `joules_per_query`, `joules_per_query_net`: the same in energy
-- `latency_p50_ms`, `latency_p95_ms`, `latency_p99_ms`: latency from the time at which the query was due
-- `edp_joule_seconds`: joules per query times mean latency
-- `joules_per_execution`, `time_s_per_execution`, `wakeups_per_execution`: of a command: energy, time, wake-ups
-- `cpu_s_per_execution`, `c0_s_per_execution`: of a command: CPU time of its processes, CPU time of the host
+{metrics}
 
-Metrics of the system have a suffix for the device or state: `interrupts_per_query:eth0`, `disk_service_ms:sda`,
+The suffix of a name is a device, an idle state, a server or a domain of a meter: `interrupts_per_query:eth0`,
 `residency_percent:C1`.
 """
 _COMMON = {
@@ -235,7 +230,15 @@ def render() -> str:
         loaded = [load().record for key, load in KIND_LOADERS.items() if key.partition(" ")[0] == name]
         page.add_document(name, list(dict.fromkeys(loaded)))
     page.add_document("powerprof.symbols/1", [Symbols])
-    return _HEAD + "\n".join(page.lines) + "\n" + _TAIL
+    head = _HEAD.replace("{metrics}", "\n".join(map(_metric, (*METRICS.values(), *OWNED_METRICS.values()))))
+    return head + "\n".join(page.lines) + "\n" + _TAIL
+
+
+def _metric(metric: MetricDefinition) -> str:
+    owner = ":…" if "{}" in metric.noun else ""
+    unit = "" if metric.unit == "1" else f", {metric.unit}"
+    formula = f": {metric.formula}" if metric.formula else ""
+    return f"- `{metric.name}{owner}`{unit}: {metric.thing.replace('{}', '…')}{formula}"
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from powerprof.attribution.profile import FunctionShare
 from powerprof.experiment.claims import (
     answer_for,
-    better_direction,
     claim_of,
     describe_direction,
     find_answer_metrics,
@@ -279,7 +278,6 @@ def test_the_deciding_pairs_are_counted_from_those_of_a() -> None:
     ],
 )
 def test_less_is_better_except_of_throughput(name: str, better: str | None) -> None:
-    assert better_direction(name) == better
     names = {"less": ("better", "worse"), "more": ("worse", "better"), None: ("lower", "higher")}[better]
     assert (describe_direction(name, "b_lower"), describe_direction(name, "b_higher")) == names
     worse = [

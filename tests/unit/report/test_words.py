@@ -26,7 +26,7 @@ from powerprof.report import comparison as report
 from powerprof.report.document import View
 from powerprof.report.exports import export, render_markdown
 from powerprof.report.kinds import lines_of, word_record
-from powerprof.report.labels import metric_words, short_metric_label
+from powerprof.report.labels import define_metric, metric_words
 from powerprof.report.render.terminal import render_terminal
 from tests.programs.golden_files import text_of
 from tests.unit.experiment.test_studies import STUDY, finding, study_run
@@ -133,7 +133,7 @@ def _rows(lines: list[str], record: Comparison) -> list[str]:
     """Return the row of each metric, in the order of the record: some metrics have the same short name."""
     rows, rest = [], iter(lines)
     for metric in record.metrics:
-        label = short_metric_label(metric.name) + (", est." if metric.kind == "estimated" else "")
+        label = define_metric(metric.name).short + (", est." if metric.kind == "estimated" else "")
         rows.append(next(line for line in rest if re.match(re.escape(label) + "[ :]", line)))
     return rows
 
@@ -328,7 +328,11 @@ _CASES = {
         "b uses 20.0 % more energy per query than a (95 % interval: 10.0 % to 30.0 %, estimated).",
         "worse",
     ),
-    "no phrase": (_metric(1, (-0.1, 0.1), name="nosuch"), "between a and b in nosuch: less than 10.0 %", "less than"),
+    "no phrase": (
+        _metric(1, (-0.1, 0.1), name="nosuch"),
+        "between a and b in the nosuch: less than 10.0 %",
+        "less than",
+    ),
 }
 
 
