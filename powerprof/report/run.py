@@ -217,7 +217,8 @@ def traced_section(window: TraceSummary, name: str) -> Section:
         }
         rows.append(TableRow(cells))
     stack = Column("stack", "most frequent stack, innermost first", left=True)
-    table = Table([Column("rate", "/s"), *word_columns("server", "thread"), stack], rows, "threads by idle exits")
+    columns = [Column("rate", "/s"), *word_columns("server", "thread"), stack]
+    table = Table(columns, rows, f"threads of {name} by idle exits")
     shown = Shown(table, _thread_lines, names=False)
     return Section(f"{name}, traced for {record.window_s:.1f} s: {rate}", [*parts, shown], headed=ALL)
 

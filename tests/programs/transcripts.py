@@ -27,8 +27,8 @@ KEPT = {
         r"wake-ups from idle",
         r"  by the server",
         r" +/s +% ",
-        r" +\d.* timer ",
-        r" +[\d,]+ classified \+ ",
+        r" *\d.* timer ",
+        r" +[\d.]+ % of [\d,]+ idle exits named: ",
         r"(Baseline drift|powerprof itself)",
     ),
     "attribute --pid mysqld --duration 5": (

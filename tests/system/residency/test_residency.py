@@ -96,9 +96,8 @@ def test_the_table_of_two_dumps(powerprof_cli: Cli, tmp_path: Path) -> None:
         "POLL (polling)   0.00 %                 0",
         "C1              10.00 %    10 ms       10",
         "C6              90.00 %    30 ms       30",
-        "",
-        "  no wall time: percentages are shares of the idle time, C0 is unknown",
-        "  idle periods open at the edges of 2 CPUs are not resolved",
+        "Note: no wall time: percentages are shares of the idle time, C0 is unknown.",
+        "Note: idle periods open at the edges of 2 CPUs are not resolved.",
     ]
 
 
