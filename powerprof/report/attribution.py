@@ -98,7 +98,7 @@ def _list_parts(record: Attribution, view: View) -> Iterator[Part]:
         drawn = Drawing(partial(draw_timeline, timeline), look="")
         yield Section("CPU by CPU", [drawn], name="timeline", forms=HTML)
     yield Section("Energy", list(_list_energy(record, places)), name="energy")
-    woken = Shown(elsewhere_table(record, places), what="rows", forms=HTML)
+    woken = Shown(elsewhere_table(record, places), what="rows", names=False, forms=HTML)
     yield Section("Other processes woken by it", [_sum_woken(record), woken], name="elsewhere", apart=False)
     causes = causes_table(record.other_causes, places, "/other_causes", _MAX_CAUSES, "other causes")
     others = Shown(causes, look="plain causes", open_rows=_OPEN_ROWS, what="causes", names=False, forms=HTML)

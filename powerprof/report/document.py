@@ -226,9 +226,12 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def warnings_of(record: Any) -> list[str]:
-    """Return why a record is partial or has no total, as sentences; empty for a complete one."""
+    """Return why a record is partial or has unknown totals, as sentences; empty for a complete one."""
     reason = getattr(getattr(record, "total", None), "reason", None)
-    return [*_ends_of(record), *([f"No total: {reason}."] if reason else []), *getattr(record, "gaps", ())]
+    counts = getattr(record, "conservation", None)
+    blind = labels.describe_blindness(counts) if counts is not None else ""
+    totals = [f"No total: {reason}." if reason else "", blind]
+    return [*_ends_of(record), *filter(None, totals), *getattr(record, "gaps", ())]
 
 
 def _ends_of(record: Any) -> list[str]:

@@ -14,7 +14,7 @@ import msgspec
 from powerprof.model import text
 from powerprof.model.attribution import Attribution
 from powerprof.model.metrics import MetricDefinition, find_metric
-from powerprof.model.records import CpuFrequency, Frequencies, FrequencyLimits, Note, Run
+from powerprof.model.records import Conservation, CpuFrequency, Frequencies, FrequencyLimits, Note, Run
 from powerprof.system.next_steps import command_line
 
 if TYPE_CHECKING:
@@ -297,6 +297,19 @@ def own_notes(record: Run | Comparison | Queries | Attribution) -> list[str]:
     """Return the failure that ended a record, if any, and its notes."""
     failure = getattr(record, "failure", None)
     return [*([f"ended early: {failure}"] if failure else []), *word_notes(record.notes)]
+
+
+# With more idle time than this (/proc/stat counts in steps of 10 ms) a trace without idle exits saw nothing.
+_IDLED_PERCENT = 1.0
+
+
+def describe_blindness(counts: Conservation) -> str:
+    """Return that a trace saw no idle exit although the CPUs idled; empty for other traces."""
+    idle = counts.idle_percent
+    if counts.idle_exits_count or (idle is not None and idle <= _IDLED_PERCENT):
+        return ""
+    idled = "" if idle is None else f" although its CPUs idled {idle:.0f} % of the time"
+    return f"The trace recorded no idle exits on this host{idled}."
 
 
 def first_doubt(doubts: Sequence[str]) -> str:

@@ -391,25 +391,15 @@ def _row(metric: Metric | RunMetric | PartingWith, shown: labels.NumberFormat, c
 
 # Conservation in a sentence: the parts add up to all idle exits, and to all joules.
 
-# With more idle time than this (/proc/stat counts in steps of 10 ms) a trace without idle exits saw nothing.
-_IDLED_PERCENT = 1.0
 # Less is 0.000 in three decimals.
 _LEAST_JOULES = 0.0005
 ALL_ACCOUNTED = "All accounted for."
 
 
-def is_blind(counts: Conservation) -> bool:
-    """Return whether the trace saw no idle exit although the CPUs idled."""
-    return not counts.idle_exits_count and (counts.idle_percent is None or counts.idle_percent > _IDLED_PERCENT)
-
-
-def describe_accounting(counts: Conservation, unknown: str = "causes") -> str:
-    """Return a sentence on whether all idle exits are accounted for; `unknown` are the figures of a blind trace."""
-    if is_blind(counts):
-        idled = (
-            "" if counts.idle_percent is None else f" although its CPUs idled {counts.idle_percent:.0f} % of the time"
-        )
-        return f"The trace recorded no idle exits on this host{idled}, so {unknown} are unknown."
+def describe_accounting(counts: Conservation) -> str:
+    """Return a sentence on whether all idle exits are accounted for."""
+    if blind := labels.describe_blindness(counts):
+        return f"{blind.removesuffix('.')}, so causes are unknown."
     if not counts.idle_exits_count:
         return "No CPU went idle."
     if counts.unknown_count or counts.lost_count:

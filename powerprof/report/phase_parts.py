@@ -106,7 +106,7 @@ def _balance(phase: Phase) -> str:
 def _uncounted(run: Run) -> str:
     """Return why a traced run has no causes; empty without a trace."""
     seen = [phase.conservation for index in shown_phases(run) if (phase := run.phases[index]).conservation is not None]
-    blind = next((counts for counts in seen if counts is not None and metrics.is_blind(counts)), None)
+    blind = next((counts for counts in seen if counts is not None and labels.describe_blindness(counts)), None)
     if blind is not None:
         return metrics.describe_accounting(blind)
     return metrics.describe_balance(seen[-1], "") if seen and seen[-1] is not None else ""

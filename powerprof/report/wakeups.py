@@ -12,7 +12,7 @@ from powerprof.attribution.symbols import is_own, only_waits
 from powerprof.model import text
 from powerprof.model.attribution import Attribution, StackFrame, TargetInfo, Thread, Wakeup, Waking
 from powerprof.model.records import Cause
-from powerprof.report import metrics
+from powerprof.report import labels, metrics
 from powerprof.report.document import NOT_TERMINAL, TERMINAL
 from powerprof.report.table import HTML, Cell, Column, Path, Places, Table, TableRow, Words, figures, words
 
@@ -180,9 +180,9 @@ def answer_of(record: Attribution) -> str:
     mine = sum(row.count for row in record.wakeups)
     name = name_target(record.target)
     name = name[:1].upper() + name[1:] if record.target.system else name
-    checked = metrics.describe_accounting(record.conservation, f"the wake-ups caused by {name}")
-    if metrics.is_blind(record.conservation):
-        return checked
+    if labels.describe_blindness(record.conservation):
+        return f"The wake-ups caused by {name} are unknown."
+    checked = metrics.describe_accounting(record.conservation)
     rest = "" if checked == metrics.ALL_ACCOUNTED else f" {checked}"
     window = f"in {text.number(record.window_s, 1)} s"
     if not mine or not record.window_s:

@@ -57,6 +57,22 @@ def test_every_form_says_that_a_record_is_partial_and_why(name: str) -> None:
         assert {form: _WHY in failed[form] for form in FORMS} == dict.fromkeys(FORMS, True)
 
 
+_BLIND = {"idle_exits_count": 0, "idle_percent": 97.0}
+_UNKNOWN: dict[str, tuple[str, dict[str, Any], str]] = {
+    "total": ("powerprof.energy/1", {"reason": "two meters overlap"}, "two meters overlap"),
+    "conservation": ("powerprof.attribution/1", _BLIND, "recorded no idle exits on this host although"),
+}
+
+
+@pytest.mark.parametrize("field", _UNKNOWN)
+def test_every_form_says_why_a_total_is_unknown(field: str) -> None:
+    name, changes, why = _UNKNOWN[field]
+    record = make_kind(name, known=True)
+    unknown = msgspec.structs.replace(getattr(record, field), **changes)
+    forms = write_forms(msgspec.structs.replace(record, **{field: unknown}))
+    assert {form: why in forms[form] for form in FORMS} == dict.fromkeys(FORMS, True)
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_every_form_has_the_answer_and_the_notes(name: str) -> None:
     record = make_kind(name, known=True)
