@@ -200,7 +200,7 @@ def _list_parts(profile: OnCpuProfile, view: View) -> Iterator[Part]:
     if profile.target_count:
         heading, build = _TABLES[by]
         table = build(profile, view)
-        yield Section(heading, [Shown(table, named_rows, what=table.label, names=by == "function")], name="rows")
+        yield Section(heading, [Shown(table, named_rows, what=table.label, names=by == "function")], name="functions")
     yield Section("Samples", [Sentence(line) for line in _list_checks(profile)], name="samples")
 
 
@@ -289,7 +289,7 @@ def functions_document(profile: FunctionProfile, view: View) -> Document:
 
 def _list_function_parts(profile: FunctionProfile, view: View) -> Iterator[Part]:
     table = Shown(probed_table(profile, view), named_rows, what="functions", names=False)
-    yield Section("By function", [table], name="rows")
+    yield Section("By function", [table], name="functions")
     sentences = [Sentence(_probe_cost(profile))]
     if profile.never_called_count:
         were = "was" if profile.never_called_count == 1 else "were"
