@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from powerprof.model import text
-from powerprof.model.attribution import Attribution
 from powerprof.model.metrics import MetricDefinition, find_metric
 from powerprof.model.records import Conservation, CpuFrequency, Frequencies, FrequencyLimits, Note, Run
 from powerprof.system.next_steps import command_line
 
 if TYPE_CHECKING:
-    from powerprof.experiment.records import Comparison
-    from powerprof.queries.records import Queries
+    pass
 
 _UNIT_SUFFIX = re.compile(r"_(s|ms|us|ns|hz|percent|joules|watts|bytes|count|mhz)$")
 _UNITS = {"us": "µs", "hz": "/s", "percent": "%", "joules": "J", "watts": "W", "count": "", "mhz": "MHz"}
@@ -263,12 +261,6 @@ def word_notes(notes: Iterable[Note | str]) -> list[str]:
 # Notes of a record in sentences, and the source of its energy.
 
 
-def notes_with_source(record: Run | Comparison | Queries | Attribution) -> list[str]:
-    """Return all sentences about a record for pages and files: the source of its energy, then its notes."""
-    source = record.energy_source
-    return list(dict.fromkeys([*(word_notes(source.notes()) if source else []), *own_notes(record)]))
-
-
 # Notes of the meters (powerprof.energy).
 _DOUBT, _NO_METER, _NO_TOTAL = "doubt: ", "energy source: no meter on this host: ", "no total: "
 
@@ -293,12 +285,6 @@ def list_notes(record: Any, *, is_short: bool = False) -> list[str]:
     return list(dict.fromkeys([*of_source, *others, *([f"doubts: {'; '.join(doubts)}"] if doubts else [])]))
 
 
-def own_notes(record: Run | Comparison | Queries | Attribution) -> list[str]:
-    """Return the failure that ended a record, if any, and its notes."""
-    failure = getattr(record, "failure", None)
-    return [*([f"ended early: {failure}"] if failure else []), *word_notes(record.notes)]
-
-
 # With more idle time than this (/proc/stat counts in steps of 10 ms) a trace without idle exits saw nothing.
 _IDLED_PERCENT = 1.0
 
@@ -316,17 +302,6 @@ def first_doubt(doubts: Sequence[str]) -> str:
     """Return the first doubt of an estimate, and the command that prints the others."""
     more = f" ({command_line('energy')})" if len(doubts) > 1 else ""
     return f"estimated (no meter): {doubts[0]}{more}"
-
-
-def wrap_notes(record: Run | Comparison | Queries | Attribution, width: int) -> list[str]:
-    """Return the notes of a record for a terminal; only the first doubt of an estimate is printed."""
-    source = record.energy_source
-    printed = []
-    if source is not None and not source.metered and source.doubts:
-        printed += text.wrap(f"Note: {first_doubt(source.doubts)}.", width)
-    for note in own_notes(record):
-        printed += wrap_note(note, width)
-    return printed
 
 
 def wrap_note(note: str, width: int) -> list[str]:

@@ -111,7 +111,7 @@ def test_terminal_shows_one_doubt_of_an_estimate() -> None:
     assert said.count("Note: ") == 2
     assert "Note: estimated (no meter): a (powerprof energy).\nNote: libx.so: no such file." in said
     metered = replace(attribution(), energy_source=EnergySource(metered=True, why="rapl: package-0"))
-    assert "energy: rapl: package-0" in labels.notes_with_source(metered)
+    assert "energy: rapl: package-0" in labels.list_notes(metered)
     # Older versions saved the doubts as notes.
     before = replace(attribution(), notes=["estimate: a", "estimate: b"])
     assert "Note: estimate: a.\nNote: estimate: b." in "\n".join(lines_of(before))
