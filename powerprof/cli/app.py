@@ -10,7 +10,7 @@ import re
 import resource
 import shlex
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from itertools import groupby, pairwise
@@ -24,7 +24,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from powerprof import __version__
 from powerprof.cli.output import leave_terminal, print_text, terminal_width
-from powerprof.cli.parameters import OWN_HEADING, read_options, walk_parameters
+from powerprof.cli.parameters import EXPERT_HEADING, OWN_HEADING, check_effects, read_options, walk_parameters
 from powerprof.model.text import approximate_time, join_words
 from powerprof.system import paths
 from powerprof.system.errors import (
@@ -69,6 +69,7 @@ COMMANDS = {
     "idle": Command("Idle", "idle --clients 16"),
     "residency": Command("Idle", "residency --duration 10"),
     "attribute": Command("Why", "attribute --pid mysqld"),
+    "deep-idle": Command("Why", "deep-idle"),
     "profile": Command("Why", "profile --pid mysqld"),
     "functions": Command("Why", "functions 'handle_*' --pid mysqld"),
     "offcpu": Command("Why", "offcpu --pid mysqld"),
@@ -208,6 +209,7 @@ class ModuleCommand(TyperCommand):
             if parameter.flag and ctx.params[field] not in (None, False, ())
         }
         invocation = ctx.obj or Invocation()
+        self._check_effects(ctx.params, typed.values(), invocation.command_words)
         with _option_named(ctx):
             options = read_options(
                 self._module.Options,
@@ -218,6 +220,16 @@ class ModuleCommand(TyperCommand):
                 command_words=invocation.command_words,
             )
             self._module.command(options)
+
+    def _check_effects(self, values: Mapping[str, Any], typed: Collection[str], command_words: Sequence[str]) -> None:
+        """Raise UsageError if an option has no effect without, or with, another word of the command line."""
+        given = {*typed, *(["--"] if command_words else [])}
+        for _, field, parameter in self.parameters:
+            if not parameter.flag and values[field]:
+                value = values[field]
+                given |= {parameter.metavar, *([value] if isinstance(value, str) else value)}
+        options = [parameter for _, _, parameter in self.parameters if parameter.flag]
+        check_effects(options, self._module.Options.MODES, typed, given)
 
     def collect_usage_pieces(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
         """Return the words after the command's name in the line "Usage"."""
@@ -230,6 +242,8 @@ class ModuleCommand(TyperCommand):
             sections.setdefault(heading if parameter.flag else "Arguments", []).append(parameter.help_row)
         help_option = self.get_help_option(ctx)
         sections[OWN_HEADING].append((help_option and help_option.get_help_record(ctx)) or ("", ""))
+        if EXPERT_HEADING in sections:
+            sections[EXPERT_HEADING] = sections.pop(EXPERT_HEADING)
         for heading, rows in sections.items():
             if rows:
                 with formatter.section(heading):
@@ -271,7 +285,7 @@ class CommandGroup(TyperGroup):
     def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:  # type: ignore[override]
         """Return the command of that name; None if there is none."""
         if cmd_name in COMMANDS and cmd_name not in self.commands:
-            self.add_command(ModuleCommand(cmd_name, import_module(f"powerprof.cli.{cmd_name}")))
+            self.add_command(ModuleCommand(cmd_name, import_module(module_name(cmd_name))))
         return self.commands.get(cmd_name)
 
     def resolve_command(self, ctx: typer.Context, args: list[str]) -> Any:  # type: ignore[override]
@@ -289,12 +303,17 @@ class CommandGroup(TyperGroup):
                 formatter.write_dl([(name.ljust(width), _first_sentence(_docstring_of(name))) for name in names])
 
 
+def module_name(command: str) -> str:
+    """Return the module of a command."""
+    return f"powerprof.cli.{command.replace('-', '_')}"
+
+
 def _help_of(context: typer.Context) -> str:
     return _help_command(context.info_name or "")
 
 
 def _docstring_of(name: str) -> str:
-    text = (Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8")
+    text = (Path(__file__).parent / f"{name.replace('-', '_')}.py").read_text(encoding="utf-8")
     match = re.search(r'^"""(.*?)"""', text, re.MULTILINE | re.DOTALL)
     return match[1] if match else ""
 

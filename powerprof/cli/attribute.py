@@ -12,29 +12,14 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 from msgspec.structs import replace
 
-from powerprof.cli.options import (
-    ALL_ROWS,
-    ENERGY,
-    CommandOptions,
-    EnergyOptions,
-    Saving,
-    check_by,
-    duration,
-    source_lines,
-    top,
-)
+from powerprof.cli.options import ALL_ROWS, CommandOptions, EnergyOptions, Saving, check_by, duration, source_lines, top
 from powerprof.cli.output import check_saving, deliver, progress_printer
 from powerprof.cli.outputs import STACKS, TABLES, Outputs, output_files
-from powerprof.cli.parameters import flag, group, option, whole_number
-from powerprof.cli.targets import ServerOptions, TargetOptions
-from powerprof.system.errors import UsageError
+from powerprof.cli.parameters import Mode, flag, group, option, whole_number
+from powerprof.cli.targets import OWN_SERVER, ServerOptions, TargetOptions
 
 if TYPE_CHECKING:
-    from powerprof.attribution.deep_idle import DeepRequest
     from powerprof.report.document import Extras
-
-_MOST_NAME = 128
-_MEASURING = (*("duration", "stack_buffer", *ENERGY), *("server", "socket", "defaults_file", "no_save"))
 
 
 class ViewOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,61 +30,30 @@ class ViewOptions(msgspec.Struct, frozen=True, kw_only=True):
     by: str | None = option(
         "--by", "WHAT", "Group rows by stack, function, thread, device or unit (service, container, pod)."
     )
-    top: int | None = top("Rows to print (default: those with at least 1 % of the wake-ups).", default=None)
+    top: int | None = top(
+        "Rows to print (default: those with at least 1 % of the wake-ups).", default=None, excludes=("--all",)
+    )
     everything: bool = flag("--all", "Print all rows.")
     lines: bool = source_lines()
     from_run: str | None = option("--from", "RUN", "Analyse a saved capture again.")
 
 
-class DeepOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Time in which all CPUs idled together, and its causes."""
-
-    HEADING: ClassVar[str] = "Deep idle"
-
-    deep: bool = flag("--deep", "Show the time in which all CPUs idled together, and its end by thread.")
-    as_cpu: str | None = option("--as", "CPU|FILE", "With --deep: idle states of another CPU, or of a cpuidle dump.")
-    without: list[str] | None = option(
-        "--without", "THREAD", "With --deep: predict without this thread (name, process or id).", is_repeatable=True
-    )
-    slack: list[str] | None = option(
-        "--slack", "THREAD=TIME", "With --deep: predict with more timer slack (=50ms).", is_repeatable=True
-    )
-
-    @property
-    def request(self) -> DeepRequest | None:
-        """The question; None without --deep. Raises UsageError, DataError."""
-        if not self.deep:
-            return None
-        from powerprof.attribution.deep_idle import DeepRequest
-        from powerprof.cure.remedies import parse_slack
-        from powerprof.measure.cpuidle import read_state_table
-
-        slack_ns = {}
-        for text in self.slack or []:
-            thread, equals, time = text.rpartition("=")
-            if not equals or not thread.strip() or not time.strip():
-                raise UsageError(f"--slack {text[:60]} is not THREAD=TIME", "such as --slack page_cleaner=50ms")
-            if thread.strip() in slack_ns:
-                raise UsageError(f"--slack names {thread.strip()[:60]} twice", "leave one of them out")
-            slack_ns[thread.strip()] = parse_slack(time)
-        without = tuple(dict.fromkeys(text.strip() for text in self.without or []))
-        if any(not word or len(word) > _MOST_NAME or not word.isprintable() for word in (*without, *slack_ns)):
-            raise UsageError(
-                "--without and --slack need the name or id of a thread", "the report with --deep lists them"
-            )
-        if both := set(without) & slack_ns.keys():
-            raise UsageError(f"--without and --slack exclude each other for {min(both)}", "leave one of them out")
-        states = () if self.as_cpu is None else read_state_table(self.as_cpu)
-        return DeepRequest(table=self.as_cpu, states=states, without=without, slack_ns=slack_ns)
-
-
 class Options(CommandOptions, frozen=True, kw_only=True):
     """The options of `attribute`."""
+
+    MODES: ClassVar[tuple[Mode, ...]] = (
+        Mode(
+            words=("--from",),
+            refuses=(
+                *("--pid", "--cgroup", "--system", "--only", "--duration", "--stack-buffer", "--meter", "--no-save"),
+                *OWN_SERVER,
+            ),
+        ),
+    )
 
     target: TargetOptions = group(TargetOptions)
     duration: float = duration(10.0)
     view: ViewOptions = group(ViewOptions)
-    deep: DeepOptions = group(DeepOptions)
     server: ServerOptions = group(ServerOptions)
     energy: EnergyOptions = group(EnergyOptions)
     stack_buffer: int = whole_number(
@@ -113,15 +67,9 @@ def command(options: Options) -> None:
     """Trace the wake-ups, or read a saved capture; then save and print them."""
     target, view, saving = options.target, options.view, options.saving
     if view.from_run is not None:
-        options.refuse_without_effect("with --from", _MEASURING)
         saving = replace(saving, no_save=True)
-    if view.everything:
-        options.refuse_without_effect("with --all", ("top",))
     rows = ALL_ROWS if view.everything else view.top
-    if not options.deep.deep:
-        options.refuse_without_effect("without --deep", ("as_cpu", "without", "slack"))
     saving = check_saving(saving, options.outputs)
-    deep = options.deep.request
     from powerprof.attribution import attribute
     from powerprof.attribution.requests import AttributeRequest
 
@@ -135,13 +83,10 @@ def command(options: Options) -> None:
             stack_buffer_kib=options.stack_buffer,
             energy=options.energy.request,
             settle=True,
-            every_period=deep is not None,
         )
-        result = attribute.attribute(target, options.server, request, progress_printer(saving), deep=deep)
-    elif target.pid or target.cgroup or target.system:
-        raise UsageError("--pid, --cgroup and --system have no effect with --from", "leave them out")
+        result = attribute.attribute(target, options.server, request, progress_printer(saving))
     else:
-        result = attribute.replay(view.from_run, saving.runs_dir, deep)
+        result = attribute.replay(view.from_run, saving.runs_dir)
     # This import comes after the window, which it would delay.
     from powerprof.report.document import View
 

@@ -20,7 +20,6 @@ import msgspec
 
 from powerprof.cli.options import (
     DESTINATIONS,
-    ENERGY,
     BenchChoice,
     CommandOptions,
     MeterOptions,
@@ -35,7 +34,7 @@ from powerprof.cli.options import (
 )
 from powerprof.cli.output import check_saving, deliver, progress_printer
 from powerprof.cli.outputs import TABLES, Outputs, output_files
-from powerprof.cli.parameters import argument, flag, group, option, time_span, whole_number
+from powerprof.cli.parameters import EXPERT_HEADING, Mode, argument, flag, group, option, time_span, whole_number
 from powerprof.experiment.options import (
     BASELINE_WINDOWS,
     COMMAND_WINDOW_S,
@@ -61,10 +60,9 @@ if TYPE_CHECKING:
 
     Targets = Mapping[str, str | None]
 
-# Options with an effect on saved runs.
-_OF_SAVED_RUNS = ("everything", "seed", "fail_if_worse", "other", *DESTINATIONS)
-# Options with an effect on two commands.
-_OF_COMMANDS = (*("duration", "pairs", "quick", "allow_failure", *ENERGY, "residency_source"), *_OF_SAVED_RUNS)
+# Options with an effect on saved runs, and on two commands.
+_OF_SAVED_RUNS = ("--all", "--seed", "--fail-if-worse", "--with", *DESTINATIONS)
+_OF_COMMANDS = ("--duration", "--pairs", "--quick", "--allow-failure", "--meter", "--residency-source", *_OF_SAVED_RUNS)
 
 
 class WindowOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +81,10 @@ class WindowOptions(msgspec.Struct, frozen=True, kw_only=True):
         needed_by="an interval",
     )
     turn: float = time_span(
-        "--turn", "Time after which A and B alternate within a window; 0: whole windows.", default=TURN_S
+        "--turn",
+        "Time after which A and B alternate within a window; 0: whole windows.",
+        default=TURN_S,
+        heading=EXPERT_HEADING,
     )
     precision: str | None = option("--precision", "P%", "Continue until the 95 % interval is this narrow, such as 2%.")
     quick: bool = flag("--quick", "4 pairs of windows of 1.2 s: faster, with wider intervals.")
@@ -94,13 +95,20 @@ class VerdictOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     HEADING: ClassVar[str] = "Verdict"
 
-    control: bool = flag("--control", "Also compare A with itself; the result must be inconclusive.")
+    control: bool = flag(
+        "--control", "Also compare A with itself; the result must be inconclusive.", heading=EXPERT_HEADING
+    )
     seed: int = seed()
     fail_if_worse: bool = flag("--fail-if-worse", "Exit with code 4 if B is worse.")
 
 
 class Options(CommandOptions, frozen=True, kw_only=True):
     """The options of `compare`."""
+
+    MODES: ClassVar[tuple[Mode, ...]] = (
+        Mode(words=("--",), circumstance="on commands", allows=_OF_COMMANDS),
+        Mode(words=("--quick",), refuses=("--duration", "--pairs", "--precision", "--control", "--attribute")),
+    )
 
     a: str | None = argument("[A]", "Condition, or saved run.")
     b: str | None = argument("[B]", "Condition or saved run to compare with A.")
@@ -152,7 +160,7 @@ def _plan(options: Options) -> ExperimentOptions:
 
 def command(options: Options) -> None:
     """Measure or read two sides, save and print their difference."""
-    a, b, words, windows = options.a, options.b, options.command_words, options.windows
+    a, b, words = options.a, options.b, options.command_words
     load, verdict = options.load, options.verdict
     saving = check_saving(options.saving, options.outputs, judged=verdict.fail_if_worse)
     if options.other is not None:
@@ -163,13 +171,10 @@ def command(options: Options) -> None:
         a, b = RunStore(saving.runs_dir).find_earlier(a, options.other), a
     if words:
         first, second = _split_commands(words, a)
-        options.refuse_without_effect("on commands", but=_OF_COMMANDS)
     elif a is None or b is None:
         raise UsageError(
             "compare needs two conditions, two saved runs, or -- COMMAND… -- COMMAND…", command_line("compare --help")
         )
-    elif options.allow_failure:
-        raise UsageError("--allow-failure has no effect on conditions and saved runs", "leave it out")
     from powerprof.experiment.compare import compare
     from powerprof.experiment.saved import are_runs
 
@@ -178,11 +183,8 @@ def command(options: Options) -> None:
         if _are_queries(str(a), str(b), saving.runs_dir):
             _compare_queries(str(a), str(b), options, saving)
             return
-    elif windows.quick:
-        own = ("duration", "pairs", "precision", "control", "attribute")
-        options.refuse_without_effect("with --quick", own)
     if load.chosen == "work":
-        options.refuse_without_effect("with equal work", ("turn",))
+        options.refuse_without_effect("with equal work", ("--turn",))
     plan = _plan(options)
     if words:
         from powerprof.experiment.compare import compare_commands

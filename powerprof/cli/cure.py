@@ -8,28 +8,19 @@ shows power, time in C0 and the latency of statements. --finding RULE applies th
 `diagnose`, such as disabling an event. Without a remedy, cure lists the available remedies. The old value is always
 restored, and then read back.
 
---keep and --release measure nothing. --print-unit and --print-drop-in do not change the server.
+--keep and --release measure nothing. --print does not change the server.
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from powerprof.cli.options import (
-    ENERGY,
-    CommandOptions,
-    EnergyOptions,
-    Saving,
-    confirm,
-    parse_percent,
-    require_terminal,
-    seed,
-)
+from powerprof.cli.options import CommandOptions, EnergyOptions, Saving, confirm, parse_percent, require_terminal, seed
 from powerprof.cli.output import check_saving, deliver, print_report, print_text, progress_printer
 from powerprof.cli.outputs import Outputs, output_files
-from powerprof.cli.parameters import flag, group, number, option, time_span, whole_number
+from powerprof.cli.parameters import EXPERT_HEADING, Mode, flag, group, option, time_span, whole_number
 from powerprof.cli.targets import ServerOptions, only, server_pid
 from powerprof.system.errors import UsageError
 
@@ -38,16 +29,32 @@ if TYPE_CHECKING:
     from powerprof.cure.remedies import CureRequest, PlannedChange
     from powerprof.system.targets import Target
 
-# Options without an effect on the list of candidates.
-_TRIAL_OPTIONS = ("pairs", "precision", "window", "max_p95", "guard", "seed", "yes", *ENERGY, "no_save")
+_REMEDIES = ("--thread", "--slack", "--set", "--finding", "--host")
+_KEPT = ("--pid", "--only", "--thread")
 
-_RELEASE_OPTIONS = ("pid", "only", "thread", "release")
-_PRINT_OPTIONS = ("wait", "print_unit", "print_drop_in")
-_KEEP_OPTIONS = ("pid", "only", "thread", "slack", "keep", *_PRINT_OPTIONS)
+
+def _printed(text: str) -> str:
+    if text not in ("unit", "drop-in"):
+        raise ValueError("not one of 'unit', 'drop-in'")
+    return text
 
 
 class Options(CommandOptions, frozen=True, kw_only=True):
     """The options of `cure`."""
+
+    MODES: ClassVar[tuple[Mode, ...]] = (
+        Mode(words=("--release",), allows=_KEPT),
+        Mode(words=("--keep",), allows=(*_KEPT, "--slack", "--wait", "--print")),
+        Mode(
+            words=_REMEDIES,
+            circumstance="without --thread and --slack, --set, --host or --finding",
+            is_without=True,
+            refuses=(
+                *("--pairs", "--precision", "--duration", "--guard", "--seed", "--yes", "--meter", "--no-save"),
+                *("--json", "-o", "--label"),
+            ),
+        ),
+    )
 
     pid: str | None = server_pid()
     only: bool = only()
@@ -74,21 +81,33 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     precision: str | None = option(
         "--precision", "P%", "Continue until the 95 % interval is this narrow, up to 4 × --pairs."
     )
-    window: float = time_span("--window", "Length of each window.", default=5.0, low=0.5, high=3600)
-    max_p95: float = number(
-        "--max-p95", "PERCENT", "End if the p95 latency rises by more than this.", default=10.0, low=0, high=10000
-    )
-    guard: str | None = option(
-        "--guard", "pN=PERCENT", "Instead of --max-p95: end if this percentile rises, such as p99=5%."
+    duration: float = time_span("--duration", "Length of each window.", default=5.0, low=0.5, high=3600)
+    guard: str = option(
+        "--guard",
+        "pN=PERCENT",
+        "End if this percentile of the latency rises by more, such as p99=5%.",
+        default="p95=10%",
     )
     seed: int = seed()
     keep: bool = flag("--keep", "Set --slack until the thread ends, without measuring.")
     release: bool = flag("--release", "Restore the default slack of the thread.")
     wait: float = time_span(
-        "--wait", "With --keep: wait this long for the process and thread.", default=0.0, low=0, high=3600
+        "--wait",
+        "With --keep: wait this long for the process and thread.",
+        default=0.0,
+        low=0,
+        high=3600,
+        heading=EXPERT_HEADING,
+        needs=("--keep",),
+        excludes=("--print",),
     )
-    print_unit: bool = flag("--print-unit", "With --keep: print a systemd service that follows restarts.")
-    print_drop_in: bool = flag("--print-drop-in", "With --keep: print a systemd drop-in for all threads.")
+    printed: str | None = option(
+        "--print",
+        "unit|drop-in",
+        "With --keep: print a systemd service that follows restarts, or a drop-in for all threads.",
+        convert=_printed,
+        needs=("--keep",),
+    )
     yes: bool = flag("--yes", "Do not ask for confirmation.")
     server: ServerOptions = group(ServerOptions)
     energy: EnergyOptions = group(EnergyOptions)
@@ -107,12 +126,12 @@ def _request(options: Options) -> CureRequest:
     from powerprof.cure.remedies import CureRequest, parse_choice, parse_guard
 
     server = options.server
-    percentile, limit = (95, options.max_p95) if options.guard is None else parse_guard(options.guard)
+    percentile, limit = parse_guard(options.guard)
     return CureRequest(
         pid=options.pid,
         choice=parse_choice(options.thread, options.slack, options.variable, options.finding, options.host),
         pairs=options.pairs,
-        window_s=options.window,
+        window_s=options.duration,
         seed=options.seed,
         max_p95_percent=limit,
         guard_percentile=percentile,
@@ -130,18 +149,9 @@ def command(options: Options) -> None:
     if options.keep or options.release:
         _change_slack(options)
         return
-    options.refuse_without_effect("without --keep", _PRINT_OPTIONS)
-    if options.guard is not None:
-        options.refuse_without_effect("with --guard", ("max_p95",))
     saving = options.saving
     request = _request(options)
     if request.choice is None:
-        if saving.json is not None or saving.label or options.outputs:
-            raise UsageError(
-                "--json, --label and -o have no effect without a remedy",
-                "--thread NAME --slack TIME, --set, --host or --finding",
-            )
-        options.refuse_without_effect("without --thread and --slack, --set, --host or --finding", _TRIAL_OPTIONS)
         from powerprof.cure.candidates import list_candidates
         from powerprof.report.cure import candidate_lines
 
@@ -168,16 +178,9 @@ def command(options: Options) -> None:
 
 def _change_slack(options: Options) -> None:
     """Set the timer slack of a thread, or print a unit that sets it. Raise UsageError, PowerprofError."""
-    if options.keep and options.release:
-        raise UsageError("--keep and --release exclude each other", "choose one")
-    name, allowed = ("--release", _RELEASE_OPTIONS) if options.release else ("--keep", _KEEP_OPTIONS)
-    options.refuse_without_effect(f"with {name}", but=allowed)
+    name = "--release" if options.release else "--keep"
     if options.thread is None:
         raise UsageError(f"{name} needs a thread", "--thread NAME, or --thread ID")
-    if options.print_unit and options.print_drop_in:
-        raise UsageError("--print-unit and --print-drop-in exclude each other", "choose one")
-    if (options.print_unit or options.print_drop_in) and options.wait:
-        raise UsageError("--wait has no effect with --print-unit or --print-drop-in", "leave it out")
     from powerprof.cure import threads
     from powerprof.cure.remedies import parse_choice
     from powerprof.diagnosis.thread_pace import DEFAULT_NS
@@ -186,10 +189,10 @@ def _change_slack(options: Options) -> None:
     choice = parse_choice(options.thread, threads.slack_text(DEFAULT_NS) if options.release else options.slack, None)
     say = progress_printer(options.saving)
     assert isinstance(choice, threads.SlackChoice)  # noqa: S101  a thread and a slack
-    if options.print_unit or options.print_drop_in:
+    if options.printed is not None:
         target, thread = threads.find_slack_target(options.pid, choice, only=options.only, say=say)
         _warn(threads.loop_warning(target.pids[0], thread))
-        if options.print_drop_in:
+        if options.printed == "drop-in":
             text = threads.drop_in_text(choice, target)
         else:
             text = threads.unit_text(str(Path(sys.argv[0]).resolve()), options.pid, choice, target, thread)

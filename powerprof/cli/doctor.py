@@ -14,23 +14,29 @@ distribution's debug package, or debuginfod. --duration shows which symbols matt
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 from powerprof.cli.options import CommandOptions, json_file, top
 from powerprof.cli.output import ask_consent, print_progress, print_report, print_text, terminal_width, write_json
 from powerprof.cli.outputs import check_targets, json_output
-from powerprof.cli.parameters import flag, group, option, program_value, time_span
+from powerprof.cli.parameters import Mode, flag, group, option, program_value, time_span
 from powerprof.cli.targets import TargetOptions
-from powerprof.system.errors import UsageError
 
 
 class Options(CommandOptions, frozen=True, kw_only=True):
     """The options of `doctor`."""
 
+    MODES: ClassVar[tuple[Mode, ...]] = (
+        Mode(words=("--pid", "--cgroup", "--system", "--from"), is_without=True, allows=("--json",)),
+    )
+
     target: TargetOptions = group(TargetOptions)
-    duration: float | None = time_span("--duration", "Trace wake-ups for this time.", low=0.3, high=3600)
+    duration: float | None = time_span(
+        "--duration", "Trace wake-ups for this time.", low=0.3, high=3600, excludes=("--from",)
+    )
     from_run: str | None = option("--from", "RUN", "Check the symbols of a saved run of attribute.")
     fetch: bool = flag("--fetch", "Download debug files from the servers in DEBUGINFOD_URLS.")
-    yes: bool = flag("--yes", "Do not ask for confirmation.")
+    yes: bool = flag("--yes", "Do not ask for confirmation.", needs=("--fetch",))
     top: int = top()
     runs_dir: Path | None = program_value("runs_dir")
     json: str | None = json_file()
@@ -42,7 +48,6 @@ def command(options: Options) -> None:
     target, json, from_run = options.target, options.json, options.from_run
     check_targets(json_output(json))
     if from_run is None and not (target.pid or target.cgroup or target.system):
-        options.refuse_without_effect("without --pid, --cgroup, --system or --from", but=("json",))
         from powerprof.host.describe import describe_host, read_idle_limits
         from powerprof.host.survey import survey_host
         from powerprof.report.catalogue import capability_text
@@ -53,10 +58,6 @@ def command(options: Options) -> None:
         if json != "-":
             print_text(capability_text(capabilities, terminal_width()))
         return
-    if from_run is not None and options.duration is not None:
-        raise UsageError("--duration has no effect with --from", "leave it out")
-    if options.yes and not options.fetch:
-        raise UsageError("--yes has no effect without --fetch", "add --fetch")
     from powerprof.attribution.symbols import SymbolsRequest, find_symbols
     from powerprof.report.catalogue import symbols_lines
 

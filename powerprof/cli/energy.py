@@ -13,7 +13,7 @@ and later estimates select it by CPU family and model.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 from msgspec.structs import replace
@@ -21,7 +21,17 @@ from msgspec.structs import replace
 from powerprof.cli.options import CommandOptions, EnergyOptions, duration, json_file, seed
 from powerprof.cli.output import print_progress, print_report, print_text, report_lines, write_files
 from powerprof.cli.outputs import TABLES, OutputFile, Outputs, check_targets, json_output, output_files
-from powerprof.cli.parameters import argument, flag, group, option, program_value, time_span, whole_number
+from powerprof.cli.parameters import (
+    EXPERT_HEADING,
+    Mode,
+    argument,
+    flag,
+    group,
+    option,
+    program_value,
+    time_span,
+    whole_number,
+)
 from powerprof.system.errors import Interrupted, PowerprofError, UsageError
 from powerprof.system.next_steps import command_line
 
@@ -29,8 +39,7 @@ if TYPE_CHECKING:
     from powerprof.energy.domains import EnergyResult
 
 
-_CALIBRATION = ("step", "repeats", "name", "output", "seed")
-_NOT_CALIBRATION = ("recordings", "more", "elapsed", "duration", "outputs", "json")
+_EXPERT: dict[str, Any] = {"heading": EXPERT_HEADING, "needs": ("--calibrate",)}
 
 
 class CalibrationOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,21 +48,32 @@ class CalibrationOptions(msgspec.Struct, frozen=True, kw_only=True):
     HEADING: ClassVar[str] = "Calibration"
 
     calibrate: bool = flag("--calibrate", "Create a power model of this CPU from metered load steps.")
-    step: float = time_span("--step", "Length of a load step.", default=5.0, low=0.2, high=3600)
-    repeats: int = whole_number("--repeats", "N", "Measurements per load level.", default=2, low=1, high=100)
-    name: str | None = option("--name", "NAME", "Name of the model (default: CPU and date).")
-    output: Path | None = option("--output", "FILE", "File of the model.", convert=Path)
-    seed: int = seed("Random seed of the order of steps.")
+    step: float = time_span("--step", "Length of a load step.", default=5.0, low=0.2, high=3600, **_EXPERT)
+    repeats: int = whole_number("--repeats", "N", "Measurements per load level.", default=2, low=1, high=100, **_EXPERT)
+    output: Path | None = option("--output", "FILE", "File of the model.", convert=Path, needs=("--calibrate",))
+    seed: int = seed("Random seed of the order of steps.", needs=("--calibrate",))
 
 
 class Options(CommandOptions, frozen=True, kw_only=True):
     """The options of `energy`."""
 
+    MODES: ClassVar[tuple[Mode, ...]] = (
+        Mode(words=("--calibrate",), refuses=("--from", "--elapsed", "--duration", "-o", "--json")),
+        Mode(words=("--from",), refuses=("--duration", "--meter")),
+    )
+
     recordings: list[Path] | None = option(
         "--from", "FILE…", "Read recordings instead of meters (CSV log: FILE#COLUMN).", convert=Path, is_repeatable=True
     )
     more: list[Path] | None = argument("[FILE…]", "More recordings for --from.", convert=Path, is_repeatable=True)
-    elapsed: float | None = time_span("--elapsed", "Time between two powercap dumps.", low=0.001, high=1_000_000_000)
+    elapsed: float | None = time_span(
+        "--elapsed",
+        "Time between two powercap dumps.",
+        low=0.001,
+        high=1_000_000_000,
+        heading=EXPERT_HEADING,
+        needs=("--from",),
+    )
     duration: float = duration(5.0)
     energy: EnergyOptions = group(EnergyOptions)
     calibration: CalibrationOptions = group(CalibrationOptions)
@@ -65,17 +85,14 @@ class Options(CommandOptions, frozen=True, kw_only=True):
 def command(options: Options) -> None:
     """Measure, read recordings or calibrate, and print the result."""
     if options.calibration.calibrate:
-        options.refuse_without_effect("with --calibrate", _NOT_CALIBRATION)
         _calibrate(options.calibration, options.energy, options.quiet)
         return
-    options.refuse_without_effect("without --calibrate", _CALIBRATION)
     recordings, more, elapsed = options.recordings, options.more, options.elapsed
     quiet, files = options.quiet, [*json_output(options.json), *options.outputs]
     check_targets(files)
-    if not recordings and (more or elapsed is not None):
-        raise UsageError(f"{more[0] if more else '--elapsed'} needs --from FILE", command_line("energy --help"))
+    if more and not recordings:
+        raise UsageError(f"{more[0]} needs --from FILE", command_line("energy --help"))
     if recordings:
-        options.refuse_without_effect("with --from", ("duration", "meter"))
         from powerprof.energy.recordings import replay
 
         _show(replay([*recordings, *(more or [])], elapsed), files, quiet)
@@ -107,7 +124,7 @@ def _calibrate(options: CalibrationOptions, energy: EnergyOptions, quiet: bool) 
     from powerprof.report.energy import calibration_lines
 
     cpu = this_cpu()
-    name = calibrate.make_default_name(cpu) if options.name is None else options.name
+    name = options.output.stem if options.output is not None else calibrate.make_default_name(cpu)
     path = calibrate.choose_target(name, options.output)
     check_targets([OutputFile("model", str(path), f"--output {path}")])
     request = energy.request

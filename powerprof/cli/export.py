@@ -17,8 +17,8 @@ import msgspec
 
 from powerprof.cli.options import CommandOptions, EnergyOptions
 from powerprof.cli.output import print_progress, print_text
-from powerprof.cli.parameters import flag, group, option, program_value, time_span, whole_number
-from powerprof.cli.targets import SERVER_QUERIES, MonitorOptions, interval
+from powerprof.cli.parameters import Mode, flag, group, option, program_value, whole_number
+from powerprof.cli.targets import MonitorOptions, interval
 from powerprof.system.errors import Interrupted, UsageError
 
 
@@ -34,9 +34,6 @@ class SeriesOptions(msgspec.Struct, frozen=True, kw_only=True):
     HEADING: ClassVar[str] = "Time series"
 
     top: int = whole_number("--top", "N", "Number of rows with their own series.", default=20, low=0, high=1000)
-    stale: float = time_span(
-        "--stale", "Drop the series of a row after this time without activity.", default=300.0, low=1, high=86_400
-    )
     per_cpu: str = option("--per-cpu", "auto|yes|no", "Export idle time per CPU (auto: up to 8 CPUs).", default="auto")
     statements: str | None = option(
         "--statements",
@@ -45,8 +42,16 @@ class SeriesOptions(msgspec.Struct, frozen=True, kw_only=True):
     )
 
 
+def _unit(text: str) -> str:
+    if text != "unit":
+        raise ValueError("not 'unit'")
+    return text
+
+
 class Options(CommandOptions, frozen=True, kw_only=True):
     """The options of `export`."""
+
+    MODES: ClassVar[tuple[Mode, ...]] = (Mode(words=("--print",), allows=()),)
 
     watched: ExporterOptions = group(ExporterOptions)
     energy: EnergyOptions = group(EnergyOptions)
@@ -56,7 +61,7 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     )
     insecure: bool = flag("--insecure", "Allow a network address without TLS and passwords.")
     series: SeriesOptions = group(SeriesOptions)
-    print_unit: bool = flag("--print-unit", "Print a sandboxed systemd unit and exit.")
+    printed: str | None = option("--print", "unit", "Print a sandboxed systemd unit and exit.", convert=_unit)
     quiet: bool = program_value("quiet", False)
 
 
@@ -68,10 +73,7 @@ def command(options: Options) -> None:
 
     if series.per_cpu not in ("auto", "yes", "no"):
         raise UsageError(f"--per-cpu {series.per_cpu} is not a choice", "auto, yes or no")
-    if watched.no_ask:
-        options.refuse_without_effect("with --no-ask", SERVER_QUERIES)
-    if options.print_unit:
-        options.refuse_without_effect("with --print-unit", but=("print_unit",))
+    if options.printed is not None:
         print_text(exporter.format_unit(Path(sys.argv[0]).resolve()), end="")
         return
     plan = exporter.ExportPlan(
@@ -86,7 +88,6 @@ def command(options: Options) -> None:
         web_config=options.web_config,
         insecure=options.insecure,
         top=series.top,
-        stale_s=series.stale,
         per_cpu=None if series.per_cpu == "auto" else series.per_cpu == "yes",
         statements=series.statements,
     )

@@ -14,9 +14,8 @@ import msgspec
 from powerprof.cli.options import CommandOptions, Saving, backend, confirm, duration, top
 from powerprof.cli.output import check_saving, deliver, print_text, progress_printer
 from powerprof.cli.outputs import TABLES, Outputs, output_files
-from powerprof.cli.parameters import argument, flag, group, whole_number
+from powerprof.cli.parameters import EXPERT_HEADING, argument, flag, group, whole_number
 from powerprof.cli.targets import TargetOptions
-from powerprof.system.errors import UsageError
 
 
 class ProbeOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,14 +24,21 @@ class ProbeOptions(msgspec.Struct, frozen=True, kw_only=True):
     HEADING: ClassVar[str] = "Probes"
 
     max_functions: int = whole_number(
-        "--max-functions", "N", "Maximum number of probed functions.", default=200, low=1, high=1022
+        "--max-functions",
+        "N",
+        "Maximum number of probed functions.",
+        default=200,
+        low=1,
+        high=1022,
+        heading=EXPERT_HEADING,
     )
     backend: str = backend()
     allow_unwinding_risk: bool = flag(
         "--allow-unwinding-risk",
         "Use return probes: cheaper, but an exception that passes through one ENDS THE PROCESS.",
+        heading=EXPERT_HEADING,
     )
-    yes: bool = flag("--yes", "Do not ask before using --allow-unwinding-risk.")
+    yes: bool = flag("--yes", "Do not ask before using --allow-unwinding-risk.", needs=("--allow-unwinding-risk",))
 
 
 class Options(CommandOptions, frozen=True, kw_only=True):
@@ -58,8 +64,6 @@ def _agree(danger: str, yes: bool) -> None:
 def command(options: Options) -> None:
     """Count calls with probes, save and print."""
     saving, probes = check_saving(options.saving, options.outputs), options.probes
-    if probes.yes and not probes.allow_unwinding_risk:
-        raise UsageError("--yes has no effect without --allow-unwinding-risk", "leave --yes out")
     from powerprof.attribution.profile import count_functions
     from powerprof.attribution.requests import FunctionsRequest
     from powerprof.report.document import View

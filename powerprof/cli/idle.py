@@ -23,7 +23,7 @@ from powerprof.cli.options import (
 )
 from powerprof.cli.output import check_saving, deliver, progress_printer
 from powerprof.cli.outputs import TABLES, Outputs, output_files
-from powerprof.cli.parameters import flag, group, whole_number
+from powerprof.cli.parameters import Mode, flag, group, whole_number
 from powerprof.cli.targets import OptionalServerOptions
 from powerprof.system.next_steps import command_line
 
@@ -48,6 +48,8 @@ class WindowOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 class Options(CommandOptions, frozen=True, kw_only=True):
     """The options of `idle`."""
+
+    MODES: ClassVar[tuple[Mode, ...]] = (Mode(words=("--quick",), refuses=("--duration", "--repeat")),)
 
     windows: WindowOptions = group(WindowOptions)
     residency_source: str = residency_source()
@@ -86,12 +88,9 @@ def _plan(options: Options) -> IdlePlan:
 
 def command(options: Options) -> None:
     """Measure all phases, save and print."""
-    saving, windows = check_saving(options.saving, options.outputs), options.windows
+    saving = check_saving(options.saving, options.outputs)
     from powerprof.experiment.idle import measure_idle
 
-    if windows.quick:
-        options.refuse_without_effect("with --quick", ("duration", "repeat"))
-    options.program.refuse_with(options.server)
     run = measure_idle(_plan(options), progress_printer(saving))
     deliver(run, "idle", saving, next_step=next_step(run.server))
 

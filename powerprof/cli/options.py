@@ -15,6 +15,8 @@ import typer
 
 from powerprof.cli.outputs import OutputFile
 from powerprof.cli.parameters import (
+    EXPERT_HEADING,
+    Mode,
     existing_folder,
     finite_number,
     flag,
@@ -25,7 +27,7 @@ from powerprof.cli.parameters import (
     time_span,
     whole_number,
 )
-from powerprof.cli.targets import OptionalServerOptions, ServerOptions
+from powerprof.cli.targets import OWN_SERVER, OptionalServerOptions
 from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
 from powerprof.model.text import join_words
 from powerprof.system.errors import Declined, PowerprofError, UsageError
@@ -45,6 +47,8 @@ class CommandOptions(msgspec.Struct, frozen=True, kw_only=True):
         command_words: words after --.
     """
 
+    MODES: ClassVar[tuple[Mode, ...]] = ()
+
     typed: Mapping[str, str] = msgspec.field(default_factory=dict)
     command_words: tuple[str, ...] = ()
 
@@ -53,9 +57,9 @@ class CommandOptions(msgspec.Struct, frozen=True, kw_only=True):
     ) -> None:
         """Raise UsageError if one of the options `names` (None: any), except `but`, was typed.
 
-        A user who types an option expects an effect. `circumstance` completes "--x has no effect ...".
+        It is for circumstances that only the command knows; others are declared (`Mode`, needs, excludes).
         """
-        refused = [words for name, words in self.typed.items() if (names is None or name in names) and name not in but]
+        refused = [words for words in self.typed.values() if (names is None or words in names) and words not in but]
         if refused:
             verb, pronoun = ("has", "it") if len(refused) == 1 else ("have", "them")
             raise UsageError(f"{join_words(refused)} {verb} no effect {circumstance}", f"leave {pronoun} out")
@@ -97,12 +101,14 @@ def _query_rate(text: str) -> float:
 
 def rate() -> Any:
     """Return the field of --rate in queries/s."""
-    return option("--rate", "HZ", "Queries per second (default: calibrated).", convert=_query_rate)
+    return option(
+        "--rate", "HZ", "Queries per second (default: calibrated).", convert=_query_rate, heading=EXPERT_HEADING
+    )
 
 
-def seed(text: str = "Random seed of the order and the intervals.") -> Any:
+def seed(text: str = "Random seed of the order and the intervals.", **declared: Any) -> Any:
     """Return the field of --seed."""
-    return whole_number("--seed", "N", text, default=1, low=0, high=_MAX_SEED)
+    return whole_number("--seed", "N", text, default=1, low=0, high=_MAX_SEED, heading=EXPERT_HEADING, **declared)
 
 
 def trace_after() -> Any:
@@ -112,7 +118,7 @@ def trace_after() -> Any:
 
 def allow_failure() -> Any:
     """Return the field of --allow-failure."""
-    return flag("--allow-failure", "Keep measuring if the command exits with a non-zero code.")
+    return flag("--allow-failure", "Keep measuring if the command exits with a non-zero code.", needs=("--",))
 
 
 class OfferedLoadOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,17 +126,23 @@ class OfferedLoadOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     HEADING: ClassVar[str] = "Load"
 
-    design: str | None = option("--design", "rate|work", "Equal query rate (default), or equal number of queries.")
+    design: str | None = option(
+        "--design", "rate|work", "Equal query rate (default), or equal number of queries.", heading=EXPERT_HEADING
+    )
     rate: float | None = rate()
     queries: int | None = whole_number(
-        "--queries", "N", "Queries per window (implies --design work).", low=1, high=_MAX_QUERIES
+        "--queries",
+        "N",
+        "Queries per window (implies --design work).",
+        low=1,
+        high=_MAX_QUERIES,
+        heading=EXPERT_HEADING,
+        excludes=("--rate",),
     )
 
     @property
     def chosen(self) -> Literal["rate", "work"] | None:
         """The design; None if the options leave it open. Raises UsageError."""
-        if self.rate is not None and self.queries is not None:
-            raise UsageError("--rate and --queries exclude each other", "leave one of them out")
         if self.design not in (None, "rate", "work"):
             raise UsageError(f"--design {self.design} is not a choice", "rate or work")
         return cast(Literal["rate", "work"] | None, self.design or ("work" if self.queries is not None else None))
@@ -144,14 +156,14 @@ def json_file() -> Any:
     return option("--json", "FILE", "Write the result as JSON; - for stdout, without the report.")
 
 
-def labels() -> Any:
+def labels(**declared: Any) -> Any:
     """Return the field of --label."""
     text = "Label of the run, such as a release; repeatable."
-    return option("--label", "NAME", text, is_repeatable=True)
+    return option("--label", "NAME", text, is_repeatable=True, **declared)
 
 
-# Fields of the destinations of a result, in every command that has some.
-DESTINATIONS = ("outputs", "json", "no_save", "label")
+# Options of the destinations of a result, in every command that has some.
+DESTINATIONS = ("-o", "--json", "--no-save", "--label")
 
 
 class Saving(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,14 +179,11 @@ class Saving(msgspec.Struct, frozen=True, kw_only=True):
     quiet: bool = program_value("quiet", False)
     runs_dir: Path | None = program_value("runs_dir")
     no_save: bool = flag("--no-save", "Do not save the run.")
-    label: list[str] | None = labels()
+    label: list[str] | None = labels(excludes=("--no-save",))
     files: tuple[OutputFile, ...] = ()
 
 
 # Meters.
-
-# Fields of EnergyOptions, for commands that refuse them if they have no effect.
-ENERGY = ("meter",)
 
 
 def _residency_source(text: str) -> str:
@@ -190,7 +199,9 @@ def _residency_source(text: str) -> str:
 def residency_source(default: str | None = "cpuidle") -> Any:
     """Return the field of --residency-source."""
     text = "Source of idle states: cpuidle (default), powertop, turbostat or procfs."
-    return option("--residency-source", "NAME", text, convert=_residency_source, default=default)
+    return option(
+        "--residency-source", "NAME", text, convert=_residency_source, default=default, heading=EXPERT_HEADING
+    )
 
 
 def _meter(text: str) -> EnergyRequest:
@@ -245,9 +256,9 @@ class MeterOptions(msgspec.Struct, frozen=True, kw_only=True):
 ALL_ROWS = 1_000_000
 
 
-def top(text: str = "Rows to print.", default: int | None = 20) -> Any:
+def top(text: str = "Rows to print.", default: int | None = 20, **declared: Any) -> Any:
     """Return the field of --top."""
-    return whole_number("--top", "N", text, default=default, low=1, high=100_000)
+    return whole_number("--top", "N", text, default=default, low=1, high=100_000, **declared)
 
 
 def all_rows(options: Sequence[str]) -> dict[str, object]:
@@ -264,7 +275,9 @@ def source_lines() -> Any:
 
 def backend() -> Any:
     """Return the field of --backend."""
-    return option("--backend", "NAME", "auto (BPF, or DTrace without BPF), bpf or dtrace.", default="auto")
+    return option(
+        "--backend", "NAME", "auto (BPF, or DTrace without BPF), bpf or dtrace.", default="auto", heading=EXPERT_HEADING
+    )
 
 
 def _server_program(text: str) -> Path:
@@ -283,17 +296,14 @@ class PrivateServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     HEADING: ClassVar[str] = "Private server"
 
     server_binary: Path | None = option(
-        "--server-binary", "FILE", "Start this mariadbd or mysqld.", convert=_server_program
+        "--server-binary", "FILE", "Start this mariadbd or mysqld.", convert=_server_program, excludes=OWN_SERVER
     )
-    server_build: str | None = option("--server-build", "NAME", "Start this fetched server (servers lists them).")
-
-    def refuse_with(self, server: ServerOptions) -> None:
-        """Raise UsageError if a program and an existing server are given."""
-        if server.is_given and self != PrivateServerOptions():
-            raise UsageError(
-                "--server-binary and --server-build have no effect with your own server",
-                "leave out --server, --socket and --defaults-file",
-            )
+    server_build: str | None = option(
+        "--server-build",
+        "NAME",
+        "Start this fetched server (servers lists them).",
+        excludes=(*OWN_SERVER, "--server-binary"),
+    )
 
     def load_build(self) -> ServerBuild | None:
         """Return the fetched server of --server-build, if any. Raises UsageError, PowerprofError."""
@@ -301,8 +311,6 @@ class PrivateServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             return None
         from powerprof.database import historical
 
-        if self.server_binary is not None:
-            raise UsageError("--server-build excludes --server-binary", "use one of them")
         try:
             return historical.load_build(self.server_build)
         except UsageError as error:
@@ -364,15 +372,35 @@ class BenchChoice(msgspec.Struct, frozen=True, kw_only=True):
     workloads: list[Path] | None = workload_folders()
     server: OptionalServerOptions = group(OptionalServerOptions)
     program: PrivateServerOptions = group(PrivateServerOptions)
-    network_namespaces: bool = flag("--network-namespaces", "One network namespace per server of a topology (as root).")
+    network_namespaces: bool = flag(
+        "--network-namespaces",
+        "One network namespace per server of a topology (as root).",
+        heading=EXPERT_HEADING,
+        excludes=OWN_SERVER,
+    )
     server_cpus: str | None = option(
-        "--server-cpus", "LIST", "CPUs of private servers: 0-1,4, or per name or role: router=0,host=1-2."
+        "--server-cpus",
+        "LIST",
+        "CPUs of private servers: 0-1,4, or per name or role: router=0,host=1-2.",
+        heading=EXPERT_HEADING,
+        excludes=OWN_SERVER,
     )
-    client_cpus: str | None = option("--client-cpus", "LIST", "CPUs of the client, such as 2-3.")
+    client_cpus: str | None = option(
+        "--client-cpus", "LIST", "CPUs of the client, such as 2-3.", heading=EXPERT_HEADING
+    )
     world_sql: Path | None = option(
-        "--world-sql", "FILE", "Load the official world.sql instead of generated data.", convert=readable_file
+        "--world-sql",
+        "FILE",
+        "Load the official world.sql instead of generated data.",
+        convert=readable_file,
+        heading=EXPERT_HEADING,
+        excludes=OWN_SERVER,
     )
-    trust: bool = flag("--trust", "Allow the workload to run its own programs; remembered until its files change.")
+    trust: bool = flag(
+        "--trust",
+        "Allow the workload to run its own programs; remembered until its files change.",
+        heading=EXPERT_HEADING,
+    )
 
     @property
     def folders(self) -> list[Path]:
@@ -405,12 +433,6 @@ def _given(bench: BenchChoice) -> Iterator[Server | None]:
     if not existing.is_given:
         yield None
         return
-    bench.program.refuse_with(existing)
-    if bench.server_cpus is not None or bench.world_sql is not None or bench.network_namespaces:
-        raise UsageError(
-            "--server-cpus, --network-namespaces and --world-sql have no effect with your own server",
-            "leave out --server, --socket and --defaults-file",
-        )
     from powerprof.database.given import given_server
 
     with given_server(existing.server, socket=existing.socket, defaults_file=existing.defaults_file) as server:

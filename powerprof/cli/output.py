@@ -51,8 +51,6 @@ def check_saving(saving: Saving, outputs: Outputs = (), *, judged: bool = False)
         for label in saving.label:
             check_label(label)
     if saving.no_save:
-        if saving.label:
-            raise UsageError("--label has no effect with --no-save", "leave one of them out")
         if saving.quiet and not judged and not saving.files:
             raise UsageError("--quiet and --no-save discard the result", "add --json FILE")
         if not saving.files:

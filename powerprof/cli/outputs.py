@@ -34,7 +34,7 @@ class OutputFile(msgspec.Struct, frozen=True):
 Outputs = Sequence[OutputFile]
 
 
-def output_files(*kinds: str) -> Any:
+def output_files(*kinds: str, **declared: Any) -> Any:
     """Return the field of -o, for these kinds of files."""
     text = f"Write a file; repeatable. The kind is its suffix: {' '.join(SUFFIXES[kind] for kind in kinds)}"
     return option(
@@ -45,6 +45,7 @@ def output_files(*kinds: str) -> Any:
         default=(),
         is_repeatable=True,
         heading="Output",
+        **declared,
     )
 
 

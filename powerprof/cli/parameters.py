@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 from typer.core import TyperArgument, TyperOption
 
-from powerprof.model.text import parse_time
+from powerprof.model.text import join_words, parse_time
 from powerprof.system.errors import UsageError
 from powerprof.system.next_steps import command_line
 
@@ -114,6 +114,67 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
         except ValueError as error:
             word = self.flag or self.metavar
             raise UsageError(f"{word} {text.strip()}: {error}", command_line("{} --help", command)) from None
+
+
+class Mode(msgspec.Struct, frozen=True, kw_only=True):
+    """A way to use a command in which some options have no effect.
+
+    Attributes:
+        words: options or arguments; the mode is in use if one of them is given.
+        circumstance: completes "--x has no effect ..."; empty for "with WORDS".
+        is_without: the mode is in use if none of them is given.
+        refuses: options without an effect.
+        allows: all options with an effect; None if `refuses` names the others.
+    """
+
+    words: tuple[str, ...]
+    circumstance: str = ""
+    is_without: bool = False
+    refuses: tuple[str, ...] = ()
+    allows: tuple[str, ...] | None = None
+
+    def refuses_option(self, flag: str) -> bool:
+        """Return whether an option has no effect in this mode."""
+        if self.allows is not None:
+            return flag not in self.allows and flag not in self.words
+        return flag in self.refuses
+
+    @property
+    def shown(self) -> str:
+        """The circumstance in words."""
+        return self.circumstance or f"{'without' if self.is_without else 'with'} {_shown(self.words)}"
+
+
+def check_effects(
+    parameters: Iterable[Parameter], modes: Iterable[Mode], typed: Iterable[str], given: Collection[str]
+) -> None:
+    """Raise UsageError if a typed option has no effect: a user who types an option expects an effect.
+
+    Args:
+        parameters: The options of the command.
+        modes: Its modes.
+        typed: The typed options.
+        given: The typed options, the arguments and their values, and -- before a command.
+    """
+    declared = {parameter.flag: parameter for parameter in parameters}
+    in_use = [mode for mode in modes if bool(set(mode.words) & set(given)) != mode.is_without]
+    refused: dict[tuple[str, str], list[str]] = {}
+    for flag in typed:
+        needs, excluded = declared[flag].needs, [each for each in declared[flag].excludes if each in given]
+        mode = next((mode for mode in in_use if mode.refuses_option(flag)), None)
+        if mode is not None:
+            refused.setdefault((mode.shown, ""), []).append(flag)
+        elif excluded:
+            refused.setdefault((f"with {excluded[0]}", ""), []).append(flag)
+        elif needs and not set(needs) & set(given):
+            refused.setdefault((f"without {_shown(needs)}", f"add {_shown(needs[:1])}, or "), []).append(flag)
+    for (circumstance, addition), flags in refused.items():
+        verb, pronoun = ("has", "it") if len(flags) == 1 else ("have", "them")
+        raise UsageError(f"{join_words(flags)} {verb} no effect {circumstance}", f"{addition}leave {pronoun} out")
+
+
+def _shown(words: Sequence[str]) -> str:
+    return join_words(["a command after --" if word == "--" else word for word in words], "or")
 
 
 class ProgramValue(msgspec.Struct, frozen=True):

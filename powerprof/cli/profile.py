@@ -10,7 +10,7 @@ from __future__ import annotations
 from powerprof.cli.options import CommandOptions, Saving, check_by, duration, source_lines, top
 from powerprof.cli.output import check_saving, deliver, progress_printer
 from powerprof.cli.outputs import STACKS, TABLES, Outputs, output_files
-from powerprof.cli.parameters import group, option, whole_number
+from powerprof.cli.parameters import EXPERT_HEADING, group, option, whole_number
 from powerprof.cli.targets import ServerOptions, TargetOptions
 
 
@@ -20,7 +20,9 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     target: TargetOptions = group(TargetOptions)
     duration: float = duration(10.0)
     event: str = option("--event", "NAME", "Event to count: cpu-clock or page-faults.", default="cpu-clock")
-    frequency: int = whole_number("--frequency", "HZ", "Samples per second and CPU.", default=99, low=1, high=10_000)
+    frequency: int = whole_number(
+        "--frequency", "HZ", "Samples per second and CPU.", default=99, low=1, high=10_000, heading=EXPERT_HEADING
+    )
     by: str | None = option("--by", "WHAT", "Group rows by function, stack or thread.")
     top: int = top()
     lines: bool = source_lines()
@@ -39,7 +41,7 @@ def command(options: Options) -> None:
 
     check_by(options.by, BY, lines=options.lines, default="function")
     if options.event == "page-faults":
-        options.refuse_without_effect("with --event page-faults", ("frequency",))
+        options.refuse_without_effect("with --event page-faults", ("--frequency",))
     request = ProfileRequest(
         duration_s=options.duration, event=options.event, frequency_hz=options.frequency, settle=True
     )

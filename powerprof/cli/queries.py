@@ -28,7 +28,7 @@ from powerprof.cli.live import LiveView, has_screen, line_width, print_lines, sa
 from powerprof.cli.options import CommandOptions, EnergyOptions, Saving, confirm, duration, top
 from powerprof.cli.output import check_saving, deliver, print_progress, print_text, progress_printer
 from powerprof.cli.outputs import STACKS, TABLES, Outputs, check_kinds, output_files
-from powerprof.cli.parameters import flag, group, option, readable_file, whole_number
+from powerprof.cli.parameters import Mode, flag, group, option, readable_file, whole_number
 from powerprof.cli.targets import ServerOptions, only, server_pid
 from powerprof.live.statements import StatementHistory, StatementMonitor
 from powerprof.queries.session import QueriesRequest
@@ -63,7 +63,7 @@ class SampleOptions(msgspec.Struct, frozen=True, kw_only=True):
     save_workload: Path | None = option(
         "--save-workload", "DIR", "Save the most expensive statements as a workload.", convert=Path
     )
-    yes: bool = flag("--yes", "Do not ask for confirmation.")
+    yes: bool = flag("--yes", "Do not ask for confirmation.", needs=("--explain", "--explain-as", "--save-workload"))
 
 
 class WatchOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,13 +72,27 @@ class WatchOptions(msgspec.Struct, frozen=True, kw_only=True):
     HEADING: ClassVar[str] = "Live view"
 
     watch: bool = flag("--watch", "Repeat the measurement and show it live.")
-    plain: bool = flag("--plain", "With --watch: print one line per window.")
-    json_lines: bool = flag("--json-lines", "With --watch: print one JSON document per window.")
-    count: int | None = whole_number("--count", "N", "With --watch: end after N windows.", low=1, high=1_000_000)
+    plain: bool = flag("--plain", "With --watch: print one line per window.", needs=("--watch",))
+    json_lines: bool = flag(
+        "--json-lines", "With --watch: print one JSON document per window.", needs=("--watch",), excludes=("--plain",)
+    )
+    count: int | None = whole_number(
+        "--count", "N", "With --watch: end after N windows.", low=1, high=1_000_000, needs=("--watch",)
+    )
 
 
 class Options(CommandOptions, frozen=True, kw_only=True):
     """The options of `queries`."""
+
+    MODES: ClassVar[tuple[Mode, ...]] = (
+        Mode(
+            words=("--watch",),
+            refuses=(
+                *("--columns", "--by", "--stacks", "--explain", "--explain-as", "--save-workload", "-o", "--json"),
+                *("--no-save", "--label"),
+            ),
+        ),
+    )
 
     pid: str | None = server_pid()
     only: bool = only()
@@ -87,7 +101,9 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     columns: str | None = option(
         "--columns", "NAMES", "Columns to print, such as cpu,p50,p99,run-queue,row-lock,disk; waits: all waits."
     )
-    by: str | None = option("--by", "WHAT", "Print one row per user, host, account or database.")
+    by: str | None = option(
+        "--by", "WHAT", "Print one row per user, host, account or database.", excludes=("--columns",)
+    )
     method: MethodOptions = group(MethodOptions)
     samples: SampleOptions = group(SampleOptions)
     server: ServerOptions = group(ServerOptions)
@@ -109,14 +125,10 @@ def command(options: Options) -> None:
     """Trace the statements of a server, save and print."""
     columns, by, server = options.columns, options.by, options.server
     method, samples, watching = options.method, options.samples, options.watching
-    _check_watching(watching, method, samples, options.saving, options.outputs)
+    if watching.watch and method.method == "samples":
+        raise UsageError("--watch supports only probes", "leave out --method samples")
     if not method.stacks:
         check_kinds(options.outputs, TABLES, "a run without --stacks")
-    if watching.watch and (columns is not None or by is not None):
-        raise UsageError("--columns and --by have no effect with --watch", "leave out --watch")
-    asks = samples.explain or samples.explain_as is not None or samples.save_workload is not None
-    if samples.yes and not asks:
-        raise UsageError("--yes has no effect without --explain, --explain-as or --save-workload", "leave --yes out")
     saving = options.saving if watching.watch else check_saving(options.saving, options.outputs)
     folder = None
     if samples.save_workload is not None:
@@ -130,8 +142,6 @@ def command(options: Options) -> None:
         columns_of(columns)
     if by is not None:
         records.parse_grouping(by)
-        if columns is not None:
-            raise UsageError("--by sets the columns", "leave out --columns")
 
     request = session.QueriesRequest(
         pid=options.pid,
@@ -163,25 +173,6 @@ def command(options: Options) -> None:
     deliver(result.record, "queries", saving, view=View(top=options.top, columns=columns, by=by), next_step=next_step)
     if unwritten is not None:
         raise unwritten
-
-
-def _check_watching(
-    watching: WatchOptions, method: MethodOptions, samples: SampleOptions, saving: Saving, outputs: Outputs
-) -> None:
-    """Raise UsageError for options that need --watch, or do not fit to it."""
-    if not watching.watch:
-        if watching.plain or watching.json_lines or watching.count is not None:
-            raise UsageError("--plain, --json-lines and --count need --watch", "add --watch")
-        return
-    if watching.plain and watching.json_lines:
-        raise UsageError("--plain and --json-lines exclude each other", "leave one out")
-    if method.method == "samples" or method.stacks or samples.explain or samples.explain_as or samples.save_workload:
-        raise UsageError("--watch supports only probes: no samples, stacks, plans or workloads", "leave them out")
-    if saving.json or outputs:
-        raise UsageError("--watch does not write files", "use --json-lines")
-    if saving.no_save or saving.label:
-        option = "--no-save" if saving.no_save else "--label"
-        raise UsageError(f"{option} has no effect with --watch", "leave it out: the key w saves a window")
 
 
 def _check_folder(place: Path, folder: Path) -> None:

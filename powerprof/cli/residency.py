@@ -9,13 +9,14 @@ AFTER), or one dump, turbostat log or PowerTOP report. Dumps have no timestamps:
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 from msgspec.structs import replace
 
 from powerprof.cli.options import CommandOptions, Saving, duration, residency_source
 from powerprof.cli.output import check_saving, deliver, progress_printer
 from powerprof.cli.outputs import TABLES, Outputs, output_files
-from powerprof.cli.parameters import argument, group, option, time_span
+from powerprof.cli.parameters import EXPERT_HEADING, Mode, argument, group, option, time_span
 from powerprof.system.errors import UsageError
 from powerprof.system.next_steps import command_line
 
@@ -23,9 +24,18 @@ from powerprof.system.next_steps import command_line
 class Options(CommandOptions, frozen=True, kw_only=True):
     """The options of `residency`."""
 
+    MODES: ClassVar[tuple[Mode, ...]] = (Mode(words=("--from",), refuses=("--duration", "--no-save", "--label")),)
+
     before: Path | None = option("--from", "BEFORE", "Read a recording instead of this host.", convert=Path)
     after: Path | None = argument("[AFTER]", "Second dump for --from.", convert=Path)
-    elapsed: float | None = time_span("--elapsed", "Time between the two dumps.", low=0.001, high=1_000_000_000)
+    elapsed: float | None = time_span(
+        "--elapsed",
+        "Time between the two dumps.",
+        low=0.001,
+        high=1_000_000_000,
+        heading=EXPERT_HEADING,
+        needs=("--from",),
+    )
     duration: float = duration(5.0)
     # No default: a recording names its source itself.
     residency_source: str | None = residency_source(None)
@@ -37,13 +47,12 @@ def command(options: Options) -> None:
     """Measure or read a recording, save and print."""
     saving = options.saving
     if options.before is not None:
-        options.refuse_without_effect("with --from", ("duration", "no_save"))
         # Results of recordings are not saved.
         _replay(options.before, options, check_saving(replace(saving, no_save=True), options.outputs))
         return
     saving = check_saving(saving, options.outputs)
-    if options.after is not None or options.elapsed is not None:
-        raise UsageError(f"{options.after or '--elapsed'} needs --from BEFORE", command_line("residency --help"))
+    if options.after is not None:
+        raise UsageError(f"{options.after} needs --from BEFORE", command_line("residency --help"))
     _measure(options.duration, options.residency_source or "cpuidle", saving)
 
 

@@ -14,7 +14,6 @@ import msgspec
 
 from powerprof.cli.options import (
     DESTINATIONS,
-    ENERGY,
     BenchChoice,
     CommandOptions,
     MeterOptions,
@@ -28,7 +27,7 @@ from powerprof.cli.options import (
 )
 from powerprof.cli.output import check_saving, deliver, progress_printer
 from powerprof.cli.outputs import TABLES, Outputs, output_files
-from powerprof.cli.parameters import argument, flag, group
+from powerprof.cli.parameters import Mode, argument, flag, group
 from powerprof.experiment.options import (
     COMMAND_WINDOW_S,
     QUICK_PAIRS,
@@ -39,9 +38,6 @@ from powerprof.experiment.options import (
 )
 from powerprof.system.errors import UsageError
 from powerprof.system.next_steps import command_line
-
-# Options with an effect on a command of the caller.
-_OF_COMMANDS = ("duration", "repeat", "quick", "allow_failure", *ENERGY, "residency_source", *DESTINATIONS)
 
 
 class WindowOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +52,23 @@ class WindowOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 class Options(CommandOptions, frozen=True, kw_only=True):
     """The options of `run`."""
+
+    MODES: ClassVar[tuple[Mode, ...]] = (
+        Mode(words=("--quick",), refuses=("--duration", "--repeat")),
+        Mode(
+            words=("--",),
+            circumstance="on a command",
+            allows=(
+                "--duration",
+                "--repeat",
+                "--quick",
+                "--allow-failure",
+                "--meter",
+                "--residency-source",
+                *DESTINATIONS,
+            ),
+        ),
+    )
 
     name: str | None = argument(
         "[CONDITION]", "Condition to run: NAME or WORKLOAD:NAME (or a workload with only one condition)."
@@ -101,17 +114,12 @@ def command(options: Options) -> None:
         raise UsageError(f"{name} and a command after -- exclude each other", "run one of them")
     if name is None and not words:
         raise UsageError("run needs a condition, or -- COMMAND…", command_line("run --help"))
-    if options.windows.quick:
-        options.refuse_without_effect("with --quick", ("duration", "repeat"))
     if words:
-        options.refuse_without_effect("on a command", but=_OF_COMMANDS)
         from powerprof.experiment.run import run_command
 
         run = run_command(words, _plan(options), progress_printer(saving), may_fail=options.allow_failure)
         deliver(run, "run", saving)
         return
-    if options.allow_failure:
-        raise UsageError("--allow-failure has no effect on a condition", "leave it out")
     from powerprof.experiment.run import run_condition
     from powerprof.workloads.catalogue import find_one
     from powerprof.workloads.reading import resolve

@@ -7,33 +7,36 @@ powerprof runs RUN prints the path of a run. powerprof runs prune removes old ru
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 from powerprof.cli.options import CommandOptions, json_file, labels
 from powerprof.cli.output import print_report, print_text, report_lines, terminal_width, write_files, write_json
 from powerprof.cli.outputs import Outputs, check_targets, json_output, output_files
-from powerprof.cli.parameters import argument, flag, program_value, time_span, whole_number
+from powerprof.cli.parameters import Mode, argument, flag, program_value, time_span, whole_number
 from powerprof.system.errors import UsageError
 from powerprof.system.next_steps import command_line
-
-_OF_ALL = ("json",)
-_OF_PRUNE = ("keep", "older_than", "yes")
 
 
 class Options(CommandOptions, frozen=True, kw_only=True):
     """The options of `runs`."""
 
+    MODES: ClassVar[tuple[Mode, ...]] = (
+        Mode(words=("prune",), allows=("--keep", "--older-than", "--yes")),
+        Mode(words=("[RUN|prune]",), circumstance="without a RUN", is_without=True, allows=("--json",)),
+    )
+
     name: str | None = argument("[RUN|prune]", "Run to show or label; or the word prune.")
-    label: list[str] | None = labels()
+    label: list[str] | None = labels(excludes=("--trend",))
     trend: bool = flag("--trend", "Show all runs of this condition over time, and the points of change.")
     keep: int | None = whole_number(
-        "--keep", "N", "With prune: keep the newest N runs of each command.", low=0, high=1_000_000
+        "--keep", "N", "With prune: keep the newest N runs of each command.", low=0, high=1_000_000, needs=("prune",)
     )
     older_than: float | None = time_span(
-        "--older-than", "With prune: keep runs younger than this.", low=0, high=36_525, unit="d"
+        "--older-than", "With prune: keep runs younger than this.", low=0, high=36_525, unit="d", needs=("prune",)
     )
-    yes: bool = flag("--yes", "With prune: delete the runs (default: only list them).")
+    yes: bool = flag("--yes", "With prune: delete the runs (default: only list them).", needs=("prune",))
     runs_dir: Path | None = program_value("runs_dir")
-    outputs: Outputs = output_files("html", "json")
+    outputs: Outputs = output_files("html", "json", needs=("--trend",))
     json: str | None = json_file()
 
 
@@ -43,20 +46,15 @@ def command(options: Options) -> None:
     files = [*json_output(json), *options.outputs]
     check_targets(files)
     if name == "prune":
-        options.refuse_without_effect("with prune", but=_OF_PRUNE)
         _prune(runs_dir, options.keep, options.older_than, options.yes)
         return
     if name == "export":
         raise UsageError("no such action: export", command_line("report RUN -o FILE.csv"))
-    options.refuse_without_effect("without prune", ("keep", "older_than", "yes"))
     if name is None:
-        options.refuse_without_effect("without a RUN", but=_OF_ALL)
         _list(runs_dir, json)
     elif options.trend:
-        options.refuse_without_effect("with --trend", ("label",))
         _trend(name, runs_dir, files)
     else:
-        options.refuse_without_effect("without --trend", ("outputs",))
         if json is not None:
             raise UsageError("--json has no effect with a RUN", command_line("report {} --json FILE", name))
         _one(name, runs_dir, options.label or [])

@@ -7,12 +7,12 @@ one after another. Each finished step is saved as a separate run; Ctrl-C keeps i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from powerprof.cli.options import CommandOptions, MeterOptions, Saving, seed
 from powerprof.cli.output import check_saving, deliver, print_report, progress_printer, terminal_width
 from powerprof.cli.outputs import TABLES, Outputs, output_files
-from powerprof.cli.parameters import argument, flag, group, option
+from powerprof.cli.parameters import EXPERT_HEADING, Mode, argument, flag, group, option
 from powerprof.system.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,9 +22,15 @@ if TYPE_CHECKING:
 class Options(CommandOptions, frozen=True, kw_only=True):
     """The options of `study`."""
 
+    MODES: ClassVar[tuple[Mode, ...]] = (
+        Mode(words=("[STUDY]",), circumstance="on the list of studies", is_without=True, allows=("--quick",)),
+    )
+
     name: str | None = argument("[STUDY]", "Study to measure (default: list the studies).")
     quick: bool = flag("--quick", "Few, short windows for a trial.")
-    only: list[str] | None = option("--only", "STEP", "Measure only this step; repeatable.", is_repeatable=True)
+    only: list[str] | None = option(
+        "--only", "STEP", "Measure only this step; repeatable.", is_repeatable=True, heading=EXPERT_HEADING
+    )
     seed: int = seed()
     meters: MeterOptions = group(MeterOptions)
     outputs: Outputs = output_files(*TABLES)
@@ -59,7 +65,6 @@ def command(options: Options) -> None:
     from powerprof.workloads.catalogue import find_study
 
     if name is None:
-        options.refuse_without_effect("on the list of studies", but=("quick",))
         _list(quick=options.quick)
         return
     saving = check_saving(options.saving, options.outputs)

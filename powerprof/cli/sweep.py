@@ -30,7 +30,7 @@ from powerprof.cli.options import (
 )
 from powerprof.cli.output import check_saving, deliver, progress_printer
 from powerprof.cli.outputs import TABLES, Outputs, output_files
-from powerprof.cli.parameters import argument, finite_number, flag, group, option, time_span, whole_number
+from powerprof.cli.parameters import EXPERT_HEADING, Mode, argument, finite_number, flag, group, option, time_span
 from powerprof.experiment.options import MINIMUM_PAIRS, QUICK_WINDOW_S
 from powerprof.model.text import parse_time
 from powerprof.system.errors import UsageError
@@ -40,16 +40,6 @@ if TYPE_CHECKING:
     from powerprof.experiment.options import ExperimentOptions
     from powerprof.experiment.sweep_until import Limit
     from powerprof.workloads.definition import Value
-
-# Options that a resumed sweep keeps.
-_KEPT = (
-    *("clients", "setting", "duration", "repeat", "quick", "rate", "load", "seed", "attribute", "on_cpu"),
-    *("meter", "residency_source"),
-)
-
-
-# Options of points and meters, without an effect on a search for the highest rate.
-_OF_POINTS = (*("clients", "setting", "rate", "load", "attribute", "on_cpu", "resume", "meter", "residency_source"),)
 
 
 class VariedOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,11 +94,10 @@ class SearchOptions(msgspec.Struct, frozen=True, kw_only=True):
         "LIMIT",
         "Find the highest rate within p50=TIME, p95=TIME, p99=TIME (such as 5ms) or cpu=PERCENT of all CPUs.",
     )
-    steps: int = whole_number(
-        "--steps", "N", "With --until: windows per round; each halves the range of rates.", default=6, low=2, high=12
-    )
 
 
+# Windows per round; each halves the range of rates.
+_STEPS = 6
 _LATENCY = re.compile(r"p(50|95|99)=(.*)")
 _CPU = re.compile(r"cpu=([0-9]+(?:\.[0-9]+)?)%?", re.ASCII)
 
@@ -167,6 +156,26 @@ def _load_share(text: str) -> float:
 class Options(CommandOptions, frozen=True, kw_only=True):
     """The options of `sweep`."""
 
+    MODES: ClassVar[tuple[Mode, ...]] = (
+        Mode(words=("--quick",), refuses=("--duration", "--repeat")),
+        # They are of points and meters.
+        Mode(
+            words=("--until",),
+            refuses=(
+                *("--clients", "--set", "--rate", "--load", "--attribute", "--on-cpu", "--resume", "--meter"),
+                "--residency-source",
+            ),
+        ),
+        Mode(
+            words=("--resume",),
+            circumstance="with --resume, which keeps the original values",
+            refuses=(
+                *("--clients", "--set", "--duration", "--repeat", "--quick", "--rate", "--load", "--seed"),
+                *("--attribute", "--on-cpu", "--meter", "--residency-source"),
+            ),
+        ),
+    )
+
     name: str | None = argument("[CONDITION]", "Condition to measure: NAME or WORKLOAD:NAME.")
     other: str | None = argument("[OTHER]", "With --until: condition to compare with.")
     varied: VariedOptions = group(VariedOptions)
@@ -174,7 +183,11 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     search: SearchOptions = group(SearchOptions)
     rate: float | None = rate()
     load: float | None = option(
-        "--load", "PERCENT", "Share of the first point's capacity; 0 means idle clients.", convert=_load_share
+        "--load",
+        "PERCENT",
+        "Share of the first point's capacity; 0 means idle clients.",
+        convert=_load_share,
+        heading=EXPERT_HEADING,
     )
     seed: int = seed()
     attribute: float | None = trace_after()
@@ -216,22 +229,17 @@ def command(options: Options) -> None:
     """Measure round by round, save and print."""
     name, resume, varied = options.name, options.resume, options.varied
     saving = check_saving(options.saving, options.outputs)
-    if options.windows.quick:
-        options.refuse_without_effect("with --quick", ("duration", "repeat"))
     if options.search.until is not None:
-        options.refuse_without_effect("with --until", _OF_POINTS)
         if name is None:
             raise UsageError("sweep needs a condition", command_line("sweep --help"))
         _search(name, parse_limit(options.search.until), options, saving)
         return
-    if options.other is not None or "steps" in options.typed:
-        raise UsageError(f"{options.other or '--steps'} has no effect without --until", "such as --until p95=5ms")
+    if options.other is not None:
+        raise UsageError(f"{options.other} has no effect without --until", "such as --until p95=5ms")
     if name is None and resume is None:
         raise UsageError("sweep needs a condition, or --resume RUN", command_line("sweep --help"))
     if name is not None and resume is not None:
         raise UsageError(f"{name} has no effect with --resume, which keeps the original condition", f"leave {name} out")
-    if resume is not None:
-        options.refuse_without_effect("with --resume, which keeps the original values", _KEPT)
     if options.load is not None and (options.rate is not None or varied.parameter[0] in ("rate", "server")):
         raise UsageError("--load has no effect with --rate, --set rate=… and --set server=…", "leave --load out")
     if varied.parameter[0] == "rate" and options.rate is not None:
@@ -271,5 +279,5 @@ def _search(name: str, limit: Limit, options: Options, saving: Saving) -> None:
     window_s = windows.seconds(2.0)
     plan = ExperimentOptions(pairs=windows.rounds, window_s=window_s, seed=options.seed, warm_up_pairs=0, turn_s=0.0)
     with bench.open() as server_options:
-        rates = search_highest_rate(cases, limit, options.search.steps, server_options, plan, progress_printer(saving))
+        rates = search_highest_rate(cases, limit, _STEPS, server_options, plan, progress_printer(saving))
     deliver(rates, "sweep", saving)

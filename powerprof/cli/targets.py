@@ -8,7 +8,10 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from powerprof.cli.parameters import flag, option, readable_file, time_span
+from powerprof.cli.parameters import EXPERT_HEADING, flag, option, readable_file, time_span
+
+# Options that name an existing server.
+OWN_SERVER = ("--server", "--socket", "--defaults-file")
 
 
 def interval(default: float) -> Any:
@@ -18,7 +21,7 @@ def interval(default: float) -> Any:
 
 def only() -> Any:
     """Return the field of --only."""
-    return flag("--only", "With --pid: leave out the processes that it started.")
+    return flag("--only", "With --pid: leave out the processes that it started.", heading=EXPERT_HEADING)
 
 
 def server_pid() -> Any:
@@ -42,10 +45,6 @@ class TargetOptions(msgspec.Struct, frozen=True, kw_only=True):
     system: bool = flag("--system", "All processes of this host.")
 
 
-# Fields of `MonitorOptions` that concern the queried servers.
-SERVER_QUERIES = ("ask_every", "defaults_file")
-
-
 class MonitorOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The processes to watch, and the interval."""
 
@@ -56,7 +55,13 @@ class MonitorOptions(msgspec.Struct, frozen=True, kw_only=True):
     interval: float = interval(5.0)
     no_ask: bool = flag("--no-ask", "Do not connect to database servers.")
     ask_every: float = time_span(
-        "--ask-every", "Time between connections to the servers.", default=60.0, low=0.5, high=86_400
+        "--ask-every",
+        "Time between connections to the servers.",
+        default=60.0,
+        low=0.5,
+        high=86_400,
+        heading=EXPERT_HEADING,
+        excludes=("--no-ask",),
     )
     defaults_file: list[Path] | None = option(
         "--defaults-file",
@@ -64,6 +69,7 @@ class MonitorOptions(msgspec.Struct, frozen=True, kw_only=True):
         "Option file with an account of a server; repeatable.",
         convert=readable_file,
         is_repeatable=True,
+        excludes=("--no-ask",),
     )
 
 

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 from powerprof.cli.options import CommandOptions, EnergyOptions
 from powerprof.cli.output import print_progress
 from powerprof.cli.parameters import flag, group, program_value, whole_number
-from powerprof.cli.targets import SERVER_QUERIES, MonitorOptions
-from powerprof.system.errors import UsageError
+from powerprof.cli.targets import MonitorOptions
 
 if TYPE_CHECKING:
     from powerprof.live.monitor import HostMonitor
@@ -33,7 +32,7 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     system: bool = flag("--system", "All processes of this host.")
     energy: EnergyOptions = group(EnergyOptions)
     plain: bool = flag("--plain", "Print one line per interval.")
-    json_lines: bool = flag("--json-lines", "Print one JSON document per interval.")
+    json_lines: bool = flag("--json-lines", "Print one JSON document per interval.", excludes=("--plain",))
     count: int | None = whole_number("--count", "N", "End after N intervals.", low=1, high=1_000_000)
     runs_dir: Path | None = program_value("runs_dir")
 
@@ -41,10 +40,6 @@ class Options(CommandOptions, frozen=True, kw_only=True):
 def command(options: Options) -> None:
     """Measure interval by interval, on a screen or as lines."""
     watched, plain, json_lines, runs_dir = options.watched, options.plain, options.json_lines, options.runs_dir
-    if watched.no_ask:
-        options.refuse_without_effect("with --no-ask", SERVER_QUERIES)
-    if plain and json_lines:
-        raise UsageError("--plain and --json-lines exclude each other", "leave one out")
     if runs_dir is not None and not (plain or json_lines):
         from powerprof.model.runs import RunStore
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from powerprof.cli.options import CommandOptions, json_file, workload_folders
 from powerprof.cli.output import print_report, terminal_width, write_json
 from powerprof.cli.outputs import check_targets, json_output
-from powerprof.cli.parameters import argument, flag
+from powerprof.cli.parameters import EXPERT_HEADING, argument, flag
 from powerprof.system.errors import UsageError
 
 
@@ -19,7 +19,7 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     """The options of `workloads`."""
 
     name: str | None = argument("[NAME]", "Workload, or the path of its folder.")
-    schema: bool = flag("--schema", "Print the JSON Schema of a workload.toml.")
+    schema: bool = flag("--schema", "Print the JSON Schema of a workload.toml.", heading=EXPERT_HEADING)
     workloads: list[Path] | None = workload_folders()
     json: str | None = json_file()
 

@@ -276,7 +276,7 @@ def _plan_slack(pid: int, request: CureRequest, choice: SlackChoice) -> tuple[Ti
     slack = slack_text(choice.slack_ns)
     warning = loop_warning(pid, thread)
     unit = service_of(pid)
-    follow = "; --print-unit prints a service that sets it at each start" if unit is not None else ""
+    follow = "; --print unit prints a service that sets it at each start" if unit is not None else ""
     word = word_for(pid)
     each = "after each start, with the new process id" if word.isdigit() else "after each start"
     command = command_line("cure --pid {} --thread {} --slack {} --keep", word, command_name_of(pid, thread), slack)

@@ -299,7 +299,7 @@ def unit_text(program: str, pid: str | None, choice: SlackChoice, target: Target
     if unit is None:
         raise UsageError(
             f"process {target.pids[0]} is not part of a systemd service, so no unit can follow its restarts",
-            "after each start of the process, run the same command without --print-unit",
+            "after each start of the process, run the same command without --print unit",
         )
     # After a restart another process or thread may have the number.
     process_name = target.label if pid is None or pid.isdigit() else pid

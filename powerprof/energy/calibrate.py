@@ -366,7 +366,9 @@ def choose_target(name: str, output: Path | None) -> Path:
     Raise UsageError for an invalid name and for an existing file. The check of write permission comes later.
     """
     if not 0 < len(name.strip()) <= _LONGEST_NAME or not name.isprintable():
-        raise UsageError(f"--name must have 1 to {_LONGEST_NAME} characters that can be printed", "such as rack-7")
+        raise UsageError(
+            f"the name of the model must have 1 to {_LONGEST_NAME} characters that can be printed", "such as rack-7"
+        )
     stem = "".join(c if c.isalnum() else "-" for c in name.lower()).strip("-") or "model"
     target = output or paths.private_directory(paths.config_dir() / "models") / f"{stem}.toml"
     if os.path.exists(target) and not os.path.isdir(target):  # noqa: PTH110, PTH112 - Path's raise for a long name
@@ -390,7 +392,7 @@ def save_model(model: PowerModel, target: Path) -> None:
 
 
 def _exists(target: Path) -> UsageError:
-    return UsageError(f"{target} exists", "choose another name: --name NAME or --output FILE")
+    return UsageError(f"{target} exists", "choose another file: --output FILE")
 
 
 def make_default_name(cpu: CpuIdentity | None = None) -> str:

@@ -181,7 +181,7 @@ class Attribution(Record, frozen=True, kw_only=True):
     """One traced window.
 
     `conservation` covers the host, `wakeups` the target. `window_s` is the CPUs' mean for idle exits. `deep`: by
-    --deep.
+    deep-idle.
     """
 
     target: TargetInfo

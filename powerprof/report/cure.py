@@ -216,7 +216,7 @@ def slack_lines(change: SlackChange, pid: str) -> list[str]:
     command = command_line("cure --pid {} --thread {}", pid, command_name_of(change.target.pids[0], thread))
     before = format_value("timer_slack", change.before)
     # Only a systemd service can be followed by a unit.
-    print_unit = " --print-unit" if service_of(change.target.pids[0]) is not None else ""
+    print_unit = " --print unit" if service_of(change.target.pids[0]) is not None else ""
     release = "--release" if before == slack_text(DEFAULT_NS) else f"--slack {before} --keep"
     return [
         released_line(change),

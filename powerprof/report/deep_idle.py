@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of `powerprof attribute --deep`: time in which all CPUs idled together, its end by cause, and what-if."""
+"""The part of `powerprof deep-idle`: time in which all CPUs idled together, its end by cause, and what-if."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def list_parts(deep: DeepIdle, top: int) -> Iterator[Part]:
             yield Shown(_breakers_table(scope, top), names=False)
     if deep.lost_count:
         is_sample = deep.lost_count > deep.periods_count
-        remedy = f"; to save all: {command_line('attribute --system --deep')}" if is_sample else ""
+        remedy = f"; to save all: {command_line('deep-idle')}" if is_sample else ""
         lost = text.plural(deep.lost_count, "idle period")
         yield Sentence(f"{lost} not saved, so this time is unknown{remedy}.")
     yield Sentence(_governor_text(deep.governor, deep.scopes[0].breakers))

@@ -20,7 +20,7 @@ _PROCESSES = ("--pid", "--cgroup", "--system")
 _SERVERS = ("--pid", "--socket", "--server", "--defaults-file")
 # The options that name the target, for commands that have one.
 _TARGETS = {
-    **dict.fromkeys(("attribute", "profile", "functions", "offcpu", "syscalls"), _PROCESSES),
+    **dict.fromkeys(("attribute", "deep-idle", "profile", "functions", "offcpu", "syscalls"), _PROCESSES),
     **dict.fromkeys(("queries", "diagnose", "cure"), _SERVERS),
 }
 # Commands that answer completely only as root.

@@ -71,7 +71,7 @@ def test_random_kills_leave_everything_as_before(truth: Truth, powerprof_cli: Cl
         options = tmp_path / "my.cnf"
         write_options(options, login)
         which = ["--pid", str(server.pid), "--defaults-file", str(options), "--set", f"{_VARIABLE}=ON"]
-        variable = ["cure", *which, "--window", "0.5", "--pairs", "3", "--yes", "--meter", "none"]
+        variable = ["cure", *which, "--duration", "0.5", "--pairs", "3", "--yes", "--meter", "none"]
         changed = 0
         for number in range(_KILLS):
             process = powerprof_cli.start(variable if number % 2 else cure(truth, "--slack", "50ms"))

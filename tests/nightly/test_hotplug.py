@@ -45,7 +45,7 @@ host = ["cpu-governor={OURS}", "disable-state=C1"]
 host = ["cpu-governor=conservative"]
 """
 _QUIET = ["--meter", "none"]
-_CURE = ["cure", "--pid", "PID", "--yes", "--window", "0.5", "--pairs", "6", *_QUIET]
+_CURE = ["cure", "--pid", "PID", "--yes", "--duration", "0.5", "--pairs", "6", *_QUIET]
 COMMANDS = {
     "cure": [*_CURE, "--host", f"cpu-governor={OURS}"],
     "cure of a state": [*_CURE, "--host", "disable-state=C1"],

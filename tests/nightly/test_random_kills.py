@@ -43,7 +43,7 @@ KILLS = range(*map(int, os.environ.get("POWERPROF_KILLS", "0-200").split("-")))
 SEED = 20261122
 _QUIET = ["--meter", "none"]
 _SHORT = ["--duration", "0.5", "--repeat", "2", "--attribute", "1"]
-_CURE = ["--window", "0.5", "--pairs", "3", "--yes"]
+_CURE = ["--duration", "0.5", "--pairs", "3", "--yes"]
 _GIVEN = ["--workloads", "WORKLOADS", "--defaults-file", "CNF"]
 # Conditions that this host lacks in part.
 _PROFILES = ["power-profiles:present", "power-profiles:latency-performance"]

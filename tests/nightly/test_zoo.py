@@ -44,7 +44,7 @@ WORDS = {
     "sweep": (f"sweep index --clients 1,2 --duration 0.3 --repeat 3 {_QUIET}",),
     "study": (f"study dirty-pages --quick {_QUIET}",),
     "cure": (
-        f"cure --pid PID --defaults-file CNF --set max_connect_errors=101 --window 0.5 --pairs 3 --yes {_QUIET}",
+        f"cure --pid PID --defaults-file CNF --set max_connect_errors=101 --duration 0.5 --pairs 3 --yes {_QUIET}",
         "cure --pid COVERED",
     ),
     "watch": ("watch --plain --no-ask --count 2 --interval 1 --meter none",),

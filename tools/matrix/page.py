@@ -27,7 +27,7 @@ kernel, or the root of a Debian suite on the kernel of the host. On each machine
 * BPF programs and links are removed at the end.
 * A row whose BPF programs differ from those of this version shows `not run with these programs`.
 * 6.12-deep: `doctor` names each setting that forbids an idle state. The counts of too deep and too shallow states from
-  traced periods are the kernel's, except for periods within 0.15 ms of a limit (`attribute --deep`). `cure --host`
+  traced periods are the kernel's, except for periods within 0.15 ms of a limit (`deep-idle`). `cure --host`
   changes and restores a disabled state, a latency limit and a frequency governor, also after SIGKILL, and with a guard
   on the latency of statements.
 

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from powerprof.cli import parameters
-from powerprof.cli.app import COMMANDS, ModuleCommand
+from powerprof.cli.app import COMMANDS, ModuleCommand, module_name
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,11 @@ def commands() -> dict[str, Command]:
 
 def example_duration(name: str) -> str:
     """The duration of the example in the help of a command."""
-    return ModuleCommand(name, import_module(f"powerprof.cli.{name}")).example_duration()
+    return ModuleCommand(name, import_module(module_name(name))).example_duration()
 
 
 def _command(name: str) -> Command:
-    module = import_module(f"powerprof.cli.{name}")
+    module = import_module(module_name(name))
     declared = list(_parameters(module.Options))
     return Command(
         name,

@@ -118,21 +118,13 @@ def attribute(
         *more: str,
         duration: float = 3.0,
         by: str = "--pid",
+        command: str = "attribute",
         halfway: Callable[[], object] | None = None,
     ) -> Attributed:
         began = time.monotonic()
         runs = tmp_path_factory.mktemp("runs")
-        words = [
-            "--runs-dir",
-            str(runs),
-            "attribute",
-            by,
-            str(target),
-            "--duration",
-            f"{duration:g}",
-            "--meter",
-            "none",
-        ]
+        words = ["--runs-dir", str(runs), command, by, str(target), "--duration", f"{duration:g}"]
+        words += ["--meter", "none"] if command == "attribute" else []
         args = [*words, "--json", "-", *more]
         result = cli(args) if halfway is None else _disturbed(cli, args, duration / 2, halfway)
         took_s, ended_ns = time.monotonic() - began, time.monotonic_ns()

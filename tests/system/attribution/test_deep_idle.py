@@ -30,7 +30,7 @@ def test_every_period_of_a_window_is_in_the_answer(
     attribute: Callable[..., Attributed], wakes: Callable[..., Any], powerprof_cli: Cli
 ) -> None:
     with wakes("twins=89", "fast=301") as running:
-        found = attribute(running.pid, "--deep", "--as", "skylake-server", "--without", "wakes")
+        found = attribute(running.pid, "--as", "skylake-server", "--without", "wakes", command="deep-idle")
     deep, balance = found.record["deep"], found.record["conservation"]
     host = deep["scopes"][0]
     parts = [host[f"{part}_s"] for part in ("ended", "open", "running", "unknown")]
@@ -46,7 +46,7 @@ def test_every_period_of_a_window_is_in_the_answer(
         for name in ("above", "below"):
             apart = abs(check[f"{name}_count"] - check[f"kernel_{name}_count"])
             assert apart <= max(5, 0.02 * deep["periods_count"]), check
-    again = powerprof_cli(["attribute", "--from", str(found.run), "--deep", "--as", "skylake-server", "--json", "-"])
+    again = powerprof_cli(["deep-idle", "--from", str(found.run), "--as", "skylake-server", "--json", "-"])
     assert json.loads(again.out)["deep"]["scopes"] == deep["scopes"]
 
 
@@ -76,7 +76,7 @@ def test_stretches_and_breakers_are_the_arithmetic_of_known_timers(
     try:
         for thread, cpu in zip(threads, sorted(os.sched_getaffinity(0)), strict=False):
             os.sched_setaffinity(thread.tid, {cpu})
-        found = attribute(threads[0].pid, "--deep")
+        found = attribute(threads[0].pid, command="deep-idle")
     finally:
         for thread in threads:
             thread.end()

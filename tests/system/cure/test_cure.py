@@ -81,7 +81,7 @@ def truth(tmp_path: Path, compilers: Sequence[str]) -> Iterator[Truth]:
 
 
 def cure(truth: Truth, *more: str, window_s: float = 0.5, pairs: int = 3) -> list[str]:
-    return ["cure", "--pid", str(truth.pid), "--thread", "truth-poller", "--window", str(window_s),
+    return ["cure", "--pid", str(truth.pid), "--thread", "truth-poller", "--duration", str(window_s),
             "--pairs", str(pairs), "--yes", "--meter", "none", *more]  # fmt: skip
 
 
@@ -316,8 +316,8 @@ def options_of(server: PrivateServer, folder: Path) -> Path:
 
 def test_cure_of_a_variable(powerprof_cli: Cli, tmp_path: Path, pooled_server: Callable[..., PrivateServer]) -> None:
     server = pooled_server()
-    words = ["cure", "--pid", str(server.pid), "--defaults-file", str(options_of(server, tmp_path)), "--window", "0.5",
-             "--pairs", "3", "--yes", "--meter", "none"]  # fmt: skip
+    words = ["cure", "--pid", str(server.pid), "--defaults-file", str(options_of(server, tmp_path)),
+             "--duration", "0.5", "--pairs", "3", "--yes", "--meter", "none"]  # fmt: skip
     saved = tmp_path / "cure.json"
     result = powerprof_cli([*words, "--set", "innodb_print_all_deadlocks=ON", "--json", str(saved)], timeout=120)
     assert result.code == 0, result.err
@@ -346,7 +346,7 @@ def test_cure_of_an_event_from_a_finding(powerprof_cli: Cli, tmp_path: Path) -> 
                 "CREATE TABLE shop.t (n BIGINT)",
                 f"CREATE EVENT shop.{quote_name(name)} ON SCHEDULE EVERY 1 SECOND DO INSERT INTO shop.t VALUES (1)",
             )
-        words = ["cure", "--pid", str(server.pid), "--defaults-file", str(options), "--window", "1.5", "--pairs", "3",
+        words = ["cure", "--pid", str(server.pid), "--defaults-file", str(options), "--duration", "1.5", "--pairs", "3",
                  "--yes", "--meter", "none", "--finding", "event_scheduler"]  # fmt: skip
         result = powerprof_cli([*words, "--json", str(tmp_path / "cure.json")], timeout=180)
         assert result.code == 0, result.err

@@ -81,7 +81,7 @@ def value(server: PrivateServer) -> int:
 
 def of_variable(server: PrivateServer, folder: Path, window_s: float) -> list[str]:
     return ["cure", "--pid", str(server.pid), "--defaults-file", str(options_of(server, folder)),
-            "--set", f"{_VARIABLE}=777", "--window", str(window_s), "--pairs", "3", "--yes", "--no-save",
+            "--set", f"{_VARIABLE}=777", "--duration", str(window_s), "--pairs", "3", "--yes", "--no-save",
             "--meter", "none"]  # fmt: skip
 
 
@@ -181,7 +181,7 @@ def test_report_a_thread_that_ends_during_a_cure(powerprof_cli: Cli, tmp_path: P
         assert program.stdout is not None
         tid = int(program.stdout.readline())
         slack = Path(f"/proc/{tid}/timerslack_ns")
-        words = ["cure", "--pid", str(program.pid), "--thread", str(tid), "--slack", "40us", "--window", "2",
+        words = ["cure", "--pid", str(program.pid), "--thread", str(tid), "--slack", "40us", "--duration", "2",
                  "--pairs", "9", "--yes", "--no-save", "--meter", "none"]  # fmt: skip
         process = powerprof_cli.start(words)
         try:
@@ -358,7 +358,7 @@ def test_cure_a_container_from_the_host(powerprof_cli: Cli, compilers: Sequence[
         assert shell.stdout is not None
         inner = int(shell.stdout.readline().split()[1])
         (target,) = psutil.Process(shell.pid).children()
-        words = ["cure", "--pid", str(target.pid), "--thread", "truth-poller", "--slack", "50ms", "--window", "0.5",
+        words = ["cure", "--pid", str(target.pid), "--thread", "truth-poller", "--slack", "50ms", "--duration", "0.5",
                  "--pairs", "3", "--yes", "--no-save", "--meter", "none",
                  "--json", str(tmp_path / "c.json")]  # fmt: skip
         done = powerprof_cli(words, timeout=90)
@@ -376,7 +376,7 @@ def test_cure_a_container_from_the_host(powerprof_cli: Cli, compilers: Sequence[
 
 def test_count_wakeups_in_a_container_without_a_trace(compilers: Sequence[str], tmp_path: Path) -> None:
     program = compiled(compilers[0], "slack_truth.c", tmp_path)
-    words = ["cure", "--pid", "slack_truth", "--thread", "truth-poller", "--slack", "50ms", "--window", "0.5",
+    words = ["cure", "--pid", "slack_truth", "--thread", "truth-poller", "--slack", "50ms", "--duration", "0.5",
              "--pairs", "3", "--yes", "--no-save", "--meter", "none", "--json", "-"]  # fmt: skip
     inside = [*_APART, "sh", "-c", 'program=$1; count=$2; shift 2; "$program" "$count" 1 >&2 & sleep 1; exec "$@"']
     done = subprocess.run(

@@ -48,7 +48,7 @@ def cure(target: int, setting: str, *more: str) -> list[str]:
 
 
 def test_a_latency_limit_of_0_makes_the_cpus_poll_and_is_released(target: int, own_journal: Cli) -> None:
-    result = own_journal(cure(target, "latency-limit=0", "--pairs", "3", "--window", "0.5"))
+    result = own_journal(cure(target, "latency-limit=0", "--pairs", "3", "--duration", "0.5"))
     assert result.code == 0, result.err
     assert "→ 100.00 %" in result.out and "The power is unknown: no meter measures it." in " ".join(result.out.split())
     assert "verified: none" in " ".join(result.out.split())
@@ -78,7 +78,7 @@ def test_the_next_start_restores_after_the_end_of_both(
 ) -> None:
     before = read_text(place)
     assert before != value
-    process = own_journal.start(cure(target, setting, "--window", "30"))
+    process = own_journal.start(cure(target, setting, "--duration", "30"))
     try:
         kill_both(process, lambda: read_text(place) == value)
         assert f"is {before} again" in own_journal(["runs"]).err
@@ -91,7 +91,7 @@ def test_the_next_start_restores_after_the_end_of_both(
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_the_keeper_restores_after_the_end_of_powerprof(target: int, own_journal: Cli, number: int) -> None:
     before = read_text(GOVERNOR)
-    process = own_journal.start(cure(target, "idle-governor=menu", "--window", "30"))
+    process = own_journal.start(cure(target, "idle-governor=menu", "--duration", "30"))
     try:
         wait_until(lambda: read_text(GOVERNOR) == "menu", "the governor is not changed")
         process.send_signal(number)
@@ -168,7 +168,7 @@ def small_journal(own_journal: Cli, tmp_path: Path) -> Iterator[Cli]:
 def test_the_old_value_returns_from_a_full_disk(target: int, small_journal: Cli, tmp_path: Path) -> None:
     """The disk fills up after the first change, and both processes are killed after the second."""
     before = read_text(GOVERNOR)
-    process = small_journal.start(cure(target, "idle-governor=menu", "--window", "0.5", "--pairs", "99"))
+    process = small_journal.start(cure(target, "idle-governor=menu", "--duration", "0.5", "--pairs", "99"))
     try:
         wait_until(lambda: read_text(GOVERNOR) == "menu", "the governor is not changed")
         with suppress(OSError), (tmp_path / "changed/full").open("wb", buffering=0) as file:
@@ -219,7 +219,7 @@ def tuned(powerprof_cli: Cli, tmp_path: Path) -> Cli:
 def test_a_profile_of_tuned_is_tried_and_restored(target: int, tuned: Cli, tmp_path: Path) -> None:
     """A profile that TuneD has chosen is chosen by it again."""
     (tmp_path / "mode").write_text("auto\n")
-    result = tuned(cure(target, "profile=postgresql", "--pairs", "3", "--window", "0.5"))
+    result = tuned(cure(target, "profile=postgresql", "--pairs", "3", "--duration", "0.5"))
     assert result.code == 0, result.err
     calls = (tmp_path / "calls").read_text().splitlines()
     switches = [line for line in calls if line.startswith(("profile ", "auto_profile"))]
@@ -228,7 +228,7 @@ def test_a_profile_of_tuned_is_tried_and_restored(target: int, tuned: Cli, tmp_p
 
 
 def test_the_next_start_restores_the_profile(target: int, tuned: Cli, tmp_path: Path) -> None:
-    process = tuned.start(cure(target, "profile=postgresql", "--window", "30"))
+    process = tuned.start(cure(target, "profile=postgresql", "--duration", "30"))
     try:
         kill_both(process, lambda: (tmp_path / "profile").read_text() == "postgresql\n")
         assert "the TuneD profile is balanced again" in tuned(["runs"]).err

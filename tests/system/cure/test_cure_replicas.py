@@ -129,7 +129,7 @@ def test_a_replica_is_measured_in_both_arms(powerprof_cli: Cli, tmp_path: Path) 
         options = options_of(server, tmp_path)
         replicas_are_measured(server, options, RECEIVED)
         words = ["cure", "--pid", str(server.pid), "--defaults-file", str(options), "--set", "max_connect_errors=101"]
-        words += ["--window", "1", "--pairs", "3", "--yes", "--meter", "none"]
+        words += ["--duration", "1", "--pairs", "3", "--yes", "--meter", "none"]
         with logged(server) as others:
             result = powerprof_cli([*words, "--json", str(tmp_path / "a.json"), "-o", str(tmp_path / "a.html")])
         assert result.code == 0, result.err

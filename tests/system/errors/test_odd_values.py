@@ -53,14 +53,19 @@ BESIDE: dict[tuple[str, str], tuple[str, ...]] = {
     ("compare", "--with"): ("compare-0001",),
     ("sweep", "--set"): ("city:index",),
     ("sweep", "--until"): ("city:index",),
-    ("sweep", "--steps"): ("city:index", "--until", "p95=5ms"),
     ("sweep", "--resume"): (),
     **{("runs", option): ("prune",) for option in ("--keep", "--older-than")},
     **{(command, "--pid"): () for command in ("diagnose", "queries")},
     **{("cure", option): ("--pid", "1") for option in ("--thread", "--slack", "--set")},
     ("cure", "--pid"): ("--thread", "nosuch", "--slack", "1ms"),
+    ("cure", "--print"): ("--pid", "1", "--thread", "nosuch", "--slack", "1ms", "--keep"),
     ("cure", "--wait"): ("--pid", "1", "--thread", "nosuch", "--slack", "1ms", "--keep"),
     ("queries", "--count"): ("--pid", "1", "--watch"),
+    **{("energy", option): ("--calibrate",) for option in ("--step", "--repeats", "--output", "--seed")},
+    ("energy", "--elapsed"): ("--from", "file"),
+    ("residency", "--elapsed"): ("--from", "file"),
+    ("runs", "-o"): ("nosuch", "--trend"),
+    **{("deep-idle", option): () for option in ("--pid", "--cgroup", "--from")},
 }
 NUMBERS = ("nan", "inf", "-inf", "-1", "1e999", "9" * 400, "x", "1,5", "1_0", "٣", " ")
 WORDS = (" ", "x" * 5000, "a\nb", "\x1b[31m", "-1", "läuft", "\udcff", "a\0b")

@@ -33,7 +33,7 @@ def curing(cpus: FakeCpus, cli: Cli) -> Iterator[subprocess.Popen[str]]:
     """Yield a cure that has changed the governor of all CPUs."""
     with subprocess.Popen(["sleep", "600"]) as target:
         words = ["cure", "--pid", str(target.pid), "--host", f"cpu-governor={OURS}", "--yes", "--no-save"]
-        process = cli.start([*words, "--window", "2", "--pairs", "50", "--meter", "none"])
+        process = cli.start([*words, "--duration", "2", "--pairs", "50", "--meter", "none"])
         try:
             wait_until(lambda: cpus.governors() == [OURS] * 8, "the governor is not changed")
             yield process

@@ -66,8 +66,8 @@ _LOAD = "--rate 123.5 --seed 41 --attribute 2.5"
 REQUESTS = f"""
 attribute --system
 attribute --pid 17 --only --duration 2.5 --stack-buffer 512 {_METERS} {_OWN_SERVER} --no-save
-attribute --cgroup my.service --deep --without t1 --without t2 --slack t3=7ms --duration 3m
---runs-dir {_FIXTURES} attribute --from attribute-0001 --deep --slack t3=7ms
+deep-idle --cgroup my.service --without t1 --without t2 --slack t3=7ms --duration 3m
+--runs-dir {_FIXTURES} deep-idle --from attribute-0001 --slack t3=7ms
 profile --pid 17
 profile --pid 17 --only --duration 1.25 --frequency 250 {_OWN_SERVER} --by stack --lines
 profile --system --event page-faults
@@ -97,24 +97,25 @@ sweep index --clients 1,2,4
 sweep index --set rate=100,200.5 --duration 1.5 --repeat 7 --seed 41 --on-cpu --residency-source procfs {_METERS}
 sweep index --clients 1,3 --quick --load 35%
 sweep index --until p95=5ms
-sweep index no-index --until cpu=80% --steps 4 --duration 1.5 --repeat 7 --seed 41
+sweep index no-index --until cpu=80% --duration 1.5 --repeat 7 --seed 41
 sweep index --until p50=250us --quick
 study power-efficiency
 study power-efficiency --quick --seed 41 --no-save {_METERS} --residency-source procfs
 cure --pid 17
 cure --pid 17 --thread cleaner --slack 7ms --yes
-cure --pid 17 --only --thread 18 --slack 500us --pairs 7 --window 1.5 --max-p95 12.5 --seed 41 --precision 5% {_METERS}
+cure --pid 17 --only --thread 18 --slack 500us --pairs 7 --duration 1.5 --seed 41 --precision 5% {_METERS}
+cure --pid 17 --thread 18 --slack 500us --guard p95=12.5% --yes
 cure --set innodb_x=7 --guard p99=3.5% --yes
 cure --finding 2 --yes
 cure --host latency-limit=50 --yes {_OWN_SERVER}
 cure --pid 17 --thread cleaner --slack 7ms --keep --wait 2m
 cure --pid 17 --only --thread cleaner --release
-cure --pid 17 --thread cleaner --slack 7ms --keep --print-unit
+cure --pid 17 --thread cleaner --slack 7ms --keep --print unit
 watch --system
 watch --system --interval 2.5 --no-ask --count 3 {_METERS}
 watch --system --ask-every 12.5 --defaults-file README.md --plain
 export
-export --pid 17 --only --interval 2.5 --ask-every 12.5 --listen 127.0.0.1:9999 --insecure --top 7 --stale 50 {_METERS}
+export --pid 17 --only --interval 2.5 --ask-every 12.5 --listen 127.0.0.1:9999 --insecure --top 7 {_METERS}
 export --no-ask --per-cpu yes --statements mysqld --web-config README.md
 export --per-cpu no
 doctor --pid 17
@@ -123,7 +124,7 @@ doctor --system --only --duration 2.5 --fetch --yes
 energy
 energy --duration 2.5 {_METERS}
 energy --from README.md SECURITY.md --elapsed 250ms
-energy --calibrate --step 1.5 --repeats 3 --name mine --seed 41 --meter rapl
+energy --calibrate --step 1.5 --repeats 3 --output mine.toml --seed 41 --meter rapl
 residency --from README.md SECURITY.md --elapsed 2.5 --residency-source turbostat
 idle
 idle --clients 7 --duration 2.5 --repeat 3 --no-causes --residency-source procfs {_METERS}
@@ -131,14 +132,14 @@ idle --quick --clients 0 {_OWN_SERVER}
 """.strip().splitlines()
 
 REFUSALS = """
+deep-idle --from x --duration 3
 attribute --pid 17 --from attribute-0001
 attribute --from attribute-0001 --duration 5
 attribute --pid 17 --all --top 3
-attribute --pid 17 --slack t=1ms
-attribute --pid 17 --deep --slack t
-attribute --pid 17 --deep --slack t=1ms --slack t=2ms
-attribute --pid 17 --deep --without ' '
-attribute --pid 17 --deep --without t --slack t=1ms
+deep-idle --slack t
+deep-idle --slack t=1ms --slack t=2ms
+deep-idle --without ' '
+deep-idle --without t --slack t=1ms
 attribute --pid 17 --stack-buffer 2097152
 attribute --pid 17 --duration 604801
 attribute --pid 17 --duration 49ms
@@ -206,7 +207,6 @@ compare -- gzip
 compare --seed 3 --pairs 3 --control -- gzip -- gzip
 sweep
 sweep index other
-sweep index --steps 3
 sweep index --resume sweep-0001
 sweep --resume sweep-0001 --seed 3
 sweep index --quick --repeat 3
@@ -238,18 +238,17 @@ cure --keep --thread x --slack 1ms --pairs 9 --yes
 cure --keep --set a=1
 cure --release
 cure --release --thread t --slack 1ms
-cure --keep --thread t --slack 1ms --print-unit --print-drop-in
-cure --keep --thread t --slack 1ms --print-unit --wait 1
-cure --print-unit
-cure --thread t --slack 1ms --guard p99=5% --max-p95 3
+cure --keep --thread t --slack 1ms --print x
+cure --keep --thread t --slack 1ms --print unit --wait 1
+cure --print unit
 cure --thread t --slack 1ms --pairs 2
-cure --thread t --slack 1ms --max-p95 10001
+cure --thread t --slack 1ms --guard p95
 watch --no-ask --ask-every 5
 watch --plain --json-lines
 watch --interval 0.4
 export --per-cpu maybe
 export --no-ask --ask-every 5
-export --print-unit --top 3
+export --print unit --top 3
 export --top 1001
 doctor --fetch
 doctor --system --yes

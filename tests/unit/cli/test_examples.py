@@ -72,7 +72,7 @@ def test_the_duration_of_a_trace_is_that_of_its_window(name: str) -> None:
 
 
 def test_the_duration_of_a_cure_is_that_which_it_counts_down() -> None:
-    defaults = SimpleNamespace(most_pairs=_default("cure", "--pairs"), window_s=_default("cure", "--window"))
+    defaults = SimpleNamespace(most_pairs=_default("cure", "--pairs"), window_s=_default("cure", "--duration"))
     assert example_duration("cure") == approximate_time(estimate_seconds(cast(Any, defaults)))
 
 

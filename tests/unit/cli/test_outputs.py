@@ -7,7 +7,7 @@ from importlib import import_module
 
 import pytest
 
-from powerprof.cli.app import COMMANDS
+from powerprof.cli.app import COMMANDS, module_name
 from powerprof.cli.outputs import OutputFile, parse_output
 from powerprof.cli.parameters import walk_parameters
 from powerprof.report.files import SUFFIXES
@@ -19,6 +19,7 @@ RECORDS = {
     "idle": "powerprof.run/1 idle",
     "residency": "powerprof.run/1 residency",
     "attribute": "powerprof.attribution/1",
+    "deep-idle": "powerprof.attribution/1",
     "profile": "powerprof.oncpu/1",
     "functions": "powerprof.functions/1",
     "offcpu": "powerprof.offcpu/1",
@@ -37,7 +38,7 @@ RECORDS = {
 
 def _accepted(command: str) -> set[str] | None:
     """Return the kinds of files that -o of a command accepts; None if it has no such option."""
-    options = import_module(f"powerprof.cli.{command}").Options
+    options = import_module(module_name(command)).Options
     parameter = next((each for _, _, each in walk_parameters(options) if each.flag == "-o"), None)
     if parameter is None:
         return None

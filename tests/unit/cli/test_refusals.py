@@ -83,11 +83,11 @@ VALUES: list[Row] = [
         (*IDLE, "--server", "mysql://root@127.0.0.1/", "--socket", "/x"),
     ),
     (
-        *(2, r"--server-binary and --server-build have no effect with your own server", ""),
+        *(2, r"--server-binary has no effect with --socket", ""),
         (*IDLE, "--server-binary", "/bin/true", "--socket", "/x"),
     ),
     (
-        *(2, r"--server-build excludes --server-binary", ""),
+        *(2, r"--server-build has no effect with --server-binary", ""),
         (*IDLE, "--server-build", "mysql-9.7", "--server-binary", "/bin/true"),
     ),
     (2, r"--server-build: no server is called 'nonsense'", "", (*IDLE, "--server-build", "nonsense")),
@@ -153,7 +153,11 @@ TABLE: list[tuple[int, str, tuple[str, ...]]] = [
     (2, r"^error: --pairs 1: an interval", ("compare", "--pairs", "1", "--", "true", "--", "true")),
     (2, r"^error: --repeat 0: an interval needs at least 2$", ("idle", "--repeat", "0")),
     (2, r"^error: --pairs 0: an interval needs at least 3$", ("compare", "index", "no-index", "--pairs", "0")),
-    (2, r"^error: --pairs -1: an interval needs at least 3$", ("cure", "--pid", "1", "--pairs", "-1")),
+    (
+        2,
+        r"^error: --pairs -1: an interval needs at least 3$",
+        (*CURE, "--thread", "x", "--slack", "1ms", "--pairs", "-1"),
+    ),
     (2, r"^error: --repeat 2: an interval needs at least 3$", ("sweep", *CITY, "--repeat", "2")),
     (2, r"^error: --until p95: not a limit$", ("sweep", "city:index", "--until", "p95")),
     (2, r"^error: --until cpu=120%: must be between 0 and 100 %$", ("sweep", "city:index", "--until", "cpu=120%")),
@@ -226,7 +230,6 @@ MEANT: list[tuple[str, str, tuple[str, ...]]] = [
     (r"unexpected argument: releases", "powerprof study --help", ("study", "read-buffer", "releases")),
     # The value as it was typed.
     (r"--attribute 0: must be at least 0.5", "", ("run", "city:index", "--attribute", "0")),
-    (r"--max-p95 -1: must be at least 0", "", (*CURE, "--thread", "x", "--slack", "1ms", "--max-p95", "-1")),
     (r"--wait -5: must be at least 0", "", (*CURE, "--keep", "--wait", "-5")),
     (r"--step 00.1: must be at least 0.2", "", ("energy", "--calibrate", "--step=00.1")),
     # What is swept.
@@ -249,9 +252,8 @@ MEANT: list[tuple[str, str, tuple[str, ...]]] = [
         (rf"{option} has no effect without .*, --set, --host or --finding", "leave it out", (*CURE, option, *value))
         for option, *value in (
             ("--pairs", "9"),
-            ("--window", "9"),
+            ("--duration", "9"),
             ("--seed", "5"),
-            ("--max-p95", "5"),
             ("--meter", "none"),
             ("--yes",),
             ("--no-save",),

@@ -119,7 +119,7 @@ def _reached(start: str) -> frozenset[str]:
 
 
 def _printed_by(path: str) -> tuple[str, ...]:
-    stem = Path(path).stem
+    stem = Path(path).stem.replace("_", "-") if path.startswith("cli/") else Path(path).stem
     if path.startswith("cli/") and stem in options():
         return (stem,)
     if path == f"report/{stem}.py" and stem in _TABLES:
@@ -147,7 +147,9 @@ def problems_of(text: str, path: str) -> list[str]:
     owners = _printed_by(path)
     # `compare` in a sentence says whose option it is.
     meant = frozenset().union(*(options()[name] for name in re.findall(r"`([a-z]+)`", text) if name in options()))
-    reaching = [name for name in options() if owners == () and path in _reached(f"cli/{name}.py")] or list(options())
+    reaching = [
+        name for name in options() if owners == () and path in _reached(f"cli/{name.replace('-', '_')}.py")
+    ] or list(options())
     if path in _LISTS:
         reaching = list(options())
     for option in sorted(set(_OPTION.findall(rest)) - _GONE - meant):

@@ -172,7 +172,7 @@ def test_a_model_that_cannot_be_written_is_printed(
 
     monkeypatch.setattr("powerprof.energy.calibrate.calibrate", lambda *_, **__: (fit, "package-0 by rapl"))
     monkeypatch.setattr("powerprof.energy.calibrate.save_model", full)
-    options = CalibrationOptions(calibrate=True, name="bench", output=tmp_path / "bench.toml")
+    options = CalibrationOptions(calibrate=True, output=tmp_path / "bench.toml")
     with pytest.raises(PowerprofError, match="no space left"):
         _calibrate(options, EnergyOptions(), quiet=True)
     (model,) = parse_models(capsys.readouterr().out, tmp_path)

@@ -110,14 +110,14 @@ def replay(steps: Steps, job: Job) -> dict[str, Any]:
     from powerprof.attribution.deep_idle import count_misses
 
     runs = Path("/tmp/deep")
-    words = ("--deep", "--as", "granite-rapids", "--without", "nanosleep", "--json", "-")
+    words = ("--as", "granite-rapids", "--without", "nanosleep", "--json", "-")
     with steps.program(*_SLEEPERS) as process:
         assert process.stdout is not None
         pid = str(json.loads(process.stdout.readline())["pid"])
         record = steps.powerprof(
             "--runs-dir",
             str(runs),
-            "attribute",
+            "deep-idle",
             "--pid",
             pid,
             "--duration",
@@ -214,7 +214,7 @@ def settings(steps: Steps, job: Job) -> dict[str, Any]:
         for setting, read, value, excluded in tried:
             before = str(read())
             with _watched(read) as seen:
-                words = _cure(process.pid, setting, "--pairs", "3", "--window", "1", "--json", "-")
+                words = _cure(process.pid, setting, "--pairs", "3", "--duration", "1", "--json", "-")
                 done = steps.powerprof(*words, limit_s=60)
             facts[setting] = {"seen": sorted(seen), "after": read()}
             # While the files are written one after the other, their values differ.
@@ -262,7 +262,7 @@ def guard(steps: Steps, job: Job) -> dict[str, Any]:
         client = threading.Thread(target=ask)
         client.start()
         try:
-            words = ("--guard", "p50=5%", "--pairs", "3", "--window", "3", "--json", "-")
+            words = ("--guard", "p50=5%", "--pairs", "3", "--duration", "3", "--json", "-")
             done = steps.powerprof(*_cure(server.pid, "latency-limit=0", *words), limit_s=90)
         finally:
             over.set()
@@ -298,7 +298,7 @@ def killed(steps: Steps, job: Job) -> dict[str, Any]:
             ("latency-limit=300", _limit_us, 300),
         ):
             before = read()
-            words = _cure(process.pid, setting, "--window", "60")
+            words = _cure(process.pid, setting, "--duration", "60")
             with steps.program(sys.executable, "-m", "powerprof", *words) as cure:
                 _wait(lambda: read() == value or cure.poll() is not None, 60 * steps.scale)
                 changed = read() == value
