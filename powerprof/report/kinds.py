@@ -171,7 +171,7 @@ _NAMES: Mapping[str, _Names] = {
         document=True,
     ),
     "powerprof.queries-comparison/1": _Names(
-        "queries.comparison:QueriesComparison", "report.queries_comparison", _ALL_FILES, ("top",)
+        "queries.comparison:QueriesComparison", "report.queries_comparison", options=("top",), document=True
     ),
     "powerprof.diagnosis/1": _Names(
         "diagnosis.evidence:Diagnosis", "report.diagnosis", defaults={"everything": True}, document=True

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from markupsafe import Markup
 from msgspec.structs import replace
@@ -11,29 +12,28 @@ from msgspec.structs import replace
 from powerprof.model import text
 from powerprof.queries.comparison import QueriesComparison, StatementChange, StatementSide, select_changes
 from powerprof.report.answers import MAY_BE_CHANCE, explain_chance, word_claim
-from powerprof.report.document import Extras
-from powerprof.report.html.charts import DrawnInterval, interval_axis, interval_row, interval_ticks
-from powerprof.report.html.page import clean_name, render_page
-from powerprof.report.labels import word_notes
-from powerprof.report.statement_tables import statement_lines
+from powerprof.report.document import NOT_HTML, TERMINAL, Document, Drawing, Part, Section, Sentence, Shown, View
+from powerprof.report.html.charts import DrawnInterval, draw_legend, interval_axis, interval_row, interval_ticks
+from powerprof.report.html.page import clean_name
+from powerprof.report.statement_tables import distinguishable
 from powerprof.report.table import (
+    HTML,
     Cell,
     Column,
     DrawnColumn,
     Figure,
+    Line,
     Places,
     Table,
     TableRow,
     Words,
-    draw_table,
-    escape,
+    align_rows,
     figures,
     without_empty,
     words,
 )
 
 _DEFAULT_TOP = 20
-_HEADINGS = ("% of a CPU", "ms CPU/call", "ratio", "95 %", "")
 
 
 def answer_of(record: QueriesComparison) -> str:
@@ -88,34 +88,86 @@ def context_of(record: QueriesComparison) -> str:
     return " → ".join(parts)
 
 
-def render_terminal(
-    record: QueriesComparison, width: int = text.DEFAULT_WIDTH, *, top: int = _DEFAULT_TOP
-) -> list[str]:
-    """Return the report. Statements are sorted by the change of their CPU time per second."""
-    printed = [*text.wrap(answer_of(record), width), *text.wrap(context_of(record), width), ""]
-    shown = record.statements[:top]
-    rows = [_HEADINGS, *(_row_cells(record, change) for change in shown)]
-    printed += statement_lines(rows, shown, width, left=len(_HEADINGS) - 1)
-    if chance := explain_statements(record):
-        printed += text.wrap(chance, width)
-    if len(record.statements) > top:
-        printed.append(f"{len(record.statements) - top:,} more statements (--json)")
-    for note in word_notes(record.notes):
-        printed += text.wrap(f"Note: {note}.", width)
-    return printed
+def document(record: QueriesComparison, view: View) -> Document:
+    """Return the report of two runs, sorted by the change of CPU time per second."""
+    return Document(
+        record=record,
+        answer=answer_of(record),
+        context=context_of(record),
+        parts=partial(_list_parts, record, view),
+        rows=partial(_list_rows, record),
+        setup=(("A", "/a"), ("B", "/b"), ("Host", "/host")),
+        derived=view.extras.derived,
+    )
 
 
-def _row_cells(record: QueriesComparison, change: StatementChange) -> tuple[str, ...]:
+def _list_parts(record: QueriesComparison, view: View) -> Iterator[Part]:
+    few = changes_table(record, view.top or _DEFAULT_TOP)
+    layout = partial(change_lines, [change.id for change in record.statements])
+    many = statements_table(record, Places(record))
+    count = len(many.rows)
+    many = without_empty(replace(many, rows=many.rows[:MAX_ROWS], left_count=max(0, count - MAX_ROWS)))
+    yield Section(
+        "By statement",
+        [
+            Drawing(partial(draw_legend, record.a.name or "", record.b.name or ""), look=""),
+            Sentence(_CHART, look="muted", forms=HTML),
+            Shown(few, layout, what="statements", forms=NOT_HTML),
+            Sentence(few.caption, forms=TERMINAL),
+            Shown(
+                many,
+                look="plain sortable wide",
+                what="statements",
+                drawn=partial(_draw_ratios, record.statements[:MAX_ROWS]),
+                forms=HTML,
+            ),
+        ],
+        "statements",
+    )
+
+
+_CHART = (
+    "Sorted by the change of CPU time per second. The chart shows the CPU time per call, B relative to A, with its "
+    "95 % interval. A filled mark is a significant change."
+)
+
+
+def changes_table(record: QueriesComparison, top: int) -> Table:
+    """Return the first statements for a terminal and Markdown, A and B in one column."""
+    columns = [
+        *figures(share="% of a CPU", each="ms CPU/call", ratio="ratio", ends="95 %"),
+        Column("became", left=True),
+        Column("text", "statement", left=True),
+    ]
+    rows = [TableRow(_row_cells(record, change)) for change in record.statements[:top]]
+    left_count = max(0, len(record.statements) - top)
+    return Table(columns, rows, "statements", explain_statements(record), left_count)
+
+
+def change_lines(ids: Sequence[str], table: Table, width: int) -> list[str]:
+    """Return one line per statement; similar texts are told apart, if necessary by their ids."""
+    columns = [(column.heading, *(row.words(column.key).text for row in table.rows)) for column in table.columns[:-1]]
+    room = width - sum(max(map(len, column)) + 2 for column in columns)
+    names = [row.words("text").text for row in table.rows]
+    if room >= text.LEAST_NAME:
+        names = distinguishable(names, ids[: len(names)], room)
+    rows = [list(row) for row in zip(*columns, ("statement", *names), strict=True)]
+    left = [f"{table.left_count:,} more statements (--json)"] if table.left_count else []
+    return [*align_rows(rows, width, [len(columns) - 1]), *left]
+
+
+def _row_cells(record: QueriesComparison, change: StatementChange) -> dict[str, Cell]:
     low, high = change.low, change.high
     ends = "?" if low is None or high is None else f"{text.number(low, 2)}–{text.number(high, 2)}"
     compared = change.a is not None and change.b is not None
-    return (
-        f"{_cpu_percent(change.a)} → {_cpu_percent(change.b)}",
-        f"{_ms_per_call(change.a)} → {_ms_per_call(change.b)}",
-        _ratio(change) if compared else "",
-        ends if compared else "",
-        became_text(record, change),
-    )
+    cells = {
+        "share": f"{_cpu_percent(change.a)} → {_cpu_percent(change.b)}",
+        "each": f"{_ms_per_call(change.a)} → {_ms_per_call(change.b)}",
+        "ratio": _ratio(change) if compared else "",
+        "ends": ends if compared else "",
+        "became": became_text(record, change),
+    }
+    return {**{key: Words(cell, ours=True) for key, cell in cells.items()}, "text": Words(change.text)}
 
 
 def _cpu_percent(side: StatementSide | None) -> str:
@@ -133,7 +185,7 @@ def _ratio(change: StatementChange) -> str:
     return text.UNKNOWN if change.ratio is None else f"× {text.number(change.ratio, 2)}"
 
 
-def render_csv(record: QueriesComparison) -> Iterator[Sequence[str | float | int | None]]:
+def _list_rows(record: QueriesComparison) -> Iterator[Line]:
     """Return one line per statement."""
     names = ("id", "text", "schema_name", "became", "change_percent_of_cpu", "ratio", "low", "high")
     sides = ("percent_of_cpu", "calls_hz", "c0_ms_per_call", "latency_p95_ms", "joules_per_call")
@@ -144,45 +196,10 @@ def render_csv(record: QueriesComparison) -> Iterator[Sequence[str | float | int
         yield [*(getattr(change, name) for name in names), *figures]
 
 
-def render_markdown(record: QueriesComparison, context_line: str) -> list[str]:
-    """Return the statements that changed most."""
-    keys = ("share", "each", "ratio", "ends", "became", "text")
-    headings = (*_HEADINGS[:-1], "became", "statement")
-    columns = [
-        Column(key, heading, left=key in ("became", "text")) for key, heading in zip(keys, headings, strict=True)
-    ]
-    rows = [
-        TableRow({key: Words(cell) for key, cell in zip(keys, (*_row_cells(record, change), change.text), strict=True)})
-        for change in record.statements[:25]
-    ]
-    notes = [f"- {escape(note)}" for note in word_notes(record.notes)]
-    chance = ["", escape(sentence)] if (sentence := explain_statements(record)) else []
-    return ["", context_line, *draw_table(Table(columns, rows), keys), *chance, "", *notes]
-
-
-# The HTML page: each statement before and after, and the intervals of the ratios.
+# On a page: each statement before and after, and the intervals of the ratios.
 
 MAX_ROWS = 500
 _LOOKS = {"more expensive": "worse", "cheaper": "better"}
-
-
-def render_html(record: QueriesComparison, extras: Extras) -> str:
-    """Return the HTML page."""
-    places, shown = Places(record), record.statements[:MAX_ROWS]
-    whole = statements_table(record, places)
-    sentence = answer_of(record)
-    return render_page(
-        "queriescomparison.html.j2",
-        record,
-        places,
-        title=clean_name(sentence),
-        answer=sentence,
-        context=context_of(record),
-        rows=without_empty(replace(whole, rows=whole.rows[:MAX_ROWS])),
-        drawn=_draw_ratios(shown),
-        left_count=len(record.statements) - len(shown),
-        notes=word_notes(record.notes),
-    )
 
 
 def statements_table(record: QueriesComparison, places: Places) -> Table:

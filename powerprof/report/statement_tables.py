@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from powerprof.model import text
-from powerprof.queries.comparison import StatementChange
 from powerprof.queries.records import UNKNOWN, Background, Grouping, Queries, Statement, group_statements, name_asker
-from powerprof.report.table import ALL, Cell, Column, Figure, Form, Places, Table, TableRow, Words, align_rows, figures
+from powerprof.report.table import ALL, Cell, Column, Figure, Form, Places, Table, TableRow, Words, figures
 from powerprof.system.errors import UsageError
 from powerprof.system.next_steps import command_line
 
@@ -322,19 +321,3 @@ def _common_length(a: str, b: str) -> int:
         else:
             high = middle - 1
     return low
-
-
-def statement_lines(
-    rows: Sequence[Sequence[str]], statements: Sequence[StatementChange], width: int, left: int = -1
-) -> Iterator[str]:
-    """Yield the rows, a heading first, with the texts of the statements as last column.
-
-    Figures are aligned to the right, except column `left`.
-    """
-    sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    room = width - sum(sizes) - 2 * len(sizes)
-    names: list[str] = [each.text for each in statements]
-    if room >= text.LEAST_NAME:
-        names = distinguishable(names, [each.id for each in statements], room)
-    named = [[*row, name] for row, name in zip(rows, ["statement", *names], strict=True)]
-    yield from align_rows(named, width, [left] if left >= 0 else [])
