@@ -271,7 +271,7 @@ def _judge(comparison: Comparison | SweepComparison) -> None:
     """Raise WorseError if B is worse than A."""
     from powerprof.experiment import sweep_comparison
     from powerprof.experiment.claims import is_worse
-    from powerprof.report.kinds import word_record
+    from powerprof.report.wording import word_record
 
     comparison = word_record(comparison)
     if isinstance(comparison, sweep_comparison.SweepComparison):

@@ -218,7 +218,7 @@ def _save(record: R, command: str, saving: Saving, raw: dict[str, bytes] | None)
     """Word a record and save it. Return the saved record, with its id."""
     from powerprof.model.runs import RunStore
     from powerprof.report import history
-    from powerprof.report.kinds import word_record
+    from powerprof.report.wording import word_record
 
     record, error = word_record(record), None
     if not saving.no_save:

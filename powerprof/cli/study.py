@@ -85,7 +85,7 @@ def _keep(command: str, record: StepRecord, saving: Saving) -> StepRecord:
     """Save the record of a step with its sentences."""
     from powerprof.model.runs import RunStore
     from powerprof.report.history import about
-    from powerprof.report.kinds import word_record
+    from powerprof.report.wording import word_record
 
     record = word_record(record)
     if not saving.no_save:

@@ -4,27 +4,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from powerprof.model.records import Note, Run
+from powerprof.model.records import Run
 from powerprof.model.runs import RunStore, decode_record, read_head
 from powerprof.model.text import DEFAULT_WIDTH, join_words
 from powerprof.report.document import Document, View
 from powerprof.report.files import SUFFIXES
-from powerprof.report.labels import word_notes
+from powerprof.report.wording import word_answer
 from powerprof.system.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from powerprof.report.document import Extras
     from powerprof.report.stacks import StackSet
     from powerprof.report.table import Line
-
-R = TypeVar("R")
 
 
 class RecordKind(msgspec.Struct, frozen=True):
@@ -38,7 +36,6 @@ class RecordKind(msgspec.Struct, frozen=True):
         markdown: Returns the lines below the answer; receives the context as a Markdown sentence.
         csv: Returns the rows of the main table, head first.
         stacks: Returns the weighted stacks of a record.
-        sentences: Returns the record with its answer in words.
         document: Returns the report, from which every form is drawn.
     """
 
@@ -49,7 +46,6 @@ class RecordKind(msgspec.Struct, frozen=True):
     markdown: Callable[[Any, str], list[str]] | None = None
     csv: Callable[[Any], Iterable[Line]] | None = None
     stacks: Callable[[Any], StackSet] | None = None
-    sentences: Callable[[Any], Any] | None = None
     document: Callable[[Any, View], Document] | None = None
 
     def file_kinds(self) -> list[str]:
@@ -76,7 +72,6 @@ class _Names(NamedTuple):
     prefix: str = "render"
     lines: str | None = None
     stacks: str | None = None
-    sentences: str | None = None
     defaults: Mapping[str, Any] = {}
     document: bool = False
 
@@ -93,7 +88,6 @@ def _load(names: _Names) -> RecordKind:
         partial(render, **names.defaults) if names.defaults else render,
         names.options,
         stacks=find(names.stacks) if names.stacks else None,
-        sentences=find(names.sentences) if names.sentences else None,
         **{form: find(f"{names.prefix}_{form}") for form in names.files.split()},
     )
 
@@ -112,7 +106,6 @@ def _load_document(names: _Names, find: Callable[[str], Any]) -> RecordKind:
         draw_lines,
         names.options,
         stacks=find(names.stacks) if names.stacks else None,
-        sentences=find(names.sentences) if names.sentences else None,
         document=document,
     )
 
@@ -124,18 +117,11 @@ _NAMES: Mapping[str, _Names] = {
     "powerprof.run/1 idle": _Names("model.records:IdleRun", "report.idle", document=True),
     "powerprof.run/1 run": _Names("experiment.records:LoadRun", "report.run", document=True),
     "powerprof.comparison/1": _Names(
-        "experiment.records:Comparison",
-        "report.comparison",
-        options=("everything",),
-        sentences="word_comparison",
-        document=True,
+        "experiment.records:Comparison", "report.comparison", options=("everything",), document=True
     ),
     "powerprof.sweep/1": _Names("experiment.sweep_rounds:Sweep", "report.sweep", document=True),
     "powerprof.sweepcomparison/1": _Names(
-        "experiment.sweep_comparison:SweepComparison",
-        "report.sweep_comparison",
-        sentences="word_sweep_comparison",
-        document=True,
+        "experiment.sweep_comparison:SweepComparison", "report.sweep_comparison", document=True
     ),
     "powerprof.saturation/1": _Names(
         "experiment.sweep_until:Saturation", "report.sweep", prefix="saturation", document=True
@@ -176,10 +162,8 @@ _NAMES: Mapping[str, _Names] = {
     "powerprof.diagnosis/1": _Names(
         "diagnosis.evidence:Diagnosis", "report.diagnosis", defaults={"everything": True}, document=True
     ),
-    "powerprof.cure/1": _Names("cure.records:Cure", "report.cure", sentences="word_cure", document=True),
-    "powerprof.trend/1": _Names(
-        "experiment.sweep_comparison:Trend", "report.trend", sentences="word_trend", document=True
-    ),
+    "powerprof.cure/1": _Names("cure.records:Cure", "report.cure", document=True),
+    "powerprof.trend/1": _Names("experiment.sweep_comparison:Trend", "report.trend", document=True),
     "powerprof.energy/1": _Names("energy.domains:EnergyResult", "report.energy", document=True),
 }
 KIND_LOADERS: Mapping[str, Callable[[], RecordKind]] = {key: partial(_load, names) for key, names in _NAMES.items()}
@@ -233,48 +217,4 @@ def load_saved(name: str, runs_dir: Path | None = None) -> msgspec.Struct:
             raise DataError(path, "a run without phases")
         if record.command == "residency" and not record.phases[0].windows:
             raise DataError(path, "a residency run without windows")
-    return record if kind.sentences is None else kind.sentences(record)
-
-
-# Notes and answers are values until a record is saved or shown; then they become sentences.
-
-
-def word_record(record: R) -> R:
-    """Return the record with its notes and its answer in words; sentences of a saved record stay."""
-    worded: R = _with_notes(record)
-    kind = kind_of(worded)
-    if kind is not None and kind.sentences is not None:
-        worded = kind.sentences(worded)
-    return worded
-
-
-def _with_notes(value: Any) -> Any:
-    """Return the same value with every note in words."""
-    if isinstance(value, Note):
-        return word_notes([value])[0]
-    if isinstance(value, list | tuple):
-        worded = [_with_notes(each) for each in value]
-        return value if all(old is new for old, new in zip(value, worded, strict=True)) else worded
-    if not isinstance(value, msgspec.Struct):
-        return value
-    changed = {}
-    for name in _fields_with_notes(type(value)):
-        old = getattr(value, name)
-        if (new := _with_notes(old)) is not old:
-            changed[name] = new
-    return msgspec.structs.replace(value, **changed) if changed else value
-
-
-@cache
-def _fields_with_notes(record: type[msgspec.Struct]) -> tuple[str, ...]:
-    return tuple(field.name for field in msgspec.structs.fields(record) if _holds_notes(field.type, (record,)))
-
-
-def _holds_notes(annotation: Any, outer: tuple[Any, ...]) -> bool:
-    if annotation is Note:
-        return True
-    if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
-        # A record may hold others of its own type.
-        fields = () if annotation in outer else msgspec.structs.fields(annotation)
-        return any(_holds_notes(field.type, (*outer, annotation)) for field in fields)
-    return any(_holds_notes(part, outer) for part in get_args(annotation))
+    return word_answer(record)

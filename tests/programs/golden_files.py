@@ -20,7 +20,8 @@ import msgspec
 
 from powerprof.queries.records import Queries
 from powerprof.report.exports import export
-from powerprof.report.kinds import kind_of, load_saved, word_record
+from powerprof.report.kinds import kind_of, load_saved
+from powerprof.report.wording import word_record
 from tests.conftest import REPOSITORY
 from tests.unit.cli import command_lines
 from tests.unit.report import distinct_records, sample_records

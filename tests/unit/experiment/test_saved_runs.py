@@ -19,7 +19,7 @@ from powerprof.experiment.sweep_comparison import _steps
 from powerprof.experiment.sweep_rounds import Sweep
 from powerprof.model.records import Delta, Estimate, Figures, RunMetric, ServerInfo, ToolCost
 from powerprof.model.runs import RunStore
-from powerprof.report.kinds import word_record
+from powerprof.report.wording import word_record
 from powerprof.statistics.verdicts import compare_unpaired
 from powerprof.system.errors import DataError, UsageError
 from powerprof.workloads.catalogue import find_workload

@@ -39,7 +39,7 @@ from powerprof.experiment.sweep_rounds import (
 from powerprof.experiment.traced import PaceWindow, ThreadPace
 from powerprof.model.records import Estimate, OsRates, RunMetric, ServerInfo
 from powerprof.model.runs import RunStore
-from powerprof.report.kinds import word_record
+from powerprof.report.wording import word_record
 from powerprof.system.errors import UsageError, WorseError
 from powerprof.workloads.definition import Value
 from tests.unit.experiment.builders import block, odd_block, odd_rates

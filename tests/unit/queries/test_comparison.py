@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from powerprof.model.records import Note
 from powerprof.queries.comparison import StatementChange, compare_queries, select_changes
 from powerprof.queries.records import Latency, Queries, QueryServer, Statement
-from powerprof.report.kinds import lines_of, word_record
+from powerprof.report.kinds import lines_of
+from powerprof.report.wording import word_record
 from powerprof.system.errors import UsageError
 from tests.unit.queries.test_report import record
 

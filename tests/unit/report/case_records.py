@@ -36,13 +36,14 @@ from powerprof.report import comparison, metrics, queries, stacks
 from powerprof.report.answers import word_threats
 from powerprof.report.exports import render_csv
 from powerprof.report.html.timeline import lanes
-from powerprof.report.kinds import KIND_LOADERS, lines_of, word_record
+from powerprof.report.kinds import KIND_LOADERS, lines_of
 from powerprof.report.profile import functions_answer
 from powerprof.report.screen import ScreenView, draw_bars, scroll_rows
 from powerprof.report.stacks import TimelineExit
 from powerprof.report.study import findings_table, today
 from powerprof.report.suggestions import suggest_remedies
 from powerprof.report.table import Places
+from powerprof.report.wording import word_record
 from tests.unit.report.distinct_records import make, make_kind
 
 Cases = Iterator[tuple[str, str]]

@@ -22,10 +22,11 @@ from powerprof.live.statements import StatementHistory
 from powerprof.report import answers, attribution, catalogue, energy, labels, profile, watch
 from powerprof.report.document import Extras
 from powerprof.report.exports import build_trace, export
-from powerprof.report.kinds import KIND_LOADERS, lines_of, word_record
+from powerprof.report.kinds import KIND_LOADERS, lines_of
 from powerprof.report.screen import ScreenView
 from powerprof.report.stacks import TimelineExit, build_flame_difference
 from powerprof.report.statement_tables import COLUMNS
+from powerprof.report.wording import word_record
 
 # Fields whose value selects a form of the report; a tuple has one value after another. Other fields count upwards.
 _METRICS = ("c0_ms_per_query_server", "joules_per_query", "latency_p95_ms", "watts", "c0_percent")

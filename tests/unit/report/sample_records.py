@@ -63,8 +63,8 @@ from powerprof.model.records import (
     Window,
 )
 from powerprof.model.runs import RunStore
-from powerprof.report.kinds import word_record
 from powerprof.report.stacks import TimelineExit
+from powerprof.report.wording import word_record
 from tests.unit.attribution.idle_periods import FAST, MS, SLOW, WINDOW, capture, records
 
 T = TypeVar("T", bound=msgspec.Struct)

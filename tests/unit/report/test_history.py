@@ -15,7 +15,7 @@ from powerprof.experiment.sweep_comparison import build_trend
 from powerprof.model.records import Estimate
 from powerprof.model.runs import RunInfo, RunStore
 from powerprof.report import history
-from powerprof.report.kinds import word_record
+from powerprof.report.wording import word_record
 from powerprof.system.errors import UsageError
 from tests.unit.report.sample_records import attribution, comparison, idle_run, load_run, sweep
 

@@ -19,10 +19,11 @@ from powerprof.report import labels
 from powerprof.report.document import View
 from powerprof.report.exports import render_markdown
 from powerprof.report.html.page import table_html as html_table
-from powerprof.report.kinds import KIND_LOADERS, kind_of, lines_of, word_record
+from powerprof.report.kinds import KIND_LOADERS, kind_of, lines_of
 from powerprof.report.labels import answer_and_context, word_notes, wrap_note
 from powerprof.report.statement_tables import distinguishable
 from powerprof.report.table import Column, Figure, Places, Table, TableRow, Words, draw_table
+from powerprof.report.wording import word_record
 from powerprof.system.errors import UsageError
 from tests.programs.golden_files import records
 from tests.unit.report.sample_records import HOSTILE, comparison, idle_run

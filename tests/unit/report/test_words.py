@@ -25,9 +25,10 @@ from powerprof.queries.comparison import compare_queries
 from powerprof.report import comparison as report
 from powerprof.report.document import View
 from powerprof.report.exports import export, render_markdown
-from powerprof.report.kinds import lines_of, word_record
+from powerprof.report.kinds import lines_of
 from powerprof.report.labels import define_metric, metric_words
 from powerprof.report.render.terminal import render_terminal
+from powerprof.report.wording import word_record
 from tests.programs.golden_files import text_of
 from tests.unit.experiment.test_studies import STUDY, finding, study_run
 from tests.unit.queries.test_comparison import of, window
