@@ -110,7 +110,6 @@ def _load_document(names: _Names, find: Callable[[str], Any]) -> RecordKind:
     )
 
 
-_ALL_FILES = "html markdown csv"
 # Runs are distinguished by their command.
 _NAMES: Mapping[str, _Names] = {
     "powerprof.run/1 residency": _Names("model.records:Run", "report.residency", document=True),
