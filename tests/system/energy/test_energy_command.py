@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from powerprof.energy.domains import EnergyResult
 from tests.conftest import Cli
 from tests.programs.in_window import until_in_window
 from tests.unit.energy.meter_trees import Tree
@@ -39,7 +40,7 @@ READING = {
 def energy_of(text: str) -> dict[str, Any]:
     result: dict[str, Any] = json.loads(text)
     assert result["schema"] == "powerprof.energy/1"
-    assert set(result) == {"schema", "window_s", "meters", "total", "notes"}
+    assert set(result) == set(EnergyResult.__struct_fields__)
     for meter in result["meters"]:
         assert set(meter) == READING
         assert meter["kind"] in ("measured", "estimated")
