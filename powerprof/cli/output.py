@@ -295,9 +295,11 @@ def report_lines(record: R, lines: Callable[[R, int], list[str]] | None = None) 
     """
     from powerprof.report.kinds import reported_kind
 
+    if lines is not None:
+        return lines(record, terminal_width())
     kind = reported_kind(record)
     uncut = {"is_whole": True} if "is_whole" in kind.options and not sys.stdout.isatty() else {}
-    printed: list[str] = (lines or kind.lines)(record, terminal_width(), **uncut)
+    printed: list[str] = kind.lines(record, terminal_width(), **uncut)
     return printed
 
 

@@ -28,8 +28,9 @@ from powerprof.cli.output import deliver
 from powerprof.cli.outputs import parse_output
 from powerprof.cure import session
 from powerprof.model.runs import RunStore
+from powerprof.report.document import View
 from powerprof.report.files import SUFFIXES
-from powerprof.report.kinds import lines_of, load_saved
+from powerprof.report.kinds import KIND_LOADERS, lines_of, load_saved
 from powerprof.system.errors import Interrupted, PowerprofError
 from tests.unit.report.distinct_records import make_kind
 
@@ -242,6 +243,13 @@ def test_a_terminal_has_at_least_twenty_columns(columns: int, width: int, monkey
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setattr(sys, "stdout", _Terminal())
     assert output.terminal_width() == width
+
+
+@pytest.mark.parametrize("name", KIND_LOADERS)
+def test_a_view_of_any_record_is_printed_into_a_pipe(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    record = msgspec.structs.replace(make_kind(name, known=True), interrupted=False, failure=None)
+    deliver(record, record.command, Saving(no_save=True), view=View())
+    assert capsys.readouterr().out
 
 
 def test_statements_are_cut_on_a_terminal_and_whole_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
