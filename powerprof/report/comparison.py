@@ -520,9 +520,8 @@ def _block_bars(record: Comparison) -> list[svg.Bar]:
 def _list_states(record: Comparison, places: Places) -> list[Part]:
     """Return the shares of the idle states of both conditions, as bars and as a table."""
     states = states_table(record, places)
-    caption = "Share of the time of all CPUs, running and in each idle state (as requested by the kernel)."
     bars = partial(charts.draw_state_bars, _state_bars(record, states) if states.rows else [])
-    return [Drawing(bars, caption, "chart states"), Shown(states)]
+    return [Drawing(bars, charts.STATES_CAPTION, "chart states"), Shown(states)]
 
 
 def _state_bars(record: Comparison, states: Table) -> list[tuple[Markup, str, list[svg.BarShare]]]:

@@ -33,8 +33,7 @@ SETUP = (
 
 def phase_bars(run: Run) -> Drawing:
     """Return the shares of C0 and of each idle state, one bar per phase."""
-    caption = "Share of the time of all CPUs, running and in each idle state (as requested by the kernel)."
-    return Drawing(partial(charts.draw_phase_states, run), caption, "chart states")
+    return Drawing(partial(charts.draw_phase_states, run), charts.STATES_CAPTION, "chart states")
 
 
 def list_details(run: Run, places: Places, *, cpus: frozenset[Form] = HTML) -> Iterator[Section]:

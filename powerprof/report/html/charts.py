@@ -277,6 +277,7 @@ def _strip(
 
 # The phases of a run: the share of each idle state, and C0 of the windows over time.
 
+STATES_CAPTION = "Share of the time of all CPUs, running and in each idle state (as requested by the kernel)."
 _NAMED_BAR = Markup('<p class="bar-name">{}{}</p>\n{}')
 
 
