@@ -119,6 +119,7 @@ def cure_windows_table(record: Cure, places: Places) -> Table:
             *figures(delay="replica's delay, ms"),
         ],
         rows,
+        "windows",
     )
 
 

@@ -149,7 +149,7 @@ def _list_parts(sweep: Sweep) -> Iterator[Part]:
         Section("", [Shown(_figures_table(sweep, good, columns), block_rows)])
         for columns in (_SYSTEM_COLUMNS, _DISK_COLUMNS)
     ]
-    host += [Section("", [Sentence(line) for line in _explain_columns(good)])]
+    host += [Section("", [Sentence(line, look="muted") for line in _explain_columns(good)])]
     host += [Section("", [Sentence(line) for line in _baseline_sentences(sweep)])]
     yield Section("The host", host, name="host", headed=NOT_TERMINAL)
     threads = [

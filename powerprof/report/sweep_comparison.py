@@ -204,11 +204,7 @@ def document(record: SweepComparison, view: View) -> Document:
 def _list_parts(record: SweepComparison) -> Iterator[Part]:
     places = Places(record)
     yield Section("Other differences", [Items([Item(each) for each in record.differences])], "differences", ALL)
-    charts = [
-        Drawing(partial(draw_legend, record.a.name, record.b.name), look=""),
-        Drawing(partial(_draw_charts, record), look=""),
-    ]
-    yield Section(f"Over {record.parameter}", charts, name="charts", forms=HTML)
+    yield Section(f"Over {record.parameter}", [Drawing(partial(_draw_charts, record), look="")], "charts", forms=HTML)
     points = points_table(record, places)
     heading = f"{labels.metric_words(record.metric)} over {record.parameter}"
     judged: list[Part] = [Shown(points, table.metric_lines), Sentence(points.caption, forms=TERMINAL)]
