@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from powerprof.cli.options import CommandOptions, EnergyOptions, Saving, confirm, parse_percent, require_terminal, seed
 from powerprof.cli.output import check_saving, deliver, print_report, print_text, progress_printer
-from powerprof.cli.outputs import Outputs, output_files
+from powerprof.cli.outputs import TABLES, Outputs, output_files
 from powerprof.cli.parameters import EXPERT_HEADING, Mode, flag, group, option, time_span, whole_number
 from powerprof.cli.targets import ServerOptions, only, server_pid
 from powerprof.system.errors import UsageError
@@ -111,7 +111,7 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     yes: bool = flag("--yes", "Do not ask for confirmation.")
     server: ServerOptions = group(ServerOptions)
     energy: EnergyOptions = group(EnergyOptions)
-    outputs: Outputs = output_files("html", "json")
+    outputs: Outputs = output_files(*TABLES)
     saving: Saving = group(Saving)
 
 

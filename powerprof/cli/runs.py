@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from powerprof.cli.options import CommandOptions, json_file, labels
 from powerprof.cli.output import print_report, print_text, report_lines, terminal_width, write_files, write_json
-from powerprof.cli.outputs import Outputs, check_targets, json_output, output_files
+from powerprof.cli.outputs import TABLES, Outputs, check_targets, json_output, output_files
 from powerprof.cli.parameters import Mode, argument, flag, program_value, time_span, whole_number
 from powerprof.system.errors import UsageError
 from powerprof.system.next_steps import command_line
@@ -36,7 +36,7 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     )
     yes: bool = flag("--yes", "With prune: delete the runs (default: only list them).", needs=("prune",))
     runs_dir: Path | None = program_value("runs_dir")
-    outputs: Outputs = output_files("html", "json", needs=("--trend",))
+    outputs: Outputs = output_files(*TABLES, needs=("--trend",))
     json: str | None = json_file()
 
 

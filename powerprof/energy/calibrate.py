@@ -367,7 +367,8 @@ def choose_target(name: str, output: Path | None) -> Path:
     """
     if not 0 < len(name.strip()) <= _LONGEST_NAME or not name.isprintable():
         raise UsageError(
-            f"the name of the model must have 1 to {_LONGEST_NAME} characters that can be printed", "such as rack-7"
+            f"--output: the name of the model must have 1 to {_LONGEST_NAME} characters that can be printed",
+            "such as rack-7.toml",
         )
     stem = "".join(c if c.isalnum() else "-" for c in name.lower()).strip("-") or "model"
     target = output or paths.private_directory(paths.config_dir() / "models") / f"{stem}.toml"

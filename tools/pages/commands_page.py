@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from powerprof.cli.parameters import OWN_HEADING
+from powerprof.cli.parameters import EXPERT_HEADING, OWN_HEADING
 from tests.conftest import REPOSITORY
 from tools.pages.cli import Command, Parameter, commands
 
@@ -17,10 +17,12 @@ _SHARED_BY = 2
 _INTRODUCTION = """# Commands
 
 `powerprof COMMAND --help` prints the same text. `--install-completion` sets up completion for bash, zsh and fish.
-`powerprof --version` prints the version; `powerprof --debug COMMAND …` adds a traceback to an error. The report is
-printed on stdout; errors, and progress on a terminal, on stderr. See [exit codes](environment.md#exit-codes) and
-[environment variables](environment.md#environment-variables). A TIME is 5s, 500ms, 2m, 1h or 1d; without a
-unit, it has the one of the default.
+`powerprof --version` prints the version; `powerprof --debug COMMAND …` adds a traceback to an error.
+`powerprof --quiet COMMAND …` prints no report and no progress. `powerprof --runs-dir DIR COMMAND …` uses another
+directory of saved runs than the state directory. The report is printed on stdout; errors, and progress on a terminal,
+on stderr. See [exit codes](environment.md#exit-codes) and
+[environment variables](environment.md#environment-variables). A TIME is 5s, 500ms, 2m, 1h or 1d; without a unit, it
+has the one of the default.
 
 """
 
@@ -69,9 +71,13 @@ def _shared(found: dict[str, Command]) -> dict[str, list[Parameter]]:
     groups: dict[str, list[Parameter]] = {}
     for row in filter(rows.__contains__, counted):
         groups.setdefault(rows[row].heading.partition(" (")[0].removesuffix(" to connect to"), []).append(rows[row])
-    named = {heading: group for heading, group in groups.items() if len(group) > 1 and heading != OWN_HEADING}
-    common = [option for heading, group in groups.items() if heading not in named for option in group]
     # The command prints an option itself if its name alone would not tell which line applies.
+    named = {
+        heading: [option for option in group if [each.name for each in group].count(option.name) == 1]
+        for heading, group in groups.items()
+        if len(group) > 1 and heading not in (OWN_HEADING, EXPERT_HEADING)
+    }
+    common = [option for heading, group in groups.items() if heading not in named for option in group]
     names = Counter(option.name for option in rows.values())
     return {**named, "Common": [option for option in common if names[option.name] == 1]}
 

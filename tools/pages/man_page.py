@@ -18,6 +18,7 @@ _HEAD = r""".\" Written by `make man` from the help of the commands.
 powerprof \- power\-efficiency profiling for database servers on Linux
 .SH SYNOPSIS
 .B powerprof
+[\fB\-\-quiet\fR] [\fB\-\-runs\-dir\fR \fIDIR\fR]
 .I COMMAND
 [\fIOPTIONS\fR] [\fIARGUMENTS\fR]
 .br
@@ -27,6 +28,7 @@ powerprof \- power\-efficiency profiling for database servers on Linux
 .SH DESCRIPTION
 powerprof finds the functions and threads that keep the CPUs of a database server awake, measures or estimates the
 energy, and shows if a change saves any. The report goes to standard output, progress and errors to standard error.
+\-\-quiet prints no report and no progress; \-\-runs\-dir is the directory of saved runs (default: the state directory).
 A TIME is 5s, 500ms, 2m, 1h or 1d; without a unit, it has the one of the default.
 """
 _EXITS = {

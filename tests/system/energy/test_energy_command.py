@@ -216,7 +216,10 @@ def test_calibrate_needs_a_meter(powerprof_cli: Cli, bare: tuple[Tree, dict[str,
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["energy", "--step", "2"], "error: --step has no effect without --calibrate\nhint: leave it out\n"),
+        (
+            ["energy", "--step", "2"],
+            "error: --step has no effect without --calibrate\nhint: add --calibrate, or leave it out\n",
+        ),
         (
             ["energy", "--calibrate", "--duration", "3", "--json", "-"],
             "error: --duration and --json have no effect with --calibrate\nhint: leave them out\n",
