@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 from msgspec.structs import replace
 
-from powerprof.cli.options import ALL_ROWS, CommandOptions, EnergyOptions, Saving, check_by, duration, source_lines, top
+from powerprof.cli.options import CommandOptions, EnergyOptions, Saving, check_by, duration, source_lines, top
 from powerprof.cli.output import check_saving, deliver, progress_printer
 from powerprof.cli.outputs import STACKS, TABLES, Outputs, output_files
 from powerprof.cli.parameters import Mode, flag, group, option, whole_number
@@ -68,6 +68,8 @@ def command(options: Options) -> None:
     target, view, saving = options.target, options.view, options.saving
     if view.from_run is not None:
         saving = replace(saving, no_save=True)
+    from powerprof.report.document import ALL_ROWS
+
     rows = ALL_ROWS if view.everything else view.top
     saving = check_saving(saving, options.outputs)
     from powerprof.attribution import attribute

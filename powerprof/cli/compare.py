@@ -13,7 +13,6 @@ the system metric that changes with them. For two runs of `queries` it shows the
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -25,7 +24,6 @@ from powerprof.cli.options import (
     MeterOptions,
     OfferedLoadOptions,
     Saving,
-    all_rows,
     allow_failure,
     own_duration,
     parse_percent,
@@ -51,12 +49,13 @@ from powerprof.system.errors import UsageError, WorseError
 from powerprof.system.next_steps import command_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from powerprof.experiment.records import Comparison
     from powerprof.experiment.sweep_comparison import SweepComparison
     from powerprof.model.runs import RunStore
+    from powerprof.report.document import View
 
     Targets = Mapping[str, str | None]
 
@@ -202,7 +201,7 @@ def command(options: Options) -> None:
             say=progress_printer(saving),
         )
     try:
-        comparison = deliver(comparison, "compare", saving, lines=_lines_of(options, comparison))
+        comparison = deliver(comparison, "compare", saving, view=_choose_view(options, comparison))
     except (BrokenPipeError, SystemExit):
         # A closed reader (head) does not change the verdict. Rich turns it into an exit.
         if verdict.fail_if_worse:
@@ -212,12 +211,11 @@ def command(options: Options) -> None:
         _judge(comparison)
 
 
-def _lines_of(options: Options, record: Any) -> Callable[[Any, int], list[str]] | None:
-    """Return the report with all rows for --all; None for the usual one."""
-    from powerprof.report.kinds import reported_kind
+def _choose_view(options: Options, record: Any) -> View | None:
+    """Return the view with all rows for --all; None for the usual one."""
+    from powerprof.report.kinds import document_of
 
-    kind = reported_kind(record)
-    return partial(kind.lines, **all_rows(kind.options)) if options.everything else None
+    return document_of(record).whole_view if options.everything else None
 
 
 def _split_commands(words: tuple[str, ...], a: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -261,7 +259,7 @@ def _compare_queries(a: str, b: str, options: Options, saving: Saving) -> None:
     assert isinstance(first, Queries)  # noqa: S101  their schemas are those of queries
     assert isinstance(second, Queries)  # noqa: S101
     compared = compare_queries(first, second, max(first.started_at, second.started_at))
-    deliver(compared, "compare", saving, lines=_lines_of(options, compared))
+    deliver(compared, "compare", saving, view=_choose_view(options, compared))
     worse = select_changes(compared, "more expensive")
     if options.verdict.fail_if_worse and worse:
         raise WorseError(f"{len(worse)} of {len(compared.statements)} statements became more expensive")

@@ -253,19 +253,9 @@ class MeterOptions(msgspec.Struct, frozen=True, kw_only=True):
 # Processes and servers.
 
 
-ALL_ROWS = 1_000_000
-
-
 def top(text: str = "Rows to print.", default: int | None = 20, **declared: Any) -> Any:
     """Return the field of --top."""
     return whole_number("--top", "N", text, default=default, low=1, high=100_000, **declared)
-
-
-def all_rows(options: Sequence[str]) -> dict[str, object]:
-    """Return the keyword arguments of --all for a report with these `options`; empty if it always has all rows."""
-    if "everything" in options:
-        return {"everything": True}
-    return {"top": ALL_ROWS} if "top" in options else {}
 
 
 def source_lines() -> Any:

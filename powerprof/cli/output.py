@@ -8,7 +8,6 @@ import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -160,7 +159,6 @@ def deliver(
     command: str,
     saving: Saving,
     *,
-    lines: Callable[[R, int], list[str]] | None = None,
     view: View | None = None,
     raw: dict[str, bytes] | None = None,
     extras: Callable[[], Extras] | None = None,
@@ -176,7 +174,6 @@ def deliver(
         record: The result.
         command: The command that measured it.
         saving: Where it is saved, and its files.
-        lines: A report other than the usual one of this kind of record.
         view: What the user asked to see of it.
         raw: Further files of the saved run.
         extras: Returns the stacks or the timeline for its page.
@@ -190,8 +187,6 @@ def deliver(
     from powerprof.system import signals
 
     signals.hold()
-    if view is not None:
-        lines = partial(_draw_lines, view)
     record, outcome = _save(record, command, saving, raw)
     outcome.hint = resumed_by or (f"the measured part is saved as {outcome.run}" if outcome.run else None)
     failure = getattr(record, "failure", None)
@@ -204,7 +199,7 @@ def deliver(
         outcome.writing = _write(record, saving.files, extras)
         is_lost = outcome.run is None and outcome.writing is not None
         if not any(file.target == "-" for file in saving.files) and (is_lost or not saving.quiet):
-            outcome.showing = _show(record, lines, last_line, outcome.hint)
+            outcome.showing = _show(record, view, last_line, outcome.hint)
     except Interrupted as late:
         late.hint = late.hint or outcome.hint
         raise
@@ -255,14 +250,12 @@ def _write(
     return None
 
 
-def _show(
-    record: R, lines: Callable[[R, int], list[str]] | None, last_line: str, hint: str | None
-) -> PowerprofError | None:
+def _show(record: R, view: View | None, last_line: str, hint: str | None) -> PowerprofError | None:
     """Print the report. Return the error of a stdout that cannot be written.
 
     Raises BrokenPipeError if the reader of stdout has left.
     """
-    printed = report_lines(record, lines)
+    printed = report_lines(record, view)
     if last_line and printed and printed[-1].endswith(": --all"):
         joined = f"{printed[-1]} · {last_line}"
         printed, last_line = (printed[:-1], joined) if len(joined) <= terminal_width() else (printed, last_line)
@@ -288,30 +281,17 @@ def leave_terminal() -> None:
 # Text on the terminal.
 
 
-def report_lines(record: R, lines: Callable[[R, int], list[str]] | None = None) -> list[str]:
+def report_lines(record: Any, view: View | None = None) -> list[str]:
     """Return the report of a record for this terminal; in a pipe, statements are not cut.
 
     Raises UsageError if the record has no report.
     """
-    from powerprof.report.kinds import reported_kind
-
-    if lines is not None:
-        return lines(record, terminal_width())
-    kind = reported_kind(record)
-    uncut = {"is_whole": True} if "is_whole" in kind.options and not sys.stdout.isatty() else {}
-    printed: list[str] = kind.lines(record, terminal_width(), **uncut)
-    return printed
-
-
-def _draw_lines(view: View, record: msgspec.Struct, width: int) -> list[str]:
-    """Return the report of a record as the user asked to see it; in a pipe, statements are not cut."""
-    from powerprof.report.kinds import missing_form, reported_kind
+    from powerprof.report.document import View
+    from powerprof.report.kinds import document_of
     from powerprof.report.render.terminal import render_terminal
 
-    kind = reported_kind(record)
-    if kind.document is None:
-        raise missing_form(record, "report")
-    return render_terminal(kind.document(record, replace(view, is_whole=not sys.stdout.isatty())), width)
+    asked = replace(view or View(), is_whole=not sys.stdout.isatty())
+    return render_terminal(document_of(record, asked), terminal_width())
 
 
 def progress_printer(saving: Saving) -> Callable[[str], None]:

@@ -7,20 +7,21 @@ of a comparison contains the flame graphs of its traced windows and their differ
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 from msgspec.structs import replace
 
 from powerprof.cli import output
-from powerprof.cli.options import CommandOptions, all_rows, json_file, top
+from powerprof.cli.options import CommandOptions, json_file, top
 from powerprof.cli.outputs import STACKS, TABLES, Outputs, check_kinds, check_targets, json_output, output_files
 from powerprof.cli.parameters import argument, finite_number, flag, group, option, program_value
 from powerprof.system.errors import UsageError
 from powerprof.system.files import reading
+
+if TYPE_CHECKING:
+    from powerprof.report.document import View
 
 
 class PriceOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +57,7 @@ def command(options: Options) -> None:
     asked = energy.parse_terms(options.prices.price, options.prices.grid)
     record = load_saved(name, options.runs_dir)
     check_kinds(files, reported_kind(record).file_kinds(), name_of(record))
-    lines = _lines(record, options.everything, top=options.top, columns=options.columns, by=options.by)
+    view = _choose_view(record, options.everything, top=options.top, columns=options.columns, by=options.by)
     derived = energy.yearly_sentence(record, asked) if asked != energy.PriceTerms() else ""
     extras = None
     if any(file.kind in ("html", "perfetto") for file in files):
@@ -68,22 +69,20 @@ def command(options: Options) -> None:
         output.write_files(record, files, extras)
         # The report is printed only if no file was requested.
         if not options.outputs and options.json != "-":
-            output.print_report([*output.report_lines(record, lines), *([derived] if derived else [])])
+            output.print_report([*output.report_lines(record, view), *([derived] if derived else [])])
 
 
-def _lines(record: Any, everything: bool, **asked: Any) -> Callable[[Any, int], list[str]] | None:
-    """Return the report of the record with these options; None without any. Raises UsageError for an unknown one."""
+def _choose_view(record: Any, everything: bool, **asked: Any) -> View:
+    """Return what the user asked to see of the record. Raises UsageError for an option without an effect."""
+    from powerprof.report.document import View
+    from powerprof.report.kinds import document_of
+
+    document = document_of(record)
     wanted = {name: value for name, value in asked.items() if value is not None}
-    if not wanted and not everything:
-        return None
-    from powerprof.report.kinds import reported_kind
-
-    kind = reported_kind(record)
     for name, value in wanted.items():
-        if name not in kind.options:
+        if name not in document.views:
             raise UsageError(f"--{name} {value} has no effect on a report of {record.command}", "leave it out")
-    if everything:
-        if not (rows := all_rows(kind.options)):
-            raise UsageError(f"--all has no effect on a report of {record.command}", "leave it out")
-        wanted = {**rows, **wanted}
-    return partial(kind.lines, **wanted)
+    whole = document.whole_view if everything else View()
+    if whole is None:
+        raise UsageError(f"--all has no effect on a report of {record.command}", "leave it out")
+    return replace(whole, **wanted)

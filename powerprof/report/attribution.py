@@ -72,6 +72,7 @@ def document(record: Attribution, view: View) -> Document:
     It has the first `view.top` rows. Without this number `count_leading` decides.
     """
     return Document(
+        views=("by", "top"),
         record=record,
         answer=answer_of(record),
         parts=partial(_list_parts, record, view),

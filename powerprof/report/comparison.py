@@ -138,6 +138,7 @@ def document(record: Comparison, view: View) -> Document:
     """Return the report of a comparison; on a terminal six rows, or everything."""
     left = len(record.metrics) - len(_short_rows(record)) + len(record.system)
     return Document(
+        views=("everything",),
         record=record,
         answer=record.verdict.text,
         context=_context_line(record),

@@ -189,6 +189,7 @@ def document(diagnosis: Diagnosis, view: View) -> Document:
     notes = [finding for finding in diagnosis.findings if finding.severity == "note"]
     hidden = "" if view.everything or not notes else f"{text.plural(len(notes), 'note')}: --all"
     return Document(
+        views=("everything",),
         record=diagnosis,
         answer=answer_of(diagnosis),
         context=context_of(diagnosis),

@@ -145,6 +145,7 @@ class Extras(msgspec.Struct, frozen=True):
 
     Attributes:
         timeline: The idle periods of each CPU; None without a capture.
+        views: The fields of a view that change it.
         derived: A sentence derived from prices that the user stated.
     """
 
@@ -172,6 +173,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     is_whole: bool = False
     sources: bool = False
     extras: Extras = Extras()
+
+
+ALL_ROWS = 1_000_000
 
 
 def _no_tiles() -> Sequence[Tile]:
@@ -205,9 +209,17 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     rows: Callable[[], Iterable[Line]] | None = None
     tiles: Callable[[], Sequence[Tile]] = _no_tiles
     setup: Sequence[tuple[str, str]] = ()
+    views: Sequence[str] = ()
     derived: str = ""
     next_step: str = ""
     is_brief: bool = False
+
+    @property
+    def whole_view(self) -> View | None:
+        """The view with every row and detail (--all); None if the document always has them."""
+        if "everything" in self.views:
+            return View(everything=True)
+        return View(top=ALL_ROWS) if "top" in self.views else None
 
     @property
     def warnings(self) -> list[str]:

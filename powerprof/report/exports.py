@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from powerprof import __version__
 from powerprof.model.attribution import Attribution
 from powerprof.model.runs import RunStore, read_schema
 from powerprof.report.document import Extras, View
-from powerprof.report.kinds import kind_of, missing_form
-from powerprof.report.labels import answer_and_context
+from powerprof.report.kinds import document_of, kind_of, missing_form
 from powerprof.report.stacks import StackSet, TimelineExit, WeightedStack, merge_stacks
 from powerprof.system.errors import UsageError
 
@@ -27,15 +25,10 @@ if TYPE_CHECKING:
 
 
 def render_html(record: msgspec.Struct, extras: Extras | None = None) -> str:
-    """Return the page of a record. Raises UsageError if this kind of record has none."""
-    kind = kind_of(record)
-    if kind is not None and kind.document is not None:
-        from powerprof.report.render.html import render_html as draw
+    """Return the page of a record. Raises UsageError if it has no report."""
+    from powerprof.report.render.html import render_html as draw
 
-        return draw(kind.document(record, View(everything=True, extras=extras or Extras())))
-    if kind is None or kind.html is None:
-        raise missing_form(record, "html")
-    return kind.html(record, extras or Extras())
+    return draw(document_of(record, View(everything=True, extras=extras or Extras())))
 
 
 def render_flame(graph: Flame, title: str, modules: dict[str, str] | None = None) -> str:
@@ -47,33 +40,17 @@ def render_flame(graph: Flame, title: str, modules: dict[str, str] | None = None
 
 
 def render_markdown(record: msgspec.Struct) -> str:
-    """Return a record as Markdown. Raises UsageError if this kind of record has none."""
-    from powerprof.report.table import code_span, escape
+    """Return a record as Markdown. Raises UsageError if it has no report."""
+    from powerprof.report.render.markdown import render_markdown as draw
 
-    kind = kind_of(record)
-    if kind is not None and kind.document is not None:
-        from powerprof.report.render.markdown import render_markdown as draw
-
-        return draw(kind.document(record, View()))
-    if kind is None or kind.markdown is None:
-        raise missing_form(record, "md")
-    answer, context = (escape(sentence) for sentence in answer_and_context(kind.lines, record))
-    source = f", run {code_span(name, 60)}" if (name := getattr(record, "id", None)) else ""
-    return "\n".join([f"**{answer}**", *kind.markdown(record, context), "", f"powerprof {__version__}{source}", ""])
+    return draw(document_of(record))
 
 
 def render_csv(record: msgspec.Struct) -> str:
-    """Return the main table of a record as CSV. Raises UsageError if this kind of record has none."""
-    from powerprof.report.table import format_csv
+    """Return the main table of a record as CSV. Raises UsageError if it has no report."""
+    from powerprof.report.render.csv import render_csv as draw
 
-    kind = kind_of(record)
-    if kind is not None and kind.document is not None:
-        from powerprof.report.render.csv import render_csv as draw
-
-        return draw(kind.document(record, View(everything=True)))
-    if kind is None or kind.csv is None:
-        raise missing_form(record, "csv")
-    return format_csv(kind.csv(record))
+    return draw(document_of(record, View(everything=True)))
 
 
 def export(record: msgspec.Struct, file: str, extras: Extras | None = None) -> bytes:

@@ -11,8 +11,8 @@ from typing import Any
 
 from powerprof.model import text
 from powerprof.model.runs import About, RunInfo
+from powerprof.report.document import View
 from powerprof.report.kinds import kind_of
-from powerprof.report.labels import answer_and_context
 from powerprof.system.errors import UsageError
 from powerprof.system.files import printable
 
@@ -26,7 +26,7 @@ def about(record: Any, labels: Sequence[str] = ()) -> About:
     """Return the labels, the target and the answer that are saved next to a record for lists of runs."""
     answer = None
     if (kind := kind_of(record)) is not None:
-        answer = printable(answer_and_context(kind.lines, record)[0])[:_ANSWER_LIMIT] or None
+        answer = printable(kind.document(record, View()).answer)[:_ANSWER_LIMIT] or None
     return About(labels=list(labels), target=_target_of(record), answer=answer)
 
 

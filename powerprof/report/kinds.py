@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kinds of saved records and the functions that write each as text, page, table or stacks."""
+"""The kinds of saved records: the type of each, its report, and its stacks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,151 +20,68 @@ from powerprof.report.wording import word_answer
 from powerprof.system.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from powerprof.report.document import Extras
     from powerprof.report.stacks import StackSet
-    from powerprof.report.table import Line
+
+_PERFETTO = "powerprof.attribution/1"
 
 
 class RecordKind(msgspec.Struct, frozen=True):
-    """A type of record and the functions that write it; `None` for a form that the record does not have.
+    """A kind of record.
 
     Attributes:
         record: The type of the record.
-        lines: Returns the terminal report of a record for a number of columns.
-        options: The keyword arguments of `lines` that `powerprof report` may set.
-        html: Returns the page of a record.
-        markdown: Returns the lines below the answer; receives the context as a Markdown sentence.
-        csv: Returns the rows of the main table, head first.
-        stacks: Returns the weighted stacks of a record.
-        document: Returns the report, from which every form is drawn.
+        document: Returns its report, from which every form is drawn.
+        stacks: Returns its weighted stacks; None if it has none.
     """
 
     record: type[msgspec.Struct]
-    lines: Callable[..., list[str]]
-    options: tuple[str, ...] = ()
-    html: Callable[[Any, Extras], str] | None = None
-    markdown: Callable[[Any, str], list[str]] | None = None
-    csv: Callable[[Any], Iterable[Line]] | None = None
+    document: Callable[[Any, View], Document]
     stacks: Callable[[Any], StackSet] | None = None
-    document: Callable[[Any, View], Document] | None = None
 
     def file_kinds(self) -> list[str]:
         """Return the kinds of files that this kind of record has."""
-        return [
-            *(["html"] if self.html or self.document else []),
-            *(["md"] if self.markdown or self.document else []),
-            *(["csv"] if self.csv or self.document else []),
-            "json",
-            *(["flame", "folded", "pprof", "otlp"] if self.stacks else []),
-            *(["perfetto"] if self.record.__name__ == "Attribution" else []),
-        ]
+        stacks = ["flame", "folded", "pprof", "otlp"] if self.stacks else []
+        fields = {field.name: field.default for field in msgspec.structs.fields(self.record)}
+        return ["html", "md", "csv", "json", *stacks, *(["perfetto"] if fields["schema"] == _PERFETTO else [])]
 
 
-# The report of each kind by names: reading one kind of record must not load the code of all. `prefix` begins the
-# names of its functions `render_terminal`, `render_html`, `render_markdown` and `render_csv`.
-
-
-class _Names(NamedTuple):
-    record: str
-    report: str
-    files: str = ""
-    options: tuple[str, ...] = ()
-    prefix: str = "render"
-    lines: str | None = None
-    stacks: str | None = None
-    defaults: Mapping[str, Any] = {}
-    document: bool = False
-
-
-def _load(names: _Names) -> RecordKind:
-    def find(name: str) -> Any:
-        return resolve_name(f"powerprof.{name if ':' in name else f'{names.report}:{name}'}")
-
-    if names.document:
-        return _load_document(names, find)
-    render = find(names.lines or f"{names.prefix}_terminal")
-    return RecordKind(
-        resolve_name(f"powerprof.{names.record}"),
-        partial(render, **names.defaults) if names.defaults else render,
-        names.options,
-        stacks=find(names.stacks) if names.stacks else None,
-        **{form: find(f"{names.prefix}_{form}") for form in names.files.split()},
-    )
-
-
-def _load_document(names: _Names, find: Callable[[str], Any]) -> RecordKind:
-    """Return the kind of a record whose forms are drawn from one document."""
-    document = find(names.lines or ("document" if names.prefix == "render" else f"{names.prefix}_document"))
-
-    def draw_lines(record: Any, width: int = DEFAULT_WIDTH, **options: Any) -> list[str]:
-        from powerprof.report.render.terminal import render_terminal
-
-        return render_terminal(document(record, View(**{**names.defaults, **options})), width)
-
-    return RecordKind(
-        resolve_name(f"powerprof.{names.record}"),
-        draw_lines,
-        names.options,
-        stacks=find(names.stacks) if names.stacks else None,
-        document=document,
-    )
-
-
+# The type, the document and the stacks of each kind by their names: reading one kind must not load the code of all.
 # Runs are distinguished by their command.
-_NAMES: Mapping[str, _Names] = {
-    "powerprof.run/1 residency": _Names("model.records:Run", "report.residency", document=True),
-    "powerprof.run/1 idle": _Names("model.records:IdleRun", "report.idle", document=True),
-    "powerprof.run/1 run": _Names("experiment.records:LoadRun", "report.run", document=True),
-    "powerprof.comparison/1": _Names(
-        "experiment.records:Comparison", "report.comparison", options=("everything",), document=True
-    ),
-    "powerprof.sweep/1": _Names("experiment.sweep_rounds:Sweep", "report.sweep", document=True),
-    "powerprof.sweepcomparison/1": _Names(
-        "experiment.sweep_comparison:SweepComparison", "report.sweep_comparison", document=True
-    ),
-    "powerprof.saturation/1": _Names(
-        "experiment.sweep_until:Saturation", "report.sweep", prefix="saturation", document=True
-    ),
-    "powerprof.study/1": _Names("experiment.study:StudyRun", "report.study", document=True),
-    "powerprof.attribution/1": _Names(
+_NAMES: Mapping[str, tuple[str, ...]] = {
+    "powerprof.run/1 residency": ("model.records:Run", "report.residency:document"),
+    "powerprof.run/1 idle": ("model.records:IdleRun", "report.idle:document"),
+    "powerprof.run/1 run": ("experiment.records:LoadRun", "report.run:document"),
+    "powerprof.comparison/1": ("experiment.records:Comparison", "report.comparison:document"),
+    "powerprof.sweep/1": ("experiment.sweep_rounds:Sweep", "report.sweep:document"),
+    "powerprof.sweepcomparison/1": ("experiment.sweep_comparison:SweepComparison", "report.sweep_comparison:document"),
+    "powerprof.saturation/1": ("experiment.sweep_until:Saturation", "report.sweep:saturation_document"),
+    "powerprof.study/1": ("experiment.study:StudyRun", "report.study:document"),
+    "powerprof.attribution/1": (
         "model.attribution:Attribution",
-        "report.attribution",
-        options=("by", "top"),
-        stacks="report.stacks:attribution_stacks",
-        document=True,
+        "report.attribution:document",
+        "report.stacks:attribution_stacks",
     ),
-    "powerprof.oncpu/1": _Names(
+    "powerprof.oncpu/1": (
         "attribution.profile:OnCpuProfile",
-        "report.profile",
-        options=("by", "top"),
-        stacks="report.stacks:profile_stacks",
-        document=True,
+        "report.profile:document",
+        "report.stacks:profile_stacks",
     ),
-    "powerprof.functions/1": _Names(
-        "attribution.profile:FunctionProfile", "report.profile", "", ("top",), "functions", document=True
-    ),
-    "powerprof.offcpu/1": _Names("attribution.offcpu:OffCpuProfile", "report.offcpu", options=("top",), document=True),
-    "powerprof.syscalls/1": _Names(
-        "attribution.offcpu:SyscallProfile", "report.syscalls", options=("top",), document=True
-    ),
-    # Versions before `offcpu` saved these two.
-    "powerprof.queries/1": _Names(
-        "queries.records:Queries",
-        "report.queries",
-        options=("by", "columns", "is_whole", "top"),
-        stacks="report.stacks:query_stacks",
-        document=True,
-    ),
-    "powerprof.queries-comparison/1": _Names(
-        "queries.comparison:QueriesComparison", "report.queries_comparison", options=("top",), document=True
-    ),
-    "powerprof.diagnosis/1": _Names(
-        "diagnosis.evidence:Diagnosis", "report.diagnosis", defaults={"everything": True}, document=True
-    ),
-    "powerprof.cure/1": _Names("cure.records:Cure", "report.cure", document=True),
-    "powerprof.trend/1": _Names("experiment.sweep_comparison:Trend", "report.trend", document=True),
-    "powerprof.energy/1": _Names("energy.domains:EnergyResult", "report.energy", document=True),
+    "powerprof.functions/1": ("attribution.profile:FunctionProfile", "report.profile:functions_document"),
+    "powerprof.offcpu/1": ("attribution.offcpu:OffCpuProfile", "report.offcpu:document"),
+    "powerprof.syscalls/1": ("attribution.offcpu:SyscallProfile", "report.syscalls:document"),
+    "powerprof.queries/1": ("queries.records:Queries", "report.queries:document", "report.stacks:query_stacks"),
+    "powerprof.queries-comparison/1": ("queries.comparison:QueriesComparison", "report.queries_comparison:document"),
+    "powerprof.diagnosis/1": ("diagnosis.evidence:Diagnosis", "report.diagnosis:document"),
+    "powerprof.cure/1": ("cure.records:Cure", "report.cure:document"),
+    "powerprof.trend/1": ("experiment.sweep_comparison:Trend", "report.trend:document"),
+    "powerprof.energy/1": ("energy.domains:EnergyResult", "report.energy:document"),
 }
+
+
+def _load(names: tuple[str, ...]) -> RecordKind:
+    return RecordKind(*(resolve_name(f"powerprof.{name}") for name in names))
+
+
 KIND_LOADERS: Mapping[str, Callable[[], RecordKind]] = {key: partial(_load, names) for key, names in _NAMES.items()}
 
 
@@ -195,9 +112,19 @@ def reported_kind(record: Any) -> RecordKind:
     return kind
 
 
-def lines_of(record: Any, width: int = DEFAULT_WIDTH, **options: Any) -> list[str]:
-    """Return the terminal report of a record for `width` columns. Raises UsageError if it has none."""
-    return reported_kind(record).lines(record, width, **options)
+def document_of(record: Any, view: View | None = None) -> Document:
+    """Return the report of a record as a user asked to see it. Raises UsageError if it has none."""
+    return reported_kind(record).document(record, view or View())
+
+
+def lines_of(record: Any, width: int = DEFAULT_WIDTH, **asked: Any) -> list[str]:
+    """Return the report of a record for a terminal of `width` columns; `asked` are fields of a view.
+
+    Raises UsageError if the record has no report.
+    """
+    from powerprof.report.render.terminal import render_terminal
+
+    return render_terminal(document_of(record, View(**asked)), width)
 
 
 def load_saved(name: str, runs_dir: Path | None = None) -> msgspec.Struct:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import floor, log10
 from string import Formatter
 from typing import TYPE_CHECKING, Any
@@ -361,15 +361,6 @@ def pstate_shares(cpu: CpuFrequency) -> str:
     )
     parts = [f"{mhz:,.0f} MHz {percent:.1f} %" for percent, mhz in most[:_SHOWN]]
     return ", ".join(parts + ([f"{len(most) - _SHOWN} more"] if len(most) > _SHOWN else [])) or "unknown"
-
-
-_UNWRAPPED = 100_000
-
-
-def answer_and_context(wrap_notes: Callable[..., list[str]], record: Any) -> tuple[str, str]:
-    """Return the first two lines of the report that `lines` makes of a record, unwrapped: its answer and context."""
-    printed = [*wrap_notes(record, _UNWRAPPED), "", ""]
-    return printed[0], printed[1]
 
 
 # Terms of the field, each with a sentence. docs/concepts.md explains all of them.

@@ -128,6 +128,7 @@ def answer_of(profile: OffCpuProfile) -> str:
 def document(profile: OffCpuProfile, view: View) -> Document:
     """Return the report of sleeping threads and their wakers."""
     return Document(
+        views=("top",),
         record=profile,
         answer=answer_of(profile),
         parts=partial(_list_parts, profile, view.top or DEFAULT_TOP),

@@ -183,6 +183,7 @@ _TABLES: Mapping[str, tuple[str, Callable[[OnCpuProfile, View], Table]]] = {
 def document(profile: OnCpuProfile, view: View) -> Document:
     """Return the report of a profile: its functions, stacks or threads, and what the samples missed."""
     return Document(
+        views=("by", "top"),
         record=profile,
         answer=answer_of(profile),
         context=_host_share(profile),
@@ -278,6 +279,7 @@ def _probe_cost(profile: FunctionProfile) -> str:
 def functions_document(profile: FunctionProfile, view: View) -> Document:
     """Return the report of probed functions: calls and self time, and the cost of the probes."""
     return Document(
+        views=("top",),
         record=profile,
         answer=functions_answer(profile),
         parts=partial(_list_function_parts, profile, view),

@@ -123,6 +123,7 @@ def document(record: Queries, view: View) -> Document:
     by = parse_grouping(view.by) if view.by is not None else None
     keys = columns_of(view.columns) if view.columns is not None else _default_columns(record)
     return Document(
+        views=("by", "columns", "top"),
         record=record,
         answer=answer_of(record),
         context=context_of(record),

@@ -91,6 +91,7 @@ def context_of(record: QueriesComparison) -> str:
 def document(record: QueriesComparison, view: View) -> Document:
     """Return the report of two runs, sorted by the change of CPU time per second."""
     return Document(
+        views=("top",),
         record=record,
         answer=answer_of(record),
         context=context_of(record),

@@ -122,6 +122,7 @@ def _draw(headings: Sequence[str], rows: Sequence[Sequence[str]], label: str, le
 def document(profile: SyscallProfile, view: View) -> Document:
     """Return the report of system calls."""
     return Document(
+        views=("top",),
         record=profile,
         answer=answer_of(profile),
         parts=partial(_list_parts, profile, view.top or DEFAULT_TOP),

@@ -20,7 +20,7 @@ import msgspec
 
 from powerprof.queries.records import Queries
 from powerprof.report.exports import export
-from powerprof.report.kinds import kind_of, load_saved
+from powerprof.report.kinds import document_of, kind_of, lines_of, load_saved
 from powerprof.report.wording import word_record
 from tests.conftest import REPOSITORY
 from tests.unit.cli import command_lines
@@ -54,18 +54,12 @@ def forms_of(record: Any) -> Iterator[tuple[str, str]]:
     kind = kind_of(record)
     assert kind is not None
     for width in _WIDTHS:
-        yield f"{width}.txt", "\n".join(kind.lines(record, width))
-    if "everything" in kind.options:
-        yield "all.txt", "\n".join(kind.lines(record, 200, everything=True))
-    for file, suffix, has_form in (
-        ("csv", "csv", kind.csv or kind.document),
-        ("md", "md", kind.markdown or kind.document),
-        ("html", "html.txt", kind.html or kind.document),
-        ("folded", "folded", kind.stacks and not isinstance(record, Queries)),
-    ):
-        if has_form:
-            text = export(record, file).decode()
-            yield suffix, text_of(text) if file == "html" else text
+        yield f"{width}.txt", "\n".join(lines_of(record, width))
+    if "everything" in document_of(record).views:
+        yield "all.txt", "\n".join(lines_of(record, 200, everything=True))
+    for file in ("csv", "md", "html", *(["folded"] if kind.stacks and not isinstance(record, Queries) else [])):
+        text = export(record, file).decode()
+        yield ("html.txt", text_of(text)) if file == "html" else (file, text)
     # Some samples are made now.
     yield "json", _TIME.sub("…", json_text(msgspec.to_builtins(record)))
 

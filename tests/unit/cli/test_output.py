@@ -28,24 +28,25 @@ from powerprof.cli.output import deliver
 from powerprof.cli.outputs import parse_output
 from powerprof.cure import session
 from powerprof.model.runs import RunStore
-from powerprof.report.document import View
+from powerprof.report.document import Document, View
 from powerprof.report.files import SUFFIXES
 from powerprof.report.kinds import KIND_LOADERS, lines_of, load_saved
+from powerprof.report.render import terminal
 from powerprof.system.errors import Interrupted, PowerprofError
 from tests.unit.report.distinct_records import make_kind
 
 _SAVED = Path(__file__).parents[2] / "fixtures/saved"
 
 
-def _interrupted(_record: msgspec.Struct, _width: int) -> list[str]:
-    raise Interrupted("interrupted")
+def test_interrupt_during_the_report_names_the_saved_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_document: Document, _width: int) -> list[str]:
+        raise Interrupted("interrupted")
 
-
-def test_interrupt_during_the_report_names_the_saved_run(tmp_path: Path) -> None:
+    monkeypatch.setattr(terminal, "render_terminal", interrupt)
     record: Any = load_saved(str(_SAVED / "idle-0001"))
     saving = Saving(runs_dir=tmp_path)
     with pytest.raises(Interrupted) as caught:
-        deliver(record, "idle", saving, lines=_interrupted)
+        deliver(record, "idle", saving)
     assert caught.value.hint == "the measured part is saved as idle-0001"
     assert RunStore(tmp_path).find("idle-0001").is_file()
 

@@ -36,7 +36,7 @@ from powerprof.report import comparison, metrics, queries, stacks
 from powerprof.report.answers import word_threats
 from powerprof.report.exports import render_csv
 from powerprof.report.html.timeline import lanes
-from powerprof.report.kinds import KIND_LOADERS, lines_of
+from powerprof.report.kinds import lines_of
 from powerprof.report.profile import functions_answer
 from powerprof.report.screen import ScreenView, draw_bars, scroll_rows
 from powerprof.report.stacks import TimelineExit
@@ -345,7 +345,7 @@ def _diagnosis() -> Cases:
         ("none", []),
     ):
         changed = replace(record, evidence=evidence, findings=findings, notes=[])
-        yield f"diagnose, {label}", "\n".join(KIND_LOADERS["powerprof.diagnosis/1"]().lines(changed, 120))
+        yield f"diagnose, {label}", "\n".join(lines_of(changed, 120, everything=True))
 
 
 # Energy, queries, and others.
@@ -382,7 +382,7 @@ def _queries() -> Cases:
     probed = make_kind("powerprof.functions/1", known=True)
     single = [replace(probed, functions=probed.functions[:count]) for count in (0, 1, 2)]
     yield "functions", "\n".join(map(functions_answer, single))
-    yield "queries, first", "\n".join(KIND_LOADERS["powerprof.queries/1"]().lines(record, 120, top=1))
+    yield "queries, first", "\n".join(lines_of(record, 120, top=1))
     compared: QueriesComparison = make_kind("powerprof.queries-comparison/1", known=True)
     first, second = compared.statements
     for label, statements in (

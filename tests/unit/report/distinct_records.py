@@ -22,7 +22,7 @@ from powerprof.live.statements import StatementHistory
 from powerprof.report import answers, attribution, catalogue, energy, labels, profile, watch
 from powerprof.report.document import Extras
 from powerprof.report.exports import build_trace, export
-from powerprof.report.kinds import KIND_LOADERS, lines_of
+from powerprof.report.kinds import KIND_LOADERS, document_of, lines_of
 from powerprof.report.screen import ScreenView
 from powerprof.report.stacks import TimelineExit, build_flame_difference
 from powerprof.report.statement_tables import COLUMNS
@@ -171,9 +171,9 @@ def _usual_forms(name: str, known: bool) -> Forms:
     from tests.programs.golden_files import drawing_of, text_of
 
     kind, record = KIND_LOADERS[name](), make_kind(name, known=known)
-    lines = partial(kind.lines, record)
+    lines = partial(lines_of, record)
     yield "terminal", "\n".join(lines(200))
-    if "everything" in kind.options:
+    if "everything" in document_of(record).views:
         yield "everything", "\n".join(lines(200, everything=True))
     files = kind.file_kinds()
     if "csv" in files:
@@ -198,8 +198,8 @@ def _other_forms(name: str, record: Any) -> Forms:
             yield f"by {by}", "\n".join(lines_of(record, 120, by=by, sources=True))
     if name == "powerprof.queries/1":
         for by in ("user", "database"):
-            yield f"by {by}", "\n".join(KIND_LOADERS[name]().lines(record, 160, by=by))
-        yield "columns", "\n".join(KIND_LOADERS[name]().lines(record, 400, columns=",".join(COLUMNS)))
+            yield f"by {by}", "\n".join(lines_of(record, 160, by=by))
+        yield "columns", "\n".join(lines_of(record, 400, columns=",".join(COLUMNS)))
     if name == "powerprof.comparison/1" or name == "powerprof.run/1 run":
         yield "a year", energy.yearly_sentence(record, energy.PriceTerms(0.3125, "EUR", 387.5))
 

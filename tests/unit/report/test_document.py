@@ -8,25 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from powerprof.report.document import (
-    HTML,
-    Document,
-    Drawing,
-    Item,
-    Items,
-    Part,
-    Section,
-    Sentence,
-    Shown,
-    View,
-    shown_parts,
-)
+from powerprof.report.document import HTML, Drawing, Item, Items, Part, Section, Sentence, Shown, shown_parts
 from powerprof.report.exports import export
-from powerprof.report.kinds import KIND_LOADERS, kind_of, lines_of
+from powerprof.report.kinds import KIND_LOADERS, document_of, lines_of
 from powerprof.report.table import Table, escape
 from tests.unit.report.distinct_records import make_kind
 
-KINDS = [name for name, load in KIND_LOADERS.items() if load().document is not None]
+KINDS = list(KIND_LOADERS)
 FORMS = ("terminal", "markdown", "html", "csv")
 _WHY = "the server ended, killed by signal 9"
 
@@ -76,9 +64,7 @@ def test_every_form_says_why_a_total_is_unknown(field: str) -> None:
 @pytest.mark.parametrize("name", KINDS)
 def test_every_form_has_the_answer_and_the_notes(name: str) -> None:
     record = make_kind(name, known=True)
-    kind = kind_of(record)
-    assert kind is not None and kind.document is not None
-    document: Document = kind.document(record, View())
+    document = document_of(record)
     forms = write_forms(record)
     assert document.answer and escape(document.answer.split()[0]) in forms["markdown"].splitlines()[0]
     # A short report without notes says how to see them.

@@ -249,7 +249,7 @@ def test_flame_graph_has_a_separate_page() -> None:
 
 
 def test_record_without_a_page_is_an_error() -> None:
-    with pytest.raises(UsageError, match=r"this record has no \.html file"):
+    with pytest.raises(UsageError, match="this record has no report"):
         render_html(idle_run().tool)
 
 

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from inspect import signature
 from typing import Any
 
 import pytest
@@ -19,13 +18,14 @@ from powerprof.report import labels
 from powerprof.report.document import View
 from powerprof.report.exports import render_markdown
 from powerprof.report.html.page import table_html as html_table
-from powerprof.report.kinds import KIND_LOADERS, kind_of, lines_of
-from powerprof.report.labels import answer_and_context, word_notes, wrap_note
+from powerprof.report.kinds import KIND_LOADERS, document_of, lines_of
+from powerprof.report.labels import word_notes, wrap_note
 from powerprof.report.statement_tables import distinguishable
 from powerprof.report.table import Column, Figure, Places, Table, TableRow, Words, draw_table
 from powerprof.report.wording import word_record
 from powerprof.system.errors import UsageError
 from tests.programs.golden_files import records
+from tests.unit.report.distinct_records import make_kind
 from tests.unit.report.sample_records import HOSTILE, comparison, idle_run
 
 
@@ -33,14 +33,14 @@ from tests.unit.report.sample_records import HOSTILE, comparison, idle_run
 def test_every_kind_loads_and_has_a_frozen_record(name: str) -> None:
     kind = KIND_LOADERS[name]()
     assert kind.record.__struct_config__.frozen
-    known = View.__struct_fields__ if kind.document else signature(kind.lines).parameters
-    assert set(kind.options) <= set(known)
+    views = kind.document(make_kind(name, known=True), View()).views
+    assert set(views) <= set(View.__struct_fields__)
 
 
 def test_loading_a_kind_imports_only_its_code() -> None:
     code = """
 import sys
-from powerprof.report.kinds import KIND_LOADERS, kind_of, lines_of
+from powerprof.report.kinds import KIND_LOADERS, document_of, lines_of
 KIND_LOADERS["powerprof.energy/1"]()
 loaded = [name for name in sys.modules if name.startswith("powerprof.report.")]
 assert "powerprof.report.energy" in loaded and "powerprof.report.attribution" not in loaded, loaded
@@ -49,15 +49,15 @@ assert "powerprof.report.energy" in loaded and "powerprof.report.attribution" no
 
 
 def test_a_record_without_a_report_has_no_files() -> None:
-    with pytest.raises(UsageError, match=r"^this record has no .md file$"):
+    with pytest.raises(UsageError, match=r"^this record has no report$"):
         render_markdown(Words("x"))
 
 
 def test_doubt_is_not_the_context() -> None:
     record = comparison()
     doubtful = replace(record, verdict=replace(record.verdict, doubts=["steal was high"]))
-    assert answer_and_context(lines_of, doubtful) == answer_and_context(lines_of, record)
-    assert answer_and_context(lines_of, record)[1].startswith("12 pairs, ABBA")
+    assert document_of(doubtful).context == document_of(record).context
+    assert document_of(record).context.startswith("12 pairs, ABBA")
 
 
 def test_figure_is_rounded_scaled_and_signed() -> None:
@@ -100,9 +100,7 @@ _FIGURE = re.compile(r"(?<![\w.+#?:/-])[−+]?\d[\d,]*(?:\.\d+)?(?![\w.]*[+_]|:\
 
 
 def _lines(record: Any, width: int) -> list[str]:
-    kind = kind_of(record)
-    assert kind is not None
-    return [line for printed in kind.lines(record, width) for line in printed.split("\n")]
+    return [line for printed in lines_of(record, width) for line in printed.split("\n")]
 
 
 def _figures(lines: list[str]) -> Counter[str]:
