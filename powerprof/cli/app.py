@@ -110,7 +110,7 @@ _WITH_VALUE = ("--runs-dir",)
 _BEFORE_COMMAND = ("--quiet", "--runs-dir", "--debug")
 # Key of a context for the typed values: option → texts.
 _TYPED = "powerprof.typed"
-# Similarity of two options by difflib: --duraton and --duration have 0.95, --html and --help 0.67.
+# Similarity of two options by difflib: --duraton and --duration have 0.95, --keep and --help 0.67.
 _SIMILARITY = 0.75
 _MOST_SERVERS = 8
 # Longer than typed paths. A word of 5,000 characters would hide the rest of the sentence.

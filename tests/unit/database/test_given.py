@@ -385,3 +385,10 @@ def test_rows_break_only_between_phrases(width: int) -> None:
     assert all(len(line) <= width for line in lines)
     assert [phrase for line in lines for phrase in line.strip().split("  ")] == phrases
     assert len(lines) == {40: 3, 80: 1, 200: 1}[width]
+
+
+@pytest.mark.parametrize("path", ["/run/mysqld/mysqld.sock", "./own.sock", "run/own.sock"])
+def test_a_server_can_be_named_by_its_socket(path: str) -> None:
+    assert build_login(path).to_fields() == build_login(socket=Path(path)).to_fields()
+    with pytest.raises(UsageError, match="--server and --socket name two servers"):
+        build_login(path, Path("/run/other.sock"))
