@@ -199,7 +199,7 @@ def test_what_the_server_runs_is_sampled_at_each_point(
             # Without its symbols a function is where it is entered, and MD5 is several.
             assert sum(one["percent"] for one in window["functions"] if "crypto" in one["module"]) > 10, shares
     printed = powerprof_cli(["report", "sweep-0001"])
-    assert "Functions of the server, % of its samples, over clients:" in printed.out
+    assert "Functions of the server, % of its samples, over clients" in printed.out
 
 
 @pytest.mark.nightly

@@ -18,7 +18,7 @@ from powerprof.experiment import sweep_rounds
 from powerprof.experiment.bench_data import BenchOptions
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.sweep_rounds import Sweep
-from powerprof.report import sweep as report
+from powerprof.report.kinds import lines_of
 from powerprof.system.errors import Interrupted, UsageError
 from powerprof.workloads.catalogue import find_one
 
@@ -68,7 +68,7 @@ def test_a_sweep_over_servers_continues_in_rounds() -> None:
     used = {metric.name: metric.estimate.mean for metric in whole.points[0].metrics}
     # An idle MariaDB uses well under a tenth of a CPU.
     assert 0 <= used["server_cpu_ms_per_s"] < 100
-    text = "\n".join(report.render_terminal(whole))
+    text = "\n".join(lines_of(whole))
     if trace_s is not None:
         assert all(len(point.traced) == 2 for point in whole.points)
         assert "wake-ups of its threads" in text
