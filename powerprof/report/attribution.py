@@ -71,10 +71,12 @@ def document(record: Attribution, view: View) -> Document:
 
     It has the first `view.top` rows. Without this number `count_leading` decides.
     """
+    wakeups = answer_of(record)
     return Document(
         views=("by", "top"),
         record=record,
-        answer=answer_of(record),
+        answer=wakeups if record.deep is None else deep_idle.answer_of(record.deep),
+        context="" if record.deep is None else wakeups,
         parts=partial(_list_parts, record, view),
         rows=partial(_list_rows, record),
         tiles=partial(_make_tiles, record),

@@ -23,7 +23,8 @@ def list_parts(deep: DeepIdle, top: int) -> Iterator[Part]:
     """Yield the sentences and tables: the host, its packages, the governor, the what-if; `top` limits the breakers."""
     for scope in deep.scopes:
         yield Drawing(partial(draw_shares, scope))
-        yield Sentence(_answer(scope))
+        if scope is not deep.scopes[0]:  # its sentence is the answer of the report
+            yield Sentence(_describe(scope))
         yield Sentence(_rest(scope), look="detail")
         if scope.count:
             yield Shown(_lengths_table(scope), names=False)
@@ -38,6 +39,11 @@ def list_parts(deep: DeepIdle, top: int) -> Iterator[Part]:
     yield Sentence(_governor_text(deep.governor, deep.scopes[0].breakers))
     if deep.what_if is not None:
         yield from _predict(deep.what_if, deep.scopes, deep.lost_count)
+
+
+def answer_of(deep: DeepIdle) -> str:
+    """Return how long all CPUs of the host idled together."""
+    return _describe(deep.scopes[0])
 
 
 def draw_shares(scope: DeepScope) -> Markup:
@@ -93,7 +99,7 @@ def _together(scope: DeepScope) -> str:
     return f"{_range(together_us, together_us + 1e6 * scope.unknown_s)} of {_length(1e6 * scope.window_s)}"
 
 
-def _answer(scope: DeepScope) -> str:
+def _describe(scope: DeepScope) -> str:
     cpus = "Its only CPU idled" if scope.cpus == 1 else f"All {scope.cpus} CPUs idled together"
     where = "" if scope.name == "host" else f"{scope.name[:1].upper()}{scope.name[1:]}: "
     if not scope.window_s:

@@ -19,7 +19,7 @@ from powerprof.attribution.deep_idle import BURST, DeepRequest, build_deep_idle,
 from powerprof.measure.cpuidle import read_state_table
 from powerprof.measure.window import StateInfo
 from powerprof.model.deep_idle import DeepIdle, DeepScope
-from powerprof.report.deep_idle import list_parts
+from powerprof.report.deep_idle import answer_of, list_parts
 from powerprof.report.document import Sentence
 from powerprof.statistics.intervals import LEVEL, effective_freedom, serial_factor, student_quantile
 from powerprof.system.errors import DataError, UsageError
@@ -30,7 +30,7 @@ from tests.unit.attribution.idle_periods import FAST, MS, SLOW, START, STATES, U
 
 def sentences_of(deep: DeepIdle) -> list[str]:
     """Return the sentences of the report."""
-    return [part.text for part in list_parts(deep, 20) if isinstance(part, Sentence)]
+    return [answer_of(deep)] + [part.text for part in list_parts(deep, 20) if isinstance(part, Sentence)]
 
 
 def check_sums(scope: DeepScope) -> None:
