@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -17,13 +17,16 @@ from powerprof.diagnosis import server_queries
 from powerprof.diagnosis.evidence import (
     DUMPS,
     SQL_FAMILIES,
-    Client,
+    CpuShares,
     DeniedAccount,
     Evidence,
     LogSummary,
     ReplicaHost,
     ReplicationChannel,
+    ServerFacts,
+    StartsWatch,
     StatementWindow,
+    Subscription,
     ThreadCpu,
     compute_timers_hz,
     list_thread_wakeups,
@@ -49,6 +52,8 @@ if TYPE_CHECKING:
     from powerprof.database.base import Login, Sql
     from powerprof.model.attribution import Attribution
 
+
+T = TypeVar("T")
 
 _LOG_END_BYTES = 256 << 10
 _LOG_SPAN_S = 600.0
@@ -174,27 +179,27 @@ def read_cpu_times(pids: Sequence[int]) -> CpuTimes | None:
     return CpuTimes(time.monotonic(), sum(processes) + ended_ns, threads) if processes else None
 
 
-def compute_cpu_shares(before: CpuTimes | None, after: CpuTimes | None, names: Mapping[int, str]) -> dict[str, Any]:
-    """Return the CPU fields of the evidence; an empty dict if a reading is missing.
+def compute_cpu_shares(before: CpuTimes | None, after: CpuTimes | None, names: Mapping[int, str]) -> CpuShares:
+    """Return the CPU use between two readings; unknown if one is missing.
 
     All CPU time of a thread that is only in the second reading belongs to the window.
     """
     if before is None or after is None or after.at_s <= before.at_s:
-        return {}
+        return CpuShares()
     span_ns = (after.at_s - before.at_s) * 1e9
     if not before.threads_ns or not after.threads_ns:
-        return {"cpu_percent": 100.0 * max(0, after.process_ns - before.process_ns) / span_ns}
+        return CpuShares(cpu_percent=100.0 * max(0, after.process_ns - before.process_ns) / span_ns)
     spent = {tid: max(0, value - before.threads_ns.get(tid, 0)) for tid, value in after.threads_ns.items()}
     process_ns = max(0, after.process_ns - before.process_ns)
-    return {
-        "cpu_percent": 100.0 * process_ns / span_ns,
-        "threads_cpu": [
+    return CpuShares(
+        cpu_percent=100.0 * process_ns / span_ns,
+        threads_cpu=[
             ThreadCpu(tid=tid, comm=look_up(tid).comm, name=names.get(tid), percent=100.0 * spent[tid] / span_ns)
             for tid in sorted(spent, key=lambda tid: -spent[tid])[:_MOST_THREADS]
             if spent[tid]
         ],
-        "ended_cpu_percent": 100.0 * max(0, process_ns - sum(spent.values())) / span_ns,
-    }
+        ended_cpu_percent=100.0 * max(0, process_ns - sum(spent.values())) / span_ns,
+    )
 
 
 _SAMPLES = 8
@@ -269,17 +274,14 @@ def inspect_server(subject: Subject, duration_s: float, say: Say) -> Inspection:
     if postgres is not None and before is not None:
         if not interrupted:
             announce(say, "watching new processes", WATCH_S)
-            readings.facts |= watch_starts(postgres)
+            readings.watch = watch_starts(postgres)
         readings.window_s = time.monotonic() - started_s
-        readings.facts |= {
-            "subscriptions_before": before.subscriptions,
-            "subscriptions_after": read_subscriptions(postgres).subscriptions,
-            "variables": before.settings,
-        }
+        readings.subscriptions = (before.subscriptions, read_subscriptions(postgres).subscriptions)
+        readings.facts.variables = before.settings
     if attribution is not None and not interrupted and not (subject.pid is not None and is_stopped(subject.pid)):
         try:
             signals.release()  # Signals are held from the end of the traced window.
-            window = readings.facts["statement_window"] = _measure_statements(subject, say, notes)
+            window = readings.statement_window = _measure_statements(subject, say, notes)
             interrupted = window is not None and window.interrupted
         except Interrupted:  # The traced window is complete and stays.
             interrupted = True
@@ -315,6 +317,7 @@ def build_evidence(
     else:
         family = "mysql" if subject.connection is not None or is_server_name(subject.label) else subject.label
     log = read_log_end(subject.pid) if family in SQL_FAMILIES and subject.pid is not None else None
+    facts, cpu, watch = readings.facts, readings.cpu, readings.watch
     return Evidence(
         version=subject.version,
         family=family,
@@ -330,7 +333,39 @@ def build_evidence(
         log=None if log is None else summarise_log(log),
         asked=subject.connection is not None,
         notes=notes,
-        **readings.facts,
+        status_before=facts.status_before,
+        status_after=facts.status_after,
+        own_counts=facts.own_counts,
+        statements_by_connection=facts.statements_by_connection,
+        variables=facts.variables,
+        channels_before=facts.channels_before,
+        channels_after=facts.channels_after,
+        channels_seen=facts.channels_seen,
+        clients_before=facts.clients_before,
+        samples=facts.samples,
+        samples_span_s=facts.samples_span_s,
+        replicas=facts.replicas,
+        replica_accounts=facts.replica_accounts,
+        denied=facts.denied,
+        tids=facts.tids,
+        last_statements=facts.last_statements,
+        events=facts.events,
+        events_after=facts.events_after,
+        logged=facts.logged,
+        position_before_bytes=facts.position_before_bytes,
+        position_after_bytes=facts.position_after_bytes,
+        other_instances_count=facts.other_instances_count,
+        hidden_connections_count=facts.hidden_connections_count,
+        refused=facts.refused,
+        cpu_percent=cpu.cpu_percent,
+        threads_cpu=cpu.threads_cpu,
+        ended_cpu_percent=cpu.ended_cpu_percent,
+        starts=watch.starts,
+        starts_span_s=watch.starts_span_s,
+        archiver=watch.archiver,
+        subscriptions_before=readings.subscriptions[0],
+        subscriptions_after=readings.subscriptions[1],
+        statement_window=readings.statement_window,
     )
 
 
@@ -355,7 +390,10 @@ class ServerReadings:
     Attributes:
         names: The thread names of the server by thread number.
         window_s: Seconds between the two readings of the counters.
-        facts: Fields of the evidence.
+        facts: What the server reported.
+        cpu: Its CPU use between the two readings.
+        watch: The processes that PostgreSQL started after the window.
+        subscriptions: The logical subscriptions of PostgreSQL before and after the window.
     """
 
     def __init__(self, connection: Sql | None, notes: list[str], pid: int | None, target: Target | None = None) -> None:
@@ -374,7 +412,11 @@ class ServerReadings:
         self.refused: dict[str, str] = {}
         self.names: Mapping[int, str] = {}
         self.window_s = 0.0
-        self.facts: dict[str, Any] = {}
+        self.facts = ServerFacts()
+        self.cpu = CpuShares()
+        self.watch = StartsWatch()
+        self.subscriptions: tuple[list[Subscription] | None, list[Subscription] | None] = (None, None)
+        self.statement_window: StatementWindow | None = None
 
     def read_thread_names(self) -> Mapping[int, str]:
         """Return the thread names of the server by thread number."""
@@ -391,7 +433,7 @@ class ServerReadings:
             return read_cpu_times(self._target.members() or self._target.pids)
         return None if self._pid is None else read_cpu_times([self._pid])
 
-    def _query(self, subject: str, query: Callable[[Sql], Any], default: Any) -> Any:
+    def _query(self, subject: str, query: Callable[[Sql], T], default: T) -> T:
         connection = self._connection
         if connection is None:
             return default
@@ -406,43 +448,43 @@ class ServerReadings:
         self._own_id = sql.parse_count(sql.fetch_scalar(self._connection, "SELECT CONNECTION_ID()"))
         self._note_instances(self._connection)
         server_queries.mark_connection(self._connection)
-        self.facts["variables"] = self._query("settings", server_queries.read_settings, {})
-        self.facts["channels_before"] = self._query("replication", server_queries.read_channels, [])
+        self.facts.variables = self._query("settings", server_queries.read_settings, {})
+        self.facts.channels_before = self._query("replication", server_queries.read_channels, [])
         raw: list[server_queries.RawClient] = self._query("the process list", server_queries.read_raw_clients, [])
-        self.facts["events"] = self._query("scheduled events", server_queries.read_events, [])
-        self.facts["replica_accounts"] = server_queries.read_replica_accounts(self._connection)
-        self.facts["tids"] = server_queries.read_connection_threads(self._connection, self._pid)
+        self.facts.events = self._query("scheduled events", server_queries.read_events, [])
+        self.facts.replica_accounts = server_queries.read_replica_accounts(self._connection)
+        self.facts.tids = server_queries.read_connection_threads(self._connection, self._pid)
         self._binlog_end = self._query("the binary log", server_queries.read_binlog_end, None)
         self._statements = server_queries.read_statements_by_connection(self._connection)
         self._denied = server_queries.read_denied_accounts(self._connection)
-        self.facts["status_before"] = server_queries.read_counters(self._connection)
+        self.facts.status_before = server_queries.read_counters(self._connection)
         self._began_s = time.monotonic()
         self._cpu = self._read_cpu_times()
-        self.facts["clients_before"] = server_queries.select_clients(raw, self._own_ids)
-        self._hidden_before = self._count_hidden(raw, "status_before")
+        self.facts.clients_before = server_queries.select_clients(raw, self._own_ids)
+        self._hidden_before = self._count_hidden(raw, self.facts.status_before)
 
     @limit_texts(_MOST_WORDS)
     def read_after(self) -> None:
         """Read everything at the end of the window, the counters first."""
-        self.facts |= compute_cpu_shares(self._cpu, self._read_cpu_times(), self.names)
+        self.cpu = compute_cpu_shares(self._cpu, self._read_cpu_times(), self.names)
         if self._connection is None:
             return
-        self.facts["status_after"] = server_queries.read_counters(self._connection)
+        self.facts.status_after = server_queries.read_counters(self._connection)
         self.window_s = time.monotonic() - self._began_s
-        self.facts["own_counts"] = self._count_own_statements()
-        self.facts["denied"] = server_queries.count_denied_in_window(
+        self.facts.own_counts = self._count_own_statements()
+        self.facts.denied = server_queries.count_denied_in_window(
             self._denied, server_queries.read_denied_accounts(self._connection)
         )
-        self.facts["last_statements"] = server_queries.read_last_statements(self._connection)
-        self.facts["statements_by_connection"] = _subtract_counts(
+        self.facts.last_statements = server_queries.read_last_statements(self._connection)
+        self.facts.statements_by_connection = _subtract_counts(
             self._statements, server_queries.read_statements_by_connection(self._connection)
         )
-        self.facts["channels_after"] = self._query("replication", server_queries.read_channels, [])
-        if self.facts["events"]:
-            self.facts["events_after"] = self._query("scheduled events", server_queries.read_events, [])
+        self.facts.channels_after = self._query("replication", server_queries.read_channels, [])
+        if self.facts.events:
+            self.facts.events_after = self._query("scheduled events", server_queries.read_events, [])
         self._read_binlog()
         self._sample(self._connection)
-        self.facts["refused"] = list(self.refused)
+        self.facts.refused = list(self.refused)
         self._notes += [f"{subject} could not be read: {reason}" for subject, reason in self.refused.items()]
 
     def _read_binlog(self) -> None:
@@ -451,9 +493,9 @@ class ServerReadings:
         end = None if since is None else self._query("the binary log", server_queries.read_binlog_end, None)
         if since is None or end is None or end[0] != since[0]:
             return
-        self.facts["position_before_bytes"], self.facts["position_after_bytes"] = since[1], end[1]
+        self.facts.position_before_bytes, self.facts.position_after_bytes = since[1], end[1]
         if end[1] > since[1]:
-            self.facts["logged"] = self._query(
+            self.facts.logged = self._query(
                 "the binary log", lambda connection: server_queries.read_binlog_events(connection, since), []
             )
 
@@ -463,8 +505,8 @@ class ServerReadings:
         if self._own_id is not None:
             self._own_ids.add(self._own_id)
 
-    def _count_hidden(self, raw: list[server_queries.RawClient], status: str) -> int | None:
-        return server_queries.count_hidden(raw, self._own_id, self.facts[status].get("Threads_connected"))
+    def _count_hidden(self, raw: list[server_queries.RawClient], status: Mapping[str, int]) -> int | None:
+        return server_queries.count_hidden(raw, self._own_id, status.get("Threads_connected"))
 
     def _count_own_statements(self) -> dict[str, int]:
         """Return the counter increases that powerprof caused between the two readings of the counters.
@@ -472,7 +514,7 @@ class ServerReadings:
         The server counts SHOW STATUS before it shows the counters. So the second one includes itself, as the first
         one did. The query for dumps follows the first one. The thread names were read in between.
         """
-        selects, counters = self._name_queries + 1, len(self.facts["status_before"])
+        selects, counters = self._name_queries + 1, len(self.facts.status_before)
         return {
             "Com_show_status": 1,
             "Com_select": selects,
@@ -489,7 +531,7 @@ class ServerReadings:
         samples: list[list[server_queries.RawClient]] = []
         replicas: dict[ReplicaHost, None] = {}
         channels: list[ReplicationChannel] = []
-        replicates = bool(self.facts["channels_before"] or self.facts["channels_after"])
+        replicates = bool(self.facts.channels_before or self.facts.channels_after)
         began_s = time.monotonic()
         self._note_instances(connection)
         for number in range(_SAMPLES):
@@ -499,22 +541,22 @@ class ServerReadings:
             if replicates:
                 channels += self._query("replication", server_queries.read_channels, [])
             if self._may_have_replicas(samples[-1]):
-                replicas.update(dict.fromkeys(self._query("the list of replicas", server_queries.read_replicas, [])))
-        self.facts["samples_span_s"] = time.monotonic() - began_s
+                listed: list[ReplicaHost] = self._query("the list of replicas", server_queries.read_replicas, [])
+                replicas.update(dict.fromkeys(listed))
+        self.facts.samples_span_s = time.monotonic() - began_s
         self._note_instances(connection)
-        self.facts["samples"] = [server_queries.select_clients(sample, self._own_ids) for sample in samples]
-        before: list[Client] = self.facts["clients_before"]
-        self.facts["clients_before"] = [client for client in before if client.id not in self._own_ids]
-        hidden = [self._hidden_before, self._count_hidden(samples[0], "status_after")]
+        self.facts.samples = [server_queries.select_clients(sample, self._own_ids) for sample in samples]
+        self.facts.clients_before = [client for client in self.facts.clients_before if client.id not in self._own_ids]
+        hidden = [self._hidden_before, self._count_hidden(samples[0], self.facts.status_after)]
         # A connection that begins or ends between the two readings is not hidden.
-        self.facts["hidden_connections_count"] = None if None in hidden else min(count or 0 for count in hidden)
-        self.facts["other_instances_count"] = len(self._own_ids - {self._own_id})
-        self.facts["replicas"] = list(replicas)
-        self.facts["channels_seen"] = channels
+        self.facts.hidden_connections_count = None if None in hidden else min(count or 0 for count in hidden)
+        self.facts.other_instances_count = len(self._own_ids - {self._own_id})
+        self.facts.replicas = list(replicas)
+        self.facts.channels_seen = channels
 
     def _may_have_replicas(self, sample: list[server_queries.RawClient]) -> bool:
         """Return whether a replica reads the binary log, connects repeatedly, or cannot be seen by this account."""
-        before, after = self.facts["status_before"], self.facts["status_after"]
+        before, after = self.facts.status_before, self.facts.status_after
         moved = any(after.get(name, 0) > before.get(name, 0) for name in _REPLICA_COUNTERS)
         moved |= after.get("Slaves_connected", 0) > 0
         is_seen = any(client.command.startswith("Binlog Dump") for client, _ in sample)

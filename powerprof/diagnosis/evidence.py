@@ -225,6 +225,51 @@ class DeniedAccount(msgspec.Struct, frozen=True, kw_only=True):
     span_s: float
 
 
+class ServerFacts(msgspec.Struct, kw_only=True):
+    """What a server reports by SQL before and after a window; the fields of `Evidence` with these names."""
+
+    status_before: dict[str, int] = {}
+    status_after: dict[str, int] = {}
+    own_counts: dict[str, int] = {}
+    statements_by_connection: dict[int, dict[str, int]] = {}
+    variables: dict[str, str] = {}
+    channels_before: list[ReplicationChannel] = []
+    channels_after: list[ReplicationChannel] = []
+    channels_seen: list[ReplicationChannel] = []
+    clients_before: list[Client] = []
+    samples: list[list[Client]] = []
+    samples_span_s: float = 0.0
+    replicas: list[ReplicaHost] = []
+    replica_accounts: list[str] = []
+    denied: list[DeniedAccount] = []
+    tids: dict[int, int] = {}
+    last_statements: dict[int, NormalText] = {}
+    events: list[ScheduledEvent] = []
+    events_after: list[ScheduledEvent] = []
+    logged: list[LoggedEvent] = []
+    position_before_bytes: int | None = None
+    position_after_bytes: int | None = None
+    other_instances_count: int = 0
+    hidden_connections_count: int | None = None
+    refused: list[str] = []
+
+
+class CpuShares(msgspec.Struct, frozen=True, kw_only=True):
+    """The CPU use of a server in a window; the fields of `Evidence` with these names."""
+
+    cpu_percent: float | None = None
+    threads_cpu: list[ThreadCpu] = []
+    ended_cpu_percent: float | None = None
+
+
+class StartsWatch(msgspec.Struct, frozen=True, kw_only=True):
+    """The processes that PostgreSQL started in a short time; the fields of `Evidence` with these names."""
+
+    starts: list[ProcessStarts] = []
+    starts_span_s: float | None = None
+    archiver: str | None = None
+
+
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """The data of one inspection of a server.
 

@@ -6,13 +6,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
 
 import msgspec
 
 from powerprof.database import sql
 from powerprof.database.given import log_in_locally
-from powerprof.diagnosis.evidence import ProcessStarts, Subscription
+from powerprof.diagnosis.evidence import ProcessStarts, StartsWatch, Subscription
 from powerprof.measure.procfs import list_children
 from powerprof.system.errors import PowerprofError
 from powerprof.system.files import printable
@@ -30,8 +29,8 @@ _MOST_SUBSCRIPTIONS, _MOST_NAME = 1000, 63
 _MERGED = ("walsender", "backend of", "autovacuum worker")
 
 
-def watch_starts(pid: int, span_s: float = WATCH_S) -> dict[str, Any]:
-    """Return the fields of the evidence about the processes that a server starts within `span_s` seconds.
+def watch_starts(pid: int, span_s: float = WATCH_S) -> StartsWatch:
+    """Return the processes that a server starts within `span_s` seconds.
 
     Processes that live shorter than a look may be missed. `pid` is the server's first process.
     """
@@ -46,7 +45,7 @@ def watch_starts(pid: int, span_s: float = WATCH_S) -> dict[str, Any]:
         roles |= server_names(child for child in children if roles[child] is None)
         time.sleep(min(_MOST_S, max(_LOOK_S, (time.monotonic() - look_s) * (1 / _MAX_SHARE - 1))))
         look_s = time.monotonic()
-    return {"starts": count_roles(roles.values()), "starts_span_s": look_s - began_s, "archiver": archiver}
+    return StartsWatch(starts=count_roles(roles.values()), starts_span_s=look_s - began_s, archiver=archiver)
 
 
 def count_roles(roles: Iterable[str | None]) -> list[ProcessStarts]:

@@ -117,7 +117,7 @@ class _QueriedServer:
         if self.asked is None:
             return
         self.asked.read_after()
-        self.asked.facts["statement_window"] = statements
+        self.asked.statement_window = statements
         version = read_version(self.connection) if self.connection is not None else self.label
         subject = Subject(self.pid, self.label, self.connection, version, None)
         evidence = build_evidence(

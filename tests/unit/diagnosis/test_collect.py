@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import asdict
 
 from powerprof.diagnosis.collect import (
     CpuTimes,
@@ -28,13 +29,14 @@ from powerprof.diagnosis.collect import (
     read_log_end,
     summarise_log,
 )
-from powerprof.diagnosis.evidence import LogSummary
+from powerprof.diagnosis.evidence import CpuShares, LogSummary, ServerFacts, StartsWatch
 from powerprof.system import reader_child
 from powerprof.system.errors import DataError
 from powerprof.system.files import read_outside_text
 from tests.programs.cpu_time import least_cpu_s
 from tests.unit.diagnosis.recorded_server import RecordedServer, Table
 from tests.unit.live.records import attribution, cause, wakeup
+from tests.unit.report.distinct_records import make
 
 NOW = time.mktime((2026, 11, 20, 11, 40, 0, 0, 0, -1))
 
@@ -153,21 +155,21 @@ def test_the_threads_and_ended_threads_are_the_process(
     first = CpuTimes(5.0, before + idle, {1: before, 3: idle})
     second = CpuTimes(5.0 + span_s, before + idle + used + new + ended, {1: before + used, 2: new, 3: idle})
     shares = compute_cpu_shares(first, second, {1: "thread/sql/main"})
-    percents = {thread.tid: thread.percent for thread in shares["threads_cpu"]}
+    percents = {thread.tid: thread.percent for thread in shares.threads_cpu}
     expected = {1: 100 * used / (span_s * 1e9), 2: 100 * new / (span_s * 1e9)}
     assert percents == pytest.approx({tid: percent for tid, percent in expected.items() if percent})
     assert list(percents.values()) == sorted(percents.values(), reverse=True)
-    assert shares["ended_cpu_percent"] == pytest.approx(100 * ended / (span_s * 1e9), abs=1e-6)
-    assert sum(percents.values()) + shares["ended_cpu_percent"] == pytest.approx(shares["cpu_percent"], abs=1e-6)
+    assert shares.ended_cpu_percent == pytest.approx(100 * ended / (span_s * 1e9), abs=1e-6)
+    assert sum(percents.values()) + shares.ended_cpu_percent == pytest.approx(shares.cpu_percent, abs=1e-6)
 
 
 def test_without_two_readings_or_threads_shares_are_unknown() -> None:
     one, other = CpuTimes(5.0, 10**9, {}), CpuTimes(9.0, 3 * 10**9, {7: 5})
-    assert compute_cpu_shares(one, other, {}) == {"cpu_percent": 50.0}
-    assert compute_cpu_shares(None, other, {}) == compute_cpu_shares(one, None, {}) == {}
-    assert compute_cpu_shares(other, one, {}) == {}
+    assert compute_cpu_shares(one, other, {}) == CpuShares(cpu_percent=50.0)
+    assert compute_cpu_shares(None, other, {}) == compute_cpu_shares(one, None, {}) == CpuShares()
+    assert compute_cpu_shares(other, one, {}) == CpuShares()
     many = CpuTimes(9.0, 10**9, {tid: tid * 1000 for tid in range(1, 40)})
-    shown = compute_cpu_shares(CpuTimes(5.0, 0, {1: 0}), many, {39: "x"})["threads_cpu"]
+    shown = compute_cpu_shares(CpuTimes(5.0, 0, {1: 0}), many, {39: "x"}).threads_cpu
     assert [thread.tid for thread in shown] == list(range(39, 23, -1))
     assert (shown[0].name, shown[1].name) == ("x", None)
 
@@ -225,23 +227,23 @@ def test_readings_of_a_window_are_without_own_connections_and_hide_what_is_alway
     server.set("SHOW BINLOG EVENTS", (("Event_type", "Server_id", "Info"), [("Query", 3, "BEGIN")]))
     made = readings(server)
     facts = made.facts
-    assert [client.id for client in facts["clients_before"]] == [11]
-    assert [[client.id for client in sample] for sample in facts["samples"]] == [[12], [13], *[[14]] * 6]
+    assert [client.id for client in facts.clients_before] == [11]
+    assert [[client.id for client in sample] for sample in facts.samples] == [[12], [13], *[[14]] * 6]
     # 5 are hidden at the start and 3 at the end: the others began or ended.
-    assert (facts["hidden_connections_count"], facts["other_instances_count"]) == (3, 1)
-    assert (facts["position_before_bytes"], facts["position_after_bytes"]) == (700, 950)
-    assert [event.server_id for event in facts["logged"]] == [3]
+    assert (facts.hidden_connections_count, facts.other_instances_count) == (3, 1)
+    assert (facts.position_before_bytes, facts.position_after_bytes) == (700, 950)
+    assert [event.server_id for event in facts.logged] == [3]
     assert made.window_s > 0
-    assert facts["samples_span_s"] >= 7 * 0.04
+    assert facts.samples_span_s >= 7 * 0.04
     unknown = recorded({"Questions": 100}, {"Threads_connected": 6, "Questions": 160}, lists)
-    assert readings(unknown).facts["hidden_connections_count"] is None
+    assert readings(unknown).facts.hidden_connections_count is None
 
 
 def test_another_file_of_the_binary_log_gives_no_positions() -> None:
     server = recorded({"Questions": 1}, {"Questions": 2}, [processes(5)])
     server.set("SHOW MASTER STATUS", [(("File", "Position"), [(file, 700)]) for file in ("b.1", "b.2")])
     facts = readings(server).facts
-    assert "position_before_bytes" not in facts and "logged" not in facts
+    assert (facts.position_before_bytes, facts.position_after_bytes, facts.logged) == (None, None, [])
 
 
 @pytest.mark.parametrize("names", [0, 1, 3])
@@ -250,7 +252,7 @@ def test_own_statements_between_the_counters_are_known(names: int) -> None:
     server = recorded({"Questions": 1, "Com_select": 2, "Uptime": 3}, {"Questions": 9}, [processes(5)])
     threads = [(21, "thread/sql/main", None), (22, "thread/sql/manager", None)]
     server.set("THREAD_OS_ID, NAME", (("THREAD_OS_ID", "NAME", "C"), threads))
-    assert readings(server, names).facts["own_counts"] == {
+    assert readings(server, names).facts.own_counts == {
         "Com_show_status": 1,
         "Com_select": names + 1,
         "Select_scan": names + 2,
@@ -278,7 +280,7 @@ def test_replicas_are_read_only_if_there_may_be_some(
     server.set("IS_USED_LOCK", ((), ()))
     server.set("SHOW SLAVE HOSTS", (("Server_id", "Host", "Port"), [(2, "r", 3306)]))
     facts = readings(server).facts
-    assert [replica.server_id for replica in facts["replicas"]] == ([2] if asks else [])
+    assert [replica.server_id for replica in facts.replicas] == ([2] if asks else [])
     assert ("SHOW SLAVE HOSTS" in server.statements) is asks
 
 
@@ -385,3 +387,11 @@ def exchanged(path: Path, act: Callable[[], object]) -> Iterator[None]:
         yield
     finally:
         left.clear()
+
+
+def test_the_evidence_has_every_fact_that_was_read() -> None:
+    made = ServerReadings(None, [], None)
+    made.facts, made.cpu, made.watch = (make(kind, known=True) for kind in (ServerFacts, CpuShares, StartsWatch))
+    here = build_evidence(Subject(None, "mysqld", None, "MySQL 8.4.3", None), made, None, 9.0, [])
+    for part in (made.facts, made.cpu, made.watch):
+        assert {name: getattr(here, name) for name in part.__struct_fields__} == asdict(part)
