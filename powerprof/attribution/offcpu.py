@@ -27,7 +27,7 @@ from powerprof.attribution.requests import (
 from powerprof.measure.progress import announce
 from powerprof.measure.window import format_now
 from powerprof.model import text
-from powerprof.model.records import Record, sum_known
+from powerprof.model.records import Record, ended_by_signal, sum_known
 from powerprof.model.text import Say
 from powerprof.system.errors import CapabilityError
 from powerprof.system.targets import Target, TargetChoice
@@ -183,7 +183,7 @@ def build_bpf_profile(trace: OffCpuTrace, names: Mapping[int, str]) -> OffCpuPro
         method="bpf",
         tool_cpu_s=trace.tool_cpu_s,
         bpf_s=trace.bpf_s,
-        interrupted=trace.interrupted,
+        ended=ended_by_signal(trace.interrupted),
     )
 
 
@@ -275,7 +275,7 @@ def build_dtrace_profile(sleeps: SleepsTrace, wakings: WakersTrace | None, names
         method="dtrace",
         tool_cpu_s=sum_known(trace.tool_cpu_s for trace in (sleeps, wakings) if trace is not None),
         bpf_s=None,
-        interrupted=sleeps.interrupted or wakings is None or wakings.interrupted,
+        ended=ended_by_signal(sleeps.interrupted or wakings is None or wakings.interrupted),
     )
 
 
@@ -386,7 +386,7 @@ def build_syscall_profile(trace: SyscallTrace, names: Mapping[int, str]) -> Sysc
         limits=list(_LIMITS),
         tool_cpu_s=trace.tool_cpu_s,
         bpf_s=trace.bpf_s,
-        interrupted=trace.interrupted,
+        ended=ended_by_signal(trace.interrupted),
     )
 
 

@@ -22,7 +22,7 @@ from powerprof.attribution.requests import (
 )
 from powerprof.measure.progress import announce
 from powerprof.measure.window import format_now
-from powerprof.model.records import Record
+from powerprof.model.records import Record, ended_by_signal
 from powerprof.model.text import Say
 from powerprof.statistics.intervals import proportion
 from powerprof.system.errors import CapabilityError, UsageError
@@ -188,7 +188,7 @@ def build_on_cpu_profile(capture: OnCpuCapture, server_names: Mapping[int, str] 
         notes=[*capture.notes, *(sampled.compare_with_clock(clock_ms) if sampled is not None else ()), *names.notes],
         tool_cpu_s=capture.tool_cpu_s,
         bpf_s=capture.bpf_s,
-        interrupted=capture.interrupted,
+        ended=ended_by_signal(capture.interrupted),
     )
 
 
@@ -420,5 +420,5 @@ def build_function_profile(trace: FunctionTrace) -> FunctionProfile:
         limits=list(_limits(trace.method)),
         method=trace.method,
         tool_cpu_s=trace.tool_cpu_s,
-        interrupted=trace.interrupted,
+        ended=ended_by_signal(trace.interrupted),
     )

@@ -189,9 +189,10 @@ def deliver(
     signals.hold()
     record, outcome = _save(record, command, saving, raw)
     outcome.hint = resumed_by or (f"the measured part is saved as {outcome.run}" if outcome.run else None)
-    failure = getattr(record, "failure", None)
-    if failure is not None and not signals.has_arrived():  # the signal may have ended the server too
-        outcome.measuring = PowerprofError(failure, outcome.hint)
+    ended = getattr(record, "ended", None)
+    if ended is not None and ended.how == "failed" and not signals.has_arrived():
+        # After a signal the error is no reason: the signal may have ended the server too.
+        outcome.measuring = PowerprofError(ended.why, outcome.hint)
     interruption = _release_signals(outcome.hint)
 
     last_line = " ".join(part for part in (f"Saved as {outcome.run}." if outcome.run else None, next_step) if part)
@@ -204,7 +205,7 @@ def deliver(
         late.hint = late.hint or outcome.hint
         raise
     outcome.finish()
-    if getattr(record, "interrupted", False):
+    if ended is not None:
         raise interruption
     return record
 

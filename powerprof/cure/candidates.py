@@ -133,7 +133,7 @@ def resolve_finding(
     check_terminal()
     try:
         diagnosis = _diagnose(pid, request, say)
-        if diagnosis.interrupted:
+        if diagnosis.ended:
             raise signals.interruption()
     finally:
         signals.release()  # Signals are held from the end of a window, but this one is not saved.

@@ -204,7 +204,7 @@ def predict_change(plan: PlannedChange, target: Target, request: CureRequest, sa
         interrupts_after, passed_s = read_timer_interrupts(), time.monotonic() - started_s
         switches = read_switches(target.pids[0]).get(thread.tid)
         attribution = attribute.analyse(trace)
-        if attribution.interrupted:
+        if attribution.ended:
             raise signals.interruption()
     except CapabilityError:
         return None  # The windows report the reason.

@@ -38,7 +38,7 @@ from powerprof.measure.progress import Countdown, join_parts
 from powerprof.measure.sampling import WindowMeter
 from powerprof.measure.window import WindowPart, run_window
 from powerprof.model.attribution import TargetInfo
-from powerprof.model.records import EnergySource, Notes, ToolCost, Window
+from powerprof.model.records import EnergySource, Notes, ToolCost, Window, ended_by_signal
 from powerprof.model.text import Say, number
 from powerprof.reversible.changed import ChangedSettings, change_settings
 from powerprof.reversible.groups import describe_values, join_values
@@ -459,7 +459,7 @@ def _make_record(
         ),
         energy_source=source,
         notes=_make_notes(trial),
-        interrupted=trial.interrupted,
+        ended=ended_by_signal(trial.interrupted),
     )
 
 

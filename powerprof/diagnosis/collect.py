@@ -266,7 +266,7 @@ def inspect_server(subject: Subject, duration_s: float, say: Say) -> Inspection:
     else:
         notes.append("not traced: the server runs on another host, or its process was not found")
     left_s = duration_s - (time.monotonic() - started_s)
-    interrupted = attribution is not None and attribution.interrupted
+    interrupted = attribution is not None and attribution.ended is not None
     if attribution is None and left_s > 0:
         announce(say, f"watching {subject.label}", left_s)
         interrupted = run_window(left_s).interrupted is not None

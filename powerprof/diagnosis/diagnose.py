@@ -25,6 +25,7 @@ from powerprof.diagnosis.evidence import (
     use_replica_terms,
 )
 from powerprof.diagnosis.statement_window import list_unknown_scans
+from powerprof.model.records import ended_by_signal
 from powerprof.model.text import number, plural
 from powerprof.system.errors import CapabilityError, UsageError
 from powerprof.system.processes import label_of
@@ -220,7 +221,7 @@ def run(request: DiagnosisRequest, say: Callable[[str], None]) -> tuple[Diagnosi
         host=host_record(),
         tool=attribution.tool if attribution else None,
         notes=notes,
-        interrupted=inspection.interrupted,
+        ended=ended_by_signal(inspection.interrupted),
     )
     return diagnosis, inspection
 

@@ -139,7 +139,7 @@ def build_window(record: Queries) -> StatementWindow:
         percent=100.0 * record.server_c0_s / record.window_s,
         own_percent=100.0 * own_s / record.window_s,
         statements=uses[:_MOST_STATEMENTS],
-        interrupted=record.interrupted,
+        interrupted=record.ended is not None,
     )
 
 

@@ -31,7 +31,7 @@ from powerprof.measure.powertop import check_csv, looks_like_powertop
 from powerprof.measure.program_output import STAMP, parse_epoch, read_dump_cells
 from powerprof.measure.sampling import WindowInterrupted, WindowMeter
 from powerprof.measure.turbostat import TurbostatLog, looks_like_turbostat, parse_turbostat
-from powerprof.model.records import EnergyReading, Window
+from powerprof.model.records import EnergyReading, Window, ended_by_signal
 from powerprof.system.errors import CapabilityError, DataError, UsageError
 from powerprof.system.files import loader, read_outside_table, reading, whole
 from powerprof.system.next_steps import command_line
@@ -438,7 +438,7 @@ def measure(request: EnergyRequest, duration_s: float) -> EnergyResult:
                 window = meter.measure(duration_s)
         except WindowInterrupted as error:
             result = make_result(error.partial, energy, request.source, time.monotonic() - start_s)
-            result = replace(result, interrupted=True)
+            result = replace(result, ended=ended_by_signal(True))
             raise EnergyInterrupted(error.message, error.partial, result) from error
         return make_result(window, energy, request.source, time.monotonic() - start_s)
 

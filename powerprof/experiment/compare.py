@@ -79,8 +79,7 @@ def build_comparison(session: Session) -> Comparison:
         options=_options(session),
         energy_source=session.energy_source,
         notes=session.list_notes(ends),
-        interrupted=a.interrupted,
-        failure=a.failure,
+        ended=a.ended,
     )
 
 

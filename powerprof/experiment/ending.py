@@ -8,14 +8,14 @@ from contextlib import contextmanager
 
 import msgspec
 
+from powerprof.model.records import Ended, ended_by_signal
 from powerprof.system.errors import Interrupted, PowerprofError
 
 
 class Ending(msgspec.Struct):
-    """How a measurement ended: complete, early by a signal (`interrupted`), or by an error (`failure`, too)."""
+    """How a measurement ended; `ended` is None if it is complete."""
 
-    interrupted: bool = False
-    failure: str | None = None
+    ended: Ended | None = None
 
     @contextmanager
     def keeping(
@@ -27,8 +27,8 @@ class Ending(msgspec.Struct):
         except Interrupted:
             if not has_result():
                 raise
-            self.interrupted = True
+            self.ended = self.ended or ended_by_signal(True)
         except PowerprofError as error:
             if isinstance(error, always_raised) or not has_result():
                 raise
-            self.interrupted, self.failure = True, self.failure or error.message
+            self.ended = self.ended or Ended("failed", error.message)

@@ -413,8 +413,7 @@ class IdleExperiment:
             drift=drift,
             statements_hz=None if self._load is None else self._load.statements_hz,
             notes=[*self._notes, *phases.note_unmetered(measured_phases, meters)],
-            interrupted=ending.interrupted,
-            failure=ending.failure,
+            ended=ending.ended,
         )
 
 

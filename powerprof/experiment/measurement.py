@@ -44,7 +44,7 @@ from powerprof.experiment.records import (
 from powerprof.experiment.threats import apply_other_models, find_threats
 from powerprof.experiment.verdict import SampledWindow, judge_metrics, judge_saved, match_figures
 from powerprof.measure.window import format_now
-from powerprof.model.records import EnergySource, Figures, Note, Notes, ServerInfo, ToolCost, Window
+from powerprof.model.records import Ended, EnergySource, Figures, Note, Notes, ServerInfo, ToolCost, Window
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,8 +71,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     host: dict[str, Any] = {}
     server: ServerInfo | None = None
     options: dict[str, Any] = {}
-    interrupted: bool = False
-    failure: str | None = None
+    ended: Ended | None = None
     threats: Sequence[Threat] = ()
     control: ControlRecord | None = None
 
@@ -110,7 +109,7 @@ def _find_unpaired_threats(first: Measurement, second: Measurement) -> list[Thre
     """Return the threats to runs of different times: the missing pairing, and the serious threats of each run."""
     threats = [Threat(name="unpaired")]
     for side in (first, second):
-        if side.interrupted:
+        if side.ended is not None:
             threats.append(Threat(name="interrupted", serious=True, values={"run": side.run}))
         threats += [
             msgspec.structs.replace(
@@ -251,6 +250,5 @@ class Session(msgspec.Struct):
             system=system_of_blocks(queries, blocks),
             host=host,
             server=self.server,
-            interrupted=self.ending.interrupted,
-            failure=self.ending.failure,
+            ended=self.ending.ended,
         )

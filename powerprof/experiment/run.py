@@ -67,8 +67,7 @@ def build_run(session: Session, phase_names: tuple[str, str]) -> LoadRun:
         blocks=[block for block in blocks if is_command or block.members or block.storm or block.slices],
         energy_source=session.energy_source,
         notes=session.list_notes(((metric.name, metric.estimate.low) for metric in metrics), note_other_load(blocks)),
-        interrupted=measured.interrupted,
-        failure=measured.failure,
+        ended=measured.ended,
     )
 
 

@@ -104,7 +104,7 @@ def _half_of_comparison(path: Path, comparison: Comparison, wanted: str | None) 
         host=comparison.host,
         server=comparison.server,
         options=options,
-        interrupted=comparison.interrupted,
+        ended=comparison.ended,
         threats=comparison.threats,
         control=comparison.control,
         series=path,
@@ -138,7 +138,7 @@ def _half_of_run(path: Path, run: Run) -> Measurement:
         host=run.host,
         server=run.server,
         options=options,
-        interrupted=run.interrupted,
+        ended=run.ended,
         threats=_drift_of(run),
     )
 

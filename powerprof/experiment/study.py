@@ -387,7 +387,7 @@ def measure_study(
                     typed=step.typed,
                     run=record.id,
                     seconds_s=time.monotonic() - began,
-                    problem=f"ended early: {record.failure}" if record.failure else None,
+                    problem=f"ended early: {ended.why}" if (ended := record.ended) and ended.how == "failed" else None,
                     doubts=_doubts(record),
                 )
             )
@@ -437,8 +437,7 @@ def build_study(
         server=None if one is None else one.server,
         options={"quick": options.quick, "seed": options.seed, "only": list(options.only)},
         notes=notes,
-        interrupted=ending.interrupted,
-        failure=ending.failure,
+        ended=ending.ended,
     )
 
 

@@ -25,6 +25,7 @@ from powerprof.experiment.plan import Offer, check_options, measure_capacity, of
 from powerprof.experiment.sweep_rounds import SERVER, START_S, Progress, Sweep, measure_rounds
 from powerprof.experiment.traced import SAMPLED_S
 from powerprof.measure.window import format_now
+from powerprof.model.records import ended_by_signal
 from powerprof.model.runs import RunStore, decode_record, encode_record, read_schema
 from powerprof.model.text import Say, approximate_time
 from powerprof.system.errors import CapabilityError, DataError, Interrupted, PowerprofError, UsageError
@@ -95,7 +96,7 @@ def start_sweep(
         values=chosen,
         points=[],
         host=host_record(),
-        interrupted=True,
+        ended=ended_by_signal(True),
         options={
             "window_s": options.window_s,
             "windows_count": options.pairs,
@@ -206,8 +207,8 @@ def continue_sweep(
             }
             baseline = progress.baseline if sweep.parameter == SERVER else None
             measure_rounds(apparatus, up, progress.gathered, baseline, lambda: save(progress.record()))
-    if ending.failure is not None:
-        progress.failed(cases, ending.failure)
+    if ending.ended is not None and ending.ended.how == "failed":
+        progress.failed(cases, ending.ended.why)
     return save(progress.record(ending))
 
 

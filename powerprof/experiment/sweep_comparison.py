@@ -18,7 +18,7 @@ from powerprof.experiment.saved import read_measurement
 from powerprof.experiment.sweep_rounds import Point, Sweep
 from powerprof.experiment.threats import OTHERS_PERCENT, list_differences
 from powerprof.experiment.verdict import PartingFunction, compare_sweep_functions, judge_saved, keep_surviving_verdicts
-from powerprof.model.records import Kind, Note, Record, RunMetric, ServerInfo
+from powerprof.model.records import Ended, Kind, Note, Record, RunMetric, ServerInfo
 from powerprof.model.runs import RunInfo, RunStore, decode_record, read_schema
 from powerprof.statistics.intervals import Interval, Stratum, interval_ends, pool_differences
 from powerprof.statistics.verdicts import Claim, Verdict, compare_unpaired, judge_claim, survivors, verdict_of
@@ -50,7 +50,7 @@ class SweepSide(msgspec.Struct, frozen=True, kw_only=True):
     host: dict[str, Any] = {}
     server: ServerInfo | None = None
     options: dict[str, Any] = {}
-    interrupted: bool = False
+    ended: Ended | None = None
 
 
 class ComparedPoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,7 +150,7 @@ def _side(sweep: Sweep, run: str) -> SweepSide:
         host=sweep.host,
         server=sweep.server,
         options=sweep.options,
-        interrupted=sweep.interrupted,
+        ended=sweep.ended,
     )
 
 
@@ -303,7 +303,7 @@ def _threats(sides: Sequence[SweepSide]) -> list[Threat]:
     threats += [
         Threat(name="interrupted", form="unfinished", serious=True, values={"run": side.run})
         for side in sides
-        if side.interrupted
+        if side.ended is not None
     ]
     return threats
 

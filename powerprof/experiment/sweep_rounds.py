@@ -38,7 +38,7 @@ from powerprof.experiment.verdict import FunctionWindow, build_function_window
 from powerprof.measure.progress import Countdown, announce, join_parts
 from powerprof.measure.window import wait_and_read
 from powerprof.model.metrics import unit_of
-from powerprof.model.records import Figures, Note, OsRates, Record, RunMetric, ServerInfo, Window
+from powerprof.model.records import Figures, Note, OsRates, Record, RunMetric, ServerInfo, Window, ended_by_signal
 from powerprof.statistics.intervals import interval_ends
 from powerprof.statistics.verdicts import compare_points, judge_claim, which_differ
 from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError, UsageError
@@ -175,7 +175,7 @@ def _measure_point(apparatus: Apparatus, case: Case, gathered: PointMeasurements
     if options.attribute_s is not None:
         in_force = read_pace_settings(server)
         window = trace_condition(bench, case, "a", options.attribute_s, apparatus.say, apparatus.offer.rate_hz)
-        if window.attribution.interrupted:
+        if window.attribution.ended is not None:
             # Callers that display one trace keep a truncated one. Here it would be averaged with full-length traces, so
             # drop it.
             raise Interrupted("interrupted")
@@ -329,7 +329,7 @@ class Progress:
 
     def record(self, ending: Ending | None = None) -> Sweep:
         """Return the record of the sweep so far; without an `ending` it is still running."""
-        ending = ending or Ending(interrupted=True)
+        ending = ending or Ending(ended_by_signal(True))
         points = [
             self.kept.get(value) or _gathered_point(value, measured)
             for value, measured in self.gathered.items()
@@ -346,8 +346,7 @@ class Progress:
             server=self._server,
             baseline=self.baseline,
             notes=[*dict.fromkeys([*self.notes, *early])],
-            interrupted=ending.interrupted,
-            failure=ending.failure,
+            ended=ending.ended,
         )
         return msgspec.structs.replace(sweep, compared=compare_sweep_points(sweep))
 

@@ -267,6 +267,5 @@ def _record(
         server=server,
         options={"window_s": options.window_s, "steps_count": steps, "seed": options.seed},
         notes=notes,
-        interrupted=ending.interrupted,
-        failure=ending.failure,
+        ended=ending.ended,
     )

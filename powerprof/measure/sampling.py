@@ -21,7 +21,17 @@ from powerprof.measure import oslayer, perf_events, procfs
 from powerprof.measure.cpuidle import online_cpus
 from powerprof.measure.residency import merge_notes, note_unknown_cpus, open_source
 from powerprof.measure.window import EnergySampler, Meters, OpenWindow, PassedWindow, WindowPart, format_now, run_window
-from powerprof.model.records import Estimate, OsRates, Phase, Run, StateResidency, ToolCost, Window, metric_name
+from powerprof.model.records import (
+    Estimate,
+    OsRates,
+    Phase,
+    Run,
+    StateResidency,
+    ToolCost,
+    Window,
+    ended_by_signal,
+    metric_name,
+)
 from powerprof.model.text import Say
 from powerprof.statistics.intervals import bounded_interval
 from powerprof.system import paths
@@ -283,7 +293,7 @@ def make_run(window: Window, *, host: dict[str, Any], interrupted: bool = False)
         ),
         phases=[make_phase("residency", [window])],
         notes=window.notes,
-        interrupted=interrupted,
+        ended=ended_by_signal(interrupted),
     )
 
 

@@ -473,14 +473,25 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str] = {}
 
 
+class Ended(msgspec.Struct, frozen=True):
+    """The early end of a measurement, by a signal (`interrupted`) or an error (`failed`). `why`: its message."""
+
+    how: Literal["interrupted", "failed"]
+    why: str
+
+
+def ended_by_signal(is_interrupted: bool) -> Ended | None:
+    """Return the end of a measurement that a signal may have ended early."""
+    return Ended("interrupted", "by a signal") if is_interrupted else None
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """The head of every record. A kind gives `schema` its value, and other keys a narrower type.
 
     Attributes:
         id: of a saved record.
         started_at: start of the measurement; None if a recording does not contain it.
-        interrupted: ended early; the record has the complete part.
-        failure: the error that ended it; None after a signal.
+        ended: the early end; the record has the complete part. None if the measurement is complete.
     """
 
     schema: str
@@ -493,8 +504,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     options: dict[str, Any] = {}
     energy_source: EnergySource | None = None
     notes: Notes = []
-    interrupted: bool = False
-    failure: str | None = None
+    ended: Ended | None = None
 
 
 class Run(Record, frozen=True, kw_only=True):

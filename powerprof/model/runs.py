@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from powerprof.model.records import Ended
 from powerprof.system import paths
 from powerprof.system.caller import as_caller
 from powerprof.system.errors import DataError, PowerprofError, UsageError
@@ -44,7 +45,7 @@ class RecordHead(msgspec.Struct):
     schema: str
     command: str | None = None
     started_at: str | None = None
-    interrupted: bool = False
+    ended: Ended | None = None
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
@@ -298,7 +299,7 @@ class RunStore:
                         path,
                         head.schema,
                         head.started_at,
-                        head.interrupted,
+                        head.ended is not None,
                         labels=about.labels,
                         target=about.target,
                         answer=about.answer,

@@ -15,7 +15,7 @@ from powerprof import __version__
 from powerprof.database.performance import DIGEST_COUNTERS, CountedStatement, ServerReport, Statistics
 from powerprof.energy.domains import Total, host_energy
 from powerprof.energy.windows import Consumer, WindowEnergy
-from powerprof.model.records import EnergyPart, EnergyReading, EnergySplit, Notes, ToolCost, Window
+from powerprof.model.records import EnergyPart, EnergyReading, EnergySplit, Notes, ToolCost, Window, ended_by_signal
 from powerprof.model.statements import make_key
 from powerprof.queries.join import Parts
 from powerprof.queries.records import Method, Queries, QueryServer, Share, Statement, TracingCost
@@ -285,7 +285,7 @@ def build_record(server: TracedServer, measured: MeasuredStatements, energy: Win
             lost_count=measured.lost_count,
         ),
         notes=[*measured.notes, *window.notes, *_note_energy(price)],
-        interrupted=measured.interrupted,
+        ended=ended_by_signal(measured.interrupted),
     )
 
 

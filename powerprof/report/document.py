@@ -247,12 +247,10 @@ def warnings_of(record: Any) -> list[str]:
 
 
 def _ends_of(record: Any) -> list[str]:
-    failure = getattr(record, "failure", None)
-    if failure:
-        return [f"Ended early: {failure}. Partial results."]
-    if getattr(record, "interrupted", False):
-        return ["Interrupted: partial results."]
-    return []
+    ended = getattr(record, "ended", None)
+    if ended is None:
+        return []
+    return [f"Ended early: {ended.why}. Partial results." if ended.how == "failed" else "Interrupted: partial results."]
 
 
 def shown_parts(parts: Iterable[Part], form: Form) -> list[Part]:

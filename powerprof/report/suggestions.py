@@ -22,7 +22,7 @@ def suggest_remedies(record: Attribution) -> list[str]:
     Timer slack has a predicted effect. The absence of a thread has only an upper bound: another thread may end those
     idle periods instead. Return an empty list if no large saving is predicted or none can be tried.
     """
-    if record.target.system or record.interrupted or _uses_managed_runtime(record):
+    if record.target.system or record.ended or _uses_managed_runtime(record):
         return []
     rows = [row for row in list_thread_wakeups(record) if row.tid and "one_connection" not in (row.name or "")]
     evidence = Evidence(

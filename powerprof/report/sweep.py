@@ -134,7 +134,7 @@ def document(sweep: Sweep, view: View) -> Document:
         rows=partial(_list_rows, sweep),
         setup=(("Condition", "/condition"), ("Options", "/options"), ("Server", "/server"), ("Host", "/host")),
         derived=view.extras.derived,
-        next_step=unfinished if sweep.interrupted else "",
+        next_step=unfinished if sweep.ended else "",
     )
 
 

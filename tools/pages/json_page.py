@@ -62,7 +62,7 @@ that extends another also has its keys. Keys without a description are named by 
 - `server`, `options`: database server, if any; options of the command
 - `tool`, `energy_source`: [cost of powerprof](#toolcost); [meter or model](#energysource)
 - `notes`: facts to know before using a figure
-- `interrupted`, `failure`: ended early, with its complete part; the error, null after a signal
+- `ended`: [early end](#ended) of a measurement, whose complete part the record has; null if complete
 
 ## Metrics
 
@@ -73,7 +73,7 @@ The suffix of a name is a device, an idle state, a server or a domain of a meter
 """
 _COMMON = {
     *("schema", "command", "id", "started_at", "host", "server", "options", "tool", "energy_source", "notes"),
-    *("interrupted", "failure"),
+    "ended",
 }
 _COMMANDS = {
     "powerprof.run/1": "`idle`, `run`, `residency`",

@@ -42,7 +42,7 @@ def block(record: StudyRun, place: Path) -> str:
     server = f"server {version}, " if version else ""
     command = f"`powerprof study {record.study}{' --quick' if quick else ''}`"
     begin, end = marks(record.study)
-    lines = [begin, f"**{answer_of(record)}**{' The run ended early.' if record.interrupted else ''}"]
+    lines = [begin, f"**{answer_of(record)}**{' The run ended early.' if record.ended else ''}"]
     if quick:
         lines.append("This was a trial with short windows, so intervals are wide.")
     lines += [

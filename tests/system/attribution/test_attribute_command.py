@@ -251,7 +251,7 @@ def test_an_interrupted_window_is_saved_and_reported(number: int, root_bpf: None
     assert err.splitlines() == ["error: interrupted", "hint: the measured part is saved as attribute-0001"]
     assert "Interrupted: partial results." in out
     saved = json.loads((powerprof_cli.home / "state/powerprof/runs/attribute-0001/run.json").read_text())
-    assert saved["interrupted"]
+    assert saved["ended"]
     assert 0.2 < saved["window_s"] < 30
     # Whether the CPU idled before each or not.
     rows = [*saved["wakeups"], *saved["wakings_without_exit"]]

@@ -208,6 +208,6 @@ def test_an_interrupt_saves_the_measured_windows(tmp_path: Path) -> None:
     assert process.returncode == 130, err
     assert b"saved as run-0001" in err
     record = json.loads((tmp_path / "runs" / "run-0001" / "run.json").read_text())
-    assert record["interrupted"] and record["blocks"]
+    assert record["ended"] and record["blocks"]
     assert not [pid for pid in begun.read_text().split() if Path(f"/proc/{pid}").exists()]
     assert b"Interrupted: partial results." in out

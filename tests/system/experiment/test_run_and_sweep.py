@@ -93,7 +93,7 @@ def test_an_interrupted_sweep_continues(powerprof_cli: Cli, mariadbd: Path, sysb
     assert process.returncode == 130, err
     assert "powerprof sweep --resume sweep-0001" in err
     first = json.loads(saved.read_text())
-    assert first["interrupted"]
+    assert first["ended"]
     assert [point["value"] for point in first["points"]] == [1, 2, 3]
     rounds = min(len(point["blocks"]) for point in first["points"])
     assert 1 <= rounds < 3
@@ -105,7 +105,7 @@ def test_an_interrupted_sweep_continues(powerprof_cli: Cli, mariadbd: Path, sysb
     for point, before in zip(record["points"], first["points"], strict=True):
         assert point["blocks"][:rounds] == before["blocks"][:rounds]
         assert [block["pair"] for block in point["blocks"]] == [0, 1, 2]
-    assert not record["interrupted"]
+    assert record["ended"] is None
     assert [(pair["metric"], pair["a"], pair["b"]) for pair in record["compared"]] == [
         ("queries_hz", 1, 2),
         ("queries_hz", 1, 3),

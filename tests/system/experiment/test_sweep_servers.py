@@ -50,7 +50,7 @@ def test_a_sweep_over_servers_continues_in_rounds() -> None:
         return record
 
     first = sweeps.continue_sweep(begun, workload, BenchOptions(), options, save=save_once, say=said.append)
-    assert first.interrupted
+    assert first.ended
     assert [point.value for point in first.points] == _NAMES
     assert [len(point.blocks) for point in first.points] == [1, 1]
     assert len(first.baseline) == 1
@@ -59,7 +59,7 @@ def test_a_sweep_over_servers_continues_in_rounds() -> None:
     whole = sweeps.continue_sweep(
         read_again, workload, BenchOptions(), options, save=lambda record: record, say=said.append
     )
-    assert not whole.interrupted
+    assert whole.ended is None
     assert [len(point.blocks) for point in whole.points] == [2, 2]
     assert [point.blocks[0] for point in whole.points] == [point.blocks[0] for point in read_again.points]
     orders = [[line.split(" · ")[1] for line in said if line.startswith(f"round {n} of 2 · ")] for n in (1, 2)]

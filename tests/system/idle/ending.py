@@ -105,7 +105,7 @@ def check_interrupted(idle: Idle, number: int, moment_s: float) -> str:
     if code == 0:
         # It came too late: the report was out.
         assert len(runs) == 1
-        assert not runs[0]["interrupted"]
+        assert not runs[0]["ended"]
         return "done"
     assert code == 130, idle.err
     first = idle.err.splitlines()[0]
@@ -118,6 +118,6 @@ def check_interrupted(idle: Idle, number: int, moment_s: float) -> str:
     whole = ["baseline", "server", "clients", "baseline-after"]
     assert names == whole[: len(names)]
     # While it is saved a signal waits: that run is whole.
-    assert runs[0]["interrupted"] or names == whole
+    assert runs[0]["ended"] or names == whole
     assert all(phase["windows"] for phase in runs[0]["phases"])
     return names[-1]

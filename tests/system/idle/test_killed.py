@@ -41,9 +41,9 @@ def test_kill_of_the_server(idle: Start) -> None:
     assert first.startswith("error: the private server ")
     assert "was killed by SIGKILL" in first
     (run,) = running.runs()
-    assert run["interrupted"] is True
+    assert run["ended"]["how"] == "failed"
     assert run["phases"][0]["name"] == "baseline"
-    assert run["failure"].startswith("the private server ")
+    assert run["ended"]["why"].startswith("the private server ")
     assert running.err.splitlines()[1] == f"hint: the measured part is saved as {run['id']}"
 
 

@@ -139,7 +139,7 @@ def test_a_run_that_was_interrupted_says_so(measured: Measured, tmp_path: Path) 
     def change(run: dict[str, Any]) -> None:
         run["phases"] = run["phases"][:1]
         run["deltas"] = run["drift"] = []
-        run["interrupted"] = True
+        run["ended"] = {"how": "interrupted", "why": "by a signal"}
 
     done = measured.cli(["report", str(variant(measured, tmp_path, change))])
     assert done.code == 0

@@ -195,7 +195,7 @@ def test_an_interrupted_run_is_saved_as_interrupted(powerprof_cli: Cli, number: 
     assert process.returncode == 130
     assert err == "error: interrupted\nhint: the measured part is saved as residency-0001\n"
     run = json.loads(out)
-    assert run["interrupted"] is True
+    assert run["ended"]["how"] == "interrupted"
     assert run["phases"][0]["window_s"] < 59
     saved = json.loads((powerprof_cli.home / "state/powerprof/runs/residency-0001/run.json").read_text())
     assert saved == run

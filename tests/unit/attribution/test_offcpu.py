@@ -87,9 +87,9 @@ def test_wakers_have_rates_and_shares_of_all_wakings() -> None:
 def test_sums_of_the_window_pass_through() -> None:
     record = offcpu.build_bpf_profile(trace(unseen_count=1, threads=[thread(71), thread(72, states={})]), {})
     assert (record.sleeps_count, record.lost_count, record.window_s, record.pids) == (7, 6, 2.5, [70])
-    assert (record.tool_cpu_s, record.bpf_s, record.method, record.interrupted) == (0.21, 0.034, "bpf", False)
+    assert (record.tool_cpu_s, record.bpf_s, record.method, record.ended) == (0.21, 0.034, "bpf", None)
     assert record.notes[0] == "a note" and str(record.notes[1]).startswith("1 time ")
-    assert offcpu.build_bpf_profile(trace(bpf_s=None, interrupted=True), {}).interrupted
+    assert offcpu.build_bpf_profile(trace(bpf_s=None, interrupted=True), {}).ended
     assert offcpu.build_bpf_profile(trace(bpf_s=None), {}).bpf_s is None
     assert offcpu.build_bpf_profile(trace(), {}).notes == ["a note"]
 
@@ -180,16 +180,16 @@ def test_dtrace_has_two_windows() -> None:
         (72, 81, pytest.approx(2.0), pytest.approx(25.0), []),
     ]
     assert record.tool_cpu_s == pytest.approx(1.1) and record.bpf_s is None
-    assert record.notes == ["of sleeps", "of wakings"] and not record.interrupted
+    assert record.notes == ["of sleeps", "of wakings"] and record.ended is None
 
 
 def test_dtrace_without_its_second_window() -> None:
     sleeps = SleepsTrace(threads=[latency()], **window(2.0, 3, 0.4, "of sleeps", interrupted=True))
     record = offcpu.build_dtrace_profile(sleeps, None, {})
     assert (record.wakings_window_s, record.wakings_count, record.wakers) == (None, None, [])
-    assert (record.lost_count, record.tool_cpu_s, record.interrupted) == (3, 0.4, True)
+    assert (record.lost_count, record.tool_cpu_s, record.ended is None) == (3, 0.4, False)
     whole = SleepsTrace(threads=[latency()], **window(2.0, 3, 0.4, "of sleeps"))
-    assert offcpu.build_dtrace_profile(whole, wakers(interrupted=True), {}).interrupted
+    assert offcpu.build_dtrace_profile(whole, wakers(interrupted=True), {}).ended
 
 
 # System calls.

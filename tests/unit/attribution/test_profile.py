@@ -75,7 +75,7 @@ def test_figures_of_samples() -> None:
     assert 1_700 < record.low_c0_ms < 2_000 < record.high_c0_ms < 2_300
     assert (record.complete_count, record.truncated_count, record.failed_count, record.lost_count) == (190, 0, 6, 9)
     assert (record.missed_count, record.copied_stacks_count, record.unseen_c0_ms) == (8, 21, 70.0)
-    assert (record.tool_cpu_s, record.bpf_s, record.interrupted, record.pids) == (0.25, 0.0625, False, [70])
+    assert (record.tool_cpu_s, record.bpf_s, record.ended, record.pids) == (0.25, 0.0625, None, [70])
     assert [
         (row.tid, row.comm, row.server_name, row.count, row.percent, row.c0_ms, row.stack_state)
         for row in record.stacks

@@ -27,6 +27,7 @@ from powerprof.cli.options import Saving
 from powerprof.cli.output import deliver
 from powerprof.cli.outputs import parse_output
 from powerprof.cure import session
+from powerprof.model.records import Ended, ended_by_signal
 from powerprof.model.runs import RunStore
 from powerprof.report.document import Document, View
 from powerprof.report.files import SUFFIXES
@@ -53,7 +54,7 @@ def test_interrupt_during_the_report_names_the_saved_run(tmp_path: Path, monkeyp
 
 def test_killed_server_is_a_failure_not_an_interrupt(tmp_path: Path) -> None:
     record: Any = load_saved(str(_SAVED / "run-0001"))
-    broken = msgspec.structs.replace(record, interrupted=True, failure="the server was killed")
+    broken = msgspec.structs.replace(record, ended=Ended("failed", "the server was killed"))
     with pytest.raises(PowerprofError) as caught:
         deliver(broken, "run", Saving(runs_dir=tmp_path, quiet=True))
     assert (caught.value.message, caught.value.exit_code) == ("the server was killed", 1)
@@ -195,14 +196,14 @@ def test_a_result_is_shown_saved_and_written(
 
 
 def test_the_error_of_the_measurement_comes_first(tmp_path: Path) -> None:
-    broken = msgspec.structs.replace(_IDLE_RUN, failure="the server was killed")
+    broken = msgspec.structs.replace(_IDLE_RUN, ended=Ended("failed", "the server was killed"))
     with pytest.raises(PowerprofError, match=r"^the server was killed$"):
         files = (parse_output(f"{tmp_path}/none/x.html", ["html"]),)
         deliver(broken, "idle", Saving(runs_dir=tmp_path, quiet=True, files=files))
 
 
 def test_an_interrupted_record_ends_as_an_interrupt(tmp_path: Path) -> None:
-    record = msgspec.structs.replace(_IDLE_RUN, interrupted=True)
+    record = msgspec.structs.replace(_IDLE_RUN, ended=ended_by_signal(True))
     with pytest.raises(Interrupted):
         deliver(record, "idle", Saving(runs_dir=tmp_path, quiet=True))
     assert deliver(_IDLE_RUN, "idle", Saving(runs_dir=tmp_path, quiet=True)).id == "idle-0002"
@@ -248,7 +249,7 @@ def test_a_terminal_has_at_least_twenty_columns(columns: int, width: int, monkey
 
 @pytest.mark.parametrize("name", KIND_LOADERS)
 def test_a_view_of_any_record_is_printed_into_a_pipe(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    record = msgspec.structs.replace(make_kind(name, known=True), interrupted=False, failure=None)
+    record = msgspec.structs.replace(make_kind(name, known=True), ended=None)
     deliver(record, record.command, Saving(no_save=True), view=View())
     assert capsys.readouterr().out
 

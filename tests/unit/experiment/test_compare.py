@@ -25,7 +25,7 @@ from powerprof.experiment.sweep_comparison import _judged_by, _left_out, is_wors
 from powerprof.experiment.sweep_rounds import Point
 from powerprof.experiment.threats import find_threats
 from powerprof.experiment.verdict import judge_metrics, judge_saved
-from powerprof.model.records import EnergySource, Estimate, Figures, ServerExits, ServerInfo
+from powerprof.model.records import EnergySource, Estimate, Figures, ServerExits, ServerInfo, ended_by_signal
 from powerprof.model.runs import RunStore
 from powerprof.workloads.catalogue import find_condition, find_workload
 from powerprof.workloads.reading import resolve
@@ -157,7 +157,7 @@ def saved(store: RunStore, started_at: str, values: list[float], **more: Any) ->
 
 def test_a_comparison_of_saved_runs_takes_host_and_server_of_the_second(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
-    first = saved(store, "2026-01-05", [1.0, 1.1, 1.2], host={"cpus": 2}, interrupted=True)
+    first = saved(store, "2026-01-05", [1.0, 1.1, 1.2], host={"cpus": 2}, ended=ended_by_signal(True))
     second = saved(
         store, "2026-01-03", [3.0, 3.1, 3.2], host={"cpus": 8}, server=ServerInfo(version="12", private=False)
     )

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from powerprof.experiment.ending import Ending
+from powerprof.model.records import Ended, ended_by_signal
 from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError, Retryable, UsageError
 
 ENDS = (
@@ -20,7 +21,7 @@ def test_a_measured_part_is_kept(error: BaseException, failure: str | None) -> N
     with ending.keeping(lambda: windows):
         windows.append("window")
         raise error
-    assert ending == Ending(interrupted=True, failure=failure)
+    assert ending.ended == (ended_by_signal(True) if failure is None else Ended("failed", failure))
 
 
 @pytest.mark.parametrize("error", [each for each, _ in ENDS], ids=lambda value: type(value).__name__)
@@ -45,7 +46,7 @@ def test_the_first_error_is_the_reason_and_a_complete_measurement_has_none() -> 
         with ending.keeping(lambda: True):
             raise PowerprofError("the server ended")
         raise UsageError("no server")
-    assert ending.failure == "the server ended"
+    assert ending.ended == Ended("failed", "the server ended")
 
 
 def test_a_fault_of_the_program_is_never_kept() -> None:

@@ -17,7 +17,7 @@ from powerprof.experiment.saved import _drift_of, _phase_figures, are_runs, comp
 from powerprof.experiment.sweep import SweepStore, continue_sweep, restore_options
 from powerprof.experiment.sweep_comparison import _steps
 from powerprof.experiment.sweep_rounds import Sweep
-from powerprof.model.records import Delta, Estimate, Figures, RunMetric, ServerInfo, ToolCost
+from powerprof.model.records import Delta, Estimate, Figures, RunMetric, ServerInfo, ToolCost, ended_by_signal
 from powerprof.model.runs import RunStore
 from powerprof.report.wording import word_record
 from powerprof.statistics.verdicts import compare_unpaired
@@ -136,7 +136,7 @@ def test_a_sweep_is_kept_after_every_point_under_one_id(tmp_path: Path) -> None:
             "energy_source": "none",
             "residency_source": "cpuidle",
         },
-        interrupted=True,
+        ended=ended_by_signal(True),
     )
     store = SweepStore(tmp_path)
     saved = store.save(sweep)

@@ -156,7 +156,7 @@ def test_a_step_that_fails_is_noted_and_the_next_is_measured() -> None:
     record = study_run(measure=one_fails)
     assert [step.problem for step in record.steps] == [None, "no room (make some)", None, None]
     assert record.rows[1].outcome == "not measured" and record.rows[3].b is not None
-    assert not record.interrupted
+    assert record.ended is None
 
     def all_fail(step: StudyCommand, options: StudyOptions, say: Say) -> StepRecord:
         raise PowerprofError(f"{step.name} fails")
@@ -172,7 +172,7 @@ def test_an_interrupted_study_keeps_its_finished_steps() -> None:
         return measured(step, options, say)
 
     record = study_run(measure=ended)
-    assert record.interrupted and [step.name for step in record.steps] == ["idle", "index"]
+    assert record.ended is not None and [step.name for step in record.steps] == ["idle", "index"]
     assert record.rows[0].b is not None and record.rows[3].outcome == "not measured"
     assert "Interrupted: partial results." in lines_of(record, 200)
 

@@ -37,7 +37,7 @@ from powerprof.experiment.sweep_rounds import (
     similar_points,
 )
 from powerprof.experiment.traced import PaceWindow, ThreadPace
-from powerprof.model.records import Estimate, OsRates, RunMetric, ServerInfo
+from powerprof.model.records import Ended, Estimate, OsRates, RunMetric, ServerInfo, ended_by_signal
 from powerprof.model.runs import RunStore
 from powerprof.report.wording import word_record
 from powerprof.system.errors import UsageError, WorseError
@@ -193,16 +193,18 @@ def test_similar_points_have_a_bound() -> None:
 def test_a_continued_sweep_keeps_its_points() -> None:
     rounds = [Point(value=value, blocks=[odd_block(n) for n in range(count)]) for value, count in ((1, 2), (2, 1))]
     old = Point(value=4, metrics=load_run().metrics)
-    record = replace(sample_sweep(), values=[1, 2, 4, 8], points=[*rounds, old], notes=["seen"], interrupted=True)
+    record = replace(
+        sample_sweep(), values=[1, 2, 4, 8], points=[*rounds, old], notes=["seen"], ended=ended_by_signal(True)
+    )
     progress = Progress(record)
     assert [len(progress.gathered[value].blocks) for value in (1, 2, 4, 8)] == [1, 1, 0, 0]
     assert progress.kept == {4: old}
     progress.gathered[2].error = "gone"
     progress.note("seen")
-    assert progress.has_result() and progress.record().interrupted
-    found = progress.record(Ending(interrupted=True, failure="late"))
+    assert progress.has_result() and progress.record().ended
+    found = progress.record(Ending(Ended("failed", "late")))
     assert [point.value for point in found.points] == [1, 2, 4] and found.notes == ["seen", "2: ended early: gone"]
-    assert (found.interrupted, found.failure, progress.record(Ending()).interrupted) == (True, "late", False)
+    assert (found.ended, progress.record(Ending()).ended) == (Ended("failed", "late"), None)
     progress.failed([1, 2, 8], "late")
     assert [progress.gathered[value].error for value in (1, 2, 8)] == [None, "gone", "late"]
 
@@ -251,7 +253,7 @@ def test_figures_of_the_system_are_contrasted_with_the_other_values(tmp_path: Pa
     )
     store = RunStore(tmp_path)
     for points in (a, b):
-        store.save("sweep", replace(sample_sweep(), id=None, values=[1, 2, 4], points=points, interrupted=False))
+        store.save("sweep", replace(sample_sweep(), id=None, values=[1, 2, 4], points=points, ended=None))
     found = compare_sweeps("sweep-0001", "sweep-0002", tmp_path, 1)
     assert [(point.value, point.parted) for point in found.points] == [(1, False), (2, True), (4, True)]
     faults = next(one for one in found.parted_with if one.name == "page_faults_per_query")
@@ -271,9 +273,7 @@ def test_figures_of_the_system_are_contrasted_with_the_other_values(tmp_path: Pa
 
 def test_a_comparison_of_sweeps_takes_each_field_from_its_own_side(tmp_path: Path) -> None:
     store, first = RunStore(tmp_path), sweep()
-    second = replace(
-        first, started_at="2026-12-01", host={"cpus": 8}, server=ServerInfo(version="12"), interrupted=False
-    )
+    second = replace(first, started_at="2026-12-01", host={"cpus": 8}, server=ServerInfo(version="12"), ended=None)
     for each in (replace(first, options={"x": 1}), second):
         store.save("sweep", replace(each, id=None))
     found = compare_sweeps("sweep-0001", "sweep-0002", tmp_path, 5)

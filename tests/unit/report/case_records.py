@@ -96,10 +96,10 @@ def _idle_run(phases: Sequence[_Phase] = _QUIET, *, wide: bool = True, exits: An
     ]
     after = by_name.get("baseline-after")
     run: IdleRun = make(
-        IdleRun, known=True, command="idle", schema="powerprof.run/1", phases=made, notes=[], interrupted=False,
+        IdleRun, known=True, command="idle", schema="powerprof.run/1", phases=made, notes=[], ended=None,
         deltas=[delta for a, b in pairs if a in by_name for delta in compare_phases(by_name[a], by_name[b])],
         drift=compare_phases(by_name["baseline"], after) if after and "baseline" in by_name else [],
-        options=IdleOptions(clients_count=7, duration_s=8.5, repeat_count=3), failure=None,
+        options=IdleOptions(clients_count=7, duration_s=8.5, repeat_count=3),
         **{"statements_hz": 0.125, **more},
     )  # fmt: skip
     return run
@@ -177,7 +177,7 @@ def _attribution() -> Cases:
         )
         for number in range(27)
     ]  # fmt: skip
-    plain = replace(record, deep=None, notes=[], interrupted=False, wakings_without_exit=[], other_causes=[])
+    plain = replace(record, deep=None, notes=[], ended=None, wakings_without_exit=[], other_causes=[])
     plain = replace(plain, wakeups=many, target=replace(record.target, system=False), window_s=10.5)
     for top in (None, 2):
         yield f"attribute, {top} of many", "\n".join(lines_of(plain, 200, top=top))
@@ -292,7 +292,7 @@ def _answer(metric: str) -> Any:
 
 def _cure() -> Cases:
     record: Cure = make_kind("powerprof.cure/1", known=True)
-    record = replace(record, interrupted=False, notes=[])
+    record = replace(record, ended=None, notes=[])
     host: Remedy = replace(record.remedy, kind="host", name="latency-limit", from_value="0 µs", to_value="50 µs")
     slack: Remedy = replace(record.remedy, kind="timer_slack", from_value="50000", to_value="7000000")
     own = _metric(97.25, (-83.5, -71.75), "b_lower", name="thread_wakings_hz", unit="1/s")
@@ -376,7 +376,7 @@ def _energy() -> Cases:
 def _queries() -> Cases:
     record: Queries = make_kind("powerprof.queries/1", known=True)
     third = replace(record.statements[0], id="third", text="SELECT third", c0_percent=3.375)
-    record = replace(record, statements=[*record.statements, third], notes=[], interrupted=False)
+    record = replace(record, statements=[*record.statements, third], notes=[], ended=None)
     step = record.statements[0].plan[0]
     yield "plan", queries.plan_text([replace(step, table=None, access=None, key=None, rows_count=None), step])
     probed = make_kind("powerprof.functions/1", known=True)

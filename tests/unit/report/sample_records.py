@@ -61,6 +61,7 @@ from powerprof.model.records import (
     StateResidency,
     ToolCost,
     Window,
+    ended_by_signal,
 )
 from powerprof.model.runs import RunStore
 from powerprof.report.stacks import TimelineExit
@@ -555,7 +556,7 @@ def sweep() -> Sweep:
         points=[*points, Point(value=1024, error="the server refused connections")],
         server=ServerInfo(version="MariaDB 10.11.19", private=True),
         options={"window_s": 8.0, "in_rounds": True},
-        interrupted=True,
+        ended=ended_by_signal(True),
     )
 
 
@@ -569,14 +570,7 @@ def sweep_comparison() -> SweepComparison:
             points = [_swept(clients, cost if clients >= 4 else 1.0) for clients in values]
             store.save(
                 "sweep",
-                replace(
-                    sweep(),
-                    id=None,
-                    values=[*values],
-                    points=points,
-                    interrupted=False,
-                    host={**HOST, "kernel": kernel},
-                ),
+                replace(sweep(), id=None, values=[*values], points=points, ended=None, host={**HOST, "kernel": kernel}),
             )
         found = compare_sweeps("sweep-0001", "sweep-0002", Path(folder), 1)
     return word_record(replace(found, id="compare-0002"))

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from powerprof.model.attribution import Attribution, StackFrame, Waking
-from powerprof.model.records import Cause, EnergySource
+from powerprof.model.records import Cause, EnergySource, ended_by_signal
 from powerprof.report import labels
 from powerprof.report.exports import render_csv, render_html, render_markdown
 from powerprof.report.kinds import lines_of
@@ -57,7 +57,7 @@ def test_irregular_sleeps_give_a_bound() -> None:
         polling("poll", "loop", hertz=1.0),
         polling("poll", "runtime.netpoll"),
         polling("poll", "loop", module="/usr/lib/jvm/lib/server/libjvm.so"),
-        replace(polling("poll", "loop"), interrupted=True),
+        replace(polling("poll", "loop"), ended=ended_by_signal(True)),
         replace(polling("poll", "loop"), target=replace(attribution().target, system=True)),
     ],
     ids=["deaf", "unknown", "seldom", "Go", "Java", "interrupted", "system"],

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from powerprof.model.records import Ended, ended_by_signal
 from powerprof.report.document import HTML, Drawing, Item, Items, Part, Section, Sentence, Shown, shown_parts
 from powerprof.report.exports import export
 from powerprof.report.kinds import KIND_LOADERS, document_of, lines_of
@@ -25,24 +26,16 @@ def write_forms(record: Any) -> dict[str, str]:
     return {"terminal": "\n".join(lines_of(record, 200)), **files}
 
 
-def with_end(record: Any, *, interrupted: bool, failure: str | None) -> Any:
-    """Return the record as it is after an interruption or a failure."""
-    fields = {"interrupted": interrupted, "failure": failure}
-    known = {name: value for name, value in fields.items() if name in record.__struct_fields__}
-    return msgspec.structs.replace(record, **known)
-
-
 @pytest.mark.parametrize("name", KINDS)
 def test_every_form_says_that_a_record_is_partial_and_why(name: str) -> None:
     record = make_kind(name, known=True)
-    whole = write_forms(with_end(record, interrupted=False, failure=None))
-    assert [form for form in FORMS if "artial results" in whole[form]] == []
-    if "interrupted" in record.__struct_fields__:
-        cut = write_forms(with_end(record, interrupted=True, failure=None))
-        assert {form: "Interrupted: partial results" in cut[form] for form in FORMS} == dict.fromkeys(FORMS, True)
-    if "failure" in record.__struct_fields__:
-        failed = write_forms(with_end(record, interrupted=True, failure=_WHY))
-        assert {form: _WHY in failed[form] for form in FORMS} == dict.fromkeys(FORMS, True)
+
+    def written(ended: Ended | None) -> dict[str, str]:
+        return write_forms(msgspec.structs.replace(record, ended=ended))
+
+    assert [form for form, text in written(None).items() if "artial results" in text] == []
+    for ended, why in ((ended_by_signal(True), "Interrupted: partial results"), (Ended("failed", _WHY), _WHY)):
+        assert [form for form, text in written(ended).items() if why not in text] == []
 
 
 _BLIND = {"idle_exits_count": 0, "idle_percent": 97.0}

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from powerprof.experiment.records import Arm, Plan, Threat, TraceSummary
 from powerprof.model.attribution import Attribution, StackFrame
-from powerprof.model.records import Estimate, ServerExits
+from powerprof.model.records import Estimate, ServerExits, ended_by_signal
 from powerprof.report import energy, idle
 from powerprof.report.document import Extras, View
 from powerprof.report.exports import export, render_flame, render_html
@@ -216,7 +216,9 @@ def test_alternating_windows_are_drawn_side_by_side() -> None:
 
 
 def test_empty_and_interrupted_records_have_pages() -> None:
-    run = replace(idle_run(), phases=idle_run().phases[:1], deltas=[], drift=[], server=None, interrupted=True, id=None)
+    run = replace(
+        idle_run(), phases=idle_run().phases[:1], deltas=[], drift=[], server=None, ended=ended_by_signal(True), id=None
+    )
     assert "Interrupted" in render_html(run)
     record = comparison()
     answer = replace(record.verdict, metric=None, text="No answer: the power was not measured.")
@@ -232,7 +234,7 @@ def test_empty_and_interrupted_records_have_pages() -> None:
         verdict=answer,
         order=[],
         blocks_count=0,
-        interrupted=True,
+        ended=ended_by_signal(True),
     )
     assert "No answer: the power" in render_html(bare)
     assert "no user stack" in render_html(replace(attribution(), wakeups=[replace(attribution().wakeups[0], stack=[])]))

@@ -10,7 +10,7 @@ from typing import cast
 from msgspec.structs import replace
 
 from powerprof.experiment.sweep_rounds import Point, Sweep
-from powerprof.model.records import Estimate, Kind, RunMetric
+from powerprof.model.records import Estimate, Kind, RunMetric, ended_by_signal
 from powerprof.report.kinds import lines_of
 from powerprof.report.sweep import answer_of
 from tests.unit.report.sample_records import sweep
@@ -81,7 +81,7 @@ def test_answer_omits_unknown_and_given_figures() -> None:
 
 
 def test_interrupted_sweep_names_its_continuation() -> None:
-    record = replace(_sweep(_point(1, 0.3, 1000)), interrupted=True)
+    record = replace(_sweep(_point(1, 0.3, 1000)), ended=ended_by_signal(True))
     saved, not_saved = (lines_of(replace(record, id=id), 80) for id in ("sweep-0007", None))
     assert saved[-1] == "To continue: powerprof sweep --resume sweep-0007"
     assert not_saved[-1] == "It is not saved, so it cannot be continued."

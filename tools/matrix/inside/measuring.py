@@ -300,7 +300,7 @@ def sweep(steps: Steps, job: Job) -> dict[str, Any]:
     ).document()  # fmt: skip
     steps.keep(record)
     failed = [f"{point['value']}: {point['error']}" for point in record["points"] if point["error"]]
-    if failed or record["interrupted"]:
+    if failed or record["ended"]:
         raise StepError(f"points failed: {'; '.join(failed)}")
     return {
         "queries_hz": {
