@@ -12,12 +12,12 @@ from msgspec.structs import replace
 from powerprof.energy.domains import EnergyRequest
 from powerprof.experiment import compare
 from powerprof.experiment.compare import build_comparison, format_so_far, judge_primary
-from powerprof.experiment.measurement import Session
+from powerprof.experiment.measurement import Measurement, Session, judge
 from powerprof.experiment.metrics import mean_baseline, pair_figures, system_of_blocks
 from powerprof.experiment.options import ExperimentOptions, condition_record
 from powerprof.experiment.phase_trace import _with_wakings
 from powerprof.experiment.plan import Offer
-from powerprof.experiment.records import ConditionRecord, LoadRun
+from powerprof.experiment.records import ConditionRecord, ControlRecord, LoadRun, Plan, Threat
 from powerprof.experiment.run import build_run
 from powerprof.experiment.saved import compare_saved
 from powerprof.experiment.sweep import find_key, restore_options, start_sweep
@@ -93,6 +93,8 @@ def test_a_comparison_is_built_from_its_counted_pairs() -> None:
     ]
     assert found.system == judge_saved(sides[0], sides[1], "", 7, paired=True)
     assert "page_faults_per_query" in {metric.name for metric in found.system}
+    plans = [Plan(arm=arm, statement="SELECT 1", rows=[], asserted=False) for arm in ("b", "a")]  # type: ignore[arg-type]
+    assert build_comparison(collected(plans=plans)).plans == [plans[1], plans[0]]
     work = build_comparison(collected(offer=Offer("work", None, 600, (90.0, 80.0), ()), own_wall_s=0.0))
     assert (work.design, work.offered_hz, work.queries_per_block, work.tool.cpu_percent) == ("work", None, 600, None)
 
@@ -176,6 +178,33 @@ def test_a_comparison_of_saved_runs_takes_host_and_server_of_the_second(tmp_path
     ]
     assert found.metrics[0].a.mean == pytest.approx(1.1) and found.metrics[0].b.mean == pytest.approx(3.1)
     assert (found.blocks_count, found.order, found.control) == (0, [], None)
+
+
+def measurement(*names: str, **more: Any) -> Measurement:
+    """Return one condition with these metrics, of which the first is primary."""
+    metrics = [Figures(name=name, unit="J", kind="measured", values=[1.0, 1.1, 1.2]) for name in names]
+    return Measurement(condition=A, started_at="2026-01-01", primary=names[0], metrics=metrics, **more)
+
+
+def test_two_measurements_are_judged_by_a_metric_of_both() -> None:
+    metered, unmetered = measurement("joules_per_query", PRIMARY), measurement(PRIMARY)
+    for a, b in ((metered, unmetered), (unmetered, metered)):
+        assert judge(a, b, 1).verdict.metric == PRIMARY
+    assert judge(metered, metered, 1).verdict.metric == "joules_per_query"
+
+
+def test_unpaired_measurements_have_their_serious_threats_and_no_control() -> None:
+    threats = [Threat(name="drift", text="it became slower", serious=True), Threat(name="crowded")]
+    control = ControlRecord(kind="run", pairs_count=4, sound=True, half_width_percent=2.0)
+    side = measurement(PRIMARY, run="run-0001", threats=threats, control=control)
+    found = judge(side, replace(side, run="run-0002", threats=[]), 1)
+    assert found.control is None
+    assert [(threat.name, threat.text, threat.values) for threat in found.threats] == [
+        ("unpaired", "", {}),
+        ("drift", "", {"text": "it became slower", "run": "run-0001"}),
+    ]
+    paired = judge(replace(side, series="x"), replace(side, series="x"), 1)
+    assert (paired.control, paired.threats) == (control, threats)
 
 
 def test_a_sweep_is_worse_at_any_value() -> None:

@@ -12,7 +12,7 @@ from powerprof.queries.join import join_trace
 from powerprof.queries.pricing import price_share as priced
 from powerprof.queries.records import Asker, Queries, QueryServer, Statement, TracingCost, group_statements
 from powerprof.report.exports import export, render_html
-from powerprof.report.kinds import lines_of, reported_kind
+from powerprof.report.kinds import lines_of
 from powerprof.report.queries import answer_of
 from powerprof.system.errors import UsageError
 from powerprof.tracing.captures import StatementUse
@@ -56,11 +56,6 @@ def record(**changes: object) -> Queries:
         tracing=TracingCost(probes_ms=2.4, percent=0.06, per_call_us=5.8),
         tool=ToolCost(version="0", cpu_s=0.1, wakeups_hz=0.5, cpu_percent=2.5),
     )
-
-
-def lines_with(queries: Queries, width: int, **options: object) -> list[str]:
-    """Return the terminal report with these options of `report`."""
-    return reported_kind(queries).lines(queries, width, **options)
 
 
 def test_a_dear_trace_names_the_cheaper_way() -> None:
@@ -128,7 +123,7 @@ def waiting() -> Queries:
 
 
 def test_columns_that_are_asked_for_are_shown_in_their_order() -> None:
-    found = lines_with(waiting(), 100, columns="id,run-queue,row-lock,p99,cpu")
+    found = lines_of(waiting(), 100, columns="id,run-queue,row-lock,p99,cpu")
     (head,) = [line for line in found if line.startswith("    id")]
     assert head.split() == ["id", "run", "queue", "ms", "row", "lock", "ms", "p99", "ms", "CPU", "%", "statement"]
     (first,) = [line for line in found if "BENCHMARK" in line and "%" not in line]
@@ -137,23 +132,23 @@ def test_columns_that_are_asked_for_are_shown_in_their_order() -> None:
 
 
 def test_a_column_without_figures_has_its_reason() -> None:
-    text = " ".join(lines_with(waiting(), 400, columns="rows-sent,joules"))
+    text = " ".join(lines_of(waiting(), 400, columns="rows-sent,joules"))
     assert "?: rows sent/call: the server refuses this user" in text
     assert "?: J: a share of the host's joules needs an idle floor" in text
     unended = msgspec.structs.replace(
         waiting(), statements=[msgspec.structs.replace(one, waits_ms=None) for one in waiting().statements]
     )
     assert "?: row lock: no statement began and ended within the window" in " ".join(
-        lines_with(unended, 400, columns="row-lock")
+        lines_of(unended, 400, columns="row-lock")
     )
     silent = record(tells_locks=False)
-    said = " ".join(lines_with(silent, 400, columns="waits"))
+    said = " ".join(lines_of(silent, 400, columns="waits"))
     assert "?: row lock, lock: this server does not report the reason of its waits; its locks are in latch" in said
 
 
 def test_a_column_of_no_name_is_refused_with_the_names() -> None:
     with pytest.raises(UsageError, match="no column is called 'rowlock'") as refused:
-        lines_with(record(), 80, columns="cpu,rowlock")
+        lines_of(record(), 80, columns="cpu,rowlock")
     assert "row-lock" in (refused.value.hint or "")
 
 
@@ -176,23 +171,23 @@ def test_rows_by_host_and_by_user_sum_to_the_statements() -> None:
     assert (hosts["web1"].calls, hosts["web2"].calls, len(hosts["web1"].texts)) == (101, None, 2)
     assert hosts["web1"].first.startswith("SELECT BENCHMARK")
     assert sum(group.c0_s for group in group_statements(asked(), "user")) == pytest.approx(0.81)
-    found = lines_with(asked(), 100, by="user")
+    found = lines_of(asked(), 100, by="user")
     assert any(line.split()[:1] == ["50.5"] and " app " in line for line in found)
     assert not any("?" in line for line in found if line.startswith("user"))
 
 
 def test_who_asks_is_a_column_and_nobody_has_a_reason() -> None:
-    found = lines_with(asked(), 100, columns="who,user")
+    found = lines_of(asked(), 100, columns="who,user")
     assert any("app@web1 +1" in line and "BENCHMARK" in line for line in found)
-    said = " ".join(lines_with(record(), 200, by="user"))
+    said = " ".join(lines_of(record(), 200, by="user"))
     assert "user: ?: the server refuses this user" in said
     with pytest.raises(UsageError, match="--by users is not a choice"):
-        lines_with(record(), 80, by="users")
+        lines_of(record(), 80, by="users")
 
 
 def test_the_usual_table_has_the_id_and_who_asks_where_there_is_room() -> None:
     for width, heads in ((70, ["statement"]), (80, ["id", "statement"]), (200, ["id", "account", "statement"])):
-        found = lines_with(asked(), width)
+        found = lines_of(asked(), width)
         (head,) = [line for line in found if line.startswith("CPU %")]
         assert head.split()[8:] == heads
         assert all(len(line) <= width for line in found)
@@ -202,8 +197,8 @@ def test_the_usual_table_has_the_id_and_who_asks_where_there_is_room() -> None:
     assert row[:at].split()[-2:] == [first.id, "app@web1"]
     assert row[at:] == first.text
     # Nobody is known: no empty column.
-    assert not any("account" in line for line in lines_with(record(), 200))
-    piped = lines_with(asked(), 80, is_whole=True)
+    assert not any("account" in line for line in lines_of(record(), 200))
+    piped = lines_of(asked(), 80, is_whole=True)
     assert any(line.split()[-2:] == ["account", "statement"] for line in piped)
 
 
