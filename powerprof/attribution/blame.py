@@ -314,9 +314,7 @@ def build_attribution(capture: Capture, stacks: SiteStacks) -> Attribution:
         row_shares, unplaced = share_wakings(rows, wakings)
         shares = [*row_shares]
     unplaced_ns = add_running_times(rows, shares, unplaced, exits, ran, blamer.in_target)
-    without_exit = [
-        blamer.without_exit(key, wakings[key], count, unplaced_ns.get(key)) for key, count in unplaced.items()
-    ]
+    without_exit = [blamer.without_exit(key, wakings[key], count, unplaced_ns[key]) for key, count in unplaced.items()]
     without_exit.sort(key=lambda row: (-row.wakings_count, row.thread.tid, [frame.address for frame in row.stack]))
     wakeups = blamer.wakeups(rows, shares, exits)
     rowless = _find_rowless_time(ran, {row.thread for row in rows} | {key[0] for key in unplaced}, blamer.in_target)

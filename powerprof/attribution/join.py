@@ -280,7 +280,7 @@ class Blamer:
                 counted[name] = counted.get(name, 0) + count
         return dict(sorted(counted.items(), key=lambda item: -item[1]))
 
-    def without_exit(self, key: WokenKey, woken: WokenAt, count: int, own_ns: float | None) -> Waking:
+    def without_exit(self, key: WokenKey, woken: WokenAt, count: int, own_ns: float) -> Waking:
         """Return the record of `count` wakings that ended no idle period, with the thread's running time after them."""
         tid, _, origin = key
         return Waking(
@@ -291,7 +291,7 @@ class Blamer:
             waker=self._waker(woken.wakers, Counter()),
             stack=list(woken.stack.frames),
             stack_complete=woken.stack.complete,
-            own_ms=None if own_ns is None else own_ns / 1e6,
+            own_ms=own_ns / 1e6,
             detail=woken.detail,
         )
 

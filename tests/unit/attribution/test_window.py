@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from powerprof.attribution.capture import Capture
+from powerprof.attribution.capture import Capture, encode, load
 from powerprof.attribution.requests import AttributeRequest
 from powerprof.attribution.window import CaptureContext, _unseen_time_notes, build_capture
 from powerprof.energy.domains import EnergyRequest
@@ -18,7 +19,7 @@ from powerprof.energy.windows import WindowEnergy
 from powerprof.measure.window import CpuReading, Snapshot, StateInfo
 from powerprof.model.records import Note, Window
 from powerprof.stacks.image import ProcessImage
-from powerprof.system.errors import UsageError
+from powerprof.system.errors import DataError, UsageError
 from powerprof.system.targets import Target
 from powerprof.system.tasks import Task
 from powerprof.tracing.bpf.shared_numbers import Flag, RunKind
@@ -26,6 +27,7 @@ from powerprof.tracing.captures import CpuEdge
 from powerprof.tracing.idle import IdleTrace, TracedWindow
 from powerprof.tracing.idle_data import CAUSE, CPU_TOTAL, IDLE_EXIT, RUN_TIME, RunTimes, SiteWakings
 from powerprof.tracing.idle_stacks import StackTrace
+from tests.unit.attribution.captures import capture, exits, own_timer
 
 MS, S = 1_000_000, 1_000_000_000
 STATES = (StateInfo("POLL", True), StateInfo("C1", False, False, 2, 2))
@@ -238,3 +240,13 @@ def test_stack_buffer_in_pages(kib: int, pages: int) -> None:
 def test_stack_buffer_is_a_power_of_two(kib: int) -> None:
     with pytest.raises(UsageError):
         AttributeRequest(duration_s=1.0, stack_buffer_kib=kib)
+
+
+def test_a_capture_of_another_version_is_refused(tmp_path: Path) -> None:
+    path, made = tmp_path / "capture", capture(exits(own_timer(101)))
+    path.write_bytes(encode(made))
+    assert load(path).causes == made.causes
+    for version in (made.version - 1, made.version + 1):
+        path.write_bytes(encode(replace(made, version=version)))
+        with pytest.raises(DataError, match="another version"):
+            load(path)
