@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
 from powerprof.cli.app import COMMANDS, module_name
-from powerprof.cli.outputs import OutputFile, parse_output
+from powerprof.cli.outputs import OutputFile, check_targets, parse_output
 from powerprof.cli.parameters import walk_parameters
 from powerprof.report.files import SUFFIXES
 from powerprof.report.kinds import KIND_LOADERS
-from powerprof.system.errors import UsageError
+from powerprof.system.errors import PowerprofError, UsageError
 
 # The record of each command; `report` reads all of them.
 RECORDS = {
@@ -92,3 +93,18 @@ def test_a_refusal_names_the_file_and_the_available_kinds(typed: str, error: str
     assert caught.value.hint == (
         "such as csv:-, for stdout" if typed == "csv:" else "available: .csv and .json; for stdout such as -o csv:-"
     )
+
+
+def test_two_names_of_one_file_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "folder")
+    (tmp_path / "folder").mkdir()
+    names = [f"{tmp_path}/folder/a.csv", f"csv:{tmp_path}/link/a.csv"]
+    with pytest.raises(UsageError) as caught:
+        check_targets([parse_output(name, ["csv"]) for name in names])
+    assert caught.value.message == f"-o {names[0]} and -o {names[1]} name the same file"
+
+
+def test_an_error_of_a_file_names_its_option(tmp_path: Path) -> None:
+    with pytest.raises(PowerprofError) as caught:
+        check_targets([parse_output(f"{tmp_path}/{'x' * 300}.csv", ["csv"])])
+    assert caught.value.message.startswith("-o: ")

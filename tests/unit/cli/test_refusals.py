@@ -178,6 +178,7 @@ TABLE: list[tuple[int, str, tuple[str, ...]]] = [
     (2, r"--backend nonsense is not a choice", ("offcpu", "--pid", "1", *LONG, "--backend", "nonsense")),
     (2, r"no such option: --stack-buffer", ("profile", "--system", "--stack-buffer", "64")),
     (2, r"--fetch needs a server in DEBUGINFOD_URLS", ("doctor", "--pid", "1", "--fetch", "--yes")),
+    (2, r"--yes has no effect without --fetch", ("doctor", "--pid", "1", "--yes")),
     (2, r"a saved run and a target exclude each other", ("doctor", "--from", "attribute-0001", "--pid", "1")),
     (
         2,
