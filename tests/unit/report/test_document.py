@@ -9,10 +9,24 @@ import msgspec
 import pytest
 
 from powerprof.model.records import Ended, ended_by_signal
-from powerprof.report.document import HTML, Drawing, Item, Items, Part, Section, Sentence, Shown, shown_parts
+from powerprof.report.document import (
+    ALL_ROWS,
+    HTML,
+    Document,
+    Drawing,
+    Item,
+    Items,
+    Part,
+    Section,
+    Sentence,
+    Shown,
+    View,
+    shown_parts,
+)
 from powerprof.report.exports import export
 from powerprof.report.kinds import KIND_LOADERS, document_of, lines_of
-from powerprof.report.table import Table, escape
+from powerprof.report.render.csv import render_csv
+from powerprof.report.table import Column, Figure, Table, TableRow, escape
 from tests.unit.report.distinct_records import make_kind
 
 KINDS = list(KIND_LOADERS)
@@ -74,3 +88,15 @@ def test_empty_part_is_in_no_form() -> None:
     kept: list[Part] = [Sentence("x", forms=HTML), Items([Item("y")])]
     assert [len(shown_parts([Section("", kept)], form)[0].parts) for form in ("html", "terminal")] == [2, 1]  # type: ignore[arg-type,return-value]
     assert Drawing(draw=lambda: None).forms == HTML  # type: ignore[arg-type,return-value]
+
+
+def test_csv_has_each_figure_with_the_ends_of_its_interval() -> None:
+    figure = Figure(1.25, "", ends=(Figure(1.125, ""), Figure(1.5, "")))
+    table = Table([Column("watts", interval="95 %"), Column("count")], [TableRow({"watts": figure, "count": figure})])
+    document = Document(record=None, answer="", parts=lambda: [Section("", [Shown(table)])])
+    assert render_csv(document).splitlines() == ["watts,watts_low,watts_high,count,warning", "1.25,1.125,1.5,1.25,"]
+
+
+def test_the_whole_view_has_all_rows() -> None:
+    views = [Document(record=None, answer="", parts=list, views=names).whole_view for names in (("top",), ())]
+    assert views == [View(top=ALL_ROWS), None]
