@@ -70,3 +70,13 @@ def test_an_unknown_metric_of_a_saved_record_has_words() -> None:
 )
 def test_the_verb_agrees_with_the_noun(name: str, verb: str) -> None:
     assert METRICS[name].verb == verb
+
+
+def test_a_metric_of_an_empty_owner_is_unknown() -> None:
+    assert find_metric("watts:rapl") is not None and find_metric("watts:") is None
+
+
+@pytest.mark.parametrize("name", [name for name in METRICS if "_p95" in name or "_p99" in name])
+def test_a_percentile_is_in_the_words_of_its_metric(name: str) -> None:
+    metric, percentile = METRICS[name], name.split("_")[1]
+    assert all(percentile in words for words in (metric.label, metric.short, metric.noun))
