@@ -277,7 +277,7 @@ def _capture_seeds() -> list[bytes]:
     found = []
     for seed in range(4):
         raw = made(capture.Capture, random.Random(seed))
-        raw.update(window_s=1.0, version=1, counted_from_ns=1, counted_to_ns=2_000_000_000, named=None)
+        raw.update(window_s=1.0, version=capture._VERSION, counted_from_ns=1, counted_to_ns=2_000_000_000, named=None)
         raw["exits"] = bytes(IDLE_EXIT.itemsize * 2)
         raw["edges"] = [[0, 1, 2, 3]]
         raw["idle_cpus"] = []

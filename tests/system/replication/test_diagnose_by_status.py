@@ -193,9 +193,9 @@ def test_connections_of_other_instances_are_not_clients(server: PrivateServer) -
             second.read_after()
         number = sql.fetch_scalar(client, "SELECT CONNECTION_ID()")
         for look, count in ((first, 1), (second, 2)):
-            assert {one.id for one in look.facts["clients_before"] if one.user == server.login.user} == {number}
-            assert {one.id for sample in look.facts["samples"] for one in sample if one.command == "Sleep"} == {number}
-            assert look.facts["other_instances_count"] == count
+            assert {one.id for one in look.facts.clients_before if one.user == server.login.user} == {number}
+            assert {one.id for sample in look.facts.samples for one in sample if one.command == "Sleep"} == {number}
+            assert look.facts.other_instances_count == count
         # A server without replicas is not asked for them, so no count of it shows powerprof.
         asked = sql.fetch_rows(client, "SHOW GLOBAL STATUS LIKE 'Com_show_slave_hosts'", columns=2)
         assert sql.parse_count(asked[0][1]) == 0
@@ -216,7 +216,7 @@ def test_hidden_connections_are_counted(server: PrivateServer, right: str, hidde
         look = ServerReadings(stack.enter_context(sql.connect(login)), [], server.pid)
         look.read_before()
         look.read_after()
-        assert look.facts["hidden_connections_count"] == hidden
+        assert look.facts.hidden_connections_count == hidden
 
 
 def _wait_until_alone(connection: Any, count: int) -> None:

@@ -60,3 +60,19 @@ def test_a_file_that_others_can_change_is_refused(file: Path) -> None:
         os.chown(file, 65534, 65534)
         with pytest.raises(PowerprofError, match="can be changed by other users"):
             defaults.default_meter()
+
+
+def test_what_is_no_file_of_settings_is_not_read(file: Path) -> None:
+    defaults._SYSTEM_FILE.write_text('meter = "ipmi"')
+    os.mkfifo(file)  # its opening would wait for a writer
+    assert defaults.default_meter() == ("ipmi", str(defaults._SYSTEM_FILE))
+    file.unlink()
+    file.parent.rmdir()
+    file.parent.write_text("no folder")
+    assert defaults.default_meter() == ("ipmi", str(defaults._SYSTEM_FILE))
+
+
+def test_bytes_that_are_no_text_are_an_error(file: Path) -> None:
+    file.write_bytes(b'meter = "\xff"')
+    with pytest.raises(PowerprofError, match=r"powerprof\.toml: "):
+        defaults.default_meter()
