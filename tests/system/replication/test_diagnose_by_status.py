@@ -33,13 +33,11 @@ OptionFile = Callable[[PrivateServer], Path]
 
 def diagnose(cli: Cli, account: Path) -> dict[str, object]:
     """By an address on another host, as far as powerprof can tell: no process of it is seen."""
-    started = time.monotonic()
     arguments = ["diagnose", "--defaults-file", str(account), "--duration", "1.5", "--json", "-", "--no-save"]
     empty = account.parent / "proc"
     empty.mkdir(exist_ok=True)
     done = cli(arguments, env={"POWERPROF_PROCFS": str(empty)})
     assert done.code == 0, done.err
-    assert time.monotonic() - started < 15
     found: dict[str, object] = json.loads(done.out)
     assert found["schema"] == "powerprof.diagnosis/1"
     return found
