@@ -146,7 +146,7 @@ def test_a_replica_is_measured_in_both_arms(powerprof_cli: Cli, tmp_path: Path) 
         assert "Replication lag: by the replica's own report, in " in said
         assert "seconds behind" in said
         assert "replica's delay, ms" in said
-        assert "Replication lag: by the replica" in (tmp_path / "a.html").read_text()
+        assert "<b>Replication lag:</b> by the replica" in (tmp_path / "a.html").read_text()
         _first(server, _STOP)
         result = powerprof_cli([*words, "--json", str(tmp_path / "b.json")])
         assert result.code == 0, result.err

@@ -62,7 +62,7 @@ def test_each_printed_command_works_when_it_is_pasted(
     listed = [words for words in printed_commands() if words not in _NO_TARGET and not _NOT_RUN.search(words)]
     for words in listed:
         words = words.replace("--pid 1", f"--pid {server.pid}").replace("--thread 1 ", f"--thread {server.pid} ")
-        words = re.sub(r"^report (1+|RUN)\b", "report residency-0001", words)
+        words = re.sub(r"^ ?report (1+|RUN)\b", "report residency-0001", words)
         printed.add(f"{program} {words.replace('workloads NAME', 'workloads city')}")
     assert len(printed) >= 10
     wrong, kinds = [], set[tuple[str, ...]]()
