@@ -195,6 +195,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
         rows: Yields the lines of CSV, head first; None for the figures of the first table.
         tiles: Returns the figures at the top of a page.
         setup: The headings and the places of the facts at the end of a page.
+        views: The fields of a view that change it.
         derived: A sentence that follows from prices, for the page.
         next_step: The last line on a terminal.
         is_brief: Whether a terminal leaves out the notes; the next step says how to see them.
