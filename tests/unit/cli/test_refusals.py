@@ -200,7 +200,7 @@ TABLE: list[tuple[int, str, tuple[str, ...]]] = [
     (1, r"cannot write /proc/page.html \(", ("idle", *LONG, "-o", "/proc/page.html")),
     (1, r"cannot write /dev/full \(no space left on device\)", ("idle", *LONG, "-o", "html:/dev/full")),
     (1, r"cannot write /dev/full \(no space left on device\)", ("compare", "index", "no-index", "--json", "/dev/full")),
-    (1, r"cannot write /dev/fd/77 \(bad file descriptor\)", ("sweep", *CITY, "--clients", "1", "-o", "csv:/dev/fd/77")),
+    (1, r"cannot write /dev/fd/999 \(bad file descriptor\)", ("sweep", *CITY, "--clients=1", "-o", "csv:/dev/fd/999")),
     (1, r"cannot save the run in /proc \(", ("--runs-dir", "/proc", "idle", *LONG)),
     (1, r"cannot save the run in /proc \(", ("--runs-dir", "/proc", "residency", *LONG)),
     # Targets and servers.
