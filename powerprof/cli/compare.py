@@ -49,15 +49,12 @@ from powerprof.system.errors import UsageError, WorseError
 from powerprof.system.next_steps import command_line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from powerprof.experiment.records import Comparison
     from powerprof.experiment.sweep_comparison import SweepComparison
     from powerprof.model.runs import RunStore
     from powerprof.report.document import View
-
-    Targets = Mapping[str, str | None]
 
 # Options with an effect on saved runs, and on two commands.
 _OF_SAVED_RUNS = ("--all", "--seed", "--fail-if-worse", "--with", *DESTINATIONS)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from math import floor, log10
 from string import Formatter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -15,9 +15,6 @@ from powerprof.model import text
 from powerprof.model.metrics import MetricDefinition, find_metric
 from powerprof.model.records import Conservation, CpuFrequency, Frequencies, FrequencyLimits, Note, Run
 from powerprof.system.next_steps import command_line
-
-if TYPE_CHECKING:
-    pass
 
 _UNIT_SUFFIX = re.compile(r"_(s|ms|us|ns|hz|percent|joules|watts|bytes|count|mhz)$")
 _UNITS = {"us": "µs", "hz": "/s", "percent": "%", "joules": "J", "watts": "W", "count": "", "mhz": "MHz"}
