@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 from msgspec.structs import replace
 
-from powerprof.cli.options import CommandOptions, EnergyOptions, duration, json_file, seed
+from powerprof.cli.options import CommandOptions, EnergyOptions, duration, elapsed, json_file, seed
 from powerprof.cli.output import print_progress, print_report, print_text, report_lines, write_files
 from powerprof.cli.outputs import TABLES, OutputFile, Outputs, check_targets, json_output, output_files
 from powerprof.cli.parameters import (
@@ -66,14 +66,7 @@ class Options(CommandOptions, frozen=True, kw_only=True):
         "--from", "FILE…", "Read recordings instead of meters (CSV log: FILE#COLUMN).", convert=Path, is_repeatable=True
     )
     more: list[Path] | None = argument("[FILE…]", "More recordings for --from.", convert=Path, is_repeatable=True)
-    elapsed: float | None = time_span(
-        "--elapsed",
-        "Time between two powercap dumps.",
-        low=0.001,
-        high=1_000_000_000,
-        heading=EXPERT_HEADING,
-        needs=("--from",),
-    )
+    elapsed: float | None = elapsed("two powercap dumps")
     duration: float = duration(5.0)
     energy: EnergyOptions = group(EnergyOptions)
     calibration: CalibrationOptions = group(CalibrationOptions)

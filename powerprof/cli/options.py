@@ -21,6 +21,7 @@ from powerprof.cli.parameters import (
     finite_number,
     flag,
     group,
+    no_effect,
     option,
     program_value,
     readable_file,
@@ -29,7 +30,6 @@ from powerprof.cli.parameters import (
 )
 from powerprof.cli.targets import OWN_SERVER, OptionalServerOptions
 from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
-from powerprof.model.text import join_words
 from powerprof.system.errors import Declined, PowerprofError, UsageError
 
 _MAX_DURATION_S = 7 * 24 * 3600.0
@@ -61,8 +61,7 @@ class CommandOptions(msgspec.Struct, frozen=True, kw_only=True):
         """
         refused = [words for words in self.typed.values() if (names is None or words in names) and words not in but]
         if refused:
-            verb, pronoun = ("has", "it") if len(refused) == 1 else ("have", "them")
-            raise UsageError(f"{join_words(refused)} {verb} no effect {circumstance}", f"leave {pronoun} out")
+            raise no_effect(refused, circumstance)
 
 
 def parse_percent(words: str, typed: str | None) -> float | None:
@@ -79,6 +78,12 @@ def parse_percent(words: str, typed: str | None) -> float | None:
 def duration(default: float) -> Any:
     """Return the field of --duration in seconds."""
     return time_span("--duration", "Length of a window.", default=default, low=0.05, high=_MAX_DURATION_S)
+
+
+def elapsed(dumps: str) -> Any:
+    """Return the field of --elapsed, the time between `dumps`, in seconds."""
+    text = f"Time between {dumps}."
+    return time_span("--elapsed", text, low=0.001, high=1_000_000_000, heading=EXPERT_HEADING, needs=("--from",))
 
 
 def own_duration() -> Any:

@@ -169,8 +169,13 @@ def check_effects(
         elif needs and not set(needs) & set(given):
             refused.setdefault((f"without {_shown(needs)}", f"add {_shown(needs[:1])}, or "), []).append(flag)
     for (circumstance, addition), flags in refused.items():
-        verb, pronoun = ("has", "it") if len(flags) == 1 else ("have", "them")
-        raise UsageError(f"{join_words(flags)} {verb} no effect {circumstance}", f"{addition}leave {pronoun} out")
+        raise no_effect(flags, circumstance, addition)
+
+
+def no_effect(flags: Sequence[str], circumstance: str, addition: str = "") -> UsageError:
+    """Return the error for options without an effect; `addition` is a remedy besides leaving them out."""
+    verb, pronoun = ("has", "it") if len(flags) == 1 else ("have", "them")
+    return UsageError(f"{join_words(flags)} {verb} no effect {circumstance}", f"{addition}leave {pronoun} out")
 
 
 def _shown(words: Sequence[str]) -> str:

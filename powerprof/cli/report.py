@@ -16,8 +16,7 @@ from msgspec.structs import replace
 from powerprof.cli import output
 from powerprof.cli.options import CommandOptions, json_file, top
 from powerprof.cli.outputs import STACKS, TABLES, Outputs, check_kinds, check_targets, json_output, output_files
-from powerprof.cli.parameters import argument, finite_number, flag, group, option, program_value
-from powerprof.system.errors import UsageError
+from powerprof.cli.parameters import argument, finite_number, flag, group, no_effect, option, program_value
 from powerprof.system.files import reading
 
 if TYPE_CHECKING:
@@ -81,8 +80,8 @@ def _choose_view(record: Any, everything: bool, **asked: Any) -> View:
     wanted = {name: value for name, value in asked.items() if value is not None}
     for name, value in wanted.items():
         if name not in document.views:
-            raise UsageError(f"--{name} {value} has no effect on a report of {record.command}", "leave it out")
+            raise no_effect([f"--{name} {value}"], f"on a report of {record.command}")
     whole = document.whole_view if everything else View()
     if whole is None:
-        raise UsageError(f"--all has no effect on a report of {record.command}", "leave it out")
+        raise no_effect(["--all"], f"on a report of {record.command}")
     return replace(whole, **wanted)
