@@ -305,7 +305,12 @@ class CommandGroup(TyperGroup):
 
 def module_name(command: str) -> str:
     """Return the module of a command."""
-    return f"powerprof.cli.{command.replace('-', '_')}"
+    return f"powerprof.cli.{_stem(command)}"
+
+
+def _stem(command: str) -> str:
+    """Return the name of a command's file without its suffix."""
+    return command.replace("-", "_")
 
 
 def _help_of(context: typer.Context) -> str:
@@ -313,7 +318,7 @@ def _help_of(context: typer.Context) -> str:
 
 
 def _docstring_of(name: str) -> str:
-    text = (Path(__file__).parent / f"{name.replace('-', '_')}.py").read_text(encoding="utf-8")
+    text = (Path(__file__).parent / f"{_stem(name)}.py").read_text(encoding="utf-8")
     match = re.search(r'^"""(.*?)"""', text, re.MULTILINE | re.DOTALL)
     return match[1] if match else ""
 
