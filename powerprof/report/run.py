@@ -20,19 +20,18 @@ from powerprof.report.labels import format_significant
 from powerprof.report.metrics import load_system_table, load_table
 from powerprof.report.phase_parts import SETUP, cost_of, list_details, list_rows, phase_bars
 from powerprof.report.phases import phases_table, shown_phases
-from powerprof.report.table import ALL, Cell, Column, Path, Places, Table, TableRow, Words, metric_lines
+from powerprof.report.table import ALL, Cell, Column, Line, Path, Places, Table, TableRow, Words, metric_lines
 from powerprof.report.table import words as word_columns
 
 
 def document(run: LoadRun, view: View) -> Document:
     """Return the report of a load."""
-    places = Places(run)
     return Document(
         record=run,
         answer=_answer(run),
         context=_context_line(run),
         parts=partial(_list_parts, run),
-        rows=lambda: list_rows(run, load_table(run, places), load_system_table(run, places)),
+        rows=partial(_list_rows, run),
         tiles=partial(_list_tiles, run),
         setup=SETUP,
         derived=view.extras.derived,
@@ -53,6 +52,12 @@ def _list_parts(run: LoadRun) -> Iterator[Part]:
         yield Section(heading, [shown, phase_bars(run), Sentence(_idle_line(run), forms=TERMINAL)], "phases")
         yield from list_details(run, places)
     yield cost_of(run.tool)
+
+
+def _list_rows(run: LoadRun) -> Iterator[Line]:
+    """Yield the figures of the load, then those of its phases."""
+    places = Places(run)
+    yield from list_rows(run, load_table(run, places), load_system_table(run, places))
 
 
 def _answer(run: LoadRun) -> str:
