@@ -20,7 +20,7 @@ import msgspec
 
 from powerprof.queries.records import Queries
 from powerprof.report.exports import export
-from powerprof.report.kinds import document_of, kind_of, lines_of, load_saved
+from powerprof.report.kinds import document_of, lines_of, load_saved, reported_kind
 from powerprof.report.wording import word_record
 from tests.conftest import REPOSITORY
 from tests.unit.cli import command_lines
@@ -51,8 +51,7 @@ def _loader(name: str) -> Callable[[], Any]:
 def forms_of(record: Any) -> Iterator[tuple[str, str]]:
     """Yield the name and the text of each form."""
     record = word_record(record)
-    kind = kind_of(record)
-    assert kind is not None
+    kind = reported_kind(record)
     for width in _WIDTHS:
         yield f"{width}.txt", "\n".join(lines_of(record, width))
     if "everything" in document_of(record).views:

@@ -24,7 +24,6 @@ from powerprof.report.document import Extras, View
 from powerprof.report.exports import export, render_flame, render_html
 from powerprof.report.html.charts import DrawnInterval, Strip, draw_run_spread, draw_strips, interval_axis
 from powerprof.report.html.page import MAX_EMBEDDED_BYTES, MAX_PAGE_BYTES, brief, explain_terms, qualified
-from powerprof.report.kinds import kind_of
 from powerprof.report.labels import TERMS, split_terms
 from powerprof.report.stacks import build_flame, modules_of, stacks_of
 from powerprof.report.sweep import TradeoffPoint, tradeoff
@@ -355,8 +354,6 @@ def test_yearly_cost_is_marked_as_derived() -> None:
     assert "the host draws" in energy.yearly_sentence(load_run(), energy.parse_terms("1USD", None)) or not [
         one for one in load_run().metrics if one.name == "watts"
     ]
-    kind = kind_of(sample)
-    assert kind is not None
     page = export(record, "html", Extras(derived=said)).decode()
     assert 'class="derived"' in page and "Derived, not measured" in page
 
