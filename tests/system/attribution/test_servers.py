@@ -134,6 +134,8 @@ def _nginx_with_a_client(room: Path) -> Iterator[None]:
             yield
 
 
+# Alone: beside a PostgreSQL of an account that is no server's, other tests must not probe the same program file.
+@pytest.mark.alone
 def test_postgresql_redis_and_nginx_are_found_by_name(attribute: Attribute, room: Path) -> None:
     with _postgresql(room), _redis(room) as redis, _nginx_with_a_client(room):
         time.sleep(0.5)

@@ -79,7 +79,7 @@ def _watched(cli: Cli, words: list[str], file: Path) -> tuple[bool, dict[str, An
     return settled, json.loads(file.read_bytes()), sleeper.pid
 
 
-@pytest.mark.parametrize("words", [["attribute"], ["profile"], ["functions", "libc.so.6:wait*"]])
+@pytest.mark.parametrize("words", [["attribute", "--only"], ["profile"], ["functions", "libc.so.6:wait*"]])
 def test_attribute_gives_up_what_it_no_longer_needs(
     root_bpf: None, root: None, powerprof_cli: Cli, words: list[str], tmp_path: Path
 ) -> None:
