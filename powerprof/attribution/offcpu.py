@@ -33,7 +33,7 @@ from powerprof.system.errors import CapabilityError
 from powerprof.system.targets import Target, TargetChoice
 from powerprof.tracing.captures import CallSum, FileSum, OffCpuTrace, SyscallTrace, ThreadSums, WakingSum
 from powerprof.tracing.dtrace import DtraceFrame, DtraceRun, DtraceWakeup, Question, SleepsTrace, WakersTrace
-from powerprof.tracing.offcpu import FUTEX_WAITS
+from powerprof.tracing.syscalls import FUTEX_WAITS
 
 
 class WakerRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -351,7 +351,7 @@ class SyscallProfile(Record, frozen=True, kw_only=True):
 
 def count_syscalls(chosen: TargetChoice, server: ServerChoice, request: SyscallRequest, say: Say) -> SyscallProfile:
     """Count system calls for one window. Raises UsageError, CapabilityError, PowerprofError."""
-    from powerprof.tracing.offcpu import SyscallTracer
+    from powerprof.tracing.syscalls import SyscallTracer
 
     target = choose_target(chosen, server, say)
     read_names = thread_name_reader(server, target)

@@ -20,6 +20,7 @@ from powerprof.tracing import functions as functions_tracer
 from powerprof.tracing import idle_program as build
 from powerprof.tracing import offcpu as offcpu_tracer
 from powerprof.tracing import statements
+from powerprof.tracing import syscalls as syscalls_tracer
 from powerprof.tracing.bpf import features, objects
 from powerprof.tracing.bpf.shared_numbers import POSTGRESQL
 from powerprof.tracing.bpf.types import Btf, build_path_definitions
@@ -139,11 +140,11 @@ def offcpu(btf: PaperBtf) -> Iterator[Definitions]:
 def syscalls(btf: PaperBtf) -> Iterator[Definitions]:
     """syscalls.bpf.c: with requests of io_uring and without."""
     for every_process in (False, True):
-        definitions = offcpu_tracer.build_syscall_definitions(
+        definitions = syscalls_tracer.build_syscall_definitions(
             btf, every_process=every_process, machine=btf.machine.name
         )
         yield definitions
-        without = {f"OFFSET_{name}" for name in offcpu_tracer.URING} | {"HAVE_URING"}
+        without = {f"OFFSET_{name}" for name in syscalls_tracer.URING} | {"HAVE_URING"}
         yield {name: value for name, value in definitions.items() if name not in without}
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from powerprof.attribution.offcpu import SyscallProfile, build_syscall_profile
 from powerprof.measure import window as runner
-from powerprof.tracing.offcpu import SyscallTracer
+from powerprof.tracing.syscalls import SyscallTracer
 from tests.conftest import Cli
 from tests.programs.running import Running
 from tests.programs.truth import compiled

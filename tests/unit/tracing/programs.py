@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import cast
+from typing import Any, cast
+
+import numpy as np
 
 from powerprof.tracing.bpf.loaded import LoadedProgram
 
@@ -80,3 +82,24 @@ class FakeProgram:
 
     def shared(self, which: int) -> int:
         return int.from_bytes(self.hashes["shared"][int(which).to_bytes(4, "little")], "little")
+
+
+def thread_key(tid: int, pid: int = 70) -> int:
+    return pid << 32 | tid
+
+
+def entry(kind: np.dtype[Any], **values: Any) -> bytes:
+    made = np.zeros((), dtype=kind)
+    for name, value in values.items():
+        made[name] = value
+    return made.tobytes()
+
+
+def tracer(kind: type[Any], hashes: dict[str, dict[bytes, bytes]], **more: Any) -> Any:
+    """Return a tracer whose counters grew by 6 and 8, and whose program ran for 0.3 s."""
+    program = FakeProgram(hashes=hashes, counters={"counters": [106, 208]}, run_s=0.75)
+    made = kind.__new__(kind)
+    made._program, made._followed, made._counted, made._ran_s = program.as_loaded(), None, [100, 200], 0.45
+    for name, value in more.items():
+        setattr(made, name, value)
+    return made

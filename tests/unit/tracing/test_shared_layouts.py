@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from powerprof.tracing import functions, idle_data, idle_stacks, offcpu, profile, statement_places, statements
+from powerprof.tracing import functions, idle_data, idle_stacks, offcpu, profile, statement_places, statements, syscalls
 from powerprof.tracing.bpf.shared_numbers import WAITS
 from tests.conftest import REPOSITORY
 
@@ -81,11 +81,11 @@ LAYOUTS = [
     Layout("offcpu.bpf.c", "thread", offcpu._THREAD),
     Layout("offcpu.bpf.c", "waker_key", offcpu._WAKER_KEY),
     Layout("offcpu.bpf.c", "waker", offcpu._WAKER),
-    Layout("syscalls.bpf.c", "call_key", offcpu._CALL_KEY),
-    Layout("syscalls.bpf.c", "call", offcpu._CALL),
-    Layout("syscalls.bpf.c", "file_key", offcpu._FILE_KEY),
-    Layout("syscalls.bpf.c", "file_use", offcpu._FILE_USE),
-    Layout("syscalls.bpf.c", "open_call", offcpu._OPEN_CALL),
+    Layout("syscalls.bpf.c", "call_key", syscalls._CALL_KEY),
+    Layout("syscalls.bpf.c", "call", syscalls._CALL),
+    Layout("syscalls.bpf.c", "file_key", syscalls._FILE_KEY),
+    Layout("syscalls.bpf.c", "file_use", syscalls._FILE_USE),
+    Layout("syscalls.bpf.c", "open_call", syscalls._OPEN_CALL),
     Layout("functions.bpf.c", "thread", functions._THREAD, begins=True),
     Layout("functions.bpf.c", "frame_key", functions._PLACE),
     Layout("functions.bpf.c", "frame", functions._FRAME),
@@ -210,7 +210,7 @@ def test_no_layout_is_left_out() -> None:
     """Every type that tracing reads bytes by is above, or is made of those that are."""
     compared = {id(one.python) for one in LAYOUTS}
     made = {id(kind) for kind in (idle_data.CAUSE, idle_data.RUN_TIME, idle_data.WOKEN, idle_data.WOKEN_COUNT)}
-    modules = (idle_data, idle_stacks, offcpu, profile, functions, statement_places, statements, statements, offcpu)
+    modules = (idle_data, idle_stacks, offcpu, syscalls, profile, functions, statement_places, statements)
     found = {
         f"{module.__name__}.{name}"
         for module in modules

@@ -24,7 +24,6 @@ from powerprof.tracing.bpf.shared_numbers import (
     StatementWait,
 )
 from powerprof.tracing.captures import RecordedText, StatementUse, ThreadUse, find_latency_class, latency_class_range_ns
-from powerprof.tracing.offcpu import syscall_names
 from powerprof.tracing.statement_places import (
     TEXT_BYTES,
     WAIT_OF_SYSCALL,
@@ -42,6 +41,7 @@ from powerprof.tracing.statement_places import (
     read_threads,
 )
 from powerprof.tracing.symbols import find_thread_offset
+from powerprof.tracing.syscalls import syscall_names
 from tests.unit.stacks.elves import Part, make, symbol
 
 _ID, _TID = 0x1F00, 42
