@@ -5,7 +5,7 @@ Windows with and without the remedy alternate. --thread NAME --slack 50ms sets t
 its timers fire later and together. --set VARIABLE=VALUE runs SET GLOBAL: as root through the server's own socket, or
 with an account of yours. --host SETTING=VALUE changes a setting of the host, such as latency-limit=50 (in µs), and
 shows power, time in C0 and the latency of statements. --finding RULE applies the first remedy of a finding of
-`diagnose`, such as disabling an event. Without a remedy, cure lists the available remedies. The old value is always
+`diagnose`. Without a remedy, cure lists the available remedies. The old value is always
 restored, and then read back.
 
 --keep and --release measure nothing. --print does not change the server.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from powerprof.cure.remedies import Choice, CureRequest, EventChoice, FindingChoice, VariableChoice
+from powerprof.cure.remedies import Choice, CureRequest, FindingChoice, VariableChoice
 from powerprof.cure.threads import SlackChoice, check_owner, find_target, slack_text
 from powerprof.diagnosis.evidence import Diagnosis, Finding, LiveRemedy, ThreadWakeups
 from powerprof.diagnosis.thread_pace import explain_no_slack, group_by_own_timer, sum_woken_hz
@@ -84,21 +84,17 @@ def list_finding_candidates(pid: int, findings: Iterable[Finding]) -> list[Candi
     """Return the live remedies of findings, each once."""
     candidates: dict[LiveRemedy, Candidate] = {}
     for number, finding in enumerate(findings, 1):
-        for position, remedy in enumerate(finding.tries):
-            if remedy.event is not None and position:
-                continue  # --finding names only the first remedy
+        for remedy in finding.tries:
             candidates.setdefault(
-                remedy, Candidate(f"{number}. {finding.text}", _options(remedy, number), pid, remedy.tid)
+                remedy, Candidate(f"{number}. {finding.text}", _list_options(remedy), pid, remedy.tid)
             )
     return list(candidates.values())
 
 
-def _options(remedy: LiveRemedy, number: int) -> list[str]:
+def _list_options(remedy: LiveRemedy) -> list[str]:
     if remedy.variable is not None:
         return ["--set", f"{remedy.variable}={remedy.value}"]
-    if remedy.tid is not None and remedy.slack_ns is not None:
-        return ["--thread", str(remedy.tid), "--slack", slack_text(remedy.slack_ns)]
-    return ["--finding", str(number)]
+    return ["--thread", str(remedy.tid), "--slack", slack_text(remedy.slack_ns or 0)]
 
 
 def list_thread_candidates(pid: int, rows: Iterable[ThreadWakeups], language: str | None = None) -> list[Candidate]:
@@ -163,8 +159,6 @@ def choice_of(finding: Finding) -> Choice:
             f"the finding {finding.rule} has no remedy to try on the live server", _advice_of(finding).strip()[:300]
         )
     remedy = finding.tries[0]
-    if remedy.database is not None and remedy.event is not None:
-        return EventChoice(remedy.database, remedy.event)
     if remedy.variable is not None:
         return VariableChoice(remedy.variable, remedy.value or "")
     return SlackChoice(str(remedy.tid), remedy.slack_ns or 0)

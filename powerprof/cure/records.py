@@ -14,7 +14,7 @@ from powerprof.queries.records import Latency
 
 Arm = Literal["before", "cured"]
 Untried = Literal["same_value", "no_saving"]
-RemedyKind = Literal["timer_slack", "variable", "event", "host"]
+RemedyKind = Literal["timer_slack", "variable", "host"]
 
 
 class Remedy(msgspec.Struct, frozen=True, kw_only=True):

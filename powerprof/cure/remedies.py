@@ -29,7 +29,6 @@ from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
 from powerprof.experiment.host_settings import UNITS, HostChange, parse_host_setting, plan_host_setting
 from powerprof.experiment.options import MOST_PAIRS_FACTOR
 from powerprof.model.text import parse_time
-from powerprof.reversible.events import DISABLED, ENABLED, Event
 from powerprof.reversible.groups import join_values
 from powerprof.reversible.journal import SavedSetting
 from powerprof.reversible.kinds import (
@@ -47,9 +46,7 @@ from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.files import whole
 from powerprof.system.next_steps import command_line
 from powerprof.system.processes import POSTGRES_PROGRAM, is_server_name, label_of
-from powerprof.system.reader_process import shared
 from powerprof.system.targets import word_for
-from powerprof.system.tasks import process_folder
 
 # The default of all threads is 50 µs. With more than this a thread seems dead.
 _MAX_SLACK_NS = 10_000_000_000
@@ -66,13 +63,6 @@ class VariableChoice(msgspec.Struct, frozen=True):
     value: str
 
 
-class EventChoice(msgspec.Struct, frozen=True):
-    """A recurring event that is to be disabled."""
-
-    database: str
-    event: str
-
-
 class HostChoice(msgspec.Struct, frozen=True):
     """A value for a setting of the host (experiment/host_settings.py)."""
 
@@ -86,7 +76,7 @@ class FindingChoice(msgspec.Struct, frozen=True):
     word: str
 
 
-Choice = SlackChoice | VariableChoice | EventChoice | HostChoice
+Choice = SlackChoice | VariableChoice | HostChoice
 
 
 class CureRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -242,9 +232,6 @@ def plan_change(pid: int, request: CureRequest) -> PlannedChange:
     elif isinstance(request.choice, HostChoice):
         change = plan_host_setting(request.choice.name, request.choice.value)
         settings, befores, remedy = change.settings, change.befores, _host_remedy(request.choice.name, change)
-    elif isinstance(request.choice, EventChoice):
-        event, before, remedy = _plan_event(pid, request, request.choice)
-        settings, befores = [event], [before]
     else:
         assert isinstance(request.choice, VariableChoice)  # noqa: S101  a plan needs a choice
         variable, before, remedy = _plan_variable(pid, request, request.choice)
@@ -304,10 +291,10 @@ def _read_thread_names(pid: int, request: CureRequest) -> Mapping[int, str]:
         return read_thread_names(pid, server.thread_names())
 
 
-def _check_server(pid: int, option: str, what: str) -> None:
-    """Raise UsageError unless the process is a MariaDB or MySQL server, which has `what`."""
+def _check_server(pid: int) -> None:
+    """Raise UsageError unless the process is a MariaDB or MySQL server, whose variables can be set."""
     label = label_of(pid)
-    if label == POSTGRES_PROGRAM and option == "--set":
+    if label == POSTGRES_PROGRAM:
         raise UsageError(
             f"--set: no setting of PostgreSQL ({pid}) can be tried: its processes read them from files "
             "(postgresql.conf, ALTER SYSTEM), which would stay changed after a crash of powerprof or the host",
@@ -315,45 +302,13 @@ def _check_server(pid: int, option: str, what: str) -> None:
         )
     if not is_server_name(label):
         raise UsageError(
-            f"{option}: {label} ({pid}) is not a MariaDB or MySQL server, so it has no {what}",
+            f"--set: {label} ({pid}) is not a MariaDB or MySQL server, so it has no SET GLOBAL",
             "--thread NAME --slack TIME",
         )
 
 
-def _plan_event(pid: int, request: CureRequest, choice: EventChoice) -> tuple[Event, str, Remedy]:
-    _check_server(pid, "--finding", "events")
-    setting = Event.find(lasting_login(_find_login(pid, request), pid), choice.database, choice.event)
-    before = setting.read()
-    if before != ENABLED:
-        raise UsageError(f"{setting.name} is {before or 'gone'}, so it cannot be disabled", "choose another remedy")
-    remedy = Remedy(
-        kind="event",
-        name=setting.name,
-        from_value=before,
-        to_value=setting.value,
-        lasting=f"{setting.by_hand(DISABLED).partition('; ')[2]}; or ON SCHEDULE EVERY … instead of DISABLE: "
-        "less often",
-        delays="the event: while it is disabled it does not run, and missed runs are not made up",
-    )
-    return setting, before, remedy
-
-
-def lasting_login(login: Login, pid: int) -> Login:
-    """Return the login for any later process with the data of the server: an event outlasts the process."""
-    inside = process_folder(pid) / "root"
-    socket = login.socket
-    if socket is not None and socket.is_relative_to(inside):
-        # The path through the process of a container is valid only until the process ends. Use it if no other leads to
-        # the same socket.
-        outside = Path("/") / socket.relative_to(inside)
-        inner, outer = shared().status(socket), shared().status(outside)
-        if inner is not None and outer is not None and (inner.device, inner.inode) == (outer.device, outer.inode):
-            socket = outside
-    return Login.from_fields(login.to_fields() | {"pid": None, "socket": None if socket is None else str(socket)})
-
-
 def _plan_variable(pid: int, request: CureRequest, choice: VariableChoice) -> tuple[Variable, str, Remedy]:
-    _check_server(pid, "--set", "SET GLOBAL")
+    _check_server(pid)
     login = _find_login(pid, request)
     setting = Variable(login.to_fields(), choice.name, choice.value, pid, read_start_ticks(pid))
     try:

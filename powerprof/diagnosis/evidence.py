@@ -16,7 +16,7 @@ from powerprof.model.attribution import Attribution, Wakeup, Waking
 from powerprof.model.records import Record, ServerInfo
 from powerprof.model.statements import NormalText
 from powerprof.model.text import number
-from powerprof.system.files import whole
+from powerprof.system.files import printable, whole
 from powerprof.system.next_steps import command_line
 
 SQL_FAMILIES = ("mariadb", "mysql")
@@ -384,19 +384,17 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 Severity = Literal["fault", "note"]
 
 
-TRIED_RULES = ("event_cpu", "event_scheduler", "most_helpful", "polling_wait")
+TRIED_RULES = ("event_scheduler", "most_helpful", "polling_wait")
 """The rules whose findings may have a remedy to try live. Other findings have only advice."""
 
 
 class LiveRemedy(msgspec.Struct, frozen=True, kw_only=True):
-    """A change for `cure`: timer slack of thread `tid`, a variable, or a disabled event of `database`."""
+    """A change for `cure`: timer slack of thread `tid`, or a variable."""
 
     tid: int | None = None
     slack_ns: int | None = None
     variable: str | None = None
     value: str | None = None
-    database: str | None = None
-    event: str | None = None
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -462,16 +460,9 @@ def format_seconds(value: float) -> str:
 
 def quote_event(event: ScheduledEvent) -> str:
     """Return the quoted name of an event for an SQL statement."""
-    from powerprof.reversible.events import printable_name
-
-    return event.name if event.database is None or event.event is None else printable_name(event.database, event.event)
-
-
-def list_event_tries(event: ScheduledEvent) -> list[LiveRemedy]:
-    """Return the live remedy that disables an event; empty if its exact name is unknown."""
     if event.database is None or event.event is None:
-        return []
-    return [LiveRemedy(database=event.database, event=event.event)]
+        return event.name
+    return printable(".".join(f"`{name.replace('`', '``')}`" for name in (event.database, event.event)))
 
 
 def next_command(evidence: Evidence, command: str, *options: object) -> str:

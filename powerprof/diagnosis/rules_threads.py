@@ -15,7 +15,6 @@ from powerprof.diagnosis.evidence import (
     format_event_rate,
     format_rate,
     format_seconds,
-    list_event_tries,
     next_command,
     quote_event,
     select_stack,
@@ -291,10 +290,10 @@ def find_event_scheduler(evidence: Evidence) -> list[Finding]:
                 f"as its definer (any other account would become it): ALTER EVENT {quote_event(first)} "
                 "ON SCHEDULE EVERY 1 MINUTE (or DISABLE)",
                 "SET GLOBAL event_scheduler=OFF if no event is needed",
-                *([describe_live_try(evidence, "event_scheduler")] if list_event_tries(first) else []),
+                describe_live_try(evidence, "event_scheduler"),
             ],
             rate_hz=rate_hz,
-            tries=[*list_event_tries(first), LiveRemedy(variable="event_scheduler", value="OFF")],
+            tries=[LiveRemedy(variable="event_scheduler", value="OFF")],
         )
     ]
 
@@ -355,11 +354,9 @@ def find_event_cpu(evidence: Evidence) -> list[Finding]:
                     "ON SCHEDULE EVERY … (less often), or DISABLE"
                     for event in started[:1]
                 ),
-                *(describe_live_try(evidence, "event_cpu") for event in started[:1] if list_event_tries(event)),
                 f"to see the cost of each statement: {next_command(evidence, 'queries')}",
             ],
             rate_hz=sum(1 / event.interval_s for event in started if event.interval_s > 0) or None,
-            tries=[remedy for event in started[:1] for remedy in list_event_tries(event)],
         )
     ]
 

@@ -206,7 +206,7 @@ def _windows_text(request: CureRequest) -> str:
 
 def side_effect(remedy: Remedy) -> str:
     """Return the other effects of the change while it lasts."""
-    verb = {"timer_slack": "delays", "variable": "affects", "event": "stops", "host": "affects"}[remedy.kind]
+    verb = {"timer_slack": "delays", "variable": "affects", "host": "affects"}[remedy.kind]
     return f"During the change it {verb} {remedy.delays.replace(', during the change', '', 1)}"
 
 

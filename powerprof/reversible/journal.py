@@ -8,8 +8,8 @@ start reads the settings. The state names the settings that are left: a setting 
 again. A file that is missing (its CPU is offline) stays in the journal until it is back, or until a boot.
 
 A new thread or server with an old number is left alone. Root's folder is in /run: a boot empties it, and those settings
-end at a boot too. A setting on the server's disk (an event) is restored in the server's next process, and its entry is
-in a folder that a boot keeps. Passwords are not written; those from an option file are read there again.
+end at a boot too. A setting that a boot keeps (a profile of TuneD) has its entry in a folder that a boot keeps.
+Passwords are not written; those from an option file are read there again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ import msgspec
 
 from powerprof.database.base import Login
 from powerprof.database.given import read_password
-from powerprof.reversible.events import Event
 from powerprof.reversible.groups import command_together, group_settings, name_together
 from powerprof.reversible.host_settings import FileAway, HostFile, LatencyLimit, TunedProfile
 from powerprof.reversible.kinds import AppliedChange, Setting, TimerSlack, Variable, is_same_value, read_start_ticks
@@ -249,8 +248,6 @@ def _identity(entry: SavedSetting) -> tuple[object, ...]:
     match entry.setting:
         case TimerSlack(tid=tid, started_ticks=ticks):
             return "timer_slack", tid, ticks
-        case Event(server=server, database=database, event=event):
-            return "event", server.get("datadir"), database, event
         case Variable(name=name, login=login):
             server_key = (login["host"], login["port"]) if entry.pid is None else entry.started_ticks
             return "variable", entry.pid, server_key, name.casefold()
@@ -413,7 +410,7 @@ def _list_moved_variables(entry: SavedSetting) -> list[str]:
 
 
 def _without_password(setting: Setting) -> Setting:
-    if not isinstance(setting, Variable | Event):
+    if not isinstance(setting, Variable):
         return setting
     return msgspec.structs.replace(setting, login={**setting.login, "password": ""})
 
@@ -421,7 +418,7 @@ def _without_password(setting: Setting) -> Setting:
 def _with_password(entry: SavedSetting) -> Setting:
     """Return the setting with the present password of its option file, read with the rights of the caller."""
     setting = entry.setting
-    if entry.options is None or not isinstance(setting, Variable | Event) or setting.login.get("password"):
+    if entry.options is None or not isinstance(setting, Variable) or setting.login.get("password"):
         return setting
     with suppress(PowerprofError, OSError):
         password = read_password(Path(entry.options), Login.from_fields(setting.login).account)

@@ -20,7 +20,6 @@ from contextlib import suppress
 
 import msgspec
 
-from powerprof.reversible.events import EventAltered
 from powerprof.reversible.host_settings import FileAway, HostFile
 from powerprof.reversible.journal import JournalState, write_state
 from powerprof.reversible.kinds import AppliedChange, OtherVariablesMoved, Setting
@@ -123,14 +122,13 @@ class Restoration:
         self.reasons: dict[int, str] = {}
         self.missing: list[int] = []
         self._left = dict(enumerate(changed))
-        self._given_up: dict[int, AppliedChange] = {}
         self._report = report
         self._reported: list[int] | None = None
 
     @property
     def left(self) -> list[int]:
         """The numbers of the changes that may not be restored."""
-        return sorted([*self._left, *self._given_up])
+        return sorted(self._left)
 
     def run(self, patience_s: float, *, waits_for_files: bool = False) -> None:
         """Try for a while until all settings are restored, or only missing files are left."""
@@ -156,9 +154,7 @@ class Restoration:
                 continue
             except PowerprofError as error:
                 self.reasons[number] = error.message
-                if not isinstance(error, EventAltered):
-                    continue  # a later try may succeed
-                self._given_up[number] = self._left[number]
+                continue  # A later try may succeed.
             del self._left[number]
 
 

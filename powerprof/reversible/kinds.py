@@ -22,7 +22,6 @@ import msgspec
 
 from powerprof.database import sql
 from powerprof.database.base import Limits, Login, StatementError
-from powerprof.reversible.events import Event
 from powerprof.reversible.host_settings import HostFile, HostSetting, Lasting
 from powerprof.system import files, paths
 from powerprof.system.errors import PowerprofError, UsageError
@@ -338,7 +337,7 @@ class TimerSlack(msgspec.Struct, frozen=True, tag="timer_slack"):
         return f"echo {value} > /proc/{self.tid}/timerslack_ns"
 
 
-Setting = Variable | TimerSlack | Event | HostSetting
+Setting = Variable | TimerSlack | HostSetting
 
 
 def _read_value(connection: Sql, name: str) -> str | None:

@@ -25,15 +25,7 @@ from powerprof.cure.candidates import (
     list_thread_candidates,
     select_candidates,
 )
-from powerprof.cure.remedies import (
-    CureRequest,
-    EventChoice,
-    FindingChoice,
-    VariableChoice,
-    parse_choice,
-    parse_guard,
-    parse_slack,
-)
+from powerprof.cure.remedies import CureRequest, FindingChoice, VariableChoice, parse_choice, parse_guard, parse_slack
 from powerprof.cure.threads import SlackChoice, loop_warning, slack_text
 from powerprof.diagnosis.diagnose import diagnose
 from powerprof.diagnosis.evidence import (
@@ -141,9 +133,7 @@ def finding(rule: str, *tries: LiveRemedy, remedy: str = "KILL 7") -> Finding:
 
 _FINDINGS = [
     finding("poll", LiveRemedy(variable="b", value="x y"), LiveRemedy(tid=7, slack_ns=50_000_000)),
-    finding(
-        "hostile", LiveRemedy(database="a`;", event="$(reboot)"), LiveRemedy(variable="event_scheduler", value="0")
-    ),
+    finding("events", LiveRemedy(variable="event_scheduler", value="0")),
     finding("monitor", remedy="SET GLOBAL server_id=ANOTHER"),
     finding("again", LiveRemedy(tid=7, slack_ns=50_000_000)),
     finding("again", LiveRemedy(tid=8, slack_ns=1_000_000)),
@@ -154,7 +144,6 @@ def test_list_each_remedy_of_findings_once() -> None:
     assert [(each.options, each.tid) for each in list_finding_candidates(3, _FINDINGS)] == [
         (["--set", "b=x y"], None),
         (["--thread", "7", "--slack", "50ms"], 7),
-        (["--finding", "2"], None),
         (["--set", "event_scheduler=0"], None),
         (["--thread", "8", "--slack", "1ms"], 8),
     ]
@@ -165,7 +154,7 @@ def test_list_each_remedy_of_findings_once() -> None:
     [
         ("poll", VariableChoice("b", "x y")),
         ("1", VariableChoice("b", "x y")),
-        ("hostile", EventChoice("a`;", "$(reboot)")),
+        ("events", VariableChoice("event_scheduler", "0")),
         ("5", SlackChoice("8", 1_000_000)),
     ],
 )
@@ -176,7 +165,7 @@ def test_choose_a_finding_by_rule_or_number(word: str, choice: object) -> None:
 @pytest.mark.parametrize(
     ("word", "message", "hint"),
     [
-        ("nothing", "no finding matches 'nothing'", "found now: 1 poll, 2 hostile, 3 monitor, 4 again, 5 again"),
+        ("nothing", "no finding matches 'nothing'", "found now: 1 poll, 2 events, 3 monitor, 4 again, 5 again"),
         ("6", "no finding matches '6'", "found now: 1 poll"),
         ("again", "2 findings match again", "name one by its number: 4, 5"),
         ("monitor", "has no remedy to try on the live server", "Advice: SET GLOBAL server_id=ANOTHER"),
@@ -193,7 +182,9 @@ def test_accept_numbers_and_rules_with_remedies(word: str) -> None:
     assert parse_choice(None, None, None, word) == FindingChoice(word)
 
 
-@pytest.mark.parametrize("word", ["nosuch", "monitoring_client", "cpu_time", "polling", "polling_waits", "all"])
+@pytest.mark.parametrize(
+    "word", ["nosuch", "monitoring_client", "event_cpu", "cpu_time", "polling", "polling_waits", "all"]
+)
 def test_refuse_rules_without_remedies_before_measuring(word: str) -> None:
     with pytest.raises(UsageError, match=f"no finding '{word}' can be tried") as refused:
         parse_choice(None, None, None, word)

@@ -71,7 +71,7 @@ def test_event_name_is_quoted_in_statements() -> None:
     name = "x` ENABLE; DROP DATABASE shop; -- \x1b[2J"
     event = ScheduledEvent(name="shop.x", interval_s=1.0, enabled=True, database="shop", event=name)
     (finding,) = find_event_scheduler(evidence(events=[event], variables={"event_scheduler": "ON"}, pid=4711))
-    assert finding.tries[0] == LiveRemedy(database="shop", event=name)
+    assert finding.tries == [LiveRemedy(variable="event_scheduler", value="OFF")]
     assert "ALTER EVENT `shop`.`x`` ENABLE; DROP DATABASE shop; -- ?[2J` ON SCHEDULE" in finding.remedy[0]
     assert finding.remedy[-1] == "to try it live: powerprof cure --pid 4711 --finding event_scheduler"
 

@@ -32,7 +32,6 @@ _READERS = {
     "powerprof/diagnosis/rules_clients.py": "names of statements, as they are shown",
     "powerprof/diagnosis/evidence.py": "names of statements, as they are shown",
     "powerprof/reversible/kinds.py": "numbers, users and hosts of connections alone",
-    "powerprof/reversible/events.py": "an event that is put back as it was, in a journal that only root reads",
 }
 _FIELDS = [
     (Client, "statement"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 
 from powerprof.database.base import Login
 from powerprof.reversible import journal
-from powerprof.reversible.events import Event, ServerProcess
 from powerprof.reversible.host_settings import HostFile, LatencyLimit, TunedProfile
 from powerprof.reversible.journal import Journal, JournalState, SavedSetting, restore_orphaned_settings, write_state
 from powerprof.reversible.kinds import Setting, TimerSlack, Variable, is_same_value
@@ -88,22 +86,6 @@ def test_slack_of_a_later_thread_is_left(fake_tree: Tree, folders: tuple[Path, P
     assert len(restore_orphaned_settings()) == (ticks == 4242)
     assert (host / "proc/77/timerslack_ns").read_text() == ("50000" if ticks == 4242 else "60000")
     assert not file.exists()
-
-
-def _event(server: str = "/data", **changes: Any) -> Event:
-    process = ServerProcess(77, 4242, 112, "/usr/sbin/mariadbd")
-    parts = {"SQL mode": "ANSI", "definer": "`o`@`h`"}
-    login = Login(user="u", password="s3cret", socket=Path("/run/s.sock")).to_fields()
-    fields: dict[str, Any] = {"database": "shop", "event": "e", "value": "DISABLED", **changes}
-    return Event(login=login, process=process, server={"datadir": server}, parts=parts, **fields)
-
-
-def test_an_event_is_restored_after_the_end_of_its_server(fake_tree: Tree, folders: tuple[Path, Path]) -> None:
-    fake_tree(thread_files(78))
-    file = _kill([SavedSetting(_event(), "ENABLED", 77, 4242)])
-    assert file.parent == folders[1], "a boot keeps it"
-    (line,) = restore_orphaned_settings()
-    assert "cannot be read (no process of account 112 runs /usr/sbin/mariadbd)" in line and file.exists()
 
 
 def test_settings_that_a_boot_resets_are_in_the_first_folder(tmp_path: Path, folders: tuple[Path, Path]) -> None:
@@ -305,10 +287,6 @@ _SETTINGS = [
     _same(HostFile("a", "/b", "5"), HostFile("a", "/x/../b", "6")),
     _same(LatencyLimit("5"), LatencyLimit("6")),
     _same(TunedProfile("a"), TunedProfile("c")),
-    _same(_event(), _event(value="ENABLED")),
-    _same(_event("/other"), _event("/other", value="ENABLED")),
-    _same(_event(event="f"), _event(event="f", value="ENABLED")),
-    _same(_event(database="s"), _event(database="s", value="ENABLED")),
 ]
 
 
@@ -335,12 +313,9 @@ def test_passwords_are_not_written_and_are_read_again(
 ) -> None:
     options = tmp_path / "my.cnf"
     options.write_text("[client]\npassword=later\n")
-    entries = [
-        SavedSetting(server.variable("flush", "1"), "0", 77, 4242, str(options)),
-        SavedSetting(_event(), "ENABLED", 77, 4242, str(options)),
-    ]
+    entries = [SavedSetting(server.variable("flush", "1"), "0", 77, 4242, str(options))]
     text = _kill(entries).read_bytes()
-    assert b"s3cret" not in text and b"later" not in text and b"/run/s.sock" in text
+    assert b"s3cret" not in text and b"later" not in text and b'"user":"u"' in text
     stored = msgspec.json.decode(text.partition(b"\n")[0], type=journal._Content).entries
     for entry, given_entry in zip(stored, entries, strict=True):
         assert journal._with_password(entry).login["password"] == "later"  # type: ignore[union-attr]

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from powerprof.reversible import keeper
-from powerprof.reversible.events import EventAltered
 from powerprof.reversible.host_settings import HostFile
 from powerprof.reversible.keeper import KeeperOrder, Restoration
 from powerprof.reversible.kinds import AppliedChange
@@ -66,14 +65,6 @@ def test_the_last_reason_of_each_failure_is_returned(monkeypatch: pytest.MonkeyP
     restoration = _run(changes, 1.25)
     assert (restoration.reasons, restoration.left, restoration.missing) == ({0: "try 3"}, [0], [])
     assert [change.tries for change in changes] == [4, 1]
-
-
-def test_an_altered_event_is_left_and_its_reason_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper.time, "sleep", lambda _: pytest.fail("nothing is left to try"))
-    changes: list[Any] = [_Change(EventAltered("another body")), _Change()]
-    restoration = _run(changes)
-    assert (restoration.reasons, restoration.left, restoration.missing) == ({0: "another body"}, [0], [])
-    assert changes[0].tries == 1
 
 
 def test_a_setting_that_somebody_else_set_is_refused(tmp_path: Path) -> None:
