@@ -136,11 +136,12 @@ release: setup ## refuse a platform table of older BPF programs, then make the s
 	$(BIN)/python -m tools.matrix --check
 	@packaging/dist dist
 
-lint: setup-demo ## ruff (rules and format) and mypy
+lint: setup-demo ## ruff (rules and format), mypy, and the scars of merged code
 	@$(MAKE) --silent --no-print-directory $(TESTED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
+	$(BIN)/python -m tools.scars
 
 clean: ## remove .venv and everything that is built
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -196,7 +196,7 @@ def _growth(old: Sequence[int | None], new: Sequence[int | None]) -> list[int | 
     return [None if then is None or now is None else now - then for then, now in zip(old, new, strict=True)]
 
 
-def _traced_tasks(exits: Array, wakings: list[SiteWakings], look_up: LookUp) -> list[Task]:
+def _traced_tasks(exits: Array, wakings: list[SiteWakings], find_task: LookUp) -> list[Task]:
     """Return every thread of the trace, by its present entry in /proc and its traced name."""
     facts: dict[int, tuple[int | None, str, bool | None]] = {}
     for waking in wakings:
@@ -216,7 +216,7 @@ def _traced_tasks(exits: Array, wakings: list[SiteWakings], look_up: LookUp) -> 
                 facts[tid] = (pid, comm.decode("utf-8", "replace"), is_kernel)
     for tid in set(exits["woken_tid"].tolist()) - set(facts) - {0}:
         facts[tid] = (None, "", None)
-    return [look_up(tid, *fact) for tid, fact in facts.items()]
+    return [find_task(tid, *fact) for tid, fact in facts.items()]
 
 
 def _name_ended(tasks: list[Task], images: Mapping[int, list[ProcessImage]]) -> list[Task]:

@@ -80,7 +80,7 @@ def command(options: Options) -> None:
     if options.calibration.calibrate:
         _calibrate(options.calibration, options.energy, options.quiet)
         return
-    recordings, more, elapsed = options.recordings, options.more, options.elapsed
+    recordings, more = options.recordings, options.more
     quiet, files = options.quiet, [*json_output(options.json), *options.outputs]
     check_targets(files)
     if more and not recordings:
@@ -88,7 +88,7 @@ def command(options: Options) -> None:
     if recordings:
         from powerprof.energy.recordings import replay
 
-        _show(replay([*recordings, *(more or [])], elapsed), files, quiet)
+        _show(replay([*recordings, *(more or [])], options.elapsed), files, quiet)
         return
     from powerprof.energy.recordings import EnergyInterrupted, measure
     from powerprof.host.describe import host_record

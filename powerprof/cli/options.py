@@ -434,26 +434,24 @@ def _given(bench: BenchChoice) -> Iterator[Server | None]:
         yield server
 
 
-def cpu_sets(text: str | None, option: str) -> tuple[tuple[int, ...] | None, dict[str, tuple[int, ...]]]:
+def cpu_sets(text: str | None, word: str) -> tuple[tuple[int, ...] | None, dict[str, tuple[int, ...]]]:
     """Return the CPUs of all servers (`0-1,4`), and of servers by name or role (`router=0,host-a=1-2,4`).
 
     Raises UsageError.
     """
     if text is None or "=" not in text:
-        return cpu_list(text, option), {}
+        return cpu_list(text, word), {}
     lists: dict[str, list[str]] = {}
     for part in text.split(","):
         name, equals, rest = part.partition("=")
         name = name.strip() if equals else next(reversed(lists), "")
         if not name or (equals and name in lists):
-            raise UsageError(
-                f"{option} {text} is not a list of CPUs per server", "such as router=0,host-a=1-2,host-b=3"
-            )
+            raise UsageError(f"{word} {text} is not a list of CPUs per server", "such as router=0,host-a=1-2,host-b=3")
         lists.setdefault(name, []).append(rest if equals else part)
-    return None, {name: cpu_list(",".join(parts), f"{option} {name}=") or () for name, parts in lists.items()}
+    return None, {name: cpu_list(",".join(parts), f"{word} {name}=") or () for name, parts in lists.items()}
 
 
-def cpu_list(text: str | None, option: str) -> tuple[int, ...] | None:
+def cpu_list(text: str | None, word: str) -> tuple[int, ...] | None:
     """Return `0-1,4` as numbers. Raises UsageError for another format, and for CPUs that are not usable here."""
     if text is None:
         return None
@@ -465,11 +463,11 @@ def cpu_list(text: str | None, option: str) -> tuple[int, ...] | None:
             if first > last or not part.isascii():
                 raise ValueError(part)
             if last > _MAX_CPU:
-                raise UsageError(f"{option} {text}: CPU {last} does not exist", "such as 0-1,4")
+                raise UsageError(f"{word} {text}: CPU {last} does not exist", "such as 0-1,4")
             numbers |= set(range(first, last + 1))
     except ValueError:
-        raise UsageError(f"{option} {text} is not a list of CPUs", "such as 0-1,4") from None
+        raise UsageError(f"{word} {text} is not a list of CPUs", "such as 0-1,4") from None
     usable = os.sched_getaffinity(0)
     if not numbers or not numbers <= usable:
-        raise UsageError(f"{option} {text}: some are not usable here", f"usable: {','.join(map(str, sorted(usable)))}")
+        raise UsageError(f"{word} {text}: some are not usable here", f"usable: {','.join(map(str, sorted(usable)))}")
     return tuple(sorted(numbers))

@@ -133,11 +133,11 @@ class Mode(msgspec.Struct, frozen=True, kw_only=True):
     refuses: tuple[str, ...] = ()
     allows: tuple[str, ...] | None = None
 
-    def refuses_option(self, flag: str) -> bool:
+    def refuses_option(self, word: str) -> bool:
         """Return whether an option has no effect in this mode."""
         if self.allows is not None:
-            return flag not in self.allows and flag not in self.words
-        return flag in self.refuses
+            return word not in self.allows and word not in self.words
+        return word in self.refuses
 
     @property
     def shown(self) -> str:
@@ -159,15 +159,15 @@ def check_effects(
     declared = {parameter.flag: parameter for parameter in parameters}
     in_use = [mode for mode in modes if bool(set(mode.words) & set(given)) != mode.is_without]
     refused: dict[tuple[str, str], list[str]] = {}
-    for flag in typed:
-        needs, excluded = declared[flag].needs, [each for each in declared[flag].excludes if each in given]
-        mode = next((mode for mode in in_use if mode.refuses_option(flag)), None)
+    for word in typed:
+        needs, excluded = declared[word].needs, [each for each in declared[word].excludes if each in given]
+        mode = next((mode for mode in in_use if mode.refuses_option(word)), None)
         if mode is not None:
-            refused.setdefault((mode.shown, ""), []).append(flag)
+            refused.setdefault((mode.shown, ""), []).append(word)
         elif excluded:
-            refused.setdefault((f"with {excluded[0]}", ""), []).append(flag)
+            refused.setdefault((f"with {excluded[0]}", ""), []).append(word)
         elif needs and not set(needs) & set(given):
-            refused.setdefault((f"without {_shown(needs)}", f"add {_shown(needs[:1])}, or "), []).append(flag)
+            refused.setdefault((f"without {_shown(needs)}", f"add {_shown(needs[:1])}, or "), []).append(word)
     for (circumstance, addition), flags in refused.items():
         raise no_effect(flags, circumstance, addition)
 
@@ -198,8 +198,8 @@ def program_value(name: str, default: object = None) -> Any:
     return msgspec.field(default_factory=ProgramValue(name, default))
 
 
-def _grouped(number: float) -> str:
-    return f"{number:,}" if isinstance(number, int) and number >= 10_000 else f"{number:g}"
+def _grouped(limit: float) -> str:
+    return f"{limit:,}" if isinstance(limit, int) and limit >= 10_000 else f"{limit:g}"
 
 
 def option(

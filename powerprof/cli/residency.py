@@ -63,15 +63,15 @@ def _replay(before: Path, options: Options, saving: Saving) -> None:
     deliver(run, "residency", saving)
 
 
-def _measure(duration: float, source: str, saving: Saving) -> None:
+def _measure(duration_s: float, source: str, saving: Saving) -> None:
     from powerprof.host.describe import host_record
     from powerprof.measure.progress import announce
     from powerprof.measure.sampling import WindowInterrupted, WindowMeter, make_run
 
-    announce(progress_printer(saving), "measuring", duration)
+    announce(progress_printer(saving), "measuring", duration_s)
     with WindowMeter(residency_source=source) as meter:
         try:
-            window, interrupted = meter.measure(duration), False
+            window, interrupted = meter.measure(duration_s), False
         except WindowInterrupted as error:
             window, interrupted = error.partial, True
     deliver(make_run(window, host=host_record(), interrupted=interrupted), "residency", saving)

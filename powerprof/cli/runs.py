@@ -71,14 +71,14 @@ def _list(runs_dir: Path | None, json: str | None) -> None:
         print_text("\n".join(history.lines(runs, store.directory, terminal_width() if runs else 200)))
 
 
-def _one(name: str, runs_dir: Path | None, labels: list[str]) -> None:
+def _one(name: str, runs_dir: Path | None, words: list[str]) -> None:
     from powerprof.model.runs import About, RunStore, check_label, read_schema
 
-    about = About(labels=[check_label(label) for label in labels])
+    about = About(labels=[check_label(word) for word in words])
     store = RunStore(runs_dir)
     path = store.find(name)
     read_schema(path)
-    if labels:
+    if words:
         store.describe(name, about)
     print_text(str(path))
 

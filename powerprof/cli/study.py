@@ -81,7 +81,7 @@ def command(options: Options) -> None:
     deliver(record, "study", saving)
 
 
-def _keep(command: str, record: StepRecord, saving: Saving) -> StepRecord:
+def _keep(verb: str, record: StepRecord, saving: Saving) -> StepRecord:
     """Save the record of a step with its sentences."""
     from powerprof.model.runs import RunStore
     from powerprof.report.history import about
@@ -93,7 +93,7 @@ def _keep(command: str, record: StepRecord, saving: Saving) -> StepRecord:
         if record.id is not None:  # a sweep is saved since its first round
             store.describe(record.id, described)
         else:
-            record = store.save(command, record, None, described)
+            record = store.save(verb, record, None, described)
     return record
 
 

@@ -120,15 +120,15 @@ def parse_limit(text: str) -> Limit:
     raise UsageError(f"--until {text}: not a limit", "such as --until p95=5ms, or --until cpu=80%")
 
 
-def _values(text: str, option: str) -> list[Value]:
-    """Return the values of a list. `option` is the text before it on the command line. Raises UsageError."""
+def _values(text: str, source: str) -> list[Value]:
+    """Return the values of a list. `source` is the text before it on the command line. Raises UsageError."""
     words = [word.strip() for word in text.split(",")]
     if not all(words):
-        raise UsageError(f"{option}{text} has an empty value", "such as 1,2,4")
+        raise UsageError(f"{source}{text} has an empty value", "such as 1,2,4")
     values = [_number(word) for word in words]
     twice = next((value for value in values if values.count(value) > 1), None)
     if twice is not None:
-        raise UsageError(f"{option}{text} names {twice} twice", "name each value once")
+        raise UsageError(f"{source}{text} names {twice} twice", "name each value once")
     return values
 
 

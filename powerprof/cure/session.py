@@ -316,9 +316,9 @@ class _Trial(msgspec.Struct):
                 f"{self.target.label} ended or was restarted during the test, so {name} is gone",
                 "try again when it runs without restarts",
             )
-        foreign = [number for number, known in enumerate(expected) if known not in (None, values[number])]
+        foreign = [place for place, known in enumerate(expected) if known not in (None, values[place])]
         if foreign:
-            others, now = [settings[number] for number in foreign], [str(values[number]) for number in foreign]
+            others, now = [settings[place] for place in foreign], [str(values[place]) for place in foreign]
             changes = describe_values(others, now) if self.plan.remedy.kind == "host" else f"{name} to {now[0]}"
             raise PowerprofError(
                 f"another user set {changes} during the test; it stays so "
@@ -341,7 +341,7 @@ class _Trial(msgspec.Struct):
 def _order_windows(first: int, pairs: int, seed: int) -> list[tuple[int, Arm]]:
     """Return the pair and the arm of each window, of `pairs` pairs from number `first`."""
     arms: dict[str, Arm] = {"a": "before", "b": "cured"}
-    return [(number, arms[arm]) for number, pair in enumerate(block_order(pairs, seed + first), first) for arm in pair]
+    return [(at, arms[arm]) for at, pair in enumerate(block_order(pairs, seed + first), first) for arm in pair]
 
 
 def run_cure(request: CureRequest, check_terminal: Callable[[], None], consent: Consent, say: Say) -> Cure:

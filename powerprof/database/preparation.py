@@ -147,9 +147,9 @@ def prepare_directory(build: ServerBuild, options: ServerOptions, tree: RunTree)
     product = products.product_of(build)
     directory = tree.path / options.name
     login = product.login(directory)
-    socket = login.socket
-    if socket is not None and len(os.fsencode(socket)) > _MAX_SOCKET_BYTES:
-        raise PowerprofError(f"{socket} is too long for a socket", "set TMPDIR to a shorter path")
+    path = login.socket
+    if path is not None and len(os.fsencode(path)) > _MAX_SOCKET_BYTES:
+        raise PowerprofError(f"{path} is too long for a socket", "set TMPDIR to a shorter path")
     owner = find_server_account()
     if owner is not None:
         let_pass(tree, owner)

@@ -139,9 +139,9 @@ def find_monitoring(evidence: Evidence) -> list[Finding]:
     accounts = {use.account for use in uses if use.account is not None}
     account = None
     if culprit is not None:
-        account, number_ = _format_account(culprit.client), culprit.client.id
-        lines.append(f"connection {number_}, {account}: {culprit.reason}")
-        remedy.append(f"to stop it now: KILL {number_}, because {culprit.reason}")
+        account, connection_id = _format_account(culprit.client), culprit.client.id
+        lines.append(f"connection {connection_id}, {account}: {culprit.reason}")
+        remedy.append(f"to stop it now: KILL {connection_id}, because {culprit.reason}")
     elif len(accounts) == 1:
         account = accounts.pop()
     else:

@@ -231,7 +231,6 @@ def delivered_ratio() -> float:
     largest metered ratio counts.
     """
     results = published_results()
-    results = published_results()
     typical = {name: _geometric_mean([result.per_cpu("idle") for result in family]) for name, family in results.items()}
     return max(server.idle_watts / server.cpus / typical[server.family] for server in _families().delivered)
 

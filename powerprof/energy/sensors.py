@@ -326,8 +326,8 @@ def _is_ups(folder: Path) -> bool:
 def find_external_supply(root: Path) -> str | None:
     """Return the name of an online supply other than a battery, such as mains, USB or a UPS. None without one."""
     for folder in sorted(root.glob("*")):
-        is_supply = try_text(folder / "type") not in (None, "Battery") and try_text(folder / "scope") != "Device"
-        if is_supply and (try_int(folder / "online") or 0) > 0:
+        is_other = try_text(folder / "type") not in (None, "Battery") and try_text(folder / "scope") != "Device"
+        if is_other and (try_int(folder / "online") or 0) > 0:
             return folder.name
     return None
 

@@ -431,10 +431,10 @@ def system_values(known: Sequence[Figures], rates: Sequence[OsRates], cpus: int 
         known = [value for value in values if value is not None]
         if not known:
             return
-        interval = mean_interval(known, seed=1)
+        bounds = mean_interval(known, seed=1)
         # None of these is negative, and no share exceeds 100 %. Cut there, the interval covers as often.
         most = 100.0 if unit == "%" else math.inf
-        low, high = (max(interval.low, 0.0), min(interval.high, most)) if interval else (None, None)
+        low, high = (max(bounds.low, 0.0), min(bounds.high, most)) if bounds else (None, None)
         mean = sum(known) / len(known)
         estimate = Estimate(mean=mean, low=low, high=high)
         metric_values.append(RunMetric(name=name, unit=unit, kind="measured", estimate=estimate, values=list(values)))

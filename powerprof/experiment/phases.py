@@ -204,10 +204,10 @@ def judge_costs(run: IdleRun, first: Phase, last: Phase) -> list[Claim]:
     return judged
 
 
-def _judge_interval(difference: Estimate) -> Finding:
-    if difference.low is None:
+def _judge_interval(change: Estimate) -> Finding:
+    if change.low is None:
         return "single"
-    return "costs" if difference.low > 0 else "nothing"
+    return "costs" if change.low > 0 else "nothing"
 
 
 def judge_cost(before: Sequence[float], measured: Sequence[float], after: Sequence[float]) -> Finding:
@@ -219,10 +219,10 @@ def judge_cost(before: Sequence[float], measured: Sequence[float], after: Sequen
     """
     if not before or not measured:
         return "single"
-    difference = welch_interval(before, measured)
-    if difference is None:
+    change = welch_interval(before, measured)
+    if change is None:
         return "single"
-    if difference.low <= 0:
+    if change.low <= 0:
         return "nothing"
     if after:
         together = welch_interval([*before, *after], measured)

@@ -263,7 +263,7 @@ def _show_value(value: Any) -> str:
 
 
 # The uncertainty of the energy model in a difference of estimated figures. Each difference and ratio is judged again
-# with every extreme pair of idle watts and slope (`energy.families.corners`), the same pair for both conditions.
+# with every extreme pair of idle watts and slope (`energy.models_file.find_corners`), one pair for both conditions.
 # Between windows of equal length the idle part cancels and the uncertainty of the slope remains. If the conditions did
 # unequal work, the idle part does not cancel. A ratio keeps the uncertainty of idle ÷ slope.
 

@@ -375,9 +375,9 @@ class _Pages:
         return _format_reply(HTTPStatus.OK, data, _PROFILE_TYPE)
 
 
-def _list_pages(paths: Sequence[str]) -> bytes:
+def _list_pages(pages: Sequence[str]) -> bytes:
     """Return the page with the links."""
-    links = "".join(f"<li><a href={path}>{path}</a>" for path in paths)
+    links = "".join(f"<li><a href={path}>{path}</a>" for path in pages)
     return f"<!doctype html><title>powerprof</title><h1>powerprof</h1><ul>{links}</ul>\n".encode()
 
 

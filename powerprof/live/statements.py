@@ -80,7 +80,7 @@ class StatementMonitor(Closeable):
         """Return the server that is watched now."""
         return self._server
 
-    def _find(self, say: Say = lambda text: None) -> TracedServer:
+    def _find(self, say: Say = lambda message: None) -> TracedServer:
         request = self._request
         return find_server(
             request.pid, request.server_url, request.socket, request.defaults_file, only=request.only, say=say

@@ -406,10 +406,10 @@ def _collect(text: str, path: Path) -> tuple[dict[int, dict[int, dict[str, Cell]
             raise DataError(path, f"{short} is not a counter ({value[:30]!r})", line)
         if not value.isprintable():
             raise DataError(path, f"{short} is not text ({value[:30]!r})", line)
-        files = cpus.setdefault(cpu, {}).setdefault(state, {})
-        if leaf in files:
-            raise DataError(path, f"{short} appears twice, first on line {files[leaf][1]}", line)
-        files[leaf] = (value, line)
+        leaves = cpus.setdefault(cpu, {}).setdefault(state, {})
+        if leaf in leaves:
+            raise DataError(path, f"{short} appears twice, first on line {leaves[leaf][1]}", line)
+        leaves[leaf] = (value, line)
     return cpus, about
 
 

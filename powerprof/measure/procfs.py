@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from powerprof.model.records import ProcessTime
 from powerprof.system import files, paths
 from powerprof.system.files import try_text, whole
-from powerprof.system.paths import procfs
 from powerprof.system.process_stat import read_process_stat
 
 _USER_HZ = 100  # the unit of /proc/stat for user space on every architecture (include/asm-generic/param.h)
@@ -333,7 +332,7 @@ _TIMERS = ("LOC", "HVS")  # x86, and Hyper-V
 def read_timer_interrupts() -> int | None:
     """Return the interrupts of the CPUs' own timers since boot, over all CPUs. None without a known row."""
     total = None
-    for line in (try_text(procfs() / "interrupts") or "").splitlines()[1:]:
+    for line in (try_text(paths.procfs() / "interrupts") or "").splitlines()[1:]:
         name, _, rest = line.partition(":")
         if name.strip() in _TIMERS or "arch_timer" in rest:
             counts = takewhile(lambda count: count is not None, (whole(word) for word in rest.split()))
@@ -344,7 +343,7 @@ def read_timer_interrupts() -> int | None:
 def read_unseen_counts() -> dict[str, int]:
     """Return the count of each kind since boot, over all CPUs. Rows that this machine lacks are left out."""
     counts = {}
-    for line in (try_text(procfs() / "interrupts") or "").splitlines()[1:]:
+    for line in (try_text(paths.procfs() / "interrupts") or "").splitlines()[1:]:
         name, colon, rest = line.partition(":")
         if colon and name.strip() in UNSEEN:
             figures = [whole(word) for word in rest.split()]

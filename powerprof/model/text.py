@@ -74,9 +74,9 @@ def count(value: int | None) -> str:
     return UNKNOWN if value is None or abs(value) >= _ABSURD else f"{value:,}".replace("-", "−")
 
 
-def plural(number: int, noun: str) -> str:
+def plural(total: int, noun: str) -> str:
     """Return `1 stack`, `2,000 stacks`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    return f"{total:,} {noun}{'' if total == 1 else 's'}"
 
 
 def signed(value: float | None, digits: int = 2) -> str:
@@ -278,10 +278,10 @@ def wrap(text: str, width: int, indent: str = "") -> list[str]:
     )
     lines = [line.replace(_MAY_BREAK, "") for line in lines]
     at = 0
-    for number, line in enumerate(lines[:-1] if commands else []):
+    for place, line in enumerate(lines[:-1] if commands else []):
         at = text.find(line.strip(), at) + len(line.strip())
         if any(start < at < end for start, end in commands):
-            lines[number] += " \\"
+            lines[place] += " \\"
     return lines or [""]
 
 

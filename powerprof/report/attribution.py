@@ -420,8 +420,8 @@ def _list_rows(record: Attribution) -> Iterator[Line]:
     for row in record.wakeups:
         who = (row.thread.pid, row.thread.tid, row.thread.label, row.detail)
         waker = (row.waker.pid, row.waker.comm) if row.waker else (None, None)
-        figures = (row.count, row.rate_hz, row.wakings_count, row.period_ms, row.c0_ms)
-        yield [row.mechanism, row.origin, *figures, *who, *waker, " < ".join(reversed(frames_of(row)[1:]))]
+        counts = (row.count, row.rate_hz, row.wakings_count, row.period_ms, row.c0_ms)
+        yield [row.mechanism, row.origin, *counts, *who, *waker, " < ".join(reversed(frames_of(row)[1:]))]
     if record.deep is not None:
         yield []
         yield from deep_idle.csv_lines(record.deep)

@@ -115,8 +115,8 @@ def word_answer(answer: Answer, metrics: Sequence[Metric], a: str, b: str) -> An
     asked = answer.asked or answer.metric
     parts = find_answer_metrics(metrics, asked)
     if parts.chosen is None:
-        text = f"No answer: {words(asked)} was not measured." if asked else "No answer: no metric was measured."
-        return msgspec.structs.replace(answer, text=text)
+        reason = f"No answer: {words(asked)} was not measured." if asked else "No answer: no metric was measured."
+        return msgspec.structs.replace(answer, text=reason)
     family = len(metrics)
     speed = word_side(parts.speed, b, family) if parts.speed else None
     if speed and parts.speed and parts.speed.name == "latency_p50_ms":
@@ -192,7 +192,7 @@ def _list_parts(record: Comparison, view: View) -> Iterator[Part]:
     flames = Drawing(lambda: draw_flames(_flames(record), "condition"), look="")
     yield Section("Functions that woke the CPUs", [flames], "flames")
     yield _system_of(record, places, details)
-    measured = [Sentence(f"{words}.", label, forms=details) for label, words in _measured(record) if words]
+    measured = [Sentence(f"{fact}.", label, forms=details) for label, fact in _measured(record) if fact]
     plans = Sentence(" · ".join(_plan_texts(record)), "Plans", forms=NOT_HTML)
     functions = _list_functions(record, places)
     # The short report has no empty line between these.

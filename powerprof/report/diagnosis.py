@@ -153,7 +153,7 @@ def wakeups_table(diagnosis: Diagnosis, places: Places, limit: int) -> Table:
             "path": Path(wakeup.stack, complete=True),
         }
         if wakeup.period_ms is not None:
-            cells["every"] = places.figure(f"{at}/period_ms", words=text.period(wakeup.period_ms))
+            cells["every"] = places.figure(f"{at}/period_ms", wording=text.period(wakeup.period_ms))
         rows.append(TableRow(cells))
     columns = [
         *figures(rate="exits/s", woken="woken/s", every="every"),

@@ -51,9 +51,9 @@ def _list_rows(result: EnergyResult) -> Iterator[Line]:
     total = result.total
     for meter in result.meters:
         summed = total.watts is not None and meter.source == total.source and meter.domain in total.domains
-        figures = (meter.joules, meter.watts, meter.low_watts, meter.high_watts)
+        energies = (meter.joules, meter.watts, meter.low_watts, meter.high_watts)
         yield [
-            *(meter.source, meter.domain, meter.kind, *figures, meter.contained_in, meter.dropped_samples_count),
+            *(meter.source, meter.domain, meter.kind, *energies, meter.contained_in, meter.dropped_samples_count),
             *("yes" if summed else "no", result.window_s),
         ]
 
@@ -66,7 +66,7 @@ def meters_table(result: EnergyResult) -> Table:
         unknown = "" if meter.watts is not None else _NO_WATTS
         cells: dict[str, Cell] = {
             "name": Words(f"{meter.domain} ({meter.source})"),
-            "watts": places.figure(f"/meters/{number}/watts", digits, words=unknown),
+            "watts": places.figure(f"/meters/{number}/watts", digits, wording=unknown),
             "inside": _inside(meter),
         }
         if meter.joules is not None:

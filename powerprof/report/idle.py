@@ -168,13 +168,13 @@ def _host_answer(run: IdleRun) -> str:
         return "No answer: only one phase was measured."
     first, last = shown[0], shown[-1]
     if last.name != "clients":
-        who, costs_, has = "An idle server", "costs", "has"
+        who, costs_verb, has = "An idle server", "costs", "has"
     elif first.name == "baseline":
-        who, costs_, has = f"An idle server with {_connections(run)}", "costs", "has"
+        who, costs_verb, has = f"An idle server with {_connections(run)}", "costs", "has"
     elif run.options.clients_count == 1:
-        who, costs_, has = _connections(run), "costs", "has"
+        who, costs_verb, has = _connections(run), "costs", "has"
     else:
-        who, costs_, has = _connections(run), "cost", "have"
+        who, costs_verb, has = _connections(run), "cost", "have"
     claimed = judge_costs(run, first, last)
     if not claimed:
         return "C0 and wake-ups are unknown on this host."
@@ -203,9 +203,9 @@ def _host_answer(run: IdleRun) -> str:
             )
         return f"{who} {has} no measurable cost: less than {bounds} (95 %)."
     if not rest:
-        return f"{who} {costs_} {' and '.join(costs)}."
+        return f"{who} {costs_verb} {' and '.join(costs)}."
     reason = "the baseline drifted as far as the rest" if "drift" in kinds else "the rest is inconclusive"
-    return f"{who} {costs_} {costs[0]}; {reason}: {rest}."
+    return f"{who} {costs_verb} {costs[0]}; {reason}: {rest}."
 
 
 def _upper_bound(claim: Claim) -> str:

@@ -64,11 +64,11 @@ def choose_prefix(unit: str, largest: float) -> tuple[str, float]:
     return (f"m{unit}", 1e3) if abs(largest) >= 1e-4 else (f"µ{unit}", 1e6)
 
 
-def count_decimals(largest: float, format_significant: int = 3) -> int:
+def count_decimals(largest: float, significant: int = 3) -> int:
     """Return the number of decimals that shows `significant` digits of the largest figure of a row, at most six."""
     if not largest:
-        return 0 if format_significant < 3 else 2
-    return min(6, max(0, format_significant - 1 - floor(log10(abs(largest)))))
+        return 0 if significant < 3 else 2
+    return min(6, max(0, significant - 1 - floor(log10(abs(largest)))))
 
 
 def separate(decimals: int, values: Iterable[float]) -> int:

@@ -193,8 +193,8 @@ def _list_rows(record: QueriesComparison) -> Iterator[Line]:
     heads = (name.removesuffix("_name") for name in names)
     yield [*heads, *(f"{name}_{side}" for side in ("a", "b") for name in sides)]
     for change in record.statements:
-        figures = (getattr(side, name, None) for side in (change.a, change.b) for name in sides)
-        yield [*(getattr(change, name) for name in names), *figures]
+        values = (getattr(side, name, None) for side in (change.a, change.b) for name in sides)
+        yield [*(getattr(change, name) for name in names), *values]
 
 
 # On a page: each statement before and after, and the intervals of the ratios.

@@ -122,7 +122,7 @@ def _state_row(state: StateResidency, at: str, places: Places, look: str, *, cou
     if getattr(state, share) is not None:
         cells["share"] = places.figure(f"{at}/{share}", 2, "%")
     if state.average_residency_ms is not None:
-        cells["average"] = places.figure(f"{at}/average_residency_ms", words=_duration(state.average_residency_ms))
+        cells["average"] = places.figure(f"{at}/average_residency_ms", wording=_duration(state.average_residency_ms))
     if counted:
         cells["entries"] = places.figure(f"{at}/entries_count", 0)
     rates = {"above": state.above_hz, "below": state.below_hz, "rejected": state.rejected_hz}

@@ -372,4 +372,4 @@ def build_timeline(capture: Capture) -> list[TimelineExit]:
                 thread if int(period["next_tid"]) else None,
             )
         )
-    return sorted(periods, key=lambda exit_: (exit_.exit_ns, exit_.cpu))
+    return sorted(periods, key=lambda idle_exit: (idle_exit.exit_ns, idle_exit.cpu))

@@ -126,9 +126,9 @@ def _figures_text(row: TableRow) -> str:
     if shown is not None:
         is_ratio = shown is figures.get("ratio")
         in_unit = " times" if is_ratio else {"1/s": "/s", "": ""}.get(unit, f" {unit}")
-        words = f"{'' if is_ratio else 'difference '}{shown.text}{in_unit}"
+        change = f"{'' if is_ratio else 'difference '}{shown.text}{in_unit}"
         ends = f" {interval_text((shown.ends[0].text, shown.ends[1].text + in_unit))}" if shown.ends else ""
-        return f"{line}; {words}{ends}"
+        return f"{line}; {change}{ends}"
     return line
 
 

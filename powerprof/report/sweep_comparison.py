@@ -64,8 +64,8 @@ def _sweeps_answer(record: SweepComparison) -> str:
         if bound is None:
             return f"Inconclusive {where}: {reason}."
         return f"No measurable difference {where}: {bound}."
-    text = "; ".join(parts)
-    return f"{text[:1].upper()}{text[1:]}."
+    answer = "; ".join(parts)
+    return f"{answer[:1].upper()}{answer[1:]}."
 
 
 def _place_text(points: Sequence[Value], every: Sequence[Value], parameter: str) -> str:

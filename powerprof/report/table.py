@@ -290,7 +290,7 @@ class Places(msgspec.Struct, frozen=True):
         ends: str | tuple[str, str] = "",
         scale: float = 1.0,
         sign: bool = False,
-        words: str = "",
+        wording: str = "",
     ) -> Figure:
         """Return the figure at a place.
 
@@ -303,7 +303,7 @@ class Places(msgspec.Struct, frozen=True):
             if place and (value := _number(self.at(place))) is not None
         ]
         interval = (both[0], both[1]) if len(both) == 2 else None
-        return Figure(_number(self.at(at)), at, digits, unit, scale, sign, interval, words)
+        return Figure(_number(self.at(at)), at, digits, unit, scale, sign, interval, wording)
 
 
 def _number(value: Any) -> float | int | None:
@@ -368,8 +368,8 @@ def _stack_rows(rows: Sequence[Sequence[str]], width: int) -> list[str]:
 
 def _stack_row(row: Sequence[str], width: int) -> list[str]:
     name, a, b, *cells, verdict = row
-    figures = text.wrap(" · ".join([f"{a} → {b}", *filter(None, cells)]), width, "  ")
-    return [text.shorten(f"{name}: {verdict}", width), *figures] if name else figures
+    lines = text.wrap(" · ".join([f"{a} → {b}", *filter(None, cells)]), width, "  ")
+    return [text.shorten(f"{name}: {verdict}", width), *lines] if name else lines
 
 
 def _heading(column: Column) -> str:
@@ -400,13 +400,13 @@ def phase_lines(table: Table, width: int, more: Sequence[Sequence[str]] = ()) ->
     rows = [["", *(column.short or column.name for column in shown.columns[1:])]]
     for row in shown.rows:
         cells = [row.cells.get(column.key) for column in shown.columns[1:]]
-        figures = [cell for cell in cells if isinstance(cell, Figure)]
+        values = [cell for cell in cells if isinstance(cell, Figure)]
         name = row.cells["name"]
         ours = isinstance(name, Words) and name.ours
         rows.append(
             [
                 row.short if ours else text.shorten(row.short, _NAME_LIMIT),
-                *(figure.plus_minus if figure.sign else figure.whole for figure in figures),
+                *(figure.plus_minus if figure.sign else figure.whole for figure in values),
             ]
         )
     rows += [list(line) for line in more]
@@ -457,11 +457,11 @@ def named_rows(table: Table, width: int) -> list[str]:
     """
     plain = [column for column in table.columns if not column.beside]
     name = [column for column in plain if column.left][-1]
-    figures = [column for column in plain if column is not name]
-    rows = [[*(head for column in figures for head in _figure_heads(column)), name.heading]]
+    others = [column for column in plain if column is not name]
+    rows = [[*(head for column in others for head in _figure_heads(column)), name.heading]]
     for row in table.rows:
-        rows.append([*(cell for column in figures for cell in _figure_cells(row, column)), _named(row, name)])
-    left = [number for number, column in enumerate(figures) if column.left]
+        rows.append([*(cell for column in others for cell in _figure_cells(row, column)), _named(row, name)])
+    left = [number for number, column in enumerate(others) if column.left]
     entries, indent = text.name_rows(rows, width, left=left)
     lines, below = list(entries[0]), " " * min(_BELOW_INDENT, indent + 2)
     for row, entry in zip(table.rows, entries[1:], strict=True):
@@ -512,10 +512,10 @@ def function_lines(table: Table, headings: Mapping[str, str], width: int) -> lis
     """Return one line per function: the figures of these columns, with intervals in brackets, then its name."""
     rows = [[*headings.values(), "function"]]
     for row in table.rows:
-        figures = [cell for key in headings if isinstance(cell := row.cells[key], Figure)]
-        ends = [f" [{cell.ends[0].text}, {cell.ends[1].text}]" if cell.ends else "" for cell in figures]
+        values = [cell for key in headings if isinstance(cell := row.cells[key], Figure)]
+        ends = [f" [{cell.ends[0].text}, {cell.ends[1].text}]" if cell.ends else "" for cell in values]
         name = row.words("name")
-        cells = [f"{cell.text}{interval}" for cell, interval in zip(figures, ends, strict=True)]
+        cells = [f"{cell.text}{interval}" for cell, interval in zip(values, ends, strict=True)]
         rows.append([*cells, f"{name.text} ({name.more})"])
     return align_rows(rows, width)
 

@@ -299,7 +299,7 @@ def wakeups_table(record: Attribution, places: Places, limit: int) -> Table:
         cells["each"] = Words(text.number(mean_c0_ms(cause.rows), 2, " ms"), ours=True)
         cells["c0"] = places.figure(f"{at}/c0_ms", 2) if len(cause.rows) == 1 else Words(text.number(c0_ms, 2))
         if (period_ms := period_of(cause)) is not None:
-            cells["every"] = places.figure(f"{at}/period_ms", words=text.period(period_ms))
+            cells["every"] = places.figure(f"{at}/period_ms", wording=text.period(period_ms))
         rows.append(TableRow(cells))
     columns = [
         *figures(rate="/s"),
@@ -314,11 +314,11 @@ def wakeups_table(record: Attribution, places: Places, limit: int) -> Table:
 
 def _origin_text(wakeup: Wakeup | Waking) -> str:
     """Return the origin with its waker, device or timer."""
-    origin = _ORIGINS.get(wakeup.origin, wakeup.origin)
+    cause = _ORIGINS.get(wakeup.origin, wakeup.origin)
     if wakeup.waker is not None and wakeup.origin in ("other_thread", "other_process"):
         name = (wakeup.waker.server_name or wakeup.waker.comm).removeprefix("thread/")
-        return f"{origin}, {text.shorten(name, _NAME_LIMIT)} ({wakeup.waker.pid})"
-    return f"{origin}, {text.shorten(wakeup.detail, _NAME_LIMIT)}" if wakeup.detail else origin
+        return f"{cause}, {text.shorten(name, _NAME_LIMIT)} ({wakeup.waker.pid})"
+    return f"{cause}, {text.shorten(wakeup.detail, _NAME_LIMIT)}" if wakeup.detail else cause
 
 
 def hidden_rows_text(counts: Sequence[int], limit: int, what: str) -> str:
@@ -393,6 +393,6 @@ def causes_table(causes: Sequence[Cause], places: Places, at: str, limit: int, l
             if len(c0) == len(group):
                 cells["c0"] = Words(text.number(sum(c0), 2))
         if cause.period_ms is not None and cause.wakeups_hz >= 0.9 * sum(row_cause.wakeups_hz for row_cause in group):
-            cells["every"] = places.figure(f"{place}/period_ms", words=text.period(cause.period_ms))
+            cells["every"] = places.figure(f"{place}/period_ms", wording=text.period(cause.period_ms))
         rows.append(TableRow(cells))
     return Table(columns, rows, label, left_count=max(0, len(groups) - limit))

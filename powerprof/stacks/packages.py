@@ -76,8 +76,8 @@ class Distribution:
     @cached_property
     def ids(self) -> tuple[str, ...]:
         """ID and ID_LIKE of os-release(5), the most specific first, `opensuse-leap` as `opensuse`."""
-        text = (self._read("/etc/os-release", 1 << 16) or b"").decode("utf-8", "replace")
-        fields = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+        release = (self._read("/etc/os-release", 1 << 16) or b"").decode("utf-8", "replace")
+        fields = dict(line.split("=", 1) for line in release.splitlines() if "=" in line)
         words = [fields.get(name, "").strip("\"' ") for name in ("ID", "ID_LIKE")]
         return tuple(word.partition("-")[0] for word in " ".join(words).split()[:8])
 

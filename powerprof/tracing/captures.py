@@ -100,7 +100,7 @@ class FunctionCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FunctionTrace(msgspec.Struct, frozen=True, kw_only=True):
-    """A window of function counts; `attribution.functions` makes the report.
+    """A window of function counts, for `attribution.profile`.
 
     The costs are None if the backend does not measure them (DTrace). `tool_cpu_s`: powerprof's own CPU time in the
     window, and DTrace's from its start to its end.
@@ -197,7 +197,7 @@ class SampleRow(msgspec.Struct, frozen=True):
 
 
 class OnCpuCapture(msgspec.Struct, frozen=True, kw_only=True):
-    """A window of CPU samples or page faults (`attribution.oncpu`).
+    """A window of CPU samples or page faults, for `attribution.profile`.
 
     `period_ms` is the CPU time of one sample, None for page faults, whose counts are exact. `busy_count`: events on a
     CPU that was not idle, of any process. `target_count`: events of the targets. `kernel` maps a hash to addresses,

@@ -207,11 +207,11 @@ def _keys_of(entries: Array) -> Array:
     return keys
 
 
-def _set_names(entry: Any, exit_: Any) -> None:
+def _set_names(entry: Any, idle_exit: Any) -> None:
     """Store the latest names of the threads of a cause, in place."""
-    entry["next_comm"] = exit_["next_comm"]
-    if int(exit_["flags"]) & Flag.WAKER and int(exit_["waker_context"]) == WakerContext.TASK:
-        entry["waker_comm"] = exit_["waker_comm"]
+    entry["next_comm"] = idle_exit["next_comm"]
+    if int(idle_exit["flags"]) & Flag.WAKER and int(idle_exit["waker_context"]) == WakerContext.TASK:
+        entry["waker_comm"] = idle_exit["waker_comm"]
 
 
 def hash_periods(cpus: Array, sequences: Array) -> Array:

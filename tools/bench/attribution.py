@@ -125,10 +125,10 @@ def loaded(count: int, seconds: float) -> Verdict:
             # perf is there for comparison: a third of the rounds is enough to see a third of the throughput.
             shuffled = [tool for tool in tools if tool.name != "perf dwarf" or number % 3 == 0]
             order.shuffle(shuffled)
-            round_ = {tool.name: _queries_hz(server, tool, seconds) for tool in shuffled}
-            for name, rate in round_.items():
-                if rate is not None and round_["nothing"]:
-                    found.setdefault(name, []).append(100.0 * (1 - rate / round_["nothing"]))
+            rates_hz = {tool.name: _queries_hz(server, tool, seconds) for tool in shuffled}
+            for name, rate in rates_hz.items():
+                if rate is not None and rates_hz["nothing"]:
+                    found.setdefault(name, []).append(100.0 * (1 - rate / rates_hz["nothing"]))
                     found.setdefault(f"{name} queries/s", []).append(rate)
     print(f"attribution under load, {count} rounds of {seconds:g} s, medians (range)")
     print(f"  {'':<18}{'queries/s':>30}{'lost in a round, %':>26}")
@@ -161,16 +161,16 @@ def idle(count: int, seconds: float) -> Verdict:
         tools = _tools(server.pid)[:2]
         for _ in range(count):
             order.shuffle(tools)
-            round_ = {}
+            rates_hz = {}
             for tool in tools:
                 with observer.running(tool, seconds) as runs, WindowMeter() as meter:
                     window = meter.measure(seconds)
                     if runs and window.wakeups_hz is not None and window.c0_percent is not None:
-                        round_[tool.name] = (window.wakeups_hz, window.c0_percent)
-            if len(round_) == 2:
-                added.append(round_["attribution"][0] - round_["nothing"][0])
-                nothing.append(round_["nothing"][0])
-                c0.append(round_["nothing"][1])
+                        rates_hz[tool.name] = (window.wakeups_hz, window.c0_percent)
+            if len(rates_hz) == 2:
+                added.append(rates_hz["attribution"][0] - rates_hz["nothing"][0])
+                nothing.append(rates_hz["nothing"][0])
+                c0.append(rates_hz["nothing"][1])
     if not added:
         return Verdict("attribution cannot run here (powerprof doctor)", met=False, doubt="no BPF")
     ours = statistics.median(added)

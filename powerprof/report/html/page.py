@@ -291,7 +291,7 @@ def render_page(
     functions = {} if places is None else _functions(places)
 
     def rendered(with_data: bool) -> str:
-        text: str = (
+        page: str = (
             _environment()
             .get_template(template)
             .render(
@@ -310,12 +310,12 @@ def render_page(
                 **values,
             )
         )
-        return text
+        return page
 
-    text = rendered(fits)
-    if fits and len(text.encode("utf-8", "replace")) > MAX_PAGE_BYTES:
-        text = rendered(False)
-    return text.replace(_MARK, _contents(text.partition(_MARK)[2]), 1)
+    filled = rendered(fits)
+    if fits and len(filled.encode("utf-8", "replace")) > MAX_PAGE_BYTES:
+        filled = rendered(False)
+    return filled.replace(_MARK, _contents(filled.partition(_MARK)[2]), 1)
 
 
 def draw_macro(name: str, *values: object) -> Markup:

@@ -41,7 +41,7 @@ def compile_source(source: str) -> Compiled:
 
     module: Any = _Unloaded(text=source, cflags=["-Wno-macro-redefined"])
     library = bcc.libbcc.lib
-    # bcc declares these only in part (libbcc.py), so a pointer would be cut to an int.
+    # bcc declares these only in part, so a pointer would be cut to an int.
     library.bpf_num_tables.argtypes = [ctypes.c_void_p]
     library.bpf_table_name.argtypes = library.bpf_table_fd_id.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     library.bpf_table_name.restype = ctypes.c_char_p

@@ -246,10 +246,10 @@ def _table_seeds() -> list[bytes]:
     found = []
     for data in _elf_seeds():
         one = elf.parse_elf(data, "seed")
-        made_ = store.ModuleTables(
+        tables = store.ModuleTables(
             schema=store.SCHEMA, key="k", unwind=unwind_tables.extract_table(one), symbols=symtab.read_symbols(one)
         )
-        found.append(msgspec.msgpack.encode(made_))
+        found.append(msgspec.msgpack.encode(tables))
     return found
 
 

@@ -17,7 +17,7 @@ from tests.system.idle.ending import Idle, check_interrupted
 
 Start = Callable[[Sequence[str]], Idle]
 _RANDOM = random.Random(20261120)
-# A whole run with these phases takes some nine seconds here; tests/nightly/test_idle_ends_anywhere.py has more moments.
+# A whole run with these phases takes some nine seconds here; tests/nightly/test_random_kills.py has more moments.
 MOMENTS = [(signal.SIGTERM, _RANDOM.uniform(0, 3)), (signal.SIGINT, _RANDOM.uniform(3, 6))]
 
 

@@ -378,6 +378,4 @@ def test_hostile_names_do_not_run_in_a_browser(tmp_path: Path, open_page: Open) 
 
 
 def replace_cause(one: object, name: str) -> object:
-    from msgspec.structs import replace as changed
-
-    return changed(one, cause=name, thread=name, state=name, mechanism=name)  # type: ignore[type-var]
+    return replace(one, cause=name, thread=name, state=name, mechanism=name)  # type: ignore[type-var]

@@ -33,11 +33,11 @@ def _made(path: Path) -> Path:
 def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was compiled; the programs are real."""
     found: list[str] = []
-    compile_ = objects._compile
+    compile_text = objects._compile
 
     def noted(text: str) -> Compiled:
         found.append(text)
-        return compile_(text)
+        return compile_text(text)
 
     monkeypatch.setattr(objects, "_compile", noted)
     return found

@@ -358,11 +358,11 @@ def test_a_refusal_is_recent_for_two_minutes_and_repeated(last_s: float, count: 
     log = LogSummary(span_s=600.0, denied={"repl@h": count}, denied_last_s={"repl@h": last_s})
     assert len(find_refused_replicas(evidence(log=log, replica_accounts=["repl@%"]))) == found
     entry = DeniedAccount(account="repl@h", count=count, window_count=0, last_s=last_s, span_s=50.0)
-    (*faults_,) = find_refused_replicas(evidence(denied=[entry], replica_accounts=["repl@%"]))
-    assert len(faults_) == found
+    (*findings,) = find_refused_replicas(evidence(denied=[entry], replica_accounts=["repl@%"]))
+    assert len(findings) == found
     if found:
-        assert faults_[0].rate_hz == pytest.approx((count - 1) / 50)
-        assert faults_[0].evidence[0] == (
+        assert findings[0].rate_hz == pytest.approx((count - 1) / 50)
+        assert findings[0].evidence[0] == (
             f"performance_schema: access was denied {count} times in 50 s, last {last_s:.0f} s ago"
         )
 

@@ -91,8 +91,8 @@ def test_running_event_is_known_by_its_worker() -> None:
 )
 def test_four_slow_threads_of_one_kind_poll_as_one_fast_thread(threads: int, each_hz: float, found: int) -> None:
     rows = [row("thread/innodb/io_read_thread", each_hz, tid=number) for number in range(1, threads + 1)]
-    faults_ = find_polling_waits(evidence(wakeups=rows))
-    assert [one.rate_hz for one in faults_] == [pytest.approx(threads * each_hz)] * found
+    findings = find_polling_waits(evidence(wakeups=rows))
+    assert [one.rate_hz for one in findings] == [pytest.approx(threads * each_hz)] * found
     notes = describe_periodic_threads(evidence(wakeups=rows))
     assert [one.rate_hz for one in notes] == [each_hz] * (0 if found else threads)
 

@@ -13,7 +13,7 @@ from powerprof.system.errors import DataError, UsageError
 
 
 @pytest.mark.parametrize(
-    ("text", "request_"),
+    ("text", "expected"),
     [
         ("auto", EnergyRequest()),
         ("rapl, ipmi", EnergyRequest(source="rapl,ipmi")),
@@ -29,11 +29,11 @@ from powerprof.system.errors import DataError, UsageError
     ],
 )
 def test_a_text_is_a_request(
-    text: str, request_: EnergyRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: str, expected: EnergyRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("LOG.csv").touch()
-    assert parse_meter(text) == request_
+    assert parse_meter(text) == expected
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,6 @@ from powerprof.workloads.catalogue import PublishedFinding, Study, StudyCommand,
 from powerprof.workloads.reading import resolve
 from tests.unit.experiment.test_sweeps import swept
 from tests.unit.report.sample_records import comparison, idle_run, load_run, sweep
-from tests.unit.report.sample_records import sweep as sample_sweep
 
 IDLE = StudyCommand(name="idle", command="idle")
 INDEX = StudyCommand(name="index", command="compare", conditions=["index", "no-index"])
@@ -220,7 +219,7 @@ def test_a_finding_takes_its_sides_from_the_record_of_its_step() -> None:
         assert own is not None and (own.estimate.mean, own.values, own.unit) == (of.mean, of.values, judged.unit)
         assert (own.estimate.low, own.estimate.high) == of.ci95
     assert _of_comparison(record, "a", "nothing") is None
-    records: Any = {"points": sample_sweep(), "run": load_run(), "idle": idle_run()}
+    records: Any = {"points": sweep(), "run": load_run(), "idle": idle_run()}
     found = _figures_of_side("points:8", "queries_hz", records)
     assert found is not None and found.estimate.mean == pytest.approx(32228 / 2)
     alone = _figures_of_side("run", "joules_per_query", records)
@@ -244,7 +243,7 @@ def test_a_quick_study_has_fewer_and_shorter_windows() -> None:
 
 def test_the_sides_of_a_sweep_are_paired_by_round() -> None:
     points = swept({1: [10.0, 10.4, 9.8, 10.2], 8: [13.0, 13.8, 12.6, 13.4]}, {1: [], 8: []})
-    record = replace(sample_sweep(), points=points, options={"in_rounds": True})
+    record = replace(sweep(), points=points, options={"in_rounds": True})
     wanted = PublishedFinding(label="l", then="t", metric="queries_hz", a="s:1", b="s:8")
     sides = [_figures_of_side(f"s:{value}", "queries_hz", {"s": record}) for value in (1, 8)]
     found = _compare_sides(wanted, sides[0], sides[1], {"s": record}, 1)  # type: ignore[arg-type]

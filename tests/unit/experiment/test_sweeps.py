@@ -44,7 +44,6 @@ from powerprof.system.errors import UsageError, WorseError
 from powerprof.workloads.definition import Value
 from tests.unit.experiment.builders import block, odd_block, odd_rates
 from tests.unit.report.sample_records import load_run, sweep, sweep_comparison
-from tests.unit.report.sample_records import sweep as sample_sweep
 
 
 def _gathered(rounds: int, error: str | None = None) -> PointMeasurements:
@@ -163,7 +162,7 @@ def test_points_are_compared_by_their_rounds() -> None:
 
     points = [point(1, [10.0, 20.0, 30.0, 41.0], 0), point(2, [30.0, 46.0, 59.0], 1), Point(value=4, error="refused")]
     assert _by_round(points[1], "queries_hz") == {1: 30.0, 2: 46.0, 3: 59.0}
-    record = replace(sample_sweep(), points=points, options={"in_rounds": True})
+    record = replace(sweep(), points=points, options={"in_rounds": True})
     (pair,) = compare_sweep_points(record)
     assert (pair.metric, pair.a, pair.b) == ("queries_hz", 1, 2)
     assert pair.percent == pytest.approx(100 * ((30 / 20 * 46 / 30 * 59 / 41) ** (1 / 3) - 1))
@@ -193,9 +192,7 @@ def test_similar_points_have_a_bound() -> None:
 def test_a_continued_sweep_keeps_its_points() -> None:
     rounds = [Point(value=value, blocks=[odd_block(n) for n in range(count)]) for value, count in ((1, 2), (2, 1))]
     old = Point(value=4, metrics=load_run().metrics)
-    record = replace(
-        sample_sweep(), values=[1, 2, 4, 8], points=[*rounds, old], notes=["seen"], ended=ended_by_signal(True)
-    )
+    record = replace(sweep(), values=[1, 2, 4, 8], points=[*rounds, old], notes=["seen"], ended=ended_by_signal(True))
     progress = Progress(record)
     assert [len(progress.gathered[value].blocks) for value in (1, 2, 4, 8)] == [1, 1, 0, 0]
     assert progress.kept == {4: old}
@@ -253,7 +250,7 @@ def test_figures_of_the_system_are_contrasted_with_the_other_values(tmp_path: Pa
     )
     store = RunStore(tmp_path)
     for points in (a, b):
-        store.save("sweep", replace(sample_sweep(), id=None, values=[1, 2, 4], points=points, ended=None))
+        store.save("sweep", replace(sweep(), id=None, values=[1, 2, 4], points=points, ended=None))
     found = compare_sweeps("sweep-0001", "sweep-0002", tmp_path, 1)
     assert [(point.value, point.parted) for point in found.points] == [(1, False), (2, True), (4, True)]
     faults = next(one for one in found.parted_with if one.name == "page_faults_per_query")

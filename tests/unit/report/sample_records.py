@@ -675,7 +675,7 @@ def timeline(count: int = 300) -> list[TimelineExit]:
     """Two CPUs that idle and are woken by turns."""
     chance = random.Random(3)
     now, found = [5_000_000_000, 5_000_400_000], []
-    causes_ = (
+    cases = (
         ("timer", "mysys/statement_timer, its own timer", "mariadbd"),
         ("device", "virtio0-input.0", "sshd"),
         ("ipi", "reschedule by sysbench", "mariadbd"),
@@ -686,7 +686,7 @@ def timeline(count: int = 300) -> list[TimelineExit]:
         enter = now[cpu]
         leave = enter + chance.randrange(200_000, 40_000_000)
         after = leave + chance.randrange(20_000, 900_000)
-        mechanism, cause, thread = chance.choice(causes_)
+        mechanism, cause, thread = chance.choice(cases)
         end = after if number < count - 1 else None
         found.append(TimelineExit(cpu, enter, leave, end, "C6", mechanism, cause, thread))
         now[cpu] = after

@@ -109,14 +109,14 @@ def test_replaced_program_file_is_refused(tmp_path, monkeypatch):
     program = tmp_path / "sleeper"
     program.write_bytes(Path("/bin/sleep").read_bytes())
     program.chmod(0o700)
-    process_ = start([program, "30"], measured=True)
+    program_run = start([program, "30"], measured=True)
     try:
-        while os.readlink(f"/proc/{process_.pid}/exe") != str(program):
+        while os.readlink(f"/proc/{program_run.pid}/exe") != str(program):
             pass
         new = tmp_path / "new"
         new.write_bytes(Path("/bin/true").read_bytes())
         new.replace(program)
-        found = next(one for one in image.snapshot(process_.pid).mappings if one.module == "sleeper")
+        found = next(one for one in image.snapshot(program_run.pid).mappings if one.module == "sleeper")
         if os.geteuid() == 0:
             fd = os.open("/bin/sleep", os.O_RDONLY)
             assert found.build_id == read_elf(fd, "sleep").build_id
@@ -125,7 +125,7 @@ def test_replaced_program_file_is_refused(tmp_path, monkeypatch):
             assert (found.build_id, found.bias) == (None, None)
             assert "replaced on disk" in found.note or "permission" in found.note
     finally:
-        stop(process_)
+        stop(program_run)
 
 
 def test_too_many_mappings_are_refused(monkeypatch):

@@ -191,19 +191,19 @@ def read(one: Layout) -> tuple[dict[str, Place], int]:
     for count, code in re.findall(r"(\d*)([a-zA-Z])", one.python.format.lstrip("<=")):
         size = struct.calcsize(f"={code}")
         for _ in range(1 if code == "s" else int(count or 1)):
-            bytes_ = size * int(count or 1) if code == "s" else size
+            bytes_count = size * int(count or 1) if code == "s" else size
             if code != "x":
-                found.append((at, bytes_))
-            at += bytes_
+                found.append((at, bytes_count))
+            at += bytes_count
     assert at == one.python.size
     return dict(zip(one.names, found, strict=True)), at
 
 
 def test_every_field_lies_where_it_is_read(tmp_path: Path) -> None:
     for one, (fields, size) in zip(LAYOUTS, places(LAYOUTS, tmp_path), strict=True):
-        mine, bytes_ = read(one)
+        mine, bytes_count = read(one)
         assert mine == {name: fields.get(one.called.get(name, name)) for name in mine}, one
-        assert one.begins or bytes_ == size, one
+        assert one.begins or bytes_count == size, one
 
 
 def test_no_layout_is_left_out() -> None:

@@ -281,9 +281,9 @@ def contained(steps: Steps, job: Job) -> dict[str, Any]:
         assert process.stdout is not None
         pid = str(json.loads(process.stdout.readline())["pid"])
         for words in (("attribute", "--pid", pid), ("profile", "--pid", pid), ("attribute", "--system")):
-            refused = steps.powerprof(*words, "--duration", "1", "--no-save", limit_s=30)
-            if refused.code != 3 or "--pid=host" not in refused.err:
-                raise StepError(f"{' '.join(words)} ended with {refused.code}: {refused.last_words()}")
+            answer = steps.powerprof(*words, "--duration", "1", "--no-save", limit_s=30)
+            if answer.code != 3 or "--pid=host" not in answer.err:
+                raise StepError(f"{' '.join(words)} ended with {answer.code}: {answer.last_words()}")
     record = steps.powerprof(
         "idle", "--clients", "4", "--duration", "2", "--repeat", "2", "--json", "-", "--no-save", limit_s=120
     ).document()
