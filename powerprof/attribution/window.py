@@ -62,15 +62,7 @@ def trace_window(
         looks.members.require_one()
         announce(say, f"tracing {target.label}", request.duration_s)
         clock = GroupCpuClock(target.cgroup)
-        passed = run_window(
-            request.duration_s,
-            price,
-            *opened.parts,
-            clock,
-            settle=request.settle,
-            source=request.energy.source,
-            hold=True,
-        )
+        passed = run_window(request.duration_s, price, *opened.parts, clock, settle=request.settle, hold=True)
         window = opened.collect(passed)
         window = replace(window, trace=replace(window.trace, run_time_s=price.spent_s()))
         stacks = looks.collect()

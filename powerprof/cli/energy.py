@@ -2,8 +2,7 @@
 """Measure the energy use of this host, and show which meter was read.
 
 It reads every meter that --meter names (default: the best working meter). Without a meter, energy is estimated
-from the idle states. --from reads recordings instead: powercap dumps in order of time, turbostat logs, IPMI logs, or
-the CSV log of a wall meter.
+from the idle states. --from reads recordings instead: a turbostat log, the CSV log of a wall meter, or both.
 
 --calibrate creates a power model for guests on the same kind of CPU. It needs a meter and an idle host. It measures
 idle and several loads, and fits watts per idle state and joules per wake-up. The model is saved with your other models,
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 from msgspec.structs import replace
 
-from powerprof.cli.options import CommandOptions, EnergyOptions, duration, elapsed, json_file, seed
+from powerprof.cli.options import CommandOptions, EnergyOptions, duration, json_file, seed
 from powerprof.cli.output import print_progress, print_report, print_text, report_lines, write_files
 from powerprof.cli.outputs import TABLES, OutputFile, Outputs, check_targets, json_output, output_files
 from powerprof.cli.parameters import (
@@ -58,7 +57,7 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     """The options of `energy`."""
 
     MODES: ClassVar[tuple[Mode, ...]] = (
-        Mode(words=("--calibrate",), refuses=("--from", "--elapsed", "--duration", "-o", "--json")),
+        Mode(words=("--calibrate",), refuses=("--from", "--duration", "-o", "--json")),
         Mode(words=("--from",), refuses=("--duration", "--meter")),
     )
 
@@ -66,7 +65,6 @@ class Options(CommandOptions, frozen=True, kw_only=True):
         "--from", "FILE…", "Read recordings instead of meters (CSV log: FILE#COLUMN).", convert=Path, is_repeatable=True
     )
     more: list[Path] | None = argument("[FILE…]", "More recordings for --from.", convert=Path, is_repeatable=True)
-    elapsed: float | None = elapsed("two powercap dumps")
     duration: float = duration(5.0)
     energy: EnergyOptions = group(EnergyOptions)
     calibration: CalibrationOptions = group(CalibrationOptions)
@@ -88,7 +86,7 @@ def command(options: Options) -> None:
     if recordings:
         from powerprof.energy.recordings import replay
 
-        _show(replay([*recordings, *(more or [])], options.elapsed), files, quiet)
+        _show(replay([*recordings, *(more or [])]), files, quiet)
         return
     from powerprof.energy.recordings import EnergyInterrupted, measure
     from powerprof.host.describe import host_record

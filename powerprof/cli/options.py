@@ -80,12 +80,6 @@ def duration(default: float) -> Any:
     return time_span("--duration", "Length of a window.", default=default, low=0.05, high=_MAX_DURATION_S)
 
 
-def elapsed(dumps: str) -> Any:
-    """Return the field of --elapsed, the time between `dumps`, in seconds."""
-    text = f"Time between {dumps}."
-    return time_span("--elapsed", text, low=0.001, high=1_000_000_000, heading=EXPERT_HEADING, needs=("--from",))
-
-
 def own_duration() -> Any:
     """Return the field of --duration in seconds, with a default that depends on the load."""
     text = "Length of each window (default: 6.4 s; for a command 2 s, or one execution)."

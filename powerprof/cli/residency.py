@@ -13,10 +13,10 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
-from powerprof.cli.options import CommandOptions, Saving, duration, elapsed, residency_source
+from powerprof.cli.options import CommandOptions, Saving, duration, residency_source
 from powerprof.cli.output import check_saving, deliver, progress_printer
 from powerprof.cli.outputs import TABLES, Outputs, output_files
-from powerprof.cli.parameters import Mode, argument, group, option
+from powerprof.cli.parameters import EXPERT_HEADING, Mode, argument, group, option, time_span
 from powerprof.system.errors import UsageError
 from powerprof.system.next_steps import command_line
 
@@ -28,7 +28,14 @@ class Options(CommandOptions, frozen=True, kw_only=True):
 
     before: Path | None = option("--from", "BEFORE", "Read a recording instead of this host.", convert=Path)
     after: Path | None = argument("[AFTER]", "Second dump for --from.", convert=Path)
-    elapsed: float | None = elapsed("the two dumps")
+    elapsed: float | None = time_span(
+        "--elapsed",
+        "Time between the two dumps.",
+        low=0.001,
+        high=1_000_000_000,
+        heading=EXPERT_HEADING,
+        needs=("--from",),
+    )
     duration: float = duration(5.0)
     # No default: a recording names its source itself.
     residency_source: str | None = residency_source(None)

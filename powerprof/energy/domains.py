@@ -125,7 +125,7 @@ def distinct_names(domains: list[tuple[str, str | None]]) -> list[str]:
 # From the outside in. Readings of one tier are next to each other and may be summed.
 TIERS = ("wall", "server", "supply", "battery", "psys", "package", "rail", "core")
 # Several ways to read the same counters: one is enough. The most exact is first.
-_PREFERENCE = ("rapl", "perf_power", "turbostat", "hwmon", "battery", "ipmi", "host", "meter_log", "powertop", "model")
+_PREFERENCE = ("rapl", "perf_power", "turbostat", "hwmon", "battery", "ipmi", "host", "meter_log", "model")
 # psys of some boards measures one socket or none of it. Then it does not contain the packages. Counters of one machine
 # agree closely; meters of different makes differ by more.
 _COUNTER_ERROR = 0.02
@@ -177,7 +177,6 @@ def _infer_scope(reading: EnergyReading) -> Scope:
     """Return the scope of a reading in a record before that field, by names; `other` in doubt."""
     by_source: dict[str, Scope] = {
         "model": "model",
-        "powertop": "model",
         "meter_log": "wall",
         "ipmi": "server",
         "host": "server",

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A guest's share of its host's energy, as the host offers it: a shared powercap tree or a metrics page.
+"""A guest's share of its host's energy, as the host offers it on a metrics page.
 
-Scaphandre's qemu exporter writes `DOMAIN/intel-rapl:0/energy_uj` of each guest, in µJ, every five seconds, to a folder
-that the guest mounts (its docs, "How to propagate power metrics from hypervisor to virtual machine"). Kepler offers
-counters in joules in Prometheus' text format for guests and for the node (its docs/user/metrics.md), and powerprof
-offers one of its host (docs/reference/metrics.md). Figures without a guest are the whole host's and are kept separate.
+Kepler offers counters in joules in Prometheus' text format for guests and for the node (its docs/user/metrics.md), and
+powerprof offers one of its host (docs/reference/metrics.md). Figures without a guest are the whole host's and are kept
+separate.
 """
 
 from __future__ import annotations
@@ -22,9 +21,10 @@ from powerprof.energy.domains import DomainEnergy, SampledMeter, compare_counter
 from powerprof.measure.counters import CounterSample, EnergySeries, Missing, counter_energy
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.fetching import fetch
-from powerprof.system.files import not_understood, printable, read_outside_table, whole
+from powerprof.system.files import printable, read_outside_table
+from powerprof.system.next_steps import command_line
 
-# Exporters refresh every 5 s (Scaphandre, Kepler), some every 30 s.
+# Exporters refresh every 5 s (Kepler), some every 30 s.
 _INTERVAL_S = 5.0
 _TIMEOUT_S = 5.0
 _LIMIT_BYTES = 8 << 20
@@ -38,6 +38,7 @@ _LABEL = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*"([^"\\]*(?:\\.[^"\\]*)*
 _VALUE = re.compile(r"\s+([0-9.eE+-]{1,64})(?:\s+-?\d{1,20})?")
 # The relevant lines of a page.
 _JOULES = "joules_total"
+_SCAPHANDRE = re.compile(r"^(?:# (?:HELP|TYPE) )?scaph_", re.M)
 _MOST_SAMPLES = 100_000
 # More than the dies of the largest hosts, with Kepler's two modes each.
 _MOST_ZONES = 256
@@ -324,13 +325,11 @@ def _page_energy(samples: Sequence[CounterSample], start_s: float, end_s: float)
 
 
 def open_host(where: str) -> HostMeter:
-    """Open the host's figures at a URL (`http://HOST:PORT/metrics#GUEST`) or in a folder. Raise CapabilityError."""
+    """Open the host's figures at a URL (`http://HOST:PORT/metrics#GUEST`) or in a file. Raise CapabilityError."""
     try:
         place, _, guest = (where, "", "") if Path(where).exists() else where.partition("#")
-        if where.startswith(("http://", "https://")):
-            return HostMeter(place, lambda: _read_page(place, guest or None))
-        file = _find_counter(Path(place))
-        return HostMeter(str(file), lambda: _read_file(file, guest or None))
+        read = _fetch_page if where.startswith(("http://", "https://")) else _read_page
+        return HostMeter(place, lambda: _read_figures(read(place), guest or None))
     except CapabilityError:
         raise
     except PowerprofError as error:
@@ -339,44 +338,32 @@ def open_host(where: str) -> HostMeter:
         ) from error
 
 
-def _find_counter(path: Path) -> Path:
-    """Return the counter of a shared tree: the file itself, or the first package's below a folder."""
-    if path.is_file():
-        return path
-    counters = sorted([*path.glob("intel-rapl:0/energy_uj"), *path.glob("*/intel-rapl:0/energy_uj")])
-    if not counters:
+def _read_figures(text: str, guest: str | None) -> HostFigures:
+    samples = parse_metrics(text)
+    if not samples and _SCAPHANDRE.search(text):
         raise CapabilityError(
-            f"host: no intel-rapl:0/energy_uj in {path}",
-            "mount the folder that the host shares: mount -t 9p -o trans=virtio scaphandre /var/scaphandre",
+            "host: its page is Scaphandre's, which powerprof does not read",
+            f"run Kepler or {command_line('export')} on the host, and name that page: host:URL",
         )
-    if len(counters) > 1:
-        raise CapabilityError(f"host: {path} has several guests", f"name one of them: host:{counters[0].parent.parent}")
-    if any(":" not in other.name.partition(":")[2] for other in counters[0].parent.parent.glob("intel-rapl:[1-9]*")):
+    return choose_figures(samples, guest)
+
+
+def _read_page(file: str) -> str:
+    if Path(file).is_dir():
         raise CapabilityError(
-            f"host: {counters[0].parent.parent} has several packages and is not the share of one guest",
-            "use it as this host's own counters: --meter rapl",
+            f"host: {file} is a folder, such as Scaphandre's tree of counters, which powerprof does not read",
+            f"run Kepler or {command_line('export')} on the host, and name its page: host:URL",
         )
-    return counters[0]
+    return read_outside_table(Path(file), _LIMIT_BYTES)
 
 
-def _read_file(file: Path, guest: str | None) -> HostFigures:
-    text = read_outside_table(file, _LIMIT_BYTES)
-    if _JOULES in text:
-        return choose_figures(parse_metrics(text), guest)
-    energy_uj = whole(text.strip())
-    if energy_uj is None:
-        raise not_understood(file, f"not a number: {printable(text[:40])!r}")
-    return HostFigures("share of host", {"energy_uj": energy_uj * 1e-6})
-
-
-def _read_page(url: str, guest: str | None) -> HostFigures:
+def _fetch_page(url: str) -> str:
     # The server of the page is not trusted: a child without privileges reads it, from that host only, with a deadline.
     page = os.memfd_create("host", os.MFD_CLOEXEC)
     try:
         fetch(url, page, limit_bytes=_LIMIT_BYTES, total_s=_TIMEOUT_S, elsewhere=False)
-        text = os.pread(page, _LIMIT_BYTES, 0).decode("utf-8", "replace")
+        return os.pread(page, _LIMIT_BYTES, 0).decode("utf-8", "replace")
     except OSError as error:
         raise PowerprofError(f"cannot read {url} ({error})", "is the exporter up, and its address right?") from error
     finally:
         os.close(page)
-    return choose_figures(parse_metrics(text), guest)

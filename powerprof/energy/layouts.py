@@ -124,7 +124,7 @@ LAYOUTS: tuple[Layout, ...] = (
     Layout(_HWMON, _SUPPLIES, r"pout\d*", "supply {}", "supply", "any", _SUPPLY_DRIVERS, "supply", condition="no pin"),
     Layout(("battery",), "power_supply", ".+", "", "battery", "any", _BATTERY, condition=_DISCHARGING),
     Layout(("ipmi",), "ipmitool", ".+", "", "server", "one", "DCMI 1.5, 6.6.1 Get Power Reading"),
-    Layout(("host",), "exporter", ".+", "", "server", "one", "powerprof's, Kepler's and Scaphandre's documentation"),
+    Layout(("host",), "exporter", ".+", "", "server", "one", "powerprof's and Kepler's documentation"),
     Layout(("meter_log",), "CSV", ".+", "", "wall", "one", "the user names the log"),
 )
 

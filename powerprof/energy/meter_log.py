@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A wall meter's CSV log: one column of times and one of power, found by the header or named by the user.
 
-Times are epoch seconds (or ms, µs, ns by their size), ISO 8601, or a date and a time in two columns. Times without a
-zone are this machine's local time. A log with several columns of power, or with one of a part of the machine, needs the
-name of its column: `FILE#COLUMN`, or `FILE#COLUMN+COLUMN` for the sum. Home Assistant's history has one row per state.
-Loggers may end their file with a message ("Interrupted, exiting") or half a row: the last line may be damaged.
+Times are epoch seconds (or ms, µs, ns by their size) or ISO 8601. Times without a zone are this machine's local time.
+A log with several columns of power, or with one of a part of the machine, needs the name of its column: `FILE#COLUMN`,
+or `FILE#COLUMN+COLUMN` for the sum. Loggers may end their file with a message ("Interrupted, exiting") or half a row:
+the last line may be damaged.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from __future__ import annotations
 import csv
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
 import msgspec
-from msgspec.structs import replace
 
 from powerprof.energy.domains import DomainEnergy
 from powerprof.measure.counters import EnergySeries, PowerSample, power_energy
@@ -29,7 +28,7 @@ from powerprof.system.next_steps import command_line
 
 _TIMES = (
     *("t", "time", "timestamp", "epoch", "date", "datetime", "date time", "ts", "unix", "unixtime", "unix time"),
-    *("seconds", "last changed", "last updated"),
+    "seconds",
 )
 _POWERS = ("power", "watts", "watt", "wattage", "pwr")
 _SHORT_POWERS = re.compile(r"p( \d+)?|k?w|mw")
@@ -41,11 +40,10 @@ _PARTS = {"cpu", "gpu", "igpu", "package", "pkg", "core", "cores", "uncore", "dr
 _PARTS |= {"disk", "ssd", "nvme", "fan", "fans", "nic"}
 # Columns other than active power: power factor, apparent and reactive power, limits, energy.
 _OTHERS = {"factor", "apparent", "reactive", "limit", "max", "min", "energy", "va", "state", "status"}
-# Cells of Home Assistant and other loggers for a time without a reading.
+# Cells of loggers for a time without a reading.
 _NO_READING = {"", "-", "unavailable", "unknown", "none", "null", "n/a", "na"}
-_ENTITY = "entity id"
-# The distance of two samples at a step of the power.
-_BEFORE_S = 1e-3
+# The heading of Home Assistant's history, which has one row per state of any of its sensors.
+_HISTORY = {"entity id", "state"}
 # Smaller times are seconds since the log began: 1e8 is in 1973.
 _EPOCH_S = 1e8
 _UNITS = {"mw": 1e-3, "milliwatts": 1e-3, "w": 1.0, "watt": 1.0, "watts": 1.0, "kw": 1e3, "kilowatts": 1e3}
@@ -74,20 +72,16 @@ class Columns(msgspec.Struct, frozen=True):
     """The columns of a log by index.
 
     Attributes:
-        clock: the time of day, if `time` holds the date alone.
         powers: each column and its factor to watts. Their sum is the power.
-        entity: the column and the name of the entity whose rows count. None if all rows count.
     """
 
     time: int
     powers: tuple[tuple[int, float], ...]
-    clock: int | None = None
-    entity: tuple[int, str] | None = None
 
     @property
     def count(self) -> int:
         """The least number of cells in a row."""
-        return 1 + max(self.time, self.clock or 0, self.entity[0] if self.entity else 0, *(n for n, _ in self.powers))
+        return 1 + max(self.time, *(n for n, _ in self.powers))
 
 
 def split_column(path: Path) -> tuple[Path, str | None]:
@@ -107,7 +101,9 @@ def looks_like_meter_log(text: str) -> bool:
     first = next((line for line in text[:_LONGEST].splitlines() if line.strip()), "")
     cells = _split(first, _find_delimiter(first))
     names = [_split_unit(cell)[0] for cell in cells]
-    has_power = any(_is_power(cell) for cell in cells) or {_ENTITY, "state"} <= set(names)
+    if set(names) >= _HISTORY:
+        return True
+    has_power = any(_is_power(cell) for cell in cells)
     return _has_no_header(cells) or (has_power and any(name in _TIMES for name in names))
 
 
@@ -128,9 +124,6 @@ def parse_meter_log(text: str, path: Path | str, minimum: int = 2, column: str |
     rows = rows[has_header:]
     try:
         columns = _find_columns(cells, column) if has_header else Columns(0, ((1, 1.0),))
-        if has_header and {_ENTITY, "state"} <= {_split_unit(cell)[0] for cell in cells}:
-            columns = _find_entity(cells, [_split(line, delimiter) for _, line in rows], column)
-        form = _find_date_form((_split(line, delimiter) for _, line in rows[:-1] or rows), columns)
     except _AmbiguousError as error:
         raise DataError(path, str(error), number, error.hint.replace("FILE", str(path))) from None
     samples: list[PowerSample] = []
@@ -140,20 +133,16 @@ def parse_meter_log(text: str, path: Path | str, minimum: int = 2, column: str |
     for index, (number, line) in enumerate(rows):
         try:
             row = _split(line, delimiter)
-            if columns.entity is not None and columns.entity[1] != row[columns.entity[0] : columns.entity[0] + 1][0]:
-                continue
-            time_s, is_local, watts = _parse_row(row, columns, form)
+            time_s, is_local, watts = _parse_row(row, columns)
         except (ValueError, IndexError) as error:
             if index == len(rows) - 1 and samples:
                 notes.append(f"the last line is not a sample and was left out: {line.strip()[:40]!r}")
                 break
-            raise DataError(path, str(error), number) from None
+            hint = _TIME_FORMS if isinstance(error, _NoTimeError) else None
+            raise DataError(path, str(error), number, hint) from None
         has_local_times = has_local_times or is_local
         if samples and time_s <= samples[-1].time_s:
             raise DataError(path, "time does not advance", number)
-        # A history has a row per change: the last power holds until the next row.
-        if columns.entity is not None and samples and silent_from_s is None:
-            samples.append(PowerSample(time_s - _BEFORE_S, samples[-1].watts))
         if watts is None:
             silent_count += 1
             silent_from_s = time_s if silent_from_s is None else silent_from_s
@@ -174,7 +163,7 @@ def parse_meter_log(text: str, path: Path | str, minimum: int = 2, column: str |
         notes.append(f"{silent_count} {rows_have} no reading{bridged}")
     if column is not None:
         notes.append(f"the power of the whole machine is {column}, as named")
-    step_s = span_s if columns.entity is not None else median_step_s([sample.time_s for sample in samples])
+    step_s = median_step_s([sample.time_s for sample in samples])
     return MeterLog(str(path), tuple(samples), step_s, tuple(notes))
 
 
@@ -206,14 +195,17 @@ def _has_no_header(cells: Sequence[str]) -> bool:
 def _find_columns(cells: Sequence[str], column: str | None) -> Columns:
     """Return the columns of a header. Raise _AmbiguousError without a time, or without one power of the machine."""
     names = [_split_unit(cell)[0] for cell in cells]
+    if set(names) >= _HISTORY:
+        raise _AmbiguousError(
+            "a history of Home Assistant, which powerprof does not read",
+            "export the sensor of the machine's power as a CSV log with the columns time,watts",
+        )
     times = [index for index, name in enumerate(names) if name in _TIMES]
     if not times:
         raise _AmbiguousError("no column of time and power in the header", "name them, for example: time,watts")
     powers = [index for index, cell in enumerate(cells) if _is_power(cell)]
     if column is not None:
         powers = [_find_named(cells, name) for name in column.split("+")]
-    elif {_ENTITY, "state"} <= set(names):
-        powers = [names.index("state")]
     elif not powers:
         raise _AmbiguousError("no column of time and power in the header", _NAME_ONE)
     elif len(powers) > 1:
@@ -221,11 +213,7 @@ def _find_columns(cells: Sequence[str], column: str | None) -> Columns:
         raise _AmbiguousError(f"{len(powers)} columns of power ({listed}): powerprof does not choose one", _NAME_ONE)
     elif not set(names[powers[0]].split()) <= _WHOLE:
         raise _AmbiguousError(f"{cells[powers[0]]} may be the power of a part of the machine", _NAME_ONE)
-    clock = next((index for index in times if names[index] in ("time", "clock")), None)
-    date = next((index for index in times if names[index] in ("date", "day")), None)
-    if clock is None or date is None:
-        clock, date = None, times[0]
-    return Columns(date, tuple((index, _factor_of(cells[index])) for index in powers), clock)
+    return Columns(times[0], tuple((index, _factor_of(cells[index])) for index in powers))
 
 
 def _find_named(cells: Sequence[str], name: str) -> int:
@@ -233,8 +221,6 @@ def _find_named(cells: Sequence[str], name: str) -> int:
     wanted = name.strip().lower()
     matches = [index for index, cell in enumerate(cells) if cell.lstrip("\ufeff# ").lower() == wanted]
     matches = matches or [index for index, cell in enumerate(cells) if _split_unit(cell)[0] == _split_unit(name)[0]]
-    if {_split_unit(cell)[0] for cell in cells} >= {_ENTITY, "state"}:
-        return [_split_unit(cell)[0] for cell in cells].index("state")
     if len(matches) > 1:
         raise _AmbiguousError(f"{len(matches)} columns are called {name.strip()!r}", "give each column its own heading")
     if not matches:
@@ -245,20 +231,6 @@ def _find_named(cells: Sequence[str], name: str) -> int:
     if unit and unit not in _UNITS:
         raise _AmbiguousError(f"{name.strip()} has the unit {unit}, which is not a power", _NAME_ONE)
     return matches[0]
-
-
-def _find_entity(cells: Sequence[str], rows: Sequence[Sequence[str]], column: str | None) -> Columns:
-    """Return the columns of Home Assistant's history, with its only entity of power or the named one."""
-    columns = _find_columns(cells, column)
-    index = [_split_unit(cell)[0] for cell in cells].index(_ENTITY)
-    names = list(dict.fromkeys(row[index] for row in rows if len(row) > index))
-    if column is None and len(names) == 1 and names[0].endswith(("_power", "_watts", "_w")):
-        column = names[0]
-    if column not in names:
-        raise _AmbiguousError(
-            f"the history of {', '.join(names[:8])}", "name the entity with the power of the whole machine: FILE#ENTITY"
-        )
-    return replace(columns, entity=(index, column))
 
 
 def _is_power(cell: str) -> bool:
@@ -292,7 +264,7 @@ def _parse_figure(cell: str) -> float | None:
     return None if value is None or abs(value) == 1e20 else value
 
 
-def _parse_row(cells: Sequence[str], columns: Columns, form: str | None) -> tuple[float, bool, float | None]:
+def _parse_row(cells: Sequence[str], columns: Columns) -> tuple[float, bool, float | None]:
     """Return the epoch time, whether it is local time, and watts (None: no reading). Raise ValueError."""
     if len(cells) < columns.count:
         raise ValueError(f"{len(cells)} columns, the header has more")
@@ -305,55 +277,34 @@ def _parse_row(cells: Sequence[str], columns: Columns, form: str | None) -> tupl
             raise ValueError(f"not a power: {cells[index][:30]!r}")
         elif watts is not None:
             watts += power * factor
-    return *_parse_time(_time_cell(cells, columns), form), watts
+    return *_parse_time(cells[columns.time]), watts
 
 
-def _time_cell(cells: Sequence[str], columns: Columns) -> str:
-    cell = cells[columns.time]
-    return cell if columns.clock is None or ":" in cell else f"{cell} {cells[columns.clock]}"
+_TIME_FORMS = "write times as epoch seconds or in ISO 8601, such as 2026-11-24T16:00:00+01:00, in one column"
 
 
-_DATES = {".": ("%d.%m.%Y",), "/": ("%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d"), "-": ("%d-%m-%Y",)}
-_CLOCKS = ("%H:%M:%S", "%H:%M:%S.%f", "%H:%M", "%I:%M:%S %p", "%I:%M %p")
+_DATE_LENGTH = len("2026-11-24")
 
 
-def _find_date_form(rows: Iterable[Sequence[str]], columns: Columns) -> str | None:
-    """Return the form of dates other than ISO 8601, by all rows. None for ISO 8601, epoch times and unknown forms.
-
-    Raise _AmbiguousError if the order of day and month is unknown.
-    """
-    cells = [_time_cell(row, columns) for row in rows if len(row) >= columns.count]
-    match = re.match(r"\d{1,4}([./-])\d{1,2}\1\d{2,4}\b", cells[0]) if cells else None
-    if match is None or (match[1] == "-" and cells[0][:4].isdigit()):
-        return None
-    forms = [f"{date} {clock}" for date in _DATES[match[1]] for clock in _CLOCKS]
-    valid = [form for form in forms if all(_parse_moment(cell, form) is not None for cell in cells)]
-    if len({form.partition(" ")[0] for form in valid}) > 1 and match[0].split("/")[0] != match[0].split("/")[1]:
-        raise _AmbiguousError(f"the date {match[0]} may begin with its day or its month", "write dates as YYYY-MM-DD")
-    return valid[0] if valid else None
+class _NoTimeError(ValueError):
+    """A cell that is no time of a known form."""
 
 
-def _parse_moment(cell: str, form: str) -> datetime | None:
-    try:
-        return datetime.strptime(cell, form)
-    except ValueError:
-        return None
-
-
-def _parse_time(cell: str, form: str | None) -> tuple[float, bool]:
+def _parse_time(cell: str) -> tuple[float, bool]:
+    """Return epoch seconds, and whether they are of the local zone. Raise _NoTimeError."""
     value = _parse_figure(cell)
-    if value is not None:
-        if value < 0:
-            raise ValueError(f"not a time: {cell[:30]!r}")
+    if value is not None and value >= 0:
         # Epoch seconds stay below 1e11 until the year 5138. Larger figures are ms, µs or ns.
         for limit, divisor in ((1e11, 1.0), (1e14, 1e3), (1e17, 1e6), (1e20, 1e9)):
             if value < limit:
                 return value / divisor, False
     try:
-        moment = datetime.fromisoformat(cell) if form is None else datetime.strptime(cell, form)
-        return moment.timestamp(), moment.tzinfo is None
+        moment = datetime.fromisoformat(cell)
+        if len(cell) > _DATE_LENGTH:  # a date alone would be midnight
+            return moment.timestamp(), moment.tzinfo is None
     except (ValueError, OverflowError, OSError):
-        raise ValueError(f"not a time: {cell[:30]!r}") from None
+        pass
+    raise _NoTimeError(f"not a time: {cell[:30]!r}")
 
 
 class MeterLogMeter:

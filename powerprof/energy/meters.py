@@ -179,7 +179,7 @@ def _note_repeated(readings: Sequence[EnergyReading]) -> list[str]:
 # registers as the two RAPL meters and disturbs more. IPMI needs windows of half a minute.
 _QUICK = ("rapl", "perf_power")
 _AUTO = ("rapl", "perf_power", "turbostat", "hwmon", "battery", "ipmi")
-NAMES = (*_AUTO, "powertop", "meter_log")
+NAMES = (*_AUTO, "meter_log")
 # Meters with the same domains from opening on. Others show them in their first samples.
 _CHECKED = ("rapl", "perf_power", "hwmon", "battery")
 _HOST = "host:"
@@ -193,7 +193,7 @@ _KEPT_S = 3600.0
 
 def _list_openers(meter_log: Path | None, is_auto: bool) -> dict[str, Callable[[], Meter]]:
     from powerprof.energy.meter_log import open_meter_log
-    from powerprof.energy.program_meters import open_ipmi, open_powertop, open_turbostat
+    from powerprof.energy.program_meters import open_ipmi, open_turbostat
     from powerprof.energy.rapl import open_perf_power, open_rapl
     from powerprof.energy.sensors import open_battery, open_hwmon
 
@@ -205,7 +205,6 @@ def _list_openers(meter_log: Path | None, is_auto: bool) -> dict[str, Callable[[
         "hwmon": lambda: open_hwmon(host_only=is_auto),
         "battery": open_battery,
         "ipmi": open_ipmi,
-        "powertop": open_powertop,
         "meter_log": lambda: open_meter_log(meter_log),
     }
 
@@ -318,7 +317,7 @@ def make_readings(
             EnergyReading(
                 source=source,
                 domain=item.domain,
-                kind="estimated" if source == "powertop" else "measured",
+                kind="measured",
                 joules=joules,
                 watts=watts,
                 low_watts=None if watts is None or edge is None else max(watts - edge, 0.0),
@@ -404,8 +403,8 @@ def _parse_choice(choice: str) -> dict[str, tuple[str, ...]]:
         reason = f"{min(alone)} stands alone" if alone else f"{unknown} is not a choice"
         raise UsageError(
             f"--meter {choice}: {reason}",
-            f"auto, none, model, or one or more of {', '.join(NAMES)}, host:URL, host:FOLDER, the CSV log of a "
-            "meter (a comma between); NAME:DOMAIN+DOMAIN sums these domains",
+            f"auto, none, model, or one or more of {', '.join(NAMES)}, host:URL, the CSV log of a meter "
+            "(a comma between); NAME:DOMAIN+DOMAIN sums these domains",
         )
     return names
 
@@ -504,7 +503,7 @@ def _open_counting(name: str, openers: dict[str, Callable[[], Meter]]) -> Meter:
 
         return open_host(name.removeprefix(_HOST))
     meter = openers[name]()
-    if not paths.is_this_host() or name in ("meter_log", "powertop"):
+    if not paths.is_this_host() or name == "meter_log":
         return meter
     try:
         start_s = time.monotonic()

@@ -308,7 +308,7 @@ class HostMonitor(Closeable):
                 self._served = stack.enter_context(ServedServer(str(server), ask=False, is_patient=True))
             except PowerprofError as error:
                 self._trouble = f"statements: {error.message}"
-        caller.drop_privileges(plan.settle, plan.energy.source)
+        caller.drop_privileges(plan.settle)
         limit_heap()
         self._heap = HeapTrimmer()
         self._start_tracing()

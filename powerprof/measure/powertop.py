@@ -57,7 +57,7 @@ class PowertopReport(msgspec.Struct, frozen=True):
 @loader
 def parse_powertop(text: str, path: Path | str) -> PowertopReport:
     """Return the report of PowerTOP's CSV. Raise DataError(path, reason, line) for another or a damaged text."""
-    check_csv(text, path)
+    _check_csv(text, path)
     version: str | None = None
     wakeups: float | None = None
     idle: list[tuple[int, list[str]]] = []
@@ -91,7 +91,7 @@ def looks_like_powertop(text: str) -> bool:
     return "P o w e r T O P" in head or "PowerTOP Version" in head or "<title>PowerTOP" in head
 
 
-def check_csv(text: str, path: Path | str) -> None:
+def _check_csv(text: str, path: Path | str) -> None:
     """Raise DataError for a report of PowerTOP in another form than CSV."""
     for name, form in _OTHER_FORMS:
         if form.match(text.removeprefix("\ufeff")):

@@ -122,11 +122,6 @@ class TimedProgram:
 
 # Lines, numbers and time stamps of recorded output: turbostat, PowerTOP, powercap, cpuidle and meter logs.
 
-# The line before each dump of a series: `Timestamp | 1764230400.5`.
-TIMESTAMP = re.compile(r"Timestamp\s*\|\s*(\S+)\s*")
-# The year 5138. Larger figures are milliseconds or other units.
-_LATEST_EPOCH_S = 1e11
-
 
 def numbered_lines(text: str, path: Path | str, longest: int = 4096) -> Iterator[tuple[int, str]]:
     """Yield the number, from 1, and the text of each line. Raise DataError at a line above `longest` characters."""
@@ -145,14 +140,6 @@ def parse_number(word: str, low: float = float("-inf"), high: float = float("inf
     return value if low <= value <= high else None
 
 
-def parse_epoch(word: str, path: Path | str, line: int) -> float:
-    """Return epoch seconds. Raise DataError for another word."""
-    value = parse_number(word, 0.0, _LATEST_EPOCH_S)
-    if not value:
-        raise DataError(path, f"not an epoch time: {word[:30]!r}", line)
-    return value
-
-
 def median_step_s(times_s: Sequence[float]) -> float:
     """Return the median distance of neighbouring times; 0 for fewer than two."""
     steps = sorted(b - a for a, b in itertools.pairwise(times_s)) or [0.0]
@@ -163,10 +150,8 @@ def median_step_s(times_s: Sequence[float]) -> float:
 #
 # `grep -r .` and `grep -H` print `PATH:VALUE`, `grep -n` prints `PATH:1:VALUE`. Some tools print `PATH|VALUE`,
 # `PATH=VALUE` or `PATH VALUE`. Above the value, `tail -n +1` and `head` print `==> PATH <==`, `find -print -exec cat`
-# prints `PATH`, and others print `PATH:`. A series of dumps has a line `Timestamp | EPOCH` before each.
+# prints `PATH`, and others print `PATH:`.
 
-# The name of the cell of a line `Timestamp | EPOCH`.
-STAMP = "Timestamp"
 _HEADING = re.compile(r"==>\s*(.+?)\s*<==")
 _SEPARATOR = r"(?:\s*[|=]|\s*:(?:1:)?|\s)\s*"
 
@@ -180,7 +165,7 @@ class DumpCell(NamedTuple):
 
 
 def read_dump_cells(text: str, path: Path | str, file: re.Pattern[str]) -> Iterator[DumpCell]:
-    """Yield the files of a dump whose whole path matches `file`, and a cell STAMP for each time stamp.
+    """Yield the files of a dump whose whole path matches `file`.
 
     Other files and lines are ignored. Raise DataError(path, reason, line) for a line that is too long.
     """
@@ -192,16 +177,13 @@ def read_dump_cells(text: str, path: Path | str, file: re.Pattern[str]) -> Itera
             continue  # `more` frames a path by two such lines
         heading = _HEADING.fullmatch(line)
         name = heading[1] if heading else line.rstrip(":|= \t")
-        stamp = TIMESTAMP.fullmatch(line)
         cell = one_line.fullmatch(line)
         is_header = file.fullmatch(name) is not None
         if header is not None:
-            is_value = bool(line) and not (heading or stamp or cell or is_header or line.startswith(("/", "./")))
+            is_value = bool(line) and not (heading or cell or is_header or line.startswith(("/", "./")))
             yield DumpCell(header[0], line if is_value else None, number if is_value else header[1])
             header = None
-        if stamp:
-            yield DumpCell(STAMP, stamp[1], number)
-        elif is_header:
+        if is_header:
             header = name, number
         elif cell:
             yield DumpCell(cell[1], cell[cell.re.groups], number)

@@ -260,17 +260,16 @@ class PassedWindow(msgspec.Struct, frozen=True):
 class OpenWindow:
     """A window that stays open until `end`, for callers whose own work fills it. See also `run_window`."""
 
-    def __init__(self, *parts: WindowPart, settle: bool = False, source: str = "") -> None:
+    def __init__(self, *parts: WindowPart, settle: bool = False) -> None:
         """Open and begin the parts.
 
-        `settle`: give up root's privileges in between, for the rest of this process, except those that the meters
-        need. `source`: the meters (`--meter`).
+        `settle`: give up root's privileges in between, for the rest of this process.
         """
         self._parts = parts
         for part in parts:
             part.open()
         if settle:
-            caller.drop_privileges(True, source)
+            caller.drop_privileges()
         self._suspended, self._cost = SuspendClock(), read_own_cost()
         for part in parts:
             part.prepare()
@@ -299,19 +298,14 @@ class OpenWindow:
 
 
 def run_window(
-    length_s: float,
-    *parts: WindowPart,
-    until: int | None = None,
-    settle: bool = False,
-    source: str = "",
-    hold: bool = False,
+    length_s: float, *parts: WindowPart, until: int | None = None, settle: bool = False, hold: bool = False
 ) -> PassedWindow:
     """Run one window of at most `length_s`. An interrupt ends it early.
 
-    `until` is explained at `wait_and_read`, `settle` and `source` at `OpenWindow`. `hold`: delay signals from the end
+    `until` is explained at `wait_and_read`, `settle` at `OpenWindow`. `hold`: delay signals from the end
     of the window until its result is saved (`signals.release`).
     """
-    running, interrupted = OpenWindow(*parts, settle=settle, source=source), None
+    running, interrupted = OpenWindow(*parts, settle=settle), None
     try:
         running.wait(length_s, until)
         if hold:

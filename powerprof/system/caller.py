@@ -263,14 +263,14 @@ def drop_capabilities(capabilities: dict[str, int]) -> None:
     _check_dropped(libc.capset(ctypes.byref(_Header(_CAPABILITY_VERSION_3, 0)), halves))
 
 
-def drop_privileges(is_last_step: bool = True, energy_source: str = "") -> None:
+def drop_privileges(is_last_step: bool = True) -> None:
     """Drop every capability except TRACING, after everything that needs more is open.
 
     Call it only in a process that needs no more (`is_last_step`). perf events must be open already: the kernels of
     Debian and Ubuntu require CAP_SYS_ADMIN for them (kernel.perf_event_paranoid of 3 and more), and not CAP_PERFMON
-    alone. PowerTOP starts again for each report and needs root, so nothing is dropped with it as the meter.
+    alone.
     """
-    if is_last_step and "powertop" not in energy_source:
+    if is_last_step:
         drop_capabilities(TRACING)
 
 

@@ -22,7 +22,7 @@ import msgspec
 
 from powerprof.attribution import attribute, capture
 from powerprof.diagnosis.collect import summarise_log
-from powerprof.energy import host_export, meter_log, program_meters, recordings
+from powerprof.energy import host_export, meter_log, recordings
 from powerprof.measure import cpuidle, powertop, turbostat
 from powerprof.measure.residency import read_recording
 from powerprof.report.exports import export
@@ -126,22 +126,6 @@ C6; 90.0%; 50.0 ms; 91.0%; 51.0 ms
 Usage;Wakeups/s;GPU ops/s;Disk IO/s;GFX Wakeups/s;Category;Description;PW Estimate
   10.0 us/s;  2.5;;;;Process;[PID 812] mariadbd; 1.0 mW
 """
-_IPMI = b"""Timestamp | 1700000000.5
-PW Consumption   | 120 Watts         | ok
-PS1 Input Power  | 60 Watts          | ok
-Timestamp | 1700000005.5
-PW Consumption   | 122 Watts         | ok
-"""
-_ELIST = (
-    b"Timestamp | 1700000000\nPS1 Power In     | 52h | ok  | 10.1 | 132 Watts\n"
-    b"PS2 Power In     | 53h | ok  | 10.2 | 160 Watts\nTimestamp | 1700000060\n"
-    b"PS1 Power In     | 52h | ok  | 10.1 | 133 Watts\nPS2 Power In     | 53h | ok  | 10.2 | 160 Watts\n"
-)
-_DATES = b"date;time;power_kW\n24.11.2025;16:00:00;0,1\n24.11.2025;16:00:10;unavailable\n24.11.2025;16:00:20;0,2\n"
-_HISTORY = (
-    b"entity_id,state,last_changed\nsensor.rack_power,100,2025-11-24T16:00:00.000Z\n"
-    b"sensor.rack_power,unknown,2025-11-24T16:00:10.000Z\nsensor.rack_power,90,2025-11-24T16:00:20.000Z\n"
-)
 _PAGE = (
     b'kepler_vm_cpu_joules_total{vm_id="a1",vm_name="db1",zone="package",node_name="h"} 100\n'
     b'kepler_node_cpu_joules_total{zone="package",path="/sys/class/powercap/intel-rapl:0",node_name="h"} 300\n'
@@ -160,12 +144,6 @@ _CPUIDLE = b"".join(
         (b"above", b"1"),
         (b"disable", b"0"),
     )
-)
-_POWERCAP = b"".join(
-    b"Timestamp | %d\n/sys/class/powercap/intel-rapl:0/name|package-0\n"
-    b"/sys/class/powercap/intel-rapl:0/energy_uj|%d\n/sys/class/powercap/intel-rapl:0/max_energy_range_uj|262143328850\n"
-    % (1700000000 + n, 1000 + 5000 * n)
-    for n in range(2)
 )
 _WORKLOAD = b"""schema = "powerprof.workload/1"
 name = "fuzzed"
@@ -330,14 +308,7 @@ LOADERS: tuple[Loader, ...] = (
         _text(powertop.parse_powertop),
         _with(_POWERTOP, _recorded("powertop/powertop-2.14-laptop.csv", most=60_000)),
     ),
-    Loader(
-        "ipmi", _text(program_meters.parse_ipmi), lambda: [_IPMI, _ELIST, *_recorded("bdwup0/ipmi-inband.raw.txt")()]
-    ),
-    Loader(
-        "meter-log",
-        _text(meter_log.parse_meter_log),
-        lambda: [_METER, _DATES, _HISTORY, *_recorded("genoa0/acpower.raw.txt")()],
-    ),
+    Loader("meter-log", _text(meter_log.parse_meter_log), lambda: [_METER, *_recorded("genoa0/acpower.raw.txt")()]),
     Loader(
         "host-page",
         _lenient(lambda text: host_export.choose_figures(host_export.parse_metrics(text), None)),
@@ -345,20 +316,11 @@ LOADERS: tuple[Loader, ...] = (
     ),
     Loader("cpuidle-dump", _text(cpuidle.parse_dump), _with(_CPUIDLE, _recorded("sysfs-trees/lnl0-cpuidle.txt"))),
     Loader(
-        "powercap-dump",
-        _text(recordings.parse_powercap),
-        _with(_POWERCAP, _recorded("sysfs-trees/kepler-powercap-mmio.txt")),
-    ),
-    Loader(
         "residency-recording",
         lambda path, data: read_recording(path, None, source=None, elapsed_s=None, read_at=_NOW),
         lambda: [_CPUIDLE, _TURBOSTAT, _POWERTOP],
     ),
-    Loader(
-        "energy-recording",
-        lambda path, data: recordings.replay([path], None),
-        lambda: [_TURBOSTAT, _IPMI, _METER, _POWERCAP],
-    ),
+    Loader("energy-recording", lambda path, data: recordings.replay([path]), lambda: [_TURBOSTAT, _METER]),
     Loader("workload", _read_workload, _workload_seeds),
     Loader("sql-text", _text(lambda text, path: split_statements(text)), lambda: [_SQL]),
     Loader("server-log", _lenient(lambda text: summarise_log(text, 1767225600.0)), lambda: [_LOG]),

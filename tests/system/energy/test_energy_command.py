@@ -155,27 +155,34 @@ def test_an_interrupt_keeps_what_was_measured(powerprof_cli: Cli, bare: tuple[Tr
     assert 0 < energy_of(out)["window_s"] < 30
 
 
-def test_recordings_in_series(powerprof_cli: Cli, tmp_path: Path) -> None:
-    names = []
-    for number, value in enumerate((0, 3_000_000, 9_000_000)):
-        path = tmp_path / f"{number}.txt"
-        root = "/sys/class/powercap/intel-rapl:0"
-        path.write_text(f"{root}/name|package-0\n{root}/energy_uj|{value}\n{root}/max_energy_range_uj|262143328850\n")
-        names.append(str(path))
-    result = powerprof_cli(["energy", "--from", *names, "--elapsed", "3", "--json", "-"])
-    assert (result.code, result.err) == (0, "")
-    assert energy_of(result.out)["total"]["joules"] == 9.0
-    assert energy_of(result.out)["window_s"] == 6.0
-    again = powerprof_cli(["energy", "--from", *names, "--elapsed", "3", "--json", "-"])
-    assert again.out == result.out
+@pytest.mark.parametrize(
+    ("text", "title", "remedy"),
+    [
+        ("Timestamp | 1764000000\nPwr Consumption  | 77h | ok  |  7.1 | 98 Watts\n", "ipmitool", "time,watts"),
+        ("/sys/class/powercap/intel-rapl:0/energy_uj|5\n", "powercap", "turbostat --enable"),
+        ("scaph_host_power_microwatts 5e6\n", "Scaphandre", "time,watts"),
+        ("PowerTOP Version;v2.14 ran at Fri\n", "PowerTOP", "turbostat --enable"),
+        ("entity_id,state,last_changed\nsensor.rack,100,2026-11-24T16:00:00Z\n", "Home Assistant", "time,watts"),
+    ],
+)
+def test_the_files_of_other_tools_are_refused_by_name(
+    powerprof_cli: Cli, tmp_path: Path, text: str, title: str, remedy: str
+) -> None:
+    path = tmp_path / "recording"
+    path.write_text(text)
+    result = powerprof_cli(["energy", "--from", str(path)])
+    assert (result.code, result.out) == (1, "")
+    error, hint = result.err.splitlines()
+    assert error.startswith(f"error: --from {path}") and title in error
+    assert remedy in hint
 
 
 def test_recorded_server(powerprof_cli: Cli, recordings: Path) -> None:
     folder = recordings / "genoa0"
-    files = [str(folder / name) for name in ("turbostat.raw.txt", "acpower.raw.txt", "ipmi-inband.raw.txt")]
+    files = [str(folder / name) for name in ("turbostat.raw.txt", "acpower.raw.txt")]
     result = powerprof_cli(["energy", "--from", *files])
     assert (result.code, result.err) == (0, "")
-    assert result.out.splitlines()[0] == "289.7 W over 111.5 s, measured: wall by meter_log."
+    assert result.out.splitlines()[0] == "290.4 W over 115.2 s, measured: wall by meter_log."
     assert max(len(line) for line in result.out.splitlines() if str(folder) not in line) <= 80
 
 
@@ -189,7 +196,6 @@ def test_a_damaged_recording_is_refused_with_line_and_reason(powerprof_cli: Cli,
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["--elapsed", "3"],
         ["some.txt"],
         ["--from", "x", "--meter", "rapl"],
         ["--meter", "rapol"],

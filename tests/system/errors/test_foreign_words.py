@@ -16,7 +16,7 @@ import pytest
 
 from powerprof.attribution import capture
 from powerprof.database.performance import parse_status
-from powerprof.energy import meter_log, recordings
+from powerprof.energy import meter_log
 from powerprof.measure import turbostat
 from powerprof.stacks import image
 from powerprof.stacks.demangle import demangle_legacy, demangle_v0
@@ -119,8 +119,6 @@ LONG = "9" * 5000
 @pytest.mark.parametrize(
     ("read", "text"),
     [
-        (recordings.parse_powercap, f"/sys/class/powercap/intel-rapl:0/energy_uj|{LONG}\n"),
-        (recordings.parse_powercap, "/sys/class/powercap/intel-rapl:0/energy_uj|²\n"),
         (turbostat.parse_turbostat, f"usec\tCPU\tBusy%\tC6\n1\t0\t1\t0x{'f' * 5000}\n"),
         (turbostat.parse_turbostat, f"usec\tCPU\tBusy%\tC6\n1\t0\t1\t0x{'f' * 300}\n"),
         (meter_log.parse_meter_log, 'time,watts\n1,"' + "x" * 200_000 + '"\n2,3\n'),

@@ -388,7 +388,7 @@ _STARTERS = {
     "host/survey.py": "tools of the host",
     "reversible/changed.py": "the keeper of settings",
     "reversible/host_settings.py": "tuned-adm",
-    "energy/program_meters.py": "ipmitool, powertop and turbostat",
+    "energy/program_meters.py": "ipmitool and turbostat",
     "measure/program_output.py": "perf",
     "stacks/demangle.py": "libstdc++'s demangler in a limited child",
     "system/reader_process.py": "the reader of memory",

@@ -123,7 +123,7 @@ doctor --system --only --duration 2.5 --fetch --yes
 --runs-dir {_FIXTURES} doctor --from attribute-0001
 energy
 energy --duration 2.5 {_METERS}
-energy --from README.md SECURITY.md --elapsed 250ms
+energy --from README.md SECURITY.md
 energy --calibrate --step 1.5 --repeats 3 --output mine.toml --seed 41 --meter rapl
 residency --from README.md SECURITY.md --elapsed 2.5 --residency-source turbostat
 idle
@@ -254,7 +254,7 @@ doctor --fetch
 doctor --system --yes
 doctor --from x --duration 3
 energy x
-energy --elapsed 3
+residency --elapsed 3
 energy --from x --duration 3
 energy --from x --meter rapl
 energy --calibrate --meter model

@@ -27,7 +27,7 @@ _COMMAND_LINE = re.compile(r"powerprof (?P<name>[a-z]+)\b(?P<rest>(?:(?!powerpro
 _EVERYWHERE = {"--help", "--version", "--debug", "--quiet", "--runs-dir"}
 # Options of what powerprof was, printed with what took their place.
 _GONE = {"--functions", "--wakers", "--sleeps", "--enable-consumers", "--speedscope", "--parquet"}
-_POWERTOP = {"--csv", "--time", "--calibrate"}
+_POWERTOP = {"--csv", "--time"}
 _TURBOSTAT = {"--quiet", "--show", "--hide", "--cpu", "--interval", "--num_iterations", "--enable", "--out", "--num"}
 # Options of other programs: the words that programs of ours and theirs are started with, and remedies.
 _OTHERS = {
@@ -36,7 +36,8 @@ _OTHERS = {
     "experiment/sysbench.py": None,
     "measure/powertop.py": _POWERTOP,
     "measure/turbostat.py": _TURBOSTAT,
-    "energy/program_meters.py": _POWERTOP | _TURBOSTAT,
+    "energy/program_meters.py": _TURBOSTAT,
+    "energy/recordings.py": _TURBOSTAT,
     "host/survey.py": {"--quiet", "--num", "--interval"},
     "host/": {"--cap-add", "--pid", "--privileged"},
     "system/tasks.py": {"--pid"},

@@ -97,7 +97,7 @@ def test_command_lines_name_commands_and_options_that_exist() -> None:
         ("report", []),
         ("report one two", ["report takes 1 words, not 2"]),
         ("--debug idle", []),
-        ("energy --from a b c [--elapsed S]", []),
+        ("residency --from a b [--elapsed S]", []),
         ("compare A B --precision=2%", []),
         ("compare -- gzip -1 x -- gzip -9 x", []),
         ("run --nosuch -- gzip", ["run has no --nosuch"]),

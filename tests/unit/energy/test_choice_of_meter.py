@@ -113,7 +113,7 @@ HOSTS = [
         "a controller with supplies and no total",
         None,
         programs={"ipmitool": _REFUSED},
-        reasons=("ipmi: the controller has no DCMI power reading", "ipmitool sdr elist", "energy --from"),
+        reasons=("ipmi: the controller has no DCMI power reading", "a CSV log", "--meter FILE"),
         never=("no management controller answers",),
     ),
     Host(

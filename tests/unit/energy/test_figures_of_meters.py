@@ -15,7 +15,7 @@ from powerprof.energy.host_export import choose_figures, open_host, parse_metric
 from powerprof.energy.layouts import Topology, find_flaws, find_roles
 from powerprof.energy.meter_log import MeterLogMeter, parse_meter_log
 from powerprof.energy.meters import MeterSet, join_spans, make_readings, reconcile, subtract_gaps
-from powerprof.energy.program_meters import find_report_watts, parse_ipmi, read_domain_intervals, sum_log_energies
+from powerprof.energy.program_meters import read_domain_intervals, sum_log_energies
 from powerprof.energy.rapl import Domain, OpenCounter, PerfPowerMeter, Zone, make_zone, open_rapl, zone_energies
 from powerprof.energy.recordings import MeterRecording, find_common_window, replay
 from powerprof.energy.sensors import open_hwmon, read_discharge_watts
@@ -232,28 +232,6 @@ def test_each_perf_counter_has_its_own_scale(monkeypatch: pytest.MonkeyPatch) ->
 # Logs of programs.
 
 
-@pytest.mark.parametrize(
-    ("text", "figure"),
-    [
-        ("The battery reports a discharge rate of:  9.57  W;", (9.57, "battery discharge")),
-        ("The battery reports a discharge rate of 840 mW;", (0.84, "battery discharge")),
-        ("The system baseline power is estimated at: 910000 uW;", (0.91, "system baseline")),
-        (
-            "The system baseline power is estimated at: 7.5 W\nThe battery reports a discharge rate of: 8.25 W",
-            (8.25, "battery discharge"),
-        ),
-        (
-            "The system baseline power is estimated at: 7.5 W\nThe battery reports a discharge rate of: 0 W",
-            (7.5, "system baseline"),
-        ),
-    ],
-)
-def test_the_watts_of_a_powertop_report(text: str, figure: tuple[float, str]) -> None:
-    found = find_report_watts(text)
-    assert find_report_watts("The battery reports a discharge rate of:  0  W;\nTarget: 1 units/s;\n") is None
-    assert found is not None and (found[0], found[1]) == (pytest.approx(figure[0]), figure[1])
-
-
 AMD_LOG = """Time_Of_Day_Seconds\tPackage\tCore\tCPU\tCorWatt\tPkg_J\tRAM_J
 1000.0\t-\t-\t-\t17.5\t130.0\t18.0
 1000.0\t0\t0\t0\t4.5\t80.0\t11.0
@@ -294,16 +272,6 @@ def test_the_cores_of_a_package_add_up_and_joules_are_divided_by_the_interval() 
     )
 
 
-def test_every_supply_of_a_server_counts_or_none() -> None:
-    def listing(time_s: int, first: str, second: str) -> str:
-        return f"Timestamp | {time_s}\nPS1 Input Power | {first} | ok\nPS2 Input Power | {second} | ok\n"
-
-    text = listing(1_764_000_000, "110 Watts", "95 Watts") + listing(1_764_000_010, "120 Watts", "disabled")
-    log = parse_ipmi(text + listing(1_764_000_030, "130 Watts", "105 Watts"), "ipmi.log")
-    assert [(s.time_s - 1_764_000_000, s.watts) for s in log.samples] == [(0.0, 205.0), (10.0, None), (30.0, 235.0)]
-    assert (log.sensor, log.step_s) == ("PS1 Input Power + PS2 Input Power", 20.0)
-
-
 @pytest.mark.parametrize(
     ("stamp", "time_s"),
     [
@@ -324,24 +292,6 @@ def test_named_columns_are_summed_in_watts_and_one_silence_is_a_gap() -> None:
     log = parse_meter_log(text, "log", column="psu1+psu2")
     assert [s.watts for s in log.samples] == [pytest.approx(251.5), pytest.approx(503.5)]
     assert "1 row has no reading: 10 s are a gap, bridged in a straight line" in log.notes
-
-
-def test_a_history_holds_its_last_power() -> None:
-    rows = ["1764230400,7", "1764230410,9", "1764230440,unavailable", "1764230460,21", "1764230500,21.5"]
-    text = "last_changed,entity_id,state\n" + "".join(
-        f"{row.split(',')[0]},sensor.rack_power,{row.split(',')[1]}\n" for row in rows
-    )
-    log = parse_meter_log(text, "history.csv")
-    assert [(round(s.time_s - 1_764_230_400, 2), s.watts) for s in log.samples] == [
-        (0.0, 7.0),
-        (10.0, 7.0),
-        (10.0, 9.0),
-        (40.0, 9.0),
-        (60.0, 21.0),
-        (100.0, 21.0),
-        (100.0, 21.5),
-    ]
-    assert log.step_s == 100.0
 
 
 @pytest.mark.parametrize(("silent", "is_refused"), [(49, False), (51, True)])
@@ -387,23 +337,6 @@ def test_the_time_that_all_recordings_cover(
         assert (
             find_common_window([*(recording(*span) for span in spans), recording(0.0, 99.0, has_epoch=False)]) is None
         )
-
-
-def dump(energy_uj: int, range_uj: int | None = None) -> str:
-    folder = "/sys/class/powercap/intel-rapl:0"
-    text = f"{folder}/name|package-0\n{folder}/energy_uj|{energy_uj}\n"
-    return text if range_uj is None else f"{text}{folder}/max_energy_range_uj|{range_uj}\n"
-
-
-def test_a_range_in_any_dump_is_the_range_of_all(tmp_path: Path) -> None:
-    files = []
-    for number, text in enumerate((dump(90_000_000), dump(10_000_000, 99_999_999), dump(50_000_000))):
-        files.append(tmp_path / f"{number}.txt")
-        files[-1].write_text(text)
-    result = replay(files, 0.15)
-    # 20 J over the wrap and 40 J, in dumps 0.15 s apart.
-    assert (result.total.joules, result.window_s) == (pytest.approx(60.0), pytest.approx(0.3))
-    assert result.total.watts == pytest.approx(200.0)
 
 
 def test_a_log_without_times_has_watts_and_no_joules(tmp_path: Path) -> None:
@@ -583,18 +516,6 @@ def test_the_packages_and_memory_of_a_page_add_up(tmp_path: Path) -> None:
     kinds = (("measured", 55), ("estimated", 99))
     sums = "".join(f'powerprof_host_energy_joules_total{{kind="{kind}"}} {joules}\n' for kind, joules in kinds)
     assert list(choose_figures(parse_metrics(sums), None).joules.values()) == [55.0]
-
-
-def test_a_counter_in_a_shared_tree_counts_microjoules(tmp_path: Path) -> None:
-    counter = tmp_path / "vm/intel-rapl:0/energy_uj"
-    counter.parent.mkdir(parents=True)
-    counter.write_text("5000000\n")
-    meter = open_host(str(tmp_path))
-    meter.sample(0.0)
-    counter.write_text("305500000\n")
-    meter.sample(10.0)
-    (energy,) = meter.energies(0.0, 10.0)
-    assert (energy.domain, energy.energy.joules) == ("share of host", pytest.approx(300.5))
 
 
 def test_a_platform_may_draw_half_more_than_all_its_packages() -> None:

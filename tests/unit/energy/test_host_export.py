@@ -174,7 +174,6 @@ REFUSED = {
         "300 counters for one figure",
         "host:URL",
     ),
-    "Scaphandre's page": ("scaph_host_energy_microjoules 5e9\n", None, "no joules", "kepler"),
 }
 
 
@@ -256,13 +255,15 @@ def test_a_guest_of_a_page_in_a_file(tmp_path: Path) -> None:
         assert meters.readings(time.monotonic() - 1, time.monotonic())[0].domain == "share of host"
 
 
-def test_a_powercap_tree_of_two_packages_is_no_guests_share(tmp_path: Path) -> None:
-    for zone in ("intel-rapl:0", "intel-rapl:0:0", "intel-rapl:1"):
-        (tmp_path / zone).mkdir()
-        (tmp_path / zone / "energy_uj").write_text("5")
-    with pytest.raises(CapabilityError, match="several packages") as caught:
-        open_host(str(tmp_path))
-    assert "rapl" in str(caught.value.hint)
+def test_scaphandres_page_and_tree_are_refused_by_name(tmp_path: Path) -> None:
+    page, counter = tmp_path / "page.prom", tmp_path / "vm/intel-rapl:0/energy_uj"
+    page.write_text("# HELP scaph_host_power_microwatts Power\nscaph_host_power_microwatts 5e6\n")
+    counter.parent.mkdir(parents=True)
+    counter.write_text("5000000\n")
+    for where in (page, tmp_path / "vm"):
+        with pytest.raises(CapabilityError, match=r"Scaphandre's.*which powerprof does not read") as caught:
+            open_meters(f"host:{where}")
+        assert "Kepler" in str(caught.value.hint) and "host:URL" in str(caught.value.hint)
 
 
 def test_figures_other_than_counters_are_left_out() -> None:
@@ -425,9 +426,7 @@ def test_labels_with_quotes_commas_and_brackets_in_them() -> None:
     assert (dict(sample.labels), sample.value) == ({"vm_name": 'a\\"},b', "zone": "x{y}"}, 5000.0)
 
 
-def test_a_pipe_in_the_place_of_a_counter_is_not_waited_for(tmp_path: Path) -> None:
-    counter = tmp_path / "vm/intel-rapl:0/energy_uj"
-    counter.parent.mkdir(parents=True)
-    os.mkfifo(counter)
+def test_a_pipe_in_the_place_of_a_page_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "page.prom")
     with pytest.raises(CapabilityError, match="not a regular file"):
-        open_meters(f"host:{tmp_path}")
+        open_meters(f"host:{tmp_path / 'page.prom'}")

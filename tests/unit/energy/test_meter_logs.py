@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recorded logs of wall meters, management controllers and turbostat."""
+"""Recorded logs of wall meters and turbostat."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from powerprof.energy.meter_log import looks_like_meter_log, parse_meter_log, read_meter_log
 from powerprof.energy.meters import open_meters
-from powerprof.energy.program_meters import IpmiLog, parse_ipmi, read_domain_intervals
+from powerprof.energy.program_meters import read_domain_intervals
 from powerprof.measure.turbostat import looks_like_turbostat, parse_turbostat
 from powerprof.system.errors import CapabilityError, DataError
 
@@ -85,12 +85,11 @@ def test_a_message_at_the_end_of_a_log_is_left_out() -> None:
 @settings(max_examples=150, deadline=None)
 @given(text=st.text(max_size=60))
 def test_no_text_ends_in_a_traceback(text: str) -> None:
-    for content in (text, "time,watts\n" + text, "Timestamp | 1737461935\n" + text):
-        for parse in (parse_meter_log, parse_ipmi):
-            try:
-                parse(content, "log")
-            except DataError as error:
-                assert error.message.startswith("log")
+    for content in (text, "time,watts\n" + text):
+        try:
+            parse_meter_log(content, "log")
+        except DataError as error:
+            assert error.message.startswith("log")
 
 
 @pytest.mark.parametrize(
@@ -125,43 +124,11 @@ def test_no_log_named() -> None:
         open_meters("meter_log")
 
 
-def test_dcmi_readings() -> None:
-    block = """
-    Instantaneous power reading:                   {watts} Watts
-    Minimum during sampling period:                 10 Watts
-    IPMI timestamp:                           Tue Jan 21 12:18:{second} 2025
-    Sampling period:                          00000005 Seconds.
-"""
-    log = parse_ipmi(block.format(watts=220, second=55) + block.format(watts=230, second=59), "log")
-    assert [(s.time_s, s.watts) for s in log.samples] == [(1737461935.0, 220.0), (1737461939.0, 230.0)]
-    assert log.notes == ("its times are the controller's own clock, taken as UTC",)
-
-
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("Timestamp | now\nPwr Consumption | 3 Watts | ok\n", 1),
-        ("Timestamp | 5\nPwr Consumption | 3 Watts | ok\nTimestamp | 4\nPwr Consumption | 3 Watts | ok\n", 3),
-    ],
-)
-def test_damaged_listings_are_refused(text: str, line: int) -> None:
-    with pytest.raises(DataError) as caught:
-        parse_ipmi(text, "log")
-    assert caught.value.line == line
-
-
-def test_recorded_wall_and_ipmi_logs(recordings: Path) -> None:
+def test_recorded_wall_log(recordings: Path) -> None:
     wall = read_meter_log(recordings / "genoa0/acpower.raw.txt")
     assert len(wall.samples) == 115
     assert wall.samples[0].watts == 327.37
     assert len(wall.notes) == 1
-
-    def recorded(machine: str) -> IpmiLog:
-        path = recordings / machine / "ipmi-inband.raw.txt"
-        return parse_ipmi(path.read_text(), path)
-
-    assert recorded("genoa0").samples[0].watts == 312.0
-    assert recorded("bdwup0").sensor == "PS1 Power In + PS2 Power In"
 
 
 HEAD = """turbostat version 2024.12.03 - Len Brown <lenb@kernel.org>

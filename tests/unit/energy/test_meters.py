@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from powerprof.energy.domains import EnergyResult, host_energy
 from powerprof.energy.meters import NAMES, MeterSet, open_meters
-from powerprof.energy.program_meters import find_report_watts, parse_ipmi
+from powerprof.energy.program_meters import find_server_watts
 from powerprof.energy.rapl import OpenCounter, PerfPowerMeter, Zone, list_events, select_domains
 from powerprof.measure import counters
 from powerprof.measure.counters import CounterSample, EnergySeries, counter_energy
@@ -26,7 +26,7 @@ from powerprof.report.document import View
 from powerprof.report.energy import document, meters_table
 from powerprof.report.render.csv import render_csv
 from powerprof.report.render.terminal import render_terminal
-from powerprof.system.errors import CapabilityError, DataError, UsageError
+from powerprof.system.errors import CapabilityError, UsageError
 from tests.programs.suspended import SuspendedClock
 from tests.programs.waiting import wait_until
 from tests.unit.energy.meter_trees import RANGE_UJ, Tree
@@ -371,60 +371,19 @@ def test_domains_outside_of_sums_are_marked(tree: Tree) -> None:
     assert rows[0].words("inside").text == "not summed"
 
 
-# The lines of a listing, and the server's watts.
-_LISTINGS: list[tuple[str, float | None]] = [
-    ("CPU_Total_Power | 100 Watts | ok\nTotal_Power | 340 Watts | ok", 340.0),
-    ("GPU Total Power | 800 Watts | ok\nSys_Power | 2100 Watts | ok", 2100.0),
-    ("MEM_Total_Power | 60 Watts | ok\nPwr Consumption | 340 Watts | ok", 340.0),
-    ("Fan Total Power | 30 Watts | ok", None),
-    ("CPU Power Meter | 30 Watts | ok\nPower Meter | 210 Watts | ok", 210.0),
-    ("System Power Budget | 900 Watts | ok\nSystem Level | 210 Watts | ok", 210.0),
-    ("PSU1_PIN | 100 Watts | ok\nPSU2_PIN | 110 Watts | ok", 210.0),
-    ("PSU1 Input Power | 100 Watts | ok\nGPU1_PS1 Input | 110 Watts | ok", 100.0),
-    ("System Power | 150 Watts | ok\nTotal Power | 190 Watts | ok", 190.0),
-    ("CPU1 Power | 60 Watts | ok\nSystem Power | 150 Watts | ok\nPSU1 Power | 190 Watts | ok", 150.0),
-    ("POWER_USAGE | 180 Watts | ok\nPSU1_PIN | 104 Watts | ok\nPSU1_POUT | 90 Watts | ok", 180.0),
-    ("PSU1_PIN | 700 Watts | nc\nPSU2_PIN | 110 Watts | ok", 810.0),
-    ("PSU0_Pin | 100 Watts | ok\nPSU1_Pin | 0 Watts | ok\nFAN_Power | 20 Watts | ok", 100.0),
-    ("PS1 Input Power | 0 Watts | ok\nPS2 Input Power | no reading | ns", None),
-    ("Pwr Consumption | 980 Watts | cr", 980.0),
-    ("Power Meter | 0 Watts | ok", None),
-    ("Power Supply 1 | 55 Watts | ok\nPower Supply 2 | 60 Watts | ok", None),
-    ("HSC_Input_Power | 90 Watts | ok\nP1_MEM_Power | 9 Watts | ok", None),
-    ("Avg Power | 190 Watts | ok\nSys Power | 200 Watts | ok", 200.0),
-    ("Instantaneous power reading: 0 Watts\nPower reading state is: activated", None),
-    ("Instantaneous power reading: 214 Watts\nPower reading state is: activated", 214.0),
-    ("Instantaneous power reading: 214 Watts\nPower reading state is: deactivated", None),
-]
-
-
-@pytest.mark.parametrize(("text", "watts"), _LISTINGS)
-def test_only_a_sensor_of_the_whole_server_is_the_servers(text: str, watts: float | None) -> None:
-    log = "".join(f"Timestamp | {time_s}\n{text}\n" for time_s in (1764000000, 1764000060))
-    if watts is None:
-        with pytest.raises(DataError, match=r"no power reading|no sensor of the whole server|so the total is unknown"):
-            parse_ipmi(log, "ipmi.log")
-    else:
-        assert [sample.watts for sample in parse_ipmi(log, "ipmi.log").samples] == [watts, watts]
-
-
-_DCMI = """
-    Instantaneous power reading:                   {watts} Watts
-    Minimum during sampling period:                  2 Watts
-    IPMI timestamp:                           05/05/2024 13:06:{second:02d} UTC    Sampling period:  00000001 Seconds.
-    Power reading state is:                   {state}
-
-"""
-
-
-def test_a_deactivated_reading_is_left_out() -> None:
-    states = [(210, 10, "activated"), (999, 15, "deactivated"), (220, 20, "activated")]
-    text = "".join(_DCMI.format(watts=watts, second=second, state=state) for watts, second, state in states)
-    log = parse_ipmi(text, "dcmi.log")
-    assert [sample.watts for sample in log.samples] == [210.0, 220.0]
-    assert log.samples[1].time_s - log.samples[0].time_s == 10.0
-    assert log.samples[0].time_s == 1714914370.0  # 2024-05-05 13:06:10 UTC
-    assert "1 listings without a power reading were left out" in log.notes
+@pytest.mark.parametrize(
+    ("text", "watts"),
+    [
+        ("    Instantaneous power reading:     214 Watts\n    Power reading state is:    activated\n", 214.0),
+        ("    Instantaneous power reading:     214 Watts\n", 214.0),
+        ("    Instantaneous power reading:     214 Watts\n    Power reading state is:    deactivated\n", None),
+        ("    Instantaneous power reading:     0 Watts\n    Power reading state is:    activated\n", None),
+        ("    Average power reading over sample period:  190 Watts\n", None),
+        ("", None),
+    ],
+)
+def test_a_controllers_power_counts_if_it_is_activated_and_above_0(text: str, watts: float | None) -> None:
+    assert find_server_watts(text) == watts
 
 
 def supply(tree: Tree, name: str, kind: str, **values: object) -> None:
@@ -751,9 +710,3 @@ def test_ipmi_that_does_not_answer(program: Path, text: str, reason: str) -> Non
     script(program, "ipmitool", text)
     with pytest.raises(CapabilityError, match=reason):
         open_meters("ipmi")
-
-
-def test_recorded_powertop_reports(recordings: Path) -> None:
-    folder = recordings / "powertop"
-    assert find_report_watts((folder / "powertop-2.14-laptop.csv").read_text()) == (8.43, "battery discharge")
-    assert find_report_watts((folder / "powertop-2.14-laptop-2.csv").read_text()) == (11.7, "system baseline")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from powerprof.measure.program_output import STAMP, DumpCell, median_step_s, parse_number, read_dump_cells
+from powerprof.measure.program_output import DumpCell, median_step_s, parse_number, read_dump_cells
 
 Files = list[tuple[str, str]]
 FILE = re.compile(r"(?:\S*/)?(intel-rapl[^/\s]*)/(name|energy_uj|max_energy_range_uj)")
@@ -90,12 +90,10 @@ def test_messages_of_the_tools_and_prompts_are_ignored() -> None:
     assert read(text) == [("/sys/class/powercap/intel-rapl:0/name", "package-0")]
 
 
-def test_stamps_and_lines_are_given() -> None:
-    text = "Timestamp | 12.5\n==> /p/intel-rapl:0/name <==\ncore\n\nTimestamp|13\n/p/intel-rapl:0/name:core\n"
+def test_each_value_has_its_line() -> None:
+    text = "# of db1\n==> /p/intel-rapl:0/name <==\ncore\n\n\n/p/intel-rapl:0/name:core\n"
     assert list(read_dump_cells(text, "dump", FILE)) == [
-        DumpCell(STAMP, "12.5", 1),
         DumpCell("/p/intel-rapl:0/name", "core", 3),
-        DumpCell(STAMP, "13", 5),
         DumpCell("/p/intel-rapl:0/name", "core", 6),
     ]
 
