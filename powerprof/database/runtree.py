@@ -18,12 +18,13 @@ from pathlib import Path
 
 from powerprof.database import janitor, sandbox
 from powerprof.system import files, programs
-from powerprof.system.child import SendPart, map_account, run_in_fork
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.system.files import reason_of, try_text
 from powerprof.system.folders import only_root_writes
+from powerprof.system.fork import SendPart, run_in_fork
 from powerprof.system.next_steps import system_command
+from powerprof.system.sandbox import map_account
 
 BRIDGED_PORT = 3306
 _PATIENCE_S = 20.0

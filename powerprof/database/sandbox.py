@@ -18,9 +18,9 @@ import msgspec
 
 from powerprof.system import programs
 from powerprof.system.caller import HostUser, account_of, unprivileged
-from powerprof.system.child import Confinement
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.programs import Finished
+from powerprof.system.sandbox import Confinement
 
 # Names of accounts and hosts, the time zone, certificates, and the program choices of Debian and Fedora.
 _HOST = (

@@ -20,7 +20,7 @@ from powerprof.attribution.sites import Key, NamedStack, SiteStacks, unnamed_sta
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.time_budget import Budget
 from powerprof.stacks.unwind import load_drgn
-from powerprof.system.child import SendPart, run_in_fork
+from powerprof.system.fork import SendPart, run_in_fork
 from powerprof.system.reader_process import ReaderWaits, shared
 from powerprof.tracing.bpf.shared_numbers import Flag, StackKind
 from powerprof.tracing.captures import Array

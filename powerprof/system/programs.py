@@ -24,10 +24,12 @@ from typing import IO, TYPE_CHECKING, Any
 import msgspec
 
 from powerprof.system.caller import SYSTEM_PATH, account_of, caller, is_delegated
-from powerprof.system.child import Child, Confinement, die_with_parent, reap
+from powerprof.system.child import Child, die_with_parent
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.folders import only_root_writes
+from powerprof.system.fork import reap
 from powerprof.system.own_processes import add_ended_cost, add_helper
+from powerprof.system.sandbox import Confinement
 from powerprof.system.tasks import has_ended, parent_of
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from powerprof.database.historical import HistoricalServer
 from powerprof.database.packages import DebianPackages
 from powerprof.database.private_server import PrivateServer
 from powerprof.system import paths, programs
-from powerprof.system.child import Confinement
 from powerprof.system.errors import PowerprofError
+from powerprof.system.sandbox import Confinement
 from tests.programs.debs import Archive, Link, make_deb
 
 _SCRIPT_USES = (

@@ -114,7 +114,7 @@ def test_one_module_starts_every_program() -> None:
     # system/programs.py starts the keeper of DTrace, a separate script. Its children inherit from it.
     kept = {f"tracing/dtrace_keeper.py: {call}" for call in ("subprocess.Popen", "os.fork")}
     # A fork that runs no other program.
-    kept.add("system/child.py: os.fork")
+    kept.add("system/fork.py: os.fork")
     assert set(found) == {"system/programs.py: subprocess.Popen"} | kept
 
 

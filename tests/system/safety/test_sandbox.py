@@ -30,8 +30,7 @@ from powerprof.experiment.bench import Bench
 from powerprof.experiment.bench_data import BenchOptions
 from powerprof.experiment.load import Context, LoadFailed, LoadOrder
 from powerprof.experiment.load_clients import start_load
-from powerprof.system import child as landlock
-from powerprof.system import programs
+from powerprof.system import landlock, programs
 from powerprof.system.caller import account_of
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.workloads.catalogue import find_workload

@@ -21,7 +21,7 @@ from powerprof.database.preparation import ServerOptions
 from powerprof.database.private_server import PrivateServer
 from powerprof.database.runtree import RunTree
 from powerprof.experiment import bench_data
-from powerprof.system import child
+from powerprof.system import landlock
 from powerprof.system.errors import PowerprofError, UsageError
 from tests.system.safety.conftest import UID, Attacker
 
@@ -97,7 +97,7 @@ def test_statements_reach_no_files_of_the_host(server: PrivateServer, attacker: 
 
 def test_no_way_to_name_a_file_leads_out_of_the_servers_folder(server: PrivateServer, attacker: Attacker) -> None:
     """Its account is that of the host's own databases: what it may write to, a workload's statements may not."""
-    if not child.read_landlock_version():
+    if not landlock.read_landlock_version():
         pytest.skip("no capability: Landlock (Linux 5.19)")
     place = attacker.secret.parent.parent / "databases"
     place.mkdir()

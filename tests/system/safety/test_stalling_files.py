@@ -28,7 +28,7 @@ from powerprof.diagnosis.collect import read_log_end
 from powerprof.stacks.image import ProcessImage, snapshot
 from powerprof.stacks.symbols import read_perf_map
 from powerprof.system import reader_process
-from powerprof.system.child import SendPart, run_in_fork
+from powerprof.system.fork import SendPart, run_in_fork
 from powerprof.system.processes import language_of, owner_of
 from powerprof.system.reader_child import MAX_MAPPINGS
 from powerprof.system.reader_process import OF_PERSON, Opened, ReaderProcess, ReaderWaits, link_of, shared

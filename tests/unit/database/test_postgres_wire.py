@@ -20,7 +20,7 @@ import pytest
 
 from powerprof.database import postgres_wire
 from powerprof.database.base import Limits, Login, StatementError
-from powerprof.system.child import run_in_fork
+from powerprof.system.fork import run_in_fork
 
 Say = Callable[[bytes], None]
 _MOST = 2 << 20

@@ -15,9 +15,10 @@ import pytest
 
 from powerprof.measure.window import run_window
 from powerprof.system import own_processes, programs
-from powerprof.system.child import Confinement, run_in_fork
+from powerprof.system.fork import run_in_fork
 from powerprof.system.own_processes import OwnCost, is_own, own_pids, read_own_cost
 from powerprof.system.reader_process import ReaderProcess
+from powerprof.system.sandbox import Confinement
 
 _SHELL = ["/bin/sh", "-c", "echo $$"]
 

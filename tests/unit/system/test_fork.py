@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from powerprof.system import child
-from powerprof.system.child import SendPart, run_in_fork
+from powerprof.system import fork
 from powerprof.system.errors import Interrupted
+from powerprof.system.fork import SendPart, run_in_fork
 
 
 @pytest.fixture
@@ -96,8 +96,8 @@ def test_a_part_that_is_cut_is_left_out() -> None:
     handle = os.memfd_create("parts")
     try:
         os.write(handle, b"\x03\0\0\0one\0\0\0\0\x05\0\0\0cut")
-        assert child._parts(handle) == [b"one", b""]
+        assert fork._parts(handle) == [b"one", b""]
         os.truncate(handle, 9)
-        assert child._parts(handle) == [b"one"]
+        assert fork._parts(handle) == [b"one"]
     finally:
         os.close(handle)
