@@ -22,7 +22,7 @@ from powerprof.system.files import printable
 from powerprof.system.next_steps import command_line
 from powerprof.tracing.bpf.shared_numbers import COM_QUERY
 from powerprof.tracing.captures import RecordedText
-from powerprof.tracing.statement_places import TEXT_BYTES
+from powerprof.tracing.statement_tables import TEXT_BYTES
 
 _READS = re.compile(r"\(*(SELECT|WITH)\b", re.IGNORECASE)
 _NAMED = 5

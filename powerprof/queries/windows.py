@@ -40,7 +40,7 @@ from powerprof.system.processes import parse_database
 from powerprof.tracing.captures import OnCpuCapture, RecordedText, StatementTrace, estimate_cpu_time
 from powerprof.tracing.profile import SAMPLE_HZ as STACKS_HZ
 from powerprof.tracing.profile import OnCpuTracer
-from powerprof.tracing.statement_places import MOST_TEXT_BYTES
+from powerprof.tracing.statement_tables import MOST_TEXT_BYTES
 from powerprof.tracing.statements import (
     SAMPLE_HZ,
     MomentSampler,

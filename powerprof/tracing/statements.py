@@ -24,7 +24,7 @@ from powerprof.system.files import try_text
 from powerprof.system.paths import procfs
 from powerprof.system.reader_process import Opened
 from powerprof.system.tasks import check_process_ids, clean, list_threads
-from powerprof.tracing import statement_places
+from powerprof.tracing import mysql_places, postgresql_places
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.mapped_files import UnfitFileError
@@ -40,22 +40,18 @@ from powerprof.tracing.bpf.types import (
 )
 from powerprof.tracing.bpf.uprobes import Site, Uprobes, choose_attach_type, measure_entry_cost_ns
 from powerprof.tracing.captures import RecordedText, StatementTrace, ThreadUse, TraceCost
-from powerprof.tracing.statement_activity import find_activity, read_running_texts
-from powerprof.tracing.statement_places import (
+from powerprof.tracing.postgresql_places import read_running_texts
+from powerprof.tracing.statement_places import TextPlace, pack_text_place
+from powerprof.tracing.statement_tables import (
     TEXT_BYTES,
-    WAIT_OF_SYSCALL,
-    WAIT_OF_TYPE,
-    TextPlace,
     add_open_statement,
     compute_thread_use,
-    find_dispatch,
-    find_text,
-    pack_text_place,
     read_ended_threads,
     read_sums,
     read_texts,
     read_threads,
 )
+from powerprof.tracing.waits import WAIT_OF_SYSCALL, WAIT_OF_TYPE, pack_waits
 
 _MOST_PROCESSES = 65_536
 
@@ -230,7 +226,8 @@ class QueryTracer(Closeable, WindowPart):
         self.pid, self.family, self._has_stacks = pid, family, stacks
         self.members = ServerProcesses(pid, is_family=family == "postgresql")
         self._image = snapshot(pid)
-        self.dispatch = find_activity(self._image) if self.members.is_family else find_dispatch(self._image)
+        find_dispatch = postgresql_places.find_dispatch if self.members.is_family else mysql_places.find_dispatch
+        self.dispatch = find_dispatch(self._image)
         self._stack = ExitStack()
         self._price: RunTimeMeter | None = None
         self._ended_ns = 0
@@ -267,7 +264,7 @@ class QueryTracer(Closeable, WindowPart):
             if self._has_send:
                 self.program.put_programs("walks_sent", WALKS_SENT)
         for name, waits in (("wait_of_call", WAIT_OF_SYSCALL), ("wait_of_type", WAIT_OF_TYPE)):
-            for number, value in statement_places.pack_waits(waits).items():
+            for number, value in pack_waits(waits).items():
                 self.program.put(name, number, value)
         if self.dispatch.event_address is not None:
             self.program.put("event_place", 0, self.dispatch.event_address.to_bytes(8, "little"))
@@ -294,7 +291,7 @@ class QueryTracer(Closeable, WindowPart):
     def _place(self) -> TextPlace | None:
         """Return the place of texts in the server's memory, or None if its program does not show it."""
         try:
-            return find_text(self._image, self.family)
+            return mysql_places.find_text(self._image)
         except CapabilityError:
             return None
 
@@ -511,7 +508,8 @@ class MomentSampler(Closeable, WindowPart):
             )
         check_process_ids()
         self.family, self._pid = family, pid
-        place = find_text(snapshot(pid), family)
+        find_text = postgresql_places.find_text if family == "postgresql" else mysql_places.find_text
+        place = find_text(snapshot(pid))
         self.version = place.version
         definitions = build_moment_definitions(read_kernel_btf(), machine, postgresql=family == "postgresql")
         self.program = LoadedProgram("moments.bpf.c", definitions, optional=_WALKS)

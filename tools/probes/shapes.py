@@ -24,7 +24,7 @@ from powerprof.tracing import syscalls as syscalls_tracer
 from powerprof.tracing.bpf import features, objects
 from powerprof.tracing.bpf.shared_numbers import POSTGRESQL
 from powerprof.tracing.bpf.types import Btf, build_path_definitions
-from powerprof.tracing.statement_places import LAYOUTS
+from powerprof.tracing.mysql_places import LAYOUTS
 
 Definitions = dict[str, int | str]
 

@@ -19,7 +19,7 @@ from powerprof.queries.join import BEGAN_BEFORE, Parts, join_trace
 from powerprof.queries.pricing import add_statistics
 from powerprof.queries.records import Statement
 from powerprof.queries.target import TracedServer, ask_server
-from powerprof.tracing import statement_activity, statements
+from powerprof.tracing import postgresql_places, statements
 from powerprof.tracing.captures import StatementTrace
 from powerprof.tracing.statements import QueryTracer
 from tests.programs.statement_pairs import hash_statement
@@ -204,7 +204,7 @@ def test_a_pipeline_of_one_statement_has_as_many_calls(server: PrivateServer) ->
 def test_a_build_that_tells_no_messages_apart_counts_what_lies_between_two_idle_reports(
     server: PrivateServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(statement_activity, "_TITLES", {})
+    monkeypatch.setattr(postgresql_places, "_TITLES", {})
     with client(server) as handle:
 
         def work() -> None:

@@ -25,7 +25,7 @@ from powerprof.report.labels import word_notes
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.tracing.bpf.shared_numbers import COM_QUERY
 from powerprof.tracing.captures import RecordedText, StatementTrace, TraceCost
-from powerprof.tracing.statement_places import MOST_TEXT_BYTES
+from powerprof.tracing.statement_tables import MOST_TEXT_BYTES
 from powerprof.tracing.statements import SampledThread, StatementSamples
 from tests.unit.queries.sample import trace
 from tests.unit.queries.windows import KnownFloor, window

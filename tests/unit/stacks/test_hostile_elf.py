@@ -25,9 +25,9 @@ from powerprof.stacks.symtab import read_symbols
 from powerprof.stacks.unwind import Unwinder
 from powerprof.stacks.unwind_tables import extract_table
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError
+from powerprof.tracing import mysql_places, postgresql_places
 from powerprof.tracing.functions import find_throwing_modules
-from powerprof.tracing.statement_activity import find_activity
-from powerprof.tracing.statement_places import find_dispatch, find_text, open_program
+from powerprof.tracing.statement_places import open_program
 from powerprof.tracing.symbols import find_functions
 from tests.unit.stacks.elves import Part, eh_frame, image_of, make, note, symbol, with_symbols
 
@@ -204,8 +204,9 @@ def everything_read_of(path: Path) -> None:
     unwound = Unwinder(store).unwind(image, SavedStack(1, 1, X86_64.pack({"ip": 0x11010, "sp": 0x7000}), bytes(64)))
     Symbolizer(image, store).stack(unwound)
     find_throwing_modules(image)
-    readers = [find_activity, find_dispatch, lambda image: find_functions(image, "f*", store=store)]
-    readers += [lambda image: find_text(image, "mysql"), lambda image: find_text(image, "postgresql")]
+    readers = [lambda image: find_functions(image, "f*", store=store)]
+    readers += [mysql_places.find_dispatch, mysql_places.find_text]
+    readers += [postgresql_places.find_dispatch, postgresql_places.find_text]
     for read in readers:
         with suppress(PowerprofError):
             read(image)

@@ -12,7 +12,17 @@ from pathlib import Path
 
 import numpy as np
 
-from powerprof.tracing import functions, idle_data, idle_stacks, offcpu, profile, statement_places, statements, syscalls
+from powerprof.tracing import (
+    functions,
+    idle_data,
+    idle_stacks,
+    offcpu,
+    profile,
+    statement_places,
+    statement_tables,
+    statements,
+    syscalls,
+)
 from powerprof.tracing.bpf.shared_numbers import WAITS
 from tests.conftest import REPOSITORY
 
@@ -22,7 +32,7 @@ Place = tuple[int, int]  # offset and bytes
 DEFINED = {
     "FRAME_WORDS": idle_data.FRAMES_BYTES // 8 - 1,
     "REGISTER_COUNT": 21,
-    "TEXT": statement_places.TEXT_BYTES,
+    "TEXT": statement_tables.TEXT_BYTES,
     "FUNCTIONS": 202,
     "WAITS": WAITS,
 }
@@ -47,7 +57,7 @@ class Layout:
 
 PROCESS = {"pid": "tgid"}
 WHOSE = {"pid": "tgid", "waker_pid": "waker_tgid"}
-PAIR = statement_places._PAIR
+PAIR = statement_tables._PAIR
 LAYOUTS = [
     Layout("idle_period.h", "idle_exit", idle_data.IDLE_EXIT),
     Layout("idle_period.h", "cpu_state", idle_data.CPU_STATE),
@@ -89,13 +99,13 @@ LAYOUTS = [
     Layout("functions.bpf.c", "thread", functions._THREAD, begins=True),
     Layout("functions.bpf.c", "frame_key", functions._PLACE),
     Layout("functions.bpf.c", "frame", functions._FRAME),
-    Layout("queries.bpf.c", "thread", statement_places._THREAD, statement_places.ThreadCounters._fields, begins=True),
-    Layout("ended.bpf.h", "past", statement_places._PAST, ["threads", "cpu_ns", "wakeups", "statements", "before_ns"]),
+    Layout("queries.bpf.c", "thread", statement_tables._THREAD, statement_tables.ThreadCounters._fields, begins=True),
+    Layout("ended.bpf.h", "past", statement_tables._PAST, ["threads", "cpu_ns", "wakeups", "statements", "before_ns"]),
     Layout("ended.bpf.h", "off_clock", statements._OFF_CLOCK, ["off_ns"]),
     Layout(
         "texts.bpf.h",
         "text",
-        statement_places._TEXT,
+        statement_tables._TEXT,
         ["command", "length", "hashed", "kept", "statement", "tid"],
         begins=True,
     ),
@@ -104,7 +114,7 @@ LAYOUTS = [
     Layout(
         "uses.bpf.h",
         "total",
-        statement_places._TOTAL,
+        statement_tables._TOTAL,
         ["calls", "wakeups", "faults", "wall_ns", "cpu_ns", "waits", "squares"],
     ),
     Layout("moments.bpf.c", "moment", statements._MOMENT, ["id", "tid", "is_client"]),
@@ -210,7 +220,17 @@ def test_no_layout_is_left_out() -> None:
     """Every type that tracing reads bytes by is above, or is made of those that are."""
     compared = {id(one.python) for one in LAYOUTS}
     made = {id(kind) for kind in (idle_data.CAUSE, idle_data.RUN_TIME, idle_data.WOKEN, idle_data.WOKEN_COUNT)}
-    modules = (idle_data, idle_stacks, offcpu, syscalls, profile, functions, statement_places, statements)
+    modules = (
+        idle_data,
+        idle_stacks,
+        offcpu,
+        syscalls,
+        profile,
+        functions,
+        statement_places,
+        statement_tables,
+        statements,
+    )
     found = {
         f"{module.__name__}.{name}"
         for module in modules

@@ -13,7 +13,7 @@ from powerprof.tracing import statements
 from powerprof.tracing.bpf.shared_numbers import COM_QUERY, MomentCount, StatementCount
 from powerprof.tracing.bpf.types import Btf
 from powerprof.tracing.captures import ThreadUse
-from powerprof.tracing.statement_places import TEXT_BYTES, ThreadCounters
+from powerprof.tracing.statement_tables import TEXT_BYTES, ThreadCounters
 from powerprof.tracing.statements import MomentSampler, QueryTracer, SampledThread, ServerProcesses, read_run_ns
 from tests.conftest import Tree
 from tests.unit.tracing.programs import FakeProgram

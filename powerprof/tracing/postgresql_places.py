@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the places to probe in PostgreSQL, and the messages that report a statement from there.
+"""Find the places to probe in PostgreSQL, the messages that report a statement there, and the place of texts.
 
 Every process calls pgstat_report_activity(state, text) when it begins a message of its client, with the statement's
 text, and again when it is done, without one. The function is exported, so a stripped server has it in .dynsym; its
 callers are not. A caller is recognised by its next actions: the code after the call's return address is followed, by
-both ways of a branch, to the first mark that only one message has.
+both ways of a branch, to the first mark that only one message has. The text is also in an exported variable,
+debug_query_string.
 """
 
 from __future__ import annotations
@@ -21,23 +22,18 @@ from powerprof.stacks.symtab import SymbolTable, read_symbols
 from powerprof.system.errors import CapabilityError
 from powerprof.system.reader_process import Unreadable, shared
 from powerprof.tracing.bpf.shared_numbers import POSTGRESQL, Message
-from powerprof.tracing.statement_code import find_call_returns
-from powerprof.tracing.statement_places import (
-    Dispatch,
-    find_probe_offsets,
-    find_version,
-    open_program,
-    skip_landing_mark,
-)
+from powerprof.tracing.function_calls import MOST_SEGMENT_BYTES, find_call_returns
+from powerprof.tracing.statement_places import Dispatch, TextPlace, find_probe_offsets, open_program, skip_landing_mark
 from powerprof.tracing.symbols import find_file_offset, find_variable_address, is_stepped
 
 _REPORT = "pgstat_report_activity"
 _FETCH, _AT_FETCH = "PortalRunFetch", "uprobe__fetch"
-_TEXT_NOW = "debug_query_string"
+_TEXT, _CLIENT = "debug_query_string", "MyProcPort"
 _WAITS_FOR = "my_wait_event_info"  # since PostgreSQL 14
 _LONGEST_TEXT = 1023
 _MOST_STEPS = 400
 _MOST_SITES = 200
+_REMEDY = "restart the server after an upgrade"
 
 
 # Arguments of set_ps_display after the report (postgres.c, since 7.4), and the first exported function called.
@@ -51,16 +47,16 @@ _WHOLE = ("exec_replication_command",)
 _EXTENDED = frozenset((Message.PARSE, Message.BIND, Message.EXECUTE))
 
 
-def find_activity(image: ProcessImage) -> Dispatch:
+def find_dispatch(image: ProcessImage) -> Dispatch:
     """Return the places to probe, and the meaning of return addresses.
 
     Raises CapabilityError if the function is missing.
     """
-    with open_program(image, "restart the server after an upgrade") as (elf, mapping):
-        return _in(elf, mapping)
+    with open_program(image, _REMEDY) as (elf, mapping):
+        return _find_dispatch(elf, mapping)
 
 
-def _in(elf: Elf, mapping: Mapping) -> Dispatch:
+def _find_dispatch(elf: Elf, mapping: Mapping) -> Dispatch:
     symbols = read_symbols(elf)
     vaddr = min((start for start, _ in symbols.ranges_of([_REPORT])), default=None)
     offset = None if vaddr is None else find_file_offset(elf, vaddr)
@@ -71,7 +67,7 @@ def _in(elf: Elf, mapping: Mapping) -> Dispatch:
         )
     offset = skip_landing_mark(elf, offset)
     sites = classify_report_sites(elf, symbols, vaddr)
-    text_at, event_at = find_variable_address(elf, _TEXT_NOW), find_variable_address(elf, _WAITS_FOR)
+    text_at, event_at = find_variable_address(elf, _TEXT), find_variable_address(elf, _WAITS_FOR)
     return Dispatch(
         mapping=mapping,
         symbol=_REPORT,
@@ -88,6 +84,37 @@ def _in(elf: Elf, mapping: Mapping) -> Dispatch:
             elf, {_AT_FETCH: min((start for start, _ in symbols.ranges_of([_FETCH])), default=None)}
         ),
     )
+
+
+def find_text(image: ProcessImage) -> TextPlace:
+    """Return the place of statement texts. Raises CapabilityError if the program does not show it."""
+    with open_program(image, _REMEDY) as (elf, mapping):
+        return _find_text(elf, mapping)
+
+
+def _find_text(elf: Elf, mapping: Mapping) -> TextPlace:
+    text, client = (find_variable_address(elf, name) for name in (_TEXT, _CLIENT))
+    if text is None:
+        raise CapabilityError(
+            f"{mapping.module} has no symbol of {_TEXT}, where statements are",
+            "a build that exports its variables, as PostgreSQL's own makefiles do",
+        )
+    at_client = 0 if client is None else mapping.in_memory(client)
+    return TextPlace(mapping.in_memory(text), at_client, version=find_version(elf))
+
+
+_VERSION = re.compile(rb"PostgreSQL (\d{1,3}[.a-z0-9]{1,10})[^\0]{0,100} on [^\0]+, compiled by ")
+
+
+def find_version(elf: Elf) -> str | None:
+    """Return the version in a program of PostgreSQL: the beginning of the text that version() returns."""
+    for segment in elf.loads():
+        if segment.file_bytes > MOST_SEGMENT_BYTES:
+            continue
+        found = _VERSION.search(elf.read(segment.offset, segment.file_bytes))
+        if found:
+            return found[1].decode()
+    return None
 
 
 def read_running_texts(pids: Sequence[int], address: int) -> dict[int, str]:
@@ -120,25 +147,25 @@ def classify_report_sites(elf: Elf, symbols: SymbolTable, report: int) -> dict[i
         if inside:
             sites[site] = inside[0]
         else:
-            others[site] = _next_mark(elf, site, marks) or Message.WHOLE
+            others[site] = _find_next_mark(elf, site, marks) or Message.WHOLE
     if not set(others.values()) >= _EXTENDED:
         others = dict.fromkeys(others, Message.UNSURE)
     return sites | others
 
 
-def _next_mark(elf: Elf, site: int, calls: dict[int, Message]) -> Message | None:
+def _find_next_mark(elf: Elf, site: int, calls: dict[int, Message]) -> Message | None:
     """Return the mark reached from an address by the fewest instructions, or None if none is near."""
     left, seen = deque([site]), {site}
     for _ in range(_MOST_STEPS):
         if not left:
             return None
         at = left.popleft()
-        decoded = _instruction(elf, at)
+        decoded = _decode_instruction(elf, at)
         if decoded is None:
             continue
         size, word, operands = decoded
         ways: list[int | None] = [at + size]
-        if word == "lea" and (kind := _TITLES.get(_pointed(elf, at + size, operands))) is not None:
+        if word == "lea" and (kind := _TITLES.get(_read_pointed_bytes(elf, at + size, operands))) is not None:
             return kind
         to = branch_target(operands)
         if word == "call" and to in calls:
@@ -154,7 +181,7 @@ def _next_mark(elf: Elf, site: int, calls: dict[int, Message]) -> Message | None
     return None
 
 
-def _instruction(elf: Elf, vaddr: int) -> tuple[int, str, str] | None:
+def _decode_instruction(elf: Elf, vaddr: int) -> tuple[int, str, str] | None:
     offset = find_file_offset(elf, vaddr)
     if offset is None:
         return None
@@ -164,7 +191,7 @@ def _instruction(elf: Elf, vaddr: int) -> tuple[int, str, str] | None:
     return None
 
 
-def _pointed(elf: Elf, following: int, operands: str) -> bytes:
+def _read_pointed_bytes(elf: Elf, following: int, operands: str) -> bytes:
     """Return the bytes that `lea register, [rip + distance]` points to, at most as many as a title has."""
     match = re.search(r"\[rip ([+-]) (0x[0-9a-f]+|\d+)\]", operands)
     if not match:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statements in the kernel's tables, and the places of texts in a server's memory."""
+"""Statements in the kernel's tables."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
-from powerprof.stacks.effects import decode_instructions
-from powerprof.stacks.elf import PT_TLS, parse_elf
-from powerprof.stacks.registers import AARCH64, X86_64, Machine
 from powerprof.tracing.bpf.shared_numbers import (
     COM_PART,
     COM_QUERY,
@@ -24,25 +20,16 @@ from powerprof.tracing.bpf.shared_numbers import (
     StatementWait,
 )
 from powerprof.tracing.captures import RecordedText, StatementUse, ThreadUse, find_latency_class, latency_class_range_ns
-from powerprof.tracing.statement_places import (
+from powerprof.tracing.statement_tables import (
     TEXT_BYTES,
-    WAIT_OF_SYSCALL,
-    WAIT_OF_TYPE,
-    Code,
     ThreadCounters,
     add_open_statement,
     compute_thread_use,
-    find_connection_offset,
-    find_mode_offset,
-    find_text_offset,
     read_ended_threads,
     read_sums,
     read_texts,
     read_threads,
 )
-from powerprof.tracing.symbols import find_thread_offset
-from powerprof.tracing.syscalls import syscall_names
-from tests.unit.stacks.elves import Part, make, symbol
 
 _ID, _TID = 0x1F00, 42
 _ENDED = 10_000_000
@@ -197,34 +184,6 @@ def test_waits_of_an_open_statement_include_the_present_one() -> None:
     assert sum(waits) + 200 == 9_000 - 1_000
 
 
-def test_reported_waits_and_system_calls_have_kinds() -> None:
-    """enum thd_wait_type of include/mysql/service_thd_wait.h, and numbers of x86-64."""
-    assert {kind: WAIT_OF_TYPE.get(kind) for kind in range(13)} == {
-        0: None,
-        1: StatementWait.SLEEP,
-        2: StatementWait.DISK,
-        3: StatementWait.ROW_LOCK,
-        **dict.fromkeys((4, 5, 6, 7), StatementWait.LOCK),
-        8: StatementWait.OTHER,
-        **dict.fromkeys((9, 10), StatementWait.SYNC),
-        11: StatementWait.CLIENT,
-        12: None,
-    }
-    names = {
-        "LATCH": {"futex", "futex_wait", "futex_waitv", "semget", "semop", "semtimedop"},
-        "SLEEP": {"nanosleep", "clock_nanosleep"},
-    }
-    names["SYNC"] = {"fsync", "fdatasync", "msync", "sync", "sync_file_range", "syncfs"}
-    numbers = syscall_names("x86_64")
-    for kind, expected in names.items():
-        of_kind = {numbers[number] for number, wait in WAIT_OF_SYSCALL.items() if wait is StatementWait[kind]}
-        assert of_kind == expected
-    client = {numbers[number] for number, wait in WAIT_OF_SYSCALL.items() if wait is StatementWait.CLIENT}
-    disk = {numbers[number] for number, wait in WAIT_OF_SYSCALL.items() if wait is StatementWait.DISK}
-    assert {"read", "write", "poll", "ppoll", "recvfrom", "sendto", "epoll_wait", "accept4"} <= client
-    assert {"pread64", "pwrite64", "io_getevents", "fallocate", "openat", "unlink", "rename"} <= disk
-
-
 @settings(max_examples=80, deadline=None)
 @given(
     ended=st.booleans(),
@@ -257,115 +216,3 @@ def test_law_of_a_last_statement(
     assert (use.wakeups, use.faults) == (woken + wakeups, 5)
     assert use.squares == ((ran_ns >> SQUARED_NS_LOG) ** 2 if ended and not part else 0)
     assert sum(sums.latencies.get(_ID, {}).values()) == int(ended and not part)
-
-
-def code(data: str) -> Code:
-    return [(words[-1], operands) for _, _, words, operands in decode_instructions(bytes.fromhex(data))]
-
-
-@pytest.mark.parametrize(
-    ("data", "offset"),
-    [
-        ("488d4768c3", 0x68),  # MariaDB 10.5 to 11.8: lea rax, [rdi + 0x68]; ret
-        ("f30f1efa488d4768c3", 0x68),  # ... with a landing mark
-        ("554889e5488d4768 5dc3", 0x68),  # ... with a frame
-        ("f30f1efa488b8710050000488b9718050000c3", 0x510),  # MySQL 9.7: both are returned
-        ("488b8710050000488b9720050000c3", None),  # the second is no length of the first
-        ("488d4668c3", None),  # of what is passed second
-        ("e800000000c3", None),  # calls another one
-        ("c3", None),
-    ],
-)
-def test_where_a_connection_has_its_text(data: str, offset: int | None) -> None:
-    assert find_text_offset(code(data)) == offset
-
-
-@pytest.mark.parametrize(
-    ("data", "offset"),
-    [
-        # MariaDB: mov rax, fs:[0] with prefixes; pop rbp; mov rax, [rax - 0x68]
-        ("554889e566666664488b0425000000005d488b8098ffffffc3", -0x68),
-        ("64488b042598ffffffc3", -0x68),  # at once
-        ("64488b042510000000488b8098ffffffc3", None),  # from something else than the thread's pointer
-        ("8b3dd2c5a100e96bfbfdff", None),  # MySQL 5.5 asks pthread_getspecific
-    ],
-)
-def test_where_a_thread_has_its_connection(data: str, offset: int | None) -> None:
-    assert find_connection_offset(code(data)) == offset
-
-
-@pytest.mark.parametrize(
-    ("data", "offset"),
-    [
-        # MariaDB 10.11: test qword ptr [rdi + 0x898], 0x600000; setne al; ret
-        ("48f7879808000000006000 0f95c0c3", 0x898),
-        ("f30f1efa48f7879808000000006000 0f95c0c3", 0x898),  # with a landing mark
-        ("f7879808000000006000 0f95c0c3", 0x898),  # four bytes
-        ("f6879a08000060 0f95c0c3", 0x898),  # the byte that has them
-        ("48f7879808000000004000 0f95c0c3", None),  # one bit alone
-        ("48f7869808000000006000 0f95c0c3", None),  # of what is passed second
-        ("488b8798080000c3", None),
-        ("c3", None),
-    ],
-)
-def test_where_a_connection_has_its_mode(data: str, offset: int | None) -> None:
-    assert find_mode_offset(code(data)) == offset
-
-
-def arm_code(data: str) -> Code:
-    return [
-        (words[-1], operands) for _, _, words, operands in decode_instructions(bytes.fromhex(data), machine=AARCH64)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("data", "offset"),
-    [
-        ("00a00191c0035fd6", 0x68),  # Debian's MariaDB 10.11: add x0, x0, #0x68; ret
-        ("5f2403d500a00191c0035fd6", 0x68),  # 11.8: with a landing mark
-        ("fd7bbfa9fd03009100a00191fd7bc1a8c0035fd6", 0x68),  # with a frame
-        ("0004409100a00191c0035fd6", 0x1068),  # in two steps: add x0, x0, #1, lsl #12
-        ("020890d20000028bc0035fd6", 0x8040),  # mov x2, #0x8040; add x0, x0, x2
-        ("000451a9c0035fd6", 0x110),  # ldp x0, x1, [x0, #0x110]: both are returned
-        ("018c40f9008840f9c0035fd6", 0x110),  # ldr x1, [x0, #0x118]; ldr x0, [x0, #0x110]
-        ("019040f9008840f9c0035fd6", None),  # the second is no length of the first
-        ("008840f9c0035fd6", None),  # only one
-        ("20a00191c0035fd6", None),  # of what is passed second
-        ("00a00111c0035fd6", None),  # of half a register: add w0, w0, #0x68
-        ("0000009400a00191c0035fd6", None),  # calls another one
-        ("00a0019180025fd6", None),  # returns to somewhere else
-        ("00a00191", None),  # does not return
-        ("c0035fd6", 0),  # what is passed is where the text lies
-    ],
-)
-def test_where_a_connection_has_its_text_on_arm64(data: str, offset: int | None) -> None:
-    assert find_text_offset(arm_code(data), AARCH64) == offset
-
-
-@pytest.mark.parametrize(
-    ("data", "offset"),
-    [
-        # Debian's MariaDB 10.11: mrs x1, tpidr_el0; movz x0, #0, lsl #16; movk x0, #0x10; ldr x0, [x1, x0]
-        ("fd7bbfa941d03bd5fd0300910000a0d2000280f21f2003d51f2003d5206860f8fd7bc1a8c0035fd6", 0x10),
-        # 11.8: with its return address signed
-        ("3f2303d5fd7bbfa9fd0300910000a0d2000280f21f2003d51f2003d541d03bd5fd7bc1a8bf2303d5206860f8c0035fd6", 0x10),
-        ("40d03bd500004091000c40f9c0035fd6", 0x18),  # mrs x0; add x0, x0, #0, lsl #12; ldr x0, [x0, #0x18]
-        ("40d03bd5000440d1000c40f9c0035fd6", 0x18 - 0x1000),  # before it
-        ("40d03bd5c0035fd6", None),  # the pointer itself
-        ("000c40f9c0035fd6", None),  # from something else than the thread's pointer
-        ("40d03bd5000c40f9000c40f9c0035fd6", None),  # what lies behind another address
-        ("41d03bd5206860f8c0035fd6", None),  # by what is passed
-        ("c0035fd6", None),
-    ],
-)
-def test_where_a_thread_has_its_connection_on_arm64(data: str, offset: int | None) -> None:
-    assert find_connection_offset(arm_code(data), AARCH64) == offset
-
-
-@pytest.mark.parametrize(("machine", "offset"), [(X86_64, 0x20 - 0x70), (AARCH64, 0x20 + 0x10)])
-def test_where_a_thread_has_a_variable_of_its_own(machine: Machine, offset: int) -> None:
-    rows = symbol(0, 0, 0) + symbol(1, 0x20, 8, info=0x16)
-    parts = [Part(".symtab", 2, rows, link=2, entry_bytes=24), Part(".strtab", 3, b"\0current_thd\0")]
-    elf = parse_elf(make(parts, machine=machine.elf_machine), "server")
-    block = replace(elf.segments[0], kind=PT_TLS, memory_bytes=0x68, align=0x10)
-    assert find_thread_offset(replace(elf, segments=(block,)), "current_thd") == offset

@@ -10,8 +10,8 @@ import pytest
 from powerprof.stacks.elf import Elf, parse_elf
 from powerprof.stacks.symtab import read_symbols
 from powerprof.tracing.bpf.shared_numbers import Message
-from powerprof.tracing.statement_activity import classify_report_sites
-from powerprof.tracing.statement_code import find_call_returns
+from powerprof.tracing.function_calls import find_call_returns
+from powerprof.tracing.postgresql_places import classify_report_sites
 from tests.unit.stacks.elves import Part, make, symbol
 
 BASE = 0x78  # of the first part of the file, whose segment begins at 0
