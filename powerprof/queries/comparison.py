@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from statistics import NormalDist, median
+from statistics import median
 from typing import Literal
 
 import msgspec
@@ -13,14 +13,25 @@ import msgspec
 from powerprof.model.records import Note, Record
 from powerprof.model.statements import NormalText
 from powerprof.queries.records import Method, Queries, Statement
+from powerprof.statistics.intervals import student_quantile
 from powerprof.statistics.verdicts import Claim, judge_claim
 from powerprof.statistics.verdicts import Verdict as IntervalVerdict
 from powerprof.system.errors import UsageError
 
-Verdict = Literal["more expensive", "cheaper", "unchanged", "unknown", "new", "gone"]
+Verdict = Literal["more expensive", "cheaper", "unchanged", "inconclusive", "unknown", "new", "gone"]
 _CONFIDENCE = 0.95
 _FEWEST_CALLS = 5
-_ALIKE = 0.10  # A larger common change of all statements gets a note.
+# A larger common change has its own sentence. A statement whose interval is narrower is unchanged.
+_ALIKE = math.log(1.10)
+# A window is one sample of the level of each statement: the CPU time per call differs between two windows of an
+# unchanged server by more than the calls within a window show (caches, purge, neighbours of the host). The statements
+# that did not change show how much: the median absolute deviation of their log ratios. It has 37 % of the efficiency of
+# a standard deviation (Rousseeuw and Croux, JASA 88, 1993), so as many degrees of freedom. More than six would trust
+# the normal distribution far outside: statements do not scatter alike.
+_FEWEST_STATEMENTS = 3
+_DEVIATION_OF_MEDIAN = 1.4826
+_EFFICIENCY = 0.37
+_MOST_FREEDOM = 6.0
 
 
 class StatementSide(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +49,8 @@ class StatementChange(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         ratio, low, high: CPU time per call after ÷ before; for samples without calls, of the share of a CPU.
-        became: by the interval for all statements together.
+        became: by the ratio compared with the median ratio of all statements, judged for all statements together;
+            unchanged if the interval is within 10 % of the median ratio.
     """
 
     id: str
@@ -51,12 +63,6 @@ class StatementChange(msgspec.Struct, frozen=True, kw_only=True):
     ratio: float | None = None
     low: float | None = None
     high: float | None = None
-
-    @property
-    def claim(self) -> Claim:
-        """The permitted statements about 1 − `ratio`; all compared statements are judged together."""
-        ends = None if self.low is None or self.high is None else (self.low - 1, self.high - 1)
-        return judge_claim(_VERDICTS.get(self.became, "inconclusive"), ends)
 
 
 _VERDICTS: dict[Verdict, IntervalVerdict] = {"more expensive": "b_higher", "cheaper": "b_lower"}
@@ -81,9 +87,51 @@ class QueriesComparison(Record, frozen=True, kw_only=True):
     a: QueriesSide
     b: QueriesSide
     statements: list[StatementChange]
-    common_ratio: float | None
+    common_ratio: float | None  # the median: the common change of the host, the load or the server
     command: str = "compare"
     schema: Literal["powerprof.queries-comparison/1"] = "powerprof.queries-comparison/1"
+
+
+def claim_of_change(record: QueriesComparison, change: StatementChange) -> Claim:
+    """Return the permitted statements about the ratio of a statement compared with the common ratio, minus 1."""
+    if change.low is None or change.high is None or record.common_ratio is None:
+        return Claim(unknown=True)
+    ends = (change.low / record.common_ratio - 1, change.high / record.common_ratio - 1)
+    return judge_claim(_VERDICTS.get(change.became, "inconclusive"), ends)
+
+
+def is_common_change(record: QueriesComparison) -> bool:
+    """Return whether the median statement changed by more than 10 %."""
+    return record.common_ratio is not None and abs(math.log(record.common_ratio)) > _ALIKE
+
+
+class _Scatter(msgspec.Struct, frozen=True):
+    """The common change of the compared statements and the scatter of their log ratios between windows."""
+
+    count: int
+    middle: float
+    deviation: float
+
+    @property
+    def freedom(self) -> float:
+        return min(max(_EFFICIENCY * (self.count - 1), 1.0), _MOST_FREEDOM)
+
+    def judge(self, ratio: float, own_error: float) -> tuple[float, Verdict]:
+        """Return half of the 95 % interval of the log ratio, and the verdict corrected for the number of statements."""
+        spread, apart = math.hypot(own_error, self.deviation), math.log(ratio) - self.middle
+        half = student_quantile(_CONFIDENCE, self.freedom) * spread
+        if abs(apart) > student_quantile(1 - (1 - _CONFIDENCE) / self.count, self.freedom) * spread:
+            return half, "more expensive" if apart > 0 else "cheaper"
+        return half, "unchanged" if abs(apart) + half <= _ALIKE else "inconclusive"
+
+
+def _measure_scatter(ratios: Sequence[float]) -> _Scatter | None:
+    """Return the scatter of the statements with an error in both windows; None if they are too few."""
+    if len(ratios) < _FEWEST_STATEMENTS:
+        return None
+    logs = [math.log(ratio) for ratio in ratios]
+    middle = median(logs)
+    return _Scatter(len(logs), middle, _DEVIATION_OF_MEDIAN * median(abs(log - middle) for log in logs))
 
 
 def compare_queries(a: Queries, b: Queries, started_at: str) -> QueriesComparison:
@@ -94,20 +142,27 @@ def compare_queries(a: Queries, b: Queries, started_at: str) -> QueriesCompariso
         raise UsageError("the statements of two kinds of servers are not the same", "compare two runs of one kind")
     before, after = _by_name(a), _by_name(b)
     names = list(dict.fromkeys([*before, *after]))
-    both = sum(name in before and name in after for name in names)
-    # Bonferroni: for all statements together, one comparison in twenty has a false verdict.
-    z = NormalDist().inv_cdf(1 - (1 - _CONFIDENCE) / 2 / max(both, 1))
-    changes = [_change(name, before.get(name), after.get(name), a, b, z) for name in names]
-    ratios = [change.ratio for change in changes if change.ratio is not None]
-    common = median(ratios) if ratios else None
+    ratios = {name: _ratio(before[name], after[name]) for name in names if name in before and name in after}
+    scatter = _measure_scatter([ratio for ratio, error in ratios.values() if ratio is not None and error is not None])
+    changes = [
+        _change(
+            name,
+            after.get(name) or before[name],
+            _of(before.get(name), a),
+            _of(after.get(name), b),
+            *ratios.get(name, (None, None)),
+            scatter,
+        )
+        for name in names
+    ]
     return QueriesComparison(
         started_at=started_at,
         host=b.host,
         a=_side(a),
         b=_side(b),
         statements=sorted(changes, key=lambda change: (-abs(change.change_percent_of_cpu), change.text)),
-        common_ratio=common,
-        notes=_notes(a, b, common, len(ratios)),
+        common_ratio=None if scatter is None else math.exp(scatter.middle),
+        notes=_notes(a, b, scatter, len(ratios)),
     )
 
 
@@ -128,7 +183,9 @@ def _side(record: Queries) -> QueriesSide:
     )
 
 
-def _of(statement: Statement, record: Queries) -> StatementSide:
+def _of(statement: Statement | None, record: Queries) -> StatementSide | None:
+    if statement is None:
+        return None
     return StatementSide(
         percent_of_cpu=100 * statement.c0_s / record.window_s,
         calls_hz=statement.calls_hz,
@@ -140,34 +197,26 @@ def _of(statement: Statement, record: Queries) -> StatementSide:
 
 def _change(
     name: tuple[NormalText, str | None],
-    a: Statement | None,
-    b: Statement | None,
-    first: Queries,
-    second: Queries,
-    z: float,
+    known: Statement,
+    a: StatementSide | None,
+    b: StatementSide | None,
+    ratio: float | None,
+    error: float | None,
+    scatter: _Scatter | None,
 ) -> StatementChange:
-    known = b or a
-    assert known is not None  # noqa: S101  it is a name of one of them
-    one, other = (None if a is None else _of(a, first)), (None if b is None else _of(b, second))
-    change = (other.percent_of_cpu if other else 0.0) - (one.percent_of_cpu if one else 0.0)
-    ratio, spread = None, None
-    if a is not None and b is not None:
-        ratio, spread = _ratio(a, b)
     became: Verdict = "new" if a is None else "gone" if b is None else "unknown"
     low = high = None
-    if ratio is not None and spread is not None:
-        usual = NormalDist().inv_cdf(0.5 + _CONFIDENCE / 2)
-        low, high = ratio * math.exp(-usual * spread), ratio * math.exp(usual * spread)
-        apart = abs(math.log(ratio)) > z * spread
-        became = "unchanged" if not apart else "more expensive" if ratio > 1 else "cheaper"
+    if ratio is not None and error is not None and scatter is not None:
+        half, became = scatter.judge(ratio, error)
+        low, high = ratio * math.exp(-half), ratio * math.exp(half)
     return StatementChange(
         id=known.id,
         text=name[0],
         schema_name=name[1],
         became=became,
-        change_percent_of_cpu=change,
-        a=one,
-        b=other,
+        change_percent_of_cpu=(b.percent_of_cpu if b else 0.0) - (a.percent_of_cpu if a else 0.0),
+        a=a,
+        b=b,
         ratio=ratio,
         low=low,
         high=high,
@@ -199,10 +248,10 @@ def _error(statement: Statement) -> float | None:
     return statement.c0_ms_deviation / statement.c0_ms_per_call / math.sqrt(calls)
 
 
-def _notes(a: Queries, b: Queries, common: float | None, count: int) -> list[Note]:
+def _notes(a: Queries, b: Queries, scatter: _Scatter | None, in_both: int) -> list[Note]:
     notes = [Note("windows_apart")]
-    if common is not None and count > 1 and abs(math.log(common)) > math.log(1 + _ALIKE):
-        notes.append(Note("all_changed", {"ratio": common, "count": count}))
+    if scatter is None and in_both:
+        notes.append(Note("scatter_unknown", {"statements": _FEWEST_STATEMENTS}))
     if a.method != b.method:
         notes.append(Note("methods_differ", {"a": a.method, "b": b.method}))
     if a.server.version != b.server.version:

@@ -207,10 +207,11 @@ WORDS: dict[str, str] = {
     "probes, which count nothing, as soon as it is unlocked",
     "probes_costly": "method samples: in a trial of half a second, probes used {percent:.1f} % of the server's CPU "
     "time ({each_us:.1f} µs per statement at {rate_hz:,.0f} statements/s); --method probes uses them anyway",
-    "windows_apart": "the intervals cover the calls within the two windows. A busier host makes all statements "
-    "more expensive: repeat the windows to check (queries --watch)",
-    "all_changed": "the compared statements ({count}) changed by × {ratio:.2f} in the median: the host or "
-    "the server changed, not one statement",
+    "windows_apart": "each window is one sample: a statement is compared with the median ratio of all statements, and "
+    "its interval includes the scatter of these ratios. To judge a common change, measure several windows of each "
+    "state alternately",
+    "scatter_unknown": "fewer than {statements} statements have a known ratio, so the scatter between the windows is "
+    "unknown. To judge a few statements, measure several windows of each state alternately",
     "methods_differ": "A was measured by {a} and B by {b}",
     "servers_differ": "the servers differ: {a} and {b}",
     "spread_unknown": "the interval is unknown for statements with fewer than {calls} calls",

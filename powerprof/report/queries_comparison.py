@@ -10,7 +10,14 @@ from markupsafe import Markup
 from msgspec.structs import replace
 
 from powerprof.model import text
-from powerprof.queries.comparison import QueriesComparison, StatementChange, StatementSide, select_changes
+from powerprof.queries.comparison import (
+    QueriesComparison,
+    StatementChange,
+    StatementSide,
+    claim_of_change,
+    is_common_change,
+    select_changes,
+)
 from powerprof.report.answers import MAY_BE_CHANCE, explain_chance, word_claim
 from powerprof.report.document import NOT_HTML, TERMINAL, Document, Drawing, Part, Section, Sentence, Shown, View
 from powerprof.report.html.charts import DrawnInterval, draw_legend, interval_axis, interval_row, interval_ticks
@@ -37,44 +44,66 @@ _DEFAULT_TOP = 20
 
 
 def answer_of(record: QueriesComparison) -> str:
-    """Return how many statements became more expensive, and the statement with most CPU time among them."""
-    worse = select_changes(record, "more expensive")
+    """Return the common change, the statements that became more expensive than it, and the largest of them."""
+    if not is_common_change(record):
+        return _answer(record, "")
+    ratio = text.number(record.common_ratio, 2)
+    first = (
+        f"The CPU time per call of all statements changed by × {ratio} in the median: the host or the server changed"
+    )
+    return f"{first}. {_answer(record, ' than the others')}"
+
+
+def _answer(record: QueriesComparison, than: str) -> str:
+    worse, better, new = (select_changes(record, became) for became in ("more expensive", "cheaper", "new"))
     if worse:
         change = worse[0]
-        subject = "One statement became" if len(worse) == 1 else f"{len(worse)} statements became"
         return (
-            f"{subject} more expensive. The largest: {_ratio(change)} the CPU time per call "
+            f"{_count(worse)} more expensive{than}. The largest: {_ratio(change)} the CPU time per call "
             f"({_ms_per_call(change.a)} → {_ms_per_call(change.b)} ms), "
             f"{text.signed(change.change_percent_of_cpu, 2)} % of a CPU: {text.shorten(change.text, 200)}"
         )
-    better = select_changes(record, "cheaper")
-    new = select_changes(record, "new")
+    claims = [claim_of_change(record, change) for change in record.statements]
+    compared = sum(not claim.unknown for claim in claims)
+    if not compared and any(change.a and change.b for change in record.statements):
+        return "Inconclusive: no statement has a known interval in both windows."
+    none = f"No statement became significantly more expensive{than}"
     if better:
         change = better[0]
-        subject = "One statement became" if len(better) == 1 else f"{len(better)} statements became"
         first = f"{_ratio(change)}: {text.shorten(change.text, 200)}"
-        return f"No statement became more expensive; {subject.lower()} cheaper, first {first}"
+        return f"{none}; {_count(better).lower()} cheaper, first {first}"
     if new and new[0].b is not None:
         most = f"{text.number(new[0].b.percent_of_cpu, 1)} % of a CPU: {text.shorten(new[0].text, 200)}"
-        return f"No statement became more expensive; {len(new)} new, the largest {most}"
-    hints = sum(change.claim.hint is not None for change in record.statements)
-    compared = sum(not change.claim.unknown for change in record.statements)
+        return f"{none}; {len(new)} new, the largest {most}"
+    answer = f"No statement became significantly more expensive or cheaper{than}"
+    hints = sum(claim.hint is not None for claim in claims)
     if hints:
-        return f"No statement became significantly more expensive or cheaper; {hints} of {compared} {MAY_BE_CHANCE}."
-    return "No statement became measurably more expensive or cheaper."
+        return f"{answer}; {hints} of {compared} {MAY_BE_CHANCE}."
+    open_count = len(select_changes(record, "inconclusive"))
+    if open_count:
+        return f"{answer}; for {open_count} of {compared} a change of over 10 % is possible."
+    return f"{answer}; each changed by less than 10 %{' compared with the median' if than else ''}."
+
+
+def _count(changes: Sequence[StatementChange]) -> str:
+    return "One statement became" if len(changes) == 1 else f"{len(changes)} statements became"
 
 
 def became_text(record: QueriesComparison, change: StatementChange) -> str:
     """Return the outcome of a statement in words."""
-    compared = sum(not each.claim.unknown for each in record.statements)
-    return word_claim("", change.claim, compared, "statements").text if change.claim.hint else change.became
+    claim = claim_of_change(record, change)
+    return word_claim("", claim, _count_compared(record), "statements").text if claim.hint else change.became
 
 
 def explain_statements(record: QueriesComparison) -> str:
     """Return the explanation of `may be chance` if a statement has it; empty otherwise."""
-    hints = [change.claim.hint is not None for change in record.statements]
-    compared = sum(not change.claim.unknown for change in record.statements)
-    return explain_chance(hints, compared, "statements").replace("excludes 0", "excludes a ratio of 1")
+    hints = [claim_of_change(record, change).hint is not None for change in record.statements]
+    explained = explain_chance(hints, _count_compared(record), "statements")
+    return explained.replace("excludes 0", "excludes the median ratio of all statements")
+
+
+def _count_compared(record: QueriesComparison) -> int:
+    return sum(not claim_of_change(record, change).unknown for change in record.statements)
 
 
 def context_of(record: QueriesComparison) -> str:
@@ -129,7 +158,7 @@ def _list_parts(record: QueriesComparison, view: View) -> Iterator[Part]:
 
 _CHART = (
     "Sorted by the change of CPU time per second. The chart shows the CPU time per call, B relative to A, with its "
-    "95 % interval. A filled mark is a significant change."
+    "95 % interval. A filled mark is a significant change compared with the median of all statements."
 )
 
 

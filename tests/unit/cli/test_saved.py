@@ -120,9 +120,11 @@ def test_a_run_of_unknown_age_is_kept() -> None:
 
 def test_fail_if_worse_has_the_exit_code_4(store: RunStore, capsys: pytest.CaptureFixture[str]) -> None:
     for factor in (1.0, 1.5):
-        store.save("queries", replace(compared.window(compared.of("SELECT slow", factor)), id=None))
+        texts = {"SELECT slow": factor, "SELECT a": 1.0, "SELECT b": 1.01, "SELECT c": 0.99, "SELECT d": 1.0}
+        window = compared.window(*(compared.of(text, each_ms) for text, each_ms in texts.items()))
+        store.save("queries", replace(window, id=None))
     assert _run(store, "compare queries-0001 queries-0002 --fail-if-worse") == 4
-    assert "error: 1 of 1 statements became more expensive" in capsys.readouterr().err
+    assert "error: 1 of 5 statements became more expensive" in capsys.readouterr().err
     for line in ("queries-0002 queries-0001 --fail-if-worse", "queries-0001 queries-0002"):
         assert _run(store, f"compare {line}") == 0
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from powerprof.model.records import Note
 from powerprof.queries.comparison import StatementChange, compare_queries, select_changes
@@ -42,44 +44,100 @@ def changed(a: Queries, b: Queries) -> dict[str, StatementChange]:
     return {one.text: one for one in compare_queries(a, b, "2026-01-01T00:00:00.000Z").statements}
 
 
+SAME = [of(f"same{at}", each_ms) for at, each_ms in enumerate((1.0, 1.01, 0.99, 1.005, 0.995))]
+
+
 def test_each_statement_is_what_it_became() -> None:
-    before = window(of("slow", 1.0), of("same", 1.0), of("quick", 1.0), of("old", 0.5), of("rare", 1.0, 3))
-    after = window(of("slow", 1.5), of("same", 1.001), of("quick", 0.5), of("added", 0.5), of("rare", 9.0, 3))
+    before = window(of("slow", 1.0), of("quick", 1.0), of("old", 0.5), of("rare", 1.0, 3), of("noisy", 1.0, 5), *SAME)
+    after = window(
+        of("slow", 1.5), of("quick", 0.5), of("added", 0.5), of("rare", 9.0, 3), of("noisy", 1.1, 5, 0.3),
+        *(msgspec.structs.replace(one, c0_ms_per_call=1.0) for one in SAME),
+    )  # fmt: skip
     found = changed(before, after)
     assert {text: one.became for text, one in found.items()} == {
         "slow": "more expensive",
-        "same": "unchanged",
         "quick": "cheaper",
         "old": "gone",
         "added": "new",
         "rare": "unknown",
+        "noisy": "inconclusive",
+        **{one.text: "unchanged" for one in SAME},
     }
     slow = found["slow"]
     assert (slow.ratio, slow.change_percent_of_cpu) == (1.5, pytest.approx(10.0))
-    error = 0.1 * math.hypot(1 / 1.0, 1 / 1.5) / 20
-    assert slow.low is not None
-    assert slow.high is not None
-    assert math.log(slow.high / slow.low) == pytest.approx(2 * 1.96 * error, rel=1e-3)
+    assert slow.low is not None and slow.high is not None
+    # The log ratios of the eight compared statements; the median is 0.
+    logs = sorted(map(math.log, (1.5, 0.5, 1.1, 1.0, 1 / 1.01, 1 / 0.99, 1 / 1.005, 1 / 0.995)))
+    middle = statistics.median(logs)
+    deviation = 1.4826 * statistics.median(abs(log - middle) for log in logs)
+    error = math.hypot(deviation, 0.1 * math.hypot(1 / 1.0, 1 / 1.5) / 20)
+    assert math.log(slow.high / slow.low) == pytest.approx(2 * stats.t.ppf(0.975, 0.37 * 7) * error, rel=1e-3)
     assert (found["rare"].ratio, found["rare"].low) == (9.0, None)
     assert (found["added"].a, found["old"].b) == (None, None)
 
 
-def test_of_statements_that_did_not_change_few_are_said_to_have() -> None:
-    """40 in each of 100 comparisons: of all comparisons at most one in twenty says so of any, but for chance."""
-    chance, wrong = random.Random(7), 0
+@pytest.mark.parametrize("scatter", ["none", "normal", "uneven"])
+@pytest.mark.parametrize("count", [3, 5, 8, 20, 40])
+def test_an_unchanged_server_has_no_changed_statement(scatter: str, count: int) -> None:
+    """Levels scatter between the windows by more than the calls show, and all change with the host."""
+    chance, wrong = random.Random(f"{scatter}{count}"), 0
     for _ in range(100):
+        sizes = [0.05 * math.exp(chance.gauss(0, 0.5)) if scatter == "uneven" else 0.05 for _ in range(count)]
         pair = []
-        for _ in range(2):
-            pair.append(window(*(of(f"s{at}", 1 + chance.gauss(0, 0.5) / 20, 400, 0.5) for at in range(40))))
-        wrong += any(one.became not in ("unchanged",) for one in changed(*pair).values())
-    assert wrong <= 11
+        for _ in "ab":
+            host = math.exp(chance.gauss(0, 0.2))
+            levels = [0.0 if scatter == "none" else chance.gauss(0, size) for size in sizes]
+            pair.append(
+                window(
+                    *(
+                        of(f"s{at}", host * math.exp(level) * (1 + chance.gauss(0, 0.5) / 20), 400, 0.5)
+                        for at, level in enumerate(levels)
+                    )
+                )
+            )
+        wrong += any(one.became in ("more expensive", "cheaper") for one in changed(*pair).values())
+    assert wrong <= WRONG_AT_MOST[scatter]
+
+
+# Of 100 comparisons.
+WRONG_AT_MOST = {"none": 2, "normal": 2, "uneven": 10}
+
+
+@pytest.mark.parametrize("common", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize("count", [3, 4, 8, 27])
+def test_a_large_change_of_one_statement_is_found_beside_a_common_change(count: int, common: float) -> None:
+    chance = random.Random(count)
+    levels = [math.exp(chance.gauss(0, 0.02)) for _ in range(count)]
+    before = window(*(of(f"s{at}", 1.0) for at in range(count)), of("s", 1.0))
+    after = window(
+        *(of(f"s{at}", common * level) for at, level in enumerate(levels)), of("s", common / 300, 400, 0.1 / 300)
+    )
+    found = changed(before, after)
+    assert found["s"].became == "cheaper"
+    assert all(one.became in ("unchanged", "inconclusive") for text, one in found.items() if text != "s")
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_few_statements_do_not_show_the_scatter_between_windows(count: int) -> None:
+    before = window(*(of(f"s{at}", 1.0) for at in range(count)))
+    after = window(*(of(f"s{at}", 9.0) for at in range(count)), of("rare", 1.0, 3))
+    compared = compare_queries(before, after, "")
+    assert compared.common_ratio is None
+    assert {(one.became, one.low) for one in compared.statements if one.a} == {("unknown", None)}
+    assert "scatter_unknown" in {note.name for note in compared.notes if isinstance(note, Note)}
+    assert lines_of(word_record(compared), 400)[0].startswith("Inconclusive")
 
 
 def test_samples_have_the_ratio_of_their_shares() -> None:
-    one = Statement(text="s", c0_s=0.4, c0_percent=40.0, low_percent=36.0, high_percent=44.0)
-    other = msgspec.structs.replace(one, c0_s=0.8, c0_percent=80.0, low_percent=76.0, high_percent=84.0)
-    found = changed(window(one, method="samples"), window(other, method="samples"))["s"]
-    assert (found.ratio, found.became) == (2.0, "more expensive")
+    def sampled(text: str, percent: float) -> Statement:
+        return Statement(
+            text=text, c0_s=percent / 100, c0_percent=percent, low_percent=0.95 * percent, high_percent=1.05 * percent
+        )
+
+    before = [sampled("s", 40.0), *(sampled(f"o{at}", 10.0) for at in range(5))]
+    after = [sampled("s", 120.0), *(sampled(f"o{at}", 10.0 + at / 10) for at in range(5))]
+    found = changed(window(*before, method="samples"), window(*after, method="samples"))
+    assert (found["s"].ratio, found["s"].became) == (pytest.approx(3.0), "more expensive")
 
 
 def test_a_host_that_is_busier_is_said_and_kinds_of_servers_are_not_mixed() -> None:
@@ -87,8 +145,8 @@ def test_a_host_that_is_busier_is_said_and_kinds_of_servers_are_not_mixed() -> N
     after = window(*(of(f"s{at}", 1.3) for at in range(5)))
     compared = word_record(compare_queries(before, after, "2026-01-01T00:00:00.000Z"))
     assert compared.common_ratio == pytest.approx(1.3)
-    assert "the host or the server changed, not one statement" in " ".join(lines_of(compared, 400))
-    assert len(select_changes(compared, "more expensive")) == 5
+    assert lines_of(compared, 400)[0].startswith("The CPU time per call of all statements changed by × 1.30")
+    assert len(select_changes(compared, "unchanged")) == 5
     other = window(of("s", 1.0), server=QueryServer(pid=1, label="postgres", family="postgresql"))
     with pytest.raises(UsageError, match="two kinds of servers"):
         compare_queries(before, other, "")
@@ -102,6 +160,7 @@ def test_each_side_has_its_rates_by_its_own_window() -> None:
     assert (compared.b.percent_of_cpu, compared.b.calls_hz, compared.b.window_s) == (40.0, None, 5.0)
     assert (compared.a.name, compared.b.name, compared.b.server) == ("", "queries-0002", "mysqld (10)")
     (one,) = compared.statements
+    assert (one.ratio, one.became) == (1.5, "unknown")
     assert one.a is not None and one.b is not None
     assert (one.a.percent_of_cpu, one.b.percent_of_cpu) == (pytest.approx(20.0), pytest.approx(21.0))
     assert one.change_percent_of_cpu == pytest.approx(1.0)
@@ -119,6 +178,7 @@ OPPOSITE = {
     "new": "gone",
     "gone": "new",
     "unchanged": "unchanged",
+    "inconclusive": "inconclusive",
     "unknown": "unknown",
 }
 
@@ -159,8 +219,11 @@ def test_the_error_of_a_ratio_is_that_of_both_sides() -> None:
     """The relative error of a mean is its deviation by the root of the finished calls."""
 
     def spread(a: Statement, b: Statement) -> float | None:
-        one = changed(window(a), window(b))["s"]
-        return None if one.low is None or one.high is None else math.log(one.high / one.low) / 2 / 1.959964
+        """Compare it with seven statements of one ratio, which is the median: the deviation of the median is 0."""
+        others = [of(f"o{at}", 1.0) for at in range(7)]
+        one = changed(window(a, *others), window(b, *others))["s"]
+        usual = stats.t.ppf(0.975, 0.37 * (7 if one.low is not None else 6))
+        return None if one.low is None or one.high is None else math.log(one.high / one.low) / 2 / usual
 
     wide, narrow = of("s", 2.0, 100, 0.8), of("s", 3.0, 900, 0.3)
     expected = math.hypot(0.8 / 2.0 / 10, 0.3 / 3.0 / 30)
@@ -182,16 +245,25 @@ def test_the_error_of_a_ratio_is_that_of_both_sides() -> None:
     assert changed(window(idle), window(sampled[1]))["s"].ratio is None
 
 
-@pytest.mark.parametrize(
-    ("others", "gone", "became"), [(0, 9, "more expensive"), (1, 0, "unchanged"), (9, 0, "unchanged")]
-)
-def test_the_more_statements_both_windows_have_the_larger_a_change_must_be(others: int, gone: int, became: str) -> None:
-    """A change of 2 standard errors is one in twenty; of two statements it has to be 2.24. New ones do not count."""
-    ratio = math.exp(2.05 * 0.5 * math.sqrt(2) / 20)
-    same, lost = [of(f"o{at}", 1.0) for at in range(others)], [of(f"g{at}", 1.0) for at in range(gone)]
-    before = window(of("s", 1.0, 400, 0.5), *same, *lost)
-    after = window(of("s", ratio, 400, 0.5 * ratio), *same)
-    assert changed(before, after)["s"].became == became
+def test_the_scatter_is_that_of_statements_with_an_error() -> None:
+    """Statements with few calls have a ratio, but it does not count for the median."""
+    few = [of(f"few{at}", 1.0, 3) for at in range(9)]
+    after = [of(f"few{at}", 9.0, 3) for at in range(9)]
+    compared = compare_queries(window(*SAME, *few), window(*SAME, *after), "")
+    assert compared.common_ratio == pytest.approx(1.0)
+    assert compared.notes == [Note("windows_apart")]
+
+
+@pytest.mark.parametrize(("others", "became"), [(9, "more expensive"), (199, "inconclusive")])
+def test_the_more_statements_both_windows_have_the_larger_a_change_must_be(others: int, became: str) -> None:
+    """A change of 7 standard errors is enough for one of ten statements and not for one of 200."""
+    same = [of(f"o{at}", 1.0) for at in range(others)]
+    error = 0.5 / 20
+    ratio = math.exp(7.0 * error * math.sqrt(2))
+    before, after = window(of("s", 1.0, 400, 0.5), *same), window(of("s", ratio, 400, 0.5 * ratio), *same)
+    freedom = min(0.37 * others, 6)
+    apart = stats.t.ppf(1 - 0.025 / (others + 1), freedom) < 7.0
+    assert changed(before, after)["s"].became == ("more expensive" if apart else "inconclusive") == became
 
 
 def test_statements_that_began_before_a_window_are_not_compared() -> None:
@@ -199,18 +271,13 @@ def test_statements_that_began_before_a_window_are_not_compared() -> None:
     assert set(changed(before, window(of("t", 1.0)))) == {"t"}
 
 
-@pytest.mark.parametrize(("ratio", "noted"), [(1.3, True), (1 / 1.3, True), (1.09, False), (1 / 1.09, False)])
-def test_a_common_change_is_noted_in_both_directions(ratio: float, noted: bool) -> None:
+@pytest.mark.parametrize(("ratio", "common"), [(1.3, True), (1 / 1.3, True), (1.09, False), (1 / 1.09, False)])
+def test_a_common_change_is_the_first_sentence_in_both_directions(ratio: float, common: bool) -> None:
     before = window(*(of(f"s{at}", 1.0) for at in range(3)))
     after = window(*(of(f"s{at}", ratio) for at in range(3)))
     compared = compare_queries(before, after, "")
     assert compared.common_ratio == pytest.approx(ratio)
-    notes = {note.name: note.values for note in compared.notes if isinstance(note, Note)}
-    assert ("all_changed" in notes) is noted
-    if noted:
-        assert notes["all_changed"] == {"ratio": pytest.approx(ratio), "count": 3}
-    alone = compare_queries(window(of("s", 1.0)), window(of("s", 9.0)), "")
-    assert "all_changed" not in {note.name for note in alone.notes if isinstance(note, Note)}
+    assert ("the host or the server changed" in lines_of(word_record(compared), 400)[0]) is common
 
 
 def test_windows_that_differ_are_noted() -> None:
@@ -219,7 +286,7 @@ def test_windows_that_differ_are_noted() -> None:
 
     plain = window(of("s", 1.0))
     server = QueryServer(pid=10, label="mysqld", version=None)
-    assert set(names(plain, plain)) == {"windows_apart"}
+    assert set(names(plain, plain)) == {"windows_apart", "scatter_unknown"}
     assert names(plain, window(of("s", 1.0), server=server))["servers_differ"] == {"a": "MySQL 8.0.40", "b": "?"}
     assert names(plain, window(of("s", 1.0), method="samples"))["methods_differ"] == {"a": "probes", "b": "samples"}
     assert "spread_unknown" in names(plain, window(of("s", 1.0, 3, None)))

@@ -383,7 +383,7 @@ def _queries() -> Cases:
     single = [replace(probed, functions=probed.functions[:count]) for count in (0, 1, 2)]
     yield "functions", "\n".join(map(functions_answer, single))
     yield "queries, first", "\n".join(lines_of(record, 120, top=1))
-    compared: QueriesComparison = make_kind("powerprof.queries-comparison/1", known=True)
+    compared: QueriesComparison = replace(make_kind("powerprof.queries-comparison/1", known=True), common_ratio=1.0)
     first, second = compared.statements
     for label, statements in (
         ("cheaper", [replace(first, became="cheaper", ratio=0.375, low=0.25, high=0.625)]),

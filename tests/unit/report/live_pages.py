@@ -21,10 +21,12 @@ from tests.unit.experiment.test_studies import study_run
 from tests.unit.queries import test_comparison as compared
 from tests.unit.queries.test_report import waiting
 
+_SAME = {"SELECT same": 1.0, "SELECT a": 0.99, "SELECT b": 1.0, "SELECT c": 1.01, "SELECT d": 1.02}
+
 
 def _queries_comparison() -> msgspec.Struct:
-    before = compared.window(*(compared.of(text, 1.0) for text in ("SELECT slow", "SELECT same", "SELECT old")))
-    after = compared.window(*(compared.of(text, each) for text, each in (("SELECT slow", 1.5), ("SELECT same", 1.0))))
+    before = compared.window(*(compared.of(text, 1.0) for text in ("SELECT slow", *_SAME, "SELECT old")))
+    after = compared.window(*(compared.of(text, each) for text, each in {"SELECT slow": 1.5, **_SAME}.items()))
     return compare_queries(before, after, "2026-01-01T00:00:00.000Z")
 
 

@@ -443,7 +443,8 @@ def _statements(seed: int) -> tuple[Any, list[tuple[Interval, bool]]]:
     record = compare_queries(*sides, "2026-01-01T00:00:00.000Z")  # type: ignore[misc]
     claims: list[tuple[Interval, bool]] = []
     for one in record.statements:
-        ends = None if one.low is None or one.high is None else (one.low - 1, one.high - 1)
+        common = record.common_ratio
+        ends = None if not (one.low and one.high and common) else (one.low / common - 1, one.high / common - 1)
         claims.append((ends, one.became in ("more expensive", "cheaper")))
     return record, claims
 
