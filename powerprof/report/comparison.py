@@ -185,12 +185,10 @@ def _list_parts(record: Comparison, view: View) -> Iterator[Part]:
     places, details = Places(record), ALL if view.everything else NOT_TERMINAL
     yield Section("Metrics", _list_metrics(record, places, view), "metrics")
     yield Section("Pair by pair", [_draw_pairs(record)], "pairs")
-    spread = Drawing(lambda: charts.draw_spread(charts.comparison_charts(record)), look="")
-    yield Section("Spread of the windows", [spread], "spread")
+    yield Section("Spread of the windows", [draw_windows(record)], "spread")
     yield Section("CPU idle states", _list_states(record, places), "states", NOT_TERMINAL, forms=NOT_TERMINAL)
-    yield Section("Over time", [Drawing(lambda: svg.draw_course(_block_bars(record), "% C0"), _COURSE)], "course")
-    flames = Drawing(lambda: draw_flames(_flames(record), "condition"), look="")
-    yield Section("Functions that woke the CPUs", [flames], "flames")
+    yield Section("Over time", [draw_blocks(record)], "course")
+    yield Section("Functions that woke the CPUs", [draw_functions(record)], "flames")
     yield _system_of(record, places, details)
     measured = [Sentence(f"{fact}.", label, forms=details) for label, fact in _measured(record) if fact]
     plans = Sentence(" · ".join(_plan_texts(record)), "Plans", forms=NOT_HTML)
@@ -471,6 +469,21 @@ def _draw_pairs(record: Comparison) -> Drawing:
         return Drawing(Markup)
     draw = partial(svg.draw_pairs, metric.a.values, metric.b.values, metric.unit, _names(record))
     return Drawing(draw, _PAIRS.format(labels.metric_words(metric.name), *_names(record)))
+
+
+def draw_windows(record: Comparison) -> Drawing:
+    """Draw the spread of the windows of both conditions."""
+    return Drawing(lambda: charts.draw_spread(charts.comparison_charts(record)), look="")
+
+
+def draw_blocks(record: Comparison) -> Drawing:
+    """Draw the time in C0 of each block in chronological order."""
+    return Drawing(lambda: svg.draw_course(_block_bars(record), "% C0"), _COURSE)
+
+
+def draw_functions(record: Comparison) -> Drawing:
+    """Draw the flame graphs of A, B and their difference."""
+    return Drawing(lambda: draw_flames(_flames(record), "condition"), look="")
 
 
 def _drawn_interval(metric: Metric) -> DrawnInterval | None:
