@@ -76,7 +76,7 @@ def command(options: Options) -> None:
     from powerprof.attribution.requests import AttributeRequest
 
     if view.by is not None or view.lines:
-        from powerprof.report.attribution import BY
+        from powerprof.report.wakeup_groups import BY
 
         check_by(view.by, BY, lines=view.lines)
     if view.from_run is None:

@@ -50,7 +50,7 @@ def command(options: Options) -> None:
     if from_run is None and not (target.pid or target.cgroup or target.system):
         from powerprof.host.describe import describe_host, read_idle_limits
         from powerprof.host.survey import survey_host
-        from powerprof.report.catalogue import capability_text
+        from powerprof.report.doctor import capability_text
 
         capabilities = survey_host()
         host = {"host": describe_host(), "idle": read_idle_limits(), "capabilities": capabilities}
@@ -59,7 +59,7 @@ def command(options: Options) -> None:
             print_text(capability_text(capabilities, terminal_width()))
         return
     from powerprof.attribution.symbols import SymbolsRequest, find_symbols
-    from powerprof.report.catalogue import symbols_lines
+    from powerprof.report.doctor import symbols_lines
 
     request = SymbolsRequest(run=from_run, runs_dir=options.runs_dir, duration_s=options.duration, fetch=options.fetch)
     record = find_symbols(

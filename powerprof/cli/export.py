@@ -69,7 +69,7 @@ def command(options: Options) -> None:
     """Measure and serve until a signal arrives."""
     watched, series = options.watched, options.series
     from powerprof.live import exporter
-    from powerprof.report.pprof import RecentProfiles
+    from powerprof.report.recent_profiles import RecentProfiles
 
     if series.per_cpu not in ("auto", "yes", "no"):
         raise UsageError(f"--per-cpu {series.per_cpu} is not a choice", "auto, yes or no")

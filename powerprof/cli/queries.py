@@ -32,7 +32,7 @@ from powerprof.cli.parameters import Mode, flag, group, option, readable_file, w
 from powerprof.cli.targets import ServerOptions, only, server_pid
 from powerprof.live.statements import StatementHistory, StatementMonitor
 from powerprof.queries.session import QueriesRequest
-from powerprof.report.watch import QUERIES_PLAIN_HEAD, QUERIES_SORTS, draw_queries_screen, queries_plain_line
+from powerprof.report.queries_watch import QUERIES_PLAIN_HEAD, QUERIES_SORTS, draw_queries_screen, queries_plain_line
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.next_steps import command_line
 

@@ -50,14 +50,14 @@ def command(options: Options) -> None:
     """Read a record and render it."""
     name, files = options.name, [*json_output(options.json), *options.outputs]
     check_targets(files)
-    from powerprof.report import energy
     from powerprof.report.kinds import load_saved, name_of, reported_kind
+    from powerprof.report.yearly import PriceTerms, parse_terms, yearly_sentence
 
-    asked = energy.parse_terms(options.prices.price, options.prices.grid)
+    asked = parse_terms(options.prices.price, options.prices.grid)
     record = load_saved(name, options.runs_dir)
     check_kinds(files, reported_kind(record).file_kinds(), name_of(record))
     view = _choose_view(record, options.everything, top=options.top, columns=options.columns, by=options.by)
-    derived = energy.yearly_sentence(record, asked) if asked != energy.PriceTerms() else ""
+    derived = yearly_sentence(record, asked) if asked != PriceTerms() else ""
     extras = None
     if any(file.kind in ("html", "perfetto") for file in files):
         from powerprof.report.exports import read_extras

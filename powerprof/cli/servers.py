@@ -39,7 +39,7 @@ def command(options: Options) -> None:
     clients: list[Connector] = []
     from powerprof.database import historical
     from powerprof.database.historical import is_fetched
-    from powerprof.report import catalogue
+    from powerprof.report.servers import fetched_lines, server_lines, server_record
 
     if action == "list":
         if name is not None:
@@ -48,7 +48,7 @@ def command(options: Options) -> None:
             raise UsageError("--yes has no effect on list", command_line("servers fetch NAME --yes"))
         servers = list(historical.CATALOGUE.values())
         clients = list(historical.CONNECTORS.values())
-        lines = catalogue.server_lines([*servers, *clients])
+        lines = server_lines([*servers, *clients])
     elif action == "remove" and name is not None:
         thing = historical.find_fetchable(name)
         place = historical.find_fetched(thing)
@@ -73,13 +73,13 @@ def command(options: Options) -> None:
         historical.fetch_release(
             name, lambda question: ask_consent(question, yes), lambda text: print_progress(text, quiet)
         )
-        lines = catalogue.fetched_lines(servers[0], state)
+        lines = fetched_lines(servers[0], state)
     else:
         raise UsageError(f"servers {action} is not an action", "list, fetch or remove")
     record = {
         "schema": "powerprof.servers/1",
-        "servers": [catalogue.server_record(server) for server in servers],
-        "connectors": [catalogue.server_record(connector) for connector in clients],
+        "servers": [server_record(server) for server in servers],
+        "connectors": [server_record(connector) for connector in clients],
     }
     write_json(record, json)
     if json != "-" and not quiet:

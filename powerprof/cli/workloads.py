@@ -28,7 +28,7 @@ def command(options: Options) -> None:
     """List the workloads, or explain one."""
     name, json = options.name, options.json
     check_targets(json_output(json))
-    from powerprof.report import catalogue
+    from powerprof.report.workloads import explain_workload, workload_lines, workload_records
     from powerprof.workloads.catalogue import find_workload, list_folders
     from powerprof.workloads.definition import json_schema
     from powerprof.workloads.reading import read_workload
@@ -40,10 +40,8 @@ def command(options: Options) -> None:
         return
     extra = options.workloads or []
     listed = [find_workload(name, extra)] if name else [read_workload(folder) for folder in list_folders(extra)]
-    write_json({"schema": "powerprof.workloads/1", "workloads": catalogue.workload_records(listed)}, json)
+    write_json({"schema": "powerprof.workloads/1", "workloads": workload_records(listed)}, json)
     if json != "-":
         print_report(
-            catalogue.explain_workload(listed[0], terminal_width())
-            if name
-            else catalogue.workload_lines(listed, terminal_width())
+            explain_workload(listed[0], terminal_width()) if name else workload_lines(listed, terminal_width())
         )

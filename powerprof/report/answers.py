@@ -1,68 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Words of comparisons: the outcome of a judged figure, sentences about differences, and threats."""
+"""Words of judged figures: the outcome that every form prints, and the sentences about a difference."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
 from powerprof.experiment.claims import SPEED, claim_of, describe_direction, percent_base
-from powerprof.experiment.records import Metric, Threat
+from powerprof.experiment.records import Metric
 from powerprof.model import text
 from powerprof.report import labels
-from powerprof.report.labels import UNPAIRED, fill_template
 from powerprof.statistics.verdicts import PRIMARY_LEVEL, Claim
 
-# The sentences of threats to a comparison, and of its control.
 
-WORDS = {
-    "steal": "steal {percent:.2g} %",
-    "steal_varies": "steal {percent:.2g} %, up to {most_percent:.2g} %",
-    "no_frequency": "no frequency data on this host",
-    "frequency": "frequency {a_mhz:.0f} and {b_mhz:.0f} MHz",
-    "other_load": "other CPU use {a_percent:.1f} % and {b_percent:.1f} % (interrupts included), at most "
-    "{above_points:.1f} points above its median",
-    "no_baseline": "no idle baseline at both ends",
-    "drift": "idle baseline drift {points:+.2f} points of C0",
-    "drift_failed": "idle baseline drift {points:+.2f} points of C0: too much",
-    "rises": "C0 rises from block to block (Kendall's tau {tau:+.2f})",
-    "falls": "C0 falls from block to block (Kendall's tau {tau:+.2f})",
-    "saturated": "{condition} completed only {percent:.0f} % of the offered load",
-    "repeats": "{count} {count:block|blocks} failed and {count:was|were} repeated",
-    "unpaired": UNPAIRED,
-    "interrupted": "{run} ended early",
-    "unfinished": "{run} is unfinished",
-    "others": "{run}: {percent:.0f} % of the CPUs were used by other programs than the server and the client",
-    "no_pairs": "no complete pair was measured",
-}
-
-
-def word_threats(threats: Sequence[Threat], names: Mapping[str, str]) -> list[Threat]:
-    """Return the threats with their sentences; existing sentences stay. `names` maps each arm to its condition."""
-    return [
-        threat if threat.text else msgspec.structs.replace(threat, text=_threat(threat, names)) for threat in threats
-    ]
-
-
-def _threat(threat: Threat, names: Mapping[str, str]) -> str:
-    values = dict(threat.values)
-    if "arm" in values:
-        values["condition"] = names.get(str(values["arm"]), "")
-    # A saved threat contains its text.
-    template = "{text}" if "text" in values else WORDS.get(threat.form or threat.name, threat.name)
-    if "run" in values and "{run}" not in template:
-        template = f"{{run}}: {template}"
-    return fill_template(template, values).replace(" -", " −")
-
-
-def words(name: str) -> str:
+def noun_of(name: str) -> str:
     """Return the metric's noun for a sentence."""
     return labels.define_metric(name).noun
 
-
-# The outcome of a judged figure. Every form prints it from here: sentence, row, tile, page, Markdown and pipe.
 
 MAY_BE_CHANCE = "may be chance"
 _CORRECTED = "the 95 % interval excludes 0, but the difference is not significant after the correction for"

@@ -4,16 +4,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
-import msgspec
 from markupsafe import Markup
 
 from powerprof.model import text
 from powerprof.model.attribution import Attribution, StackFrame, Wakeup, Waking
 from powerprof.model.records import Cause
-from powerprof.report import deep_idle, metrics
+from powerprof.report import balance, deep_idle
+from powerprof.report.causes import causes_table
 from powerprof.report.document import (
     NOT_HTML,
     NOT_TERMINAL,
@@ -29,36 +29,31 @@ from powerprof.report.document import (
     Tile,
     View,
 )
-from powerprof.report.html.charts import draw_flame, draw_flames
-from powerprof.report.html.page import clean_name, figure_html
+from powerprof.report.flame import build_flame
+from powerprof.report.html.flames import draw_flame, draw_flames
+from powerprof.report.html.text import clean_name, figure_html
 from powerprof.report.html.timeline import draw_timeline
-from powerprof.report.labels import word_notes
+from powerprof.report.layouts import named_rows
+from powerprof.report.notes import word_notes
 from powerprof.report.phases import split_table
-from powerprof.report.stacks import build_flame, frames_of, modules_of, stacks_of
+from powerprof.report.stacks import frames_of, modules_of, stacks_of
 from powerprof.report.suggestions import suggest_remedies
-from powerprof.report.table import ALL, HTML, Line, Places, Table, TableRow, Words, figures, named_rows, words
+from powerprof.report.table import ALL, HTML, Line, Places, Table
+from powerprof.report.wakeup_groups import group_by, group_wakings_by, groups_table
 from powerprof.report.wakeups import (
     StackCause,
     answer_of,
     busy_wakings_table,
-    causes_table,
     count_leading,
     elsewhere_table,
-    function_of,
     group_exits,
     group_wakings,
     hidden_rows_text,
     main_place,
-    mean_c0_ms,
-    mean_own_ms,
-    thread_name,
     wakeups_table,
 )
 from powerprof.system.next_steps import command_line
 
-BY = ("stack", "function", "thread", "device", "unit")
-# For processes that ended before their unit was read.
-UNKNOWN_UNIT = "unit unknown"
 # Rows of a page, which must stay below 6 MiB for any length of names, and those that it shows at once.
 _MAX_ROWS, _OPEN_ROWS, _MAX_CAUSES = 100, 20, 50
 _FRAMES = 2000
@@ -108,8 +103,6 @@ def _list_parts(record: Attribution, view: View) -> Iterator[Part]:
     yield Section("Rest of the host", [_sum_others(record), others], name="others", apart=False)
     yield Section("Completeness", list(_list_checks(record)), name="checks", apart=False)
 
-
-# The wake-ups by thread and stack. Interpreters have stacks of a hundred frames; the innermost show the waiting place.
 
 _STACK_LINES, _WAKER_LINES = 8, 3
 _QUIETER = "On a quieter host, these wakings would end idle periods:"
@@ -187,112 +180,12 @@ def _wrap_stack(
     return [*lines, *([indent + line] if line else [])]
 
 
-class _LabelGroup(msgspec.Struct, frozen=True):
-    """The sums of all rows with the same label."""
-
-    label: str
-    count: int
-    rate_hz: float
-    each_ms: float | None
-    period_ms: float | None
-
-
-def _label_function(row: Wakeup | Waking) -> str:
-    return function_of(row.stack) or (row.stack[0].label if row.stack else "[no user stack]")
-
-
-_LABEL_OF: dict[str, Callable[[Wakeup | Waking], str]] = {
-    "function": _label_function,
-    "thread": lambda row: thread_name(row.thread),
-    "device": lambda row: f"{row.mechanism if isinstance(row, Wakeup) else row.origin}  {row.detail or ''}".rstrip(),
-    "unit": lambda row: row.thread.unit or UNKNOWN_UNIT,
-}
-
-
-def _group_non_units(record: Attribution) -> list[_LabelGroup]:
-    """Return the groups of a whole system outside all units: the kernel and powerprof.
-
-    Together with the units they sum to the host.
-    """
-    groups: dict[str, list[Cause]] = {}
-    for cause in record.other_causes if record.target.system else []:
-        label = "the kernel itself" if cause.process == "kernel" else f"{cause.process or 'unknown'} itself"
-        groups.setdefault(label, []).append(cause)
-    counts = {label: sum(cause.count for cause in causes) for label, causes in groups.items()}
-    return [
-        _LabelGroup(
-            label,
-            counts[label],
-            sum(cause.wakeups_hz for cause in causes),
-            sum(cause.c0_ms or 0.0 for cause in causes) / counts[label],
-            None,
-        )
-        for label, causes in groups.items()
-    ]
-
-
-def _group_by(record: Attribution, by: str) -> list[_LabelGroup]:
-    groups: dict[str, list[Wakeup]] = {}
-    for row in record.wakeups:
-        groups.setdefault(_LABEL_OF[by](row), []).append(row)
-    grouped = [
-        _LabelGroup(
-            label,
-            sum(row.count for row in rows),
-            sum(row.rate_hz for row in rows),
-            mean_c0_ms(rows),
-            rows[0].period_ms if len(rows) == 1 else None,
-        )
-        for label, rows in groups.items()
-    ]
-    if by == "unit":
-        grouped += _group_non_units(record)
-    return sorted(grouped, key=lambda group: (-group.count, group.label))
-
-
-def _group_wakings_by(record: Attribution, by: str) -> list[_LabelGroup]:
-    """Return the groups of the wakings that ended no idle period."""
-    groups: dict[str, list[Waking]] = {}
-    for row in record.wakings_without_exit:
-        groups.setdefault(_LABEL_OF[by](row), []).append(row)
-    grouped = [
-        _LabelGroup(
-            label, sum(row.wakings_count for row in rows), sum(row.wakings_hz for row in rows), mean_own_ms(rows), None
-        )
-        for label, rows in groups.items()
-    ]
-    return sorted(grouped, key=lambda group: (-group.count, group.label))
-
-
 def _list_groups(record: Attribution, view: View) -> list[Part]:
     """Return the idle exits, or else the wakings, by `view.by`."""
     by = view.by or ""
-    groups = _group_by(record, by) if record.wakeups else _group_wakings_by(record, by)
+    groups = group_by(record, by) if record.wakeups else group_wakings_by(record, by)
     quieter = "" if record.wakeups or not groups else _QUIETER
     return [Sentence(quieter, forms=TERMINAL), Shown(groups_table(groups, by, view.top), named_rows, names=False)]
-
-
-def groups_table(groups: Sequence[_LabelGroup], by: str, top: int | None) -> Table:
-    """Return one row per group; the last one sums the groups that are not shown."""
-    limit = count_leading([group.count for group in groups], top)
-    lines = []
-    for group in groups[:limit]:
-        every = text.period(group.period_ms).removeprefix("every ")
-        c0 = "" if group.each_ms is None else text.number(group.each_ms, 2, " ms")
-        lines.append([text.number(group.rate_hz, 1), f"{group.count:,}", every, c0, group.label])
-    if hidden := groups[limit:]:
-        rate, count = text.number(sum(group.rate_hz for group in hidden), 1), sum(group.count for group in hidden)
-        lines.append([rate, f"{count:,}", "", "", f"{len(hidden)} more (--all)"])
-    columns = [*figures(rate="/s", count="count", every="every", c0="C0"), *words(label=by)]
-    keys = [column.key for column in columns]
-    rows = [
-        TableRow({key: Words(cell, ours=key != "label") for key, cell in zip(keys, line, strict=True)})
-        for line in lines
-    ]
-    return Table(columns, rows, "groups")
-
-
-# The rest of the host, the energy, and the completeness of the trace.
 
 
 def _list_energy(record: Attribution, places: Places) -> Iterator[Part]:
@@ -300,7 +193,7 @@ def _list_energy(record: Attribution, places: Places) -> Iterator[Part]:
     if split is None:
         yield Sentence(f"Energy: no meter and no model for this CPU ({command_line('doctor')}).")
         return
-    yield Sentence(metrics.describe_energy(split))
+    yield Sentence(balance.describe_energy(split))
     yield Shown(split_table(split, places, "/energy_split"), look="plain split", forms=HTML)
     yield Items([Item(note) for note in word_notes(split.notes)], forms=NOT_TERMINAL)
 
@@ -333,7 +226,7 @@ def _list_checks(record: Attribution) -> Iterator[Sentence]:
     """Yield the division of running time, the balance of idle exits, completeness of stacks, and the own cost."""
     stacks, tool = record.stacks, record.tool
     yield Sentence(_running_time(record))
-    yield Sentence(metrics.describe_balance(record.conservation), look="balance")
+    yield Sentence(balance.describe_balance(record.conservation), look="balance")
     if stacks.exits_complete_percent is not None:
         share, unnamed = text.number(stacks.exits_complete_percent, 1), stacks.unnamed_frames_percent
         nameless = f"; {text.number(unnamed, 0)} % of frames have no name" if unnamed and unnamed >= 1.0 else ""

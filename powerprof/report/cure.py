@@ -18,17 +18,15 @@ from powerprof.experiment.records import Metric
 from powerprof.model import text
 from powerprof.report.answers import interval_text, outcome_of
 from powerprof.report.document import NOT_TERMINAL, TERMINAL, Document, Part, Section, Sentence, Shown, View
+from powerprof.report.layouts import metric_lines
 from powerprof.report.metrics import JUDGED_HEADS, cure_table, cure_windows_table, judged_cells
-from powerprof.report.table import Line, Places, metric_lines, without_empty
+from powerprof.report.table import Line, Places, without_empty
 from powerprof.system.cgroups import service_of
 from powerprof.system.next_steps import command_line
 
 if TYPE_CHECKING:
     from powerprof.cure.candidates import Candidate
     from powerprof.cure.threads import SlackChange
-
-
-# The answer of a cure, and the announcement before it.
 
 
 def word_cure(cure: Cure) -> Cure:

@@ -12,7 +12,7 @@ from powerprof.model import text
 from powerprof.model.deep_idle import Breaker, DeepIdle, DeepScope, DeepWhatIf, ExpectedScope, GovernorCheck
 from powerprof.report.document import Drawing, Part, Sentence, Shown
 from powerprof.report.html.svg import BarShare, draw_state_bar
-from powerprof.report.table import Column, Line, Table, TableRow, Words, words
+from powerprof.report.table import Column, Line, Table, TableRow, Words, word_columns
 from powerprof.system.next_steps import command_line
 
 _MOST_MISSES = 3
@@ -145,7 +145,7 @@ def _lengths_table(scope: DeepScope) -> Table:
         if part.count:
             limit = "or more" if part.below_us is None else f"to {_length(part.below_us)}"
             rows.append((f"{_length(part.from_us)} {limit}", f"{part.count:,}", _length(1e6 * part.time_s)))
-    columns = [*words("length"), Column("stretches", "stretches"), Column("time", "time")]
+    columns = [*word_columns("length"), Column("stretches", "stretches"), Column("time", "time")]
     return _draw(columns, rows, f"stretches of {scope.name} by length")
 
 

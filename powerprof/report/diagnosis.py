@@ -21,7 +21,20 @@ from powerprof.report.document import (
     Shown,
     View,
 )
-from powerprof.report.table import ALL, HTML, Cell, Column, Line, Path, Places, Table, TableRow, Words, figures, words
+from powerprof.report.table import (
+    ALL,
+    HTML,
+    Cell,
+    Column,
+    Line,
+    Path,
+    Places,
+    Table,
+    TableRow,
+    Words,
+    figure_columns,
+    word_columns,
+)
 
 _MAX_FRAMES = 14
 _BUSY_PERCENT = 10.0
@@ -156,8 +169,8 @@ def wakeups_table(diagnosis: Diagnosis, places: Places, limit: int) -> Table:
             cells["every"] = places.figure(f"{at}/period_ms", wording=text.period(wakeup.period_ms))
         rows.append(TableRow(cells))
     columns = [
-        *figures(rate="exits/s", woken="woken/s", every="every"),
-        *words("thread"),
+        *figure_columns(rate="exits/s", woken="woken/s", every="every"),
+        *word_columns("thread"),
         Column("path", "stack, innermost first", left=True, beside="thread"),
     ]
     caption = "Idle exits and wakings by thread and waiting stack, innermost frame first."
@@ -180,7 +193,7 @@ def statements_table(diagnosis: Diagnosis, places: Places) -> Table | None:
             "statement": Words(use.text, use.account or "", code=True),
         }
         rows.append(TableRow(cells))
-    columns = [*figures(cpu="% of one CPU", rate="calls/s"), *words("statement")]
+    columns = [*figure_columns(cpu="% of one CPU", rate="calls/s"), *word_columns("statement")]
     return Table(columns, rows, "statements by CPU time", f"CPU time of statements in {window.window_s:.1f} s.")
 
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from powerprof.report import labels
-from powerprof.report.stacks import TimelineExit
-from powerprof.report.table import ALL, HTML, DrawnColumn, Form, Line, Table, column_rows
+from powerprof.report.layouts import column_rows
+from powerprof.report.notes import describe_blindness, list_notes
+from powerprof.report.table import ALL, HTML, DrawnColumn, Form, Line, Table
+from powerprof.report.timeline import TimelineExit
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -230,19 +231,19 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def notes(self) -> list[str]:
         """The source of the energy, then the notes of the record and of its parts."""
-        return labels.list_notes(self.record)
+        return list_notes(self.record)
 
     @property
     def short_notes(self) -> list[str]:
         """The notes with only the first doubt about an estimate."""
-        return labels.list_notes(self.record, is_short=True)
+        return list_notes(self.record, is_short=True)
 
 
 def warnings_of(record: Any) -> list[str]:
     """Return why a record is partial or has unknown totals, as sentences; empty for a complete one."""
     reason = getattr(getattr(record, "total", None), "reason", None)
     counts = getattr(record, "conservation", None)
-    blind = labels.describe_blindness(counts) if counts is not None else ""
+    blind = describe_blindness(counts) if counts is not None else ""
     totals = [f"No total: {reason}." if reason else "", blind]
     return [*_ends_of(record), *filter(None, totals), *getattr(record, "gaps", ())]
 

@@ -54,7 +54,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "powerprof.comparison/1": ("experiment.records:Comparison", "report.comparison:document"),
     "powerprof.sweep/1": ("experiment.sweep_rounds:Sweep", "report.sweep:document"),
     "powerprof.sweepcomparison/1": ("experiment.sweep_comparison:SweepComparison", "report.sweep_comparison:document"),
-    "powerprof.saturation/1": ("experiment.sweep_until:Saturation", "report.sweep:saturation_document"),
+    "powerprof.saturation/1": ("experiment.sweep_until:Saturation", "report.saturation:document"),
     "powerprof.study/1": ("experiment.study:StudyRun", "report.study:document"),
     "powerprof.attribution/1": (
         "model.attribution:Attribution",
@@ -66,7 +66,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
         "report.profile:document",
         "report.stacks:profile_stacks",
     ),
-    "powerprof.functions/1": ("attribution.profile:FunctionProfile", "report.profile:functions_document"),
+    "powerprof.functions/1": ("attribution.profile:FunctionProfile", "report.functions:document"),
     "powerprof.offcpu/1": ("attribution.offcpu:OffCpuProfile", "report.offcpu:document"),
     "powerprof.syscalls/1": ("attribution.offcpu:SyscallProfile", "report.syscalls:document"),
     "powerprof.queries/1": ("queries.records:Queries", "report.queries:document", "report.stacks:query_stacks"),

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from powerprof.experiment.claims import claim_of, percent_base
-from powerprof.model import text
 from powerprof.report import labels
 from powerprof.report.answers import MAY_BE_CHANCE, explain_chance, explain_metrics, outcome_of, word_claim
-from powerprof.report.labels import word_notes
 from powerprof.report.table import (
     ALL,
     HTML,
@@ -24,8 +22,8 @@ from powerprof.report.table import (
     Table,
     TableRow,
     Words,
-    figures,
-    words,
+    figure_columns,
+    word_columns,
 )
 from powerprof.statistics.verdicts import Verdict, judge_claim
 
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
     from powerprof.experiment.records import Comparison, FunctionChange, LoadRun, Metric, Range
     from powerprof.experiment.sweep_comparison import PartingWith, SweepComparison
     from powerprof.experiment.sweep_rounds import Point, Sweep
-    from powerprof.model.records import Conservation, EnergySplit, RunMetric
+    from powerprof.model.records import RunMetric
 
 _NAME = Column("name", "metric", left=True)
 DISK_SERVICE = "disk_service_ms:"
@@ -79,7 +77,7 @@ def cure_table(record: Cure, places: Places) -> Table:
     return Table(
         [
             _NAME,
-            *figures(a="before", b="cured"),
+            *figure_columns(a="before", b="cured"),
             Column("difference", "cured − before", short="difference", interval="95 %"),
             Column("percent", beside="difference", forms=ALL - {"terminal"}),
             Column("verdict", "verdict", left=True),
@@ -113,10 +111,10 @@ def cure_windows_table(record: Cure, places: Places) -> Table:
         rows.append(TableRow(cells))
     return Table(
         [
-            *words(name="window", arm="setting"),
-            *figures(thread="wake-ups of the thread", process="wake-ups of the process", length="in s"),
-            *figures(statements="statements", p95="p95, ms", commit="p95 of commits, ms", behind="behind, s"),
-            *figures(delay="replica's delay, ms"),
+            *word_columns(name="window", arm="setting"),
+            *figure_columns(thread="wake-ups of the thread", process="wake-ups of the process", length="in s"),
+            *figure_columns(statements="statements", p95="p95, ms", commit="p95 of commits, ms", behind="behind, s"),
+            *figure_columns(delay="replica's delay, ms"),
         ],
         rows,
         "windows",
@@ -199,7 +197,7 @@ def functions_table(record: Comparison, places: Places, limit: int) -> Table:
             Column("a", "A", record.a.name),
             Column("b", "B", record.b.name),
             Column("difference", "B − A", short="difference", interval="95 %"),
-            *figures(a_total="A with callees", b_total="B with callees"),
+            *figure_columns(a_total="A with callees", b_total="B with callees"),
         ],
         rows,
         "functions, % of one CPU",
@@ -283,7 +281,7 @@ def paces_table(point: Point, number: int, places: Places) -> Table:
         rows.append(TableRow(cells, key=pace.thread))
     return Table(
         [
-            *words("thread"),
+            *word_columns("thread"),
             Column("wakings", "wakings/s", interval="95 %"),
             Column("exits", "idle exits/s", interval="95 %"),
             Column("period", "period, ms"),
@@ -388,55 +386,3 @@ def _row(metric: Metric | RunMetric | PartingWith, shown: labels.NumberFormat, c
         exact_unit=metric.unit,
         kind=metric.kind,
     )
-
-
-# Conservation in a sentence: the parts add up to all idle exits, and to all joules.
-
-# Less is 0.000 in three decimals.
-_LEAST_JOULES = 0.0005
-ALL_ACCOUNTED = "All accounted for."
-
-
-def describe_accounting(counts: Conservation) -> str:
-    """Return a sentence on whether all idle exits are accounted for."""
-    if blind := labels.describe_blindness(counts):
-        return f"{blind.removesuffix('.')}, so causes are unknown."
-    if not counts.idle_exits_count:
-        return "No CPU went idle."
-    if counts.unknown_count or counts.lost_count:
-        return f"{counts.unknown_count:,} unknown, {counts.lost_count:,} lost."
-    return ALL_ACCOUNTED
-
-
-def _check(counts: Conservation) -> str:
-    """Return the counter that the sum was checked against; old records were checked against cpuidle."""
-    if counts.cpuidle_usage_delta_count is not None:
-        return f"cpuidle counted {text.count(counts.cpuidle_usage_delta_count)}"
-    if counts.checked_against is None:
-        return "not checked: this kernel has no other counter of idle exits"
-    return f"the kernel's cpu_idle tracepoint counted {text.count(counts.reference_count)}"
-
-
-def describe_balance(counts: Conservation, unit: str = " idle exits") -> str:
-    """Return the sentence "classified + unknown + lost = idle exits" and its check."""
-    return (
-        f"{text.count(counts.classified_count)} classified + {text.count(counts.unknown_count)} unknown + "
-        f"{text.count(counts.lost_count)} lost = {text.count(counts.idle_exits_count)}{unit}; {_check(counts)}."
-    )
-
-
-def describe_energy(split: EnergySplit, of: str = "") -> str:
-    """Return the sentence "idle floor + parts + unattributed = total"; parts that round to zero are left out.
-
-    `of` names the owner of the energy, after a comma.
-    """
-    kind = "estimated" if split.kind == "estimated" else f"measured by {split.source}"
-    whole = f"Energy{of}, {kind}: {text.number(split.total_joules)} J"
-    if split.idle_joules is None or not split.parts:
-        return f"{whole} in total; {'; '.join(word_notes(split.notes))}."
-    parts = [
-        *((part.name, part.joules) for part in split.parts),
-        ("cannot be attributed", split.residual_joules or 0.0),
-    ]
-    shown = "".join(f", {name} {text.number(value, 3)} J" for name, value in parts if abs(value) >= _LEAST_JOULES)
-    return f"{whole} = idle floor {text.number(split.idle_joules)} J{shown}."

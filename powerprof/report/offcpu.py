@@ -9,6 +9,7 @@ from functools import partial
 from powerprof.attribution.offcpu import OffCpuProfile, OffCpuThread, SyscallProfile, WakerRow
 from powerprof.model import text
 from powerprof.report.document import NOT_TERMINAL, TERMINAL, Document, Part, Section, Sentence, Shown, View
+from powerprof.report.layouts import named_rows
 from powerprof.report.table import (
     Cell,
     Column,
@@ -19,9 +20,8 @@ from powerprof.report.table import (
     TableRow,
     Words,
     field_lines,
-    figures,
-    named_rows,
-    words,
+    figure_columns,
+    word_columns,
 )
 
 DEFAULT_TOP = 20
@@ -59,8 +59,8 @@ def threads_table(profile: OffCpuProfile, top: int) -> Table:
         rows.append(TableRow(cells))
     headings = {"sleeps": "sleeps/s", "mean": "mean ms", "longest": "longest", "wait": "wait ms"}
     columns = [
-        *figures(**headings, longest_wait="longest"),
-        *words("thread"),
+        *figure_columns(**headings, longest_wait="longest"),
+        *word_columns("thread"),
         Column("states", left=True, beside="thread", forms=TERMINAL),
         Column("states", "states", left=True, forms=NOT_TERMINAL),
     ]
@@ -92,8 +92,8 @@ def wakers_table(profile: OffCpuProfile, top: int) -> Table:
             cells["path"] = Path([frame.function or frame.text for frame in row.stack], complete=True)
         rows.append(TableRow(cells))
     columns = [
-        *figures(rate="wakings/s", percent="%"),
-        *words(waker="thread ← waker"),
+        *figure_columns(rate="wakings/s", percent="%"),
+        *word_columns(waker="thread ← waker"),
         Column("path", "stack", left=True, beside="waker"),
     ]
     return Table(columns, rows, "wakers", left_count=len(profile.wakers) - len(rows))

@@ -8,9 +8,12 @@ from functools import partial
 
 from powerprof.model import text
 from powerprof.model.records import Cause, IdleRun, Phase, Run, ToolCost
-from powerprof.report import labels, metrics
+from powerprof.report import balance
+from powerprof.report.causes import causes_table, same_sleepers
 from powerprof.report.document import NOT_HTML, NOT_TERMINAL, Drawing, Item, Items, Part, Section, Sentence, Shown
-from powerprof.report.html import charts
+from powerprof.report.html import phases, spread
+from powerprof.report.layouts import align_rows
+from powerprof.report.notes import describe_blindness, word_notes
 from powerprof.report.phases import (
     achieved_table,
     changes_table,
@@ -21,8 +24,8 @@ from powerprof.report.phases import (
     shown_phases,
     split_table,
 )
-from powerprof.report.table import ALL, HTML, Form, Line, Places, Table, align_rows, column_lines
-from powerprof.report.wakeups import causes_table, same_sleepers
+from powerprof.report.pstates import run_frequency_sentences
+from powerprof.report.table import ALL, HTML, Form, Line, Places, Table, column_lines
 
 SETUP = (
     *(("Condition", "/condition"), ("Options", "/options"), ("Server", "/server"), ("Host", "/host")),
@@ -33,21 +36,21 @@ SETUP = (
 
 def phase_bars(run: Run) -> Drawing:
     """Return the shares of C0 and of each idle state, one bar per phase."""
-    return Drawing(partial(charts.draw_phase_states, run), charts.STATES_CAPTION, "chart states")
+    return Drawing(partial(phases.draw_phase_states, run), phases.STATES_CAPTION, "chart states")
 
 
 def list_details(run: Run, places: Places, *, cpus: frozenset[Form] = HTML) -> Iterator[Section]:
     """Yield the parts below the phases. `cpus` are the forms with a row per CPU."""
     yield _causes_of(run, places)
-    yield Section("Over time", [Drawing(partial(charts.draw_windows, run), charts.window_legend(run))], "course")
-    yield Section("Spread of the windows", [Drawing(partial(charts.draw_run_spread, run), look="")], "spread")
+    yield Section("Over time", [Drawing(partial(phases.draw_windows, run), phases.window_legend(run))], "course")
+    yield Section("Spread of the windows", [Drawing(partial(spread.draw_run_spread, run), look="")], "spread")
     yield _energy_of(run, places)
     drift = changes_table(run.drift if isinstance(run, IdleRun) else [], places, "/drift", "end − begin")
     yield Section("Baseline drift", [Shown(drift)], "drift", NOT_TERMINAL, forms=NOT_TERMINAL)
     if (achieved := achieved_table(run, places)) is not None:
         heading = "Idle states reached by the hardware, which may be shallower than requested"
         yield Section(heading, [Shown(achieved, _achieved_lines)], "achieved", headed=ALL)
-    sentences = [Sentence(line, look="muted") for line in labels.run_frequency_sentences(run)]
+    sentences = [Sentence(line, look="muted") for line in run_frequency_sentences(run)]
     of_cpus = cpus_table(run, places)
     tables = [Shown(of_cpus, what="CPUs", forms=cpus)] if of_cpus is not None else []
     yield Section("CPUs", [*tables, *sentences], "cpus", NOT_TERMINAL)
@@ -59,8 +62,6 @@ def cost_of(tool: ToolCost | None) -> Section:
     known = [] if used is None else [Sentence(f"powerprof itself: {used:.2f} % of one CPU.")]
     return Section("", known, forms=NOT_HTML)
 
-
-# Wake-up causes of the traced phases, the last one first.
 
 _TERMINAL_CAUSES = 12
 _MAX_CAUSES = 100
@@ -99,16 +100,16 @@ def _balance(phase: Phase) -> str:
     if counts is None:
         return ""
     named = f"{text.number(counts.coverage_percent, 1)} % of {text.count(counts.idle_exits_count)} idle exits named"
-    return f"{named}: {metrics.describe_balance(counts, '')}"
+    return f"{named}: {balance.describe_balance(counts, '')}"
 
 
 def _uncounted(run: Run) -> str:
     """Return why a traced run has no causes; empty without a trace."""
     seen = [phase.conservation for index in shown_phases(run) if (phase := run.phases[index]).conservation is not None]
-    blind = next((counts for counts in seen if counts is not None and labels.describe_blindness(counts)), None)
+    blind = next((counts for counts in seen if counts is not None and describe_blindness(counts)), None)
     if blind is not None:
-        return metrics.describe_accounting(blind)
-    return metrics.describe_balance(seen[-1], "") if seen and seen[-1] is not None else ""
+        return balance.describe_accounting(blind)
+    return balance.describe_balance(seen[-1], "") if seen and seen[-1] is not None else ""
 
 
 def _cause_lines(causes: Sequence[Cause], table: Table, width: int) -> list[str]:
@@ -127,9 +128,6 @@ def _cause_lines(causes: Sequence[Cause], table: Table, width: int) -> list[str]
     return align_rows(rows, width, left=(3,))
 
 
-# Energy by domain and by cause, and the idle states that the hardware reached.
-
-
 def _energy_of(run: Run, places: Places) -> Section:
     parts: list[Part] = []
     for index, phase in enumerate(run.phases):
@@ -137,10 +135,10 @@ def _energy_of(run: Run, places: Places) -> Section:
             continue
         title = phase_title(run, phase)
         shown = Shown(split_table(split, places, f"/phases/{index}/energy_split"), look="plain split")
-        notes = Items([Item(note) for note in labels.word_notes(split.notes)])
+        notes = Items([Item(note) for note in word_notes(split.notes)])
         parts.append(Section(f"{title}, by cause", [shown, notes], folded=True, forms=HTML))
         if index == shown_phases(run)[-1]:
-            parts.append(Sentence(metrics.describe_energy(split, f", {title}"), forms=NOT_HTML))
+            parts.append(Sentence(balance.describe_energy(split, f", {title}"), forms=NOT_HTML))
     return Section("Energy", [Shown(energy_table(run, places), forms=NOT_TERMINAL), *parts], "energy", NOT_TERMINAL)
 
 
@@ -152,17 +150,14 @@ def _achieved_lines(table: Table, width: int) -> list[str]:
     return [line.replace(gap, " ") for line in text.wrap(joined, width, "  ")]
 
 
-# CSV of every kind of run.
-
-
 def list_rows(run: Run, *means: Table) -> Iterator[Line]:
     """Yield one line per figure of the metrics, of each phase, its energy and its wake-up causes."""
     yield ["phase", "figure", "unit", "kind", "value", "low", "high", "mechanism", "process", "thread"]
     for table in means:
         yield from (["", *line] for line in column_lines(table, "mean"))
-    phases = phases_table(run, Places(run), range(len(run.phases))) if run.phases else Table([], [])
+    figures = phases_table(run, Places(run), range(len(run.phases))) if run.phases else Table([], [])
     for number, phase in enumerate(run.phases):
-        yield from ([phase.name, *line] for line in column_lines(phases, str(number)))
+        yield from ([phase.name, *line] for line in column_lines(figures, str(number)))
         for reading in phase.energy:
             where = f"{reading.source} {reading.domain}"
             yield [phase.name, where, "W", reading.kind, reading.watts, reading.low_watts, reading.high_watts]

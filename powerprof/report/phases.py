@@ -10,7 +10,7 @@ import msgspec
 from powerprof.model import text
 from powerprof.model.records import Delta, EnergySplit, IdleRun, Phase, Run, StateResidency, metric_name
 from powerprof.report import labels
-from powerprof.report.labels import pstate_shares
+from powerprof.report.pstates import pstate_shares
 from powerprof.report.table import (
     ALL,
     CSV,
@@ -24,8 +24,8 @@ from powerprof.report.table import (
     TableRow,
     Words,
     escape_pointer,
-    figures,
-    words,
+    figure_columns,
+    word_columns,
 )
 
 _MAIN = ("baseline", "server", "clients")
@@ -271,7 +271,7 @@ def energy_table(run: Run, places: Places) -> Table:
                 "by": Words(reading.source, reading.model or ""),
             }
             rows.append(TableRow(cells))
-    columns = [*words("phase", "domain", "kind"), *figures(watts="W", joules="J"), *words("by")]
+    columns = [*word_columns("phase", "domain", "kind"), *figure_columns(watts="W", joules="J"), *word_columns("by")]
     return Table(columns, rows, "energy")
 
 
@@ -290,7 +290,7 @@ def split_table(split: EnergySplit, places: Places, at: str) -> Table:
         row(Words("cannot be attributed", ours=True), f"{at}/residual_joules"),
         row(Words("all", ours=True, strong=True), f"{at}/total_joules"),
     ]
-    columns = [*words("what"), *figures(joules="J", c0="C0 s", wakeups="wake-ups")]
+    columns = [*word_columns("what"), *figure_columns(joules="J", c0="C0 s", wakeups="wake-ups")]
     return Table(columns, rows, "energy by cause", f"{split.kind} by {split.source}; the lines sum to the whole.")
 
 
@@ -310,8 +310,8 @@ def cpus_table(run: Run, places: Places) -> Table | None:
             cells["busy"] = places.figure(f"{at}/cpus/{loads[cpu.cpu]}/busy_percent", 1)
         cells["mhz"] = places.figure(f"{at}/frequencies/cpus/{i}/busy_mhz", 0)
         rows.append(TableRow(cells))
-    columns = [Column("cpu", "CPU"), *figures(busy="busy, %")]
-    columns += figures(mhz="running at, MHz") if any(cpu.busy_mhz is not None for cpu in frequencies) else []
+    columns = [Column("cpu", "CPU"), *figure_columns(busy="busy, %")]
+    columns += figure_columns(mhz="running at, MHz") if any(cpu.busy_mhz is not None for cpu in frequencies) else []
     columns.append(Column("states", "P-states requested", left=True))
     return Table(columns, rows, "each CPU")
 
@@ -329,4 +329,8 @@ def achieved_table(run: Run, places: Places) -> Table | None:
         )
         for index, state in enumerate(windows[0].achieved if windows else [])
     ]
-    return Table([*words("of", "state"), *figures(share="residency")], rows, "achieved states") if rows else None
+    return (
+        Table([*word_columns("of", "state"), *figure_columns(share="residency")], rows, "achieved states")
+        if rows
+        else None
+    )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports of `powerprof profile` and `powerprof functions`: running time, page faults, and probed functions."""
+"""Reports of `powerprof profile`: running time or page faults by function, stack and thread."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from powerprof.attribution.profile import FunctionProfile, FunctionRow, OnCpuProfile, OnCpuStack
+from powerprof.attribution.profile import OnCpuProfile, OnCpuStack
 from powerprof.model import text
 from powerprof.report.document import Document, Drawing, Part, Section, Sentence, Shown, View
-from powerprof.report.html.charts import draw_flame, draw_flames
-from powerprof.report.stacks import build_flame, profile_stacks
+from powerprof.report.flame import build_flame
+from powerprof.report.html.flames import draw_flame, draw_flames
+from powerprof.report.layouts import named_rows
+from powerprof.report.stacks import profile_stacks
 from powerprof.report.table import (
     HTML,
     Cell,
@@ -24,9 +26,8 @@ from powerprof.report.table import (
     TableRow,
     Words,
     field_lines,
-    figures,
-    named_rows,
-    words,
+    figure_columns,
+    word_columns,
 )
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def functions_table(profile: OnCpuProfile, view: View) -> Table:
     places, faults = Places(profile), profile.percent_of == "page_faults"
     numbered = [(index, row) for index, row in enumerate(profile.functions) if view.everything or row.self_count]
     rows = []
-    for index, function in numbered[: _rows_of(view)]:
+    for index, function in numbered[: count_rows(view)]:
         at = f"/functions/{index}"
         ends = (f"{at}/low_percent", f"{at}/high_percent")
         has_time = function.self_ms is not None
@@ -109,9 +110,9 @@ def functions_table(profile: OnCpuProfile, view: View) -> Table:
         }
         rows.append(TableRow(cells))
     columns = [
-        *words("function"),
+        *word_columns("function"),
         Column("self", "self %", interval="" if faults else "95 %"),
-        *figures(amount="faults" if faults else "ms", total="total %"),
+        *figure_columns(amount="faults" if faults else "ms", total="total %"),
     ]
     percent = "" if faults else ", in percent of the target's CPU time"
     caption = f"Self: time in the function itself. Total: time with the function on the stack{percent}."
@@ -121,7 +122,7 @@ def functions_table(profile: OnCpuProfile, view: View) -> Table:
 def stacks_table(profile: OnCpuProfile, view: View) -> Table:
     """Return one row per thread and stack."""
     places, faults, rows = Places(profile), profile.percent_of == "page_faults", []
-    for index, row in enumerate(profile.stacks[: _rows_of(view)]):
+    for index, row in enumerate(profile.stacks[: count_rows(view)]):
         at = f"/stacks/{index}"
         has_time = row.c0_ms is not None
         cells: dict[str, Cell] = {
@@ -132,7 +133,7 @@ def stacks_table(profile: OnCpuProfile, view: View) -> Table:
         }
         rows.append(TableRow(cells))
     columns = [
-        *figures(share="share", amount="faults" if faults else "time"),
+        *figure_columns(share="share", amount="faults" if faults else "time"),
         Column("thread", "thread and stack", left=True),
         Column("path", "stack, innermost first", left=True, beside="thread"),
     ]
@@ -145,7 +146,7 @@ def threads_table(profile: OnCpuProfile, view: View) -> Table:
     for row in profile.stacks:
         percent, count = shares.get(_thread_of(row), (0.0, 0))
         shares[_thread_of(row)] = (percent + row.percent, count + row.count)
-    ordered = sorted(shares.items(), key=lambda item: (-item[1][1], item[0]))[: _rows_of(view)]
+    ordered = sorted(shares.items(), key=lambda item: (-item[1][1], item[0]))[: count_rows(view)]
     rows = [
         TableRow({
             "share": Words(text.number(percent, 1, " %"), ours=True),
@@ -154,7 +155,7 @@ def threads_table(profile: OnCpuProfile, view: View) -> Table:
         })
         for name, (percent, count) in ordered
     ]  # fmt: skip
-    columns = [*figures(share="share", count="count"), *words("thread")]
+    columns = [*figure_columns(share="share", count="count"), *word_columns("thread")]
     return Table(columns, rows, "threads", left_count=len(shares) - len(rows))
 
 
@@ -162,7 +163,7 @@ def _thread_of(row: OnCpuStack) -> str:
     return (row.server_name or row.comm).removeprefix("thread/")
 
 
-def _rows_of(view: View) -> int:
+def count_rows(view: View) -> int:
     """Return the number of rows that a form shows: a page has more."""
     return view.top or (_MAX_PAGE_ROWS if view.everything else _DEFAULT_TOP)
 
@@ -230,78 +231,3 @@ def _list_checks(profile: OnCpuProfile) -> Iterator[str]:
         f"powerprof itself: {text.number(100 * profile.tool_cpu_s / profile.window_s, 2)} % of one CPU{bpf}. Sampling "
         f"wakes the CPUs: no energy figure comes from this window."
     )
-
-
-# `powerprof functions`: calls and self time of the probed functions.
-
-
-def functions_answer(profile: FunctionProfile) -> str:
-    """Return how many functions were called how often."""
-    calls = sum(row.calls_count for row in profile.functions)
-    who = profile.label or "the target"
-    if not calls:
-        return f"{who} called no function of {profile.pattern} in {text.number(profile.window_s, 1)} s."
-    several = len(profile.functions) != 1
-    what = f"{len(profile.functions)} functions of {profile.pattern}" if several else profile.functions[0].function
-    return f"{who} called {what} {text.plural(calls, 'time')} in {text.number(profile.window_s, 1)} s."
-
-
-def probed_table(profile: FunctionProfile, view: View) -> Table:
-    """Return one row per probed function, the most self CPU time first."""
-    places, rows = Places(profile), []
-    for index, row in enumerate(profile.functions[: _rows_of(view)]):
-        at = f"/functions/{index}"
-        cells: dict[str, Cell] = {
-            "calls": places.figure(f"{at}/calls_count", 0),
-            "rate": places.figure(f"{at}/calls_hz", 1),
-            "cpu": places.figure(f"{at}/self_cpu_ms", 2, "ms"),
-            "wall": places.figure(f"{at}/self_wall_ms", 1, "ms"),
-            "function": Words(row.function),
-        }
-        if row.self_cpu_percent is not None:
-            cells["share"] = places.figure(f"{at}/self_cpu_percent", 1)
-        rows.append(TableRow(cells))
-    headings = {"calls": "calls", "rate": "calls/s", "cpu": "self CPU", "wall": "self wall", "share": "% CPU"}
-    columns = [*figures(**headings), *words("function")]
-    return Table(columns, rows, "functions", left_count=len(profile.functions) - len(rows))
-
-
-def _probe_cost(profile: FunctionProfile) -> str:
-    if profile.probe_cost_ms is None or profile.probe_cost_percent is None:
-        return f"{profile.hits_count:,} probe hits ({profile.method}) of unknown cost."
-    each = "" if profile.probe_call_us is None else f", {text.number(profile.probe_call_us, 1)} µs per call"
-    return (
-        f"{profile.hits_count:,} probe hits ({profile.method}) cost about {text.number(profile.probe_cost_ms, 1)} ms, "
-        f"{text.number(profile.probe_cost_percent, 1)} % of one CPU{each}: no energy figure comes from this window."
-    )
-
-
-def functions_document(profile: FunctionProfile, view: View) -> Document:
-    """Return the report of probed functions: calls and self time, and the cost of the probes."""
-    return Document(
-        views=("top",),
-        record=profile,
-        answer=functions_answer(profile),
-        parts=partial(_list_function_parts, profile, view),
-        rows=partial(field_lines, profile.functions, FunctionRow.__struct_fields__),
-        setup=(("Host", "/host"),),
-        derived=view.extras.derived,
-    )
-
-
-def _list_function_parts(profile: FunctionProfile, view: View) -> Iterator[Part]:
-    table = Shown(probed_table(profile, view), named_rows, what="functions", names=False)
-    yield Section("By function", [table], name="functions")
-    sentences = [Sentence(_probe_cost(profile))]
-    if profile.never_called_count:
-        were = "was" if profile.never_called_count == 1 else "were"
-        never = text.plural(profile.never_called_count, "probed function")
-        sentences.append(Sentence(f"{never} {were} never called."))
-    lost = (
-        f"Returns without entry {profile.unmatched_returns_count:,}, calls too deep {profile.too_deep_count:,}, "
-        f"lost {profile.lost_count:,}."
-    )
-    sentences.append(Sentence(lost))
-    sentences += [Sentence(f"{name} was not probed ({why}).") for name, why in profile.refused[:5]]
-    sentences += [Sentence(f"{'; '.join(profile.limits)}.", "Limitations")] if profile.limits else []
-    yield Section("Probes", sentences, name="probes")

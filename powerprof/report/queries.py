@@ -6,12 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from markupsafe import Markup
 from msgspec.structs import replace
 
 from powerprof.model import text
-from powerprof.queries.records import Grouping, Queries, QueryPlanStep, Share, Statement, parse_grouping
-from powerprof.report import labels
+from powerprof.queries.records import Grouping, Queries, QueryPlanStep, Share, parse_grouping
 from powerprof.report.document import (
     NOT_HTML,
     NOT_TERMINAL,
@@ -25,33 +23,29 @@ from powerprof.report.document import (
     Shown,
     View,
 )
-from powerprof.report.html.charts import draw_flame, draw_flames
-from powerprof.report.html.page import clean_name
+from powerprof.report.html.queries import (
+    EXPLAINED_WAITS,
+    draw_bars,
+    draw_statement,
+    list_sampled,
+    page_table,
+    waits_table,
+)
+from powerprof.report.html.text import clean_name
+from powerprof.report.layouts import column_rows
+from powerprof.report.notes import word_notes
 from powerprof.report.phases import split_table
-from powerprof.report.stacks import build_flame
+from powerprof.report.similar_texts import distinguishable
 from powerprof.report.statement_tables import (
     WAITS,
     columns_of,
-    distinguishable,
     groups_table,
     queries_table,
     unexplained_percent,
     unknown,
     unknown_askers,
 )
-from powerprof.report.table import (
-    HTML,
-    Cell,
-    DrawnColumn,
-    Figure,
-    Line,
-    Places,
-    Table,
-    TableRow,
-    Words,
-    column_rows,
-    without_empty,
-)
+from powerprof.report.table import HTML, Cell, Figure, Line, Places, Table, TableRow, Words
 
 _DEFAULT_TOP = 20
 _MAX_NAME = 48
@@ -142,14 +136,16 @@ def _list_parts(record: Queries, view: View, keys: Sequence[str], by: Grouping |
     parts = _list_statements(record, places, view, keys) if by is None else _list_groups(record, by, view)
     yield Section("By statement" if by is None else f"By {by}", parts, "statements")
     yield Section("", [Sentence(balance(record), look="balance"), Sentence(_tool_line(record), look="muted")])
-    waits = _waits_table(record, places)
-    explained = Sentence(_WAITS if waits.rows else "", look="muted")
+    waits = waits_table(record, places)
+    explained = Sentence(EXPLAINED_WAITS if waits.rows else "", look="muted")
     yield Section("Waits and rows per call", [explained, Shown(waits, look="plain sortable")], "waits", forms=HTML)
     flames = [
         Section(
-            clean_name(statement.text), [Drawing(partial(_draw_flame, record, statement), look="")], folded=number > 0
+            clean_name(statement.text),
+            [Drawing(partial(draw_statement, record, statement), look="")],
+            folded=number > 0,
         )
-        for number, statement in enumerate(_list_sampled(record))
+        for number, statement in enumerate(list_sampled(record))
     ]
     yield Section("Flame graphs", flames, "flames", forms=HTML)
     plans = [
@@ -160,7 +156,7 @@ def _list_parts(record: Queries, view: View, keys: Sequence[str], by: Grouping |
     yield Section("Plans", plans, "plans", NOT_TERMINAL, forms=NOT_TERMINAL)
     if (split := record.energy_split) is not None:
         shown = Shown(split_table(split, places, "/energy_split"), look="plain split")
-        notes = Items([Item(note) for note in labels.word_notes(split.notes)])
+        notes = Items([Item(note) for note in word_notes(split.notes)])
         yield Section("Energy of the host", [shown, notes], "energy", forms=HTML)
 
 
@@ -173,10 +169,10 @@ def _list_statements(record: Queries, places: Places, view: View, keys: Sequence
     few = replace(whole, rows=rows, left_count=max(0, count - top)).of("terminal", ("text", *keys, *spare))
     layout = partial(statement_lines, record, keys, spare, view.is_whole)
     shown = Shown(few, layout, columns=("text", *keys), what="statements", forms=NOT_HTML)
-    many = _page_table(whole, count)
+    many = page_table(whole, count)
     parts: list[Part] = [
         shown,
-        Shown(many, look="plain sortable wide", what="statements", drawn=partial(_draw_bars, many), forms=HTML),
+        Shown(many, look="plain sortable wide", what="statements", drawn=partial(draw_bars, many), forms=HTML),
     ]
     if view.columns is not None:
         headings = {column.key: column.heading for column in whole.columns}
@@ -338,60 +334,3 @@ def _list_rows(record: Queries) -> Iterator[Line]:
 
 def _energy_cells(share: Share) -> tuple[str | float | None, ...]:
     return share.joules, share.low_joules, share.high_joules, share.watts, share.kind
-
-
-# On a page: all statements with bars, sortable by any column; their waits and flame graphs.
-
-MAX_ROWS = 500
-_MAX_WAITING = 100
-_WAIT_KEYS = tuple(f"wait_{name}" for name in WAITS)
-# With these columns, a table of 1,280 px has no room for the accounts.
-_DETAIL_KEYS = ("faults", "examined", "sent")
-_MAX_FLAMES, _MAX_FRAMES = 10, 800
-_BAR = Markup('<span class="share"><span style="--w:{:.4g}%"></span></span>')
-_WAITS = "Mean waits per call in ms. CPU time plus waits is the latency."
-
-
-def _page_table(whole: Table, count: int) -> Table:
-    rows = [*map(_as_code, whole.rows[: min(count, MAX_ROWS)]), *whole.rows[count:]]
-    columns = [column for column in whole.of("html").columns if column.key not in _DETAIL_KEYS]
-    return without_empty(replace(whole, rows=rows, columns=columns, left_count=max(0, count - MAX_ROWS)).of("html"))
-
-
-def _as_code(row: TableRow) -> TableRow:
-    return replace(row, cells={**row.cells, "text": replace(row.words("text"), code=True)})
-
-
-def _waits_table(record: Queries, places: Places) -> Table:
-    """Return the statements with known waits or rows."""
-    whole = queries_table(record, places)
-    waiting = [
-        _as_code(row)
-        for row, statement in zip(whole.rows, record.statements, strict=False)
-        if statement.waits_ms is not None or statement.rows_examined_per_call is not None
-    ]
-    keys = ("text", "p50", "p99", "c0", *_WAIT_KEYS, *_DETAIL_KEYS)
-    return without_empty(replace(whole, rows=waiting[:_MAX_WAITING], label="waits").of("html", keys))
-
-
-def _list_sampled(record: Queries) -> list[Statement]:
-    """Return the statements with most samples."""
-    statements = [statement for statement in record.statements if statement.stacks]
-    return sorted(statements, key=lambda one: -sum(stack.count for stack in one.stacks))[:_MAX_FLAMES]
-
-
-def _draw_flame(record: Queries, statement: Statement) -> Markup:
-    stacks = [(tuple(stack.frames), float(stack.count)) for stack in statement.stacks]
-    graph = build_flame(stacks, unit="samples of C0", root="statement", limit=_MAX_FRAMES)
-    view = draw_flame(graph, clean_name(statement.text, 200), record.modules)
-    return draw_flames([view] if view else [], "statement")
-
-
-def _draw_bars(shown: Table) -> DrawnColumn:
-    return DrawnColumn("calls", Markup("share"), [_draw_bar(row) for row in shown.rows])
-
-
-def _draw_bar(row: TableRow) -> Markup:
-    cell = row.cells.get("percent")
-    value = cell.value if isinstance(cell, Figure) else None
-    return _BAR.format(min(max(float(value or 0.0), 0.0), 100.0))

@@ -20,9 +20,11 @@ from powerprof.queries.comparison import (
 )
 from powerprof.report.answers import MAY_BE_CHANCE, explain_chance, word_claim
 from powerprof.report.document import NOT_HTML, TERMINAL, Document, Drawing, Part, Section, Sentence, Shown, View
-from powerprof.report.html.charts import DrawnInterval, draw_legend, interval_axis, interval_row, interval_ticks
-from powerprof.report.html.page import clean_name
-from powerprof.report.statement_tables import distinguishable
+from powerprof.report.html.charts import draw_legend
+from powerprof.report.html.intervals import DrawnInterval, interval_axis, interval_row, interval_ticks
+from powerprof.report.html.text import clean_name
+from powerprof.report.layouts import align_rows
+from powerprof.report.similar_texts import distinguishable
 from powerprof.report.table import (
     HTML,
     Cell,
@@ -34,10 +36,9 @@ from powerprof.report.table import (
     Table,
     TableRow,
     Words,
-    align_rows,
-    figures,
+    figure_columns,
     without_empty,
-    words,
+    word_columns,
 )
 
 _DEFAULT_TOP = 20
@@ -165,7 +166,7 @@ _CHART = (
 def changes_table(record: QueriesComparison, top: int) -> Table:
     """Return the first statements for a terminal and Markdown, A and B in one column."""
     columns = [
-        *figures(share="% of a CPU", each="ms CPU/call", ratio="ratio", ends="95 %"),
+        *figure_columns(share="% of a CPU", each="ms CPU/call", ratio="ratio", ends="95 %"),
         Column("became", left=True),
         Column("text", "statement", left=True),
     ]
@@ -226,8 +227,6 @@ def _list_rows(record: QueriesComparison) -> Iterator[Line]:
         yield [*(getattr(change, name) for name in names), *values]
 
 
-# On a page: each statement before and after, and the intervals of the ratios.
-
 MAX_ROWS = 500
 _LOOKS = {"more expensive": "worse", "cheaper": "better"}
 
@@ -236,11 +235,11 @@ def statements_table(record: QueriesComparison, places: Places) -> Table:
     """Return one row per statement, A and B side by side; the ratio has its interval."""
     columns = [
         Column("text", "statement", left=True),
-        *words("id", "schema", "became"),
-        *figures(a="% of a CPU, A", b="% of a CPU, B", change="change"),
-        *figures(each_a="ms CPU/call, A", each_b="ms CPU/call, B"),
+        *word_columns("id", "schema", "became"),
+        *figure_columns(a="% of a CPU, A", b="% of a CPU, B", change="change"),
+        *figure_columns(each_a="ms CPU/call, A", each_b="ms CPU/call, B"),
         Column("ratio", "ratio", interval="95 %"),
-        *figures(p95_a="p95 ms, A", p95_b="p95 ms, B", rate_a="calls/s, A", rate_b="calls/s, B"),
+        *figure_columns(p95_a="p95 ms, A", p95_b="p95 ms, B", rate_a="calls/s, A", rate_b="calls/s, B"),
     ]
     return Table(
         columns,

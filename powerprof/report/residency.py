@@ -11,9 +11,10 @@ from msgspec.structs import replace
 from powerprof.model import text
 from powerprof.model.records import Run, StateResidency, Window
 from powerprof.report.document import NOT_TERMINAL, Document, Part, Section, Sentence, Shown, View
+from powerprof.report.layouts import figure_lines
 from powerprof.report.phase_parts import SETUP, list_details, list_rows, phase_bars
 from powerprof.report.phases import looks_of, phases_table, shown_phases
-from powerprof.report.table import ALL, HTML, Cell, Column, Places, Table, TableRow, Words, figure_lines, figures
+from powerprof.report.table import ALL, HTML, Cell, Column, Places, Table, TableRow, Words, figure_columns
 
 
 def document(run: Run, view: View) -> Document:
@@ -108,9 +109,9 @@ def _states_table(window: Window, places: Places) -> Table:
     ]
     columns = [
         Column("name", "state", left=True),
-        *figures(share="residency" if window.percent_of == "wall_time" else "of idle", average="average"),
-        *figures(entries="entries", above="too deep", below="too shallow"),
-        *(figures(rejected="rejected") if any(state.rejected_hz for state in window.states) else []),
+        *figure_columns(share="residency" if window.percent_of == "wall_time" else "of idle", average="average"),
+        *figure_columns(entries="entries", above="too deep", below="too shallow"),
+        *(figure_columns(rejected="rejected") if any(state.rejected_hz for state in window.states) else []),
     ]
     # A column without figures is left out.
     return Table([each for each in columns if any(each.key in row.cells for row in rows)], rows, "idle states")

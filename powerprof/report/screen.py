@@ -161,3 +161,8 @@ def two_ends(left: str, right: str, width: int) -> list[str]:
     while len(left) + len(right) >= width and " · " in left:
         left = left.partition(" · ")[2]
     return [left + right.rjust(max(len(right) + 1, width - len(left)))]
+
+
+def format_rate(hertz: float | None) -> str:
+    """Return a rate for a narrow column: one decimal below 10/s, none above; ? if it is unknown."""
+    return text.number(hertz, 1 if hertz is None or hertz < 10 else 0)

@@ -13,11 +13,9 @@ from powerprof.model import text
 from powerprof.report import labels
 from powerprof.report.answers import MAY_BE_CHANCE, explain_chance, interval_text, word_claim
 from powerprof.report.document import MARKDOWN, NOT_MARKDOWN, TERMINAL, Document, Part, Section, Sentence, Shown, View
-from powerprof.report.table import CSV, Cell, Column, Figure, Line, Places, Table, TableRow, Words, words
+from powerprof.report.table import CSV, Cell, Column, Figure, Line, Places, Table, TableRow, Words, word_columns
 from powerprof.statistics.verdicts import Claim, judge_claim
 from powerprof.system.next_steps import command_line
-
-# The findings as a table: published, today's two sides, the difference, and the verdict.
 
 _EXPECTED = {"higher": "higher", "lower": "lower", "same": "the same"}
 
@@ -27,12 +25,12 @@ def findings_table(record: StudyRun, places: Places) -> Table:
     return Table(
         [
             Column("name", "finding", left=True),
-            *words("then", "metric"),
+            *word_columns("then", "metric"),
             Column("a", "from", interval="95 %"),
             Column("b", "to", interval="95 %"),
             Column("difference", "difference", interval="95 %"),
             Column("ratio", "times", interval="95 %"),
-            *words(outcome="verdict", runs="runs"),
+            *word_columns(outcome="verdict", runs="runs"),
             Column("expected", "published", left=True, forms=CSV),
         ],
         [_finding_row(row, number, places) for number, row in enumerate(record.rows)],
@@ -143,7 +141,7 @@ def steps_table(record: StudyRun, places: Places) -> Table:
             "problem": Words("; ".join(filter(None, [step.problem, *step.doubts])), ours=True),
         }
         rows.append(TableRow(cells))
-    columns = [*words("step", "run"), Column("time", "took"), Column("problem", "remarks", left=True)]
+    columns = [*word_columns("step", "run"), Column("time", "took"), Column("problem", "remarks", left=True)]
     return Table(columns, rows, "steps")
 
 
@@ -229,7 +227,7 @@ def then_and_now(record: StudyRun) -> Table:
         cells = {**row.cells, "today": Words(today(row), ours=True)}
         verdict = Words(_outcome_of(finding), ours=True, strong=finding.outcome != "no claim")
         rows.append(replace(row, cells={**cells, "verdict": verdict}, key=""))
-    columns = words(name="finding", then="then", today="today", verdict="verdict", runs="run")
+    columns = word_columns(name="finding", then="then", today="today", verdict="verdict", runs="run")
     return replace(table, columns=columns, rows=rows)
 
 

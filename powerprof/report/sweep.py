@@ -1,47 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports of `powerprof sweep` and its `--until`: the best points, then one line per point."""
+"""Reports of `powerprof sweep`: the best points, then one line per point."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import pairwise
 
 import msgspec
-from markupsafe import Markup
 
 from powerprof.experiment.claims import ENERGY, NO_BOUND_PERCENT, metric_named
 from powerprof.experiment.sweep_rounds import Point, Sweep, compare_sweep_points, similar_points
-from powerprof.experiment.sweep_until import Limit, Saturated, Saturation, Trial
 from powerprof.experiment.traced import EXITS, WAKINGS
 from powerprof.experiment.verdict import mean_shares
 from powerprof.model import text
 from powerprof.model.records import RunMetric
 from powerprof.report import labels
-from powerprof.report.answers import bound_text, interval_text
 from powerprof.report.document import NOT_TERMINAL, TERMINAL, Document, Drawing, Part, Section, Sentence, Shown, View
-from powerprof.report.html.charts import draw_metrics, one_curve, place_charts
-from powerprof.report.html.page import clean_name
-from powerprof.report.html.svg import SVG, Scale, draw_grid, join_parts, linear_axis, tick_labels
+from powerprof.report.html.sweep import draw_charts, draw_tradeoff
 from powerprof.report.labels import format_significant
+from powerprof.report.layouts import align_rows, block_rows
 from powerprof.report.metrics import paces_table, sweep_table
-from powerprof.report.table import (
-    ALL,
-    HTML,
-    Column,
-    Figure,
-    Line,
-    Places,
-    Table,
-    TableRow,
-    Words,
-    align_rows,
-    block_rows,
-    column_lines,
-    figures,
-)
-from powerprof.statistics.verdicts import judge_claim
+from powerprof.report.table import ALL, HTML, Column, Figure, Line, Places, Table, TableRow, Words, column_lines
 from powerprof.system.next_steps import command_line
 
 _MOST_FUNCTIONS = 12
@@ -140,8 +120,8 @@ def document(sweep: Sweep, view: View) -> Document:
 
 def _list_parts(sweep: Sweep) -> Iterator[Part]:
     places, good = Places(sweep), [point for point in sweep.points if point.error is None]
-    yield Section("Throughput and energy", [Drawing(partial(_draw_tradeoff, sweep))], name="tradeoff", forms=HTML)
-    yield Section(f"Over {sweep.parameter}", [Drawing(partial(_draw_charts, sweep), look="")], "charts", forms=HTML)
+    yield Section("Throughput and energy", [Drawing(partial(draw_tradeoff, sweep))], name="tradeoff", forms=HTML)
+    yield Section(f"Over {sweep.parameter}", [Drawing(partial(draw_charts, sweep), look="")], "charts", forms=HTML)
     yield Section("", [Shown(_figures_table(sweep, good, _work_columns(good)), block_rows)], forms=TERMINAL)
     metrics = Shown(sweep_table(sweep, places), look="plain sweep", what="metrics")
     yield Section("Metrics", [metrics], name="metrics", forms=NOT_TERMINAL)
@@ -308,88 +288,6 @@ def _short(value: float | None) -> str:
     return text.number(value, 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2)
 
 
-# The chart of a sweep: energy per query over throughput, one mark per setting; the best settings are marked.
-
-_TOP, _BOTTOM, _LEFT, _RIGHT = 34, 300, 9, 97
-# Labels right of this percentage are written to the left of their marks.
-_FLIPPED_FROM = 70.0
-_DOT = Markup('<circle class="mark a" cx="{:.2f}%" cy="{:.1f}" r="5"><title>{}</title></circle>')
-_LABEL = Markup('<text class="{}" x="{:.2f}%" y="{:.1f}" dx="{}" text-anchor="{}">{}</text>')
-_X_TITLE = Markup('<text class="axis" x="{}%" y="{}" text-anchor="end">queries per second</text>')
-
-
-class TradeoffPoint(msgspec.Struct, frozen=True):
-    """A value of the parameter with its queries per second and joules per query."""
-
-    label: str
-    queries_hz: float
-    joules: float
-
-
-def tradeoff(settings: Sequence[TradeoffPoint], parameter: str, kind: str) -> Markup:
-    """Draw the chart; empty for fewer than two settings. `kind` is measured or estimated."""
-    if len(settings) < 2:
-        return Markup()
-    unit, factor = labels.choose_prefix("J", max(abs(setting.joules) for setting in settings))
-    down, down_ticks = linear_axis([setting.joules * factor for setting in settings], _BOTTOM, _TOP)
-    across, across_ticks = linear_axis([setting.queries_hz for setting in settings], _LEFT, _RIGHT)
-    parts = draw_grid(down, down_ticks, "")
-    parts.append(Markup('<text class="axis" x="0" y="12">energy per query, {}, {}</text>').format(unit, kind))
-    parts += _x_axis(across, across_ticks)
-    places = [(across(setting.queries_hz), down(setting.joules * factor)) for setting in settings]
-    parts += [
-        Markup('<line class="pair" x1="{:.2f}%" y1="{:.1f}" x2="{:.2f}%" y2="{:.1f}"/>').format(*one, *other)
-        for one, other in pairwise(places)
-    ]
-    least = min(settings, key=lambda setting: setting.joules)
-    most = max(settings, key=lambda setting: setting.queries_hz)
-    for setting, (x, y) in zip(settings, places, strict=True):
-        best_in = [*(["least energy"] if setting is least else []), *(["most queries"] if setting is most else [])]
-        title = (
-            f"{parameter} {setting.label}: {setting.queries_hz:,.4g} queries/s, {setting.joules * factor:.3g} {unit}"
-        )
-        if best_in:
-            parts.append(Markup('<circle class="best" cx="{:.2f}%" cy="{:.1f}" r="9"/>').format(x, y))
-        parts.append(_DOT.format(x, y, title))
-        label = text.shorten(setting.label, 12) + (f": {' and '.join(best_in)}" if best_in else "")
-        look, side = "named best" if best_in else "named", (-12, "end") if x > _FLIPPED_FROM else (12, "start")
-        parts.append(_LABEL.format(look, x, y - (16 if best_in else 8), *side, label))
-    what = f"{parameter} {least.label} uses least energy per query, {parameter} {most.label} does most queries"
-    return SVG.format(f"energy per query over queries per second: {what}", _BOTTOM + 40, join_parts(parts))
-
-
-def _x_axis(scale: Scale, ticks: Sequence[float]) -> list[Markup]:
-    return [*tick_labels(scale, ticks, "", _BOTTOM + 16), _X_TITLE.format(_RIGHT, _BOTTOM + 34)]
-
-
-_CHART_METRICS = (
-    *("joules_per_query", "queries_hz", "latency_p95_ms", "c0_percent", "c0_ms_per_query_server", "watts"),
-    *("wakeups_per_query", "server_wakings_hz"),
-)
-
-
-def _draw_charts(record: Sweep) -> Markup:
-    """Draw each important metric over the parameter."""
-    names = dict.fromkeys(metric.name for point in record.points for metric in point.metrics)
-    points = [(str(point.value), point.metrics) for point in record.points]
-    return place_charts(
-        draw_metrics([name for name in names if name in _CHART_METRICS], points, one_curve, record.parameter)
-    )
-
-
-def _draw_tradeoff(record: Sweep) -> Markup:
-    """Draw energy per query over throughput for the points that have both."""
-    settings, kind = [], "estimated"
-    for point in record.points:
-        known = {metric.name: metric for metric in point.metrics}
-        joules, queries = known.get("joules_per_query"), known.get("queries_hz")
-        if joules is None or queries is None or joules.estimate.mean is None or queries.estimate.mean is None:
-            continue
-        kind = joules.kind
-        settings.append(TradeoffPoint(clean_name(point.value, 20), queries.estimate.mean, joules.estimate.mean))
-    return tradeoff(settings, clean_name(record.parameter, 60), kind)
-
-
 def _list_rows(record: Sweep) -> Iterator[Line]:
     """Yield one line per metric of each point."""
     yield [record.parameter, "metric", "unit", "kind", "mean", "low", "high", "error"]
@@ -399,115 +297,3 @@ def _list_rows(record: Sweep) -> Iterator[Line]:
         if point.error is not None:
             yield [value, *[None] * 6, point.error]
         yield from ([value, *line] for line in column_lines(table, str(number)) if line[3] is not None)
-
-
-# The report of `powerprof sweep --until`: the highest rate that holds the limit, and the trials around it.
-
-_NAMES = {"latency_p50_ms": "median latency", "latency_p95_ms": "p95 latency", "latency_p99_ms": "p99 latency"}
-
-
-def saturation_document(record: Saturation, view: View) -> Document:
-    """Return the report of a search: each condition with the tried rates."""
-    version = record.server and record.server.version
-    window_s = record.options.get("window_s")
-    parts = [
-        text.plural(record.rounds_count, "round"),
-        f"windows of {window_s:g} s" if isinstance(window_s, int | float) else "",
-        str(version or ""),
-    ]
-    return Document(
-        record=record,
-        answer=saturation_answer(record),
-        context=" · ".join(filter(None, parts)),
-        parts=partial(_list_searches, record),
-        rows=partial(_list_trials, record),
-        setup=(("A", "/a/condition"), ("B", "/b/condition"), ("Server", "/server"), ("Host", "/host")),
-        derived=view.extras.derived,
-    )
-
-
-def _list_searches(record: Saturation) -> Iterator[Part]:
-    for name, condition in (("a", record.a), ("b", record.b)):
-        if condition is not None:
-            sentence = (
-                f"{condition.name}: at most {format_significant(condition.capacity_hz)} queries/s at full speed; "
-                f"each round has a resolution of {format_significant(condition.resolution_hz)} queries/s."
-            )
-            trials = Shown(_trials_table(condition, record.limit), block_rows, names=False)
-            yield Section(condition.name, [trials, Sentence(sentence)], name=name, headed=NOT_TERMINAL)
-
-
-def saturation_answer(record: Saturation) -> str:
-    """Return the answer: the rate of one condition, or the ratio between two."""
-    limit = _limit_text(record.limit)
-    first = _capacity_text(record.a, limit)
-    if record.b is None:
-        return f"{first}."
-    if record.ratio is None:
-        return f"{first}; {_capacity_text(record.b, limit)}."
-    ends = record.ratio.ci95
-    claim = judge_claim(
-        record.verdict or "inconclusive",
-        None if ends is None else (ends[0] - 1, ends[1] - 1),
-        widest=NO_BOUND_PERCENT / 100,
-    )
-    both, where = f"{record.a.name} and {record.b.name}", f"in the highest load within {limit}"
-    if claim.unknown or ends is None:
-        return f"Too few rounds to judge whether {both} differ {where}; {first}."
-    interval = interval_text((format_significant(ends[0]), f"{format_significant(ends[1])} times"))
-    if claim.verdict != "inconclusive":
-        times = f"{format_significant(record.ratio.b_over_a)} times the load of {record.a.name}"
-        return f"{record.b.name} takes {times} within {limit} {interval}; {first}."
-    if claim.bound is not None:
-        bound = bound_text(claim.bound, f"{100 * claim.bound:,.1f} %")
-        return f"No measurable difference between {both} {where}: {bound} {interval}; {first}."
-    reason = "the interval is too wide for a bound" if claim.hint is None else "the difference may be chance"
-    return f"Inconclusive whether {both} differ {where}: {reason} {interval}; {first}."
-
-
-def _capacity_text(condition: Saturated, limit: str) -> str:
-    if condition.rate_hz is None:
-        failed_count = sum(value is None for value in condition.values)
-        rounds = f"{failed_count} of {len(condition.values)} rounds"
-        return f"{condition.name} exceeds {limit} at all tried rates, in {rounds}"
-    mean, low, high = condition.rate_hz.mean, condition.rate_hz.low, condition.rate_hz.high
-    ends = ""
-    if low is not None and high is not None:
-        ends = f" {interval_text((format_significant(low), f'{format_significant(high)} queries/s'))}"
-    if not condition.limited:
-        capacity = f"{format_significant(condition.capacity_hz)} queries/s"
-        return f"{condition.name} meets {limit} even at full speed, {capacity}"
-    return f"{condition.name} meets {limit} up to {format_significant(mean)} queries/s{ends}"
-
-
-def _limit_text(limit: Limit) -> str:
-    if limit.metric == "c0_percent":
-        return f"CPUs {limit.at_most:g} % busy"
-    return f"{limit.at_most:g} ms of {_NAMES[limit.metric]}"
-
-
-def _trials_table(condition: Saturated, limit: Limit) -> Table:
-    """Return one row per tried rate: how often it held the limit, and the mean of the metric."""
-    rows = []
-    for rate in sorted({trial.rate_hz for trial in condition.trials}):
-        trials = [trial for trial in condition.trials if trial.rate_hz == rate]
-        finished = [trial.finished_hz for trial in trials if trial.finished_hz is not None]
-        values = [trial.value for trial in trials if trial.value is not None]
-        cells = {
-            "offered": format_significant(rate),
-            "finished": format_significant(sum(finished) / len(finished) if finished else None),
-            "value": format_significant(sum(values) / len(values) if values else None),
-            "held": f"{sum(trial.held for trial in trials)} of {len(trials)}",
-        }
-        rows.append(TableRow({key: Words(cell, ours=True) for key, cell in cells.items()}))
-    metric = "busy %" if limit.unit == "%" else f"{limit.metric[8:11]} ms"
-    return Table(figures(offered="offered/s", finished="finished/s", value=metric, held="held"), rows, "tried rates")
-
-
-def _list_trials(record: Saturation) -> Iterator[Line]:
-    """Yield one line per window: the offered load, its result, and whether the limit held."""
-    yield ["condition", *Trial.__struct_fields__, "limit", "at_most", "unit"]
-    limit = (record.limit.metric, record.limit.at_most, record.limit.unit)
-    for one in (record.a, record.b):
-        if one is not None:
-            yield from ([one.name, *msgspec.structs.astuple(trial), *limit] for trial in one.trials)

@@ -13,8 +13,9 @@ from powerprof.experiment.claims import NO_BOUND_PERCENT
 from powerprof.experiment.records import Metric
 from powerprof.experiment.sweep_comparison import SweepComparison, SweepSide, Value, claim_of_point, judged_metrics
 from powerprof.model import text
-from powerprof.report import labels, table
-from powerprof.report.answers import MAY_BE_CHANCE, bound_text, interval_text, word_threats, words
+from powerprof.report import labels, layouts
+from powerprof.report.answers import MAY_BE_CHANCE, bound_text, interval_text, noun_of
+from powerprof.report.comparison_words import word_threats
 from powerprof.report.document import (
     NOT_TERMINAL,
     TERMINAL,
@@ -46,7 +47,7 @@ def _sweeps_answer(record: SweepComparison) -> str:
     a, b, parameter = record.a.name, record.b.name, record.parameter
     if not points:
         return "No answer: the sweeps have no metric in common."
-    what, verb = words(record.metric), labels.define_metric(record.metric).verb
+    what, verb = noun_of(record.metric), labels.define_metric(record.metric).verb
     parts = []
     for way in ("higher", "lower"):
         moved = [point for point in points if point.parted and (_change(point.metric) > 0) == (way == "higher")]
@@ -64,8 +65,8 @@ def _sweeps_answer(record: SweepComparison) -> str:
         if bound is None:
             return f"Inconclusive {where}: {reason}."
         return f"No measurable difference {where}: {bound}."
-    answer = "; ".join(parts)
-    return f"{answer[:1].upper()}{answer[1:]}."
+    sentence = "; ".join(parts)
+    return f"{sentence[:1].upper()}{sentence[1:]}."
 
 
 def _place_text(points: Sequence[Value], every: Sequence[Value], parameter: str) -> str:
@@ -115,9 +116,6 @@ def _signed(percent: float) -> str:
     return f"{percent:+,.1f}".replace("-", "−")
 
 
-# The table of functions with different shares where the sweeps diverge.
-
-
 def parting_functions_table(record: SweepComparison, places: Places, limit: int = 20) -> Table:
     """Return one row per function with a significantly different share; without any, the largest differences."""
     significant = [number for number, function in enumerate(record.functions) if function.verdict != "inconclusive"]
@@ -154,7 +152,7 @@ _MAX_ROWS = 12
 def function_lines(shown: Table, width: int) -> list[str]:
     """Return the functions for a terminal, with the interval of the difference."""
     headings = {"a": "A", "b": "B", "difference": "B − A, 95 %", "elsewhere": "elsewhere"}
-    lines = table.function_lines(replace(shown, rows=shown.rows[:_MAX_ROWS]), headings, width)
+    lines = layouts.function_lines(replace(shown, rows=shown.rows[:_MAX_ROWS]), headings, width)
     left = max(0, len(shown.rows) - _MAX_ROWS) + shown.left_count
     return [*lines, *([f"{left} more: --json"] if left else [])]
 
@@ -207,7 +205,7 @@ def _list_parts(record: SweepComparison) -> Iterator[Part]:
     yield Section(f"Over {record.parameter}", [Drawing(partial(_draw_charts, record), look="")], "charts", forms=HTML)
     points = points_table(record, places)
     heading = f"{labels.metric_words(record.metric)} over {record.parameter}"
-    judged: list[Part] = [Shown(points, table.metric_lines), Sentence(points.caption, forms=TERMINAL)]
+    judged: list[Part] = [Shown(points, layouts.metric_lines), Sentence(points.caption, forms=TERMINAL)]
     yield Section(heading[:1].upper() + heading[1:], judged, name="metrics", headed=ALL)
     yield Section("Correlated metrics", _list_correlated(record, places), name="parted", headed=NOT_TERMINAL)
     yield Section("Functions", _list_functions(record, places), name="functions", headed=NOT_TERMINAL)

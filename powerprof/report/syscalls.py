@@ -11,8 +11,9 @@ from functools import partial
 from powerprof.attribution.offcpu import SyscallProfile, SyscallRow
 from powerprof.model import text
 from powerprof.report.document import Document, Part, Section, Sentence, Shown, View
+from powerprof.report.layouts import named_rows
 from powerprof.report.offcpu import DEFAULT_TOP, list_costs, thread_name
-from powerprof.report.table import Table, TableRow, Words, field_lines, figures, named_rows, words
+from powerprof.report.table import Table, TableRow, Words, field_lines, figure_columns, word_columns
 
 _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 
@@ -111,7 +112,7 @@ def locks_table(profile: SyscallProfile, top: int) -> Table:
 
 def _draw(headings: Sequence[str], rows: Sequence[Sequence[str]], label: str, left_count: int) -> Table:
     """Return a table of figures in text; the last column has names from outside."""
-    columns = [*figures(**{heading: heading for heading in headings[:-1]}), *words(headings[-1])]
+    columns = [*figure_columns(**{heading: heading for heading in headings[:-1]}), *word_columns(headings[-1])]
     cells = [
         {heading: Words(cell, ours=heading != headings[-1]) for heading, cell in zip(headings, row, strict=True)}
         for row in rows

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from powerprof.experiment.claims import describe_direction, metric_named
 from powerprof.experiment.sweep_comparison import Trend, TrendPoint, TrendStep
 from powerprof.model import text
-from powerprof.report.answers import Outcome, explain_chance, word_claim, words
+from powerprof.report.answers import Outcome, explain_chance, noun_of, word_claim
 from powerprof.report.document import NOT_TERMINAL, TERMINAL, Document, Drawing, Part, Section, Sentence, Shown, View
 from powerprof.report.html.charts import draw_metrics, one_curve, place_charts
 from powerprof.report.labels import format_significant, metric_words
@@ -40,7 +40,7 @@ def _trend_answer(record: Trend) -> str:
         for before, after, step in every
         if step is not None and step.verdict != "inconclusive" and step.difference.percent is not None
     ]
-    metric = words(record.metric)
+    metric = noun_of(record.metric)
     if not steps:
         measured = [metric_named(before.metrics, record.metric) for before, _, _ in every]
         bases = [None if base is None else base.estimate.mean for base in measured]

@@ -11,13 +11,10 @@ import msgspec
 from powerprof.attribution.symbols import is_own, only_waits
 from powerprof.model import text
 from powerprof.model.attribution import Attribution, StackFrame, TargetInfo, Thread, Wakeup, Waking
-from powerprof.model.records import Cause
-from powerprof.report import labels, metrics
+from powerprof.report import balance
 from powerprof.report.document import NOT_TERMINAL, TERMINAL
-from powerprof.report.table import HTML, Cell, Column, Path, Places, Table, TableRow, Words, figures, words
-
-# Causes as a person counts them: one thread at one place is one cause, whatever interrupt or waker ended the idle
-# periods.
+from powerprof.report.notes import describe_blindness
+from powerprof.report.table import Cell, Column, Path, Places, Table, TableRow, Words, figure_columns, word_columns
 
 _BLAMED_ORIGINS = {
     "own_timer": "its own timer",
@@ -88,7 +85,7 @@ def _group(
             max(group, key=count_of),
             sum(map(count_of, group)),
             sum(map(rate_of, group)),
-            _shares((origin(row), count_of(row)) for row in group),
+            _shares((explain_origin(row), count_of(row)) for row in group),
         )
         for group in groups.values()
     ]
@@ -143,7 +140,7 @@ def threads_of(cause: StackCause[Wakeup] | StackCause[Waking]) -> str:
     return thread_name(cause.first.thread) if count == 1 else f"{count} × {thread_name(cause.first.thread)}"
 
 
-def origin(row: Wakeup | Waking) -> str:
+def explain_origin(row: Wakeup | Waking) -> str:
     """Return the reason for a thread to run: a timer, a thread or a device."""
     reason = _BLAMED_ORIGINS[row.origin]
     if row.origin in ("other_thread", "other_process") and row.waker is not None:
@@ -180,10 +177,10 @@ def answer_of(record: Attribution) -> str:
     mine = sum(row.count for row in record.wakeups)
     name = name_target(record.target)
     name = name[:1].upper() + name[1:] if record.target.system else name
-    if labels.describe_blindness(record.conservation):
+    if describe_blindness(record.conservation):
         return f"The wake-ups caused by {name} are unknown."
-    checked = metrics.describe_accounting(record.conservation)
-    rest = "" if checked == metrics.ALL_ACCOUNTED else f" {checked}"
+    checked = balance.describe_accounting(record.conservation)
+    rest = "" if checked == balance.ALL_ACCOUNTED else f" {checked}"
     window = f"in {text.number(record.window_s, 1)} s"
     if not mine or not record.window_s:
         woken = _busy_wakings_text(name, record)
@@ -302,9 +299,9 @@ def wakeups_table(record: Attribution, places: Places, limit: int) -> Table:
             cells["every"] = places.figure(f"{at}/period_ms", wording=text.period(period_ms))
         rows.append(TableRow(cells))
     columns = [
-        *figures(rate="/s"),
+        *figure_columns(rate="/s"),
         Column("count", "exits", forms=NOT_TERMINAL),
-        *figures(every="every"),
+        *figure_columns(every="every"),
         Column("c0", "C0 ms", forms=NOT_TERMINAL),
         *_PLACE_COLUMNS,
     ]
@@ -334,7 +331,7 @@ def elsewhere_table(record: Attribution, places: Places) -> Table:
         at = f"/woken_elsewhere/{index}"
         counted = {"rate": places.figure(f"{at}/rate_hz", 1), "count": places.figure(f"{at}/count")}
         rows.append(TableRow({**counted, "thread": Words(woken.thread.label), "woke": Words(woken.process)}))
-    columns = [*figures(rate="/s", count="exits"), *words("thread", "woke")]
+    columns = [*figure_columns(rate="/s", count="exits"), *word_columns("thread", "woke")]
     return Table(columns, rows, "other processes", left_count=len(record.woken_elsewhere) - len(rows))
 
 
@@ -349,50 +346,5 @@ def busy_wakings_table(record: Attribution, places: Places, limit: int) -> Table
         each_ms = mean_own_ms(cause.rows)
         cells["each"] = Words("" if each_ms is None else text.number(each_ms, 2, " ms"), ours=True)
         rows.append(TableRow(cells))
-    columns = [*figures(rate="/s"), Column("count", "wakings", forms=NOT_TERMINAL), *_PLACE_COLUMNS]
+    columns = [*figure_columns(rate="/s"), Column("count", "wakings", forms=NOT_TERMINAL), *_PLACE_COLUMNS]
     return Table(columns, rows, "wakings of a running CPU", _RAN_ANYWAY)
-
-
-# The table of wake-up causes: one row per thread, whatever interrupt ended its sleep.
-
-
-def same_sleepers(causes: Sequence[Cause]) -> list[list[Cause]]:
-    """Group causes by thread, whatever interrupt ended its sleep. The most frequent group is first."""
-    groups: dict[object, list[Cause]] = {}
-    for cause in causes:
-        # Without a thread, every interrupt is a separate cause.
-        interrupt = None if cause.thread else (cause.mechanism, cause.name)
-        groups.setdefault((cause.process, cause.pid, cause.thread or None, interrupt), []).append(cause)
-    return sorted(groups.values(), key=lambda group: -sum(cause.wakeups_hz for cause in group))
-
-
-def causes_table(causes: Sequence[Cause], places: Places, at: str, limit: int, label: str = "causes") -> Table:
-    """Return one row per thread, or per cause without a thread: rate, mechanism and process."""
-    columns = [*figures(rate="/s", percent="%"), Column("c0", "C0 ms", forms=HTML), *words("why", "who", "every")]
-    place_of = {id(cause): f"{at}/{index}" for index, cause in enumerate(causes)}
-    groups = same_sleepers(causes)
-    rows = []
-    for group in groups[:limit]:
-        cause = group[0]
-        place = place_of[id(cause)]
-        process = cause.process or "unknown"
-        mechanisms = dict.fromkeys(row_cause.mechanism.replace("_", "-") for row_cause in group)
-        cells: dict[str, Cell] = {
-            "why": Words(", ".join(mechanisms), cause.name if cause.name and len(mechanisms) == 1 else ""),
-            "who": Words(process, cause.thread if cause.thread and cause.thread != process else "", strong=True),
-        }
-        if len(group) == 1:
-            cells["rate"] = places.figure(f"{place}/wakeups_hz", 1)
-            cells["percent"] = places.figure(f"{place}/percent", 1)
-            if cause.c0_ms is not None:
-                cells["c0"] = places.figure(f"{place}/c0_ms", 2)
-        else:
-            cells["rate"] = Words(text.number(sum(row_cause.wakeups_hz for row_cause in group), 1))
-            cells["percent"] = Words(text.number(sum(row_cause.percent for row_cause in group), 1))
-            c0 = [row_cause.c0_ms for row_cause in group if row_cause.c0_ms is not None]
-            if len(c0) == len(group):
-                cells["c0"] = Words(text.number(sum(c0), 2))
-        if cause.period_ms is not None and cause.wakeups_hz >= 0.9 * sum(row_cause.wakeups_hz for row_cause in group):
-            cells["every"] = places.figure(f"{place}/period_ms", wording=text.period(cause.period_ms))
-        rows.append(TableRow(cells))
-    return Table(columns, rows, label, left_count=max(0, len(groups) - limit))

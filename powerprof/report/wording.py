@@ -11,13 +11,13 @@ from typing import Any, TypeVar, get_args
 import msgspec
 
 from powerprof.model.records import Note
-from powerprof.report.labels import word_notes
+from powerprof.report.notes import word_notes
 
 R = TypeVar("R")
 
 # Schema → the function that returns a record with its answer in words. Names, so that no report is loaded for another.
 _ANSWERS: Mapping[str, str] = {
-    "powerprof.comparison/1": "report.comparison:word_comparison",
+    "powerprof.comparison/1": "report.comparison_words:word_comparison",
     "powerprof.sweepcomparison/1": "report.sweep_comparison:word_sweep_comparison",
     "powerprof.cure/1": "report.cure:word_cure",
     "powerprof.trend/1": "report.trend:word_trend",

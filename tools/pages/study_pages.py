@@ -14,8 +14,8 @@ import msgspec
 
 from powerprof.experiment.study import StudyRun
 from powerprof.model.runs import decode_record, encode_record
+from powerprof.report.render.markdown import draw_table
 from powerprof.report.study import answer_of, then_and_now
-from powerprof.report.table import draw_table
 from powerprof.workloads.catalogue import Study, find_study
 from tests.conftest import REPOSITORY
 

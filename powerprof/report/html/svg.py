@@ -17,8 +17,6 @@ from markupsafe import Markup
 from powerprof.model import text
 from powerprof.report import labels
 
-# Axes: the places of values and ticks, in percent of the width or in pixels of the height.
-
 
 class Scale(msgspec.Struct, frozen=True):
     """A linear or logarithmic axis from the values `low` to `high`, drawn from `start` to `end`."""

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 import msgspec
 from markupsafe import Markup
 
-from powerprof.report.html.page import clean_name, draw_macro, embed_json
+from powerprof.report.html.page import draw_macro, embed_json
 from powerprof.report.html.svg import Scale, round_step
-from powerprof.report.stacks import TimelineExit
+from powerprof.report.html.text import clean_name
+from powerprof.report.timeline import TimelineExit
 
 MECHANISMS = ("timer", "device", "ipi", "no_ipi", "tick", "unknown")
 MAX_EXITS = 1500

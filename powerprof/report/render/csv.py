@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from powerprof.report.document import Document, Part, Section, Shown
-from powerprof.report.table import Column, Figure, Line, Table, format_csv
+from powerprof.report.table import Column, Figure, Line, Table
+from powerprof.system.files import escape_formulas
 
 WARNING = "warning"
 """The heading of the last column. Its cells are empty if the record is complete."""
@@ -49,3 +50,20 @@ def _list_tables(parts: Iterable[Part]) -> Iterator[Table]:
             yield part.table
         elif isinstance(part, Section):
             yield from _list_tables(part.parts)
+
+
+def format_csv(lines: Iterable[Line]) -> str:
+    """Return the lines as RFC 4180 text. Short lines are padded to the head; unknown cells are empty."""
+    import csv
+    import io
+
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\r\n")
+    columns = 0
+    for line in lines:
+        columns = columns or len(line)
+        cells = [*line, *[None] * (columns - len(line))]
+        writer.writerow(
+            [escape_formulas(cell) if isinstance(cell, str) else "" if cell is None else cell for cell in cells]
+        )
+    return out.getvalue()

@@ -7,7 +7,9 @@ from markupsafe import Markup
 from msgspec.structs import replace
 
 from powerprof.report.document import Document, Shown, shown_parts
-from powerprof.report.html.page import clean_name, render_page, table_html
+from powerprof.report.html.page import render_page
+from powerprof.report.html.tables import table_html
+from powerprof.report.html.text import clean_name
 from powerprof.report.table import Places, split_rows, without_empty
 
 _MORE = Markup('\n<details class="more"><summary>{} more {}</summary>\n{}\n</details>')

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 
 from powerprof import __version__
+from powerprof.model import text
 from powerprof.report.document import Document, Drawing, Items, Part, Section, Sentence, Shown, shown_parts
-from powerprof.report.table import MARKDOWN_ROWS, code_span, draw_table, escape, note_lines, split_rows
+from powerprof.report.table import Cell, Column, Figure, JudgedCell, Path, Table, TableRow, split_rows
 
 _CODE_LIMIT = 600
 
@@ -50,3 +52,82 @@ def _draw_part(part: Part, level: int) -> Iterator[str]:
                 yield from _draw_part(inside, level + 1)
         case Drawing():
             raise TypeError("Markdown has no drawings")
+
+
+_MAX_NAME = 120
+_MAX_FRAMES = 8
+MARKDOWN_ROWS = 25
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&!])")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]+")
+
+
+def code_span(name: object, limit: int = _MAX_NAME) -> str:
+    """Return a code span that the name cannot end. GitHub interprets no link, mention or HTML in it.
+
+    A `|` is escaped, because tables split at it even in a span.
+    """
+    clean = text.shorten(_CONTROL.sub(" ", str(name)), limit).strip() or " "
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", clean)), default=0))
+    pad = " " if clean.startswith("`") or clean.endswith("`") else ""
+    # A backslash before the | would escape the escape.
+    inner = clean.replace("\\|", "|").replace("|", "\\|")
+    return f"{fence}{pad}{inner}{pad}{fence}"
+
+
+def escape(sentence: str) -> str:
+    """Return a sentence with Markdown characters escaped and with addresses and mentions broken."""
+    one_line = text.shorten(_CONTROL.sub(" ", sentence), 1000)
+    escaped = _SPECIAL.sub(r"\\\1", one_line)
+    # GitHub has no escape for mentions and bare addresses, so a zero-width space breaks them.
+    return escaped.replace("@", "@\u200b").replace("://", ":\u200b//").replace("www.", "www\u200b.")
+
+
+def draw_table(shown: Table, keys: Sequence[str] = ()) -> list[str]:
+    """Return the lines of a GitHub table with `keys` as columns, or all columns. An interval has a separate column."""
+    own = shown.of("markdown", keys)
+    heads, rule = [], []
+    for column in own.columns:
+        heading = escape(column.heading)
+        heads.append(f"{heading} {code_span(column.name, 60)}".strip() if column.name else heading)
+        rule.append("---" if column.left else "---:")
+        if column.interval:
+            heads.append(column.interval)
+            rule.append("---:")
+    rows = [[part for column in own.columns for part in _draw_cells(row, column)] for row in own.rows]
+    return ["", *(f"| {' | '.join(cells)} |" for cells in (heads, rule, *rows))]
+
+
+def _draw_cells(row: TableRow, column: Column) -> Iterator[str]:
+    cell = row.cells.get(column.key)
+    # If the row names the unit, its cells omit it.
+    shown = _draw_cell(cell, unit=bool(column.beside) or not row.unit)
+    if column.key == "name":
+        estimated = ", estimated" if row.kind == "estimated" else ""
+        shown += (escape(f", {row.unit}") if row.unit else "") + estimated
+    yield shown
+    if column.interval:
+        ends = cell.ends if isinstance(cell, Figure) else None
+        yield f"{ends[0].text} to {ends[1].text}" if ends else ""
+
+
+def _draw_cell(cell: Cell | None, *, unit: bool) -> str:
+    if isinstance(cell, Figure):
+        return cell.words.removeprefix("every ") or (cell.whole if unit else cell.text)
+    if isinstance(cell, JudgedCell):
+        return f"**{cell.text}**" if cell.is_decided else cell.text
+    if isinstance(cell, Path):
+        more = " ← …" if len(cell.frames) > _MAX_FRAMES else ""
+        return code_span(" ← ".join(cell.frames[:_MAX_FRAMES]) + more if cell.frames else "no user stack", 400)
+    if cell is None or not cell.text:
+        return ""
+    if cell.ours and cell.strong:
+        return f"**{escape(cell.text)}**"
+    return (
+        escape(cell.text) if cell.ours else code_span(f"{cell.text} {cell.more}".strip() if cell.strong else cell.text)
+    )
+
+
+def note_lines(notes: Iterable[str]) -> list[str]:
+    """Return a list of notes, after an empty line; empty without notes."""
+    written = [f"- {escape(note)}" for note in notes]
+    return ["", *written] if written else []

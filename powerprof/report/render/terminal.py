@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from powerprof.model import text
-from powerprof.report import labels
 from powerprof.report.document import Document, Drawing, Item, Items, Part, Section, Sentence, Shown, shown_parts
+from powerprof.report.notes import wrap_note
 
 _INDENT = "  "
 _LABEL = 6
@@ -21,7 +21,7 @@ def render_terminal(document: Document, width: int = text.DEFAULT_WIDTH) -> list
         lines += text.wrap(warning, width)
     _draw_parts(shown_parts(document.parts(), "terminal"), width, lines)
     for note in [] if document.is_brief else document.short_notes:
-        lines += labels.wrap_note(note, width)
+        lines += wrap_note(note, width)
     return [*lines, *(text.wrap(document.next_step, width) if document.next_step else [])]
 
 

@@ -23,7 +23,7 @@ from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.records import LoadRun
 from powerprof.experiment.run import run_command
 from powerprof.model.records import Note
-from powerprof.report.labels import word_notes
+from powerprof.report.notes import word_notes
 from powerprof.system import programs
 from powerprof.system.errors import PowerprofError
 from powerprof.system.tasks import has_ended

@@ -18,7 +18,7 @@ from powerprof.live.monitor import HostMonitor, MonitorPlan
 from powerprof.measure import cpuidle
 from powerprof.measure.cpuidle import online_cpus
 from powerprof.measure.window import OpenWindow
-from powerprof.report.labels import word_notes
+from powerprof.report.notes import word_notes
 from powerprof.system.targets import resolve
 from powerprof.tracing.idle import IdleTracer, WindowTracer, trace_exits
 from powerprof.tracing.profile import OnCpuTracer

@@ -22,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from powerprof.database.private_server import PrivateServer
 from powerprof.live.exporter import list_capabilities
 from powerprof.measure.cpuidle import CpuidleReader
-from powerprof.report.pprof import PROFILES
+from powerprof.report.recent_profiles import PROFILES
 from tests.conftest import Cli
 from tests.programs.held import has_settled
 from tests.system.live.engines import free_port

@@ -15,7 +15,7 @@ from powerprof.attribution import blame
 from powerprof.attribution.capture import NamedSite, NamedSites, StackTally
 from powerprof.model.attribution import Attribution, StackFrame, TargetInfo
 from powerprof.model.records import EnergyReading, EnergySplit, Note
-from powerprof.report.labels import word_notes
+from powerprof.report.notes import word_notes
 from powerprof.system.tasks import ENDED, Task
 from powerprof.tracing.bpf.shared_numbers import CODE_WORKER, Flag, StackKind, WakeEvidence, WakerContext
 from powerprof.tracing.captures import CpuEdge, select_in_window

@@ -42,10 +42,10 @@ _OTHERS = {
     "host/": {"--cap-add", "--pid", "--privileged"},
     "system/tasks.py": {"--pid"},
     "live/webconfig.py": {"--web"},
-    "report/comparison.py": {"--pairs"},  # of `compare`, printed by `report` too
+    "report/comparison_words.py": {"--pairs"},  # of `compare`, printed by `report` too
     "report/queries.py": {"--method"},  # of `queries`, printed by `report` too
     "report/": {"--contents--", "--w", "--x", "--d"},  # variables of style sheets
-    "report/labels.py": None,  # how other runtimes are started so that their functions have names
+    "report/notes.py": None,  # how other runtimes are started so that their functions have names
     "stacks/packages.py": {"--enablerepo"},
     "stacks/symbols.py": {"--reuid", "--regid", "--clear-groups"},
 }

@@ -35,7 +35,7 @@ from powerprof.energy.models_file import (
 from powerprof.energy.windows import Consumer, IdleFloor, WindowEnergy, estimate_window, split_energy, split_host_energy
 from powerprof.experiment.metrics import note_below_idle
 from powerprof.model.records import EstimateRange, StateResidency, Window
-from powerprof.report.labels import word_notes
+from powerprof.report.notes import word_notes
 
 # A model of odd figures: 2 W idle, 7 W running, and intervals that are not symmetric.
 PLAIN = PowerModel(

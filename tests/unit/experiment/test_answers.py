@@ -22,8 +22,8 @@ from powerprof.experiment.verdict import judge_metrics as judge_compared
 from powerprof.experiment.verdict import judge_saved
 from powerprof.measure.sampling import join_two_windows
 from powerprof.model.records import EnergyReading, Figures
-from powerprof.report.answers import word_threats as threats_worded
-from powerprof.report.comparison import word_answer
+from powerprof.report.comparison_words import word_answer
+from powerprof.report.comparison_words import word_threats as threats_worded
 from tests.unit.experiment.builders import block, blocks, window
 
 BASELINE = Baseline(c0_percent=1.0, wakeups_hz=40.0, watts=1.0)

@@ -22,7 +22,7 @@ from powerprof.experiment.bench_data import (
 from powerprof.experiment.bench_settings import _checked, find_global_change, literal
 from powerprof.experiment.observers import list_relay_logs
 from powerprof.experiment.records import StormShare
-from powerprof.report.run import topology_of
+from powerprof.report.topology import topology_of
 from powerprof.system.errors import UsageError
 from powerprof.workloads.catalogue import find_one
 from powerprof.workloads.definition import Explain, PlanStep

@@ -22,7 +22,7 @@ from powerprof.experiment.sweep_until import (
     highest_rate,
     judge_trial,
 )
-from powerprof.report.sweep import saturation_answer as answer_of
+from powerprof.report.saturation import answer_of
 from powerprof.system.errors import UsageError
 from tests.unit.experiment.builders import odd_block
 

@@ -22,7 +22,7 @@ from powerprof.experiment.traced import (
     summarise_paces,
 )
 from powerprof.report.document import Sentence
-from powerprof.report.run import traced_section
+from powerprof.report.topology import traced_section
 from powerprof.workloads.definition import Storm
 from tests.unit.report.sample_records import attribution
 

@@ -10,7 +10,7 @@ import pytest
 
 from powerprof.host.describe import describe_host
 from powerprof.host.survey import Capability, _judge_energy, limited, missing, none, ok, survey_host
-from powerprof.report.catalogue import capability_text
+from powerprof.report.doctor import capability_text
 
 Make = Callable[[Mapping[str, str]], Path]
 

@@ -11,8 +11,9 @@ import pytest
 
 from powerprof.experiment.records import ControlRecord, Threat
 from powerprof.model.records import Note
-from powerprof.report import answers, labels
-from powerprof.report.comparison import control_text
+from powerprof.report import comparison_words
+from powerprof.report.comparison_words import control_text
+from powerprof.report.notes import WORDS, word_notes
 from tests.unit.layers import sources
 
 # Modules and packages that hand on values alone: errors and docstrings are the only sentences in them.
@@ -48,7 +49,7 @@ def _fields(template: str) -> set[str]:
 def test_every_note_has_one_sentence_that_shows_its_figures() -> None:
     made = list(_made("Note"))
     assert len(made) > 20
-    assert [(name, keys) for name, keys in made if _fields(labels.WORDS.get(name, "{missing}")) != keys] == []
+    assert [(name, keys) for name, keys in made if _fields(WORDS.get(name, "{missing}")) != keys] == []
 
 
 def test_every_threat_has_a_sentence() -> None:
@@ -61,7 +62,7 @@ def test_every_threat_has_a_sentence() -> None:
                 chosen = given.get("form", given["name"])
                 words = {str(one.value) for one in ast.walk(chosen) if isinstance(one, ast.Constant)} - {"", "0"}
                 names |= words if "text" not in given else set()
-    assert names - set(answers.WORDS) == set()
+    assert names - set(comparison_words.WORDS) == set()
     assert {"steal_varies", "drift_failed", "saturated", "no_pairs"} <= names
 
 
@@ -80,9 +81,9 @@ def test_no_sentence_is_built_where_values_are_judged(part: str) -> None:
 
 
 def test_a_damaged_note_is_shown_as_it_is() -> None:
-    assert labels.word_notes([Note("texts_cut", {"count": "many", "bytes": 3})]) == ["{'count': 'many', 'bytes': 3}"]
-    assert labels.word_notes([Note("unheard of"), "as it was"]) == ["unheard of", "as it was"]
-    assert answers.word_threats([Threat(name="steal")], {})[0].text == "steal {}"
+    assert word_notes([Note("texts_cut", {"count": "many", "bytes": 3})]) == ["{'count': 'many', 'bytes': 3}"]
+    assert word_notes([Note("unheard of"), "as it was"]) == ["unheard of", "as it was"]
+    assert comparison_words.word_threats([Threat(name="steal")], {})[0].text == "steal {}"
     assert control_text(ControlRecord(kind="run", pairs_count=1, sound=False, half_width_percent=None)) == (
         "the A/A control has too few pairs to judge"
     )

@@ -12,20 +12,15 @@ from powerprof.cli.live import parse_keys
 from powerprof.live.intervals import CpuUse, IntervalRow, LiveFinding, RowHistory, RowKey, RowTrend, ServedStatements
 from powerprof.live.statements import StatementHistory
 from powerprof.queries.records import Statement
-from powerprof.report.screen import ScreenView, draw_bars, scroll_rows
-from powerprof.report.watch import (
+from powerprof.report.queries_watch import (
     AWAY,
-    KEYS,
-    PLAIN_HEAD,
     QUERIES_SORTS,
     draw_queries_screen,
-    draw_screen,
-    interval_document,
-    plain_line,
     queries_chosen_lines,
     queries_plain_line,
-    row_line,
 )
+from powerprof.report.screen import ScreenView, draw_bars, scroll_rows
+from powerprof.report.watch import KEYS, PLAIN_HEAD, draw_screen, interval_document, plain_line, row_line
 from tests.unit.live.intervals import interval, row, served
 from tests.unit.queries.test_report import record
 

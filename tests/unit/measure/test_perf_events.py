@@ -14,8 +14,8 @@ from powerprof.measure import oslayer, perf_events
 from powerprof.measure.perf_events import FrequencyReading, Policy, compute_frequencies, join_frequencies
 from powerprof.measure.sampling import WindowMeter, make_run
 from powerprof.model.records import CpuFrequency, Frequencies, FrequencyLimits, PState
-from powerprof.report import labels
 from powerprof.report.kinds import lines_of
+from powerprof.report.pstates import frequency_sentences
 from tests.unit.measure.fake_cpu import C1, POLL, FakeCpus, fake_stat
 
 
@@ -162,7 +162,7 @@ def test_a_window_reports_p_states(tree: Tree) -> None:
     ],
 )
 def test_limits_are_worded(limits: FrequencyLimits, found: Frequencies, sentence: str) -> None:
-    assert labels.frequency_sentences(msgspec.structs.replace(found, limits=[limits])) == [sentence]
+    assert frequency_sentences(msgspec.structs.replace(found, limits=[limits])) == [sentence]
 
 
 def test_windows_carry_them(tree: Tree) -> None:

@@ -21,7 +21,7 @@ from powerprof.queries.records import Share, Statement
 from powerprof.queries.session import QueriesRequest
 from powerprof.queries.target import ServerTime, TracedServer
 from powerprof.queries.windows import Probes, ProbeTrial, Samples, TracedWindow, _count_all_calls, join_moments
-from powerprof.report.labels import word_notes
+from powerprof.report.notes import word_notes
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.tracing.bpf.shared_numbers import COM_QUERY
 from powerprof.tracing.captures import RecordedText, StatementTrace, TraceCost

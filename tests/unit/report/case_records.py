@@ -32,17 +32,17 @@ from powerprof.model.records import (
 )
 from powerprof.queries.comparison import QueriesComparison
 from powerprof.queries.records import Queries
-from powerprof.report import comparison, metrics, queries, stacks
-from powerprof.report.answers import word_threats
+from powerprof.report import balance, comparison_words, flame, queries, stacks
+from powerprof.report.comparison_words import word_threats
 from powerprof.report.exports import render_csv
+from powerprof.report.functions import answer_of as answer_of_functions
 from powerprof.report.html.timeline import lanes
 from powerprof.report.kinds import lines_of
-from powerprof.report.profile import functions_answer
 from powerprof.report.screen import ScreenView, draw_bars, scroll_rows
-from powerprof.report.stacks import TimelineExit
 from powerprof.report.study import findings_table, today
 from powerprof.report.suggestions import suggest_remedies
 from powerprof.report.table import Places
+from powerprof.report.timeline import TimelineExit
 from powerprof.report.wording import word_record
 from tests.unit.report.distinct_records import make, make_kind
 
@@ -217,7 +217,7 @@ def _attribution() -> Cases:
         ("unchecked", {"cpuidle_usage_delta_count": None, "checked_against": None}),
     ):
         changed: Conservation = replace(counts, **changes)
-        yield f"balance, {label}", f"{metrics.describe_accounting(changed)} {metrics.describe_balance(changed)}"
+        yield f"balance, {label}", f"{balance.describe_accounting(changed)} {balance.describe_balance(changed)}"
 
 
 # `powerprof compare` and trends.
@@ -246,10 +246,10 @@ def _comparison() -> Cases:
         control = ControlRecord(
             kind="run", pairs_count=7, sound=sound, half_width_percent=2.75, difference_percent=-4.25
         )
-        yield f"control, {sound}", comparison.control_text(control)
+        yield f"control, {sound}", comparison_words.control_text(control)
     signed = _metric(-2.5, (-4.25, -1.75), "b_lower", name="c0_ms_per_query_net", unit="ms")
     falls = _metric(40.5, (-13.25, -4.75), "b_lower")
-    answers = [comparison.word_answer(_answer(each.name), [each], "a", "b").text for each in (signed, falls)]
+    answers = [comparison_words.word_answer(_answer(each.name), [each], "a", "b").text for each in (signed, falls)]
     yield "answers", "\n".join(answers)
     steps = (None, (2.5, 6.75, "b_higher"), (-31.5, -22.25, "b_lower"), (-0.5, 1.25, "inconclusive"))
     points = []
@@ -381,7 +381,7 @@ def _queries() -> Cases:
     yield "plan", queries.plan_text([replace(step, table=None, access=None, key=None, rows_count=None), step])
     probed = make_kind("powerprof.functions/1", known=True)
     single = [replace(probed, functions=probed.functions[:count]) for count in (0, 1, 2)]
-    yield "functions", "\n".join(map(functions_answer, single))
+    yield "functions", "\n".join(map(answer_of_functions, single))
     yield "queries, first", "\n".join(lines_of(record, 120, top=1))
     compared: QueriesComparison = replace(make_kind("powerprof.queries-comparison/1", known=True), common_ratio=1.0)
     first, second = compared.statements
@@ -397,7 +397,9 @@ def _queries() -> Cases:
 
 
 def _drawings() -> Cases:
-    from powerprof.report.html import charts, svg
+    from powerprof.report.html import svg
+    from powerprof.report.html.flames import draw_flame
+    from powerprof.report.html.intervals import DrawnInterval, interval_axis, interval_row
 
     exits = [
         TimelineExit(0, 1_000_000, 3_500_000, 3_700_123, "C6", "timer", "a", "t"),
@@ -407,19 +409,19 @@ def _drawings() -> Cases:
     assert drawn is not None
     yield "timeline, data", f"{drawn.data} {drawn.whole_s}"
     before, after = [(("m", "gone"), 6.5), (("m", "same", "x"), 2.25)], [(("m", "same"), 2.75), (("m", "new"), 4.125)]
-    graphs = (stacks.build_flame(before, unit="ms"), stacks.build_flame_difference(before, after, unit="ms"))
+    graphs = (flame.build_flame(before, unit="ms"), flame.build_flame_difference(before, after, unit="ms"))
     for graph in graphs:
-        view = charts.draw_flame(graph, "title", {"same": "m.so"})
+        view = draw_flame(graph, "title", {"same": "m.so"})
         assert view is not None
         yield "flame", str(view.boxes)
     points = [svg.SeriesPoint("1", 0.00125, 0.001, 0.0015), svg.SeriesPoint("2", 0.00375, None, None)]
     yield "series", str(svg.draw_series([points, points[::-1]], "J", "energy"))
     for clear in (True, False):
-        near = [charts.DrawnInterval(12.5, 3.25, 21.75, clear), charts.DrawnInterval(-40.5, -55.25, -25.75, True)]
-        far = [*near, charts.DrawnInterval(412.5, 303.25, 521.75, True)]
+        near = [DrawnInterval(12.5, 3.25, 21.75, clear), DrawnInterval(-40.5, -55.25, -25.75, True)]
+        far = [*near, DrawnInterval(412.5, 303.25, 521.75, True)]
         for intervals in (near, far):
-            axis = charts.interval_axis(intervals)
-            yield "intervals", "\n".join(str(charts.interval_row(axis, each, "x")) for each in intervals)
+            axis = interval_axis(intervals)
+            yield "intervals", "\n".join(str(interval_row(axis, each, "x")) for each in intervals)
 
 
 def _titles(page: str) -> list[str]:

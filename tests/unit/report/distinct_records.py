@@ -19,13 +19,16 @@ from powerprof.attribution.symbols import Symbols
 from powerprof.energy.models_file import PowerModel
 from powerprof.live.intervals import LiveInterval, RowHistory
 from powerprof.live.statements import StatementHistory
-from powerprof.report import answers, attribution, catalogue, energy, labels, profile, watch
+from powerprof.report import comparison_words, doctor, energy, profile, queries_watch, wakeup_groups, watch, yearly
 from powerprof.report.document import Extras
-from powerprof.report.exports import build_trace, export
+from powerprof.report.exports import export
+from powerprof.report.flame import build_flame_difference
 from powerprof.report.kinds import KIND_LOADERS, document_of, lines_of
+from powerprof.report.notes import WORDS, fill_template
+from powerprof.report.perfetto import build_trace
 from powerprof.report.screen import ScreenView
-from powerprof.report.stacks import TimelineExit, build_flame_difference
 from powerprof.report.statement_tables import COLUMNS
+from powerprof.report.timeline import TimelineExit
 from powerprof.report.wording import word_record
 
 # Fields whose value selects a form of the report; a tuple has one value after another. Other fields count upwards.
@@ -190,7 +193,7 @@ def _usual_forms(name: str, known: bool) -> Forms:
 
 def _other_forms(name: str, record: Any) -> Forms:
     if name == "powerprof.attribution/1":
-        for by in attribution.BY[1:]:
+        for by in wakeup_groups.BY[1:]:
             yield f"by {by}", "\n".join(lines_of(record, 120, by=by, sources=True))
         yield "timeline", "\n".join(map(repr, build_trace(_timeline())["traceEvents"]))
     if name == "powerprof.oncpu/1":
@@ -201,7 +204,7 @@ def _other_forms(name: str, record: Any) -> Forms:
             yield f"by {by}", "\n".join(lines_of(record, 160, by=by))
         yield "columns", "\n".join(lines_of(record, 400, columns=",".join(COLUMNS)))
     if name == "powerprof.comparison/1" or name == "powerprof.run/1 run":
-        yield "a year", energy.yearly_sentence(record, energy.PriceTerms(0.3125, "EUR", 387.5))
+        yield "a year", yearly.yearly_sentence(record, yearly.PriceTerms(0.3125, "EUR", 387.5))
 
 
 def _timeline() -> list[TimelineExit]:
@@ -242,20 +245,20 @@ def _statement_forms(known: bool) -> Forms:
         history.add(window)
     for view in (ScreenView(sort="CPU", opened=True), ScreenView(sort="p95", chosen=1)):
         for width in (140, 60):
-            shown = watch.draw_queries_screen(history, view, "powerprof · queries", width, 20)
+            shown = queries_watch.draw_queries_screen(history, view, "powerprof · queries", width, 20)
             yield f"screen, {width}", "\n".join(shown)
     for probes_ms in (13.5, 437.25):
         costly = replace(newest, tracing=replace(newest.tracing, probes_ms=probes_ms), server_c0_s=2.75)
-        yield "costly", "\n".join(watch._queries_trouble(costly))
+        yield "costly", "\n".join(queries_watch._queries_trouble(costly))
     for height in range(6, 10):
-        shown = watch.draw_queries_screen(history, ScreenView(sort="CPU"), "queries", 140, height)
+        shown = queries_watch.draw_queries_screen(history, ScreenView(sort="CPU"), "queries", 140, height)
         yield "short screen", "\n".join(shown)
-    yield "line", watch.queries_plain_line(newest, 300)
+    yield "line", queries_watch.queries_plain_line(newest, 300)
 
 
 def _list_forms(known: bool) -> Forms:
     symbols = make(Symbols, known=known)
-    yield "symbols", "\n".join(catalogue.symbols_lines(symbols, 160))
+    yield "symbols", "\n".join(doctor.symbols_lines(symbols, 160))
     yield "calibration", "\n".join(energy.calibration_lines(make(PowerModel, known=known)))
     if known:
         yield "notes", "\n".join(_notes())
@@ -263,12 +266,12 @@ def _list_forms(known: bool) -> Forms:
 
 def _notes() -> Iterator[str]:
     """Yield each note and threat; those with a count for 0, for 1 and for more."""
-    for name, template in [*labels.WORDS.items(), *answers.WORDS.items()]:
+    for name, template in [*WORDS.items(), *comparison_words.WORDS.items()]:
         fields = [field for _, field, _, _ in Formatter().parse(template) if field]
         has_count = any(field.endswith("count") for field in fields)
         for count in (0, 1, 2345) if has_count else (7,):
             values = {field: count if field.endswith("count") else 7.25 + at for at, field in enumerate(fields)}
-            yield f"{name}: {labels.fill_template(template, values)}"
+            yield f"{name}: {fill_template(template, values)}"
 
 
 def _flame_forms(known: bool) -> Forms:

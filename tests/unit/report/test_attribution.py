@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from powerprof.model.attribution import Attribution, StackFrame, Waking
 from powerprof.model.records import Cause, EnergySource, ended_by_signal
-from powerprof.report import labels
 from powerprof.report.exports import render_csv, render_html, render_markdown
 from powerprof.report.kinds import lines_of
+from powerprof.report.notes import list_notes
 from powerprof.report.suggestions import suggest_remedies
 from tests.unit.report.sample_records import attribution
 
@@ -111,7 +111,7 @@ def test_terminal_shows_one_doubt_of_an_estimate() -> None:
     assert said.count("Note: ") == 2
     assert "Note: estimated (no meter): a (powerprof energy).\nNote: libx.so: no such file." in said
     metered = replace(attribution(), energy_source=EnergySource(metered=True, why="rapl: package-0"))
-    assert "energy: rapl: package-0" in labels.list_notes(metered)
+    assert "energy: rapl: package-0" in list_notes(metered)
     # Older versions saved the doubts as notes.
     before = replace(attribution(), notes=["estimate: a", "estimate: b"])
     assert "Note: estimate: a.\nNote: estimate: b." in "\n".join(lines_of(before))

@@ -26,7 +26,8 @@ from powerprof.report.document import (
 from powerprof.report.exports import export
 from powerprof.report.kinds import KIND_LOADERS, document_of, lines_of
 from powerprof.report.render.csv import render_csv
-from powerprof.report.table import Column, Figure, Table, TableRow, escape
+from powerprof.report.render.markdown import escape
+from powerprof.report.table import Column, Figure, Table, TableRow
 from tests.unit.report.distinct_records import make_kind
 
 KINDS = list(KIND_LOADERS)

@@ -19,11 +19,13 @@ import pytest
 from msgspec.structs import replace
 
 from powerprof.report.document import Extras
-from powerprof.report.exports import build_trace, export, fold_stacks, render_csv
+from powerprof.report.exports import export, render_csv
 from powerprof.report.files import SUFFIXES
+from powerprof.report.perfetto import build_trace
 from powerprof.report.pprof import encode_pprof
-from powerprof.report.stacks import TimelineExit, frames_of
-from powerprof.report.table import code_span, escape
+from powerprof.report.render.markdown import code_span, escape
+from powerprof.report.stacks import fold_stacks, frames_of
+from powerprof.report.timeline import TimelineExit
 from powerprof.system.errors import UsageError
 from tests.unit.report.sample_records import HOSTILE, attribution, comparison, idle_run, on_cpu, timeline
 

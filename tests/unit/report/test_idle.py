@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from powerprof.experiment.phases import Claim
 from powerprof.model.records import Conservation, Estimate, IdleRun, ServerExits
-from powerprof.report import idle
+from powerprof.report import idle, idle_answer
 from tests.unit.report import sample_records
 from tests.unit.report.sample_records import filled
 
@@ -28,7 +28,7 @@ def test_no_answer_proves_a_zero_or_misuses_a_number(monkeypatch: pytest.MonkeyP
         ]
         monkeypatch.setattr(idle, "judge_costs", lambda *_, claims=claims: claims)
         count = draw.choice((1, 2, 16))
-        answer = idle.answer_of(replace(given, options=replace(given.options, clients_count=count)))
+        answer = idle_answer.answer_of(replace(given, options=replace(given.options, clients_count=count)))
         assert not re.search(r"less than [+−]?0(\.0+)? |less than [+]?−", answer), answer
         assert not re.search(r"\b1 silent connections|\b1 silent connection (cost|have|add) ", answer), answer
         assert not re.search(r"[^1]\b(2|16) silent connections (costs|has|adds) ", answer), answer
@@ -65,7 +65,7 @@ def _rate(mean: float, half: float) -> Estimate:
     ],
 )
 def test_answer_is_the_servers_own_count(alone: Estimate, connected: Estimate, answer: str) -> None:
-    said = idle.answer_of(_counted(sample_records.idle_run(), alone, connected))
+    said = idle_answer.answer_of(_counted(sample_records.idle_run(), alone, connected))
     assert said.startswith(f"An idle MariaDB 10.11 wakes the CPUs {alone.mean} ± ")
     assert " times a second" in said
     assert said.endswith(answer)
@@ -73,7 +73,7 @@ def test_answer_is_the_servers_own_count(alone: Estimate, connected: Estimate, a
 
 def test_sleeping_server_has_a_bound() -> None:
     quiet = Estimate(mean=0.0, low=0.0, high=0.23)
-    said = idle.answer_of(_counted(sample_records.idle_run(), quiet, quiet))
+    said = idle_answer.answer_of(_counted(sample_records.idle_run(), quiet, quiet))
     assert said == (
         "An idle MariaDB 10.11 wakes no CPU (less than 0.2 times a second); 16 silent connections add none (0.0 ± 0.2)."
     )
@@ -92,11 +92,11 @@ def test_host_that_was_busy_while_traced_has_no_figure_of_connections() -> None:
         ]
         return replace(run, phases=phases)
 
-    said = idle.answer_of(busy(server=60.0, clients=2.0))
+    said = idle_answer.answer_of(busy(server=60.0, clients=2.0))
     assert said.endswith(
         " The CPUs were up to 98 % busy during the window: an idle host may show more, and the effect of the "
         "connections is unknown."
     )
     assert "16 silent" not in said
-    said = idle.answer_of(busy(server=1.0, clients=0.5))
+    said = idle_answer.answer_of(busy(server=1.0, clients=0.5))
     assert said == "No answer: the CPUs were 99 % busy all the time. Measure again when the host is quiet."

@@ -19,14 +19,16 @@ from msgspec.structs import replace
 from powerprof.experiment.records import Arm, Plan, Threat, TraceSummary
 from powerprof.model.attribution import Attribution, StackFrame
 from powerprof.model.records import Estimate, ServerExits, ended_by_signal
-from powerprof.report import energy, idle
+from powerprof.report import idle, yearly
 from powerprof.report.document import Extras, View
 from powerprof.report.exports import export, render_flame, render_html
-from powerprof.report.html.charts import DrawnInterval, Strip, draw_run_spread, draw_strips, interval_axis
-from powerprof.report.html.page import MAX_EMBEDDED_BYTES, MAX_PAGE_BYTES, brief, explain_terms, qualified
-from powerprof.report.labels import TERMS, split_terms
-from powerprof.report.stacks import build_flame, modules_of, stacks_of
-from powerprof.report.sweep import TradeoffPoint, tradeoff
+from powerprof.report.flame import build_flame
+from powerprof.report.html.intervals import DrawnInterval, interval_axis
+from powerprof.report.html.page import MAX_EMBEDDED_BYTES, MAX_PAGE_BYTES
+from powerprof.report.html.spread import Strip, draw_run_spread, draw_strips
+from powerprof.report.html.sweep import TradeoffPoint, tradeoff
+from powerprof.report.html.text import TERMS, brief, explain_terms, qualified, split_terms
+from powerprof.report.stacks import modules_of, stacks_of
 from powerprof.system.errors import UsageError
 from tests.conftest import REPOSITORY
 from tests.unit.report.sample_pages import PAGES, at, html_of
@@ -339,19 +341,19 @@ def test_yearly_cost_is_marked_as_derived() -> None:
     # 1 W all year is 8.76 kWh.
     watt = replace(metric, difference=replace(metric.difference, b_minus_a=-1.0, ci95=(-1.2, -0.8)), verdict="b_lower")
     sample = replace(record, metrics=[watt])
-    said = energy.yearly_sentence(sample, energy.parse_terms("0.5EUR", 400))
+    said = yearly.yearly_sentence(sample, yearly.parse_terms("0.5EUR", 400))
     assert said == (
         "Derived, not measured: no-index draws 1 W (estimated) less than index; over a year that is 8.76 kWh "
         "(7.01 to 10.5), 4.38 EUR (3.5 to 5.26) at 0.5 EUR/kWh and 3.5 kg CO2 (2.8 to 4.2) at 400 g/kWh. In brackets: "
         "95 % intervals."
     )
     bare = replace(watt, difference=replace(watt.difference, ci95=None))
-    assert energy.yearly_sentence(replace(record, metrics=[bare]), energy.parse_terms(None, 400)).endswith(
+    assert yearly.yearly_sentence(replace(record, metrics=[bare]), yearly.parse_terms(None, 400)).endswith(
         "over a year that is 8.76 kWh and 3.5 kg CO2 at 400 g/kWh."
     )
     unsure = replace(record, metrics=[replace(watt, verdict="inconclusive")])
-    assert energy.yearly_sentence(unsure, energy.parse_terms(None, 400)).startswith("No yearly figure")
-    assert "the host draws" in energy.yearly_sentence(load_run(), energy.parse_terms("1USD", None)) or not [
+    assert yearly.yearly_sentence(unsure, yearly.parse_terms(None, 400)).startswith("No yearly figure")
+    assert "the host draws" in yearly.yearly_sentence(load_run(), yearly.parse_terms("1USD", None)) or not [
         one for one in load_run().metrics if one.name == "watts"
     ]
     page = export(record, "html", Extras(derived=said)).decode()
@@ -361,13 +363,13 @@ def test_yearly_cost_is_marked_as_derived() -> None:
 @pytest.mark.parametrize("price", ["0.3", "EUR", "-1EUR", "0EUR", "1e9EUR", "0.3 euros"])
 def test_invalid_price_is_refused(price: str) -> None:
     with pytest.raises(UsageError, match="is not a price per kWh"):
-        energy.parse_terms(price, None)
+        yearly.parse_terms(price, None)
 
 
 @pytest.mark.parametrize("grid", [-1.0, float("nan"), 1e9])
 def test_invalid_grid_intensity_is_refused(grid: float) -> None:
     with pytest.raises(UsageError, match="is not a grid intensity"):
-        energy.parse_terms(None, grid)
+        yearly.parse_terms(None, grid)
 
 
 def _places(drawing: str, look: str) -> list[float]:

@@ -16,7 +16,8 @@ from opentelemetry.proto.profiles.v1development.profiles_pb2 import Profile, Pro
 
 from powerprof.live.intervals import LiveInterval
 from powerprof.report.exports import export
-from powerprof.report.pprof import PROFILES, RecentProfiles, number
+from powerprof.report.protobuf import number
+from powerprof.report.recent_profiles import PROFILES, RecentProfiles
 from powerprof.system.errors import UsageError
 from tests.unit.live.intervals import interval, row
 from tests.unit.report.sample_records import HOSTILE, attribution, comparison, on_cpu

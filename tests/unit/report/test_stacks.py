@@ -9,14 +9,8 @@ import pytest
 from powerprof.attribution.capture import Capture
 from powerprof.model.attribution import TargetInfo
 from powerprof.model.records import ToolCost
-from powerprof.report.stacks import (
-    MAX_DEPTH,
-    MAX_FRAMES,
-    TimelineExit,
-    build_flame,
-    build_flame_difference,
-    build_timeline,
-)
+from powerprof.report.flame import MAX_DEPTH, MAX_FRAMES, build_flame, build_flame_difference
+from powerprof.report.timeline import TimelineExit, build_timeline
 from powerprof.system.tasks import Task
 from powerprof.tracing.bpf.shared_numbers import Flag, WakeEvidence, WakerContext
 from powerprof.tracing.captures import CpuEdge

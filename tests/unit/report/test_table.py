@@ -17,11 +17,12 @@ from powerprof.model.records import Note
 from powerprof.report import labels
 from powerprof.report.document import View
 from powerprof.report.exports import render_markdown
-from powerprof.report.html.page import table_html as html_table
+from powerprof.report.html.tables import table_html as html_table
 from powerprof.report.kinds import KIND_LOADERS, document_of, lines_of
-from powerprof.report.labels import word_notes, wrap_note
-from powerprof.report.statement_tables import distinguishable
-from powerprof.report.table import Column, Figure, Places, Table, TableRow, Words, draw_table
+from powerprof.report.notes import word_notes, wrap_note
+from powerprof.report.render.markdown import draw_table
+from powerprof.report.similar_texts import distinguishable
+from powerprof.report.table import Column, Figure, Places, Table, TableRow, Words
 from powerprof.report.wording import word_record
 from powerprof.system.errors import UsageError
 from tests.programs.golden_files import records

@@ -9,16 +9,9 @@ from msgspec.structs import replace
 from powerprof.model import text
 from powerprof.model.attribution import Attribution, StackFrame
 from powerprof.model.records import Cause, IdleRun, Mechanism
+from powerprof.report.causes import causes_table, same_sleepers
 from powerprof.report.table import Places
-from powerprof.report.wakeups import (
-    answer_of,
-    causes_table,
-    count_leading,
-    function_of,
-    group_exits,
-    period_of,
-    same_sleepers,
-)
+from powerprof.report.wakeups import answer_of, count_leading, function_of, group_exits, period_of
 from tests.unit.report import sample_records
 
 

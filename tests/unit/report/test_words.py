@@ -23,6 +23,7 @@ from powerprof.measure.sampling import interval
 from powerprof.model.records import Figures, RunMetric
 from powerprof.queries.comparison import compare_queries
 from powerprof.report import comparison as report
+from powerprof.report import comparison_words
 from powerprof.report.document import View
 from powerprof.report.exports import export, render_markdown
 from powerprof.report.kinds import lines_of
@@ -340,7 +341,7 @@ _CASES = {
 @pytest.mark.parametrize("case", _CASES)
 def test_sentence_and_tile_state_what_the_interval_permits(case: str) -> None:
     metric, sentence, phrase = _CASES[case]
-    answer = report.word_answer(Answer(metric=metric.name), [metric], "a", "b")
+    answer = comparison_words.word_answer(Answer(metric=metric.name), [metric], "a", "b")
     assert sentence in answer.text
     record = replace(comparison(3), metrics=[metric], verdict=answer)
     note = report.document(record, View()).tiles()[0].note
@@ -368,7 +369,7 @@ _SLOWER, _OPEN, _HINT = ("b_higher", (0.5, 1.5)), ("inconclusive", (-0.5, 3.0)),
 def test_speed_is_judged_by_the_median_if_p95_is_undecided(p95: Any, p50: Any, said: str) -> None:
     given = (("latency_p50_ms", p50), ("latency_p95_ms", p95))
     metrics = [_metric(1, each[1], each[0], name=name) for name, each in given if each is not None]
-    answer = report.word_answer(Answer(metric=metrics[0].name), metrics, "a", "b")
+    answer = comparison_words.word_answer(Answer(metric=metrics[0].name), metrics, "a", "b")
     assert answer.speed == said
 
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from powerprof.model.attribution import StackFrame
-from powerprof.report import labels
+from powerprof.report.notes import word_notes
 from powerprof.stacks import symbols
 from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.unwind import Unwound
@@ -111,7 +111,7 @@ def said(image: ProcessImage, *stacks: list[tuple[str | None, str]], looked_at: 
         (image.pid, [StackFrame(function=name, module=module, address="0x1") for name, module in stack])
         for stack in stacks
     ]
-    return labels.word_notes(symbols.runtime_notes(called, {image.pid: image} if looked_at else {}))
+    return word_notes(symbols.runtime_notes(called, {image.pid: image} if looked_at else {}))
 
 
 JVM = process("/usr/bin/java", "/usr/lib/libjvm.so", pid=4716, uid=1234, gid=1235)

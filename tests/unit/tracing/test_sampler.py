@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from powerprof.model.records import Note
-from powerprof.report.labels import word_notes
+from powerprof.report.notes import word_notes
 from powerprof.tracing.bpf import sampler
 from powerprof.tracing.bpf.sampler import Sampler, draw_periods_ns
 from powerprof.tracing.captures import estimate_cpu_time

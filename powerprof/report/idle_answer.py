@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The answer of an idle run: idle exits of the server's threads, with the host's difference as a check."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+from powerprof.experiment.phases import Claim, ServerCost, find_obstacle, judge_costs, server_cost
+from powerprof.model import text
+from powerprof.model.records import Estimate, IdleRun, Phase
+from powerprof.report.phases import shown_phases
+
+# A cost is unknown if it may reach the host's total, this many wake-ups/s or this many points of C0.
+_USELESS_HZ, _USELESS_POINTS = 25.0, 10.0
+# An interval is narrow enough to report "none" within this rate or this share of the server's own rate.
+_NARROW_HZ, _NARROW_SHARE = 0.5, 0.1
+
+
+def shown_of(run: IdleRun) -> list[Phase]:
+    """Return the compared phases: baseline, server and clients, in this order."""
+    return [run.phases[index] for index in shown_phases(run)]
+
+
+def answer_of(run: IdleRun) -> str:
+    """Return the answer in one or two sentences.
+
+    It uses the traced idle exits of the server, or else the difference between the host's windows.
+    """
+    obstacle = find_obstacle(run)
+    if obstacle is not None:
+        if obstacle.kind == "statements":
+            rate = text.number(obstacle.value, 1)
+            return f"No answer: the server was not idle: {rate} statements/s of other clients in the windows."
+        wakings = _server_wakings(run)
+        unknown = f"{wakings}The cost is unknown" if wakings else "No answer"
+        when = "before the server started" if obstacle.kind == "busy_before" else "all the time"
+        return (
+            f"{unknown}: the CPUs were {text.number(obstacle.value, 0)} % busy {when}. Measure again when the host is "
+            "quiet."
+        )
+    cost = server_cost(run)
+    return _host_answer(run) if cost is None else _server_answer(run, cost)
+
+
+def _server_wakings(run: IdleRun) -> str:
+    """Return how often the server's threads woke, also if no CPU was idle. Empty if wakings were not counted."""
+    alone, connected = (
+        next((phase.server_exits for phase in run.phases if phase.name == name), None) for name in ("server", "clients")
+    )
+    first = alone or connected
+    if first is None or first.wakings_hz is None:
+        return ""
+    thread = ""
+    if first.most_woken is not None and first.most_woken_hz is not None:
+        thread = f" ({text.number(first.most_woken_hz, 1)} of them its thread {text.shorten(first.most_woken, 40)})"
+    sentence = f"The threads of an idle {product(run)} wake {text.number(first.wakings_hz, 1)} times a second{thread}"
+    if alone is not None and connected is not None and connected.wakings_hz is not None:
+        sentence += f", {text.number(connected.wakings_hz, 1)} with {_connections(run)}"
+    return f"{sentence}. "
+
+
+def check(run: IdleRun) -> str:
+    """Return the host's difference as a check of the server's own count; empty if the answer already uses it."""
+    shown = shown_of(run)
+    if find_obstacle(run) is not None or server_cost(run) is None or len(shown) < 2:
+        return ""
+    claimed = judge_costs(run, shown[0], shown[-1])
+    if not claimed:
+        return ""
+    findings = {claim.finding for claim in claimed}
+    figures = " and ".join(_claimed_figure(claim, sign=True) for claim in claimed)
+    words = {"costs": "", "drift": " (the baseline drifted as far)", "single": " (one window: no interval)"}
+    if findings == {"nothing"}:
+        if _is_useless(claimed, shown[0]):
+            return f"Whole host: its own noise hides the server ({_claimed_figure(claimed[0], sign=True)})."
+        if any((claim.difference.high or 0.0) <= 0 for claim in claimed):
+            return f"Whole host: other programs changed during the run ({figures})."
+        bounds = " and ".join(_upper_bound(claim) for claim in claimed)
+        return f"Whole host: no measurable difference, less than {bounds} (95 %)."
+    remarks = "".join(words[finding] for finding in ("drift", "single") if finding in findings)
+    return f"Whole host: {figures}{remarks}."
+
+
+def _server_answer(run: IdleRun, cost: ServerCost) -> str:
+    name = product(run)
+    clients = _connections(run)
+    if cost.alone is None:
+        rate = cost.connected
+        what = f"An idle {name} with {clients}" if run.options.clients_count else f"An idle {name}"
+        return (
+            "The server was not traced."
+            if rate is None
+            else f"{what} {_exit_rate(rate, cost.thread)}.{_busy_note(cost)}"
+        )
+    first = f"An idle {name} {_exit_rate(cost.alone, cost.thread)}"
+    if cost.added is not None:
+        first += f"; {_added_by_connections(cost, cost.alone, cost.added, clients)}"
+    return f"{first}.{_busy_note(cost)}"
+
+
+def _busy_note(cost: ServerCost) -> str:
+    if cost.busy_percent is None:
+        return ""
+    unknown = (
+        ", and the effect of the connections is unknown"
+        if cost.alone is not None and cost.connected is not None
+        else ""
+    )
+    busy = text.number(cost.busy_percent, 0)
+    return f" The CPUs were up to {busy} % busy during the window: an idle host may show more{unknown}."
+
+
+def _exit_rate(rate: Estimate, thread: tuple[str, float] | None) -> str:
+    if not rate.mean:
+        return f"wakes no CPU (less than {_bound(rate.high)} times a second)"
+    rate_text = f"wakes the CPUs {text.plus_minus(rate, 1)} times a second"
+    if thread is None:
+        return rate_text
+    share = "all" if thread[1] >= 0.99 * rate.mean else text.number(thread[1], 1)
+    return f"{rate_text} ({share} of them its thread {text.shorten(thread[0], 40)})"
+
+
+def _added_by_connections(cost: ServerCost, alone: Estimate, added: Estimate, clients: str) -> str:
+    low, high = added.low or 0.0, added.high or 0.0
+    add = "adds" if clients.startswith("1 ") else "add"
+    if low > 0:
+        return f"{clients} {add} {text.plus_minus(added, 1)}"
+    if high < 0:
+        rate = cost.connected.mean if cost.connected is not None else None
+        return f"with {clients} fewer: {text.number(rate, 1)}"
+    half = text.half_width(added) or 0.0
+    if half <= max(_NARROW_HZ, _NARROW_SHARE * alone.mean):
+        return f"{clients} {add} none ({text.plus_minus(added, 1)})"
+    return f"{clients} {add} less than {_bound(high)} (95 %)"
+
+
+def product(run: IdleRun) -> str:
+    """Return `MariaDB 10.11` or `MySQL 9.7`; `server` if the version is unknown."""
+    version = (run.server.version if run.server is not None else None) or ""
+    number = re.match(r"\D{0,20}(\d{1,3}\.\d{1,3})", version)
+    if number is None:
+        return "server"
+    return f"{'MariaDB' if 'mariadb' in version.lower() else 'MySQL'} {number[1]}"
+
+
+def _connections(run: IdleRun) -> str:
+    return text.plural(run.options.clients_count or 0, "silent connection")
+
+
+def _host_answer(run: IdleRun) -> str:
+    """Return the cost of the last phase compared with the first, from the host's figures."""
+    shown = shown_of(run)
+    if len(shown) < 2:
+        return "No answer: only one phase was measured."
+    first, last = shown[0], shown[-1]
+    if last.name != "clients":
+        who, verb, has = "An idle server", "costs", "has"
+    elif first.name == "baseline":
+        who, verb, has = f"An idle server with {_connections(run)}", "costs", "has"
+    elif run.options.clients_count == 1:
+        who, verb, has = _connections(run), "costs", "has"
+    else:
+        who, verb, has = _connections(run), "cost", "have"
+    claimed = judge_costs(run, first, last)
+    if not claimed:
+        return "C0 and wake-ups are unknown on this host."
+    kinds = {claim.finding for claim in claimed}
+    costs = [_claimed_figure(claim) for claim in claimed if claim.finding == "costs"]
+    rest = " and ".join(_claimed_figure(claim) for claim in claimed if claim.finding != "costs")
+    if not costs and "single" in kinds:
+        return f"One window per phase gives no interval: {rest} more. Measure two or more (--repeat)."
+    if not costs and "drift" in kinds:
+        drifted = " and ".join(_claimed_figure(claim) for claim in claimed if claim.finding == "drift")
+        others = [_claimed_figure(claim) for claim in claimed if claim.finding != "drift"]
+        unsure = f"; the rest is inconclusive: {' and '.join(others)}" if others else ""
+        return (
+            f"No answer: the host changed during the run: {drifted}, but the baseline drifted as far{unsure}. "
+            "Measure again when it is quiet."
+        )
+    if not costs and any((claim.difference.high or 0.0) <= 0 for claim in claimed):
+        less = " and ".join(_claimed_figure(claim, sign=True) for claim in claimed)
+        return f"No answer: the rest of the host changed during the run: {less}. Measure again when it is quiet."
+    if not costs:
+        bounds = " and ".join(_upper_bound(claim) for claim in claimed)
+        if _is_useless(claimed, first):
+            return (
+                f"No answer: the host's windows differ too much: up to {bounds} are possible (95 %). Measure again "
+                "when it is quiet, or with longer windows (--duration)."
+            )
+        return f"{who} {has} no measurable cost: less than {bounds} (95 %)."
+    if not rest:
+        return f"{who} {verb} {' and '.join(costs)}."
+    reason = "the baseline drifted as far as the rest" if "drift" in kinds else "the rest is inconclusive"
+    return f"{who} {verb} {costs[0]}; {reason}: {rest}."
+
+
+def _upper_bound(claim: Claim) -> str:
+    """Return the highest possible cost. An undetected cost is not a zero cost."""
+    unit = "wake-ups/s" if claim.metric == "wakeups_hz" else "points of C0"
+    return f"+{_bound(claim.difference.high)} {unit}"
+
+
+def _bound(value: float | None) -> str:
+    """Return an upper bound with as many digits as it needs: a small bound is not 0."""
+    digits = 1 if value is None or value >= 0.05 or value <= 0 else min(6, -math.floor(math.log10(value)))
+    return text.number(value, digits)
+
+
+def _is_useless(claimed: Sequence[Claim], first: Phase) -> bool:
+    """Return whether an interval is so wide that it excludes nothing."""
+    most = {claim.metric: claim.difference.high or 0.0 for claim in claimed}
+    points = max((high for metric, high in most.items() if metric != "wakeups_hz"), default=0.0)
+    return most.get("wakeups_hz", 0.0) > max(_USELESS_HZ, first.wakeups_hz or 0.0) or points > _USELESS_POINTS
+
+
+def _claimed_figure(claim: Claim, *, sign: bool = False) -> str:
+    if claim.metric == "wakeups_hz":
+        return f"{text.plus_minus(claim.difference, 1, sign=sign)} wake-ups/s"
+    return f"{text.plus_minus(claim.difference, sign=sign)} points of C0"

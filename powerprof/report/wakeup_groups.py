@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wake-ups summed by function, thread, device or unit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from powerprof.model import text
+from powerprof.model.attribution import Attribution, Wakeup, Waking
+from powerprof.model.records import Cause
+from powerprof.report.table import Table, TableRow, Words, figure_columns, word_columns
+from powerprof.report.wakeups import count_leading, function_of, mean_c0_ms, mean_own_ms, thread_name
+
+BY = ("stack", "function", "thread", "device", "unit")
+# For processes that ended before their unit was read.
+UNKNOWN_UNIT = "unit unknown"
+
+
+class LabelGroup(msgspec.Struct, frozen=True):
+    """The sums of all rows with the same label."""
+
+    label: str
+    count: int
+    rate_hz: float
+    each_ms: float | None
+    period_ms: float | None
+
+
+def _label_function(row: Wakeup | Waking) -> str:
+    return function_of(row.stack) or (row.stack[0].label if row.stack else "[no user stack]")
+
+
+_LABEL_OF: dict[str, Callable[[Wakeup | Waking], str]] = {
+    "function": _label_function,
+    "thread": lambda row: thread_name(row.thread),
+    "device": lambda row: f"{row.mechanism if isinstance(row, Wakeup) else row.origin}  {row.detail or ''}".rstrip(),
+    "unit": lambda row: row.thread.unit or UNKNOWN_UNIT,
+}
+
+
+def _group_non_units(record: Attribution) -> list[LabelGroup]:
+    """Return the groups of a whole system outside all units: the kernel and powerprof.
+
+    Together with the units they sum to the host.
+    """
+    groups: dict[str, list[Cause]] = {}
+    for cause in record.other_causes if record.target.system else []:
+        label = "the kernel itself" if cause.process == "kernel" else f"{cause.process or 'unknown'} itself"
+        groups.setdefault(label, []).append(cause)
+    counts = {label: sum(cause.count for cause in causes) for label, causes in groups.items()}
+    return [
+        LabelGroup(
+            label,
+            counts[label],
+            sum(cause.wakeups_hz for cause in causes),
+            sum(cause.c0_ms or 0.0 for cause in causes) / counts[label],
+            None,
+        )
+        for label, causes in groups.items()
+    ]
+
+
+def group_by(record: Attribution, by: str) -> list[LabelGroup]:
+    """Return the groups of the idle exits, the most frequent first."""
+    groups: dict[str, list[Wakeup]] = {}
+    for row in record.wakeups:
+        groups.setdefault(_LABEL_OF[by](row), []).append(row)
+    grouped = [
+        LabelGroup(
+            label,
+            sum(row.count for row in rows),
+            sum(row.rate_hz for row in rows),
+            mean_c0_ms(rows),
+            rows[0].period_ms if len(rows) == 1 else None,
+        )
+        for label, rows in groups.items()
+    ]
+    if by == "unit":
+        grouped += _group_non_units(record)
+    return sorted(grouped, key=lambda group: (-group.count, group.label))
+
+
+def group_wakings_by(record: Attribution, by: str) -> list[LabelGroup]:
+    """Return the groups of the wakings that ended no idle period."""
+    groups: dict[str, list[Waking]] = {}
+    for row in record.wakings_without_exit:
+        groups.setdefault(_LABEL_OF[by](row), []).append(row)
+    grouped = [
+        LabelGroup(
+            label, sum(row.wakings_count for row in rows), sum(row.wakings_hz for row in rows), mean_own_ms(rows), None
+        )
+        for label, rows in groups.items()
+    ]
+    return sorted(grouped, key=lambda group: (-group.count, group.label))
+
+
+def groups_table(groups: Sequence[LabelGroup], by: str, top: int | None) -> Table:
+    """Return one row per group; the last one sums the groups that are not shown."""
+    limit = count_leading([group.count for group in groups], top)
+    lines = []
+    for group in groups[:limit]:
+        every = text.period(group.period_ms).removeprefix("every ")
+        c0 = "" if group.each_ms is None else text.number(group.each_ms, 2, " ms")
+        lines.append([text.number(group.rate_hz, 1), f"{group.count:,}", every, c0, group.label])
+    if hidden := groups[limit:]:
+        rate, count = text.number(sum(group.rate_hz for group in hidden), 1), sum(group.count for group in hidden)
+        lines.append([rate, f"{count:,}", "", "", f"{len(hidden)} more (--all)"])
+    columns = [*figure_columns(rate="/s", count="count", every="every", c0="C0"), *word_columns(label=by)]
+    keys = [column.key for column in columns]
+    rows = [
+        TableRow({key: Words(cell, ours=key != "label") for key, cell in zip(keys, line, strict=True)})
+        for line in lines
+    ]
+    return Table(columns, rows, "groups")
