@@ -32,7 +32,8 @@ from powerprof.model.text import Say
 from powerprof.system.errors import CapabilityError
 from powerprof.system.targets import Target, TargetChoice
 from powerprof.tracing.captures import CallSum, FileSum, OffCpuTrace, SyscallTrace, ThreadSums, WakingSum
-from powerprof.tracing.dtrace import DtraceFrame, DtraceRun, DtraceWakeup, Question, SleepsTrace, WakersTrace
+from powerprof.tracing.dtrace import DtraceRun, Question
+from powerprof.tracing.dtrace_output import DtraceFrame, DtraceWakeup, SleepsTrace, WakersTrace
 from powerprof.tracing.syscalls import FUTEX_WAITS
 
 
@@ -141,7 +142,7 @@ def _trace_by_bpf(target: Target, request: OffCpuRequest, read_names: ReadThread
 
 
 def _trace_by_dtrace(target: Target, request: OffCpuRequest, read_names: ReadThreadNames, say: Say) -> OffCpuProfile:
-    from powerprof.tracing.dtrace import parse_latency, parse_wakeups
+    from powerprof.tracing.dtrace_output import parse_latency, parse_wakeups
 
     duration_s = request.duration_s
     sleeps = parse_latency(_run_dtrace("sleep-wake-latency", target, duration_s, say, settle=False))

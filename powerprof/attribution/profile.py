@@ -343,7 +343,8 @@ def _count_by_bpf(target: Target, request: FunctionsRequest, say: Say, consent: 
 
 
 def _count_by_dtrace(target: Target, request: FunctionsRequest, say: Say) -> FunctionProfile:
-    from powerprof.tracing.dtrace import find_dtrace, trace_functions
+    from powerprof.tracing.dtrace import find_dtrace
+    from powerprof.tracing.dtrace_functions import trace_functions
 
     pid, dtrace = only_pid(target), find_dtrace()
     say(f"finding the functions; {DTRACE_NOTE.format(request.duration_s)}")

@@ -15,28 +15,17 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Literal
 
 import msgspec
 
 from powerprof.measure.window import WindowPart, run_window
-from powerprof.stacks.demangle import demangle
-from powerprof.stacks.image import ProcessImage, snapshot
-from powerprof.stacks.store import TableStore, open_probed
 from powerprof.system import programs
 from powerprof.system.closeable import Closeable
-from powerprof.system.errors import CapabilityError, DataError, PowerprofError, UsageError
-from powerprof.system.files import printable
+from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.system.next_steps import command_line
 from powerprof.system.paths import data_dir, temporary_base
-from powerprof.system.reader_process import Opened
 from powerprof.tracing import dtrace_keeper
-from powerprof.tracing.bpf.kernel_memory import KernelMemory
-from powerprof.tracing.bpf.mapped_files import MappedFile
-from powerprof.tracing.bpf.types import read_kernel_btf
-from powerprof.tracing.captures import FunctionCounts, FunctionTrace
-from powerprof.tracing.functions import read_exits
-from powerprof.tracing.symbols import MatchedFunctions, find_functions, refuse_too_many
 
 _BEGUN = dtrace_keeper.BEGUN
 _START_LIMIT_S = 120.0
@@ -112,9 +101,9 @@ def run_dtrace(dtrace: Dtrace, script: str, pid: int, duration_s: float, *, sett
     on an idle CPU. Both times are in the output. `settle`: give up root's privileges once DTrace, another process, has
     started. Raises CapabilityError or PowerprofError.
     """
-    words = [str(dtrace.path), "-q", *_grab(script, pid), "-s", dtrace_keeper.STDIN]
+    words = [str(dtrace.path), "-q", *_build_process_option(script, pid), "-s", dtrace_keeper.STDIN]
     # Unnamed files leave nothing behind after kill -9.
-    with _unnamed(script) as text, _unnamed() as out, _unnamed() as errors:
+    with _open_unnamed(script) as text, _open_unnamed() as out, _open_unnamed() as errors:
         ours, theirs = os.pipe()
         try:
             keeper = programs.start(
@@ -133,7 +122,7 @@ def run_dtrace(dtrace: Dtrace, script: str, pid: int, duration_s: float, *, sett
         with _Tracing(keeper, theirs) as tracing:
             _wait_for_begin(tracing, out)
             passed = run_window(duration_s, tracing, until=tracing.ended, settle=settle)
-        stdout, stderr, code = _text(out), _text(errors), tracing.exit_code()
+        stdout, stderr, code = _read_text(out), _read_text(errors), tracing.exit_code()
     if passed.interrupted is not None and (code != 0 or "\nend\t" not in stdout):
         raise passed.interrupted  # the same signal ended DTrace: a service that is stopped, a terminal that is closed
     if code != 0:
@@ -197,17 +186,17 @@ def _wait_for_begin(tracing: _Tracing, out: IO[bytes]) -> None:
         time.sleep(_POLL_S)
 
 
-def _text(file: IO[bytes]) -> str:
+def _read_text(file: IO[bytes]) -> str:
     return os.pread(file.fileno(), _MAX_OUTPUT_BYTES, 0).decode("utf-8", "replace")
 
 
-def _grab(script: str, pid: int) -> list[str]:
+def _build_process_option(script: str, pid: int) -> list[str]:
     """Return the `-p` option, by which DTrace resolves the process's symbols, if the script needs it."""
     return ["-p", str(pid)] if f"pid{pid}:" in script or "ustack(" in script else []
 
 
 @contextmanager
-def _unnamed(text: str = "") -> Iterator[IO[bytes]]:
+def _open_unnamed(text: str = "") -> Iterator[IO[bytes]]:
     with tempfile.TemporaryFile(dir=temporary_base()) as file:
         file.write(text.encode())
         file.seek(0)
@@ -252,7 +241,7 @@ def render_script(text: str, *, pid: int) -> str:
     """Return a script for a process. Raises UsageError for an invalid pid."""
     if not 0 < pid < 1 << 31:
         raise UsageError(f"{pid} is not a process id", "ps -e lists them")
-    return _fill(text, {"PID": str(pid), "FRAMES": str(_FRAMES)})
+    return _fill_in(text, {"PID": str(pid), "FRAMES": str(_FRAMES)})
 
 
 def render_probes(text: str, *, pid: int, probes: Sequence[ProbedFunction]) -> str:
@@ -269,302 +258,9 @@ def render_probes(text: str, *, pid: int, probes: Sequence[ProbedFunction]) -> s
     # Functions without an exit never return. If no function has an exit, a probe that never fires keeps the script
     # valid.
     exits = [f"{place}:{offset:x}" for place, offsets in places for offset in offsets] or ["dtrace:::ERROR"]
-    filled = _fill(text, {"ENTRIES": ",\n".join(entries), "EXITS": ",\n".join(exits)})
+    filled = _fill_in(text, {"ENTRIES": ",\n".join(entries), "EXITS": ",\n".join(exits)})
     return render_script(filled, pid=pid)
 
 
-def _fill(text: str, values: dict[str, str]) -> str:
+def _fill_in(text: str, values: dict[str, str]) -> str:
     return re.sub(r"@([A-Z]+)@", lambda match: values.get(match[1], match[0]), text)
-
-
-# Parse the output of the shipped D scripts, and profile functions by DTrace.
-
-_SHOWN_LOSSES = 5
-# `libc.so.6`__nanosleep+0x7`, `libc.so.6+0x1234`, `0x7f00…`
-_FRAME = re.compile(r"(?:(?P<module>[^`]*)`)?(?P<name>.*?)(?:\+0x(?P<offset>[0-9a-f]{1,16}))?")
-
-
-class DtraceFrame(msgspec.Struct, frozen=True):
-    """A frame of ustack()."""
-
-    function: str | None
-    module: str | None
-    offset: int | None
-    text: str
-
-
-class DtraceWakeup(msgspec.Struct, frozen=True):
-    """The number of times one thread woke another from one call path, the waker's, innermost first."""
-
-    sleeper_tid: int
-    waker_pid: int
-    waker_comm: str
-    waker_tid: int
-    count: int
-    stack: list[DtraceFrame]
-
-
-class DtraceLatency(msgspec.Struct, frozen=True, kw_only=True):
-    """A thread's sleeps and its waits for a CPU once woken (None if DTrace counted none)."""
-
-    tid: int
-    sleeps_count: int
-    sleep_mean_ms: float | None
-    sleep_max_ms: float | None
-    waits_count: int
-    wait_mean_ms: float | None
-    wait_max_ms: float | None
-
-
-class DtraceWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """A window of one process. `tool_cpu_s`: see `DtraceRun`."""
-
-    pid: int
-    window_s: float
-    lost_count: int
-    notes: list[str]
-    tool_cpu_s: float
-    interrupted: bool
-
-
-class WakersTrace(DtraceWindow, frozen=True, kw_only=True):
-    """Wakings of a process's threads, most frequent first."""
-
-    wakeups: list[DtraceWakeup]
-
-
-class SleepsTrace(DtraceWindow, frozen=True, kw_only=True):
-    """Sleeps of a process by thread, most frequent first."""
-
-    threads: list[DtraceLatency]
-
-
-def _lines(run: DtraceRun) -> tuple[list[str], float]:
-    """Return the lines between the first, `begin TIME`, and the last, `end TIME` (ns), and the window in seconds."""
-    lines = run.stdout.split("\n")
-    while lines and not lines[-1].strip():
-        lines.pop()
-    edges = [line.split("\t") for line in (lines[0], lines[-1])] if len(lines) > 1 else []
-    if [edge[0] for edge in edges] != ["begin", "end"] or any(len(edge) != 2 for edge in edges):
-        raise DataError("dtrace output", "it ends before its end", len(lines) or None)
-    begin_ns, end_ns = _number(edges[0][1], 1), _number(edges[1][1], len(lines))
-    if end_ns <= begin_ns:
-        raise DataError("dtrace output", "its window ends before it begins", len(lines))
-    return lines[1:-1], (end_ns - begin_ns) / 1e9
-
-
-def _notes(run: DtraceRun) -> list[str]:
-    return [*run.notes, *(f"DTrace lost data: {loss}" for loss in run.losses[:_SHOWN_LOSSES])]
-
-
-def _window(run: DtraceRun, window_s: float) -> dict[str, Any]:
-    return {
-        "pid": run.pid,
-        "window_s": window_s,
-        "lost_count": run.lost_count,
-        "notes": _notes(run),
-        "tool_cpu_s": run.tool_cpu_s,
-        "interrupted": run.interrupted,
-    }
-
-
-def _number(text: str, line: int) -> int:
-    if not re.fullmatch(r"-?\d{1,19}", text.strip(), re.ASCII):
-        raise DataError("dtrace output", f"not a number: {text[:40]!r}", line)
-    return int(text.strip())
-
-
-def parse_functions(run: DtraceRun, pattern: str, refused: Sequence[tuple[str, str]] = ()) -> FunctionTrace:
-    """Return the function profile as a trace of the uprobe backend, without costs and abandoned calls.
-
-    A negative sum (a call that began before its thread's clock was known) is unknown, not zero. Raises DataError for
-    damaged output.
-    """
-    sums: dict[tuple[str, str], dict[str, int]] = {}
-    mismatches = 0
-    lines, window_s = _lines(run)
-    for number, line in enumerate(lines, 2):
-        if not line.strip():
-            continue
-        words = line.split("\t")
-        if words[0] == "mismatch" and len(words) == 3:
-            mismatches += _number(words[2], number)
-        elif words[0] in ("calls", "returns", "self_wall_ns", "self_cpu_ns") and len(words) == 4:
-            key = printable(words[1]), printable(words[2])
-            sums.setdefault(key, {})[words[0]] = _number(words[3], number)
-        else:
-            raise DataError("dtrace output", f"not a line of the function profile: {line[:60]!r}", number)
-    functions = [
-        FunctionCounts(
-            name=demangle(name),
-            module=module,
-            vaddr=0,
-            calls=row.get("calls", 0),
-            returns=row.get("returns", 0),
-            abandoned=None,
-            unfinished=max(row.get("calls", 0) - row.get("returns", 0), 0),
-            wall_ns=None,
-            cpu_ns=None,
-            self_wall_ns=_known(row, "self_wall_ns"),
-            self_cpu_ns=_known(row, "self_cpu_ns"),
-            children=0,
-            stepped_children=0,
-            stepped=False,
-        )
-        for (module, name), row in sorted(sums.items())
-    ]
-    return FunctionTrace(
-        pattern=pattern,
-        pids=[run.pid],
-        window_s=window_s,
-        functions=functions,
-        hits_count=sum(function.calls for function in functions),
-        cost=None,
-        stepped_cost=None,
-        process_cpu_s=None,
-        unmatched_count=mismatches,
-        too_deep_count=0,
-        lost_count=run.lost_count,
-        refused=list(refused),
-        notes=_notes(run),
-        method="dtrace",
-        tool_cpu_s=run.tool_cpu_s,
-        interrupted=run.interrupted,
-    )
-
-
-def _known(fields: dict[str, int], name: str) -> int | None:
-    """Return a sum of times, or None if it is missing or negative."""
-    value = fields.get(name)
-    return value if value is not None and value >= 0 else None
-
-
-def parse_wakeups(run: DtraceRun) -> WakersTrace:
-    """Return the wakings by call path, most frequent first. Raises DataError for damaged output."""
-    lines, window_s = _lines(run)
-    wakeups: list[DtraceWakeup] = []
-    stack: list[DtraceFrame] | None = None
-    head: tuple[int, int, str, int, int] | None = None
-    for number, line in enumerate(lines, 2):
-        text = line.strip()
-        if not text:
-            continue
-        if head is None:
-            words = line.split("\t")
-            if words[0] != "wakeup" or len(words) != 6:
-                raise DataError("dtrace output", f"not a line of the wake-ups: {line[:60]!r}", number)
-            sleeper, pid, waker, count = (_number(words[at], number) for at in (1, 2, 4, 5))
-            head = sleeper, pid, printable(words[3]), waker, count
-            stack = []
-        elif text == "end of stack":
-            wakeups.append(DtraceWakeup(*head, stack or []))
-            head = stack = None
-        elif stack is not None:
-            stack.append(parse_frame(printable(text)))
-    if head is not None:
-        raise DataError("dtrace output", "its last stack is cut")
-    return WakersTrace(
-        wakeups=sorted(wakeups, key=lambda wakeup: (-wakeup.count, wakeup.sleeper_tid, wakeup.waker_tid)),
-        **_window(run, window_s),
-    )
-
-
-def parse_frame(text: str) -> DtraceFrame:
-    """Parse a line of ustack(). C++ names may contain every character except the back quote that ends the module."""
-    match = _FRAME.fullmatch(text)
-    if match is None or text.startswith("0x"):
-        return DtraceFrame(None, None, None, text)
-    offset = int(match["offset"], 16) if match["offset"] else None
-    if match["module"] is None:
-        # Without a symbol: module+offset.
-        return DtraceFrame(None, match["name"] or None, offset, text)
-    name = match["name"]
-    return DtraceFrame(None if name.startswith("0x") else name or None, match["module"] or None, offset, text)
-
-
-def parse_latency(run: DtraceRun) -> SleepsTrace:
-    """Return sleeps and waits by thread, most sleeps first. Raises DataError for damaged output."""
-    lines, window_s = _lines(run)
-    sums: dict[int, dict[str, tuple[int, int, int]]] = {}
-    for number, line in enumerate(lines, 2):
-        if not line.strip():
-            continue
-        words = line.split("\t")
-        if words[0] not in ("sleep", "latency") or len(words) != 5:
-            raise DataError("dtrace output", f"not a line of the latencies: {line[:60]!r}", number)
-        tid, count, total, longest = (_number(word, number) for word in words[1:])
-        sums.setdefault(tid, {})[words[0]] = (count, total, longest)
-    rows = []
-    for tid, kinds in sums.items():
-        sleeps, waits = kinds.get("sleep", (0, 0, 0)), kinds.get("latency", (0, 0, 0))
-        rows.append(
-            DtraceLatency(
-                tid=tid,
-                sleeps_count=sleeps[0],
-                sleep_mean_ms=_mean_ms(sleeps),
-                sleep_max_ms=_max_ms(sleeps),
-                waits_count=waits[0],
-                wait_mean_ms=_mean_ms(waits),
-                wait_max_ms=_max_ms(waits),
-            )
-        )
-    return SleepsTrace(
-        threads=sorted(rows, key=lambda thread: (-thread.sleeps_count, thread.tid)), **_window(run, window_s)
-    )
-
-
-def _mean_ms(row: tuple[int, int, int]) -> float | None:
-    return row[1] / row[0] / 1e6 if row[0] > 0 else None
-
-
-def _max_ms(row: tuple[int, int, int]) -> float | None:
-    return row[2] / 1e6 if row[0] > 0 else None
-
-
-# powerprof finds the functions itself: DTrace matches no readable C++ name, and its return probes end a process whose
-# exceptions pass them. Each exit is named by its offset instead. An offset is valid for one function only, so a symbol
-# of two functions is not probed.
-
-
-def trace_functions(
-    dtrace: Dtrace, pid: int, pattern: str, duration_s: float, *, limit: int, settle: bool = False
-) -> FunctionTrace:
-    """Profile functions for one window; `settle`: see `run_dtrace`."""
-    text = read_script("function-profile")
-    probes, refused = _probes(pid, pattern, limit)
-    if not probes:
-        name, why = refused[0]
-        raise UsageError(f"'{pattern}': {name} cannot be probed ({why})", "--backend bpf")
-    run = run_dtrace(dtrace, render_probes(text, pid=pid, probes=probes), pid, duration_s, settle=settle)
-    return parse_functions(run, pattern, refused)
-
-
-def _probes(pid: int, pattern: str, limit: int) -> tuple[list[ProbedFunction], list[tuple[str, str]]]:
-    image = snapshot(pid)
-    functions = find_functions(image, pattern, TableStore())
-    refuse_too_many([functions], pattern, limit)
-    probes: list[ProbedFunction] = []
-    refused = list(functions.refused)
-    _require_fit(image, functions)
-    for module in functions.modules:
-        name = "a.out" if module.mapping.path == image.executable else module.mapping.module
-        exits = read_exits(image, module)
-        for function in module.functions:
-            places = exits[function.vaddr]
-            if function.symbol is None:
-                refused.append((function.name, "no symbol of the file is its own: DTrace needs one"))
-            elif isinstance(places, str):
-                refused.append((function.name, f"where it returns is unknown: {places}"))
-            else:
-                probes.append(ProbedFunction(name, function.symbol, places))
-    return probes, refused
-
-
-def _require_fit(image: ProcessImage, functions: MatchedFunctions) -> None:
-    """Raise UnfitFileError if a process could stop the host while DTrace places its probes, which are uprobes."""
-    with KernelMemory(read_kernel_btf()) as memory:
-        for module in functions.modules:
-            opened = open_probed(image, module.mapping)
-            if isinstance(opened, Opened):
-                with opened:
-                    MappedFile.find(memory, opened.fd).require_fit([image.pid])

@@ -13,14 +13,10 @@ import numpy as np
 
 from powerprof.measure.procfs import process_cpu_ns
 from powerprof.measure.window import PassedWindow, WindowPart, kernel_ns, run_window
-from powerprof.stacks.effects import branch_target as target_of
-from powerprof.stacks.effects import decode_instructions
-from powerprof.stacks.elf import SHT_DYNSYM, Elf, read_elf, section_bytes
 from powerprof.stacks.image import ProcessGoneError, ProcessImage, snapshot
-from powerprof.stacks.store import TableStore, open_module, open_probed
+from powerprof.stacks.store import TableStore, open_probed
 from powerprof.system.closeable import Closeable
-from powerprof.system.errors import CapabilityError, DataError, PowerprofError
-from powerprof.system.files import reading
+from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.next_steps import command_line
 from powerprof.system.reader_process import Opened
 from powerprof.tracing.bpf import features
@@ -29,7 +25,9 @@ from powerprof.tracing.bpf.shared_numbers import COOKIE_STEPPED, FunctionCount, 
 from powerprof.tracing.bpf.types import Btf, build_struct_definitions, read_kernel_btf
 from powerprof.tracing.bpf.uprobes import Site, Uprobes, choose_attach_type, measure_cost
 from powerprof.tracing.captures import FunctionCounts, FunctionTrace
+from powerprof.tracing.exceptions import find_throwing_modules
 from powerprof.tracing.followed import FollowedProcesses
+from powerprof.tracing.function_exits import read_exits
 from powerprof.tracing.symbols import Function, MatchedFunctions, ModuleFunctions, find_functions, refuse_too_many
 
 # One field per FunctionSum, in that order.
@@ -61,11 +59,11 @@ def sum_open_calls(threads: tuple[bytes, bytes], frames: tuple[bytes, bytes], no
         stack: list[Any] = []
         while len(stack) < int(thread["depth"]) and (tid, len(stack)) in open_frames:
             stack.append(open_frames[tid, len(stack)])
-        _add(stack, now_ns, off_ns, calls)
+        _add_open_calls(stack, now_ns, off_ns, calls)
     return calls
 
 
-def _add(stack: list[Any], now_ns: int, off_ns: int, calls: dict[int, dict[str, int]]) -> None:
+def _add_open_calls(stack: list[Any], now_ns: int, off_ns: int, calls: dict[int, dict[str, int]]) -> None:
     """Add one thread's open calls, outermost first, to the sums."""
     numbers = [int(frame["function"]) for frame in stack]
     below_wall = below_cpu = below_stepped = 0
@@ -82,110 +80,6 @@ def _add(stack: list[Any], now_ns: int, off_ns: int, calls: dict[int, dict[str, 
             sums["wall_ns"] += wall
             sums["cpu_ns"] += cpu
         below_wall, below_cpu, below_stepped = wall, cpu, int(frame["stepped"])
-
-
-# Exceptions of C++, Rust and Ada are raised by libgcc's unwinder. It follows return addresses, and a uretprobe replaces
-# one by a trampoline without a frame description. The search for a handler ends there and the process calls
-# std::terminate. Forced unwinding (pthread_exit, cancellation) only loses its clean-ups. The functions that an
-# exception can pass are unknown, so the check is made for the whole process.
-
-_RAISERS = (b"\0__cxa_throw\0", b"\0__cxa_rethrow\0", b"\0_Unwind_RaiseException\0", b"\0__gnat_raise")
-# The unwinder itself: glibc loads it for pthread_cancel into programs that throw no exceptions.
-_UNWINDER = "libgcc_s"
-
-
-def find_throwing_modules(image: ProcessImage) -> list[str]:
-    """Return the files of a process that can raise exceptions, and those that cannot be read."""
-    modules = []
-    seen = set()
-    for mapping in image.mappings:
-        key = (mapping.device, mapping.inode)
-        if not mapping.inode or mapping.bias is None or key in seen or mapping.module.startswith(_UNWINDER):
-            continue
-        seen.add(key)
-        opened = open_module(image, mapping)
-        if not isinstance(opened, Opened):
-            modules.append(mapping.module)
-            continue
-        with opened:
-            try:
-                with reading(mapping.path):
-                    throws = can_throw(read_elf(opened.fd, mapping.path))
-            except DataError:
-                throws = True
-        if throws:
-            modules.append(mapping.module)
-    return sorted(set(modules))
-
-
-def can_throw(elf: Elf) -> bool:
-    """Return whether a file names a function that raises, or a static program has handlers. Raises DataError."""
-    dynamic = [
-        section for section in elf.sections if section.kind == SHT_DYNSYM and 0 < section.link < len(elf.sections)
-    ]
-    if not dynamic:
-        return elf.section(".gcc_except_table") is not None
-    return any(name in section_bytes(elf, elf.sections[entry.link]) for entry in dynamic for name in _RAISERS)
-
-
-# A function leaves by its `ret` instructions and by jumps that are tail calls. A probe on the `ret` changes no stack,
-# unlike a return probe (uretprobe). The places are found by decoding the function from its first byte to its last,
-# which is sound for compiled code. They are used only if every byte decodes and no branch leads into the middle of an
-# instruction, because a probe there would break the program.
-
-MAX_CODE_BYTES = 1 << 18
-
-
-def find_exits(code: bytes, vaddr: int, is_function: Callable[[int], bool]) -> tuple[int, ...] | str:
-    """Return the offsets in `code` (x86-64) of the instructions that leave the function, or the reason if unknown.
-
-    `is_function` returns whether a function begins at a link-time address: a jump there is a tail call. A jump to
-    another place outside (a `.cold` part) comes back. Jumps by a register cannot be distinguished from switches and are
-    left out, conditional tail calls too: such a call ends at the next probe of its thread.
-    """
-    if not code or len(code) > MAX_CODE_BYTES:
-        return f"its code is {len(code):,} bytes long"
-    starts: set[int] = set()
-    targets: set[int] = set()
-    addresses: list[int] = []
-    at = 0
-    for address, size, words, operands in decode_instructions(code):
-        starts.add(address)
-        at = address + size
-        if words[-1] in ("ret", "retf", "iretq"):
-            addresses.append(address)
-        elif words[-1].startswith(("j", "loop", "xbegin")):
-            target = target_of(operands)
-            if target is not None and 0 <= target < len(code):
-                targets.add(target)
-            elif words[-1] != "jmp":
-                continue
-            elif is_function(vaddr + target) if target is not None else _through_memory(words, operands):
-                addresses.append(address)
-    if at != len(code):
-        return "its code cannot be decoded"
-    if not targets <= starts:
-        return "its code has branches into the middle of instructions"
-    return tuple(addresses)
-
-
-def _through_memory(words: list[str], operands: str) -> bool:
-    """Return whether an indirect jump takes its target from a table of functions (vtable, GOT), not of a switch."""
-    inside = operands.partition("[")[2]
-    return bool(inside) and "*" not in inside and "notrack" not in words
-
-
-def read_exits(image: ProcessImage, module: ModuleFunctions) -> dict[int, tuple[int, ...] | str]:
-    """Return the exit offsets of each function by its link-time address, or the reason if unknown."""
-    opened = open_module(image, module.mapping)
-    if not isinstance(opened, Opened):
-        return {function.vaddr: opened for function in module.functions}
-    exits_by_start: dict[int, tuple[int, ...] | str] = {}
-    with opened:
-        for function in module.functions:
-            code = os.pread(opened.fd, min(function.size_bytes, MAX_CODE_BYTES + 1), function.offset)
-            exits_by_start[function.vaddr] = find_exits(code, function.vaddr, module.starts.__contains__)
-    return exits_by_start
 
 
 MAX_FUNCTIONS = 200

@@ -13,16 +13,9 @@ from powerprof.attribution.profile import FunctionProfile, build_function_profil
 from powerprof.measure import window
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.tracing.captures import FunctionTrace
-from powerprof.tracing.dtrace import (
-    Dtrace,
-    find_dtrace,
-    parse_latency,
-    parse_wakeups,
-    read_script,
-    render_script,
-    run_dtrace,
-    trace_functions,
-)
+from powerprof.tracing.dtrace import Dtrace, find_dtrace, read_script, render_script, run_dtrace
+from powerprof.tracing.dtrace_functions import trace_functions
+from powerprof.tracing.dtrace_output import parse_latency, parse_wakeups
 from powerprof.tracing.functions import FunctionTracer
 from tests.programs.running import Running
 from tests.programs.truth import TRUTH, compiled

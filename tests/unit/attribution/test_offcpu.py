@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from powerprof.attribution import offcpu
 from powerprof.tracing.captures import CallSum, FileSum, OffCpuTrace, SyscallTrace, ThreadSums, WakingSum
-from powerprof.tracing.dtrace import DtraceFrame, DtraceLatency, DtraceWakeup, SleepsTrace, WakersTrace
+from powerprof.tracing.dtrace_output import DtraceFrame, DtraceLatency, DtraceWakeup, SleepsTrace, WakersTrace
 
 MS = 1_000_000
 NAMES = {71: "thread/innodb/page_cleaner_thread"}

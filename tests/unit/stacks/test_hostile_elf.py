@@ -26,7 +26,7 @@ from powerprof.stacks.unwind import Unwinder
 from powerprof.stacks.unwind_tables import extract_table
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError
 from powerprof.tracing import mysql_places, postgresql_places
-from powerprof.tracing.functions import find_throwing_modules
+from powerprof.tracing.exceptions import find_throwing_modules
 from powerprof.tracing.statement_places import open_program
 from powerprof.tracing.symbols import find_functions
 from tests.unit.stacks.elves import Part, eh_frame, image_of, make, note, symbol, with_symbols
