@@ -12,8 +12,8 @@ from powerprof.attribution.capture import Capture
 from powerprof.attribution.causes import LookUp, build_conservation, classify_exits, group_causes
 from powerprof.attribution.join import BlamedRow, Blamer, WokenAt, WokenKey, share_wakings
 from powerprof.attribution.sites import NO_STACK, SiteStacks
-from powerprof.energy.domains import host_energy
-from powerprof.energy.windows import Consumer, split_host_energy
+from powerprof.energy.split import Consumer, split_host_energy
+from powerprof.energy.total import host_energy
 from powerprof.model.attribution import Attribution, RunningTime, StackCounts, Wakeup, Waking
 from powerprof.model.records import EnergyReading, EnergySplit, Note, ended_by_signal
 from powerprof.stacks import symbols

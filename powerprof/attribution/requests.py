@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
+from powerprof.energy.request import DEFAULT_REQUEST, EnergyRequest
 from powerprof.model.records import Note, Notes
 from powerprof.model.text import Say
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError

@@ -16,7 +16,7 @@ from powerprof import __version__
 from powerprof.attribution.capture import Capture, IdleCpu
 from powerprof.attribution.causes import LookUp
 from powerprof.attribution.requests import AttributeRequest, ReadThreadNames, complete_thread_names
-from powerprof.energy.domains import host_energy
+from powerprof.energy.total import host_energy
 from powerprof.energy.windows import WindowEnergy
 from powerprof.measure.cpuidle import read_packages
 from powerprof.measure.procfs import own_peak_bytes

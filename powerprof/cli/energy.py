@@ -35,7 +35,7 @@ from powerprof.system.errors import Interrupted, PowerprofError, UsageError
 from powerprof.system.next_steps import command_line
 
 if TYPE_CHECKING:
-    from powerprof.energy.domains import EnergyResult
+    from powerprof.energy.total import EnergyResult
 
 
 _EXPERT: dict[str, Any] = {"heading": EXPERT_HEADING, "needs": ("--calibrate",)}
@@ -84,11 +84,11 @@ def command(options: Options) -> None:
     if more and not recordings:
         raise UsageError(f"{more[0]} needs --from FILE", command_line("energy --help"))
     if recordings:
-        from powerprof.energy.recordings import replay
+        from powerprof.energy.replay import replay
 
         _show(replay([*recordings, *(more or [])]), files, quiet)
         return
-    from powerprof.energy.recordings import EnergyInterrupted, measure
+    from powerprof.energy.energy import EnergyInterrupted, measure
     from powerprof.host.describe import host_record
     from powerprof.measure.progress import announce
 

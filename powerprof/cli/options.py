@@ -29,7 +29,7 @@ from powerprof.cli.parameters import (
     whole_number,
 )
 from powerprof.cli.targets import OWN_SERVER, OptionalServerOptions
-from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
+from powerprof.energy.request import DEFAULT_REQUEST, EnergyRequest
 from powerprof.system.errors import Declined, PowerprofError, UsageError
 
 _MAX_DURATION_S = 7 * 24 * 3600.0
@@ -204,7 +204,7 @@ def residency_source(default: str | None = "cpuidle") -> Any:
 
 
 def _meter(text: str) -> EnergyRequest:
-    from powerprof.energy.meter_choice import parse_meter
+    from powerprof.energy.request import parse_meter
 
     return parse_meter(text)
 

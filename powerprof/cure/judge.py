@@ -19,7 +19,7 @@ from powerprof.cure.threads import SlackChoice
 from powerprof.database.given import require_server_program
 from powerprof.diagnosis.evidence import compute_timers_hz, list_thread_wakeups
 from powerprof.diagnosis.thread_pace import explain_no_slack, group_by_own_timer, predict_slack, sum_woken_hz
-from powerprof.energy.domains import host_energy, host_meters
+from powerprof.energy.total import host_energy, host_meters
 from powerprof.experiment import verdict
 from powerprof.experiment.metrics import Compared
 from powerprof.experiment.records import Metric

@@ -25,7 +25,7 @@ from powerprof.database import sql
 from powerprof.database.base import Login, StatementError
 from powerprof.database.given import log_in_locally
 from powerprof.diagnosis.evidence import TRIED_RULES
-from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
+from powerprof.energy.request import DEFAULT_REQUEST, EnergyRequest
 from powerprof.experiment.host_settings import UNITS, HostChange, parse_host_setting, plan_host_setting
 from powerprof.experiment.options import MOST_PAIRS_FACTOR
 from powerprof.model.text import parse_time

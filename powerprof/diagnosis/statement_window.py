@@ -82,7 +82,7 @@ def measure_statements(server: TracedServer, say: Callable[[str], None]) -> Stat
 
     PostgreSQL does not report scans. If one of its statements is costly, a second window samples the stacks.
     """
-    from powerprof.energy.domains import NO_METER
+    from powerprof.energy.request import NO_METER
     from powerprof.queries.session import QueriesRequest, measure
 
     announce(say, "measuring statements", WINDOW_S)

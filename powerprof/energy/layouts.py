@@ -9,14 +9,13 @@ and dies of the CPU topology. docs/reference/meters.md prints the table.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Literal
 
 import msgspec
 
 from powerprof.model.records import Scope
-from powerprof.model.text import join_words
 from powerprof.system import paths
 from powerprof.system.files import try_int, try_text
 
@@ -62,7 +61,7 @@ _DIES = r"package-(\d+)-die-(\d+)"
 MIRRORED_VENDORS = "AuthenticAMD|HygonGenuine"
 # PMBus power supplies, by the names in their drivers' i2c_device_id, or by the device tree's name without the maker, as
 # hwmon shows it. Other PMBus chips feed parts of a board.
-_SUPPLIES = (
+SUPPLIES = (
     r"(ibm_)?cffps[12]?|ipsps1|dps920ab|ym2151e|yh5151e|pfe(1100|3000)|(acbel_)?fsg032|(intel_)?crps185"
     r"|bp[ad][-_]rs600|aps[-_]379|d1u74t|hac300s"
 )
@@ -82,7 +81,6 @@ _DISCHARGING = "all discharge, no supply is online, serial numbers differ"
 _SMPRO = "drivers/hwmon/smpro-hwmon.c: independent regulators of a socket, 3 and 4 feed the memory"
 _JETSON = "NVIDIA Jetson Linux Developer Guide, Platform Power and Performance; SYS_VIN_HV is one of two inputs"
 _MACSMC = "Documentation/hwmon/macsmc-hwmon.rst; arch/arm64/boot/dts/apple/hwmon-common.dtsi and hwmon-laptop.dtsi"
-
 LAYOUTS: tuple[Layout, ...] = (
     Layout(_RAPL, "intel-rapl, power PMU", r"package-(\d+)", "", "package", "one per socket", _POWERCAP),
     Layout(_RAPL, "intel-rapl, power PMU", _DIES, "", "package", "one per die", _POWERCAP),
@@ -120,23 +118,12 @@ LAYOUTS: tuple[Layout, ...] = (
     Layout(_HWMON, "ibmpowernv", ".+", "{}", "rail", "-", "Documentation/hwmon/ibmpowernv.rst", "server"),
     Layout(_HWMON, "ina3221", "VDD_IN|POM_5V_IN", "server", "server", "one", _JETSON, condition=_TEGRA),
     Layout(_HWMON, "ina3221", ".+", "{}", "rail", "-", _JETSON, "server", condition="as above"),
-    Layout(_HWMON, _SUPPLIES, r"pin\d*", "supply", "supply", "any", _SUPPLY_DRIVERS),
-    Layout(_HWMON, _SUPPLIES, r"pout\d*", "supply {}", "supply", "any", _SUPPLY_DRIVERS, "supply", condition="no pin"),
+    Layout(_HWMON, SUPPLIES, r"pin\d*", "supply", "supply", "any", _SUPPLY_DRIVERS),
+    Layout(_HWMON, SUPPLIES, r"pout\d*", "supply {}", "supply", "any", _SUPPLY_DRIVERS, "supply", condition="no pin"),
     Layout(("battery",), "power_supply", ".+", "", "battery", "any", _BATTERY, condition=_DISCHARGING),
     Layout(("ipmi",), "ipmitool", ".+", "", "server", "one", "DCMI 1.5, 6.6.1 Get Power Reading"),
     Layout(("host",), "exporter", ".+", "", "server", "one", "powerprof's and Kepler's documentation"),
     Layout(("meter_log",), "CSV", ".+", "", "wall", "one", "the user names the log"),
-)
-
-# Cards, disks and fans (drivers/acpi/fan_hwmon.c) are shown and never counted as CPUs. An SFP's power is its light's.
-_DEVICES = re.compile(
-    r"amdgpu|radeon|nouveau|i915|xe$|nvme|drivetemp|mlx|bnxt|nvidia|habanalabs|sfp|nfp|acpi_fan", re.I
-)
-# PMBus monitors, hot-swap controllers and regulators of boards (Documentation/hwmon, drivers/hwmon/pmbus).
-_BOARD_CHIPS = re.compile(
-    r"adm1\d+|lm25\d+|lm506\d|ltc?\d+|ltm\d+|tps\d+|isl\d+|raa\d+|xdpe\w+|mpq?\d+|ir\w+|max\d+|ucd\d+|zl\d+|tda\d+"
-    r"|q54sj\w+|pim\d+|lx\d+|bmr\d+|ina\d+|pxe1610|pli1209\w*|pm6764\w*|stpddc\w*|sbrmi|occ|aem\d?",
-    re.I,
 )
 # The sums need scopes of these; `core`, `device`, `other` and `model` are in no measured sum.
 SUMMED: tuple[Scope, ...] = ("wall", "server", "supply", "battery", "psys", "package", "dram", "rail")
@@ -178,203 +165,3 @@ def rapl_scope(name: str) -> Scope:
     """Return the scope of a RAPL zone by its name, as in powercap's `name` files. `other` for names of no kernel."""
     rows = [row for row in LAYOUTS if "turbostat" in row.sources and re.fullmatch(row.channel, name)]
     return rows[0].scope if rows else "other"
-
-
-# Roles of hwmon channels.
-
-
-class Role(msgspec.Struct, frozen=True):
-    """The meaning of a channel.
-
-    Attributes:
-        domain: the name in readings.
-        inside: the domain of the same chip that includes it.
-        flaw: the reason why its tier has no total.
-    """
-
-    domain: str
-    scope: Scope
-    inside: str | None = None
-    flaw: str | None = None
-
-
-def find_roles(chip: str, labels: Mapping[str, str | None], *, doubt: str | None = None) -> dict[str, Role]:
-    """Return the roles of a chip's channels by number. `labels` has None for a channel without a label.
-
-    With `doubt` the machine uses the chip for another purpose than the table lists: all channels are in no sum.
-    """
-    rows = [row for row in LAYOUTS if row.sources == _HWMON and re.fullmatch(row.driver, chip)]
-    if not rows or doubt is not None:
-        return {number: _unlisted_role(chip, number, label) for number, label in labels.items()}
-    matches: dict[Layout, list[str]] = {}
-    roles: dict[str, Role] = {}
-    for number, label in labels.items():
-        row = next((row for row in rows if _is_channel(row, number, label, _needs_labels(rows))), None)
-        if row is not None:
-            matches.setdefault(row, []).append(number)
-            continue
-        # A label of no row is a known part. A channel without a label may be a part of the sum.
-        roles[number] = Role(f"other/{chip} {label or number}", "other")
-        if label is None and _needs_labels(rows):
-            flaw = f"channel {number} of {chip} has no label, so its part of the machine is unknown"
-            roles[number] = Role(f"{chip} channel {number}", _summed_rows(rows)[0].scope, flaw=flaw)
-    for row, numbers in matches.items():
-        for number in numbers:
-            roles[number] = _make_role(row, rows, number, labels, matches)
-    missing = [row for row in rows if row.scope == "rail" and row.count != "-" and row not in matches]
-    if missing and len(missing) < len(rows):
-        flaw = f"{chip} shows no {join_words([row.domain for row in missing])}, a part of the socket"
-        roles = {n: Role(r.domain, r.scope, r.inside, r.flaw or flaw) for n, r in roles.items()}
-    return roles
-
-
-def _make_role(
-    row: Layout,
-    rows: Sequence[Layout],
-    number: str,
-    labels: Mapping[str, str | None],
-    matches: Mapping[Layout, list[str]],
-) -> Role:
-    label = labels[number] or number
-    numbers = matches[row]
-    named = re.fullmatch(row.channel, label)
-    text = str(int(named[1])) if named is not None and named.groups() and named[1].isdigit() else label
-    domain = row.domain.format(text)
-    if row.count == "-":
-        inside = {other.domain.format("0") for other in matches if other.count != "-"}
-        if row.scope == "core":
-            sockets = [n for other, ns in matches.items() if other.scope == "package" for n in ns]
-            return Role(domain, "core", row.inside if len(sockets) == 1 and row.inside in inside else None)
-        return Role(domain, "rail", row.inside) if row.inside in inside else Role(f"other/{domain}", "other")
-    if row.inside is not None:  # the output of a supply
-        if any(other.domain == row.inside for other in matches):
-            return Role(domain, "rail", row.inside)
-        if [labels[n] for n in numbers].count(labels[number]) > 1:
-            return Role(f"{domain} {number}", row.scope, flaw=f"one chip has several channels {label}")
-        return Role(f"{row.inside} output" if len(numbers) == 1 else domain, row.scope)
-    first = next(other for other in rows if other in matches and other.scope == row.scope)
-    if row.scope == "server" and row is not first:
-        return Role(f"other/{label}", "other")
-    if len(numbers) > 1 and "{}" not in row.domain:
-        names = join_words([labels[n] or n for n in numbers])
-        flaw = f"one chip has {len(numbers)} channels of one kind ({names}): they may add up or be one"
-        return Role(f"{domain} {number}", row.scope, flaw=flaw)
-    return Role(domain, row.scope)
-
-
-def _is_channel(row: Layout, number: str, label: str | None, needs_label: bool) -> bool:
-    if row.channel.startswith("#"):
-        return row.channel == f"#{number}"
-    return re.fullmatch(row.channel, label or ("" if needs_label else number)) is not None
-
-
-def _summed_rows(rows: Sequence[Layout]) -> list[Layout]:
-    return [row for row in rows if row.count != "-"]
-
-
-def _needs_labels(rows: Sequence[Layout]) -> bool:
-    return bool(_summed_rows(rows)) and not any(row.channel.startswith("#") for row in rows)
-
-
-def _unlisted_role(chip: str, number: str, label: str | None) -> Role:
-    if _DEVICES.match(chip):
-        return Role(f"device/{label or chip}", "device")
-    name = f"{chip} {label}" if label else chip if number == "1" else f"{chip} {number}"
-    return Role(f"other/{name}", "other")
-
-
-def is_supply(chip: str) -> bool:
-    """Return whether a chip is a power supply of a known driver."""
-    return re.fullmatch(_SUPPLIES, chip) is not None
-
-
-def is_unknown_supply(chip: str, label: str | None) -> bool:
-    """Return whether a channel may be the input of a power supply of an unknown driver."""
-    is_known = re.fullmatch(_SUPPLIES, chip) or _BOARD_CHIPS.fullmatch(chip) or _DEVICES.match(chip)
-    return not is_known and re.fullmatch(r"pin\d*", label or "") is not None
-
-
-# Complete sets.
-
-
-def find_flaws(source: str, domains: Sequence[tuple[str, Scope]], topology: Topology) -> dict[Scope, str]:
-    """Return the reason per scope why a meter's domains (name, scope) are no recognised layout. Empty if they are one.
-
-    A set of packages without its dram, or the reverse, is judged as one tier: a flaw of either is of both.
-    """
-    by_scope: dict[Scope, list[str]] = {}
-    for domain, scope in domains:
-        if scope in SUMMED:
-            by_scope.setdefault(scope, []).append(_base(domain))
-    flaws: dict[Scope, str] = {}
-    for scope, names in by_scope.items():
-        unlisted = [name for name in names if _row_of(source, scope, name) is None]
-        flaw = f"{join_words(unlisted)} by {source} is in no recognised layout" if unlisted else None
-        flaw = flaw or _check_count(source, scope, names, by_scope, topology)
-        if flaw is not None:
-            flaws[scope] = flaw
-    if "package" in flaws or "dram" in flaws:
-        flaws.setdefault("dram", flaws.get("package", ""))
-        flaws.setdefault("package", flaws["dram"])
-    return flaws
-
-
-def _base(domain: str) -> str:
-    """Return a domain's name without the prefix and suffix that make it unique."""
-    return domain.rsplit("/", 1)[-1].split("@", 1)[0]
-
-
-def _row_of(source: str, scope: Scope, name: str) -> Layout | None:
-    for row in LAYOUTS:
-        pattern = re.escape(row.domain).replace(r"\{\}", ".+") + r"( \S+)?" if row.domain else row.channel
-        if source in row.sources and row.scope == scope and re.fullmatch(pattern, name):
-            return row
-    # A channel without a label has the chip's name, and a flaw.
-    return next((row for row in LAYOUTS if source in row.sources and row.scope == scope and " channel " in name), None)
-
-
-def _check_count(
-    source: str, scope: Scope, names: Sequence[str], by_scope: Mapping[Scope, Sequence[str]], topology: Topology
-) -> str | None:
-    row = _row_of(source, scope, names[0])
-    sockets = len(topology.dies)
-    if row is None or row.count == "any":
-        return None
-    if row.count == "one" and scope != "rail":
-        return None if len(names) == 1 else f"{len(names)} meters each measure a whole machine"
-    if scope == "package" and len(set(names)) == len(names):
-        return _check_packages(names, topology)
-    if scope == "dram":
-        sockets = len(by_scope.get("package", ())) or sockets
-    elif scope == "psys":
-        sockets = sockets or len({re.sub(r"-die-\d+", "", name) for name in by_scope.get("package", ())})
-    counts = {names.count(name) for name in names} if scope == "rail" else {len(names)}
-    expected = 1 if row.count == "one" else sockets
-    if len(counts) > 1 or (expected and counts != {expected}):
-        shown = min(counts)
-        if expected and shown < expected:
-            return f"{scope} is shown for {shown} of {expected} sockets"
-        return f"{max(counts)} {scope} channels for {expected or shown} sockets"
-    return None
-
-
-def _check_packages(names: Sequence[str], topology: Topology) -> str | None:
-    dies: dict[int, list[int | None]] = {}
-    for name in names:
-        match = re.fullmatch(r"package-(\d+)(?:-die-(\d+))?", name)
-        if match is not None:
-            dies.setdefault(int(match[1]), []).append(None if match[2] is None else int(match[2]))
-    # Sockets are numbered from 0 in a recording without a topology.
-    expected = set(topology.dies) or set(range(max(dies, default=0) + 1))
-    missing, extra = sorted(expected - set(dies)), sorted(set(dies) - expected)
-    if missing:
-        return f"{join_words([f'package-{n}' for n in missing])} of {len(expected)} sockets has no counter here"
-    if extra:
-        return f"{join_words([f'package-{n}' for n in extra])} is not a socket of this host"
-    for package, numbers in dies.items():
-        if numbers == [None]:
-            continue
-        wanted = topology.dies.get(package) or frozenset(range(len(numbers)))
-        if set(numbers) != wanted:
-            return f"package-{package} has {len(wanted)} dies and counters of {len(numbers)}"
-    return None

@@ -8,17 +8,11 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import replace
 
-from powerprof.energy.domains import EnergyRequest, Vcpu
-from powerprof.energy.families import GENERIC, find_kind, identify_kind, shipped_models
-from powerprof.energy.models_file import (
-    CpuIdentity,
-    PowerModel,
-    StateWatts,
-    bound_over_range,
-    estimate_range_of,
-    this_cpu,
-    user_models,
-)
+from powerprof.energy.cpu_kinds import find_kind, identify_kind
+from powerprof.energy.families import GENERIC, shipped_models
+from powerprof.energy.models_file import CpuIdentity, PowerModel, StateWatts, estimate_range_of, this_cpu, user_models
+from powerprof.energy.request import EnergyRequest, Vcpu
+from powerprof.energy.uncertainty import bound_over_range
 from powerprof.model.records import EnergyReading, EstimateRange, StateResidency
 from powerprof.system import files, paths
 from powerprof.system.next_steps import command_line
@@ -207,24 +201,6 @@ def estimate_active_share(chosen: ChosenModel, c0_percent: float) -> tuple[float
     typical = share(span.idle_watts, span.slope_watts)
     low, high = bound_over_range(span, share)
     return typical, min(low, typical), max(high, typical)
-
-
-def bound_difference(low: float, high: float, span: EstimateRange) -> tuple[float, float]:
-    """Return a difference's interval with the doubt of the model's slope. Idle watts cancel in a difference."""
-    if span.slope_watts <= 0:
-        return low, high
-    scales = (span.slope_low_watts / span.slope_watts, span.slope_high_watts / span.slope_watts)
-    return min(low * scale for scale in scales), max(high * scale for scale in scales)
-
-
-def bound_ratio(before_watts: float, after_watts: float, span: EstimateRange) -> tuple[float, float] | None:
-    """Return the interval of the ratio of two estimates of one host, with one model for both. None if it is unknown."""
-    if span.slope_watts <= 0:
-        return None
-    before, after = ((watts - span.idle_watts) / span.slope_watts for watts in (before_watts, after_watts))
-    if min(before, after) < 0 or span.idle_low_watts <= 0:
-        return None
-    return bound_over_range(span, lambda idle, slope: (idle + slope * after) / (idle + slope * before))
 
 
 def is_wide(reading: EnergyReading) -> bool:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -75,7 +74,6 @@ def _parse_number(text: str | None) -> int | None:
 
 
 SCHEMA = "powerprof.model/1"
-
 Watts = Annotated[float, msgspec.Meta(ge=0, le=10_000)]
 Odds = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 Joules = Annotated[float, msgspec.Meta(ge=0, le=1_000)]
@@ -176,55 +174,6 @@ def estimate_range_of(model: PowerModel, *, low: float = 1.0, typical: float = 1
         odds_low=None if odds is None else odds[0],
         odds_high=None if odds is None else odds[1],
     )
-
-
-# The uncertainty of a model as the set of possible pairs of idle watts and slope. Pure.
-#
-# Three intervals are known: of the idle watts, of the slope (the power of a running CPU above an idle one) and of their
-# ratio. A server is in all three, so the possible pairs fill a polygon. A difference or a ratio between two loads uses
-# one pair for both. It is therefore known better than the watts themselves. Joules are linear in the pair, and the
-# quotient of two linear functions has its extremes at the corners.
-
-# Idle watts and slope.
-Pair = tuple[float, float]
-
-
-def find_corners(span: EstimateRange) -> list[Pair]:
-    """Return the corners of the possible pairs.
-
-    Without a consistent interval of the ratio these are the corners of the box.
-    """
-    box = [
-        (span.idle_low_watts, span.slope_low_watts),
-        (span.idle_high_watts, span.slope_low_watts),
-        (span.idle_high_watts, span.slope_high_watts),
-        (span.idle_low_watts, span.slope_high_watts),
-    ]
-    if span.odds_low is None or span.odds_high is None:
-        return box
-    low, high = span.odds_low, span.odds_high
-    bounded = _clip_polygon(box, lambda pair: pair[0] - low * pair[1])
-    return _clip_polygon(bounded, lambda pair: high * pair[1] - pair[0]) or box
-
-
-def _clip_polygon(polygon: list[Pair], inside: Callable[[Pair], float]) -> list[Pair]:
-    """Return the part of a convex polygon in which a linear function is not below 0 (Sutherland and Hodgman)."""
-    kept: list[Pair] = []
-    for number, here in enumerate(polygon):
-        before = polygon[number - 1]
-        this, last = inside(here), inside(before)
-        if (this >= 0) != (last >= 0):
-            part = last / (last - this)
-            kept.append((before[0] + part * (here[0] - before[0]), before[1] + part * (here[1] - before[1])))
-        if this >= 0:
-            kept.append(here)
-    return kept
-
-
-def bound_over_range(span: EstimateRange, of: Callable[[float, float], float]) -> tuple[float, float]:
-    """Return the least and the largest value of a function of idle watts and slope: joules, or a quotient of joules."""
-    values = [of(idle, slope) for idle, slope in find_corners(span)]
-    return min(values), max(values)
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

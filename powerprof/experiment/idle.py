@@ -23,7 +23,7 @@ from powerprof.database.preparation import check_room
 from powerprof.database.private_server import PrivateServer
 from powerprof.database.sandbox import find_server_account
 from powerprof.diagnosis.server_queries import read_instances
-from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
+from powerprof.energy.request import DEFAULT_REQUEST, EnergyRequest
 from powerprof.energy.windows import WindowEnergy
 from powerprof.experiment import phases
 from powerprof.experiment.ending import Ending

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from powerprof import __version__
-from powerprof.energy.domains import note_unmetered_windows
+from powerprof.energy.total import note_unmetered_windows
 from powerprof.energy.windows import WindowEnergy
 from powerprof.experiment.claims import answer_for, choose_primary_metric
 from powerprof.experiment.ending import Ending

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from powerprof.energy.domains import HostMeters, Total, host_energy, host_meters
-from powerprof.energy.windows import Consumer, split_host_energy
+from powerprof.energy.split import Consumer, split_host_energy
+from powerprof.energy.total import HostMeters, Total, host_energy, host_meters
 from powerprof.experiment.records import Block, BlockPair, MemberShare, Slices
 from powerprof.measure.sampling import interval
 from powerprof.model.metrics import find_metric, unit_of

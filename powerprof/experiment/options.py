@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
+from powerprof.energy.request import DEFAULT_REQUEST, EnergyRequest
 from powerprof.experiment.records import ConditionRecord
 from powerprof.model.text import approximate_time
 from powerprof.system.errors import UsageError

@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from powerprof.energy.domains import HostMeters, host_energy, host_meters, mean_host_energy, note_unmetered_windows
-from powerprof.energy.windows import Consumer, WindowEnergy
+from powerprof.energy.split import Consumer
+from powerprof.energy.total import HostMeters, host_energy, host_meters, mean_host_energy, note_unmetered_windows
+from powerprof.energy.windows import WindowEnergy
 from powerprof.measure.residency import merge_notes
 from powerprof.measure.sampling import make_phase
 from powerprof.model.records import (

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from powerprof.database import historical
-from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
+from powerprof.energy.request import DEFAULT_REQUEST, EnergyRequest
 from powerprof.experiment import sweep
 from powerprof.experiment.bench_data import BenchOptions
 from powerprof.experiment.claims import claim_of

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from powerprof.database import connections, historical, products
 from powerprof.database.connections import check_connections
 from powerprof.database.sandbox import find_server_account
-from powerprof.energy.domains import Vcpu
+from powerprof.energy.request import Vcpu
 from powerprof.experiment.bench import Bench
 from powerprof.experiment.bench_data import BenchOptions
 from powerprof.experiment.block import Apparatus

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from powerprof.energy.models_file import Pair, find_corners
+from powerprof.energy.uncertainty import Pair, find_corners
 from powerprof.experiment.claims import metric_named
 from powerprof.experiment.metrics import Baseline, rest_percent
 from powerprof.experiment.options import MINIMUM_PAIRS

@@ -13,10 +13,12 @@ from typing import Literal
 
 import msgspec
 
-from powerprof.energy.domains import Meter
-from powerprof.energy.meters import find_open_flaw
-from powerprof.energy.rapl import open_perf_power, open_rapl
-from powerprof.energy.sensors import find_channels, open_battery, open_hwmon
+from powerprof.energy.choice import find_open_flaw
+from powerprof.energy.meters.battery import open_battery
+from powerprof.energy.meters.hwmon import find_channels, open_hwmon
+from powerprof.energy.meters.meter import Meter
+from powerprof.energy.meters.perf_power import open_perf_power
+from powerprof.energy.meters.rapl import open_rapl
 from powerprof.host.describe import limit_lines, limit_text, read_idle_limits, read_virtualisation
 from powerprof.measure import cpuidle
 from powerprof.stacks.registers import this_machine

@@ -27,7 +27,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from powerprof import __version__
-from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
+from powerprof.energy.request import DEFAULT_REQUEST, EnergyRequest
 from powerprof.live.intervals import LiveInterval, RowKey
 from powerprof.live.metrics import Ranking, SharedTotals, StatementTotals, Totals, render_metrics
 from powerprof.live.monitor import HostMonitor, MonitorPlan

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from powerprof.diagnosis.evidence import StatementWindow
-from powerprof.energy.domains import HostMeters, host_energy
+from powerprof.energy.total import HostMeters, host_energy
 from powerprof.measure.residency import find_inconsistency
 from powerprof.measure.window import Snapshot, StateInfo
 from powerprof.model.attribution import Attribution, Wakeup, Waking

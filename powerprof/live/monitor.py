@@ -26,7 +26,8 @@ from powerprof.attribution.sites import SiteStacks, StackMemo
 from powerprof.attribution.window import CaptureContext, build_capture
 from powerprof.diagnosis.evidence import StatementWindow
 from powerprof.diagnosis.statement_window import join_windows
-from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest, HostMeters, host_meters
+from powerprof.energy.request import DEFAULT_REQUEST, EnergyRequest
+from powerprof.energy.total import HostMeters, host_meters
 from powerprof.energy.windows import WindowEnergy
 from powerprof.live import naming
 from powerprof.live.intervals import CpuUse, LiveInterval, Span, build_interval, format_changed_cpus, measure_span

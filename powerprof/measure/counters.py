@@ -20,6 +20,7 @@ Missing = Literal["gone", "unreadable", "no_range"]
 # The largest possible power of one package or of its memory: 500 W is the largest on sale (Granite Rapids 6980P, EPYC
 # 9965), and boost may double it for moments.
 PACKAGE_WATTS = 1000.0
+PSYS_WATTS = 5 * PACKAGE_WATTS
 # A wrap that implies more than this many times the power of any other step is a reset.
 _UNUSUAL = 5.0
 # Shorter steps are jitter of two readings: a counter with an update per ms may show two updates in one of them.

@@ -140,8 +140,9 @@ class Meters(Protocol):
 
     def readings(self, start_s: float, end_s: float) -> list[EnergyReading]: ...
 
+    @property
     def notes(self) -> list[str]:
-        """Return notes on the last `readings`."""
+        """The notes on the last `readings`."""
         ...
 
 
@@ -371,7 +372,7 @@ class EnergySampler(WindowPart):
     def collect(self) -> tuple[list[EnergyReading], list[str]]:
         """Return the readings of the window and notes about them."""
         meters = self._meters
-        return ([], []) if meters is None else (meters.readings(self._start_s, self._end_s), meters.notes())
+        return ([], []) if meters is None else (meters.readings(self._start_s, self._end_s), meters.notes)
 
 
 @contextmanager

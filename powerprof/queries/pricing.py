@@ -13,8 +13,9 @@ import msgspec
 
 from powerprof import __version__
 from powerprof.database.performance import DIGEST_COUNTERS, CountedStatement, ServerReport, Statistics
-from powerprof.energy.domains import Total, host_energy
-from powerprof.energy.windows import Consumer, WindowEnergy
+from powerprof.energy.split import Consumer
+from powerprof.energy.total import Total, host_energy
+from powerprof.energy.windows import WindowEnergy
 from powerprof.model.records import EnergyPart, EnergyReading, EnergySplit, Notes, ToolCost, Window, ended_by_signal
 from powerprof.model.statements import make_key
 from powerprof.queries.join import Parts

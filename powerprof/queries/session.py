@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
+from powerprof.energy.request import DEFAULT_REQUEST, EnergyRequest
 from powerprof.energy.windows import WindowEnergy
 from powerprof.measure.progress import announce
 from powerprof.model.records import Note

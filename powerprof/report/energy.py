@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from powerprof.energy.domains import EnergyResult
 from powerprof.energy.model import WIDE
 from powerprof.energy.models_file import PowerModel
+from powerprof.energy.total import EnergyResult
 from powerprof.model.records import EnergyReading
 from powerprof.report.document import Document, Part, Section, Sentence, Shown, View
 from powerprof.report.layouts import fit_rows

@@ -8,8 +8,9 @@ from functools import partial
 
 from markupsafe import Markup
 
-from powerprof.energy.domains import Total, host_meters, mean_host_energy
-from powerprof.energy.model import WIDE, bound_difference, bound_ratio
+from powerprof.energy.model import WIDE
+from powerprof.energy.total import Total, host_meters, mean_host_energy
+from powerprof.energy.uncertainty import bound_difference, bound_ratio
 from powerprof.experiment.phases import Finding, find_delta, find_obstacle, judge_costs
 from powerprof.model import text
 from powerprof.model.records import EnergyReading, Estimate, EstimateRange, IdleRun, Phase

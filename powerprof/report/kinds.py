@@ -74,7 +74,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "powerprof.diagnosis/1": ("diagnosis.evidence:Diagnosis", "report.diagnosis:document"),
     "powerprof.cure/1": ("cure.records:Cure", "report.cure:document"),
     "powerprof.trend/1": ("experiment.sweep_comparison:Trend", "report.trend:document"),
-    "powerprof.energy/1": ("energy.domains:EnergyResult", "report.energy:document"),
+    "powerprof.energy/1": ("energy.total:EnergyResult", "report.energy:document"),
 }
 
 

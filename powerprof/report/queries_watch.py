@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from powerprof.energy.domains import host_energy
+from powerprof.energy.total import host_energy
 from powerprof.live.statements import StatementHistory, StatementTrend
 from powerprof.model import text
 from powerprof.queries.records import Queries

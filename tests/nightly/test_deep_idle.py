@@ -28,7 +28,7 @@ from powerprof.attribution.deep_idle import DeepRequest, build_deep_idle
 from powerprof.attribution.requests import AttributeRequest
 from powerprof.database.builds import ServerBuild
 from powerprof.database.private_server import PrivateServer
-from powerprof.energy.domains import NO_METER
+from powerprof.energy.request import NO_METER
 from powerprof.measure.cpuidle import read_state_table
 from powerprof.model.deep_idle import DeepIdle
 from powerprof.system.targets import resolve

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from powerprof.database.private_server import PrivateServer
-from powerprof.energy.domains import NO_METER
+from powerprof.energy.request import NO_METER
 from powerprof.model.statements import make_key
 from powerprof.queries import session
 from powerprof.queries.records import Queries

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.energy.domains import NO_METER
+from powerprof.energy.request import NO_METER
 from powerprof.experiment.bench_data import BenchOptions
 from powerprof.experiment.compare import compare_conditions
 from powerprof.experiment.options import ExperimentOptions

@@ -10,16 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from powerprof.energy.families import (
-    PowerResult,
-    compute_deviations,
-    group_by_kind,
-    model_generation,
-    model_kind,
-    published_results,
-    shipped_models,
-)
-from powerprof.energy.models_file import PowerModel, bound_over_range, estimate_range_of
+from powerprof.energy.families import model_generation, model_kind, published_results, shipped_models
+from powerprof.energy.models_file import PowerModel, estimate_range_of
+from powerprof.energy.results import PowerResult, compute_deviations, group_by_kind
+from powerprof.energy.uncertainty import bound_over_range
 from tools.bench.figures import Verdict
 
 WANTED_PERCENT = 90.0

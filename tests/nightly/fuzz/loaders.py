@@ -22,7 +22,8 @@ import msgspec
 
 from powerprof.attribution import attribute, capture
 from powerprof.diagnosis.collect import summarise_log
-from powerprof.energy import host_export, meter_log, recordings
+from powerprof.energy import replay
+from powerprof.energy.meters import host, meter_log
 from powerprof.measure import cpuidle, powertop, turbostat
 from powerprof.measure.residency import read_recording
 from powerprof.report.exports import export
@@ -309,18 +310,14 @@ LOADERS: tuple[Loader, ...] = (
         _with(_POWERTOP, _recorded("powertop/powertop-2.14-laptop.csv", most=60_000)),
     ),
     Loader("meter-log", _text(meter_log.parse_meter_log), lambda: [_METER, *_recorded("genoa0/acpower.raw.txt")()]),
-    Loader(
-        "host-page",
-        _lenient(lambda text: host_export.choose_figures(host_export.parse_metrics(text), None)),
-        lambda: [_PAGE],
-    ),
+    Loader("host-page", _lenient(lambda text: host.choose_figures(host.parse_metrics(text), None)), lambda: [_PAGE]),
     Loader("cpuidle-dump", _text(cpuidle.parse_dump), _with(_CPUIDLE, _recorded("sysfs-trees/lnl0-cpuidle.txt"))),
     Loader(
         "residency-recording",
         lambda path, data: read_recording(path, None, source=None, elapsed_s=None, read_at=_NOW),
         lambda: [_CPUIDLE, _TURBOSTAT, _POWERTOP],
     ),
-    Loader("energy-recording", lambda path, data: recordings.replay([path]), lambda: [_TURBOSTAT, _METER]),
+    Loader("energy-recording", lambda path, data: replay.replay([path]), lambda: [_TURBOSTAT, _METER]),
     Loader("workload", _read_workload, _workload_seeds),
     Loader("sql-text", _text(lambda text, path: split_statements(text)), lambda: [_SQL]),
     Loader("server-log", _lenient(lambda text: summarise_log(text, 1767225600.0)), lambda: [_LOG]),

@@ -14,7 +14,7 @@ from powerprof.attribution.attribute import trace_target as capture
 from powerprof.attribution.blame import build_attribution as blame
 from powerprof.attribution.requests import AttributeRequest
 from powerprof.attribution.sites import SiteStacks
-from powerprof.energy.domains import NO_METER
+from powerprof.energy.request import NO_METER
 from powerprof.measure.cpuidle import read_edge
 from powerprof.measure.window import CpuReading
 from powerprof.model.attribution import Wakeup, Waking

@@ -17,7 +17,7 @@ from powerprof.attribution.attribute import trace_target
 from powerprof.attribution.capture import Capture
 from powerprof.attribution.deep_idle import DeepRequest, build_deep_idle
 from powerprof.attribution.requests import AttributeRequest
-from powerprof.energy.domains import NO_METER
+from powerprof.energy.request import NO_METER
 from powerprof.system.targets import resolve
 from powerprof.tracing import idle_tables
 from tests.conftest import Cli

@@ -24,7 +24,7 @@ from powerprof.cure.records import Cure
 from powerprof.database import sql
 from powerprof.database.preparation import ServerOptions
 from powerprof.database.private_server import PrivateServer
-from powerprof.energy.domains import NO_METER
+from powerprof.energy.request import NO_METER
 from powerprof.energy.windows import WindowEnergy
 from powerprof.model.runs import decode_record
 from powerprof.system.targets import Target

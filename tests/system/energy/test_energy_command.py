@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from powerprof.energy.domains import EnergyResult
+from powerprof.energy.total import EnergyResult
 from tests.conftest import Cli
 from tests.programs.in_window import until_in_window
 from tests.unit.energy.meter_trees import Tree

@@ -16,7 +16,7 @@ import pytest
 
 from powerprof.attribution import capture
 from powerprof.database.performance import parse_status
-from powerprof.energy import meter_log
+from powerprof.energy.meters import meter_log
 from powerprof.measure import turbostat
 from powerprof.stacks import image
 from powerprof.stacks.demangle import demangle_legacy, demangle_v0

@@ -16,8 +16,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from powerprof.energy.domains import EnergyRequest
-from powerprof.energy.program_meters import IpmiMeter
+from powerprof.energy.meters.ipmi import IpmiMeter
+from powerprof.energy.request import EnergyRequest
 from powerprof.experiment.compare import compare_commands
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.records import LoadRun

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from powerprof.database import historical
 from powerprof.database.builds import find_build
-from powerprof.energy.domains import NO_METER
+from powerprof.energy.request import NO_METER
 from powerprof.experiment import sweep as sweeps
 from powerprof.experiment import sweep_rounds
 from powerprof.experiment.bench_data import BenchOptions

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from powerprof.attribution.capture import Capture, encode, load
 from powerprof.attribution.requests import AttributeRequest
 from powerprof.attribution.window import CaptureContext, _unseen_time_notes, build_capture
-from powerprof.energy.domains import EnergyRequest
+from powerprof.energy.request import EnergyRequest
 from powerprof.energy.windows import WindowEnergy
 from powerprof.measure.window import CpuReading, Snapshot, StateInfo
 from powerprof.model.records import Note, Window

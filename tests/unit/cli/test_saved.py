@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests for commands that read saved runs, recordings and workloads: rows, limits, exit codes and next steps."""
+"""Tests for commands that read saved runs, energy and workloads: rows, limits, exit codes and next steps."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from powerprof.attribution import attribute
 from powerprof.cli import app, diagnose, idle
 from powerprof.cli.parameters import flag, number, time_span, whole_number
 from powerprof.diagnosis.evidence import Diagnosis
-from powerprof.energy import recordings
-from powerprof.energy.domains import EnergyResult, Total
+from powerprof.energy import energy
+from powerprof.energy.total import EnergyResult, Total
 from powerprof.live import monitor
 from powerprof.live.intervals import LiveInterval
 from powerprof.model.records import ServerInfo
@@ -100,7 +100,7 @@ def test_energy_on_stdout_is_a_report_or_a_file(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     total = Total(source="rapl", domains=["psys"], joules=83.25, watts=33.5, kind="measured")
-    monkeypatch.setattr(recordings, "measure", lambda *_: EnergyResult(window_s=2.5, meters=[], total=total))
+    monkeypatch.setattr(energy, "measure", lambda *_: EnergyResult(window_s=2.5, meters=[], total=total))
     for line, begins in (
         ("energy", "33.5 W"),
         ("--quiet energy", ""),

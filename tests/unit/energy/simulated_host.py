@@ -17,9 +17,10 @@ from typing import Literal
 
 import pytest
 
-from powerprof.energy import rapl
-from powerprof.energy.domains import host_energy, tier
-from powerprof.energy.meters import MeterSet, open_meters
+from powerprof.energy.choice import open_meters
+from powerprof.energy.meter_set import MeterSet
+from powerprof.energy.meters import perf_power
+from powerprof.energy.total import host_energy, tier
 from powerprof.model.records import EnergyReading
 from powerprof.system.errors import CapabilityError
 
@@ -229,7 +230,7 @@ def judge_host(host: Host, folder: Path, monkeypatch: pytest.MonkeyPatch) -> lis
                 meters.sample(100.0 + second)
         for choice, meters in opened.items():
             readings = meters.readings(100.0, 100.0 + WINDOW_S)
-            verdicts.append(_judge(host, choice, readings, meters.notes() if meters.names else [meters.why]))
+            verdicts.append(_judge(host, choice, readings, meters.notes if meters.names else [meters.why]))
     return verdicts
 
 
@@ -267,7 +268,7 @@ def _stub_perf(host: Host, monkeypatch: pytest.MonkeyPatch) -> list[float]:
         opened[descriptor] = load
         return descriptor
 
-    monkeypatch.setattr(rapl, "require_this_host", lambda reason: None)
-    monkeypatch.setattr(rapl, "open_counter", open_counter)
-    monkeypatch.setattr(rapl, "read_counter", lambda descriptor: round(opened[descriptor](clock[0]) * 2**32))
+    monkeypatch.setattr(perf_power, "require_this_host", lambda reason: None)
+    monkeypatch.setattr(perf_power, "open_counter", open_counter)
+    monkeypatch.setattr(perf_power, "read_counter", lambda descriptor: round(opened[descriptor](clock[0]) * 2**32))
     return clock

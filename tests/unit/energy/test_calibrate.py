@@ -19,13 +19,9 @@ from powerprof.cli.energy import CalibrationOptions, _calibrate
 from powerprof.cli.options import EnergyOptions
 from powerprof.energy.calibrate import (
     LEVELS,
-    Coefficient,
-    Fit,
     Level,
-    MeteredWindow,
     calibrate,
     choose_target,
-    fit_windows,
     make_default_name,
     make_metered_window,
     make_model,
@@ -33,6 +29,7 @@ from powerprof.energy.calibrate import (
     save_model,
 )
 from powerprof.energy.families import shipped_models
+from powerprof.energy.fit import Coefficient, Fit, MeteredWindow, fit_windows
 from powerprof.energy.model import choose_model, estimate
 from powerprof.energy.models_file import CpuIdentity, parse_models
 from powerprof.model.records import EnergyReading, StateResidency, Window

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.energy import meters as meters_module
-from powerprof.energy import program_meters
-from powerprof.energy.meters import open_meters
+from powerprof.energy import choice
+from powerprof.energy.choice import open_meters
+from powerprof.energy.meters import ipmi
 from powerprof.system import paths, programs
 from tests.unit.energy.meter_trees import Tree
 
@@ -234,11 +234,11 @@ def test_the_choice_is_the_best_meter_and_each_reason_is_true(
     host: Host, tree: Tree, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Long enough for a busy host, whose scheduler can take some milliseconds of it.
-    monkeypatch.setattr(meters_module, "_PROBE_S", 0.1)
+    monkeypatch.setattr(choice, "_PROBE_S", 0.1)
     if any("sleep 20" in text for text in host.programs.values()):
-        monkeypatch.setattr(program_meters, "_TIMEOUT_S", 0.3)
+        monkeypatch.setattr(ipmi, "_TIMEOUT_S", 0.3)
     machine = _Machine(tree, host)
-    monkeypatch.setattr(meters_module, "sum", machine.work, raising=False)
+    monkeypatch.setattr(choice, "sum", machine.work, raising=False)
     for name, text in host.programs.items():
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)

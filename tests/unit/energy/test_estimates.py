@@ -10,11 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from powerprof.energy.domains import EnergyRequest, Total
 from powerprof.energy.model import (
     ChosenModel,
-    bound_difference,
-    bound_ratio,
     choose_model,
     estimate,
     estimate_active_share,
@@ -22,17 +19,12 @@ from powerprof.energy.model import (
     load_models,
     model_for_this_host,
 )
-from powerprof.energy.models_file import (
-    CpuIdentity,
-    CpuMatch,
-    PowerModel,
-    StateWatts,
-    WakeupJoules,
-    bound_over_range,
-    find_corners,
-    slope_range,
-)
-from powerprof.energy.windows import Consumer, IdleFloor, WindowEnergy, estimate_window, split_energy, split_host_energy
+from powerprof.energy.models_file import CpuIdentity, CpuMatch, PowerModel, StateWatts, WakeupJoules, slope_range
+from powerprof.energy.request import EnergyRequest
+from powerprof.energy.split import Consumer, split_energy, split_host_energy
+from powerprof.energy.total import Total
+from powerprof.energy.uncertainty import bound_difference, bound_over_range, bound_ratio, find_corners
+from powerprof.energy.windows import IdleFloor, WindowEnergy, estimate_window
 from powerprof.experiment.metrics import note_below_idle
 from powerprof.model.records import EstimateRange, StateResidency, Window
 from powerprof.report.notes import word_notes

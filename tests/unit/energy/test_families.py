@@ -13,22 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from powerprof.energy import families
-from powerprof.energy.families import (
+from powerprof.energy import results as predictions
+from powerprof.energy.cpu_kinds import find_kind, identify_kind
+from powerprof.energy.families import delivered_excess, delivered_ratio, model_kind, published_results, shipped_models
+from powerprof.energy.model import choose_model, estimate, estimate_active_share
+from powerprof.energy.models_file import CpuIdentity
+from powerprof.energy.results import (
     PowerResult,
     compute_deviations,
-    delivered_excess,
-    delivered_ratio,
-    find_kind,
-    identify_kind,
-    model_kind,
     parse_results,
     predict_known_kind,
     predict_new_kind,
-    published_results,
-    shipped_models,
 )
-from powerprof.energy.model import bound_ratio, choose_model, estimate, estimate_active_share
-from powerprof.energy.models_file import CpuIdentity, bound_over_range, find_corners
+from powerprof.energy.uncertainty import bound_over_range, bound_ratio, find_corners
 from powerprof.statistics.intervals import two_sided_quantile
 from powerprof.system.errors import UsageError
 
@@ -243,13 +240,13 @@ def test_predictions_pool_the_variances_by_hand(what: str) -> None:
 def test_an_interval_holds_the_middle_nine_tenths_of_the_results() -> None:
     """One result far above and one far below 18 equal ones: the interval ends at their 5 % and 95 % quantiles."""
     logs = [0.0] * 18 + [-3.0, 4.0]
-    spread = families._spread(logs, 0.01)
+    spread = predictions._spread(logs, 0.01)
     # Type 7: position 0.05 · 19 = 0.95 between the first and second value, and 18.05 between the last two.
     assert spread.low == pytest.approx(math.exp(-3.0 * 0.05))
     assert spread.high == pytest.approx(math.exp(4.0 * 0.05))
-    assert families._quantile([1.0, 2.0, 4.0, 8.0, 16.0], 0.3) == pytest.approx(2.4)
-    assert families._quantile([7.0], 0.95) == 7.0
-    wide = families._spread([1.0, 2.0], 5.0)
+    assert predictions._quantile([1.0, 2.0, 4.0, 8.0, 16.0], 0.3) == pytest.approx(2.4)
+    assert predictions._quantile([7.0], 0.95) == 7.0
+    wide = predictions._spread([1.0, 2.0], 5.0)
     assert (wide.low, wide.high) == (pytest.approx(math.exp(-3.5)), pytest.approx(math.exp(6.5)))
 
 

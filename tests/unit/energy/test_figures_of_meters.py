@@ -9,16 +9,23 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from powerprof.energy import rapl
-from powerprof.energy.domains import DomainEnergy
-from powerprof.energy.host_export import choose_figures, open_host, parse_metrics
-from powerprof.energy.layouts import Topology, find_flaws, find_roles
-from powerprof.energy.meter_log import MeterLogMeter, parse_meter_log
-from powerprof.energy.meters import MeterSet, join_spans, make_readings, reconcile, subtract_gaps
-from powerprof.energy.program_meters import read_domain_intervals, sum_log_energies
-from powerprof.energy.rapl import Domain, OpenCounter, PerfPowerMeter, Zone, make_zone, open_rapl, zone_energies
-from powerprof.energy.recordings import MeterRecording, find_common_window, replay
-from powerprof.energy.sensors import open_hwmon, read_discharge_watts
+from powerprof.energy.layout_flaws import find_flaws
+from powerprof.energy.layouts import Topology
+from powerprof.energy.meter_set import MeterSet
+from powerprof.energy.meters import perf_power, rapl
+from powerprof.energy.meters.battery import read_discharge_watts
+from powerprof.energy.meters.host import choose_figures, open_host, parse_metrics
+from powerprof.energy.meters.hwmon import open_hwmon
+from powerprof.energy.meters.hwmon_roles import find_roles
+from powerprof.energy.meters.meter import DomainEnergy
+from powerprof.energy.meters.meter_log import MeterLogMeter, parse_meter_log
+from powerprof.energy.meters.perf_power import OpenCounter, PerfPowerMeter
+from powerprof.energy.meters.rapl import Domain, Zone, make_zone, open_rapl, zone_energies
+from powerprof.energy.meters.turbostat import read_domain_intervals, sum_log_energies
+from powerprof.energy.readings import make_readings
+from powerprof.energy.reconcile import reconcile
+from powerprof.energy.replay import MeterRecording, find_common_window, replay
+from powerprof.energy.suspends import join_spans, subtract_gaps
 from powerprof.measure.counters import CounterSample, EnergySeries
 from powerprof.measure.turbostat import parse_turbostat
 from powerprof.model.records import EnergyReading
@@ -213,7 +220,7 @@ def test_each_zone_counts_microjoules_in_its_own_range() -> None:
 def test_each_perf_counter_has_its_own_scale(monkeypatch: pytest.MonkeyPatch) -> None:
     """dram of some servers counts in other units than the package."""
     counts = {7: [1 << 32, 5 << 32], 8: [1000, 801_000]}
-    monkeypatch.setattr(rapl, "read_counter", lambda descriptor: counts[descriptor].pop(0))
+    monkeypatch.setattr(perf_power, "read_counter", lambda descriptor: counts[descriptor].pop(0))
     meter = PerfPowerMeter(
         [
             OpenCounter(7, "package-0", "package", None, 2.0**-32),

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from powerprof.energy.meter_log import looks_like_meter_log, parse_meter_log
-from powerprof.energy.meters import open_meters
-from powerprof.energy.recordings import replay
+from powerprof.energy.choice import open_meters
+from powerprof.energy.meters.meter_log import looks_like_meter_log, parse_meter_log
+from powerprof.energy.replay import replay
 from powerprof.system.errors import CapabilityError, DataError
 
 START_S = 1764000000

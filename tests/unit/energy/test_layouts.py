@@ -10,10 +10,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from powerprof.energy.domains import DomainEnergy, compare_counters, host_energy
-from powerprof.energy.layouts import SUMMED, Topology, find_flaws, find_roles, rapl_scope
-from powerprof.energy.meters import make_readings
-from powerprof.energy.rapl import Domain, Zone, zone_energies
+from powerprof.energy.layout_flaws import find_flaws
+from powerprof.energy.layouts import SUMMED, Topology, rapl_scope
+from powerprof.energy.meters.hwmon_roles import find_roles
+from powerprof.energy.meters.meter import DomainEnergy
+from powerprof.energy.meters.rapl import Domain, Zone, zone_energies
+from powerprof.energy.mirrors import compare_counters
+from powerprof.energy.readings import make_readings
+from powerprof.energy.total import host_energy
 from powerprof.measure.counters import (
     CounterSample,
     EnergySeries,

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from powerprof.energy.meter_log import looks_like_meter_log, parse_meter_log, read_meter_log
-from powerprof.energy.meters import open_meters
-from powerprof.energy.program_meters import read_domain_intervals
+from powerprof.energy.choice import open_meters
+from powerprof.energy.meters.meter_log import looks_like_meter_log, parse_meter_log, read_meter_log
+from powerprof.energy.meters.turbostat import read_domain_intervals
 from powerprof.measure.turbostat import looks_like_turbostat, parse_turbostat
 from powerprof.system.errors import CapabilityError, DataError
 
@@ -116,7 +116,7 @@ def test_a_log_with_one_row_in_the_end_gives_no_figure_and_no_error(tmp_path: Pa
         meters.sample()
         readings = meters.readings(time.monotonic() - 1, time.monotonic())
         assert readings[0].joules is None
-        assert meters.notes() == ["meter_log: wall fewer than two samples in the window"]
+        assert meters.notes == ["meter_log: wall fewer than two samples in the window"]
 
 
 def test_no_log_named() -> None:

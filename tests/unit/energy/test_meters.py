@@ -15,10 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from powerprof.energy.domains import EnergyResult, host_energy
-from powerprof.energy.meters import NAMES, MeterSet, open_meters
-from powerprof.energy.program_meters import find_server_watts
-from powerprof.energy.rapl import OpenCounter, PerfPowerMeter, Zone, list_events, select_domains
+from powerprof.energy.choice import open_meters
+from powerprof.energy.meter_set import MeterSet
+from powerprof.energy.meters.ipmi import find_server_watts
+from powerprof.energy.meters.perf_power import OpenCounter, PerfPowerMeter, list_events
+from powerprof.energy.meters.rapl import Zone, select_domains
+from powerprof.energy.request import NAMES
+from powerprof.energy.total import EnergyResult, host_energy
 from powerprof.measure import counters
 from powerprof.measure.counters import CounterSample, EnergySeries, counter_energy
 from powerprof.model.records import EnergyReading
@@ -57,7 +60,7 @@ def test_a_psys_that_sees_less_than_its_packages_is_not_used(tree: Tree) -> None
 
     with open_meters("rapl") as meters:
         readings = window(meters, change)
-        assert any("does not contain them" in note for note in meters.notes())
+        assert any("does not contain them" in note for note in meters.notes)
     assert host_energy(readings).domains == ["package-0", "package-1"]
     assert host_energy(readings).joules == pytest.approx(6.1)
 
@@ -169,7 +172,7 @@ def test_unknown_chips_are_named_in_the_notes(tree: Tree) -> None:
     chip(tree, 1, "ina226", {"1": 9.0})
     with open_meters("auto") as meters:
         readings = window(meters)
-        assert "hwmon: ina226 has an unknown domain: listed, but not summed" in meters.notes()
+        assert "hwmon: ina226 has an unknown domain: listed, but not summed" in meters.notes
     assert host_energy(readings).watts == pytest.approx(250.0)
 
 
@@ -267,10 +270,10 @@ def test_energy_during_a_suspend_is_not_counted(package: Tree, monkeypatch: pyte
         # 3 W before and after; the second between two samples, and whatever the counter did, stand for nothing.
         assert reading.watts == pytest.approx(3.0)
         assert reading.joules == pytest.approx(30.0)
-        assert any("1.0 s around a suspend are left out" in note for note in meters.notes())
+        assert any("1.0 s around a suspend are left out" in note for note in meters.notes)
         sample_counter(meters, package, (120.0, after + 45_000_000))
         assert meters.readings(110.0, 120.0)[0].joules == pytest.approx(30.0)
-        assert not meters.notes()
+        assert not meters.notes
 
 
 def test_a_suspend_between_two_samples_gives_no_figure(package: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +284,7 @@ def test_a_suspend_between_two_samples_gives_no_figure(package: Tree, monkeypatc
         sample_counter(meters, package, (110.0, 5_042_000_000))
         reading = meters.readings(100.0, 110.0)[0]
         assert (reading.domain, reading.joules, reading.watts) == ("package-0", None, None)
-        assert any("was suspended" in note and "no figure" in note for note in meters.notes())
+        assert any("was suspended" in note and "no figure" in note for note in meters.notes)
 
 
 def test_hours_of_samples_are_not_kept(package: Tree) -> None:
@@ -330,7 +333,7 @@ def test_the_first_line_gives_the_reason_and_the_remedy(tree: Tree) -> None:
         meters.sample(100.0)
         meters.sample(102.0)
         readings = meters.readings(100.0, 102.0)
-        notes = [f"energy source: {meters.why}", *meters.notes()]
+        notes = [f"energy source: {meters.why}", *meters.notes]
     result = EnergyResult(window_s=2.0, meters=readings, total=host_energy(readings), notes=notes)
     report = document(result, View())
     answer = " ".join(" ".join(render_terminal(report)).split())
@@ -351,7 +354,7 @@ def test_a_note_names_the_counted_one_of_two_server_meters(tree: Tree) -> None:
         chip(tree, number, "cffps2", {"pin": 100.0, "pout1": 92.0})
     with open_meters("hwmon") as meters:
         readings = window(meters)
-        note = next(note for note in meters.notes() if "both measure this server" in note)
+        note = next(note for note in meters.notes if "both measure this server" in note)
     assert note.startswith("server 200.0 W and hwmon1/supply + hwmon2/supply 200.0 W")
     assert note.endswith("server counts, never both")
     assert host_energy(readings).domains == ["server"]
@@ -363,7 +366,7 @@ def test_domains_outside_of_sums_are_marked(tree: Tree) -> None:
     with open_meters("hwmon") as meters:
         readings = window(meters)
         # A card may draw more than the board's meter shows: it says nothing of where the card is fed from.
-        assert not any("cannot lie inside" in note for note in meters.notes())
+        assert not any("cannot lie inside" in note for note in meters.notes)
     card = next(r for r in readings if r.scope == "device")
     assert card.contained_in is None
     total = host_energy(readings)
@@ -550,7 +553,7 @@ def measured_by(
         change()
         meters.sample(100.0 + length_s)
         readings = meters.readings(100.0, 100.0 + length_s)
-        return readings, "\n".join(meters.notes())
+        return readings, "\n".join(meters.notes)
 
 
 def test_a_package_that_appears_makes_the_sum_unknown(tree: Tree) -> None:
@@ -666,7 +669,7 @@ def test_live_turbostat(program: Path) -> None:
         end_s = time.monotonic()
         meters.sample()
         readings = {r.domain: r for r in meters.readings(start_s, end_s)}
-        assert any("wakes every CPU" in note for note in meters.notes())
+        assert any("wakes every CPU" in note for note in meters.notes)
     assert readings["package-0"].watts == pytest.approx(20.0)
     assert readings["core"].watts == pytest.approx(1.0)
 

@@ -14,12 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from powerprof.energy.families import (
-    PowerResult,
-    Spread,
     delivered_excess,
     delivered_ratio,
-    group_by_kind,
-    predict_new_kind,
     published_deviations,
     published_results,
     shipped_models,
@@ -35,7 +31,8 @@ from powerprof.energy.models_file import (
     parse_cpuinfo,
     parse_models,
 )
-from powerprof.energy.recordings import replay
+from powerprof.energy.replay import replay
+from powerprof.energy.results import PowerResult, Spread, group_by_kind, predict_new_kind
 from powerprof.energy.windows import estimate_doubts, estimate_window
 from powerprof.model.records import StateResidency, Window
 from powerprof.system.errors import DataError

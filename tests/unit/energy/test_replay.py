@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.energy.recordings import replay
+from powerprof.energy.replay import replay
 from powerprof.measure.turbostat import parse_turbostat
 from powerprof.report.energy import answer_of
 from powerprof.system.errors import DataError, UsageError

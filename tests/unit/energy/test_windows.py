@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from powerprof.energy.domains import EnergyRequest
-from powerprof.energy.windows import Consumer, WindowEnergy, split_energy
+from powerprof.energy.request import EnergyRequest
+from powerprof.energy.split import Consumer, split_energy
+from powerprof.energy.windows import WindowEnergy
 from powerprof.experiment import phases
 from powerprof.experiment.phases import split_phase_energy
 from powerprof.model.records import EnergyPart, EnergySplit

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from powerprof.energy.domains import EnergyRequest
+from powerprof.energy.request import EnergyRequest
 from powerprof.experiment import compare
 from powerprof.experiment.compare import build_comparison, format_so_far, judge_primary
 from powerprof.experiment.measurement import Measurement, Session, judge

@@ -14,8 +14,8 @@ import pytest
 from msgspec.structs import replace
 from scipy import stats
 
-from powerprof.energy.domains import HostMeters
-from powerprof.energy.windows import split_host_energy
+from powerprof.energy.split import split_host_energy
+from powerprof.energy.total import HostMeters
 from powerprof.experiment import idle
 from powerprof.experiment.idle import IdlePlan, LoadMeter, ServerLoad, _Measured
 from powerprof.experiment.phase_trace import ToolTally, _server_exits

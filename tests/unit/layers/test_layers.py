@@ -50,8 +50,8 @@ def copied_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("module", "line", "found"),
     [
-        ("energy/rapl.py", "from powerprof.attribution import blame", "energy.rapl → attribution.blame"),
-        ("energy/rapl.py", "def late():\n    import powerprof.attribution.blame", "energy.rapl → attribution.blame"),
+        ("energy/split.py", "from powerprof.attribution import blame", "energy.split → attribution.blame"),
+        ("energy/split.py", "def late():\n    import powerprof.attribution.blame", "energy.split → attribution.blame"),
         (
             "stacks/elf.py",
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from powerprof.tracing import idle",

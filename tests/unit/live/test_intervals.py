@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from powerprof.energy.domains import HostMeters
+from powerprof.energy.total import HostMeters
 from powerprof.live import intervals
 from powerprof.measure.window import CpuReading, Snapshot, StateInfo
 from powerprof.model.attribution import Attribution, StackFrame, TargetInfo, Thread, Wakeup

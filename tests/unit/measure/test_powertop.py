@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.energy.recordings import replay
+from powerprof.energy.replay import replay
 from powerprof.measure.powertop import PowertopReport, make_powertop_window, parse_powertop
 from powerprof.measure.program_output import OUTPUT, Outcome, TimedProgram
 from powerprof.measure.residency import read_recording

@@ -80,6 +80,7 @@ class CountingMeters:
 
     def __init__(self) -> None:
         self.sampled_s: list[float] = []
+        self.notes = ["rapl: a note"]
 
     def sample(self) -> None:
         self.sampled_s.append(time.monotonic())
@@ -91,9 +92,6 @@ class CountingMeters:
                 source="rapl", domain="package-0", kind="measured", watts=watts, joules=watts * (end_s - start_s)
             )
         ]
-
-    def notes(self) -> list[str]:
-        return ["rapl: a note"]
 
 
 class Alarming(CountingMeters):

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from powerprof.energy.recordings import replay
+from powerprof.energy.replay import replay
 from powerprof.measure.residency import read_recording
 from powerprof.measure.turbostat import TurbostatLog, is_sum_or_mean, make_turbostat_window, parse_turbostat
 from powerprof.system.errors import DataError

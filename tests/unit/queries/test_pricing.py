@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from powerprof.database.performance import CountedStatement, ServerReport
-from powerprof.energy.domains import Total, host_energy
-from powerprof.energy.windows import STOLEN
+from powerprof.energy.split import STOLEN
+from powerprof.energy.total import Total, host_energy
 from powerprof.model.records import EnergySplit, EstimateRange
 from powerprof.model.statements import normalise
 from powerprof.queries import pricing

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from powerprof.database.performance import ServerReport
-from powerprof.energy.domains import Total
-from powerprof.energy.windows import Consumer, split_host_energy
+from powerprof.energy.split import Consumer, split_host_energy
+from powerprof.energy.total import Total
 from powerprof.model.records import EnergyReading, EnergySource, EnergySplit, Window
 from powerprof.queries.join import Parts, join_trace
 from powerprof.queries.pricing import MeasuredStatements

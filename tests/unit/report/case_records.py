@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from powerprof.attribution.offcpu import OffCpuProfile, WakerRow
 from powerprof.cure.records import Cure, CureVerdict, Remedy
 from powerprof.diagnosis.evidence import Diagnosis, Evidence, Finding, StatementCpu, StatementWindow
-from powerprof.energy.domains import EnergyResult, Total
+from powerprof.energy.total import EnergyResult, Total
 from powerprof.experiment.phases import compare_phases
 from powerprof.experiment.records import ControlRecord, Difference, Metric, Side, Threat
 from powerprof.experiment.study import StudyRow

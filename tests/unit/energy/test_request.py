@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.energy.domains import EnergyRequest
-from powerprof.energy.meter_choice import parse_meter
+from powerprof.energy.request import EnergyRequest, parse_meter
 from powerprof.system.errors import DataError, UsageError
 
 

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import msgspec
 
-from powerprof.energy.domains import DomainEnergy, SampledMeter, compare_counters, is_any_moving
+from powerprof.energy.meters.meter import DomainEnergy, SampledMeter, is_any_moving
+from powerprof.energy.mirrors import compare_counters
 from powerprof.measure.counters import CounterSample, EnergySeries, Missing, counter_energy
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.fetching import fetch

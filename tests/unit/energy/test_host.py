@@ -15,9 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from powerprof.energy.domains import DomainEnergy, host_energy
-from powerprof.energy.host_export import choose_figures, open_host, parse_metrics
-from powerprof.energy.meters import make_readings, open_meters
+from powerprof.energy.choice import open_meters
+from powerprof.energy.meters.host import choose_figures, open_host, parse_metrics
+from powerprof.energy.meters.meter import DomainEnergy
+from powerprof.energy.readings import make_readings
+from powerprof.energy.total import host_energy
 from powerprof.system.errors import CapabilityError
 from tests.programs.cpu_time import least_cpu_s
 
@@ -329,14 +331,14 @@ def test_a_named_guest_of_a_served_page() -> None:
         meter.sample(12.0)
         (energy,) = meter.energies(10.0, 12.0)
         assert (energy.domain, energy.energy.joules) == ("share of host", pytest.approx(3.0))
-        assert any("this guest's share of its host" in note for note in meter.notes())
+        assert any("this guest's share of its host" in note for note in meter.notes)
     (reading,), _ = make_readings("host", [energy], 10.0, 12.0)
     assert (reading.source, reading.domain, reading.kind, reading.watts) == ("host", "share of host", "measured", 1.5)
     assert host_energy([reading]).domains == ["share of host"]
 
 
 def test_a_host_that_sends_a_byte_now_and_then_is_left_at_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("powerprof.energy.host_export._TIMEOUT_S", 1.5)
+    monkeypatch.setattr("powerprof.energy.meters.host._TIMEOUT_S", 1.5)
 
     def drip(handler: BaseHTTPRequestHandler) -> None:
         """The whole page in 10 s, each byte within any time-out of a socket."""

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from powerprof.energy.domains import DomainEnergy
+from powerprof.energy.meters.meter import DomainEnergy
 from powerprof.measure.counters import EnergySeries, PowerSample, power_energy
 from powerprof.measure.program_output import median_step_s, numbered_lines, parse_number
 from powerprof.measure.window import WallOffset
@@ -281,8 +281,6 @@ def _parse_row(cells: Sequence[str], columns: Columns) -> tuple[float, bool, flo
 
 
 _TIME_FORMS = "write times as epoch seconds or in ISO 8601, such as 2026-11-24T16:00:00+01:00, in one column"
-
-
 _DATE_LENGTH = len("2026-11-24")
 
 
@@ -316,7 +314,7 @@ class MeterLogMeter:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = WallOffset()
-        self._notes: list[str] = []
+        self.notes: list[str] = []
 
     def sample(self, now_s: float) -> None:
         self._offset.note(now_s)
@@ -329,9 +327,9 @@ class MeterLogMeter:
         try:
             log = read_meter_log(self._path)
         except DataError as error:
-            self._notes = [f"meter_log: {error.message}"]
+            self.notes = [f"meter_log: {error.message}"]
             return [DomainEnergy("wall", "wall", EnergySeries(None, start_s, end_s))]
-        self._notes = [f"meter_log: {note}" for note in log.notes]
+        self.notes = [f"meter_log: {note}" for note in log.notes]
         offset_s = self._offset.near(end_s)
         samples = [PowerSample(s.time_s - offset_s, s.watts) for s in log.samples]
         return [DomainEnergy("wall", "wall", power_energy(samples, start_s, end_s, 3 * log.step_s))]
@@ -339,11 +337,8 @@ class MeterLogMeter:
     def drop_samples(self, before_s: float) -> None:
         """Keep everything: the samples are in the log."""
 
-    def notes(self) -> list[str]:
-        return self._notes
-
     def close(self) -> None:
-        self._notes = []
+        """Do nothing: the log is read as a whole, and closed then."""
 
 
 def open_meter_log(path: Path | None) -> MeterLogMeter:

@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from powerprof.attribution.blame import energy_split
-from powerprof.energy.domains import (
-    EnergyRequest,
+from powerprof.energy.energy import make_result
+from powerprof.energy.mirrors import compare_counters
+from powerprof.energy.request import EnergyRequest
+from powerprof.energy.total import (
     HostMeters,
-    compare_counters,
     fill_containers,
     host_energy,
     host_meters,
     mean_host_energy,
     note_unmetered_windows,
 )
-from powerprof.energy.recordings import make_result
 from powerprof.energy.windows import WindowEnergy
 from powerprof.experiment import phases
 from powerprof.experiment.metrics import Baseline, mean_baseline, read_figures

@@ -1,27 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recorded meters, identified by their content, and one window of this host's energy."""
+"""Recorded meters, identified by their content: turbostat logs and the logs of wall meters."""
 
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
 
-from powerprof.energy.domains import DomainEnergy, EnergyRequest, EnergyResult, fill_containers, host_energy
-from powerprof.energy.meter_log import looks_like_meter_log, parse_meter_log, split_column
-from powerprof.energy.meters import make_readings, reconcile
-from powerprof.energy.program_meters import has_length, read_domain_intervals, sum_log_energies
-from powerprof.energy.windows import WindowEnergy
+from powerprof.energy.meters.meter import DomainEnergy
+from powerprof.energy.meters.meter_log import looks_like_meter_log, parse_meter_log, split_column
+from powerprof.energy.meters.turbostat import has_length, read_domain_intervals, sum_log_energies
+from powerprof.energy.readings import make_readings
+from powerprof.energy.reconcile import reconcile
+from powerprof.energy.total import EnergyResult, fill_containers, host_energy
 from powerprof.measure.counters import power_energy
 from powerprof.measure.powertop import looks_like_powertop
-from powerprof.measure.sampling import WindowInterrupted, WindowMeter
 from powerprof.measure.turbostat import TurbostatLog, looks_like_turbostat, parse_turbostat
-from powerprof.model.records import EnergyReading, Window, ended_by_signal
-from powerprof.system.errors import CapabilityError, DataError, UsageError
+from powerprof.model.records import EnergyReading
+from powerprof.system.errors import DataError, UsageError
 from powerprof.system.files import read_outside_table, reading
 from powerprof.system.next_steps import command_line
 
@@ -202,58 +201,3 @@ def replay(files: Sequence[Path]) -> EnergyResult:
         total = replace(total, joules=None) if total.source in timeless else total
     window_s = common[1] - common[0] if common else None
     return EnergyResult(window_s=window_s, meters=readings, total=total, notes=list(dict.fromkeys(notes)))
-
-
-# One window of this host's energy.
-
-
-class EnergyInterrupted(WindowInterrupted):
-    """SIGINT or SIGTERM ended the window early. `result` is the energy until then."""
-
-    def __init__(self, message: str, partial: Window, result: EnergyResult) -> None:
-        super().__init__(message, partial)
-        self.result = result
-
-
-def measure(request: EnergyRequest, duration_s: float) -> EnergyResult:
-    """Meter this host for `duration_s` seconds.
-
-    Raise CapabilityError if a named meter is missing or gives no figure, EnergyInterrupted on SIGINT and SIGTERM.
-    """
-    with WindowEnergy(request) as energy:
-        start_s = time.monotonic()
-        try:
-            with WindowMeter(meters=energy.meters) as meter:
-                window = meter.measure(duration_s)
-        except WindowInterrupted as error:
-            result = make_result(error.partial, energy, request.source, time.monotonic() - start_s)
-            result = replace(result, ended=ended_by_signal(True))
-            raise EnergyInterrupted(error.message, error.partial, result) from error
-        return make_result(window, energy, request.source, time.monotonic() - start_s)
-
-
-def make_result(window: Window, energy: WindowEnergy, choice: str, elapsed_s: float) -> EnergyResult:
-    """Return the result of a window: its readings, with an estimate if no reading has a figure.
-
-    `elapsed_s` replaces the window's length if its idle counters lack it.
-    """
-    notes = [f"energy source: {energy.source.why}", *energy.meter_notes()]
-    if choice not in ("auto", "none", "model"):
-        for name in energy.names:
-            mine = [r for r in window.energy if r.source == name]
-            if name != "meter_log" and all(r.joules is None for r in mine):
-                reasons = energy.meter_notes_of(name)
-                raise CapabilityError(
-                    reasons[0] if reasons else f"{name}: present but it gave no figure",
-                    "use another meter (--meter FILE), or the estimate (--meter model)",
-                )
-    completed = energy.complete(window)
-    notes += energy.doubts_of(completed)
-    return EnergyResult(
-        started_at=window.started_at,
-        energy_source=energy.source,
-        window_s=elapsed_s if window.window_s is None else window.window_s,
-        meters=completed.energy,
-        total=host_energy(completed.energy),
-        notes=notes,
-    )

@@ -1,126 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface of energy meters: sample them now, and read the energy of each domain afterwards."""
+"""The one sum of domains for the host, from readings of all meters, and the record of `energy` with it. Pure.
+
+wall ⊇ server (IPMI, ACPI's meter) ⊇ psys ⊇ package + dram, package ⊇ core + uncore; dram is next to package. All
+power supplies together are the server's input too. A discharging battery feeds the whole machine. Graphics cards,
+disks and unknown parts are shown and never summed.
+"""
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Literal, NamedTuple
 
 import msgspec
-from msgspec.structs import replace
 
-from powerprof.energy.layouts import MIRRORED_VENDORS, SUMMED, Topology, rapl_scope
-from powerprof.measure.counters import (
-    PACKAGE_WATTS,
-    CounterSample,
-    EnergySeries,
-    PowerSample,
-    drop_old_samples,
-    step_units,
-)
+from powerprof.energy.layouts import rapl_scope
 from powerprof.model.records import EnergyReading, Kind, Record, Scope, sum_known
 from powerprof.model.text import join_words
-from powerprof.system import paths
-from powerprof.system.errors import CapabilityError
-
-SampleT = TypeVar("SampleT", CounterSample, PowerSample)
-
-
-class DomainEnergy(msgspec.Struct, frozen=True):
-    """The energy of one domain of one meter.
-
-    Attributes:
-        scope: the measured part of the host. Sums select domains by scope, never by name.
-        inside: the domain of the same meter that includes this one.
-        flaw: the reason why the domains of this scope have no total, if the meter knows one.
-    """
-
-    domain: str
-    scope: Scope
-    energy: EnergySeries
-    inside: str | None = None
-    flaw: str | None = None
-
-
-class Meter(Protocol):
-    """An open meter of this host. Times are CLOCK_MONOTONIC seconds."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def max_interval_s(self) -> float | None: ...
-
-    def sample(self, now_s: float) -> None: ...
-
-    def is_counting(self) -> bool | None:
-        """Return whether a counter moved or a power reading is above 0. None if there are too few samples."""
-        ...
-
-    def energies(self, start_s: float, end_s: float) -> list[DomainEnergy]: ...
-
-    def drop_samples(self, before_s: float) -> None:
-        """Drop samples that no window after `before_s` needs."""
-        ...
-
-    def notes(self) -> list[str]: ...
-
-    def close(self) -> None: ...
-
-
-class SampledMeter(Generic[SampleT]):
-    """A meter that keeps the samples of each of its channels, oldest first."""
-
-    def __init__(self, channels_count: int, notes: Sequence[str] = ()) -> None:
-        self._samples: list[list[SampleT]] = [[] for _ in range(channels_count)]
-        self._notes = list(notes)
-
-    def drop_samples(self, before_s: float) -> None:
-        for samples in self._samples:
-            drop_old_samples(samples, before_s)
-
-    def notes(self) -> list[str]:
-        return list(self._notes)
-
-    def close(self) -> None:
-        for samples in self._samples:
-            samples.clear()
-
-
-def is_any_moving(counters: Sequence[Sequence[CounterSample]]) -> bool | None:
-    """Return whether any counter moved. None before the second sample."""
-    if not counters or len(counters[0]) < 2:
-        return None
-    return any(len({s.value for s in samples if s.value is not None}) > 1 for samples in counters)
-
-
-class UnusableMeterError(CapabilityError):
-    """A meter that this host has and that gives no figure now; the hint is the remedy."""
-
-
-def require_this_host(reason: str) -> None:
-    """Raise CapabilityError if POWERPROF_SYSFS or POWERPROF_PROCFS names the files of another host."""
-    if not paths.is_this_host():
-        raise CapabilityError(
-            f"{reason}, and POWERPROF_SYSFS or POWERPROF_PROCFS is set", "unset POWERPROF_SYSFS POWERPROF_PROCFS"
-        )
-
-
-def distinct_names(domains: list[tuple[str, str | None]]) -> list[str]:
-    """Return unique domain names: a name that occurs twice gets its parent as a prefix (`package-1/dram`)."""
-    names = [name for name, _ in domains]
-    return [f"{parent}/{name}" if parent and names.count(name) > 1 else name for name, parent in domains]
-
-
-# Containment of meters, and the one sum of domains for the host. Pure.
-#
-# wall ⊇ server (IPMI, ACPI's meter) ⊇ psys ⊇ package + dram, package ⊇ core + uncore; dram is next to package. All
-# power supplies together are the server's input too. A discharging battery feeds the whole machine. Graphics cards,
-# disks and unknown parts are shown and never summed.
 
 # From the outside in. Readings of one tier are next to each other and may be summed.
 TIERS = ("wall", "server", "supply", "battery", "psys", "package", "rail", "core")
@@ -432,137 +329,3 @@ class EnergyResult(Record, frozen=True, kw_only=True):
     window_s: float | None
     meters: list[EnergyReading]
     total: Total
-
-
-Vcpu = Literal["thread", "core"]
-
-
-class EnergyRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The choice of meters, and facts for the estimate that a guest hides.
-
-    Attributes:
-        source: the value of `--meter`.
-        meter_log: the CSV file that an external meter writes.
-        cpu_model: the name of the CPU, as `find_kind` reads it. None: use what this host reports.
-        vcpu: whether one CPU of this host is a hardware thread or a whole core. None: use what this host
-            reports.
-    """
-
-    source: str = "auto"
-    meter_log: Path | None = None
-    cpu_model: str | None = None
-    vcpu: Vcpu | None = None
-
-
-# The best meter, and the CPU that this host reports.
-DEFAULT_REQUEST = EnergyRequest()
-NO_METER = EnergyRequest(source="none")
-
-
-# Counters that move alike: one counter that the kernel lists several times, or several counters.
-
-# One counter that is read twice differs by its power over the time between the reads: some µs, or with many dies and a
-# busy host some ms.
-_READ_S = 50e-6
-_SLOW_READ_S = 20e-3
-_UNIT_JOULES = 1e-4
-DIE = re.compile(r"(package-\d+)-(?:die|cpu)-\d+")
-
-
-def merge_mirrored(
-    energies: Sequence[DomainEnergy],
-    packages: Sequence[str],
-    samples_of: Sequence[Sequence[CounterSample]],
-    moduli: Sequence[int | None],
-    joules_per_unit: float,
-    topology: Topology,
-    *,
-    is_absolute: bool = True,
-) -> list[DomainEnergy]:
-    """Return the energies without those of dies that repeat the counter of their socket.
-
-    `packages` has the label of each domain's own package. AMD and Hygon have one counter per socket. For other vendors
-    equal values from the first sample to the last are the evidence (`is_absolute`: the values, otherwise their growth).
-    If the evidence is unclear, the domains have a flaw, and so have equal counters of two packages or platforms, unless
-    the topology shows that there are several sockets.
-    """
-    merged: dict[int, int] = {}
-    flaws: dict[int, str] = {}
-    doubtful = ("psys",) if len(topology.dies) > 1 else ("psys", "package")
-    numbers = [n for n, item in enumerate(energies) if item.scope in SUMMED and item.inside is None]
-    for first, second in itertools.combinations(numbers, 2):
-        a, b = energies[first], energies[second]
-        if a.scope != b.scope or first in merged or second in merged:
-            continue
-        sockets = [DIE.fullmatch(packages[n]) for n in (first, second)]
-        one_socket = sockets[0] is not None and sockets[1] is not None and sockets[0][1] == sockets[1][1]
-        if one_socket and re.fullmatch(MIRRORED_VENDORS, topology.vendor or ""):
-            merged[second] = first
-            continue
-        alike = compare_counters(
-            samples_of[first], samples_of[second], joules_per_unit, moduli[first], is_absolute=is_absolute
-        )
-        if alike == "one" and one_socket:
-            merged[second] = first
-        elif (alike == "one" and a.scope in doubtful) or (alike == "unclear" and one_socket):
-            flaws[first] = f"{a.domain} and {b.domain} count alike: one counter or two"
-    return _rename_merged(energies, merged, flaws)
-
-
-def _rename_merged(
-    energies: Sequence[DomainEnergy], merged: Mapping[int, int], flaws: Mapping[int, str]
-) -> list[DomainEnergy]:
-    """Return the remaining energies, each named by its socket if all of its dies were one counter."""
-    dies: dict[str, list[int]] = {}
-    for number, item in enumerate(energies):
-        match = DIE.fullmatch(item.domain)
-        if match is not None:
-            dies.setdefault(match[1], []).append(number)
-    names = {
-        energies[number].domain: socket
-        for socket, numbers in dies.items()
-        if numbers[1:] and all(merged.get(number) == numbers[0] for number in numbers[1:])
-        for number in numbers
-    }
-    remaining = []
-    for number, item in enumerate(energies):
-        if number in merged:
-            continue
-        kept = replace(item, inside=names.get(item.inside or "", item.inside), flaw=flaws.get(number, item.flaw))
-        repeated = [energies[n].domain for n, first in merged.items() if first == number]
-        if repeated:
-            die, *rest = item.domain.split("/")
-            note = f"is one counter for all of {', '.join([item.domain, *repeated])}: counted once"
-            energy = replace(item.energy, notes=(*item.energy.notes, note))
-            kept = replace(kept, domain="/".join([names.get(die, die), *rest]), energy=energy)
-        remaining.append(kept)
-    return remaining
-
-
-def compare_counters(
-    first: Sequence[CounterSample],
-    second: Sequence[CounterSample],
-    joules_per_unit: float,
-    modulus: int | None,
-    *,
-    is_absolute: bool,
-) -> Literal["one", "two", "unclear"]:
-    """Return whether two series of samples, read at the same times, are of one counter."""
-    pairs = [
-        (a.time_s, a.value, b.value)
-        for a, b in zip(first, second, strict=False)
-        if a.value is not None and b.value is not None
-    ]
-    if len(pairs) < 2 or pairs[-1][0] <= pairs[0][0]:
-        return "two"
-    moved = sum(step_units(old[1], new[1], modulus) or 0 for old, new in itertools.pairwise(pairs))
-    if not moved:
-        return "two"
-    watts = min(moved * joules_per_unit / (pairs[-1][0] - pairs[0][0]), PACKAGE_WATTS)
-    offset = 0 if is_absolute else pairs[0][1] - pairs[0][2]
-    units = [abs(a - b - offset) for _, a, b in pairs]
-    # One of them may have been read just before a wrap.
-    gaps = [(unit if modulus is None else min(unit, abs(modulus - unit))) * joules_per_unit for unit in units]
-    if all(gap <= max(_UNIT_JOULES, watts * _READ_S) for gap in gaps):
-        return "one"
-    return "unclear" if all(gap <= watts * _SLOW_READ_S for gap in gaps) else "two"

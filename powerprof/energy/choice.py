@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The meters of `--meter`, opened, or the best of this host."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from powerprof.energy.layouts import SUMMED, read_topology
+from powerprof.energy.meter_set import MeterSet
+from powerprof.energy.meters.meter import Meter, UnusableMeterError
+from powerprof.energy.readings import find_energy_flaws
+from powerprof.energy.request import AUTO, HOST_PREFIX, parse_choice
+from powerprof.system import paths
+from powerprof.system.errors import CapabilityError, PowerprofError
+
+# Meters with the same domains from opening on. Others show them in their first samples.
+_CHECKED = ("rapl", "perf_power", "hwmon", "battery")
+# RAPL counters move every millisecond. Some firmware and hypervisors take longer, but a working counter moves in this
+# time.
+_PROBE_S = 0.4
+# A window that shows the domains of an open meter.
+_CHECK_S = 0.1
+
+
+def _list_openers(meter_log: Path | None, is_auto: bool) -> dict[str, Callable[[], Meter]]:
+    from powerprof.energy.meters.battery import open_battery
+    from powerprof.energy.meters.hwmon import open_hwmon
+    from powerprof.energy.meters.ipmi import open_ipmi
+    from powerprof.energy.meters.meter_log import open_meter_log
+    from powerprof.energy.meters.perf_power import open_perf_power
+    from powerprof.energy.meters.rapl import open_rapl
+    from powerprof.energy.meters.turbostat import open_turbostat
+
+    return {
+        "rapl": open_rapl,
+        "perf_power": open_perf_power,
+        "turbostat": open_turbostat,
+        # The automatic choice takes only chips with a known meaning.
+        "hwmon": lambda: open_hwmon(host_only=is_auto),
+        "battery": open_battery,
+        "ipmi": open_ipmi,
+        "meter_log": lambda: open_meter_log(meter_log),
+    }
+
+
+def open_meters(choice: str, *, meter_log: Path | None = None) -> MeterSet:
+    """Open the meters of `--meter`: `auto`, `none`, or NAME[:DOMAIN+…][,NAME]. A meter log is always opened.
+
+    Raise UsageError for an unknown name, CapabilityError if a named meter is missing or does not count.
+    """
+    selected = parse_choice(choice)
+    words = list(selected)
+    openers = _list_openers(meter_log, is_auto=words == ["auto"])
+    meters: list[Meter] = []
+    try:
+        if words == ["auto"]:
+            why = _open_best(openers, meters)
+        elif words in (["none"], ["model"]):
+            why = "no meter was requested"
+        else:
+            for name, domains in selected.items():
+                meters.append(_open_counting(name, openers))
+                _require_domains(meters[-1], domains)
+            why = f"{', '.join(m.name for m in meters)} as asked"
+        if meter_log is not None and all(m.name != "meter_log" for m in meters):
+            meters.append(openers["meter_log"]())
+            why += f"; meter_log: {meter_log}"
+    except BaseException:
+        for meter in meters:
+            meter.close()
+        raise
+    return MeterSet(meters, why, selected)
+
+
+def _require_domains(meter: Meter, domains: Sequence[str]) -> None:
+    """Raise CapabilityError if a meter whose domains are known lacks a named one."""
+    if not domains or meter.name not in _CHECKED:
+        return
+    now_s = time.monotonic()
+    shown = [item.domain for item in meter.energies(now_s, now_s + _CHECK_S)]
+    missing = next((domain for domain in domains if domain not in shown), None)
+    if missing is not None:
+        raise CapabilityError(f"{meter.name}: it has no domain {missing!r}", f"it has {', '.join(shown)}")
+
+
+def _open_best(openers: dict[str, Callable[[], Meter]], meters: list[Meter]) -> str:
+    """Open the first meter that counts and is a recognised layout; without one, the first that counts."""
+    reasons: list[str] = []
+    remedies: list[str] = []
+    flawed: Meter | None = None
+    for name in AUTO:
+        try:
+            meter = _open_counting(name, openers)
+        except PowerprofError as error:
+            message = error.message
+            reasons.append(message if message.startswith(f"{name}:") else f"{name}: {message}")
+            if isinstance(error, UnusableMeterError) and error.hint:
+                remedies.append(f"{name}: {error.hint}")
+            continue
+        flaw, is_host = find_open_flaw(meter)
+        if flaw is not None:
+            reasons.append(f"{name}: {flaw}")
+            if flawed is None and is_host:
+                flawed = meter
+            else:
+                meter.close()
+            continue
+        meters.append(meter)
+        if flawed is not None:
+            flawed.close()
+        passed = f" (passed over: {'; '.join(reasons)})" if reasons else ""
+        return f"{name} is the most exact meter that counts here{passed}"
+    if flawed is not None:
+        meters.append(flawed)
+        flaw = next(reason for reason in reasons if reason.startswith(f"{flawed.name}:"))
+        return f"{flawed.name}, which has no total ({flaw}), as no better meter counts here"
+    remedy = f". To use one: {'; '.join(remedies)}" if remedies else ""
+    return f"no meter on this host: {'; '.join(reasons)}{remedy}"
+
+
+def find_open_flaw(meter: Meter) -> tuple[str | None, bool]:
+    """Return why the domains of an open meter can have no total (None if they can), and if any is of the machine."""
+    if meter.name not in _CHECKED:
+        return None, True
+    now_s = time.monotonic()
+    domains = meter.energies(now_s, now_s + _CHECK_S)
+    if all(item.scope not in SUMMED for item in domains):
+        return "it shows no package, supply or other part that covers the whole machine", False
+    flaws = find_energy_flaws(meter.name, domains, read_topology())
+    return next(iter(flaws.values()), None), True
+
+
+def _open_counting(name: str, openers: dict[str, Callable[[], Meter]]) -> Meter:
+    """Open a meter and check that it moves while a CPU works. Files of another host are not probed."""
+    if name.startswith(HOST_PREFIX):
+        from powerprof.energy.meters.host import open_host
+
+        return open_host(name.removeprefix(HOST_PREFIX))
+    meter = openers[name]()
+    if not paths.is_this_host() or name == "meter_log":
+        return meter
+    try:
+        start_s = time.monotonic()
+        if not _probe(meter):
+            unread = next((i for i in meter.energies(start_s, time.monotonic()) if i.energy.notes), None)
+            reason = "present but does not count (reads 0)"
+            if unread is not None and unread.energy.joules is None:
+                reason = f"{unread.domain} {unread.energy.notes[0]}"
+            raise CapabilityError(
+                f"{name}: {reason}", "use another meter (--meter FILE), or the estimate (--meter model)"
+            )
+    except BaseException:
+        meter.close()
+        raise
+    return meter
+
+
+def _probe(meter: Meter) -> bool:
+    end = time.monotonic() + _PROBE_S
+    meter.sample(time.monotonic())
+    while time.monotonic() < end:
+        if meter.is_counting():
+            return True
+        sum(range(20_000))  # about half a millisecond of work: an idle package may move too slowly
+        meter.sample(time.monotonic())
+    return bool(meter.is_counting())
