@@ -13,7 +13,8 @@ from powerprof.energy.request import DEFAULT_REQUEST, EnergyRequest
 from powerprof.model.records import Note, Notes
 from powerprof.model.text import Say
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
-from powerprof.system.processes import is_server_name, label_of
+from powerprof.system.processes import label_of
+from powerprof.system.server_names import is_mysql_program
 from powerprof.system.targets import Target, TargetChoice, is_server, resolve_server, resolve_target
 from powerprof.system.tasks import list_threads, look_up
 
@@ -127,7 +128,7 @@ def thread_name_reader(server: ServerChoice, target: Target) -> ReadThreadNames:
     def read_local_names() -> Mapping[int, str]:
         names: dict[int, str] = {}
         for pid in filter(is_server, target.pids):
-            from powerprof.database.given import read_local_thread_names
+            from powerprof.database.local_login import read_local_thread_names
 
             names.update(read_local_thread_names(pid))
         return names
@@ -139,7 +140,7 @@ def complete_thread_names(pids: Collection[int], names: dict[int, str]) -> tuple
     """Return thread names with those of MariaDB or MySQL servers that report none, and a note about their source."""
     completed, named, without = dict(names), 0, 0
     for pid in pids:
-        if is_server_name(label_of(pid)) and names.keys().isdisjoint(tids := list_threads(pid)):
+        if is_mysql_program(label_of(pid)) and names.keys().isdisjoint(tids := list_threads(pid)):
             from powerprof.stacks.thread_starts import name_threads
 
             found = name_threads(pid)

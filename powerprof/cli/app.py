@@ -469,7 +469,7 @@ def _limit_hint(error: BaseException) -> str | None:
 
 def _server_lines(error: SeveralServersError, arguments: Sequence[str]) -> Iterator[str]:
     """Yield each possible server, and below it the typed command line for this server."""
-    from powerprof.database.given import describe_servers
+    from powerprof.database.servers_here import describe_servers
 
     listed = error.roots[:_MOST_SERVERS]
     for root, phrases in zip(listed, describe_servers(listed), strict=True):

@@ -16,7 +16,7 @@ import msgspec
 from powerprof.cure.records import CureBlock, CurePrediction, Untried
 from powerprof.cure.remedies import CureRequest, PlannedChange
 from powerprof.cure.threads import SlackChoice
-from powerprof.database.given import require_server_program
+from powerprof.database.local_login import require_server_program
 from powerprof.diagnosis.evidence import compute_timers_hz, list_thread_wakeups
 from powerprof.diagnosis.thread_pace import explain_no_slack, group_by_own_timer, predict_slack, sum_woken_hz
 from powerprof.energy.total import host_energy, host_meters

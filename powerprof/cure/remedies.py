@@ -23,7 +23,7 @@ from powerprof.cure.threads import (
 )
 from powerprof.database import sql
 from powerprof.database.base import Login, StatementError
-from powerprof.database.given import log_in_locally
+from powerprof.database.local_login import log_in_locally
 from powerprof.diagnosis.evidence import TRIED_RULES
 from powerprof.energy.request import DEFAULT_REQUEST, EnergyRequest
 from powerprof.experiment.host_settings import UNITS, HostChange, parse_host_setting, plan_host_setting
@@ -45,7 +45,8 @@ from powerprof.system.cgroups import service_of
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.files import whole
 from powerprof.system.next_steps import command_line
-from powerprof.system.processes import POSTGRES_PROGRAM, is_server_name, label_of
+from powerprof.system.processes import label_of
+from powerprof.system.server_names import is_mysql_program, is_postgres_program
 from powerprof.system.targets import word_for
 
 # The default of all threads is 50 µs. With more than this a thread seems dead.
@@ -294,13 +295,13 @@ def _read_thread_names(pid: int, request: CureRequest) -> Mapping[int, str]:
 def _check_server(pid: int) -> None:
     """Raise UsageError unless the process is a MariaDB or MySQL server, whose variables can be set."""
     label = label_of(pid)
-    if label == POSTGRES_PROGRAM:
+    if is_postgres_program(label):
         raise UsageError(
             f"--set: no setting of PostgreSQL ({pid}) can be tried: its processes read them from files "
             "(postgresql.conf, ALTER SYSTEM), which would stay changed after a crash of powerprof or the host",
             "set it in postgresql.conf, then SELECT pg_reload_conf(); to try a change live: --thread and --slack",
         )
-    if not is_server_name(label):
+    if not is_mysql_program(label):
         raise UsageError(
             f"--set: {label} ({pid}) is not a MariaDB or MySQL server, so it has no SET GLOBAL",
             "--thread NAME --slack TIME",

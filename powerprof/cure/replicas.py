@@ -22,7 +22,7 @@ import msgspec
 from powerprof.cure.remedies import CureRequest
 from powerprof.database import sql
 from powerprof.database.base import Limits, ReplicationStatus, StatementError
-from powerprof.database.given import log_in_locally, require_server_program
+from powerprof.database.local_login import log_in_locally, require_server_program
 from powerprof.database.performance import read_replication_status
 from powerprof.measure.window import WindowPart
 from powerprof.system.closeable import Closeable

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from powerprof.attribution.requests import complete_thread_names
-from powerprof.database.given import read_local_thread_names
+from powerprof.database.local_login import read_local_thread_names
 from powerprof.diagnosis.collect import read_cpu_times
 from powerprof.model.attribution import Thread
 from powerprof.model.text import Say, number
@@ -23,8 +23,10 @@ from powerprof.system.caller import caller, is_delegated
 from powerprof.system.cgroups import service_of
 from powerprof.system.errors import CapabilityError, PowerprofError, SeveralThreadsError, UsageError
 from powerprof.system.files import printable, whole
-from powerprof.system.processes import is_server_name, label_of, language_of, name_of, owner_of, uids_of
+from powerprof.system.language_runtimes import language_of
+from powerprof.system.processes import label_of, name_of, owner_of, uids_of
 from powerprof.system.reader_process import shared
+from powerprof.system.server_names import is_mysql_program
 from powerprof.system.targets import Target, may_be_forged, resolve_server
 from powerprof.system.tasks import list_threads, look_up, read_switches
 
@@ -133,7 +135,7 @@ def _describe_threads(pid: int, threads: Sequence[Thread]) -> list[str]:
         lines.append(f"  and {len(threads) - len(lines)} more")
     own = look_up(pid, pid).comm
     nameless = [each for each in threads if each.server_name is None and each.comm == own and each.tid != pid]
-    if nameless and is_server_name(label_of(pid)):
+    if nameless and is_mysql_program(label_of(pid)):
         lines.append(
             f"  {len(nameless)} without a name of the server: performance_schema is off or refuses this login, and "
             "the build is stripped"

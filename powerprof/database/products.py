@@ -27,7 +27,8 @@ from powerprof.measure.procfs import list_children
 from powerprof.model.identities import Family
 from powerprof.system import programs
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
-from powerprof.system.processes import server_names
+from powerprof.system.server_names import is_postgres_program
+from powerprof.system.server_roles import read_roles
 
 Setting = str | int | float | bool | None | Sequence[str]
 
@@ -410,7 +411,7 @@ POSTGRESQL = Product(
     words=build_postgres_words,
     network=lambda _port, _address: [],
     processes=list_processes,
-    names=lambda _connect, pid: server_names(list_processes(pid)),
+    names=lambda _connect, pid: read_roles(list_processes(pid)),
     # "Immediate shutdown": all processes end without writing. SIGKILL would leave busy ones behind.
     end_signal=signal.SIGQUIT,
     has_tcp=False,
@@ -425,5 +426,5 @@ def product_of(build: ServerBuild) -> Product:
 
 def find_program(family: str, binary: Path | None) -> ServerBuild:
     """Return the program to start: `binary` with its product by name, else a program of the family."""
-    named = POSTGRESQL if binary is not None and binary.name in ("postgres", "postmaster") else PRODUCTS[family]
+    named = POSTGRESQL if binary is not None and is_postgres_program(binary.name) else PRODUCTS[family]
     return named.find(binary)

@@ -23,7 +23,9 @@ import msgspec
 
 from powerprof.database import sql
 from powerprof.database.base import Limits, Login, StatementError
-from powerprof.database.given import build_login, read_password, read_version
+from powerprof.database.given import build_login
+from powerprof.database.option_files import read_password
+from powerprof.database.sql import read_version
 from powerprof.system import paths, signals
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError

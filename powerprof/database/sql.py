@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from math import isfinite
@@ -377,3 +378,12 @@ def dialect_of(connection: Sql) -> Dialect:
 def dialect_of_server(server: Server) -> Dialect:
     """Return the dialect of a server."""
     return _DIALECTS[server.login.family]
+
+
+def read_version(connection: Sql) -> str:
+    """Return product and version, such as `MariaDB 10.11.19`. Raise PowerprofError if the server reports none."""
+    version = fetch_scalar(connection, "SELECT @@version")
+    number = re.match(r"[0-9.]{1,20}", version) if isinstance(version, str) else None
+    if number is None:
+        raise PowerprofError("SELECT failed (the server does not say its version)", "is it MySQL or MariaDB?")
+    return f"{'MariaDB' if 'mariadb' in str(version).lower() else 'MySQL'} {number[0]}"

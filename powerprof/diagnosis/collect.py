@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from powerprof.database import sql
-from powerprof.database.given import read_local_thread_names
+from powerprof.database.local_login import read_local_thread_names
 from powerprof.diagnosis import server_queries
 from powerprof.diagnosis.evidence import (
     DUMPS,
@@ -41,9 +41,11 @@ from powerprof.model.text import Say
 from powerprof.system import signals
 from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError
 from powerprof.system.files import try_text, whole
+from powerprof.system.language_runtimes import language_of
 from powerprof.system.paths import procfs
-from powerprof.system.processes import POSTGRES_PROGRAM, is_server_name, language_of, name_of
+from powerprof.system.processes import name_of
 from powerprof.system.reader_process import shared
+from powerprof.system.server_names import is_mysql_program, is_postgres_program
 from powerprof.system.targets import Target
 from powerprof.system.tasks import is_stopped, list_threads, look_up, process_folder
 
@@ -253,7 +255,7 @@ def inspect_server(subject: Subject, duration_s: float, say: Say) -> Inspection:
     notes: list[str] = []
     readings = ServerReadings(subject.connection, notes, subject.pid, subject.target)
     readings.read_before()
-    postgres = subject.pid if subject.pid is not None and name_of(subject.pid) == POSTGRES_PROGRAM else None
+    postgres = subject.pid if subject.pid is not None and is_postgres_program(name_of(subject.pid)) else None
     before = None if postgres is None else read_subscriptions(postgres)
     started_s = time.monotonic()
     capture = attribution = refusal = None
@@ -296,9 +298,9 @@ def _measure_statements(subject: Subject, say: Say, notes: list[str]) -> Stateme
     from powerprof.queries.target import TracedServer, find_server
 
     try:
-        if subject.pid is None or name_of(subject.pid) == POSTGRES_PROGRAM:
+        if subject.pid is None or is_postgres_program(name_of(subject.pid)):
             server = find_server(str(subject.pid), None, None, None)
-        elif is_server_name(name_of(subject.pid)):
+        elif is_mysql_program(name_of(subject.pid)):
             server = TracedServer(subject.pid, subject.label, subject.version, subject.login)
         else:
             return None
@@ -315,7 +317,7 @@ def build_evidence(
     if "mariadb" in subject.version.lower():
         family = "mariadb"
     else:
-        family = "mysql" if subject.connection is not None or is_server_name(subject.label) else subject.label
+        family = "mysql" if subject.connection is not None or is_mysql_program(subject.label) else subject.label
     log = read_log_end(subject.pid) if family in SQL_FAMILIES and subject.pid is not None else None
     facts, cpu, watch = readings.facts, readings.cpu, readings.watch
     return Evidence(
@@ -423,7 +425,7 @@ class ServerReadings:
         if self._connection is not None:
             self._name_queries += 1
             self.names = sql.read_thread_names(self._connection, self._pid)
-        elif self._pid is not None and name_of(self._pid) == POSTGRES_PROGRAM:
+        elif self._pid is not None and is_postgres_program(name_of(self._pid)):
             # Any other server without a connection has just refused the login, or let it wait.
             self.names = read_local_thread_names(self._pid)
         return self.names

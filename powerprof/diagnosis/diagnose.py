@@ -230,8 +230,10 @@ def _resolve_subject(
     request: DiagnosisRequest, stack: ExitStack, notes: list[str], say: Callable[[str], None]
 ) -> Subject:
     from powerprof.database import sql
-    from powerprof.database.given import given_server, log_in_locally, read_version
-    from powerprof.system.processes import POSTGRES_PROGRAM, is_server_name
+    from powerprof.database.given import given_server
+    from powerprof.database.local_login import log_in_locally
+    from powerprof.database.sql import read_version
+    from powerprof.system.server_names import is_mysql_program, is_postgres_program
 
     has_address = any(part is not None for part in (request.server_url, request.socket, request.defaults_file))
     check_only(request.pid, request.only)
@@ -249,14 +251,14 @@ def _resolve_subject(
         return Subject(pid, label, connection, server.version, server.login.text, login=server.login)
     assert pid is not None and target is not None  # noqa: S101  resolved above without an address
     label = label_of(pid)
-    if label == POSTGRES_PROGRAM:
+    if is_postgres_program(label):
         return Subject(pid, target.label, None, target.label, None, target)
     stopped = is_stopped(pid)
     login = None if stopped else log_in_locally(pid)
     if login is not None:
         local_connection = stack.enter_context(login[1])
         return Subject(pid, label, local_connection, read_version(local_connection), None, login=login[0])
-    if not is_server_name(label):
+    if not is_mysql_program(label):
         return Subject(pid, target.label, None, target.label, None, target)
     if not stopped:
         notes.append(

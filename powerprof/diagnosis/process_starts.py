@@ -10,12 +10,12 @@ from collections.abc import Iterable
 import msgspec
 
 from powerprof.database import sql
-from powerprof.database.given import log_in_locally
+from powerprof.database.local_login import log_in_locally
 from powerprof.diagnosis.evidence import ProcessStarts, StartsWatch, Subscription
 from powerprof.measure.procfs import list_children
 from powerprof.system.errors import PowerprofError
 from powerprof.system.files import printable
-from powerprof.system.processes import server_names
+from powerprof.system.server_roles import read_roles
 
 WATCH_S = 2.0
 """Seconds for which the started processes are watched."""
@@ -35,14 +35,14 @@ def watch_starts(pid: int, span_s: float = WATCH_S) -> StartsWatch:
     Processes that live shorter than a look may be missed. `pid` is the server's first process.
     """
     before = set(list_children(pid))
-    archiver = next((name for name in server_names(before).values() if name.startswith("archiver")), None)
+    archiver = next((name for name in read_roles(before).values() if name.startswith("archiver")), None)
     roles: dict[int, str | None] = {}
     began_s = look_s = time.monotonic()
     while look_s < began_s + span_s:
         children = [child for child in list_children(pid) if child not in before]
         roles |= {child: None for child in children if child not in roles}
         # A new process has the title of its parent until it sets its own.
-        roles |= server_names(child for child in children if roles[child] is None)
+        roles |= read_roles(child for child in children if roles[child] is None)
         time.sleep(min(_MOST_S, max(_LOOK_S, (time.monotonic() - look_s) * (1 / _MAX_SHARE - 1))))
         look_s = time.monotonic()
     return StartsWatch(starts=count_roles(roles.values()), starts_span_s=look_s - began_s, archiver=archiver)

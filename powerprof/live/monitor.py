@@ -43,7 +43,8 @@ from powerprof.system import caller
 from powerprof.system.cgroups import Units
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError
-from powerprof.system.processes import POSTGRES_PROGRAM, is_server_name, list_pids, name_of
+from powerprof.system.processes import list_pids, name_of
+from powerprof.system.server_names import is_server_program
 from powerprof.system.targets import Target, refresh_target
 from powerprof.system.tasks import Task, look_up
 from powerprof.tracing import monitor
@@ -525,7 +526,7 @@ class HostMonitor(Closeable):
 def _find_database_server(target: Target) -> int | None:
     """Return the process of the database server, if exactly one process that started the others is one."""
     roots = [] if target.system else target.roots or target.pids
-    servers = [pid for pid in roots if is_server_name(name_of(pid)) or name_of(pid) == POSTGRES_PROGRAM]
+    servers = [pid for pid in roots if is_server_program(name_of(pid))]
     return servers[0] if len(servers) == 1 else None
 
 

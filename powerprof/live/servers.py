@@ -16,23 +16,16 @@ import msgspec
 from msgspec.structs import replace
 
 from powerprof.database.base import ReplicationStatus
-from powerprof.database.given import list_listening_sockets, log_in_locally
+from powerprof.database.local_login import list_listening_sockets, log_in_locally
 from powerprof.diagnosis.collect import ServerReadings, Subject, build_evidence
 from powerprof.diagnosis.diagnose import diagnose
 from powerprof.diagnosis.evidence import Evidence, StatementWindow
 from powerprof.live.intervals import LiveFinding, ServerState
 from powerprof.model.attribution import Attribution
 from powerprof.system.errors import PowerprofError
-from powerprof.system.processes import (
-    ProcessOwner,
-    account_name,
-    is_server_account,
-    is_server_name,
-    list_pids,
-    name_of,
-    owner_of,
-)
+from powerprof.system.processes import ProcessOwner, account_name, is_server_account, list_pids, name_of, owner_of
 from powerprof.system.reader_process import shared
+from powerprof.system.server_names import is_mysql_program
 
 if TYPE_CHECKING:
     from powerprof.database.base import Sql
@@ -112,7 +105,7 @@ class _QueriedServer:
 
     def end_window(self, record: Attribution, statements: StatementWindow | None) -> None:
         """Take the second reading and diagnose the traced window between the two."""
-        from powerprof.database.given import read_version
+        from powerprof.database.sql import read_version
 
         if self.asked is None:
             return
@@ -239,7 +232,7 @@ class WatchedServers:
 
     def _find(self) -> None:
         pids = [
-            pid for pid in list_pids() if (self._pids is None or pid in self._pids) and is_server_name(name_of(pid))
+            pid for pid in list_pids() if (self._pids is None or pid in self._pids) and is_mysql_program(name_of(pid))
         ]
         for pid in set(self._servers) - set(pids):
             self._servers.pop(pid).close()

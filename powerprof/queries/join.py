@@ -18,7 +18,7 @@ from powerprof.model.records import Notes
 from powerprof.model.statements import NO_TEXT, UNREADABLE, NormalText, label_text, make_key, normalise
 from powerprof.queries.records import Asker, Background, Latency, SampledStack, Share, Statement, Waits
 from powerprof.system.files import printable
-from powerprof.system.processes import parse_database
+from powerprof.system.server_roles import parse_database
 from powerprof.tracing.bpf.shared_numbers import (
     COM_EVENT,
     COM_QUERY,

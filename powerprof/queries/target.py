@@ -13,23 +13,16 @@ import msgspec
 
 from powerprof.database import sql
 from powerprof.database.base import Login
-from powerprof.database.given import log_in_locally, log_in_to_statistics
+from powerprof.database.local_login import log_in_locally, log_in_to_statistics
 from powerprof.database.performance import Account, ServerReport, Statistics, read_report, read_statistics
 from powerprof.measure.window import WindowPart
 from powerprof.model.identities import Family
 from powerprof.model.text import Say
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.next_steps import command_line
-from powerprof.system.processes import (
-    POSTGRES_PROGRAM,
-    is_server_name,
-    label_of,
-    name_of,
-    parse_client,
-    parse_database,
-    parse_part,
-    read_titles,
-)
+from powerprof.system.processes import label_of, name_of
+from powerprof.system.server_names import is_mysql_program, is_postgres_program
+from powerprof.system.server_roles import parse_client, parse_database, parse_part, read_titles
 from powerprof.system.targets import check_only, resolve_server
 from powerprof.tracing.statements import ServerProcesses
 
@@ -107,10 +100,10 @@ def find_server(
             return TracedServer(number, _label(number), server.version, server.login)
     assert number is not None  # noqa: S101  one of the two was given
     name = name_of(number) or ""
-    if name == POSTGRES_PROGRAM:
+    if is_postgres_program(name):
         schemas = _titled(number)[1]
         return TracedServer(number, _label(number), None, log_in_to_statistics(number, schemas.values()), "postgresql")
-    if not is_server_name(name):
+    if not is_mysql_program(name):
         raise UsageError(
             f"--pid {number}: {label_of(number)} is not a MariaDB, MySQL or PostgreSQL server: its statements are "
             "unknown",
@@ -153,7 +146,7 @@ def _label(pid: int) -> str:
 
 
 def _by_its_socket(pid: int, label: str) -> TracedServer:
-    from powerprof.database.given import read_version
+    from powerprof.database.sql import read_version
 
     entered = log_in_locally(pid)
     if entered is not None:

@@ -36,7 +36,7 @@ from powerprof.queries.records import Background, Share, Statement
 from powerprof.queries.target import ServerTime, TracedServer, ask_server
 from powerprof.statistics.intervals import proportion
 from powerprof.system.closeable import Closeable
-from powerprof.system.processes import parse_database
+from powerprof.system.server_roles import parse_database
 from powerprof.tracing.captures import OnCpuCapture, RecordedText, StatementTrace, estimate_cpu_time
 from powerprof.tracing.profile import SAMPLE_HZ as STACKS_HZ
 from powerprof.tracing.profile import OnCpuTracer

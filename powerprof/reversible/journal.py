@@ -26,7 +26,7 @@ from typing import Literal
 import msgspec
 
 from powerprof.database.base import Login
-from powerprof.database.given import read_password
+from powerprof.database.option_files import read_password
 from powerprof.reversible.groups import command_together, group_settings, name_together
 from powerprof.reversible.host_settings import FileAway, HostFile, LatencyLimit, TunedProfile
 from powerprof.reversible.kinds import AppliedChange, Setting, TimerSlack, Variable, is_same_value, read_start_ticks

@@ -1,81 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of this host: selection by pid, name, control group or unit, owners, sockets, and roles."""
+"""The processes of this host: their names, and their owners, with the reasons against trust in them.
+
+Any account can run a program called mariadbd. A database server is trusted without being named if its process and its
+program belong to root, to us, or to the account of the server's package. The account of a web server is not trusted,
+because an intruder there can start a server too.
+"""
 
 from __future__ import annotations
 
 import os
-import re
 import stat
-from collections.abc import Iterable
-from itertools import islice
-from pathlib import Path
 
 import msgspec
 
 from powerprof.system.caller import account_of, is_system_account
 from powerprof.system.files import printable, try_text, whole
 from powerprof.system.paths import procfs
-from powerprof.system.reader_process import FileStatus, Unreadable, account_ids, link_of, shared
+from powerprof.system.reader_process import FileStatus, account_ids, link_of, shared
+from powerprof.system.server_names import is_server_program
 from powerprof.system.tasks import clean, process_folder
-
-# Listening unix sockets and TCP ports. psutil reads only our own network namespace, and a server may be in a container.
-
-_UNIX_LISTENING = "00010000"  # __SO_ACCEPTCON, include/uapi/linux/net.h
-_TCP_LISTENING = "0A"  # TCP_LISTEN, include/net/tcp_states.h
-_MAX_LISTENERS = 3
-# The first descriptors of a process. Listening sockets are opened early.
-_MAX_OPEN_FILES = 20_000
-_MAX_PATH = 60
-
-
-def _socket_inodes(pid: int) -> set[str]:
-    """Return the inodes of the sockets that a process has open; empty if they are not readable."""
-    inodes = set()
-    try:
-        with os.scandir(process_folder(pid) / "fd") as entries:
-            for entry in islice(entries, _MAX_OPEN_FILES):
-                if (target := link_of(entry.path) or "").startswith("socket:["):
-                    inodes.add(target[8:-1])
-    except OSError:
-        return set()
-    return inodes
-
-
-def list_unix_sockets(pid: int) -> list[str]:
-    """Return the paths of the unix sockets on which a process listens, in its own file system."""
-    inodes = _socket_inodes(pid)
-    sockets = []
-    for line in (try_text(process_folder(pid) / "net/unix") or "").split("\n")[1:]:
-        words = line.split(maxsplit=7)
-        if len(words) == 8 and words[3] == _UNIX_LISTENING and words[6] in inodes and words[7].startswith("/"):
-            sockets.append(words[7])
-    return sockets
-
-
-def list_tcp_ports(pid: int) -> list[int]:
-    """Return the TCP ports on which a process listens."""
-    inodes = _socket_inodes(pid)
-    ports = set()
-    for table in ("net/tcp", "net/tcp6"):
-        for line in (try_text(process_folder(pid) / table) or "").splitlines()[1:]:
-            words = line.split()
-            if len(words) > 9 and words[3] == _TCP_LISTENING and words[9] in inodes:
-                ports.add(int(words[1].rpartition(":")[2], 16))
-    return sorted(ports)
-
-
-def describe_listeners(pid: int) -> str:
-    """Return `port 3306, /run/mysqld/mysqld.sock`; empty if it does not listen or is not readable."""
-    ports = [f"port {port}" for port in list_tcp_ports(pid)[:_MAX_LISTENERS]]
-    sockets = [clean(str(Path(path)))[-_MAX_PATH:] for path in list_unix_sockets(pid)[:_MAX_LISTENERS]]
-    return ", ".join([*ports, *sockets])
-
-
-# The account of a process, and whether an ordinary account can have started the process.
-#
-# Any account can run a program called mariadbd. A database server is trusted without being named if its process and its
-# program belong to root, to us, or to the account of the server's package. The account of a web server is not trusted,
-# because an intruder there can start a server too.
 
 # Accounts that packages and container images of MariaDB, MySQL and PostgreSQL create.
 _SERVER_ACCOUNTS = frozenset(("mysql", "mariadb", "postgres", "postgresql", "pgsql"))
@@ -184,111 +127,9 @@ def label_of(pid: int) -> str:
     """Return the usual name of a process: its comm, or the program's name if the comm is its beginning.
 
     One file may be several programs: Debian's redis-server is a link to redis-check-rdb. A database server has the name
-    of its program: mysqld is a link to mariadbd.
+    of its program: mysqld is a link to mariadbd. Only its program makes a process a server, whatever its comm is.
     """
     comm = clean(try_text(procfs() / str(pid) / "comm") or "")
     program = name_of(pid) or ""
-    return (program if program.startswith(comm) or is_server_name(program) else comm) or str(pid)
-
-
-# Programs of database servers.
-
-POSTGRES_PROGRAM = "postgres"
-# mysqldump, mysqld_safe, mariadbd-safe and mysqld_exporter are not servers.
-_SERVER_NAME = re.compile(r"(mysqld|mariadbd)(-(?!safe).*)?")
-
-
-def is_server_name(program: str | None) -> bool:
-    """Return whether a program name belongs to a MariaDB or MySQL server."""
-    return _SERVER_NAME.fullmatch(program or "") is not None
-
-
-# Roles of server processes. PostgreSQL's processes write theirs over their command lines.
-
-_LIMIT_BYTES = 4096
-_MAX_NAME = 128
-# "postgres: 15/main: checkpointer", "postgres: app shop 10.0.0.7(5541) SELECT". The cluster's name is optional and
-# distinguishes several servers (cluster_name, which Debian sets to VERSION/NAME).
-_TITLE = re.compile(r"^postgres: (?:[^ :]+: )?(.*)$")
-# A client's host has its port or is [local]. Extensions choose titles of any words: "pglogical apply 16384:2342".
-_CLIENT = re.compile(r"^(\S+) (\S+) (?:\[local\]|(\S+?)\(\d+\))(?: .*)?$")
-_BACKEND = "backend of "
-_HELPERS = re.compile(
-    r"^(logger|startup|checkpointer|background writer|walwriter|autovacuum|archiver|stats collector|logical replication"
-    r"|walreceiver|walsender|parallel worker|io worker|slotsync worker|walsummarizer|bgworker|postmaster)"
-)
-
-
-def server_names(pids: Iterable[int]) -> dict[int, str]:
-    """Return the role by process id: `checkpointer`, `backend of shop`. Processes without a title are left out."""
-    return {pid: name for pid, title in read_titles(pids).items() if (name := parse_part(title))}
-
-
-def read_titles(pids: Iterable[int]) -> dict[int, str]:
-    """Return the titles of processes by id. Unreadable ones are left out."""
-    titles = {pid: _read_command_line(pid) for pid in pids}
-    return {pid: title for pid, title in titles.items() if title}
-
-
-def parse_client(title: str) -> tuple[str, str | None] | None:
-    """Return the account and host of a client's process from its title.
-
-    None if it is not a client's process. The host is None for local connections.
-    """
-    match = _TITLE.match(" ".join(title.split()))
-    client = None if match is None or _HELPERS.match(match[1]) else _CLIENT.match(match[1])
-    if client is None:
-        return None
-    host = client[3]
-    return printable(client[1])[:_MAX_NAME], printable(host)[:_MAX_NAME] if host else None
-
-
-def parse_database(name: str) -> str | None:
-    """Return the database in a name of a client's process from `server_names`; None for other names."""
-    return name.removeprefix(_BACKEND) if name.startswith(_BACKEND) else None
-
-
-def parse_part(title: str) -> str | None:
-    """Return the role in a title; for a client's process the database, without account and statement."""
-    match = _TITLE.match(" ".join(title.split()))
-    if not match:
-        return None
-    part = match[1]
-    helper = _HELPERS.match(part)
-    client = None if helper else _CLIENT.match(part)
-    name = f"{_BACKEND}{client[2]}" if client else re.sub(r" (for PID|waiting|recovering|streaming) .*$", "", part)
-    return printable(name)[:_MAX_NAME] or None
-
-
-def _read_command_line(pid: int) -> str | None:
-    """Return the command line as text; None if the process blocks its reader.
-
-    The text is in the memory of the process.
-    """
-    line = shared().proc_file(pid, "cmdline", _LIMIT_BYTES)
-    return None if line is None else line.replace(b"\0", b" ").decode("utf-8", "replace")
-
-
-# Language run-times, whose own timers run on a few of their threads.
-
-# Libraries and program names of run-times. Go has no library, but a note at the start of each program.
-_LIBRARIES = {"libjvm.so": "Java", "libnode.so": "Node", "libcoreclr.so": ".NET"}
-_PROGRAM_NAMES = {"java": "Java", "node": "Node", "nodejs": "Node", "dotnet": ".NET", "beam.smp": "Erlang"}
-_GO_NOTE = re.compile(rb"\x04\0\0\0.{4}\x04\0\0\0Go\0\0", re.DOTALL)
-_HEAD_BYTES = 1 << 16
-
-
-def language_of(pid: int) -> str | None:
-    """Return the language run-time whose timers run on the threads of a process; None if there is none."""
-    exe = process_folder(pid) / "exe"
-    program = (link_of(exe) or "").rpartition("/")[2]
-    if program in _PROGRAM_NAMES:
-        return _PROGRAM_NAMES[program]
-    try:
-        maps, _ = shared().maps(pid)
-    except Unreadable:
-        return None
-    for library, name in _LIBRARIES.items():
-        if b"/" + library.encode() in maps:
-            return name
-    return "Go" if _GO_NOTE.search(shared().read(pid, exe, _HEAD_BYTES) or b"") else None
+    has_name_of_program = program.startswith(comm) or is_server_program(program) or is_server_program(comm)
+    return (program if has_name_of_program else comm) or str(pid)

@@ -23,30 +23,12 @@ from powerprof.system.files import printable, read_fields, try_text, whole
 from powerprof.system.next_steps import command_line
 from powerprof.system.own_processes import is_own
 from powerprof.system.paths import procfs
-from powerprof.system.processes import (
-    POSTGRES_PROGRAM,
-    is_server_name,
-    label_of,
-    list_pids,
-    name_of,
-    owner_of,
-    read_titles,
-    select_trusted,
-)
+from powerprof.system.processes import label_of, list_pids, name_of, owner_of, select_trusted
 from powerprof.system.reader_process import link_of
+from powerprof.system.server_names import is_postgres_program, is_server_program, is_starter, list_meant_programs
+from powerprof.system.server_roles import read_titles
 from powerprof.system.tasks import has_ended, is_ended, is_stopped, list_threads, look_up, process_folder
 
-# Distributions renamed the program. Users type either name, or the name of the product.
-_ALIASES = {
-    "mysqld": ("mysqld", "mariadbd"),
-    "mariadbd": ("mariadbd", "mysqld"),
-    "mariadb": ("mariadbd", "mysqld"),
-    "mysql": ("mysqld", "mariadbd"),
-    "postgresql": (POSTGRES_PROGRAM,),
-    "postmaster": (POSTGRES_PROGRAM,),
-}
-# Shell scripts that start a server and wait for its end.
-_STARTERS = ("mysqld_safe", "mariadbd-safe")
 _CGROUPS = Path("/sys/fs/cgroup")
 # The folder of a private server (database.runtree), which its command line contains.
 _PRIVATE_FOLDER = re.compile(r"/powerprof-[0-9a-f]{8}/")
@@ -113,7 +95,7 @@ class Target(msgspec.Struct, frozen=True):
 
 def _find_named(name: str) -> list[int]:
     """Return the processes with this name of a program or process."""
-    aliases = _ALIASES.get(name, (name,))
+    aliases = list_meant_programs(name)
     pids = _find_called((name,)) if name not in aliases else []
     return pids or _find_called(aliases)
 
@@ -130,8 +112,7 @@ def _is_called(pid: int, names: Sequence[str], comms: set[str]) -> bool:
 
 def is_server(pid: int) -> bool:
     """Return whether a process is a running database server."""
-    name = name_of(pid)
-    return (is_server_name(name) or name == POSTGRES_PROGRAM) and not has_ended(pid)
+    return is_server_program(name_of(pid)) and not has_ended(pid)
 
 
 def is_private(pid: int) -> bool:
@@ -213,7 +194,7 @@ def _find_root(word: str, only: bool) -> tuple[int, str]:
 def _find_server_of(pid: int) -> tuple[int, str]:
     """Return the first process of the server of a backend or of a starting script, and the reason."""
     name = name_of(pid)
-    root = _find_first_process(pid) if name == POSTGRES_PROGRAM else pid
+    root = _find_first_process(pid) if is_postgres_program(name) else pid
     started = [child for child in _list_children(pid) if is_server(child)] if _is_starter(pid) else []
     if len(started) == 1:
         root = started[0]
@@ -224,7 +205,7 @@ def _find_server_of(pid: int) -> tuple[int, str]:
 
 
 def _is_starter(pid: int) -> bool:
-    return (try_text(procfs() / str(pid) / "comm") or "") in _STARTERS
+    return is_starter(try_text(procfs() / str(pid) / "comm"))
 
 
 def _list_children(pid: int) -> list[int]:

@@ -16,7 +16,7 @@ from powerprof.database.base import StatementError
 from powerprof.database.connections import IdleConnections
 from powerprof.database.private_server import PrivateServer
 from powerprof.system.errors import CapabilityError
-from powerprof.system.processes import server_names
+from powerprof.system.server_roles import read_roles
 from tests.conftest import Cli
 
 
@@ -76,7 +76,7 @@ def test_nothing_of_it_is_left_not_even_a_busy_process(build: None) -> None:
         tree = server.tree.path
         # As it is when powerprof was killed: the kernel has killed the first process, the others go on.
         assert pid in janitor.marked_pids(str(tree))
-        assert server_names([pid]) == {pid: "backend of postgres"}
+        assert read_roles([pid]) == {pid: "backend of postgres"}
     assert not tree.exists()
     deadline = time.monotonic() + 10
     while Path(f"/proc/{pid}").exists():

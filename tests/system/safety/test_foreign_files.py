@@ -24,7 +24,8 @@ from powerprof.stacks.image import snapshot
 from powerprof.stacks.symbols import read_perf_map
 from powerprof.system import processes, reader_child
 from powerprof.system.fork import SendPart, run_in_fork
-from powerprof.system.processes import label_of, list_tcp_ports, owner_of
+from powerprof.system.listeners import list_tcp_ports
+from powerprof.system.processes import label_of, owner_of
 from powerprof.system.reader_child import _LOCAL, _LOCKED_BY_WRITERS, _OVERLAY, _kind_of, waits_for_nobody
 from powerprof.system.reader_process import Opened, ReaderProcess, ReaderWaits, link_of, shared
 from powerprof.system.tasks import list_threads

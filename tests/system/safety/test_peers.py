@@ -15,7 +15,8 @@ import pytest
 
 from powerprof.database import sql
 from powerprof.database.base import Login
-from powerprof.database.given import given_server, list_listening_sockets, log_in_locally
+from powerprof.database.given import given_server
+from powerprof.database.local_login import list_listening_sockets, log_in_locally
 from powerprof.database.private_server import PrivateServer
 from powerprof.database.wire import check_account, check_listener, read_listener
 from powerprof.system.errors import PowerprofError

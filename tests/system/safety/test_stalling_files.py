@@ -29,7 +29,8 @@ from powerprof.stacks.image import ProcessImage, snapshot
 from powerprof.stacks.symbols import read_perf_map
 from powerprof.system import reader_process
 from powerprof.system.fork import SendPart, run_in_fork
-from powerprof.system.processes import language_of, owner_of
+from powerprof.system.language_runtimes import language_of
+from powerprof.system.processes import owner_of
 from powerprof.system.reader_child import MAX_MAPPINGS
 from powerprof.system.reader_process import OF_PERSON, Opened, ReaderProcess, ReaderWaits, link_of, shared
 from tests.conftest import REPOSITORY

@@ -193,3 +193,14 @@ def test_an_unreadable_plan_is_refused(text: str | None) -> None:
 def test_a_plan_of_mysql_has_lower_case_names() -> None:
     answers = Answers({"EXPLAIN SELECT": [{"TABLE": "city", "type": "ALL", "ROWS": 5}]})
     assert sql.dialect_of(answers).explain(answers, "SELECT 1") == [{"table": "city", "type": "ALL", "rows": 5}]
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [("10.11.19-MariaDB-log", "MariaDB 10.11.19"), ("8.0.36", "MySQL 8.0.36"), ("5.5.5-10.4-mariadb", "MariaDB 5.5.5")],
+)
+def test_a_version_has_its_product(text: str, version: str) -> None:
+    assert sql.read_version(Answers({"@@version": [(text,)]})) == version
+    for odd in ([("none",)], [(None,)], [(8,)], []):
+        with pytest.raises(PowerprofError, match="does not say its version"):
+            sql.read_version(Answers({"@@version": odd}))

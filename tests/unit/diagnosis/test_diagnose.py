@@ -26,7 +26,7 @@ from powerprof.model.statements import normalise
 from powerprof.report.diagnosis import answer_of, document
 from powerprof.report.document import View
 from powerprof.report.render.terminal import render_terminal
-from powerprof.system.processes import describe_listeners, list_tcp_ports, list_unix_sockets
+from powerprof.system.listeners import describe_listeners, list_tcp_ports, list_unix_sockets
 from tests.unit.diagnosis.examples import channel, client, counted, evidence, fault_rules, read_recorded, row
 
 

@@ -8,7 +8,7 @@ import pytest
 from powerprof.diagnosis.diagnose import diagnose, list_coverage
 from powerprof.diagnosis.evidence import Evidence, Finding, Subscription
 from powerprof.diagnosis.process_starts import count_roles
-from powerprof.system.processes import parse_part
+from powerprof.system.server_roles import parse_part
 from tests.unit.diagnosis.examples import evidence, row
 
 APPLY = "postgres: logical replication worker for subscription 16391 "

@@ -15,7 +15,9 @@ import pytest
 from powerprof.stacks.image import snapshot
 from powerprof.system import process_stat, processes, targets, tasks
 from powerprof.system.errors import CapabilityError
+from powerprof.system.language_runtimes import language_of
 from powerprof.system.reader_process import shared
+from powerprof.system.server_roles import read_titles
 from powerprof.system.targets import resolve
 from tests.conftest import Tree
 
@@ -184,8 +186,8 @@ def test_process_without_its_first_thread_is_alive() -> None:
         assert processes.name_of(pid) == Path(os.path.realpath(sys.executable)).name
         assert processes.owner_of(pid).program == os.path.realpath(sys.executable)
         assert resolve([str(pid)]).pids == (pid,)
-        assert processes.language_of(pid) is None
-        assert processes.read_titles([pid])[pid].startswith(sys.executable)
+        assert language_of(pid) is None
+        assert read_titles([pid])[pid].startswith(sys.executable)
         assert pid in targets._find_named(processes.name_of(pid) or "")
         assert snapshot(pid).mappings
         assert shared().open_files(pid)

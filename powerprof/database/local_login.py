@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Log-in to servers of this host, through their own unix sockets and without a password."""
+
+from __future__ import annotations
+
+import getpass
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from powerprof.database import sql
+from powerprof.database.base import Limits, Login
+from powerprof.database.performance import find_statistics_database
+from powerprof.measure.procfs import list_children
+from powerprof.model.identities import Family
+from powerprof.system.errors import PowerprofError
+from powerprof.system.listeners import list_unix_sockets
+from powerprof.system.processes import name_of
+from powerprof.system.server_names import is_mysql_program, is_postgres_program
+from powerprof.system.server_roles import read_roles
+from powerprof.system.tasks import process_folder
+
+if TYPE_CHECKING:
+    from powerprof.database.base import Sql
+
+_MAX_SOCKETS, _MAX_STATISTICS_SOCKETS = 20, 4
+_LOCAL_LOGIN_S = 3.0  # for all sockets of a server together
+
+
+def require_server_program(pid: int) -> None:
+    """Raise PowerprofError if the process runs no MariaDB or MySQL server."""
+    if not is_mysql_program(name_of(pid)):
+        raise PowerprofError("the process is no MariaDB or MySQL server", "choose a server by --pid")
+
+
+def list_listening_sockets(pid: int) -> list[Path]:
+    """Return the unix sockets on which a process listens, as paths that can be opened from here (containers too)."""
+    root = process_folder(pid) / "root"
+    return [root / path.lstrip("/") for path in list_unix_sockets(pid)]
+
+
+def log_in_locally(pid: int, limits: Limits = sql.LOOK_LIMITS, family: Family = "mysql") -> tuple[Login, Sql] | None:
+    """Return login and connection through the server's own socket; None if every socket refuses.
+
+    It logs in as the system user (unix_socket authentication) without a password or prompt. The caller closes the
+    connection.
+    """
+    end_s = time.monotonic() + _LOCAL_LOGIN_S
+    for place in list_listening_sockets(pid)[:_MAX_SOCKETS]:
+        left_s = end_s - time.monotonic()
+        if left_s <= 0:
+            break
+        login = Login(user=getpass.getuser(), socket=place, pid=pid, family=family)
+        try:
+            return login, sql.connect(login, timeout_s=left_s, limits=limits)
+        except (PowerprofError, OSError):
+            continue
+    return None
+
+
+def log_in_to_statistics(pid: int, databases: Iterable[str]) -> Login | None:
+    """Return the system user's login to pg_stat_statements through a PostgreSQL server's own socket.
+
+    The result is None if the server has no such extension or refuses the user.
+    """
+    for place in list_listening_sockets(pid)[:_MAX_STATISTICS_SOCKETS]:
+        login = Login(user=getpass.getuser(), socket=place, pid=pid, family="postgresql")
+        if (there := find_statistics_database(login, databases)) is not None:
+            return there
+    return None
+
+
+def read_local_thread_names(pid: int) -> dict[int, str]:
+    """Return performance_schema names by kernel thread id, or titles of PostgreSQL's processes by process id.
+
+    The result is empty for other programs and for servers that refuse the login.
+    """
+    name = name_of(pid)
+    if is_postgres_program(name):
+        return read_roles((pid, *list_children(pid)))
+    if not is_mysql_program(name):
+        return {}
+    entered = log_in_locally(pid, Limits(waiting_s=_LOCAL_LOGIN_S))
+    if entered is None:
+        return {}
+    try:
+        with entered[1] as connection:
+            return sql.read_thread_names(connection, pid)
+    except (PowerprofError, OSError):
+        return {}
