@@ -159,6 +159,16 @@ def word_difference(metric: Metric, a: str, b: str, family: int) -> str:
     return f"{b} {shown} {a} {within}."
 
 
+def word_undecided(metric: Metric, of: str, family: int) -> str:
+    """Return the beginning of a sentence about the undecided change `of` something, with its bound if it has one."""
+    outcome = outcome_of(metric, family)
+    if outcome.is_bounded:
+        return f"No measurable change of {of}: {outcome.bound}"
+    if claim_of(metric).hint is not None:
+        return f"Inconclusive: the change of {of} {outcome.text}"
+    return f"Inconclusive whether {of} changed: {outcome.bound}"
+
+
 def word_side(metric: Metric, b: str, family: int) -> str:
     """Return the phrase about speed or power, without a full stop."""
     lower, higher, subject = (

@@ -16,8 +16,9 @@ from powerprof.diagnosis.thread_pace import DEFAULT_NS, format_prediction
 from powerprof.experiment.claims import NO_BOUND_PERCENT, claim_of, metric_named
 from powerprof.experiment.records import Metric
 from powerprof.model import text
-from powerprof.report.answers import interval_text, outcome_of
+from powerprof.report.answers import interval_text, word_undecided
 from powerprof.report.document import NOT_TERMINAL, TERMINAL, Document, Part, Section, Sentence, Shown, View
+from powerprof.report.labels import format_significant
 from powerprof.report.layouts import metric_lines
 from powerprof.report.metrics import JUDGED_HEADS, cure_table, cure_windows_table, judged_cells
 from powerprof.report.table import Line, Places, without_empty
@@ -57,16 +58,17 @@ def answer_of(cure: Cure) -> str:
         return _host_answer(cure, metric)
     change = f"{text.number(metric.a.mean, 1)} → {text.number(metric.b.mean, 1)}/s{_interval_text(metric)}"
     difference = metric.difference.b_minus_a or 0.0
-    claim, outcome = claim_of(metric), outcome_of(metric, len(cure.metrics))
+    claim = claim_of(metric)
     if claim.verdict == "inconclusive":
-        seen = metric.minimum_detectable_percent
-        power = "" if seen is None else f"; smallest detectable change: {text.number(seen, 1)} %"
-        what = "no measurable change of the wake-ups" if claim.hint is None else "the change of the wake-ups"
-        chance = f" {outcome.word}{outcome.count}" if claim.hint else ""
-        return f"Inconclusive: {what} of {who}{chance}: {change}{power}."
-    cost = _cost_text(cure)
+        return f"{word_undecided(metric, f'the wake-ups of {who}', len(cure.metrics))}: {change}{_power_text(metric)}."
     word = "less often" if claim.verdict == "b_lower" else "more often"
-    return f"{who} wakes up {text.number(abs(difference), 1)} times a second {word}: {change}{cost}."
+    saving = f"{who} wakes up {text.number(abs(difference), 1)} times a second {word}: {change}."
+    return " ".join([saving, *_latency_sentences(cure)])
+
+
+def _power_text(metric: Metric) -> str:
+    seen = metric.minimum_detectable_percent
+    return "" if seen is None else f"; smallest detectable change: {text.number(seen, 1)} %"
 
 
 _HOST_SUBJECTS = {"watts": "the host's power", "c0_percent": "the time in which the CPUs run or poll"}
@@ -86,32 +88,33 @@ def _host_answer(cure: Cure, metric: Metric) -> str:
     value = cure.remedy.to_value
     link = " of " if value.endswith((" µs", " ns")) else " at " if value.isdigit() else " "
     remedy = f"{cure.remedy.name}{link}{value}"
-    remedy = remedy[0].upper() + remedy[1:]
     if verb is None:
-        saving = f"Inconclusive: {remedy} has no measurable effect on {subject}: {change}."
-        if claim.hint is not None:
-            saving = f"Inconclusive: the effect of {remedy} on {subject} may be chance: {change}."
+        saving = f"{word_undecided(metric, f'{subject} by {remedy}', len(cure.metrics))}: {change}."
     else:
-        saving = f"{remedy} {verb} {subject}: {change}."
+        saving = f"{remedy[0].upper()}{remedy[1:]} {verb} {subject}: {change}."
     if metric.name != "watts":
         saving += " The power is unknown: no meter measures it."
-    return f"{saving} {_latency_bound_text(cure)}"
+    percentile = cure.verdict.guard_percentile
+    latency = metric_named(cure.metrics, f"latency_p{percentile}_ms")
+    return f"{saving} {word_latency(latency, f'the p{percentile} of statements')}"
 
 
-def _latency_bound_text(cure: Cure) -> str:
-    """Return the largest rise of the guarded percentile that the data do not exclude."""
-    name = f"latency_p{cure.verdict.guard_percentile}_ms"
-    metric = metric_named(cure.metrics, name)
-    label = f"p{cure.verdict.guard_percentile} of statements"
+def word_latency(metric: Metric | None, what: str) -> str:
+    """Return the sentence about the change of a latency: its direction and its largest rise."""
     if metric is None or metric.difference.ci95 is None or not metric.a.mean:
-        return f"Its effect on the {label} is unknown."
-    most = metric.difference.ci95[1]
+        return f"The effect on {what} is unknown."
+    claim, (low, most) = claim_of(metric), metric.difference.ci95
     percent = 100 * most / metric.a.mean
-    if percent > NO_BOUND_PERCENT:
-        return f"Its effect on the {label} is undecided: a rise of more than {NO_BOUND_PERCENT:.0f} % is possible."
+    rise = f"at most {format_significant(most)} ms, {format_significant(percent)} % (95 %)"
+    is_bounded = percent <= NO_BOUND_PERCENT
+    if claim.verdict == "b_higher":
+        bound = f" and {rise}" if is_bounded else ""
+        return f"It raises {what}, by at least {format_significant(low)} ms{bound}."
     if most <= 0:
-        return f"The {label} does not rise (95 %)."
-    return f"The {label} rises by at most {text.number(most, 3)} ms, {text.number(percent, 1)} % (95 %)."
+        return f"{what[0].upper()}{what[1:]} does not rise (95 %)."
+    if not is_bounded:
+        return f"The effect on {what} is undecided: a rise of more than {NO_BOUND_PERCENT:.0f} % is possible."
+    return f"{what[0].upper()}{what[1:]} rises by {rise}."
 
 
 def _latency_limit_text(cure: Cure) -> str:
@@ -128,20 +131,19 @@ def _latency_limit_text(cure: Cure) -> str:
     )
 
 
-def _cost_text(cure: Cure) -> str:
-    """Return the highest possible cost: the upper end of the interval of p95."""
-    parts = []
-    for name, what in (
-        ("latency_p95_ms", "p95 of statements"),
-        ("commit_p95_ms", "p95 of statements that commit"),
-        ("replica_delay_ms", "the replica's delay"),
-    ):
+_LATENCIES = (
+    ("latency_p95_ms", "the p95 of statements"),
+    ("commit_p95_ms", "the p95 of statements that commit"),
+    ("replica_delay_ms", "the replica's delay"),
+)
+
+
+def _latency_sentences(cure: Cure) -> Iterator[str]:
+    """Yield the cost of the change: a sentence for each measured latency."""
+    for name, what in _LATENCIES:
         metric = metric_named(cure.metrics, name)
-        if metric is None or metric.difference.ci95 is None:
-            continue
-        if 100 * metric.difference.ci95[1] <= NO_BOUND_PERCENT * (metric.a.mean or 0.0):
-            parts.append(f"{text.number(max(0.0, metric.difference.ci95[1]), 2)} ms of {what}")
-    return f"; it costs at most {', '.join(parts)}" if parts else ""
+        if metric is not None:
+            yield word_latency(metric, what)
 
 
 def _prediction_text(predicted: CurePrediction | None) -> str:

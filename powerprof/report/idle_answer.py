@@ -14,8 +14,6 @@ from powerprof.report.phases import shown_phases
 
 # A cost is unknown if it may reach the host's total, this many wake-ups/s or this many points of C0.
 _USELESS_HZ, _USELESS_POINTS = 25.0, 10.0
-# An interval is narrow enough to report "none" within this rate or this share of the server's own rate.
-_NARROW_HZ, _NARROW_SHARE = 0.5, 0.1
 
 
 def shown_of(run: IdleRun) -> list[Phase]:
@@ -96,7 +94,7 @@ def _server_answer(run: IdleRun, cost: ServerCost) -> str:
         )
     first = f"An idle {name} {_exit_rate(cost.alone, cost.thread)}"
     if cost.added is not None:
-        first += f"; {_added_by_connections(cost, cost.alone, cost.added, clients)}"
+        first += f"; {_added_by_connections(cost, cost.added, clients)}"
     return f"{first}.{_busy_note(cost)}"
 
 
@@ -122,7 +120,7 @@ def _exit_rate(rate: Estimate, thread: tuple[str, float] | None) -> str:
     return f"{rate_text} ({share} of them its thread {text.shorten(thread[0], 40)})"
 
 
-def _added_by_connections(cost: ServerCost, alone: Estimate, added: Estimate, clients: str) -> str:
+def _added_by_connections(cost: ServerCost, added: Estimate, clients: str) -> str:
     low, high = added.low or 0.0, added.high or 0.0
     add = "adds" if clients.startswith("1 ") else "add"
     if low > 0:
@@ -130,9 +128,6 @@ def _added_by_connections(cost: ServerCost, alone: Estimate, added: Estimate, cl
     if high < 0:
         rate = cost.connected.mean if cost.connected is not None else None
         return f"with {clients} fewer: {text.number(rate, 1)}"
-    half = text.half_width(added) or 0.0
-    if half <= max(_NARROW_HZ, _NARROW_SHARE * alone.mean):
-        return f"{clients} {add} none ({text.plus_minus(added, 1)})"
     return f"{clients} {add} less than {_bound(high)} (95 %)"
 
 

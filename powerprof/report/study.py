@@ -102,7 +102,13 @@ def _doubt_of(row: StudyRow, shown: labels.NumberFormat) -> str:
     if bound is None:
         return ""
     unit = {"1/s": "/s", "%": " points"}.get(shown.unit, f" {shown.unit}")
-    return f"a difference of up to {text.number(shown.factor * bound, shown.decimals)}{unit} is possible"
+    if not bound:
+        return "all windows measured the same value"
+    most = shown.factor * bound
+    figure = text.number(most, shown.decimals)
+    if not round(most, shown.decimals):
+        figure = labels.format_significant(most)
+    return f"a difference of up to {figure}{unit} is possible"
 
 
 def today(row: TableRow) -> str:

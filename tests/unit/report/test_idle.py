@@ -9,7 +9,7 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from powerprof.experiment.phases import Claim
+from powerprof.experiment.phases import Claim, server_cost
 from powerprof.model.records import Conservation, Estimate, IdleRun, ServerExits
 from powerprof.report import idle, idle_answer
 from tests.unit.report import sample_records
@@ -58,7 +58,7 @@ def _rate(mean: float, half: float) -> Estimate:
 @pytest.mark.parametrize(
     ("alone", "connected", "answer"),
     [
-        (_rate(4.6, 0.2), _rate(4.6, 0.2), "; 16 silent connections add none (0.0 ± 0.3)."),
+        (_rate(4.6, 0.2), _rate(4.6, 0.2), "; 16 silent connections add less than 0.3 (95 %)."),
         (_rate(4.6, 0.2), _rate(20.6, 0.8), "; 16 silent connections add 16.0 ± 0.8."),
         (_rate(4.6, 2.0), _rate(5.0, 2.0), "; 16 silent connections add less than 3.2 (95 %)."),
         (_rate(20.6, 0.8), _rate(4.6, 0.2), "; with 16 silent connections fewer: 4.6."),
@@ -71,11 +71,28 @@ def test_answer_is_the_servers_own_count(alone: Estimate, connected: Estimate, a
     assert said.endswith(answer)
 
 
+def test_connections_add_nothing_only_within_their_bound() -> None:
+    """Draw the rates with and without connections: the sentence has the direction or the upper end of the interval."""
+    draw = random.Random(11)
+    for _ in range(300):
+        alone = _rate(draw.uniform(0.0, 200.0), draw.uniform(0.1, 20.0))
+        connected = _rate(max(0.0, alone.mean + draw.choice((0.0, 0.3, 5.0, -5.0))), draw.uniform(0.1, 20.0))
+        run = _counted(sample_records.idle_run(), alone, connected)
+        cost, said = server_cost(run), idle_answer.answer_of(run)
+        assert cost is not None and cost.added is not None
+        low, high = cost.added.low or 0.0, cost.added.high or 0.0
+        assert " add none" not in said
+        bounds = re.findall(r"add less than ([\d.]+) \(95 %\)", said)
+        assert bool(bounds) is (low <= 0 <= high), (cost.added, said)
+        assert all(float(bound) == pytest.approx(high, abs=0.06, rel=0.1) for bound in bounds)
+
+
 def test_sleeping_server_has_a_bound() -> None:
     quiet = Estimate(mean=0.0, low=0.0, high=0.23)
     said = idle_answer.answer_of(_counted(sample_records.idle_run(), quiet, quiet))
     assert said == (
-        "An idle MariaDB 10.11 wakes no CPU (less than 0.2 times a second); 16 silent connections add none (0.0 ± 0.2)."
+        "An idle MariaDB 10.11 wakes no CPU (less than 0.2 times a second); 16 silent connections add less than 0.2 "
+        "(95 %)."
     )
 
 

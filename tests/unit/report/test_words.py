@@ -50,7 +50,7 @@ _SAMPLE = comparison(3)
 _CHANCE, _NONE = "may be chance", "no measurable difference"
 
 
-def _values(chance: random.Random, pairs: int) -> tuple[list[float | None], list[float | None]]:
+def draw_values(chance: random.Random, pairs: int) -> tuple[list[float | None], list[float | None]]:
     """Draw both sides of a metric: effect, noise and outliers; zeros, negatives, equal and missing values."""
     shape = chance.choices(
         ("plain", "zeros", "negative", "equal", "one-sided", "missing", "tiny"), (60, 8, 10, 6, 6, 6, 4)
@@ -88,7 +88,7 @@ def draw(seed: int) -> Comparison:
         if chance.random() < 0.25:
             continue
         kind = energy if unit in ("J", "W") else "measured"
-        a, b = (Figures(name=name, unit=unit, kind=kind, values=side) for side in _values(chance, pairs))  # type: ignore[arg-type]
+        a, b = (Figures(name=name, unit=unit, kind=kind, values=side) for side in draw_values(chance, pairs))  # type: ignore[arg-type]
         compared.append(Compared(a, b))
     primary = chance.choice(_PRIMARY)
     # Models of an estimate with a larger and a smaller difference widen its intervals.
