@@ -17,7 +17,6 @@ from powerprof.measure.window import StateInfo
 from powerprof.model.attribution import StackFrame, TargetInfo
 from powerprof.model.records import EnergyReading, EnergySource, Notes, ToolCost
 from powerprof.stacks.image import ProcessImage, check_image
-from powerprof.stacks.interpreter import PythonFrame
 from powerprof.stacks.registers import machine_of
 from powerprof.system.errors import DataError
 from powerprof.system.files import loader, open_regular, reason_of
@@ -119,7 +118,7 @@ class NamedSite(msgspec.Struct, frozen=True, array_like=True):
 
 
 # A capture of another version is refused.
-_VERSION = 3
+_VERSION = 4
 
 
 class NamedSites(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,7 +152,6 @@ class StackTally(msgspec.Struct, kw_only=True):
     complete: int = 0
     truncated: int = 0
     failed: int = 0
-    disagreeing: int = 0
     reasons: dict[str, int] = {}
 
 
@@ -206,7 +204,6 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     ran: bytes = b""
     ran_others_ns: int = 0
     ran_target_ns: int = 0
-    frames: list[PythonFrame] = []
     idle_cpus: list[IdleCpu] = []
     version: int = _VERSION
 

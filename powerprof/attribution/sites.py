@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -15,74 +14,12 @@ from powerprof.model import text
 from powerprof.model.attribution import StackFrame
 from powerprof.model.records import Notes
 from powerprof.stacks.image import ProcessImage
-from powerprof.stacks.interpreter import PythonFrame, split_chain
 from powerprof.stacks.registers import SavedStack
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.symbols import Frame, Symbolizer
 from powerprof.stacks.unwind import Unwinder
 from powerprof.tracing.bpf.shared_numbers import CODE_NEWBORN, CODE_WORKER, StackKind
 from powerprof.tracing.idle_data import SavedSite
-
-# Python functions in place of the interpreter's loop.
-
-_LOOP = "_PyEval_EvalFrameDefault"
-Call = tuple[int, tuple[StackFrame, ...]]
-
-
-class InterpretedRuns(msgspec.Struct, frozen=True):
-    """Frames of a chain, split at calls from C, innermost first; if not `whole`, the last run is cut off."""
-
-    frames: list[list[PythonFrame]]
-    whole: bool
-
-
-def split_runs(chain: Sequence[PythonFrame], whole: bool) -> InterpretedRuns:
-    """Split a chain at the frames that C code called."""
-    split: list[list[PythonFrame]] = [[]]
-    for frame in chain:
-        if not frame.is_shim:
-            split[-1].append(frame)
-        if frame.begins:
-            split.append([])
-    if not split[-1]:
-        split.pop()
-    return InterpretedRuns(split, whole)
-
-
-def merge_calls(calls: Sequence[Call], chain: InterpretedRuns, complete: bool) -> list[Call] | None:
-    """Return a stack's calls with the Python functions in place of the interpreter's loop, innermost first.
-
-    `complete`: the stack reaches the thread's start. If the stack is cut off, the remaining Python functions follow
-    it. None if stack and chain disagree on how often C called the interpreter.
-    """
-    loops = sum(_is_loop(call) for call in calls)
-    more_known = len(chain.frames) - loops
-    if (more_known > 0 and complete) or (more_known < 0 and chain.whole):
-        return None
-    merged: list[Call] = []
-    remaining = iter(chain.frames)
-    for call in calls:
-        run = next(remaining, None) if _is_loop(call) else None
-        merged += [_call(frame) for frame in run] if run else [call]
-    return merged + [_call(frame) for run in remaining for frame in run]
-
-
-def _is_loop(call: Call) -> bool:
-    """Return whether a call is the interpreter's loop or a part that the compiler split off (`….cold`)."""
-    name = call[1][-1].function
-    return name is not None and name.partition(".")[0] == _LOOP
-
-
-def _call(frame: PythonFrame) -> Call:
-    address = frame.instruction & (1 << 56) - 1
-    if frame.function is None:
-        return address, (StackFrame(function=None, module="[Python]", address=f"{address:#x}"),)
-    file = frame.file.rpartition("/")[2]
-    place = f"{file}:{frame.line}" if frame.line else file
-    source = f"{frame.file}:{frame.line}" if frame.line else frame.file
-    name = f"{frame.function} ({place})"
-    return address, (StackFrame(function=name, module=file, address=f"{address:#x}", source=source),)
-
 
 Key = tuple[int, int, int, int]
 LEFT_OUT = "[not named]"
@@ -101,7 +38,6 @@ class NamedStack(msgspec.Struct, frozen=True):
     complete: bool
     reason: str | None
     captured: bool = True
-    interpreted: bool = False
 
 
 # Of a thread that the kernel runs in a process, such as a worker of io_uring.
@@ -194,7 +130,6 @@ class SiteStacks:
             self._exact[(site.kind, (*place, site.code))] = site
             self._same.setdefault((site.kind, site.pid, site.ip, site.sp, site.code), site)
             self._near.setdefault((site.kind, *place), site)
-        self._frames = {(frame.pid, frame.code, frame.instruction): frame for frame in capture.frames}
         self._named: dict[tuple[int, int, Key], NamedStack] = {}
         self.tally = StackTally()
         self._notes: Notes = []
@@ -235,8 +170,8 @@ class SiteStacks:
         place = self._place(kind, pid, key)
         if self._memo is not None and place is not None:
             self._memo.put(place, stack)
-            if stack.captured and not stack.interpreted:
-                # Also store it for sleeps there whose call path was not hashed, unless Python functions are in it.
+            if stack.captured:
+                # Also store it for sleeps there whose call path was not hashed.
                 self._memo.put((*place[:3], (*key[:3], 0)), stack)
 
     def is_known(self, kind: int, pid: int, key: Key) -> bool:
@@ -287,10 +222,6 @@ class SiteStacks:
         ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         reasons = "; ".join(f"{why} ({count:,})" for why, count in ranked)
         cut = [f"{text.plural(sum(counts.values()), 'stack')} cut short: {reasons}"] if counts else []
-        if odd := self.tally.disagreeing:
-            cut.append(
-                f"{text.plural(odd, 'stack')} without the interpreter's functions: these disagree with the calls in C"
-            )
         return list(dict.fromkeys([*self._store.budget.notes(), *self.unread, *self.notes_unread(), *cut]))
 
     def notes_unread(self) -> list[str]:
@@ -340,33 +271,12 @@ class SiteStacks:
         walks = [(image, self._unwinder.unwind(image, stack)) for image in reversed(fitting)]
         image, unwound = max(walks, key=lambda walk: (walk[1].complete, len(walk[1].pcs)))
         self._count(unwound.complete, unwound.reason, captured=True)
-        calls = [(pc, self._frames_at(image, pc, exact)) for pc, exact in zip(unwound.pcs, unwound.exact, strict=True)]
-        chain = self._chain(kind, pid, key)
-        merged = merge_calls(calls, self._runs(pid, chain), unwound.complete) if chain else None
-        if chain and merged is None:
-            self.tally.disagreeing += 1
-        shown = merged or calls
-        return NamedStack(
-            tuple(pc for pc, _ in shown),
-            tuple(frame for _, frames in shown for frame in frames),
-            unwound.complete,
-            unwound.reason,
-            interpreted=bool(chain),
-        )
+        calls = [self._frames_at(image, pc, exact) for pc, exact in zip(unwound.pcs, unwound.exact, strict=True)]
+        frames = tuple(frame for call in calls for frame in call)
+        return NamedStack(tuple(unwound.pcs), frames, unwound.complete, unwound.reason)
 
     def _frames_at(self, image: ProcessImage, pc: int, exact: bool = True) -> tuple[StackFrame, ...]:
         return tuple(_stack_frame(frame) for frame in self._symbolizer(image).frames(pc, exact))
-
-    def _chain(self, kind: int, pid: int, key: Key) -> bytes:
-        """Return the interpreter's frames that were read with this very stack; b"" if none were."""
-        tid, ip, sp, code = key
-        site = self._exact.get((kind, key)) or self._same.get((kind, pid, ip, sp, code))
-        asleep = self._sleeping.get((tid, ip, sp)) if not code and kind == StackKind.SLEEPER else None
-        return site.chain if site is not None else asleep.chain if asleep is not None else b""
-
-    def _runs(self, pid: int, chain: bytes) -> InterpretedRuns:
-        places, whole = split_chain(chain)
-        return split_runs([self._frames.get((pid, *place)) or PythonFrame(pid, *place) for place in places], whole)
 
     def _symbolizer(self, image: ProcessImage) -> Symbolizer:
         entry = self._symbolizers.get(id(image))

@@ -145,7 +145,6 @@ def build_capture(
         server_names=names,
         sites=stacks.sites,
         sleeping=stacks.sleeping,
-        frames=stacks.frames,
         images=[image for versions in stacks.images.values() for image in versions],
         wakings=stacks.wakings,
         stacks_lost_count=stacks.lost_count,

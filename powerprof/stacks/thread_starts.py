@@ -94,7 +94,7 @@ def read_thread_starts(pid: int) -> dict[int, ThreadStart]:
     store = TableStore(downloads=False)
     unwinder, symbolizer = Unwinder(store), Symbolizer(image, store, inline=False)
     starts: dict[int, list[Frame]] = {}
-    for tid, ip, sp, _, stack in stacks:
+    for tid, ip, sp, stack in stacks:
         if tid == pid:
             continue
         registers = machine.pack({"ip": ip, "pc": ip, "sp": sp})

@@ -6,7 +6,7 @@ reader then sleeps where no signal reaches it. Only the standard library is used
 
 Requests are lines on stdin: a verb and its words; paths are written as `x` and hexadecimal bytes. An answer consists of
 parts, each with its length before it, and ends with the length 0 and its cost (USAGE). A descriptor travels with its
-part (SCM_RIGHTS). The words of `stacks` name the places of an interpreter's frames (stacks/interpreter.py).
+part (SCM_RIGHTS).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import stat
 import struct
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 STACK_BYTES = 0x4000
@@ -33,13 +33,9 @@ MAX_MAPPINGS = 1 << 14
 MAX_VDSO_BYTES = 1 << 16
 _PAGE = 4096
 _ANSWER_S = 1.5
-# Limits of an interpreter: threads, frames of a thread, bytes of a frame, bytes of one request for memory.
-MOST_STATES = 4096
-MOST_FRAMES = 32
-FRAME_BYTES = 80
+# The most bytes of one request for memory.
 MOST_BYTES = 1 << 17
-NO_INNER = (1 << 32) - 1
-RECORD = struct.Struct("<QQQQ")
+RECORD = struct.Struct("<QQQ")
 # A file: size, time of the last change in ns, device, inode, owner, group, mode, stored bytes, whether it is a copy.
 FILE = struct.Struct("<qqQQIIIq?")
 # An open file: device, inode; the name follows.
@@ -189,59 +185,6 @@ def _copy_stack(memory: int, sp: int) -> bytes:
     return b"".join(parts)
 
 
-def _read_word(memory: int, address: int) -> int:
-    """Return a word of memory; 0 if it is not readable."""
-    try:
-        data = os.pread(memory, 8, address)
-    except (OSError, OverflowError, ValueError):
-        return 0
-    return int.from_bytes(data, "little") if len(data) == 8 else 0
-
-
-def states(memory: int, words: Sequence[int]) -> dict[int, int]:
-    """Return the addresses of an interpreter's thread states, by the id of the thread in its own namespace."""
-    addresses: dict[int, int] = {}
-    state = _read_word(memory, words[0])
-    for _ in range(MOST_STATES):
-        if not state:
-            break
-        addresses.setdefault(_read_word(memory, state + words[2]), state)
-        state = _read_word(memory, state + words[1])
-    return addresses
-
-
-def chain(memory: int, words: Sequence[int], state: int) -> bytes:
-    """Return the frames of a thread in the format of interpreter.bpf.h: two words each, then two zeros."""
-    _, _, _, current, inner, code, previous, instruction, entry = words
-    parts = []
-    at = _read_word(memory, state + current)
-    if at and inner != NO_INNER:
-        at = _read_word(memory, at + inner)
-    for _ in range(MOST_FRAMES):
-        if not at:
-            parts.append(bytes(16))
-            break
-        try:
-            frame = os.pread(memory, FRAME_BYTES, at)
-        except (OSError, OverflowError, ValueError):
-            break
-        if len(frame) < FRAME_BYTES:
-            break
-        parts.append(frame[code : code + 8] + frame[instruction : instruction + 7] + frame[entry : entry + 1])
-        at = int.from_bytes(frame[previous : previous + 8], "little")
-    return b"".join(parts)
-
-
-def _read_inner_id(base: Path, tid: int) -> int:
-    """Return the id of a thread in its own namespace."""
-    try:
-        lines = (base / "task" / str(tid) / "status").read_bytes().split(b"\n")
-    except OSError:
-        return tid
-    numbers = next((line.split() for line in lines if line.startswith(b"NSpid:")), [])
-    return int(numbers[-1]) if len(numbers) > 1 else tid
-
-
 def _memory(base: Path, *requests: str) -> None:
     """Send the readable bytes of each place, at most MOST_BYTES each."""
     memory = os.open(base / "mem", os.O_RDONLY)
@@ -257,26 +200,22 @@ def _memory(base: Path, *requests: str) -> None:
         os.close(memory)
 
 
-def _stacks(base: Path, *where: str) -> None:
+def _stacks(base: Path) -> None:
     """Send the stack of each blocked thread.
 
-    A part contains tid, ip, sp, the size of an interpreter's frames, these frames, and the bytes from sp up.
+    A part contains tid, ip, sp, and the bytes from sp up.
     """
     end_s = time.monotonic() + _ANSWER_S
     tids = sorted(int(name) for name in os.listdir(base / "task") if name.isdigit())[:MAX_THREADS]
-    words = [int(word) for word in where]
     memory = os.open(base / "mem", os.O_RDONLY)
     try:
-        addresses = states(memory, words) if words else {}
         for tid in tids:
             before = _read_position(base / "task" / str(tid))
             if before is None or before[0] == 0:
                 continue
             stack = _copy_stack(memory, before[1])
-            state = addresses.get(_read_inner_id(base, tid), 0) if addresses else 0
-            frames = chain(memory, words, state) if state else b""
             if stack and _read_position(base / "task" / str(tid)) == before:
-                _send(b"s" + RECORD.pack(tid, *before, len(frames)) + frames + stack)
+                _send(b"s" + RECORD.pack(tid, *before) + stack)
             if time.monotonic() > end_s:
                 _send(b"c")  # The answer is cut: there are too many threads.
                 break

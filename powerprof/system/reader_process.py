@@ -215,20 +215,16 @@ class ReaderProcess(Closeable):
             raise Unreadable(f"process {pid} cannot be read")
         return parts[b"m"], parts.get(b"v")
 
-    def stacks(
-        self, pid: int, meanwhile: Callable[[], object], frames: Sequence[int] = ()
-    ) -> list[tuple[int, int, int, bytes, bytes]]:
-        """Return (tid, ip, sp, an interpreter's frames, bytes from sp up) of each blocked thread. Raise Unreadable.
+    def stacks(self, pid: int, meanwhile: Callable[[], object]) -> list[tuple[int, int, int, bytes]]:
+        """Return (tid, ip, sp, bytes from sp up) of each blocked thread. Raise Unreadable.
 
-        `meanwhile` is called after each thread and must not send requests. `frames` contains the interpreter's offsets.
+        `meanwhile` is called after each thread and must not send requests.
         """
         record = reader_child.RECORD
         stacks = []
-        for part in self._request(pid, "stacks", _base(pid), *map(str, frames), meanwhile=meanwhile):
+        for part in self._request(pid, "stacks", _base(pid), meanwhile=meanwhile):
             if part[:1] == b"s":
-                tid, ip, sp, size = record.unpack_from(part, 1)
-                rest = part[1 + record.size :]
-                stacks.append((tid, ip, sp, rest[:size], rest[size:]))
+                stacks.append((*record.unpack_from(part, 1), part[1 + record.size :]))
         return stacks
 
     def memory(self, pid: int, places: Sequence[tuple[int, int]]) -> list[bytes]:

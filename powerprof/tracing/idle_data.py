@@ -16,14 +16,12 @@ import msgspec
 import numpy as np
 
 from powerprof.model.records import StateResidency, Window
-from powerprof.stacks.interpreter import CHAIN_BYTES
 from powerprof.system.paths import procfs
 from powerprof.system.tasks import ENDED, ENDED_IN_TARGET
 from powerprof.tracing.bpf.shared_numbers import (
     CAUSE_STATES,
     COMM_BYTES,
     IDLE_LIFE,
-    INTERPRETER_FRAMES,
     Flag,
     RunKind,
     WakeEvidence,
@@ -96,15 +94,12 @@ CPU_STATE = np.dtype(
     + [("is_own", "<u4"), ("unmarked", "<u4"), ("down_ns", "<u8"), ("gap", "V128")]
 )
 
-# struct stack_record. The machine's registers, the frames of an interpreter and the stack follow.
+# struct stack_record. The machine's registers and the stack follow.
 STACK_HEADER = np.dtype(
     [(name, "<u8") for name in ("at_ns", "ip", "sp", "code")]
     + [(name, "<u4") for name in ("tid", "tgid", "kind", "bytes")]
     + [("space", "<u8")]
 )
-
-# The number of words of frames, and these words.
-FRAMES_BYTES = 8 * (1 + 2 * (INTERPRETER_FRAMES + 1))
 
 # What a table got since it was emptied, or a ring buffer ever: struct filled of filled.bpf.h, one for each Filling.
 FILL_LEVEL = np.dtype([(name, "<u8") for name in ("amount", "limit", "is_called")])
@@ -442,8 +437,8 @@ def _states(totals: Array, wall_ns: int, window_s: float) -> list[StateResidency
 class SavedSite(msgspec.Struct, frozen=True, array_like=True):
     """The place where a thread slept or woke another.
 
-    `kind` is a StackKind. `stack` is empty if only registers are known. `chain`: the frames of its interpreter in the
-    layout of interpreter.bpf.h. `space` is that of the process's image; 0 if it is unknown.
+    `kind` is a StackKind. `stack` is empty if only registers are known. `space` is that of the process's
+    image; 0 if it is unknown.
     """
 
     at_ns: int
@@ -455,16 +450,13 @@ class SavedSite(msgspec.Struct, frozen=True, array_like=True):
     code: int
     registers: bytes
     stack: bytes
-    chain: bytes = b""
     space: int = 0
 
 
 def decode_site(data: bytes, register_bytes: int) -> SavedSite:
     """Decode a record of the ring buffer of stacks. `register_bytes`: the size of the machine's registers."""
     header = np.frombuffer(data, dtype=STACK_HEADER, count=1)[0]
-    frames_at = STACK_HEADER.itemsize + register_bytes
-    stack_at = frames_at + FRAMES_BYTES
-    words = int.from_bytes(data[frames_at : frames_at + 8], "little")
+    stack_at = STACK_HEADER.itemsize + register_bytes
     stack = data[stack_at : stack_at + int(header["bytes"])]
     return SavedSite(
         int(header["at_ns"]),
@@ -474,9 +466,8 @@ def decode_site(data: bytes, register_bytes: int) -> SavedSite:
         int(header["ip"]),
         int(header["sp"]),
         int(header["code"]),
-        data[STACK_HEADER.itemsize : frames_at],
+        data[STACK_HEADER.itemsize : stack_at],
         stack,
-        data[frames_at + 8 : frames_at + 8 + min(8 * words, CHAIN_BYTES)],
         int(header["space"]),
     )
 
@@ -505,4 +496,3 @@ class SleepingStack(msgspec.Struct, frozen=True, array_like=True):
     ip: int
     sp: int
     stack: bytes
-    chain: bytes = b""

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
-from powerprof.stacks.registers import X86_64, Machine, this_machine
+from powerprof.stacks.registers import Machine, this_machine
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError
 from powerprof.system.paths import is_this_host
@@ -105,16 +105,10 @@ def build_idle_definitions(btf: Btf) -> Definitions:
 
 def build_stack_definitions(btf: Btf, machine: Machine, target: Target) -> Definitions:
     """Return the definitions of the idle-exit program with stacks: of a window, at every sleep."""
-    # An interpreter knows a thread by pthread_self. Only on x86-64 that is the thread pointer itself.
-    thread_pointer: Definitions = {}
-    if machine is X86_64:
-        offset = btf.field_offset("task_struct", "thread") + btf.field_offset("thread_struct", "fsbase")
-        thread_pointer = {"OFFSET_task_struct_thread_pointer": offset}
     return {
         **build_idle_definitions(btf),
         **_build_join_definitions(btf, target),
         **build_register_definitions(btf, machine),
-        **thread_pointer,
         **build_struct_definitions(btf, _STACK_FIELDS),
         "STACKS": 1,
         "CAUSE_SLOTS": _CAUSES_WITH_STACKS,

@@ -12,9 +12,7 @@ import math
 import os
 import struct
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
 import numpy as np
@@ -30,7 +28,6 @@ from powerprof.stacks.image import (
     merge_images,
     snapshot,
 )
-from powerprof.stacks.interpreter import Interpreter, InterpreterFinder, PythonFrame, read_frames
 from powerprof.stacks.registers import Machine
 from powerprof.stacks.time_budget import Budget
 from powerprof.system.caller import is_system_account
@@ -107,24 +104,23 @@ class JoinedProcesses:
 
 
 def read_sleeping_stacks(
-    pid: int, reader: ReaderProcess, drain: Callable[[], object] = lambda: None, frames: Sequence[int] = ()
+    pid: int, reader: ReaderProcess, drain: Callable[[], object] = lambda: None
 ) -> list[SleepingStack]:
     """Return the stacks of all threads of a process that are blocked now, without stopping them.
 
     /proc/PID/task/TID/syscall names the stack pointer and pc of a blocked thread, and its memory does not change while
     it sleeps. The same answer before and after the copy shows that it slept throughout. The registers follow when the
     trace sees the thread woken. Threads that run or cannot be read are left out. `drain` is called after each thread,
-    because thousands of threads take a second. `frames`: the addresses of an interpreter's frames.
+    because thousands of threads take a second.
     """
     try:
-        stacks = reader.stacks(pid, drain, frames)
+        stacks = reader.stacks(pid, drain)
     except Unreadable:
         return []
-    return [SleepingStack(pid, tid, ip, sp, stack, chain) for tid, ip, sp, chain, stack in stacks]
+    return [SleepingStack(pid, tid, ip, sp, stack) for tid, ip, sp, stack in stacks]
 
 
-_TARGET = struct.Struct("=6Q8I")
-_NO_INTERPRETER = (0,) * 9
+_TARGET = struct.Struct("=5Q")
 # The child that reads processes' maps has 10 MB and takes 30 ms to start. It ends after this time without work.
 _READER_IDLE_S = 300.0
 # One more look finds the processes that started during the first; several are needed if each starts others.
@@ -145,9 +141,9 @@ def keep_latest_program(images: ProcessImages, image: ProcessImage) -> ProcessIm
     return [merge_images(images[-1], image) if images else image]
 
 
-def _pack_entry(image: ProcessImage, judged: bool, interpreter: Interpreter | None) -> bytes:
-    """Return `struct target`: the process's code ranges, whether it is judged, and its interpreter."""
-    return _TARGET.pack(*find_code_ranges(image), judged, *(interpreter.packed() if interpreter else _NO_INTERPRETER))
+def _pack_entry(image: ProcessImage, judged: bool) -> bytes:
+    """Return `struct target`: the process's code ranges, and whether it is judged."""
+    return _TARGET.pack(*find_code_ranges(image), judged)
 
 
 class TargetMembers:
@@ -164,7 +160,6 @@ class TargetMembers:
         self.counts_wakings = True
         self._program, self._joining, self._retain = program, joining, retain
         self._budget, self._elf_cache, self._reader = Budget(), ElfCache(), shared()
-        self._interpreters, self._interpreted = InterpreterFinder(), dict[int, Interpreter | None]()
         self._admitted, self._not_admitted = set[int](), set[int]()
         self._refused: PowerprofError | None = None
         self._judged = frozenset[int]()
@@ -183,13 +178,7 @@ class TargetMembers:
         """Return the processes that were left out, and why."""
         left = len(self._not_admitted)
         full = [f"the tracer had no room for {left:,} of the target's processes: they have no stacks"] if left else []
-        return [
-            *self._reader.notes(),
-            *self._budget.notes(),
-            *self._interpreters.notes(),
-            *full,
-            *self._joining.notes(),
-        ]
+        return [*self._reader.notes(), *self._budget.notes(), *full, *self._joining.notes()]
 
     def add_all(self) -> None:
         """Add the processes that the target names, or every process of this host except powerprof."""
@@ -215,8 +204,7 @@ class TargetMembers:
                 continue
             self.images[pid] = self._retain(images, image)
             self._set_only_target()
-            self._interpreted[pid] = self._interpreters.find(image, self._reader, self._budget)
-            self._admit(pid, _pack_entry(image, pid in self._judged, self._interpreted[pid]))
+            self._admit(pid, _pack_entry(image, pid in self._judged))
 
     def ended_groups(self) -> dict[int, int]:
         """Return the control groups, by number, of recently ended processes by pid. Only for a whole system."""
@@ -294,24 +282,8 @@ class TargetMembers:
             return []
         stacks: list[SleepingStack] = []
         for pid in self.images:
-            interpreter = self._interpreted.get(pid)
-            stacks += read_sleeping_stacks(pid, self._reader, drain, interpreter.chain_words() if interpreter else ())
+            stacks += read_sleeping_stacks(pid, self._reader, drain)
         return stacks
-
-    def read_frames(self, chains: Iterable[tuple[int, bytes]]) -> list[PythonFrame]:
-        """Return the functions in these (pid, chain of frames), for processes that still live."""
-        by_pid: dict[int, dict[bytes, None]] = {}
-        for pid, chain in chains:
-            if chain:
-                by_pid.setdefault(pid, {})[chain] = None
-        frames: list[PythonFrame] = []
-        for pid, of_pid in by_pid.items():
-            # A process that was started in the window has its parent's memory, and is looked at by its first stack.
-            if (interpreter := self._interpreted.get(pid)) is None:
-                continue
-            with suppress(Unreadable):
-                frames += read_frames(pid, partial(self._reader.memory, pid), interpreter, of_pid)
-        return frames
 
     def drop_ended_joined(self, referenced: Collection[int]) -> None:
         """Drop joined processes that have ended, except those that a figure refers to."""
@@ -351,8 +323,6 @@ class TargetMembers:
     def _drop(self, pids: Collection[int]) -> None:
         for pid in pids:
             self.images.pop(pid, None)
-            self._interpreted.pop(pid, None)
-            self._interpreters.unknown.pop(pid, None)
         self._admitted.difference_update(pids)
 
     def _set_only_target(self) -> None:
@@ -383,9 +353,8 @@ class StackTrace(msgspec.Struct, frozen=True):
     `lost_count`: stacks lost to a full ring buffer. `loaded_count`: switch-outs and wakings that were not examined
     because of load. `unsent_count`: stacks not copied because there were too many. `uncounted_count`: wakings not
     counted because of too many sites. Wakings were counted from `counted_from_ns` to `counted_to_ns` (CLOCK_MONOTONIC).
-    `registers_found` is False if threads went to sleep and their registers were not at the expected place. `frames`:
-    interpreter frames by the words of chains. `ended_groups`: control groups of ended processes by pid, if the whole
-    system is traced.
+    `registers_found` is False if threads went to sleep and their registers were not at the expected place.
+    `ended_groups`: control groups of ended processes by pid, if the whole system is traced.
     """
 
     sites: list[SavedSite]
@@ -399,7 +368,6 @@ class StackTrace(msgspec.Struct, frozen=True):
     counted_from_ns: int
     counted_to_ns: int
     registers_found: bool = True
-    frames: list[PythonFrame] = msgspec.field(default_factory=list)
     ended_groups: dict[int, int] = msgspec.field(default_factory=dict)
 
 
@@ -487,9 +455,6 @@ class StackReader(WindowPart):
             registers_found=self._direct
             or bool(read_shared(self._program, Shared.REGS_OFFSET))
             or not counted[Count.SLEEPS],
-            frames=self.members.read_frames(
-                [*((site.pid, site.chain) for site in sites), *((stack.pid, stack.chain) for stack in sleeping)]
-            ),
             ended_groups=self.members.ended_groups(),
         )
 

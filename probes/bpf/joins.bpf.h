@@ -49,7 +49,6 @@ TYPED_TRACEPOINT_PROBE(sched_process_exec)
     if (!found)
         return 0;
     found->text_low = found->text_bytes = found->library_low = found->library_bytes = 0;
-    found->interpreter.threads = 0;
 #if GROWS == GROWS_FAMILY
     comm_of(task, own);
     comm_of(FIELD_U64(task, OFFSET_task_struct_real_parent), parents);

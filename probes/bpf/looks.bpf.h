@@ -47,8 +47,6 @@ struct stack_record {
     u32 tid, tgid, kind, bytes;
     u64 space;        /* where the stack of the process begins, which tells its programs before and after an exec apart */
     u64 registers[REGISTER_COUNT];
-    u64 frame_words;
-    u64 frames[FRAME_WORDS];
     u8 stack[STACK_BYTES + 0x1000];
 };
 
@@ -198,20 +196,6 @@ static __always_inline int place_worker(struct look *look, u64 task)
     return 1;
 }
 
-/* The interpreter's frames, which a call path does not show. */
-static __always_inline void look_at_frames(struct target *target, struct stack_record *record, u64 task)
-{
-#ifdef OFFSET_task_struct_thread_pointer
-    struct thread *thread = thread_at(record->tid);
-
-    if (!thread || record->code == CODE_UNREADABLE)
-        return;
-    /* Of the record's stack what is behind the bytes that are sent serves as room. */
-    record->frame_words = read_frames(&target->interpreter, &thread->interpreted, read_u64(task + OFFSET_task_struct_thread_pointer),
-                                      record->stack + STACK_BYTES, record->frames, &record->code);
-#endif
-}
-
 /* The whole look: call path, and stack bytes of a new site. `record` has the registers. */
 static __always_inline void look_at_path(struct target *target, struct stack_record *record, u32 kind, u64 window, struct look *look,
                                          u64 task)
@@ -224,17 +208,13 @@ static __always_inline void look_at_path(struct target *target, struct stack_rec
         record->code = CODE_UNREADABLE;
     else
         record->code = call_path(target, record);
-    record->frame_words = 0;
-    if (target->interpreter.threads)
-        look_at_frames(target, record, task);
     /* Behind the loops, which the verifier walks again for each value that is known before them. */
     is_there = look->ip == record->ip && look->sp == record->sp;
     is_same = is_there && look->window == window;
     was_lost = is_there && look->window == (window | WINDOW_NO_ROOM);
     look->unread = 0;
     if (is_same && look->code == record->code) {
-        /* Registers alone do not tell an interpreter's functions apart. */
-        look->alike += !target->interpreter.threads;
+        look->alike++;
         return;
     }
     was_lost = was_lost && look->code == record->code;
@@ -318,7 +298,6 @@ static __always_inline void send_registers(u64 registers, u64 ip, u64 sp, u32 ti
     record->sp = sp;
     record->code = 0;
     record->space = 0;
-    record->frame_words = 0;
     record->tid = tid;
     record->tgid = tgid;
     record->kind = STACK_REGISTERS;

@@ -10,8 +10,6 @@
  * ON_DEMAND is for readers that stay: a sleep is looked at only where the thread's last one ended an idle period, or where
  * the process is judged now. Then what a host pays goes by its idle exits, whatever else it does.
  */
-#include "interpreter.bpf.h"
-
 #define SITE_SLOTS 16384
 /* A CPU that idled for less than this part of a tenth of a second hardly idled. */
 #define IDLE_1_IN 10
@@ -24,7 +22,6 @@ struct target {
     u64 text_low, text_bytes;
     u64 library_low, library_bytes;
     u64 judged;
-    struct interpreter interpreter;
 };
 
 /* Where a thread was seen: a site. */
@@ -43,8 +40,7 @@ struct thread {
     struct look sleeper;
     u64 window;       /* … in this window */
     struct look waker;
-    u64 interpreted;  /* its state in the interpreter */
-    u8 gap[16];
+    u8 gap[24];
 };
 
 BPF_HASH(targets, u32, struct target, 8192);

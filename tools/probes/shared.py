@@ -105,7 +105,6 @@ NUMBERS: Mapping[str, Sequence[str]] = {
     "idle_period.h": ("COMM_BYTES", "IDLE_LIFE"),
     "causes.h": ("CAUSE_STATES", "CAUSE_HALF"),
     "looks.bpf.h": ("CODE_NEWBORN", "CODE_WORKER"),
-    "interpreter.bpf.h": ("INTERPRETER_FRAMES",),
     "busy.bpf.h": ("GROUP_SPAN",),
     "joins.bpf.h": ("GROWS_FAMILY", "GROWS_GROUP"),
     "functions.bpf.c": ("COOKIE_STEPPED",),

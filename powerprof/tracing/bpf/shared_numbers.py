@@ -20,9 +20,6 @@ CAUSE_HALF = 0x10000
 CODE_NEWBORN = 2
 CODE_WORKER = 3  # no user code: a worker of io_uring
 
-# interpreter.bpf.h
-INTERPRETER_FRAMES = 32
-
 # busy.bpf.h
 GROUP_SPAN = 64  # GROUP_CPUS: no more than the host has; CPU_GROUPS: groups of so many that hold all
 

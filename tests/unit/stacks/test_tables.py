@@ -19,7 +19,6 @@ from powerprof.stacks.elf import Elf, Segment, build_id_of_notes, code_vaddr, pa
 from powerprof.stacks.image import Mapping as CodeMapping
 from powerprof.stacks.image import ProcessImage, find_code_ranges
 from powerprof.stacks.inline import Call, InlineReader
-from powerprof.stacks.interpreter import line_of, split_chain
 from powerprof.stacks.packages import Package, _covered, debug_package, is_complete
 from powerprof.stacks.registers import X86_64
 from powerprof.stacks.store import TableStore
@@ -297,28 +296,6 @@ def test_code_is_mapped_from_the_page_of_its_segment() -> None:
         None,
         None,
     ]
-
-
-# Lines of Python and chains of frames.
-
-
-@pytest.mark.parametrize(("unit", "line"), [(0, 11), (1, 11), (2, 9), (3, None), (4, 12), (5, 12), (6, 12), (7, None)])
-def test_lines_of_code_units(unit: int, line: int | None) -> None:
-    """Objects/locations.md: one line further, three back (a long entry), none, and three further without columns."""
-    table = bytes((0x80 | 11 << 3 | 1, 0, 0))  # kind 11: one line further, two units
-    table += bytes((0x80 | 14 << 3 | 0, 2 << 1 | 1, 0, 0, 0))  # kind 14: two lines back, one unit
-    table += bytes((0x80 | 15 << 3 | 0,))  # no location, one unit
-    table += bytes((0x80 | 13 << 3 | 2, 3 << 1))  # kind 13: three lines further, three units
-    assert line_of(table, 10, unit) == line
-
-
-@pytest.mark.parametrize(
-    ("words", "count", "whole"),
-    [((1, 2, 3, 4, 0, 0), 2, True), ((1, 2, 3, 4), 2, False), ((), 0, False), ((0, 0), 0, True), ((1, 2, 3), 1, False)],
-)
-def test_chains_of_frames_end_with_zeros(words: tuple[int, ...], count: int, whole: bool) -> None:
-    places, is_whole = split_chain(struct.pack(f"<{len(words)}Q", *words))
-    assert (len(places), is_whole) == (count, whole) and places[:1] == [(1, 2)][:count]
 
 
 # Limits of bytes and time.

@@ -8,8 +8,7 @@ import errno
 import mmap
 import os
 import socket
-import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -73,67 +72,6 @@ def test_a_position_is_instruction_and_stack(tmp_path: Path, text: str, position
     (tmp_path / "syscall").write_text(text)
     assert reader_child._read_position(tmp_path) == position
     assert reader_child._read_position(tmp_path / "none") is None
-
-
-@pytest.mark.parametrize(
-    ("status", "inner"),
-    [("NSpid:\t4730\t30\t19\n", 19), ("NSpid:\t4730\n", 4730), ("", 4730), ("Name:\tx\nNSpid:\t4730\t3\n", 3)],
-)
-def test_a_thread_has_the_number_of_its_innermost_namespace(tmp_path: Path, status: str, inner: int) -> None:
-    (tmp_path / "task/4730").mkdir(parents=True)
-    (tmp_path / "task/4730/status").write_text(status)
-    assert reader_child._read_inner_id(tmp_path, 4730) == inner
-    assert reader_child._read_inner_id(tmp_path, 4731) == 4731
-
-
-def _words(*words: int) -> bytes:
-    return struct.pack(f"<{len(words)}Q", *words)
-
-
-def _memory(tmp_path: Path, contents: Mapping[int, bytes]) -> int:
-    """Return a file with these bytes at these addresses."""
-    data = bytearray(4096)
-    for address, part in contents.items():
-        data[address : address + len(part)] = part
-    (tmp_path / "mem").write_bytes(data)
-    return os.open(tmp_path / "mem", os.O_RDONLY)
-
-
-def test_thread_states_are_followed_by_their_links(tmp_path: Path) -> None:
-    # The first state at 0x100 is named at 0x40. Offsets: 24 the next state, 40 the thread's number.
-    def state(following: int, number: int) -> bytes:
-        return _words(901, 902, 903, following, 904, number)
-
-    memory = _memory(
-        tmp_path, {0x40: _words(0x100), 0x100: state(0x200, 71), 0x200: state(0x300, 72), 0x300: state(0, 71)}
-    )
-    assert reader_child.states(memory, (0x40, 24, 40)) == {71: 0x100, 72: 0x200}
-    os.close(memory)
-
-
-@pytest.mark.parametrize("inner", [16, reader_child.NO_INNER])
-def test_frames_have_their_code_and_instruction(tmp_path: Path, inner: int) -> None:
-    # In the state 8 names the current frame, or an outer one with the frame at 16.
-    code, previous, instruction, entry = 0, 8, 56, 71
-
-    def frame(number: int, before: int, kind: int) -> bytes:
-        parts = bytearray(80)
-        parts[code : code + 8] = _words(0x1000 + number)
-        parts[previous : previous + 8] = _words(before)
-        parts[instruction : instruction + 8] = _words(0x2000 + number)
-        parts[entry] = kind
-        return bytes(parts)
-
-    outer = {0x108: _words(0x180), 0x190: _words(0x200)} if inner == 16 else {0x108: _words(0x200)}
-    memory = _memory(tmp_path, {**outer, 0x200: frame(1, 0x300, 0), 0x300: frame(2, 0, 1)})
-    words = (0, 0, 0, 8, inner, code, previous, instruction, entry)
-
-    def shown(number: int, kind: int) -> bytes:
-        return _words(0x1000 + number) + _words(0x2000 + number)[:7] + bytes([kind])
-
-    assert reader_child.chain(memory, words, 0x100) == shown(1, 0) + shown(2, 1) + bytes(16)
-    assert reader_child.chain(memory, words, 0x800) == bytes(16)
-    os.close(memory)
 
 
 @pytest.fixture(scope="module")

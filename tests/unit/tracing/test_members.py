@@ -160,7 +160,6 @@ def stack_reader(kind: type[Any]) -> tuple[Any, FakeProgram]:
     members = SimpleNamespace(
         images={},
         note_unjoined=lambda count: None,
-        read_frames=lambda chains: [],
         ended_groups=lambda: {},
         add=lambda pids: None,
         drop_ended=lambda: None,

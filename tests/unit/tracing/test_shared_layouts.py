@@ -29,13 +29,7 @@ from tests.conftest import REPOSITORY
 PROBES = REPOSITORY / "probes/bpf"
 Place = tuple[int, int]  # offset and bytes
 # What loaders put in front of a program; the sizes do not matter here.
-DEFINED = {
-    "FRAME_WORDS": idle_data.FRAMES_BYTES // 8 - 1,
-    "REGISTER_COUNT": 21,
-    "TEXT": statement_tables.TEXT_BYTES,
-    "FUNCTIONS": 202,
-    "WAITS": WAITS,
-}
+DEFINED = {"REGISTER_COUNT": 21, "TEXT": statement_tables.TEXT_BYTES, "FUNCTIONS": 202, "WAITS": WAITS}
 
 
 @dataclass(frozen=True)
@@ -72,11 +66,7 @@ LAYOUTS = [
         "threads.bpf.h",
         "target",
         idle_stacks._TARGET,
-        [
-            *("text_low", "text_bytes", "library_low", "library_bytes", "judged"),
-            *(f"interpreter.{name}" for name in ("threads", "next", "thread_id", "current", "inner")),
-            *(f"interpreter.{name}" for name in ("code", "previous", "instruction", "entry")),
-        ],
+        ["text_low", "text_bytes", "library_low", "library_bytes", "judged"],
     ),
     Layout("paths.bpf.h", "target", profile._TARGET, ["text_low", "text_bytes", "library_low", "library_bytes"]),
     Layout("paths.bpf.h", "sample", profile._SAMPLE, called=PROCESS),
