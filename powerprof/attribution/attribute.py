@@ -27,7 +27,7 @@ from powerprof.tracing.idle_program import EarlyLoad
 
 if TYPE_CHECKING:
     from powerprof.attribution.capture import Capture
-    from powerprof.attribution.deep_idle import DeepRequest
+    from powerprof.attribution.deep_what_if import DeepRequest
     from powerprof.model.attribution import Attribution
     from powerprof.stacks.store import TableStore
 

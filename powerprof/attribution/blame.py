@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a capture to the threads, stacks and wakers behind the target's idle exits, with conservation of all of them."""
+"""From a capture to the threads, stacks and wakers behind the target's idle exits, with conservation of all of them.
+
+Running time belongs to the thread that ran. The kernel's, from an idle exit until a thread ran, belongs to that exit's
+cause.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +25,6 @@ from powerprof.system.tasks import ENDED, Task, restore_traced
 from powerprof.tracing.bpf.shared_numbers import RunKind
 from powerprof.tracing.captures import Array
 from powerprof.tracing.idle_data import RunTimes
-
-# Running time belongs to the thread that ran; the kernel's, from an idle exit until a thread ran, to that exit's cause.
 
 # Less running time without a row gets no note.
 _ROWLESS_NS = 1_000_000

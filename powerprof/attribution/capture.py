@@ -24,10 +24,8 @@ from powerprof.system.tasks import Task
 from powerprof.tracing.captures import CpuEdge
 from powerprof.tracing.idle_data import CAUSE, IDLE_EXIT, RUN_TIME, RunTimes, SavedSite, SiteWakings, SleepingStack
 
-# Limits of a saved capture, checked before its parts are decoded.
-#
-# A list of empty lists takes one byte per entry in the file and 64 in memory, and zlib packs 1,000 of them into a byte.
-
+# Limits are checked before the parts of a saved capture are decoded. A list of empty lists takes one byte per entry in
+# the file and 64 in memory, and zlib packs 1,000 of them into a byte.
 MOST_BYTES = 1 << 30
 # Idle exits and stacks are compressed 5 to 20 times. A file with a higher ratio than this is not a capture.
 _MOST_RATIO = 40

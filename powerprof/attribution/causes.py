@@ -88,8 +88,6 @@ def build_conservation(
     )
 
 
-# Period of a cause, by the intervals that its entries counted.
-
 _LEAST_SHARE = 0.8
 _LEAST_GAPS = 5
 

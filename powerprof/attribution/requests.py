@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The requests of the verbs about a target, and the steps that these verbs share."""
+"""The requests of the verbs about a target, and the steps that these verbs share.
+
+If `settle` is set, the process does nothing else after the window, so it may give up its root privileges.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +37,6 @@ class ServerChoice(Protocol):
     def socket(self) -> Path | None: ...
     @property
     def defaults_file(self) -> Path | None: ...
-
-
-# If `settle` is set, the process does nothing else after the window, so it may give up its root privileges.
 
 
 class AttributeRequest(msgspec.Struct, frozen=True, kw_only=True):

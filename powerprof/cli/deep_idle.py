@@ -21,7 +21,7 @@ from powerprof.cli.targets import ServerOptions, TargetOptions
 from powerprof.system.errors import UsageError
 
 if TYPE_CHECKING:
-    from powerprof.attribution.deep_idle import DeepRequest
+    from powerprof.attribution.deep_what_if import DeepRequest
 
 _MOST_NAME = 128
 # Stacks below the answer.
@@ -44,7 +44,7 @@ class PredictionOptions(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def request(self) -> DeepRequest:
         """The question. Raises UsageError, DataError."""
-        from powerprof.attribution.deep_idle import DeepRequest
+        from powerprof.attribution.deep_what_if import DeepRequest
         from powerprof.cure.remedies import parse_slack
         from powerprof.measure.cpuidle import read_state_table
 

@@ -134,14 +134,14 @@ def command(options: Options) -> None:
     if samples.save_workload is not None:
         folder = Path(os.path.realpath(samples.save_workload))  # Path.resolve raises on circular links
         _check_folder(folder, samples.save_workload)
-    from powerprof.queries import records, session
+    from powerprof.queries import askers, session
     from powerprof.report.document import View
     from powerprof.report.statement_tables import columns_of
 
     if columns is not None:
         columns_of(columns)
     if by is not None:
-        records.parse_grouping(by)
+        askers.parse_grouping(by)
 
     request = session.QueriesRequest(
         pid=options.pid,
@@ -177,7 +177,7 @@ def command(options: Options) -> None:
 
 def _check_folder(place: Path, folder: Path) -> None:
     """Raise UsageError if a folder cannot hold a new workload, PowerprofError if it cannot be written."""
-    from powerprof.queries.client_texts import check_workload_name
+    from powerprof.queries.workload_file import check_workload_name
     from powerprof.report.files import check_output
 
     check_workload_name(place.name)

@@ -25,10 +25,11 @@ from powerprof.model.records import Window
 from powerprof.model.statements import NormalText, limit_texts
 from powerprof.model.text import Say
 from powerprof.queries.pricing import MeasuredStatements, build_record
+from powerprof.queries.probes import COSTLY_PERCENT, Probes, ProbeTrial
 from powerprof.queries.records import Method, Queries, Statement
+from powerprof.queries.samples import Samples
 from powerprof.queries.session import QueriesRequest
 from powerprof.queries.target import TracedServer, find_server
-from powerprof.queries.windows import COSTLY_PERCENT, Probes, ProbeTrial, Samples
 from powerprof.system import signals
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError

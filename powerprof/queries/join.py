@@ -6,17 +6,17 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
 import msgspec
 
 from powerprof.database.performance import MOST_TEXT, Account, ServerReport, list_own_statements
 from powerprof.model.identities import ANSI_BIT, Family
-from powerprof.model.records import Notes
 from powerprof.model.statements import NO_TEXT, UNREADABLE, NormalText, label_text, make_key, normalise
-from powerprof.queries.records import Asker, Background, Latency, SampledStack, Share, Statement, Waits
+from powerprof.queries.askers import rank_askers
+from powerprof.queries.records import Background, Latency, Share, Statement, Waits
 from powerprof.system.files import printable
 from powerprof.system.server_roles import parse_database
 from powerprof.tracing.bpf.shared_numbers import (
@@ -28,15 +28,7 @@ from powerprof.tracing.bpf.shared_numbers import (
     SQUARED_NS_LOG,
     StatementWait,
 )
-from powerprof.tracing.captures import (
-    NO_WAITS,
-    OnCpuCapture,
-    RecordedText,
-    StatementTrace,
-    ThreadUse,
-    latency_class_range_ns,
-)
-from powerprof.tracing.profile import PathNames
+from powerprof.tracing.captures import NO_WAITS, RecordedText, StatementTrace, ThreadUse, latency_class_range_ns
 
 UNKNOWN_PREPARED = label_text("(prepared before the window, or its number not seen: text unknown)")
 BEGAN_BEFORE = "(began before the window)"
@@ -108,7 +100,7 @@ class Parts(msgspec.Struct, frozen=True):
 def join_trace(trace: StatementTrace, known: ServerReport) -> Parts:
     """Join a traced window with the server's report."""
     if trace.family == "postgresql":
-        trace, known = _without_autovacuum(trace, known)
+        trace, known = _drop_autovacuum(trace, known)
     sums: dict[tuple[str, str | None], StatementSum] = {}
     name_of = StatementNames(trace.texts, trace.family, ((use.id, use.tid) for use in trace.uses), known).name
     in_statements: dict[int, int] = defaultdict(int)
@@ -158,7 +150,7 @@ def join_trace(trace: StatementTrace, known: ServerReport) -> Parts:
     )
 
 
-def _without_autovacuum(trace: StatementTrace, known: ServerReport) -> tuple[StatementTrace, ServerReport]:
+def _drop_autovacuum(trace: StatementTrace, known: ServerReport) -> tuple[StatementTrace, ServerReport]:
     """Return trace and report with autovacuum workers as background: their reported texts are not SQL."""
     texts = {text.id for text in trace.texts if text.text.startswith(_AUTOVACUUM)}
     tids = {use.tid for use in trace.uses if use.id in texts and use.tid}
@@ -378,79 +370,3 @@ def _interpolate_quantile(classes: Mapping[int, float], wanted: float) -> float:
             return low + (high - low) * (wanted - below) / count
         below += count
     return high
-
-
-# Pure: samples that were taken beside the probes → the call paths of each statement.
-
-INCOMPLETE, OTHERS = "[incomplete]", "[other paths]"
-
-
-_MAX_STATEMENTS, _MAX_PATHS = 20, 400
-
-
-def add_stacks(
-    statements: Sequence[Statement],
-    capture: OnCpuCapture,
-    name_of: Callable[[int, int], tuple[str, str | None]],
-    family: Family = "mysql",
-) -> tuple[list[Statement], dict[str, str], Notes]:
-    """Return the statements, with call paths for those with most samples; the files of frames; and the notes."""
-    paths = PathNames(capture)
-    counters: dict[tuple[str, str | None], Counter[tuple[str, ...]]] = defaultdict(Counter)
-    modules: dict[str, str] = {}
-    for row in capture.rows:
-        if row.what:
-            text, schema = name_of(row.what, row.tid)
-            frames, state = paths.of(row)
-            labels = []
-            for frame in reversed(frames):
-                # flamegraph.pl uses this suffix for functions of the kernel.
-                labels.append(f"{frame.label}_[k]" if frame.kernel else frame.label)
-                modules[labels[-1]] = frame.module
-            if state not in ("complete", "kernel"):
-                labels.insert(0, INCOMPLETE)
-            counters[make_key(text, family), schema][tuple(labels)] += row.count
-    most = dict(sorted(counters.items(), key=lambda pair: -pair[1].total())[:_MAX_STATEMENTS])
-    with_paths = [
-        msgspec.structs.replace(statement, stacks=_keep_largest(most[name]))
-        if (name := (make_key(statement.text, family), statement.schema_name)) in most and not statement.began_before
-        else statement
-        for statement in statements
-    ]
-    used = {label for statement in with_paths for stack in statement.stacks for label in stack.frames}
-    inside = sum(counter.total() for counter in counters.values())
-    note = (
-        f"{capture.target_count:,} samples of the server, {inside:,} of them in statements; each CPU was woken for "
-        f"them {1e3 / (capture.period_ms or 1.0):.0f} times a second, which is included in wake-ups and joules"
-    )
-    return (
-        with_paths,
-        {label: file for label, file in modules.items() if label in used},
-        [note, *capture.notes, *paths.notes],
-    )
-
-
-def _keep_largest(paths: Counter[tuple[str, ...]]) -> list[SampledStack]:
-    rows = sorted(paths.items(), key=lambda stack: (-stack[1], stack[0]))
-    rest = sum(count for _, count in rows[_MAX_PATHS:])
-    stacks = [SampledStack(list(frames), count) for frames, count in rows[:_MAX_PATHS]]
-    return [*stacks, SampledStack([OTHERS], rest)] if rest else stacks
-
-
-_MAX_ASKERS = 20
-
-
-def rank_askers(used: Mapping[Account | None, tuple[float, int | None]]) -> list[Asker]:
-    """Return askers by CPU time in s, with calls if known. Those behind the first `_MAX_ASKERS` have no name."""
-    most = sorted(used.items(), key=lambda pair: (-pair[1][0], str(pair[0])))
-    named = [(account, amount) for account, amount in most if account is not None][:_MAX_ASKERS]
-    askers = [
-        Asker(user=account.user, host=account.host, c0_s=c0_s, calls_count=calls) for account, (c0_s, calls) in named
-    ]
-    kept = {account for account, _ in named}
-    rest = [amount for account, amount in most if account not in kept]
-    if rest:
-        counts = [count for _, count in rest if count is not None]
-        used_s = sum(c0_s for c0_s, _ in rest)
-        askers.append(Asker(user=None, host=None, c0_s=used_s, calls_count=sum(counts) if counts else None))
-    return askers

@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records of `powerprof queries` (JSON `powerprof.queries/1`), and sums of statements by their askers."""
+"""Records of `powerprof queries` (JSON `powerprof.queries/1`)."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from typing import Literal, get_args
+from typing import Literal
 
 import msgspec
 
 from powerprof.model.identities import Family
 from powerprof.model.records import EnergyReading, EnergySplit, Kind, Record, ServerInfo, ToolCost
 from powerprof.model.statements import NormalText
-from powerprof.system.errors import UsageError
 
 Method = Literal["probes", "samples"]
 """Probes at each statement, or samples of texts in the server's memory."""
@@ -196,74 +194,3 @@ class Queries(Record, frozen=True, kw_only=True):
     command: str = "queries"
     started_at: str
     schema: Literal["powerprof.queries/1"] = "powerprof.queries/1"
-
-
-# Pure: who asked for a statement, and statements summed by user, host, account or database.
-
-Grouping = Literal["user", "host", "account", "database"]
-
-
-GROUPINGS: tuple[Grouping, ...] = get_args(Grouping)
-
-
-UNKNOWN = "(not known)"
-
-
-def parse_grouping(value: str) -> Grouping:
-    """Return the value of `--by`. Raise UsageError."""
-    for known in GROUPINGS:
-        if value == known:
-            return known
-    raise UsageError(f"--by {value[:40]} is not a choice", f"one of {', '.join(GROUPINGS)}")
-
-
-class AskerGroup(msgspec.Struct):
-    """The sum of all statements of one asker; `first` is the one with most CPU time."""
-
-    name: str
-    c0_s: float = 0.0
-    joules: float | None = None
-    calls: int | None = None
-    texts: set[str] = msgspec.field(default_factory=set)
-    first: str = ""
-    first_s: float = 0.0
-
-
-def group_statements(record: Queries, by: Grouping) -> list[AskerGroup]:
-    """Return groups, most CPU time first. Joules of a statement are split among its askers by CPU time."""
-    found: dict[str, AskerGroup] = {}
-    for statement in record.statements:
-        for name, c0_s, calls in _parts(statement, by):
-            group = found.setdefault(name, AskerGroup(name))
-            group.c0_s += c0_s
-            group.texts.add(statement.id or statement.text)
-            if calls is not None:
-                group.calls = (group.calls or 0) + calls
-            if statement.joules is not None and statement.c0_s:
-                group.joules = (group.joules or 0.0) + statement.joules * c0_s / statement.c0_s
-            if not group.first or c0_s > group.first_s:
-                group.first, group.first_s = statement.text, c0_s
-    return sorted(found.values(), key=lambda group: (-group.c0_s, group.name))
-
-
-def _parts(statement: Statement, by: Grouping) -> list[tuple[str, float, int | None]]:
-    whole = statement.c0_s, statement.calls_count
-    if by == "database":
-        return [(statement.schema_name or UNKNOWN, *whole)]
-    if not statement.askers:
-        return [(UNKNOWN, *whole)]
-    sums: dict[str, tuple[float, int | None]] = defaultdict(lambda: (0.0, None))
-    for asker in statement.askers:
-        name = name_asker(asker, by)
-        c0_s, calls = sums[name]
-        more = calls if asker.calls_count is None else (calls or 0) + asker.calls_count
-        sums[name] = c0_s + asker.c0_s, more
-    return [(name, *amount) for name, amount in sums.items()]
-
-
-def name_asker(asker: Asker, by: Grouping = "account") -> str:
-    """Return the name of an asker in this grouping."""
-    if asker.user is None:
-        return UNKNOWN
-    host = asker.host or "localhost"
-    return {"user": asker.user, "host": host}.get(by, f"{asker.user}@{host}")

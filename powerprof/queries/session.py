@@ -15,18 +15,16 @@ from powerprof.measure.progress import announce
 from powerprof.model.records import Note
 from powerprof.model.statements import limit_texts
 from powerprof.model.text import Say
-from powerprof.queries.client_texts import (
-    add_plans,
-    choose_texts,
-    explain_left_out,
-    format_workload,
-    list_missing_plans,
-)
-from powerprof.queries.join import StatementNames, add_stacks
+from powerprof.queries.client_texts import add_plans, choose_texts, explain_left_out, list_missing_plans
+from powerprof.queries.join import StatementNames
 from powerprof.queries.pricing import build_record
+from powerprof.queries.probes import Probes
 from powerprof.queries.records import Queries
+from powerprof.queries.samples import Samples
+from powerprof.queries.statement_stacks import add_stacks
 from powerprof.queries.target import TracedServer, find_server
-from powerprof.queries.windows import Probes, Samples, TracedWindow
+from powerprof.queries.windows import TracedWindow
+from powerprof.queries.workload_file import format_workload
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.tracing.bpf.mapped_files import UnfitFileError
 from powerprof.tracing.profile import SAMPLE_HZ

@@ -9,7 +9,8 @@ from functools import partial
 from msgspec.structs import replace
 
 from powerprof.model import text
-from powerprof.queries.records import Grouping, Queries, QueryPlanStep, Share, parse_grouping
+from powerprof.queries.askers import Grouping, parse_grouping
+from powerprof.queries.records import Queries, QueryPlanStep, Share
 from powerprof.report.document import (
     NOT_HTML,
     NOT_TERMINAL,

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from powerprof.model import text
-from powerprof.queries.records import UNKNOWN, Background, Grouping, Queries, Statement, group_statements, name_asker
+from powerprof.queries.askers import UNKNOWN, Grouping, group_statements, name_asker
+from powerprof.queries.records import Background, Queries, Statement
 from powerprof.report.table import ALL, Cell, Column, Figure, Form, Places, Table, TableRow, Words, figure_columns
 from powerprof.system.errors import UsageError
 from powerprof.system.next_steps import command_line

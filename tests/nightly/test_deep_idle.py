@@ -24,7 +24,8 @@ import pytest
 
 from powerprof.attribution.attribute import trace_target
 from powerprof.attribution.capture import Capture
-from powerprof.attribution.deep_idle import DeepRequest, build_deep_idle
+from powerprof.attribution.deep_idle import build_deep_idle
+from powerprof.attribution.deep_what_if import DeepRequest
 from powerprof.attribution.requests import AttributeRequest
 from powerprof.database.builds import ServerBuild
 from powerprof.database.private_server import PrivateServer

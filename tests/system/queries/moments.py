@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from powerprof.database.performance import merge_reports
 from powerprof.queries.join import Parts
+from powerprof.queries.samples import join_moments
 from powerprof.queries.target import TracedServer, ask_server
-from powerprof.queries.windows import join_moments
 from powerprof.tracing.statements import MomentSampler, ServerProcesses, StatementSamples
 
 _HZ = 4999  # 33 times the usual, so that the tests need as much less time

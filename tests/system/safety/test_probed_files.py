@@ -22,7 +22,8 @@ from powerprof.cure.judge import StatementLatencies
 from powerprof.database.private_server import PrivateServer
 from powerprof.live.statements import ServedServer
 from powerprof.measure.window import OpenWindow
-from powerprof.queries.windows import Probes, Samples
+from powerprof.queries.probes import Probes
+from powerprof.queries.samples import Samples
 from powerprof.tracing.bpf.kernel_memory import KernelMemory
 from powerprof.tracing.bpf.mapped_files import MappedFile, UnfitFileError, wait_until_free
 from powerprof.tracing.bpf.types import read_kernel_btf

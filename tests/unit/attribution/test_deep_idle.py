@@ -14,8 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from powerprof.attribution.bursts import BURST
 from powerprof.attribution.capture import Capture, IdleCpu, encode, load
-from powerprof.attribution.deep_idle import BURST, DeepRequest, build_deep_idle, count_misses, move_bursts
+from powerprof.attribution.deep_idle import build_deep_idle, count_misses
+from powerprof.attribution.deep_what_if import DeepRequest, move_bursts
 from powerprof.measure.cpuidle import read_state_table
 from powerprof.measure.window import StateInfo
 from powerprof.model.deep_idle import DeepIdle, DeepScope

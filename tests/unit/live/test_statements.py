@@ -13,9 +13,9 @@ import pytest
 from powerprof.live import statements
 from powerprof.live.statements import ServedServer, StatementHistory
 from powerprof.queries.pricing import build_record
+from powerprof.queries.probes import ProbeTrial
 from powerprof.queries.records import Queries, Statement
 from powerprof.queries.target import TracedServer
-from powerprof.queries.windows import ProbeTrial
 from powerprof.system.errors import CapabilityError, PowerprofError
 from tests.unit.queries.test_report import record as sample_record
 from tests.unit.queries.windows import KnownFloor, measured

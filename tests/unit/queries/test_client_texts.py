@@ -16,15 +16,13 @@ from powerprof.model.statements import normalise
 from powerprof.queries.client_texts import (
     LeftOutStatements,
     StatementSample,
-    check_workload_name,
     choose_texts,
     explain_left_out,
-    format_workload,
-    interleave_by_rate,
     list_missing_plans,
 )
 from powerprof.queries.join import join_trace
 from powerprof.queries.records import Statement
+from powerprof.queries.workload_file import check_workload_name, format_workload, interleave_by_rate
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.tracing.captures import RecordedText, StatementUse
 from powerprof.workloads.reading import read_workload

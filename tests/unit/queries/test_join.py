@@ -13,16 +13,10 @@ from hypothesis import strategies as st
 from powerprof.database.performance import Account, CountedStatement, ServerReport, Statistics, merge_reports
 from powerprof.model.statements import normalise
 from powerprof.queries import pricing
-from powerprof.queries.join import (
-    INCOMPLETE,
-    UNKNOWN_PREPARED,
-    StatementNames,
-    add_stacks,
-    estimate_latency,
-    join_trace,
-    rank_askers,
-)
+from powerprof.queries.askers import rank_askers
+from powerprof.queries.join import UNKNOWN_PREPARED, StatementNames, estimate_latency, join_trace
 from powerprof.queries.records import Statement
+from powerprof.queries.statement_stacks import INCOMPLETE, add_stacks
 from powerprof.report.exports import export
 from powerprof.system.errors import UsageError
 from powerprof.tracing.bpf.shared_numbers import SQUARED_NS_LOG, StatementWait

@@ -8,9 +8,10 @@ import pytest
 
 from powerprof.database.performance import ServerReport
 from powerprof.model.records import ToolCost
+from powerprof.queries.askers import group_statements
 from powerprof.queries.join import join_trace
 from powerprof.queries.pricing import price_share as priced
-from powerprof.queries.records import Asker, Queries, QueryServer, Statement, TracingCost, group_statements
+from powerprof.queries.records import Asker, Queries, QueryServer, Statement, TracingCost
 from powerprof.report.exports import export, render_html
 from powerprof.report.kinds import lines_of
 from powerprof.report.queries import answer_of

@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from powerprof.attribution.deep_idle import DeepRequest, build_deep_idle
+from powerprof.attribution.deep_idle import build_deep_idle
+from powerprof.attribution.deep_what_if import DeepRequest
 from powerprof.attribution.profile import FunctionShare, OnCpuFrame, OnCpuProfile, OnCpuStack
 from powerprof.diagnosis.diagnose import diagnose
 from powerprof.diagnosis.evidence import DiagnosedServer, Diagnosis, Evidence

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Windows with probes and samples: the choice between them, and the share of each part."""
+"""Windows with samples: the share of each part, and the calls."""
 
 from __future__ import annotations
 
@@ -14,20 +14,16 @@ from hypothesis import strategies as st
 
 from powerprof.database.performance import CountedStatement, ServerReport, list_own_statements
 from powerprof.model.identities import Family
-from powerprof.model.records import Note
-from powerprof.queries import pricing, session
-from powerprof.queries.pricing import MeasuredStatements, build_record
+from powerprof.queries import pricing
+from powerprof.queries.pricing import build_record
+from powerprof.queries.probes import ProbeTrial
 from powerprof.queries.records import Share, Statement
-from powerprof.queries.session import QueriesRequest
+from powerprof.queries.samples import Samples, _count_all_calls, join_moments
 from powerprof.queries.target import ServerTime, TracedServer
-from powerprof.queries.windows import Probes, ProbeTrial, Samples, TracedWindow, _count_all_calls, join_moments
-from powerprof.report.notes import word_notes
-from powerprof.system.errors import CapabilityError, PowerprofError
+from powerprof.system.errors import PowerprofError
 from powerprof.tracing.bpf.shared_numbers import COM_QUERY
-from powerprof.tracing.captures import RecordedText, StatementTrace, TraceCost
-from powerprof.tracing.statement_tables import MOST_TEXT_BYTES
+from powerprof.tracing.captures import RecordedText
 from powerprof.tracing.statements import SampledThread, StatementSamples
-from tests.unit.queries.sample import trace
 from tests.unit.queries.windows import KnownFloor, window
 
 POINT, POINT_TOO, BURN, UNREADABLE = 1001, 1002, 1003, 3
@@ -224,7 +220,7 @@ def test_a_window_of_samples_has_the_version_of_the_program(monkeypatch: pytest.
         def collect(self) -> StatementSamples:
             return moments([met(POINT, 31, 4, is_client=True)], "postgresql")
 
-    monkeypatch.setattr("powerprof.queries.windows.MomentSampler", Sampled)
+    monkeypatch.setattr("powerprof.queries.samples.MomentSampler", Sampled)
     server = TracedServer(os.getpid(), "postgres (10)", None, None, "postgresql")
     samples = Samples(server)
     samples.parts[0].begin()
@@ -276,48 +272,6 @@ def test_all_calls_are_those_of_the_server_without_our_own() -> None:
     assert _count_all_calls(ServerReport(digests={(None, own): (5, 0, 0)})) == 0
 
 
-def test_the_cost_of_probes_has_their_traps_and_a_window_its_own_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    traced = trace(lost_count=2, unreadable_count=3, cut_count=4, process_cpu_ns=1_250_000_000)
-
-    class Traced:
-        gap_before_s = 0.75
-        dispatch = type("Dispatch", (), {"version": None})
-        trace = traced
-
-        def __init__(self, *_: object, **__: object) -> None: ...
-        def __enter__(self) -> Any:
-            return self
-
-        def __exit__(self, *_: object) -> None: ...
-        def attach(self) -> None: ...
-        def begin(self) -> None: ...
-        def end(self) -> None: ...
-        def collect(self) -> StatementTrace:
-            return self.trace
-
-    monkeypatch.setattr("powerprof.queries.windows.QueryTracer", Traced)
-    monkeypatch.setattr("powerprof.queries.windows._TRIAL_S", 0.0)
-    probes = Probes(TracedServer(10, "mysqld (10)", None, None))
-    made = probes.finish_window(window(), interrupted=True).measured
-    assert (made.cost_s, made.bpf_s) == (pytest.approx(0.002 + 417e-6), 0.002)
-    assert (made.process_cpu_s, made.seen_count, made.calls_count, made.gap_before_s) == (1.25, 417, 417, 0.75)
-    assert (made.lost_count, made.unreadable_count, made.cut_count) == (2, 3, 4)
-    assert (made.window_s, made.version, made.interrupted, made.method) == (2.0, None, True, "probes")
-    assert {note.name: note.values for note in made.notes if isinstance(note, Note)} == {
-        "prepared_before": {},
-        "no_login": {},
-        "texts_cut": {"count": 4, "bytes": MOST_TEXT_BYTES},
-        "texts_unreadable": {"count": 3},
-        "table_full": {"count": 2},
-    }
-    tried = probes.trial()
-    assert tried == ProbeTrial(2.0, 1.25, pytest.approx(0.002 + 417e-6), 417)
-    assert (tried.percent, tried.is_costly) == (pytest.approx(100 * 0.002417 / 1.25), False)
-    # Without a time of the programs the cost is unknown.
-    Traced.trace = trace(cost=TraceCost(bpf_s=None, trap_ns=417_000))
-    assert probes.finish_window(window()).measured.cost_s is None
-
-
 def test_the_time_of_a_server_is_that_of_its_window() -> None:
     clocks = iter([2_500_000_000, 6_000_000_000, 5, None])
     time_part = ServerTime("mysqld (10)", lambda: next(clocks))
@@ -333,76 +287,6 @@ def test_the_time_of_a_server_is_that_of_its_window() -> None:
         time_part.collect()
 
 
-SERVER = TracedServer(10, "mysqld (10)", None, None)
 NOTHING: Any = None
 
-
-def measured(method: Any) -> MeasuredStatements:
-    return MeasuredStatements(
-        method=method,
-        parts=NOTHING,
-        known=NOTHING,
-        window=NOTHING,
-        window_s=1.0,
-        process_cpu_s=None,
-        cost_s=None,
-        bpf_s=None,
-        seen_count=0,
-        calls_count=0,
-        notes=[],
-    )
-
-
 COSTLY, CHEAP = ProbeTrial(0.5, 0.4, 0.02, 10_000), ProbeTrial(0.5, 0.4, 0.01, 5_000)
-
-
-@pytest.mark.parametrize(
-    ("method", "trial", "samples", "way"),
-    [
-        ("auto", COSTLY, True, "samples"),
-        ("auto", CHEAP, True, "probes"),
-        ("auto", COSTLY, False, "probes"),  # samples cannot be had
-        ("probes", COSTLY, True, "probes"),
-    ],
-)
-def test_the_way_that_is_taken(
-    monkeypatch: pytest.MonkeyPatch, method: str, trial: ProbeTrial, samples: bool, way: str
-) -> None:
-    class Probing:
-        def __init__(self, *_: Any, **__: Any) -> None: ...
-        def __enter__(self) -> Probing:
-            return self
-
-        def __exit__(self, *_: object) -> None: ...
-        def trial(self) -> ProbeTrial:
-            return trial
-
-        def trace_window(self, *_: object) -> TracedWindow:
-            return TracedWindow(measured("probes"))
-
-    class Sampling(Probing):
-        def __init__(self, *_: Any, **__: Any) -> None:
-            if not samples:
-                raise CapabilityError("no texts in its memory", None)
-
-        def trace_window(self, *_: object) -> Any:
-            return TracedWindow(measured("samples"))
-
-    monkeypatch.setattr(session, "Probes", Probing)
-    monkeypatch.setattr(session, "Samples", Sampling)
-    request = QueriesRequest(pid="10", method=method)
-    taken = session._trace(request, SERVER, None, lambda _: None)  # type: ignore[arg-type]
-    assert taken.measured.method == way
-    notes = [one for one in taken.measured.notes if isinstance(one, Note)]
-    assert [one.name for one in notes] == (["probes_costly"] if way == "samples" else [])
-    if notes:
-        (said,) = word_notes(notes)
-        assert "probes used 5.0 % of the server's CPU time (2.0 µs per statement at 20,000 statements/s)" in said
-
-
-def test_a_quiet_server_is_never_costly_and_the_bounds_are_exact() -> None:
-    # More than 3 % of its CPU time, and more than a tenth of a CPU.
-    assert ProbeTrial(0.5, 0.0501, 0.00151, 10).is_costly
-    assert not ProbeTrial(0.5, 0.05, 0.0049, 10).is_costly
-    assert not ProbeTrial(0.5, 0.4, 0.012, 10).is_costly
-    assert ProbeTrial(4.0, 0.8, 0.032, 10).percent == pytest.approx(4.0)

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Windows with probes, and the choice between probes and samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from powerprof.model.records import Note
+from powerprof.queries import session
+from powerprof.queries.pricing import MeasuredStatements
+from powerprof.queries.probes import Probes, ProbeTrial
+from powerprof.queries.session import QueriesRequest
+from powerprof.queries.target import TracedServer
+from powerprof.queries.windows import TracedWindow
+from powerprof.report.notes import word_notes
+from powerprof.system.errors import CapabilityError
+from powerprof.tracing.captures import StatementTrace, TraceCost
+from powerprof.tracing.statement_tables import MOST_TEXT_BYTES
+from tests.unit.queries.sample import trace
+from tests.unit.queries.test_samples import CHEAP, COSTLY, NOTHING
+from tests.unit.queries.windows import window
+
+
+def test_the_cost_of_probes_has_their_traps_and_a_window_its_own_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    traced = trace(lost_count=2, unreadable_count=3, cut_count=4, process_cpu_ns=1_250_000_000)
+
+    class Traced:
+        gap_before_s = 0.75
+        dispatch = type("Dispatch", (), {"version": None})
+        trace = traced
+
+        def __init__(self, *_: object, **__: object) -> None: ...
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+        def attach(self) -> None: ...
+        def begin(self) -> None: ...
+        def end(self) -> None: ...
+        def collect(self) -> StatementTrace:
+            return self.trace
+
+    monkeypatch.setattr("powerprof.queries.probes.QueryTracer", Traced)
+    monkeypatch.setattr("powerprof.queries.probes._TRIAL_S", 0.0)
+    probes = Probes(TracedServer(10, "mysqld (10)", None, None))
+    made = probes.finish_window(window(), interrupted=True).measured
+    assert (made.cost_s, made.bpf_s) == (pytest.approx(0.002 + 417e-6), 0.002)
+    assert (made.process_cpu_s, made.seen_count, made.calls_count, made.gap_before_s) == (1.25, 417, 417, 0.75)
+    assert (made.lost_count, made.unreadable_count, made.cut_count) == (2, 3, 4)
+    assert (made.window_s, made.version, made.interrupted, made.method) == (2.0, None, True, "probes")
+    assert {note.name: note.values for note in made.notes if isinstance(note, Note)} == {
+        "prepared_before": {},
+        "no_login": {},
+        "texts_cut": {"count": 4, "bytes": MOST_TEXT_BYTES},
+        "texts_unreadable": {"count": 3},
+        "table_full": {"count": 2},
+    }
+    tried = probes.trial()
+    assert tried == ProbeTrial(2.0, 1.25, pytest.approx(0.002 + 417e-6), 417)
+    assert (tried.percent, tried.is_costly) == (pytest.approx(100 * 0.002417 / 1.25), False)
+    # Without a time of the programs the cost is unknown.
+    Traced.trace = trace(cost=TraceCost(bpf_s=None, trap_ns=417_000))
+    assert probes.finish_window(window()).measured.cost_s is None
+
+
+SERVER = TracedServer(10, "mysqld (10)", None, None)
+
+
+def measured(method: Any) -> MeasuredStatements:
+    return MeasuredStatements(
+        method=method,
+        parts=NOTHING,
+        known=NOTHING,
+        window=NOTHING,
+        window_s=1.0,
+        process_cpu_s=None,
+        cost_s=None,
+        bpf_s=None,
+        seen_count=0,
+        calls_count=0,
+        notes=[],
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "trial", "samples", "way"),
+    [
+        ("auto", COSTLY, True, "samples"),
+        ("auto", CHEAP, True, "probes"),
+        ("auto", COSTLY, False, "probes"),  # samples cannot be had
+        ("probes", COSTLY, True, "probes"),
+    ],
+)
+def test_the_way_that_is_taken(
+    monkeypatch: pytest.MonkeyPatch, method: str, trial: ProbeTrial, samples: bool, way: str
+) -> None:
+    class Probing:
+        def __init__(self, *_: Any, **__: Any) -> None: ...
+        def __enter__(self) -> Probing:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+        def trial(self) -> ProbeTrial:
+            return trial
+
+        def trace_window(self, *_: object) -> TracedWindow:
+            return TracedWindow(measured("probes"))
+
+    class Sampling(Probing):
+        def __init__(self, *_: Any, **__: Any) -> None:
+            if not samples:
+                raise CapabilityError("no texts in its memory", None)
+
+        def trace_window(self, *_: object) -> Any:
+            return TracedWindow(measured("samples"))
+
+    monkeypatch.setattr(session, "Probes", Probing)
+    monkeypatch.setattr(session, "Samples", Sampling)
+    request = QueriesRequest(pid="10", method=method)
+    taken = session._trace(request, SERVER, None, lambda _: None)  # type: ignore[arg-type]
+    assert taken.measured.method == way
+    notes = [one for one in taken.measured.notes if isinstance(one, Note)]
+    assert [one.name for one in notes] == (["probes_costly"] if way == "samples" else [])
+    if notes:
+        (said,) = word_notes(notes)
+        assert "probes used 5.0 % of the server's CPU time (2.0 µs per statement at 20,000 statements/s)" in said
+
+
+def test_a_quiet_server_is_never_costly_and_the_bounds_are_exact() -> None:
+    # More than 3 % of its CPU time, and more than a tenth of a CPU.
+    assert ProbeTrial(0.5, 0.0501, 0.00151, 10).is_costly
+    assert not ProbeTrial(0.5, 0.05, 0.0049, 10).is_costly
+    assert not ProbeTrial(0.5, 0.4, 0.012, 10).is_costly
+    assert ProbeTrial(4.0, 0.8, 0.032, 10).percent == pytest.approx(4.0)
