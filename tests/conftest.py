@@ -301,9 +301,9 @@ def dtrace_folder(root_bpf: None) -> Path:
 @pytest.fixture(scope="session")
 def root_bpf() -> None:
     """BPF programs can be loaded: tried once a session."""
-    from powerprof.host import survey
+    from powerprof.host import bpf_probes
 
-    tried = survey.probe_tracing()
+    tried = bpf_probes.probe_tracing()
     if tried.status != "ok":
         pytest.skip(f"no capability: BPF ({tried.detail}; {tried.remedy or 'no remedy known'})")
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from powerprof.attribution.capture import Capture
 from powerprof.attribution.causes import CauseGroups
-from powerprof.measure.window import StateInfo, is_polling
+from powerprof.measure.idle_counters import StateInfo, is_polling
 from powerprof.tracing.bpf.shared_numbers import Flag
 from powerprof.tracing.captures import Array, CpuEdge
 

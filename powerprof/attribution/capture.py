@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from powerprof.measure.window import StateInfo
+from powerprof.measure.idle_counters import StateInfo
 from powerprof.model.attribution import StackFrame, TargetInfo
 from powerprof.model.records import EnergyReading, EnergySource, Notes, ToolCost
 from powerprof.stacks.image import ProcessImage, check_image

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from powerprof.measure.window import is_polling
+from powerprof.measure.idle_counters import is_polling
 from powerprof.model.records import Cause, Conservation, Mechanism
 from powerprof.system.tasks import Task
 from powerprof.tracing.bpf.shared_numbers import IDLE_LIFE, Flag, WakeEvidence, WakerContext

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from powerprof.attribution.bursts import LOST, OPEN, Periods, Stretches, View
-from powerprof.measure.window import StateInfo
+from powerprof.measure.idle_counters import StateInfo
 from powerprof.model.deep_idle import Breaker, DeepScope, LengthBin, StateShare
 from powerprof.tracing.captures import Array
 

@@ -19,7 +19,7 @@ from powerprof.attribution.bursts import Periods, Stretches, View, leave_out, re
 from powerprof.attribution.capture import Capture
 from powerprof.attribution.causes import TICK, TIMER, blamed_threads
 from powerprof.attribution.deep_scopes import build_scope
-from powerprof.measure.window import StateInfo
+from powerprof.measure.idle_counters import StateInfo
 from powerprof.model.deep_idle import DeepWhatIf, ExpectedScope
 from powerprof.statistics.intervals import LEVEL, effective_freedom, serial_factor, student_quantile
 from powerprof.tracing.bpf.shared_numbers import Flag, WakerContext

@@ -24,8 +24,8 @@ from powerprof.attribution.requests import (
     read_own_names,
     thread_name_reader,
 )
+from powerprof.measure.clock import format_now
 from powerprof.measure.progress import announce
-from powerprof.measure.window import format_now
 from powerprof.model import text
 from powerprof.model.records import Record, ended_by_signal, sum_known
 from powerprof.model.text import Say

@@ -20,8 +20,8 @@ from powerprof.attribution.requests import (
     only_pid,
     thread_name_reader,
 )
+from powerprof.measure.clock import format_now
 from powerprof.measure.progress import announce
-from powerprof.measure.window import format_now
 from powerprof.model.records import Record, ended_by_signal
 from powerprof.model.text import Say
 from powerprof.statistics.intervals import proportion

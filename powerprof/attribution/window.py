@@ -19,10 +19,11 @@ from powerprof.attribution.requests import AttributeRequest, ReadThreadNames, co
 from powerprof.energy.total import host_energy
 from powerprof.energy.windows import WindowEnergy
 from powerprof.measure.cpuidle import read_packages
+from powerprof.measure.idle_counters import Snapshot
 from powerprof.measure.procfs import own_peak_bytes
 from powerprof.measure.progress import announce
 from powerprof.measure.residency import find_inconsistency
-from powerprof.measure.window import GroupCpuClock, Snapshot, run_window
+from powerprof.measure.window import GroupCpuClock, run_window
 from powerprof.model.attribution import TargetInfo
 from powerprof.model.records import Note, Notes, ToolCost
 from powerprof.model.text import Say

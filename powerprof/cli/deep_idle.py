@@ -46,7 +46,7 @@ class PredictionOptions(msgspec.Struct, frozen=True, kw_only=True):
         """The question. Raises UsageError, DataError."""
         from powerprof.attribution.deep_what_if import DeepRequest
         from powerprof.cure.remedies import parse_slack
-        from powerprof.measure.cpuidle import read_state_table
+        from powerprof.measure.cpuidle_dumps import read_state_table
 
         slack_ns = {}
         for text in self.slack or []:

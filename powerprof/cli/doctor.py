@@ -48,7 +48,8 @@ def command(options: Options) -> None:
     target, json, from_run = options.target, options.json, options.from_run
     check_targets(json_output(json))
     if from_run is None and not (target.pid or target.cgroup or target.system):
-        from powerprof.host.describe import describe_host, read_idle_limits
+        from powerprof.host.describe import describe_host
+        from powerprof.host.idle_limits import read_idle_limits
         from powerprof.host.survey import survey_host
         from powerprof.report.doctor import capability_text
 

@@ -111,7 +111,7 @@ def _calibrate(options: CalibrationOptions, energy: EnergyOptions, quiet: bool) 
     """Calibrate a model, save it and print it. The model is printed also if it cannot be saved."""
     from powerprof.energy import calibrate
     from powerprof.energy.models_file import encode_model, this_cpu
-    from powerprof.measure.window import format_now
+    from powerprof.measure.clock import format_now
     from powerprof.report.energy import calibration_lines
 
     cpu = this_cpu()

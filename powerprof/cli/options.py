@@ -186,7 +186,7 @@ class Saving(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _residency_source(text: str) -> str:
-    from powerprof.measure.residency import check_name
+    from powerprof.measure.residency_sources import check_name
 
     try:
         check_name(text)

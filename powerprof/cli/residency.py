@@ -57,9 +57,9 @@ def command(options: Options) -> None:
 
 
 def _replay(before: Path, options: Options, saving: Saving) -> None:
-    from powerprof.measure.residency import read_recording
-    from powerprof.measure.sampling import make_run
-    from powerprof.measure.window import format_now
+    from powerprof.measure.clock import format_now
+    from powerprof.measure.means import make_run
+    from powerprof.measure.residency_recordings import read_recording
 
     recording = read_recording(
         before, options.after, source=options.residency_source, elapsed_s=options.elapsed, read_at=format_now()
@@ -72,8 +72,9 @@ def _replay(before: Path, options: Options, saving: Saving) -> None:
 
 def _measure(duration_s: float, source: str, saving: Saving) -> None:
     from powerprof.host.describe import host_record
+    from powerprof.measure.means import make_run
     from powerprof.measure.progress import announce
-    from powerprof.measure.sampling import WindowInterrupted, WindowMeter, make_run
+    from powerprof.measure.sampling import WindowInterrupted, WindowMeter
 
     announce(progress_printer(saving), "measuring", duration_s)
     with WindowMeter(residency_source=source) as meter:

@@ -23,7 +23,7 @@ from powerprof.energy.total import host_energy, host_meters
 from powerprof.experiment import verdict
 from powerprof.experiment.metrics import Compared
 from powerprof.experiment.records import Metric
-from powerprof.measure.procfs import read_timer_interrupts
+from powerprof.measure.unseen_interrupts import read_timer_interrupts
 from powerprof.measure.window import WindowPart
 from powerprof.model.metrics import unit_of
 from powerprof.model.records import Figures, Kind, Window

@@ -353,7 +353,7 @@ def run_cure(request: CureRequest, check_terminal: Callable[[], None], consent: 
     Raise UsageError, CapabilityError, PowerprofError, and the errors of `consent`.
     """
     from powerprof.host.describe import host_record
-    from powerprof.measure.window import format_now
+    from powerprof.measure.clock import format_now
 
     target = find_target(request.pid, request.choice, only=request.only, say=say)
     plan = plan_change(target.pids[0], request)

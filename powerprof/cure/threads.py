@@ -172,7 +172,7 @@ def check_slack(pid: int, thread: Thread) -> None:
             f"thread {thread.tid} ({thread.label}) runs in real time ({_REAL_TIME[policy]}), so it has no timer slack",
             "choose another thread",
         )
-    from powerprof.host.survey import effective_capabilities
+    from powerprof.host.kernel_probes import effective_capabilities
 
     if not effective_capabilities() >> _CAP_SYS_NICE & 1:
         raise CapabilityError("timer slack of another process needs CAP_SYS_NICE", "run as root")

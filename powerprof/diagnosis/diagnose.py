@@ -194,7 +194,7 @@ class DiagnosisRequest(msgspec.Struct, frozen=True):
 def run(request: DiagnosisRequest, say: Callable[[str], None]) -> tuple[Diagnosis, Inspection]:
     """Inspect the server and return the diagnosis. Raise UsageError, CapabilityError or PowerprofError."""
     from powerprof.host.describe import host_record
-    from powerprof.measure.window import format_now
+    from powerprof.measure.clock import format_now
 
     started_at = format_now()
     with ExitStack() as stack:

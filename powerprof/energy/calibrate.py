@@ -25,8 +25,8 @@ from powerprof.energy.models_file import (
     this_cpu,
 )
 from powerprof.energy.total import host_energy
+from powerprof.measure.clock import format_now
 from powerprof.measure.sampling import WindowMeter
-from powerprof.measure.window import format_now
 from powerprof.model.records import Window
 from powerprof.system import paths, programs
 from powerprof.system.caller import as_caller

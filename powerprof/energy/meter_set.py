@@ -12,7 +12,7 @@ from powerprof.energy.readings import make_readings, select_named
 from powerprof.energy.reconcile import reconcile
 from powerprof.energy.suspends import Gap, join_spans, subtract_gaps
 from powerprof.energy.total import fill_containers
-from powerprof.measure.window import SuspendClock
+from powerprof.measure.clock import SuspendClock
 from powerprof.model.records import EnergyReading
 from powerprof.system.closeable import Closeable
 

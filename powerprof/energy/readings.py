@@ -10,7 +10,7 @@ import msgspec
 from powerprof.energy.layout_flaws import find_flaws
 from powerprof.energy.layouts import SUMMED, UNKNOWN_TOPOLOGY, Topology
 from powerprof.energy.meters.meter import DomainEnergy
-from powerprof.measure.counters import scale_to_window
+from powerprof.measure.energy_series import scale_to_window
 from powerprof.model.records import EnergyReading, Scope
 
 

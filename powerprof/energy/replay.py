@@ -16,7 +16,7 @@ from powerprof.energy.meters.turbostat import has_length, read_domain_intervals,
 from powerprof.energy.readings import make_readings
 from powerprof.energy.reconcile import reconcile
 from powerprof.energy.total import EnergyResult, fill_containers, host_energy
-from powerprof.measure.counters import power_energy
+from powerprof.measure.energy_series import power_energy
 from powerprof.measure.powertop import looks_like_powertop
 from powerprof.measure.turbostat import TurbostatLog, looks_like_turbostat, parse_turbostat
 from powerprof.model.records import EnergyReading

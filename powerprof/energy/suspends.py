@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from powerprof.energy.meters.meter import DomainEnergy
-from powerprof.measure.counters import EnergySeries, scale_to_window
+from powerprof.measure.energy_series import EnergySeries, scale_to_window
 
 # From the last sample before a suspend to the first one after it.
 Gap = tuple[float, float]

@@ -22,7 +22,8 @@ from powerprof.experiment.options import RAMP_S, ExperimentOptions
 from powerprof.experiment.plan import Offer, block_order
 from powerprof.experiment.records import Arm, Block, MemberShare, Slices, StormShare
 from powerprof.experiment.sysbench import GatedLoad, Tally, is_gate_supported
-from powerprof.measure.sampling import WindowMeter, join_two_windows, join_windows
+from powerprof.measure.joined_windows import join_two_windows, join_windows
+from powerprof.measure.sampling import WindowMeter
 from powerprof.measure.window import Meters, realtime_scheduling, wait_and_read
 from powerprof.model.records import EnergyReading, Note, ProcessTime, Window
 from powerprof.model.text import Say

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from powerprof.host.describe import holder_text, read_idle_limits, read_virtualisation
+from powerprof.host.describe import read_virtualisation
+from powerprof.host.idle_limits import holder_text, read_idle_limits
 from powerprof.measure.cpuidle import online_cpus
 from powerprof.model.text import join_words
 from powerprof.reversible.changed import change_temporarily

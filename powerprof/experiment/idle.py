@@ -29,10 +29,11 @@ from powerprof.experiment import phases
 from powerprof.experiment.ending import Ending
 from powerprof.experiment.phase_trace import PhaseTrace, ToolTally, trace_phase
 from powerprof.experiment.phases import IDLE_STATEMENTS_HZ, split_phase_energy
+from powerprof.measure.clock import format_now
 from powerprof.measure.procfs import process_cpu_ns
 from powerprof.measure.progress import Countdown, join_parts
 from powerprof.measure.sampling import WindowInterrupted, WindowMeter
-from powerprof.measure.window import Meters, format_now, wait_and_read
+from powerprof.measure.window import Meters, wait_and_read
 from powerprof.model.records import IdleOptions, IdleRun, Phase, ServerInfo, Window
 from powerprof.model.text import Say, approximate_time, number, plural
 from powerprof.system import paths, signals

@@ -43,7 +43,7 @@ from powerprof.experiment.records import (
 )
 from powerprof.experiment.threats import apply_other_models, find_threats
 from powerprof.experiment.verdict import SampledWindow, judge_metrics, judge_saved, match_figures
-from powerprof.measure.window import format_now
+from powerprof.measure.clock import format_now
 from powerprof.model.records import Ended, EnergySource, Figures, Note, Notes, ServerInfo, ToolCost, Window
 
 

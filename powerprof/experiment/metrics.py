@@ -19,7 +19,7 @@ import msgspec
 from powerprof.energy.split import Consumer, split_host_energy
 from powerprof.energy.total import HostMeters, Total, host_energy, host_meters
 from powerprof.experiment.records import Block, BlockPair, MemberShare, Slices
-from powerprof.measure.sampling import interval
+from powerprof.measure.means import interval
 from powerprof.model.metrics import find_metric, unit_of
 from powerprof.model.records import Estimate, Figures, Kind, Note, OsRates, RunMetric, Window, metric_name
 from powerprof.statistics.intervals import mean_interval

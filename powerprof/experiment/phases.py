@@ -12,8 +12,8 @@ import msgspec
 from powerprof.energy.split import Consumer
 from powerprof.energy.total import HostMeters, host_energy, host_meters, mean_host_energy, note_unmetered_windows
 from powerprof.energy.windows import WindowEnergy
+from powerprof.measure.means import make_phase
 from powerprof.measure.residency import merge_notes
-from powerprof.measure.sampling import make_phase
 from powerprof.model.records import (
     Cause,
     Conservation,

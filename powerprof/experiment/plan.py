@@ -16,7 +16,7 @@ from powerprof.experiment.load import LoadFailed, LoadOrder
 from powerprof.experiment.load_clients import start_load
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.records import Design
-from powerprof.measure.residency import open_source
+from powerprof.measure.residency_sources import open_source
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.next_steps import command_line
 from powerprof.workloads.reading import Case

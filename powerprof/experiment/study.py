@@ -29,8 +29,8 @@ from powerprof.experiment.run import run_condition
 from powerprof.experiment.sweep import CONDITION, estimate_seconds, find_key
 from powerprof.experiment.sweep_rounds import SERVER, Sweep, is_in_rounds
 from powerprof.experiment.verdict import judge_saved
+from powerprof.measure.clock import format_now
 from powerprof.measure.progress import announce
-from powerprof.measure.window import format_now
 from powerprof.model.metrics import find_metric
 from powerprof.model.records import Estimate, IdleRun, Kind, Phase, Record, RunMetric
 from powerprof.model.text import Say, approximate_time

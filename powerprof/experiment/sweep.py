@@ -24,7 +24,7 @@ from powerprof.experiment.options import AROUND_S, ExperimentOptions, condition_
 from powerprof.experiment.plan import Offer, check_options, measure_capacity, offer_share
 from powerprof.experiment.sweep_rounds import SERVER, START_S, Progress, Sweep, measure_rounds
 from powerprof.experiment.traced import SAMPLED_S
-from powerprof.measure.window import format_now
+from powerprof.measure.clock import format_now
 from powerprof.model.records import ended_by_signal
 from powerprof.model.runs import RunStore, decode_record, encode_record, read_schema
 from powerprof.model.text import Say, approximate_time

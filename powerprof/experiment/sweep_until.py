@@ -17,9 +17,9 @@ from powerprof.experiment.ending import Ending
 from powerprof.experiment.options import AROUND_S, ExperimentOptions, condition_record
 from powerprof.experiment.plan import Offer, check_comparable, check_options, measure_capacity
 from powerprof.experiment.records import Block, ConditionRecord, Range, Ratio
+from powerprof.measure.clock import format_now
+from powerprof.measure.means import interval
 from powerprof.measure.progress import Countdown, join_parts
-from powerprof.measure.sampling import interval
-from powerprof.measure.window import format_now
 from powerprof.model.records import Estimate, Record, ServerInfo
 from powerprof.model.text import Say, approximate_time
 from powerprof.statistics.verdicts import Verdict, compare_pairs

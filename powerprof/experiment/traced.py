@@ -23,7 +23,7 @@ from powerprof.experiment.options import RAMP_S
 from powerprof.experiment.plan import block_order
 from powerprof.experiment.records import Arm, TraceSummary
 from powerprof.experiment.verdict import SampledWindow
-from powerprof.measure.sampling import interval
+from powerprof.measure.means import interval
 from powerprof.measure.window import wait_and_read
 from powerprof.model.metrics import unit_of
 from powerprof.model.records import Estimate, RunMetric

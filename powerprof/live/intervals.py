@@ -15,8 +15,8 @@ import msgspec
 
 from powerprof.diagnosis.evidence import StatementWindow
 from powerprof.energy.total import HostMeters, host_energy
+from powerprof.measure.idle_counters import Snapshot, StateInfo
 from powerprof.measure.residency import find_inconsistency
-from powerprof.measure.window import Snapshot, StateInfo
 from powerprof.model.attribution import Attribution, Wakeup, Waking
 from powerprof.model.records import Cause, EnergyReading, Kind, Notes
 

@@ -31,7 +31,7 @@ from powerprof.live.intervals import (
     ServerState,
     merge_rows,
 )
-from powerprof.measure.window import StateInfo
+from powerprof.measure.idle_counters import StateInfo
 from powerprof.model.records import Kind, Mechanism
 
 if TYPE_CHECKING:

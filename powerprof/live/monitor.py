@@ -33,9 +33,10 @@ from powerprof.live import naming
 from powerprof.live.intervals import CpuUse, LiveInterval, Span, build_interval, format_changed_cpus, measure_span
 from powerprof.live.servers import ASK_EVERY_S, WatchedServers
 from powerprof.live.statements import ServedServer
+from powerprof.measure.clock import SuspendClock, format_now, kernel_ns
 from powerprof.measure.cpuidle import online_cpus
 from powerprof.measure.procfs import process_cpu_ns, read_stat, reaped_cpu_ns
-from powerprof.measure.window import EnergySampler, SuspendClock, format_now, kernel_ns, wait_and_read
+from powerprof.measure.window import EnergySampler, wait_and_read
 from powerprof.model.attribution import Attribution
 from powerprof.model.text import Say
 from powerprof.stacks.store import TableStore

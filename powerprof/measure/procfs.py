@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import takewhile
 from pathlib import Path
 
 import msgspec
@@ -14,7 +13,6 @@ from msgspec.structs import replace
 
 from powerprof.model.records import ProcessTime
 from powerprof.system import files, paths
-from powerprof.system.files import try_text, whole
 from powerprof.system.process_stat import read_process_stat
 
 _USER_HZ = 100  # the unit of /proc/stat for user space on every architecture (include/asm-generic/param.h)
@@ -305,53 +303,3 @@ def compute_process_times(
         percent = 100.0 * cpu_s / wall_cpu_s if wall_cpu_s else None
         times.append(ProcessTime(name=name, cpu_s=cpu_s, percent=percent))
     return times, notes
-
-
-# Interrupts without a tracepoint, by the kernel's own count in /proc/interrupts.
-#
-# Linux traces the vectors of x86 that belong to APIC and kernel (arch/x86/kernel/irq.c), and every interrupt with a
-# handler. It does not trace callbacks of hypervisors (Xen's events, Hyper-V's bus, page faults that KVM completes
-# later), Hyper-V's timer, posted interrupts and NMIs. These end idle periods too. The cause of such an exit is then
-# seen by its effect (an expired timer, a softirq, a woken thread), or unknown.
-
-# The kernel's names of the rows: arch_show_interrupts().
-UNSEEN = {
-    "HYP": "hypervisor callbacks",
-    "HRE": "Hyper-V reenlightenment",
-    "HVS": "Hyper-V timers",
-    "PIN": "posted interrupts",
-    "NPI": "nested posted interrupts",
-    "PIW": "posted wake-ups",
-    "NMI": "NMIs",
-}
-
-
-_TIMERS = ("LOC", "HVS")  # x86, and Hyper-V
-
-
-def read_timer_interrupts() -> int | None:
-    """Return the interrupts of the CPUs' own timers since boot, over all CPUs. None without a known row."""
-    total = None
-    for line in (try_text(paths.procfs() / "interrupts") or "").splitlines()[1:]:
-        name, _, rest = line.partition(":")
-        if name.strip() in _TIMERS or "arch_timer" in rest:
-            counts = takewhile(lambda count: count is not None, (whole(word) for word in rest.split()))
-            total = (total or 0) + sum(count for count in counts if count is not None)
-    return total
-
-
-def read_unseen_counts() -> dict[str, int]:
-    """Return the count of each kind since boot, over all CPUs. Rows that this machine lacks are left out."""
-    counts = {}
-    for line in (try_text(paths.procfs() / "interrupts") or "").splitlines()[1:]:
-        name, colon, rest = line.partition(":")
-        if colon and name.strip() in UNSEEN:
-            figures = [whole(word) for word in rest.split()]
-            counts[name.strip()] = sum(figure for figure in figures if figure is not None)
-    return counts
-
-
-def count_unseen(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """Return the positive differences of two counts by the name of the interrupt."""
-    deltas = {UNSEEN[name]: count - before.get(name, 0) for name, count in after.items()}
-    return {name: count for name, count in deltas.items() if count > 0}

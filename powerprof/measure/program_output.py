@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outside programs that measure as long as a window, and readers' helpers for their recorded output.
+"""Outside programs that measure as long as a window, and the lines and numbers of their recorded output.
 
 The report goes to an unnamed file, so no file remains if this process is killed. The program gets it as its stdin, by
 the name OUTPUT. Linux opens that name anew, so the program may truncate the file. Other output has a separate file.
@@ -8,13 +8,12 @@ the name OUTPUT. Linux opens that name anew, so the program may truncate the fil
 from __future__ import annotations
 
 import itertools
-import re
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO
 
 import msgspec
 
@@ -25,7 +24,6 @@ from powerprof.system.programs import need, start, stop
 
 # The program writes its report here.
 OUTPUT = "/dev/fd/0"
-
 _PATIENCE_S = 30.0
 _LIMIT_BYTES = 256 << 20
 
@@ -120,9 +118,6 @@ class TimedProgram:
         self._messages.close()
 
 
-# Lines, numbers and time stamps of recorded output: turbostat, PowerTOP, powercap, cpuidle and meter logs.
-
-
 def numbered_lines(text: str, path: Path | str, longest: int = 4096) -> Iterator[tuple[int, str]]:
     """Yield the number, from 1, and the text of each line. Raise DataError at a line above `longest` characters."""
     for number, line in enumerate(text.splitlines(), 1):
@@ -144,48 +139,3 @@ def median_step_s(times_s: Sequence[float]) -> float:
     """Return the median distance of neighbouring times; 0 for fewer than two."""
     steps = sorted(b - a for a, b in itertools.pairwise(times_s)) or [0.0]
     return steps[len(steps) // 2]
-
-
-# Text dumps of sysfs files, in every layout that `grep`, `find -exec cat`, `head`, `tail` and `more` print.
-#
-# `grep -r .` and `grep -H` print `PATH:VALUE`, `grep -n` prints `PATH:1:VALUE`. Some tools print `PATH|VALUE`,
-# `PATH=VALUE` or `PATH VALUE`. Above the value, `tail -n +1` and `head` print `==> PATH <==`, `find -print -exec cat`
-# prints `PATH`, and others print `PATH:`.
-
-_HEADING = re.compile(r"==>\s*(.+?)\s*<==")
-_SEPARATOR = r"(?:\s*[|=]|\s*:(?:1:)?|\s)\s*"
-
-
-class DumpCell(NamedTuple):
-    """One file of a dump: its path, its value (None: empty or missing), and the line of the value from 1."""
-
-    path: str
-    value: str | None
-    line: int
-
-
-def read_dump_cells(text: str, path: Path | str, file: re.Pattern[str]) -> Iterator[DumpCell]:
-    """Yield the files of a dump whose whole path matches `file`.
-
-    Other files and lines are ignored. Raise DataError(path, reason, line) for a line that is too long.
-    """
-    one_line = re.compile(rf"({file.pattern}){_SEPARATOR}(\S.*)")
-    header: tuple[str, int] | None = None
-    for number, raw in numbered_lines(text, path):
-        line = raw.removeprefix("\ufeff").strip()
-        if line and set(line) == {":"}:
-            continue  # `more` frames a path by two such lines
-        heading = _HEADING.fullmatch(line)
-        name = heading[1] if heading else line.rstrip(":|= \t")
-        cell = one_line.fullmatch(line)
-        is_header = file.fullmatch(name) is not None
-        if header is not None:
-            is_value = bool(line) and not (heading or cell or is_header or line.startswith(("/", "./")))
-            yield DumpCell(header[0], line if is_value else None, number if is_value else header[1])
-            header = None
-        if is_header:
-            header = name, number
-        elif cell:
-            yield DumpCell(cell[1], cell[cell.re.groups], number)
-    if header is not None:
-        yield DumpCell(header[0], None, header[1])

@@ -11,7 +11,7 @@ from powerprof.attribution.symbols import SymbolFile, Symbols
 from powerprof.model import text
 
 if TYPE_CHECKING:
-    from powerprof.host.survey import Capability
+    from powerprof.host.capabilities import Capability
 
 
 _LEAST_DETAIL = 40  # a narrower column of details is below the names

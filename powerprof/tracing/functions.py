@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from powerprof.measure.clock import kernel_ns
 from powerprof.measure.procfs import process_cpu_ns
-from powerprof.measure.window import PassedWindow, WindowPart, kernel_ns, run_window
+from powerprof.measure.window import PassedWindow, WindowPart, run_window
 from powerprof.stacks.image import ProcessGoneError, ProcessImage, snapshot
 from powerprof.stacks.store import TableStore, open_probed
 from powerprof.system.closeable import Closeable

@@ -14,20 +14,15 @@ from contextlib import closing, contextmanager
 import msgspec
 from msgspec.structs import replace
 
-from powerprof.measure.cpuidle import CpuidleReader, format_cpu_list, online_cpus, read_edge
-from powerprof.measure.perf_events import IdleEvents
-from powerprof.measure.procfs import compute_accounting, count_unseen, read_stat, read_unseen_counts
+from powerprof.measure.clock import format_now
+from powerprof.measure.cpuidle import CpuidleReader, format_cpu_list, online_cpus
+from powerprof.measure.idle_counters import CpuReading, Snapshot
+from powerprof.measure.idle_edges import read_edge
+from powerprof.measure.idle_events import IdleEvents
+from powerprof.measure.procfs import compute_accounting, read_stat
 from powerprof.measure.residency import compute_residency, find_inconsistency
-from powerprof.measure.window import (
-    CpuReading,
-    EnergySampler,
-    Meters,
-    PassedWindow,
-    Snapshot,
-    WindowPart,
-    format_now,
-    run_window,
-)
+from powerprof.measure.unseen_interrupts import count_unseen, read_unseen_counts
+from powerprof.measure.window import EnergySampler, Meters, PassedWindow, WindowPart, run_window
 from powerprof.model.records import Note, Window
 from powerprof.model.text import join_words
 from powerprof.stacks.registers import Machine

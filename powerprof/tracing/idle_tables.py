@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
-from powerprof.measure.window import kernel_ns
+from powerprof.measure.clock import kernel_ns
 from powerprof.system.tasks import ENDED
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.maps import DoubleBufferedTable

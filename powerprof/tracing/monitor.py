@@ -13,10 +13,12 @@ import os
 import numpy as np
 from msgspec.structs import replace
 
-from powerprof.measure.cpuidle import CpuidleReader, online_cpus, read_edge
+from powerprof.measure.clock import format_now, kernel_ns
+from powerprof.measure.cpuidle import CpuidleReader, online_cpus
+from powerprof.measure.idle_counters import CpuReading, Snapshot
+from powerprof.measure.idle_edges import read_edge
 from powerprof.measure.procfs import compute_accounting, read_stat
 from powerprof.measure.residency import compute_residency
-from powerprof.measure.window import CpuReading, Snapshot, format_now, kernel_ns
 from powerprof.system.closeable import Closeable
 from powerprof.system.own_processes import read_own_cost
 from powerprof.tracing.bpf.shared_numbers import CpuPhase

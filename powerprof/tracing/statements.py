@@ -12,8 +12,9 @@ from contextlib import ExitStack
 
 import msgspec
 
+from powerprof.measure.clock import kernel_ns
 from powerprof.measure.procfs import list_children, process_cpu_ns, reaped_cpu_ns
-from powerprof.measure.window import WindowPart, kernel_ns
+from powerprof.measure.window import WindowPart
 from powerprof.model.identities import STATES, Family, build_tables
 from powerprof.model.records import Note
 from powerprof.stacks.image import snapshot

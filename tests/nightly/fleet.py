@@ -25,7 +25,7 @@ from pathlib import Path
 import yaml
 
 from powerprof.live.metrics import SharedTotals, Totals, render_metrics
-from powerprof.measure.window import format_now
+from powerprof.measure.clock import format_now
 from tests.system.live.engines import MONITORING, Prometheus, fetch, free_port, running, victoria, wait_for
 from tests.system.live.test_monitoring import queries
 from tests.unit.live.intervals import interval, row

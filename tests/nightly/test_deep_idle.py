@@ -30,7 +30,7 @@ from powerprof.attribution.requests import AttributeRequest
 from powerprof.database.builds import ServerBuild
 from powerprof.database.private_server import PrivateServer
 from powerprof.energy.request import NO_METER
-from powerprof.measure.cpuidle import read_state_table
+from powerprof.measure.cpuidle_dumps import read_state_table
 from powerprof.model.deep_idle import DeepIdle
 from powerprof.system.targets import resolve
 from powerprof.tracing.bpf.shared_numbers import Flag, WakeEvidence

@@ -24,8 +24,8 @@ import numpy as np
 from powerprof.database import sql
 from powerprof.database.base import Sql
 from powerprof.database.private_server import PrivateServer
+from powerprof.measure.clock import kernel_ns
 from powerprof.measure.cpuidle import CpuidleReader
-from powerprof.measure.window import kernel_ns
 from powerprof.system.targets import resolve
 from powerprof.tracing.idle import IdleTracer, trace_stacks
 from powerprof.tracing.monitor import TraceMonitor

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from powerprof.energy.meters.meter import AT_EDGE_S, POWER_INTERVAL_S, DomainEnergy, SampledMeter, UnusableMeterError
-from powerprof.measure.counters import PowerSample, power_energy
+from powerprof.energy.meters.meter import POWER_INTERVAL_S, DomainEnergy, SampledMeter, UnusableMeterError
+from powerprof.measure.energy_series import AT_EDGE_S, PowerSample, power_energy
 from powerprof.system import paths
 from powerprof.system.errors import CapabilityError
 from powerprof.system.files import try_int, try_text

@@ -19,7 +19,8 @@ import msgspec
 
 from powerprof.energy.meters.meter import DomainEnergy, SampledMeter, is_any_moving
 from powerprof.energy.mirrors import compare_counters
-from powerprof.measure.counters import CounterSample, EnergySeries, Missing, counter_energy
+from powerprof.measure.counters import CounterSample, Missing
+from powerprof.measure.energy_series import EnergySeries, counter_energy
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.fetching import fetch
 from powerprof.system.files import printable, read_outside_table

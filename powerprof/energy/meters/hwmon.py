@@ -17,12 +17,12 @@ from msgspec.structs import replace
 
 from powerprof.energy.meters.battery import find_batteries
 from powerprof.energy.meters.hwmon_roles import find_roles, is_supply, is_unknown_supply
-from powerprof.energy.meters.meter import AT_EDGE_S, POWER_INTERVAL_S, DomainEnergy, distinct_names, is_any_moving
-from powerprof.measure.counters import (
-    CounterSample,
+from powerprof.energy.meters.meter import POWER_INTERVAL_S, DomainEnergy, distinct_names, is_any_moving
+from powerprof.measure.counters import CounterSample, choose_interval_s
+from powerprof.measure.energy_series import (
+    AT_EDGE_S,
     EnergySeries,
     PowerSample,
-    choose_interval_s,
     counter_energy,
     drop_old_samples,
     power_energy,

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from powerprof.energy.meters.meter import DomainEnergy, SampledMeter, UnusableMeterError, require_this_host
-from powerprof.measure.counters import PowerSample, power_energy
+from powerprof.measure.energy_series import PowerSample, power_energy
 from powerprof.system import programs
 from powerprof.system.errors import CapabilityError, PowerprofError
 

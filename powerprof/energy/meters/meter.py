@@ -8,7 +8,8 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
-from powerprof.measure.counters import CounterSample, EnergySeries, PowerSample, drop_old_samples
+from powerprof.measure.counters import CounterSample
+from powerprof.measure.energy_series import EnergySeries, PowerSample, drop_old_samples
 from powerprof.model.records import Scope
 from powerprof.system import paths
 from powerprof.system.errors import CapabilityError
@@ -103,4 +104,3 @@ def distinct_names(domains: list[tuple[str, str | None]]) -> list[str]:
 
 
 POWER_INTERVAL_S = 1.0
-AT_EDGE_S = 0.005

@@ -19,9 +19,9 @@ from pathlib import Path
 import msgspec
 
 from powerprof.energy.meters.meter import DomainEnergy
-from powerprof.measure.counters import EnergySeries, PowerSample, power_energy
+from powerprof.measure.clock import WallOffset
+from powerprof.measure.energy_series import EnergySeries, PowerSample, power_energy
 from powerprof.measure.program_output import median_step_s, numbered_lines, parse_number
-from powerprof.measure.window import WallOffset
 from powerprof.system.errors import CapabilityError, DataError
 from powerprof.system.files import loader, read_outside_table
 from powerprof.system.next_steps import command_line

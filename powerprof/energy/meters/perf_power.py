@@ -24,15 +24,9 @@ from powerprof.energy.meters.meter import (
     require_this_host,
 )
 from powerprof.energy.mirrors import DIE, merge_mirrored
-from powerprof.measure.counters import (
-    PACKAGE_WATTS,
-    PSYS_WATTS,
-    CounterSample,
-    Missing,
-    choose_interval_s,
-    counter_energy,
-)
+from powerprof.measure.counters import PACKAGE_WATTS, PSYS_WATTS, CounterSample, Missing, choose_interval_s
 from powerprof.measure.cpuidle import parse_cpu_list
+from powerprof.measure.energy_series import counter_energy
 from powerprof.measure.perf_events import open_counter, read_counter
 from powerprof.model.records import Scope
 from powerprof.system import paths

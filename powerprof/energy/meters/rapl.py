@@ -19,14 +19,8 @@ from msgspec.structs import replace
 from powerprof.energy.layouts import SUMMED, UNKNOWN_TOPOLOGY, Topology, rapl_scope, read_topology
 from powerprof.energy.meters.meter import DomainEnergy, SampledMeter, UnusableMeterError, distinct_names, is_any_moving
 from powerprof.energy.mirrors import merge_mirrored
-from powerprof.measure.counters import (
-    PACKAGE_WATTS,
-    PSYS_WATTS,
-    CounterSample,
-    EnergySeries,
-    choose_interval_s,
-    counter_energy,
-)
+from powerprof.measure.counters import PACKAGE_WATTS, PSYS_WATTS, CounterSample, choose_interval_s
+from powerprof.measure.energy_series import EnergySeries, counter_energy
 from powerprof.system import paths
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.files import read_int, try_int, try_text, whole

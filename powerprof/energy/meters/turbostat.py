@@ -12,9 +12,9 @@ import msgspec
 
 from powerprof.energy.layouts import ALL_PACKAGES, rapl_scope
 from powerprof.energy.meters.meter import DomainEnergy, distinct_names, require_this_host
-from powerprof.measure.counters import EnergySeries, PowerInterval, interval_energy
+from powerprof.measure.clock import WallOffset
+from powerprof.measure.energy_series import EnergySeries, PowerInterval, interval_energy
 from powerprof.measure.turbostat import TurbostatInterval, TurbostatLog, TurbostatRow, parse_turbostat
-from powerprof.measure.window import WallOffset
 from powerprof.system import programs
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError
 

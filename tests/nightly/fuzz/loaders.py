@@ -24,8 +24,8 @@ from powerprof.attribution import attribute, capture
 from powerprof.diagnosis.collect import summarise_log
 from powerprof.energy import replay
 from powerprof.energy.meters import host, meter_log
-from powerprof.measure import cpuidle, powertop, turbostat
-from powerprof.measure.residency import read_recording
+from powerprof.measure import cpuidle_dumps, powertop, turbostat
+from powerprof.measure.residency_recordings import read_recording
 from powerprof.report.exports import export
 from powerprof.report.kinds import KIND_LOADERS, RecordKind, lines_of, load_saved
 from powerprof.stacks import demangle, elf, image, store, symtab, unwind_tables
@@ -311,7 +311,7 @@ LOADERS: tuple[Loader, ...] = (
     ),
     Loader("meter-log", _text(meter_log.parse_meter_log), lambda: [_METER, *_recorded("genoa0/acpower.raw.txt")()]),
     Loader("host-page", _lenient(lambda text: host.choose_figures(host.parse_metrics(text), None)), lambda: [_PAGE]),
-    Loader("cpuidle-dump", _text(cpuidle.parse_dump), _with(_CPUIDLE, _recorded("sysfs-trees/lnl0-cpuidle.txt"))),
+    Loader("cpuidle-dump", _text(cpuidle_dumps.parse_dump), _with(_CPUIDLE, _recorded("sysfs-trees/lnl0-cpuidle.txt"))),
     Loader(
         "residency-recording",
         lambda path, data: read_recording(path, None, source=None, elapsed_s=None, read_at=_NOW),

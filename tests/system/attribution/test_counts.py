@@ -15,8 +15,8 @@ from powerprof.attribution.blame import build_attribution as blame
 from powerprof.attribution.requests import AttributeRequest
 from powerprof.attribution.sites import SiteStacks
 from powerprof.energy.request import NO_METER
-from powerprof.measure.cpuidle import read_edge
-from powerprof.measure.window import CpuReading
+from powerprof.measure.idle_counters import CpuReading
+from powerprof.measure.idle_edges import read_edge
 from powerprof.model.attribution import Wakeup, Waking
 from powerprof.system.targets import resolve
 from powerprof.tracing import idle

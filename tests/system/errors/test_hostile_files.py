@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from powerprof.measure.residency import read_recording
+from powerprof.measure.residency_recordings import read_recording
 from powerprof.report.kinds import lines_of, load_saved
 from powerprof.system.errors import DataError, PowerprofError
 from tests.system.errors.conftest import Refused

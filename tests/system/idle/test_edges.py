@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from powerprof.measure import procfs
-from powerprof.measure.cpuidle import CpuidleReader, read_edge
+from powerprof.measure.cpuidle import CpuidleReader
+from powerprof.measure.idle_counters import Snapshot
+from powerprof.measure.idle_edges import read_edge
 from powerprof.measure.residency import compute_residency
-from powerprof.measure.window import Snapshot
 from powerprof.model.records import Window
 from tests.unit.measure.fake_cpu import C1, POLL, FakeCpus
 

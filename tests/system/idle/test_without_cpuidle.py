@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from powerprof.measure.cpuidle import online_cpus
-from powerprof.measure.perf_events import IdleEvents
+from powerprof.measure.idle_events import IdleEvents
 
 RATE_HZ = 31
 # tmpfs over each folder, in a mount namespace of the command's own.

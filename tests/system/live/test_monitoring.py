@@ -17,7 +17,7 @@ import pytest
 from powerprof.live.exporter import MetricsServer
 from powerprof.live.intervals import LiveFinding, ServerState
 from powerprof.live.metrics import SharedTotals, StatementTotals, Totals, render_metrics
-from powerprof.measure.window import format_now
+from powerprof.measure.clock import format_now
 from tests.conftest import REPOSITORY
 from tests.system.live.engines import MONITORING, alertmanager, prometheus, wait_for
 from tests.unit.live.intervals import interval, row, served, statement

@@ -14,7 +14,7 @@ import yaml
 
 from powerprof.live.intervals import LiveFinding, ServerState
 from powerprof.live.metrics import SharedTotals, StatementTotals, Totals, render_metrics
-from powerprof.measure.window import format_now
+from powerprof.measure.clock import format_now
 from tests.system.live.engines import MONITORING, Messages, Victoria, alertmanager, fetch, victoria, vmalert, wait_for
 from tests.system.live.test_monitoring import queries
 from tests.unit.live.intervals import interval, row, served, statement

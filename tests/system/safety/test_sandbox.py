@@ -384,7 +384,7 @@ _STARTERS = {
     "database/packages.py": "apt and dpkg-deb, of packages whose signatures or digests were compared",
     "energy/calibrate.py": "a loop of ours",
     "system/fetching.py": "a download, under an account without rights",
-    "host/survey.py": "tools of the host",
+    "host/program_probes.py": "tools of the host",
     "reversible/changed.py": "the keeper of settings",
     "reversible/host_settings.py": "tuned-adm",
     "energy/meters/ipmi.py": "ipmitool",

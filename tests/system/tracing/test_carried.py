@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from powerprof.host import survey
+from powerprof.host import bpf_probes
 from powerprof.stacks.registers import X86_64, this_machine
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.targets import Target
@@ -63,7 +63,7 @@ def test_attribute_knows_each_function_at_its_rate_without_a_compiler(
         done = without_a_compiler(bare, *words)
     assert compiling.returncode == 3
     assert "bcc is not installed" in compiling.stderr or "headers" in compiling.stderr
-    if not survey.has_carried_programs():
+    if not bpf_probes.has_carried_programs():
         assert (done.returncode, done.stderr) == (3, compiling.stderr)
         return
     assert done.returncode == 0, done.stderr
@@ -87,13 +87,13 @@ def test_doctor_says_which_programs_are_used(root_bpf: None, bare: Cli) -> None:
         assert rows["tracing"]["status"] == "ok"
         told[switch] = rows["tracing"]["detail"]
     assert "compiled by bcc" in told["0"]
-    assert ("carried" in told["1"]) == survey.has_carried_programs()
+    assert ("carried" in told["1"]) == bpf_probes.has_carried_programs()
 
 
 def test_doctor_finds_nothing_missing_where_carried_programs_fit(root_bpf: None, bare: Cli) -> None:
     done = without_a_compiler(bare, "doctor", "--json", "-")
     rows = {row["name"]: row for row in json.loads(done.stdout)["capabilities"]}
-    fit = survey.has_carried_programs()
+    fit = bpf_probes.has_carried_programs()
     assert {rows[name]["status"] for name in ("bcc", "headers")} == {"none" if fit else "missing"}
     assert rows["tracing"]["status"] == ("ok" if fit else "missing")
 
@@ -114,7 +114,7 @@ def test_carried_programs_are_those_that_are_compiled_here(root_bpf: None) -> No
             assert found is None or found == compiled
         else:
             assert found is None or [one.name for one in found.programs] == [one.name for one in compiled.programs]
-        assert found is not None or not survey.has_carried_programs()
+        assert found is not None or not bpf_probes.has_carried_programs()
 
 
 class _Refusing:

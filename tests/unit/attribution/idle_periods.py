@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from powerprof.attribution.capture import Capture, IdleCpu
-from powerprof.measure.window import StateInfo
+from powerprof.measure.idle_counters import StateInfo
 from powerprof.model.attribution import TargetInfo
 from powerprof.model.records import ToolCost
 from powerprof.system.tasks import Task

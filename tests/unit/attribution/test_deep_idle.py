@@ -18,8 +18,8 @@ from powerprof.attribution.bursts import BURST
 from powerprof.attribution.capture import Capture, IdleCpu, encode, load
 from powerprof.attribution.deep_idle import build_deep_idle, count_misses
 from powerprof.attribution.deep_what_if import DeepRequest, move_bursts
-from powerprof.measure.cpuidle import read_state_table
-from powerprof.measure.window import StateInfo
+from powerprof.measure.cpuidle_dumps import read_state_table
+from powerprof.measure.idle_counters import StateInfo
 from powerprof.model.deep_idle import DeepIdle, DeepScope
 from powerprof.report.deep_idle import answer_of, list_parts
 from powerprof.report.document import Sentence

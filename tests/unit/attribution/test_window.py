@@ -16,7 +16,7 @@ from powerprof.attribution.requests import AttributeRequest
 from powerprof.attribution.window import CaptureContext, _unseen_time_notes, build_capture
 from powerprof.energy.request import EnergyRequest
 from powerprof.energy.windows import WindowEnergy
-from powerprof.measure.window import CpuReading, Snapshot, StateInfo
+from powerprof.measure.idle_counters import CpuReading, Snapshot, StateInfo
 from powerprof.model.records import Note, Window
 from powerprof.stacks.image import ProcessImage
 from powerprof.system.errors import DataError, UsageError

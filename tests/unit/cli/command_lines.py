@@ -50,7 +50,7 @@ _MEASURING = (
     "experiment.sweep_until.search_highest_rate",
     "live.exporter.export_metrics",
     "live.monitor.HostMonitor",
-    "measure.residency.read_recording",
+    "measure.residency_recordings.read_recording",
     "queries.session.run",
 )
 # Values of the host, of the time, and of the workloads.

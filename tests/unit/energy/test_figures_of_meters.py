@@ -26,7 +26,8 @@ from powerprof.energy.readings import make_readings
 from powerprof.energy.reconcile import reconcile
 from powerprof.energy.replay import MeterRecording, find_common_window, replay
 from powerprof.energy.suspends import join_spans, subtract_gaps
-from powerprof.measure.counters import CounterSample, EnergySeries
+from powerprof.measure.counters import CounterSample
+from powerprof.measure.energy_series import EnergySeries
 from powerprof.measure.turbostat import parse_turbostat
 from powerprof.model.records import EnergyReading
 from tests.unit.energy.meter_trees import Tree

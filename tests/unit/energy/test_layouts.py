@@ -18,14 +18,8 @@ from powerprof.energy.meters.rapl import Domain, Zone, zone_energies
 from powerprof.energy.mirrors import compare_counters
 from powerprof.energy.readings import make_readings
 from powerprof.energy.total import host_energy
-from powerprof.measure.counters import (
-    CounterSample,
-    EnergySeries,
-    PowerSample,
-    counter_energy,
-    find_absence,
-    power_energy,
-)
+from powerprof.measure.counters import CounterSample
+from powerprof.measure.energy_series import EnergySeries, PowerSample, counter_energy, find_absence, power_energy
 from powerprof.model.records import Scope
 from tools.pages import meters_page
 

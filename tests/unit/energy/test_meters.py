@@ -22,8 +22,9 @@ from powerprof.energy.meters.perf_power import OpenCounter, PerfPowerMeter, list
 from powerprof.energy.meters.rapl import Zone, select_domains
 from powerprof.energy.request import NAMES
 from powerprof.energy.total import EnergyResult, host_energy
-from powerprof.measure import counters
-from powerprof.measure.counters import CounterSample, EnergySeries, counter_energy
+from powerprof.measure import energy_series
+from powerprof.measure.counters import CounterSample
+from powerprof.measure.energy_series import EnergySeries, counter_energy
 from powerprof.model.records import EnergyReading
 from powerprof.report.document import View
 from powerprof.report.energy import document, meters_table
@@ -294,7 +295,7 @@ def test_hours_of_samples_are_not_kept(package: Tree) -> None:
             if minute:
                 assert meters.readings(60.0 * (minute - 1), 60.0 * minute)[0].watts == pytest.approx(3.0)
         kept = meters._meters[0]._samples[0]  # type: ignore[attr-defined]
-        assert len(kept) <= 62 + counters._HISTORY
+        assert len(kept) <= 62 + energy_series._HISTORY
 
 
 def test_a_battery_without_a_current_has_its_true_reason(tree: Tree) -> None:

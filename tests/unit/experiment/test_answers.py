@@ -20,7 +20,7 @@ from powerprof.experiment.observers import Slicer, build_slices
 from powerprof.experiment.records import Answer, Block, Metric, Threat, list_pairs
 from powerprof.experiment.verdict import judge_metrics as judge_compared
 from powerprof.experiment.verdict import judge_saved
-from powerprof.measure.sampling import join_two_windows
+from powerprof.measure.joined_windows import join_two_windows
 from powerprof.model.records import EnergyReading, Figures
 from powerprof.report.comparison_words import word_answer
 from powerprof.report.comparison_words import word_threats as threats_worded

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from powerprof.host.capabilities import Capability, limited, missing, none, ok
 from powerprof.host.describe import describe_host
-from powerprof.host.survey import Capability, _judge_energy, limited, missing, none, ok, survey_host
+from powerprof.host.meter_probes import judge_energy
+from powerprof.host.survey import survey_host
 from powerprof.report.doctor import capability_text
 
 Make = Callable[[Mapping[str, str]], Path]
@@ -183,8 +185,8 @@ def test_cards_are_no_sensor_of_the_host(fake_tree: Make) -> None:
 
 def test_energy_is_measured_only_by_meters_that_work() -> None:
     meters = [none("rapl", "x"), limited("hwmon", "no total"), limited("battery", "on mains", "unplug it")]
-    assert _judge_energy(meters) == limited("energy", "battery: on mains", "unplug it")
-    assert _judge_energy([*meters, ok("ipmi", "y"), ok("perf_power", "z")]) == ok(
+    assert judge_energy(meters) == limited("energy", "battery: on mains", "unplug it")
+    assert judge_energy([*meters, ok("ipmi", "y"), ok("perf_power", "z")]) == ok(
         "energy", "measured by ipmi, perf_power"
     )
-    assert _judge_energy(meters[:2]).status == "none"
+    assert judge_energy(meters[:2]).status == "none"

@@ -17,9 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.host import describe
-from powerprof.host.describe import describe_host, limit_lines, read_idle_limits
-from powerprof.host.survey import probe_deep_idle
+from powerprof.host import idle_limits
+from powerprof.host.describe import describe_host
+from powerprof.host.idle_limits import limit_lines, read_idle_limits
+from powerprof.host.kernel_probes import probe_deep_idle
 from powerprof.system.processes import label_of
 
 Make = Callable[[Mapping[str, str]], Path]
@@ -247,7 +248,7 @@ def test_made_up_hosts(fake_tree: Make, tmp_path: Path, monkeypatch: pytest.Monk
     # Holders are processes, which a recorded host does not have.
     has_limit = any(limit.setting == "cpu_dma_latency" for limit in found.limits)
     assert found.unread == unread + [f"the processes that hold {device}"] * has_limit
-    monkeypatch.setattr(describe.read_idle_limits, "__defaults__", (device,))
+    monkeypatch.setattr(idle_limits.read_idle_limits, "__defaults__", (device,))
     assert probe_deep_idle().status == host.status
     assert describe_host().frequency_governor == host.settings.get("frequency governor")
 
@@ -261,7 +262,7 @@ def test_profiles_stay_in_their_files_when_the_programs_end(
     tuned.write_text("postgresql\n")
     daemon.write_text("[State]\nCpuDriver=amd_pstate\nProfile=power-saver\n")
     places = {"TuneD profile": (tuned, "", program), "daemon's": (daemon, "Profile=", program)}
-    monkeypatch.setattr(describe, "_PROFILES", places | {"none": (tmp_path / "none", "", program)})
+    monkeypatch.setattr(idle_limits, "_PROFILES", places | {"none": (tmp_path / "none", "", program)})
     end = "" if applied else f" (not applied: {program} does not run)"
     settings = read_idle_limits().settings
     assert {name: settings.get(name) for name in (*places, "none")} == {
@@ -277,7 +278,7 @@ def test_a_script_of_python_runs_under_its_own_name(tmp_path: Path, monkeypatch:
     script.write_text(f"#!{Path(sys.executable).resolve()}\nprint(flush=True)\ninput()\n")
     script.chmod(0o755)
     file.write_text("balanced\n")
-    monkeypatch.setattr(describe, "_PROFILES", {"TuneD profile": (file, "", script.name)})
+    monkeypatch.setattr(idle_limits, "_PROFILES", {"TuneD profile": (file, "", script.name)})
     with subprocess.Popen([script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as daemon:
         assert daemon.stdout is not None and daemon.stdout.readline()
         assert read_idle_limits().settings["TuneD profile"] == "balanced"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.host.describe import IdleLimit, LimitHolder, limit_lines, limit_text, read_idle_limits
-from powerprof.host.survey import probe_deep_idle
+from powerprof.host.idle_limits import IdleLimit, LimitHolder, limit_lines, limit_text, read_idle_limits
+from powerprof.host.kernel_probes import probe_deep_idle
 
 Make = Callable[[Mapping[str, str]], Path]
 CPU = "sys/devices/system/cpu"

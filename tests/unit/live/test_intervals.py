@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from powerprof.energy.total import HostMeters
 from powerprof.live import intervals
-from powerprof.measure.window import CpuReading, Snapshot, StateInfo
+from powerprof.measure.idle_counters import CpuReading, Snapshot, StateInfo
 from powerprof.model.attribution import Attribution, StackFrame, TargetInfo, Thread, Wakeup
 from powerprof.model.records import EnergyReading
 from tests.unit.live.intervals import interval, row, served

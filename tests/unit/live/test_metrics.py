@@ -22,7 +22,7 @@ from powerprof.live.intervals import (
 )
 from powerprof.live.metrics import Ranking, SharedTotals, StatementTotals, Totals, render_metrics
 from powerprof.live.statements import format_label
-from powerprof.measure.window import StateInfo
+from powerprof.measure.idle_counters import StateInfo
 from powerprof.model.records import Kind
 from tests.conftest import REPOSITORY
 from tests.unit.live.intervals import interval, row, served, statement

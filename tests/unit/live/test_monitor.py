@@ -15,7 +15,7 @@ import pytest
 from powerprof.live import monitor
 from powerprof.live.intervals import CpuUse
 from powerprof.live.monitor import COUNTED_INTERVALS, BusyProcesses, HostMonitor, IntervalClock, OwnCpuTime, TargetClock
-from powerprof.measure.window import CpuReading, Snapshot
+from powerprof.measure.idle_counters import CpuReading, Snapshot
 from powerprof.model.records import StateResidency
 from powerprof.system.targets import Target
 from powerprof.tracing.bpf.loaded import LoadedProgram

@@ -12,18 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from powerprof.measure.counters import (
-    CounterSample,
+from powerprof.measure.counters import CounterSample, choose_interval_s, count_steps, step_units
+from powerprof.measure.energy_series import (
     EnergySeries,
     PowerInterval,
     PowerSample,
-    choose_interval_s,
-    count_steps,
     counter_energy,
     interval_energy,
     power_energy,
     scale_to_window,
-    step_units,
 )
 
 

@@ -12,22 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.measure import cpuidle
-from powerprof.measure.cpuidle import (
-    CpuidleReader,
-    check_pair,
-    format_cpu_list,
-    online_cpus,
-    parse_cpu_list,
-    parse_dump,
-    read_driver,
-    read_dump,
-    read_edge,
-    read_state_table,
-    zero_counters,
-)
+from powerprof.measure import cpuidle, idle_edges
+from powerprof.measure.cpuidle import CpuidleReader, format_cpu_list, online_cpus, parse_cpu_list, read_driver
+from powerprof.measure.cpuidle_dumps import check_pair, parse_dump, read_dump, read_state_table, zero_counters
+from powerprof.measure.idle_counters import StateInfo
+from powerprof.measure.idle_edges import read_edge
 from powerprof.measure.residency import compute_residency
-from powerprof.measure.window import StateInfo
 from powerprof.system import paths
 from powerprof.system.errors import DataError, PowerprofError, UsageError
 from tests.unit.measure.fake_cpu import C1, C6, HALTPOLL, POLL, FakeCpus
@@ -343,7 +333,7 @@ def test_exits_that_a_reading_forces_are_counted(tmp_path: Path, monkeypatch: py
         cpus.add(cpu, 2, us=70, usage=3)
         return True
 
-    monkeypatch.setattr(cpuidle, "pin_to_cpu", pin)
+    monkeypatch.setattr(idle_edges, "pin_to_cpu", pin)
     monkeypatch.setattr(paths, "is_this_host", lambda: True)
     with CpuidleReader(tmp_path) as reader:
         reading = read_edge(reader).cpus[0]

@@ -11,18 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from powerprof.measure import oslayer
-from powerprof.measure.oslayer import (
-    DiskCounters,
-    OsReading,
-    compute_os_rates,
-    devices_of,
-    parse_disks,
-    parse_network,
-    parse_run_delay,
-    read_counters,
-    whole_disks,
-)
+from powerprof.measure import disks, oslayer
+from powerprof.measure.disks import DiskCounters, devices_of, parse_disks, whole_disks
+from powerprof.measure.oslayer import OsReading, compute_os_rates, parse_network, parse_run_delay, read_counters
 from powerprof.measure.procfs import parse_stat
 from powerprof.model.records import CpuLoad, DeviceInterrupts, DiskRates, OsRates
 from tests.unit.measure.odd_records import figures, odd
@@ -141,7 +132,7 @@ def test_two_windows_put_together_weigh_times_by_requests() -> None:
     both = oslayer.join_os_rates(window(30.0, 10.0), 1.0, window(10.0, 50.0), 1.0)
     assert (both.migrations_hz, both.disks[0].reads_hz, both.disks[0].service_ms) == (20.0, 20.0, 20.0)
     # A window without a request has no time of one, and one in which the disk was not listed none of its requests.
-    alone = oslayer.join_disk_rates(window(30.0, 10.0).disks, 1.0, [], 2.0)
+    alone = disks.join_disk_rates(window(30.0, 10.0).disks, 1.0, [], 2.0)
     assert (alone[0].reads_hz, alone[0].service_ms) == (10.0, 10.0)
     assert oslayer.join_os_rates(window(30.0, 10.0), 1.0, window(0.0, None), 1.0).disks[0].service_ms == 10.0
 
@@ -166,7 +157,7 @@ DISK_AFTER = disk(1090, 90_810, 4450, 730, 31_330, 2660, 6300, 11_800, number="8
 
 
 def test_every_figure_of_a_disk_is_of_its_own_counter(sda: Path) -> None:
-    (rates,) = oslayer.compute_disk_rates({"sdb": DISK_BEFORE}, {"sdb": DISK_AFTER}, 4.0, {"sdb"})
+    (rates,) = disks.compute_disk_rates({"sdb": DISK_BEFORE}, {"sdb": DISK_AFTER}, 4.0, {"sdb"})
     assert rates == DiskRates(
         name="sdb",
         of_server=False,
@@ -181,15 +172,15 @@ def test_every_figure_of_a_disk_is_of_its_own_counter(sda: Path) -> None:
         busy_percent=100 * 1200 / 4000,
     )
     # 1200 ms of 1.1 s: jiffies round, and a disk is never busier than always.
-    assert oslayer.compute_disk_rates({"sdb": DISK_BEFORE}, {"sdb": DISK_AFTER}, 1.1, {"sdb"})[0].busy_percent == 100.0
+    assert disks.compute_disk_rates({"sdb": DISK_BEFORE}, {"sdb": DISK_AFTER}, 1.1, {"sdb"})[0].busy_percent == 100.0
 
 
 def test_a_disk_without_reads_has_no_read_time(sda: Path) -> None:
     after = disk(1000, 90_000, 4000, 730, 31_330, 2660, 6300, 11_800, number="8:16")
-    (rates,) = oslayer.compute_disk_rates({"sdb": DISK_BEFORE}, {"sdb": after}, 4.0, {"sdb"})
+    (rates,) = disks.compute_disk_rates({"sdb": DISK_BEFORE}, {"sdb": after}, 4.0, {"sdb"})
     assert (rates.reads_hz, rates.read_ms, rates.write_ms, rates.service_ms) == (0.0, None, 2.0, 2.0)
-    assert oslayer.compute_disk_rates({"sdb": DISK_AFTER}, {"sdb": DISK_BEFORE}, 4.0, {"sdb"}) == []
-    assert oslayer.compute_disk_rates({"sdb": DISK_BEFORE}, {"sdb": DISK_BEFORE}, 4.0, {"sdb"}) == []
+    assert disks.compute_disk_rates({"sdb": DISK_AFTER}, {"sdb": DISK_BEFORE}, 4.0, {"sdb"}) == []
+    assert disks.compute_disk_rates({"sdb": DISK_BEFORE}, {"sdb": DISK_BEFORE}, 4.0, {"sdb"}) == []
 
 
 def test_the_busiest_whole_disk_and_the_sum_of_all(sda: Path) -> None:

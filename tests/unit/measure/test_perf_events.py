@@ -10,9 +10,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from powerprof.measure import oslayer, perf_events
-from powerprof.measure.perf_events import FrequencyReading, Policy, compute_frequencies, join_frequencies
-from powerprof.measure.sampling import WindowMeter, make_run
+from powerprof.measure import oslayer, pstates
+from powerprof.measure.means import make_run
+from powerprof.measure.pstates import FrequencyReading, Policy, compute_frequencies, join_frequencies
+from powerprof.measure.sampling import WindowMeter
 from powerprof.model.records import CpuFrequency, Frequencies, FrequencyLimits, PState
 from powerprof.report.kinds import lines_of
 from powerprof.report.pstates import frequency_sentences
@@ -49,10 +50,10 @@ def shares(states: list[PState]) -> dict[float, float]:
 def test_residency_is_exact_over_policies_of_unlike_size(tree: Tree) -> None:
     tree.policy(0, "0 1 2", {1500000: 1000, 2400000: 5000, 3600000: 7})
     tree.policy(12, "3", {1500000: 0, 2400000: 0, 3600000: 800})
-    before = perf_events.read_frequencies()
+    before = pstates.read_frequencies()
     tree.policy(0, "0 1 2", {1500000: 1750, 2400000: 5250, 3600000: 7})
     tree.policy(12, "3", {1500000: 500, 2400000: 0, 3600000: 1300})
-    found = compute_frequencies(before, perf_events.read_frequencies())
+    found = compute_frequencies(before, pstates.read_frequencies())
     assert found is not None
     assert [cpu.cpu for cpu in found.cpus] == [0, 1, 2, 3]
     assert shares(found.cpus[1].states) == {1500.0: 75.0, 2400.0: 25.0, 3600.0: 0.0}
@@ -65,9 +66,9 @@ def test_residency_is_exact_over_policies_of_unlike_size(tree: Tree) -> None:
 
 def test_reset_counters_give_no_residency(tree: Tree) -> None:
     tree.policy(0, "0", {1500000: 1000, 2400000: 5000})
-    before = perf_events.read_frequencies()
+    before = pstates.read_frequencies()
     tree.policy(0, "0", {1500000: 10, 2400000: 20})
-    found = compute_frequencies(before, perf_events.read_frequencies())
+    found = compute_frequencies(before, pstates.read_frequencies())
     assert found is not None and found.states == [] and found.cpus == []
 
 
@@ -92,7 +93,7 @@ def test_a_driver_without_counters_shows_its_limits(tree: Tree, folder: str, dri
     (tree.cpu / folder).mkdir()
     (tree.cpu / folder / "status").write_text(f"{status}\n")
     (tree.cpu / folder / "no_turbo").write_text("0\n")
-    found = compute_frequencies(perf_events.read_frequencies(), perf_events.read_frequencies())
+    found = compute_frequencies(pstates.read_frequencies(), pstates.read_frequencies())
     assert found is not None
     assert (found.states, found.cpus, found.status) == ([], [], status)
     assert found.turbo is (True if folder == "intel_pstate" else None)
@@ -113,7 +114,7 @@ def test_a_driver_without_counters_shows_its_limits(tree: Tree, folder: str, dri
 
 def test_no_cpufreq_is_unknown(tree: Tree) -> None:
     tree.cpu.mkdir(parents=True)
-    assert compute_frequencies(perf_events.read_frequencies(), perf_events.read_frequencies()) is None
+    assert compute_frequencies(pstates.read_frequencies(), pstates.read_frequencies()) is None
 
 
 def test_a_window_reports_p_states(tree: Tree) -> None:
@@ -171,7 +172,7 @@ def test_windows_carry_them(tree: Tree) -> None:
     tree.policy(0, "0", {1000000: 10, 2000000: 30})
     rates = oslayer.compute_os_rates(before, oslayer.read_counters())
     assert rates.frequencies is not None and shares(rates.frequencies.states) == {1000.0: 25.0, 2000.0: 75.0}
-    assert Policy((0,), {1000000: 10, 2000000: 30}) == perf_events.read_frequencies().policies["policy0"]
+    assert Policy((0,), {1000000: 10, 2000000: 30}) == pstates.read_frequencies().policies["policy0"]
 
 
 def test_frequencies_of_unlike_cpus_are_weighted_by_their_running_time() -> None:
@@ -235,4 +236,4 @@ def test_turbo_by_driver(tree: Tree, files: Mapping[str, int], turbo: bool | Non
     for name, value in files.items():
         (tree.cpu / name).parent.mkdir(parents=True, exist_ok=True)
         (tree.cpu / name).write_text(f"{value}\n")
-    assert perf_events.read_turbo() is turbo
+    assert pstates.read_turbo() is turbo

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from powerprof.energy.replay import replay
-from powerprof.measure.powertop import PowertopReport, make_powertop_window, parse_powertop
+from powerprof.measure.powertop import PowertopReport, parse_powertop
+from powerprof.measure.powertop_residency import make_powertop_window
 from powerprof.measure.program_output import OUTPUT, Outcome, TimedProgram
-from powerprof.measure.residency import read_recording
+from powerprof.measure.residency_recordings import read_recording
 from powerprof.system.errors import CapabilityError, DataError
 
 LINE = "_" * 68

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from powerprof.measure import procfs
-from powerprof.measure.procfs import count_unseen, read_unseen_counts
+from powerprof.measure import procfs, unseen_interrupts
 from powerprof.measure.residency import note_unknown_cpus
+from powerprof.measure.unseen_interrupts import count_unseen, read_unseen_counts
 from powerprof.system.errors import PowerprofError
 from tests.unit.measure.fake_cpu import fake_stat
 
@@ -250,14 +250,14 @@ def test_the_part_of_a_window_that_stat_accounts_for(ticks: int, read_ms: int, s
 
 def test_interrupts_of_timers_are_summed_over_rows_and_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POWERPROF_PROCFS", str(tmp_path))
-    assert procfs.read_timer_interrupts() is None
+    assert unseen_interrupts.read_timer_interrupts() is None
     text = "           CPU0       CPU1\n 36:  900  900  PCI-MSI nvme0q1\n"
     (tmp_path / "interrupts").write_text(text)
-    assert procfs.read_timer_interrupts() is None
+    assert unseen_interrupts.read_timer_interrupts() is None
     text += " 11:   31   43  GICv3 30 Level     arch_timer\nLOC:  100  250   Local timer interrupts\n"
     text += "HVS:    7    8   Hyper-V stimer0\nNMI:    3    4   Non-maskable\nHYP:    5   60   Hypervisor callback\n"
     (tmp_path / "interrupts").write_text(text)
-    assert procfs.read_timer_interrupts() == 31 + 43 + 100 + 250 + 7 + 8
+    assert unseen_interrupts.read_timer_interrupts() == 31 + 43 + 100 + 250 + 7 + 8
     assert read_unseen_counts() == {"NMI": 7, "HYP": 65, "HVS": 15}
     assert count_unseen({"NMI": 2, "HYP": 65, "HVS": 20}, read_unseen_counts()) == {"NMIs": 5}
 

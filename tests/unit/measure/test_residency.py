@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from powerprof.measure.cpuidle import CpuidleReader
-from powerprof.measure.residency import ProcfsResidency, compute_residency, read_recording
-from powerprof.measure.window import CpuReading, Snapshot, StateInfo
+from powerprof.measure.idle_counters import CpuReading, Snapshot, StateInfo
+from powerprof.measure.residency import compute_residency
+from powerprof.measure.residency_recordings import read_recording
+from powerprof.measure.residency_sources import ProcfsResidency
 from powerprof.model.records import StateResidency, Window
 from powerprof.system.errors import UsageError
 from tests.unit.measure.fake_cpu import C1, C6, POLL, FakeCpus, fake_stat

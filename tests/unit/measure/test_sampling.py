@@ -17,16 +17,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from powerprof.measure import oslayer
-from powerprof.measure.sampling import (
-    WindowInterrupted,
-    WindowMeter,
-    average_states,
-    estimate,
-    join_two_windows,
-    join_windows,
-    make_phase,
-    make_run,
-)
+from powerprof.measure.joined_windows import join_two_windows, join_windows
+from powerprof.measure.means import average_states, estimate, make_phase, make_run
+from powerprof.measure.sampling import WindowInterrupted, WindowMeter
 from powerprof.model.records import EnergyReading, Estimate, OsRates, ProcessTime, StateResidency, Window
 from powerprof.system.errors import Interrupted, UsageError
 from tests.unit.measure.fake_cpu import C1, POLL, FakeCpus, fake_stat

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from powerprof.energy.replay import replay
-from powerprof.measure.residency import read_recording
-from powerprof.measure.turbostat import TurbostatLog, is_sum_or_mean, make_turbostat_window, parse_turbostat
+from powerprof.measure.residency_recordings import read_recording
+from powerprof.measure.turbostat import TurbostatLog, is_sum_or_mean, parse_turbostat
+from powerprof.measure.turbostat_residency import make_turbostat_window
 from powerprof.system.errors import DataError
 
 REFUSED = "refused"

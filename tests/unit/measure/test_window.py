@@ -16,17 +16,12 @@ from types import FrameType
 
 import pytest
 
+from powerprof.measure.clock import SuspendClock, WallOffset, note_suspend, parse_timens_offset
+from powerprof.measure.idle_counters import CpuReading, StateInfo, is_polling
 from powerprof.measure.window import (
-    CpuReading,
     GroupCpuClock,
     OpenWindow,
-    StateInfo,
-    SuspendClock,
-    WallOffset,
     WindowPart,
-    is_polling,
-    note_suspend,
-    parse_timens_offset,
     read_group_cpu_ns,
     realtime_scheduling,
     run_window,

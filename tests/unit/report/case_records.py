@@ -16,7 +16,7 @@ from powerprof.experiment.phases import compare_phases
 from powerprof.experiment.records import ControlRecord, Difference, Metric, Side, Threat
 from powerprof.experiment.study import StudyRow
 from powerprof.experiment.sweep_comparison import Trend, TrendPoint, TrendStep
-from powerprof.measure.sampling import make_phase
+from powerprof.measure.means import make_phase
 from powerprof.model.attribution import Attribution, Wakeup
 from powerprof.model.deep_idle import DeepIdle
 from powerprof.model.records import (

@@ -35,7 +35,7 @@ from powerprof.experiment.records import (
 from powerprof.experiment.sweep_comparison import SweepComparison, compare_sweeps
 from powerprof.experiment.sweep_rounds import Point, Sweep
 from powerprof.experiment.verdict import control_from_blocks, judge_metrics
-from powerprof.measure.sampling import interval, make_phase
+from powerprof.measure.means import interval, make_phase
 from powerprof.model.attribution import (
     Attribution,
     ExternalWakeup,

@@ -19,7 +19,7 @@ from powerprof.experiment.records import Answer, Comparison, ConditionRecord, Di
 from powerprof.experiment.study import build_rows
 from powerprof.experiment.sweep_comparison import Trend, TrendPoint, _points, _steps
 from powerprof.experiment.verdict import judge_metrics
-from powerprof.measure.sampling import interval
+from powerprof.measure.means import interval
 from powerprof.model.records import Figures, RunMetric
 from powerprof.queries.comparison import compare_queries
 from powerprof.report import comparison as report

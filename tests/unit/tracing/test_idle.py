@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from powerprof.measure.window import CpuReading, PassedWindow, Snapshot, StateInfo
+from powerprof.measure.idle_counters import CpuReading, Snapshot, StateInfo
+from powerprof.measure.window import PassedWindow
 from powerprof.model.records import Note
 from powerprof.stacks.registers import X86_64
 from powerprof.tracing import idle_data, idle_tables

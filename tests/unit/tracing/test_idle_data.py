@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from powerprof.measure.window import parse_timens_offset
+from powerprof.measure.clock import parse_timens_offset
 from powerprof.model.records import Window
 from powerprof.system.tasks import ENDED, ENDED_IN_TARGET
 from powerprof.tracing import idle_data

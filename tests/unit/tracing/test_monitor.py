@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from powerprof.measure.window import CpuReading, StateInfo
+from powerprof.measure.idle_counters import CpuReading, StateInfo
 from powerprof.tracing.bpf.shared_numbers import CpuPhase
 from powerprof.tracing.idle_data import CPU_STATE
 from powerprof.tracing.monitor import add_open_period
