@@ -9,8 +9,9 @@ from pathlib import Path
 from powerprof.host.capabilities import Capability, is_root, limited, missing, none, ok, other_host
 from powerprof.host.describe import read_virtualisation
 from powerprof.system import paths, programs
-from powerprof.system.errors import PowerprofError
+from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.next_steps import command_line
+from powerprof.tracing.dtrace import find_dtrace
 
 
 def _read_version(program: Path, option: str = "--version") -> str:
@@ -71,17 +72,11 @@ def probe_turbostat() -> Capability:
 
 
 def probe_dtrace() -> Capability:
-    """Return whether DTrace can run the shipped D scripts. SystemTap has a header generator of the same name."""
-    program = programs.which("dtrace")
-    if program is None:
-        return none("dtrace", "optional: not installed; Debian packages it from release 14 on")
+    """Return whether DTrace can run the shipped D scripts, as `--backend dtrace` requires it."""
     try:
-        with program.open("rb") as file:
-            is_script = file.read(2) == b"#!"
-    except OSError:
-        is_script = False
-    if is_script:
-        return none("dtrace", f"optional: {program} is SystemTap's header generator, not the tracer")
+        dtrace = find_dtrace()
+    except CapabilityError as error:
+        return none("dtrace", f"optional: {error.message}")
     if not is_root():
         return limited("dtrace", "optional: only root may trace with it", command_line("doctor"))
-    return ok("dtrace", _read_version(program, "-Vv"))
+    return ok("dtrace", f"{'.'.join(map(str, dtrace.version))} ({dtrace.path})")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from powerprof.host.program_probes import probe_dtrace
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.system.paths import data_dir
 from powerprof.tracing.dtrace import (
@@ -93,6 +94,27 @@ def test_old_and_foreign_programs_are_refused(program: FakeDtrace) -> None:
     program('puts("anything else");')
     with pytest.raises(CapabilityError, match="does not name its D language"):
         find_dtrace()
+
+
+@pytest.mark.parametrize(
+    ("output", "is_ok"),
+    [
+        ("", False),
+        ("anything else", False),
+        ("dtrace: Sun D 1.13", False),
+        ("dtrace: D 2.0\\nThis is DTrace 2.0.1", True),
+    ],
+)
+def test_doctor_accepts_a_dtrace_that_the_backend_accepts(program: FakeDtrace, output: str, is_ok: bool) -> None:
+    path = program(f'printf("{output}");')
+    capability = probe_dtrace()
+    assert (capability.status in ("ok", "limited")) is is_ok
+    if is_ok:
+        assert find_dtrace().path == path
+    else:
+        with pytest.raises(CapabilityError) as refused:
+            find_dtrace()
+        assert capability.detail == f"optional: {refused.value.message}"
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
