@@ -205,7 +205,7 @@ def choose_target(name: str, output: Path | None) -> Path:
     stem = "".join(c if c.isalnum() else "-" for c in name.lower()).strip("-") or "model"
     target = output or paths.private_directory(paths.config_dir() / "models") / f"{stem}.toml"
     if os.path.exists(target) and not os.path.isdir(target):  # noqa: PTH110, PTH112 - Path's raise for a long name
-        raise _exists(target)
+        raise _make_exists_error(target)
     return target
 
 
@@ -217,14 +217,14 @@ def save_model(model: PowerModel, target: Path) -> None:
             with folder, os.fdopen(folder.create(name, 0o666), "w", encoding="utf-8") as file:
                 file.write(encode_model(model))
     except FileExistsError:
-        raise _exists(target) from None
+        raise _make_exists_error(target) from None
     except OSError as error:
         raise PowerprofError(
             f"cannot write {target} ({reason_of(error)})", "name another place with --output FILE"
         ) from error
 
 
-def _exists(target: Path) -> UsageError:
+def _make_exists_error(target: Path) -> UsageError:
     return UsageError(f"{target} exists", "choose another file: --output FILE")
 
 

@@ -41,7 +41,7 @@ class CpuKind(msgspec.Struct, frozen=True):
     def title(self) -> str:
         """The name, generation and size for reports."""
         size = f", servers of {self.cpus} CPUs" if self.cpus is not None else ""
-        return f"{_full_name(self.name, self.generation)} ({self.generation}{size})"
+        return f"{_format_name(self.name, self.generation)} ({self.generation}{size})"
 
     def model(self) -> PowerModel:
         """Return the prediction for one more server with this CPU."""
@@ -56,7 +56,7 @@ class CpuKind(msgspec.Struct, frozen=True):
 
 
 @cache
-def _kinds() -> dict[str, CpuKind]:
+def _load_kinds() -> dict[str, CpuKind]:
     return {
         name.upper(): CpuKind(name, generation, tuple(kind))
         for generation, results in published_results().items()
@@ -73,8 +73,8 @@ def find_kind(text: str) -> CpuKind:
     named, colon, size = text.rpartition(":")
     if not colon:
         named = text
-    kind = _kinds().get(_model_number(named)) if len(text) <= _LONGEST else None
-    if kind is None or not _brand_fits(named, kind.generation):
+    kind = _load_kinds().get(_model_number(named)) if len(text) <= _LONGEST else None
+    if kind is None or not _has_brand_of(named, kind.generation):
         raise UsageError(
             f'--meter "model:{shown}": no published result is of such a CPU', _suggest_kinds(named[:_LONGEST])
         )
@@ -95,13 +95,13 @@ def find_kind(text: str) -> CpuKind:
 def identify_kind(cpu: CpuIdentity) -> CpuKind | None:
     """Return the kind of a CPU by its name. None if a guest hides the name, or no result is published."""
     name = (cpu.name or "")[:_LONGEST]
-    kind = _kinds().get(_model_number(name))
-    if kind is None or not _brand_fits(name, kind.generation) or kind.doubts_on(cpu):
+    kind = _load_kinds().get(_model_number(name))
+    if kind is None or not _has_brand_of(name, kind.generation) or kind.doubts_on(cpu):
         return None
     return kind
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     return _NOISE.sub(" ", text).upper().split()
 
 
@@ -109,18 +109,18 @@ def _model_number(text: str) -> str:
     """Return a CPU's name without its brand: `E5-2699V4`, `7763`."""
     brands = {word for words in _BRANDS.values() for word in words}
     # Intel wrote a 0 after the number where later CPUs have a v2, and a class before it (Core Ultra 7 255H).
-    words = [word for word in _words(text) if word not in brands and not re.fullmatch(r"[0-9]", word)]
+    words = [word for word in _split_words(text) if word not in brands and not re.fullmatch(r"[0-9]", word)]
     return "".join(words)
 
 
-def _brand_fits(text: str, generation: str) -> bool:
+def _has_brand_of(text: str, generation: str) -> bool:
     """Return whether the brand words of a name, if any, belong to the maker of that generation."""
     brands = _BRANDS[generation.split(maxsplit=1)[0]]
     others = {word for words in _BRANDS.values() for word in words} - set(brands)
-    return not others & set(_words(text))
+    return not others & set(_split_words(text))
 
 
-def _full_name(name: str, generation: str) -> str:
+def _format_name(name: str, generation: str) -> str:
     if generation.startswith("Intel"):
         return f"{'Core' if re.match(r'i[0-9]|[0-9]{3}H', name) else 'Xeon'} {name}"
     return f"{'EPYC' if generation.startswith('AMD') else 'Altra'} {name}"
@@ -128,14 +128,14 @@ def _full_name(name: str, generation: str) -> str:
 
 def _suggest_kinds(text: str) -> str:
     """Return a remedy that names CPUs with a similar number, or of the named generation."""
-    kinds = _kinds()
+    kinds = _load_kinds()
     similar = difflib.get_close_matches(_model_number(text), list(kinds), _SHOWN, 0.5)
-    words = set(_words(text))
-    matches: Sequence[CpuKind] = [kinds[name] for name in similar if _brand_fits(text, kinds[name].generation)]
+    words = set(_split_words(text))
+    matches: Sequence[CpuKind] = [kinds[name] for name in similar if _has_brand_of(text, kinds[name].generation)]
     if not matches:
         matches = [kind for kind in kinds.values() if words & set(kind.generation.upper().split()[1:])]
         matches = sorted(matches, key=lambda kind: -len(kind.results))[:_SHOWN]
     if not matches:
         return 'write the CPU\'s number as its maker does: --meter "model:EPYC 7763", or leave the CPU out'
-    names = join_words([_full_name(kind.name, kind.generation) for kind in matches])
+    names = join_words([_format_name(kind.name, kind.generation) for kind in matches])
     return f"near are {names}; a CPU without results is estimated by its generation: leave the CPU out"

@@ -53,20 +53,20 @@ class _Families(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 @cache
 def published_results() -> dict[str, list[PowerResult]]:
     """Return the published results by generation."""
-    return parse_results(_text("results.txt"), "results.txt")
+    return parse_results(_read_text("results.txt"), "results.txt")
 
 
 @cache
-def _families() -> _Families:
-    return msgspec.convert(tomllib.loads(_text("families.toml")), _Families)
+def _load_families() -> _Families:
+    return msgspec.convert(tomllib.loads(_read_text("families.toml")), _Families)
 
 
 def list_generations() -> list[tuple[str, list[CpuMatch]]]:
     """Return the name and the CPUs of every generation."""
-    return [(family.name, family.cpus) for family in _families().family]
+    return [(family.name, family.cpus) for family in _load_families().family]
 
 
-def _text(name: str) -> str:
+def _read_text(name: str) -> str:
     return files("powerprof.energy").joinpath("models", name).read_text(encoding="utf-8")
 
 
@@ -84,8 +84,8 @@ def delivered_ratio() -> float:
     largest metered ratio counts.
     """
     results = published_results()
-    typical = {name: _geometric_mean([result.per_cpu("idle") for result in family]) for name, family in results.items()}
-    return max(server.idle_watts / server.cpus / typical[server.family] for server in _families().delivered)
+    typical = {name: _find_typical([result.per_cpu("idle") for result in family]) for name, family in results.items()}
+    return max(server.idle_watts / server.cpus / typical[server.family] for server in _load_families().delivered)
 
 
 @cache
@@ -96,13 +96,13 @@ def delivered_excess() -> float:
     """
     published = [result for results in published_results().values() for result in results]
     ratios = []
-    for server in _families().delivered:
+    for server in _load_families().delivered:
         same = [result.idle_watts for result in published if (result.cpu, result.cpus) == server.beside]
-        ratios.append(server.idle_watts / _geometric_mean(same))
+        ratios.append(server.idle_watts / _find_typical(same))
     return max(ratios)
 
 
-def _geometric_mean(values: Sequence[float]) -> float:
+def _find_typical(values: Sequence[float]) -> float:
     return math.exp(fmean(math.log(value) for value in values))
 
 
@@ -174,12 +174,12 @@ def shipped_models() -> tuple[PowerModel, ...]:
         model_generation(
             family.name, results[family.name], family.cpus, family.threads_per_core, published_deviations()
         )
-        for family in _families().family
+        for family in _load_families().family
     ]
-    return (*models, _generic(models))
+    return (*models, _model_unknown_cpu(models))
 
 
-def _generic(models: Sequence[PowerModel]) -> PowerModel:
+def _model_unknown_cpu(models: Sequence[PowerModel]) -> PowerModel:
     def widest(ranges: Sequence[tuple[float, float]]) -> tuple[float, float]:
         return min(low for low, _ in ranges), max(high for _, high in ranges)
 

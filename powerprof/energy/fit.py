@@ -79,7 +79,7 @@ def fit_windows(windows: Sequence[MeteredWindow]) -> Fit:
     names = _choose_solvable(windows, names, notes)
     zero: dict[str, Coefficient] = {}
     while True:
-        values, errors, quantile = _least_squares(_design(windows, names), watts)
+        values, errors, quantile = _solve_least_squares(_design(windows, names), watts)
         worst = int(np.argmin(values))
         if values[worst] >= 0:
             break
@@ -147,7 +147,7 @@ def _condition(design: Matrix) -> float:
     return float("inf") if (norms == 0).any() else float(np.linalg.cond(design / norms))
 
 
-def _least_squares(design: Matrix, watts: Matrix) -> tuple[Matrix, Matrix, float]:
+def _solve_least_squares(design: Matrix, watts: Matrix) -> tuple[Matrix, Matrix, float]:
     """Return the values, their standard errors, and the simultaneous t quantile."""
     import numpy as np
     from scipy import special

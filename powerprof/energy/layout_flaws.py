@@ -19,7 +19,7 @@ def find_flaws(source: str, domains: Sequence[tuple[str, Scope]], topology: Topo
     by_scope: dict[Scope, list[str]] = {}
     for domain, scope in domains:
         if scope in SUMMED:
-            by_scope.setdefault(scope, []).append(_base(domain))
+            by_scope.setdefault(scope, []).append(_strip_parents(domain))
     flaws: dict[Scope, str] = {}
     for scope, names in by_scope.items():
         unlisted = [name for name in names if _row_of(source, scope, name) is None]
@@ -33,7 +33,7 @@ def find_flaws(source: str, domains: Sequence[tuple[str, Scope]], topology: Topo
     return flaws
 
 
-def _base(domain: str) -> str:
+def _strip_parents(domain: str) -> str:
     """Return a domain's name without the prefix and suffix that make it unique."""
     return domain.rsplit("/", 1)[-1].split("@", 1)[0]
 

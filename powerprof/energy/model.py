@@ -170,7 +170,7 @@ def estimate(
     upper = chosen.scale * chosen.cores_per_cpu * chosen.widening
     watts, low, high = None, span.idle_low_watts, upper * model.full_range_watts[1] * cpus
     if busy is not None:
-        watts, low, high = _by_state(model, busy, cpus, states) or _by_load(chosen, span, busy, cpus)
+        watts, low, high = _estimate_by_state(model, busy, cpus, states) or _estimate_by_load(chosen, span, busy, cpus)
     return EnergyReading(
         source="model",
         domain="cpus",
@@ -209,7 +209,7 @@ def is_wide(reading: EnergyReading) -> bool:
     return reading.kind == "estimated" and low is not None and high is not None and high > WIDE * low
 
 
-def _by_load(chosen: ChosenModel, span: EstimateRange, busy: float, cpus: int) -> tuple[float, float, float]:
+def _estimate_by_load(chosen: ChosenModel, span: EstimateRange, busy: float, cpus: int) -> tuple[float, float, float]:
     model = chosen.model
     watts = span.idle_watts + span.slope_watts * busy
     if model.odds_range is not None:
@@ -229,7 +229,7 @@ def _interpolate(idle: float, full: float, busy: float) -> float:
     return idle + (full - idle) * busy
 
 
-def _by_state(
+def _estimate_by_state(
     model: PowerModel, busy: float, cpus: int, states: Sequence[StateResidency]
 ) -> tuple[float, float, float] | None:
     """Return watts by the CPUs' states. None if the model has no states or does not know the used ones."""
@@ -264,10 +264,10 @@ def describe_estimate(chosen: ChosenModel, reading: EnergyReading) -> str:
         f'estimated by the model "{chosen.title}": {reading.watts:.2f} W, '
         f"between {reading.low_watts:.2f} and {reading.high_watts:.2f} W"
     )
-    return f"{summary}; {_how_to_narrow()}" if is_wide(reading) else summary
+    return f"{summary}; {_suggest_narrowing()}" if is_wide(reading) else summary
 
 
-def _how_to_narrow() -> str:
+def _suggest_narrowing() -> str:
     return (
         "to narrow it: the CPU that this guest hides (--meter 'model:EPYC 7763@core'), "
         f"a model calibrated on the metered host ({command_line('energy --calibrate')}), the host's own figures "

@@ -110,7 +110,7 @@ def compute_deviations(generations: Iterable[Sequence[PowerResult]]) -> Deviatio
     within: dict[str, float] = {}
     kinds = [list(group_by_kind(results).values()) for results in generations]
     for what in QUANTITIES:
-        logs = [[_logs(kind, what) for kind in generation] for generation in kinds]
+        logs = [[_list_logs(kind, what) for kind in generation] for generation in kinds]
         between[what] = median(stdev([fmean(kind) for kind in family]) for family in logs if len(family) > 2)
         squares = fsum((x - fmean(kind)) ** 2 for generation in logs for kind in generation for x in kind)
         within[what] = math.sqrt(squares / sum(len(kind) - 1 for generation in logs for kind in generation))
@@ -127,33 +127,33 @@ def group_by_kind(results: Iterable[PowerResult]) -> dict[str, list[PowerResult]
 
 def predict_new_kind(results: Sequence[PowerResult], what: str, known: Deviations) -> Spread:
     """Predict a server with a CPU of this generation, of any kind."""
-    means = [fmean(_logs(kind, what)) for kind in group_by_kind(results).values()]
+    means = [fmean(_list_logs(kind, what)) for kind in group_by_kind(results).values()]
     freedom = _PRIOR_KINDS + len(means) - 1
     middle = fmean(means)
     squares = _PRIOR_KINDS * known.between[what] ** 2 + fsum((mean - middle) ** 2 for mean in means)
     variance = squares / freedom * (1 + 1 / len(means)) + known.within[what] ** 2
-    return _spread(_logs(results, what), two_sided_quantile(_CONFIDENCE, freedom) * math.sqrt(variance))
+    return _widen(_list_logs(results, what), two_sided_quantile(_CONFIDENCE, freedom) * math.sqrt(variance))
 
 
 def predict_known_kind(results: Sequence[PowerResult], what: str, known: Deviations) -> Spread:
     """Predict one more server with the same CPU."""
-    logs = _logs(results, what)
+    logs = _list_logs(results, what)
     freedom = _PRIOR_RESULTS + len(logs) - 1
     squares = _PRIOR_RESULTS * known.within[what] ** 2 + fsum((x - fmean(logs)) ** 2 for x in logs)
-    return _spread(logs, two_sided_quantile(_CONFIDENCE, freedom) * math.sqrt(squares / freedom * (1 + 1 / len(logs))))
+    return _widen(logs, two_sided_quantile(_CONFIDENCE, freedom) * math.sqrt(squares / freedom * (1 + 1 / len(logs))))
 
 
-def _logs(results: Iterable[PowerResult], what: str) -> list[float]:
+def _list_logs(results: Iterable[PowerResult], what: str) -> list[float]:
     return [math.log(result.per_cpu(what)) for result in results]
 
 
-def _spread(logs: Sequence[float], half: float) -> Spread:
+def _widen(logs: Sequence[float], half: float) -> Spread:
     mean = fmean(logs)
-    low, high = min(mean - half, _quantile(logs, _OUTER)), max(mean + half, _quantile(logs, 1 - _OUTER))
+    low, high = min(mean - half, _find_quantile(logs, _OUTER)), max(mean + half, _find_quantile(logs, 1 - _OUTER))
     return Spread(math.exp(mean), math.exp(low), math.exp(high))
 
 
-def _quantile(values: Sequence[float], share: float) -> float:
+def _find_quantile(values: Sequence[float], share: float) -> float:
     """Return a quantile by linear interpolation of the ordered values (Hyndman and Fan's type 7)."""
     ordered = sorted(values)
     position = share * (len(ordered) - 1)

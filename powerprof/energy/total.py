@@ -237,7 +237,7 @@ def _choose_tier_meters(name: str, windows: Windows) -> HostMeters | None:
         if (name == "package" and all(_is_dram(r) for r in readings)) or all(r.joules is None for r in readings):
             continue
         is_dram_dead = all(_is_dead(r) for r in readings if _is_dram(r))
-        domains = sorted({r.domain for r in readings if not (is_dram_dead and _is_dram(r))}, key=_natural_key)
+        domains = sorted({r.domain for r in readings if not (is_dram_dead and _is_dram(r))}, key=_make_natural_key)
         candidate = HostMeters(source, tuple(domains), "measured")
         complete_count = sum(_is_complete(window, candidate) for window in windows)
         if best is None or complete_count > best[0]:
@@ -286,7 +286,7 @@ def _choose_estimate(windows: Windows) -> HostMeters | None:
     return HostMeters(readings[0].source, (readings[0].domain,), "estimated") if readings else None
 
 
-def _natural_key(domain: str) -> list[int | str]:
+def _make_natural_key(domain: str) -> list[int | str]:
     """Return a sort key that orders package-2 before package-10."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", domain)]
 
@@ -297,12 +297,12 @@ def fill_containers(readings: Sequence[EnergyReading]) -> list[EnergyReading]:
     return [
         reading
         if reading.contained_in is not None
-        else msgspec.structs.replace(reading, contained_in=_container(reading, readings))
+        else msgspec.structs.replace(reading, contained_in=_find_container(reading, readings))
         for reading in sorted(readings, key=lambda r: order.index(tier(r)))
     ]
 
 
-def _container(reading: EnergyReading, readings: Sequence[EnergyReading]) -> str | None:
+def _find_container(reading: EnergyReading, readings: Sequence[EnergyReading]) -> str | None:
     own_tier = tier(reading)
     # Cards may be fed from outside the metered board, and the place of an unknown chip is unknown.
     if own_tier in ("model", "wall", "device", "other"):
@@ -317,7 +317,7 @@ def _container(reading: EnergyReading, readings: Sequence[EnergyReading]) -> str
         around = {r.domain for r in readings if tier(r) == name and r.watts is not None}
         around -= {r.domain for r in readings if _is_dram(r)}
         if len(around) == 1 or (around and name not in ("package", "supply")):
-            return min(around, key=_natural_key)
+            return min(around, key=_make_natural_key)
     return None
 
 

@@ -31,7 +31,7 @@ def has_carried_programs() -> bool:
         return False
 
 
-def _or_not_needed(name: str, capability: Capability) -> Capability:
+def _mark_not_needed(name: str, capability: Capability) -> Capability:
     """Return a missing part of the compiler as `none` if the carried programs fit, or may fit."""
     if capability.status != "missing":
         return capability
@@ -45,12 +45,12 @@ def _or_not_needed(name: str, capability: Capability) -> Capability:
 
 def probe_bcc() -> Capability:
     """Return whether bcc is installed, or is not needed."""
-    return _or_not_needed("bcc", _find_bcc())
+    return _mark_not_needed("bcc", _find_bcc())
 
 
 def probe_headers() -> Capability:
     """Return whether the headers of the running kernel are installed, or are not needed."""
-    return _or_not_needed("headers", _find_headers()) if paths.is_this_host() else other_host("headers")
+    return _mark_not_needed("headers", _find_headers()) if paths.is_this_host() else other_host("headers")
 
 
 def _find_bcc() -> Capability:
@@ -100,7 +100,7 @@ def probe_stacks() -> Capability:
     return ok("stacks", f"{machine.name}, registers by {features.TASK_REGISTERS.name}")
 
 
-def _tracing_not_permitted() -> Capability:
+def _make_not_permitted() -> Capability:
     # The seccomp profile of a container, or lockdown, refuse root too.
     error, privileges = features.not_permitted_error(), probe_privileges()
     return missing("tracing", error.message, privileges.remedy if privileges.status != "ok" else error.hint)
@@ -114,7 +114,7 @@ def probe_tracing() -> Capability:
     if not paths.is_this_host():
         return other_host("tracing")
     if not features.may_load_programs():
-        return _tracing_not_permitted()
+        return _make_not_permitted()
     is_carried = has_carried_programs()
     for needed in () if is_carried else (_find_bcc(), _find_headers()):
         if needed.status not in ("ok", "limited"):
@@ -124,7 +124,7 @@ def probe_tracing() -> Capability:
             pass
     except PowerprofError as error:
         if probe_privileges().status != "ok" or error.message == features.not_permitted_error().message:
-            return _tracing_not_permitted()
+            return _make_not_permitted()
         return missing("tracing", error.message, error.hint)
     try:
         check_process_ids()

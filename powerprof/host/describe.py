@@ -60,7 +60,7 @@ def _read_fields(path: Path) -> dict[str, str]:
     return fields
 
 
-def _number(text: str | None) -> int | None:
+def _parse_number(text: str | None) -> int | None:
     try:
         return int(text, 0) if text else None
     except ValueError:
@@ -119,7 +119,7 @@ def describe_host() -> HostDescription:
     """Return the description of this host, or of the recording in POWERPROF_SYSFS and POWERPROF_PROCFS."""
     system, kernel = paths.sysfs() / "devices/system/cpu", paths.procfs() / "sys/kernel"
     cpu = _read_fields(paths.procfs() / "cpuinfo")
-    memory_kib = _number(_read_fields(paths.procfs() / "meminfo").get("MemTotal", "").partition(" ")[0])
+    memory_kib = _parse_number(_read_fields(paths.procfs() / "meminfo").get("MemTotal", "").partition(" ")[0])
     limits = _read_limits()
     settings = {} if limits is None else limits.settings
     smt = try_text(system / "smt/active")
@@ -132,9 +132,9 @@ def describe_host() -> HostDescription:
         boot_id=try_text(kernel / "random/boot_id"),
         cpu_vendor=cpu.get("vendor_id") or cpu.get("CPU implementer"),
         cpu_model=cpu.get("model name") or cpu.get("Model"),
-        cpu_family=_number(cpu.get("cpu family")),
-        cpu_model_number=_number(cpu.get("model")),
-        cpu_stepping=_number(cpu.get("stepping")),
+        cpu_family=_parse_number(cpu.get("cpu family")),
+        cpu_model_number=_parse_number(cpu.get("model")),
+        cpu_stepping=_parse_number(cpu.get("stepping")),
         cpus=_count_cpus(),
         memory_bytes=None if memory_kib is None else memory_kib * 1024,
         virtualisation=read_virtualisation(),

@@ -117,7 +117,7 @@ def read_idle_limits(device: Path = LATENCY_DEVICE) -> IdleLimits:
     states: dict[str, StateInfo] = {}
     for state in chain.from_iterable(host.states.values()):
         states.setdefault(state.name, state)
-    settings = host.read_settings() | dict(_profiles())
+    settings = host.read_settings() | dict(_list_profiles())
     options = [word.partition("=")[::2] for word in host.read_command_line()]
     settings |= {f"boot option {name}": value for name, value in options if name in _TICK_OPTIONS}
     return IdleLimits(
@@ -136,7 +136,7 @@ def read_idle_limits(device: Path = LATENCY_DEVICE) -> IdleLimits:
 _Names = tuple[str, ...]
 
 
-def _names(states: Sequence[StateInfo]) -> _Names:
+def _list_names(states: Sequence[StateInfo]) -> _Names:
     return tuple(state.name for state in states if not state.polling)
 
 
@@ -201,7 +201,7 @@ class _Host:
         if holders is None:
             self.unread.append(f"the processes that hold {device}")
         value = f"{limit_us} µs"
-        excluded = {cpu: (value, self._exceeding(cpu, limit_us)) for cpu in self.states}
+        excluded = {cpu: (value, self._find_exceeding(cpu, limit_us)) for cpu in self.states}
         limits = self._merge("cpu_dma_latency", excluded, holders)
         return limits or [IdleLimit(setting="cpu_dma_latency", value=value, excludes=[], holders=holders)]
 
@@ -213,16 +213,16 @@ class _Host:
             text = self._read(leaf, f"the latency limit of CPU {cpu}")
             limit_us = 0 if text == "n/a" else whole(text) or None
             if limit_us is not None:
-                excluded[cpu] = (f"{limit_us} µs", self._exceeding(cpu, limit_us))
+                excluded[cpu] = (f"{limit_us} µs", self._find_exceeding(cpu, limit_us))
         return self._merge("pm_qos_resume_latency_us", excluded)
 
     def list_other_limits(self) -> list[IdleLimit]:
         """Return the disabled states, and those that the idle governor does not know."""
-        names = {cpu: _names([state for state in states if state.disabled]) for cpu, states in self.states.items()}
+        names = {cpu: _list_names([state for state in states if state.disabled]) for cpu, states in self.states.items()}
         limits = self._merge("disabled", {cpu: (join_words(list(each)), each) for cpu, each in names.items() if each})
         if self._governor == "haltpoll":
             # It knows states 0 and 1 (drivers/cpuidle/governors/haltpoll.c).
-            deeper = {cpu: _names(states[2:]) for cpu, states in self.states.items()}
+            deeper = {cpu: _list_names(states[2:]) for cpu, states in self.states.items()}
             limits += self._merge("idle governor", {cpu: ("haltpoll", each) for cpu, each in deeper.items() if each})
         return limits
 
@@ -238,21 +238,21 @@ class _Host:
             text = f"{name}={value}" if value else name
             yield IdleLimit(setting="boot option", value=text, excludes=["all"] if polls else None, polls=polls)
 
-    def _exceeding(self, cpu: int, limit_us: int) -> _Names | None:
+    def _find_exceeding(self, cpu: int, limit_us: int) -> _Names | None:
         """Return the states of a CPU that a latency limit excludes; None if the latency of a state is unknown.
 
         A limit of 0 leaves state 0, any other one the first state that is not disabled (drivers/cpuidle/governors).
         """
         states = self.states[cpu]
         if limit_us == 0:
-            return _names(states[1:])
+            return _list_names(states[1:])
         if self._governor == "haltpoll":
             return ()
         first = next((state for state in states if not state.disabled), states[0])
         others = [state for state in states if state is not first and not state.polling]
         if any(state.latency_us is None for state in others):
             return None
-        return _names([state for state in others if (state.latency_us or 0) > limit_us])
+        return _list_names([state for state in others if (state.latency_us or 0) > limit_us])
 
     def _merge(
         self, setting: str, excluded: Mapping[int, tuple[str, _Names | None]], holders: list[LimitHolder] | None = None
@@ -261,7 +261,7 @@ class _Host:
         groups: dict[tuple[str, _Names | None, bool], list[int]] = defaultdict(list)
         for cpu, (value, names) in excluded.items():
             states = self.states[cpu]
-            polls = bool(names) and states[0].polling and set(names or ()) == set(_names(states))
+            polls = bool(names) and states[0].polling and set(names or ()) == set(_list_names(states))
             groups[value, names, polls].append(cpu)
         return [
             IdleLimit(
@@ -296,7 +296,7 @@ def _find_holders(device: Path) -> list[LimitHolder] | None:
     return holders
 
 
-def _profiles() -> Iterator[tuple[str, str]]:
+def _list_profiles() -> Iterator[tuple[str, str]]:
     """Return the profiles of TuneD and power-profiles-daemon. Their files stay when the programs end."""
     if not paths.is_this_host():
         return

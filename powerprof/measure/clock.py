@@ -22,7 +22,7 @@ def format_now(ago_s: float = 0.0) -> str:
 
 
 @cache
-def _offset_ns() -> int:
+def _read_offset_ns() -> int:
     """Return our clock's offset. A process keeps its time namespace for life."""
     try:
         return parse_timens_offset(Path("/proc/self/timens_offsets").read_text())
@@ -41,14 +41,14 @@ def parse_timens_offset(offsets: str) -> int:
 
 def kernel_ns() -> int:
     """Return CLOCK_MONOTONIC as the kernel has it in every namespace, like `bpf_ktime_get_ns`."""
-    return time.monotonic_ns() - _offset_ns()
+    return time.monotonic_ns() - _read_offset_ns()
 
 
 # A smaller difference comes from readings far apart. The shortest real suspend takes tens of ms to wake from.
 _SUSPENDED_S = 0.01
 
 
-def _suspended_ns() -> int:
+def _read_suspended_ns() -> int:
     """Return the host's time in suspend since its start: CLOCK_BOOTTIME counts it, CLOCK_MONOTONIC does not."""
     best, took = 0, None
     for _ in range(_TRIES):
@@ -69,11 +69,11 @@ class SuspendClock:
     """
 
     def __init__(self) -> None:
-        self._at_ns = _suspended_ns()
+        self._at_ns = _read_suspended_ns()
 
     def since_s(self) -> float:
         """Return the seconds of suspend since the last call, or since construction."""
-        now_ns = _suspended_ns()
+        now_ns = _read_suspended_ns()
         slept_s = (now_ns - self._at_ns) / 1e9
         if slept_s < _SUSPENDED_S:
             return 0.0

@@ -74,7 +74,7 @@ def count_steps(
     """Return the steps between the readable samples of one counter, which are ordered by time."""
     counted = CounterSteps()
     readings = [(s.time_s, s.value) for s in samples if s.value is not None]
-    usual_watts = _usual_watts(readings, joules_per_unit, limit_watts)
+    usual_watts = _find_usual_watts(readings, joules_per_unit, limit_watts)
 
     def step(old: _Reading, new: _Reading) -> CounterStep | None:
         units = step_units(old[1], new[1], modulus)
@@ -118,7 +118,7 @@ def count_steps(
 _Reading = tuple[float, int]
 
 
-def _usual_watts(readings: Sequence[_Reading], joules_per_unit: float, limit_watts: float) -> float | None:
+def _find_usual_watts(readings: Sequence[_Reading], joules_per_unit: float, limit_watts: float) -> float | None:
     """Return the largest possible power of a forward step. None without one."""
     watts = [
         (new - old) * joules_per_unit / max(later - earlier, _SHORTEST_S)

@@ -196,7 +196,7 @@ def counter_energy(
         return EnergySeries(None, start_s, end_s, dropped, tuple(notes))
     # Whole units are summed before scaling: a window between samples is exact to one unit.
     exact = sum(step.units for step in steps) * joules_per_unit
-    pieces = [_uniform(step.start_s, step.end_s, step.units * joules_per_unit) for step in steps]
+    pieces = [_make_uniform(step.start_s, step.end_s, step.units * joules_per_unit) for step in steps]
     energy = _integrate(pieces, start_s, end_s, dropped, notes, exact)
     return replace(energy, edge_joules=energy.edge_joules + step_joules) if step_joules else energy
 
@@ -244,7 +244,7 @@ def interval_energy(intervals: Sequence[PowerInterval], start_s: float, end_s: f
         notes.append(f"{len(inside) - len(good)} of {len(inside)} intervals are impossible and were dropped")
     if not good:
         return EnergySeries(None, start_s, end_s, len(inside), (*notes, "no interval in the window"))
-    pieces = [_uniform(i.start_s, i.end_s, i.watts * (i.end_s - i.start_s)) for i in good]
+    pieces = [_make_uniform(i.start_s, i.end_s, i.watts * (i.end_s - i.start_s)) for i in good]
     return _integrate(pieces, start_s, end_s, len(inside) - len(good), notes)
 
 
@@ -266,7 +266,7 @@ def scale_to_window(energy: EnergySeries, start_s: float, end_s: float) -> tuple
     return watts * (end_s - start_s), watts
 
 
-def _uniform(start_s: float, end_s: float, joules: float) -> _Piece:
+def _make_uniform(start_s: float, end_s: float, joules: float) -> _Piece:
     watts = joules / (end_s - start_s)
     return _Piece(start_s, end_s, joules, watts, watts)
 
@@ -289,7 +289,7 @@ def _drop_impossible(samples: Sequence[tuple[float, float]]) -> list[tuple[float
 
 def _find_enclosing_samples(times: Sequence[float], start_s: float, end_s: float) -> tuple[int, int]:
     """Return the indices of the samples that enclose the window, as far as they exist."""
-    first, last = _nearest(times, start_s), _nearest(times, end_s)
+    first, last = _find_nearest(times, start_s), _find_nearest(times, end_s)
     if times and times[first] > start_s + AT_EDGE_S:
         first = max(first - 1, 0)
     if times and times[last] < end_s - AT_EDGE_S:
@@ -297,7 +297,7 @@ def _find_enclosing_samples(times: Sequence[float], start_s: float, end_s: float
     return first, max(last, first)
 
 
-def _nearest(times: Sequence[float], when: float) -> int:
+def _find_nearest(times: Sequence[float], when: float) -> int:
     right = bisect_left(times, when)
     around = [index for index in (right - 1, right) if 0 <= index < len(times)]
     return min(around, key=lambda index: abs(times[index] - when), default=0)
@@ -332,11 +332,11 @@ def _integrate(
     if (end - begin) < window - max(_GAP_S, _GAP_SHARE * window):
         all_notes.append(f"covers {end - begin:.1f} s and its mean power stands for the window of {window:.1f} s")
     return EnergySeries(
-        joules, begin, end, dropped, tuple(all_notes), _edge_error(inside, begin, end, joules), is_exact
+        joules, begin, end, dropped, tuple(all_notes), _sum_edge_errors(inside, begin, end, joules), is_exact
     )
 
 
-def _edge_error(pieces: Sequence[_Piece], begin: float, end: float, joules: float) -> float:
+def _sum_edge_errors(pieces: Sequence[_Piece], begin: float, end: float, joules: float) -> float:
     """Return the uncertainty of the pieces across the edges, within the power that this meter showed in the window."""
     watts = [piece.watts for piece in pieces]
     low, high = (min(watts), max(watts)) if len(watts) > 1 else (0.0, 2 * watts[0])

@@ -44,7 +44,7 @@ def interval(values: Sequence[float], floor: float | None = None, ceiling: float
     return Estimate(mean=fmean(values), low=bounds.low if bounds else None, high=bounds.high if bounds else None)
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
+def _average(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return fmean(known) if known else None
 
@@ -73,7 +73,7 @@ def _average_state(name: str, windows: Sequence[Window]) -> StateResidency:
         above_hz=mean(lambda state: state.above_hz),
         below_hz=mean(lambda state: state.below_hz),
         rejected_hz=mean(lambda state: state.rejected_hz),
-        average_residency_ms=counted or _mean(state.average_residency_ms for state in states),
+        average_residency_ms=counted or _average(state.average_residency_ms for state in states),
     )
 
 
@@ -112,13 +112,13 @@ def make_phase(name: str, windows: Sequence[Window]) -> Phase:
         intervals[metric_name("residency_percent", state.name)] = estimate(shares, 0.0, 100.0)
     return Phase(
         name=name,
-        window_s=_mean(window.window_s for window in windows),
+        window_s=_average(window.window_s for window in windows),
         cpus=max(w.cpus for w in windows),
-        c0_percent=_mean(window.c0_percent for window in windows),
-        idle_percent=_mean(window.idle_percent for window in windows),
-        wakeups_hz=_mean(window.wakeups_hz for window in windows),
+        c0_percent=_average(window.c0_percent for window in windows),
+        idle_percent=_average(window.idle_percent for window in windows),
+        wakeups_hz=_average(window.wakeups_hz for window in windows),
         states=states,
-        steal_percent=_mean(window.steal_percent for window in windows),
+        steal_percent=_average(window.steal_percent for window in windows),
         system=_join_system(windows),
         intervals={key: value for key, value in intervals.items() if value is not None and value.low is not None},
         windows=list(windows),

@@ -187,7 +187,7 @@ def compute_os_rates(before: OsReading, after: OsReading, of_server: frozenset[s
     faults: list[float | None] = [None] * 2
     if before.faults is not None and after.faults is not None:
         faults = [(new - old) / seconds for old, new in zip(before.faults, after.faults, strict=True)]
-    waits = _waiting_tasks(before.run_delay_ns, after.run_delay_ns, seconds)
+    waits = _compute_waiting_tasks(before.run_delay_ns, after.run_delay_ns, seconds)
     return OsRates(
         **{f"disk_{name}": sum((getattr(disk, name) for disk in of_whole), 0.0) for name in summed},
         disk_busy_percent=max((disk.busy_percent for disk in of_whole), default=0.0) if is_known else None,
@@ -197,23 +197,23 @@ def compute_os_rates(before: OsReading, after: OsReading, of_server: frozenset[s
         page_faults_hz=faults[0],
         major_faults_hz=faults[1],
         waiting_tasks=sum(waits.values()) if waits is not None else None,
-        cpu_pressure_percent=_rate(before.pressure_us, after.pressure_us, 1e4 * seconds),
-        io_pressure_percent=_rate(before.io_pressure_us, after.io_pressure_us, 1e4 * seconds),
-        migrations_hz=_rate(before.migrations, after.migrations, seconds),
+        cpu_pressure_percent=_compute_rate(before.pressure_us, after.pressure_us, 1e4 * seconds),
+        io_pressure_percent=_compute_rate(before.io_pressure_us, after.io_pressure_us, 1e4 * seconds),
+        migrations_hz=_compute_rate(before.migrations, after.migrations, seconds),
         disks=disks,
-        interrupts=_device_interrupts(before.stat, after.stat, seconds),
-        cpus=_cpu_loads(before.stat, after.stat, waits or {}),
+        interrupts=_compute_device_interrupts(before.stat, after.stat, seconds),
+        cpus=_compute_cpu_loads(before.stat, after.stat, waits or {}),
         frequencies=compute_frequencies(before.frequencies, after.frequencies)
         if before.frequencies and after.frequencies
         else None,
     )
 
 
-def _rate(before: int | None, after: int | None, seconds: float) -> float | None:
+def _compute_rate(before: int | None, after: int | None, seconds: float) -> float | None:
     return None if before is None or after is None else (after - before) / seconds
 
 
-def _waiting_tasks(
+def _compute_waiting_tasks(
     before: dict[int, int] | None, after: dict[int, int] | None, seconds: float
 ) -> dict[int, float] | None:
     if before is None or after is None:
@@ -221,7 +221,7 @@ def _waiting_tasks(
     return {cpu: (after[cpu] - before[cpu]) / 1e9 / seconds for cpu in sorted(set(before) & set(after))}
 
 
-def _cpu_loads(before: Stat | None, after: Stat | None, waits: Mapping[int, float]) -> list[CpuLoad]:
+def _compute_cpu_loads(before: Stat | None, after: Stat | None, waits: Mapping[int, float]) -> list[CpuLoad]:
     times = compute_cpu_times(before, after).spent if before and after else {}
     return [
         CpuLoad(cpu=cpu, busy_percent=100 * (1 - spent["idle"] / sum(spent.values())), waiting_tasks=waits.get(cpu))
@@ -229,7 +229,7 @@ def _cpu_loads(before: Stat | None, after: Stat | None, waits: Mapping[int, floa
     ]
 
 
-def _device_interrupts(before: Stat | None, after: Stat | None, seconds: float) -> list[DeviceInterrupts]:
+def _compute_device_interrupts(before: Stat | None, after: Stat | None, seconds: float) -> list[DeviceInterrupts]:
     """Return interrupts by device, most frequent first. Those without a number (timers, other CPUs) have no device."""
     counts: dict[str, int] = {}
     for number, count in after.interrupts.items() if before and after else ():

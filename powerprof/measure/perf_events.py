@@ -59,15 +59,15 @@ def open_event(attributes: bytes, *, pid: int = -1, cpu: int = -1) -> int:
 
 def set_filter(descriptor: int, condition: str) -> None:
     """Count only events that meet a condition (Documentation/trace/events.rst, "Event filtering"). Raise OSError."""
-    _control(descriptor, _SET_FILTER, ctypes.create_string_buffer(condition.encode()))
+    _send_request(descriptor, _SET_FILTER, ctypes.create_string_buffer(condition.encode()))
 
 
 def set_program(descriptor: int, program: int) -> None:
     """Run a BPF program at every overflow. Raise OSError."""
-    _control(descriptor, _SET_PROGRAM, ctypes.c_int(program))
+    _send_request(descriptor, _SET_PROGRAM, ctypes.c_int(program))
 
 
-def _control(descriptor: int, request: int, argument: Any) -> None:
+def _send_request(descriptor: int, request: int, argument: Any) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.ioctl(ctypes.c_int(descriptor), ctypes.c_ulong(request), argument):
         error = ctypes.get_errno()

@@ -72,7 +72,7 @@ def parse_powertop(text: str, path: Path | str) -> PowertopReport:
             and (cells[0].startswith(("Target:", "System:")))
             and (match := _WAKEUPS.search(",".join(cells)))
         ):
-            wakeups = _number(match[1], path, number)
+            wakeups = _parse_figure(match[1], path, number)
     if not idle:
         raise DataError(path, "no PowerTOP idle state report in it")
     cpus, hardware = _parse_idle_states(idle, path)
@@ -118,26 +118,26 @@ def is_hardware_state(name: str) -> bool:
     return _HARDWARE.fullmatch(name) is not None
 
 
-def _number(text: str, path: Path | str, line: int, most: float = 1e9) -> float:
+def _parse_figure(text: str, path: Path | str, line: int, most: float = 1e9) -> float:
     value = parse_number(text.replace(",", "."), 0.0, most)
     if value is None:
         raise DataError(path, f"not a figure from 0 to {most:g} ({text.strip()[:30]!r})", line)
     return value
 
 
-def _state_name(cell: str, path: Path | str, line: int) -> str:
+def _parse_state_name(cell: str, path: Path | str, line: int) -> str:
     name = cell.strip()
     if not name or len(name) > 64 or not name.isprintable():
         raise DataError(path, f"not the name of a state ({cell[:30]!r})", line)
     return name
 
 
-def _percent(cell: str, path: Path | str, line: int) -> float:
+def _parse_percent(cell: str, path: Path | str, line: int) -> float:
     match = _PERCENT.fullmatch(cell)
     if match is None:
         raise DataError(path, f"not a percentage ({cell.strip()[:30]!r})", line)
     # PowerTOP overshoots by the difference of its clocks. A larger excess is damage.
-    return _number(match[1], path, line, most=110.0)
+    return _parse_figure(match[1], path, line, most=110.0)
 
 
 def _parse_idle_states(
@@ -165,7 +165,7 @@ def _parse_idle_states(
         elif columns:
             _parse_state_row(cells, columns, path, number)
         elif block is not None and len(cells) > 1:
-            block[_state_name(cells[0], path, number)] = _percent(cells[1], path, number)
+            block[_parse_state_name(cells[0], path, number)] = _parse_percent(cells[1], path, number)
     return cpus, hardware
 
 
@@ -181,7 +181,7 @@ def _parse_cpu_header(cells: list[str], cpus: dict[int, CpuStates], path: Path |
 
 
 def _parse_state_row(cells: list[str], columns: list[CpuStates], path: Path | str, line: int) -> None:
-    name, figures = _state_name(cells[0], path, line), cells[1:]
+    name, figures = _parse_state_name(cells[0], path, line), cells[1:]
     if name == "C0 active":
         # PowerTOP 2.16 keeps an empty cell below each average.
         if len(figures) >= 2 * len(columns) and not any(cell.strip() for cell in figures[1::2]):
@@ -189,13 +189,13 @@ def _parse_state_row(cells: list[str], columns: list[CpuStates], path: Path | st
         if len(figures) < len(columns):
             raise DataError(path, f"{name}: {len(figures)} figures for {len(columns)} CPUs", line)
         for column, cell in zip(columns, figures, strict=False):
-            column.active_percent = _percent(cell, path, line)
+            column.active_percent = _parse_percent(cell, path, line)
         return
     if len(figures) < 2 * len(columns):
         raise DataError(path, f"{name}: {len(figures)} figures for {len(columns)} CPUs", line)
     for column, percent, average in zip(columns, figures[::2], figures[1::2], strict=False):
         match = _MS.fullmatch(average)
-        ms = _number(match[1], path, line) if match else None
+        ms = _parse_figure(match[1], path, line) if match else None
         if name in column.states:
             raise DataError(path, f"state {name} appears twice", line)
-        column.states[name] = (_percent(percent, path, line), ms)
+        column.states[name] = (_parse_percent(percent, path, line), ms)

@@ -23,7 +23,7 @@ class Countdown:
     def __call__(self, text: str) -> None:
         """Print a line. After the estimated end it has no time."""
         left_s = self._ends_s - time.monotonic()
-        self._say(f"{text} · {_remaining(left_s)} left, until {_clock_in(left_s)}" if left_s > 0 else text)
+        self._say(f"{text} · {_format_remaining(left_s)} left, until {_format_clock(left_s)}" if left_s > 0 else text)
 
     def part(self, text: str, left_s: float) -> None:
         """Print the line of a part of the plan that begins now, if this and the later parts take `left_s` seconds."""
@@ -53,10 +53,10 @@ def announce(say: Say, text: str, seconds: float) -> None:
     Countdown(say, seconds)(text)
 
 
-def _clock_in(seconds: float) -> str:
+def _format_clock(seconds: float) -> str:
     """Return the time of day in `seconds` from now: `14:03:27`."""
     return time.strftime("%H:%M:%S", time.localtime(time.time() + seconds))
 
 
-def _remaining(seconds: float) -> str:
+def _format_remaining(seconds: float) -> str:
     return f"{math.ceil(seconds)} s" if seconds < 90 else approximate_time(seconds)

@@ -175,7 +175,7 @@ def compute_frequencies(before: FrequencyReading, after: FrequencyReading) -> Fr
     }
     cpus = [
         CpuFrequency(
-            cpu=cpu, states=_make_states(ticks.get(cpu, {})), busy_mhz=_busy_mhz([ran[cpu]] if cpu in ran else [])
+            cpu=cpu, states=_make_states(ticks.get(cpu, {})), busy_mhz=_average_mhz([ran[cpu]] if cpu in ran else [])
         )
         for cpu in sorted({*ticks, *ran})
     ]
@@ -183,7 +183,7 @@ def compute_frequencies(before: FrequencyReading, after: FrequencyReading) -> Fr
         states=_average_states([cpu.states for cpu in cpus if cpu.states]),
         cpus=cpus,
         limits=read_limits(),
-        busy_mhz=_busy_mhz(ran.values()),
+        busy_mhz=_average_mhz(ran.values()),
         status=read_pstate_status(),
         turbo=read_turbo(),
     )
@@ -203,7 +203,7 @@ def _make_states(ticks: Mapping[int, int]) -> list[PState]:
     return [PState(mhz=khz / 1e3, residency_percent=100 * n / whole_time) for khz, n in sorted(ticks.items())]
 
 
-def _busy_mhz(ran: Iterable[tuple[int, int, float]]) -> float | None:
+def _average_mhz(ran: Iterable[tuple[int, int, float]]) -> float | None:
     """Return Σ APERF ÷ Σ MPERF of the frequency at which MPERF counts, the TSC's."""
     clocks = list(ran)
     mperf = sum(clock[1] for clock in clocks)

@@ -195,16 +195,16 @@ def _make_states(
                 residency_percent=0.0 if total.polling and percent is not None else percent,
                 polling_percent=percent if total.polling else None,
                 average_residency_ms=total.time_us / total.entries / 1e3 if total.entries else None,
-                entries_hz=_rate(total.entries, window_s),
-                above_hz=_rate(total.above, window_s),
-                below_hz=_rate(total.below, window_s),
-                rejected_hz=_rate(total.rejected, window_s),
+                entries_hz=_compute_rate(total.entries, window_s),
+                above_hz=_compute_rate(total.above, window_s),
+                below_hz=_compute_rate(total.below, window_s),
+                rejected_hz=_compute_rate(total.rejected, window_s),
             )
         )
     return residencies
 
 
-def _rate(count: int | None, window_s: float | None) -> float | None:
+def _compute_rate(count: int | None, window_s: float | None) -> float | None:
     return None if count is None or not window_s else count / window_s
 
 

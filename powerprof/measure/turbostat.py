@@ -96,7 +96,7 @@ class TurbostatLog(msgspec.Struct, frozen=True):
 
     def requested_states(self) -> tuple[str, ...]:
         """Return the idle states that have a `NAME%` column, by turbostat's names for them."""
-        names = {*self.columns, *map(_short_state, self.declared)}
+        names = {*self.columns, *map(_shorten_state, self.declared)}
         return tuple(
             column[:-1]
             for column in self.columns
@@ -110,14 +110,14 @@ class TurbostatLog(msgspec.Struct, frozen=True):
         """
         shown = self.requested_states()
         needed = [name for name in self.declared if polling or not is_polling(name, "")]
-        return bool(self.declared) and all(_short_state(name) in shown for name in needed)
+        return bool(self.declared) and all(_shorten_state(name) in shown for name in needed)
 
     def achieved_columns(self) -> tuple[str, ...]:
         """Return the columns of residency that the hardware counted: `CPU%c6`, `Pkg%pc6`, `Mod%c6`, ..."""
         return tuple(c for c in self.columns if re.fullmatch(r"(CPU|Mod|Die|Pkg?)%p?c\d+", c))
 
 
-def _short_state(name: str) -> str:
+def _shorten_state(name: str) -> str:
     """Return turbostat's column name of a kernel's idle state: `C1-HSW` and `C1_ACPI` become `C1` and `C1ACPI`."""
     return name.partition("-")[0].replace("_", "")
 
@@ -215,13 +215,13 @@ def _find_first_header(lines: list[str], path: Path | str, *, has_command: bool)
     return begin
 
 
-def _cells(line: str) -> list[str]:
+def _split_cells(line: str) -> list[str]:
     line = line.rstrip()
     return [cell.strip() for cell in line.split("\t")] if "\t" in line else line.split()
 
 
 def _parse_columns(line: str, path: Path | str, number: int) -> tuple[str, ...]:
-    columns = [_RENAMED.get(column, column) for word in _cells(line) for column in _separate(word)]
+    columns = [_RENAMED.get(column, column) for word in _split_cells(line) for column in _separate(word)]
     if len(columns) > _MAX_COLUMNS:
         raise DataError(path, f"damaged table header ({len(columns)} columns)", number)
     for index, column in enumerate(columns):
@@ -262,7 +262,7 @@ def _split_tables(
     for number, line in enumerate(lines[begin:], begin + 1):
         if len(line) > _MAX_LINE:
             raise DataError(path, "line too long", number)
-        cells = _cells(line)
+        cells = _split_cells(line)
         if not any(cells) or line.startswith("turbostat: ") or (has_command and _SECONDS.fullmatch(line)):
             continue
         if _is_header(cells):

@@ -28,12 +28,12 @@ from powerprof.system.errors import CapabilityError
 _MOST_BUSY = 105.0
 
 
-def _mean(log: TurbostatLog, column: str) -> float | None:
+def _average_column(log: TurbostatLog, column: str) -> float | None:
     """Return the column's mean over the intervals, weighted by their length. None if no interval has it."""
     total = weights = 0.0
     usual = find_usual_length(log.intervals) or 1.0
     for interval in log.intervals:
-        value = _system_value(interval, column)
+        value = _read_system_value(interval, column)
         if value is not None:
             weight = interval.duration_s or usual  # the length of the first table may be unknown
             total += weight * value
@@ -41,7 +41,7 @@ def _mean(log: TurbostatLog, column: str) -> float | None:
     return total / weights if weights else None
 
 
-def _system_value(interval: TurbostatInterval, column: str) -> float | None:
+def _read_system_value(interval: TurbostatInterval, column: str) -> float | None:
     if interval.system is not None:
         return interval.system.values.get(column)
     values = [row.values[column] for row in interval.cpus if column in row.values]
@@ -51,7 +51,7 @@ def _system_value(interval: TurbostatInterval, column: str) -> float | None:
 def _make_states(log: TurbostatLog, cpus: int) -> list[StateResidency]:
     states = []
     for name in log.requested_states():
-        percent, entries = _mean(log, f"{name}%"), _entries_hz(log, name)
+        percent, entries = _average_column(log, f"{name}%"), _compute_entries_hz(log, name)
         polling = is_polling(name, "")
         busy_ms = None if percent is None else percent / 100.0 * cpus * 1e3  # per second, over all CPUs
         states.append(
@@ -67,7 +67,7 @@ def _make_states(log: TurbostatLog, cpus: int) -> list[StateResidency]:
     return states
 
 
-def _entries_hz(log: TurbostatLog, name: str) -> float | None:
+def _compute_entries_hz(log: TurbostatLog, name: str) -> float | None:
     """Return entries per second over all CPUs. None if CPUs are hidden: the system row has their sum or mean.
 
     The system row's count is a sum or, in other versions, a mean: it is only compared.
@@ -95,7 +95,7 @@ def make_turbostat_window(log: TurbostatLog, started_at: str) -> Window:
     states = _make_states(log, cpus)
     shares = [state.residency_percent for state in states if not state.polling]
     idle = sum(share for share in shares if share is not None)
-    busy = _mean(log, "Busy%")
+    busy = _average_column(log, "Busy%")
     # Polling counts as running.
     has_all = bool(shares) and None not in shares and log.has_all_states(polling=False)
     is_possible = busy is not None and 0.0 <= busy <= _MOST_BUSY
@@ -109,7 +109,7 @@ def make_turbostat_window(log: TurbostatLog, started_at: str) -> Window:
     achieved = [
         AchievedResidency(scope=scope, name=column, residency_percent=mean)
         for column, scope in scopes.items()
-        if (mean := _mean(log, column)) is not None
+        if (mean := _average_column(log, column)) is not None
     ]
     notes = list(log.notes)
     if states:
@@ -133,7 +133,7 @@ def make_turbostat_window(log: TurbostatLog, started_at: str) -> Window:
         wakeups_hz=sum(rate or 0.0 for rate in rates)
         if rates and None not in rates and log.has_all_states(polling=True)
         else None,
-        frequency_mhz=_mean(log, "Bzy_MHz"),
+        frequency_mhz=_average_column(log, "Bzy_MHz"),
         residency_source="turbostat",
         notes=notes,
     )

@@ -139,7 +139,7 @@ def choose_figures(samples: Sequence[MetricSample], guest: str | None) -> HostFi
     for sample, kind in kepler:
         # Kepler shows the energy of ended guests for a while.
         if kind == "vm" and sample.labels.get("state", "running") == "running":
-            guests.setdefault((_host_of(sample), *_guest_names(sample)[:1]), []).append(sample)
+            guests.setdefault((_host_of(sample), *_list_guest_names(sample)[:1]), []).append(sample)
     if guests or guest is not None:
         return _sum_zones("share of host", _choose_guest(list(guests.values()), guest))
     nodes = [sample for sample, kind in kepler if kind == "node"]
@@ -168,17 +168,17 @@ def _host_of(sample: MetricSample) -> str:
     return " ".join(sample.labels[key] for key in _HOST_LABELS if key in sample.labels)
 
 
-def _guest_names(sample: MetricSample) -> list[str]:
+def _list_guest_names(sample: MetricSample) -> list[str]:
     """Return the id and the name of the guest of a sample, as far as it has them."""
     return [sample.labels[key] for key in _GUEST_LABELS if sample.labels.get(key)]
 
 
 def _choose_guest(guests: Sequence[list[MetricSample]], guest: str | None) -> list[MetricSample]:
     """Return the counters of the only guest, or of the one with this name or id. Raise CapabilityError for others."""
-    named = [samples for samples in guests if guest is None or guest in _guest_names(samples[0])]
+    named = [samples for samples in guests if guest is None or guest in _list_guest_names(samples[0])]
     if len(named) == 1:
         return named[0]
-    names = [_guest_names(samples[0]) or ["none"] for samples in named or guests]
+    names = [_list_guest_names(samples[0]) or ["none"] for samples in named or guests]
     found = printable(", ".join(f"{words[-1]} (id {words[0]})" for words in sorted(names)[:8]))
     if not named:
         raise CapabilityError(
@@ -226,7 +226,7 @@ def _sum_zones(domain: str, samples: Sequence[MetricSample]) -> HostFigures:
             "let the exporter use one of them",
         )
     inside = packages if used < _CPUS else []
-    return HostFigures(domain, _by_label(chosen), _by_label(inside), {str(s): _zone_of(s) for s in chosen})
+    return HostFigures(domain, _map_labels(chosen), _map_labels(inside), {str(s): _zone_of(s) for s in chosen})
 
 
 def _zone_of(sample: MetricSample) -> str:
@@ -235,14 +235,14 @@ def _zone_of(sample: MetricSample) -> str:
     return sample.labels.get("zone", by_name).rsplit("/", 1)[-1] if by_name == "cpu" else by_name
 
 
-def _by_label(samples: Sequence[MetricSample]) -> dict[str, float]:
+def _map_labels(samples: Sequence[MetricSample]) -> dict[str, float]:
     """Return the values by name and labels, of one control type of powercap."""
-    types = [_control_type(sample) for sample in samples]
+    types = [_rank_control_type(sample) for sample in samples]
     first = min(types, default=0)
     return {str(s): s.value for s, kind in zip(samples, types, strict=True) if kind in (first, len(_CONTROL_TYPES))}
 
 
-def _control_type(sample: MetricSample) -> int:
+def _rank_control_type(sample: MetricSample) -> int:
     path = sample.labels.get("path", "")
     return next((n for n, name in enumerate(_CONTROL_TYPES) if name in path), len(_CONTROL_TYPES))
 
@@ -292,7 +292,7 @@ class HostMeter(SampledMeter[CounterSample]):
 
     def energies(self, start_s: float, end_s: float) -> list[DomainEnergy]:
         counted, flaw = self._select_distinct()
-        energy, inside = (_page_energy(samples, start_s, end_s) for samples in (counted, self._samples[-1]))
+        energy, inside = (_measure_page(samples, start_s, end_s) for samples in (counted, self._samples[-1]))
         watts, inner_watts = energy.watts, inside.watts
         if inner_watts is not None and len({sample.value for sample in counted}) == 1:
             watts = 0.0
@@ -319,7 +319,7 @@ class HostMeter(SampledMeter[CounterSample]):
         return [CounterSample(c[0].time_s, value, c[0].missing) for c, value in zip(columns, sums, strict=True)], flaw
 
 
-def _page_energy(samples: Sequence[CounterSample], start_s: float, end_s: float) -> EnergySeries:
+def _measure_page(samples: Sequence[CounterSample], start_s: float, end_s: float) -> EnergySeries:
     """Return the energy of a counter that does not move between two refreshes of its page."""
     # Only samples at which it moved have a known time.
     moved = [sample for index, sample in enumerate(samples) if index == 0 or sample.value != samples[index - 1].value]

@@ -46,7 +46,7 @@ def find_roles(chip: str, labels: Mapping[str, str | None], *, doubt: str | None
     """
     rows = [row for row in LAYOUTS if "hwmon" in row.sources and re.fullmatch(row.driver, chip)]
     if not rows or doubt is not None:
-        return {number: _unlisted_role(chip, number, label) for number, label in labels.items()}
+        return {number: _make_unlisted_role(chip, number, label) for number, label in labels.items()}
     matches: dict[Layout, list[str]] = {}
     roles: dict[str, Role] = {}
     for number, label in labels.items():
@@ -117,7 +117,7 @@ def _needs_labels(rows: Sequence[Layout]) -> bool:
     return bool(_summed_rows(rows)) and not any(row.channel.startswith("#") for row in rows)
 
 
-def _unlisted_role(chip: str, number: str, label: str | None) -> Role:
+def _make_unlisted_role(chip: str, number: str, label: str | None) -> Role:
     if _DEVICES.match(chip):
         return Role(f"device/{label or chip}", "device")
     name = f"{chip} {label}" if label else chip if number == "1" else f"{chip} {number}"

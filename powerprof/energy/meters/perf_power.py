@@ -89,7 +89,7 @@ def _scope_of(name: str) -> Scope:
     return "package" if DIE.fullmatch(name) else rapl_scope(name)
 
 
-def _package_names(cpus: Sequence[int], vendor: str | None = None) -> dict[int, str]:
+def _name_packages(cpus: Sequence[int], vendor: str | None = None) -> dict[int, str]:
     """Return the package of each of the PMU's CPUs, or its die if a package has several CPUs in the list.
 
     For AMD and Hygon only the first CPU of a package is in it: the others repeat the counter of the socket.
@@ -180,7 +180,7 @@ def open_perf_power() -> PerfPowerMeter:
     plan = []
     for event in events:
         base = _EVENT_DOMAINS.get(event.name, event.name.removeprefix("energy-"))
-        for cpu, package in _package_names(cpus, read_topology().vendor).items():
+        for cpu, package in _name_packages(cpus, read_topology().vendor).items():
             name, parent = (package, None) if base == "package" else (base, package)
             plan.append((event, cpu, name, parent))
     labels = distinct_names([(name, parent) for _, _, name, parent in plan])

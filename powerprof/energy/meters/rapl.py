@@ -94,15 +94,15 @@ def select_domains(zones: Iterable[Zone]) -> tuple[list[Domain], list[str]]:
     notes: list[str] = []
     used: dict[tuple[str, str | None], Zone] = {}
     by_id = {zone.id: zone for zone in zones}
-    rapl_zones = [zone for zone in by_id.values() if _control_type(zone.id) in _CONTROL_TYPES]
+    rapl_zones = [zone for zone in by_id.values() if _type_of(zone.id) in _CONTROL_TYPES]
     # One control type may list a whole package and another its dies. Of each scope only one type counts.
     owners: dict[str, str] = {}
     repeated_zones: list[Zone] = []
-    for zone in sorted(rapl_zones, key=lambda z: (_CONTROL_TYPES.index(_control_type(z.id)), z.name, z.id)):
+    for zone in sorted(rapl_zones, key=lambda z: (_CONTROL_TYPES.index(_type_of(z.id)), z.name, z.id)):
         parent = by_id.get(zone.parent or "")
         key = (zone.name, parent.name if parent else None)
-        owner = owners.setdefault(rapl_scope(zone.name), _control_type(zone.id))
-        if owner != _control_type(zone.id):
+        owner = owners.setdefault(rapl_scope(zone.name), _type_of(zone.id))
+        if owner != _type_of(zone.id):
             repeated = used[key].id if key in used else f"zones of {owner}"
             repeated_zones.append(zone)
             notes.append(f"rapl: {zone.id} ({zone.name}) repeats {repeated} and is not counted")
@@ -148,13 +148,13 @@ def _find_unpaired(used: Iterable[Zone], repeated: Iterable[Zone], by_id: Mappin
         if scope in ("package", "dram") and (scope, name) not in known:
             flaws.setdefault("package", f"{zone.id} has {name} and the zones that it repeats do not")
     for zone in by_id.values():
-        if _control_type(zone.id) in _CONTROL_TYPES and zone.parent is None and rapl_scope(zone.name) not in SUMMED:
+        if _type_of(zone.id) in _CONTROL_TYPES and zone.parent is None and rapl_scope(zone.name) not in SUMMED:
             for scope in ("package", "psys"):
                 flaws.setdefault(scope, f"{zone.id} has the name {zone.name[:40]!r}, and no kernel's zone is called so")
     return flaws
 
 
-def _control_type(zone_id: str) -> str:
+def _type_of(zone_id: str) -> str:
     return zone_id.split(":", 1)[0]
 
 
@@ -171,7 +171,7 @@ def make_zone(zone_id: str, files: Mapping[str, str]) -> Zone | None:
     )
 
 
-def _zone_folders(root: Path) -> dict[str, Path]:
+def _find_zone_folders(root: Path) -> dict[str, Path]:
     """Return zone folders by id: flat links in /sys/class/powercap, or nested as in /sys/devices/virtual/powercap."""
     folders: dict[str, Path] = {}
     pending = [root]
@@ -201,7 +201,7 @@ class RaplMeter(SampledMeter[CounterSample]):
         self._files = [folders[d.zone.id] / "energy_uj" for d in domains]
         self._root = root
         self._zone_ids = set(folders)
-        self._types = {(_control_type(d.zone.id), rapl_scope(d.zone.name)) for d in domains}
+        self._types = {(_type_of(d.zone.id), rapl_scope(d.zone.name)) for d in domains}
         ranges = [d.zone.range_uj for d in domains if d.zone.range_uj is not None]
         self._wrap_s: float | None = min(ranges) * 1e-6 / _WORST_WATTS / 2 if ranges else None
 
@@ -225,17 +225,17 @@ class RaplMeter(SampledMeter[CounterSample]):
         return is_any_moving(self._samples)
 
     def energies(self, start_s: float, end_s: float) -> list[DomainEnergy]:
-        appeared = self._appeared_zones(start_s, end_s)
+        appeared = self._find_appeared_zones(start_s, end_s)
         return zone_energies(self._domains, self._samples, start_s, end_s, read_topology()) + appeared
 
-    def _appeared_zones(self, start_s: float, end_s: float) -> list[DomainEnergy]:
+    def _find_appeared_zones(self, start_s: float, end_s: float) -> list[DomainEnergy]:
         """Return zones of the sum that came after opening, without joules: they make the total unknown."""
         zones = []
         labels = {domain.label for domain in self._domains}
-        for zone_id, folder in _zone_folders(self._root).items():
+        for zone_id, folder in _find_zone_folders(self._root).items():
             name = try_text(folder / "name") if zone_id not in self._zone_ids else None
             scope = rapl_scope(name or "")
-            if name is not None and scope in SUMMED and (_control_type(zone_id), scope) in self._types:
+            if name is not None and scope in SUMMED and (_type_of(zone_id), scope) in self._types:
                 note = "appeared after measuring began: no figure"
                 name = f"{name}@{zone_id}" if name in labels else name
                 zones.append(DomainEnergy(name, scope, EnergySeries(None, start_s, end_s, 0, (note,), is_absent=True)))
@@ -271,7 +271,7 @@ def zone_energies(
 def open_rapl() -> RaplMeter:
     """Open the powercap domains of this host. Raise CapabilityError without a readable domain."""
     root = paths.sysfs() / "class/powercap"
-    folders = _zone_folders(root)
+    folders = _find_zone_folders(root)
     zones: list[Zone] = []
     unreadable: list[Path] = []
     for zone_id, folder in folders.items():

@@ -85,10 +85,10 @@ def _table_watts(interval: TurbostatInterval) -> dict[_Domain, float | None]:
     watts: dict[_Domain, float | None] = {}
     packages = dict.fromkeys(row.package for row in interval.cpus)
     for column, name in _COLUMNS.items():
-        whole = None if interval.system is None else _watts(interval.system, column, interval.duration_s)
+        whole = None if interval.system is None else _read_watts(interval.system, column, interval.duration_s)
         by_package: dict[int | None, float] = {}
         for row in interval.cpus:
-            value = _watts(row, column, interval.duration_s)
+            value = _read_watts(row, column, interval.duration_s)
             if value is not None:
                 # AMD lists CorWatt in each core's row.
                 by_package[row.package] = by_package.get(row.package, 0.0) + value
@@ -103,13 +103,13 @@ def _table_watts(interval: TurbostatInterval) -> dict[_Domain, float | None]:
                 watts[(package, None) if name == "package" else (name, package)] = by_package.get(number)
         elif whole is not None:
             watts[(ALL_PACKAGES, None) if name == "package" else (name, ALL_PACKAGES)] = whole
-    system_watts = None if interval.system is None else _watts(interval.system, "SysWatt", interval.duration_s)
+    system_watts = None if interval.system is None else _read_watts(interval.system, "SysWatt", interval.duration_s)
     if system_watts is not None:
         watts["psys", None] = system_watts
     return watts
 
 
-def _watts(row: TurbostatRow, column: str, duration_s: float | None) -> float | None:
+def _read_watts(row: TurbostatRow, column: str, duration_s: float | None) -> float | None:
     """Return a column's watts, or its joules divided by the interval."""
     joules = row.values.get(_JOULES[column])
     if column in row.values or joules is None:

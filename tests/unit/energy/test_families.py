@@ -240,18 +240,18 @@ def test_predictions_pool_the_variances_by_hand(what: str) -> None:
 def test_an_interval_holds_the_middle_nine_tenths_of_the_results() -> None:
     """One result far above and one far below 18 equal ones: the interval ends at their 5 % and 95 % quantiles."""
     logs = [0.0] * 18 + [-3.0, 4.0]
-    spread = predictions._spread(logs, 0.01)
+    spread = predictions._widen(logs, 0.01)
     # Type 7: position 0.05 · 19 = 0.95 between the first and second value, and 18.05 between the last two.
     assert spread.low == pytest.approx(math.exp(-3.0 * 0.05))
     assert spread.high == pytest.approx(math.exp(4.0 * 0.05))
-    assert predictions._quantile([1.0, 2.0, 4.0, 8.0, 16.0], 0.3) == pytest.approx(2.4)
-    assert predictions._quantile([7.0], 0.95) == 7.0
-    wide = predictions._spread([1.0, 2.0], 5.0)
+    assert predictions._find_quantile([1.0, 2.0, 4.0, 8.0, 16.0], 0.3) == pytest.approx(2.4)
+    assert predictions._find_quantile([7.0], 0.95) == 7.0
+    wide = predictions._widen([1.0, 2.0], 5.0)
     assert (wide.low, wide.high) == (pytest.approx(math.exp(-3.5)), pytest.approx(math.exp(6.5)))
 
 
 def test_delivered_servers_set_the_largest_ratios() -> None:
-    delivered, results = families._families().delivered, published_results()
+    delivered, results = families._load_families().delivered, published_results()
     assert len(delivered) > 1
     typical = {name: math.exp(fmean(math.log(r.idle_watts / r.cpus) for r in results[name])) for name in results}
     ratios = [server.idle_watts / server.cpus / typical[server.family] for server in delivered]
@@ -266,7 +266,7 @@ def test_delivered_servers_set_the_largest_ratios() -> None:
 
 def test_the_generic_model_has_the_widest_intervals_and_median_watts() -> None:
     *models, _ = shipped_models()
-    generic = families._generic(models)
+    generic = families._model_unknown_cpu(models)
     assert generic.idle_watts == median(m.idle_watts for m in models)
     assert generic.full_watts == median(m.full_watts for m in models)
     for name in ("idle_range_watts", "full_range_watts", "slope_range_watts", "odds_range"):
