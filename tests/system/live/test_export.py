@@ -27,7 +27,7 @@ from tests.conftest import Cli
 from tests.programs.held import has_settled
 from tests.system.live.engines import free_port
 from tests.system.queries.mariadb_work import BURN, BURN_TEXT, asking
-from tests.unit.report.test_exports import decoded
+from tests.unit.report.test_pprof import decoded
 
 # A page's timestamp is to the millisecond.
 _ROUNDED_S = 0.001

@@ -19,20 +19,19 @@ from msgspec.structs import replace
 from powerprof.experiment.records import Arm, Plan, Threat, TraceSummary
 from powerprof.model.attribution import Attribution, StackFrame
 from powerprof.model.records import Estimate, ServerExits, ended_by_signal
-from powerprof.report import idle, yearly
-from powerprof.report.document import Extras, View
-from powerprof.report.exports import export, render_flame, render_html
+from powerprof.report import idle
+from powerprof.report.document import View
+from powerprof.report.exports import render_flame, render_html
 from powerprof.report.flame import build_flame
 from powerprof.report.html.intervals import DrawnInterval, interval_axis
 from powerprof.report.html.page import MAX_EMBEDDED_BYTES, MAX_PAGE_BYTES
-from powerprof.report.html.spread import Strip, draw_run_spread, draw_strips
 from powerprof.report.html.sweep import TradeoffPoint, tradeoff
 from powerprof.report.html.text import TERMS, brief, explain_terms, qualified, split_terms
 from powerprof.report.stacks import modules_of, stacks_of
 from powerprof.system.errors import UsageError
 from tests.conftest import REPOSITORY
 from tests.unit.report.sample_pages import PAGES, at, html_of
-from tests.unit.report.sample_records import HOSTILE, attribution, comparison, idle_run, load_run
+from tests.unit.report.sample_records import HOSTILE, attribution, comparison, idle_run
 
 _VOID = {"meta", "link", "input", "br", "img"}
 
@@ -332,76 +331,3 @@ def test_terms_are_explained_but_not_inside_words() -> None:
     assert "&lt;b&gt;" in explain_terms("C0 <b>")
     concepts = (REPOSITORY / "docs/concepts.md").read_text(encoding="utf-8").replace("*", "").lower()
     assert [term for term in TERMS if term.lower() not in concepts] == []
-
-
-def test_yearly_cost_is_marked_as_derived() -> None:
-    record = comparison()
-    metric = next(one for one in record.metrics if one.name == "watts")
-    assert metric.verdict != "inconclusive"
-    # 1 W all year is 8.76 kWh.
-    watt = replace(metric, difference=replace(metric.difference, b_minus_a=-1.0, ci95=(-1.2, -0.8)), verdict="b_lower")
-    sample = replace(record, metrics=[watt])
-    said = yearly.yearly_sentence(sample, yearly.parse_terms("0.5EUR", 400))
-    assert said == (
-        "Derived, not measured: no-index draws 1 W (estimated) less than index; over a year that is 8.76 kWh "
-        "(7.01 to 10.5), 4.38 EUR (3.5 to 5.26) at 0.5 EUR/kWh and 3.5 kg CO2 (2.8 to 4.2) at 400 g/kWh. In brackets: "
-        "95 % intervals."
-    )
-    bare = replace(watt, difference=replace(watt.difference, ci95=None))
-    assert yearly.yearly_sentence(replace(record, metrics=[bare]), yearly.parse_terms(None, 400)).endswith(
-        "over a year that is 8.76 kWh and 3.5 kg CO2 at 400 g/kWh."
-    )
-    unsure = replace(record, metrics=[replace(watt, verdict="inconclusive")])
-    assert yearly.yearly_sentence(unsure, yearly.parse_terms(None, 400)).startswith("No yearly figure")
-    assert "the host draws" in yearly.yearly_sentence(load_run(), yearly.parse_terms("1USD", None)) or not [
-        one for one in load_run().metrics if one.name == "watts"
-    ]
-    page = export(record, "html", Extras(derived=said)).decode()
-    assert 'class="derived"' in page and "Derived, not measured" in page
-
-
-@pytest.mark.parametrize("price", ["0.3", "EUR", "-1EUR", "0EUR", "1e9EUR", "0.3 euros"])
-def test_invalid_price_is_refused(price: str) -> None:
-    with pytest.raises(UsageError, match="is not a price per kWh"):
-        yearly.parse_terms(price, None)
-
-
-@pytest.mark.parametrize("grid", [-1.0, float("nan"), 1e9])
-def test_invalid_grid_intensity_is_refused(grid: float) -> None:
-    with pytest.raises(UsageError, match="is not a grid intensity"):
-        yearly.parse_terms(None, grid)
-
-
-def _places(drawing: str, look: str) -> list[float]:
-    return [float(x) for x in re.findall(rf'class="one {look}" (?:cx|x)="([\d.]+)%"', drawing)]
-
-
-def test_each_window_has_a_mark_at_its_value() -> None:
-    rows = [Strip("a", (1.0, 2.0, 3.0), "bar-a", 2.0, 1.5, 2.5), Strip("b", (4.0,) * 3, "bar-b", 4.0)]
-    drawing = draw_strips(rows, "ms", "latency")
-    # From 0 at 2 % of the width to 4 at 97 %.
-    assert _places(drawing, "bar-a") == [25.75, 49.5, 73.25]
-    assert _places(drawing, "bar-b") == [97.0, 97.0, 97.0]
-    # Equal values stand beside each other, and each says what it is.
-    assert len(set(re.findall(r'class="one bar-b" x="97.00%" y="([\d.]+)"', drawing))) == 3
-    assert "<title>a, window 2: 2 ms</title>" in drawing
-    assert 'aria-label="latency: a 3 windows from 1 to 3 ms; b 3 windows from 4 to 4 ms"' in drawing
-
-
-def test_axis_begins_at_0_unless_marks_would_overlap() -> None:
-    near = draw_strips([Strip("a", (99.0, 100.0), "bar-a", 99.5)], "%", "C0")
-    assert ">0<" not in near and ">99<" in near and ">100 %<" in near
-    assert ">0<" in draw_strips([Strip("a", (30.0, 100.0), "bar-a", 65.0)], "%", "C0")
-
-
-def test_sample_of_many_windows_has_their_spread() -> None:
-    values = tuple(float(number % 500) for number in range(1000))
-    places = _places(draw_strips([Strip("a", values, "bar-a", 249.5)], "1/s", "wake-ups"), "bar-a")
-    assert 100 <= len(places) <= 120
-    # From 0 to 600.
-    assert abs(sum(places) / len(places) - (2 + 95 * 249.5 / 600)) < 1.0
-
-
-def test_single_window_has_no_chart() -> None:
-    one = replace(idle_run(), phases=[replace(phase, windows=phase.windows[:1]) for phase in idle_run().phases])
-    assert draw_run_spread(one) == ""

@@ -21,7 +21,6 @@ from powerprof.report.html.tables import table_html as html_table
 from powerprof.report.kinds import KIND_LOADERS, document_of, lines_of
 from powerprof.report.notes import word_notes, wrap_note
 from powerprof.report.render.markdown import draw_table
-from powerprof.report.similar_texts import distinguishable
 from powerprof.report.table import Column, Figure, Places, Table, TableRow, Words
 from powerprof.report.wording import word_record
 from powerprof.system.errors import UsageError
@@ -181,31 +180,3 @@ def test_note_keeps_its_command_on_one_line() -> None:
         "Note: 43 % of the frames have no name, in mariadbd: these files are stripped. To get the names:"
     )
     assert wrap_note("plain", 40) == ["Note: plain."]
-
-
-COLUMNS = "SELECT " + ", ".join(f"column_{number}" for number in range(400))
-
-
-@pytest.mark.parametrize("room", [24, 30, 46, 120])
-def test_texts_that_differ_at_their_end_show_id_and_difference(room: int) -> None:
-    texts = [f"{COLUMNS} FROM orders", f"{COLUMNS} FROM invoices", "SELECT ?"]
-    first, second, short = distinguishable(texts, ["aaaaaa", "bbbbbb", "cccccc"], room)
-    assert first.startswith("#aaaaaa SELECT")
-    assert ("ord" in first, "inv" in second, short) == (True, True, "SELECT ?")
-    assert max(len(first), len(second)) <= room
-
-
-def test_difference_in_the_middle_is_shown() -> None:
-    tables = ("orders", "invoices", "refunds")
-    texts = [f"{COLUMNS} FROM {table} WHERE {COLUMNS[7:]} = ?" for table in tables]
-    shown = distinguishable(texts, ["1", "2", "3"], 60)
-    assert all(table in name for name, table in zip(shown, tables, strict=True))
-    assert max(map(len, shown)) <= 60
-
-
-@pytest.mark.parametrize(
-    ("texts", "shown"),
-    [(["SELECT ?"] * 2, ["#1 SELECT ?", "#2 SELECT ?"]), (["a" * 90, "b" * 90], ["a" * 39 + "…", "b" * 39 + "…"])],
-)
-def test_ids_are_shown_only_for_texts_that_look_alike(texts: list[str], shown: list[str]) -> None:
-    assert distinguishable(texts, ["1", "2"], 40) == shown
