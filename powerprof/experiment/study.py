@@ -27,7 +27,7 @@ from powerprof.experiment.options import QUICK_WINDOW_S as QUICK_BLOCK_S
 from powerprof.experiment.records import Comparison, LoadRun, Metric, Range
 from powerprof.experiment.run import run_condition
 from powerprof.experiment.sweep import CONDITION, estimate_seconds, find_key
-from powerprof.experiment.sweep_rounds import SERVER, Sweep, is_in_rounds
+from powerprof.experiment.sweep_rounds import SERVER, Sweep
 from powerprof.experiment.verdict import judge_saved
 from powerprof.measure.clock import format_now
 from powerprof.measure.progress import announce
@@ -186,7 +186,7 @@ def _compare_sides(
         judged = (_judged(metric, len(each)) for each in families for metric in each if metric.name == finding.metric)
         return next(judged, _SideDifference())
     # Each round of a sweep measures every point, in a new order.
-    paired = isinstance(record, Sweep) and is_in_rounds(record) and len(a.values) == len(b.values)
+    paired = isinstance(record, Sweep) and len(a.values) == len(b.values)
     both = judge_saved([a], [b], finding.metric, seed, paired=paired)
     return _judged(both[0], 1) if both else _SideDifference()
 

@@ -110,7 +110,6 @@ def start_sweep(
             "vcpu": options.energy.vcpu,
             "residency_source": options.residency_source,
             "seed": options.seed,
-            "in_rounds": True,
         },
     )
 

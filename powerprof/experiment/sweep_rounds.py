@@ -207,14 +207,10 @@ class PointsCompared(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.differ else judge_claim("inconclusive", self.ci95).bound
 
 
-def compare_metrics(
-    metrics: Mapping[str, Mapping[Value, Mapping[int, float]]], *, in_rounds: bool
-) -> list[PointsCompared]:
+def compare_metrics(metrics: Mapping[str, Mapping[Value, Mapping[int, float]]]) -> list[PointsCompared]:
     """Compare every two points by each metric, given by point and round. The verdicts are one family."""
     pairs = [
-        (name, list(points), pair)
-        for name, points in metrics.items()
-        for pair in compare_points(list(points.values()), in_rounds=in_rounds)
+        (name, list(points), pair) for name, points in metrics.items() for pair in compare_points(list(points.values()))
     ]
     sure = which_differ([pair.p_value for _, _, pair in pairs])
     return [
@@ -291,8 +287,7 @@ class Progress:
             for value, point in of_value.items()
             if point is not None and point.error is None and not point.blocks
         }
-        if is_in_rounds(sweep):
-            drop_incomplete_round(self.gathered)
+        drop_incomplete_round(self.gathered)
         for measured in self.gathered.values():
             measured.error = None
         self.baseline = list(sweep.baseline)
@@ -351,11 +346,6 @@ class Progress:
         return msgspec.structs.replace(sweep, compared=compare_sweep_points(sweep))
 
 
-def is_in_rounds(sweep: Sweep) -> bool:
-    """Return whether the points were measured in rounds."""
-    return bool(sweep.options.get("in_rounds"))
-
-
 def compare_sweep_points(sweep: Sweep) -> list[PointsCompared]:
     """Compare every two points by energy and throughput; idle servers by their wake-ups."""
     good = [point for point in sweep.points if point.error is None]
@@ -366,10 +356,7 @@ def compare_sweep_points(sweep: Sweep) -> list[PointsCompared]:
         wanted.append("queries_hz")
     elif "queries_hz" not in names and WAKINGS in names:
         wanted = [WAKINGS]
-    return compare_metrics(
-        {name: {point.value: _by_round(point, name) for point in good} for name in wanted},
-        in_rounds=is_in_rounds(sweep),
-    )
+    return compare_metrics({name: {point.value: _by_round(point, name) for point in good} for name in wanted})
 
 
 def _by_round(point: Point, name: str) -> dict[int, float]:

@@ -10,7 +10,7 @@ from functools import partial
 import msgspec
 
 from powerprof.experiment.claims import ENERGY, NO_BOUND_PERCENT, metric_named
-from powerprof.experiment.sweep_rounds import Point, Sweep, compare_sweep_points, similar_points
+from powerprof.experiment.sweep_rounds import Point, Sweep, similar_points
 from powerprof.experiment.traced import EXITS, WAKINGS
 from powerprof.experiment.verdict import mean_shares
 from powerprof.model import text
@@ -263,8 +263,7 @@ def _best(sweep: Sweep, points: Sequence[Point], name: str, *, least: bool) -> _
     if not known:
         return None
     point, best = (min if least else max)(known, key=lambda pair: pair[1].estimate.mean)
-    # Older versions did not save the comparisons.
-    others = similar_points(sweep.compared or compare_sweep_points(sweep), name, point.value)
+    others = similar_points(sweep.compared, name, point.value)
     bounds = [bound for bound in others.values() if bound is not None]
     as_good = ""
     if others:

@@ -329,35 +329,26 @@ class PointPair(msgspec.Struct, frozen=True):
     p_value: float | None = None
 
 
-def compare_points(points: Sequence[Mapping[int, float]], *, in_rounds: bool) -> list[PointPair]:
+def compare_points(points: Sequence[Mapping[int, float]]) -> list[PointPair]:
     """Compare every two points, each given as values by round.
 
-    Points in rounds are compared by their difference within each round, so changes between rounds have no effect, nor
-    has the scatter of other points. Positive values are compared by ratios. Points that were measured one after the
-    other are compared like separate runs.
+    Points are compared by their difference within each round, so changes between rounds have no effect, nor has the
+    scatter of other points. Positive values are compared by ratios.
     """
     pairs = []
     step = step_of(*(list(point.values()) for point in points))
     for first, second in combinations(range(len(points)), 2):
         both = sorted(points[first].keys() & points[second].keys())
-        if in_rounds:
-            a, b = ([points[place][number] for number in both] for place in (first, second))
-        else:
-            a, b = (list(points[place].values()) for place in (first, second))
-        known = min(len(a), len(b)) >= FEWEST_ROUNDS
-        pairs.append(_compared(first, second, a, b, step if in_rounds else None) if known else PointPair(first, second))
+        a, b = ([points[place][number] for number in both] for place in (first, second))
+        pairs.append(_compare(first, second, a, b, step) if len(both) >= FEWEST_ROUNDS else PointPair(first, second))
     return pairs
 
 
-def _compared(first: int, second: int, a: Sequence[float], b: Sequence[float], step: float | None) -> PointPair:
-    """Compare two points; `step` is the resolution of the values, None for points that were not measured in rounds."""
-    if step is not None:
-        # Rounds run forwards and backwards, so a drift alternates in the differences.
-        tested = measure_difference(a, b, step, INDEPENDENT)
-        tested = msgspec.structs.replace(tested, lognormal=None)  # Points are compared by their typical ratio.
-    else:
-        error, freedom = welch_error(a, b)
-        tested = PairedTest(statistics.fmean(b) - statistics.fmean(a), error, freedom, on_logs=False)
+def _compare(first: int, second: int, a: Sequence[float], b: Sequence[float], step: float) -> PointPair:
+    """Compare two points; `step` is the resolution of the values."""
+    # Rounds run forwards and backwards, so a drift alternates in the differences.
+    tested = measure_difference(a, b, step, INDEPENDENT)
+    tested = msgspec.structs.replace(tested, lognormal=None)  # Points are compared by their typical ratio.
     base, interval = abs(statistics.fmean(a)), tested.interval
     if not tested.on_logs and not base:
         return PointPair(first, second, p_value=tested.p_value)

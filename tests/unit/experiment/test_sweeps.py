@@ -162,14 +162,14 @@ def test_points_are_compared_by_their_rounds() -> None:
 
     points = [point(1, [10.0, 20.0, 30.0, 41.0], 0), point(2, [30.0, 46.0, 59.0], 1), Point(value=4, error="refused")]
     assert _by_round(points[1], "queries_hz") == {1: 30.0, 2: 46.0, 3: 59.0}
-    record = replace(sweep(), points=points, options={"in_rounds": True})
+    record = replace(sweep(), points=points, options={})
     (pair,) = compare_sweep_points(record)
     assert (pair.metric, pair.a, pair.b) == ("queries_hz", 1, 2)
     assert pair.percent == pytest.approx(100 * ((30 / 20 * 46 / 30 * 59 / 41) ** (1 / 3) - 1))
     # At a given rate the throughput is no result.
-    assert compare_sweep_points(replace(record, options={"in_rounds": True, "rate_hz": 9.0})) == []
+    assert compare_sweep_points(replace(record, options={"rate_hz": 9.0})) == []
     assert compare_sweep_points(replace(record, key="load.rate_hz")) == []
-    found = compare_metrics({"x": {"a": {0: 1.0, 1: 1.1, 2: 0.9}, "b": {0: 8.0, 1: 8.3, 2: 7.6}}}, in_rounds=True)
+    found = compare_metrics({"x": {"a": {0: 1.0, 1: 1.1, 2: 0.9}, "b": {0: 8.0, 1: 8.3, 2: 7.6}}})
     assert [(each.a, each.b, each.differ) for each in found] == [("a", "b", True)]
     assert found[0].ci95 is not None and found[0].less_than_percent is None
 

@@ -33,7 +33,7 @@ from powerprof.experiment.records import (
     list_pairs,
 )
 from powerprof.experiment.sweep_comparison import SweepComparison, compare_sweeps
-from powerprof.experiment.sweep_rounds import Point, Sweep
+from powerprof.experiment.sweep_rounds import Point, Sweep, compare_sweep_points
 from powerprof.experiment.verdict import control_from_blocks, judge_metrics
 from powerprof.measure.means import interval, make_phase
 from powerprof.model.attribution import (
@@ -544,7 +544,7 @@ def load_run() -> LoadRun:
 def sweep() -> Sweep:
     """`powerprof sweep city:index --clients 1,2,4,8,1024`, of which the last point failed."""
     points = [Point(value=clients, metrics=_metrics(1 + clients / 8)) for clients in (1, 2, 4, 8)]
-    return Sweep(
+    record = Sweep(
         id="sweep-0001",
         command="sweep",
         started_at=START.isoformat(),
@@ -556,9 +556,10 @@ def sweep() -> Sweep:
         host=HOST,
         points=[*points, Point(value=1024, error="the server refused connections")],
         server=ServerInfo(version="MariaDB 10.11.19", private=True),
-        options={"window_s": 8.0, "in_rounds": True},
+        options={"window_s": 8.0},
         ended=ended_by_signal(True),
     )
+    return replace(record, compared=compare_sweep_points(record))
 
 
 @cache

@@ -9,7 +9,7 @@ from typing import cast
 
 from msgspec.structs import replace
 
-from powerprof.experiment.sweep_rounds import Point, Sweep
+from powerprof.experiment.sweep_rounds import Point, Sweep, compare_sweep_points
 from powerprof.model.records import Estimate, Kind, RunMetric, ended_by_signal
 from powerprof.report.kinds import lines_of
 from powerprof.report.sweep import answer_of
@@ -42,7 +42,8 @@ def _point(clients: int, joules: float | None, rate: float, kind: str = "measure
 
 def _sweep(*points: Point, **options: float) -> Sweep:
     values = [point.value for point in points]
-    return replace(sweep(), points=list(points), values=values, options={"in_rounds": True, **options})
+    record = replace(sweep(), points=list(points), values=values, options=options)
+    return replace(record, compared=compare_sweep_points(record))
 
 
 def test_points_without_measurable_difference_are_named_with_a_bound() -> None:
@@ -61,11 +62,9 @@ def test_points_without_measurable_difference_are_named_with_a_bound() -> None:
     assert 1.2 < float(match[2]) < 4
 
 
-def test_alternatives_depend_on_rounds_and_the_number_of_windows() -> None:
+def test_alternatives_depend_on_the_number_of_windows() -> None:
     apart = (_point(1, None, 8000), _point(5, None, 8200))
     assert answer_of(_sweep(*apart)) == "city:index does most with 5 clients: 8,200 queries/s."
-    by_turns = replace(_sweep(*apart), options={})
-    assert "with 5 clients (or 1: " in answer_of(by_turns)
     few = [
         replace(point, metrics=[replace(metric, values=metric.values[:2]) for metric in point.metrics])
         for point in apart

@@ -284,6 +284,6 @@ def told_apart(
                 own = 1 + apart * point + scatters[point] * generator.normal()
                 measured[point][number] = 1000 * own * (1 + host[at])
                 at += 1
-        sure = [pair.differ for pair in compare_metrics({"queries_hz": measured}, in_rounds=True)]
+        sure = [pair.differ for pair in compare_metrics({"queries_hz": measured})]
         told += (all if every else any)(sure)
     return told / trials
