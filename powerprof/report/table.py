@@ -7,6 +7,7 @@ A figure carries its exact value, its place in the record and its format, so tha
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -260,24 +261,20 @@ class DrawnColumn(msgspec.Struct, frozen=True):
 
 
 class Places(msgspec.Struct, frozen=True):
-    """A record as plain values, and its figures by their places."""
+    """The figures of a record by their places."""
 
     record: msgspec.Struct
-    tree: Any = None
-
-    def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "tree", msgspec.to_builtins(self.record))
 
     def at(self, pointer: str) -> Any:
-        """Return the value at a JSON pointer; `None` if there is none."""
-        value = self.tree
+        """Return the value at a JSON pointer, as it is in the JSON of the record; `None` if there is none."""
+        value: Any = self.record
         for part in pointer.split("/")[1:]:
             name = part.replace("~1", "/").replace("~0", "~")
             try:
-                value = value[int(name)] if isinstance(value, list | tuple) else value[name]
+                value = _member(value, name)
             except (KeyError, IndexError, TypeError, ValueError):
                 return None
-        return value
+        return value if isinstance(value, int | float | str | None) else msgspec.to_builtins(value)
 
     def figure(
         self,
@@ -302,6 +299,19 @@ class Places(msgspec.Struct, frozen=True):
         ]
         interval = (both[0], both[1]) if len(both) == 2 else None
         return Figure(_number(self.at(at)), at, digits, unit, scale, sign, interval, wording)
+
+
+def _member(value: Any, name: str) -> Any:
+    """Return a member by its name in JSON. Raises KeyError, IndexError, TypeError and ValueError."""
+    if isinstance(value, msgspec.Struct):
+        return getattr(value, _field_names(type(value))[name])
+    return value[int(name)] if isinstance(value, list | tuple) else value[name]
+
+
+@cache
+def _field_names(record: type[msgspec.Struct]) -> Mapping[str, str]:
+    """Return the names of the fields by their names in JSON: a field `from_value` may be `from`."""
+    return dict(zip(record.__struct_encode_fields__, record.__struct_fields__, strict=True))
 
 
 def _number(value: Any) -> float | int | None:
