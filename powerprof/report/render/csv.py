@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draw the main table of a document as CSV. Its last column says why a record is partial."""
+"""Draw the main table of a document as CSV. The last column of its first row says why a record is partial."""
 
 from __future__ import annotations
 
@@ -10,21 +10,17 @@ from powerprof.report.table import Column, Figure, Line, Table
 from powerprof.system.files import escape_formulas
 
 WARNING = "warning"
-"""The heading of the last column. Its cells are empty if the record is complete."""
+"""The heading of the last column."""
 
 
 def render_csv(document: Document) -> str:
     """Return the lines of a document as RFC 4180 text, head first. After an empty line there is a head again."""
     lines = iter(document.rows() if document.rows is not None else _list_figures(document))
     head = next(lines, ())
-    warning = " ".join(document.warnings) or None
-    body: list[Line] = []
-    for line in lines:
-        last = WARNING if body and not body[-1] else warning
-        body.append([*line, *[None] * (len(head) - len(line)), last] if line else line)
-    if not body and warning:
-        body.append([*[None] * len(head), warning])
-    return format_csv([[*head, WARNING], *body])
+    warning = " ".join(document.warnings)
+    first = next(lines, () if warning else None)
+    body: list[Line] = [] if first is None else [[*first, *[None] * (len(head) - len(first)), warning or None]]
+    return format_csv([[*head, WARNING], *body, *lines])
 
 
 def _list_figures(document: Document) -> Iterator[Line]:

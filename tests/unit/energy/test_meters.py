@@ -343,7 +343,7 @@ def test_the_first_line_gives_the_reason_and_the_remedy(tree: Tree) -> None:
     assert "no total:" not in answer
     rows = [line.split(",") for line in render_csv(report).splitlines()]
     assert [row[-3] for row in rows[1:]] == ["no", "no"]
-    assert [row[-1] for row in rows] == ["warning", *["No total: 2 meters each measure a whole machine."] * 2]
+    assert [row[-1] for row in rows] == ["warning", "No total: 2 meters each measure a whole machine.", ""]
     total = msgspec.to_builtins(result)["total"]
     assert (total["joules"], total["watts"]) == (None, None)
     assert total["reason"] == "2 meters each measure a whole machine"
