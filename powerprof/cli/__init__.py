@@ -47,7 +47,7 @@ def _end_output(code: int) -> int:
 
     Output that cannot be written is dropped. The interpreter would try again and end with a traceback and code 120.
     """
-    from powerprof.cli.progress import clear_progress
+    from powerprof.cli.terminal import clear_progress
 
     clear_progress()
     for stream in (sys.stdout, sys.stderr):

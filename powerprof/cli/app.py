@@ -23,8 +23,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from powerprof import __version__
-from powerprof.cli.output import leave_terminal, print_text, terminal_width
+from powerprof.cli.commands import COMMANDS
 from powerprof.cli.parameters import EXPERT_HEADING, OWN_HEADING, check_effects, read_options, walk_parameters
+from powerprof.cli.terminal import leave_terminal, print_text, terminal_width
 from powerprof.model.text import approximate_time, join_words
 from powerprof.system import paths
 from powerprof.system.errors import (
@@ -38,58 +39,7 @@ from powerprof.system.errors import (
     UsageError,
 )
 from powerprof.system.files import printable
-from powerprof.system.next_steps import command_line, documented, find_commands, this_command_line
-
-# The table of commands, and the replacements of removed commands and options.
-
-
-class Command(msgspec.Struct, frozen=True):
-    """A command of the list.
-
-    Attributes:
-        panel: the question of the help that it belongs to.
-        example: a command line that works when pasted, without `powerprof`.
-        takes: the duration of the example; empty if it is computed from the plan of the command.
-        runs_words: it runs the words after -- as a command of the caller.
-    """
-
-    panel: str
-    example: str
-    takes: str = ""
-    runs_words: bool = False
-
-    @property
-    def example_line(self) -> str:
-        """The example in the documentation."""
-        return documented(self.example)
-
-
-# Commands of the help in their order: name → command. A module of the same name has its options and its function.
-COMMANDS = {
-    "idle": Command("Idle", "idle --clients 16"),
-    "residency": Command("Idle", "residency --duration 10"),
-    "attribute": Command("Why", "attribute --pid mysqld"),
-    "deep-idle": Command("Why", "deep-idle"),
-    "profile": Command("Why", "profile --pid mysqld"),
-    "functions": Command("Why", "functions 'handle_*' --pid mysqld"),
-    "offcpu": Command("Why", "offcpu --pid mysqld"),
-    "syscalls": Command("Why", "syscalls --pid mysqld"),
-    "queries": Command("Why", "queries --pid mysqld --duration 30"),
-    "diagnose": Command("Why", "diagnose --pid mysqld"),
-    "run": Command("What if", "run -- gzip -k -c dump.sql", runs_words=True),
-    "compare": Command("What if", "compare index no-index", runs_words=True),
-    "sweep": Command("What if", "sweep city:index --clients 1,2,4,8"),
-    "study": Command("What if", "study power-efficiency -o page.html"),
-    "cure": Command("Fix", "cure --pid mysqld --thread page_cleaner --slack 50ms"),
-    "watch": Command("Watch", "watch", "until you press q"),
-    "export": Command("Watch", "export --interval 15", "until it is stopped"),
-    "doctor": Command("Host", "doctor", "about a second"),
-    "energy": Command("Host", "energy --duration 10"),
-    "workloads": Command("Host", "workloads city", "less than a second"),
-    "servers": Command("Host", "servers", "less than a second; a download takes minutes"),
-    "runs": Command("Saved runs", "runs", "less than a second"),
-    "report": Command("Saved runs", "report compare-0001 -o page.html", "about a second"),
-}
+from powerprof.system.next_steps import command_line, find_commands, this_command_line
 
 
 class Invocation(msgspec.Struct, frozen=True):
@@ -113,13 +63,13 @@ _TYPED = "powerprof.typed"
 # Similarity of two options by difflib: --duraton and --duration have 0.95, --keep and --help 0.67.
 _SIMILARITY = 0.75
 _MOST_SERVERS = 8
-# Longer than typed paths. A word of 5,000 characters would hide the rest of the sentence.
 # Files: Python, its libraries and two child processes. Memory: the address space of the libraries.
 _LEAST_FILES, _LEAST_MIB = 64, 640
 # "run as root", perhaps with another remedy.
 _RUN_AS_ROOT = re.compile(r"run as root( or as its user)?(?:, or:? (.*))?")
 # A terminal of 80 columns shows it in four lines.
 _LONGEST_LINE, _LINE_END = 250, 80
+# Longer than typed paths. A word of 5,000 characters would hide the rest of the sentence.
 _LONG_WORD = re.compile(r"(\S{100})\S{80,}(\S{40})")
 # Base class of the parser's errors. Some versions of Typer contain Click, others import it.
 _ParserError = cast(type[typer.BadParameter], typer.BadParameter.__base__)

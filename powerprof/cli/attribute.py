@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 from msgspec.structs import replace
 
-from powerprof.cli.options import CommandOptions, EnergyOptions, Saving, check_by, duration, source_lines, top
-from powerprof.cli.output import check_saving, deliver, progress_printer
-from powerprof.cli.outputs import STACKS, TABLES, Outputs, output_files
+from powerprof.cli.meter_options import EnergyOptions
+from powerprof.cli.options import CommandOptions, check_by, source_lines, top
+from powerprof.cli.output import check_saving, deliver
+from powerprof.cli.outputs import STACKS, TABLES, Outputs, Saving, output_files
 from powerprof.cli.parameters import Mode, flag, group, option, whole_number
 from powerprof.cli.targets import OWN_SERVER, ServerOptions, TargetOptions
+from powerprof.cli.terminal import progress_printer
+from powerprof.cli.window_options import duration
 
 if TYPE_CHECKING:
     from powerprof.report.document import Extras

@@ -17,22 +17,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from powerprof.cli.options import (
-    DESTINATIONS,
-    BenchChoice,
-    CommandOptions,
-    MeterOptions,
-    OfferedLoadOptions,
-    Saving,
-    allow_failure,
-    own_duration,
-    parse_percent,
-    seed,
-    trace_after,
-)
-from powerprof.cli.output import check_saving, deliver, progress_printer
-from powerprof.cli.outputs import TABLES, Outputs, output_files
+from powerprof.cli.bench_options import BenchChoice
+from powerprof.cli.meter_options import MeterOptions
+from powerprof.cli.options import CommandOptions, parse_percent
+from powerprof.cli.output import check_saving, deliver
+from powerprof.cli.outputs import DESTINATIONS, TABLES, Outputs, Saving, output_files
 from powerprof.cli.parameters import EXPERT_HEADING, Mode, argument, flag, group, option, time_span, whole_number
+from powerprof.cli.terminal import progress_printer
+from powerprof.cli.window_options import OfferedLoadOptions, allow_failure, own_duration, seed, trace_after
 from powerprof.experiment.options import (
     BASELINE_WINDOWS,
     COMMAND_WINDOW_S,

@@ -17,11 +17,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from powerprof.cli.options import CommandOptions, EnergyOptions, Saving, confirm, parse_percent, require_terminal, seed
-from powerprof.cli.output import check_saving, deliver, print_report, print_text, progress_printer
-from powerprof.cli.outputs import TABLES, Outputs, output_files
+from powerprof.cli.meter_options import EnergyOptions
+from powerprof.cli.options import CommandOptions, parse_percent
+from powerprof.cli.output import check_saving, deliver
+from powerprof.cli.outputs import TABLES, Outputs, Saving, output_files
 from powerprof.cli.parameters import EXPERT_HEADING, Mode, flag, group, option, time_span, whole_number
 from powerprof.cli.targets import ServerOptions, only, server_pid
+from powerprof.cli.terminal import confirm, print_report, print_text, progress_printer, require_terminal
+from powerprof.cli.window_options import seed
 from powerprof.system.errors import UsageError
 
 if TYPE_CHECKING:

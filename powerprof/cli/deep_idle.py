@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 from msgspec.structs import replace
 
-from powerprof.cli.options import CommandOptions, EnergyOptions, Saving, duration
-from powerprof.cli.output import check_saving, deliver, progress_printer
-from powerprof.cli.outputs import STACKS, TABLES, Outputs, output_files
+from powerprof.cli.meter_options import EnergyOptions
+from powerprof.cli.options import CommandOptions
+from powerprof.cli.output import check_saving, deliver
+from powerprof.cli.outputs import STACKS, TABLES, Outputs, Saving, output_files
 from powerprof.cli.parameters import Mode, group, option
 from powerprof.cli.targets import ServerOptions, TargetOptions
+from powerprof.cli.terminal import progress_printer
+from powerprof.cli.window_options import duration
 from powerprof.system.errors import UsageError
 
 if TYPE_CHECKING:

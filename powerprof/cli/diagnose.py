@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from powerprof.cli.options import CommandOptions, Saving, duration
-from powerprof.cli.output import check_saving, deliver, progress_printer
-from powerprof.cli.outputs import TABLES, Outputs, output_files
+from powerprof.cli.options import CommandOptions
+from powerprof.cli.output import check_saving, deliver
+from powerprof.cli.outputs import TABLES, Outputs, Saving, output_files
 from powerprof.cli.parameters import flag, group
 from powerprof.cli.targets import ServerOptions, only, server_pid
+from powerprof.cli.terminal import progress_printer
+from powerprof.cli.window_options import duration
 from powerprof.system.next_steps import command_line
 
 if TYPE_CHECKING:

@@ -16,11 +16,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
-from powerprof.cli.options import CommandOptions, json_file, top
-from powerprof.cli.output import ask_consent, print_progress, print_report, print_text, terminal_width, write_json
-from powerprof.cli.outputs import check_targets, json_output
+from powerprof.cli.options import CommandOptions, top
+from powerprof.cli.output import write_json
+from powerprof.cli.outputs import check_targets, json_file, json_output
 from powerprof.cli.parameters import Mode, flag, group, option, program_value, time_span
 from powerprof.cli.targets import TargetOptions
+from powerprof.cli.terminal import ask_consent, print_progress, print_report, print_text, terminal_width
 
 
 class Options(CommandOptions, frozen=True, kw_only=True):

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 from msgspec.structs import replace
 
-from powerprof.cli.options import CommandOptions, EnergyOptions, duration, json_file, seed
-from powerprof.cli.output import print_progress, print_report, print_text, report_lines, write_files
-from powerprof.cli.outputs import TABLES, OutputFile, Outputs, check_targets, json_output, output_files
+from powerprof.cli.meter_options import EnergyOptions
+from powerprof.cli.options import CommandOptions
+from powerprof.cli.output import write_files
+from powerprof.cli.outputs import TABLES, OutputFile, Outputs, check_targets, json_file, json_output, output_files
 from powerprof.cli.parameters import (
     EXPERT_HEADING,
     Mode,
@@ -31,6 +32,8 @@ from powerprof.cli.parameters import (
     time_span,
     whole_number,
 )
+from powerprof.cli.terminal import print_progress, print_report, print_text, report_lines
+from powerprof.cli.window_options import duration, seed
 from powerprof.system.errors import Interrupted, PowerprofError, UsageError
 from powerprof.system.next_steps import command_line
 

@@ -15,10 +15,11 @@ from typing import ClassVar
 
 import msgspec
 
-from powerprof.cli.options import CommandOptions, EnergyOptions
-from powerprof.cli.output import print_progress, print_text
+from powerprof.cli.meter_options import EnergyOptions
+from powerprof.cli.options import CommandOptions
 from powerprof.cli.parameters import Mode, flag, group, option, program_value, whole_number
 from powerprof.cli.targets import MonitorOptions, interval
+from powerprof.cli.terminal import print_progress, print_text
 from powerprof.system.errors import Interrupted, UsageError
 
 

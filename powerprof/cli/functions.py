@@ -11,11 +11,13 @@ from typing import ClassVar
 
 import msgspec
 
-from powerprof.cli.options import CommandOptions, Saving, backend, confirm, duration, top
-from powerprof.cli.output import check_saving, deliver, print_text, progress_printer
-from powerprof.cli.outputs import TABLES, Outputs, output_files
+from powerprof.cli.options import CommandOptions, backend, top
+from powerprof.cli.output import check_saving, deliver
+from powerprof.cli.outputs import TABLES, Outputs, Saving, output_files
 from powerprof.cli.parameters import EXPERT_HEADING, argument, flag, group, whole_number
 from powerprof.cli.targets import TargetOptions
+from powerprof.cli.terminal import confirm, print_text, progress_printer
+from powerprof.cli.window_options import duration
 
 
 class ProbeOptions(msgspec.Struct, frozen=True, kw_only=True):

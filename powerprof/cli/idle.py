@@ -12,19 +12,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
-from powerprof.cli.options import (
-    CommandOptions,
-    EnergyOptions,
-    PrivateServerOptions,
-    Saving,
-    duration,
-    residency_source,
-    windows_repeat,
-)
-from powerprof.cli.output import check_saving, deliver, progress_printer
-from powerprof.cli.outputs import TABLES, Outputs, output_files
+from powerprof.cli.bench_options import PrivateServerOptions
+from powerprof.cli.meter_options import EnergyOptions, residency_source
+from powerprof.cli.options import CommandOptions
+from powerprof.cli.output import check_saving, deliver
+from powerprof.cli.outputs import TABLES, Outputs, Saving, output_files
 from powerprof.cli.parameters import Mode, flag, group, whole_number
 from powerprof.cli.targets import OptionalServerOptions
+from powerprof.cli.terminal import progress_printer
+from powerprof.cli.window_options import duration, windows_repeat
 from powerprof.system.next_steps import command_line
 
 if TYPE_CHECKING:

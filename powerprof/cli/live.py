@@ -20,8 +20,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from powerprof.cli.output import print_text, terminal_size, terminal_width
-from powerprof.cli.progress import clear_progress
+from powerprof.cli.terminal import clear_progress, print_text, terminal_size, terminal_width
 from powerprof.model.runs import RunStore
 from powerprof.report.screen import ScreenView
 from powerprof.system import files

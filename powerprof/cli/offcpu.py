@@ -7,11 +7,13 @@ The kernel sums sleeps by thread and wait state. A timer or device that wakes a 
 
 from __future__ import annotations
 
-from powerprof.cli.options import CommandOptions, Saving, backend, duration, top
-from powerprof.cli.output import check_saving, deliver, progress_printer
-from powerprof.cli.outputs import TABLES, Outputs, output_files
+from powerprof.cli.options import CommandOptions, backend, top
+from powerprof.cli.output import check_saving, deliver
+from powerprof.cli.outputs import TABLES, Outputs, Saving, output_files
 from powerprof.cli.parameters import group
 from powerprof.cli.targets import ServerOptions, TargetOptions
+from powerprof.cli.terminal import progress_printer
+from powerprof.cli.window_options import duration
 
 
 class Options(CommandOptions, frozen=True, kw_only=True):

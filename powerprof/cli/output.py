@@ -1,35 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results leave the process here: as a saved run, as files, and as a report on stdout."""
+"""A measured result: checked before, saved, written to files and shown."""
 
 from __future__ import annotations
 
 import os
-import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
-from powerprof.cli.outputs import OutputFile, Outputs, check_targets, json_output
-from powerprof.cli.progress import CLEAR_LINE, clear_progress, progress
+from powerprof.cli.outputs import OutputFile, Outputs, Saving, check_targets, json_output
+from powerprof.cli.terminal import leave_terminal, print_report, print_text, report_lines, terminal_width, writing_to
 from powerprof.system.errors import HungUp, Interrupted, PowerprofError, UsageError
-from powerprof.system.files import printable, printable_lines, reason_of
 from powerprof.system.next_steps import command_line
 
 if TYPE_CHECKING:
-    import msgspec
-
-    from powerprof.cli.options import Saving
     from powerprof.report.document import Extras, View
 
-R = TypeVar("R", bound="msgspec.Struct")
-
-
-# Checks before anything is measured.
+R = TypeVar("R", bound=msgspec.Struct)
 
 
 def check_saving(saving: Saving, outputs: Outputs = (), *, judged: bool = False) -> Saving:
@@ -62,7 +53,7 @@ def check_saving(saving: Saving, outputs: Outputs = (), *, judged: bool = False)
     except PowerprofError as error:
         if saving.runs_dir is not None:
             raise
-        print(printable(f"note: the run will not be saved: {error.message}"), file=sys.stderr)
+        print_text(f"note: the run will not be saved: {error.message}", error=True)
         return replace(saving, no_save=True)
     return saving
 
@@ -78,9 +69,6 @@ def _check_stdout() -> None:
     except PowerprofError as error:
         if not isinstance(error.__cause__, BrokenPipeError):
             raise
-
-
-# Files.
 
 
 def write_files(record: Any, files: Sequence[OutputFile], extras: Extras | None = None) -> None:
@@ -121,9 +109,6 @@ def _render(record: Any, kind: str, extras: Extras | None) -> bytes:
 def write_json(record: Any, target: str | None) -> None:
     """Write a record as JSON to `target`, if there is one. Raise PowerprofError if it cannot be written."""
     write_files(record, json_output(target))
-
-
-# A measured result: saved, written and shown.
 
 
 class Outcome(msgspec.Struct):
@@ -262,151 +247,9 @@ def _show(record: R, view: View | None, last_line: str, hint: str | None) -> Pow
         printed, last_line = (printed[:-1], joined) if len(joined) <= terminal_width() else (printed, last_line)
     printed += [last_line] if last_line else []
     try:
-        with _writing_to("stdout"):
+        with writing_to("stdout"):
             print_report(printed)
             sys.stdout.flush()
     except PowerprofError as error:
         return PowerprofError(error.message, hint or "measure again with --json FILE")
     return None
-
-
-def leave_terminal() -> None:
-    """Discard the output of a terminal that has hung up; output to a file or a pipe continues."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):
-        if stat.S_ISCHR(os.fstat(stream).st_mode):
-            os.dup2(nowhere, stream)
-    os.close(nowhere)
-
-
-# Text on the terminal.
-
-
-def report_lines(record: Any, view: View | None = None) -> list[str]:
-    """Return the report of a record for this terminal; in a pipe, statements are not cut.
-
-    Raises UsageError if the record has no report.
-    """
-    from powerprof.report.document import View
-    from powerprof.report.kinds import document_of
-    from powerprof.report.render.terminal import render_terminal
-
-    asked = replace(view or View(), is_whole=not sys.stdout.isatty())
-    return render_terminal(document_of(record, asked), terminal_width())
-
-
-def progress_printer(saving: Saving) -> Callable[[str], None]:
-    """Return the function that prints a line of progress unless --quiet was given."""
-    return lambda text: print_progress(text, saving.quiet)
-
-
-def print_progress(text: str, quiet: bool = False) -> None:
-    """Print a line of progress on stderr, if that is a terminal. The next line replaces it."""
-    if quiet or not sys.stderr.isatty():
-        return
-    if os.environ.get("TERM") == "dumb":
-        print_text(text, error=True)
-        return
-
-    with _writing_to("stderr"):
-        print(
-            f"{CLEAR_LINE}{fit_progress(printable(text), terminal_size()[0] - 1)}", file=sys.stderr, end="", flush=True
-        )
-    progress.is_shown = True
-
-
-def fit_progress(text: str, width: int) -> str:
-    """Return a line of progress of at most `width` characters. The step and the end are first and last in it."""
-    from powerprof.model.text import shorten
-
-    *parts, last = text.split(" · ")
-    if len(text) > width:
-        last = last.rpartition(" left, ")[2]
-    # The figures so far are less important.
-    while len(parts) > 1 and len(" · ".join([*parts, last])) > width:
-        parts.pop()
-    room = width - len(last) - 3
-    return shorten(" · ".join([shorten(" · ".join(parts), room), last]) if parts and room > 8 else last, width)
-
-
-def print_text(text: str, *, error: bool = False, end: str = "\n") -> None:
-    """Print plain text on stdout or stderr.
-
-    Names come from other processes and from files of other users: their escape sequences are replaced.
-    """
-    clear_progress()
-    with _writing_to("stderr" if error else "stdout"):
-        print(printable_lines(text), file=sys.stderr if error else sys.stdout, end=end, flush=error)
-
-
-@contextmanager
-def _writing_to(stream: str) -> Iterator[None]:
-    """Name the stream in the error of a full disk. A reader that has left (head) stays a BrokenPipeError."""
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise PowerprofError(f"cannot write to {stream} ({reason_of(error)})", "redirect it to another file") from None
-
-
-def ask_consent(question: str, yes: bool) -> bool:
-    """Return whether the user agrees to a download: by --yes, or by an answer at the terminal.
-
-    Raises PowerprofError if there is neither.
-    """
-    if yes:
-        print_text(f"{question}: confirmed by --yes", error=True)
-        return True
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise PowerprofError("the download needs confirmation on a terminal", "add --yes")
-    print_text(f"{question}. Fetch it? [y/N] ", error=True, end="")
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-def print_report(lines: Iterable[str]) -> None:
-    """Print a report, at a terminal in lines of its width.
-
-    The first line, the answer, is bold on a terminal with colours; NO_COLOR is obeyed.
-    """
-    printed = [printable(line) for line in lines]
-    clear_progress()
-    with _writing_to("stdout"):
-        if sys.stdout.isatty() and printed:
-            from rich.console import Console
-            from rich.text import Text
-
-            from powerprof.model.text import fit_lines
-
-            width = terminal_width()
-            first, *printed = fit_lines(printed, width)
-            # rich would print nothing if COLUMNS is 0.
-            console = Console(file=sys.stdout, highlight=False, width=width)
-            console.print(Text(first, style="bold"), soft_wrap=True)
-        for line in printed:
-            print(line)
-
-
-# In fewer columns no figure has a place.
-_LEAST_COLUMNS = 20
-
-
-def terminal_width() -> int:
-    """Return the columns of the terminal, at least 20; 80 in a pipe."""
-    return max(_LEAST_COLUMNS, terminal_size()[0]) if sys.stdout.isatty() else 80
-
-
-def terminal_size(*, obey_environment: bool = True) -> tuple[int, int]:
-    """Return the columns and lines of the terminal: 80 and 24 if it does not know them (serial lines report 0 × 0).
-
-    COLUMNS and LINES are preferred unless a screen must follow a resized window.
-    """
-    import shutil
-
-    if obey_environment:
-        return shutil.get_terminal_size((80, 24))
-    try:
-        columns, rows = os.get_terminal_size(sys.stdout.fileno())
-    except (OSError, ValueError):
-        return 80, 24
-    return columns or 80, rows or 24

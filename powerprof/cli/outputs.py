@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import msgspec
 
-from powerprof.cli.parameters import option
+from powerprof.cli.parameters import flag, option, program_value
 from powerprof.model.text import join_words
 from powerprof.report.files import SUFFIXES, check_output
 from powerprof.system.errors import PowerprofError, UsageError
@@ -108,3 +109,35 @@ def check_targets(outputs: Outputs) -> None:
             check_output(output.target)
         except PowerprofError as error:
             raise PowerprofError(f"{output.option}: {error.message}", error.hint) from error.__cause__
+
+
+def json_file() -> Any:
+    """Return the field of --json."""
+    return option("--json", "FILE", "Write the result as JSON; - for stdout, without the report.")
+
+
+def labels(**declared: Any) -> Any:
+    """Return the field of --label."""
+    text = "Label of the run, such as a release; repeatable."
+    return option("--label", "NAME", text, is_repeatable=True, **declared)
+
+
+# Options of the destinations of a result, in every command that has some.
+DESTINATIONS = ("-o", "--json", "--no-save", "--label")
+
+
+class Saving(msgspec.Struct, frozen=True, kw_only=True):
+    """The destinations of a result besides the terminal.
+
+    Attributes:
+        files: the files of --json and -o, after their check.
+    """
+
+    HEADING: ClassVar[str] = "Output"
+
+    json: str | None = json_file()
+    quiet: bool = program_value("quiet", False)
+    runs_dir: Path | None = program_value("runs_dir")
+    no_save: bool = flag("--no-save", "Do not save the run.")
+    label: list[str] | None = labels(excludes=("--no-save",))
+    files: tuple[OutputFile, ...] = ()

@@ -7,11 +7,13 @@ interval. Sampling wakes the CPUs, so the report has no energy figures.
 
 from __future__ import annotations
 
-from powerprof.cli.options import CommandOptions, Saving, check_by, duration, source_lines, top
-from powerprof.cli.output import check_saving, deliver, progress_printer
-from powerprof.cli.outputs import STACKS, TABLES, Outputs, output_files
+from powerprof.cli.options import CommandOptions, check_by, source_lines, top
+from powerprof.cli.output import check_saving, deliver
+from powerprof.cli.outputs import STACKS, TABLES, Outputs, Saving, output_files
 from powerprof.cli.parameters import EXPERT_HEADING, group, option, whole_number
 from powerprof.cli.targets import ServerOptions, TargetOptions
+from powerprof.cli.terminal import progress_printer
+from powerprof.cli.window_options import duration
 
 
 class Options(CommandOptions, frozen=True, kw_only=True):

@@ -25,11 +25,14 @@ from typing import ClassVar
 import msgspec
 
 from powerprof.cli.live import LiveView, has_screen, line_width, print_lines, save_run
-from powerprof.cli.options import CommandOptions, EnergyOptions, Saving, confirm, duration, top
-from powerprof.cli.output import check_saving, deliver, print_progress, print_text, progress_printer
-from powerprof.cli.outputs import STACKS, TABLES, Outputs, check_kinds, output_files
+from powerprof.cli.meter_options import EnergyOptions
+from powerprof.cli.options import CommandOptions, top
+from powerprof.cli.output import check_saving, deliver
+from powerprof.cli.outputs import STACKS, TABLES, Outputs, Saving, check_kinds, output_files
 from powerprof.cli.parameters import Mode, flag, group, option, readable_file, whole_number
 from powerprof.cli.targets import ServerOptions, only, server_pid
+from powerprof.cli.terminal import confirm, print_progress, print_text, progress_printer
+from powerprof.cli.window_options import duration
 from powerprof.live.statements import StatementHistory, StatementMonitor
 from powerprof.queries.session import QueriesRequest
 from powerprof.report.queries_watch import QUERIES_PLAIN_HEAD, QUERIES_SORTS, draw_queries_screen, queries_plain_line

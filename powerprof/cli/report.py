@@ -13,9 +13,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 from msgspec.structs import replace
 
-from powerprof.cli import output
-from powerprof.cli.options import CommandOptions, json_file, top
-from powerprof.cli.outputs import STACKS, TABLES, Outputs, check_kinds, check_targets, json_output, output_files
+from powerprof.cli import output, terminal
+from powerprof.cli.options import CommandOptions, top
+from powerprof.cli.outputs import (
+    STACKS,
+    TABLES,
+    Outputs,
+    check_kinds,
+    check_targets,
+    json_file,
+    json_output,
+    output_files,
+)
 from powerprof.cli.parameters import argument, finite_number, flag, group, no_effect, option, program_value
 from powerprof.system.files import reading
 
@@ -68,7 +77,7 @@ def command(options: Options) -> None:
         output.write_files(record, files, extras)
         # The report is printed only if no file was requested.
         if not options.outputs and options.json != "-":
-            output.print_report([*output.report_lines(record, view), *([derived] if derived else [])])
+            terminal.print_report([*terminal.report_lines(record, view), *([derived] if derived else [])])
 
 
 def _choose_view(record: Any, everything: bool, **asked: Any) -> View:

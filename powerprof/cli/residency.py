@@ -13,10 +13,13 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
-from powerprof.cli.options import CommandOptions, Saving, duration, residency_source
-from powerprof.cli.output import check_saving, deliver, progress_printer
-from powerprof.cli.outputs import TABLES, Outputs, output_files
+from powerprof.cli.meter_options import residency_source
+from powerprof.cli.options import CommandOptions
+from powerprof.cli.output import check_saving, deliver
+from powerprof.cli.outputs import TABLES, Outputs, Saving, output_files
 from powerprof.cli.parameters import EXPERT_HEADING, Mode, argument, group, option, time_span
+from powerprof.cli.terminal import progress_printer
+from powerprof.cli.window_options import duration
 from powerprof.system.errors import UsageError
 from powerprof.system.next_steps import command_line
 

@@ -12,22 +12,21 @@ from typing import ClassVar
 
 import msgspec
 
-from powerprof.cli.options import (
-    DESTINATIONS,
-    BenchChoice,
-    CommandOptions,
-    MeterOptions,
+from powerprof.cli.bench_options import BenchChoice
+from powerprof.cli.meter_options import MeterOptions
+from powerprof.cli.options import CommandOptions
+from powerprof.cli.output import check_saving, deliver
+from powerprof.cli.outputs import DESTINATIONS, TABLES, Outputs, Saving, output_files
+from powerprof.cli.parameters import Mode, argument, flag, group
+from powerprof.cli.terminal import progress_printer
+from powerprof.cli.window_options import (
     OfferedLoadOptions,
-    Saving,
     allow_failure,
     own_duration,
     seed,
     trace_after,
     windows_repeat,
 )
-from powerprof.cli.output import check_saving, deliver, progress_printer
-from powerprof.cli.outputs import TABLES, Outputs, output_files
-from powerprof.cli.parameters import Mode, argument, flag, group
 from powerprof.experiment.options import (
     COMMAND_WINDOW_S,
     QUICK_PAIRS,

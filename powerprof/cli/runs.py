@@ -9,10 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
-from powerprof.cli.options import CommandOptions, json_file, labels
-from powerprof.cli.output import print_report, print_text, report_lines, terminal_width, write_files, write_json
-from powerprof.cli.outputs import TABLES, Outputs, check_targets, json_output, output_files
+from powerprof.cli.options import CommandOptions
+from powerprof.cli.output import write_files, write_json
+from powerprof.cli.outputs import TABLES, Outputs, check_targets, json_file, json_output, labels, output_files
 from powerprof.cli.parameters import Mode, argument, flag, program_value, time_span, whole_number
+from powerprof.cli.terminal import print_report, print_text, report_lines, terminal_width
 from powerprof.system.errors import UsageError
 from powerprof.system.next_steps import command_line
 

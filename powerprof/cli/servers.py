@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from powerprof.cli.options import CommandOptions, confirm, json_file
-from powerprof.cli.output import ask_consent, print_progress, print_report, write_json
-from powerprof.cli.outputs import check_targets, json_output
+from powerprof.cli.options import CommandOptions
+from powerprof.cli.output import write_json
+from powerprof.cli.outputs import check_targets, json_file, json_output
 from powerprof.cli.parameters import argument, flag, program_value
+from powerprof.cli.terminal import ask_consent, confirm, print_progress, print_report
 from powerprof.system.errors import UsageError
 from powerprof.system.next_steps import command_line
 

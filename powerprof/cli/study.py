@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from powerprof.cli.options import CommandOptions, MeterOptions, Saving, seed
-from powerprof.cli.output import check_saving, deliver, print_report, progress_printer, terminal_width
-from powerprof.cli.outputs import TABLES, Outputs, output_files
+from powerprof.cli.meter_options import MeterOptions
+from powerprof.cli.options import CommandOptions
+from powerprof.cli.output import check_saving, deliver
+from powerprof.cli.outputs import TABLES, Outputs, Saving, output_files
 from powerprof.cli.parameters import EXPERT_HEADING, Mode, argument, flag, group, option
+from powerprof.cli.terminal import print_report, progress_printer, terminal_width
+from powerprof.cli.window_options import seed
 from powerprof.system.errors import UsageError
 
 if TYPE_CHECKING:

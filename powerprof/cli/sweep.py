@@ -18,19 +18,14 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 from msgspec.structs import replace
 
-from powerprof.cli.options import (
-    BenchChoice,
-    CommandOptions,
-    MeterOptions,
-    Saving,
-    rate,
-    seed,
-    trace_after,
-    windows_repeat,
-)
-from powerprof.cli.output import check_saving, deliver, progress_printer
-from powerprof.cli.outputs import TABLES, Outputs, output_files
+from powerprof.cli.bench_options import BenchChoice
+from powerprof.cli.meter_options import MeterOptions
+from powerprof.cli.options import CommandOptions
+from powerprof.cli.output import check_saving, deliver
+from powerprof.cli.outputs import TABLES, Outputs, Saving, output_files
 from powerprof.cli.parameters import EXPERT_HEADING, Mode, argument, finite_number, flag, group, option, time_span
+from powerprof.cli.terminal import progress_printer
+from powerprof.cli.window_options import rate, seed, trace_after, windows_repeat
 from powerprof.experiment.options import MINIMUM_PAIRS, QUICK_WINDOW_S
 from powerprof.model.text import parse_time
 from powerprof.system.errors import UsageError

@@ -7,11 +7,13 @@ cleaner or the log writer), and futex waits by thread.
 
 from __future__ import annotations
 
-from powerprof.cli.options import CommandOptions, Saving, duration, top
-from powerprof.cli.output import check_saving, deliver, progress_printer
-from powerprof.cli.outputs import TABLES, Outputs, output_files
+from powerprof.cli.options import CommandOptions, top
+from powerprof.cli.output import check_saving, deliver
+from powerprof.cli.outputs import TABLES, Outputs, Saving, output_files
 from powerprof.cli.parameters import group
 from powerprof.cli.targets import ServerOptions, TargetOptions
+from powerprof.cli.terminal import progress_printer
+from powerprof.cli.window_options import duration
 
 
 class Options(CommandOptions, frozen=True, kw_only=True):

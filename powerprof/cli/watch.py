@@ -16,10 +16,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from powerprof.cli.options import CommandOptions, EnergyOptions
-from powerprof.cli.output import print_progress
+from powerprof.cli.meter_options import EnergyOptions
+from powerprof.cli.options import CommandOptions
 from powerprof.cli.parameters import flag, group, program_value, whole_number
 from powerprof.cli.targets import MonitorOptions
+from powerprof.cli.terminal import print_progress
 
 if TYPE_CHECKING:
     from powerprof.live.monitor import HostMonitor

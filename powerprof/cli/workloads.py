@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from powerprof.cli.options import CommandOptions, json_file, workload_folders
-from powerprof.cli.output import print_report, terminal_width, write_json
-from powerprof.cli.outputs import check_targets, json_output
+from powerprof.cli.bench_options import workload_folders
+from powerprof.cli.options import CommandOptions
+from powerprof.cli.output import write_json
+from powerprof.cli.outputs import check_targets, json_file, json_output
 from powerprof.cli.parameters import EXPERT_HEADING, argument, flag
+from powerprof.cli.terminal import print_report, terminal_width
 from powerprof.system.errors import UsageError
 
 

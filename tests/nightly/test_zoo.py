@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.cli.app import COMMANDS
+from powerprof.cli.commands import COMMANDS
 from powerprof.database import sql
 from powerprof.database.private_server import PrivateServer
 from tests.conftest import Cli

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from powerprof.cli.app import COMMANDS
+from powerprof.cli.commands import COMMANDS
 from tests.conftest import REPOSITORY
 from tools.pages.cli import Command, Parameter, commands, example_duration
 

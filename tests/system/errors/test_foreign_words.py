@@ -45,7 +45,7 @@ def test_no_escape_sequence_of_a_saved_run_reaches_the_terminal(powerprof_cli: C
 
 def test_there_is_one_way_to_the_terminal() -> None:
     """Only the printers, the line of progress, `write_output` and the entry point write to stdout or stderr."""
-    allowed = {"cli/output.py", "cli/progress.py", "cli/__init__.py", "report/files.py"}
+    allowed = {"cli/terminal.py", "cli/__init__.py", "report/files.py"}
     found = []
     for path in sorted((REPOSITORY / "powerprof").rglob("*.py")):
         name = str(path.relative_to(REPOSITORY / "powerprof"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.cli import defaults
-from powerprof.cli.options import EnergyOptions
+from powerprof.cli.meter_options import EnergyOptions
 from powerprof.system.errors import PowerprofError
 
 

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from powerprof.cli import output
-from powerprof.cli.app import COMMANDS
+from powerprof.cli import terminal
+from powerprof.cli.commands import COMMANDS
 from powerprof.cure.session import estimate_seconds
 from powerprof.model.text import approximate_time
 from tests.conftest import REPOSITORY
@@ -82,7 +82,7 @@ def test_the_duration_of_the_example_is_that_of_its_plan(
     up_to_the_first_window: Run, monkeypatch: pytest.MonkeyPatch, name: str, quick: bool
 ) -> None:
     printed: list[str] = []
-    monkeypatch.setattr(output, "print_progress", lambda text, quiet=False: printed.append(text))
+    monkeypatch.setattr(terminal, "print_progress", lambda text, quiet=False: printed.append(text))
     # Finding the server's version starts a program, which ends the run before its plan is printed.
     monkeypatch.setattr("powerprof.experiment.idle._server", lambda plan: None)
     in_help = example_duration(name).partition(", with --quick ")[2 if quick else 0]

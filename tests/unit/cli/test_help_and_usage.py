@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.cli.app import COMMANDS
+from powerprof.cli.commands import COMMANDS
 from tests.conftest import Cli
 from tests.unit.docs.test_pages import problems_of
 from tools.pages.cli import example_duration

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.cli import idle
-from powerprof.cli.app import COMMANDS
+from powerprof.cli.commands import COMMANDS
 from powerprof.model.records import ServerInfo
 from powerprof.system.next_steps import command_line
 from tests.conftest import Cli

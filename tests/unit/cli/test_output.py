@@ -22,17 +22,16 @@ import typer
 
 from powerprof import cli
 from powerprof.attribution import profile
-from powerprof.cli import app, options, output
-from powerprof.cli.options import Saving
+from powerprof.cli import app, output, terminal
 from powerprof.cli.output import deliver
-from powerprof.cli.outputs import parse_output
+from powerprof.cli.outputs import Saving, parse_output
 from powerprof.cure import session
 from powerprof.model.records import Ended, ended_by_signal
 from powerprof.model.runs import RunStore
 from powerprof.report.document import Document, View
 from powerprof.report.files import SUFFIXES
 from powerprof.report.kinds import KIND_LOADERS, lines_of, load_saved
-from powerprof.report.render import terminal
+from powerprof.report.render import terminal as drawing
 from powerprof.system.errors import Interrupted, PowerprofError
 from tests.unit.report.distinct_records import make_kind
 
@@ -43,7 +42,7 @@ def test_interrupt_during_the_report_names_the_saved_run(tmp_path: Path, monkeyp
     def interrupt(_document: Document, _width: int) -> list[str]:
         raise Interrupted("interrupted")
 
-    monkeypatch.setattr(terminal, "render_terminal", interrupt)
+    monkeypatch.setattr(drawing, "render_terminal", interrupt)
     record: Any = load_saved(str(_SAVED / "idle-0001"))
     saving = Saving(runs_dir=tmp_path)
     with pytest.raises(Interrupted) as caught:
@@ -76,10 +75,10 @@ def _drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, term: st
     monkeypatch.setenv("COLUMNS", str(columns))
     with os.fdopen(slave, "w", encoding="utf-8") as stderr:
         monkeypatch.setattr(sys, "stderr", stderr)
-        output.print_progress("pair 1 of 4 · index · 36 s left, until 14:03:27")
-        output.print_progress("pair 2 of 4 · 27 s left, until 14:03:27")
-        output.print_progress("never shown", quiet=True)
-        output.print_text("error: it ended", error=True)
+        terminal.print_progress("pair 1 of 4 · index · 36 s left, until 14:03:27")
+        terminal.print_progress("pair 2 of 4 · 27 s left, until 14:03:27")
+        terminal.print_progress("never shown", quiet=True)
+        terminal.print_text("error: it ended", error=True)
         drawn = _read_until(master, "it ended\r\n")
     os.close(master)
     return drawn
@@ -102,7 +101,7 @@ def test_progress_never_fills_the_last_column(monkeypatch: pytest.MonkeyPatch) -
 def test_progress_keeps_the_end_on_a_narrow_terminal(figures: str, left: str) -> None:
     text = f"pair 1 of 4{figures} · {left} left, until 14:03:27"
     for width in range(8, 120):
-        fitted = output.fit_progress(text, width)
+        fitted = terminal.fit_progress(text, width)
         assert len(fitted) <= width
         assert width < len(text) or fitted == text
         assert width < len("until 14:03:27") or fitted.endswith("until 14:03:27")
@@ -119,7 +118,7 @@ def test_a_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_pipe_gets_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
-    output.print_progress("pair 1 of 4")
+    terminal.print_progress("pair 1 of 4")
     assert capsys.readouterr().err == ""
 
 
@@ -134,8 +133,8 @@ def test_a_terminal_without_a_size_has_eighty_columns(
     with os.fdopen(slave, "w", encoding="utf-8") as stdout:
         monkeypatch.setattr(sys, "stdout", stdout)
         monkeypatch.setattr(sys, "__stdout__", stdout)
-        assert (output.terminal_width(), output.terminal_size(obey_environment=False)) == (80, (80, 24))
-        output.print_report(["the answer", "word " * 30, "last"])
+        assert (terminal.terminal_width(), terminal.terminal_size(obey_environment=False)) == (80, (80, 24))
+        terminal.print_report(["the answer", "word " * 30, "last"])
         stdout.flush()
         printed = re.sub(r"\x1b\[[0-9;]*m", "", _read_until(master, "last\x1b[0m\r\n", "last\r\n")).split()
     assert printed == ["the", "answer", *["word"] * 30, "last"]
@@ -228,8 +227,8 @@ class _Terminal(io.StringIO):
 def test_only_yes_is_consent_to_a_download(answer: str, agreed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", _Terminal(answer))
     monkeypatch.setattr(sys, "stderr", _Terminal())
-    assert output.ask_consent("7 MB of symbols", yes=False) is agreed
-    assert output.ask_consent("7 MB of symbols", yes=True)
+    assert terminal.ask_consent("7 MB of symbols", yes=False) is agreed
+    assert terminal.ask_consent("7 MB of symbols", yes=True)
 
 
 @pytest.mark.parametrize(("stream", "code"), [("stdout", 1), ("stderr", 0)])
@@ -244,7 +243,7 @@ def test_output_on_a_full_disk_is_an_error_of_stdout(stream: str, code: int, mon
 def test_a_terminal_has_at_least_twenty_columns(columns: int, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setattr(sys, "stdout", _Terminal())
-    assert output.terminal_width() == width
+    assert terminal.terminal_width() == width
 
 
 @pytest.mark.parametrize("name", KIND_LOADERS)
@@ -260,9 +259,9 @@ def test_statements_are_cut_on_a_terminal_and_whole_in_a_pipe(monkeypatch: pytes
     record = msgspec.structs.replace(record, statements=[long])
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setattr(sys, "stdout", io.StringIO())
-    assert any(line.endswith("column_89") for line in output.report_lines(record))
+    assert any(line.endswith("column_89") for line in terminal.report_lines(record))
     monkeypatch.setattr(sys, "stdout", _Terminal())
-    assert not any("column_89" in line for line in output.report_lines(record))
+    assert not any("column_89" in line for line in terminal.report_lines(record))
 
 
 @pytest.mark.parametrize("answer", [False, typer.Abort()])
@@ -274,7 +273,7 @@ def test_a_no_ends_the_command_without_an_error(
             raise answer
         return answer
 
-    monkeypatch.setattr(options, "require_terminal", lambda hint: None)
+    monkeypatch.setattr(terminal, "require_terminal", lambda hint: None)
     monkeypatch.setattr(typer, "confirm", reply)
     monkeypatch.setattr(profile, "count_functions", lambda target, request, say, agree: agree("a risk"))
     code = app.run_app(["functions", "main", "--pid", str(os.getpid()), "--allow-unwinding-risk", "--no-save"])

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.cli.app import COMMANDS, module_name
+from powerprof.cli.app import module_name
+from powerprof.cli.commands import COMMANDS
 from powerprof.cli.outputs import OutputFile, check_targets, parse_output
 from powerprof.cli.parameters import walk_parameters
 from powerprof.report.files import SUFFIXES

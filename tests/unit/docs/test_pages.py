@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from powerprof.cli.app import COMMANDS
+from powerprof.cli.commands import COMMANDS
 from powerprof.cli.idle import WindowOptions
 from powerprof.experiment.idle import IdlePlan
 from powerprof.model.text import approximate_time

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from powerprof.cli.energy import CalibrationOptions, _calibrate
-from powerprof.cli.options import EnergyOptions
+from powerprof.cli.meter_options import EnergyOptions
 from powerprof.energy.calibrate import (
     LEVELS,
     Level,

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from powerprof.cli.options import cpu_sets
+from powerprof.cli.bench_options import cpu_sets
 from powerprof.database.topology import plan_topology
 from powerprof.experiment.bench_data import (
     BenchOptions,

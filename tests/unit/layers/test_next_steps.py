@@ -17,7 +17,8 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from powerprof.cli.app import COMMANDS, build_root
+from powerprof.cli.app import build_root
+from powerprof.cli.commands import COMMANDS
 from powerprof.model.text import wrap
 from powerprof.system import next_steps
 from tests.conftest import REPOSITORY
