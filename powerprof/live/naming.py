@@ -21,7 +21,8 @@ from powerprof.stacks.store import TableStore
 from powerprof.stacks.time_budget import Budget
 from powerprof.stacks.unwind import load_drgn
 from powerprof.system.fork import SendPart, run_in_fork
-from powerprof.system.reader_process import ReaderWaits, shared
+from powerprof.system.reader_process import shared
+from powerprof.system.reader_waits import ReaderWaits
 from powerprof.tracing.bpf.shared_numbers import Flag, StackKind
 from powerprof.tracing.captures import Array
 from powerprof.tracing.idle_data import SavedSite

@@ -35,7 +35,7 @@ class ProcessStat(NamedTuple):
 def read_process_stat(pid: int) -> ProcessStat | None:
     """Return the figures of a process or thread; None if it has ended, is not readable or its format is unknown."""
     if is_of_person(pid):
-        text = (shared().stat(pid) or b"").decode("utf-8", "surrogateescape")
+        text = (shared().proc_file(pid, "stat", 4096, of_thread=True) or b"").decode("utf-8", "surrogateescape")
     else:
         text = try_text(procfs() / str(pid) / "stat") or ""
     # The name in field 2 may contain blanks and brackets.

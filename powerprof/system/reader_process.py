@@ -2,8 +2,7 @@
 """The owner of every access to paths, memory and sockets that another account controls (/proc/PID/…).
 
 Each access happens in a child that can be abandoned. Descriptors come back only of files whose reads wait for no other
-process; the child copies any other file into memory. The time that an account may cost is bounded for each account, so
-that the processes of one account hide none of another.
+process; the child copies any other file into memory. `reader_waits` has the limits of the time that this may take.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError
 from powerprof.system.files import whole
 from powerprof.system.paths import procfs
+from powerprof.system.reader_waits import ChildSleep, ReaderWaits
 from powerprof.system.tasks import process_folder
 
 # A page or an inode arrives at once, or its server blocks us. Only time asleep counts: a child that waits for a CPU is
@@ -37,28 +37,8 @@ ANSWER_S = 3.0
 LATEST_S = 30.0
 # A shorter sleep is the kernel's own.
 _LEAST_SLEEP_S = 0.002
-
-
-class AccountLimits(msgspec.Struct, frozen=True):
-    """The limits of an account: abandoned children, and seconds of sleep and of CPU time of its readers."""
-
-    left_behind: int
-    waited_s: float
-    worked_s: float
-
-
-# The limits of a person, of a system account, whose files may be on a slow disk, and of all people together. They
-# recover slowly with time.
-OF_PERSON = AccountLimits(2, 5.0, 10.0)
-_OF_SYSTEM = AccountLimits(2, 25.0, float("inf"))
-OF_PEOPLE = AccountLimits(16, 20.0, 20.0)
-_WAITS_FORGIVEN, _WORK_FORGIVEN = 0.005, 0.02
-# The factor for system accounts.
-_PATIENCE_WITH_SYSTEM = 5.0
-# The limits of all accounts together once a signal has arrived, and the factor for the patience with a request.
-_AFTER_SIGNAL = AccountLimits(2, 0.5, 1.0)
-_PATIENCE_AFTER_SIGNAL = 0.2
-_MAX_NOTED = 10_000
+# The factors for the patience with files of system accounts, which may be on a slow disk, and after a signal.
+_PATIENCE_WITH_SYSTEM, _PATIENCE_AFTER_SIGNAL = 5.0, 0.2
 _UNKNOWN = (1 << 32) - 1
 _LOOK_S = 0.1
 _START_S, _END_S = 20.0, 0.5
@@ -91,32 +71,6 @@ class Unreadable(PowerprofError):
 
 class _TooLateError(Exception):
     """The child got too little CPU time to answer."""
-
-
-class _ChildSleep:
-    """The sleep of a child since its request or its last answer."""
-
-    def __init__(self, pid: int) -> None:
-        self._base = Path(f"/proc/{pid}")
-        self._began_s, self._awake_s = time.monotonic(), self._awake()
-
-    def slept_s(self) -> float:
-        """Return the seconds asleep; 0 while the child is on a CPU or waits for one."""
-        asleep_s = time.monotonic() - self._began_s - (self._awake() - self._awake_s)
-        return 0.0 if self._runs() else asleep_s
-
-    def _runs(self) -> bool:
-        try:
-            return (self._base / "stat").read_bytes().rpartition(b")")[2].split()[:1] == [b"R"]
-        except OSError:
-            return False
-
-    def _awake(self) -> float:
-        """Return the seconds on a CPU or waiting for one (Documentation/scheduler/sched-stats.rst); 0 if unknown."""
-        try:
-            return sum(int(word) for word in (self._base / "schedstat").read_bytes().split()[:2]) / 1e9
-        except (OSError, ValueError):
-            return 0.0
 
 
 # A mapping: start, end, inode, path.
@@ -160,45 +114,11 @@ class Opened(FileStatus, frozen=True):
         os.close(self.fd)
 
 
-class AccountWaits(msgspec.Struct, array_like=True):
-    """The cost of the processes of one account: abandoned children, and seconds of sleep and of CPU time of readers."""
-
-    left_behind: int = 0
-    waited_s: float = 0.0
-    since_s: float = 0.0
-    worked_s: float = 0.0
-
-    def add(self, waited_s: float, worked_s: float = 0.0) -> None:
-        """Count the time of a request."""
-        now_s = time.monotonic()
-        passed_s = now_s - self.since_s
-        self.waited_s = max(0.0, self.waited_s - _WAITS_FORGIVEN * passed_s) + waited_s
-        self.worked_s = max(0.0, self.worked_s - _WORK_FORGIVEN * passed_s) + worked_s
-        self.since_s = now_s
-
-    def is_exhausted(self, limits: AccountLimits) -> bool:
-        """Return whether the account has reached one of its limits."""
-        return (
-            self.left_behind >= limits.left_behind
-            or self.waited_s >= limits.waited_s
-            or self.worked_s >= limits.worked_s
-        )
-
-
-class ReaderWaits(msgspec.Struct, array_like=True):
-    """The processes that were left out, and the cost by account; `of_people` adds up the accounts of people."""
-
-    silent: list[int] = []
-    by_account: dict[int, AccountWaits] = {}
-    of_people: AccountWaits = msgspec.field(default_factory=AccountWaits)
-
-
 class ReaderProcess(Closeable):
     """Sends requests to a child, which starts with the first request. `shared()` returns this process's reader."""
 
     def __init__(self) -> None:
         self.waits = ReaderWaits()
-        self._after_signal = AccountWaits()
         self._child: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
         self._abandoned: list[subprocess.Popen[bytes]] = []
@@ -303,20 +223,15 @@ class ReaderProcess(Closeable):
             return None
         return b"".join(part[1:] for part in parts)
 
-    def proc_file(self, pid: int, name: str, most_bytes: int) -> bytes | None:
+    def proc_file(self, pid: int, name: str, most_bytes: int, *, of_thread: bool = False) -> bytes | None:
         """Return the first bytes of a file such as `cmdline` in the folder of a process; None if it cannot be read.
 
-        A read of such a file may wait for the memory map of the process, or for its exec.
+        A read of such a file may wait for the memory map of the process, or for its exec. With `of_thread`, `pid` may
+        be a thread, and the file is that of the thread even if it has ended.
         """
+        base = _word(procfs() / str(pid)) if of_thread else _base(pid)
         try:
-            return self._request(pid, "proc_file", _base(pid), _word(name), str(most_bytes))[0][1:]
-        except Unreadable:
-            return None
-
-    def stat(self, pid: int) -> bytes | None:
-        """Return /proc/PID/stat of a process or thread; None if it cannot be read."""
-        try:
-            return self._request(pid, "proc_file", _word(procfs() / str(pid)), _word("stat"), "4096")[0][1:]
+            return self._request(pid, "proc_file", base, _word(name), str(most_bytes))[0][1:]
         except Unreadable:
             return None
 
@@ -360,24 +275,10 @@ class ReaderProcess(Closeable):
             return Path(os.fsdecode(self._request(pid, "real_path", _word(path))[0][1:]))
         return Path(path)
 
-    def notes(self) -> list[str]:
-        """Return notes on the processes that were left out."""
-        silent = self.waits.silent
-        if not silent:
-            return []
-        shown = ", ".join(map(str, silent[:5]))
-        more = f" and {len(silent) - 5:,} more" if len(silent) > 5 else ""
-        return [
-            f"processes {shown}{more} were left out: they kept a reader of their memory or files waiting or busy, or "
-            "other processes of their account did"
-        ]
-
     def charge(self, pid: int, worked_s: float) -> None:
         """Count CPU time of this process for what it read of a process."""
         with self._lock:
-            uid = account_of_process(pid)
-            waits = self.waits.by_account.setdefault(uid, AccountWaits())
-            self._count(waits, not is_system_account(uid), 0.0, worked_s)
+            self.waits.add(_is_read_as_person(pid), 0.0, worked_s)
 
     def rest(self, after_s: float) -> None:
         """End a child that has been idle for `after_s` seconds. Its memory costs more than a new start."""
@@ -413,17 +314,9 @@ class ReaderProcess(Closeable):
     def _request(self, pid: int, verb: str, *words: str, meanwhile: Callable[[], object] = lambda: None) -> list[bytes]:
         """Return the parts of an answer. Received descriptors are in `_received`. Raise Unreadable."""
         with self._lock:
-            uid = account_of_process(pid)
-            is_person = not is_system_account(uid)
-            waits = self.waits.by_account.setdefault(uid, AccountWaits())
-            is_hurried = signals.has_arrived()
-            if (
-                waits.is_exhausted(OF_PERSON if is_person else _OF_SYSTEM)
-                or (is_person and self.waits.of_people.is_exhausted(OF_PEOPLE))
-                or (is_hurried and self._after_signal.is_exhausted(_AFTER_SIGNAL))
-            ):
-                self._note_silent(pid)
-                why = "others kept their reader waiting or busy"
+            is_person = _is_read_as_person(pid)
+            if self.waits.is_left_out(pid, is_person):
+                why = "it or others kept their reader waiting or busy"
                 raise Unreadable(f"process {pid} is not looked at: {why}", reason=f"not read: {why}")
             for descriptor in self._received:
                 os.close(descriptor)
@@ -431,8 +324,9 @@ class ReaderProcess(Closeable):
             parts: list[bytes] = []
             self._asked_s = time.monotonic()
             child = self._ensure_child()
-            sleep = _ChildSleep(child.pid)
-            patience = _PATIENCE_AFTER_SIGNAL if is_hurried else 1.0 if is_person else _PATIENCE_WITH_SYSTEM
+            sleep = ChildSleep(child.pid)
+            patience = 1.0 if is_person else _PATIENCE_WITH_SYSTEM
+            patience = _PATIENCE_AFTER_SIGNAL if signals.has_arrived() else patience
             try:
                 for part in self._receive_parts(child, " ".join((verb, *words)).encode() + b"\n", sleep, patience):
                     parts.append(part)
@@ -445,8 +339,8 @@ class ReaderProcess(Closeable):
                     reason="not read: this host is too busy",
                 ) from error
             except OSError as error:
-                self._count(waits, is_person, sleep.slept_s(), left_behind=1)
-                self._note_silent(pid)
+                self.waits.add(is_person, sleep.slept_s(), left_behind=1)
+                self.waits.leave_out(pid)
                 self._abandon()
                 raise Unreadable(
                     f"process {pid} could not be read in time: it kept a reader of its memory or files waiting",
@@ -457,27 +351,15 @@ class ReaderProcess(Closeable):
                 self._abandon()
                 raise
             worked_s, slept_s = reader_child.USAGE.unpack(parts.pop()[1:])
-            self._count(waits, is_person, slept_s if slept_s > _LEAST_SLEEP_S else 0.0, worked_s)
+            self.waits.add(is_person, slept_s if slept_s > _LEAST_SLEEP_S else 0.0, worked_s)
             if parts and parts[-1][:1] == b"e":
                 number = struct.unpack("<i", parts[-1][1:])[0]
                 why = _reason(number)
                 raise Unreadable(f"process {pid} cannot be read ({why})", max(number, 0), reason=why)
             return parts
 
-    def _count(
-        self, waits: AccountWaits, is_person: bool, slept_s: float, worked_s: float = 0.0, left_behind: int = 0
-    ) -> None:
-        after_signal = [self._after_signal] if signals.has_arrived() else []
-        for account in (waits, *([self.waits.of_people] if is_person else []), *after_signal):
-            account.add(max(0.0, slept_s), worked_s)
-            account.left_behind += left_behind
-
-    def _note_silent(self, pid: int) -> None:
-        if pid not in self.waits.silent and len(self.waits.silent) < _MAX_NOTED:
-            self.waits.silent.append(pid)
-
     def _receive_parts(
-        self, child: subprocess.Popen[bytes], request: bytes, sleep: _ChildSleep, patience: float
+        self, child: subprocess.Popen[bytes], request: bytes, sleep: ChildSleep, patience: float
     ) -> Iterator[bytes]:
         if self._channel is None:
             raise BrokenPipeError
@@ -497,7 +379,7 @@ class ReaderProcess(Closeable):
                 yield part
 
     def _receive(
-        self, child: subprocess.Popen[bytes], size: int, sleep: _ChildSleep, end_s: float, patience: float
+        self, child: subprocess.Popen[bytes], size: int, sleep: ChildSleep, end_s: float, patience: float
     ) -> bytes:
         if self._channel is None:
             raise BrokenPipeError
@@ -505,7 +387,7 @@ class ReaderProcess(Closeable):
         while len(self._buffer) < size:
             is_over = time.monotonic() >= end_s
             if is_over or not files.readable([self._channel.fileno()], _LOOK_S):
-                waited = waited or _ChildSleep(child.pid)
+                waited = waited or ChildSleep(child.pid)
                 if waited.slept_s() >= patience * PATIENCE_S or sleep.slept_s() >= patience * ANSWER_S:
                     raise TimeoutError
                 if is_over:
@@ -610,6 +492,11 @@ def account_of_process(pid: int) -> int:
     if not pid:
         return 0
     return max(account_ids(pid), default=_UNKNOWN)
+
+
+def _is_read_as_person(pid: int) -> bool:
+    """Return whether the limits of people apply to a process."""
+    return not is_system_account(account_of_process(pid))
 
 
 def is_of_person(pid: int) -> bool:

@@ -178,7 +178,7 @@ class TargetMembers:
         """Return the processes that were left out, and why."""
         left = len(self._not_admitted)
         full = [f"the tracer had no room for {left:,} of the target's processes: they have no stacks"] if left else []
-        return [*self._reader.notes(), *self._budget.notes(), *full, *self._joining.notes()]
+        return [*self._reader.waits.notes(), *self._budget.notes(), *full, *self._joining.notes()]
 
     def add_all(self) -> None:
         """Add the processes that the target names, or every process of this host except powerprof."""

@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from powerprof.system import next_steps
-from powerprof.system.reader_process import ReaderWaits, shared
+from powerprof.system.reader_process import shared
+from powerprof.system.reader_waits import ReaderWaits
 
 
 @pytest.fixture(autouse=True)

@@ -27,7 +27,8 @@ from powerprof.system.fork import SendPart, run_in_fork
 from powerprof.system.listeners import list_tcp_ports
 from powerprof.system.processes import label_of, owner_of
 from powerprof.system.reader_child import _LOCAL, _LOCKED_BY_WRITERS, _OVERLAY, _kind_of, waits_for_nobody
-from powerprof.system.reader_process import Opened, ReaderProcess, ReaderWaits, link_of, shared
+from powerprof.system.reader_process import Opened, ReaderProcess, link_of, shared
+from powerprof.system.reader_waits import ReaderWaits
 from powerprof.system.tasks import list_threads
 from tests.programs import foreign_mounts, stalling
 

@@ -27,12 +27,13 @@ from powerprof.database.postgres_wire import PostgresConnection as Connection
 from powerprof.diagnosis.collect import read_log_end
 from powerprof.stacks.image import ProcessImage, snapshot
 from powerprof.stacks.symbols import read_perf_map
-from powerprof.system import reader_process
+from powerprof.system import reader_waits
 from powerprof.system.fork import SendPart, run_in_fork
 from powerprof.system.language_runtimes import language_of
 from powerprof.system.processes import owner_of
 from powerprof.system.reader_child import MAX_MAPPINGS
-from powerprof.system.reader_process import OF_PERSON, Opened, ReaderProcess, ReaderWaits, link_of, shared
+from powerprof.system.reader_process import Opened, ReaderProcess, link_of, shared
+from powerprof.system.reader_waits import OF_PEOPLE, ReaderWaits
 from tests.conftest import REPOSITORY
 from tests.programs.stalling import GETATTR, LOOKUP, OPEN, READ, UID, build, stalling
 from tests.unit.layers import sources
@@ -215,32 +216,37 @@ def test_each_look_at_a_process_ends(place: Path, fresh: ReaderProcess, opcode: 
         assert time.monotonic() - began_s < 20
 
 
-def test_two_stalling_processes_hide_none_of_another_account(place: Path, fresh: ReaderProcess) -> None:
+def test_stalling_processes_cost_one_wait_each_and_hide_none_of_a_system_account(
+    place: Path, fresh: ReaderProcess
+) -> None:
     with ExitStack() as stack:
-        pids = [stack.enter_context(stalling(place, OPEN, GETATTR)).pid for _ in range(4)]
+        pids = [stack.enter_context(stalling(place, OPEN, GETATTR)).pid for _ in range(3)]
         began_s = time.monotonic()
-        for pid in pids:
+        for pid in [*pids, *pids]:
             fresh.status(Path(f"/proc/{pid}/exe"))
-        # Two of them were waited for, the others not.
         assert time.monotonic() - began_s < 15
         assert fresh.waits.silent == pids
-        assert fresh.waits.by_account[UID].left_behind == 2
-        own = fresh.status(Path("/proc/self/exe"))
-        assert own is not None and own.inode == Path("/proc/self/exe").stat().st_ino
+        assert fresh.waits.of_people.left_behind == 3
         with stalling(place, OPEN, uid=UID + 3, armed=False) as other:
             assert fresh.status(Path(f"/proc/{other.pid}/exe")) is not None
+            fresh.waits.of_people.left_behind = OF_PEOPLE.left_behind
+            assert fresh.status(Path(f"/proc/{other.pid}/exe")) is None
+        own = fresh.status(Path("/proc/self/exe"))
+        assert own is not None and own.inode == Path("/proc/self/exe").stat().st_ino
 
 
 @pytest.mark.parametrize(("delay_ms", "count"), [(700, 100), (45, 1000)])
-def test_answers_that_are_only_slow_cost_an_account_no_more_than_its_share(
-    place: Path, fresh: ReaderProcess, delay_ms: int, count: int
+def test_answers_that_are_only_slow_cost_no_more_than_the_total_limit(
+    place: Path, fresh: ReaderProcess, monkeypatch: pytest.MonkeyPatch, delay_ms: int, count: int
 ) -> None:
     """Each comes before the patience of the reader ends."""
+    limits = msgspec.structs.replace(OF_PEOPLE, waited_s=5.0)
+    monkeypatch.setattr(reader_waits, "OF_PEOPLE", limits)
     with stalling(place, GETATTR, delay_ms=delay_ms) as stalled:
         began_s = time.monotonic()
         statuses = [fresh.status(Path(f"/proc/{stalled.pid}/exe")) for _ in range(count)]
         assert statuses[0] is not None and statuses[-1] is None
-        assert time.monotonic() - began_s < 3 * OF_PERSON.waited_s
+        assert time.monotonic() - began_s < 3 * limits.waited_s
         assert fresh.status(Path("/proc/self/exe")) is not None
 
 
@@ -268,17 +274,17 @@ def many_mappings(count: int) -> Iterator[int]:
         process.wait()
 
 
-def test_work_on_many_mappings_costs_an_account_no_more_than_its_share(
+def test_work_on_many_mappings_costs_no_more_than_the_total_limit(
     place: Path, fresh: ReaderProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader_process, "OF_PERSON", msgspec.structs.replace(OF_PERSON, worked_s=0.3))
+    monkeypatch.setattr(reader_waits, "OF_PEOPLE", msgspec.structs.replace(OF_PEOPLE, worked_s=0.3))
     with many_mappings(2 * MAX_MAPPINGS - 1000) as pid:
         lines = fresh.maps(pid)[0].splitlines()
         assert len(lines) > MAX_MAPPINGS - 1000 and all(b"xp " in line for line in lines)
         with pytest.raises(Exception, match="kept their reader waiting or busy"):
             for _ in range(1000):
                 snapshot(pid)
-        assert fresh.waits.silent == [pid] and fresh.waits.by_account[UID].worked_s < 1.5
+        assert fresh.waits.silent == [pid] and fresh.waits.of_people.worked_s < 1.5
         assert fresh.maps(os.getpid())
     fresh.waits = ReaderWaits()
     with many_mappings(2 * MAX_MAPPINGS + 2) as pid, pytest.raises(Exception, match="more than 16,384 executable"):
@@ -353,7 +359,7 @@ def test_a_fork_uses_the_same_reader_and_hands_back_the_waits(place: Path, fresh
         with fresh.lent():
             done = run_in_fork(wait, 30.0)
             fresh.take_back(msgspec.msgpack.decode(done.parts[0], type=ReaderWaits))
-    assert fresh.waits.silent == [stalled.pid] and fresh.waits.by_account[UID].left_behind == 1
+    assert fresh.waits.silent == [stalled.pid] and fresh.waits.of_people.left_behind == 1
     assert fresh.maps(os.getpid()) and fresh._child is not first
 
 
@@ -403,7 +409,7 @@ EXCEPTIONS = {*(("tracing/dtrace_keeper.py", name) for name in ("mem", "maps", "
 # Folders of fetched servers are called that.
 EXCEPTIONS.add(("database/packages.py", "root"))
 # For system accounts, and for the reader itself.
-EXCEPTIONS |= {("system/process_stat.py", "stat"), ("system/reader_process.py", "stat")}
+EXCEPTIONS |= {("system/process_stat.py", "stat"), ("system/reader_waits.py", "stat")}
 
 
 def direct_opens(path: str, text: str) -> list[str]:

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from powerprof.system.process_stat import read_process_stat
-from powerprof.system.reader_process import PATIENCE_S, ReaderWaits, shared
+from powerprof.system.reader_process import PATIENCE_S, shared
+from powerprof.system.reader_waits import ReaderWaits
 from powerprof.system.tasks import look_up, parent_of, process_folder
 from tests.conftest import Cli
 from tests.programs.map_locking import LOCK_S

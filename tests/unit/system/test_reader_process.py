@@ -21,16 +21,8 @@ from hypothesis import strategies as st
 
 from powerprof.stacks.image import snapshot
 from powerprof.system import reader_process
-from powerprof.system.reader_process import (
-    ANSWER_S,
-    OF_PERSON,
-    PATIENCE_S,
-    AccountLimits,
-    AccountWaits,
-    FileStatus,
-    ReaderProcess,
-    Unreadable,
-)
+from powerprof.system.reader_process import ANSWER_S, PATIENCE_S, FileStatus, ReaderProcess, Unreadable
+from powerprof.system.reader_waits import OF_PEOPLE, ChildSleep, Waits
 from powerprof.tracing.idle_stacks import read_sleeping_stacks
 from tests.conftest import Tree
 
@@ -63,23 +55,37 @@ def test_blocking_maps_read_is_abandoned(hanging: Callable[[int, str], Path]) ->
         snapshot(78, aside=aside)
 
 
-def test_many_blocking_processes_cost_two_waits(hanging: Callable[[int, str], Path]) -> None:
+def test_many_blocking_processes_cost_the_total_limit(
+    hanging: Callable[[int, str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader_process, "PATIENCE_S", 0.1)
     for pid in range(100, 120):
         hanging(pid, "mem")
     began = time.monotonic()
     with ReaderProcess() as aside:
-        for pid in range(100, 120):
+        for pid in [*range(100, 120), *range(100, 120)]:
             read_sleeping_stacks(pid, aside)
-        assert len(aside.waits.silent) == 20
-        assert "processes 100, 101, 102, 103, 104 and 15 more were left out" in aside.notes()[0]
-    assert time.monotonic() - began < OF_PERSON.left_behind * (PATIENCE_S + 1.0) + 1.0
-    assert OF_PERSON.left_behind * PATIENCE_S <= 2.0 and ANSWER_S < 10
+        assert aside.waits.silent == list(range(100, 120))
+        assert "processes 100, 101, 102, 103, 104 and 15 more were left out" in aside.waits.notes()[0]
+        # Their account is unknown, as that of a person.
+        assert (aside.waits.of_people.left_behind, aside.waits.of_system.left_behind) == (OF_PEOPLE.left_behind, 0)
+    assert time.monotonic() - began < OF_PEOPLE.left_behind * (0.1 + 1.0) + 1.0
+    assert OF_PEOPLE.left_behind * PATIENCE_S <= OF_PEOPLE.waited_s == 20.0 and ANSWER_S < 10
+
+
+def test_a_process_that_kept_its_reader_waiting_is_not_read_again(hanging: Callable[[int, str], Path]) -> None:
+    hanging(78, "maps")
+    with ReaderProcess() as aside:
+        for reason in ("it kept a reader of its memory or files waiting", "it or others kept their reader waiting"):
+            with pytest.raises(Unreadable, match=reason):
+                aside.maps(78)
+        assert aside.waits.of_people.left_behind == 1
 
 
 def test_reader_without_cpu_time_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader waits for a CPU, and the process does not block it."""
     monkeypatch.setattr(reader_process, "PATIENCE_S", 0.05)
-    monkeypatch.setattr(reader_process._ChildSleep, "slept_s", lambda _self: 0.0)
+    monkeypatch.setattr(ChildSleep, "slept_s", lambda _self: 0.0)
     with ReaderProcess() as aside:
         aside.maps(os.getpid())
         child = aside._child
@@ -87,20 +93,20 @@ def test_reader_without_cpu_time_is_waited_for(monkeypatch: pytest.MonkeyPatch) 
         resumes = threading.Timer(0.5, child.send_signal, [signal.SIGCONT])
         resumes.start()
         assert aside.maps(os.getpid())[0].count(b"\n") > 10
-        assert aside._child is child and aside.notes() == []
+        assert aside._child is child and aside.waits.notes() == []
         resumes.join()
 
 
 def test_starved_reader_is_reported_as_busy_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the busy host, and the process is not counted as blocking."""
     monkeypatch.setattr(reader_process, "LATEST_S", 0.5)
-    monkeypatch.setattr(reader_process._ChildSleep, "slept_s", lambda _self: 0.0)
+    monkeypatch.setattr(ChildSleep, "slept_s", lambda _self: 0.0)
     with ReaderProcess() as aside:
         aside.maps(os.getpid())
         aside._child.send_signal(signal.SIGSTOP)
         with pytest.raises(Unreadable, match=rf"process {os.getpid()} could not be read in time: this host left"):
             aside.maps(os.getpid())
-        assert aside.notes() == []
+        assert aside.waits.notes() == []
         assert aside.maps(os.getpid())[0].count(b"\n") > 10
 
 
@@ -119,7 +125,7 @@ def test_ended_process_is_not_reported_as_blocking() -> None:
     with ReaderProcess() as aside:
         with pytest.raises(Unreadable):
             aside.maps(4194303)
-        assert aside.notes() == []
+        assert aside.waits.notes() == []
         assert aside.maps(os.getpid())[0].count(b"\n") > 10
 
 
@@ -196,36 +202,6 @@ def test_stack_on_a_blocking_fuse_page_is_abandoned(root: None, fake_tree: Tree,
         target.wait(10)
 
 
-def test_waits_of_an_account_are_forgiven_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
-    now_s = [1000.0]
-    monkeypatch.setattr(reader_process, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
-    waits = AccountWaits(since_s=1000.0)
-    waits.add(3.0)
-    # 0.005 s are forgiven per second: 1 s within 200 s, and everything within 800 s.
-    now_s[0] = 1200.0
-    waits.add(1.5)
-    assert waits.waited_s == pytest.approx(3.5)
-    now_s[0] = 1300.0
-    waits.add(0.25)
-    assert waits.waited_s == pytest.approx(3.25)
-    now_s[0] = 9000.0
-    waits.add(2.0, 3.0)
-    assert waits.waited_s == pytest.approx(2.0)
-    # 0.02 s of CPU time are forgiven per second.
-    now_s[0] = 9050.0
-    waits.add(0.0, 0.5)
-    assert (waits.waited_s, waits.worked_s) == (pytest.approx(1.75), pytest.approx(2.5))
-
-
-@pytest.mark.parametrize(
-    ("left", "waited_s", "worked_s", "is_exhausted"),
-    [(1, 4.9, 7.9, False), (2, 0.0, 0.0, True), (0, 5.0, 0.0, True), (0, 0.0, 8.0, True), (2, 5.0, 8.0, True)],
-)
-def test_each_limit_exhausts_an_account(left: int, waited_s: float, worked_s: float, is_exhausted: bool) -> None:
-    waits = AccountWaits(left, waited_s, worked_s=worked_s)
-    assert waits.is_exhausted(AccountLimits(2, 5.0, 8.0)) is is_exhausted
-
-
 @pytest.mark.parametrize(
     ("uid", "mode", "is_copy", "is_trusted"),
     [
@@ -262,49 +238,22 @@ def test_a_path_belongs_to_the_process_that_it_leads_through(fake_tree: Tree) ->
         assert reader_process.process_of(path) == 0
 
 
-def test_time_on_a_cpu_or_waiting_for_one_is_no_sleep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now_s = [50.0]
-    monkeypatch.setattr(reader_process, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
-    monkeypatch.setattr(reader_process, "Path", lambda path: tmp_path)
-
-    def show(on_cpu_ns: int, waiting_ns: int, state: str) -> None:
-        (tmp_path / "schedstat").write_text(f"{on_cpu_ns} {waiting_ns} 77\n")
-        (tmp_path / "stat").write_text(f"9 (a) R (b) {state} 1 2\n")
-
-    show(5_000_000_000, 7_000_000_000, "S")
-    sleep = reader_process._ChildSleep(9)
-    # 4 s later it was on a CPU for 0.5 s and has waited for one for 1.25 s.
-    now_s[0] = 54.0
-    show(5_500_000_000, 8_250_000_000, "S")
-    assert sleep.slept_s() == pytest.approx(2.25)
-    show(5_500_000_000, 8_250_000_000, "R")
-    assert sleep.slept_s() == 0.0
-
-
-@pytest.mark.parametrize(("is_person", "slept_s", "left"), [(True, 1.5, 1), (False, 1.5, 1), (True, -2.0, 0)])
-def test_waits_count_for_the_account_and_for_all_people(is_person: bool, slept_s: float, left: int) -> None:
-    reader, waits = ReaderProcess(), AccountWaits()
-    reader._count(waits, is_person, slept_s, 0.75, left)
-    assert (waits.waited_s, waits.worked_s, waits.left_behind) == (max(0.0, slept_s), 0.75, left)
-    of_people = reader.waits.of_people
-    expected = (max(0.0, slept_s), 0.75, left) if is_person else (0.0, 0.0, 0)
-    assert (of_people.waited_s, of_people.worked_s, of_people.left_behind) == expected
-
-
 @pytest.mark.parametrize(
     ("left", "waited_s", "worked_s", "refused"),
     [(15, 19.0, 19.0, False), (16, 0.0, 0.0, True), (0, 20.5, 0.0, True), (0, 0.0, 20.5, True)],
 )
-def test_all_people_together_have_limits(
+def test_all_people_together_have_limits_that_hide_no_system_account(
     fake_tree: Tree, left: int, waited_s: float, worked_s: float, refused: bool
 ) -> None:
-    fake_tree({"proc/7/status": "Uid:\t65534\t65534\t65534\t65534\n"})
+    fake_tree({"proc/7/status": "Uid:\t65534\t65534\t65534\t65534\n", "proc/8/status": "Uid:\t0\t0\t0\t0\n"})
     with ReaderProcess() as reader:
-        reader.waits.of_people = AccountWaits(left, waited_s, worked_s=worked_s)
+        reader.waits.of_people = Waits(left, waited_s, worked_s=worked_s)
         with pytest.raises(Unreadable) as error:
             reader.maps(7)
-        assert (error.value.reason == "not read: others kept their reader waiting or busy") is refused
+        assert (error.value.reason == "not read: it or others kept their reader waiting or busy") is refused
         assert reader.waits.silent == [7] * refused
+        with pytest.raises(Unreadable, match="no such file"):
+            reader.maps(8)
 
 
 @pytest.mark.parametrize("uid", [112, 1001])
@@ -321,4 +270,3 @@ def test_a_system_account_has_five_times_the_patience(
     monkeypatch.setattr(reader, "_receive_parts", lambda _, __, ___, factor: patience.append(factor) or iter(parts))
     reader._request(7, "maps")
     assert patience == [5.0 if uid == 112 else 1.0]
-    assert (reader.waits.of_people.waited_s, list(reader.waits.by_account)) == (0.0, [uid])
