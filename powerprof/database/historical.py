@@ -17,7 +17,8 @@ from typing import Protocol
 import msgspec
 
 from powerprof.database import packages
-from powerprof.database.builds import ServerBuild, find_build
+from powerprof.database.builds import ServerBuild
+from powerprof.database.mysql import find_build
 from powerprof.database.packages import DebianPackages
 from powerprof.database.runtree import RunTree
 from powerprof.model.text import Say

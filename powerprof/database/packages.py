@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from powerprof.database import builds, products
+from powerprof.database import mysql, postgresql
 from powerprof.database.builds import Family, ServerBuild
 from powerprof.database.preparation import check_room_in
 from powerprof.database.runtree import RunTree
@@ -327,7 +327,7 @@ class DebianPackages(msgspec.Struct, frozen=True):
 
     def load_build(self, place: Path) -> ServerBuild:
         """Return the program. Raise PowerprofError if it does not run here, DataError for another version."""
-        find = products.find_postgres_build if self.family == "postgresql" else builds.find_build
+        find = postgresql.find_build if self.family == "postgresql" else mysql.find_build
         build = find(self.binary, root=place / "root")
         if (build.family, build.version[: len(self.version)]) != (self.family, self.version):
             raise DataError(place, f"Debian's {self.suite} has {build.name} now")

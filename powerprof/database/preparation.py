@@ -24,9 +24,9 @@ from powerprof.database import builds, products, sandbox
 from powerprof.database.base import Login
 from powerprof.database.builds import ServerBuild
 from powerprof.database.connections import check_clients
-from powerprof.database.products import Setting
 from powerprof.database.runtree import RunTree, choose_base, may_enter
 from powerprof.database.sandbox import account_name, find_server_account, find_server_owner
+from powerprof.database.settings import Setting
 from powerprof.model.identities import Family
 from powerprof.system import paths
 from powerprof.system.caller import acting_as
@@ -55,7 +55,7 @@ class ServerOptions(msgspec.Struct, frozen=True):
         name: Name of its directory in the tree.
         port: TCP port on `address`; "ephemeral" chooses a free one, None disables TCP.
         connections: Number of clients that will be connected.
-        settings: Settings as in my.cnf (see `products.format_settings`).
+        settings: Settings as in my.cnf (see `mysql.format_settings`).
         environment: Variables added to those of powerprof.
         affinity: CPUs that it may use.
         family: Product. `binary` or `build` choose another program of it.
@@ -84,7 +84,7 @@ class ServerOptions(msgspec.Struct, frozen=True):
         if not re.fullmatch(r"[a-z][a-z0-9-]{0,23}", self.name):
             raise UsageError(f"{self.name!r} cannot name a server", "lower-case letters, digits and -")
         check_clients(self.connections)
-        products.PRODUCTS[self.family].check(self.settings)
+        products.product_of_family(self.family).format_settings(self.settings)
         if isinstance(self.port, int) and not 1 <= self.port <= 65535:
             raise UsageError(f"{self.port} is not a port", "1 to 65535")
         for name, value in self.environment.items():
@@ -146,7 +146,7 @@ def prepare_directory(build: ServerBuild, options: ServerOptions, tree: RunTree)
     """
     product = products.product_of(build)
     directory = tree.path / options.name
-    login = product.login(directory)
+    login = product.build_login(directory)
     path = login.socket
     if path is not None and len(os.fsencode(path)) > _MAX_SOCKET_BYTES:
         raise PowerprofError(f"{path} is too long for a socket", "set TMPDIR to a shorter path")
@@ -158,7 +158,7 @@ def prepare_directory(build: ServerBuild, options: ServerOptions, tree: RunTree)
     try:
         directory.mkdir(0o700)
         with Folder.open(directory) as folder:
-            _write_files(folder, product.files(build, login), owner)
+            _write_files(folder, product.build_files(build, login), owner)
             clone_folder(template, directory / "data", owner)
             with Folder.open(directory / "data") as data, suppress(FileNotFoundError):
                 data.remove(_SERVER_UUID_FILE)
@@ -245,8 +245,8 @@ def build_command(
         place, binary, basedir = Path("/"), str(build.binary.absolute()), build.basedir
     product = products.product_of(build)
     base = [f"--basedir={basedir}"] if basedir is not None else []
-    words = product.words(build, options.settings, options.connections, directory)
-    return place, [binary, *words, *base, *product.network(port, options.address)]
+    words = product.build_command_line(build, options.settings, options.connections, directory)
+    return place, [binary, *words, *base, *product.build_network_options(port, options.address)]
 
 
 def _is_out_of_reach(build: ServerBuild, account: tuple[int, int] | None) -> bool:
@@ -262,7 +262,7 @@ def finish_start(build: ServerBuild, directory: Path) -> None:
     """
     try:
         with as_server(), Folder.open(directory) as folder:
-            for name in products.product_of(build).temporary_files:
+            for name in products.product_of(build).TEMPORARY_FILES:
                 with suppress(FileNotFoundError):
                     folder.remove(name)
             with folder.folder("data") as data:
@@ -346,7 +346,7 @@ def _initialise(build: ServerBuild, work: Path, tree: RunTree) -> Path:
     with Folder.open(work) as folder:
         _make_folders(folder, ("data", "tmp"), owner)
         set_owner(folder.handle, owner)
-    steps = products.product_of(build).initialise(build, work / "data")
+    steps = products.product_of(build).build_initialise_steps(build, work / "data")
     if owner is not None and build.root is None:
         blocked = may_enter(Path(steps[0][0][0]).parent, *owner)
         if blocked is not None:

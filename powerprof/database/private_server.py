@@ -110,8 +110,8 @@ class PrivateServer(Closeable):
         """Prepare the data and start the process. Call `wait_ready` next, and `stop` even after a failure."""
         options = self.options
         self._build = options.build or products.find_program(options.family, options.binary)
-        if options.port is not None and not self._product.has_tcp:
-            raise UsageError(f"a private {self._product.title} listens on its socket alone", "leave the port out")
+        if options.port is not None and not self._product.HAS_TCP:
+            raise UsageError(f"a private {self._product.TITLE} listens on its socket alone", "leave the port out")
         account = find_server_account()
         check_threads(options.connections, server_uid=account[0] if account else os.geteuid())
         raise_open_files(options.connections)
@@ -206,7 +206,7 @@ class PrivateServer(Closeable):
         """Kill the server and remove its directory. Its data need no orderly shutdown."""
         try:
             if self._process is not None and self._process.poll() is None:
-                programs.stop(self._process, kind=self._product.end_signal)
+                programs.stop(self._process, kind=self._product.END_SIGNAL)
         finally:
             for handle in (self._log, self._pidfd):
                 if handle is not None:
@@ -236,7 +236,7 @@ class PrivateServer(Closeable):
             return
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, number)
-            for pid in self._product.processes(self.pid)[1:]:
+            for pid in self._product.list_processes(self.pid)[1:]:
                 os.kill(pid, number)
 
     def alive(self) -> bool:
@@ -271,7 +271,7 @@ class PrivateServer(Closeable):
 
     def thread_names(self) -> dict[int, str]:
         """Return the server's name of each thread by kernel thread id; empty if the server does not report them."""
-        return self._product.names(self.connect, self.pid)
+        return self._product.read_thread_names(self.connect, self.pid)
 
     def log_tail(self, lines: int = 3) -> str:
         """Return the last errors of the error log in one line, or its last lines without errors."""

@@ -15,12 +15,13 @@ import msgspec
 
 from powerprof.database import runtree, sql
 from powerprof.database.base import StatementError
-from powerprof.database.builds import ServerBuild, find_build
+from powerprof.database.builds import ServerBuild
+from powerprof.database.mysql import find_build
 from powerprof.database.performance import read_replication_status
 from powerprof.database.preparation import ServerOptions
 from powerprof.database.private_server import PrivateServer
-from powerprof.database.products import Setting
 from powerprof.database.runtree import RunTree
+from powerprof.database.settings import Setting
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.system.files import whole

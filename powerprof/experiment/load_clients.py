@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from powerprof.database import historical, products
+from powerprof.database import historical, postgresql
 from powerprof.database.connections import IdleConnections
 from powerprof.experiment import sysbench
 from powerprof.experiment.load import STDIN, Context, LoadFailed, LoadOrder, LoadResult, ProcessLoad, RunningLoad
@@ -217,7 +217,7 @@ def _pgbench_program(context: Context) -> Path:
     build = getattr(context.server, "build", None)
     if build is not None and build.root is not None:
         # All releases use the same client.
-        build = products.find_postgres_build()
+        build = postgresql.find_build()
     beside = build.binary.with_name("pgbench") if build is not None else None
     return beside if beside is not None and beside.is_file() else programs.need("pgbench", "postgresql")
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from powerprof.database.products import does_setting_need_trust, does_variable_need_trust
+from powerprof.database.settings import does_setting_need_trust, does_variable_need_trust
 from powerprof.system import files
 from powerprof.system.caller import as_caller
 from powerprof.system.errors import DataError, UsageError
@@ -350,7 +350,7 @@ def _closed(text: str, position: int, quote: str) -> int:
 # Refuse workloads that could run their author's code on this host until the caller trusts the content once.
 #
 # A workload is data, except for programs (`load.argv`), settings of the host, and environment variables and settings of
-# the server. Settings and variables that only tune are listed in `database/products`; any other one needs trust. The
+# the server. Settings and variables that only tune are listed in `database/settings`; any other one needs trust. The
 # folder is copied first. The digest of the copy is trusted and the copy is run, so nothing can change in between.
 
 _MOST_FILES = 2000

@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from powerprof.database import products
+from powerprof.database import postgresql
 from powerprof.database.base import Login
 from powerprof.database.private_server import PrivateServer
 from powerprof.experiment import bench_data
@@ -249,7 +249,7 @@ def _plain_pgbench(context: Context, clients: int, turn_s: float) -> Callable[[]
     script = context.directory / "plain.sql"
     script.write_text("\\set n random(1, 100000)\nSELECT balance FROM accounts WHERE id = :n;\n")
     login = context.login
-    build = products.find_postgres_build()
+    build = postgresql.find_build()
     argv = [
         build.binary.with_name("pgbench"), "--no-vacuum", f"--client={clients}", "--jobs=1", f"--time={turn_s:.0f}",
         f"--file={script}", f"--host={login.socket.parent if login.socket else login.host}", f"--username={login.user}",

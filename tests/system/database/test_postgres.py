@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from powerprof.database import janitor, products, sql
+from powerprof.database import janitor, postgresql, sql
 from powerprof.database.base import StatementError
 from powerprof.database.connections import IdleConnections
 from powerprof.database.private_server import PrivateServer
@@ -24,7 +24,7 @@ from tests.conftest import Cli
 def build() -> None:
     """The host has a PostgreSQL."""
     try:
-        products.find_postgres_build()
+        postgresql.find_build()
     except CapabilityError as error:
         pytest.skip(f"no capability: PostgreSQL ({error.hint})")
 
@@ -40,7 +40,7 @@ def server(build: None, shared_cache: Path) -> Iterator[PrivateServer]:
 
 def test_it_runs_as_no_root_and_its_account_is_no_superuser(server: PrivateServer) -> None:
     assert server.version.startswith("PostgreSQL ")
-    for pid in products.list_processes(server.pid):
+    for pid in postgresql.list_processes(server.pid):
         assert Path(f"/proc/{pid}").stat().st_uid != 0
     with server.connect() as connection:
         found = dict(sql.fetch_rows(connection, "SELECT usename, usesuper FROM pg_user"))

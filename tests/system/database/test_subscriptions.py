@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from powerprof.database import products
+from powerprof.database import postgresql
 from powerprof.system.errors import CapabilityError
 from powerprof.system.programs import start, stop
 from tests.conftest import Cli
@@ -49,7 +49,7 @@ class Postgres:
 @pytest.fixture
 def subscriber() -> Iterator[Postgres]:
     try:
-        build = products.find_postgres_build()
+        build = postgresql.find_build()
     except CapabilityError as error:
         pytest.skip(f"no capability: PostgreSQL ({error.hint})")
     if build.version < (15,):

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from powerprof.database import historical
-from powerprof.database.builds import find_build
+from powerprof.database.mysql import find_build
 from powerprof.energy.request import NO_METER
 from powerprof.experiment import sweep as sweeps
 from powerprof.experiment import sweep_rounds

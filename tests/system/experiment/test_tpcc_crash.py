@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database import products, sql
+from powerprof.database import mysql, sql
 from powerprof.database.private_server import PrivateServer
 from powerprof.database.sandbox import find_server_account
 from powerprof.experiment import bench_data
@@ -45,7 +45,7 @@ def test_a_killed_server_has_all_or_nothing_of_each_transaction(mariadbd: Path, 
         with pytest.raises(LoadFailed):
             running.finish(30)
         # It reads this file at each start, and powerprof removes it after the first.
-        init = server.directory / products._INIT_SQL
+        init = server.directory / mysql._INIT_SQL
         init.write_text("")
         os.chown(init, *(find_server_account() or (-1, -1)))
         first = server.pid

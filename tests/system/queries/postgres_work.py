@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from msgspec.structs import replace
 from psycopg import conninfo, pq
 
-from powerprof.database import preparation, products, sql
+from powerprof.database import postgresql, preparation, settings, sql
 from powerprof.database.base import Login
-from powerprof.database.builds import ServerBuild
+from powerprof.database.builds import ServerBuild, Steps
 from powerprof.database.private_server import PrivateServer
-from powerprof.database.products import Setting
+from powerprof.database.settings import Setting
 from powerprof.measure.procfs import process_cpu_ns
 from tests.conftest import each_release
 
@@ -49,17 +48,19 @@ def initialised_with(monkeypatch: pytest.MonkeyPatch, statements: Sequence[str],
     Neither is an option of private servers.
     """
 
-    def initialise(build: ServerBuild, datadir: Path) -> list[tuple[list[str], str]]:
-        *others, (command, text) = products.build_initialise_steps(build, datadir)
+    initialise, files = postgresql.build_initialise_steps, postgresql.build_files
+
+    def build_steps(build: ServerBuild, datadir: Path) -> Steps:
+        *others, (command, text) = initialise(build, datadir)
         return [*others, (command, text + "".join(f"{statement}\n" for statement in statements))]
 
-    def files(build: ServerBuild, account: Login) -> Mapping[str, str]:
-        return {products._HBA_FILE: products.write_postgres_files(build, account)[products._HBA_FILE] + hba}
+    def build_files(build: ServerBuild, account: Login) -> Mapping[str, str]:
+        return {name: text + hba for name, text in files(build, account).items()}
 
-    monkeypatch.setattr(products, "_POSTGRESQL_RESERVED", re.compile("(?!)"))
+    monkeypatch.setattr(settings, "_POSTGRESQL_RESERVED", re.compile("(?!)"))
     monkeypatch.setattr(preparation, "_shelf", lambda: None)
-    changed = replace(products.POSTGRESQL, initialise=initialise, files=files)
-    monkeypatch.setitem(products.PRODUCTS, "postgresql", changed)  # type: ignore[arg-type]
+    monkeypatch.setattr(postgresql, "build_initialise_steps", build_steps)
+    monkeypatch.setattr(postgresql, "build_files", build_files)
 
 
 @contextmanager

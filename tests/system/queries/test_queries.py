@@ -21,7 +21,7 @@ from powerprof.database import sql
 from powerprof.database.builds import ServerBuild
 from powerprof.database.performance import ServerReport, merge_reports, read_report
 from powerprof.database.private_server import PrivateServer
-from powerprof.database.products import Setting
+from powerprof.database.settings import Setting
 from powerprof.queries.join import UNKNOWN_PREPARED, join_trace
 from powerprof.tracing import statements
 from powerprof.tracing.bpf import syscalls

@@ -16,7 +16,7 @@ import pytest
 
 from powerprof.database.builds import ServerBuild
 from powerprof.database.private_server import PrivateServer
-from powerprof.database.products import Setting
+from powerprof.database.settings import Setting
 from powerprof.measure.procfs import process_cpu_ns
 from powerprof.model.statements import make_key
 from powerprof.queries.join import Parts

@@ -16,7 +16,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from powerprof.database import builds, preparation, sql
+from powerprof.database import preparation, sql
+from powerprof.database.mysql import find_build
 from powerprof.database.preparation import ServerOptions
 from powerprof.database.private_server import PrivateServer
 from powerprof.database.runtree import RunTree
@@ -168,7 +169,7 @@ def test_other_settings_pass(name: str) -> None:
 
 def test_what_makes_it_private_comes_last(mariadbd: Path, tmp_path: Path) -> None:
     options = ServerOptions(settings={"key_buffer_size": 1 << 20, "sort_buffer_size": 1 << 18})
-    _, words = preparation.build_command(builds.find_build(mariadbd), options, tmp_path, None)
+    _, words = preparation.build_command(find_build(mariadbd), options, tmp_path, None)
     names = [word.split("=")[0] for word in words]
     last_setting = names.index("--sort_buffer_size")
     for ours in (
@@ -231,7 +232,7 @@ def test_its_folder_gives_nothing_of_root_away(mysql: Attacker, mariadbd: Path) 
     (kept / "share/errmsg.sys").write_text("x")
     shutil.copy(mariadbd, kept / "bin/mysqld")
     with RunTree() as tree:
-        build = msgspec.structs.replace(builds.find_build(mariadbd), binary=kept / "bin/mysqld", basedir=kept)
+        build = msgspec.structs.replace(find_build(mariadbd), binary=kept / "bin/mysqld", basedir=kept)
         source = mysql.secret.parent / "data"
         source.mkdir()
         (source / "ibdata1").write_text("x")

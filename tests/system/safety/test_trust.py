@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database import products
+from powerprof.database import postgresql, settings
 from powerprof.database.sandbox import find_server_account
 from powerprof.model.identities import Family
 from powerprof.system import programs
@@ -170,7 +170,7 @@ def test_other_ways_to_run_something(tmp_path: Path, keys: str, what: str) -> No
 
 
 def _tunes(name: str, family: Family, value: str = "1") -> bool:
-    return products.find_reserved_setting(name, family) is None and not products.does_setting_need_trust(
+    return settings.find_reserved_setting(name, family) is None and not settings.does_setting_need_trust(
         name, value, family
     )
 
@@ -202,7 +202,7 @@ def test_every_spelling_that_loads_a_plugin_needs_trust(mariadbd: Path, setting:
         if "Can't open shared library" in output.stdout + output.stderr:
             loaded.append(name)
     assert {f"loose-loose-{setting}".capitalize(), f"hot.{setting}", setting} <= set(loaded)
-    assert [name for name in loaded if not products.does_setting_need_trust(name, "powerprof_evil", "mysql")] == []
+    assert [name for name in loaded if not settings.does_setting_need_trust(name, "powerprof_evil", "mysql")] == []
 
 
 def test_no_setting_of_the_installed_servers_that_runs_or_loads_something_counts_as_tuning(mariadbd: Path) -> None:
@@ -219,7 +219,7 @@ def test_no_setting_of_the_installed_servers_that_runs_or_loads_something_counts
 
 
 def test_no_setting_of_postgresql_that_runs_or_loads_something_counts_as_tuning() -> None:
-    build = products.find_postgres_build()
+    build = postgresql.find_build()
     done = programs.run([str(build.binary), "--describe-config"], user=find_server_account())
     rows = [line.split("\t") for line in done.stdout.splitlines()]
     tuning = [(name, group, kind) for name, _, group, kind, *_ in rows if _tunes(name, "postgresql")]

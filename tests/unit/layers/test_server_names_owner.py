@@ -98,7 +98,7 @@ def test_a_program_is_judged_by_its_comm_if_its_link_is_unreadable(fake_tree: Tr
 
 
 # The modules that look for a program to start, and need a name of a file.
-_STARTING = ("database/builds.py", "host/program_probes.py", "host/survey.py")
+_STARTING = ("database/mysql.py", "host/program_probes.py", "host/survey.py")
 
 
 def test_no_other_module_knows_the_names() -> None:

@@ -33,7 +33,7 @@ ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
     ("statement", "diagnosis/rules_replication.py"): (1, _PRINTED),
     ("statement", "report/workloads.py"): (1, _PRINTED),
     ("statement", "experiment/bench_settings.py"): (1, "the settings of a private server"),
-    ("statement", "database/builds.py"): (1, "the accounts of a private server, when its data are made"),
+    ("statement", "database/mysql.py"): (1, "the accounts of a private server, when its data are made"),
     ("file", "database/runtree.py"): (1, "IPv6 of the network namespace of a private server"),
     ("file", "system/sandbox.py"): (3, "the identity map and files of a private server's own namespace"),
     ("file", "tracing/dtrace_keeper.py"): (1, "takes the breakpoint of DTrace out of the traced program"),

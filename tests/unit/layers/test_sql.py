@@ -13,7 +13,7 @@ _VERB = re.compile(r"\s*(SELECT|WITH|CREATE|DROP|ALTER|SET|SHOW|GRANT|EXPLAIN|KI
 _POSTGRESQL = re.compile(r"\bpg_|OPERATOR\(|current_setting")
 # Private servers alone get these: their data are made by powerprof, and nobody else's.
 _PRIVATE = (
-    *(f"database/{name}.py" for name in ("builds", "preparation", "private_server", "products", "topology")),
+    *(f"database/{name}.py" for name in ("mysql", "postgresql", "preparation", "private_server", "topology")),
     "workloads/",
     "experiment/bench_data.py",
 )
