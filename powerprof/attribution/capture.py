@@ -19,7 +19,8 @@ from powerprof.model.records import EnergyReading, EnergySource, Notes, ToolCost
 from powerprof.stacks.image import ProcessImage, check_image
 from powerprof.stacks.registers import machine_of
 from powerprof.system.errors import DataError
-from powerprof.system.files import loader, open_regular, reason_of
+from powerprof.system.files import open_regular, reason_of
+from powerprof.system.foreign_data import loader
 from powerprof.system.tasks import Task
 from powerprof.tracing.captures import CpuEdge
 from powerprof.tracing.idle_data import CAUSE, IDLE_EXIT, RUN_TIME, RunTimes, SavedSite, SiteWakings, SleepingStack
@@ -244,7 +245,7 @@ def encode(capture: Capture) -> bytes:
     return zlib.compress(msgspec.msgpack.encode(capture), _LEVEL)
 
 
-@loader
+@loader(0)
 def load(path: Path) -> Capture:
     """Read a capture, which is untrusted input. Raises DataError."""
     try:

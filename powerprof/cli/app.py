@@ -38,7 +38,7 @@ from powerprof.system.errors import (
     SeveralThreadsError,
     UsageError,
 )
-from powerprof.system.files import printable
+from powerprof.system.foreign_text import printable
 from powerprof.system.next_steps import command_line, find_commands, this_command_line
 
 

@@ -25,8 +25,8 @@ from powerprof.model.runs import RunStore
 from powerprof.report.screen import ScreenView
 from powerprof.system import files
 from powerprof.system.errors import Interrupted, PowerprofError
-from powerprof.system.files import printable
 from powerprof.system.folders import write_all
+from powerprof.system.foreign_text import printable
 
 # Alternate screen, no cursor, no wrapping; and back.
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"

@@ -26,7 +26,7 @@ from powerprof.cli.outputs import (
     output_files,
 )
 from powerprof.cli.parameters import argument, finite_number, flag, group, no_effect, option, program_value
-from powerprof.system.files import reading
+from powerprof.system.foreign_data import reading
 
 if TYPE_CHECKING:
     from powerprof.report.document import View

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from powerprof.system.errors import Declined, PowerprofError, UsageError
-from powerprof.system.files import printable, printable_lines, reason_of
+from powerprof.system.files import reason_of
+from powerprof.system.foreign_text import printable, printable_lines
 
 if TYPE_CHECKING:
     from powerprof.cli.outputs import Saving

@@ -16,7 +16,7 @@ from powerprof.model import text
 from powerprof.model.text import Say
 from powerprof.system import signals
 from powerprof.system.errors import CapabilityError, UsageError
-from powerprof.system.files import whole
+from powerprof.system.foreign_text import whole
 
 # Slack of a thread that wakes up less often saves too little to try it.
 _MIN_RATE_HZ = 2.0

@@ -34,7 +34,7 @@ from powerprof.reversible.kinds import is_same_value
 from powerprof.system import signals
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError
-from powerprof.system.files import whole
+from powerprof.system.foreign_text import whole
 from powerprof.system.reader_process import shared
 from powerprof.system.targets import Target
 from powerprof.system.tasks import read_switches

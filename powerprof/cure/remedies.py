@@ -43,7 +43,7 @@ from powerprof.reversible.kinds import (
 from powerprof.system.caller import is_delegated
 from powerprof.system.cgroups import service_of
 from powerprof.system.errors import PowerprofError, UsageError
-from powerprof.system.files import whole
+from powerprof.system.foreign_text import whole
 from powerprof.system.next_steps import command_line
 from powerprof.system.processes import label_of
 from powerprof.system.server_names import is_mysql_program, is_postgres_program

@@ -22,7 +22,7 @@ from powerprof.system import files, paths
 from powerprof.system.caller import caller, is_delegated
 from powerprof.system.cgroups import service_of
 from powerprof.system.errors import CapabilityError, PowerprofError, SeveralThreadsError, UsageError
-from powerprof.system.files import printable, whole
+from powerprof.system.foreign_text import printable, whole
 from powerprof.system.language_runtimes import language_of
 from powerprof.system.processes import label_of, name_of, owner_of, uids_of
 from powerprof.system.reader_process import shared

@@ -15,7 +15,7 @@ import msgspec
 from powerprof.system import files
 from powerprof.system.caller import HostUser, acting_as
 from powerprof.system.errors import DataError
-from powerprof.system.files import loader
+from powerprof.system.foreign_data import loader
 from powerprof.system.next_steps import system_command
 
 GROUPS = ("client", "client-server", "client-mariadb", "powerprof")
@@ -43,7 +43,7 @@ class OptionValue(msgspec.Struct, frozen=True):
         return DataError(self.path, reason, self.line)
 
 
-@loader
+@loader(0)
 def read_option_file(path: Path) -> dict[str, OptionValue]:
     """Return the client options of a file and its included files.
 

@@ -15,7 +15,7 @@ from powerprof.database.base import Login, ReplicationStatus, StatementError
 from powerprof.database.postgres_wire import NO_LOGIN_TRIGGERS
 from powerprof.model.statements import normalise_replication_error
 from powerprof.system.errors import PowerprofError
-from powerprof.system.files import printable, whole
+from powerprof.system.foreign_text import printable, whole
 
 if TYPE_CHECKING:
     from powerprof.database.base import Sql

@@ -22,7 +22,8 @@ from powerprof.database.wire import connect_socket
 from powerprof.model.identities import Family
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError
-from powerprof.system.files import printable, reason_of
+from powerprof.system.files import reason_of
+from powerprof.system.foreign_text import printable
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn, PGresult

@@ -34,7 +34,8 @@ from powerprof.database.sandbox import Sandbox, find_server_account
 from powerprof.system import programs
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError, UsageError
-from powerprof.system.files import printable, reason_of
+from powerprof.system.files import reason_of
+from powerprof.system.foreign_text import printable
 
 if TYPE_CHECKING:
     from powerprof.database.base import Sql

@@ -29,8 +29,9 @@ from powerprof.database.sql import read_version
 from powerprof.system import paths, signals
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError
-from powerprof.system.files import printable, reason_of
+from powerprof.system.files import reason_of
 from powerprof.system.folders import Folder, write_all
+from powerprof.system.foreign_text import printable
 
 if TYPE_CHECKING:
     from powerprof.database.base import Sql

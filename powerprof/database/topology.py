@@ -24,7 +24,7 @@ from powerprof.database.runtree import RunTree
 from powerprof.database.settings import Setting
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
-from powerprof.system.files import whole
+from powerprof.system.foreign_text import whole
 
 if TYPE_CHECKING:
     from powerprof.database.base import Sql

@@ -40,7 +40,8 @@ from powerprof.model.statements import limit_texts, normalise_replication_error
 from powerprof.model.text import Say
 from powerprof.system import signals
 from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError
-from powerprof.system.files import try_text, whole
+from powerprof.system.files import try_text
+from powerprof.system.foreign_text import whole
 from powerprof.system.language_runtimes import language_of
 from powerprof.system.paths import procfs
 from powerprof.system.processes import name_of

@@ -16,7 +16,7 @@ from powerprof.model.attribution import Attribution, Wakeup, Waking
 from powerprof.model.records import Record, ServerInfo
 from powerprof.model.statements import NormalText
 from powerprof.model.text import number
-from powerprof.system.files import printable, whole
+from powerprof.system.foreign_text import printable, whole
 from powerprof.system.next_steps import command_line
 
 SQL_FAMILIES = ("mariadb", "mysql")

@@ -14,7 +14,7 @@ from powerprof.database.local_login import log_in_locally
 from powerprof.diagnosis.evidence import ProcessStarts, StartsWatch, Subscription
 from powerprof.measure.procfs import list_children
 from powerprof.system.errors import PowerprofError
-from powerprof.system.files import printable
+from powerprof.system.foreign_text import printable
 from powerprof.system.server_roles import read_roles
 
 WATCH_S = 2.0

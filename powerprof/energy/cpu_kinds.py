@@ -15,7 +15,7 @@ from powerprof.energy.models_file import CpuIdentity, PowerModel
 from powerprof.energy.results import PowerResult, group_by_kind
 from powerprof.model.text import join_words, shorten
 from powerprof.system.errors import UsageError
-from powerprof.system.files import printable
+from powerprof.system.foreign_text import printable
 
 # Kinds of CPU by name.
 _LONGEST = 120

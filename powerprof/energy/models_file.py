@@ -9,10 +9,10 @@ from typing import Annotated, Literal
 import msgspec
 
 from powerprof.model.records import EstimateRange
-from powerprof.system import files as toml
 from powerprof.system import paths
 from powerprof.system.errors import DataError
-from powerprof.system.files import loader, read_outside_table, try_text
+from powerprof.system.files import read_outside_table, try_text
+from powerprof.system.foreign_data import loader, parse_toml
 
 
 class CpuIdentity(msgspec.Struct, frozen=True):
@@ -181,10 +181,10 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     model: Annotated[list[PowerModel], msgspec.Meta(min_length=1)]
 
 
-@loader
+@loader(1)
 def parse_models(text: str, path: Path | str) -> list[PowerModel]:
     """Return the models of a TOML text. Raise DataError with the line of a syntax error or the key of a wrong value."""
-    data = toml.parse(text, path)
+    data = parse_toml(text, path)
     try:
         models = msgspec.convert(data, _File).model
     except msgspec.ValidationError as error:

@@ -33,7 +33,8 @@ from powerprof.reversible.kinds import read_start_ticks
 from powerprof.system import paths, signals
 from powerprof.system.caller import is_delegated
 from powerprof.system.errors import PowerprofError, UsageError
-from powerprof.system.files import try_text, whole
+from powerprof.system.files import try_text
+from powerprof.system.foreign_text import whole
 from powerprof.system.next_steps import command_line
 
 _WORDS = re.compile(r"([a-z-]{1,32})=([A-Za-z0-9_ .|-]{1,64})")

@@ -33,7 +33,7 @@ from powerprof.queries.target import TracedServer, find_server
 from powerprof.system import signals
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
-from powerprof.system.files import printable
+from powerprof.system.foreign_text import printable
 from powerprof.system.listeners import list_tcp_ports
 from powerprof.system.processes import name_of
 from powerprof.system.targets import may_be_forged

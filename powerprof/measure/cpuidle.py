@@ -20,6 +20,7 @@ from powerprof.measure.idle_counters import CpuReading, Snapshot, StateInfo, is_
 from powerprof.system import files, paths
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError
+from powerprof.system.foreign_text import whole
 
 COUNTERS = ("time", "usage", "above", "below", "rejected")
 LATENCY_DEVICE = Path("/dev/cpu_dma_latency")
@@ -102,7 +103,7 @@ class _Cpu:
             name = files.read_text(folder / "name")
             description = files.try_text(folder / "desc") or ""
             disabled = files.try_text(folder / "disable") not in (None, "0")
-            latency_us, target_us = (files.whole(files.try_text(folder / leaf)) for leaf in ("latency", "residency"))
+            latency_us, target_us = (whole(files.try_text(folder / leaf)) for leaf in ("latency", "residency"))
             infos.append(StateInfo(name or folder.name, is_polling(name, description), disabled, latency_us, target_us))
         self.states = tuple(infos)
         # One list per counter, so that `usage` can be read alone. None: this kernel has no such counter.

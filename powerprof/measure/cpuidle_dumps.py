@@ -23,9 +23,10 @@ from msgspec.structs import replace
 from powerprof.measure.cpuidle import COUNTERS
 from powerprof.measure.idle_counters import CpuReading, Snapshot, StateInfo, is_polling
 from powerprof.measure.program_output import numbered_lines
-from powerprof.system import files
 from powerprof.system.errors import DataError, UsageError
-from powerprof.system.files import loader, read_outside_table
+from powerprof.system.files import read_outside_table
+from powerprof.system.foreign_data import loader, parse_toml
+from powerprof.system.foreign_text import whole
 
 _HEADING = re.compile(r"==>\s*(.+?)\s*<==")
 _SEPARATOR = r"(?:\s*[|=]|\s*:(?:1:)?|\s)\s*"
@@ -112,7 +113,7 @@ def _collect(text: str, path: Path) -> tuple[dict[int, dict[int, dict[str, Cell]
     return cpus, about
 
 
-@loader
+@loader(1)
 def parse_dump(text: str, path: Path) -> Dump:
     """Return the dump of a text. Raise DataError(path, reason, line) for a damaged text."""
     cpus, about = _collect(text, path)
@@ -130,7 +131,7 @@ def parse_dump(text: str, path: Path) -> Dump:
                     raise DataError(path, f"cpu{cpu}/cpuidle/state{state} has no {leaf}", first)
             name = leaves["name"][0]
             disabled = leaves.get("disable", ("0", 0))[0] != "0"
-            latency_us, target_us = (files.whole(leaves.get(leaf, ("", 0))[0]) for leaf in ("latency", "residency"))
+            latency_us, target_us = (whole(leaves.get(leaf, ("", 0))[0]) for leaf in ("latency", "residency"))
             is_poll = is_polling(name, leaves.get("desc", ("", 0))[0])
             infos.append(StateInfo(name, is_poll, disabled, latency_us, target_us))
             lines.update({(cpu, position, leaf): cell[1] for leaf, cell in leaves.items()})
@@ -200,7 +201,7 @@ def read_state_table(cpu: str) -> tuple[StateInfo, ...]:
 
     Raise UsageError for an unknown name, DataError for a damaged file and for one whose CPUs have different states.
     """
-    known = files.parse(_STATE_TABLES.read_text("utf-8"), _STATE_TABLES)
+    known = parse_toml(_STATE_TABLES.read_text("utf-8"), _STATE_TABLES)
     if cpu.lower() in known:
         rows = known[cpu.lower()]["states"]
         return tuple(StateInfo(name, False, False, latency_us, target_us) for name, latency_us, target_us in rows)

@@ -19,7 +19,7 @@ import msgspec
 
 from powerprof.measure.program_output import numbered_lines, parse_number
 from powerprof.system.errors import DataError
-from powerprof.system.files import loader
+from powerprof.system.foreign_data import loader
 
 Scope = Literal["package", "core"]
 _LONGEST = 64 << 10
@@ -50,7 +50,7 @@ class PowertopReport(msgspec.Struct, frozen=True):
     hardware: dict[tuple[Scope, str], dict[str, float]]
 
 
-@loader
+@loader(1)
 def parse_powertop(text: str, path: Path | str) -> PowertopReport:
     """Return the report of PowerTOP's CSV. Raise DataError(path, reason, line) for another or a damaged text."""
     _check_csv(text, path)

@@ -23,7 +23,8 @@ from powerprof.measure.cpuidle import format_cpu_list, parse_cpu_list
 from powerprof.measure.perf_events import open_counter, read_counter
 from powerprof.model.records import CpuFrequency, Frequencies, FrequencyLimits, PState
 from powerprof.system.errors import PowerprofError
-from powerprof.system.files import try_int, try_text, whole
+from powerprof.system.files import try_int, try_text
+from powerprof.system.foreign_text import whole
 from powerprof.system.paths import is_this_host, sysfs
 
 _MSR = "bus/event_source/devices/msr"

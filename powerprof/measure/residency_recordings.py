@@ -11,7 +11,8 @@ from powerprof.measure.cpuidle_dumps import check_pair, parse_dump, read_dump, z
 from powerprof.measure.residency import compute_residency
 from powerprof.model.records import Window
 from powerprof.system.errors import DataError, UsageError
-from powerprof.system.files import loader, read_outside_table
+from powerprof.system.files import read_outside_table
+from powerprof.system.foreign_data import loader
 
 _LIMIT_BYTES = 64 << 20
 # Idle periods that were open at the dumps explain a sum of some points above the wall time.
@@ -25,7 +26,7 @@ class ResidencyRecording(msgspec.Struct, frozen=True):
     driver: str | None
 
 
-@loader
+@loader(0)
 def read_recording(
     before: Path, after: Path | None, *, source: str | None, elapsed_s: float | None, read_at: str
 ) -> ResidencyRecording:

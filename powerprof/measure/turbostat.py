@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from powerprof.measure.idle_counters import is_polling
 from powerprof.measure.program_output import parse_number
 from powerprof.system.errors import DataError
-from powerprof.system.files import loader
+from powerprof.system.foreign_data import loader
 
 TOPOLOGY = ("Package", "Die", "L3", "Node", "Core", "CPU", "APIC", "X2APIC")
 _TIME = "Time_Of_Day_Seconds"
@@ -137,7 +137,7 @@ def looks_like_turbostat(text: str) -> bool:
     return False
 
 
-@loader
+@loader(1)
 def parse_turbostat(text: str, path: Path | str) -> TurbostatLog:
     """Return the log of turbostat's stdout. Raise DataError(path, reason, line) for a damaged log.
 

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from itertools import takewhile
 
 from powerprof.system import paths
-from powerprof.system.files import try_text, whole
+from powerprof.system.files import try_text
+from powerprof.system.foreign_text import whole
 
 # The kernel's names of the rows: arch_show_interrupts().
 UNSEEN = {

@@ -23,7 +23,8 @@ from powerprof.measure.clock import SuspendClock, note_suspend
 from powerprof.model.records import EnergyReading
 from powerprof.system import caller, signals
 from powerprof.system.errors import Interrupted, PowerprofError
-from powerprof.system.files import try_text, whole
+from powerprof.system.files import try_text
+from powerprof.system.foreign_text import whole
 from powerprof.system.own_processes import read_own_cost
 
 

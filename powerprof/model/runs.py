@@ -21,8 +21,9 @@ from powerprof.model.records import Ended
 from powerprof.system import paths
 from powerprof.system.caller import as_caller
 from powerprof.system.errors import DataError, PowerprofError, UsageError
-from powerprof.system.files import check_json, loader, read_outside, reason_of
+from powerprof.system.files import read_outside, reason_of
 from powerprof.system.folders import Folder
+from powerprof.system.foreign_data import check_json, loader
 from powerprof.system.next_steps import command_line
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -83,7 +84,7 @@ def check_label(label: str) -> str:
     return label
 
 
-@loader
+@loader(0)
 def decode_record(path: Path, kind: type[T]) -> T:
     """Return one record of a file. Raise DataError with the field that does not fit."""
     data = read_outside(path, _LIMIT_BYTES)

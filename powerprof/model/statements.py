@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, NewType
 import msgspec
 
 from powerprof.model.identities import Family
-from powerprof.system.files import printable
+from powerprof.system.foreign_text import printable
 
 # Strings of a statement, in every reading that its server may use.
 #

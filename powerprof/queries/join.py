@@ -17,7 +17,7 @@ from powerprof.model.identities import ANSI_BIT, Family
 from powerprof.model.statements import NO_TEXT, UNREADABLE, NormalText, label_text, make_key, normalise
 from powerprof.queries.askers import rank_askers
 from powerprof.queries.records import Background, Latency, Share, Statement, Waits
-from powerprof.system.files import printable
+from powerprof.system.foreign_text import printable
 from powerprof.system.server_roles import parse_database
 from powerprof.tracing.bpf.shared_numbers import (
     COM_EVENT,

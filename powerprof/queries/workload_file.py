@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from powerprof.queries.client_texts import LeftOutStatements, StatementSample
 from powerprof.system.errors import PowerprofError, UsageError
-from powerprof.system.files import printable
+from powerprof.system.foreign_text import printable
 from powerprof.system.next_steps import command_line
 
 _MOST_SLOTS, _MOST_SHOWN = 200, 120

@@ -13,8 +13,9 @@ import sys
 
 from powerprof.system.caller import as_caller, caller, is_delegated
 from powerprof.system.errors import PowerprofError
-from powerprof.system.files import printable_lines, reason_of
+from powerprof.system.files import reason_of
 from powerprof.system.folders import Folder, check_free, open_parent, write_all
+from powerprof.system.foreign_text import printable_lines
 
 # Kind of a file → its suffix.
 SUFFIXES = {

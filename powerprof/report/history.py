@@ -14,7 +14,7 @@ from powerprof.model.runs import About, RunInfo
 from powerprof.report.document import View
 from powerprof.report.kinds import kind_of
 from powerprof.system.errors import UsageError
-from powerprof.system.files import printable
+from powerprof.system.foreign_text import printable
 
 _CELL_LIMIT = 200
 _ANSWER_LIMIT = 100_000

@@ -25,7 +25,7 @@ from powerprof.database.base import Limits, Login, StatementError
 from powerprof.reversible.host_settings import HostFile, HostSetting, Lasting
 from powerprof.system import files, paths
 from powerprof.system.errors import PowerprofError, UsageError
-from powerprof.system.files import printable
+from powerprof.system.foreign_text import printable
 from powerprof.system.process_stat import read_process_stat
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import msgspec
 
 from powerprof.stacks import libstdcxx
 from powerprof.system.errors import PowerprofError
-from powerprof.system.files import printable
+from powerprof.system.foreign_text import printable
 from powerprof.system.programs import python_command, run
 
 # Rust symbol names: the legacy scheme (a C++ name with a hash) and v0 (RFC 2603).

@@ -18,7 +18,8 @@ from msgspec.structs import replace
 from powerprof.stacks.registers import BY_ELF, X86_64, Machine
 from powerprof.stacks.time_budget import BudgetMeter
 from powerprof.system.errors import DataError
-from powerprof.system.files import loader, reason_of
+from powerprof.system.files import reason_of
+from powerprof.system.foreign_data import loader
 
 ET_EXEC, ET_DYN = 2, 3
 PT_LOAD, PT_NOTE, PT_TLS = 1, 4, 7
@@ -122,7 +123,7 @@ def _pread(fd: int, size: int, offset: int, path: str) -> bytes:
     return b"".join(parts)
 
 
-@loader
+@loader(1)
 def read_elf(fd: int, path: str, meter: BudgetMeter | None = None) -> Elf:
     """Return the headers of an open file; `meter` counts the bytes. The file must outlive the result.
 
@@ -137,7 +138,7 @@ def read_elf(fd: int, path: str, meter: BudgetMeter | None = None) -> Elf:
     return _parse(Elf(path, status.st_size, 0, 0, (), (), None, fd, None, meter))
 
 
-@loader
+@loader(1)
 def parse_elf(data: bytes, path: str) -> Elf:
     """Return the headers of an ELF image in memory (vdso, .gnu_debugdata). Raises DataError."""
     return _parse(Elf(path, len(data), 0, 0, (), (), None, -1, data))
@@ -240,7 +241,7 @@ def build_id_of_notes(notes: bytes) -> str | None:
     return None
 
 
-@loader
+@loader(0)
 def section_bytes(elf: Elf, section: Section, limit_bytes: int = MAX_SECTION_BYTES) -> bytes:
     """Return the decompressed contents of a section. Raises DataError beyond `limit_bytes`."""
     if section.kind == SHT_NOBITS:

@@ -18,7 +18,8 @@ from msgspec.structs import replace
 from powerprof.stacks.elf import PF_X, Elf, code_vaddr, read_elf
 from powerprof.stacks.time_budget import Budget, BudgetMeter
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError
-from powerprof.system.files import loader, read_fields, reason_of, try_text
+from powerprof.system.files import read_fields, reason_of, try_text
+from powerprof.system.foreign_data import loader
 from powerprof.system.paths import procfs
 from powerprof.system.process_stat import read_process_stat
 from powerprof.system.reader_child import MAX_MAPPINGS
@@ -262,7 +263,7 @@ def _numbers(base: Path) -> tuple[int | None, int | None, int | None]:
     return int(pids[-1]) if pids else None, user, group
 
 
-@loader
+@loader(1)
 def parse_maps(text: str, path: str) -> tuple[Mapping, ...]:
     """Return the executable mappings of a /proc/PID/maps. Raises DataError for other text."""
     mappings = []

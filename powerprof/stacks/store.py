@@ -20,8 +20,8 @@ from powerprof.stacks.symtab import SymbolTable
 from powerprof.stacks.time_budget import Budget, BudgetMeter, DebugBudget
 from powerprof.stacks.unwind_tables import UnwindTable
 from powerprof.system.errors import DataError, PowerprofError
-from powerprof.system.files import loader, reading
 from powerprof.system.folders import Folder
+from powerprof.system.foreign_data import loader, reading
 from powerprof.system.paths import cache_folder
 from powerprof.system.reader_process import Opened, shared
 
@@ -41,7 +41,7 @@ class ModuleTables(msgspec.Struct, frozen=True, kw_only=True):
     debug: SymbolTable | None = None
 
 
-@loader
+@loader(1)
 def decode_tables(data: bytes, path: object, key: str | None = None, *, own: bool = False) -> ModuleTables:
     """Return saved tables. Raises DataError if they are damaged or belong to another file than `key`.
 

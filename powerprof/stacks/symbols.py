@@ -28,7 +28,8 @@ from powerprof.stacks.store import ModuleTables, TableStore
 from powerprof.stacks.symtab import SymbolTable
 from powerprof.stacks.unwind import Unwound
 from powerprof.system.errors import DataError
-from powerprof.system.files import printable, try_text
+from powerprof.system.files import try_text
+from powerprof.system.foreign_text import printable
 from powerprof.system.paths import procfs
 from powerprof.system.process_stat import read_process_stat
 from powerprof.system.reader_process import Opened, shared

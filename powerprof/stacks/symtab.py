@@ -27,7 +27,7 @@ from powerprof.stacks.elf import (
 )
 from powerprof.stacks.time_budget import PROCESS_BYTES, SYMBOL_BYTES, BudgetMeter
 from powerprof.system.errors import DataError
-from powerprof.system.files import loader
+from powerprof.system.foreign_data import loader
 
 if TYPE_CHECKING:
     import numpy as np
@@ -233,7 +233,7 @@ def check_symbols(table: SymbolTable, path: object) -> SymbolTable:
     return table
 
 
-@loader
+@loader(0)
 def read_symbols(elf: Elf) -> SymbolTable:
     """Return every sized function symbol of a file: .symtab, then those of .gnu_debugdata and .dynsym.
 

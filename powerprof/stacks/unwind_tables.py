@@ -23,7 +23,7 @@ from powerprof.stacks.elf import ET_DYN, PF_X, PT_LOAD, Elf, section_bytes, uleb
 from powerprof.stacks.registers import BY_ELF, X86_64
 from powerprof.stacks.symtab import SymbolTable, read_symbols
 from powerprof.system.errors import DataError
-from powerprof.system.files import loader
+from powerprof.system.foreign_data import loader
 
 # Function ranges by the unwind table, and the functions at the bottom of a stack.
 #
@@ -131,7 +131,7 @@ def _cie(data: bytes, at: int, end: int, column: int) -> _Cie:
     return _Cie(encoding, augmentation.startswith(b"z"), returns_nowhere(data[at:end], encoding, column))
 
 
-@loader
+@loader(2)
 def read_fde_functions(data: bytes, vaddr: int, path: str, column: int = X86_64.return_column) -> FunctionRanges:
     """Return every function that an .eh_frame section at `vaddr` covers, sorted; damaged entries are left out.
 
@@ -259,7 +259,7 @@ def iterate_entries(data: bytes, path: str) -> Iterator[tuple[int, int, int, int
         raise DataError(path, f"unwind table broken at byte {at:#x}")
 
 
-@loader
+@loader(1)
 def convert_debug_frame(data: bytes, path: str) -> bytes:
     """Return a .debug_frame section as .eh_frame.
 
@@ -322,7 +322,7 @@ class UnwindTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return memoryview(self.starts).cast("Q"), memoryview(self.ends).cast("Q")
 
 
-@loader
+@loader(0)
 def extract_table(elf: Elf, symbols: SymbolTable | None = None) -> UnwindTable:
     """Return the unwind table of a validated file. Raises DataError if the file is damaged."""
     loads = [load for load in elf.loads() if load.memory_bytes]

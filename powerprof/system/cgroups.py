@@ -23,7 +23,8 @@ import msgspec
 
 from powerprof.system import paths
 from powerprof.system.errors import DataError
-from powerprof.system.files import printable, read_outside_text, try_text
+from powerprof.system.files import read_outside_text, try_text
+from powerprof.system.foreign_text import printable
 
 NO_UNIT = "no unit"
 _MAX_NAME = 120

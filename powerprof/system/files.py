@@ -7,18 +7,14 @@ import errno
 import io
 import math
 import os
-import re
 import select
 import stat
-import tomllib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import wraps
-from inspect import signature
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, cast
 
 from powerprof.system.errors import DataError, PowerprofError
+from powerprof.system.foreign_data import check_table
 
 _GZIP = b"\x1f\x8b"
 # Runs and recordings pack to a tenth or a twentieth. A smaller ratio indicates a file made to fill memory.
@@ -141,7 +137,7 @@ def read_outside_text(path: Path, limit_bytes: int = 256 << 20, below: Path | No
 def read_outside_table(path: Path, limit_bytes: int = 256 << 20) -> str:
     """Return the text of a recording, which has a limited number of lines and cells. Raise DataError."""
     data = read_outside(path, limit_bytes)
-    _check_table(data, path)
+    check_table(data, path)
     return _decode(data, path)
 
 
@@ -238,164 +234,3 @@ def _poll(descriptors: Sequence[int], event: int, timeout_s: float | None) -> li
         poll.register(descriptor, event)
     milliseconds = None if timeout_s is None else math.ceil(1e3 * max(0.0, timeout_s))
     return [descriptor for descriptor, _ in poll.poll(milliseconds)]
-
-
-# Text and numbers from outside: names of processes, files and servers, figures in their files.
-#
-# A terminal runs control sequences, and a spreadsheet runs formulas. `int` and `str.isdigit` accept more than 0-9, and
-# `int` raises its own exception for long numbers. All such data passes through these functions once.
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-# Decoding needs at most 125 bytes for each JSON value (a comma or a bracket each), and up to four for a character.
-_VALUE_BYTES = 125
-_MAX_DECODED_BYTES = 200 << 20
-# Lines and cells of a text: five days of one sample per second.
-_MAX_LINES, _MAX_CELLS = 500_000, 6_000_000
-# The line ends of str.splitlines() besides \n and \r, in UTF-8.
-_OTHER_ENDS = (b"\x0b", b"\x0c", b"\x1c", b"\x1d", b"\x1e", b"\xc2\x85", b"\xe2\x80\xa8", b"\xe2\x80\xa9")
-# A statement's text has at most 136 KiB.
-_MAX_STRING_BYTES = 256 << 10
-# 2^64 has twenty digits, and counters of kernels and servers have no more.
-_DIGITS = re.compile(r"[0-9]{1,20}", re.ASCII)
-_SHOWN = 80
-# Characters that start a formula in a spreadsheet (OWASP, CSV Injection), also at full width.
-_STARTS = "=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20"
-# `;` and tab separate cells with other import settings, so a cell may start after them too.
-_FORMULA = re.compile(f"(^|[;\t\r\n])([ \xa0]*)(?=[{_STARTS}])")
-
-
-def printable(text: str, instead: str = "?") -> str:
-    """Return the text in one line without control, format and unassigned characters, each replaced by `instead`."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(char if char.isprintable() or char == "\xa0" else instead for char in text)
-
-
-def printable_lines(text: str) -> str:
-    """Return the text as `printable` does, but keep line ends and tabs."""
-    return "\n".join("\t".join(printable(cell) for cell in line.split("\t")) for line in text.split("\n"))
-
-
-def escape_formulas(text: str) -> str:
-    """Return the text as a CSV cell, with an apostrophe before anything that a spreadsheet would run as a formula.
-
-    NUL is replaced, because some readers end the file there.
-    """
-    return _FORMULA.sub(r"\1\2'", text.replace("\0", "\N{REPLACEMENT CHARACTER}"))
-
-
-def whole(text: object) -> int | None:
-    """Return a whole number of at most 64 bits, from digits 0-9 or an int; None for anything else."""
-    if isinstance(text, bool):
-        return None
-    if isinstance(text, bytes):
-        text = text.decode("ascii", "replace")
-    if isinstance(text, str):
-        if not _DIGITS.fullmatch(text):
-            return None
-        text = int(text)
-    return text if isinstance(text, int) and 0 <= text < 1 << 64 else None
-
-
-def check_json(data: bytes, path: object) -> None:
-    """Raise DataError if the values and strings of a JSON text could take too much memory, before any is decoded."""
-    values = data.count(b",") + data.count(b"[") + data.count(b"{")
-    # A single character above U+FFFF, plain or escaped, makes a string four bytes wide.
-    width = 4 if max(data, default=0) >= 0xF0 or b"\\u" in data else 1 if data.isascii() else 2
-    if _VALUE_BYTES * values + (1 + width) * len(data) > _MAX_DECODED_BYTES:
-        raise DataError(path, f"too large: {values:,} values in {len(data) >> 20:,} MiB")
-    # The remaining quotes only begin and end strings. A string that is too long contains a tested position.
-    plain = data.replace(b"\\\\", b"  ").replace(b'\\"', b"  ") if b"\\" in data else data
-    quotes = counted = 0
-    for at in range(_MAX_STRING_BYTES, len(plain), _MAX_STRING_BYTES):
-        quotes, counted = quotes + plain.count(b'"', counted, at), at
-        end = plain.find(b'"', at, at + _MAX_STRING_BYTES)
-        if quotes % 2 and (end < 0 or end - plain.rfind(b'"', 0, at) > _MAX_STRING_BYTES):
-            raise DataError(path, f"too large: a string of more than {_MAX_STRING_BYTES >> 10} KiB")
-
-
-def _check_table(data: bytes, path: object) -> None:
-    """Raise DataError for more lines or cells than a reader of tables may keep, before one is read.
-
-    A line of two figures takes some 500 bytes and 20 µs, so that 29 KB of gzip took 41 s and 2.1 GB.
-    """
-    lines = data.count(b"\n") + data.count(b"\r") + sum(data.count(end) for end in _OTHER_ENDS)
-    cells = sum(data.count(mark) for mark in (b",", b";", b"\t"))
-    if lines > _MAX_LINES or cells > _MAX_CELLS:
-        what = f"{lines:,} lines, at most {_MAX_LINES:,}" if lines > _MAX_LINES else f"{cells:,} cells"
-        raise DataError(path, f"too large: {what}", hint="cut it into several files, or keep fewer rows")
-
-
-@contextmanager
-def reading(path: object) -> Iterator[None]:
-    """Convert every exception about invalid bytes to DataError.
-
-    Readers report known errors themselves, with the line. This covers the unexpected errors.
-    """
-    try:
-        yield
-    except (PowerprofError, BrokenPipeError):  # a closed pipe is the output's, never a file's
-        raise
-    except RecursionError:
-        raise DataError(path, "nested too deeply") from None
-    except MemoryError:
-        raise DataError(
-            path, "not enough memory to read it", hint="end other programs, or read it on a larger host"
-        ) from None
-    except OSError as error:
-        # A name in the data may be too long, contain a link loop, or be on a broken disk.
-        raise DataError(path, f"cannot be read ({(error.strerror or str(error)).lower()})") from None
-    except Exception as error:
-        if not isinstance(error, _data_errors()):
-            raise
-        reason = printable(str(error))[:_SHOWN] or type(error).__name__
-        raise DataError(path, f"damaged ({reason})") from None
-
-
-def _data_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions that invalid bytes cause. TypeError and AttributeError are our own bugs and stay."""
-    import csv
-    import lzma
-    import struct
-    import zlib
-
-    import msgspec
-
-    outside = (csv.Error, lzma.LZMAError, struct.error, zlib.error, msgspec.MsgspecError)
-    return (ValueError, ArithmeticError, LookupError, EOFError, *outside)
-
-
-def loader(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function that reads foreign data, so that all errors about the data are DataError.
-
-    The error names the argument `path`, otherwise the first argument, or its attribute `path` (an open ELF file).
-    """
-    names = list(signature(function).parameters)
-    name = "path" if "path" in names else names[0]
-    place = names.index(name)
-
-    @wraps(function)
-    def read(*arguments: P.args, **named: P.kwargs) -> R:
-        path = arguments[place] if place < len(arguments) else named.get(name)
-        with reading(getattr(path, "path", path)):
-            return function(*arguments, **named)
-
-    return read
-
-
-# TOML, with errors in one line that contain the line number.
-
-
-def parse(text: str, path: object) -> dict[str, Any]:
-    """Return the tables of a TOML document. Raise DataError with the line and tomllib's reason."""
-    with reading(path):
-        try:
-            return tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            reason = re.sub(r" \(at .*\)$", "", str(error))
-            line = re.search(r"\(at line (\d+)", str(error))
-            # tomllib reports no line for text that is missing at the end: it is the last line.
-            number = int(line[1]) if line else max(text.count("\n") + (not text.endswith("\n")), 1)
-            raise DataError(path, f"not TOML: {reason[:1].lower()}{reason[1:]}", number) from None

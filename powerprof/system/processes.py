@@ -14,7 +14,8 @@ import stat
 import msgspec
 
 from powerprof.system.caller import account_of, is_system_account
-from powerprof.system.files import printable, try_text, whole
+from powerprof.system.files import try_text
+from powerprof.system.foreign_text import printable, whole
 from powerprof.system.paths import procfs
 from powerprof.system.reader_process import FileStatus, account_ids, link_of, shared
 from powerprof.system.server_names import is_server_program

@@ -25,7 +25,7 @@ from powerprof.system import files, programs, reader_child, signals
 from powerprof.system.caller import is_system_account
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError
-from powerprof.system.files import whole
+from powerprof.system.foreign_text import whole
 from powerprof.system.paths import procfs
 from powerprof.system.reader_waits import ChildSleep, ReaderWaits
 from powerprof.system.tasks import process_folder

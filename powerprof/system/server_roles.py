@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from powerprof.system.files import printable
+from powerprof.system.foreign_text import printable
 from powerprof.system.reader_process import shared
 
 _LIMIT_BYTES = 4096

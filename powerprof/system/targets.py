@@ -19,7 +19,8 @@ from msgspec.structs import replace
 from powerprof.system import paths
 from powerprof.system.cgroups import groups_below, is_made_by_root, unit_of
 from powerprof.system.errors import PowerprofError, SeveralServersError, UsageError
-from powerprof.system.files import printable, read_fields, try_text, whole
+from powerprof.system.files import read_fields, try_text
+from powerprof.system.foreign_text import printable, whole
 from powerprof.system.next_steps import command_line
 from powerprof.system.own_processes import is_own
 from powerprof.system.paths import procfs

@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 
 from powerprof.system.errors import CapabilityError
-from powerprof.system.files import printable, read_fields, try_text, whole
+from powerprof.system.files import read_fields, try_text
+from powerprof.system.foreign_text import printable, whole
 from powerprof.system.paths import procfs
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from powerprof.stacks.demangle import demangle
 from powerprof.system.errors import DataError
-from powerprof.system.files import printable
+from powerprof.system.foreign_text import printable
 from powerprof.tracing.captures import FunctionCounts, FunctionTrace
 from powerprof.tracing.dtrace import DtraceRun
 

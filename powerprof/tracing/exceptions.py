@@ -13,7 +13,7 @@ from powerprof.stacks.elf import SHT_DYNSYM, Elf, read_elf, section_bytes
 from powerprof.stacks.image import ProcessImage
 from powerprof.stacks.store import open_module
 from powerprof.system.errors import DataError
-from powerprof.system.files import reading
+from powerprof.system.foreign_data import reading
 from powerprof.system.reader_process import Opened
 
 _RAISERS = (b"\0__cxa_throw\0", b"\0__cxa_rethrow\0", b"\0_Unwind_RaiseException\0", b"\0__gnat_raise")

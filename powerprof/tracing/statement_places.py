@@ -14,7 +14,7 @@ from powerprof.stacks.elf import Elf, read_elf
 from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.store import open_module
 from powerprof.system.errors import CapabilityError, DataError
-from powerprof.system.files import reading
+from powerprof.system.foreign_data import reading
 from powerprof.system.reader_process import Opened
 from powerprof.tracing.symbols import find_file_offset, is_stepped
 

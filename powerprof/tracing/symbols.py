@@ -23,7 +23,7 @@ from powerprof.stacks.registers import AARCH64
 from powerprof.stacks.store import TableStore, open_module
 from powerprof.stacks.symtab import SymbolTable
 from powerprof.system.errors import DataError, UsageError
-from powerprof.system.files import reading
+from powerprof.system.foreign_data import reading
 from powerprof.system.next_steps import command_line
 from powerprof.system.reader_process import Opened
 

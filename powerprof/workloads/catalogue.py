@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from powerprof.system import files
 from powerprof.system.errors import DataError, UsageError
-from powerprof.system.files import loader, read_outside_text
+from powerprof.system.files import read_outside_text
+from powerprof.system.foreign_data import loader, parse_toml
 from powerprof.system.next_steps import command_line
 from powerprof.system.paths import data_dir
 from powerprof.workloads.definition import DEFAULT_KIND, Name, StrictTable, Value
@@ -193,10 +193,10 @@ def find_study(name: str) -> Study:
     return read_study(data_dir("workloads") / "studies" / f"{name}{_SUFFIX}")
 
 
-@loader
+@loader(0)
 def read_study(path: Path) -> Study:
     """Read and check a study's file. Raise DataError with the key."""
-    raw: dict[str, Any] = files.parse(read_outside_text(path), path)
+    raw: dict[str, Any] = parse_toml(read_outside_text(path), path)
     try:
         study = msgspec.convert(raw, Study)
     except msgspec.ValidationError as error:

@@ -15,11 +15,11 @@ from typing import Any
 import msgspec
 
 from powerprof.database.settings import does_setting_need_trust, does_variable_need_trust
-from powerprof.system import files
 from powerprof.system.caller import as_caller
 from powerprof.system.errors import DataError, UsageError
-from powerprof.system.files import loader, read_outside_text, reason_of
+from powerprof.system.files import read_outside_text, reason_of
 from powerprof.system.folders import CopyRefused, CopyRules, Folder, copy_folder
+from powerprof.system.foreign_data import loader, parse_toml
 from powerprof.system.paths import data_dir, state_dir
 from powerprof.workloads.definition import (
     DATASETS,
@@ -54,7 +54,7 @@ class LoadedWorkload(msgspec.Struct, frozen=True):
         return self.folder / "workload.toml"
 
 
-@loader
+@loader(0)
 def read_workload(folder: Path) -> LoadedWorkload:
     """Read and check FOLDER/workload.toml. Raise DataError with file, line and key."""
     folder = folder.resolve()
@@ -73,7 +73,7 @@ def _parsed(path: Path, text: str) -> tuple[Workload, Mapping[str, Any]]:
             raise DataError(
                 path, f"more than {_MOST_DOTS} dots in a line outside of quotes", number, "keep SQL in files"
             )
-    raw = files.parse(text, path)
+    raw = parse_toml(text, path)
     return _convert(path, text, raw), raw
 
 
@@ -420,7 +420,7 @@ def copy_trusted(
 def _check_copy(case: Case, copy: Path) -> None:
     """Check that the copy, whose digest is trusted, has the tables that were read before. Raise DataError."""
     path = case.workload.path
-    if files.parse(read_outside_text(copy / path.name, _LIMIT_BYTES), path) != case.workload.raw:
+    if parse_toml(read_outside_text(copy / path.name, _LIMIT_BYTES), path) != case.workload.raw:
         raise DataError(path, "was changed while it was read", hint="run the command again")
 
 

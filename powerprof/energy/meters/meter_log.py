@@ -23,7 +23,8 @@ from powerprof.measure.clock import WallOffset
 from powerprof.measure.energy_series import EnergySeries, PowerSample, power_energy
 from powerprof.measure.program_output import median_step_s, numbered_lines, parse_number
 from powerprof.system.errors import CapabilityError, DataError
-from powerprof.system.files import loader, read_outside_table
+from powerprof.system.files import read_outside_table
+from powerprof.system.foreign_data import loader
 from powerprof.system.next_steps import command_line
 
 _TIMES = (
@@ -107,7 +108,7 @@ def looks_like_meter_log(text: str) -> bool:
     return _has_no_header(cells) or (has_power and any(name in _TIMES for name in names))
 
 
-@loader
+@loader(1)
 def parse_meter_log(text: str, path: Path | str, minimum: int = 2, column: str | None = None) -> MeterLog:
     """Return the log of a text of at least `minimum` samples. `column` names one or more columns, joined by `+`.
 

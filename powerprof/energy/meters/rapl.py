@@ -23,7 +23,8 @@ from powerprof.measure.counters import PACKAGE_WATTS, PSYS_WATTS, CounterSample,
 from powerprof.measure.energy_series import EnergySeries, counter_energy
 from powerprof.system import paths
 from powerprof.system.errors import CapabilityError, PowerprofError
-from powerprof.system.files import read_int, try_int, try_text, whole
+from powerprof.system.files import read_int, try_int, try_text
+from powerprof.system.foreign_text import whole
 
 _CONTROL_TYPES = ("intel-rapl", "intel-rapl-tpmi", "intel-rapl-mmio")
 # A package with this power wraps a 65,536 J counter (15.3 µJ units) in 65 s. Half of that limits the sampling interval.

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from powerprof.model import text
 from powerprof.report.table import Figure
-from powerprof.system.files import printable
+from powerprof.system.foreign_text import printable
 
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|×|ms\b|s\b|J\b|W\b|mJ\b|points\b))|(?<=[±×–]) (?=\d)")
 # Only after a blank, so that the parameters of functions stay. Process ids and counts stay too.

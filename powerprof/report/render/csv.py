@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from powerprof.report.document import Document, Part, Section, Shown
 from powerprof.report.table import Column, Figure, Line, Table
-from powerprof.system.files import escape_formulas
+from powerprof.system.foreign_text import escape_formulas
 
 WARNING = "warning"
 """The heading of the last column."""

@@ -27,7 +27,8 @@ import msgspec
 
 from powerprof.system.caller import caller, is_system_account
 from powerprof.system.errors import CapabilityError, PowerprofError
-from powerprof.system.files import printable, reason_of
+from powerprof.system.files import reason_of
+from powerprof.system.foreign_text import printable
 from powerprof.system.next_steps import command_line
 from powerprof.system.processes import account_name
 from powerprof.system.reader_process import account_ids, link_of

@@ -23,8 +23,9 @@ from powerprof import __version__
 from powerprof.stacks.registers import Machine
 from powerprof.system import paths
 from powerprof.system.errors import CapabilityError, PowerprofError
-from powerprof.system.files import read_text, reading, reason_of
+from powerprof.system.files import read_text, reason_of
 from powerprof.system.folders import Folder
+from powerprof.system.foreign_data import reading
 from powerprof.system.next_steps import command_line
 from powerprof.tracing.bpf.shared_numbers import GROUP_SPAN
 

@@ -31,7 +31,7 @@ from powerprof.report.kinds import KIND_LOADERS, RecordKind, lines_of, load_save
 from powerprof.stacks import demangle, elf, image, store, symtab, unwind_tables
 from powerprof.stacks import symbols as runtimes
 from powerprof.system.errors import UsageError
-from powerprof.system.files import reading
+from powerprof.system.foreign_data import reading
 from powerprof.tracing.idle_data import IDLE_EXIT
 from powerprof.workloads.reading import read_workload, split_statements
 from tests.nightly.fuzz.records import made, several

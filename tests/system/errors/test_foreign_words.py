@@ -21,7 +21,8 @@ from powerprof.measure import turbostat
 from powerprof.stacks import image
 from powerprof.stacks.demangle import demangle_legacy, demangle_v0
 from powerprof.system.errors import DataError
-from powerprof.system.files import escape_formulas, loader, printable, printable_lines, reading, whole
+from powerprof.system.foreign_data import loader, reading
+from powerprof.system.foreign_text import escape_formulas, printable, printable_lines, whole
 from powerprof.workloads.reading import read_workload
 from tests.conftest import REPOSITORY, Cli
 from tests.programs.cpu_time import least_cpu_s
@@ -105,7 +106,7 @@ def test_what_python_says_of_bytes_is_one_error(error: Exception) -> None:
 
 
 def test_a_mistake_of_ours_stays_one() -> None:
-    @loader
+    @loader(0)
     def read(path: str) -> None:
         raise TypeError("ours")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.system.files import printable
+from powerprof.system.foreign_text import printable
 from tests.programs.in_process import Ended, Run, the_commands, up_to_the_first_window
 from tools.pages.cli import Parameter, commands
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from powerprof.system import files
 from powerprof.system.errors import DataError, PowerprofError
-from powerprof.system.files import read_fields, read_outside, read_outside_text, whole
+from powerprof.system.files import read_fields, read_outside, read_outside_text
 
 
 @pytest.fixture
@@ -79,22 +79,6 @@ def test_a_pseudo_file_with_another_text_is_no_number(tmp_path: Path) -> None:
     assert files.try_int(tmp_path / "number") is None and files.try_int(tmp_path / "none") is None
     with pytest.raises(PowerprofError, match="not a number: 'max'"):
         files.read_int(tmp_path / "number")
-
-
-@pytest.mark.parametrize(
-    ("value", "number"),
-    [
-        (7, 7),
-        ("007", 7),
-        (b"7", 7),
-        (2**64 - 1, 2**64 - 1),
-        (str(2**64 - 1), 2**64 - 1),
-        *[(value, None) for value in (2**64, str(2**64), "1" * 21, -1, "-1", "+1", "1_0", "²", "7 ", "", b"\xb2")],
-        *[(value, None) for value in (True, False, 7.0, None, [7])],
-    ],
-)
-def test_whole_numbers_have_64_bits(value: object, number: int | None) -> None:
-    assert whole(value) == number
 
 
 @pytest.mark.parametrize("pack", [lambda data: data, gzip.compress])
@@ -176,53 +160,6 @@ def test_an_error_has_its_line(tmp_path: Path, text: bytes, line: int) -> None:
     with pytest.raises(DataError, match=rf"file:{line}: not text \(byte 0x") as error:
         read_outside_text(tmp_path / "file")
     assert error.value.line == line
-
-
-@pytest.mark.parametrize(
-    ("text", "line", "reason"),
-    [("a = 1\nb = \n", 2, "invalid value"), ("a = [1,\n", 1, "unclosed|invalid"), ("a = 1\na = 2", 2, "overwrite")],
-)
-def test_an_error_of_toml_has_its_line(text: str, line: int, reason: str) -> None:
-    with pytest.raises(DataError, match=rf"(?i)f:{line}: not TOML: .*({reason})"):
-        files.parse(text, "f")
-
-
-@pytest.mark.parametrize(
-    ("text", "cell"),
-    [("=1+1", "'=1+1"), ("a;=1", "a;'=1"), ("a\t @x", "a\t '@x"), ("-7", "'-7"), ("a=1", "a=1"), ("7", "7")],
-)
-def test_a_formula_in_a_cell_is_text(text: str, cell: str) -> None:
-    assert files.escape_formulas(text) == cell
-
-
-@given(st.text())
-def test_printable_text_is_one_line_of_the_same_length(text: str) -> None:
-    shown = files.printable(text)
-    assert len(shown) == len(text) and "\n" not in shown and "\x1b" not in shown
-    assert files.printable(shown) == shown
-    assert files.printable_lines(text).count("\n") == text.count("\n")
-
-
-def _json(values: int, width: str = "a") -> bytes:
-    return ("[" + ",".join(["0"] * values) + f',"{width}"]').encode()
-
-
-def test_a_text_that_would_fill_memory_is_refused_before_it_is_decoded() -> None:
-    # 125 bytes for each value, and two for each byte of an ASCII text: 1.6 million values need 206 of 209.7 MB.
-    files.check_json(_json(1_600_000), "f")
-    with pytest.raises(DataError, match="too large: 1,7"):
-        files.check_json(_json(1_700_000), "f")
-    # With a wide character, each byte needs five: 212 MB. With one of two bytes, three: 206 MB.
-    files.check_json(_json(1_570_000, "é"), "f")
-    with pytest.raises(DataError, match="too large"):
-        files.check_json(_json(1_570_000, "\N{GRINNING FACE}"), "f")
-    for size, refused in ((250 << 10, False), (3 * (256 << 10), True)):
-        data = b'["' + b"x" * size + b'"]'
-        if refused:
-            with pytest.raises(DataError, match="a string of more than 256 KiB"):
-                files.check_json(data, "f")
-        else:
-            files.check_json(data, "f")
 
 
 @pytest.mark.parametrize("mark", ["\n", "\r", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"])
