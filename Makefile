@@ -1,15 +1,15 @@
-# Everything starts here: `make` prints the targets. Fresh Debian 12, as root or as a user who may sudo.
+# `make` prints the targets. They need Debian 12, and root or sudo.
 
 PYTHON := /usr/bin/python3
 VENV := .venv
 BIN := $(VENV)/bin
-# `make test RERUNS="--reruns 2"`: only for .ci/run, until the tests that it lists as run again are mended.
+# Only .ci/run repeats failed tests, until the tests that it lists are fixed: `make test RERUNS="--reruns 2"`.
 RERUNS :=
 PYTEST := $(BIN)/python -m pytest -rsR --durations 20 $(RERUNS)
-# Touched when the Python packages are in .venv: those that powerprof imports, and those of the tests besides.
+# Touched after the installation into .venv of the packages that powerprof imports, and of those of the tests.
 IMPORTED := $(VENV)/.imported
 TESTED := $(VENV)/.tested
-# A server of the past that tests look for; absent, they are deselected, which pytest says at the end.
+# An old server for some tests. Without it, they are deselected, and pytest reports this at the end.
 HISTORICAL := mysql-5.5.9
 
 # Tests that load BPF programs run in five workers, all others in six: they wait more than they compute. Tests that judge
@@ -19,7 +19,7 @@ PARALLEL := $(PYTEST) --dist loadfile --no-loadscope-reorder --numprocesses
 UNTRACED := $(PARALLEL) 6 -m "not (nightly or alone or traced)" $(TESTS)
 TRACED := $(PARALLEL) 5 -m "traced and not (nightly or alone)" $(TESTS)
 ALONE := $(PYTEST) -m "alone and not nightly" $(TESTS)
-PREPARE = $(BIN)/powerprof --quiet servers fetch $(HISTORICAL) --yes || echo "setup: going on without $(HISTORICAL)" >&2; \
+PREPARE = $(BIN)/powerprof --quiet servers fetch $(HISTORICAL) --yes || echo "setup: continuing without $(HISTORICAL)" >&2; \
 	export TEST_CACHE="$$(mktemp -d)"; trap 'rm -rf "$$TEST_CACHE"' EXIT; \
 	unset PYTHONDONTWRITEBYTECODE; export PYTHONPYCACHEPREFIX="$$TEST_CACHE/bytecode"
 
@@ -29,11 +29,11 @@ PREPARE = $(BIN)/powerprof --quiet servers fetch $(HISTORICAL) --yes || echo "se
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup-demo: ## install what powerprof needs (packages of the system, .venv); quick the second time
+setup-demo: ## install the packages that powerprof needs, in the system and in .venv
 	@.ci/packages demo
 	@$(MAKE) --silent --no-print-directory $(IMPORTED)
 
-setup: setup-demo ## install also what its tests need: compilers, servers, a browser
+setup: setup-demo ## install also the packages of its tests: compilers, servers, a browser
 	@.ci/packages check
 	@.ci/packages test
 	@$(MAKE) --silent --no-print-directory $(TESTED)
@@ -64,31 +64,31 @@ man: setup ## write the manual page, the commands, the JSON Schemas, the meters 
 	$(BIN)/python -m tools.pages.meters_page
 	$(BIN)/python -m tools.pages.licences_page
 
-probes: setup ## compile the BPF programs that powerprof carries, those whose sources changed
+probes: setup ## compile the carried BPF programs with changed sources
 	$(BIN)/python -m tools.probes.shared
 	$(BIN)/python -m tools.probes
 
-probes-anew: setup ## compile them again, and compare (some minutes)
+probes-anew: setup ## compile all carried BPF programs again and compare them (some minutes)
 	$(BIN)/python -m tools.probes --anew
 
-gallery: setup ## measure again what docs/gallery and docs/read-a-report.md show, and photograph it (five minutes); as root
+gallery: setup ## measure and photograph the examples of docs/gallery and docs/read-a-report.md (five minutes); as root
 	$(BIN)/python -m tools.gallery
 
 STUDIES = $(basename $(notdir $(wildcard workloads/studies/*.toml)))
 STUDY_OPTIONS :=
-studies: setup ## measure the published studies (an hour and a quarter), and rewrite docs/studies; as root
+studies: setup ## measure the published studies and rewrite docs/studies (75 minutes); as root
 	@mkdir -p docs/studies/runs; status=0; for study in $(STUDIES); do \
 		$(BIN)/powerprof study $$study $(STUDY_OPTIONS) --json docs/studies/runs/$$study.json || status=1; done; \
 	$(BIN)/python -m tools.pages.study_pages && exit $$status
 
-check: setup-demo ## ruff, mypy, the layers and the unit tests: two minutes, without root and without a server
+check: setup-demo ## run ruff, mypy and the unit tests (two minutes), without root and without a server
 	@.ci/packages check
 	@$(MAKE) --silent --no-print-directory lint
 	$(PARALLEL) 2 -m "not (nightly or root)" --quiet tests/unit
 
-test: setup ## run all tests but the long ones; the tests that trace need root and BPF
+test: setup ## run all tests except the long ones; the tests that trace need root and BPF
 	@test "$$(id -u)" = 0 || \
-		echo "not root: the tests with the marker root will fail or say what they need; sudo make test runs all" >&2
+		echo "not root: tests with the marker root will fail; sudo make test runs all" >&2
 	@status=0; $(PREPARE); \
 	sh -c '.ci/ungrouped $$$$; exec $(UNTRACED)' || status=1; \
 	$(TRACED) || status=1; \
@@ -98,22 +98,22 @@ test: setup ## run all tests but the long ones; the tests that trace need root a
 durations: ## write the seconds of each test file in the last `make test` into tests/durations.json
 	$(BIN)/python -m tools.durations
 
-mutation: setup ## plant each fault of tools/mutation and see whether a test of `make check` fails (an hour)
+mutation: setup ## plant each fault of tools/mutation, and check that a test of `make check` fails (an hour)
 	$(BIN)/python -m tools.mutation --write
 
-bench: setup ## measure powerprof's own cost beside other tools
+bench: setup ## measure powerprof's own cost, compared with other tools
 	$(BIN)/python -m tools.bench
 
 matrix: setup-demo ## boot every machine of the matrix (40 minutes), and write docs/dev/machines.md; as root
 	@.ci/matrix-packages
 	$(BIN)/python -m tools.matrix --write
 
-matrix-quick: setup-demo ## the few machines that every change has to pass; as root
+matrix-quick: setup-demo ## boot the machines that every change must pass; as root
 	@.ci/matrix-packages quick
 	$(BIN)/python -m tools.matrix --quick
 
 KERNELS := build/kernels
-matrix-kernels: setup-demo ## one sweep under two kernels, and the page that compares them (20 minutes); as root
+matrix-kernels: setup-demo ## run a sweep under two kernels and compare them on a page (20 minutes); as root
 	@.ci/matrix-packages quick
 	$(BIN)/python -m tools.matrix --write --runs $(KERNELS) 6.1-sweep 6.12-sweep
 	$(BIN)/powerprof compare $(KERNELS)/6.1-sweep $(KERNELS)/6.12-sweep --no-save -o $(KERNELS)/two-kernels.html
@@ -126,23 +126,23 @@ steady: setup ## run the tests that do not trace ten times (an hour)
 	@status=0; $(PREPARE); .ci/ungrouped $$$$; for turn in 1 2 3 4 5 6 7 8 9 10; do \
 	echo "turn $$turn of 10"; $(UNTRACED) || status=1; done; exit $$status
 
-deb: setup-demo ## build a Debian package of it in dist/ (docs/how-to/prometheus.md)
+deb: setup-demo ## build a Debian package in dist/ (docs/how-to/prometheus.md)
 	@packaging/deb dist
 
-dist: ## make the sdist and the wheel of the last commit in dist/, equal wherever they are made
+dist: ## make the reproducible sdist and wheel of the last commit in dist/
 	@packaging/dist dist
 
-release: setup ## refuse a platform table of older BPF programs, then make the sdist and the wheel
+release: setup ## check that the platform table is of the current BPF programs, then make the sdist and the wheel
 	$(BIN)/python -m tools.matrix --check
 	@packaging/dist dist
 
-lint: setup-demo ## ruff (rules and format), mypy, and the scars of merged code
+lint: setup-demo ## run ruff (rules and format), mypy and the search for scars of merged code
 	@$(MAKE) --silent --no-print-directory $(TESTED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
 	$(BIN)/python -m tools.scars
 
-clean: ## remove .venv and everything that is built
+clean: ## remove .venv and all build products
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
