@@ -9,8 +9,6 @@ from typing import Literal
 
 import msgspec
 
-from powerprof.energy.cpu_kinds import find_kind
-from powerprof.energy.meters.meter_log import split_column
 from powerprof.system.errors import UsageError
 from powerprof.system.files import check_outside
 
@@ -92,8 +90,10 @@ def parse_meter(text: str) -> EnergyRequest:
     sources = [word for word in words if not _is_file(word)]
     if len(logs) > 1:
         raise UsageError(f"--meter {text} names two logs", "name one meter log")
-    for log in logs:
-        check_outside(split_column(log)[0])
+    if logs:
+        from powerprof.energy.meters.meter_log import split_column
+
+        check_outside(split_column(logs[0])[0])
     if sources:
         parse_choice(",".join(sources))
     return EnergyRequest(source=",".join(sources) or "meter_log", meter_log=logs[0] if logs else None)
@@ -102,6 +102,8 @@ def parse_meter(text: str) -> EnergyRequest:
 def _parse_model(text: str, match: re.Match[str]) -> EnergyRequest:
     cpu, share = (None if match[name] is None else match[name].strip() for name in ("cpu", "share"))
     if cpu is not None:
+        from powerprof.energy.cpu_kinds import find_kind
+
         find_kind(cpu)
     if share is not None and share not in _SHARES:
         raise UsageError(f"--meter {text}: a CPU of a guest is a thread or a core", "such as --meter model@thread")
