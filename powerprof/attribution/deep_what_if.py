@@ -21,7 +21,9 @@ from powerprof.attribution.causes import TICK, TIMER, blamed_threads
 from powerprof.attribution.deep_scopes import build_scope
 from powerprof.measure.idle_counters import StateInfo
 from powerprof.model.deep_idle import DeepWhatIf, ExpectedScope
-from powerprof.statistics.intervals import LEVEL, effective_freedom, serial_factor, student_quantile
+from powerprof.statistics.distributions import student_quantile
+from powerprof.statistics.intervals import LEVEL
+from powerprof.statistics.scatter import effective_freedom, serial_factor
 from powerprof.tracing.bpf.shared_numbers import Flag, WakerContext
 from powerprof.tracing.captures import Array
 

@@ -24,7 +24,7 @@ from powerprof.measure.clock import format_now
 from powerprof.measure.progress import announce
 from powerprof.model.records import Record, ended_by_signal
 from powerprof.model.text import Say
-from powerprof.statistics.intervals import proportion
+from powerprof.statistics.counts import proportion
 from powerprof.system.errors import CapabilityError, UsageError
 from powerprof.system.targets import Target, TargetChoice, resolve_target
 from powerprof.tracing.captures import Event, FunctionCounts, FunctionTrace, OnCpuCapture, estimate_cpu_time

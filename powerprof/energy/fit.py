@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from powerprof.statistics.distributions import student_quantile
 from powerprof.system.errors import PowerprofError
 
 if TYPE_CHECKING:
@@ -150,7 +151,6 @@ def _condition(design: Matrix) -> float:
 def _solve_least_squares(design: Matrix, watts: Matrix) -> tuple[Matrix, Matrix, float]:
     """Return the values, their standard errors, and the simultaneous t quantile."""
     import numpy as np
-    from scipy import special
 
     count, unknowns = design.shape
     freedom = count - unknowns
@@ -160,7 +160,7 @@ def _solve_least_squares(design: Matrix, watts: Matrix) -> tuple[Matrix, Matrix,
     # (XᵀX)⁻¹ = R⁻¹R⁻ᵀ by QR keeps the digits that forming XᵀX loses.
     inverse = np.linalg.inv(np.linalg.qr(design)[1])
     errors = np.sqrt(variance * (inverse**2).sum(axis=1))
-    quantile = float(special.stdtrit(freedom, 1 - (1 - _CONFIDENCE) / (2 * unknowns)))
+    quantile = student_quantile(1 - (1 - _CONFIDENCE) / unknowns, freedom)
     return values, np.asarray(errors, dtype=np.float64), quantile
 
 

@@ -19,7 +19,7 @@ from statistics import fmean, median, stdev
 
 import msgspec
 
-from powerprof.statistics.intervals import two_sided_quantile
+from powerprof.statistics.distributions import student_quantile
 from powerprof.system.errors import DataError
 
 _CONFIDENCE = 0.95
@@ -132,7 +132,7 @@ def predict_new_kind(results: Sequence[PowerResult], what: str, known: Deviation
     middle = fmean(means)
     squares = _PRIOR_KINDS * known.between[what] ** 2 + fsum((mean - middle) ** 2 for mean in means)
     variance = squares / freedom * (1 + 1 / len(means)) + known.within[what] ** 2
-    return _widen(_list_logs(results, what), two_sided_quantile(_CONFIDENCE, freedom) * math.sqrt(variance))
+    return _widen(_list_logs(results, what), student_quantile(_CONFIDENCE, freedom) * math.sqrt(variance))
 
 
 def predict_known_kind(results: Sequence[PowerResult], what: str, known: Deviations) -> Spread:
@@ -140,7 +140,7 @@ def predict_known_kind(results: Sequence[PowerResult], what: str, known: Deviati
     logs = _list_logs(results, what)
     freedom = _PRIOR_RESULTS + len(logs) - 1
     squares = _PRIOR_RESULTS * known.within[what] ** 2 + fsum((x - fmean(logs)) ** 2 for x in logs)
-    return _widen(logs, two_sided_quantile(_CONFIDENCE, freedom) * math.sqrt(squares / freedom * (1 + 1 / len(logs))))
+    return _widen(logs, student_quantile(_CONFIDENCE, freedom) * math.sqrt(squares / freedom * (1 + 1 / len(logs))))
 
 
 def _list_logs(results: Iterable[PowerResult], what: str) -> list[float]:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from powerprof import __version__
 from powerprof.measure.procfs import own_peak_bytes
 from powerprof.model.records import Cause, Conservation, Estimate, ServerExits, ToolCost, Window
-from powerprof.statistics.intervals import BLOCKS, rate_interval
+from powerprof.statistics.counts import BLOCKS, rate_interval
 from powerprof.system.errors import Interrupted
 from powerprof.system.own_processes import own_pids
 

@@ -27,7 +27,8 @@ from powerprof.model.records import (
     Window,
     metric_name,
 )
-from powerprof.statistics.intervals import Interval, difference_of_rates, welch_interval
+from powerprof.statistics.counts import difference_of_rates
+from powerprof.statistics.intervals import Interval, welch_interval
 
 # Phases from repeated windows, and differences between phases with their intervals.
 

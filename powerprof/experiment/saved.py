@@ -15,7 +15,7 @@ from powerprof.experiment.threats import list_differences
 from powerprof.model.metrics import unit_of
 from powerprof.model.records import Figures, IdleRun, Phase, Run, Window, metric_name
 from powerprof.model.runs import RunStore, decode_record, read_schema
-from powerprof.statistics.verdicts import DRIFT_FLOOR_POINTS
+from powerprof.statistics.validity import DRIFT_FLOOR_POINTS
 from powerprof.system.errors import DataError, UsageError
 
 # The form of run identifiers. No condition has such a name.

@@ -34,7 +34,8 @@ from powerprof.measure.progress import announce
 from powerprof.model.metrics import find_metric
 from powerprof.model.records import Estimate, IdleRun, Kind, Phase, Record, RunMetric
 from powerprof.model.text import Say, approximate_time
-from powerprof.statistics.intervals import Interval, difference_of_rates
+from powerprof.statistics.counts import difference_of_rates
+from powerprof.statistics.intervals import Interval
 from powerprof.statistics.verdicts import Verdict
 from powerprof.system import signals
 from powerprof.system.errors import Interrupted, PowerprofError

@@ -20,7 +20,8 @@ from powerprof.experiment.threats import OTHERS_PERCENT, list_differences
 from powerprof.experiment.verdict import PartingFunction, compare_sweep_functions, judge_saved, keep_surviving_verdicts
 from powerprof.model.records import Ended, Kind, Note, Record, RunMetric, ServerInfo
 from powerprof.model.runs import RunInfo, RunStore, decode_record, read_schema
-from powerprof.statistics.intervals import Interval, Stratum, interval_ends, pool_differences
+from powerprof.statistics.intervals import Interval, interval_ends
+from powerprof.statistics.pooling import Stratum, pool_differences
 from powerprof.statistics.verdicts import Claim, Verdict, compare_unpaired, judge_claim, survivors, verdict_of
 from powerprof.system.errors import DataError, UsageError
 

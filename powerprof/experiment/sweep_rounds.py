@@ -40,7 +40,8 @@ from powerprof.measure.window import wait_and_read
 from powerprof.model.metrics import unit_of
 from powerprof.model.records import Figures, Note, OsRates, Record, RunMetric, ServerInfo, Window, ended_by_signal
 from powerprof.statistics.intervals import interval_ends
-from powerprof.statistics.verdicts import compare_points, judge_claim, which_differ
+from powerprof.statistics.points import compare_points, which_differ
+from powerprof.statistics.verdicts import judge_claim
 from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError, UsageError
 from powerprof.workloads.definition import Value
 from powerprof.workloads.reading import Case

@@ -16,7 +16,7 @@ from powerprof.experiment.metrics import Baseline, rest_percent
 from powerprof.experiment.options import MINIMUM_PAIRS
 from powerprof.experiment.records import Block, BlockPair, ConditionRecord, ControlRecord, Design, Metric, Threat
 from powerprof.model.records import EnergyReading, EstimateRange, Note, ServerInfo, Window
-from powerprof.statistics.verdicts import Drift, baseline_drift, block_trend
+from powerprof.statistics.validity import Drift, baseline_drift, block_trend
 
 # With more steal than this, neighbours of the guest were measured as well.
 _STEAL_PERCENT = 1.0

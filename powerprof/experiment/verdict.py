@@ -26,6 +26,7 @@ from powerprof.experiment.records import (
 from powerprof.model.records import Figures
 from powerprof.statistics.intervals import Interval, bounded_interval, interval_ends
 from powerprof.statistics.pairs import Noise, pool_noise, pool_sampling_noise
+from powerprof.statistics.validity import judge_control
 from powerprof.statistics.verdicts import (
     FAMILY_LEVEL,
     FUNCTIONS_LEVEL,
@@ -33,7 +34,6 @@ from powerprof.statistics.verdicts import (
     PairedResult,
     compare_pairs,
     compare_unpaired,
-    judge_control,
     primary_verdict,
     survivors,
 )

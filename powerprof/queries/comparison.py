@@ -13,7 +13,7 @@ import msgspec
 from powerprof.model.records import Note, Record
 from powerprof.model.statements import NormalText
 from powerprof.queries.records import Method, Queries, Statement
-from powerprof.statistics.intervals import student_quantile
+from powerprof.statistics.distributions import student_quantile
 from powerprof.statistics.verdicts import Claim, judge_claim
 from powerprof.statistics.verdicts import Verdict as IntervalVerdict
 from powerprof.system.errors import UsageError

@@ -20,7 +20,7 @@ from powerprof.queries.pricing import MeasuredStatements
 from powerprof.queries.records import Background, Share, Statement
 from powerprof.queries.target import ServerTime, TracedServer, ask_server
 from powerprof.queries.windows import TracedWindow, name_version, note_reading
-from powerprof.statistics.intervals import proportion
+from powerprof.statistics.counts import proportion
 from powerprof.system.closeable import Closeable
 from powerprof.system.server_roles import parse_database
 from powerprof.tracing.captures import estimate_cpu_time

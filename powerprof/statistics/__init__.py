@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Intervals, verdicts and controls: pure functions over recorded values; SciPy is loaded on first use."""
+"""Intervals, verdicts and controls: pure functions over recorded values."""

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from powerprof.statistics.intervals import LEVEL, Interval, lag_of, rounding, step_of, student_p, student_quantile
+from powerprof.statistics.distributions import student_p, student_quantile
+from powerprof.statistics.intervals import LEVEL, Interval
+from powerprof.statistics.scatter import lag_of, rounding, step_of
 
 if TYPE_CHECKING:
     import numpy as np

@@ -5,24 +5,15 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from itertools import combinations
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
-from powerprof.statistics.intervals import (
-    LEVEL,
-    Interval,
-    effective_freedom,
-    mean_interval,
-    step_of,
-    student_p,
-    student_quantile,
-    welch_error,
-    welch_interval,
-)
-from powerprof.statistics.pairs import INDEPENDENT, Noise, PairedTest, measure_difference, pool_noise
+from powerprof.statistics.distributions import student_p, student_quantile
+from powerprof.statistics.intervals import MOST_LOG, Interval, mean_interval, welch_error, welch_interval
+from powerprof.statistics.pairs import Noise, PairedTest, measure_difference, pool_noise
+from powerprof.statistics.scatter import effective_freedom
 
 Verdict = Literal["b_lower", "b_higher", "inconclusive"]
 POWER = 0.8
@@ -112,7 +103,7 @@ def _minimum_detectable_percent(tested: PairedTest, a_mean: float) -> float | No
     """
     reach = tested.reach(PRIMARY_LEVEL) + tested.reach(2 * POWER - 1)
     if tested.on_logs:
-        return 100 * math.expm1(min(reach, _MOST_LOG))
+        return 100 * math.expm1(min(reach, MOST_LOG))
     return 100 * reach / abs(a_mean) if a_mean else None
 
 
@@ -134,7 +125,7 @@ def compare_pairs(
     tested, a_mean = measure_difference(a, b, step, noise), plain.a_mean
     interval, ratios = tested.interval, None
     if tested.on_logs:
-        low, high = (math.exp(min(max(end, -_MOST_LOG), _MOST_LOG)) for end in (interval.low, interval.high))
+        low, high = (math.exp(min(max(end, -MOST_LOG), MOST_LOG)) for end in (interval.low, interval.high))
         ratio = plain.b_mean / a_mean
         ratios = Interval(min(low, ratio), max(high, ratio), interval.method)
         interval = Interval(a_mean * (ratios.low - 1), a_mean * (ratios.high - 1), interval.method)
@@ -236,129 +227,3 @@ def _p_of_runs(a: Sequence[float], b: Sequence[float], step: float | None) -> fl
         return None
     difference, (error, _) = statistics.fmean(b) - statistics.fmean(a), welch_error(a, b, RUN_LEVELS, step)
     return student_p(difference / error, min(map(effective_freedom, (a, b)))) if error else 1.0
-
-
-# Validity of the experiment: the A/A control, and drift of the idle baseline and over the blocks.
-
-# An idle machine's C0 varies by some tenths of a point, which interleaving cancels. A drift counts if it is
-# significant, exceeds this, and exceeds a quarter of the effect.
-DRIFT_FLOOR_POINTS = 0.5
-DRIFT_SHARE_OF_EFFECT = 0.25
-
-
-class Control(msgspec.Struct, frozen=True):
-    """A comparison of a condition with itself. `sound` if it found no difference."""
-
-    sound: bool
-    difference_percent: float | None
-    half_width_percent: float | None
-
-
-def judge_control(result: PairedResult) -> Control:
-    """Judge an A/A run: it must be inconclusive; the half width of its interval is the resolution."""
-    interval, base = result.difference_interval, abs(result.a_mean)
-    if interval is None or not base:
-        return Control(False, None, None)
-    is_sound = result.verdict == "inconclusive"
-    return Control(is_sound, 100 * result.difference / base, 100 * interval.half_width / base)
-
-
-class Drift(msgspec.Struct, frozen=True):
-    """The change of the idle baseline from start to end, in points of C0."""
-
-    points: float
-    low: float | None
-    high: float | None
-    failed: bool
-
-
-def baseline_drift(before: Sequence[float], after: Sequence[float], effect_points: float | None) -> Drift | None:
-    """Compare idle C0 percentages before and after; None if one of them is missing.
-
-    It fails if Welch's interval excludes 0 and the drift exceeds both DRIFT_FLOOR_POINTS and DRIFT_SHARE_OF_EFFECT of
-    the difference in C0 between the conditions (`effect_points`).
-    """
-    if not before or not after:
-        return None
-    moved = statistics.fmean(after) - statistics.fmean(before)
-    tolerance = max(DRIFT_FLOOR_POINTS, DRIFT_SHARE_OF_EFFECT * abs(effect_points or 0.0))
-    interval = welch_interval(before, after)
-    if interval is None:
-        return Drift(moved, None, None, abs(moved) > tolerance)
-    return Drift(moved, interval.low, interval.high, interval.excludes(0.0) and abs(moved) > tolerance)
-
-
-class MonotonicTrend(msgspec.Struct, frozen=True):
-    """A monotonic trend over the blocks: Kendall's tau and its two-sided p-value."""
-
-    tau: float
-    p_value: float
-
-    @property
-    def present(self) -> bool:
-        """Whether the p-value is below 1 %: with several metrics, 5 % would give false alarms."""
-        return self.p_value < 0.01
-
-
-def block_trend(values: Sequence[float]) -> MonotonicTrend | None:
-    """Return Kendall's test of values in the order of time; None for fewer than six or equal values."""
-    if len(values) < 6 or max(values) == min(values):
-        return None
-    from scipy import stats
-
-    test = stats.kendalltau(range(len(values)), values)
-    return MonotonicTrend(float(test.statistic), float(test.pvalue))
-
-
-# Differences between points that are measured in rounds, independent of changes between rounds.
-
-FEWEST_ROUNDS = 3
-_MOST_LOG = 300.0  # within the range of a float
-
-
-class PointPair(msgspec.Struct, frozen=True):
-    """Two points by index; `percent` is the difference of the second to the first. None for unknown figures.
-
-    `interval` is of `percent` for this pair alone. `p_value` is for no difference.
-    """
-
-    first: int
-    second: int
-    percent: float | None = None
-    interval: Interval | None = None
-    p_value: float | None = None
-
-
-def compare_points(points: Sequence[Mapping[int, float]]) -> list[PointPair]:
-    """Compare every two points, each given as values by round.
-
-    Points are compared by their difference within each round, so changes between rounds have no effect, nor has the
-    scatter of other points. Positive values are compared by ratios.
-    """
-    pairs = []
-    step = step_of(*(list(point.values()) for point in points))
-    for first, second in combinations(range(len(points)), 2):
-        both = sorted(points[first].keys() & points[second].keys())
-        a, b = ([points[place][number] for number in both] for place in (first, second))
-        pairs.append(_compare(first, second, a, b, step) if len(both) >= FEWEST_ROUNDS else PointPair(first, second))
-    return pairs
-
-
-def _compare(first: int, second: int, a: Sequence[float], b: Sequence[float], step: float) -> PointPair:
-    """Compare two points; `step` is the resolution of the values."""
-    # Rounds run forwards and backwards, so a drift alternates in the differences.
-    tested = measure_difference(a, b, step, INDEPENDENT)
-    tested = msgspec.structs.replace(tested, lognormal=None)  # Points are compared by their typical ratio.
-    base, interval = abs(statistics.fmean(a)), tested.interval
-    if not tested.on_logs and not base:
-        return PointPair(first, second, p_value=tested.p_value)
-    low, percent, high = (
-        100 * (math.expm1(min(value, _MOST_LOG)) if tested.on_logs else value / base)
-        for value in (interval.low, tested.mean, interval.high)
-    )
-    return PointPair(first, second, percent, Interval(low, high, interval.method), tested.p_value)
-
-
-def which_differ(p_values: Sequence[float | None]) -> list[bool]:
-    """Return which pairs of points differ by Holm's test: a false one is as rare as a wrong interval."""
-    return survivors(p_values, LEVEL)

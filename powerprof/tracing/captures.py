@@ -13,7 +13,7 @@ import numpy.typing as npt
 from powerprof.model.identities import Family
 from powerprof.model.records import Note, Notes
 from powerprof.stacks.image import ProcessImage
-from powerprof.statistics.intervals import proportion
+from powerprof.statistics.counts import proportion
 from powerprof.tracing.bpf.shared_numbers import WAITS
 from powerprof.tracing.bpf.uprobes import ProbeCost
 

@@ -217,7 +217,7 @@ def _import_all() -> None:
     for module in pkgutil.walk_packages(powerprof.__path__, "powerprof."):
         if not module.name.endswith(("__main__", "reader_child", "compiler", "keeper", "janitor")):
             importlib.import_module(module.name)
-    for name in ("numpy", "rich.console", "rich.table", "drgn", "pymysql", "jinja2", "scipy.special", "scipy.stats"):
+    for name in ("numpy", "rich.console", "rich.table", "drgn", "pymysql", "jinja2"):
         importlib.import_module(name)
 
 

@@ -71,7 +71,7 @@ def _install_dependencies(suite: str, arch: Arch, tree: Path) -> None:
         ],
         timeout_s=_MAKE_S,
     )  # fmt: skip
-    # Tests of numpy and scipy are a third of all that is installed.
+    # Tests of numpy are a large part of all that is installed.
     for tests in [*tree.glob("opt/python/*py/**/tests")]:
         shutil.rmtree(tests, ignore_errors=True)
     # pip's own are of this host's Python.

@@ -23,7 +23,9 @@ from powerprof.measure.idle_counters import StateInfo
 from powerprof.model.deep_idle import DeepIdle, DeepScope
 from powerprof.report.deep_idle import answer_of, list_parts
 from powerprof.report.document import Sentence
-from powerprof.statistics.intervals import LEVEL, effective_freedom, serial_factor, student_quantile
+from powerprof.statistics.distributions import student_quantile
+from powerprof.statistics.intervals import LEVEL
+from powerprof.statistics.scatter import effective_freedom, serial_factor
 from powerprof.system.errors import DataError, UsageError
 from powerprof.tracing.bpf.shared_numbers import Flag, WakeEvidence, WakerContext
 from powerprof.tracing.idle_data import IDLE_EXIT

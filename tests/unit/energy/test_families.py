@@ -26,7 +26,7 @@ from powerprof.energy.results import (
     predict_new_kind,
 )
 from powerprof.energy.uncertainty import bound_over_range, bound_ratio, find_corners
-from powerprof.statistics.intervals import two_sided_quantile
+from powerprof.statistics.distributions import student_quantile
 from powerprof.system.errors import UsageError
 
 SHIPPED = shipped_models()
@@ -225,14 +225,14 @@ def test_predictions_pool_the_variances_by_hand(what: str) -> None:
     spread = predict_new_kind(results, what, known)
     freedom = 6 + 3 - 1
     pooled = (6 * known.between[what] ** 2 + sum((m - fmean(means)) ** 2 for m in means)) / freedom
-    half = two_sided_quantile(0.95, freedom) * math.sqrt(pooled * (1 + 1 / 3) + known.within[what] ** 2)
+    half = student_quantile(0.95, freedom) * math.sqrt(pooled * (1 + 1 / 3) + known.within[what] ** 2)
     assert spread.typical == pytest.approx(math.exp(fmean(all_logs)))
     assert spread.low == pytest.approx(math.exp(fmean(all_logs) - half))
     assert spread.high == pytest.approx(math.exp(fmean(all_logs) + half))
     same = predict_known_kind(results[3:], what, known)
     freedom = 4 + 3 - 1
     pooled = (4 * known.within[what] ** 2 + sum((x - means[2]) ** 2 for x in logs[2])) / freedom
-    half = two_sided_quantile(0.95, freedom) * math.sqrt(pooled * (1 + 1 / 3))
+    half = student_quantile(0.95, freedom) * math.sqrt(pooled * (1 + 1 / 3))
     assert (same.typical, same.low) == (pytest.approx(math.exp(means[2])), pytest.approx(math.exp(means[2] - half)))
     assert same.high == pytest.approx(math.exp(means[2] + half))
 

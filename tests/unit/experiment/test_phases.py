@@ -46,7 +46,8 @@ from powerprof.model.records import (
     ToolCost,
     Window,
 )
-from powerprof.statistics.intervals import UNKNOWN_FACTORS, rate_interval
+from powerprof.statistics.counts import rate_interval
+from powerprof.statistics.scatter import UNKNOWN_FACTORS
 from tests.unit.experiment.builders import odd_window
 
 CAUSE_SAMPLE = np.dtype([("exit_ns", "<u8"), *((name, "<u4") for name in ("next_tid", "next_tgid", "woken_tid"))])

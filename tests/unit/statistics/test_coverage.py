@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from powerprof.statistics import intervals
-from powerprof.statistics.intervals import UNKNOWN_FACTORS, effective_freedom, pool_differences, serial_factor, step_of
 from powerprof.statistics.pairs import pool_noise
+from powerprof.statistics.pooling import pool_differences
+from powerprof.statistics.scatter import UNKNOWN_FACTORS, effective_freedom, serial_factor, step_of
 from powerprof.statistics.verdicts import compare_pairs, compare_unpaired, primary_verdict
 from tests.unit.statistics.coverage import COLUMNS, SHARED, correlated, coverage, false_words, power, report_coverage
 from tests.unit.statistics.function_noise import KINDS, judge_tables

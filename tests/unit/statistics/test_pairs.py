@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from powerprof.statistics.intervals import LEVEL, lag_of
+from powerprof.statistics.intervals import LEVEL
 from powerprof.statistics.pairs import (
     INDEPENDENT,
     Noise,
@@ -20,6 +20,7 @@ from powerprof.statistics.pairs import (
     pool_noise,
     pool_sampling_noise,
 )
+from powerprof.statistics.scatter import lag_of
 
 # Rows of unequal level and scatter; the third has a 0, the fourth is shorter than the others.
 FIRST = ([2.3, 2.9, 2.1, 2.6], [3.4, 3.1, 3.9, 3.3])

@@ -10,27 +10,21 @@ from statistics import fmean, stdev
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 from scipy import stats
 
-from powerprof.statistics.intervals import Interval, effective_freedom, mean_interval, welch_error
+from powerprof.statistics.intervals import Interval, mean_interval, welch_error
 from powerprof.statistics.pairs import INDEPENDENT, Noise, measure_difference
+from powerprof.statistics.scatter import effective_freedom
 from powerprof.statistics.verdicts import (
     Claim,
     Verdict,
-    baseline_drift,
-    block_trend,
     compare_pairs,
-    compare_points,
     compare_unpaired,
     count_deciding_pairs,
     judge_claim,
-    judge_control,
     survivors,
     verdict_of,
-    which_differ,
 )
-from tests.unit.statistics.coverage import DRIFTS, told_apart
 
 
 @pytest.mark.parametrize(
@@ -79,25 +73,6 @@ def test_pairs_need_partners() -> None:
         compare_pairs([1.0, 2.0], [1.0], seed=1)
 
 
-def test_a_control_that_differs_is_unsound() -> None:
-    control = judge_control(compare_pairs(_noisy(5, 0.05, 10, 3), _noisy(6, 0.05, 10, 4), seed=1))
-    assert not control.sound
-    assert control.difference_percent is not None and 15 < control.difference_percent < 25
-
-
-def test_a_missing_baseline_has_no_drift() -> None:
-    assert baseline_drift([], [1.0], None) is None
-
-
-def test_a_trend_over_the_blocks_is_found() -> None:
-    rising = block_trend([1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7])
-    noise = block_trend([1.0, 1.3, 0.9, 1.2, 1.1, 1.0, 1.25, 0.95])
-    assert rising is not None and rising.present
-    assert rising.tau == pytest.approx(1.0)
-    assert noise is not None and not noise.present
-    assert block_trend([1.0] * 10) is None
-
-
 def test_rows_are_claimed_together_by_holms_steps() -> None:
     # 0.005/4, 0.005/3, 0.005/2 and 0.005: the third is too large, and what comes after it goes with it.
     assert survivors([0.0012, 0.0016, 0.0026, 0.0049]) == [True, True, False, False]
@@ -122,51 +97,6 @@ def test_a_condition_compared_with_itself_has_few_false_verdicts() -> None:
     # Binomial, 200 trials at 1 %: more than 7 come once in 400 such tests.
     assert false_words <= 7
     assert unadjusted > 50
-
-
-@pytest.mark.parametrize("rounds", [3, 5])
-@pytest.mark.parametrize("drift", DRIFTS)
-def test_eight_equal_points_rarely_differ(drift: str, rounds: int) -> None:
-    """At most 5 % of runs; 150 of them are worth ± 1.8 points. The soak has 2,000 of each."""
-    assert told_apart(drift, rounds, 150) <= 0.05 + 0.04
-
-
-def test_equal_points_with_unequal_scatter_rarely_differ() -> None:
-    assert told_apart("walk", 5, 150, scatters=(0.01,) * 4 + (0.1,) * 4) <= 0.05 + 0.04
-
-
-def test_different_points_are_found_within_a_larger_drift() -> None:
-    """Steps of 10 % from point to point, known to 1 %, while the host changes by 20 %."""
-    assert told_apart("linear", 5, 100, apart=0.10, every=True) >= 0.9
-
-
-def test_a_pair_is_compared_over_the_rounds_that_both_have() -> None:
-    a, b = {0: 10.0, 1: 20.0, 2: 30.0, 3: 40.0}, {1: 22.1, 2: 33.0, 3: 43.9, 4: 1.0}
-    # The third shows that values are read in steps of 0.01.
-    pair, *_ = compare_points([a, b, {0: 10.01}])
-    assert (pair.first, pair.second) == (0, 1)
-    # 22.1 / 20, 33 / 30 and 43.9 / 40 are 1.105, 1.1 and 1.0975.
-    assert pair.percent == pytest.approx(10.08, abs=0.01)
-    assert pair.interval is not None and pair.interval.low < 10 < pair.interval.high < 11.1
-    assert which_differ([pair.p_value]) == [True]
-    (few,) = compare_points([a, {0: 1.0, 1: 2.0}])
-    assert (few.percent, few.interval, few.p_value) == (None, None, None)
-    assert which_differ([few.p_value]) == [False]
-
-
-def test_values_with_zeros_are_compared_by_their_difference() -> None:
-    (pair,) = compare_points([dict(enumerate([0.0, 1.0, 2.0])), dict(enumerate([5.0, 6.1, 6.9]))])
-    assert pair.percent == pytest.approx(500.0)
-    (none,) = compare_points([dict.fromkeys(range(3), 0.0), dict(enumerate([5.0, 6.1, 6.9]))])
-    assert none.percent is None and none.p_value is not None
-
-
-def test_equal_readings_are_no_certainty() -> None:
-    """Three times 4 and three times 5, in steps of 1."""
-    (pair,) = compare_points([dict.fromkeys(range(3), 4.0), dict.fromkeys(range(3), 5.0)])
-    assert pair.p_value is not None and pair.p_value > 0.01
-    (same,) = compare_points([dict.fromkeys(range(3), 4.0)] * 2)
-    assert same.p_value == 1.0
 
 
 A, B = [2.3, 2.9, 2.1, 2.6], [3.4, 3.1, 3.9, 3.3]
@@ -291,49 +221,3 @@ def test_holms_steps_are_counted_over_the_known_p_values() -> None:
     assert survivors([0.0049, None, 0.0033, 0.0099], 0.99) == [True, False, True, True]
     assert survivors([0.0051, None, 0.0033, 0.0099], 0.99) == [False, False, True, False]
     assert survivors([0.0034, 0.0034, 0.0034], 0.99) == [False] * 3
-
-
-def test_a_control_is_in_percent_of_a() -> None:
-    found = compare_pairs([4.0, 4.2, 3.9, 4.1], [4.3, 4.1, 4.4, 3.8], seed=1, step=0.1)
-    control, ends = judge_control(found), found.difference_interval
-    assert ends is not None
-    assert control.difference_percent == pytest.approx(100 * (4.15 - 4.05) / 4.05)
-    assert control.half_width_percent == pytest.approx(100 * (ends.high - ends.low) / 2 / 4.05)
-    assert control.sound
-    wider = judge_control(replace(found, a_mean=-8.1, b_mean=1.0))
-    assert wider.difference_percent == pytest.approx(100 * 0.1 / 8.1)
-    none = judge_control(replace(found, difference_interval=None))
-    assert (none.sound, none.difference_percent, none.half_width_percent) == (False, None, None)
-
-
-def test_a_drift_counts_in_both_directions() -> None:
-    before, after = [4.40, 4.42, 4.41], [2.31, 2.29, 2.33]
-    found, error = baseline_drift(before, after, None), welch_error(before, after)[0]
-    assert found is not None and found.failed
-    assert found.points == pytest.approx(-2.1)
-    assert (found.low, found.high) == pytest.approx((-2.1 - t(0.95, 2) * error, -2.1 + t(0.95, 2) * error))
-    # A quarter of the effect, up or down: 2.1 is less than that of 9 and more than that of 8 points.
-    for effect, fails in ((9.0, False), (-9.0, False), (8.0, True), (-8.0, True)):
-        weighed = baseline_drift(before, after, effect)
-        assert weighed is not None and weighed.failed is fails
-    # A single window has no interval, and fails by its size.
-    for last, fails in ((2.0, True), (6.0, True), (4.6, False)):
-        single = baseline_drift([4.2], [last], None)
-        assert single is not None and (single.low, single.high, single.failed) == (None, None, fails)
-
-
-def test_points_differ_in_percent_of_the_first() -> None:
-    a, b = {0: 10.0, 1: 12.0, 2: 14.0, 3: 9.0}, {1: 30.0, 2: 21.0, 3: 27.0, 4: 1.0}
-    (pair,) = compare_points([a, b])
-    assert pair.percent == pytest.approx(100 * ((30 / 12 * 21 / 14 * 27 / 9) ** (1 / 3) - 1))
-    (turned,) = compare_points([b, a])
-    assert turned.p_value == pytest.approx(pair.p_value)
-    assert turned.percent is not None and 1 + turned.percent / 100 == pytest.approx(1 / (1 + (pair.percent or 0) / 100))
-
-
-def test_every_two_points_are_compared() -> None:
-    points = [{n: level + 0.1 * n for n in range(3)} for level in (1.0, 2.0, 4.0)]
-    found = compare_points(points)
-    assert [(pair.first, pair.second) for pair in found] == [(0, 1), (0, 2), (1, 2)]
-    percents = [pair.percent or 0.0 for pair in found]
-    assert (1 + percents[0] / 100) * (1 + percents[2] / 100) == pytest.approx(1 + percents[1] / 100)
