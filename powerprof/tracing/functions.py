@@ -23,7 +23,7 @@ from powerprof.system.reader_process import Opened
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.shared_numbers import COOKIE_STEPPED, FunctionCount, FunctionSum
-from powerprof.tracing.bpf.types import Btf, build_struct_definitions, read_kernel_btf
+from powerprof.tracing.bpf.types import Btf, build_task_definitions, read_kernel_btf
 from powerprof.tracing.bpf.uprobes import Site, Uprobes, choose_attach_type, measure_cost
 from powerprof.tracing.captures import FunctionCounts, FunctionTrace
 from powerprof.tracing.exceptions import find_throwing_modules
@@ -88,7 +88,6 @@ HARD_LIMIT = 1022  # each thread carries a counter per function
 MAX_DEPTH = 128
 _THREADS = 8192
 _FRAMES = 65_536
-_FIELDS = {f"task_struct_{name}": ("task_struct", name) for name in ("pid", "tgid")}
 _RESERVED = 2  # the calibration's
 
 
@@ -99,7 +98,7 @@ def build_function_definitions(btf: Btf, size: int) -> dict[str, int | str]:
         "THREADS": _THREADS,
         "FRAMES": _FRAMES,
         "MAX_DEPTH": MAX_DEPTH,
-        **build_struct_definitions(btf, _FIELDS),
+        **build_task_definitions(btf),
     }
 
 

@@ -6,13 +6,14 @@ This module does without numpy. A command starts the load first and imports the 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
-from powerprof.stacks.registers import Machine, this_machine
+from powerprof.stacks.registers import MACHINES, X86_64, Machine, this_machine
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError
 from powerprof.system.paths import is_this_host
@@ -20,14 +21,15 @@ from powerprof.system.targets import Target
 from powerprof.system.tasks import check_process_ids
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.loaded import LoadedProgram
-from powerprof.tracing.bpf.objects import TRACEPOINTS
-from powerprof.tracing.bpf.shared_numbers import GROWS_FAMILY, GROWS_GROUP, Shared
+from powerprof.tracing.bpf.shared_numbers import Shared
 from powerprof.tracing.bpf.types import (
     Btf,
     build_argument_definitions,
     build_cpu_definitions,
     build_register_definitions,
     build_struct_definitions,
+    build_switch_definitions,
+    build_task_definitions,
     count_possible_cpus,
     read_kernel_btf,
 )
@@ -35,8 +37,6 @@ from powerprof.tracing.kernel_symbols import find_tick_handler
 
 Definitions = dict[str, int | str]
 _FIELDS = {
-    "task_struct_pid": ("task_struct", "pid"),
-    "task_struct_tgid": ("task_struct", "tgid"),
     "task_struct_comm": ("task_struct", "comm"),
     "task_struct_stack": ("task_struct", "stack"),
     "task_struct_nvcsw": ("task_struct", "nvcsw"),
@@ -46,9 +46,6 @@ _FIELDS = {
     "hrtimer_function": ("hrtimer", "function"),
     "timer_list_function": ("timer_list", "function"),
     "work_struct_func": ("work_struct", "func"),
-}
-_RUN_TIME_FIELDS = {
-    "task_struct_flags": ("task_struct", "flags"),
     "task_struct_se": ("task_struct", "se"),
     "sched_entity_sum_exec_runtime": ("sched_entity", "sum_exec_runtime"),
 }
@@ -57,6 +54,13 @@ _JOIN_FIELDS = {
     "task_struct_signal": ("task_struct", "signal"),
     "signal_struct_live": ("signal_struct", "live"),
 }
+# Tracepoints that some kernels lack: a function at one is loaded if HAVE_ and its name is 1.
+TRACEPOINTS = (
+    *("local_timer_entry", "reschedule_entry", "call_function_entry", "call_function_single_entry"),
+    *("irq_work_entry", "x86_platform_ipi_entry", "thermal_apic_entry", "threshold_apic_entry"),
+    *("deferred_error_apic_entry", "ipi_entry", "sched_wake_idle_without_ipi", "workqueue_execute_start"),
+    *("cpuhp_enter",),
+)
 _STACK_FIELDS = {"task_struct_mm": ("task_struct", "mm"), "mm_struct_start_stack": ("mm_struct", "start_stack")}
 # 2 MiB hold 7,000 periods. The reader is woken when a quarter of the buffer is full.
 EXIT_PAGES, _NO_EXIT_PAGES = 512, 1
@@ -78,73 +82,66 @@ THREAD_STACKS = 256
 
 def build_idle_definitions(btf: Btf) -> Definitions:
     """Return the definitions of the idle-exit program for this kernel, without stacks."""
-    values: Definitions = {
-        **build_cpu_definitions(count_possible_cpus()),
-        "EXIT_PAGES": EXIT_PAGES,
-        "STACKS": 0,
+    # Nothing of a stack is read: on a machine whose stacks cannot be unwound, any layout of registers serves.
+    machine = MACHINES.get(os.uname().machine, X86_64)
+    return {
+        **_build_kernel_definitions(btf, machine),
         "CAUSE_SLOTS": CAUSES,
+        "EXIT_PAGES": EXIT_PAGES,
+        "STACK_PAGES": 0,
+        **dict.fromkeys(("STACKS", "TARGET_ALL", "ON_DEMAND", "GROWS", "GROWS_BY_NAME"), 0),
     }
-    values["DIRECT"] = int(features.can_read_directly(btf))
-    on_rq = values["OFFSET_task_struct_on_rq"] = btf.field_offset("task_struct", "on_rq")
-    # Before 6.12 no sleeper stays in a run queue: the highest byte of `on_rq` is always 0.
-    values["OFFSET_task_struct_sched_delayed"] = (
-        btf.field_offset("task_struct", "se") + btf.field_offset("sched_entity", "sched_delayed")
-        if btf.has_field("sched_entity", "sched_delayed")
-        else on_rq + 3
-    )
-    values.update(build_struct_definitions(btf, _FIELDS))
-    values.update(_build_run_time_definitions(btf))
-    if btf.has_field("task_struct", "on_cpu"):
-        values["OFFSET_task_struct_on_cpu"] = btf.field_offset("task_struct", "on_cpu")
-    values.update(features.build_interrupt_definitions(btf))
-    values["COARSE_CLOCK"] = features.choose_coarse_clock()
-    values.update(build_argument_definitions(btf, "sched_switch", ("preempt", "prev", "next"), "prev_state"))
-    values.update({f"HAVE_{name}": 1 for name in TRACEPOINTS if btf.has_tracepoint(name)})
-    return values
 
 
 def build_stack_definitions(btf: Btf, machine: Machine, target: Target) -> Definitions:
     """Return the definitions of the idle-exit program with stacks: of a window, at every sleep."""
     return {
-        **build_idle_definitions(btf),
-        **_build_join_definitions(btf, target),
-        **build_register_definitions(btf, machine),
-        **build_struct_definitions(btf, _STACK_FIELDS),
-        "STACKS": 1,
+        **_build_kernel_definitions(btf, machine),
         "CAUSE_SLOTS": _CAUSES_WITH_STACKS,
+        "EXIT_PAGES": EXIT_PAGES,
+        "STACK_PAGES": STACK_PAGES,
+        "STACKS": 1,
+        "TARGET_ALL": int(target.system),
+        "ON_DEMAND": 0,
+        "GROWS": int(grows(target)),
+        "GROWS_BY_NAME": int(grows(target) and target.cgroup is None),
+    }
+
+
+def grows(target: Target) -> bool:
+    """Return whether new processes join the target while it is traced (joins.bpf.h)."""
+    return not target.system and (target.cgroup is not None or bool(target.roots))
+
+
+def _build_kernel_definitions(btf: Btf, machine: Machine) -> Definitions:
+    """Return the definitions that depend on the kernel and the machine only, and those that never change."""
+    on_rq = btf.field_offset("task_struct", "on_rq")
+    has_on_cpu = btf.has_field("task_struct", "on_cpu")
+    return {
+        **build_cpu_definitions(count_possible_cpus()),
+        "DIRECT": int(features.can_read_directly(btf)),
+        "COARSE_CLOCK": features.choose_coarse_clock(),
+        **build_task_definitions(btf),
+        **build_switch_definitions(btf),
+        **build_argument_definitions(btf, "sched_process_fork", ("parent", "child")),
+        **build_struct_definitions(btf, {**_FIELDS, **_JOIN_FIELDS, **_STACK_FIELDS}),
+        "OFFSET_task_struct_on_rq": on_rq,
+        # Before 6.12 no sleeper stays in a run queue: the highest byte of `on_rq` is always 0.
+        "OFFSET_task_struct_sched_delayed": (
+            btf.field_offset("task_struct", "se") + btf.field_offset("sched_entity", "sched_delayed")
+            if btf.has_field("sched_entity", "sched_delayed")
+            else on_rq + 3
+        ),
+        "HAS_ON_CPU": int(has_on_cpu),
+        "OFFSET_task_struct_on_cpu": btf.field_offset("task_struct", "on_cpu") if has_on_cpu else 0,
+        **features.build_interrupt_definitions(btf),
+        **{f"HAVE_{name}": int(btf.has_tracepoint(name)) for name in TRACEPOINTS},
+        **build_register_definitions(btf, machine),
         "LOADED_PER_100MS": LOADED_PER_100MS,
         "SATURATED_PER_100MS": LOADED_PER_100MS * 2 // 5,
         "SAMPLE_1_IN": SAMPLE_1_IN,
         "THREAD_STACKS": THREAD_STACKS,
-        "TARGET_ALL": int(target.system),
-        "ON_DEMAND": 0,
-        "STACK_PAGES": STACK_PAGES,
     }
-
-
-def _build_run_time_definitions(btf: Btf) -> dict[str, int]:
-    """Return the definitions of running.bpf.h."""
-    state = "__state" if btf.has_field("task_struct", "__state") else "state"  # renamed by 2f064a59a11f
-    return {
-        **build_struct_definitions(btf, _RUN_TIME_FIELDS),
-        "OFFSET_task_struct_state": btf.field_offset("task_struct", state),
-    }
-
-
-def growth_of(target: Target) -> int:
-    """Return which new processes join the target while it is traced (joins.bpf.h), or 0 for none."""
-    if target.system:
-        return 0
-    return GROWS_GROUP if target.cgroup is not None else GROWS_FAMILY * bool(target.roots)
-
-
-def _build_join_definitions(btf: Btf, target: Target) -> Definitions:
-    """Return the definitions of joins.bpf.h."""
-    growth = growth_of(target)
-    if not growth:
-        return {"GROWS": 0}
-    arguments = build_argument_definitions(btf, "sched_process_fork", ("parent", "child"))
-    return {"GROWS": growth, **build_struct_definitions(btf, _JOIN_FIELDS), **arguments}
 
 
 def load_idle_program(btf: Btf, definitions: Mapping[str, int | str], *, may_compile: bool = True) -> LoadedProgram:

@@ -41,7 +41,7 @@ from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.shared_numbers import Count, Shared, StackKind
 from powerprof.tracing.captures import Array
 from powerprof.tracing.idle_data import SavedSite, SiteWakings, SleepingStack, decode_site
-from powerprof.tracing.idle_program import growth_of, read_shared, write_shared
+from powerprof.tracing.idle_program import grows, read_shared, write_shared
 
 
 def _count_of_processes(count: int) -> str:
@@ -52,7 +52,7 @@ class JoinedProcesses:
     """Processes that join a target while it is traced: the kernel reports their start, or they are found later."""
 
     def __init__(self, target: Target) -> None:
-        self._grows = growth_of(target)
+        self._grows = grows(target)
         self.children = set[int]()
         self.late_count = self.unjoined_count = 0
 

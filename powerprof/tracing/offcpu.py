@@ -14,7 +14,13 @@ from powerprof.system.tasks import clean
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.maps import SummingProgram
 from powerprof.tracing.bpf.shared_numbers import WHYS, OffCpuReason
-from powerprof.tracing.bpf.types import Btf, build_argument_definitions, build_struct_definitions, read_kernel_btf
+from powerprof.tracing.bpf.types import (
+    Btf,
+    build_struct_definitions,
+    build_switch_definitions,
+    build_task_definitions,
+    read_kernel_btf,
+)
 from powerprof.tracing.captures import OffCpuTrace, ThreadSums, WakingSum
 from powerprof.tracing.followed import FollowedProcesses
 
@@ -38,17 +44,16 @@ _WAKER = np.dtype([("count", "<u8"), ("comm", "S16")])
 
 def build_offcpu_definitions(btf: Btf, *, every_process: bool) -> dict[str, int | str]:
     """Return the definitions of offcpu.bpf.c for this kernel."""
-    state = "__state" if btf.has_field("task_struct", "__state") else "state"  # renamed by 2f064a59a11f
-    fields = {name: ("task_struct", name) for name in ("pid", "tgid", "comm")} | {"state": ("task_struct", state)}
     return {
         "EVERY_PROCESS": int(every_process),
         "THREADS": _THREADS,
         "WAKERS": _WAKERS,
         "DIRECT": int(features.can_read_directly(btf)),
-        **build_struct_definitions(btf, {f"task_struct_{name}": where for name, where in fields.items()}),
-        **build_argument_definitions(btf, "sched_switch", ("preempt", "prev", "next"), "prev_state"),
+        **build_task_definitions(btf),
+        **build_struct_definitions(btf, {"task_struct_comm": ("task_struct", "comm")}),
+        **build_switch_definitions(btf),
         **features.build_interrupt_definitions(btf),
-        **{f"HAVE_{name}": 1 for name in _OPTIONAL_TRACEPOINTS if btf.has_tracepoint(name)},
+        **{f"HAVE_{name}": int(btf.has_tracepoint(name)) for name in _OPTIONAL_TRACEPOINTS},
     }
 
 

@@ -21,11 +21,13 @@ from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.symtab import SymbolTable, read_symbols
 from powerprof.system.errors import CapabilityError
 from powerprof.system.reader_process import Unreadable, shared
-from powerprof.tracing.bpf.shared_numbers import POSTGRESQL, Message
+from powerprof.tracing.bpf.shared_numbers import Message
 from powerprof.tracing.function_calls import MOST_SEGMENT_BYTES, find_call_returns
 from powerprof.tracing.statement_places import Dispatch, TextPlace, find_probe_offsets, open_program, skip_landing_mark
 from powerprof.tracing.symbols import find_file_offset, find_variable_address, is_stepped
 
+# The layout of a Dispatch whose statements are reported by activity.bpf.h.
+POSTGRESQL_LAYOUT = 2
 _REPORT = "pgstat_report_activity"
 _FETCH, _AT_FETCH = "PortalRunFetch", "uprobe__fetch"
 _TEXT, _CLIENT = "debug_query_string", "MyProcPort"
@@ -72,7 +74,7 @@ def _find_dispatch(elf: Elf, mapping: Mapping) -> Dispatch:
         mapping=mapping,
         symbol=_REPORT,
         offset=offset,
-        layout=POSTGRESQL,
+        layout=POSTGRESQL_LAYOUT,
         waits_offset=None,
         stepped=is_stepped(elf.read(offset, 2)),
         sites={mapping.in_memory(site): int(kind) for site, kind in sites.items()},

@@ -31,17 +31,20 @@ from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.mapped_files import UnfitFileError
 from powerprof.tracing.bpf.maps import RunTimeMeter
 from powerprof.tracing.bpf.sampler import Sampler
-from powerprof.tracing.bpf.shared_numbers import POSTGRESQL, MomentCount, StatementCount
+from powerprof.tracing.bpf.shared_numbers import MomentCount, StatementCount
 from powerprof.tracing.bpf.types import (
+    NO_PATHS,
     Btf,
     build_argument_definitions,
     build_path_definitions,
     build_struct_definitions,
+    build_switch_definitions,
+    build_task_definitions,
     read_kernel_btf,
 )
 from powerprof.tracing.bpf.uprobes import Site, Uprobes, choose_attach_type, measure_entry_cost_ns
 from powerprof.tracing.captures import RecordedText, StatementTrace, ThreadUse, TraceCost
-from powerprof.tracing.postgresql_places import read_running_texts
+from powerprof.tracing.postgresql_places import POSTGRESQL_LAYOUT, read_running_texts
 from powerprof.tracing.statement_places import TextPlace, pack_text_place
 from powerprof.tracing.statement_tables import (
     TEXT_BYTES,
@@ -122,13 +125,11 @@ def build_query_definitions(
     shows data sent by sockets. `stacks`: samples are counted by statement as well.
     """
     fields = {
-        "task_struct_pid": ("task_struct", "pid"),
-        "task_struct_tgid": ("task_struct", "tgid"),
         "task_struct_se": ("task_struct", "se"),
         "task_struct_min_flt": ("task_struct", "min_flt"),
         "sched_entity_sum_exec_runtime": ("sched_entity", "sum_exec_runtime"),
     }
-    state = "__state" if btf.has_field("task_struct", "__state") else "state"  # renamed by 2f064a59a11f
+    has_registers = all(features.has_feature(one) for one in (features.CURRENT_TASK, features.TASK_REGISTERS))
     found: Definitions = {
         "TEXT": TEXT_BYTES,
         "STATES": STATES,
@@ -138,25 +139,30 @@ def build_query_definitions(
         "TEXTS": _TEXTS,
         "PREPARED": _PREPARED,
         "PIECES": _PIECES,
-        "LAYOUT": layout,
-        **build_struct_definitions(btf, {**fields, "task_struct_state": ("task_struct", state)}),
-        **build_argument_definitions(btf, "sched_switch", ("preempt", "prev", "next"), "prev_state"),
+        "IS_POSTGRESQL": int(layout == POSTGRESQL_LAYOUT),
+        "HAS_SEND": int(sends),
+        "HAS_REGISTERS": int(has_registers),
+        **build_task_definitions(btf),
+        **build_switch_definitions(btf),
+        **build_struct_definitions(btf, fields),
+        **_build_run_queue_definitions(btf),
+        **(build_path_definitions() if stacks else NO_PATHS),
     }
-    if layout == POSTGRESQL:
-        found |= _of_postgresql(btf, version)
-    else:
-        clock = {"task_struct_signal": ("task_struct", "signal")}
-        clock["signal_struct_sum_sched_runtime"] = ("signal_struct", "sum_sched_runtime")
-        found |= build_struct_definitions(btf, clock)
-    if has_run_queue(btf):
-        queue = {"task_struct_sched_info": ("task_struct", "sched_info")}
-        queue["sched_info_run_delay"] = ("sched_info", "run_delay")
-        found |= build_struct_definitions(btf, queue)
-    if all(features.has_feature(feature) for feature in (features.CURRENT_TASK, features.TASK_REGISTERS)):
-        found["HAS_REGISTERS"] = 1
-    if stacks:
-        found |= build_path_definitions()
-    return {**found, "HAS_SEND": 1} if sends else found
+    if layout == POSTGRESQL_LAYOUT:
+        return found | _of_postgresql(btf, version)
+    clock = {"task_struct_signal": ("task_struct", "signal")}
+    clock["signal_struct_sum_sched_runtime"] = ("signal_struct", "sum_sched_runtime")
+    return {**found, "LAYOUT": layout, **build_struct_definitions(btf, clock)}
+
+
+def _build_run_queue_definitions(btf: Btf) -> dict[str, int]:
+    fields = {
+        "task_struct_sched_info": ("task_struct", "sched_info"),
+        "sched_info_run_delay": ("sched_info", "run_delay"),
+    }
+    if not has_run_queue(btf):
+        return {"HAS_RUN_DELAY": 0, **{f"OFFSET_{name}": 0 for name in fields}}
+    return {"HAS_RUN_DELAY": 1, **build_struct_definitions(btf, fields)}
 
 
 def _of_postgresql(btf: Btf, version: str | None) -> Definitions:
@@ -174,8 +180,6 @@ def _of_postgresql(btf: Btf, version: str | None) -> Definitions:
 def build_moment_definitions(btf: Btf, machine: str, *, postgresql: bool) -> Definitions:
     """Return the definitions of moments.bpf.c, on a machine of POINTERS."""
     fields = {
-        "task_struct_pid": ("task_struct", "pid"),
-        "task_struct_tgid": ("task_struct", "tgid"),
         "task_struct_real_parent": ("task_struct", "real_parent"),
         "task_struct_thread": ("task_struct", "thread"),
         "thread_struct_pointer": ("thread_struct", POINTERS[machine]),
@@ -186,7 +190,8 @@ def build_moment_definitions(btf: Btf, machine: str, *, postgresql: bool) -> Def
         "TEXTS": _TEXTS,
         "PIECES": _PIECES,
         "MOMENTS": _MOMENTS,
-        "LAYOUT": POSTGRESQL if postgresql else 0,
+        "IS_POSTGRESQL": int(postgresql),
+        **build_task_definitions(btf),
         **build_struct_definitions(btf, fields),
     }
 
@@ -246,7 +251,7 @@ class QueryTracer(Closeable, WindowPart):
             raise CapabilityError(
                 "neither the kernel nor do_command shows where a statement ends", "Linux 6.3 or newer"
             )
-        # A power of two, because each size compiles to a separate program.
+        # A power of two, so that a host compiles for few sizes.
         threads = min(max(1 << (4 * len(self.members.tids())).bit_length(), _LEAST_THREADS), _MOST_THREADS)
         how = choose_attach_type(multi=multi)
         self._has_run_queue = has_run_queue(btf)

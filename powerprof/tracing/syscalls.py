@@ -21,7 +21,7 @@ from powerprof.system.reader_process import shared
 from powerprof.system.tasks import clean
 from powerprof.tracing.bpf.maps import SummingProgram
 from powerprof.tracing.bpf.shared_numbers import NAME_BYTES, NUMBERS, Abi, CallKind
-from powerprof.tracing.bpf.types import Btf, build_struct_definitions, read_kernel_btf
+from powerprof.tracing.bpf.types import Btf, build_struct_definitions, build_task_definitions, read_kernel_btf
 from powerprof.tracing.captures import CallSum, FileSum, SyscallTrace
 from powerprof.tracing.followed import FollowedProcesses
 
@@ -157,16 +157,17 @@ def can_count_uring(btf: Btf) -> bool:
 
 def build_syscall_definitions(btf: Btf, *, every_process: bool, machine: str | None = None) -> dict[str, int | str]:
     """Return the definitions of syscalls.bpf.c for this kernel, on this machine or `machine`."""
+    has_uring = can_count_uring(btf)
     return {
         "EVERY_PROCESS": int(every_process),
         "DIRECT": 0,
         "CALLS": _CALLS,
         "FILES": _FILES,
         **_build_argument_definitions(btf, machine or os.uname().machine),
-        "OFFSET_task_struct_pid": btf.field_offset("task_struct", "pid"),
-        "OFFSET_task_struct_tgid": btf.field_offset("task_struct", "tgid"),
+        **build_task_definitions(btf),
         **build_struct_definitions(btf, _FIELDS),
-        **({"HAVE_URING": 1, **build_struct_definitions(btf, URING)} if can_count_uring(btf) else {}),
+        "HAVE_URING": int(has_uring),
+        **(build_struct_definitions(btf, URING) if has_uring else {f"OFFSET_{name}": 0 for name in URING}),
     }
 
 

@@ -47,11 +47,11 @@ static __always_inline void report_idle(u32 tid)
     thread->is_over = 1;
     thread->sent_at = bpf_ktime_get_ns();
     thread->ended_delay = delay_of(bpf_get_current_task());
-#ifndef HAS_SEND
-    thread->ended_at = thread->sent_at;
-    thread->ended_ns = cpu_of(thread, thread->ended_at);
-    thread->ended_wakeups = thread->wakeups;
-#endif
+    if (!LOAD_TIME(HAS_SEND)) {
+        thread->ended_at = thread->sent_at;
+        thread->ended_ns = cpu_of(thread, thread->ended_at);
+        thread->ended_wakeups = thread->wakeups;
+    }
 }
 
 /* A process reports `id` at `now`. */
@@ -93,7 +93,7 @@ int uprobe__entry(u64 *ctx)
 
     if (!is_target(who))
         return 0;
-    if (!address && (u32)ctx[REGISTER_DI] != (u32)FILLED(STATE_FASTPATH)) {
+    if (!address && (u32)ctx[REGISTER_DI] != (u32)LOAD_TIME(STATE_FASTPATH)) {
         report_idle(tid);
         return 0;
     }
@@ -133,7 +133,7 @@ int uprobe__fetch(u64 *ctx)
     struct thread *thread;
     char first;
 
-    if (!FILLED(PORTAL_TEXT) || !is_target(who))
+    if (!LOAD_TIME(PORTAL_TEXT) || !is_target(who))
         return 0;
     count(COUNT_ENDINGS);
     thread = threads.lookup(&tid);
@@ -142,7 +142,7 @@ int uprobe__fetch(u64 *ctx)
     first = thread->text[0] & ~0x20;
     if ((first != 'F' || (thread->text[1] & ~0x20) != 'E') && (first != 'M' || (thread->text[2] & ~0x20) != 'V'))
         return 0;
-    address = read_user(ctx[REGISTER_DI] + FILLED(PORTAL_TEXT));
+    address = read_user(ctx[REGISTER_DI] + LOAD_TIME(PORTAL_TEXT));
     if (!address)
         return 0;
     thread->length = 0;

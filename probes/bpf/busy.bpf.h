@@ -45,7 +45,7 @@ static __always_inline void note_idle(struct cpu_state *cpu, u32 number, s64 *al
 /* Looks at the CPUs of a group from this one on: where any idles, one near is found at once. */
 static __always_inline int any_idle(u32 place, u32 from)
 {
-    u32 step, cpus_of_group = FILLED(GROUP_CPUS);
+    u32 step, cpus_of_group = LOAD_TIME(GROUP_CPUS);
 
 #pragma clang loop unroll(disable)
     for (step = 0; step < cpus_of_group; step++) {
@@ -62,7 +62,7 @@ static __always_inline int any_idle(u32 place, u32 from)
  * it would follow what comes next for each group. */
 static __always_inline u32 first_unmarked(struct cpu_state *cpu)
 {
-    u32 place, groups_of_host = FILLED(CPU_GROUPS);
+    u32 place, groups_of_host = LOAD_TIME(CPU_GROUPS);
 
 #pragma clang loop unroll(disable)
     for (place = 0; place < groups_of_host; place++) {
@@ -100,7 +100,7 @@ static __always_inline int is_busy_group(u32 place, u32 from, s64 *all_busy, u64
 static __always_inline void review_busy(struct cpu_state *cpu, u64 now, u32 number)
 {
     s64 *all_busy = shared_at(SHARED_ALL_BUSY);
-    u32 place, none = FILLED(CPU_GROUPS);
+    u32 place, none = LOAD_TIME(CPU_GROUPS);
 
     if (!all_busy || *all_busy || now - cpu->reviewed_ns < REVIEW_EVERY_NS)
         return;

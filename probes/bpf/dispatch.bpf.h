@@ -21,17 +21,18 @@ struct packet {
 
 static __always_inline void read_packet(u64 *ctx, struct packet *packet)
 {
-#if LAYOUT == 1
     /* dispatch_command(THD *, const COM_DATA *, enum_server_command), MySQL from 5.7 */
-    u64 data[2] = {};
+    if (LOAD_TIME(LAYOUT) == 1) {
+        u64 data[2] = {};
 
-    bpf_probe_read_user(data, sizeof(data), (void *)ctx[REGISTER_SI]);
-    packet->thd = ctx[REGISTER_DI];
-    packet->command = ctx[REGISTER_DX] & 255;
-    packet->address = data[0];
-    packet->length = data[1];
-    packet->number = data[0];
-#else
+        bpf_probe_read_user(data, sizeof(data), (void *)ctx[REGISTER_SI]);
+        packet->thd = ctx[REGISTER_DI];
+        packet->command = ctx[REGISTER_DX] & 255;
+        packet->address = data[0];
+        packet->length = data[1];
+        packet->number = data[0];
+        return;
+    }
     /* dispatch_command(enum_server_command, THD *, char *packet, uint length, …), MySQL to 5.6 and MariaDB */
     packet->thd = ctx[REGISTER_SI];
     packet->command = ctx[REGISTER_DI] & 255;
@@ -40,7 +41,6 @@ static __always_inline void read_packet(u64 *ctx, struct packet *packet)
     packet->number = 0;
     if (packet->command == COM_STMT_EXECUTE || packet->command == COM_STMT_BULK_EXECUTE)
         bpf_probe_read_user(&packet->number, sizeof(packet->number), (void *)packet->address);
-#endif
 }
 
 /* The statement begins; `id` is its text's, where it has one. */

@@ -10,7 +10,7 @@ struct past {
 BPF_ARRAY(pasts, struct past, 3);   /* of those that executed no statement, of those that did, and of helpers */
 BPF_ARRAY(deaths, u64, 1);
 
-#if LAYOUT != POSTGRESQL
+#if !IS_POSTGRESQL
 /* What threads ran that is not on their process's clock: on a thread's way to its last switch the kernel adds to that clock
  * what the scheduler had counted by then. No event tells when, but whenever no thread is on that way, the sum of all that
  * ended threads ran, less what the kernel has added since the first of them, is what it missed. */
@@ -95,7 +95,7 @@ static __always_inline void let_go(struct thread *thread, u32 tid)
     if (!died || !past)
         return;
     __sync_fetch_and_add(died, 1);
-    if (*died <= FILLED(ENDED_KEPT))
+    if (*died <= LOAD_TIME(ENDED_KEPT))
         return;
     __sync_fetch_and_add(&past->threads, 1);
     __sync_fetch_and_add(&past->cpu_ns, thread->past_ns);

@@ -99,7 +99,7 @@ static __always_inline void clocks(struct thread *thread, u64 *wall_ns, u64 *cpu
 /* Take the innermost open call off. */
 static __always_inline void pop(struct thread *thread, u32 tid, struct frame *frame, u64 wall_ns, u64 cpu_ns, int how)
 {
-    u32 function = frame->function & (FUNCTIONS - 1);
+    u32 function = frame->function & (LOAD_TIME(FUNCTIONS) - 1);
     u64 wall = wall_ns - frame->wall_ns;
     u64 cpu = cpu_ns - frame->cpu_ns;
     int key = function;
@@ -140,7 +140,7 @@ static __always_inline void pop(struct thread *thread, u32 tid, struct frame *fr
 int uprobe__entry(u64 *ctx)
 {
     u64 cookie = get_attach_cookie(ctx);
-    u32 function = cookie & (FUNCTIONS - 1);
+    u32 functions = LOAD_TIME(FUNCTIONS), function = cookie & (functions - 1);
     u32 tid = bpf_get_current_pid_tgid();
     u64 sp = ctx[REGISTER_SP], return_address = 0, wall, cpu;
     int zero = 0, key = function, i;
@@ -149,7 +149,7 @@ int uprobe__entry(u64 *ctx)
     struct thread *thread;
     struct frame *frame;
 
-    if (!on || !stat || (!*on && function < FUNCTIONS - 2))
+    if (!on || !stat || (!*on && function < functions - 2))
         return 0;
     count(COUNT_HITS);
     add(stat, STAT_CALLS, 1);
@@ -235,13 +235,13 @@ static __always_inline int leave(u32 function, u64 sp)
 /* A return probe: the return address is off the stack already. */
 int uprobe__return(u64 *ctx)
 {
-    return leave(get_attach_cookie(ctx) & (FUNCTIONS - 1), ctx[REGISTER_SP] - 8);
+    return leave(get_attach_cookie(ctx) & (LOAD_TIME(FUNCTIONS) - 1), ctx[REGISTER_SP] - 8);
 }
 
 /* On a `ret` or a tail jump, before it is executed. */
 int uprobe__exit(u64 *ctx)
 {
-    return leave(get_attach_cookie(ctx) & (FUNCTIONS - 1), ctx[REGISTER_SP]);
+    return leave(get_attach_cookie(ctx) & (LOAD_TIME(FUNCTIONS) - 1), ctx[REGISTER_SP]);
 }
 
 RAW_TRACEPOINT_PROBE(sched_switch)

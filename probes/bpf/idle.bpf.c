@@ -7,7 +7,7 @@
  * Privileges: CAP_BPF and CAP_PERFMON (or root). Raw tracepoints only; every offset comes from the running kernel's BTF.
  * Checked against programs that sleep at prime-numbered rates (tests/system).
  *
- * The loader puts in front: NR_CPUS, OFFSET_*, HAVE_*, STACKS, and where STACKS the TARGET_* settings, ON_DEMAND and GROWS.
+ * The loader puts in front: NR_CPUS, OFFSET_*, HAVE_*, STACKS, and for it TARGET_ALL, ON_DEMAND, GROWS and GROWS_BY_NAME.
  */
 #include "reading.bpf.h"
 #include "idle_exit.h"
@@ -130,11 +130,7 @@ static __always_inline void note_exit(struct cpu_state *cpu, int number)
 }
 
 /* The state that the thread which is switched out had set when it called schedule(), where the kernel tells. */
-#ifdef ARG_sched_switch_prev_state
-#define PREV_STATE(ctx) ((u32)(ctx)->args[ARG_sched_switch_prev_state])
-#else
-#define PREV_STATE(ctx) 1
-#endif
+#define PREV_STATE(ctx) (LOAD_TIME(HAS_PREV_STATE) ? (u32)(ctx)->args[ARG_sched_switch_prev_state] : 1)
 
 /* The thread that is switched out is the current one. */
 #if DIRECT
@@ -143,13 +139,7 @@ static __always_inline void note_exit(struct cpu_state *cpu, int number)
 #define WHO_SWITCHES_OUT(prev) bpf_get_current_pid_tgid()
 #endif
 
-#if STACKS
 #include "sites.bpf.h"
-#else
-#define is_counting(cpu) 0
-#define is_other(tgid) 1
-#define is_target(tgid) 0
-#endif
 #include "running.bpf.h"
 
 /* Whether a waking from this CPU can end an idle period: it idles, or not all others are busy. */
@@ -209,10 +199,9 @@ static __always_inline void note_who_ran(struct idle_exit *period, u64 task)
         period->flags |= IDLE_KERNEL;
 }
 
-#ifdef HAVE_cpuhp_enter
 /* A step of a CPU's way online or offline (kernel/cpu.c). Its own last ones have no event, for it is not online any more; those that
  * another takes for it when it is dead do. */
-RAW_TRACEPOINT_PROBE(cpuhp_enter)
+RAW_TRACEPOINT_IF(HAVE_cpuhp_enter, cpuhp_enter)
 {
     int number = ctx->args[0], target = ctx->args[1], step = ctx->args[2];
     struct cpu_state *cpu = cpus.lookup(&number);
@@ -220,10 +209,8 @@ RAW_TRACEPOINT_PROBE(cpuhp_enter)
         idle_down(cpu, bpf_ktime_get_ns());
     return 0;
 }
-#endif
 
-#ifdef HAVE_sched_wake_idle_without_ipi
-RAW_TRACEPOINT_PROBE(sched_wake_idle_without_ipi)
+RAW_TRACEPOINT_IF(HAVE_sched_wake_idle_without_ipi, sched_wake_idle_without_ipi)
 {
     int target = ctx->args[0];   /* runs on the waker's CPU: the CPU that is woken is the argument */
     struct cpu_state *cpu = cpus.lookup(&target);
@@ -231,10 +218,8 @@ RAW_TRACEPOINT_PROBE(sched_wake_idle_without_ipi)
         idle_evidence(cpu, EVIDENCE_NO_IPI, 0);
     return 0;
 }
-#endif
 
-#ifdef HAVE_workqueue_execute_start
-TYPED_TRACEPOINT_PROBE(workqueue_execute_start)
+TYPED_TRACEPOINT_IF(HAVE_workqueue_execute_start, workqueue_execute_start)
 {
     struct cpu_state *cpu = this_cpu();
     u32 tid = bpf_get_current_pid_tgid();
@@ -242,16 +227,20 @@ TYPED_TRACEPOINT_PROBE(workqueue_execute_start)
         cpu->period.work_function = FIELD_U64(ctx->args[0], OFFSET_work_struct_func);
     return 0;
 }
-#endif
 
 #include "wakings.bpf.h"
 
 /* Whether a thread that is switched out is so for the last time. */
-#ifdef ARG_sched_switch_prev_state
-#define IS_LAST(ctx, prev) (((u32)(ctx)->args[ARG_sched_switch_prev_state] & STATE_DEAD) != 0)
-#else
-#define IS_LAST(ctx, prev) ((FIELD_U32(prev, OFFSET_task_struct_state) & STATE_DEAD) != 0)
-#endif
+static __always_inline int is_last(struct bpf_raw_tracepoint_args *ctx, u64 prev)
+{
+    u32 state;
+
+    if (LOAD_TIME(HAS_PREV_STATE))
+        state = (u32)ctx->args[ARG_sched_switch_prev_state];
+    else
+        state = FIELD_U32(prev, OFFSET_task_struct_state);
+    return (state & STATE_DEAD) != 0;
+}
 
 TYPED_TRACEPOINT_PROBE(sched_switch)
 {
@@ -272,12 +261,10 @@ TYPED_TRACEPOINT_PROBE(sched_switch)
             note_who_ran(&cpu->period, prev);
             cpu->in_tid = 0;   /* the scheduler takes the time that it injected for running time */
         }
-        note_departure(cpu, number, prev, pid_tgid, preempted, !preempted && IS_LAST(ctx, prev));
+        note_departure(cpu, number, prev, pid_tgid, preempted, !preempted && is_last(ctx, prev));
         note_arrival(cpu, next);
-#if STACKS
-        if (is_sleep(preempted, PREV_STATE(ctx)))
+        if (LOAD_TIME(STACKS) && is_sleep(preempted, PREV_STATE(ctx)))
             note_sleep(cpu, prev, pid_tgid);
-#endif
         return 0;
     }
     note_arrival(cpu, next);
@@ -293,9 +280,7 @@ TYPED_TRACEPOINT_PROBE(sched_switch)
     /* The clock says how long the kernel needed until this thread runs. */
     idle_switch(cpu, bpf_ktime_get_ns(), tid, tgid, switches_of(next), waking);
     note_who_ran(&cpu->period, next);
-#if STACKS
-    if (!(cpu->period.flags & IDLE_RUNNABLE))
+    if (LOAD_TIME(STACKS) && !(cpu->period.flags & IDLE_RUNNABLE))
         note_site(cpu, next, tid, tgid);
-#endif
     return 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* Evidence of what ended an idle period that interrupts give: vectors, IPIs, devices, softirqs and timers. */
 #define VECTOR_PROBE(tracepoint, evidence)              \
-    RAW_TRACEPOINT_PROBE(tracepoint)                    \
+    RAW_TRACEPOINT_IF(HAVE_##tracepoint, tracepoint)    \
     {                                                   \
         struct cpu_state *cpu = this_cpu();             \
         if (cpu)                                        \
@@ -10,58 +10,36 @@
     }
 
 /* Vectors whose handlers wake threads and raise softirqs. */
-#ifdef VECTORS_IN_PAIRS
 #define WAKING_VECTOR_PROBE(name, evidence)             \
-    RAW_TRACEPOINT_PROBE(name##_entry)                  \
+    RAW_TRACEPOINT_IF(HAVE_##name##_entry, name##_entry) \
     {                                                   \
         struct cpu_state *cpu = this_cpu();             \
         if (!cpu)                                       \
             return 0;                                   \
-        cpu->vector = 1;                                \
+        if (LOAD_TIME(VECTORS_IN_PAIRS))                \
+            cpu->vector = 1;                            \
         idle_evidence(cpu, evidence, (u32)ctx->args[0]); \
         return 0;                                       \
     }                                                   \
-    RAW_TRACEPOINT_PROBE(name##_exit)                   \
+    RAW_TRACEPOINT_IF_BOTH(HAVE_##name##_entry, VECTORS_IN_PAIRS, name##_exit) \
     {                                                   \
         struct cpu_state *cpu = this_cpu();             \
         if (cpu)                                        \
             cpu->vector = 0;                            \
         return 0;                                       \
     }
-#else
-#define WAKING_VECTOR_PROBE(name, evidence) VECTOR_PROBE(name##_entry, evidence)
-#endif
 
-#ifdef HAVE_local_timer_entry
 VECTOR_PROBE(local_timer_entry, EVIDENCE_LOCAL_TIMER)
-#endif
-#ifdef HAVE_reschedule_entry
 VECTOR_PROBE(reschedule_entry, EVIDENCE_RESCHEDULE)
-#endif
-#ifdef HAVE_call_function_entry
 WAKING_VECTOR_PROBE(call_function, EVIDENCE_CALL_FUNCTION)
-#endif
-#ifdef HAVE_call_function_single_entry
 WAKING_VECTOR_PROBE(call_function_single, EVIDENCE_CALL_FUNCTION)
-#endif
-#ifdef HAVE_irq_work_entry
 WAKING_VECTOR_PROBE(irq_work, EVIDENCE_IRQ_WORK)
-#endif
-#ifdef HAVE_x86_platform_ipi_entry
 VECTOR_PROBE(x86_platform_ipi_entry, EVIDENCE_OTHER_VECTOR)
-#endif
-#ifdef HAVE_thermal_apic_entry
 VECTOR_PROBE(thermal_apic_entry, EVIDENCE_OTHER_VECTOR)
-#endif
-#ifdef HAVE_threshold_apic_entry
 VECTOR_PROBE(threshold_apic_entry, EVIDENCE_OTHER_VECTOR)
-#endif
-#ifdef HAVE_deferred_error_apic_entry
 VECTOR_PROBE(deferred_error_apic_entry, EVIDENCE_OTHER_VECTOR)
-#endif
-#ifdef HAVE_ipi_entry
 /* arm64: one tracepoint for all IPIs, told apart by their names (arch/arm64/kernel/smp.c: ipi_types). */
-RAW_TRACEPOINT_PROBE(ipi_entry)
+RAW_TRACEPOINT_IF(HAVE_ipi_entry, ipi_entry)
 {
     struct cpu_state *cpu = this_cpu();
     u32 evidence = EVIDENCE_CALL_FUNCTION;
@@ -79,7 +57,6 @@ RAW_TRACEPOINT_PROBE(ipi_entry)
     idle_refine(cpu, evidence, 0);
     return 0;
 }
-#endif
 
 RAW_TRACEPOINT_PROBE(irq_handler_entry)
 {

@@ -1,17 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* Processes that the target starts while it is traced: they are of it from their first instant on.
  *
- * GROWS: GROWS_FAMILY where only those stay that run the same program, GROWS_GROUP where all of a control group do, else 0.
+ * GROWS: they join. GROWS_BY_NAME: only those stay that run the same program; else all do, as in a control group.
  * User space looks for what joins otherwise, and counts what it finds so late.
  */
-#define GROWS_FAMILY 1
-#define GROWS_GROUP 2
-
-#if GROWS
 /* Child and parent, until user space has taken them; no parent where it runs another program meanwhile. */
-BPF_HASH(joined, u32, u32, 8192);
+BPF_HASH(joined, u32, u32, ENTRIES_IF(GROWS, 8192));
 
-TYPED_TRACEPOINT_PROBE(sched_process_fork)
+TYPED_TRACEPOINT_IF(GROWS, sched_process_fork)
 {
     u64 who = pid_tgid_of(ctx->args[ARG_sched_process_fork_child]);
     u32 parent = bpf_get_current_pid_tgid() >> 32, child = who >> 32;
@@ -35,35 +31,33 @@ TYPED_TRACEPOINT_PROBE(sched_process_fork)
 }
 
 /* Another program has its code elsewhere, and is of no family. */
-TYPED_TRACEPOINT_PROBE(sched_process_exec)
+TYPED_TRACEPOINT_IF(GROWS, sched_process_exec)
 {
     u64 task = CURRENT_TASK;
     u32 tgid = bpf_get_current_pid_tgid() >> 32;
     struct target *found = targets.lookup(&tgid);
     u32 nobody = 0;
-#if GROWS == GROWS_FAMILY
     char own[COMM_BYTES] = {}, parents[COMM_BYTES] = {};
     u64 *mine = (u64 *)own, *theirs = (u64 *)parents;
-#endif
 
     if (!found)
         return 0;
     found->text_low = found->text_bytes = found->library_low = found->library_bytes = 0;
-#if GROWS == GROWS_FAMILY
-    comm_of(task, own);
-    comm_of(FIELD_U64(task, OFFSET_task_struct_real_parent), parents);
-    if (joined.lookup(&tgid) && (mine[0] != theirs[0] || mine[1] != theirs[1])) {
-        targets.delete(&tgid);
-        joined.delete(&tgid);
-        return 0;
+    if (LOAD_TIME(GROWS_BY_NAME)) {
+        comm_of(task, own);
+        comm_of(FIELD_U64(task, OFFSET_task_struct_real_parent), parents);
+        if (joined.lookup(&tgid) && (mine[0] != theirs[0] || mine[1] != theirs[1])) {
+            targets.delete(&tgid);
+            joined.delete(&tgid);
+            return 0;
+        }
     }
-#endif
     joined.update(&tgid, &nobody);
     return 0;
 }
 
 /* The number of a process that has ended may be another's. */
-TYPED_TRACEPOINT_PROBE(sched_process_exit)
+TYPED_TRACEPOINT_IF(GROWS, sched_process_exit)
 {
     u32 tgid = bpf_get_current_pid_tgid() >> 32;
 
@@ -71,4 +65,3 @@ TYPED_TRACEPOINT_PROBE(sched_process_exit)
         targets.delete(&tgid);
     return 0;
 }
-#endif

@@ -35,11 +35,7 @@ struct site_key {
     u64 ip, sp, code;
     u32 whose, kind;
 };
-#if ON_DEMAND
-#define WHOSE(tid, tgid) (tid)
-#else
-#define WHOSE(tid, tgid) (tgid)
-#endif
+#define WHOSE(tid, tgid) (LOAD_TIME(ON_DEMAND) ? (tid) : (tgid))
 
 struct stack_record {
     u64 at_ns;
@@ -50,9 +46,9 @@ struct stack_record {
     u8 stack[STACK_BYTES + 0x1000];
 };
 
-BPF_TABLE("lru_hash", struct site_key, u64, seen, 32768);
-BPF_PERCPU_ARRAY(scratch, struct stack_record, 1);
-BPF_RINGBUF_OUTPUT(stacks, STACK_PAGES);
+BPF_TABLE("lru_hash", struct site_key, u64, seen, ENTRIES_IF(STACKS, 32768));
+BPF_PERCPU_ARRAY(scratch, struct stack_record, ENTRIES_IF(STACKS, 1));
+BPF_RINGBUF_OUTPUT(stacks, ENTRIES_IF(STACK_PAGES, 1));
 
 static __always_inline int is_code(struct target *target, u64 word)
 {

@@ -18,7 +18,6 @@
  */
 #define COM_QUERY 3          /* include/my_command.h */
 #define COM_STMT_PREPARE 22
-#define POSTGRESQL 2         /* of the layouts */
 #define GENERATIONS 3        /* a program that a server's process starts may start another */
 
 enum counter { COUNT_EVENTS, COUNT_NO_ROOM, COUNT_UNREADABLE, COUNT_CUT, COUNTERS };
@@ -55,7 +54,7 @@ struct met {
 BPF_HASH(moments, struct moment, struct met, MOMENTS);
 BPF_PERCPU_ARRAY(looked_at, struct thread, 1);
 
-#if LAYOUT == POSTGRESQL
+#if IS_POSTGRESQL
 /* How many generations a process is below the first of the server; -1: it is none of its. */
 static __always_inline int generation_of(u64 who, u64 task, u64 first)
 {
@@ -131,7 +130,7 @@ static __always_inline int met_at(struct thread *thread, struct place *place, u3
     struct moment moment = { .id = id, .tid = tid };
     struct met *met;
 
-#if LAYOUT == POSTGRESQL
+#if IS_POSTGRESQL
     moment.is_client = place->client && read_user(place->client);
 #endif
     if (id > 255)
@@ -169,7 +168,7 @@ int sample__moment(struct bpf_perf_event_data *ctx)
         return 0;
     thread->command = COM_QUERY;
     thread->length = 0;
-#if LAYOUT == POSTGRESQL
+#if IS_POSTGRESQL
     {
         int generation = generation_of(who, task, wanted);
         if (generation < 0)
@@ -186,7 +185,7 @@ int sample__moment(struct bpf_perf_event_data *ctx)
 #endif
     address = text_of(thread, place, task, &length);
     if (address) {
-#if LAYOUT == POSTGRESQL
+#if IS_POSTGRESQL
         id = identify_string(thread, address);
         if (thread->length >= TEXT) {
 #else
@@ -197,11 +196,11 @@ int sample__moment(struct bpf_perf_event_data *ctx)
                 return met_at(thread, place, tid, id);
             walk_from(thread, address, length, 0);
             walks.call(ctx, WALK_ON);
-#if LAYOUT == POSTGRESQL
+#if IS_POSTGRESQL
             count(COUNT_CUT);
 #endif
         }
-#if LAYOUT != POSTGRESQL
+#if !IS_POSTGRESQL
         id = identify_text(thread, address, length);
 #endif
     }

@@ -84,12 +84,11 @@ static __always_inline int is_interrupt(struct interrupt *here)
 
 static __always_inline int is_wanted(u64 who)
 {
-#if EVERY_PROCESS
-    return (u32)who != 0;
-#else
     u32 tgid = who >> 32;
+
+    if (LOAD_TIME(EVERY_PROCESS))
+        return (u32)who != 0;
     return targets.lookup(&tgid) != 0;
-#endif
 }
 
 static __always_inline u64 why_of(int preempted, u32 state)
@@ -164,11 +163,10 @@ TYPED_TRACEPOINT_PROBE(sched_switch)
                 count(COUNT_LOST);
             thread = threads.lookup(&who);
         }
-#ifdef ARG_sched_switch_prev_state
-        state = (u32)ctx->args[ARG_sched_switch_prev_state];
-#else
-        state = FIELD_U32(prev, OFFSET_task_struct_state);
-#endif
+        if (LOAD_TIME(HAS_PREV_STATE))
+            state = (u32)ctx->args[ARG_sched_switch_prev_state];
+        else
+            state = FIELD_U32(prev, OFFSET_task_struct_state);
         if (thread && thread->out_ns) {
             /* Switched out twice: it ran in between. */
             count(COUNT_UNSEEN);
@@ -239,7 +237,6 @@ RAW_TRACEPOINT_PROBE(softirq_exit)
     return 0;
 }
 
-#ifdef VECTORS_IN_PAIRS
 static __always_inline int enter(void)
 {
     struct interrupt *here = interrupt_here();
@@ -256,18 +253,11 @@ static __always_inline int leave(void)
     return 0;
 }
 
-RAW_TRACEPOINT_PROBE(irq_handler_entry) { return enter(); }
-RAW_TRACEPOINT_PROBE(irq_handler_exit) { return leave(); }
-#ifdef HAVE_local_timer_entry
-RAW_TRACEPOINT_PROBE(local_timer_entry) { return enter(); }
-RAW_TRACEPOINT_PROBE(local_timer_exit) { return leave(); }
-#endif
-#ifdef HAVE_irq_work_entry
-RAW_TRACEPOINT_PROBE(irq_work_entry) { return enter(); }
-RAW_TRACEPOINT_PROBE(irq_work_exit) { return leave(); }
-#endif
-#ifdef HAVE_call_function_single_entry
-RAW_TRACEPOINT_PROBE(call_function_single_entry) { return enter(); }
-RAW_TRACEPOINT_PROBE(call_function_single_exit) { return leave(); }
-#endif
-#endif
+RAW_TRACEPOINT_IF(VECTORS_IN_PAIRS, irq_handler_entry) { return enter(); }
+RAW_TRACEPOINT_IF(VECTORS_IN_PAIRS, irq_handler_exit) { return leave(); }
+RAW_TRACEPOINT_IF_BOTH(VECTORS_IN_PAIRS, HAVE_local_timer_entry, local_timer_entry) { return enter(); }
+RAW_TRACEPOINT_IF_BOTH(VECTORS_IN_PAIRS, HAVE_local_timer_entry, local_timer_exit) { return leave(); }
+RAW_TRACEPOINT_IF_BOTH(VECTORS_IN_PAIRS, HAVE_irq_work_entry, irq_work_entry) { return enter(); }
+RAW_TRACEPOINT_IF_BOTH(VECTORS_IN_PAIRS, HAVE_irq_work_entry, irq_work_exit) { return leave(); }
+RAW_TRACEPOINT_IF_BOTH(VECTORS_IN_PAIRS, HAVE_call_function_single_entry, call_function_single_entry) { return enter(); }
+RAW_TRACEPOINT_IF_BOTH(VECTORS_IN_PAIRS, HAVE_call_function_single_entry, call_function_single_exit) { return leave(); }

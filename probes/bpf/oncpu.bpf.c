@@ -12,6 +12,6 @@
  * into the process's code; a new one is sent with its stack bytes, and unwound later. Kernel paths are walked by the
  * kernel. The same two hashes of the same thread are one row of `samples`, which is exact whatever is sent.
  *
- * The loader puts in front: EVERY_PROCESS, HASHED_BYTES (a multiple of 1024), STACK_PAGES.
+ * The loader puts in front: SAMPLES, EVERY_PROCESS, HASHED_CHUNKS, STACK_PAGES.
  */
 #include "paths.bpf.h"

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* Call paths of sampled threads, each copied once and then counted (oncpu.bpf.c says how).
  *
- * The loader puts in front: EVERY_PROCESS, HASHED_BYTES (a multiple of 1024), STACK_PAGES. The program that includes this
+ * The loader puts in front: SAMPLES (none of this is loaded without), EVERY_PROCESS, HASHED_CHUNKS (a multiple of 4), STACK_PAGES. The program that includes this
  * may say what a thread is at (WHAT_RUNS), which then is part of a row.
  */
+#include "load_time.bpf.h"
+
 #define STACK_BYTES 0x4000
 #define HASHED_CHUNK 256
 #define KERNEL_DEPTH 64
@@ -53,13 +55,13 @@ struct kernel_record {
 };
 
 /* Of a host that starts programs all the time the latest are enough: the others have ended. */
-BPF_TABLE("lru_hash", u32, struct target, targets, 8192);
-BPF_HASH(samples, struct sample, u64, 65536);
-BPF_TABLE("lru_hash", struct path, u32, seen, 65536);
-BPF_PERCPU_ARRAY(user_scratch, struct user_record, 1);
-BPF_PERCPU_ARRAY(kernel_scratch, struct kernel_record, 1);
-BPF_PERCPU_ARRAY(path_counters, u64, PATH_COUNTERS);
-BPF_RINGBUF_OUTPUT(stacks, STACK_PAGES);
+BPF_TABLE("lru_hash", u32, struct target, targets, ENTRIES_IF(SAMPLES, 8192));
+BPF_HASH(samples, struct sample, u64, ENTRIES_IF(SAMPLES, 65536));
+BPF_TABLE("lru_hash", struct path, u32, seen, ENTRIES_IF(SAMPLES, 65536));
+BPF_PERCPU_ARRAY(user_scratch, struct user_record, ENTRIES_IF(SAMPLES, 1));
+BPF_PERCPU_ARRAY(kernel_scratch, struct kernel_record, ENTRIES_IF(SAMPLES, 1));
+BPF_PERCPU_ARRAY(path_counters, u64, ENTRIES_IF(SAMPLES, PATH_COUNTERS));
+BPF_RINGBUF_OUTPUT(stacks, ENTRIES_IF(STACK_PAGES, 1));
 
 static __always_inline void count_path(int what)
 {
@@ -116,7 +118,8 @@ static __always_inline u64 user_path(struct user_record *record, struct target *
     u64 hash = mix(0xcbf29ce484222325ULL, record->registers[REGISTER_IP]);
     u64 text_low = 0, text_bytes = ~0ULL >> 1, library_low = 0, library_bytes = 0;
     u64 *words = (u64 *)record->stack;
-    int chunk, i;
+    u32 chunk, chunks = LOAD_TIME(HASHED_CHUNKS);
+    int i;
 
     if (target) {
         text_low = target->text_low;
@@ -126,7 +129,7 @@ static __always_inline u64 user_path(struct user_record *record, struct target *
     }
     *(volatile u32 *)&record->bytes = 0;
 #pragma nounroll
-    for (chunk = 0; chunk < HASHED_BYTES / HASHED_CHUNK; chunk++) {
+    for (chunk = 0; chunk < chunks; chunk++) {
         if (!copy_more(record, HASHED_CHUNK))
             break;
 #pragma nounroll
@@ -142,10 +145,10 @@ static __always_inline u64 user_path(struct user_record *record, struct target *
 /* Up to STACK_BYTES - 1 KiB, or to the stack's end, which is seldom a round distance away: the thread's start lies there. */
 static __always_inline void copy_rest(struct user_record *record)
 {
-    int i;
+    u32 rest = STACK_BYTES / 1024 - 1 - LOAD_TIME(HASHED_CHUNKS) / (1024 / HASHED_CHUNK), i;
 
 #pragma nounroll
-    for (i = 0; i < (STACK_BYTES - HASHED_BYTES) / 1024 - 1; i++)
+    for (i = 0; i < rest; i++)
         if (!copy_more(record, 1024))
             break;
 #pragma unroll
@@ -217,7 +220,7 @@ static __always_inline u64 look_at_kernel(void *ctx)
     return path.hash;
 }
 
-int sample__path(u64 *ctx)
+int FUNCTION_IF(SAMPLES, sample__path)(u64 *ctx)
 {
     u64 pid_tgid = bpf_get_current_pid_tgid(), one = 1, *rows;
     struct sample sample = {};
@@ -230,13 +233,10 @@ int sample__path(u64 *ctx)
         return 0;
     }
     target = targets.lookup(&tgid);
-#if EVERY_PROCESS
-    if (target && !target->text_bytes)
-        target = 0;
-#else
-    if (!target)
+    if (!target && !LOAD_TIME(EVERY_PROCESS))
         return 0;
-#endif
+    if (target && !target->text_bytes && LOAD_TIME(EVERY_PROCESS))
+        target = 0;
     count_path(PATH_TARGET);
     sample.tgid = tgid;
     sample.tid = (u32)pid_tgid;

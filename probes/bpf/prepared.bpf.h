@@ -121,8 +121,7 @@ static __always_inline void name(struct thread *thread, u32 tid, u64 id)
     }
 }
 
-#ifdef HAS_SEND
-BPF_TABLE("prog", u32, int, walks_sent, 2);
+BPF_TABLE("prog", u32, int, walks_sent, ENTRIES_IF(HAS_SEND, 2));
 
 static __always_inline void name_executed(void *ctx, struct thread *thread, u32 tid)
 {
@@ -142,7 +141,7 @@ static __always_inline void name_executed(void *ctx, struct thread *thread, u32 
     name(thread, tid, identify_text(thread, text[0], text[1]));
 }
 
-int called__walk(struct bpf_raw_tracepoint_args *ctx)
+int FUNCTION_IF(HAS_SEND, called__walk)(struct bpf_raw_tracepoint_args *ctx)
 {
     u32 tid = bpf_get_current_pid_tgid();
     struct thread *thread = threads.lookup(&tid);
@@ -152,7 +151,7 @@ int called__walk(struct bpf_raw_tracepoint_args *ctx)
     return 0;
 }
 
-int called__walked(struct bpf_raw_tracepoint_args *ctx)
+int FUNCTION_IF(HAS_SEND, called__walked)(struct bpf_raw_tracepoint_args *ctx)
 {
     u32 tid = bpf_get_current_pid_tgid();
     struct thread *thread = threads.lookup(&tid);
@@ -161,7 +160,6 @@ int called__walked(struct bpf_raw_tracepoint_args *ctx)
         name(thread, tid, walked(thread));
     return 0;
 }
-#endif
 
 static __always_inline void forget(u64 thd)
 {

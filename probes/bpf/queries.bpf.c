@@ -28,7 +28,6 @@
 #define COM_STMT_PREPARE 22
 #define COM_PART 1000        /* of a statement that was counted when it began, or that another process executes */
 
-#define POSTGRESQL 2         /* of the layouts */
 #define PREPARING 0x9e3779b97f4a7c15ULL   /* tells the making of a statement from its execution */
 
 #define TASK_DEAD 0x80       /* include/linux/sched.h, since Linux 4.14 */
@@ -89,7 +88,6 @@ struct thread {
 #include "uses.bpf.h"
 #include "ended.bpf.h"
 
-#ifdef STACK_PAGES
 /* The statement that a thread executes; 0: none. */
 static __always_inline u64 what_runs(u32 tid)
 {
@@ -98,16 +96,14 @@ static __always_inline u64 what_runs(u32 tid)
 }
 #define WHAT_RUNS(tid) what_runs(tid)
 #include "paths.bpf.h"
-#endif
 
-#if LAYOUT == POSTGRESQL
+#if IS_POSTGRESQL
 #include "activity.bpf.h"
 #else
 #include "dispatch.bpf.h"
 #endif
 
-#ifdef HAS_SEND
-RAW_TRACEPOINT_PROBE(sock_send_length)
+RAW_TRACEPOINT_IF(HAS_SEND, sock_send_length)
 {
     u64 who = bpf_get_current_pid_tgid();
     u32 tid = who;
@@ -124,7 +120,7 @@ RAW_TRACEPOINT_PROBE(sock_send_length)
         thread->sent_at = now;
         thread->ended_delay = delay_of(bpf_get_current_task());
         thread->ended_at = 0;
-#if LAYOUT != POSTGRESQL
+#if !IS_POSTGRESQL
         if (thread->answer_at)
             note_answer(thread);
         thread->answer_at = 0;   /* what is sent later may lie where the first packet lay */
@@ -134,7 +130,6 @@ RAW_TRACEPOINT_PROBE(sock_send_length)
     }
     return 0;
 }
-#endif
 
 /* The target's thread is switched out. The clock is asked within a statement only. */
 static __always_inline void switch_out(struct thread *thread, u32 tid, u64 task, u32 state)
@@ -144,7 +139,7 @@ static __always_inline void switch_out(struct thread *thread, u32 tid, u64 task,
     thread->last_ns = ran;
     thread->in_at = 0;
     settle(thread, delay);
-    if (thread->sent_at && !thread->ended_at && state && (LAYOUT != POSTGRESQL || thread->is_over)) {
+    if (thread->sent_at && !thread->ended_at && state && (!IS_POSTGRESQL || thread->is_over)) {
         thread->ended_at = thread->sent_at;
         thread->ended_ns = ran;
         thread->ended_wakeups = thread->wakeups;
@@ -154,7 +149,7 @@ static __always_inline void switch_out(struct thread *thread, u32 tid, u64 task,
     }
     /* Its last switch, not one on the way there: giving its memory back takes a while. */
     if (thread->dead && state & TASK_DEAD) {
-#if LAYOUT != POSTGRESQL
+#if !IS_POSTGRESQL
         note_end(task, ran);
 #else
         if (thread->id)
@@ -174,19 +169,17 @@ static __always_inline void switch_out(struct thread *thread, u32 tid, u64 task,
 RAW_TRACEPOINT_PROBE(sched_switch)
 {
     u64 who = bpf_get_current_pid_tgid(), wanted = target_now(), now, next;
-    u64 task = ctx->args[ARG_sched_switch_prev];
+    u64 task = ctx->args[ARG_sched_switch_prev], state;
     struct thread *thread;
 
     if (!wanted)
         return 0;
     if (is_of(who, wanted)) {
         thread = thread_of(who, task, 0, 1);
+        state = LOAD_TIME(HAS_PREV_STATE) ? ctx->args[ARG_sched_switch_prev_state]
+                                          : read_u64(task + OFFSET_task_struct_state);
         if (thread)
-#ifdef ARG_sched_switch_prev_state
-            switch_out(thread, who, task, ctx->args[ARG_sched_switch_prev_state]);
-#else
-            switch_out(thread, who, task, read_u64(task + OFFSET_task_struct_state));
-#endif
+            switch_out(thread, who, task, state);
     }
     task = ctx->args[ARG_sched_switch_next];
     next = pid_tgid_of(task);
@@ -229,7 +222,7 @@ RAW_TRACEPOINT_PROBE(sched_process_exit)
         if (!thread->is_helper)
             finish(thread, tid, bpf_ktime_get_ns(), bpf_get_current_task());
         thread->dead = 1;
-#if LAYOUT != POSTGRESQL
+#if !IS_POSTGRESQL
         note_ending(bpf_get_current_task());
 #endif
     }

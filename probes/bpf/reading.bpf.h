@@ -4,14 +4,7 @@
  * DIRECT: what a tracepoint passes is known to the verifier by its type, and a field is one load. The helper that reads any
  * address is four nested calls, each of which costs ten times a load where returns are guarded against speculation.
  */
-
-/* A number that is filled in when the program is loaded: the compiler knows nothing of it, the verifier all. */
-#define FILLED(number)                                                                                             \
-    ({                                                                                                             \
-        u64 value_;                                                                                                \
-        asm volatile("%0 = %1" : "=r"(value_) : "i"(number));                                                       \
-        value_;                                                                                                    \
-    })
+#include "load_time.bpf.h"
 
 static __always_inline u8 read_u8(u64 address)
 {
@@ -37,6 +30,8 @@ static __always_inline u64 read_u64(u64 address)
 #if DIRECT
 /* A program whose arguments are typed: in `ctx->args[N]` lies a task, not a number. */
 #define TYPED_TRACEPOINT_PROBE(tracepoint) int btf_tracepoint__##tracepoint(struct bpf_raw_tracepoint_args *ctx)
+#define TYPED_TRACEPOINT_IF(number, tracepoint) \
+    int btf_tracepoint__##tracepoint##__if_##number(struct bpf_raw_tracepoint_args *ctx)
 /* In assembler, because bcc makes calls of what looks like a pointer's field. `offset` is a constant. */
 #define FIELD_AS(width, structure, offset)                                                                        \
     ({                                                                                                             \
@@ -50,6 +45,8 @@ static __always_inline u64 read_u64(u64 address)
 #define FIELD_U64(structure, offset) FIELD_AS(u64, structure, offset)
 #else
 #define TYPED_TRACEPOINT_PROBE(tracepoint) RAW_TRACEPOINT_PROBE(tracepoint)
+#define TYPED_TRACEPOINT_IF(number, tracepoint) \
+    int raw_tracepoint__##tracepoint##__if_##number(struct bpf_raw_tracepoint_args *ctx)
 #define CURRENT_TASK bpf_get_current_task()
 #define FIELD_U8(structure, offset) read_u8((structure) + (offset))
 #define FIELD_U32(structure, offset) read_u32((structure) + (offset))
@@ -64,36 +61,32 @@ static u64 (*coarse_ns)(void) = (void *)COARSE_CLOCK;
 
 /* Whether this CPU is in an interrupt: the kernel's own count (include/linux/preempt.h: HARDIRQ_MASK, NMI_MASK), a variable of each
  * CPU on x86-64, the running thread's on arm64. PREEMPT_COUNT: the variable in BTF. Out of reach before 5.10 and
- * where the kernel keeps no names of variables (CONFIG_KALLSYMS_ALL): then the tracepoints tell, in pairs. */
+ * where the kernel keeps no names of variables (CONFIG_KALLSYMS_ALL): then the tracepoints tell, in pairs (VECTORS_IN_PAIRS). */
 #define IN_INTERRUPT 0xff0000
-#if defined(PREEMPT_COUNT)
+#ifdef PREEMPT_COUNT
 extern u64 typed_variable(u64 kind, u64 type) asm("llvm.bpf.pseudo");   /* kind 3: BPF_PSEUDO_BTF_ID */
 static void *(*this_cpu_variable)(u64 variable) = (void *)154;         /* bpf_this_cpu_ptr */
 static __always_inline int in_interrupt(void)
 {
-    u32 depth;
-    u64 variable = (u64)this_cpu_variable(typed_variable(3, PREEMPT_COUNT));
+    u32 depth = 0;
 
-    asm volatile("%0 = *(u32 *)(%1 + %2)" : "=r"(depth) : "r"(variable), "i"(OFFSET_preempt_count));
+    if (LOAD_TIME(PREEMPT_COUNT)) {
+        u64 variable = (u64)this_cpu_variable(typed_variable(3, PREEMPT_COUNT));
+        asm volatile("%0 = *(u32 *)(%1 + %2)" : "=r"(depth) : "r"(variable), "i"(OFFSET_preempt_count));
+    } else if (LOAD_TIME(HAS_TASK_PREEMPT_COUNT)) {
+        depth = FIELD_U32(CURRENT_TASK, OFFSET_task_struct_preempt_count);
+    }
     return (depth & IN_INTERRUPT) != 0;
 }
-#elif defined(OFFSET_task_struct_preempt_count)
-static __always_inline int in_interrupt(void)
-{
-    return (FIELD_U32(CURRENT_TASK, OFFSET_task_struct_preempt_count) & IN_INTERRUPT) != 0;
-}
-#else
-#define in_interrupt() 0
-#define VECTORS_IN_PAIRS 1
 #endif
 
 /* Thread and, above it, process: as bpf_get_current_pid_tgid() has them, of any task. The two lie side by side, but on
  * kernels whose structs are shuffled. */
 static __always_inline u64 pid_tgid_of(u64 task)
 {
-#if !DIRECT && OFFSET_task_struct_tgid == OFFSET_task_struct_pid + 4
-    return read_u64(task + OFFSET_task_struct_pid);
-#else
-    return FIELD_U32(task, OFFSET_task_struct_pid) | (u64)FIELD_U32(task, OFFSET_task_struct_tgid) << 32;
+#if !DIRECT
+    if (LOAD_TIME(ARE_IDS_ADJACENT))
+        return read_u64(task + OFFSET_task_struct_pid);
 #endif
+    return FIELD_U32(task, OFFSET_task_struct_pid) | (u64)FIELD_U32(task, OFFSET_task_struct_tgid) << 32;
 }

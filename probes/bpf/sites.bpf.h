@@ -6,9 +6,7 @@
 #include "threads.bpf.h"
 #include "looks.bpf.h"
 #include "joins.bpf.h"
-#if TARGET_ALL
 #include "units.bpf.h"
-#endif
 
 #define WOKEN_SITES 32768
 
@@ -18,7 +16,7 @@ struct woken_key {
     u32 tid, tgid, context, irq, waker_tgid, waker_tid;
 };
 
-BPF_TABLE("hash", struct woken_key, u64, woken, WOKEN_SITES);
+BPF_TABLE("hash", struct woken_key, u64, woken, ENTRIES_IF(STACKS, WOKEN_SITES));
 
 /* One more sleep at a site has ended. A full table is a number, not a gap. */
 static __always_inline void count_waking(struct look *look, u32 tid, u32 tgid, u64 timer, u32 context, u32 irq, u64 waker)
@@ -50,7 +48,11 @@ static __always_inline void count_waking(struct look *look, u32 tid, u32 tgid, u
 
 static __always_inline int is_counting(struct cpu_state *cpu)
 {
-    s64 *counting = shared_at(SHARED_COUNTING);
+    s64 *counting;
+
+    if (!LOAD_TIME(STACKS))
+        return 0;
+    counting = shared_at(SHARED_COUNTING);
     return counting && *counting && !is_loaded(cpu);
 }
 
@@ -58,10 +60,8 @@ static __always_inline int is_counting(struct cpu_state *cpu)
  * since 6.12). A thread whose time-out has passed before it calls schedule() is woken without having slept. */
 static __always_inline int is_asleep(u64 task)
 {
-#ifdef OFFSET_task_struct_on_cpu
-    if (FIELD_U8(task, OFFSET_task_struct_on_cpu))
+    if (LOAD_TIME(HAS_ON_CPU) && FIELD_U8(task, OFFSET_task_struct_on_cpu))
         return 0;
-#endif
     return !FIELD_U32(task, OFFSET_task_struct_on_rq) || FIELD_U8(task, OFFSET_task_struct_sched_delayed);
 }
 
@@ -182,10 +182,8 @@ static __always_inline void note_site(struct cpu_state *cpu, u64 task, u32 tid, 
     cpu->period.site_sp = sp;
     cpu->period.flags |= IDLE_SITE;
     asked = wanted.lookup(&slot);
-#if ON_DEMAND
-    if (asked)
+    if (LOAD_TIME(ON_DEMAND) && asked)
         *asked = tid;
-#endif
     if (thread && thread->tid == tid && thread->sleeper.ip == cpu->period.site_ip &&
         thread->sleeper.sp == cpu->period.site_sp) {
         cpu->period.site_code = thread->sleeper.code;

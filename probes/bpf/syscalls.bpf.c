@@ -87,18 +87,17 @@ static __always_inline void count(int what)
 
 static __always_inline int is_wanted(u64 who)
 {
-#if EVERY_PROCESS
-    return (u32)who != 0;
-#else
     u32 tgid = who >> 32;
+
+    if (LOAD_TIME(EVERY_PROCESS))
+        return (u32)who != 0;
     return targets.lookup(&tgid) != 0;
-#endif
 }
 
 /* The ABI of the call that the current thread is in. No call has a negative number. */
 static __always_inline u32 abi_of(u32 number)
 {
-    if (read_u32(bpf_get_current_task() + OFFSET_task_struct_compat) & COMPAT_MASK)
+    if (read_u32(bpf_get_current_task() + OFFSET_task_struct_compat) & LOAD_TIME(COMPAT_MASK))
         return ABI_COMPAT;
     return number & X32_BIT && (s32)number > 0 ? ABI_X32 : ABI_NATIVE;
 }
@@ -295,9 +294,8 @@ RAW_TRACEPOINT_PROBE(sys_exit)
     return 0;
 }
 
-#ifdef HAVE_URING
 /* A request of io_uring, once it is prepared: what is asked for counts, and whoever submits it. */
-RAW_TRACEPOINT_PROBE(io_uring_submit_req)
+RAW_TRACEPOINT_IF(HAVE_URING, io_uring_submit_req)
 {
     u64 who = bpf_get_current_pid_tgid(), request = ctx->args[0], bytes;
     u32 operation, kind;
@@ -317,4 +315,3 @@ RAW_TRACEPOINT_PROBE(io_uring_submit_req)
     add_use(who, file_of(read_u32(request + OFFSET_io_kiocb_cqe_fd)), kind, bytes, 0);
     return 0;
 }
-#endif

@@ -43,39 +43,46 @@ struct thread {
     u8 gap[24];
 };
 
-BPF_HASH(targets, u32, struct target, 8192);
-ALIGNED_ARRAY(threads, struct thread, SITE_SLOTS);
-BPF_ARRAY(wanted, u32, SITE_SLOTS);
+BPF_HASH(targets, u32, struct target, ENTRIES_IF(STACKS, 8192));
+ALIGNED_ARRAY(threads, struct thread, ENTRIES_IF(STACKS, SITE_SLOTS));
+BPF_ARRAY(wanted, u32, ENTRIES_IF(STACKS, SITE_SLOTS));
 
 /* Whether a process cannot be of the target, before anything is looked up: where there is but one. */
 static __always_inline int is_other(u32 tgid)
 {
-    s64 *only = shared_at(SHARED_ONLY_TARGET);
+    s64 *only;
+
+    if (!LOAD_TIME(STACKS))
+        return 1;
+    only = shared_at(SHARED_ONLY_TARGET);
     return only && *only && (u32)*only != tgid;
 }
 
 static __always_inline struct target *target_of(u32 tgid)
 {
     struct target *found;
-#if TARGET_ALL
-    s64 *own = shared_at(SHARED_OWN_PID);
     u32 everyone = 0;
-#endif
+    s64 *own;
 
     if (is_other(tgid))
         return 0;
     found = targets.lookup(&tgid);
-#if TARGET_ALL
-    if (!found && own && tgid != (u32)*own)
-        found = targets.lookup(&everyone);
-#endif
+    if (LOAD_TIME(TARGET_ALL) && !found) {
+        own = shared_at(SHARED_OWN_PID);
+        if (own && tgid != (u32)*own)
+            found = targets.lookup(&everyone);
+    }
     return found;
 }
 
 /* As target_of(), where it does not matter what the process has: where the target is but one no table is asked. */
 static __always_inline int is_target(u32 tgid)
 {
-    s64 *only = shared_at(SHARED_ONLY_TARGET);
+    s64 *only;
+
+    if (!LOAD_TIME(STACKS))
+        return 0;
+    only = shared_at(SHARED_ONLY_TARGET);
     return only && *only ? (u32)*only == tgid : target_of(tgid) != 0;
 }
 
@@ -93,20 +100,18 @@ static __always_inline int is_loaded(struct cpu_state *cpu)
 /* Whether the wakings of a process are counted, where a window is open. */
 static __always_inline int is_judged(u32 tgid)
 {
-#if ON_DEMAND
-    s64 *counting = shared_at(SHARED_COUNTING);
+    s64 *counting;
     struct target *target;
 
+    if (!LOAD_TIME(ON_DEMAND))
+        return 1;
+    counting = shared_at(SHARED_COUNTING);
     if (!counting || !*counting)
         return 0;
     target = targets.lookup(&tgid);
     return target && target->judged;
-#else
-    return 1;
-#endif
 }
 
-#if ON_DEMAND
 #define WAS_LOOKED_AT 0x80000000U   /* in `wanted`: above any thread id */
 
 /* A sleep that is not looked at: it may be on another call path than the one before. */
@@ -120,9 +125,9 @@ static __always_inline void forget_path(u32 tid)
     thread->sleeper.alike = 0;
 }
 
-/* A thread is asked for by each idle exit that is blamed on it, which looks at its next sleep. Of all other sleeps on the
- * host nothing is read but this one word. */
-static __always_inline int is_skipped(struct cpu_state *cpu, u32 tid, u32 tgid)
+/* ON_DEMAND: a thread is asked for by each idle exit that is blamed on it, which looks at its next sleep. Of all other sleeps on
+ * the host nothing is read but this one word. */
+static __always_inline int is_unasked(struct cpu_state *cpu, u32 tid, u32 tgid)
 {
     int slot = tid & (SITE_SLOTS - 1);
     u32 *asked = wanted.lookup(&slot);
@@ -139,9 +144,9 @@ static __always_inline int is_skipped(struct cpu_state *cpu, u32 tid, u32 tgid)
     }
     return 1;
 }
-#else
-/* Under load: is this one of the looks that are left out? To be asked before anything that costs. */
-static __always_inline int is_skipped(struct cpu_state *cpu, u32 tid, u32 tgid)
+
+/* Under load: is this one of the looks that are left out? */
+static __always_inline int is_left_out(struct cpu_state *cpu, u32 tid, u32 tgid)
 {
     int slot = tid & (SITE_SLOTS - 1);
     u32 *asked;
@@ -154,7 +159,14 @@ static __always_inline int is_skipped(struct cpu_state *cpu, u32 tid, u32 tgid)
     *asked = 0;
     return 0;
 }
-#endif
+
+/* To be asked before anything that costs. */
+static __always_inline int is_skipped(struct cpu_state *cpu, u32 tid, u32 tgid)
+{
+    if (LOAD_TIME(ON_DEMAND))
+        return is_unasked(cpu, tid, tgid);
+    return is_left_out(cpu, tid, tgid);
+}
 
 /* One look in so many asks for the time: fewer in a tenth of a second are no load. */
 #define LOOKS_PER_CLOCK 16

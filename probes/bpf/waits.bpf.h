@@ -19,43 +19,28 @@ BPF_ARRAY(event_place, u64, 1);   /* PostgreSQL: the address of my_wait_event_in
 /* What the thread waited for a CPU since it was born, until it got the last one. */
 static __always_inline u64 delay_of(u64 task)
 {
-#ifdef OFFSET_sched_info_run_delay
-    return read_u64(task + OFFSET_task_struct_sched_info + OFFSET_sched_info_run_delay);
-#else
-    return 0;
-#endif
+    return LOAD_TIME(HAS_RUN_DELAY) ? read_u64(task + OFFSET_task_struct_sched_info + OFFSET_sched_info_run_delay) : 0;
+}
+
+/* CALLS where it is not known. */
+static __always_inline u64 current_call(void)
+{
+    if (!LOAD_TIME(HAS_REGISTERS))
+        return CALLS;
+    return read_u64((u64)bpf_task_pt_regs(bpf_get_current_task_btf()) + 8 * REGISTER_CALL);
 }
 
 static __always_inline u32 by_call(u32 state)
 {
-#ifdef HAS_REGISTERS
-    u64 registers = bpf_task_pt_regs(bpf_get_current_task_btf()), call = 0;
-    u32 at, *wait;
-#endif
+    u64 call = current_call();
+    u32 at = call < CALLS ? call : 0, *wait = wait_of_call.lookup(&at);
 
-    if ((state & STATE_UNINTERRUPTIBLE) && !(state & STATE_NOLOAD)) {
-#ifdef HAS_REGISTERS
-        call = read_u64(registers + 8 * REGISTER_CALL);
-        at = call < CALLS ? call : 0;
-        wait = wait_of_call.lookup(&at);
-        if (wait && *wait == WAIT_SYNC)
-            return WAIT_SYNC;
-#endif
-        return WAIT_DISK;
-    }
-#ifdef HAS_REGISTERS
-    call = read_u64(registers + 8 * REGISTER_CALL);
-    if (call >= CALLS)
-        return WAIT_OTHER;
-    at = call;
-    wait = wait_of_call.lookup(&at);
-    return wait ? *wait : WAIT_OTHER;
-#else
-    return WAIT_OTHER;
-#endif
+    if ((state & STATE_UNINTERRUPTIBLE) && !(state & STATE_NOLOAD))
+        return wait && *wait == WAIT_SYNC ? WAIT_SYNC : WAIT_DISK;
+    return wait && call < CALLS ? *wait : WAIT_OTHER;
 }
 
-#if LAYOUT == POSTGRESQL
+#if IS_POSTGRESQL
 /* src/include/utils/wait_event.h: the class in the highest byte, since 9.6; of locks the kind (enum LockTagType) in the low ones. */
 static __always_inline u32 by_event(void)
 {
@@ -89,7 +74,7 @@ static __always_inline u32 why_out(struct thread *thread, u32 state)
 {
     u32 why = by_call(state), *told, type;
 
-#if LAYOUT == POSTGRESQL
+#if IS_POSTGRESQL
     told = 0;
     type = by_event();
     return why == WAIT_SYNC || type == WAIT_OTHER ? why : type;

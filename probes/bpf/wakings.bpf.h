@@ -13,14 +13,12 @@ static __always_inline void note_wake(struct cpu_state *cpu, u32 number, u64 tas
         return;
     pid_tgid = bpf_get_current_pid_tgid();
     context = idle_context(cpu, &irq, cpu->vector || (!cpu->timer_active && !cpu->hardirq && in_interrupt()));
-#if STACKS
-    if (!is_counted)
-        ;
-    else if (newborn)
-        note_birth(task, tid, who >> 32);
-    else if (is_counting(cpu))
-        note_waking(cpu, task, tid, who >> 32, context, irq, pid_tgid);
-#endif
+    if (LOAD_TIME(STACKS) && is_counted) {
+        if (newborn)
+            note_birth(task, tid, who >> 32);
+        else if (is_counting(cpu))
+            note_waking(cpu, task, tid, who >> 32, context, irq, pid_tgid);
+    }
     if (!ends_idle)
         return;
     slot = tid & (WAKING_SLOTS - 1);
@@ -32,16 +30,13 @@ static __always_inline void note_wake(struct cpu_state *cpu, u32 number, u64 tas
         own_comm(waking->waker_comm);
     idle_waking(cpu, waking, number, tid, pid_tgid, context, irq);
     /* In this order: it is counted first and off the CPU afterwards. */
-#ifdef OFFSET_task_struct_on_cpu
-    /* A byte of its own or the low one of an int, by kernel: more than the member, the verifier refuses. */
-    waking->on_cpu = FIELD_U8(task, OFFSET_task_struct_on_cpu);
-#endif
+    if (LOAD_TIME(HAS_ON_CPU))
+        /* A byte of its own or the low one of an int, by kernel: more than the member, the verifier refuses. */
+        waking->on_cpu = FIELD_U8(task, OFFSET_task_struct_on_cpu);
     waking->switches = switches_of(task);
     waking->is_kernel = is_kernel_thread(CURRENT_TASK);
-#if STACKS && !ON_DEMAND
-    if (context == WAKER_TASK)
+    if (LOAD_TIME(STACKS) && !LOAD_TIME(ON_DEMAND) && context == WAKER_TASK)
         note_waker(cpu, waking, pid_tgid);
-#endif
 }
 
 TYPED_TRACEPOINT_PROBE(sched_waking)

@@ -54,7 +54,7 @@ static __always_inline long next_piece(struct thread *thread, struct piece *empt
     long size;
 
     bpf_probe_read_kernel(thread->text, TEXT, empty);
-#if LAYOUT == POSTGRESQL
+#if IS_POSTGRESQL
     size = bpf_probe_read_user_str(thread->text, WALKED + 1, (void *)address) - 1;
     walk->goes_on = size == WALKED;
 #else

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from powerprof.tracing.bpf import objects
+from powerprof.stacks.registers import AARCH64, X86_64
 from tools.matrix.cells import Cell
 from tools.matrix.running import Ended
+from tools.probes.shapes import shapes
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,14 +57,14 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return next((one.facts for one in self.steps if one.step == step and one.facts), {})
 
 
+@cache
 def digest_programs(arch: str) -> str:
     """Return the digest of the BPF programs that are carried for an architecture of Debian.
 
     The name of a file holds the digest of its source without comments and of its definitions.
     """
-    machine = {"amd64": "x86_64", "arm64": "aarch64"}[arch]
-    names = sorted(path.name for path in objects.objects_folder(machine).iterdir())
-    return hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
+    machine = {"amd64": X86_64, "arm64": AARCH64}[arch]
+    return hashlib.sha256("\n".join(sorted(shapes(machine))).encode()).hexdigest()[:16]
 
 
 def outcome(cell: Cell, ended: Ended) -> Outcome:

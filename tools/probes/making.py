@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+
+import msgspec
 
 from powerprof.tracing.bpf import objects
 from powerprof.tracing.bpf.objects import Carried, Compiled, MapPlan, Placeholder, ProgramPlan
 from tools.probes.shapes import Definitions, Shape
 
 _SLOT = struct.Struct("=BBhi")
-_FACTORS = (1, 8, -1, 4, -4, -8)
+# Multiples that instructions hold; a size of a table is any multiple.
+_FACTORS = frozenset((1, 8, -1, 4, -4, -8))
 # What a number may be for the compiler's sake; offsets are below 2¹⁵, two of them too.
 _RANGES: Mapping[str, tuple[int, int]] = {
     "ARG": (3, 900),
@@ -29,8 +32,13 @@ _RANGES: Mapping[str, tuple[int, int]] = {
     "COARSE_CLOCK": (5, 200),
     "THREADS": (1000, 60000),
     "ENDED_KEPT": (1000, 60000),
+    # Tables are so many times as large.
+    **dict.fromkeys(("STACKS", "TARGET_ALL", "GROWS", "HAS_SEND", "SAMPLES"), (2, 16)),
 }
-_PAGES = (2, 4, 8, 16, 32, 64, 128, 256, 512)
+_CHOICES: Mapping[str, Sequence[int]] = {
+    **dict.fromkeys(("EXIT_PAGES", "STACK_PAGES"), (2, 4, 8, 16, 32, 64, 128, 256, 512)),
+    "FUNCTIONS": range(4, 1024, 4),  # numbers of two bytes at the end of a struct
+}
 
 
 def numbered(definitions: Definitions, turn: int) -> Definitions:
@@ -38,13 +46,11 @@ def numbered(definitions: Definitions, turn: int) -> Definitions:
     chosen: Definitions = {}
     for name in objects.select_numbers(definitions):
         pick = random.Random(f"{turn} {name}")
-        if name.endswith("_PAGES"):
-            chosen[name] = pick.choice(_PAGES)
+        if name in _CHOICES:
+            chosen[name] = pick.choice(_CHOICES[name])
         else:
             low, high = _RANGES.get(name, _RANGES["ARG"] if name.startswith("ARG_") else (300, 12000))
             chosen[name] = pick.randint(low, high)
-    if "OFFSET_task_struct_tgid" in chosen:
-        chosen["OFFSET_task_struct_tgid"] = int(chosen["OFFSET_task_struct_pid"]) + 4
     return {**definitions, **chosen}
 
 
@@ -52,9 +58,14 @@ class DifferentError(Exception):
     """Two compilations differ in more than numbers."""
 
 
-def _solved(numbers: Sequence[Mapping[str, int]], values: Sequence[int]) -> tuple[int, dict[str, int]]:
-    """Base and terms of a number that is `values` where the definitions are `numbers`."""
-    names = [name for name in numbers[0] if name != "OFFSET_task_struct_tgid"]
+def _solved(
+    numbers: Sequence[Mapping[str, int]], values: Sequence[int], factors: Container[int] | None = _FACTORS
+) -> tuple[int, dict[str, int]]:
+    """Base and terms of a number that is `values` where the definitions are `numbers`.
+
+    `factors`: those that may be, None: any that is positive.
+    """
+    names = list(numbers[0])
     steps = [value - values[0] for value in values[1:]]
 
     def stepped(name: str) -> list[int]:
@@ -63,8 +74,10 @@ def _solved(numbers: Sequence[Mapping[str, int]], values: Sequence[int]) -> tupl
     found: list[dict[str, int]] = []
     for name in names:
         of_name = stepped(name)
-        factors = {*_FACTORS, 4096, 65536}
-        found += [{name: factor} for factor in factors if [factor * step for step in of_name] == steps]
+        factor = steps[0] // of_name[0] if of_name[0] else 0
+        is_allowed = factor > 0 if factors is None else factor in factors
+        if is_allowed and [factor * step for step in of_name] == steps:
+            found.append({name: factor})
     if not found:
         for place, one in enumerate(names):
             for other in names[place + 1 :]:
@@ -76,7 +89,7 @@ def _solved(numbers: Sequence[Mapping[str, int]], values: Sequence[int]) -> tupl
 
 
 def _without_numbers(plan: MapPlan) -> MapPlan:
-    return objects.with_entries(plan, 0)
+    return msgspec.structs.replace(plan, entries=0, value_bytes=0)
 
 
 def _program_places(
@@ -108,10 +121,11 @@ def places_of(compiled: Sequence[Compiled], numbers: Sequence[Mapping[str, int]]
     if len({tuple(plan.name for plan in one.programs) for one in compiled}) != 1:
         raise DifferentError("the functions differ")
     for number in range(len(compiled[0].maps)):
-        entries = [one.maps[number].entries for one in compiled]
-        if len(set(entries)) > 1:
-            base, terms = _solved(numbers, entries)
-            places.append(Placeholder(program=-1, at=number, is_offset=False, base=base, terms=terms))
+        for part, attribute in ((-1, "entries"), (-2, "value_bytes")):
+            sizes = [getattr(one.maps[number], attribute) for one in compiled]
+            if len(set(sizes)) > 1:
+                base, terms = _solved(numbers, sizes, None)
+                places.append(Placeholder(program=part, at=number, is_offset=False, base=base, terms=terms))
     for number in range(len(compiled[0].programs)):
         places += _program_places(number, [one.programs[number] for one in compiled], numbers)
     return places

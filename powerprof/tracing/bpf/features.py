@@ -142,14 +142,22 @@ _PREEMPT_COUNTS: tuple[tuple[str, str | None], ...] = (("__preempt_count", None)
 _THIS_CPU_POINTER = 154
 
 
-def build_interrupt_definitions(btf: Btf) -> dict[str, int | str]:
-    """Return the definitions for reading whether a CPU is in an interrupt (reading.bpf.h); empty if it cannot be read.
+def build_interrupt_definitions(btf: Btf) -> dict[str, int]:
+    """Return the definitions for reading whether a CPU is in an interrupt (reading.bpf.h).
 
-    arm64 keeps the count with the running thread; x86-64 for each CPU, readable since 5.10 and tried here.
+    If it cannot be read, VECTORS_IN_PAIRS is 1. arm64 keeps the count with the running thread; x86-64 for each CPU,
+    readable since 5.10 and tried here.
     """
+    found = _find_interrupt_count(btf)
+    names = ("PREEMPT_COUNT", "OFFSET_preempt_count", "HAS_TASK_PREEMPT_COUNT", "OFFSET_task_struct_preempt_count")
+    return {**dict.fromkeys(names, 0), **found, "VECTORS_IN_PAIRS": int(not found)}
+
+
+def _find_interrupt_count(btf: Btf) -> dict[str, int]:
     in_thread = "thread_info.preempt_count"
     if btf.has_field("task_struct", in_thread):
-        return {"OFFSET_task_struct_preempt_count": btf.field_offset("task_struct", in_thread)}
+        offset = btf.field_offset("task_struct", in_thread)
+        return {"HAS_TASK_PREEMPT_COUNT": 1, "OFFSET_task_struct_preempt_count": offset}
     for name, field in _PREEMPT_COUNTS:
         variable = btf.variable_id(name)
         if variable is None or (field is not None and not btf.has_field(name, field)):

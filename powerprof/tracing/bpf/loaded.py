@@ -24,7 +24,7 @@ from powerprof.system.files import reason_of
 from powerprof.system.next_steps import command_line
 from powerprof.tracing.bpf import objects, syscalls
 from powerprof.tracing.bpf.features import may_load_programs, not_permitted_error
-from powerprof.tracing.bpf.objects import Compiled, MapPlan, ProgramPlan, replace_map_numbers
+from powerprof.tracing.bpf.objects import Compiled, MapPlan, ProgramPlan, link_maps
 from powerprof.tracing.bpf.types import Btf, count_possible_cpus, read_kernel_btf
 
 _PAGE = mmap.PAGESIZE
@@ -168,7 +168,7 @@ class LoadedProgram(Closeable):
         if carried is None:
             return None
         try:
-            self._load(carried)
+            self._load(carried, definitions)
         except syscalls.RefusedError as error:
             if not error.log:
                 raise  # not permitted: another program would not be either
@@ -190,18 +190,22 @@ class LoadedProgram(Closeable):
             if refused is not None:
                 raise refused from None
             raise
-        self._load(compiled)
+        self._load(compiled, definitions)
 
-    def _load(self, compiled: Compiled) -> None:
+    def _load(self, compiled: Compiled, definitions: Mapping[str, int | str]) -> None:
         uprobe_type, btf, optional = self._load_as
-        typed = [plan.name for plan in compiled.programs if plan.name.startswith(_TYPED)]
+        programs = objects.select_programs(compiled, definitions)
+        typed = [plan.name for plan in programs if plan.name.startswith(_TYPED)]
         types = btf or (read_kernel_btf() if typed else None)
         ids = {name: types.tracepoint_id(name.removeprefix(_TYPED)) or 0 for name in typed if types is not None}
         attach_types = {_UPROBE: uprobe_type, _TYPED: syscalls.ATTACH_TYPED_TRACEPOINT}
-        for plan in compiled.maps:
+        descriptors: dict[int, int] = {}
+        for place, plan in enumerate(compiled.maps):
+            if not plan.entries:
+                continue  # a table of a switch that is off
             made = syscalls.create_map(plan.name, plan.kind, plan.key_bytes, plan.value_bytes, plan.entries, plan.flags)
             self._maps[plan.name] = (made, plan)
-        descriptors = {place: self._maps[plan.name][0] for place, plan in enumerate(compiled.maps)}
+            descriptors[place] = made
 
         def load(program: ProgramPlan) -> None:
             beginning = next(kind for kind in _KINDS if program.name.startswith(kind))
@@ -209,7 +213,7 @@ class LoadedProgram(Closeable):
                 self._programs[program.name] = syscalls.load_program(
                     program.name.removeprefix(beginning),
                     _KINDS[beginning],
-                    replace_map_numbers(program.code, descriptors),
+                    link_maps(program.code, descriptors),
                     attach_type=attach_types.get(beginning, 0),
                     attach_to=ids.get(program.name, 0),
                 )
@@ -219,7 +223,7 @@ class LoadedProgram(Closeable):
 
         # The verifier takes most of a second for all programs, on one CPU each. Start with the largest.
         with ThreadPoolExecutor(min(_VERIFIERS, os.cpu_count() or 1)) as pool:
-            list(pool.map(load, sorted(compiled.programs, key=lambda plan: -len(plan.code))))
+            list(pool.map(load, sorted(programs, key=lambda plan: -len(plan.code))))
 
     def close(self) -> None:
         """Detach and free everything."""

@@ -14,7 +14,7 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from powerprof.tracing.bpf.features import not_permitted_error
 from powerprof.tracing.bpf.syscalls import INSTRUCTION
 
 _LOAD_IMMEDIATE = 0x18  # BPF_LD | BPF_IMM | BPF_DW: two slots of eight bytes
-_MAP = 1  # BPF_PSEUDO_MAP_FD
+_MAP, _VARIABLE = 1, 3  # BPF_PSEUDO_MAP_FD, BPF_PSEUDO_BTF_ID
 
 
 class MapPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,16 +56,46 @@ class Compiled(msgspec.Struct, frozen=True, kw_only=True):
     programs: list[ProgramPlan]
 
 
-def replace_map_numbers(code: bytes, numbers: dict[int, int]) -> bytes:
-    """Return the instructions with each map's number replaced: descriptors by indexes, or indexes by descriptors."""
+def replace_map_numbers(code: bytes, numbers: Mapping[int, int]) -> bytes:
+    """Return the instructions with each map's descriptor replaced by its index."""
     patched = bytearray(code)
-    for at in range(0, len(code), INSTRUCTION.size):
-        operation, registers, offset, number = INSTRUCTION.unpack_from(code, at)
-        if operation == _LOAD_IMMEDIATE and registers >> 4 == _MAP:
+    for at, kind, number in _find_references(code):
+        if kind == _MAP:
             if number not in numbers:
                 raise DataError("compiled program", f"refers to a map {number} that it does not have")
-            INSTRUCTION.pack_into(patched, at, operation, registers, offset, numbers[number])
+            _write_reference(patched, at, kind, numbers[number])
     return bytes(patched)
+
+
+def link_maps(code: bytes, descriptors: Mapping[int, int]) -> bytes:
+    """Return the instructions with each map's index replaced by its descriptor.
+
+    References to other maps and to the variable 0 become numbers. Only code of a switch that is off has them. The
+    verifier never reaches it, but the kernel looks up all references.
+    """
+    patched = bytearray(code)
+    for at, kind, number in _find_references(code):
+        if kind == _MAP and number in descriptors:
+            _write_reference(patched, at, kind, descriptors[number])
+        elif kind == _MAP or (kind == _VARIABLE and not number):
+            _write_reference(patched, at, 0, 0)
+    return bytes(patched)
+
+
+def _find_references(code: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yield (place, kind, number) of the instructions that load an address."""
+    operations = code[:: INSTRUCTION.size]
+    slot = operations.find(_LOAD_IMMEDIATE)
+    while slot >= 0:
+        at = slot * INSTRUCTION.size
+        _, registers, _, number = INSTRUCTION.unpack_from(code, at)
+        yield at, registers >> 4, number
+        slot = operations.find(_LOAD_IMMEDIATE, slot + 2)
+
+
+def _write_reference(code: bytearray, at: int, kind: int, number: int) -> None:
+    operation, registers, offset, _ = INSTRUCTION.unpack_from(code, at)
+    INSTRUCTION.pack_into(code, at, operation, registers & 15 | kind << 4, offset, number)
 
 
 def pack_compiled(compiled: Compiled) -> bytes:
@@ -84,36 +114,33 @@ def unpack_compiled(packed: bytes) -> Compiled | None:
 # Carried objects are compiled when powerprof is built (`make probes`). A host that they fit needs no compiler, headers
 # or bcc.
 #
-# Three things depend on the running kernel. Numbers (field offsets, places of arguments, sizes of tables) are filled
-# into the instructions. Functions on missing tracepoints are left out. Everything else (features of the kernel, options
-# of the command) changes the text and therefore the object: the *shape*. If no object has the shape, bcc compiles.
+# What depends on the running kernel and on the command are numbers (field offsets, sizes of tables, switches), filled
+# into the instructions (load_time.bpf.h). The kernel's verifier removes the code of a switch that is off; its tables
+# are not created and its functions not loaded. The few other definitions change the text and therefore the object: its
+# *shape*. If no object has the shape, bcc compiles.
 
 Definitions = Mapping[str, int | str]
 
-_CARRIED_FORMAT = "1"
+_CARRIED_FORMAT = "2"
 _CARRIED_MOST_BYTES = 4 << 20
+# bcc on x86-64 makes them; a machine of another byte order would read other instructions.
+_CARRIED_FOR = ("x86_64", "aarch64")
 _NUMBERS = re.compile(
-    r"OFFSET_\w+|ARG_\w+|ARGUMENT_\d|NR_CPUS|GROUP_CPUS|CPU_GROUPS|CAUSE_SLOTS|(EXIT|STACK)_PAGES"
-    r"|PT_REGS_BYTES|PREEMPT_COUNT|COARSE_CLOCK|THREADS|ENDED_KEPT|STATE_FASTPATH|PORTAL_TEXT"
+    r"OFFSET_\w+|ARG_\w+|ARGUMENT_\d|HAS_\w+|HAVE_\w+|NR_CPUS|GROUP_CPUS|CPU_GROUPS|CAUSE_SLOTS|(EXIT|STACK)_PAGES"
+    r"|PT_REGS_BYTES|PREEMPT_COUNT|COARSE_CLOCK|VECTORS_IN_PAIRS|ARE_IDS_ADJACENT|STACKS|TARGET_ALL|ON_DEMAND"
+    r"|GROWS|GROWS_BY_NAME|THREADS|ENDED_KEPT|STATE_FASTPATH|PORTAL_TEXT|LAYOUT|FUNCTIONS|EVERY_PROCESS|SAMPLES"
+    r"|HASHED_CHUNKS|COMPAT_MASK"
 )
-# Tracepoints that some kernels lack, each with its own functions (`#ifdef HAVE_…` around them).
-TRACEPOINTS = (
-    *("local_timer_entry", "reschedule_entry", "call_function_entry", "call_function_single_entry"),
-    *("irq_work_entry", "x86_platform_ipi_entry", "thermal_apic_entry", "threshold_apic_entry"),
-    *("deferred_error_apic_entry", "ipi_entry", "sched_wake_idle_without_ipi", "workqueue_execute_start"),
-    *("cpuhp_enter",),
-)
-_SWITCHES = {f"HAVE_{name}": name for name in TRACEPOINTS}
+_CONDITION = "__if_"  # FUNCTION_IF of load_time.bpf.h
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
-# Two fields that one load reads if they are adjacent, as they are in all kernels without shuffled structs.
-_PID, _TGID = "OFFSET_task_struct_pid", "OFFSET_task_struct_tgid"
+_ENTRIES, _VALUE_BYTES = -1, -2
 
 
 class Placeholder(msgspec.Struct, frozen=True, kw_only=True):
     """A number to fill in: `base` plus multiples of definitions (`terms`).
 
-    `program`: the index of the program, and `at` that of its instruction; −1: the entries of the map `at`. `is_offset`:
-    the instruction's offset of 16 bits, not its number of 32.
+    `program`: the index of the program, and `at` that of its instruction; −1: the entries of the map `at`; −2: the
+    bytes of its values. `is_offset`: the instruction's offset of 16 bits, not its number of 32.
     """
 
     program: int
@@ -141,13 +168,7 @@ def select_numbers(definitions: Definitions) -> dict[str, int]:
 def select_shape(definitions: Definitions) -> dict[str, int | str]:
     """Return the definitions that select an object."""
     numbers = select_numbers(definitions)
-    return {name: value for name, value in definitions.items() if name not in numbers and name not in _SWITCHES}
-
-
-def are_ids_adjacent(definitions: Definitions) -> bool:
-    """Return whether a thread's and its process's number are adjacent. Only such kernels have carried objects."""
-    pid, tgid = definitions.get(_PID), definitions.get(_TGID)
-    return tgid is None or (isinstance(pid, int) and tgid == pid + 4)
+    return {name: value for name, value in definitions.items() if name not in numbers}
 
 
 def object_name(name: str, source: str, definitions: Definitions) -> str:
@@ -163,9 +184,9 @@ def object_name(name: str, source: str, definitions: Definitions) -> str:
     return f"{name.partition('.')[0]}-{digest[:16]}"
 
 
-def objects_folder(machine: str | None = None) -> Path:
-    """Return the folder of a machine's objects, by default of this machine."""
-    return paths.data_dir("probes") / "compiled" / (machine or os.uname().machine)
+def objects_folder() -> Path:
+    """Return the folder of the carried objects. Most serve every machine that they are carried for."""
+    return paths.data_dir("probes") / "compiled"
 
 
 def pack_carried(carried: Carried) -> bytes:
@@ -193,57 +214,46 @@ def read_carried(file: str, where: Path | None = None) -> Carried | None:
         return None
 
 
-def find_carried_(name: str, source: str, definitions: Definitions) -> Compiled | None:
-    """Return the carried program for these definitions, or None if none fits."""
-    if not are_ids_adjacent(definitions):
-        return None
-    carried = read_carried(object_name(name, source, definitions))
-    return None if carried is None else fill_carried(carried, definitions)
-
-
-def _lacking(definitions: Definitions) -> Collection[str]:
-    """Return the tracepoints that this kernel lacks. The end of one comes with its beginning."""
-    names = {name for switch, name in _SWITCHES.items() if switch not in definitions}
-    return names | {f"{name.removesuffix('_entry')}_exit" for name in names}
-
-
 def fill_carried(carried: Carried, definitions: Definitions) -> Compiled | None:
     """Return the program for these definitions, or None if a number does not fit into its instruction."""
     numbers = select_numbers(definitions)
     codes = [bytearray(program.code) for program in carried.compiled.programs]
-    entries = [plan.entries for plan in carried.compiled.maps]
+    maps = list(carried.compiled.maps)
     for place in carried.places:
         value = place.base + sum(factor * numbers[name] for name, factor in place.terms.items())
-        if place.program < 0:
-            entries[place.at] = value
+        if place.program == _ENTRIES:
+            maps[place.at] = msgspec.structs.replace(maps[place.at], entries=value)
             continue
-        operation, registers, offset, number = INSTRUCTION.unpack_from(
-            codes[place.program], place.at * INSTRUCTION.size
-        )
+        if place.program == _VALUE_BYTES:
+            maps[place.at] = msgspec.structs.replace(maps[place.at], value_bytes=value)
+            continue
+        code, at = codes[place.program], place.at * INSTRUCTION.size
+        operation, registers, offset, number = INSTRUCTION.unpack_from(code, at)
         if place.is_offset:
             offset = value
         else:
             number = value
         try:
-            INSTRUCTION.pack_into(
-                codes[place.program], place.at * INSTRUCTION.size, operation, registers, offset, number
-            )
+            INSTRUCTION.pack_into(code, at, operation, registers, offset, number)
         except struct.error:
             return None
-    lacking = _lacking(definitions)
     return Compiled(
-        maps=[with_entries(plan, count) for plan, count in zip(carried.compiled.maps, entries, strict=True)],
+        maps=maps,
         programs=[
             ProgramPlan(name=plan.name, code=bytes(code))
             for plan, code in zip(carried.compiled.programs, codes, strict=True)
-            if plan.name.partition("__")[2] not in lacking
         ],
     )
 
 
-def with_entries(plan: MapPlan, entries: int) -> MapPlan:
-    """Return the map with another number of entries."""
-    return msgspec.structs.replace(plan, entries=entries)
+def select_programs(compiled: Compiled, definitions: Definitions) -> list[ProgramPlan]:
+    """Return the programs whose conditions are met by the definitions, under their names without conditions."""
+    found = []
+    for plan in compiled.programs:
+        name, *conditions = plan.name.split(_CONDITION)
+        if all(definitions.get(condition) for condition in conditions):
+            found.append(ProgramPlan(name=name, code=plan.code))
+    return found
 
 
 _FORMAT = "2"
@@ -327,7 +337,10 @@ def uses_carried_programs() -> bool:
 
 def find_carried(name: str, definitions: Mapping[str, int | str]) -> Compiled | None:
     """Return the carried program of `probes/bpf/<name>`, or None if none fits or none is wanted."""
-    return find_carried_(name, read_source(name), definitions) if uses_carried_programs() else None
+    if not uses_carried_programs() or os.uname().machine not in _CARRIED_FOR:
+        return None
+    carried = read_carried(object_name(name, read_source(name), definitions))
+    return None if carried is None else fill_carried(carried, definitions)
 
 
 def find_compiled(name: str, definitions: Mapping[str, int | str], *, cached: bool = True) -> Compiled:

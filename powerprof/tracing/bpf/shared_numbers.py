@@ -23,10 +23,6 @@ CODE_WORKER = 3  # no user code: a worker of io_uring
 # busy.bpf.h
 GROUP_SPAN = 64  # GROUP_CPUS: no more than the host has; CPU_GROUPS: groups of so many that hold all
 
-# joins.bpf.h
-GROWS_FAMILY = 1
-GROWS_GROUP = 2
-
 # functions.bpf.c
 COOKIE_STEPPED = 0x10000
 
@@ -41,7 +37,6 @@ NUMBERS = 1024
 COM_QUERY = 3
 COM_STMT_PREPARE = 22
 COM_PART = 1000  # of a statement that was counted when it began, or that another process executes
-POSTGRESQL = 2  # of the layouts
 PREPARING = 0x9E3779B97F4A7C15  # tells the making of a statement from its execution
 
 # dispatch.bpf.h

@@ -316,15 +316,37 @@ def build_struct_definitions(btf: Btf, fields: Mapping[str, tuple[str, str]]) ->
     return {f"OFFSET_{name}": btf.field_offset(*where) for name, where in fields.items()}
 
 
-def build_argument_definitions(btf: Btf, tracepoint: str, usual: Sequence[str], *optional: str) -> dict[str, int]:
+def build_argument_definitions(btf: Btf, tracepoint: str, usual: Sequence[str]) -> dict[str, int]:
     """Return `ARG_<tracepoint>_<argument>`: the places of a raw tracepoint's arguments on this kernel.
 
-    `usual`: their order if the kernel does not name them. Arguments of `optional` are defined only if they exist.
+    `usual`: their order if the kernel does not name them.
     """
     named = btf.tracepoint_arguments(tracepoint)
     order = named if all(name in named for name in usual) else tuple(usual)
-    wanted = [*usual, *(name for name in optional if name in order)]
-    return {f"ARG_{tracepoint}_{name}": order.index(name) for name in wanted}
+    return {f"ARG_{tracepoint}_{name}": order.index(name) for name in usual}
+
+
+def build_task_definitions(btf: Btf) -> dict[str, int]:
+    """Return the places of a thread's and its process's number, and whether one read gets both.
+
+    They are adjacent in all kernels without shuffled structs.
+    """
+    pid, tgid = (btf.field_offset("task_struct", name) for name in ("pid", "tgid"))
+    return {"OFFSET_task_struct_pid": pid, "OFFSET_task_struct_tgid": tgid, "ARE_IDS_ADJACENT": int(tgid == pid + 4)}
+
+
+def build_switch_definitions(btf: Btf) -> dict[str, int]:
+    """Return the places of sched_switch's arguments, and of a thread's state. Since 5.18 the state is an argument."""
+    usual, state = ("preempt", "prev", "next"), "prev_state"
+    has_state = state in btf.tracepoint_arguments("sched_switch")
+    places = build_argument_definitions(btf, "sched_switch", (*usual, state) if has_state else usual)
+    field = "__state" if btf.has_field("task_struct", "__state") else "state"  # renamed by 2f064a59a11f
+    return {
+        f"ARG_sched_switch_{state}": 0,
+        **places,
+        "HAS_PREV_STATE": int(has_state),
+        "OFFSET_task_struct_state": btf.field_offset("task_struct", field),
+    }
 
 
 def build_path_definitions(
@@ -332,11 +354,16 @@ def build_path_definitions(
 ) -> dict[str, int | str]:
     """Return the definitions of paths.bpf.h."""
     return {
+        "SAMPLES": 1,
         "EVERY_PROCESS": int(every_process),
-        # Faults are frequent and near the leaf. Samples are rare, and their paths may differ further up.
-        "HASHED_BYTES": 4096 if event == "cpu-clock" else 2048,
+        # Of 256 bytes. Faults are frequent and near the leaf. Samples are rare, and their paths may differ further up.
+        "HASHED_CHUNKS": 16 if event == "cpu-clock" else 8,
         "STACK_PAGES": ring_pages,
     }
+
+
+# A program with paths.bpf.h whose paths are not wanted.
+NO_PATHS = {"SAMPLES": 0, "EVERY_PROCESS": 0, "HASHED_CHUNKS": 0, "STACK_PAGES": 0}
 
 
 # Registers of user space are recognised on x86-64 by their code and stack segments (arch/x86/include/asm/segment.h:

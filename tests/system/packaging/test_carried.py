@@ -7,37 +7,32 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.stacks.registers import Machine
 from powerprof.tracing.bpf import objects
-from tools.probes.shapes import MACHINES, Shape, file_of, shapes
+from tools.probes.shapes import MACHINES, Shape, all_shapes, shapes
 
-_MOST_BYTES = 1_500_000
+_MOST_FILES, _MOST_BYTES = 25, 350_000
 Wanted = dict[str, Shape]
 
 
-@pytest.fixture(scope="module", params=MACHINES, ids=lambda machine: machine.name)
-def machine(request: pytest.FixtureRequest) -> Machine:
-    found: Machine = request.param
-    return found
-
-
 @pytest.fixture(scope="module")
-def wanted(machine: Machine) -> Wanted:
-    return {file_of(shape): shape for shape in shapes(machine)}
+def wanted() -> Wanted:
+    return all_shapes()
 
 
-def test_each_shape_has_its_object_and_no_object_is_left_over(machine: Machine, wanted: Wanted) -> None:
-    files = list(objects.objects_folder(machine.name).iterdir())
+def test_each_shape_has_its_object_and_no_object_is_left_over(wanted: Wanted) -> None:
+    files = list(objects.objects_folder().iterdir())
     there = {path.name for path in files}
     missing = [str(shape) for file, shape in wanted.items() if file not in there]
     assert not missing, "a source or a definition changed: make probes"
     assert there == set(wanted), "objects of no shape: make probes"
-    assert sum(path.stat().st_size for path in files) < _MOST_BYTES
+    assert len(files) <= _MOST_FILES
+    assert sum(path.stat().st_size for path in files) <= _MOST_BYTES
+    assert set(wanted) == {file for machine in MACHINES for file in shapes(machine)}
 
 
-def test_each_object_is_whole_and_filled_by_its_own_definitions(machine: Machine, wanted: Wanted) -> None:
+def test_each_object_is_whole_and_filled_by_its_own_definitions(wanted: Wanted) -> None:
     for file, shape in wanted.items():
-        found = objects.read_carried(file, objects.objects_folder(machine.name))
+        found = objects.read_carried(file)
         assert found is not None, file
         assert (found.name, found.shape) == (shape.name, objects.select_shape(shape.definitions))
         assert found.numbers == sorted(objects.select_numbers(shape.definitions))
@@ -46,20 +41,33 @@ def test_each_object_is_whole_and_filled_by_its_own_definitions(machine: Machine
         assert [plan.name for plan in filled.programs] == [plan.name for plan in found.compiled.programs]
 
 
+def test_each_condition_of_a_function_is_a_number_of_its_program(wanted: Wanted) -> None:
+    conditions = [
+        (shape, condition)
+        for file, shape in wanted.items()
+        for plan in objects.read_carried(file).compiled.programs
+        for condition in plan.name.split("__if_")[1:]
+    ]
+    assert len(conditions) > 50
+    assert not [
+        (str(shape), name) for shape, name in conditions if name not in objects.select_numbers(shape.definitions)
+    ]
+
+
 def test_another_source_is_another_object_and_a_comment_is_none() -> None:
     source, definitions = objects.read_source("idle.bpf.c"), {"STACKS": 0, "OFFSET_task_struct_pid": 8}
 
     def named(text: str = source, **other: int) -> str:
         return objects.object_name("idle.bpf.c", text, {**definitions, **other})
 
-    assert named(source + "/* said otherwise */\n\n") == named(OFFSET_task_struct_pid=12) == named(HAVE_ipi_entry=1)
-    others = {named(source + "int more;\n"), named(STACKS=1), named(DIRECT=1), named(OFFSET_task_struct_tgid=12)}
-    assert len(others | {named()}) == 5
+    assert named(source + "/* said otherwise */\n\n") == named(OFFSET_task_struct_pid=12) == named(STACKS=1)
+    others = {named(source + "int more;\n"), named(DIRECT=1), named(OFFSET_task_struct_tgid=12)}
+    assert len(others | {named()}) == 4
 
 
-def test_a_damaged_object_is_none(tmp_path: Path, machine: Machine, wanted: Wanted) -> None:
+def test_a_damaged_object_is_none(tmp_path: Path, wanted: Wanted) -> None:
     file = next(iter(wanted))
-    whole = (objects.objects_folder(machine.name) / file).read_bytes()
+    whole = (objects.objects_folder() / file).read_bytes()
     for damage in (b"", b"junk", whole[:-1], whole[:40] + bytes([whole[40] ^ 1]) + whole[41:]):
         (tmp_path / file).write_bytes(damage)
         assert objects.read_carried(file, tmp_path) is None

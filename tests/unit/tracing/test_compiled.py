@@ -12,6 +12,7 @@ from powerprof.tracing.bpf.objects import (
     Compiled,
     MapPlan,
     ProgramPlan,
+    link_maps,
     pack_compiled,
     replace_map_numbers,
     unpack_compiled,
@@ -33,7 +34,14 @@ def code(*maps: int) -> bytes:
 
 def test_maps_get_places_and_places_descriptors() -> None:
     assert replace_map_numbers(code(7, 9, 7), {7: 0, 9: 1}) == code(0, 1, 0)
-    assert replace_map_numbers(replace_map_numbers(code(7, 9, 7), {7: 0, 9: 1}), {0: 31, 1: 4}) == code(31, 4, 31)
+    assert link_maps(replace_map_numbers(code(7, 9, 7), {7: 0, 9: 1}), {0: 31, 1: 4}) == code(31, 4, 31)
+
+
+def test_what_was_not_created_is_a_number_where_nothing_reaches_it() -> None:
+    variable, none = (slot(LOAD, 3 << 4 | 1, 0, number) + slot(0) for number in (53, 0))
+    assert link_maps(code(0, 1) + variable + none, {0: 31}) == (
+        slot(LOAD, 1 << 4 | 1, 0, 31) + slot(0) + slot(LOAD, 1) + slot(0) + code() + variable + slot(LOAD, 1) + slot(0)
+    )
 
 
 def test_a_map_that_is_not_there_is_refused() -> None:
