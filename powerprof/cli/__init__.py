@@ -73,7 +73,9 @@ def main() -> None:
             os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
             # Half of the time of a short command passes in this import. An interrupt during it is reported too.
             from powerprof.cli.app import run_app
+            from powerprof.system.next_steps import set_running_command
 
+            set_running_command(sys.argv)
             code = _end_output(run_app(sys.argv[1:]))
         except Interrupted as error:
             code = error.exit_code

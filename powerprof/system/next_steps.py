@@ -30,6 +30,13 @@ _WITHOUT_ROOT = frozenset(("--help", "--from", "--fetch"))
 _UNPRIVILEGED = frozenset(("residency", "run", "compare", "sweep", "servers"))
 # Commands that only read files of the caller. Under sudo the others are printed with sudo: root has another cache.
 _READING = frozenset(("report", "runs", "workloads"))
+# The running command: the program as it was called, and its words.
+_RUNNING = ["powerprof"]
+
+
+def set_running_command(argv: Sequence[str]) -> None:
+    """Set the running command line. Without it, printed commands start with `powerprof` and have no target."""
+    _RUNNING[:] = argv
 
 
 def _needs_root(words: Sequence[str]) -> bool:
@@ -97,7 +104,7 @@ def this_command_line(*options: str, as_root: bool = False) -> str:
     import shlex
 
     with_sudo = is_delegated() or (as_root and os.geteuid() != 0)
-    return f"{'sudo ' if with_sudo else ''}{_program(with_sudo)} {shlex.join([*options, *sys.argv[1:]])}"
+    return f"{'sudo ' if with_sudo else ''}{_program(with_sudo)} {shlex.join([*options, *_RUNNING[1:]])}"
 
 
 def find_commands(text: str) -> list[tuple[int, int]]:
@@ -116,13 +123,13 @@ def _program(with_sudo: bool) -> str:
     import shlex
     import shutil
 
-    called = Path(sys.argv[0])
+    called = Path(_RUNNING[0])
     if called.name == "__main__.py" and called.parent.name == "powerprof":
         return f"{shlex.quote(sys.executable)} -m powerprof"
-    if called.name == "powerprof" and "/" in sys.argv[0]:
+    if called.name == "powerprof" and "/" in _RUNNING[0]:
         path = shutil.which("powerprof", path=SYSTEM_PATH if with_sudo else None)
         if path is None or os.path.realpath(path) != os.path.realpath(called):
-            return shlex.quote(sys.argv[0])
+            return shlex.quote(_RUNNING[0])
     return "powerprof"
 
 
@@ -132,7 +139,7 @@ def _typed_target(command: str) -> str:
 
     options = _TARGETS.get(command, ())
     typed: list[str] = []
-    for word, following in pairwise([*sys.argv[1:], ""]):
+    for word, following in pairwise([*_RUNNING[1:], ""]):
         if word == "--":
             break
         option, equals, _ = ("--pid" if word == "-p" else word).partition("=")

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 from powerprof.system import next_steps
@@ -15,8 +13,6 @@ from powerprof.system.reader_waits import ReaderWaits
 @pytest.fixture(autouse=True)
 def no_command_needs_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(next_steps, "_needs_root", lambda words: False)
-    # pytest's own -p would be the target of the running command.
-    monkeypatch.setattr(sys, "argv", sys.argv[:1])
 
 
 @pytest.fixture(autouse=True)

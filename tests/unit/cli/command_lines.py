@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import io
 import shlex
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -347,7 +346,6 @@ def _run(line: str, folder: Path) -> tuple[int, str]:
         contextlib.redirect_stderr(out),
         contextlib.chdir(REPOSITORY),
         patch.dict("os.environ", environment),
-        patch.object(sys, "argv", ["powerprof"]),
         patch.object(app, "_put_back_left_behind"),
     ):
         for name in _MEASURING:

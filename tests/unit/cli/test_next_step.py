@@ -12,6 +12,7 @@ import pytest
 from powerprof.cli import idle
 from powerprof.cli.commands import COMMANDS
 from powerprof.model.records import ServerInfo
+from powerprof.system import next_steps
 from powerprof.system.next_steps import command_line
 from tests.conftest import Cli
 
@@ -22,7 +23,7 @@ def no_command_needs_sudo() -> None:
 
 
 def _called_as(monkeypatch: pytest.MonkeyPatch, program: str, *, uid: int = 1000) -> None:
-    monkeypatch.setattr(sys, "argv", [program, "idle"])
+    monkeypatch.setattr(next_steps, "_RUNNING", [program, "idle"])
     monkeypatch.setattr(os, "geteuid", lambda: uid)
     monkeypatch.delenv("SUDO_UID", raising=False)
 

@@ -140,7 +140,7 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function that sets the running command line, the account, and sudo."""
 
     def type_words(*words: str, uid: int = 1001, sudo: bool = False) -> None:
-        monkeypatch.setattr(sys, "argv", ["powerprof", *words])
+        monkeypatch.setattr(next_steps, "_RUNNING", ["powerprof", *words])
         monkeypatch.setattr(os, "geteuid", lambda: uid)
         monkeypatch.setattr(next_steps, "is_delegated", lambda: sudo)
         monkeypatch.setattr(next_steps, "_needs_root", NEEDS_ROOT)
