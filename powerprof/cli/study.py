@@ -43,7 +43,7 @@ class Options(CommandOptions, frozen=True, kw_only=True):
 def estimate_s(options: Options) -> float:
     """Return the approximate duration of a named study in s."""
     from powerprof.experiment.study import estimate_study_seconds
-    from powerprof.workloads.catalogue import find_study
+    from powerprof.workloads.studies import find_study
 
     return estimate_study_seconds(find_study(str(options.name)), _plan(options, options.saving))
 
@@ -65,7 +65,7 @@ def _plan(options: Options, saving: Saving) -> StudyOptions:
 def command(options: Options) -> None:
     """List the studies; or measure one, save and print it."""
     name, only = options.name, options.only or []
-    from powerprof.workloads.catalogue import find_study
+    from powerprof.workloads.studies import find_study
 
     if name is None:
         _list(quick=options.quick)
@@ -103,7 +103,7 @@ def _keep(verb: str, record: StepRecord, saving: Saving) -> StepRecord:
 def _list(*, quick: bool) -> None:
     from powerprof.experiment.study import StudyOptions, describe_plan
     from powerprof.report.study import listing
-    from powerprof.workloads.catalogue import find_study, list_studies
+    from powerprof.workloads.studies import find_study, list_studies
 
     studies = {name: find_study(name) for name in list_studies()}
     plans = {name: describe_plan(study, StudyOptions(quick=quick)) for name, study in studies.items()}

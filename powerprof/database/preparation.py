@@ -32,7 +32,8 @@ from powerprof.system import paths
 from powerprof.system.caller import acting_as
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.files import reason_of
-from powerprof.system.folders import CopyRefused, CopyRules, Folder, copy_folder, set_owner, write_all
+from powerprof.system.folder_copies import CopyRefused, CopyRules, copy_folder
+from powerprof.system.folders import Folder, set_owner, write_all
 from powerprof.system.next_steps import system_command
 
 Port = int | Literal["ephemeral"] | None

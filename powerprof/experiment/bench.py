@@ -21,7 +21,7 @@ from powerprof.experiment.host_settings import ConditionHost, plan_host_settings
 from powerprof.experiment.load import Context
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
-from powerprof.workloads import reading
+from powerprof.workloads import trust
 from powerprof.workloads.definition import Condition, Explain
 from powerprof.workloads.reading import Case
 
@@ -181,7 +181,7 @@ class Bench(Closeable):
         account = given.login.account if given is not None else None
         # Under sudo the clients run as the caller.
         owner = sandbox.choose_user(account)
-        self._copies = reading.copy_trusted(self._cases, self._options.trust, self._tree.path, owner)
+        self._copies = trust.copy_trusted(self._cases, self._options.trust, self._tree.path, owner)
         if owner is not None:
             preparation.let_pass(self._tree, owner)
         for case in self._cases:

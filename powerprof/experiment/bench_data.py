@@ -20,7 +20,8 @@ from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.files import read_outside_text
 from powerprof.workloads import dataset as world
 from powerprof.workloads.definition import Dataset, Explain, PlanStep, Topology
-from powerprof.workloads.reading import SQL_LIMIT_BYTES, Case, LoadedWorkload, read_sql, split_statements
+from powerprof.workloads.reading import SQL_LIMIT_BYTES, Case, LoadedWorkload, read_sql
+from powerprof.workloads.statements import split_statements
 
 if TYPE_CHECKING:
     from powerprof.database.base import Server, Sql

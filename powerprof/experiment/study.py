@@ -39,8 +39,9 @@ from powerprof.statistics.intervals import Interval
 from powerprof.statistics.verdicts import Verdict
 from powerprof.system import signals
 from powerprof.system.errors import Interrupted, PowerprofError
-from powerprof.workloads.catalogue import Expected, PublishedFinding, Study, StudyCommand, find_one
+from powerprof.workloads.catalogue import find_one
 from powerprof.workloads.reading import resolve
+from powerprof.workloads.studies import Expected, PublishedFinding, Study, StudyCommand
 
 StepRecord = IdleRun | LoadRun | Comparison | Sweep
 Outcome = Literal["confirmed", "contradicted", "inconclusive", "not measured", "no claim"]

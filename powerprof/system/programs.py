@@ -35,18 +35,17 @@ from powerprof.system.tasks import has_ended, parent_of
 if TYPE_CHECKING:
     import psutil
 
-# Descendants that a started command leaves running, in any session or process group.
-#
-# While this process is a subreaper (prctl(2)), orphans of its descendants become its children, so that all of them are
-# found from here.
-
 _PR_SET_CHILD_SUBREAPER = 36
 _POLL_INTERVAL_S = 0.02
 _KILL_PATIENCE_S = 5.0
 
 
 def adopt_orphans(is_adopting: bool) -> None:
-    """Make future orphans of our descendants our children, or those of init again."""
+    """Make future orphans of our descendants our children, or those of init again.
+
+    While this process is a subreaper (prctl(2)), all descendants that a started command leaves running are found from
+    here, in any session or process group.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(is_adopting), 0, 0, 0)
 
 

@@ -153,13 +153,11 @@ def _ended(tid: int, pid: int | None, comm: str, is_kernel: bool) -> Task:
     return Task(tid, pid, name, "kernel" if is_kernel else clean(leader) if leader else name, is_kernel)
 
 
-# In most containers, process ids differ from the kernel's own.
-
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO, include/linux/proc_ns.h
 
 
 def is_in_pid_namespace() -> bool:
-    """Return whether this process is in a pid namespace other than the kernel's first one."""
+    """Return whether this process is in a pid namespace other than the kernel's first one, as in most containers."""
     try:
         return (procfs() / "self/ns/pid").stat().st_ino != _INITIAL_PID_NAMESPACE
     except OSError:

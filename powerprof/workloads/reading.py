@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-import stat
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -14,13 +12,9 @@ from typing import Any
 
 import msgspec
 
-from powerprof.database.settings import does_setting_need_trust, does_variable_need_trust
-from powerprof.system.caller import as_caller
-from powerprof.system.errors import DataError, UsageError
-from powerprof.system.files import read_outside_text, reason_of
-from powerprof.system.folders import CopyRefused, CopyRules, Folder, copy_folder
+from powerprof.system.errors import DataError
+from powerprof.system.files import read_outside_text
 from powerprof.system.foreign_data import loader, parse_toml
-from powerprof.system.paths import data_dir, state_dir
 from powerprof.workloads.definition import (
     DATASETS,
     FOREIGN,
@@ -29,11 +23,11 @@ from powerprof.workloads.definition import (
     Load,
     ServerDefinition,
     Topology,
-    TopologyMember,
     Workload,
 )
+from powerprof.workloads.statements import split_statements
 
-_LIMIT_BYTES = 1 << 20
+WORKLOAD_LIMIT_BYTES = 1 << 20
 # A data set, and the statements of a load.
 SQL_LIMIT_BYTES, _LOAD_LIMIT_BYTES = 256 << 20, 64 << 20
 # The time of tomllib grows with the square of the parts of a key: 64 KiB of `a.a.a…` take 13 s. Workloads can be
@@ -59,7 +53,7 @@ def read_workload(folder: Path) -> LoadedWorkload:
     """Read and check FOLDER/workload.toml. Raise DataError with file, line and key."""
     folder = folder.resolve()
     path = folder / "workload.toml"
-    text = read_outside_text(path, _LIMIT_BYTES)
+    text = read_outside_text(path, WORKLOAD_LIMIT_BYTES)
     loaded = LoadedWorkload(folder, *_parsed(path, text))
     _check(loaded, text)
     return loaded
@@ -284,183 +278,3 @@ def resolve(loaded: LoadedWorkload, condition: str, overrides: Mapping[str, Any]
         raise DataError(loaded.path, f"conditions.{condition}: {str(error).replace('`', '')}") from None
     own = loaded.definition.conditions[condition]
     return Case(loaded, condition, own.title or condition, topology, server, load, own)
-
-
-# Split SQL into statements like the mariadb client, in linear time.
-
-_TOKEN = re.compile(r"['\"`;#]|--(?=[ \t\r\n]|\Z)|/\*")
-_ENDS = {quote: re.compile(f"[{quote}\\\\]") for quote in "'\""} | {"`": re.compile("`")}
-_DELIMITER = re.compile(r"^[ \t]*delimiter[ \t]+(\S+)[ \t\r]*$", re.IGNORECASE | re.MULTILINE)
-
-
-def split_statements(text: str) -> list[str]:
-    """Return the statements of `text` without semicolons and comments, except executable ones (/*! … */).
-
-    A `DELIMITER` line changes the end of statements until the next one. An open literal extends to the end.
-    """
-    statements: list[str] = []
-    position, delimiter = 0, ";"
-    for change in [*_DELIMITER.finditer(text), None]:
-        piece = text[position : change.start() if change else len(text)]
-        statements += _split(piece, delimiter)
-        if change:
-            position, delimiter = change.end(), change[1]
-    return statements
-
-
-def _split(text: str, delimiter: str) -> list[str]:
-    if delimiter != ";":
-        return [part.strip() for part in text.split(delimiter) if part.strip()]
-    statements: list[str] = []
-    current: list[str] = []
-    position = 0
-    while (token := _TOKEN.search(text, position)) is not None:
-        begin, end = token.span()
-        if token[0] in _ENDS:
-            end = _closed(text, end, token[0])
-            current.append(text[position:end])
-        elif token[0] == "/*" and text.startswith("!", end):
-            current.append(text[position:end])
-        else:
-            current.append(text[position:begin])
-            if token[0] == ";":
-                statements.append("".join(current).strip())
-                current = []
-            else:
-                current.append(" ")
-                closing = "*/" if token[0] == "/*" else "\n"
-                closed_at = text.find(closing, end)
-                end = len(text) if closed_at < 0 else closed_at + (2 if closing == "*/" else 0)
-        position = end
-    current.append(text[position:])
-    statements.append("".join(current).strip())
-    return [statement for statement in statements if statement]
-
-
-def _closed(text: str, position: int, quote: str) -> int:
-    r"""Return the end of the literal whose quote precedes `position`; it can contain doubled quotes and \\."""
-    while (mark := _ENDS[quote].search(text, position)) is not None:
-        position = mark.end()
-        if mark[0] == quote and not text.startswith(quote, position):
-            return position
-        position += 1
-    return len(text)
-
-
-# Refuse workloads that could run their author's code on this host until the caller trusts the content once.
-#
-# A workload is data, except for programs (`load.argv`), settings of the host, and environment variables and settings of
-# the server. Settings and variables that only tune are listed in `database/settings`; any other one needs trust. The
-# folder is copied first. The digest of the copy is trusted and the copy is run, so nothing can change in between.
-
-_MOST_FILES = 2000
-_MOST_BYTES = 512 << 20
-_SHOWN = 120
-
-
-def find_program_key(case: Case) -> str | None:
-    """Return the first key of a condition through which its author could run code or change the host; else None."""
-    if case.load.argv:
-        return f"load.argv: {' '.join(case.load.argv)}"[:_SHOWN]
-    if case.condition.host:
-        return f"host: {case.condition.host[0]}"
-    kind, members = case.server.kind, case.topology.members
-    servers: list[tuple[str, ServerDefinition | TopologyMember]] = [("server", case.server)]
-    servers += [(f"topology.members.{name}", member) for name, member in members.items()]
-    for where, server in servers:
-        for name in server.environment:
-            if does_variable_need_trust(name):
-                return f"{where}.environment: {name}"
-        key = "postgresql_conf" if kind == "postgresql" and isinstance(server, ServerDefinition) else "my_cnf"
-        for name, value in getattr(server, key).items():
-            if does_setting_need_trust(name, value, kind):
-                return f"{where}.{key}: {name}"
-    return None
-
-
-def is_shipped(case: Case) -> bool:
-    """Return whether the workload is part of powerprof."""
-    return case.workload.folder.resolve().parent == data_dir("workloads").resolve()
-
-
-def copy_trusted(
-    cases: Sequence[Case], trust: bool, copies: Path, owner: tuple[int, int] | None = None
-) -> dict[Path, Path]:
-    """Copy each foreign folder that would run programs; return folder → its copy below `copies`.
-
-    With `trust` they are trusted from now on. The copies belong to `owner`. Raises UsageError for an untrusted
-    workload, and DataError for one that cannot be copied.
-    """
-    copied: dict[Path, Path] = {}
-    for case in cases:
-        folder = case.workload.folder
-        what = find_program_key(case)
-        if what is None or is_shipped(case):
-            continue
-        if folder in copied:
-            _check_copy(case, copied[folder])  # each condition was read at its own moment
-            continue
-        copy = copies.resolve() / f"workload-{len(copied) + 1}"
-        _copy(folder, copy, owner)
-        _check_copy(case, copy)
-        digest = tree_digest(copy)
-        if trust:
-            _remember(digest, folder)
-        elif not _is_trusted(digest):
-            verb = "runs its own programs" if case.load.argv else "could run its author's code in the server"
-            verb = "changes settings of this host" if what.startswith("host:") else verb
-            raise UsageError(
-                f"the workload {case.workload.definition.name} of {folder} {verb} ({what})",
-                "read what is in the folder, then use --trust once",
-            )
-        copied[folder] = copy
-    return copied
-
-
-def _check_copy(case: Case, copy: Path) -> None:
-    """Check that the copy, whose digest is trusted, has the tables that were read before. Raise DataError."""
-    path = case.workload.path
-    if parse_toml(read_outside_text(copy / path.name, _LIMIT_BYTES), path) != case.workload.raw:
-        raise DataError(path, "was changed while it was read", hint="run the command again")
-
-
-def tree_digest(copy: Path) -> str:
-    """Return the SHA-256 of names, kinds, execute bits and contents of everything below a copy."""
-    total = hashlib.sha256()
-    for folder, folders, names in os.walk(copy):
-        folders.sort()
-        for path in (Path(folder, name) for name in sorted([*folders, *names])):
-            kind = stat.S_IFMT(path.lstat().st_mode) | path.lstat().st_mode & 0o111
-            content = os.fsencode(path.readlink()) if path.is_symlink() else b""
-            if path.is_file() and not path.is_symlink():
-                content = path.read_bytes()
-            # The lengths make the bytes of different trees different.
-            for part in (b"%o" % kind, bytes(path.relative_to(copy)), content):
-                total.update(len(part).to_bytes(8, "big") + part)
-    return total.hexdigest()
-
-
-def _shelf() -> Path:
-    return state_dir() / "trusted"
-
-
-def _is_trusted(digest: str) -> bool:
-    return (_shelf() / digest).is_file()
-
-
-def _remember(digest: str, folder: Path) -> None:
-    try:
-        with as_caller(), Folder.open(_shelf(), make=True) as shelf:
-            shelf.write(digest, f"{folder}\n".encode(errors="replace"))
-    except OSError as error:
-        raise DataError(_shelf(), f"cannot be written ({reason_of(error)})") from error
-
-
-def _copy(source: Path, target: Path, owner: tuple[int, int] | None) -> None:
-    """Copy files, folders and links as they are. Raise DataError."""
-    try:
-        copy_folder(source.resolve(), target, CopyRules(owner, _MOST_FILES, _MOST_BYTES, links=True))
-    except OSError as error:
-        raise DataError(source, f"cannot be copied ({reason_of(error)})") from error
-    except CopyRefused as unfit:
-        raise DataError(source, str(unfit)) from None

@@ -16,7 +16,7 @@ from powerprof.experiment.study import StudyRun
 from powerprof.model.runs import decode_record, encode_record
 from powerprof.report.render.markdown import draw_table
 from powerprof.report.study import answer_of, then_and_now
-from powerprof.workloads.catalogue import Study, find_study
+from powerprof.workloads.studies import Study, find_study
 from tests.conftest import REPOSITORY
 
 FOLDER = REPOSITORY / "docs/studies"

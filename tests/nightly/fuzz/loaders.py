@@ -33,7 +33,8 @@ from powerprof.stacks import symbols as runtimes
 from powerprof.system.errors import UsageError
 from powerprof.system.foreign_data import reading
 from powerprof.tracing.idle_data import IDLE_EXIT
-from powerprof.workloads.reading import read_workload, split_statements
+from powerprof.workloads.reading import read_workload
+from powerprof.workloads.statements import split_statements
 from tests.nightly.fuzz.records import made, several
 from tests.unit.stacks.elves import Part, make, symbol, with_go_table, with_symbols
 

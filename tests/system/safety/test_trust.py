@@ -14,7 +14,7 @@ from powerprof.database.sandbox import find_server_account
 from powerprof.model.identities import Family
 from powerprof.system import programs
 from powerprof.system.errors import DataError, UsageError
-from powerprof.workloads import reading
+from powerprof.workloads import trust
 from powerprof.workloads.reading import Case, read_workload, resolve
 from tests.conftest import Cli
 from tests.system.safety.conftest import Attacker
@@ -57,19 +57,19 @@ def test_it_is_asked_about_until_it_is_trusted_and_again_after_a_change(tmp_path
         copies = tmp_path / f"copies-{number}"
         copies.mkdir()
         with pytest.raises(UsageError, match=r"theirs of .* runs its own programs \(load.argv: ./client.sh") as caught:
-            reading.copy_trusted([case_of(folder)], False, copies)
+            trust.copy_trusted([case_of(folder)], False, copies)
         assert caught.value.hint == "read what is in the folder, then use --trust once"
         for attempt in (True, False):
             place = tmp_path / f"again-{number}-{attempt}"
             place.mkdir()
-            assert reading.copy_trusted([case_of(folder)], attempt, place) == {folder: place / "workload-1"}
+            assert trust.copy_trusted([case_of(folder)], attempt, place) == {folder: place / "workload-1"}
 
 
 def test_what_runs_is_the_copy_that_was_asked_about(tmp_path: Path) -> None:
     folder = workload(tmp_path)
     copies = tmp_path / "copies"
     copies.mkdir()
-    copy = reading.copy_trusted([case_of(folder)], True, copies)[folder]
+    copy = trust.copy_trusted([case_of(folder)], True, copies)[folder]
     (folder / "client.sh").write_text("#!/bin/sh\nrm -rf /\n")
     assert (copy / "client.sh").read_text() == "#!/bin/sh\necho queries=1\n"
     assert (copy / "client.sh").stat().st_mode & 0o777 == 0o700
@@ -80,7 +80,7 @@ def test_the_tables_that_run_are_those_of_the_trusted_copy(tmp_path: Path, argv:
     """The author puts other text in place while powerprof parses, and the trusted text back before it copies."""
     folder = workload(tmp_path)
     (tmp_path / "first").mkdir()
-    reading.copy_trusted([case_of(folder)], True, tmp_path / "first")
+    trust.copy_trusted([case_of(folder)], True, tmp_path / "first")
     (folder / "workload.toml").write_text(_TOML.replace("./client.sh", argv))
     case = case_of(folder)
     (folder / "workload.toml").write_text(_TOML)
@@ -88,7 +88,7 @@ def test_the_tables_that_run_are_those_of_the_trusted_copy(tmp_path: Path, argv:
     (tmp_path / "third").mkdir()
     for cases, place in (([case], "second"), ([case_of(folder), case], "third")):
         with pytest.raises(DataError, match="was changed while it was read"):
-            reading.copy_trusted(cases, False, tmp_path / place)
+            trust.copy_trusted(cases, False, tmp_path / place)
 
 
 @pytest.mark.parametrize("swapped", ["file", "link in a folder", "folder"])
@@ -116,7 +116,7 @@ def test_a_digest_changes_with_every_change_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a/b").write_text("1")
     (tmp_path / "c").write_text("")
-    seen = {reading.tree_digest(tmp_path)}
+    seen = {trust.tree_digest(tmp_path)}
     for change in (
         lambda: (tmp_path / "a/b").write_text("2"),
         lambda: (tmp_path / "a/b").chmod(0o755),
@@ -125,7 +125,7 @@ def test_a_digest_changes_with_every_change_of_a_folder(tmp_path: Path) -> None:
         lambda: (tmp_path / "f").mkdir(),
     ):
         change()
-        seen.add(reading.tree_digest(tmp_path))
+        seen.add(trust.tree_digest(tmp_path))
     assert len(seen) == 6
 
 
@@ -166,7 +166,7 @@ _SERVER = 'schema = "powerprof.workload/1"\nname = "theirs"\ntitle = "t"\n{}[loa
     ],
 )
 def test_other_ways_to_run_something(tmp_path: Path, keys: str, what: str) -> None:
-    assert reading.find_program_key(case_of(workload(tmp_path, _SERVER.format(keys)))) == what
+    assert trust.find_program_key(case_of(workload(tmp_path, _SERVER.format(keys)))) == what
 
 
 def _tunes(name: str, family: Family, value: str = "1") -> bool:
@@ -180,13 +180,13 @@ def test_settings_that_only_tune_are_not_asked_about(tmp_path: Path) -> None:
 environment = { MALLOC_ARENA_MAX = "1" }
 my_cnf = { loose-skip-innodb_doublewrite = true, maximum-sort_buffer_size = "1M", Skip-Name-Resolve = true }
 """
-    assert reading.find_program_key(case_of(workload(tmp_path, _SERVER.format(keys)))) is None
+    assert trust.find_program_key(case_of(workload(tmp_path, _SERVER.format(keys)))) is None
 
 
 def test_a_sweep_over_a_variable_is_asked_about(tmp_path: Path) -> None:
     loaded = read_workload(workload(tmp_path, _SERVER.format("")))
     case = resolve(loaded, "only", {"server.environment.OPENSSL_CONF": "/tmp/evil.cnf"})
-    assert reading.find_program_key(case) == "server.environment: OPENSSL_CONF"
+    assert trust.find_program_key(case) == "server.environment: OPENSSL_CONF"
 
 
 @pytest.mark.parametrize("setting", ["plugin_load_add", "plugin_load"])
@@ -237,8 +237,8 @@ def test_shipped_workloads_are_data() -> None:
         loaded = read_workload(folder)
         for name in loaded.definition.conditions:
             case = resolve(loaded, name)
-            key = reading.find_program_key(case)
-            assert reading.is_shipped(case)
+            key = trust.find_program_key(case)
+            assert trust.is_shipped(case)
             assert key is None or (folder.name == "power-profiles" and key.startswith("host: ")), name
 
 

@@ -63,7 +63,7 @@ _OTHERS_IN_PAGES = {
     *("--show", "--hide", "--cpu"),  # of turbostat
 }
 # Lists of command lines and of options, whose texts are of no one command.
-_LISTS = {"cli/app.py", "cli/options.py", "cli/idle.py", "cli/queries.py", "report/cure.py", "workloads/catalogue.py"}
+_LISTS = {"cli/app.py", "cli/options.py", "cli/idle.py", "cli/queries.py", "report/cure.py", "workloads/studies.py"}
 # Who prints the tables: their hints are for these alone.
 _TABLES = {
     "attribution": ("attribute", "report"),

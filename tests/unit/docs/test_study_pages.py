@@ -9,7 +9,7 @@ from collections import Counter
 from powerprof.experiment.study import StudyRun
 from powerprof.model.runs import decode_record
 from powerprof.report.kinds import load_saved
-from powerprof.workloads.catalogue import find_study, list_studies
+from powerprof.workloads.studies import find_study, list_studies
 from tests.conftest import REPOSITORY
 from tools.pages import study_pages
 

@@ -26,8 +26,9 @@ from powerprof.model.records import Estimate, ServerExits
 from powerprof.model.text import Say
 from powerprof.report.kinds import lines_of
 from powerprof.system.errors import Interrupted, PowerprofError, UsageError
-from powerprof.workloads.catalogue import PublishedFinding, Study, StudyCommand, find_one, find_study, list_studies
+from powerprof.workloads.catalogue import find_one
 from powerprof.workloads.reading import resolve
+from powerprof.workloads.studies import PublishedFinding, Study, StudyCommand, find_study, list_studies
 from tests.unit.experiment.test_sweeps import swept
 from tests.unit.report.sample_records import comparison, idle_run, load_run, sweep
 

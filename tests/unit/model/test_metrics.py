@@ -11,7 +11,8 @@ import pytest
 from powerprof.experiment.claims import POWER, SPEED
 from powerprof.model.metrics import METRICS, OWNED_METRICS, find_metric, unit_of
 from powerprof.report.labels import define_metric
-from powerprof.workloads.catalogue import find_study, find_workload, list_folders, list_studies
+from powerprof.workloads.catalogue import find_workload, list_folders
+from powerprof.workloads.studies import find_study, list_studies
 from tests.unit.layers.sources import PACKAGE
 
 UNITS = {"1", "1/s", "%", "ms", "s", "J", "J·s", "W", "B", "B/s", "rows", "MHz", "ms/s"}

@@ -14,7 +14,8 @@ import pytest
 from powerprof.system import caller, folders, paths
 from powerprof.system.caller import HostUser, is_system_account, unprivileged
 from powerprof.system.errors import PowerprofError, UsageError
-from powerprof.system.folders import CopyRefused, CopyRules, Folder, check_free, copy_folder, only_root_writes
+from powerprof.system.folder_copies import CopyRefused, CopyRules, copy_folder
+from powerprof.system.folders import Folder, check_free, only_root_writes
 
 ALICE = HostUser(1001, 1002, Path("/home/alice"), "alice")
 NOBODY = HostUser(65534, 65534, Path("/"), "nobody")

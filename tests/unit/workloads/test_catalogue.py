@@ -13,20 +13,10 @@ import pytest
 from msgspec.structs import replace
 
 from powerprof.system.errors import DataError, UsageError
-from powerprof.workloads import catalogue
-from powerprof.workloads.catalogue import (
-    PublishedFinding,
-    Study,
-    StudyCommand,
-    find_condition,
-    find_one,
-    find_study,
-    find_workload,
-    list_folders,
-    list_studies,
-    read_study,
-)
+from powerprof.workloads import studies
+from powerprof.workloads.catalogue import find_condition, find_one, find_workload, list_folders
 from powerprof.workloads.reading import read_workload, resolve
+from powerprof.workloads.studies import PublishedFinding, Study, StudyCommand, find_study, list_studies, read_study
 
 
 def _write(root: Path, name: str, *conditions: str) -> Path:
@@ -239,10 +229,10 @@ STUDY = Study(
 def test_a_finding_follows_its_rules(change: dict[str, Any], reason: str | None) -> None:
     study = replace(STUDY, findings=[replace(STUDY.findings[0], **change)])
     if reason is None:
-        catalogue._check(Path("a.toml"), study)
+        studies._check(Path("a.toml"), study)
     else:
         with pytest.raises(DataError, match=reason):
-            catalogue._check(Path("a.toml"), study)
+            studies._check(Path("a.toml"), study)
     assert msgspec.json.decode(msgspec.json.encode(study), type=Study) == study
 
 
@@ -252,4 +242,4 @@ def test_steps_have_names_and_conditions_of_their_own() -> None:
         ([*STUDY.steps, StudyCommand(name="c", command="compare", conditions=["x"])], "compare takes 2 conditions"),
     ):
         with pytest.raises(DataError, match=reason):
-            catalogue._check(Path("a.toml"), replace(STUDY, steps=steps))
+            studies._check(Path("a.toml"), replace(STUDY, steps=steps))

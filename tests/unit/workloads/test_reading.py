@@ -11,7 +11,9 @@ import pytest
 
 from powerprof.system.errors import DataError
 from powerprof.workloads.definition import Load, ServerDefinition, json_schema
-from powerprof.workloads.reading import find_program_key, line_of, read_workload, resolve, split_statements, tree_digest
+from powerprof.workloads.reading import line_of, read_workload, resolve
+from powerprof.workloads.statements import split_statements
+from powerprof.workloads.trust import find_program_key, tree_digest
 from tests.programs.cpu_time import least_cpu_s
 
 REPOSITORY = Path(__file__).resolve().parents[3]
