@@ -63,7 +63,7 @@ def attribute(
     from powerprof.attribution.blame import build_attribution
     from powerprof.attribution.merge import merge_equal_rows
     from powerprof.attribution.sites import SiteStacks
-    from powerprof.stacks.packages import missing_names
+    from powerprof.stacks.remedies import missing_names
 
     stacks = SiteStacks(capture, store)
     record = _add_deep_idle(merge_equal_rows(build_attribution(capture, stacks)), capture, deep)

@@ -17,8 +17,9 @@ from powerprof.model import text
 from powerprof.model.attribution import Attribution, StackFrame
 from powerprof.model.text import Say
 from powerprof.stacks import debuginfo
+from powerprof.stacks.file_names import FileNames, is_complete, mapped_files, survey_names
 from powerprof.stacks.image import ProcessImage, snapshot
-from powerprof.stacks.packages import FileNames, Remedies, is_complete, mapped_files, survey_names
+from powerprof.stacks.remedies import Remedies
 from powerprof.stacks.store import TableStore
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.next_steps import command_line
@@ -58,7 +59,7 @@ class SymbolFile(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         wakeups_percent, unnamed_wakeups_percent: wake-ups with a frame in the file; with an unnamed one.
-        package: has its debug file.
+        package: of apt, with its debug file.
         fetched: a server had its debug file; None if no server was queried.
     """
 
@@ -210,7 +211,7 @@ class _MappedFiles:
                     named_count=file.named_count,
                     wakeups_percent=self._share(self._through, file.module),
                     unnamed_wakeups_percent=self._share(self._unnamed, file.module),
-                    package=None if package is None else package.word,
+                    package=package,
                     note=file.note,
                     fetched=fetched.get(file.build_id or ""),
                 )

@@ -16,8 +16,8 @@ from powerprof.measure.window import PassedWindow, WindowPart, run_window
 from powerprof.model import text
 from powerprof.model.records import Note
 from powerprof.stacks.image import ProcessImage, find_code_ranges, merge_images, snapshot
-from powerprof.stacks.packages import missing_names
 from powerprof.stacks.registers import X86_64, SavedStack
+from powerprof.stacks.remedies import missing_names
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.symbols import Symbolizer
 from powerprof.stacks.time_budget import Budget

@@ -48,7 +48,6 @@ _OTHERS = {
     "report/queries.py": {"--method"},  # of `queries`, printed by `report` too
     "report/": {"--contents--", "--w", "--x", "--d"},  # variables of style sheets
     "report/notes.py": None,  # how other runtimes are started so that their functions have names
-    "stacks/packages.py": {"--enablerepo"},
     "stacks/symbols.py": {"--reuid", "--regid", "--clear-groups"},
 }
 # Options of other programs in the pages' prose.

@@ -10,21 +10,6 @@ import pytest
 
 from tests.programs.ground_truth import build
 
-STATUS = """Package: mariadb-server-core
-Status: install ok installed
-Architecture: amd64
-Version: 1:10.11.14-0+deb12u2
-
-Package: libc6
-Architecture: amd64
-Multi-Arch: same
-Version: 2.36-9+deb12u13
-
-Package: evil
-Architecture: amd64
-Version: 1.0;reboot
-"""
-
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
@@ -45,15 +30,8 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 @pytest.fixture
 def debian(tmp_path: Path) -> Path:
-    """A root with dpkg's and apt's files."""
-    info, lists = tmp_path / "var/lib/dpkg/info", tmp_path / "var/lib/apt/lists"
-    info.mkdir(parents=True)
-    lists.mkdir(parents=True)
+    """A root with apt's folder of indexes."""
+    (tmp_path / "var/lib/apt/lists").mkdir(parents=True)
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/os-release").write_text('NAME="Debian GNU/Linux"\nID=debian\n')
-    (info / "mariadb-server-core.list").write_text("/.\n/usr\n/usr/sbin\n/usr/sbin/mariadbd\n")
-    (info / "libc6:amd64.list").write_text("/lib/x86_64-linux-gnu/libc.so.6\n")
-    (info / "evil.list").write_text("/usr/bin/evil\n")
-    (info / "mariadb-server-core.md5sums").write_text("/usr/bin/not-a-list\n")
-    (tmp_path / "var/lib/dpkg/status").write_text(STATUS)
     return tmp_path

@@ -16,10 +16,10 @@ import pytest
 from powerprof.stacks import debuginfo, dwarf_units
 from powerprof.stacks.dwarf_units import Lines
 from powerprof.stacks.elf import Elf, Segment, build_id_of_notes, code_vaddr, parse_elf, sleb, uleb
+from powerprof.stacks.file_names import _covered, is_complete
 from powerprof.stacks.image import Mapping as CodeMapping
 from powerprof.stacks.image import ProcessImage, find_code_ranges
 from powerprof.stacks.inline import Call, InlineReader
-from powerprof.stacks.packages import Package, _covered, debug_package, is_complete
 from powerprof.stacks.registers import X86_64
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.symbols import Frame, Symbolizer, _NamedModule, _refusal
@@ -359,22 +359,6 @@ def test_files_whose_names_a_debug_file_completes(
     names_from: str | None, debug_from: str | None, functions: int | None, complete: bool
 ) -> None:
     assert is_complete(names_from, debug_from, functions) is complete
-
-
-@pytest.mark.parametrize(
-    ("name", "package"),
-    [
-        ("libc6", "libc6-dbg"),
-        ("libpython3.11-minimal", "python3.11-dbg"),
-        ("python3.11-minimal", "python3.11-dbg"),
-        ("libpython3.13", "python3.13-dbg"),
-        ("mariadb-server", "mariadb-server-dbgsym"),
-    ],
-)
-def test_debug_packages_have_the_version_of_their_package(name: str, package: str) -> None:
-    assert debug_package(Package(name, "1:2.3-4")) == Package(package, "1:2.3-4")
-    assert debug_package(Package(name, "1:2.3-4")).word == f"{package}=1:2.3-4"
-    assert debug_package(Package(name)).word == package
 
 
 @pytest.mark.parametrize("name", [b"x.debug", b"ab.debug", b"abc.debug", b"abcd.debug"])

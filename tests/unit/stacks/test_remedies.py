@@ -13,16 +13,9 @@ from pathlib import Path
 import pytest
 
 from powerprof.model.records import Note
+from powerprof.stacks.file_names import FileNames, mapped_files, survey_names
 from powerprof.stacks.image import ProcessImage, snapshot
-from powerprof.stacks.packages import (
-    Distribution,
-    FileNames,
-    Package,
-    Remedies,
-    mapped_files,
-    missing_names,
-    survey_names,
-)
+from powerprof.stacks.remedies import Distribution, Remedies, missing_names
 from powerprof.stacks.store import TableStore
 from powerprof.system.programs import run, start, stop
 from tests.programs.ground_truth import running
@@ -182,24 +175,6 @@ Build-Ids: {"11" * 20} {BUILD_ID}
 """
 
 
-def test_owner_is_the_package_that_lists_the_file(debian: Path) -> None:
-    paths = ["/usr/sbin/mariadbd", "/usr/lib/x86_64-linux-gnu/libc.so.6", "/opt/own/server", "/usr/bin/not-a-list"]
-    owners = Distribution(debian).owners(paths)
-    assert owners == {
-        "/usr/sbin/mariadbd": Package("mariadb-server-core", "1:10.11.14-0+deb12u2"),
-        "/usr/lib/x86_64-linux-gnu/libc.so.6": Package("libc6", "2.36-9+deb12u13"),
-    }
-
-
-def test_version_with_shell_syntax_is_left_out(debian: Path) -> None:
-    assert Distribution(debian).owners(["/usr/bin/evil"])["/usr/bin/evil"].word == "evil"
-
-
-def test_list_that_others_may_write_is_ignored(debian: Path) -> None:
-    (debian / "var/lib/dpkg/info/mariadb-server-core.list").chmod(0o666)
-    assert Distribution(debian).owners(["/usr/sbin/mariadbd"]) == {}
-
-
 @pytest.mark.parametrize("packed", [False, True])
 def test_debug_package_is_found_by_build_id(debian: Path, packed: bool) -> None:
     lists = debian / "var/lib/apt/lists"
@@ -208,46 +183,39 @@ def test_debug_package_is_found_by_build_id(debian: Path, packed: bool) -> None:
         gzip.compress(INDEX.encode()) if packed else INDEX.encode()
     )
     found = Distribution(debian).debug_packages([BUILD_ID, "22" * 20])
-    assert found == {BUILD_ID: Package("mariadb-server-core-dbgsym", "1:10.11.14-0+deb12u2")}
+    assert found == {BUILD_ID: "mariadb-server-core-dbgsym=1:10.11.14-0+deb12u2"}
 
 
 def test_damaged_package_files_are_ignored(debian: Path) -> None:
     (debian / "var/lib/apt/lists/debug_Packages.gz").write_bytes(b"\x1f\x8bjunk")
     (debian / "var/lib/apt/lists/debug_Packages").symlink_to("/dev/zero")
-    (debian / "var/lib/dpkg/status").write_bytes(b"\xff\0" * 1000)
     here = Distribution(debian)
     assert here.debug_packages([BUILD_ID]) == {}
-    assert here.owners(["/usr/sbin/mariadbd"]) == {}
-    assert Distribution(debian / "nowhere").ids == ()
+    assert Distribution(debian / "nowhere").debug_packages([BUILD_ID]) == {}
+
+
+def test_index_that_others_may_write_or_with_shell_syntax_is_ignored(debian: Path) -> None:
+    index = debian / "var/lib/apt/lists/debug_Packages"
+    index.write_text(INDEX)
+    index.chmod(0o666)
+    assert Distribution(debian).debug_packages([BUILD_ID]) == {}
+    index.chmod(0o644)
+    index.write_text(INDEX.replace("1:10.11.14-0+deb12u2", "1;reboot"))
+    assert Distribution(debian).debug_packages([BUILD_ID]) == {BUILD_ID: "mariadb-server-core-dbgsym"}
+    index.write_text(INDEX.replace("mariadb-server-core-dbgsym", "$(reboot)"))
+    assert Distribution(debian).debug_packages([BUILD_ID]) == {}
 
 
 @pytest.mark.parametrize(
-    ("release", "command", "server"),
+    ("release", "server"),
     [
-        (
-            "ID=fedora",
-            f"dnf '--enablerepo=*debug*' install /usr/lib/debug/.build-id/8d/{BUILD_ID[2:]}.debug",
-            "https://debuginfod.fedoraproject.org",
-        ),
-        (
-            'ID="rocky"\nID_LIKE="rhel centos fedora"',
-            f"dnf '--enablerepo=*debug*' install /usr/lib/debug/.build-id/8d/{BUILD_ID[2:]}.debug",
-            "https://debuginfod.centos.org",
-        ),
-        (
-            'ID="opensuse-leap"\nID_LIKE="suse opensuse"',
-            f"zypper install 'debuginfo(build-id)={BUILD_ID}'",
-            "https://debuginfod.opensuse.org",
-        ),
-        ("ID=arch", None, "https://debuginfod.archlinux.org"),
-        ("ID=linuxmint\nID_LIKE='ubuntu debian'", None, "https://debuginfod.ubuntu.com"),
-        ("ID=own", None, "https://debuginfod.elfutils.org"),
+        ('ID="rocky"\nID_LIKE="rhel centos fedora"', "https://debuginfod.elfutils.org"),
+        ("ID=linuxmint\nID_LIKE='ubuntu debian'", "https://debuginfod.ubuntu.com"),
+        ("ID=debian", "https://debuginfod.debian.net"),
+        ("", "https://debuginfod.elfutils.org"),
     ],
 )
-def test_other_distributions_install_by_build_id(
-    tmp_path: Path, release: str, command: str | None, server: str
-) -> None:
+def test_debuginfod_server_depends_on_the_distribution(tmp_path: Path, release: str, server: str) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/os-release").write_text(release + "\n")
-    here = Distribution(tmp_path)
-    assert (here.by_build_id([BUILD_ID]), here.server) == (command, server)
+    assert Distribution(tmp_path).server == server
