@@ -35,7 +35,8 @@ from powerprof.live.webconfig import Admission, Authenticator, WebConfig, load_w
 from powerprof.measure.cpuidle import online_cpus, read_driver
 from powerprof.model.text import Say
 from powerprof.system import paths
-from powerprof.system.caller import TRACING, as_caller
+from powerprof.system.caller import as_caller
+from powerprof.system.capabilities import TRACING
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.folders import Folder

@@ -40,7 +40,7 @@ from powerprof.measure.window import EnergySampler, wait_and_read
 from powerprof.model.attribution import Attribution
 from powerprof.model.text import Say
 from powerprof.stacks.store import TableStore
-from powerprof.system import caller
+from powerprof.system import capabilities
 from powerprof.system.cgroups import Units
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError
@@ -311,7 +311,7 @@ class HostMonitor(Closeable):
                 self._served = stack.enter_context(ServedServer(str(server), ask=False, is_patient=True))
             except PowerprofError as error:
                 self._trouble = f"statements: {error.message}"
-        caller.drop_privileges(plan.settle)
+        capabilities.drop_privileges(plan.settle)
         limit_heap()
         self._heap = HeapTrimmer()
         self._start_tracing()

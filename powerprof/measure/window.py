@@ -21,7 +21,7 @@ import msgspec
 
 from powerprof.measure.clock import SuspendClock, note_suspend
 from powerprof.model.records import EnergyReading
-from powerprof.system import caller, signals
+from powerprof.system import capabilities, signals
 from powerprof.system.errors import Interrupted, PowerprofError
 from powerprof.system.files import try_text
 from powerprof.system.foreign_text import whole
@@ -107,7 +107,7 @@ class OpenWindow:
         for part in parts:
             part.open()
         if settle:
-            caller.drop_privileges()
+            capabilities.drop_privileges()
         self._suspended, self._cost = SuspendClock(), read_own_cost()
         for part in parts:
             part.prepare()

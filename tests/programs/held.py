@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from powerprof.system import caller
+from powerprof.system import capabilities
 
-_DOCUMENTED = sum(1 << number for number in caller.TRACING.values())
+_DOCUMENTED = sum(1 << number for number in capabilities.TRACING.values())
 
 
 def has_settled(pid: int) -> bool:

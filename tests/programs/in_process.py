@@ -21,7 +21,7 @@ import pytest
 
 from powerprof.cli import app
 from powerprof.measure.sampling import WindowMeter
-from powerprof.system import caller, programs, signals
+from powerprof.system import capabilities, programs, signals
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.types import Btf
 
@@ -104,7 +104,7 @@ def up_to_the_first_window(the_commands: object, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Btf, "__init__", begins("a trace"))
     monkeypatch.setattr(LoadedProgram, "__init__", begins("a trace"))
     # For good: the tests that follow need their rights.
-    monkeypatch.setattr(caller, "drop_capabilities", begins("giving up rights"))
+    monkeypatch.setattr(capabilities, "drop_capabilities", begins("giving up rights"))
     monkeypatch.setattr(subprocess.Popen, "__init__", begins("a program"))
     monkeypatch.setattr(time, "sleep", begins("a pause"))
     monkeypatch.setattr(signals, "wakeup_descriptor", begins("a pause"))

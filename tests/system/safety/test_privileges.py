@@ -20,7 +20,7 @@ from tests.programs.own_library import own_libc
 
 _SETTLED = """
 import os, sys
-from powerprof.system import caller as privileges
+from powerprof.system import capabilities as privileges
 from powerprof.system.caller import account_of, acting_as
 from powerprof.system.errors import PowerprofError
 privileges.drop_capabilities(privileges.TRACING)

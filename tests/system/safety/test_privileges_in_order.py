@@ -17,7 +17,7 @@ import pytest
 from powerprof.attribution.profile import count_functions, profile_target
 from powerprof.attribution.requests import FunctionsRequest, ProfileRequest
 from powerprof.cli.targets import ServerOptions, TargetOptions
-from powerprof.system import caller
+from powerprof.system import capabilities
 from powerprof.tracing.bpf import sampler, syscalls, uprobe_links
 from tests.programs.ground_truth import build
 
@@ -39,7 +39,7 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(sampler, "open_sampler", noted("opened", sampler.open_sampler))
     monkeypatch.setattr(uprobe_links, "open_event", noted("opened", uprobe_links.open_event))
     monkeypatch.setattr(syscalls, "create_link", noted("opened", syscalls.create_link))
-    monkeypatch.setattr(caller, "drop_privileges", noted("given up", lambda *_: None))
+    monkeypatch.setattr(capabilities, "drop_privileges", noted("given up", lambda *_: None))
     return said
 
 

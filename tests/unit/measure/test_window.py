@@ -27,7 +27,7 @@ from powerprof.measure.window import (
     run_window,
     wait_and_read,
 )
-from powerprof.system import caller, signals
+from powerprof.system import capabilities, signals
 from powerprof.system.errors import Interrupted, PowerprofError
 from tests.programs.suspended import SuspendedClock
 
@@ -148,7 +148,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 def test_parts_open_before_privileges_are_given_up_and_end_in_reverse(monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[str] = []
-    monkeypatch.setattr(caller, "drop_privileges", lambda: log.append("settled"))
+    monkeypatch.setattr(capabilities, "drop_privileges", lambda: log.append("settled"))
     passed = run_window(0.0, Noted("a", log), Noted("b", log), settle=True)
     assert log == ["a opens", "b opens", "settled", "a begins", "b begins", "b ends", "a ends"]
     assert (passed.interrupted, passed.notes) == (None, [])
