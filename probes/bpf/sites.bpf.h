@@ -62,7 +62,8 @@ static __always_inline int is_asleep(u64 task)
 {
     if (LOAD_TIME(HAS_ON_CPU) && FIELD_U8(task, OFFSET_task_struct_on_cpu))
         return 0;
-    return !FIELD_U32(task, OFFSET_task_struct_on_rq) || FIELD_U8(task, OFFSET_task_struct_sched_delayed);
+    /* A byte of its own or the low one of an int, by kernel. */
+    return !FIELD_U8(task, OFFSET_task_struct_on_rq) || FIELD_U8(task, OFFSET_task_struct_sched_delayed);
 }
 
 /* A thread is being woken. One that was not seen going to sleep (it slept when the trace began) is known by its
