@@ -147,8 +147,10 @@ class _V0Reader:
             self._base62()
         puny = self._eat("u")
         start = self.at
-        while self.text[self.at : self.at + 1] in _DIGITS:
-            self.at += 1
+        # A length is 0 or has no leading zero, so a digit after 0 begins the next length.
+        if not self._eat("0"):
+            while self.text[self.at : self.at + 1] in _DIGITS:
+                self.at += 1
         size = int(self.text[start : self.at][:6])
         self._eat("_")
         if self.at + size > len(self.text):

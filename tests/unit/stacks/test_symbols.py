@@ -83,6 +83,8 @@ def test_minidebuginfo_adds_local_functions():
         ("_RINvCs1_1a1fDNtCs1_1a1Tp4ItemhEL_E", "a::f::<dyn a::T<Item = u8>>"),
         ("_RINvCs1_1a1fDINtCs1_1a1ThEp4ItemmEL_E", "a::f::<dyn a::T<u8, Item = u32>>"),
         ("_RINvCs1_1a1fKb1_Kc41_Kan5_KpL_E", "a::f::<true, 'A', -5, _, '_>"),
+        # Two nameless closures: each has the length 0.
+        ("_RNCNCNvCs1_1a1f00B4_", "a::f::{closure#0}::{closure#0}"),
         ("_Znonsense", "_Znonsense"),
         ("_R", "_R"),
     ],
