@@ -147,7 +147,7 @@ def _every_edge(value: int) -> Callable[[dict[str, Any]], object]:
     ("change", "reason"),
     [
         (lambda fields: fields.update(exits=fields["exits"][:-1]), "another version"),
-        (lambda fields: fields.update(version=4), "another version"),
+        (lambda fields: fields.update(version=5), "another version"),
         (lambda fields: fields.update(causes=fields["causes"][:-1]), "another version"),
         (lambda fields: fields.update(causes=b"\xff" * len(fields["causes"])), "impossible sums"),
         (lambda fields: fields.update(version=2), "another version"),

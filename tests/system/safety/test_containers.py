@@ -138,7 +138,7 @@ def test_a_read_only_sys_keeps_nothing_from_being_traced(container: int) -> None
 
 def test_in_a_time_namespace_the_window_is_where_the_kernel_s_clock_has_it() -> None:
     apart = ["unshare", "--time", "--monotonic", "100000", "--fork", "--kill-child"]
-    script = "import time; from powerprof.measure.window import kernel_ns; print(time.monotonic_ns() - kernel_ns())"
+    script = "import time; from powerprof.measure.clock import kernel_ns; print(time.monotonic_ns() - kernel_ns())"
     ahead = subprocess.run([*apart, sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True)
     assert abs(int(ahead.stdout) - 100_000 * 10**9) < 10**9, ahead.stderr
     words = ["attribute", "--system", "--duration", "0.5", "--meter", "none", "--no-save", "--json", "-"]

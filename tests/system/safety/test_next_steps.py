@@ -21,9 +21,11 @@ pytestmark = pytest.mark.usefixtures("mariadbd", "root_bpf")
 
 # Options that only shorten the command.
 _SHORTER = {**dict.fromkeys(("attribute", "profile", "queries", "diagnose", "energy", "residency"), "--duration 500ms")}
-# A download, minutes of measuring, recordings, or names that only the user knows.
+# A download, minutes of measuring, recordings, meters of other hosts, an exporter that runs until a signal, or names
+# that only the user knows.
 _NOT_RUN = re.compile(
     r"fetch|study|idle|run |compare|COMPARISON|sweep|--calibrate|--from|--stacks|handle_slave|--keep|--finding|--help"
+    r"|--meter|export"
 )
 _NO_TARGET = (
     "attribute",
