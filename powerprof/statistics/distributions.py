@@ -82,20 +82,32 @@ def student_quantile(level: float, freedom: float) -> float:
     """Return the half width of an interval of this level in standard errors, for 0 ≤ level < 1."""
     if level <= 0:
         return 0.0
-    from_below = level < 0.5
-    wanted = math.log(level if from_below else 1 - level)
     log_density = _log_beta_with_half(freedom / 2) - math.log(freedom) / 2
 
-    def error_and_slope(log_t: float) -> tuple[float, float]:
+    def measure(log_t: float) -> tuple[float, float, float]:
         t = math.exp(log_t)
-        below, above = _probabilities(t, freedom)
-        value = below if from_below else above
         growth = math.log1p(t * t / freedom) if t < _LARGE_T else 2 * log_t - math.log(freedom)
-        mass = 2 * math.exp(log_density - (freedom + 1) / 2 * growth + log_t)
-        log_value = math.log(value or _TINY)
-        return (log_value - wanted, mass / value) if from_below else (wanted - log_value, mass / (value or _TINY))
+        return *_probabilities(t, freedom), 2 * math.exp(log_density - (freedom + 1) / 2 * growth + log_t)
 
-    return math.exp(_find_root(error_and_slope, 0.0))
+    return _invert(level, 1.0, measure)
+
+
+def _invert(level: float, start: float, measure: Callable[[float], tuple[float, float, float]]) -> float:
+    """Return the value with the probability `level` below it, from the smaller tail on a logarithmic scale.
+
+    `measure` returns, for the logarithm of a value, the probabilities below and above it and their change with the
+    logarithm.
+    """
+    from_below = level < 0.5
+    wanted = math.log(level if from_below else 1 - level)
+
+    def error_and_slope(log_value: float) -> tuple[float, float]:
+        below, above, mass = measure(log_value)
+        tail = (below if from_below else above) or _TINY
+        error = math.log(tail) - wanted
+        return (error if from_below else -error), mass / tail
+
+    return math.exp(_find_root(error_and_slope, math.log(start)))
 
 
 def _find_root(error_and_slope: Callable[[float], tuple[float, float]], start: float) -> float:
@@ -137,17 +149,12 @@ def _gamma_probabilities(shape: float, x: float) -> tuple[float, float]:
 
 def gamma_quantile(shape: float, level: float) -> float:
     """Return the value that a gamma variable of this shape and scale 1 stays below with the probability `level`."""
-    from_below = level < 0.5
-    wanted = math.log(level if from_below else 1 - level)
 
-    def error_and_slope(log_x: float) -> tuple[float, float]:
+    def measure(log_x: float) -> tuple[float, float, float]:
         x = math.exp(log_x)
-        below, above = _gamma_probabilities(shape, x)
-        mass = math.exp(shape * log_x - x - math.lgamma(shape))
-        value = (below if from_below else above) or _TINY
-        return (math.log(value) - wanted, mass / value) if from_below else (wanted - math.log(value), mass / value)
+        return *_gamma_probabilities(shape, x), math.exp(shape * log_x - x - math.lgamma(shape))
 
-    return math.exp(_find_root(error_and_slope, math.log(shape)))
+    return _invert(level, shape, measure)
 
 
 @cache
