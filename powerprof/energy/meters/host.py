@@ -344,19 +344,21 @@ def open_host(where: str) -> HostMeter:
 def _read_figures(text: str, guest: str | None) -> HostFigures:
     samples = parse_metrics(text)
     if not samples and _SCAPHANDRE.search(text):
-        raise CapabilityError(
-            "host: its page is Scaphandre's, which powerprof does not read",
-            f"run Kepler or {command_line('export')} on the host, and name that page: host:URL",
-        )
+        raise _unread_error("its page is Scaphandre's")
     return choose_figures(samples, guest)
+
+
+def _unread_error(what: str) -> CapabilityError:
+    """Return the error for an export that only Scaphandre writes."""
+    return CapabilityError(
+        f"host: {what}, which powerprof does not read",
+        f"run Kepler or {command_line('export')} on the host, and name that page: host:URL",
+    )
 
 
 def _read_page(file: str) -> str:
     if Path(file).is_dir():
-        raise CapabilityError(
-            f"host: {file} is a folder, such as Scaphandre's tree of counters, which powerprof does not read",
-            f"run Kepler or {command_line('export')} on the host, and name its page: host:URL",
-        )
+        raise _unread_error(f"{file} is a folder, such as Scaphandre's tree of counters")
     return read_outside_table(Path(file), _LIMIT_BYTES)
 
 
