@@ -3,7 +3,7 @@
  *
  * Query is a statement by itself. Parse, Bind and Execute of one statement come one after the other, each with its text:
  * they are one call. A Parse alone is told as such; an Execute alone fetches more of a call that was counted. Which message
- * it is, the return address says (tracing/statement_activity.py). A process that works for another's statement is part of it from
+ * it is, the return address says (tracing/postgresql_places.py). A process that works for another's statement is part of it from
  * its birth.
  */
 #define FASTPATH 200         /* a function is called by its number: no text, and no packet of MySQL's */
