@@ -32,7 +32,7 @@ from powerprof.system.cgroups import Units
 from powerprof.system.own_processes import own_pids
 from powerprof.system.targets import Target
 from powerprof.system.tasks import Task, clean, has_ended, list_threads, look_up
-from powerprof.tracing.bpf.maps import RunTimeMeter
+from powerprof.tracing.bpf.run_time_meter import RunTimeMeter
 from powerprof.tracing.bpf.shared_numbers import Flag, RunKind
 from powerprof.tracing.captures import Array
 from powerprof.tracing.idle import TracedWindow, WindowTracer, trace_stacks

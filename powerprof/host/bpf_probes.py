@@ -14,10 +14,10 @@ from powerprof.stacks.registers import this_machine
 from powerprof.system import paths
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.tasks import check_process_ids
-from powerprof.tracing.bpf import features, objects
+from powerprof.tracing.bpf import carried, features
+from powerprof.tracing.bpf.btf import read_kernel_btf
 from powerprof.tracing.bpf.headers import find_kernel_headers
 from powerprof.tracing.bpf.loaded import LoadedProgram
-from powerprof.tracing.bpf.types import read_kernel_btf
 from powerprof.tracing.idle_program import build_idle_definitions
 
 _INSTALL_BCC = "apt install python3-bpfcc"
@@ -26,7 +26,7 @@ _INSTALL_BCC = "apt install python3-bpfcc"
 def has_carried_programs() -> bool:
     """Return whether the carried programs of `attribute`, `idle`, `watch` and `export` fit the running kernel."""
     try:
-        return objects.find_carried("idle.bpf.c", build_idle_definitions(read_kernel_btf())) is not None
+        return carried.find_carried("idle.bpf.c", build_idle_definitions(read_kernel_btf())) is not None
     except PowerprofError:
         return False
 

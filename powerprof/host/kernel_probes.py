@@ -13,7 +13,7 @@ from powerprof.system import paths
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.files import try_text
 from powerprof.system.next_steps import command_line
-from powerprof.tracing.bpf.types import read_kernel_btf
+from powerprof.tracing.bpf.btf import read_kernel_btf
 
 # Bits of include/uapi/linux/capability.h.
 _SYS_PTRACE, _SYS_ADMIN, _PERFMON, _BPF = 19, 21, 38, 39

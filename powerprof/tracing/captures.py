@@ -14,8 +14,8 @@ from powerprof.model.identities import Family
 from powerprof.model.records import Note, Notes
 from powerprof.stacks.image import ProcessImage
 from powerprof.statistics.counts import proportion
+from powerprof.tracing.bpf.probe_cost import ProbeCost
 from powerprof.tracing.bpf.shared_numbers import WAITS
-from powerprof.tracing.bpf.uprobes import ProbeCost
 
 Array = npt.NDArray[Any]
 Counter = Literal["cpuidle", "perf"]

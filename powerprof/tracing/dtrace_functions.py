@@ -12,9 +12,9 @@ from powerprof.stacks.image import ProcessImage, snapshot
 from powerprof.stacks.store import TableStore, open_probed
 from powerprof.system.errors import UsageError
 from powerprof.system.reader_process import Opened
+from powerprof.tracing.bpf.btf import read_kernel_btf
 from powerprof.tracing.bpf.kernel_memory import KernelMemory
 from powerprof.tracing.bpf.mapped_files import MappedFile
-from powerprof.tracing.bpf.types import read_kernel_btf
 from powerprof.tracing.captures import FunctionTrace
 from powerprof.tracing.dtrace import Dtrace, ProbedFunction, read_script, render_probes, run_dtrace
 from powerprof.tracing.dtrace_output import parse_functions

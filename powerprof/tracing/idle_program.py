@@ -20,10 +20,8 @@ from powerprof.system.paths import is_this_host
 from powerprof.system.targets import Target
 from powerprof.system.tasks import check_process_ids
 from powerprof.tracing.bpf import features
-from powerprof.tracing.bpf.loaded import LoadedProgram
-from powerprof.tracing.bpf.shared_numbers import Shared
-from powerprof.tracing.bpf.types import (
-    Btf,
+from powerprof.tracing.bpf.btf import Btf, read_kernel_btf
+from powerprof.tracing.bpf.definitions import (
     build_argument_definitions,
     build_cpu_definitions,
     build_register_definitions,
@@ -31,8 +29,9 @@ from powerprof.tracing.bpf.types import (
     build_switch_definitions,
     build_task_definitions,
     count_possible_cpus,
-    read_kernel_btf,
 )
+from powerprof.tracing.bpf.loaded import LoadedProgram
+from powerprof.tracing.bpf.shared_numbers import Shared
 from powerprof.tracing.kernel_symbols import find_tick_handler
 
 Definitions = dict[str, int | str]

@@ -13,7 +13,7 @@ import msgspec
 from powerprof.system.errors import CapabilityError
 from powerprof.system.files import reason_of, try_text
 from powerprof.system.paths import is_this_host, procfs
-from powerprof.tracing.bpf.features import find_function_address, read_function_texts
+from powerprof.tracing.bpf.kernel_functions import find_function_address, read_function_texts
 
 if TYPE_CHECKING:
     import numpy as np

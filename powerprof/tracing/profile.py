@@ -31,10 +31,10 @@ from powerprof.system.process_stat import read_process_stat
 from powerprof.system.reader_process import shared
 from powerprof.system.tasks import check_process_ids, clean
 from powerprof.tracing.bpf import features
+from powerprof.tracing.bpf.definitions import STACK_RING_PAGES, build_path_definitions
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.sampler import Sampler
 from powerprof.tracing.bpf.shared_numbers import PathCount, RecordKind
-from powerprof.tracing.bpf.types import STACK_RING_PAGES, build_path_definitions
 from powerprof.tracing.captures import Event, OnCpuCapture, SampleRow, UserStack
 from powerprof.tracing.followed import FollowedProcesses
 from powerprof.tracing.kernel_symbols import locate_kernel_addresses

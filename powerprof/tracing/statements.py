@@ -27,22 +27,22 @@ from powerprof.system.reader_process import Opened
 from powerprof.system.tasks import check_process_ids, clean, list_threads
 from powerprof.tracing import mysql_places, postgresql_places
 from powerprof.tracing.bpf import features
-from powerprof.tracing.bpf.loaded import LoadedProgram
-from powerprof.tracing.bpf.mapped_files import UnfitFileError
-from powerprof.tracing.bpf.maps import RunTimeMeter
-from powerprof.tracing.bpf.sampler import Sampler
-from powerprof.tracing.bpf.shared_numbers import MomentCount, StatementCount
-from powerprof.tracing.bpf.types import (
+from powerprof.tracing.bpf.btf import Btf, read_kernel_btf
+from powerprof.tracing.bpf.definitions import (
     NO_PATHS,
-    Btf,
     build_argument_definitions,
     build_path_definitions,
     build_struct_definitions,
     build_switch_definitions,
     build_task_definitions,
-    read_kernel_btf,
 )
-from powerprof.tracing.bpf.uprobes import Site, Uprobes, choose_attach_type, measure_entry_cost_ns
+from powerprof.tracing.bpf.loaded import LoadedProgram
+from powerprof.tracing.bpf.mapped_files import UnfitFileError
+from powerprof.tracing.bpf.probe_cost import measure_entry_cost_ns
+from powerprof.tracing.bpf.run_time_meter import RunTimeMeter
+from powerprof.tracing.bpf.sampler import Sampler
+from powerprof.tracing.bpf.shared_numbers import MomentCount, StatementCount
+from powerprof.tracing.bpf.uprobes import Site, Uprobes, choose_attach_type
 from powerprof.tracing.captures import RecordedText, StatementTrace, ThreadUse, TraceCost
 from powerprof.tracing.postgresql_places import POSTGRESQL_LAYOUT, read_running_texts
 from powerprof.tracing.statement_places import TextPlace, pack_text_place

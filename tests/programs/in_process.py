@@ -22,8 +22,8 @@ import pytest
 from powerprof.cli import app
 from powerprof.measure.sampling import WindowMeter
 from powerprof.system import capabilities, programs, signals
+from powerprof.tracing.bpf.btf import Btf
 from powerprof.tracing.bpf.loaded import LoadedProgram
-from powerprof.tracing.bpf.types import Btf
 
 # A host that has them is asked by them for its meters; one test's host is as good as another's without.
 _METERS = {"turbostat", "powertop", "perf", "ipmitool", "ipmi-dcmi"}

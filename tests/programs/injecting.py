@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from powerprof.system.programs import need
-from powerprof.tracing.bpf.types import count_possible_cpus
+from powerprof.tracing.bpf.definitions import count_possible_cpus
 from powerprof.tracing.idle import IdleTracer, trace_exits
 
 SYNTHETIC = 64

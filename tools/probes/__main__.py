@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from powerprof.stacks.registers import X86_64
-from powerprof.tracing.bpf import objects
+from powerprof.tracing.bpf import carried
 from tools.probes.making import DifferentError, differs, made
 from tools.probes.shapes import Shape, all_shapes
 
@@ -27,7 +27,7 @@ def write(shape: Shape, path: Path) -> str | None:
     if path.exists():
         return None
     try:
-        path.write_bytes(objects.pack_carried(made(shape)))
+        path.write_bytes(carried.pack_carried(made(shape)))
     except DifferentError as error:
         return f"cannot be carried: {error}"
     print(f"{path.name}: {shape}", flush=True)
@@ -36,7 +36,7 @@ def write(shape: Shape, path: Path) -> str | None:
 
 def compare(shape: Shape, path: Path) -> str | None:
     """Compile once more. Returns what is wrong."""
-    found = objects.read_carried(path.name, path.parent)
+    found = carried.read_carried(path.name, path.parent)
     if found is None:
         return "missing: make probes"
     if differs(shape, found):
@@ -51,7 +51,7 @@ def main(words: Sequence[str]) -> int:
         return 0 if "--anew" in words else 1
     names = [word for word in words if not word.startswith("--")]
     step: Callable[[Shape, Path], str | None] = compare if "--anew" in words else write
-    folder, wanted = objects.objects_folder(), all_shapes()
+    folder, wanted = carried.objects_folder(), all_shapes()
     folder.mkdir(parents=True, exist_ok=True)
     if step is write:
         for path in folder.iterdir():

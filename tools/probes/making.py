@@ -13,8 +13,9 @@ from collections.abc import Container, Mapping, Sequence
 
 import msgspec
 
-from powerprof.tracing.bpf import objects
-from powerprof.tracing.bpf.objects import Carried, Compiled, MapPlan, Placeholder, ProgramPlan
+from powerprof.tracing.bpf import carried, compiled_cache
+from powerprof.tracing.bpf.carried import Carried, Placeholder
+from powerprof.tracing.bpf.objects import Compiled, MapPlan, ProgramPlan
 from tools.probes.shapes import Definitions, Shape
 
 _SLOT = struct.Struct("=BBhi")
@@ -44,7 +45,7 @@ _CHOICES: Mapping[str, Sequence[int]] = {
 def numbered(definitions: Definitions, turn: int) -> Definitions:
     """The definitions with other numbers, the same ones for the same `turn`."""
     chosen: Definitions = {}
-    for name in objects.select_numbers(definitions):
+    for name in carried.select_numbers(definitions):
         pick = random.Random(f"{turn} {name}")
         if name in _CHOICES:
             chosen[name] = pick.choice(_CHOICES[name])
@@ -134,16 +135,16 @@ def places_of(compiled: Sequence[Compiled], numbers: Sequence[Mapping[str, int]]
 def compiled_with(shape: Shape, turn: int) -> tuple[Definitions, Compiled]:
     """The program with the numbers of this turn."""
     definitions = numbered(shape.definitions, turn)
-    return definitions, objects.find_compiled(shape.name, definitions, cached=False)
+    return definitions, compiled_cache.find_compiled(shape.name, definitions, cached=False)
 
 
 def made(shape: Shape) -> Carried:
     """The object. Raises DifferentError where the shape cannot be carried, PowerprofError where bcc cannot."""
     turns = [compiled_with(shape, turn) for turn in range(3)]
-    numbers = [objects.select_numbers(definitions) for definitions, _ in turns]
+    numbers = [carried.select_numbers(definitions) for definitions, _ in turns]
     return Carried(
         name=shape.name,
-        shape=objects.select_shape(shape.definitions),
+        shape=carried.select_shape(shape.definitions),
         numbers=sorted(numbers[0]),
         compiled=turns[0][1],
         places=places_of([compiled for _, compiled in turns], numbers),
@@ -153,4 +154,4 @@ def made(shape: Shape) -> Carried:
 def differs(shape: Shape, found: Carried) -> bool:
     """Whether the program, filled with numbers that it was not made with, is another than bcc makes of them."""
     definitions, compiled = compiled_with(shape, 3)
-    return objects.fill_carried(found, definitions) != compiled
+    return carried.fill_carried(found, definitions) != compiled

@@ -18,8 +18,9 @@ from powerprof.tracing import functions as functions_tracer
 from powerprof.tracing import idle_program, statements
 from powerprof.tracing import offcpu as offcpu_tracer
 from powerprof.tracing import syscalls as syscalls_tracer
-from powerprof.tracing.bpf import features, objects
-from powerprof.tracing.bpf.types import Btf, build_path_definitions
+from powerprof.tracing.bpf import carried, features, objects
+from powerprof.tracing.bpf.btf import Btf
+from powerprof.tracing.bpf.definitions import build_path_definitions
 from powerprof.tracing.postgresql_places import POSTGRESQL_LAYOUT
 
 Definitions = dict[str, int | str]
@@ -134,7 +135,7 @@ def shapes(machine: Machine) -> dict[str, Shape]:
         for direct in (True, False):
             with on(machine, direct=direct) as btf:
                 for definitions in of_kernel(btf):
-                    file = objects.object_name(name, objects.read_source(name), definitions)
+                    file = carried.object_name(name, objects.read_source(name), definitions)
                     found.setdefault(file, Shape(name, machine, definitions))
     return found
 

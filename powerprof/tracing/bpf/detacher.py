@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from powerprof.system import programs
+from powerprof.tracing.bpf.btf import read_kernel_btf
 from powerprof.tracing.bpf.kernel_memory import KernelMemory
 from powerprof.tracing.bpf.mapped_files import MappedFile, wait_until_free
-from powerprof.tracing.bpf.types import read_kernel_btf
 from powerprof.tracing.bpf.uprobe_links import Prelude
 
 _PAUSE_S, _MOST_S = 0.5, 3600.0

@@ -13,9 +13,9 @@ from contextlib import ExitStack
 
 from powerprof.system.closeable import Closeable
 from powerprof.tracing.bpf import syscalls
+from powerprof.tracing.bpf.btf import Btf
 from powerprof.tracing.bpf.features import not_permitted_error
 from powerprof.tracing.bpf.syscalls import encode_instruction
-from powerprof.tracing.bpf.types import Btf
 
 # The largest read, a power of two: the program masks the size, so that the verifier knows its bound.
 MOST_BYTES = 512

@@ -22,10 +22,11 @@ from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.files import reason_of
 from powerprof.system.next_steps import command_line
-from powerprof.tracing.bpf import objects, syscalls
+from powerprof.tracing.bpf import carried, compiled_cache, objects, syscalls
+from powerprof.tracing.bpf.btf import Btf, read_kernel_btf
+from powerprof.tracing.bpf.definitions import count_possible_cpus
 from powerprof.tracing.bpf.features import may_load_programs, not_permitted_error
 from powerprof.tracing.bpf.objects import Compiled, MapPlan, ProgramPlan, link_maps
-from powerprof.tracing.bpf.types import Btf, count_possible_cpus, read_kernel_btf
 
 _PAGE = mmap.PAGESIZE
 _HEADER, _LENGTH_BYTES = 8, 4
@@ -66,13 +67,13 @@ class RingBuffer:
                 break
             size = length & ~_DISCARD
             if not length & _DISCARD:
-                self._on_bytes(self._record((position + _HEADER) & self._mask, size))
+                self._on_bytes(self._copy_record((position + _HEADER) & self._mask, size))
             position += (_HEADER + size + 7) & ~7
             self._consumed[0] = position
             if position >= end:
                 end = self._produced[0]
 
-    def _record(self, at: int, size: int) -> bytes:
+    def _copy_record(self, at: int, size: int) -> bytes:
         first = min(size, self._mask + 1 - at)
         return self._shared[_PAGE + at : _PAGE + at + first] + self._shared[_PAGE : _PAGE + size - first]
 
@@ -88,7 +89,7 @@ _KINDS = {
 _VERIFIERS = 4
 
 
-def _refusal(error: OSError) -> PowerprofError:
+def _explain_refusal(error: OSError) -> PowerprofError:
     """Return the error for a program that the kernel refused, with its reason in one line."""
     if os.geteuid() != 0 or (error.errno in (errno.EPERM, errno.EACCES) and not getattr(error, "log", "")):
         return not_permitted_error()
@@ -102,7 +103,7 @@ def _refusal(error: OSError) -> PowerprofError:
     )
 
 
-def _unusable(what: str, error: OSError) -> PowerprofError:
+def _explain_unusable(what: str, error: OSError) -> PowerprofError:
     """Return the error for a table that could not be used."""
     return PowerprofError(
         f"cannot {what} ({reason_of(error)})", "free memory: the host's, and its control group's (memory.max)"
@@ -157,18 +158,18 @@ class LoadedProgram(Closeable):
                 btf.keep_answers()
         except OSError as error:
             self.close()
-            raise _refusal(error) from error
+            raise _explain_refusal(error) from error
         except BaseException:
             self.close()
             raise
 
     def _load_carried(self, name: str, definitions: Mapping[str, int | str]) -> syscalls.RefusedError | None:
         """Load the carried program if there is one. Return the verifier's refusal, or None."""
-        carried = objects.find_carried(name, definitions)
-        if carried is None:
+        compiled = carried.find_carried(name, definitions)
+        if compiled is None:
             return None
         try:
-            self._load(carried, definitions)
+            self._load(compiled, definitions)
         except syscalls.RefusedError as error:
             if not error.log:
                 raise  # not permitted: another program would not be either
@@ -185,7 +186,7 @@ class LoadedProgram(Closeable):
         if not may_load_programs():
             raise not_permitted_error()
         try:
-            compiled = objects.find_compiled(name, definitions, cached=cached)
+            compiled = compiled_cache.find_compiled(name, definitions, cached=cached)
         except CapabilityError:
             if refused is not None:
                 raise refused from None
@@ -309,14 +310,14 @@ class LoadedProgram(Closeable):
         try:
             return syscalls.read_entries(descriptor, plan.key_bytes, plan.value_bytes, plan.entries)
         except OSError as error:
-            raise _unusable(f"read the table {name}", error) from error
+            raise _explain_unusable(f"read the table {name}", error) from error
 
     def put(self, name: str, key: int | bytes, value: bytes) -> None:
         """Set one entry of an array, by its number, or of a hash table."""
         try:
-            syscalls.write_entry(self._maps[name][0], _key(key), value)
+            syscalls.write_entry(self._maps[name][0], _pack_key(key), value)
         except OSError as error:
-            raise _unusable(f"write the table {name}", error) from error
+            raise _explain_unusable(f"write the table {name}", error) from error
 
     def put_programs(self, name: str, programs: Sequence[str]) -> None:
         """Fill a table of programs, in this order, so that programs can call them.
@@ -331,9 +332,9 @@ class LoadedProgram(Closeable):
         """Return one entry of an array."""
         descriptor, plan = self._maps[name]
         try:
-            return syscalls.read_entry(descriptor, _key(index), plan.value_bytes)
+            return syscalls.read_entry(descriptor, _pack_key(index), plan.value_bytes)
         except OSError as error:
-            raise _unusable(f"read the table {name}", error) from error
+            raise _explain_unusable(f"read the table {name}", error) from error
 
     def delete(self, name: str, keys: bytes) -> None:
         """Delete entries of a hash table by their concatenated keys. Missing entries are skipped."""
@@ -341,7 +342,7 @@ class LoadedProgram(Closeable):
         try:
             syscalls.delete_entries(descriptor, keys, plan.key_bytes)
         except OSError as error:
-            raise _unusable(f"clear the table {name}", error) from error
+            raise _explain_unusable(f"clear the table {name}", error) from error
 
     def clear(self, name: str) -> None:
         """Delete all entries of a hash table."""
@@ -354,7 +355,7 @@ class LoadedProgram(Closeable):
     def per_cpu_words(self, name: str, index: int) -> list[int]:
         """Return the words of one entry of a per-CPU array, each summed over CPUs."""
         descriptor, plan = self._maps[name]
-        row = syscalls.read_entry(descriptor, _key(index), plan.value_bytes * self._cpus)
+        row = syscalls.read_entry(descriptor, _pack_key(index), plan.value_bytes * self._cpus)
         words, count = memoryview(row).cast("Q"), plan.value_bytes // 8
         return [sum(words[number::count]) for number in range(count)]
 
@@ -382,5 +383,5 @@ class LoadedProgram(Closeable):
             ring.consume()
 
 
-def _key(key: int | bytes) -> bytes:
+def _pack_key(key: int | bytes) -> bytes:
     return key.to_bytes(4, "little") if isinstance(key, int) else key

@@ -11,24 +11,19 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import mmap
 import os
-import statistics
 import struct
-import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from powerprof.system.errors import CapabilityError, PowerprofError
-from powerprof.system.next_steps import command_line
 from powerprof.tracing.bpf import detacher, syscalls
+from powerprof.tracing.bpf.btf import Btf
 from powerprof.tracing.bpf.kernel_memory import KernelMemory
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.mapped_files import MappedFile, wait_until_free
-from powerprof.tracing.bpf.types import Btf
 from powerprof.tracing.bpf.uprobe_links import (
     EVERY_PROCESS,
     MULTI,
@@ -67,7 +62,7 @@ class Uprobes:
     Before each change of a file's probes, the processes that map it are looked at (`mapped_files.py`).
     """
 
-    def __init__(self, program: LoadedProgram, choose_attach_type: int, btf: Btf) -> None:
+    def __init__(self, program: LoadedProgram, attach_type: int, btf: Btf) -> None:
         """Use the functions of `program`, which was loaded with `attach_type`. `btf`: the running kernel's types.
 
         Sites may only use functions that it has.
@@ -75,7 +70,7 @@ class Uprobes:
         self._links: list[int] = []
         self._program, self._btf = program, btf
         self._fds = tuple(program.descriptor(name) if program.has(name) else -1 for name in _NAMES)
-        self.multi = choose_attach_type == MULTI
+        self.multi = attach_type == MULTI
         self._memory: KernelMemory | None = None
         self._files: dict[int, MappedFile] = {}
         self._prelude = Prelude(multi=self.multi)
@@ -111,7 +106,7 @@ class Uprobes:
         )
         return refused
 
-    def _places(self, sites: list[Site]) -> list[tuple[int, bool, list[tuple[int, int]]]]:
+    def _group_places(self, sites: list[Site]) -> list[tuple[int, bool, list[tuple[int, int]]]]:
         """Return (program, is a return probe, [(offset, cookie)]). Entries are last: each call must be seen to end."""
         _, leave, leaving = self._fds
         returns = [(site.offset, site.cookie) for site in sites if site.exits is None]
@@ -126,7 +121,7 @@ class Uprobes:
         """Attach all sites by one link per program. If the kernel refuses them, try halves to find the refused site."""
         before = len(self._links)
         try:
-            for fd, is_return, places in self._places(sites):
+            for fd, is_return, places in self._group_places(sites):
                 if not places:
                     continue
                 order.check()
@@ -137,7 +132,7 @@ class Uprobes:
             self._remove_from(before)
             _raise_if_hopeless(error, order.pid)
             if len(sites) == 1:
-                refused.append((sites[0], _reason(error)))
+                refused.append((sites[0], _explain_refusal(error)))
                 return
             middle = len(sites) // 2
             self._attach_multi(order, sites[:middle], refused)
@@ -148,7 +143,7 @@ class Uprobes:
         for site in sites:
             before = len(self._links)
             try:
-                for fd, is_return, places in self._places([site]):
+                for fd, is_return, places in self._group_places([site]):
                     for place in places:
                         order.check()
                         self._links.append(self._attach_one(order, place, fd, is_return))
@@ -156,7 +151,7 @@ class Uprobes:
             except OSError as error:
                 self._remove_from(before)
                 _raise_if_hopeless(error, order.pid)
-                refused.append((site, _reason(error)))
+                refused.append((site, _explain_refusal(error)))
 
     @staticmethod
     def _attach_one(order: _Order, place: tuple[int, int], program: int, is_return: bool) -> int:
@@ -211,136 +206,9 @@ def _raise_if_hopeless(error: OSError, pid: int) -> None:
         raise PowerprofError("too many open files for these probes", "ulimit -n 8192, or fewer functions") from error
 
 
-def _reason(error: OSError) -> str:
+def _explain_refusal(error: OSError) -> str:
     if error.errno in (errno.EOPNOTSUPP, 524):  # 524 is the kernel's internal ENOTSUPP
         return "its first instruction cannot be probed"
     if error.errno == errno.EINVAL:
         return "not the start of an instruction that can be probed"
     return (error.strerror or str(error)).lower()
-
-
-# The cost of a probed call is measured in place, by the program that is going to probe. A probe on an instruction that
-# the kernel emulates costs one trap. Any other instruction, `ret` too, is copied and stepped over, which costs a second
-# one (in a guest: 1 µs and 20 to 45 µs). Both kinds are measured on two tiny functions in a memory file, called by a
-# thread of powerprof.
-
-_CALLS, _ROUNDS = 40, 50
-# push rbx; pop rbx; ret · mov eax, edi; ret
-_EMULATED, _STEPPED = bytes.fromhex("535bc3"), bytes.fromhex("89f8c3")
-_STEPPED_AT = 64
-_RET_AT = 2
-
-
-class ProbeCost(msgspec.Struct, frozen=True, kw_only=True):
-    """The cost of one probed call. `inside_ns` of it falls into the call's own time, the rest into its caller's."""
-
-    call_ns: float
-    inside_ns: float
-
-
-def measure_cost(
-    probes: Uprobes, cookies: tuple[int, int], self_cpu: Callable[[int], tuple[int, int]], *, by_exits: bool
-) -> tuple[ProbeCost, ProbeCost] | None:
-    """Return the costs of a probe on an emulated and on a stepped instruction.
-
-    `by_exits`: with a probe on the `ret` instead of a return probe. `cookies`: the numbers of the calibration.
-    `self_cpu(cookie)` returns its (calls, self CPU time in ns). The result is None if the calls of a thread other than
-    the first were not counted. Raises PowerprofError if the memory file cannot be probed.
-    """
-    file = os.memfd_create("powerprof-calibration", os.MFD_CLOEXEC)
-    try:
-        os.write(file, _EMULATED.ljust(_STEPPED_AT, b"\xcc") + _STEPPED.ljust(mmap.PAGESIZE - _STEPPED_AT, b"\xcc"))
-        base = _map(file)
-        functions = [ctypes.CFUNCTYPE(None)(base + at) for at in (0, _STEPPED_AT)]
-        plain = [_timed(function) for function in functions]
-        sites = [
-            Site(at, cookie, (at + _RET_AT,) if by_exits else None)
-            for at, cookie in zip((0, _STEPPED_AT), cookies, strict=True)
-        ]
-        try:
-            refused = probes.attach(file, os.getpid(), sites)
-            if refused:
-                raise PowerprofError(
-                    f"cannot measure what a probe costs ({refused[0][1]})",
-                    f"use samples: {command_line('profile', same_target=True)}",
-                )
-            probed = [_timed(function) for function in functions]
-        finally:
-            probes.close()
-        _unmap(base)
-    finally:
-        os.close(file)
-    costs = []
-    for cookie, before, after in zip(cookies, plain, probed, strict=True):
-        calls, cpu_ns = self_cpu(cookie)
-        if calls < _CALLS * _ROUNDS:
-            return None
-        cost = max(min(after) - min(before), 0.0)
-        # The counts are of all rounds. The fastest round had less, in proportion to its length.
-        inside = cpu_ns / calls * min(after) / statistics.fmean(after)
-        costs.append(ProbeCost(call_ns=cost, inside_ns=min(inside, cost)))
-    return costs[0], costs[1]
-
-
-def measure_entry_cost_ns(probes: Uprobes) -> float:
-    """Return the cost in ns of a probe on an emulated first instruction, with its program. Raises PowerprofError."""
-    file = os.memfd_create("powerprof-calibration", os.MFD_CLOEXEC)
-    try:
-        os.write(file, _EMULATED.ljust(mmap.PAGESIZE, b"\xcc"))
-        base = _map(file)
-        function = ctypes.CFUNCTYPE(None)(base)
-        plain = _timed(function)
-        try:
-            refused = probes.attach(file, os.getpid(), [Site(0, 0, ())])
-            if refused:
-                raise PowerprofError(
-                    f"cannot measure what a probe costs ({refused[0][1]})",
-                    f"use samples: {command_line('profile', same_target=True)}",
-                )
-            probed = _timed(function)
-        finally:
-            probes.close()
-        _unmap(base)
-    finally:
-        os.close(file)
-    return max(min(probed) - min(plain), 0.0)
-
-
-def _timed(call: Callable[[], None]) -> list[float]:
-    """Return the CPU time per call in ns of each round, in a separate thread. The fastest is the least disturbed.
-
-    A round takes at most 2 ms, so some rounds pass without a tick, a switch or stolen time on a busy host too.
-    """
-    rounds: list[float] = []
-
-    def run() -> None:
-        for _ in range(_ROUNDS):
-            started = time.thread_time_ns()
-            for _ in range(_CALLS):
-                call()
-            rounds.append((time.thread_time_ns() - started) / _CALLS)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    return rounds
-
-
-def _map(file: int) -> int:
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
-    # Private, because the kernel puts no breakpoints into shared mappings.
-    base = libc.mmap(None, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_EXEC, mmap.MAP_PRIVATE, file, 0)
-    if base is None or base == ctypes.c_void_p(-1).value:
-        raise PowerprofError(
-            f"cannot measure what a probe costs ({os.strerror(ctypes.get_errno()).lower()})",
-            f"use samples: {command_line('profile', same_target=True)}",
-        )
-    return int(base)
-
-
-def _unmap(base: int) -> None:
-    libc = ctypes.CDLL(None)
-    libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-    libc.munmap(base, mmap.PAGESIZE)

@@ -24,9 +24,9 @@ from powerprof.live.statements import ServedServer
 from powerprof.measure.window import OpenWindow
 from powerprof.queries.probes import Probes
 from powerprof.queries.samples import Samples
+from powerprof.tracing.bpf.btf import read_kernel_btf
 from powerprof.tracing.bpf.kernel_memory import KernelMemory
 from powerprof.tracing.bpf.mapped_files import MappedFile, UnfitFileError, wait_until_free
-from powerprof.tracing.bpf.types import read_kernel_btf
 from powerprof.tracing.functions import FunctionTracer
 from tests.conftest import Cli
 from tests.programs.map_locking import build, forking, locking

@@ -393,7 +393,7 @@ _STARTERS = {
     "stacks/demangle.py": "libstdc++'s demangler in a limited child",
     "system/reader_process.py": "the reader of memory",
     "tracing/bpf/detacher.py": "the helper that removes probes later",
-    "tracing/bpf/objects.py": "the compiler",
+    "tracing/bpf/compiled_cache.py": "the compiler",
     "tracing/dtrace.py": "dtrace",
 }
 _OWNER = "database/sandbox.py"

@@ -21,9 +21,9 @@ from powerprof.stacks.registers import X86_64, this_machine
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.targets import Target
 from powerprof.tracing import idle_program, offcpu
-from powerprof.tracing.bpf import objects, syscalls
+from powerprof.tracing.bpf import carried, compiled_cache, syscalls
+from powerprof.tracing.bpf.btf import read_kernel_btf
 from powerprof.tracing.bpf.objects import Compiled, MapPlan
-from powerprof.tracing.bpf.types import read_kernel_btf
 from tests.conftest import Cli
 from tests.programs import ground_truth
 
@@ -110,8 +110,8 @@ def test_carried_programs_are_those_that_are_compiled_here(root_bpf: None) -> No
         ("idle.bpf.c", idle_program.build_stack_definitions(btf, this_machine(), target)),
         ("offcpu.bpf.c", offcpu.build_offcpu_definitions(btf, every_process=True)),
     ):
-        found = objects.find_carried(name, definitions)
-        compiled = objects.find_compiled(name, definitions, cached=False)
+        found = carried.find_carried(name, definitions)
+        compiled = compiled_cache.find_compiled(name, definitions, cached=False)
         if this_machine() is X86_64:
             assert found is None or (found.programs, [_with_an_entry(plan) for plan in found.maps]) == (
                 compiled.programs,
@@ -160,6 +160,6 @@ def test_without_a_compiler_the_refusal_is_what_is_said(
     def nothing(name: str, definitions: object, *, cached: bool = True) -> Compiled:
         raise CapabilityError("bcc is not installed", "apt install python3-bpfcc")
 
-    monkeypatch.setattr(objects, "find_compiled", nothing)
+    monkeypatch.setattr(compiled_cache, "find_compiled", nothing)
     with pytest.raises(PowerprofError, match="R1 invalid mem access"), idle_program.LoadedProgram("trial.bpf.c", {}):
         pass

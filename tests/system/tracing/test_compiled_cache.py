@@ -11,7 +11,7 @@ import pytest
 
 from powerprof.system import paths
 from powerprof.system.errors import PowerprofError
-from powerprof.tracing.bpf import objects
+from powerprof.tracing.bpf import compiled_cache, objects
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.objects import Compiled
 from powerprof.tracing.idle import trace_exits
@@ -33,13 +33,13 @@ def _made(path: Path) -> Path:
 def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was compiled; the programs are real."""
     found: list[str] = []
-    compile_text = objects._compile
+    compile_text = compiled_cache._compile
 
     def noted(text: str) -> Compiled:
         found.append(text)
         return compile_text(text)
 
-    monkeypatch.setattr(objects, "_compile", noted)
+    monkeypatch.setattr(compiled_cache, "_compile", noted)
     return found
 
 
@@ -66,7 +66,7 @@ def test_other_definitions_are_another_program(root_bpf: None, cache: Path, monk
         compiled.append(text)
         return Compiled(maps=[], programs=[])
 
-    monkeypatch.setattr(objects, "_compile", nothing)
+    monkeypatch.setattr(compiled_cache, "_compile", nothing)
     for slots in (100, 200, 100):
         with LoadedProgram("idle.bpf.c", {"CAUSE_SLOTS": slots}):
             pass

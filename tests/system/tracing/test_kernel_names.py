@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.tracing.bpf import features, syscalls
+from powerprof.tracing.bpf import kernel_functions, syscalls
 from powerprof.tracing.kernel_symbols import (
     TICK_HANDLERS,
     find_kernel_address,
@@ -57,15 +57,15 @@ def test_addresses_of_functions_match_the_list(root_bpf: None) -> None:
     own = {name: address for address, names in listed.items() for name in names if unique[name] == 1}
     drawn = random.Random(_SEED).sample(sorted(own), 20)
     for name in [*drawn, *(next(one for one in own if len(one) == length) for length in (7, 8, 9))]:
-        assert features.find_function_address(name) == own[name], name
-    assert features.find_function_address("no_such_function") == 0
+        assert kernel_functions.find_function_address(name) == own[name], name
+    assert kernel_functions.find_function_address("no_such_function") == 0
     assert find_tick_handler() == find_kernel_address(TICK_HANDLERS) != 0
 
 
 def test_nothing_stays_open(root_bpf: None) -> None:
     before = os.listdir("/proc/self/fd")
     name_kernel_functions([find_kernel_address(TICK_HANDLERS)])
-    features.find_function_address(TICK_HANDLERS[0])
+    kernel_functions.find_function_address(TICK_HANDLERS[0])
     assert os.listdir("/proc/self/fd") == before
 
 
@@ -78,7 +78,7 @@ def test_a_kernel_that_cannot_be_asked_is_read(root_bpf: None, monkeypatch: pyte
         raise syscalls.RefusedError(22, "unknown func bpf_snprintf#165")
 
     monkeypatch.setattr(syscalls, "load_program", refuse)
-    assert features.read_function_texts([tick]) is None
-    assert features.find_function_address(TICK_HANDLERS[0]) is None
+    assert kernel_functions.read_function_texts([tick]) is None
+    assert kernel_functions.find_function_address(TICK_HANDLERS[0]) is None
     assert find_tick_handler() == tick
     assert locate_kernel_addresses([tick, tick + 3]) == asked

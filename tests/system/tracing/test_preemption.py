@@ -14,8 +14,8 @@ import pytest
 from powerprof.system.targets import resolve
 from powerprof.tracing import idle_program
 from powerprof.tracing.bpf import features
+from powerprof.tracing.bpf.btf import read_kernel_btf
 from powerprof.tracing.bpf.shared_numbers import Count
-from powerprof.tracing.bpf.types import read_kernel_btf
 from powerprof.tracing.idle import trace_stacks
 from powerprof.tracing.monitor import TraceMonitor
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from powerprof.attribution.profile import build_function_profile, build_on_cpu_profile
 from powerprof.model.records import Note
-from powerprof.tracing.bpf.uprobes import ProbeCost
+from powerprof.tracing.bpf.probe_cost import ProbeCost
 from powerprof.tracing.captures import FunctionCounts, FunctionTrace, OnCpuCapture, SampleRow, UserStack
 
 # Three kernel functions, and the paths of samples by hash, innermost first. Path 3 is recursive, path 9 is lost.

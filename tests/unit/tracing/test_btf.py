@@ -11,7 +11,7 @@ import pytest
 
 from powerprof.system import paths
 from powerprof.system.errors import CapabilityError, DataError
-from powerprof.tracing.bpf.types import Btf, read_kernel_btf
+from powerprof.tracing.bpf.btf import Btf, read_kernel_btf
 from tests.programs.cpu_time import least_cpu_s
 from tests.unit.tracing.btf_blob import CONST, ENUM, ENUM64, PTR, TYPEDEF, UNION, BtfBlob
 

@@ -7,15 +7,8 @@ import struct
 
 import pytest
 
-from powerprof.tracing.bpf.objects import (
-    Carried,
-    Compiled,
-    MapPlan,
-    Placeholder,
-    ProgramPlan,
-    fill_carried,
-    select_programs,
-)
+from powerprof.tracing.bpf.carried import Carried, Placeholder, fill_carried
+from powerprof.tracing.bpf.objects import Compiled, MapPlan, ProgramPlan, select_programs
 from tools.probes.making import DifferentError, places_of
 
 NAMES = (

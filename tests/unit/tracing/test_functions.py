@@ -16,8 +16,8 @@ from powerprof.stacks.image import snapshot
 from powerprof.stacks.store import TableStore
 from powerprof.system.errors import UsageError
 from powerprof.tracing import functions
-from powerprof.tracing.bpf import uprobes
-from powerprof.tracing.bpf.uprobes import measure_cost
+from powerprof.tracing.bpf import probe_cost
+from powerprof.tracing.bpf.probe_cost import measure_cost
 from powerprof.tracing.functions import FIELDS, sum_open_calls
 from powerprof.tracing.symbols import (
     find_file_offset,
@@ -164,8 +164,8 @@ class NoProbes:
 def test_cost_of_a_probe_is_that_of_the_fastest_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two functions, first without and then with probes. Of the second one's rounds the mean is 2,500 ns."""
     rounds = iter([[12.0, 10.0], [25.0, 20.0], [1_010.0, 1_500.0], [2_020.0, 2_980.0]])
-    monkeypatch.setattr(uprobes, "_timed", lambda function: next(rounds))
-    calls = uprobes._CALLS * uprobes._ROUNDS
+    monkeypatch.setattr(probe_cost, "_time_rounds", lambda function: next(rounds))
+    calls = probe_cost._CALLS * probe_cost._ROUNDS
     costs = measure_cost(NoProbes(), (7, 8), lambda cookie: (calls, calls * 50 * cookie), by_exits=False)  # type: ignore[arg-type]
     assert costs is not None
     assert [cost.call_ns for cost in costs] == [1_000.0, 2_000.0]

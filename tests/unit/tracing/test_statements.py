@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from powerprof.tracing import statements
+from powerprof.tracing.bpf.btf import Btf
 from powerprof.tracing.bpf.shared_numbers import COM_QUERY, MomentCount, StatementCount
-from powerprof.tracing.bpf.types import Btf
 from powerprof.tracing.captures import ThreadUse
 from powerprof.tracing.statement_tables import TEXT_BYTES, ThreadCounters
 from powerprof.tracing.statements import MomentSampler, QueryTracer, SampledThread, ServerProcesses, read_run_ns

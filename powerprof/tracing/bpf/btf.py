@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cached_property, wraps
 from pathlib import Path
@@ -20,20 +20,12 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from powerprof import __version__
-from powerprof.stacks.registers import Machine
 from powerprof.system import paths
 from powerprof.system.errors import CapabilityError, PowerprofError
-from powerprof.system.files import read_text, reason_of
+from powerprof.system.files import reason_of
 from powerprof.system.folders import Folder
 from powerprof.system.foreign_data import reading
 from powerprof.system.next_steps import command_line
-from powerprof.tracing.bpf.shared_numbers import GROUP_SPAN
-
-
-# The doctor has a line for every feature.
-def _elsewhere() -> str:
-    return f"for what works here: {command_line('doctor')}"
-
 
 _PTR, _STRUCT, _UNION, _ENUM, _TYPEDEF, _VOLATILE, _CONST, _RESTRICT = 2, 4, 5, 6, 8, 9, 10, 11
 _FUNC, _FUNC_PROTO = 12, 13
@@ -45,12 +37,17 @@ _FIXED = {0: 0, 1: 1, 2: 0, 3: 3, 7: 0, 8: 0, 9: 0, 10: 0, 11: 0, 12: 0, 14: 1, 
 _PER_MEMBER = {4: 3, 5: 3, 6: 2, 13: 2, 15: 3, 19: 3}
 
 
+def _suggest_doctor() -> str:
+    """Return the remedy for a missing type: the doctor has a line for every feature."""
+    return f"for what works here: {command_line('doctor')}"
+
+
 Answers = dict[str, bool | int | tuple[str, ...] | None]
 Method = TypeVar("Method", bound=Callable[..., Any])
 _MOST_BYTES = 1 << 20
 
 
-def _remembered(method: Method) -> Method:
+def _remember_answers(method: Method) -> Method:
     """Let a method of Btf compute each answer once."""
 
     @wraps(method)
@@ -114,36 +111,36 @@ class Btf:
     def keep_answers(self) -> None:
         """Save new answers for later commands, if this kernel's are kept."""
 
-    def _kind(self, type_id: int) -> int:
+    def _read_kind(self, type_id: int) -> int:
         return self._words[self._positions[type_id] + 1] >> 24 & 31 if type_id else 0
 
-    def _points_to(self, type_id: int) -> int:
+    def _read_target(self, type_id: int) -> int:
         return self._words[self._positions[type_id] + 2]
 
-    def _bare(self, type_id: int) -> int:
+    def _strip_qualifiers(self, type_id: int) -> int:
         """Return the type without typedefs and qualifiers."""
-        while self._kind(type_id) in _QUALIFIERS:
-            type_id = self._points_to(type_id)
+        while self._read_kind(type_id) in _QUALIFIERS:
+            type_id = self._read_target(type_id)
         return type_id
 
-    def _ids(self, name: str, *kinds: int) -> Iterator[int]:
+    def _find_ids(self, name: str, *kinds: int) -> Iterator[int]:
         """Yield the types of these kinds with a name. BTF stores each string once, so its offset identifies it."""
-        offset = self._name_offset(name)
+        offset = self._find_name_offset(name)
         if offset is None:
             return
         # A search in bytes is ten times as fast as a comparison of number objects.
         wanted, size = array("I", [offset]).tobytes(), self._positions.itemsize
         at = self._named.find(wanted, size)
         while at >= 0:
-            if at % size == 0 and self._kind(at // size) in kinds:
+            if at % size == 0 and self._read_kind(at // size) in kinds:
                 yield at // size
             at = self._named.find(wanted, at + 1)
 
-    def _name_offset(self, name: str) -> int | None:
+    def _find_name_offset(self, name: str) -> int | None:
         place = self._strings.find(b"\0" + name.encode() + b"\0") if name else -1
         return None if place < 0 else place + 1
 
-    def _members(self, type_id: int) -> Iterator[tuple[int, int, int, int]]:
+    def _list_members(self, type_id: int) -> Iterator[tuple[int, int, int, int]]:
         """Yield (name offset, type id, offset in bits, width in bits or 0) of a struct's or union's members."""
         at = self._positions[type_id]
         info = self._words[at + 1]
@@ -154,50 +151,52 @@ class Btf:
             else:
                 yield name, type_of, where, 0
 
-    def _struct(self, name: str) -> int:
+    def _find_struct(self, name: str) -> int:
         # A forward-declared or empty struct may have the same name.
-        best = max(self._ids(name, _STRUCT, _UNION), key=self._points_to, default=0)
+        best = max(self._find_ids(name, _STRUCT, _UNION), key=self._read_target, default=0)
         if not best:
-            typedef = next(self._ids(name, _TYPEDEF), 0)
-            best = self._bare(typedef)
-        if self._kind(best) not in (_STRUCT, _UNION):
-            raise CapabilityError(f"this kernel has no struct {name} ({self._origin})", _elsewhere())
+            typedef = next(self._find_ids(name, _TYPEDEF), 0)
+            best = self._strip_qualifiers(typedef)
+        if self._read_kind(best) not in (_STRUCT, _UNION):
+            raise CapabilityError(f"this kernel has no struct {name} ({self._origin})", _suggest_doctor())
         return best
 
-    def _member(self, type_id: int, name: int, depth: int = 0) -> tuple[int, int, int] | None:
+    def _find_member(self, type_id: int, name: int, depth: int = 0) -> tuple[int, int, int] | None:
         """Return (type id, offset in bits, width) of a member, also of anonymous members, or None."""
-        for member, type_of, where, width in self._members(type_id):
+        for member, type_of, where, width in self._list_members(type_id):
             if member == name:
                 return type_of, where, width
             if not member and depth < 16:
-                inner = self._bare(type_of)
-                if self._kind(inner) in (_STRUCT, _UNION) and (inner_member := self._member(inner, name, depth + 1)):
+                inner = self._strip_qualifiers(type_of)
+                if self._read_kind(inner) in (_STRUCT, _UNION) and (
+                    inner_member := self._find_member(inner, name, depth + 1)
+                ):
                     return inner_member[0], where + inner_member[1], inner_member[2]
         return None
 
-    @_remembered
+    @_remember_answers
     def field_offset(self, struct_name: str, field: str) -> int:
         """Return the offset in bytes of a field (`a.b`: field b of the member struct a), also in anonymous members.
 
         Raises CapabilityError if this kernel lacks it or if it is a bit field.
         """
-        type_id, bits = self._struct(struct_name), 0
+        type_id, bits = self._find_struct(struct_name), 0
         for part in field.split("."):
-            name = self._name_offset(part)
-            inner = self._bare(type_id)
+            name = self._find_name_offset(part)
+            inner = self._strip_qualifiers(type_id)
             position = None
-            if name is not None and self._kind(inner) in (_STRUCT, _UNION):
-                position = self._member(inner, name)
+            if name is not None and self._read_kind(inner) in (_STRUCT, _UNION):
+                position = self._find_member(inner, name)
             if position is None:
                 where = f"struct {struct_name} has no field {field}"
-                raise CapabilityError(f"this kernel's {where} ({self._origin})", _elsewhere())
+                raise CapabilityError(f"this kernel's {where} ({self._origin})", _suggest_doctor())
             type_id, offset, width = position
             bits += offset
             if width or offset % 8:
-                raise CapabilityError(f"{struct_name}.{field} is a bit field in this kernel", _elsewhere())
+                raise CapabilityError(f"{struct_name}.{field} is a bit field in this kernel", _suggest_doctor())
         return bits // 8
 
-    @_remembered
+    @_remember_answers
     def has_field(self, struct_name: str, field: str) -> bool:
         """Return whether `field_offset` finds the field."""
         try:
@@ -206,26 +205,26 @@ class Btf:
             return False
         return True
 
-    @_remembered
+    @_remember_answers
     def struct_size(self, struct_name: str) -> int:
         """Return the size in bytes of a struct, union or typedef of one. Raises CapabilityError if it is missing."""
-        return self._points_to(self._struct(struct_name))
+        return self._read_target(self._find_struct(struct_name))
 
-    @_remembered
+    @_remember_answers
     def variable_id(self, name: str) -> int | None:
         """Return the type id of a per-CPU variable, or None if it is missing."""
-        return next(self._ids(name, _VARIABLE), None)
+        return next(self._find_ids(name, _VARIABLE), None)
 
-    @_remembered
+    @_remember_answers
     def tracepoint_id(self, name: str) -> int | None:
         """Return the type id of a raw tracepoint, or None if it is missing. tracefs is not needed."""
-        return next(self._ids(f"btf_trace_{name}", _TYPEDEF), None)
+        return next(self._find_ids(f"btf_trace_{name}", _TYPEDEF), None)
 
     def has_tracepoint(self, name: str) -> bool:
         """Return whether the raw tracepoint exists."""
         return self.tracepoint_id(name) is not None
 
-    @_remembered
+    @_remember_answers
     def tracepoint_arguments(self, name: str) -> tuple[str, ...]:
         """Return the names of a raw tracepoint's arguments in order, `argN` for unnamed ones.
 
@@ -233,22 +232,24 @@ class Btf:
         """
         typedef = self.tracepoint_id(name)
         if typedef is None:
-            raise CapabilityError(f"this kernel has no tracepoint {name} ({self._origin})", _elsewhere())
-        proto = self._bare(typedef)
-        if self._kind(proto) == _PTR:
-            proto = self._bare(self._points_to(proto))
+            raise CapabilityError(f"this kernel has no tracepoint {name} ({self._origin})", _suggest_doctor())
+        proto = self._strip_qualifiers(typedef)
+        if self._read_kind(proto) == _PTR:
+            proto = self._strip_qualifiers(self._read_target(proto))
         # The typedef's prototype has no names. Functions of the same shape have them.
         functions = (f"__traceiter_{name}", f"__bpf_trace_{name}")
-        named = [self._points_to(function) for candidate in functions for function in self._ids(candidate, _FUNC)]
-        known = self._parameters(proto)
+        named = [
+            self._read_target(function) for candidate in functions for function in self._find_ids(candidate, _FUNC)
+        ]
+        known = self._read_parameters(proto)
         for candidate in [proto, *named]:
-            names = self._parameters(candidate)
+            names = self._read_parameters(candidate)
             if len(names) == len(known) and all(names):
                 return tuple(names[1:])
         return tuple(f"arg{number}" for number in range(len(known) - 1))
 
-    def _parameters(self, proto: int) -> list[str]:
-        if self._kind(proto) != _FUNC_PROTO:
+    def _read_parameters(self, proto: int) -> list[str]:
+        if self._read_kind(proto) != _FUNC_PROTO:
             return []
         at = self._positions[proto]
         count = self._words[at + 1] & 0xFFFF
@@ -292,95 +293,3 @@ class _KernelBtf(Btf):
             with suppress(OSError, PowerprofError), Folder.open(paths.cache_folder("bpf")) as folder:
                 folder.write(self._file, msgspec.json.encode(self.answers))
                 self._kept = len(self.answers)
-
-
-# Definitions that precede the text of a BPF program. Struct offsets and places of arguments come from BTF, because
-# headers of another version give silently wrong ones.
-
-STACK_RING_PAGES = 2048
-
-
-def count_possible_cpus() -> int:
-    """Return the highest possible CPU number of this kernel plus one (from `possible`, such as 0-63)."""
-    text = read_text(paths.sysfs() / "devices/system/cpu/possible")
-    return int(text.replace(",", "-").split("-")[-1]) + 1
-
-
-def build_cpu_definitions(cpus: int) -> dict[str, int]:
-    """Return the definitions of the number of CPUs and of the groups that busy.bpf.h checks."""
-    return {"NR_CPUS": cpus, "GROUP_CPUS": min(cpus, GROUP_SPAN), "CPU_GROUPS": -(-cpus // GROUP_SPAN)}
-
-
-def build_struct_definitions(btf: Btf, fields: Mapping[str, tuple[str, str]]) -> dict[str, int]:
-    """Return `OFFSET_<name>` for each name → (struct, field)."""
-    return {f"OFFSET_{name}": btf.field_offset(*where) for name, where in fields.items()}
-
-
-def build_argument_definitions(btf: Btf, tracepoint: str, usual: Sequence[str]) -> dict[str, int]:
-    """Return `ARG_<tracepoint>_<argument>`: the places of a raw tracepoint's arguments on this kernel.
-
-    `usual`: their order if the kernel does not name them.
-    """
-    named = btf.tracepoint_arguments(tracepoint)
-    order = named if all(name in named for name in usual) else tuple(usual)
-    return {f"ARG_{tracepoint}_{name}": order.index(name) for name in usual}
-
-
-def build_task_definitions(btf: Btf) -> dict[str, int]:
-    """Return the places of a thread's and its process's number, and whether one read gets both.
-
-    They are adjacent in all kernels without shuffled structs.
-    """
-    pid, tgid = (btf.field_offset("task_struct", name) for name in ("pid", "tgid"))
-    return {"OFFSET_task_struct_pid": pid, "OFFSET_task_struct_tgid": tgid, "ARE_IDS_ADJACENT": int(tgid == pid + 4)}
-
-
-def build_switch_definitions(btf: Btf) -> dict[str, int]:
-    """Return the places of sched_switch's arguments, and of a thread's state. Since 5.18 the state is an argument."""
-    usual, state = ("preempt", "prev", "next"), "prev_state"
-    has_state = state in btf.tracepoint_arguments("sched_switch")
-    places = build_argument_definitions(btf, "sched_switch", (*usual, state) if has_state else usual)
-    field = "__state" if btf.has_field("task_struct", "__state") else "state"  # renamed by 2f064a59a11f
-    return {
-        f"ARG_sched_switch_{state}": 0,
-        **places,
-        "HAS_PREV_STATE": int(has_state),
-        "OFFSET_task_struct_state": btf.field_offset("task_struct", field),
-    }
-
-
-def build_path_definitions(
-    every_process: bool = False, event: str = "cpu-clock", ring_pages: int = STACK_RING_PAGES
-) -> dict[str, int | str]:
-    """Return the definitions of paths.bpf.h."""
-    return {
-        "SAMPLES": 1,
-        "EVERY_PROCESS": int(every_process),
-        # Of 256 bytes. Faults are frequent and near the leaf. Samples are rare, and their paths may differ further up.
-        "HASHED_CHUNKS": 16 if event == "cpu-clock" else 8,
-        "STACK_PAGES": ring_pages,
-    }
-
-
-# A program with paths.bpf.h whose paths are not wanted.
-NO_PATHS = {"SAMPLES": 0, "EVERY_PROCESS": 0, "HASHED_CHUNKS": 0, "STACK_PAGES": 0}
-
-
-# Registers of user space are recognised on x86-64 by their code and stack segments (arch/x86/include/asm/segment.h:
-# __USER_CS, __USER32_CS, __USER_DS), on arm64 by the exception level in pstate.
-_FROM_USER = {
-    "x86_64": "(((words)[17] == 0x33 || (words)[17] == 0x23) && (words)[20] == 0x2b)",
-    "aarch64": "(((words)[33] & 0xf) == 0)",
-}
-
-
-def build_register_definitions(btf: Btf, machine: Machine) -> dict[str, int | str]:
-    """Return the definitions of register places, and of the search for saved registers."""
-    return {
-        "REGISTER_COUNT": len(machine.names),
-        "REGISTER_IP": machine.ip,
-        "REGISTER_SP": machine.sp,
-        "PT_REGS_BYTES": btf.struct_size("pt_regs"),
-        "REGISTERS_ARE_USERS(words)": _FROM_USER[machine.name],
-        "CODE_ADDRESS_MASK": f"{machine.address_mask}ULL",
-    }
