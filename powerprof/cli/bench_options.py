@@ -18,7 +18,7 @@ from powerprof.system.errors import PowerprofError, UsageError
 if TYPE_CHECKING:
     from powerprof.database.base import Server
     from powerprof.database.builds import ServerBuild
-    from powerprof.experiment.bench_data import BenchOptions
+    from powerprof.experiment.bench_options import BenchOptions
 
 
 def _check_program(text: str) -> Path:
@@ -113,7 +113,7 @@ class BenchChoice(msgspec.Struct, frozen=True, kw_only=True):
     @contextmanager
     def open(self) -> Iterator[BenchOptions]:
         """Yield the options of the bench, connected to an existing server if one was named. Raises UsageError."""
-        from powerprof.experiment.bench_data import BenchOptions
+        from powerprof.experiment.bench_options import BenchOptions
 
         own, members = cpu_sets(self.server_cpus, "--server-cpus")
         with _connect(self) as server:

@@ -102,7 +102,7 @@ def _prune(runs_dir: Path | None, keep: int | None, older_than: float | None, ye
 
 
 def _trend(name: str, runs_dir: Path | None, files: Outputs) -> None:
-    from powerprof.experiment.sweep_comparison import build_trend
+    from powerprof.experiment.trend import build_trend
     from powerprof.report.wording import word_record
 
     record = word_record(build_trend(name, runs_dir))

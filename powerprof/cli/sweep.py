@@ -197,7 +197,7 @@ class Options(CommandOptions, frozen=True, kw_only=True):
 def estimate_s(options: Options) -> float:
     """Return the approximate duration in s, without --until."""
     from powerprof.experiment.sweep import estimate_seconds
-    from powerprof.experiment.sweep_rounds import SERVER
+    from powerprof.experiment.sweep_record import SERVER
 
     name, values = options.varied.parameter
     return estimate_seconds(len(values), _plan(options), baseline=name == SERVER)

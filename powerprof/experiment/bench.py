@@ -15,7 +15,7 @@ from powerprof.database import sandbox, sql
 from powerprof.database.base import Login
 from powerprof.database.readers import ReadOnlyAccount
 from powerprof.experiment import bench_data
-from powerprof.experiment.bench_data import BenchOptions, check_supported
+from powerprof.experiment.bench_options import BenchOptions, check_supported
 from powerprof.experiment.bench_settings import GivenSettings, PrivateSettings, ServerSettings
 from powerprof.experiment.host_settings import ConditionHost, plan_host_settings
 from powerprof.experiment.load import Context
@@ -84,7 +84,7 @@ def start_servers(
     from powerprof.database.preparation import ServerOptions
     from powerprof.database.private_server import PrivateServer
     from powerprof.database.topology import MemberOptions, ServerTopology, plan_topology
-    from powerprof.experiment.bench_data import member_cpus
+    from powerprof.experiment.bench_options import member_cpus
     from powerprof.workloads.definition import TopologyMember
 
     most = max(other.load.clients for other in cases)

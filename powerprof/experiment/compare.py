@@ -12,29 +12,31 @@ import msgspec
 from msgspec.structs import replace
 
 from powerprof.energy.windows import WindowEnergy
+from powerprof.experiment.alternating import choose_turn_length, measure_alternating
+from powerprof.experiment.apparatus import Apparatus, Slot
 from powerprof.experiment.bench import Bench
-from powerprof.experiment.bench_data import BenchOptions
-from powerprof.experiment.block import Apparatus, Slot, choose_turn_length, measure_alternating, measure_block
+from powerprof.experiment.bench_options import BenchOptions
+from powerprof.experiment.block import measure_block
 from powerprof.experiment.claims import metric_named
-from powerprof.experiment.executions import (
+from powerprof.experiment.command_records import (
     COMMAND_METRIC,
-    Command,
     build_command_condition,
     check_source,
-    fit_executions,
     measure_baseline,
-    measure_executions,
     note_endings,
 )
-from powerprof.experiment.measurement import Session, judge
+from powerprof.experiment.disturbed_pairs import find_disturbed_pairs, find_undisturbed_pairs, mark_disturbed_pairs
+from powerprof.experiment.executions import Command, fit_executions, measure_executions
+from powerprof.experiment.function_samples import sample_functions
+from powerprof.experiment.measurement import judge
 from powerprof.experiment.metrics import pair_figures
 from powerprof.experiment.options import AROUND_S, MINIMUM_PAIRS, REPLACED_SHARE, ExperimentOptions, condition_record
 from powerprof.experiment.plan import Offer, block_order, calibrate, check_comparable, check_options
 from powerprof.experiment.records import Arm, Block, Comparison, ControlRecord, Metric, Plan
 from powerprof.experiment.saved import are_runs, compare_saved
+from powerprof.experiment.session import Session
 from powerprof.experiment.sweep_comparison import SweepComparison, are_sweeps, compare_sweeps
-from powerprof.experiment.threats import disturbed_pairs, mark_disturbed_pairs, undisturbed_pairs
-from powerprof.experiment.traced import sample_functions, trace_condition
+from powerprof.experiment.traced import trace_condition
 from powerprof.experiment.verdict import (
     compare_functions,
     control_from_blocks,
@@ -51,11 +53,12 @@ from powerprof.workloads.catalogue import find_condition
 from powerprof.workloads.definition import Explain
 from powerprof.workloads.reading import Case, resolve
 
-# The record of a comparison: metrics, verdicts, threats, control and host.
-
 
 def build_comparison(session: Session) -> Comparison:
-    """Judge the pairs and return the record. Only the description of the host is read from outside."""
+    """Judge the pairs and return the record: metrics, verdicts, threats, control and host.
+
+    Only the description of the host is read from outside.
+    """
     from powerprof.host.describe import host_record
 
     a, b = session.measurements(host_record())
@@ -308,8 +311,8 @@ class _PairRun:
         """Measure two more pairs, a balanced block, for every two disturbed pairs, up to REPLACED_SHARE."""
         session, options = self._session, self._options
         left = int(options.pairs * REPLACED_SHARE)
-        while left >= 2 and disturbed_pairs(session.blocks):
-            if len(undisturbed_pairs(session.blocks)) >= options.pairs:
+        while left >= 2 and find_disturbed_pairs(session.blocks):
+            if len(find_undisturbed_pairs(session.blocks)) >= options.pairs:
                 return
             self._say("other programs ran: two pairs more")
             self._pairs(self._cases, session.blocks, 2, 0, options.seed + self._next, self._next)

@@ -3,31 +3,23 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import os
-import shlex
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import IO
 
 import msgspec
 
 from powerprof.energy.windows import WindowEnergy
-from powerprof.experiment.options import ExperimentOptions
-from powerprof.experiment.records import Arm, Block, ConditionRecord
+from powerprof.experiment.records import Arm, Block
 from powerprof.measure.sampling import WindowMeter
 from powerprof.measure.window import OpenWindow
-from powerprof.model import text
 from powerprof.model.records import ProcessTime, Window
-from powerprof.model.text import Say
 from powerprof.system import programs
-from powerprof.system.errors import Interrupted, PowerprofError, UsageError
+from powerprof.system.errors import Interrupted, PowerprofError
 
 # Shorter commands run up to this many times per window.
 _MOST_EXECUTIONS = 10_000
@@ -69,14 +61,14 @@ def measure_executions(command: Command, pair: int, arm: Arm, energy: WindowEner
         attempts_count=1,
         queries=None,
         offered_hz=None,
-        window=_with_command(window, cpu_s),
+        window=_add_command(window, cpu_s),
         client_cpu_s=cpu_s,
         executions_count=len(executions),
         exit_codes=sorted({execution.code for execution in executions}),
     )
 
 
-def _with_command(window: Window, cpu_s: float) -> Window:
+def _add_command(window: Window, cpu_s: float) -> Window:
     wall_s = (window.window_s or 0.0) * window.cpus
     group = ProcessTime(name="command", cpu_s=cpu_s, percent=100 * cpu_s / wall_s if wall_s else None)
     return msgspec.structs.replace(window, processes=[group, *window.processes])
@@ -106,7 +98,9 @@ def _execute(command: Command, running: OpenWindow) -> _Execution:
         command.leftovers_count += leftovers.were_running
         code = process.returncode if process.returncode >= 0 else _SIGNALLED - process.returncode
         if code and not command.may_fail:
-            raise PowerprofError(_failure(command.argv[0], code, stderr), "to measure it anyway: --allow-failure")
+            raise PowerprofError(
+                _explain_failure(command.argv[0], code, stderr), "to measure it anyway: --allow-failure"
+            )
     return _Execution(code, elapsed_s, cpu_s + leftovers.cpu_s)
 
 
@@ -124,65 +118,8 @@ def _wait(process: subprocess.Popen[bytes], running: OpenWindow) -> float:
     return programs.wait_for_cost(process) or 0.0
 
 
-def _failure(name: str, code: int, stderr: IO[bytes]) -> str:
+def _explain_failure(name: str, code: int, stderr: IO[bytes]) -> str:
     stderr.seek(max(0, stderr.seek(0, os.SEEK_END) - _STDERR_BYTES))
     lines = stderr.read(_STDERR_BYTES).decode("utf-8", "replace").strip().splitlines()
     last = f": {lines[-1].strip()[:300]}" if lines else ""
     return f"{name} ended with exit code {code}{last}"
-
-
-# The records of commands.
-
-COMMAND_METRIC = "cpu_s_per_execution"
-_NAME_LIMIT = 60
-_COMMAND_SOURCES = ("cpuidle", "procfs")
-
-
-def build_command_condition(argv: Sequence[str]) -> ConditionRecord:
-    """Return a command as a condition; its words identify the work."""
-    shown = [_as_text(word) for word in argv]
-    digest = hashlib.sha256(json.dumps(list(argv)).encode()).hexdigest()[:16]
-    return ConditionRecord(
-        name=text.shorten(shlex.join(shown), _NAME_LIMIT),
-        workload="command",
-        title="",
-        load={"kind": "command", "argv": shown, "directory": _as_text(str(Path.cwd()))},
-        settings={},
-        work=digest,
-    )
-
-
-def _as_text(word: str) -> str:
-    """Return a word of a command line as UTF-8 text for a record: words and paths can hold any byte."""
-    return word.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-
-
-def check_source(options: ExperimentOptions) -> None:
-    """Raise UsageError for a source of idle states that needs a window of known length."""
-    if options.residency_source not in _COMMAND_SOURCES:
-        raise UsageError(
-            f"--residency-source {options.residency_source} must know in advance how long a window is",
-            "for a command: cpuidle or procfs",
-        )
-
-
-def measure_baseline(energy: WindowEnergy, options: ExperimentOptions, what: str, say: Say) -> Iterator[Window]:
-    """Measure the windows of the idle host."""
-    groups = {"powerprof": [os.getpid()]}
-    with WindowMeter(meters=energy.meters, groups=groups, residency_source=options.residency_source) as meter:
-        for window in meter.repeat(options.baseline_windows, options.baseline_s, what, say):
-            yield energy.complete(window)
-
-
-def note_endings(commands: Sequence[Command], blocks: Sequence[Block]) -> list[str]:
-    """Return notes on failed executions and leftover processes."""
-    failed = sorted({code for block in blocks for code in block.exit_codes if code})
-    left = sum(command.leftovers_count for command in commands)
-    notes = []
-    if failed:
-        notes.append(
-            f"ended with exit code {text.join_words([str(code) for code in failed])} in some executions or all"
-        )
-    if left:
-        notes.append(f"{left} executions left processes running in the background, which were ended")
-    return notes

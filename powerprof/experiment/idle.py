@@ -15,27 +15,27 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from powerprof.database import connections, products, sql
+from powerprof.database import connections, products
 from powerprof.database.base import Server
 from powerprof.database.connections import IdleConnections, check_connections
 from powerprof.database.given import GivenServer, build_login
 from powerprof.database.preparation import check_room
 from powerprof.database.private_server import PrivateServer
 from powerprof.database.sandbox import find_server_account
-from powerprof.diagnosis.server_queries import read_instances
 from powerprof.energy.request import DEFAULT_REQUEST, EnergyRequest
 from powerprof.energy.windows import WindowEnergy
 from powerprof.experiment import phases
 from powerprof.experiment.ending import Ending
 from powerprof.experiment.phase_trace import PhaseTrace, ToolTally, trace_phase
-from powerprof.experiment.phases import IDLE_STATEMENTS_HZ, split_phase_energy
+from powerprof.experiment.phases import split_phase_energy
+from powerprof.experiment.server_load import SETTLED_SHARE, LoadMeter
 from powerprof.measure.clock import format_now
 from powerprof.measure.procfs import process_cpu_ns
 from powerprof.measure.progress import Countdown, join_parts
 from powerprof.measure.sampling import WindowInterrupted, WindowMeter
 from powerprof.measure.window import Meters, wait_and_read
 from powerprof.model.records import IdleOptions, IdleRun, Phase, ServerInfo, Window
-from powerprof.model.text import Say, approximate_time, number, plural
+from powerprof.model.text import Say, approximate_time, number
 from powerprof.system import paths, signals
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.system.next_steps import command_line
@@ -56,100 +56,6 @@ SETTLE_AT_MOST_S = 15.0
 _SETTLE_STEP_S = 1.0
 # Start and settling of the server, and compilation of the probes.
 _READY_S = 15.0
-# An idle MariaDB 10.11 used 0.04–0.1 % of a CPU here, a starting one several percent.
-_SETTLED_SHARE = 0.01
-
-
-# A given server: whether it is idle. The windows of a busy one would show the cost of its work.
-
-# Two busy looks in a row are a load; a single one may be a scrape or a check.
-_LOOK_S = 2.0
-
-
-class ServerLoad(msgspec.Struct, frozen=True):
-    """The work of a given server. An unknown figure is None.
-
-    Attributes:
-        statements_hz: Statements per second of other clients.
-        clients_count: Other connections.
-        cpu_percent: CPU time in percent of one CPU.
-    """
-
-    statements_hz: float | None
-    clients_count: int | None
-    cpu_percent: float | None
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing that is known shows work."""
-        return (self.statements_hz or 0.0) <= IDLE_STATEMENTS_HZ and (self.cpu_percent or 0.0) <= 100 * _SETTLED_SHARE
-
-    def __str__(self) -> str:
-        known = [] if self.statements_hz is None else [f"{number(self.statements_hz, 1)} statements/s"]
-        if self.clients_count is not None:
-            known.append(f"from {plural(self.clients_count, 'client')}")
-        cpu = "" if self.cpu_percent is None else f"{number(self.cpu_percent, 1)} % of one CPU"
-        return " ".join(known) + (f" ({cpu})" if known and cpu else cpu)
-
-
-class LoadMeter:
-    """Reads the work of a given server between two looks, without the statements of the looks themselves."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        first, self._clients_count = self._read()
-        second, _ = self._read()
-        # The smallest difference of two looks in a row is their own statements.
-        third, _ = self._read()
-        known = [b - a for a, b in ((first, second), (second, third)) if a is not None and b is not None]
-        self._own_count = min(known, default=0)
-        self._last_count = third
-        self.count, self.seconds = 0, 0.0
-
-    def restart(self) -> None:
-        """Begin a span whose statements count."""
-        self._last_count = self._read()[0]
-
-    def add(self, seconds: float) -> None:
-        """Add the statements since the last look, `seconds` ago. Raise PowerprofError without an answer."""
-        before, (now, self._clients_count) = self._last_count, self._read()
-        self._last_count = now
-        if before is not None and now is not None:
-            self.count += max(0, now - before - self._own_count)
-            self.seconds += seconds
-
-    @property
-    def statements_hz(self) -> float | None:
-        """Statements per second of other clients in all spans; None if the server does not report them."""
-        return self.count / self.seconds if self.seconds else None
-
-    def _read(self) -> tuple[int | None, int | None]:
-        with self._server.connect(limits=sql.WORD_LIMITS) as connection:
-            rows = sql.fetch_rows(
-                connection, "SHOW GLOBAL STATUS WHERE Variable_name IN ('Questions', 'Threads_connected')", columns=2
-            )
-            others_count = len(read_instances(connection))
-        counts = {str(name).lower(): sql.parse_count(value) for name, value in rows}
-        connected = counts.get("threads_connected")
-        return counts.get("questions"), None if connected is None else max(0, connected - 1 - others_count)
-
-    def measure(self) -> ServerLoad:
-        """Return the load of the first idle look of two, else of the second."""
-        first = self._look()
-        load = first if first.is_idle else self._look()
-        self.count, self.seconds = 0, 0.0
-        return load
-
-    def _look(self) -> ServerLoad:
-        pid, began_s = self._server.pid, time.monotonic()
-        began_ns = process_cpu_ns(pid) if pid else None
-        self.count, self.seconds = 0, 0.0
-        wait_and_read((), _LOOK_S)
-        passed_s = time.monotonic() - began_s
-        now_ns = process_cpu_ns(pid) if pid else None
-        cpu = None if began_ns is None or now_ns is None else 100.0 * (now_ns - began_ns) / 1e9 / passed_s
-        self.add(passed_s)
-        return ServerLoad(self.statements_hz, self._clients_count, cpu)
 
 
 class IdlePlan(msgspec.Struct, frozen=True):
@@ -331,7 +237,7 @@ class IdleExperiment:
         while used is not None and time.monotonic() - started < SETTLE_AT_MOST_S:
             time.sleep(_SETTLE_STEP_S)
             now = process_cpu_ns(server.pid) if server.pid else None
-            if now is None or now - used < _SETTLED_SHARE * _SETTLE_STEP_S * 1e9:
+            if now is None or now - used < SETTLED_SHARE * _SETTLE_STEP_S * 1e9:
                 return
             used = now
         if used is not None:

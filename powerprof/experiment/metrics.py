@@ -8,7 +8,6 @@ time of a user (lower is better).
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from statistics import median
@@ -21,10 +20,7 @@ from powerprof.energy.total import HostMeters, Total, host_energy, host_meters
 from powerprof.experiment.records import Block, BlockPair, MemberShare, Slices
 from powerprof.measure.means import interval
 from powerprof.model.metrics import find_metric, unit_of
-from powerprof.model.records import Estimate, Figures, Kind, Note, OsRates, RunMetric, Window, metric_name
-from powerprof.statistics.intervals import mean_interval
-
-# Bursts within a window, from its slices.
+from powerprof.model.records import Figures, Kind, Note, RunMetric, Window, metric_name
 
 Of = Callable[[Slices], list[int]]
 
@@ -166,12 +162,12 @@ def _joules_net(metered: _MeteredBlock, baseline: Baseline) -> float | None:
 def read_figures(blocks: Sequence[Block], baseline: Baseline) -> list[Figures]:
     """Return every metric of these blocks with one value per block, without those that have no value."""
     meters = baseline.meters or host_meters([block.window.energy for block in blocks])
-    metered = [_metered(block, meters) for block in blocks]
+    metered = [_meter_block(block, meters) for block in blocks]
     executions = any(block.executions_count is not None for block in blocks)
     wanted = (_per_execution_metrics if executions else _per_query_metrics)(blocks, baseline, meters)
     every = [
         Figures(name=name, unit=unit_of(name), kind=kind, values=[of(each) for each in metered], source=source)
-        for name, of, kind, source in (*wanted, *_residencies(blocks))
+        for name, of, kind, source in (*wanted, *_list_residencies(blocks))
     ]
     return [figures for figures in every if figures.known and not _is_zero_rate(figures)]
 
@@ -203,7 +199,7 @@ def _is_zero_rate(figures: Figures) -> bool:
     return figures.name.startswith(_RATES_OF_MEMBERS) and max(figures.known) < _NOUGHT_HZ
 
 
-def _metered(block: Block, meters: HostMeters | None) -> _MeteredBlock:
+def _meter_block(block: Block, meters: HostMeters | None) -> _MeteredBlock:
     solution = host_energy(block.solution_energy, meters).joules
     return _MeteredBlock(block, host_energy(block.window.energy, meters), solution)
 
@@ -228,11 +224,11 @@ def _per_query_metrics(blocks: Sequence[Block], baseline: Baseline, meters: Host
         _Values("latency_p50_ms", lambda m: m.block.p50_ms),
         _Values("latency_p95_ms", lambda m: m.block.p95_ms),
         _Values("latency_p99_ms", lambda m: m.block.p99_ms),
-        _Values("edp_joule_seconds", _edp, kind, source),
+        _Values("edp_joule_seconds", _compute_edp, kind, source),
         _Values("rows_examined_per_query", each(lambda b: b.rows_examined)),
         _Values("minor_faults_per_query", each(lambda b: b.minor_faults_count)),
-        *([_Values("round_trips_per_query", _round_trips)] if _prepares(blocks) else []),
-        _Values("queries_hz", _rate),
+        *([_Values("round_trips_per_query", _count_round_trips)] if _are_prepared(blocks) else []),
+        _Values("queries_hz", _compute_rate),
         *_host_metrics(kind, source),
         _Values("storm_raged_percent", lambda m: m.block.storm.raged_percent if m.block.storm else None),
         _Values("storm_counter_hz", lambda m: m.block.storm.counter_hz if m.block.storm else None),
@@ -300,11 +296,11 @@ def _wakeups_count(block: Block) -> float | None:
     return None if window.wakeups_hz is None or window.window_s is None else window.wakeups_hz * window.window_s
 
 
-def _prepares(blocks: Sequence[Block]) -> bool:
+def _are_prepared(blocks: Sequence[Block]) -> bool:
     return any((block.status.get("Com_stmt_prepare") or 0) > _PREPARES_OF_OTHERS for block in blocks)
 
 
-def _round_trips(metered: _MeteredBlock) -> float | None:
+def _count_round_trips(metered: _MeteredBlock) -> float | None:
     """Return the commands per query that the server answered.
 
     Those are the query or its execution, and its preparation if there was one. Closing a statement has no answer
@@ -315,18 +311,18 @@ def _round_trips(metered: _MeteredBlock) -> float | None:
     return None if prepares is None or not block.queries else 1 + prepares / block.queries
 
 
-def _rate(metered: _MeteredBlock) -> float | None:
+def _compute_rate(metered: _MeteredBlock) -> float | None:
     block = metered.block
     seconds = block.solution_s or block.window.window_s
     return None if block.queries is None or not seconds else block.queries / seconds
 
 
-def _edp(metered: _MeteredBlock) -> float | None:
+def _compute_edp(metered: _MeteredBlock) -> float | None:
     joules, mean_ms = _per_query(metered.host.joules, metered.block), metered.block.mean_ms
     return None if joules is None or mean_ms is None else joules * mean_ms / 1e3
 
 
-def _residencies(blocks: Sequence[Block]) -> list[_Values]:
+def _list_residencies(blocks: Sequence[Block]) -> list[_Values]:
     names = dict.fromkeys(state.name for block in blocks for state in block.window.states if not state.polling)
 
     def percent(name: str) -> Callable[[_MeteredBlock], float | None]:
@@ -379,137 +375,6 @@ def _member_watts(name: str, baseline: Baseline) -> Callable[[_MeteredBlock], fl
         return split.parts[0].joules / window.window_s if split and split.parts else None
 
     return of
-
-
-# Figures of the system during a load, per query if queries were counted: a faster server does more of everything.
-
-# Fields of the rates of the system. Without `_hz` they are the names of the figures per query.
-_RATES = (
-    *("page_faults_hz", "major_faults_hz", "disk_reads_hz", "disk_writes_hz", "disk_read_bytes_hz"),
-    *("disk_write_bytes_hz", "network_packets_hz", "migrations_hz"),
-)
-_STATES = ("waiting_tasks", "cpu_pressure_percent", "io_pressure_percent", "disk_busy_percent")
-_SHARES = ("user", "system", "irq")
-# Figures of one device; the first supports a published study.
-_OF_DISK = ("service_ms", "read_ms", "write_ms", "queue_count", "busy_percent")
-# Devices with fewer interrupts are left out.
-_LEAST_INTERRUPTS_HZ = 1.0
-
-
-def split_cpu_time(blocks: Sequence[Block]) -> list[Figures]:
-    """Return user, system and interrupt time in percent, and context switches."""
-    names = ("user_percent", "system_percent", "irq_percent", "context_switches_hz")
-    every = [
-        Figures(
-            name=name, unit=unit_of(name), kind="measured", values=[getattr(block.window, name) for block in blocks]
-        )
-        for name in names
-    ]
-    return [figures for figures in every if figures.known]
-
-
-def system_of_blocks(queries: Sequence[Figures | RunMetric], blocks: Sequence[Block]) -> list[RunMetric]:
-    """Return `system_values` of these blocks; `queries` holds their queries per second if known."""
-    if all(block.window.system is None for block in blocks):
-        return []
-    rates = [block.window.system or OsRates() for block in blocks]
-    return system_values([*queries, *split_cpu_time(blocks)], rates, blocks[0].window.cpus)
-
-
-def system_values(known: Sequence[Figures], rates: Sequence[OsRates], cpus: int | None) -> list[RunMetric]:
-    """Return the figures of the system per query, or per second if no queries were counted.
-
-    They are user, system and interrupt time, switches, wake-ups, faults, packets and disk requests. Utilisation of CPUs
-    and disks and the duration of requests follow. Unknown figures are left out.
-    """
-    named = {figures.name: figures.values for figures in known}
-    queries = named.get("queries_hz")
-    metric_values = []
-
-    def add(name: str, values: Sequence[float | None]) -> None:
-        unit = unit_of(name)
-        known = [value for value in values if value is not None]
-        if not known:
-            return
-        bounds = mean_interval(known, seed=1)
-        # None of these is negative, and no share exceeds 100 %. Cut there, the interval covers as often.
-        most = 100.0 if unit == "%" else math.inf
-        low, high = (max(bounds.low, 0.0), min(bounds.high, most)) if bounds else (None, None)
-        mean = sum(known) / len(known)
-        estimate = Estimate(mean=mean, low=low, high=high)
-        metric_values.append(RunMetric(name=name, unit=unit, kind="measured", estimate=estimate, values=list(values)))
-
-    def add_rate(name: str, values: Sequence[float | None]) -> None:
-        what, colon, of = name.partition(":")
-        if queries is None:
-            add(f"{what}_hz{colon}{of}", values)
-        elif len(queries) == len(values):
-            add(f"{what}_per_query{colon}{of}", _divided(values, queries))
-
-    for share in _SHARES:
-        percent = named.get(f"{share}_percent")
-        if percent is None:
-            continue
-        if queries is None or cpus is None or len(queries) != len(percent):
-            add(f"{share}_percent", percent)
-        else:
-            # Percent of all CPUs' time in milliseconds per second: 10 per CPU.
-            ms = [None if value is None else value * 10 * cpus for value in percent]
-            add(f"{share}_ms_per_query", _divided(ms, queries))
-    if "context_switches_hz" in named:
-        add_rate("context_switches", named["context_switches_hz"])
-    if "wakeups_hz" in named:
-        add_rate("wakeups", named["wakeups_hz"])
-    for name in _RATES:
-        add_rate(name.removesuffix("_hz"), _picked(rates, name))
-    for name in _STATES:
-        add(name, _picked(rates, name))
-    for disk in _disks(rates):
-        for figure in _OF_DISK:
-            add(metric_name(f"disk_{figure}", disk), _disk_figures(rates, disk, figure))
-    for device in dict.fromkeys(each.device for rate in rates for each in rate.interrupts):
-        came = [next((each.rate_hz for each in rate.interrupts if each.device == device), 0.0) for rate in rates]
-        if sum(came) >= _LEAST_INTERRUPTS_HZ * len(came):
-            add_rate(metric_name("interrupts", device), came)
-    if any(len(rate.cpus) > 1 for rate in rates):
-        add("busiest_cpu_percent", [max((c.busy_percent for c in rate.cpus), default=None) for rate in rates])
-        add("idlest_cpu_percent", [min((c.busy_percent for c in rate.cpus), default=None) for rate in rates])
-    add("busy_mhz", [rate.frequencies.busy_mhz if rate.frequencies else None for rate in rates])
-    for mhz in _frequencies(rates):
-        add(metric_name("pstate_percent", f"{mhz:g} MHz"), [_pstate(rate, mhz) for rate in rates])
-    return metric_values
-
-
-def _disks(rates: Sequence[OsRates]) -> list[str]:
-    """Return the devices that hold the server's files; all devices if those are unknown."""
-    every = [disk for rate in rates for disk in rate.disks]
-    return list(dict.fromkeys(disk.name for disk in [disk for disk in every if disk.of_server] or every))
-
-
-def _frequencies(rates: Sequence[OsRates]) -> list[float]:
-    """Return the frequencies that were requested in any window."""
-    states = [state for rate in rates if rate.frequencies for state in rate.frequencies.states]
-    return sorted({state.mhz for state in states if state.residency_percent})
-
-
-def _pstate(rate: OsRates, mhz: float) -> float | None:
-    """Return the share of one frequency; 0 for one that is not listed, because it was not requested."""
-    if rate.frequencies is None or not rate.frequencies.states:
-        return None
-    return next((state.residency_percent for state in rate.frequencies.states if state.mhz == mhz), 0.0)
-
-
-def _disk_figures(rates: Sequence[OsRates], name: str, figure: str) -> list[float | None]:
-    disks = [next((disk for disk in rate.disks if disk.name == name), None) for rate in rates]
-    return [None if disk is None else getattr(disk, figure) for disk in disks]
-
-
-def _picked(rates: Sequence[OsRates], attribute: str) -> list[float | None]:
-    return [getattr(rate, attribute) for rate in rates]
-
-
-def _divided(values: Sequence[float | None], by: Sequence[float | None]) -> list[float | None]:
-    return [None if a is None or not b else a / b for a, b in zip(values, by, strict=True)]
 
 
 def note_below_idle(ends: Iterable[tuple[str, float | None]]) -> list[Note]:

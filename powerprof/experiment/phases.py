@@ -27,10 +27,7 @@ from powerprof.model.records import (
     Window,
     metric_name,
 )
-from powerprof.statistics.counts import difference_of_rates
-from powerprof.statistics.intervals import Interval, welch_interval
-
-# Phases from repeated windows, and differences between phases with their intervals.
+from powerprof.statistics.intervals import welch_interval
 
 COMPARED = ("c0_percent", "wakeups_hz")
 
@@ -48,7 +45,7 @@ def difference(before: Sequence[float], after: Sequence[float]) -> Estimate:
     return Estimate(mean=mean, low=interval.low if interval else None, high=interval.high if interval else None)
 
 
-def _energy(windows: Sequence[Window]) -> list[EnergyReading]:
+def _combine_energy(windows: Sequence[Window]) -> list[EnergyReading]:
     """Return every domain over all windows: the sum of joules and the mean of watts.
 
     Both are unknown if a window lacks them. An estimate that replaced a meter in some windows only is left out.
@@ -108,7 +105,7 @@ def combine_windows(
         notes = [Note("wakeups_of_traced_window")]
     combined: Phase = msgspec.structs.replace(
         phase,
-        energy=_energy(windows),
+        energy=_combine_energy(windows),
         causes=list(causes),
         conservation=conservation,
         traced_window_s=traced_window_s,
@@ -136,7 +133,10 @@ def compare_phases(before: Phase, after: Phase, meters: HostMeters | None = None
         add(metric, window_values(before.windows, metric), window_values(after.windows, metric))
     for state in after.states:
         if not state.polling:
-            add(metric_name("residency_percent", state.name), *(_residencies(p, state.name) for p in (before, after)))
+            add(
+                metric_name("residency_percent", state.name),
+                *(_list_residencies(p, state.name) for p in (before, after)),
+            )
     add("watts", *([w for w in host_watts(p, meters) if w is not None] for p in (before, after)))
     for reading in after.energy:
         metric = metric_name("watts", reading.source, reading.domain)
@@ -151,19 +151,19 @@ def host_watts(phase: Phase, meters: HostMeters | None) -> list[float | None]:
 
 def find_run_meters(phases: Sequence[Phase]) -> HostMeters | None:
     """Return the one set of meters that represents the host in all windows of these phases."""
-    return host_meters(_windows(phases))
+    return host_meters(_list_readings(phases))
 
 
 def note_unmetered(phases: Sequence[Phase], meters: HostMeters | None) -> list[str]:
     """Return a note if windows lack the run's meters."""
-    return note_unmetered_windows(_windows(phases), meters)
+    return note_unmetered_windows(_list_readings(phases), meters)
 
 
-def _windows(phases: Sequence[Phase]) -> list[list[EnergyReading]]:
+def _list_readings(phases: Sequence[Phase]) -> list[list[EnergyReading]]:
     return [window.energy for phase in phases for window in phase.windows]
 
 
-def _residencies(phase: Phase, name: str) -> list[float]:
+def _list_residencies(phase: Phase, name: str) -> list[float]:
     percents = [
         next((state.residency_percent for state in window.states if state.name == name), None)
         for window in phase.windows
@@ -232,95 +232,6 @@ def judge_cost(before: Sequence[float], measured: Sequence[float], after: Sequen
         if together is None or together.low <= 0 or moved >= _DRIFT_SHARE * (fmean(measured) - fmean(before)):
             return "drift"
     return "costs"
-
-
-# The idle exits that the server's own threads cause, as the trace counted them. Other programs are not in this count. A
-# busy neighbour or a drift hides the difference of whole windows, but not this count.
-
-# CPUs that are never idle have no idle exits, so a count is meaningless above this.
-BUSY_PERCENT = 90.0
-# With CPUs this busy, some wake-ups meet CPUs that are awake.
-HALF_BUSY_PERCENT = 25.0
-# One health check in two seconds is still an idle server.
-IDLE_STATEMENTS_HZ = 0.5
-
-
-class ServerCost(msgspec.Struct, frozen=True):
-    """Idle exits per second of the server alone, and those added by silent connections (None: unknown).
-
-    `thread` is the thread with most of them and its rate. `busy_percent` is the load of the CPUs during the count, if
-    it hides some idle exits; then `added` is None.
-    """
-
-    alone: Estimate | None
-    connected: Estimate | None
-    added: Estimate | None
-    thread: tuple[str, float] | None
-    busy_percent: float | None
-
-
-def server_cost(run: IdleRun) -> ServerCost | None:
-    """Return the idle exits of the server; None without a trace or if its process is on another host."""
-    traced = {phase.name: phase for phase in run.phases if phase.server_exits is not None}
-    alone, connected = (traced[name].server_exits if name in traced else None for name in ("server", "clients"))
-    if alone is None and connected is None:
-        return None
-    busy = _busy(list(traced.values()))
-    return ServerCost(
-        alone=None if alone is None else alone.wakeups_hz,
-        connected=None if connected is None else connected.wakeups_hz,
-        added=None
-        if alone is None or connected is None or busy is not None
-        else _difference(alone.wakeups_hz, connected.wakeups_hz),
-        thread=_busiest(run, traced["clients" if alone is None else "server"]),
-        busy_percent=busy,
-    )
-
-
-class Obstacle(msgspec.Struct, frozen=True):
-    """The reason why a run has no answer: `busy` CPUs in percent, or the `statements` per second of other clients."""
-
-    kind: Literal["busy_before", "busy", "statements"]
-    value: float
-
-
-def find_obstacle(run: IdleRun) -> Obstacle | None:
-    """Return what prevents any answer: CPUs that were never idle, or a server that was not idle; None without one."""
-    phases = {phase.name: phase for phase in run.phases}
-    baseline = phases.get("baseline")
-    if baseline is not None and (baseline.c0_percent or 0.0) >= BUSY_PERCENT:
-        return Obstacle("busy_before", baseline.c0_percent or 0.0)
-    if (run.statements_hz or 0.0) > IDLE_STATEMENTS_HZ:
-        return Obstacle("statements", run.statements_hz or 0.0)
-    traced = [phase.conservation for phase in run.phases if phase.server_exits is not None]
-    busy = [100.0 - counts.idle_percent for counts in traced if counts is not None and counts.idle_percent is not None]
-    # Without a trace the windows show the load.
-    busy = busy or [phase.c0_percent for phase in run.phases if phase.c0_percent is not None]
-    least = min(busy, default=0.0)
-    return Obstacle("busy", least) if least >= BUSY_PERCENT else None
-
-
-def _busy(phases: list[Phase]) -> float | None:
-    idle = [phase.conservation.idle_percent for phase in phases if phase.conservation is not None]
-    most = max((100.0 - percent for percent in idle if percent is not None), default=0.0)
-    return most if most >= HALF_BUSY_PERCENT else None
-
-
-def _difference(a: Estimate, b: Estimate) -> Estimate:
-    apart = difference_of_rates(a.mean, _interval(a), b.mean, _interval(b))
-    return Estimate(mean=b.mean - a.mean, low=apart.low, high=apart.high)
-
-
-def _interval(rate: Estimate) -> Interval:
-    return Interval(rate.mean if rate.low is None else rate.low, rate.mean if rate.high is None else rate.high, "saved")
-
-
-def _busiest(run: IdleRun, phase: Phase) -> tuple[str, float] | None:
-    rates: dict[str, float] = {}
-    for cause in phase.causes:
-        if run.server is not None and cause.pid == run.server.pid and cause.thread:
-            rates[cause.thread] = rates.get(cause.thread, 0.0) + cause.wakeups_hz
-    return max(rates.items(), key=lambda item: item[1]) if rates else None
 
 
 def split_phase_energy(

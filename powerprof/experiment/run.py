@@ -7,24 +7,24 @@ from collections.abc import Sequence
 from functools import partial
 
 from powerprof.experiment import phases
+from powerprof.experiment.apparatus import Apparatus
 from powerprof.experiment.bench import Bench
-from powerprof.experiment.bench_data import BenchOptions
-from powerprof.experiment.block import Apparatus, measure_block
-from powerprof.experiment.executions import (
+from powerprof.experiment.bench_options import BenchOptions
+from powerprof.experiment.block import measure_block
+from powerprof.experiment.command_records import (
     COMMAND_METRIC,
-    Command,
     build_command_condition,
     check_source,
-    fit_executions,
     measure_baseline,
-    measure_executions,
     note_endings,
 )
-from powerprof.experiment.measurement import Session
-from powerprof.experiment.metrics import add_mean, format_cost_so_far, system_of_blocks
+from powerprof.experiment.executions import Command, fit_executions, measure_executions
+from powerprof.experiment.metrics import add_mean, format_cost_so_far
 from powerprof.experiment.options import AROUND_S, ExperimentOptions, condition_record
 from powerprof.experiment.plan import calibrate, check_options
 from powerprof.experiment.records import LoadOptions, LoadRun
+from powerprof.experiment.session import Session
+from powerprof.experiment.system_metrics import system_of_blocks
 from powerprof.experiment.threats import note_other_load
 from powerprof.experiment.traced import trace_condition
 from powerprof.measure.progress import Countdown, join_parts

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
+from powerprof.experiment.confounders import list_differences
 from powerprof.experiment.measurement import Measurement, judge
 from powerprof.experiment.records import Comparison, ConditionRecord, LoadRun, Metric, Threat, read_run
-from powerprof.experiment.threats import list_differences
 from powerprof.model.metrics import unit_of
 from powerprof.model.records import Figures, IdleRun, Phase, Run, Window, metric_name
 from powerprof.model.runs import RunStore, decode_record, read_schema

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from powerprof.database import historical
 from powerprof.energy.request import DEFAULT_REQUEST, EnergyRequest
 from powerprof.experiment import sweep
-from powerprof.experiment.bench_data import BenchOptions
+from powerprof.experiment.bench_options import BenchOptions
 from powerprof.experiment.claims import claim_of
 from powerprof.experiment.compare import compare_conditions
 from powerprof.experiment.ending import Ending
@@ -27,7 +27,7 @@ from powerprof.experiment.options import QUICK_WINDOW_S as QUICK_BLOCK_S
 from powerprof.experiment.records import Comparison, LoadRun, Metric, Range
 from powerprof.experiment.run import run_condition
 from powerprof.experiment.sweep import CONDITION, estimate_seconds, find_key
-from powerprof.experiment.sweep_rounds import SERVER, Sweep
+from powerprof.experiment.sweep_record import SERVER, Sweep
 from powerprof.experiment.verdict import judge_saved
 from powerprof.measure.clock import format_now
 from powerprof.measure.progress import announce

@@ -16,14 +16,15 @@ from powerprof.database import connections, historical, products
 from powerprof.database.connections import check_connections
 from powerprof.database.sandbox import find_server_account
 from powerprof.energy.request import Vcpu
+from powerprof.experiment.apparatus import Apparatus
 from powerprof.experiment.bench import Bench
-from powerprof.experiment.bench_data import BenchOptions
-from powerprof.experiment.block import Apparatus
+from powerprof.experiment.bench_options import BenchOptions
 from powerprof.experiment.ending import Ending
+from powerprof.experiment.function_samples import SAMPLED_S
 from powerprof.experiment.options import AROUND_S, ExperimentOptions, condition_record
 from powerprof.experiment.plan import Offer, check_options, measure_capacity, offer_share
-from powerprof.experiment.sweep_rounds import SERVER, START_S, Progress, Sweep, measure_rounds
-from powerprof.experiment.traced import SAMPLED_S
+from powerprof.experiment.sweep_record import SERVER, Sweep
+from powerprof.experiment.sweep_rounds import START_S, Progress, measure_rounds
 from powerprof.measure.clock import format_now
 from powerprof.model.records import ended_by_signal
 from powerprof.model.runs import RunStore, decode_record, encode_record, read_schema

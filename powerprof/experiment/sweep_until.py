@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Search the highest rate at which one condition, or two alternately, hold a limit: `powerprof sweep --until`."""
+"""Search the highest rate at which one condition, or two alternately, hold a limit: `powerprof sweep --until`.
+
+The record is `powerprof.saturation/1`.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,10 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
+from powerprof.experiment.apparatus import Apparatus, Slot
 from powerprof.experiment.bench import Bench
-from powerprof.experiment.bench_data import BenchOptions
-from powerprof.experiment.block import Apparatus, Slot, measure_block
+from powerprof.experiment.bench_options import BenchOptions
+from powerprof.experiment.block import measure_block
 from powerprof.experiment.ending import Ending
 from powerprof.experiment.options import AROUND_S, ExperimentOptions, condition_record
 from powerprof.experiment.plan import Offer, check_comparable, check_options, measure_capacity
@@ -25,8 +29,6 @@ from powerprof.model.text import Say, approximate_time
 from powerprof.statistics.verdicts import Verdict, compare_pairs
 from powerprof.system.errors import Retryable, UsageError
 from powerprof.workloads.reading import Case
-
-# The search and its record, `powerprof.saturation/1`.
 
 # Below this share of the offered rate the queue grows. At low rates a Poisson stream itself varies more.
 _KEPT_UP, _DEVIATIONS = 0.9, 3.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""sysbench and mariadb-slap as clients: statements through sysbench's Lua, open loop with --rate.
+"""Start sysbench as the client: statements through sysbench's Lua, open loop with --rate.
 
 Checked with 1.0.20: with --rate a generator queues events at exponentially distributed times, even if the workers are
 late, and latencies count from there. That is an open loop: waiting time is included. --time takes whole seconds.
@@ -7,29 +7,14 @@ late, and latencies count from there. That is an open loop: waiting time is incl
 
 from __future__ import annotations
 
-import ctypes
 import math
-import mmap
-import os
-import platform
 import re
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import msgspec
-import numpy as np
-from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from powerprof.database.base import Login
 from powerprof.experiment.load import STDIN, Context, LoadFailed, LoadOrder, LoadResult, ProcessLoad
-from powerprof.measure.window import wait_and_read
 from powerprof.system import programs
-from powerprof.system.closeable import Closeable
-from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
-from powerprof.system.folders import Folder
 from powerprof.system.paths import data_dir
 from powerprof.workloads.definition import Load
 from powerprof.workloads.reading import Case
@@ -64,7 +49,7 @@ def start_tpcc(case: Case, context: Context, order: LoadOrder) -> ProcessLoad:
         "--histogram=on",
         f"--warehouses={case.workload.definition.dataset.warehouses}",
         f"--think={load.think:g}",
-        _script("tpcc.lua", context),
+        _copy_script("tpcc.lua", context),
         "run",
     ]
     return ProcessLoad(argv, context, parse_report, stdin=write_config(load, context))
@@ -92,7 +77,7 @@ def build_command_line(
         f"--reconnect={'on' if load.reconnect else 'off'}",
         f"--transaction={'on' if load.transaction else 'off'}",
         f"--unique={seed}",
-        _script("statements.lua", context),
+        _copy_script("statements.lua", context),
         "run",
     ]
 
@@ -101,7 +86,7 @@ def _join_by_nul(statements: Sequence[str]) -> bytes:
     return b"\0".join(text.replace("\0", " ").encode() for text in statements)
 
 
-def _script(name: str, context: Context) -> Path:
+def _copy_script(name: str, context: Context) -> Path:
     """Copy one of our scripts to the client, because its account may be unable to enter our folder."""
     return context.file(name, (data_dir("workloads") / "lib" / name).read_bytes())
 
@@ -110,7 +95,7 @@ def write_config(load: Load, context: Context) -> str:
     """Return the account as a configuration of sysbench: every user can read passwords on command lines."""
     login = context.login
     if login.family == "postgresql":
-        return _postgresql_config(load, login)
+        return _write_postgresql_config(load, login)
     lines = ["db-driver=mysql", f"mysql-user={login.user}", f"mysql-password={login.password}"]
     if login.socket is not None:
         lines.append(f"mysql-socket={login.socket}")
@@ -122,7 +107,7 @@ def write_config(load: Load, context: Context) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _postgresql_config(load: Load, login: Login) -> str:
+def _write_postgresql_config(load: Load, login: Login) -> str:
     """Return the account for PostgreSQL.
 
     A host that is a folder holds the socket, which is named by its port (libpq, PQconnectdb).
@@ -152,15 +137,15 @@ def parse_report(text: str, elapsed_s: float) -> LoadResult:
     return LoadResult(
         queries=int(events[1]),
         elapsed_s=float(total[1]) or elapsed_s,
-        p50_ms=percentile(buckets, 50),
-        p95_ms=percentile(buckets, 95),
-        p99_ms=percentile(buckets, 99),
+        p50_ms=find_percentile(buckets, 50),
+        p95_ms=find_percentile(buckets, 95),
+        p99_ms=find_percentile(buckets, 99),
         mean_ms=float(mean[1]) if mean and int(events[1]) else None,
         errors=int(errors[1]) if errors else 0,
     )
 
 
-def percentile(buckets: Sequence[tuple[float, int]], percent: float) -> float | None:
+def find_percentile(buckets: Sequence[tuple[float, int]], percent: float) -> float | None:
     """Return the value of a histogram below which `percent` of the counts are; None for an empty one.
 
     The resolution is 2 %, the distance of the 1,024 buckets from 0.001 ms to 100 s (sysbench's sb_histogram).
@@ -174,253 +159,3 @@ def percentile(buckets: Sequence[tuple[float, int]], percent: float) -> float | 
         if seen >= total * percent / 100:
             return value
     return buckets[-1][0]
-
-
-# sysbench behind a gate: clients send statements while powerprof holds the gate open, and sleep while it is closed.
-#
-# Two connected, warm loads can so alternate several times a second. The gate is a file that both programs map, with
-# words in the byte order of the host:
-#
-# offset 0            u32 `turn`: 0 closed, 0xffffffff over, else a new number at each opening
-# 64 + 4160 × client  u32 ready (connected), u32 busy (waiting), u64 statements done, u64 sum of their latencies in µs,
-#                     1,024 × u32 a histogram of the latencies, logarithmic from 0.001 ms to 100 s (1.8 % per bucket),
-#                     u32 failed (its statement failed)
-#
-# A pace of 0 means full speed: each client continues after each answer. Otherwise the arrivals of each client are
-# exponentially distributed. A late client continues at once, and latencies count from the due time. Statements that
-# are due while the gate is closed are dropped. `statements.lua` is the other end.
-
-_BUCKETS, _FIRST_MS, _LAST_MS = 1024, 1e-3, 1e5
-_GATE_BYTES = 64
-_CLIENT = np.dtype(
-    [
-        ("ready", np.uint32),
-        ("busy", np.uint32),
-        ("done", np.uint64),
-        ("total_us", np.uint64),
-        ("buckets", np.uint32, _BUCKETS),
-        ("failed", np.uint32),
-        ("unused", np.uint32, 9),
-    ]
-)
-_FUTEX_WAKE = 1  # include/uapi/linux/futex.h
-_SYS_FUTEX = {"x86_64": 202, "aarch64": 98}
-_LIBC = ctypes.CDLL(None)
-_CONNECT_S = 60.0
-_SHUT, _OVER = 0, 0xFFFFFFFF
-_END_S = 5.0
-_POLL_S = 0.0005
-
-
-def is_gate_supported() -> bool:
-    """Return whether `statements.lua` knows the system calls of this machine."""
-    return platform.machine() in _SYS_FUTEX
-
-
-class Tally(msgspec.Struct, frozen=True):
-    """The work of the clients since they connected. `buckets`: shape (1024,)."""
-
-    done: int
-    total_us: int
-    buckets: NDArray[np.int64]
-
-    def since(self, before: Tally) -> LoadResult:
-        """Return the work after `before`; `elapsed_s` is left at 0."""
-        counts = self.buckets - before.buckets
-        done = self.done - before.done
-        edges = [(_value_ms(int(index)), int(counts[index])) for index in np.flatnonzero(counts)]
-        return LoadResult(
-            queries=done,
-            elapsed_s=0.0,
-            p50_ms=percentile(edges, 50),
-            p95_ms=percentile(edges, 95),
-            p99_ms=percentile(edges, 99),
-            mean_ms=(self.total_us - before.total_us) / done / 1e3 if done else None,
-        )
-
-
-def _value_ms(bucket: int) -> float:
-    """Return the logarithmic middle of a bucket in ms."""
-    return float(_FIRST_MS * (_LAST_MS / _FIRST_MS) ** ((bucket + 0.5) / (_BUCKETS - 1)))
-
-
-class GatedLoad(Closeable):
-    """sysbench with connected clients and a closed gate, while the context is open.
-
-    Raises CapabilityError if sysbench is not installed, and LoadFailed if the clients do not connect.
-    """
-
-    def __init__(self, load: Load, statements: Sequence[str], context: Context, rate_hz: float, seed: int) -> None:
-        program = programs.need("sysbench", "sysbench")
-        size = _GATE_BYTES + load.clients * _CLIENT.itemsize
-        path = context.file("gate", bytes(size))
-        self._turn = 0
-        self._memory = _map_file(path, size)
-        self._gate: NDArray[np.uint32] = np.frombuffer(self._memory, np.uint32, 1)
-        self._clients: NDArray[Any] = np.frombuffer(self._memory, _CLIENT, load.clients, _GATE_BYTES)
-        pacing = ["--time=0", "--events=0", "--rate=0", f"--gate={path}", f"--pace={rate_hz:g}"]
-        self._process = ProcessLoad(
-            build_command_line(program, load, statements, context, seed, pacing),
-            context,
-            lambda text, _: _raise_early_end(text),
-            stdin=write_config(load, context),
-        )
-
-    def _open(self) -> None:
-        self._wait_for(lambda: bool(self._clients["ready"].all()), _CONNECT_S, "did not connect")
-
-    def close(self) -> None:
-        self._process.kill()
-
-    @property
-    def pids(self) -> Sequence[int]:
-        return self._process.pids
-
-    def alive(self) -> bool:
-        return self._process.alive()
-
-    def open(self) -> None:
-        """Let the clients start statements."""
-        self._turn += 1
-        self._turn_to(self._turn)
-
-    def shut(self, patience_s: float) -> None:
-        """Let no client start a statement, and wait for the running ones. Raise LoadFailed."""
-        self._turn_to(_SHUT)
-        self._wait_for(lambda: not bool(self._clients["busy"].any()), patience_s, "is not answered")
-
-    def tally(self) -> Tally:
-        """Return the counts so far; they are exact while the gate is closed."""
-        return Tally(
-            int(self._clients["done"].sum()),
-            int(self._clients["total_us"].sum()),
-            self._clients["buckets"].sum(axis=0, dtype=np.int64),
-        )
-
-    def _turn_to(self, turn: int) -> None:
-        self._gate[0] = turn
-        address = self._gate.ctypes.data
-        _LIBC.syscall(_SYS_FUTEX[platform.machine()], ctypes.c_void_p(address), _FUTEX_WAKE, 2**31 - 1, None, None, 0)
-
-    def _wait_for(self, done: Callable[[], bool], patience_s: float, what: str) -> None:
-        deadline_s = time.monotonic() + patience_s
-        while not done():
-            failed = self._clients["failed"].any()
-            if failed:
-                self._turn_to(_OVER)
-            if failed or not self._process.alive():
-                self._process.finish(_END_S)  # raises with sysbench's output
-            if time.monotonic() > deadline_s:
-                raise LoadFailed(f"sysbench {what} in {patience_s:.0f} s")
-            time.sleep(_POLL_S)
-
-
-class OpenGate:
-    """sysbench with an open gate, for whole windows on servers that do not count statements in time.
-
-    PostgreSQL's processes report their statistics up to a second late (monitoring-stats, "Statistics collection").
-    Raises CapabilityError if sysbench is not installed or this machine's calls are unknown, and LoadFailed if the
-    clients do not connect.
-    """
-
-    def __init__(self, load: Load, statements: Sequence[str], context: Context, order: LoadOrder) -> None:
-        if not is_gate_supported():
-            raise CapabilityError(f"statements cannot be counted on {platform.machine()}", "use a load of kind pgbench")
-        self._load = GatedLoad(load, statements, context, order.rate_hz or 0.0, order.seed)
-        self._load.__enter__()
-        self._start = self._load.tally()
-        self._start_s = time.monotonic()
-        self._until_s = self._start_s + (order.duration_s or 0.0)
-        self._load.open()
-
-    @property
-    def pids(self) -> Sequence[int]:
-        return self._load.pids
-
-    def alive(self) -> bool:
-        return self._load.alive()
-
-    def done(self) -> int:
-        return self._load.tally().done - self._start.done
-
-    def finish(self, timeout_s: float) -> LoadResult:
-        """Wait until its time is over and the last statement is answered. Raise LoadFailed."""
-        wait_and_read((), self._until_s - time.monotonic())
-        try:
-            self._load.shut(timeout_s)
-            return replace(self._load.tally().since(self._start), elapsed_s=time.monotonic() - self._start_s)
-        finally:
-            self.kill()
-
-    def kill(self) -> None:
-        self._load.close()
-
-
-def _map_file(path: Path, size: int) -> mmap.mmap:
-    """Map a file that another account owns; a link cannot redirect it."""
-    with Folder.open(path.parent) as folder:
-        handle = os.open(path.name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder.handle)
-    with os.fdopen(handle, "r+b"):
-        return mmap.mmap(handle, size)
-
-
-def _raise_early_end(text: str) -> LoadResult:
-    raise PowerprofError(
-        f"sysbench ended early: {' / '.join(text.split()[-20:])[:200]}",
-        "its words name the reason; for a traceback, add --debug before the command's name",
-    )
-
-
-# mariadb-slap as the client: it has no rate and runs a number of queries at full speed.
-
-_DELIMITER = ";\n"
-
-
-def start_mariadb_slap(case: Case, context: Context, order: LoadOrder) -> ProcessLoad:
-    """Start mariadb-slap with `order.queries` queries. Raise CapabilityError if it is not installed."""
-    program = programs.which("mariadb-slap") or programs.which("mysqlslap")
-    if program is None:
-        program = programs.need("mariadb-slap", "mariadb-client")
-    if order.queries is None:
-        raise UsageError("mariadb-slap runs a number of queries, not a rate", "use --design work")
-    load = case.load
-    query = context.file("slap.sql", _DELIMITER.join(case.load_statements(context.folder)).encode())
-    argv: list[str | Path] = [
-        program,
-        f"--defaults-file={STDIN}",
-        f"--concurrency={load.clients}",
-        "--iterations=1",
-        f"--number-of-queries={order.queries}",
-        f"--query={query}",
-        "--delimiter=;",
-        f"--create-schema={load.database or context.login.database or 'mysql'}",
-        "--no-drop",
-    ]
-    if load.session:
-        argv.append(f"--init-command={'; '.join(load.session)}")
-    queries = order.queries
-    return ProcessLoad(
-        argv,
-        context,
-        lambda text, elapsed_s: parse_mariadb_slap(text, elapsed_s, queries, load),
-        stdin=_slap_config(context),
-    )
-
-
-def _slap_config(context: Context) -> str:
-    login = context.login
-    place = (
-        f"socket={login.socket}"
-        if login.socket is not None
-        else f"host={login.host or '127.0.0.1'}\nport={login.port or 3306}"
-    )
-    return f'[client]\nuser={login.user}\npassword="{login.password}"\n{place}\n'
-
-
-def parse_mariadb_slap(text: str, elapsed_s: float, queries: int, load: Load) -> LoadResult:
-    """Parse mariadb-slap's report. Raise LoadFailed if it is not one."""
-    match = re.search(r"Average number of seconds to run all queries:\s+(\d+\.\d+) seconds", text)
-    if not match:
-        raise LoadFailed(f"mariadb-slap gave no report: {' '.join(text.split())[-200:]}")
-    each = queries // load.clients * load.clients
-    return LoadResult(queries=each or queries, elapsed_s=float(match[1]) or elapsed_s)

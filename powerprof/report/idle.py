@@ -11,7 +11,8 @@ from markupsafe import Markup
 from powerprof.energy.model import WIDE
 from powerprof.energy.total import Total, host_meters, mean_host_energy
 from powerprof.energy.uncertainty import bound_difference, bound_ratio
-from powerprof.experiment.phases import Finding, find_delta, find_obstacle, judge_costs
+from powerprof.experiment.phases import Finding, find_delta, judge_costs
+from powerprof.experiment.server_cost import find_obstacle
 from powerprof.model import text
 from powerprof.model.records import EnergyReading, Estimate, EstimateRange, IdleRun, Phase
 from powerprof.report.document import MARKDOWN, NOT_HTML, Document, Part, Section, Sentence, Shown, Tile, View

@@ -7,7 +7,8 @@ import math
 import re
 from collections.abc import Sequence
 
-from powerprof.experiment.phases import Claim, ServerCost, find_obstacle, judge_costs, server_cost
+from powerprof.experiment.phases import Claim, judge_costs
+from powerprof.experiment.server_cost import ServerCost, find_obstacle, server_cost
 from powerprof.model import text
 from powerprof.model.records import Estimate, IdleRun, Phase
 from powerprof.report.phases import shown_phases

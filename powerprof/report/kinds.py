@@ -52,7 +52,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "powerprof.run/1 idle": ("model.records:IdleRun", "report.idle:document"),
     "powerprof.run/1 run": ("experiment.records:LoadRun", "report.run:document"),
     "powerprof.comparison/1": ("experiment.records:Comparison", "report.comparison:document"),
-    "powerprof.sweep/1": ("experiment.sweep_rounds:Sweep", "report.sweep:document"),
+    "powerprof.sweep/1": ("experiment.sweep_record:Sweep", "report.sweep:document"),
     "powerprof.sweepcomparison/1": ("experiment.sweep_comparison:SweepComparison", "report.sweep_comparison:document"),
     "powerprof.saturation/1": ("experiment.sweep_until:Saturation", "report.saturation:document"),
     "powerprof.study/1": ("experiment.study:StudyRun", "report.study:document"),
@@ -73,7 +73,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "powerprof.queries-comparison/1": ("queries.comparison:QueriesComparison", "report.queries_comparison:document"),
     "powerprof.diagnosis/1": ("diagnosis.evidence:Diagnosis", "report.diagnosis:document"),
     "powerprof.cure/1": ("cure.records:Cure", "report.cure:document"),
-    "powerprof.trend/1": ("experiment.sweep_comparison:Trend", "report.trend:document"),
+    "powerprof.trend/1": ("experiment.trend:Trend", "report.trend:document"),
     "powerprof.energy/1": ("energy.total:EnergyResult", "report.energy:document"),
 }
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from powerprof.cure.records import Cure
     from powerprof.experiment.records import Comparison, FunctionChange, LoadRun, Metric, Range
     from powerprof.experiment.sweep_comparison import PartingWith, SweepComparison
-    from powerprof.experiment.sweep_rounds import Point, Sweep
+    from powerprof.experiment.sweep_record import Point, Sweep
     from powerprof.model.records import RunMetric
 
 _NAME = Column("name", "metric", left=True)

@@ -10,9 +10,9 @@ from functools import partial
 import msgspec
 
 from powerprof.experiment.claims import ENERGY, NO_BOUND_PERCENT, metric_named
-from powerprof.experiment.sweep_rounds import Point, Sweep, similar_points
-from powerprof.experiment.traced import EXITS, WAKINGS
-from powerprof.experiment.verdict import mean_shares
+from powerprof.experiment.paces import EXITS, WAKINGS
+from powerprof.experiment.sweep_functions import mean_shares
+from powerprof.experiment.sweep_record import Point, Sweep, similar_points
 from powerprof.model import text
 from powerprof.model.records import RunMetric
 from powerprof.report import labels

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from msgspec.structs import replace
 
 from powerprof.experiment.claims import describe_direction, metric_named
-from powerprof.experiment.sweep_comparison import Trend, TrendPoint, TrendStep
+from powerprof.experiment.trend import Trend, TrendPoint, TrendStep
 from powerprof.model import text
 from powerprof.report.answers import Outcome, explain_chance, noun_of, word_claim
 from powerprof.report.document import NOT_TERMINAL, TERMINAL, Document, Drawing, Part, Section, Sentence, Shown, View

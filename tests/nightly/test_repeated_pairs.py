@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.energy.request import NO_METER
-from powerprof.experiment.bench_data import BenchOptions
+from powerprof.experiment.bench_options import BenchOptions
 from powerprof.experiment.compare import compare_conditions
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.records import Comparison

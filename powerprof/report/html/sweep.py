@@ -9,7 +9,7 @@ from itertools import pairwise
 import msgspec
 from markupsafe import Markup
 
-from powerprof.experiment.sweep_rounds import Sweep
+from powerprof.experiment.sweep_record import Sweep
 from powerprof.model import text
 from powerprof.report import labels
 from powerprof.report.html.charts import draw_metrics, one_curve, place_charts

@@ -15,7 +15,7 @@ import pytest
 from powerprof.database.base import Login
 from powerprof.database.given import GivenServer
 from powerprof.experiment.bench import Bench
-from powerprof.experiment.bench_data import BenchOptions
+from powerprof.experiment.bench_options import BenchOptions
 from powerprof.experiment.load import Context, LoadResult, ProcessLoad
 from powerprof.system import programs
 from powerprof.workloads.catalogue import find_one

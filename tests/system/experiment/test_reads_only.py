@@ -13,7 +13,7 @@ from powerprof.database import sql
 from powerprof.database.given import GivenServer
 from powerprof.database.private_server import PrivateServer
 from powerprof.experiment.bench import Bench
-from powerprof.experiment.bench_data import BenchOptions
+from powerprof.experiment.bench_options import BenchOptions
 from powerprof.system.errors import PowerprofError
 from powerprof.workloads.reading import read_workload, resolve
 from tests.conftest import Cli

@@ -15,9 +15,9 @@ from powerprof.database.mysql import find_build
 from powerprof.energy.request import NO_METER
 from powerprof.experiment import sweep as sweeps
 from powerprof.experiment import sweep_rounds
-from powerprof.experiment.bench_data import BenchOptions
+from powerprof.experiment.bench_options import BenchOptions
 from powerprof.experiment.options import ExperimentOptions
-from powerprof.experiment.sweep_rounds import Sweep
+from powerprof.experiment.sweep_record import Sweep
 from powerprof.report.kinds import lines_of
 from powerprof.system.errors import Interrupted, UsageError
 from powerprof.workloads.catalogue import find_one

@@ -14,7 +14,7 @@ import pytest
 from powerprof.database import sql
 from powerprof.database.private_server import PrivateServer
 from powerprof.experiment.load import Context, LoadFailed
-from powerprof.experiment.sysbench import GatedLoad
+from powerprof.experiment.sysbench_gate import GatedLoad
 from powerprof.measure.procfs import process_cpu_ns
 from powerprof.system.tasks import read_switches
 from powerprof.workloads.definition import Load

@@ -12,7 +12,7 @@ from powerprof.database import sql
 from powerprof.database.base import Server
 from powerprof.database.builds import ServerBuild
 from powerprof.experiment.bench import Bench
-from powerprof.experiment.bench_data import BenchOptions
+from powerprof.experiment.bench_options import BenchOptions
 from powerprof.experiment.observers import CaseObservers
 from powerprof.experiment.traced import count_by_thread, trace_condition
 from powerprof.measure.sampling import WindowMeter

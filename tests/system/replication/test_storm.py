@@ -11,7 +11,7 @@ import pytest
 
 from powerprof.database import sql
 from powerprof.database.private_server import PrivateServer
-from powerprof.experiment.observers import StormWatch
+from powerprof.experiment.storm_watch import StormWatch
 from powerprof.system.errors import PowerprofError
 from powerprof.workloads.definition import Storm
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.experiment.bench_data import BenchOptions
+from powerprof.experiment.bench_options import BenchOptions
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.records import Block, LoadRun
 from powerprof.experiment.run import run_condition

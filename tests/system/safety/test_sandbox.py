@@ -25,9 +25,9 @@ from powerprof.database.base import Login
 from powerprof.database.given import GivenServer
 from powerprof.database.private_server import PrivateServer
 from powerprof.database.topology import ServerTopology
-from powerprof.experiment import load_clients
+from powerprof.experiment import connector_client, pgbench
 from powerprof.experiment.bench import Bench
-from powerprof.experiment.bench_data import BenchOptions
+from powerprof.experiment.bench_options import BenchOptions
 from powerprof.experiment.load import Context, LoadFailed, LoadOrder
 from powerprof.experiment.load_clients import start_load
 from powerprof.system import landlock, programs
@@ -111,7 +111,7 @@ def java_that_finds_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     with zipfile.ZipFile(data, "w") as jar:
         jar.writestr("empty", "")
     monkeypatch.setattr(historical, "read_jar", lambda name: data.getvalue())
-    monkeypatch.setattr(load_clients, "_wait_for_connector", lambda running: None)
+    monkeypatch.setattr(connector_client, "_wait_for_connector", lambda running: None)
 
 
 # Finding 1
@@ -131,7 +131,7 @@ _SHELL_STATEMENTS = (
 def test_a_statement_for_pgbench_is_no_command_of_its_own(host: Forbidden, tmp_path: Path, powerprof_cli: Cli) -> None:
     for statement in _SHELL_STATEMENTS:
         with pytest.raises(UsageError, match="has a backslash"):
-            load_clients.pgbench_scripts([statement.format(place=host.place)], Load(kind="pgbench"))
+            pgbench.write_pgbench_scripts([statement.format(place=host.place)], Load(kind="pgbench"))
     folder = tmp_path / "theirs"
     text = json.dumps([_SHELL_STATEMENTS[0].format(place=host.place)])
     case_of(folder, f'kind = "pgbench"\nsql = {text}', kind="postgresql")
@@ -145,7 +145,7 @@ def test_a_command_that_pgbench_is_given_runs_in_the_sandbox(
 ) -> None:
     """As if the look at statements had missed it."""
     shell = f"cat {host.secret} /etc/shadow > stolen 2>&1; id -u > uid; touch {host.place}/made; true"
-    monkeypatch.setattr(load_clients, "pgbench_scripts", lambda statements, load: [f"SELECT 1 \\shell {shell}\n"])
+    monkeypatch.setattr(pgbench, "write_pgbench_scripts", lambda statements, load: [f"SELECT 1 \\shell {shell}\n"])
     case = case_of(tmp_path / "theirs", 'kind = "pgbench"\nsql = ["SELECT 1"]', kind="postgresql")
     with Bench([case], BenchOptions(), print) as bench:
         context = bench.context(case)

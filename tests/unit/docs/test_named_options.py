@@ -32,8 +32,10 @@ _TURBOSTAT = {"--quiet", "--show", "--hide", "--cpu", "--interval", "--num_itera
 # Options of other programs: the words that programs of ours and theirs are started with, and remedies.
 _OTHERS = {
     "database/": None,  # the words of servers and their clients
-    "experiment/load_clients.py": None,
+    "experiment/mariadb_slap.py": None,
+    "experiment/pgbench.py": None,
     "experiment/sysbench.py": None,
+    "experiment/sysbench_gate.py": None,
     "measure/powertop.py": _POWERTOP,
     "measure/powertop_residency.py": _POWERTOP,
     "measure/turbostat.py": _TURBOSTAT,

@@ -16,8 +16,8 @@ from powerprof.experiment.block import add_client_time
 from powerprof.experiment.claims import answer_for as answer_of
 from powerprof.experiment.claims import is_worse
 from powerprof.experiment.metrics import Baseline, pair_figures, read_figures
-from powerprof.experiment.observers import Slicer, build_slices
 from powerprof.experiment.records import Answer, Block, Metric, Threat, list_pairs
+from powerprof.experiment.slicer import Slicer, build_slices
 from powerprof.experiment.verdict import judge_metrics as judge_compared
 from powerprof.experiment.verdict import judge_saved
 from powerprof.measure.joined_windows import join_two_windows

@@ -11,16 +11,10 @@ import pytest
 
 from powerprof.cli.bench_options import cpu_sets
 from powerprof.database.topology import plan_topology
-from powerprof.experiment.bench_data import (
-    BenchOptions,
-    PlanMismatch,
-    check_plan,
-    check_supported,
-    member_cpus,
-    plan_text,
-)
+from powerprof.experiment.bench_data import PlanMismatch, check_plan, plan_text
+from powerprof.experiment.bench_options import BenchOptions, check_supported, member_cpus
 from powerprof.experiment.bench_settings import _checked, find_global_change, literal
-from powerprof.experiment.observers import list_relay_logs
+from powerprof.experiment.members_meter import list_relay_logs
 from powerprof.experiment.records import StormShare
 from powerprof.report.topology import topology_of
 from powerprof.system.errors import UsageError

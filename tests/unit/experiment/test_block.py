@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
+from powerprof.experiment.alternating import choose_turn_length
 from powerprof.experiment.bench import Bench
-from powerprof.experiment.block import choose_turn_length
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.plan import Offer
 from powerprof.workloads.reading import Case, read_workload, resolve

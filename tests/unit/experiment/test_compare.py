@@ -12,17 +12,19 @@ from msgspec.structs import replace
 from powerprof.energy.request import EnergyRequest
 from powerprof.experiment import compare
 from powerprof.experiment.compare import build_comparison, format_so_far, judge_primary
-from powerprof.experiment.measurement import Measurement, Session, judge
-from powerprof.experiment.metrics import mean_baseline, pair_figures, system_of_blocks
+from powerprof.experiment.measurement import Measurement, judge
+from powerprof.experiment.metrics import mean_baseline, pair_figures
 from powerprof.experiment.options import ExperimentOptions, condition_record
 from powerprof.experiment.phase_trace import _with_wakings
 from powerprof.experiment.plan import Offer
 from powerprof.experiment.records import ConditionRecord, ControlRecord, LoadRun, Plan, Threat
 from powerprof.experiment.run import build_run
 from powerprof.experiment.saved import compare_saved
+from powerprof.experiment.session import Session
 from powerprof.experiment.sweep import find_key, restore_options, start_sweep
 from powerprof.experiment.sweep_comparison import _judged_by, _left_out, is_worse
-from powerprof.experiment.sweep_rounds import Point
+from powerprof.experiment.sweep_record import Point
+from powerprof.experiment.system_metrics import system_of_blocks
 from powerprof.experiment.threats import find_threats
 from powerprof.experiment.verdict import judge_metrics, judge_saved
 from powerprof.model.records import EnergySource, Estimate, Figures, ServerExits, ServerInfo, ended_by_signal

@@ -15,10 +15,20 @@ import pytest
 from msgspec.structs import replace
 
 from powerprof.database.base import Login
-from powerprof.experiment import executions, load_clients, sysbench
+from powerprof.experiment import (
+    command_client,
+    connector_client,
+    executions,
+    mariadb_slap,
+    pgbench,
+    sysbench,
+    sysbench_gate,
+)
+from powerprof.experiment.alternating import _sum_counters
+from powerprof.experiment.apparatus import Slot
 from powerprof.experiment.bench_data import PlanMismatch, check_counters, count_queries, count_rows, subtract_counters
 from powerprof.experiment.bench_settings import _number, _text
-from powerprof.experiment.block import Slot, _sum_counters, add_client_time, build_block, refuse_errors
+from powerprof.experiment.block import add_client_time, build_block, refuse_errors
 from powerprof.experiment.load import Context, LoadFailed, LoadOrder, LoadResult
 from powerprof.experiment.plan import Offer
 from powerprof.system.errors import CapabilityError, UsageError
@@ -66,23 +76,23 @@ def test_malformed_reports_are_refused(text: str) -> None:
 
 
 def test_percentiles_of_a_histogram() -> None:
-    assert sysbench.percentile([(1.0, 1), (2.0, 98), (3.0, 1)], 50) == 2.0
-    assert sysbench.percentile([(1.0, 99), (3.0, 1)], 99) == 1.0
-    assert sysbench.percentile([], 50) is None
+    assert sysbench.find_percentile([(1.0, 1), (2.0, 98), (3.0, 1)], 50) == 2.0
+    assert sysbench.find_percentile([(1.0, 99), (3.0, 1)], 99) == 1.0
+    assert sysbench.find_percentile([], 50) is None
 
 
 def test_a_report_of_mariadb_slap_is_read() -> None:
     text = "Benchmark\n\tAverage number of seconds to run all queries: 0.125 seconds\n\tNumber of clients"
-    result = sysbench.parse_mariadb_slap(text, 0.2, 1001, Load(clients=4))
+    result = mariadb_slap.parse_mariadb_slap(text, 0.2, 1001, Load(clients=4))
     assert (result.queries, result.elapsed_s) == (1000, 0.125)  # each client runs a whole share
     with pytest.raises(LoadFailed):
-        sysbench.parse_mariadb_slap("error", 0.2, 10, Load())
+        mariadb_slap.parse_mariadb_slap("error", 0.2, 10, Load())
 
 
 def test_a_command_can_report_its_queries() -> None:
-    result = load_clients.parse_command("working…\nqueries=1200\np95_ms: 2.5\n", 4.0)
+    result = command_client.parse_command("working…\nqueries=1200\np95_ms: 2.5\n", 4.0)
     assert (result.queries, result.p95_ms, result.p99_ms, result.elapsed_s) == (1200, 2.5, None, 4.0)
-    assert load_clients.parse_command("", 1.0).queries is None
+    assert command_client.parse_command("", 1.0).queries is None
 
 
 def test_an_account_of_postgresql_is_named_by_its_sockets_folder_and_port(tmp_path: Path) -> None:
@@ -99,9 +109,9 @@ def test_an_account_of_postgresql_is_named_by_its_sockets_folder_and_port(tmp_pa
 
 
 def test_places_of_a_command_are_filled_and_unknown_ones_refused() -> None:
-    assert load_clients._fill("--socket={socket}", {"socket": "/run/s"}) == "--socket=/run/s"
+    assert command_client._fill_places("--socket={socket}", {"socket": "/run/s"}) == "--socket=/run/s"
     with pytest.raises(UsageError, match=r"no such place \{sokcet\}"):
-        load_clients._fill("{sokcet}", {"socket": "/run/s"})
+        command_client._fill_places("{sokcet}", {"socket": "/run/s"})
 
 
 def test_only_the_client_account_can_read_its_files(tmp_path: Path) -> None:
@@ -117,15 +127,15 @@ def test_only_the_client_account_can_read_its_files(tmp_path: Path) -> None:
 
 def test_statements_become_scripts_of_pgbench() -> None:
     load = Load(kind="pgbench")
-    assert load_clients.pgbench_scripts(["SELECT {{uniform 1 9}}, {{uniform 2 3}};"], load) == [
+    assert pgbench.write_pgbench_scripts(["SELECT {{uniform 1 9}}, {{uniform 2 3}};"], load) == [
         "\\set powerprof0 random(1, 9)\n\\set powerprof1 random(2, 3)\nSELECT :powerprof0, :powerprof1;\n"
     ]
-    assert load_clients.pgbench_scripts(["SELECT 1", "SELECT 2"], Load(kind="pgbench", transaction=True)) == [
+    assert pgbench.write_pgbench_scripts(["SELECT 1", "SELECT 2"], Load(kind="pgbench", transaction=True)) == [
         "BEGIN;\nSELECT 1;\nSELECT 2;\nEND;\n"
     ]
     for statement in ("SELECT 1;\n  \\shell rm -r x", "\\setshell a id", "SELECT {{sequence}}"):
         with pytest.raises(UsageError):
-            load_clients.pgbench_scripts([statement], load)
+            pgbench.write_pgbench_scripts([statement], load)
 
 
 _SELECT = "SELECT Name FROM City WHERE ID = {{uniform 1 4079}} AND Population > {{uniform 5 9}}"
@@ -147,7 +157,7 @@ def _java_context(tmp_path: Path) -> Context:
 def test_the_settings_of_a_java_connector(tmp_path: Path, protocol: str, connector: str, said: tuple[str, ...]) -> None:
     load = Load(kind="connector-j", protocol=protocol, connector=connector, sql=[_SELECT])  # type: ignore[arg-type]
     order = LoadOrder(duration_s=2.5, rate_hz=1000.0, seed=7)
-    text = load_clients.connector_properties(load, [_SELECT], _java_context(tmp_path), order)
+    text = connector_client.format_connector_properties(load, [_SELECT], _java_context(tmp_path), order)
     assert all(word in text for word in said)
     lines = dict(line.split("=", 1) for line in text.splitlines())
     assert lines["sql"] == "SELECT Name FROM City WHERE ID = ? AND Population > ?"
@@ -171,23 +181,23 @@ def test_the_settings_of_a_java_connector(tmp_path: Path, protocol: str, connect
 )
 def test_unsupported_statements_of_a_java_connector_are_refused(tmp_path: Path, load: Load) -> None:
     with pytest.raises(UsageError, match="connector-j"):
-        load_clients.connector_properties(load, load.sql, _java_context(tmp_path), LoadOrder(duration_s=1.0))
+        connector_client.format_connector_properties(load, load.sql, _java_context(tmp_path), LoadOrder(duration_s=1.0))
 
 
 def test_a_missing_jdk_or_connector_has_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load = Load(kind="connector-j", sql=["SELECT 1"])
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(CapabilityError, match=r"^java is not installed") as caught:
-        load_clients.start_connector(load, load.sql, _java_context(tmp_path), LoadOrder(duration_s=1.0))
+        connector_client.start_connector(load, load.sql, _java_context(tmp_path), LoadOrder(duration_s=1.0))
     assert caught.value.hint == "apt install default-jdk-headless"
     # A runtime alone cannot run a source file.
-    monkeypatch.setattr(load_clients.programs, "need", _only_java)
+    monkeypatch.setattr(connector_client.programs, "need", _only_java)
     with pytest.raises(CapabilityError, match=r"^javac is not installed"):
-        load_clients.start_connector(load, load.sql, _java_context(tmp_path), LoadOrder(duration_s=1.0))
-    monkeypatch.setattr(load_clients.programs, "need", lambda name, package: Path("/bin/false"))
+        connector_client.start_connector(load, load.sql, _java_context(tmp_path), LoadOrder(duration_s=1.0))
+    monkeypatch.setattr(connector_client.programs, "need", lambda name, package: Path("/bin/false"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(CapabilityError, match="mysql-connector-j has not been fetched") as caught:
-        load_clients.start_connector(load, load.sql, _java_context(tmp_path), LoadOrder(duration_s=1.0))
+        connector_client.start_connector(load, load.sql, _java_context(tmp_path), LoadOrder(duration_s=1.0))
     assert caught.value.hint == "fetch it: powerprof servers fetch mysql-connector-j"
 
 
@@ -208,31 +218,31 @@ def test_the_log_of_pgbench_has_microseconds(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "pgbench-log.72").write_text(
         "1 1 4700 0 1700000002 500000 9\n1 2 900 0 1700000003 750000\nnonsense\n1 2\n"
     )
-    monkeypatch.setattr(load_clients.time, "time", lambda: 1_700_000_000.0)
-    monkeypatch.setattr(load_clients.time, "monotonic", lambda: 400.0)
+    monkeypatch.setattr(pgbench.time, "time", lambda: 1_700_000_000.0)
+    monkeypatch.setattr(pgbench.time, "monotonic", lambda: 400.0)
     counted = "number of transactions actually processed: 3\nnumber of failed transactions: 2 (1 %)\n"
-    found = load_clients.parse_pgbench(f"{counted}latency average = 2.633 ms", 4.5, tmp_path)
+    found = pgbench.parse_pgbench(f"{counted}latency average = 2.633 ms", 4.5, tmp_path)
     assert (found.queries, found.errors, found.mean_ms, found.elapsed_s) == (3, 2, 2.633, 4.5)
     assert (found.p50_ms, found.p95_ms, found.p99_ms) == (2.3, 4.7, 4.7)
     assert sorted(found.ends_s or ()) == pytest.approx([401.25, 402.5, 403.75])
     with pytest.raises(LoadFailed, match="gave no report"):
-        load_clients.parse_pgbench("pgbench: error: connection failed", 1.0, tmp_path)
-    commands = load_clients.parse_command("queries=7\np50_ms=1.5\np95_ms=2.5\np99_ms=3.5\nqueries=9\n", 4.0)
+        pgbench.parse_pgbench("pgbench: error: connection failed", 1.0, tmp_path)
+    commands = command_client.parse_command("queries=7\np50_ms=1.5\np95_ms=2.5\np99_ms=3.5\nqueries=9\n", 4.0)
     assert (commands.queries, commands.p50_ms, commands.p95_ms, commands.p99_ms) == (9, 1.5, 2.5, 3.5)
 
 
 def test_the_work_behind_a_gate_is_that_since_a_tally() -> None:
     before, after = np.zeros(1024, np.int64), np.zeros(1024, np.int64)
     before[100], after[100], after[300], after[500] = 7, 27, 18, 2
-    found = sysbench.Tally(47, 91_000, after).since(sysbench.Tally(7, 11_000, before))
+    found = sysbench_gate.Tally(47, 91_000, after).since(sysbench_gate.Tally(7, 11_000, before))
     assert (found.queries, found.mean_ms) == (40, pytest.approx(2.0))
 
     def middle_ms(bucket: int) -> float:
         return 0.001 * 1e8 ** ((bucket + 0.5) / 1023)
 
     assert (found.p50_ms, found.p95_ms, found.p99_ms) == pytest.approx([middle_ms(n) for n in (100, 300, 500)])
-    assert sysbench.Tally(7, 11_000, before).since(sysbench.Tally(7, 11_000, before)).mean_ms is None
-    assert sysbench.percentile([(1.0, 9), (2.0, 90), (3.0, 1)], 95) == 2.0
+    assert sysbench_gate.Tally(7, 11_000, before).since(sysbench_gate.Tally(7, 11_000, before)).mean_ms is None
+    assert sysbench.find_percentile([(1.0, 9), (2.0, 90), (3.0, 1)], 95) == 2.0
 
 
 def test_counters_are_differences_without_those_of_the_reading() -> None:
@@ -260,9 +270,9 @@ def test_the_time_of_an_ended_client_is_in_percent_of_all_cpus() -> None:
     client = add_client_time(window, 0.87).processes[-1]
     assert (client.name, client.cpu_s, client.percent) == ("client", 0.87, pytest.approx(100 * 0.87 / (2.7 * 3)))
     assert add_client_time(window, None) is window
-    command = executions._with_command(window, 0.87).processes[0]
+    command = executions._add_command(window, 0.87).processes[0]
     assert (command.name, command.percent) == ("command", pytest.approx(100 * 0.87 / (2.7 * 3)))
-    assert executions._with_command(replace(window, window_s=None), 0.87).processes[0].percent is None
+    assert executions._add_command(replace(window, window_s=None), 0.87).processes[0].percent is None
 
 
 def test_a_block_holds_the_report_of_its_client_and_the_counters() -> None:

@@ -19,11 +19,9 @@ from powerprof.experiment.metrics import (
     pair_figures,
     read_figures,
     rest_percent,
-    split_cpu_time,
-    system_of_blocks,
-    system_values,
 )
 from powerprof.experiment.records import Block, list_pairs
+from powerprof.experiment.system_metrics import split_cpu_time, system_of_blocks, system_values
 from powerprof.model.records import Figures, OsRates, RunMetric, Window
 from tests.unit.experiment.builders import odd_block, odd_pairs, odd_rates, odd_window
 

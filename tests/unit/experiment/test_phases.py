@@ -16,23 +16,23 @@ from scipy import stats
 
 from powerprof.energy.split import split_host_energy
 from powerprof.energy.total import HostMeters
-from powerprof.experiment import idle
-from powerprof.experiment.idle import IdlePlan, LoadMeter, ServerLoad, _Measured
+from powerprof.experiment import server_load
+from powerprof.experiment.idle import IdlePlan, _Measured
 from powerprof.experiment.phase_trace import ToolTally, _server_exits
 from powerprof.experiment.phases import (
     combine_windows,
     compare_phases,
     difference,
     domain_watts,
-    find_obstacle,
     find_run_meters,
     host_watts,
     judge_cost,
     judge_costs,
-    server_cost,
     split_phase_energy,
     window_values,
 )
+from powerprof.experiment.server_cost import find_obstacle, server_cost
+from powerprof.experiment.server_load import LoadMeter, ServerLoad
 from powerprof.model.records import (
     Cause,
     Conservation,
@@ -354,9 +354,9 @@ def test_the_cpu_time_of_a_server_is_in_percent_of_one_cpu(monkeypatch: pytest.M
     readings, clock = iter([3_000_000_000, 3_150_000_000]), iter([10.0, 12.5])
     counts = iter([100, 103, 106, 146])
     monkeypatch.setattr(LoadMeter, "_read", lambda self: (next(counts), 7))
-    monkeypatch.setattr(idle, "process_cpu_ns", lambda pid: next(readings))
-    monkeypatch.setattr(idle, "wait_and_read", lambda parts, seconds: None)
-    monkeypatch.setattr(idle.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(server_load, "process_cpu_ns", lambda pid: next(readings))
+    monkeypatch.setattr(server_load, "wait_and_read", lambda parts, seconds: None)
+    monkeypatch.setattr(server_load.time, "monotonic", lambda: next(clock))
     meter = LoadMeter(SimpleNamespace(pid=71))  # type: ignore[arg-type]
     load = meter._look()
     assert (load.statements_hz, load.clients_count, load.cpu_percent) == (37 / 2.5, 7, pytest.approx(6.0))

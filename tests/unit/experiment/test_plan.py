@@ -9,10 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from powerprof.experiment import compare, sweep
-from powerprof.experiment.measurement import Session
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.plan import Arm, Offer, block_order, choose_offer, offer_share, round_order
 from powerprof.experiment.records import ConditionRecord
+from powerprof.experiment.session import Session
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.workloads.catalogue import find_condition
 from powerprof.workloads.reading import Case, resolve

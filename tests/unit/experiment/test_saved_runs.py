@@ -15,8 +15,8 @@ from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.records import Comparison, ConditionRecord, LoadOptions, LoadRun, Threat
 from powerprof.experiment.saved import _drift_of, _phase_figures, are_runs, compare_saved, read_measurement
 from powerprof.experiment.sweep import SweepStore, continue_sweep, restore_options
-from powerprof.experiment.sweep_comparison import _steps
-from powerprof.experiment.sweep_rounds import Sweep
+from powerprof.experiment.sweep_record import Sweep
+from powerprof.experiment.trend import _judge_steps
 from powerprof.model.records import Delta, Estimate, Figures, RunMetric, ServerInfo, ToolCost, ended_by_signal
 from powerprof.model.runs import RunStore
 from powerprof.report.wording import word_record
@@ -144,7 +144,7 @@ def test_a_sweep_is_kept_after_every_point_under_one_id(tmp_path: Path) -> None:
     assert store.save(saved).id == "sweep-0001"
     again = SweepStore(tmp_path).load("sweep-0001")
     assert again == saved
-    from powerprof.experiment.bench_data import BenchOptions
+    from powerprof.experiment.bench_options import BenchOptions
 
     options = restore_options(again, ExperimentOptions())
     assert (options.window_s, options.pairs, options.seed) == (0.5, 2, 3)
@@ -188,13 +188,13 @@ def saved_side(values: list[float], source: str | None = None) -> Any:
 
 def test_a_trend_steps_from_the_older_run_to_the_newer() -> None:
     first, second = [5.1, 5.3, 5.0, 5.2], [9.1, 9.0, 9.4, 9.2]
-    none, step, other = _steps([saved_side(first), saved_side(second), saved_side(second, "rapl")], "x")
+    none, step, other = _judge_steps([saved_side(first), saved_side(second), saved_side(second, "rapl")], "x")
     expected = compare_unpaired(first, second, seed=1)
     assert none is None and other is None and step is not None and expected.difference_interval is not None
     assert step.difference.b_minus_a == pytest.approx(4.025)
     assert step.difference.percent == pytest.approx(100 * 4.025 / 5.15)
     assert step.difference.ci95 == (expected.difference_interval.low, expected.difference_interval.high)
-    far = _steps([saved_side(first), saved_side([90.0, 90.1, 90.2, 90.3])], "x")[1]
+    far = _judge_steps([saved_side(first), saved_side([90.0, 90.1, 90.2, 90.3])], "x")[1]
     assert far is not None and (far.verdict, far.hint) == ("b_higher", None)
 
 

@@ -12,31 +12,33 @@ from msgspec.structs import replace
 
 from powerprof.cli.compare import _judge
 from powerprof.experiment.ending import Ending
+from powerprof.experiment.paces import PaceWindow, ThreadPace
 from powerprof.experiment.records import ConditionRecord
 from powerprof.experiment.sweep_comparison import (
     SweepSide,
     _beside,
     _others,
     are_sweeps,
-    build_trend,
     claim_of_point,
     compare_sweeps,
 )
-from powerprof.experiment.sweep_rounds import (
+from powerprof.experiment.sweep_record import (
     Point,
-    PointMeasurements,
     PointsCompared,
-    Progress,
     Sweep,
-    _by_round,
-    _count_missing,
-    _gathered_point,
+    _read_rounds,
     compare_metrics,
     compare_sweep_points,
-    drop_incomplete_round,
     similar_points,
 )
-from powerprof.experiment.traced import PaceWindow, ThreadPace
+from powerprof.experiment.sweep_rounds import (
+    PointMeasurements,
+    Progress,
+    _count_missing,
+    _gathered_point,
+    drop_incomplete_round,
+)
+from powerprof.experiment.trend import build_trend
 from powerprof.model.records import Ended, Estimate, OsRates, RunMetric, ServerInfo, ended_by_signal
 from powerprof.model.runs import RunStore
 from powerprof.report.wording import word_record
@@ -161,7 +163,7 @@ def test_points_are_compared_by_their_rounds() -> None:
         return Point(value=value, metrics=[metric], blocks=blocks)
 
     points = [point(1, [10.0, 20.0, 30.0, 41.0], 0), point(2, [30.0, 46.0, 59.0], 1), Point(value=4, error="refused")]
-    assert _by_round(points[1], "queries_hz") == {1: 30.0, 2: 46.0, 3: 59.0}
+    assert _read_rounds(points[1], "queries_hz") == {1: 30.0, 2: 46.0, 3: 59.0}
     record = replace(sweep(), points=points, options={})
     (pair,) = compare_sweep_points(record)
     assert (pair.metric, pair.a, pair.b) == ("queries_hz", 1, 2)

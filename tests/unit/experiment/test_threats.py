@@ -10,7 +10,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from powerprof.experiment.confounders import list_differences
+from powerprof.experiment.disturbed_pairs import find_disturbed_pairs, find_undisturbed_pairs, mark_disturbed_pairs
 from powerprof.experiment.metrics import Baseline, mean_baseline, pair_figures, rest_percent
+from powerprof.experiment.model_uncertainty import apply_other_models, estimate_with
 from powerprof.experiment.records import (
     Arm,
     Block,
@@ -22,18 +25,7 @@ from powerprof.experiment.records import (
     Threat,
     list_pairs,
 )
-from powerprof.experiment.threats import (
-    apply_other_models,
-    disturbed_pairs,
-    estimate_with,
-    find_doubts,
-    find_threats,
-    list_differences,
-    mark_disturbed_pairs,
-    measure_drift,
-    note_other_load,
-    undisturbed_pairs,
-)
+from powerprof.experiment.threats import find_doubts, find_threats, measure_drift, note_other_load
 from powerprof.experiment.verdict import judge_metrics
 from powerprof.model.records import EnergyReading, EstimateRange, ServerInfo, Window
 from tests.unit.experiment import builders
@@ -205,9 +197,9 @@ def test_a_pair_is_disturbed_above_the_quietest_window_of_its_condition(arm: Arm
             for block in blocks
         ]
 
-    assert disturbed_pairs(disturbed(4.9)) == set()
+    assert find_disturbed_pairs(disturbed(4.9)) == set()
     loud = disturbed(5.1)
-    assert (disturbed_pairs(loud), undisturbed_pairs(loud)) == ({4}, {0, 1, 2, 3, 5})
+    assert (find_disturbed_pairs(loud), find_undisturbed_pairs(loud)) == ({4}, {0, 1, 2, 3, 5})
     marked, (note,) = mark_disturbed_pairs(loud, 8)
     assert note.values == {"count": 1}
     assert [block.pair for block in marked if block.disturbed] == [4, 4]
@@ -215,7 +207,7 @@ def test_a_pair_is_disturbed_above_the_quietest_window_of_its_condition(arm: Arm
     # Five of nine are less than 60 %.
     assert mark_disturbed_pairs(loud, 9) == (loud, [])
     dropped = [replace(block, dropped=block.pair == 4) for block in loud]
-    assert disturbed_pairs(dropped) == set()
+    assert find_disturbed_pairs(dropped) == set()
 
 
 def test_pairs_are_sorted_and_complete() -> None:

@@ -9,18 +9,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from powerprof.experiment import observers
+from powerprof.experiment import members_meter, storm_watch
 from powerprof.experiment.metrics import mean_hz, peak_hz, written_per_slice
+from powerprof.experiment.paces import PaceWindow, ThreadPace, pace_metrics, summarise_paces
 from powerprof.experiment.records import Slices, StormShare, TraceSummary
-from powerprof.experiment.traced import (
-    PaceWindow,
-    ThreadPace,
-    count_by_thread,
-    pace_metrics,
-    repeat_until_storm,
-    replication_percent,
-    summarise_paces,
-)
+from powerprof.experiment.traced import count_by_thread, repeat_until_storm, replication_percent
 from powerprof.report.document import Sentence
 from powerprof.report.topology import traced_section
 from powerprof.workloads.definition import Storm
@@ -68,16 +61,16 @@ def test_a_window_without_its_storm_is_marked() -> None:
 def test_a_member_has_its_own_cpu_time_and_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two members over 2.5 s on three CPUs; the second is on another host."""
     servers: Any = {"primary": SimpleNamespace(pid=71), "replica-1": SimpleNamespace(pid=None)}
-    meter = observers.MembersMeter(servers)
+    meter = members_meter.MembersMeter(servers)
     meter._connections = {name: name for name in servers}  # type: ignore[misc]
     meter._counters = {"primary": {"Connections": 5, "Binlog_commits": 40}, "replica-1": {"Connections": 9}}
     meter._relays = {"primary": {}, "replica-1": {7: 100}}
     meter._cpu_ns, meter._started_s = {"primary": 3_000_000_000, "replica-1": None}, 10.0
     after = {"primary": {"Connections": 12, "Binlog_commits": 65}, "replica-1": {"Connections": 10}}
-    monkeypatch.setattr(observers.time, "monotonic", lambda: 12.5)
-    monkeypatch.setattr(observers, "_counters", after.__getitem__)
-    monkeypatch.setattr(observers, "process_cpu_ns", lambda pid: 3_750_000_000)
-    monkeypatch.setattr(observers, "read_replication_status", lambda connection: [])
+    monkeypatch.setattr(members_meter.time, "monotonic", lambda: 12.5)
+    monkeypatch.setattr(members_meter, "_read_counters", after.__getitem__)
+    monkeypatch.setattr(members_meter, "process_cpu_ns", lambda pid: 3_750_000_000)
+    monkeypatch.setattr(members_meter, "read_replication_status", lambda connection: [])
     monkeypatch.setattr(meter, "_read_relays", lambda: {"primary": {}, "replica-1": {7: 130, 8: 20}})
     first, second = meter.stop(3)
     assert (first.name, first.pid, first.cpu_s, first.c0_percent) == ("primary", 71, 0.75, pytest.approx(10.0))
@@ -101,13 +94,13 @@ def test_a_member_has_its_own_cpu_time_and_rates(monkeypatch: pytest.MonkeyPatch
 def test_relay_logs_that_came_and_went_have_the_mean_size(
     before: dict[int, int], after: dict[int, int], written: float | None
 ) -> None:
-    found = observers.sum_relay_bytes(before, after)
+    found = members_meter.sum_relay_bytes(before, after)
     assert found == (None if written is None else pytest.approx(written))
 
 
 def test_a_storm_is_active_above_its_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     """20 connections a second are a storm: of 0.5, 0.75 and 1.25 s the first and the last rage."""
-    watch = observers.StormWatch(Storm(counter="Connections", least_hz=20.0, trigger={"primary": ["x"]}), {})
+    watch = storm_watch.StormWatch(Storm(counter="Connections", least_hz=20.0, trigger={"primary": ["x"]}), {})
     readings = iter([(0.5, 110), (1.25, 112), (2.5, 152), (3.0, 170)])
     watch._began, watch._first, watch._last = True, (0.0, 100), (0.0, 100)
     looks = iter([False, False, False, True])

@@ -24,20 +24,22 @@ from powerprof.experiment.claims import (
 )
 from powerprof.experiment.metrics import Compared
 from powerprof.experiment.records import Arm, Difference, Metric, Range, Ratio, Side
-from powerprof.experiment.verdict import (
+from powerprof.experiment.sweep_functions import (
     FunctionWindow,
     SampledFunction,
-    SampledWindow,
     build_function_window,
-    compare_functions,
     compare_sweep_functions,
+    mean_shares,
+)
+from powerprof.experiment.verdict import (
+    SampledWindow,
+    compare_functions,
     control_from_blocks,
     control_from_run,
     count_missing_pairs,
     half_width_percent,
     judge_metrics,
     judge_saved,
-    mean_shares,
 )
 from powerprof.model.records import Figures, Kind
 from powerprof.statistics.pairs import pool_noise

@@ -15,7 +15,7 @@ from powerprof.energy.total import EnergyResult, Total
 from powerprof.experiment.phases import compare_phases
 from powerprof.experiment.records import ControlRecord, Difference, Metric, Side, Threat
 from powerprof.experiment.study import StudyRow
-from powerprof.experiment.sweep_comparison import Trend, TrendPoint, TrendStep
+from powerprof.experiment.trend import Trend, TrendPoint, TrendStep
 from powerprof.measure.means import make_phase
 from powerprof.model.attribution import Attribution, Wakeup
 from powerprof.model.deep_idle import DeepIdle

@@ -33,7 +33,7 @@ from powerprof.experiment.records import (
     list_pairs,
 )
 from powerprof.experiment.sweep_comparison import SweepComparison, compare_sweeps
-from powerprof.experiment.sweep_rounds import Point, Sweep, compare_sweep_points
+from powerprof.experiment.sweep_record import Point, Sweep, compare_sweep_points
 from powerprof.experiment.verdict import control_from_blocks, judge_metrics
 from powerprof.measure.means import interval, make_phase
 from powerprof.model.attribution import (

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from powerprof.experiment.records import LoadRun
-from powerprof.experiment.sweep_comparison import build_trend
+from powerprof.experiment.trend import build_trend
 from powerprof.model.records import Estimate
 from powerprof.model.runs import RunInfo, RunStore
 from powerprof.report import history

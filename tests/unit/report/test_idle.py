@@ -9,7 +9,8 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from powerprof.experiment.phases import Claim, server_cost
+from powerprof.experiment.phases import Claim
+from powerprof.experiment.server_cost import server_cost
 from powerprof.model.records import Conservation, Estimate, IdleRun, ServerExits
 from powerprof.report import idle, idle_answer
 from tests.unit.report import sample_records

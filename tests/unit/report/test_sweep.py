@@ -9,7 +9,7 @@ from typing import cast
 
 from msgspec.structs import replace
 
-from powerprof.experiment.sweep_rounds import Point, Sweep, compare_sweep_points
+from powerprof.experiment.sweep_record import Point, Sweep, compare_sweep_points
 from powerprof.model.records import Estimate, Kind, RunMetric, ended_by_signal
 from powerprof.report.kinds import lines_of
 from powerprof.report.sweep import answer_of

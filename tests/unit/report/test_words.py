@@ -17,7 +17,8 @@ from powerprof.experiment.claims import answer_for
 from powerprof.experiment.metrics import Compared
 from powerprof.experiment.records import Answer, Comparison, ConditionRecord, Difference, Metric, Ratio, Side
 from powerprof.experiment.study import build_rows
-from powerprof.experiment.sweep_comparison import Trend, TrendPoint, _points, _steps
+from powerprof.experiment.sweep_comparison import _points
+from powerprof.experiment.trend import Trend, TrendPoint, _judge_steps
 from powerprof.experiment.verdict import judge_metrics
 from powerprof.measure.means import interval
 from powerprof.model.records import Figures, RunMetric
@@ -399,7 +400,7 @@ def _sweep(seed: int) -> tuple[Any, list[tuple[Interval, bool]]]:
 
 
 def _point(value: int, metrics: list[RunMetric]) -> Any:
-    from powerprof.experiment.sweep_rounds import Point
+    from powerprof.experiment.sweep_record import Point
 
     return Point(value=value, metrics=metrics)
 
@@ -412,7 +413,7 @@ def _trend(seed: int) -> tuple[Any, list[tuple[Interval, bool]]]:
         def __init__(self, metric: RunMetric) -> None:
             self.metrics: Sequence[Figures] = [metric]
 
-    steps = _steps([Side(metric) for metric in metrics], "queries_hz")  # type: ignore[misc]
+    steps = _judge_steps([Side(metric) for metric in metrics], "queries_hz")  # type: ignore[misc]
     points = [
         TrendPoint(run=f"run-{number:04}", started_at="2026-11-20T10:00:00Z", metrics=[metric], step=step)
         for number, (metric, step) in enumerate(zip(metrics, steps, strict=True), 1)

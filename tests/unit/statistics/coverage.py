@@ -11,7 +11,7 @@ import numpy as np
 
 from powerprof.experiment.plan import block_order, round_order
 from powerprof.experiment.records import Metric
-from powerprof.experiment.sweep_rounds import compare_metrics
+from powerprof.experiment.sweep_record import compare_metrics
 from powerprof.experiment.verdict import judge_saved
 from powerprof.model.records import Figures
 from powerprof.statistics.intervals import Interval, mean_interval, welch_interval
