@@ -184,24 +184,25 @@ def _change_slack(options: Options) -> None:
     name = "--release" if options.release else "--keep"
     if options.thread is None:
         raise UsageError(f"{name} needs a thread", "--thread NAME, or --thread ID")
-    from powerprof.cure import threads
     from powerprof.cure.remedies import parse_choice
+    from powerprof.cure.slack import drop_in_text, find_slack_target, keep_slack, slack_text, unit_text
+    from powerprof.cure.threads import SlackChoice, loop_warning
     from powerprof.diagnosis.thread_pace import DEFAULT_NS
     from powerprof.report.cure import released_line, slack_lines
 
-    choice = parse_choice(options.thread, threads.slack_text(DEFAULT_NS) if options.release else options.slack, None)
+    choice = parse_choice(options.thread, slack_text(DEFAULT_NS) if options.release else options.slack, None)
     say = progress_printer(options.saving)
-    assert isinstance(choice, threads.SlackChoice)  # noqa: S101  a thread and a slack
+    assert isinstance(choice, SlackChoice)  # noqa: S101  a thread and a slack
     if options.printed is not None:
-        target, thread = threads.find_slack_target(options.pid, choice, only=options.only, say=say)
-        _warn(threads.loop_warning(target.pids[0], thread))
+        target, thread = find_slack_target(options.pid, choice, only=options.only, say=say)
+        _warn(loop_warning(target.pids[0], thread))
         if options.printed == "drop-in":
-            text = threads.drop_in_text(choice, target)
+            text = drop_in_text(choice, target)
         else:
-            text = threads.unit_text(str(Path(sys.argv[0]).resolve()), options.pid, choice, target, thread)
+            text = unit_text(str(Path(sys.argv[0]).resolve()), options.pid, choice, target, thread)
         print_text(text, end="")
         return
-    change = threads.keep_slack(options.pid, choice, options.wait, only=options.only, say=say)
+    change = keep_slack(options.pid, choice, options.wait, only=options.only, say=say)
     if options.release:
         print_text(released_line(change))
         return

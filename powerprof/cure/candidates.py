@@ -9,7 +9,8 @@ import msgspec
 from msgspec.structs import replace
 
 from powerprof.cure.remedies import Choice, CureRequest, FindingChoice, VariableChoice
-from powerprof.cure.threads import SlackChoice, check_owner, find_target, slack_text
+from powerprof.cure.slack import slack_text
+from powerprof.cure.threads import SlackChoice, check_owner, find_target
 from powerprof.diagnosis.evidence import Diagnosis, Finding, LiveRemedy, ThreadWakeups
 from powerprof.diagnosis.thread_pace import explain_no_slack, group_by_own_timer, sum_woken_hz
 from powerprof.model import text

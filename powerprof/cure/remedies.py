@@ -10,17 +10,8 @@ from pathlib import Path
 import msgspec
 
 from powerprof.cure.records import Remedy
-from powerprof.cure.threads import (
-    SlackChoice,
-    check_owner,
-    check_slack,
-    command_name_of,
-    find_thread,
-    loop_warning,
-    read_slack,
-    read_thread_names,
-    slack_text,
-)
+from powerprof.cure.slack import command_name_of, read_slack, slack_text
+from powerprof.cure.threads import SlackChoice, check_owner, check_slack, find_thread, loop_warning, read_thread_names
 from powerprof.database import sql
 from powerprof.database.base import Login, StatementError
 from powerprof.database.local_login import log_in_locally
@@ -31,15 +22,10 @@ from powerprof.experiment.options import MOST_PAIRS_FACTOR
 from powerprof.model.text import parse_time
 from powerprof.reversible.groups import join_values
 from powerprof.reversible.journal import SavedSetting
-from powerprof.reversible.kinds import (
-    NewConnections,
-    Setting,
-    TimerSlack,
-    Variable,
-    has_session_copies,
-    is_read_only,
-    read_start_ticks,
-)
+from powerprof.reversible.kinds import Setting
+from powerprof.reversible.session_copies import NewConnections, has_session_copies, is_read_only
+from powerprof.reversible.timer_slack import TimerSlack, read_start_ticks
+from powerprof.reversible.variables import Variable
 from powerprof.system.caller import is_delegated
 from powerprof.system.cgroups import service_of
 from powerprof.system.errors import PowerprofError, UsageError

@@ -23,7 +23,7 @@ from powerprof.cure.remedies import CureRequest
 from powerprof.database import sql
 from powerprof.database.base import Limits, ReplicationStatus, StatementError
 from powerprof.database.local_login import log_in_locally, require_server_program
-from powerprof.database.performance import read_replication_status
+from powerprof.database.replication_status import read_replication_status
 from powerprof.measure.window import WindowPart
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from powerprof.database import sql
 from powerprof.database.base import Limits, Login
-from powerprof.database.performance import find_statistics_database
+from powerprof.database.pg_stat_statements import find_statistics_database
 from powerprof.measure.procfs import list_children
 from powerprof.model.identities import Family
 from powerprof.system.errors import PowerprofError

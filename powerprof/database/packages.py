@@ -23,19 +23,13 @@ import msgspec
 
 from powerprof.database import mysql, postgresql
 from powerprof.database.builds import Family, ServerBuild
-from powerprof.database.preparation import check_room_in
 from powerprof.database.runtree import RunTree
+from powerprof.database.templates import check_room_in
 from powerprof.model.text import Say
 from powerprof.system import fetching, paths, programs
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError, UsageError
 from powerprof.system.files import reason_of
 from powerprof.system.next_steps import command_line
-
-# The host's own apt downloads packages of another suite with separate lists. It handles signatures, digests,
-# dependencies and the network, and installs nothing.
-#
-# The archive's key and the suite's name, which is signed too, are pinned. Versions are not: the archive drops a version
-# at the next point release. The manifest records version and SHA-256 of the downloaded packages.
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _DEBIAN = "http://deb.debian.org/debian"
@@ -92,7 +86,13 @@ def read_mirror_address() -> str:
 
 
 class Suite:
-    """The packages of one suite, in a folder of the tree. Raises CapabilityError if the host has no apt or no key."""
+    """The packages of one suite, in a folder of the tree. Raises CapabilityError if the host has no apt or no key.
+
+    The host's own apt downloads packages of another suite with separate lists. It handles signatures, digests,
+    dependencies and the network, and installs nothing. The archive's key and the suite's name, which is signed too, are
+    pinned. Versions are not: the archive drops a version at the next point release. The manifest records version and
+    SHA-256 of the downloaded packages.
+    """
 
     def __init__(self, suite: str, tree: RunTree) -> None:
         self._apt = programs.need("apt-get", "apt")

@@ -18,19 +18,13 @@ from powerprof.database import builds, products, runtree, sandbox, sql
 from powerprof.database.base import Limits, Login
 from powerprof.database.builds import ServerBuild
 from powerprof.database.connections import check_threads, raise_open_files
-from powerprof.database.preparation import (
-    ROOM_HINT,
-    ServerOptions,
-    build_command,
-    choose_port,
-    finish_start,
-    open_error_log,
-    port_taken_error,
-    prepare_directory,
-)
+from powerprof.database.disk_limits import limit_disk
+from powerprof.database.preparation import build_command, finish_start, open_error_log, prepare_directory
 from powerprof.database.products import Product
-from powerprof.database.runtree import RunTree, limit_disk
+from powerprof.database.runtree import RunTree
 from powerprof.database.sandbox import Sandbox, find_server_account
+from powerprof.database.server_options import ServerOptions, choose_port, port_taken_error
+from powerprof.database.templates import ROOM_HINT
 from powerprof.system import programs
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError, UsageError

@@ -17,10 +17,10 @@ from powerprof.database import runtree, sql
 from powerprof.database.base import StatementError
 from powerprof.database.builds import ServerBuild
 from powerprof.database.mysql import find_build
-from powerprof.database.performance import read_replication_status
-from powerprof.database.preparation import ServerOptions
 from powerprof.database.private_server import PrivateServer
+from powerprof.database.replication_status import read_replication_status
 from powerprof.database.runtree import RunTree
+from powerprof.database.server_options import ServerOptions
 from powerprof.database.settings import Setting
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError

@@ -12,7 +12,7 @@ import msgspec
 
 from powerprof.database import sql
 from powerprof.database.base import StatementError
-from powerprof.database.performance import parse_status, read_status_rows
+from powerprof.database.replication_status import parse_status, read_status_rows
 from powerprof.diagnosis.evidence import (
     DUMPS,
     Client,

@@ -81,8 +81,8 @@ def start_servers(
     It has room for the connections of all `cases`, because each of them may use it.
     """
     from powerprof.database import historical
-    from powerprof.database.preparation import ServerOptions
     from powerprof.database.private_server import PrivateServer
+    from powerprof.database.server_options import ServerOptions
     from powerprof.database.topology import MemberOptions, ServerTopology, plan_topology
     from powerprof.experiment.bench_options import member_cpus
     from powerprof.workloads.definition import TopologyMember
@@ -166,7 +166,7 @@ class Bench(Closeable):
             self._stack.close()
 
     def _open(self) -> None:
-        from powerprof.database import preparation
+        from powerprof.database import templates
         from powerprof.database.runtree import RunTree
 
         check_supported(self._cases, self._options, apart=self._apart)
@@ -183,7 +183,7 @@ class Bench(Closeable):
         owner = sandbox.choose_user(account)
         self._copies = trust.copy_trusted(self._cases, self._options.trust, self._tree.path, owner)
         if owner is not None:
-            preparation.let_pass(self._tree, owner)
+            templates.let_pass(self._tree, owner)
         for case in self._cases:
             if self._key(case) not in {*self._nodes, *self._failures}:
                 self._trying(case, self._start)

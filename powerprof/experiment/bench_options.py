@@ -13,7 +13,8 @@ from powerprof.database.connections import check_connections
 from powerprof.database.topology import MemberPlan, plan_topology
 from powerprof.experiment.bench_settings import find_global_change
 from powerprof.system.errors import UsageError
-from powerprof.workloads.reading import Case, read_sql, split_statements
+from powerprof.workloads.reading import Case, read_sql
+from powerprof.workloads.statements import split_statements
 
 if TYPE_CHECKING:
     from powerprof.database.base import Server

@@ -17,17 +17,12 @@ import msgspec
 
 from powerprof.database import sql
 from powerprof.model.statements import replace_strings
-from powerprof.reversible import kinds
 from powerprof.reversible.changed import ChangedSettings, change_temporarily
 from powerprof.reversible.journal import SavedSetting
-from powerprof.reversible.kinds import (
-    AppliedChange,
-    NewConnections,
-    Variable,
-    has_session_copies,
-    kept_text,
-    read_start_ticks,
-)
+from powerprof.reversible.kinds import AppliedChange
+from powerprof.reversible.session_copies import NewConnections, has_session_copies, kept_text
+from powerprof.reversible.timer_slack import read_start_ticks
+from powerprof.reversible.variables import OtherVariablesMoved, Variable, find_moved_variables, read_global_variables
 from powerprof.system import signals
 from powerprof.system.errors import PowerprofError, UsageError
 
@@ -81,11 +76,9 @@ class PrivateSettings:
                 if name not in self._original:
                     self._original[name] = sql.fetch_scalar(connection, f"SELECT @@GLOBAL.{name}")
                 # Look up the moved variables once per value: this can precede every window.
-                before = {} if (name, value) in self._looked else kinds.read_global_variables(connection)
+                before = {} if (name, value) in self._looked else read_global_variables(connection)
                 _set_global(connection, name, value)
-                for other in (
-                    kinds.find_moved_variables(before, kinds.read_global_variables(connection), name) if before else ()
-                ):
+                for other in find_moved_variables(before, read_global_variables(connection), name) if before else ():
                     self._original.setdefault(other, _number(before[other]))
                 self._looked.add((name, value))
 
@@ -142,7 +135,7 @@ class GivenSettings:
                 return notes
             notes += [
                 f"the server's {name} was {was} when the run began and is {now} now: set_global did not change it"
-                for name, (was, now) in kinds.find_moved_variables(self._first, self._all(), "").items()
+                for name, (was, now) in find_moved_variables(self._first, self._all(), "").items()
                 if name not in self._before
             ]
             return notes + self._kept()
@@ -164,7 +157,7 @@ class GivenSettings:
 
     def _all(self) -> dict[str, str]:
         with self._server.connect() as connection:
-            return kinds.read_global_variables(connection)
+            return read_global_variables(connection)
 
     def _set(self, wanted: dict[str, str]) -> None:
         key = tuple(wanted.items())
@@ -172,7 +165,7 @@ class GivenSettings:
         while wanted:
             try:
                 self._change([self._variable(name, value) for name, value in plan])
-            except kinds.OtherVariablesMoved as error:
+            except OtherVariablesMoved as error:
                 plan = _with_moved(plan, error, wanted)
             except PowerprofError as error:
                 hint = error.hint or "SHOW GLOBAL VARIABLES lists the variables"
@@ -221,7 +214,7 @@ class GivenSettings:
 
     def _restore_moved(self, before: Mapping[str, str]) -> None:
         """Restore the variables that a killed keeper had moved without a report of their names."""
-        for name, (was, now) in kinds.find_moved_variables(before, self._all(), "").items():
+        for name, (was, now) in find_moved_variables(before, self._all(), "").items():
             AppliedChange(self._variable(name, now), was).put_back()
 
     def _restore(self) -> list[str]:
@@ -259,7 +252,7 @@ class GivenSettings:
 
 
 def _with_moved(
-    plan: Sequence[tuple[str, str]], error: kinds.OtherVariablesMoved, wanted: Mapping[str, str]
+    plan: Sequence[tuple[str, str]], error: OtherVariablesMoved, wanted: Mapping[str, str]
 ) -> list[tuple[str, str]]:
     """Return the plan with the moved variables set before the one that moves them.
 

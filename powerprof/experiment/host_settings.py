@@ -29,7 +29,7 @@ from powerprof.reversible.host_settings import (
     list_tuned_profiles,
 )
 from powerprof.reversible.journal import SavedSetting
-from powerprof.reversible.kinds import read_start_ticks
+from powerprof.reversible.timer_slack import read_start_ticks
 from powerprof.system import paths, signals
 from powerprof.system.caller import is_delegated
 from powerprof.system.errors import PowerprofError, UsageError

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from powerprof.database import sql
-from powerprof.database.performance import read_replication_status
+from powerprof.database.replication_status import read_replication_status
 from powerprof.experiment.records import MemberShare
 from powerprof.measure.procfs import process_cpu_ns
 from powerprof.system.closeable import Closeable

@@ -13,7 +13,7 @@ from powerprof.queries.records import Asker, Queries, Statement
 from powerprof.system.errors import UsageError
 
 if TYPE_CHECKING:
-    from powerprof.database.performance import Account
+    from powerprof.database.server_report import Account
 
 _MAX_ASKERS = 20
 Grouping = Literal["user", "host", "account", "database"]

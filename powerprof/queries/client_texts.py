@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 
 from powerprof.database.base import Login, StatementError
-from powerprof.database.readers import ReadOnlyAccount, explain, read_only_login
+from powerprof.database.plans import explain
+from powerprof.database.readers import ReadOnlyAccount, read_only_login
 from powerprof.model.identities import ANSI_BIT
 from powerprof.model.statements import make_key, normalise
 from powerprof.queries.join import UNKNOWN_PREPARED, is_own_statement

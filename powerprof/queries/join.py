@@ -12,7 +12,7 @@ from functools import cache
 
 import msgspec
 
-from powerprof.database.performance import MOST_TEXT, Account, ServerReport, list_own_statements
+from powerprof.database.server_report import MOST_TEXT, Account, ServerReport, list_own_statements
 from powerprof.model.identities import ANSI_BIT, Family
 from powerprof.model.statements import NO_TEXT, UNREADABLE, NormalText, label_text, make_key, normalise
 from powerprof.queries.askers import rank_askers

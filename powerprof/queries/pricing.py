@@ -12,7 +12,8 @@ from typing import TypeVar
 import msgspec
 
 from powerprof import __version__
-from powerprof.database.performance import DIGEST_COUNTERS, CountedStatement, ServerReport, Statistics
+from powerprof.database.pg_stat_statements import CountedStatement, Statistics
+from powerprof.database.server_report import DIGEST_COUNTERS, ServerReport
 from powerprof.energy.split import Consumer
 from powerprof.energy.total import Total, host_energy
 from powerprof.energy.windows import WindowEnergy

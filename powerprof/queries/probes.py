@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from powerprof.database.performance import ServerReport, merge_reports
+from powerprof.database.server_report import ServerReport, merge_reports
 from powerprof.energy.windows import WindowEnergy
 from powerprof.measure.sampling import WindowMeter
 from powerprof.measure.window import WindowPart, run_window

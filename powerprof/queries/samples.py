@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 
 import msgspec
 
-from powerprof.database.performance import Account, ServerReport, merge_reports
+from powerprof.database.server_report import Account, ServerReport, merge_reports
 from powerprof.energy.windows import WindowEnergy
 from powerprof.measure.sampling import WindowMeter
 from powerprof.measure.window import WindowPart, run_window

@@ -14,7 +14,8 @@ import msgspec
 from powerprof.database import sql
 from powerprof.database.base import Login
 from powerprof.database.local_login import log_in_locally, log_in_to_statistics
-from powerprof.database.performance import Account, ServerReport, Statistics, read_report, read_statistics
+from powerprof.database.pg_stat_statements import Statistics, read_statistics
+from powerprof.database.server_report import Account, ServerReport, read_report
 from powerprof.measure.window import WindowPart
 from powerprof.model.identities import Family
 from powerprof.model.text import Say

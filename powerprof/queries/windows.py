@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from powerprof.database.performance import ServerReport
+from powerprof.database.server_report import ServerReport
 from powerprof.model.records import Note
 from powerprof.queries.pricing import MeasuredStatements
 from powerprof.queries.target import TracedServer

@@ -11,7 +11,7 @@ import msgspec
 
 from powerprof.cure.records import Cure, CurePrediction, Remedy
 from powerprof.cure.remedies import CureRequest
-from powerprof.cure.threads import command_name_of, slack_text
+from powerprof.cure.slack import command_name_of, slack_text
 from powerprof.diagnosis.thread_pace import DEFAULT_NS, format_prediction
 from powerprof.experiment.claims import NO_BOUND_PERCENT, claim_of, metric_named
 from powerprof.experiment.records import Metric
@@ -27,7 +27,7 @@ from powerprof.system.next_steps import command_line
 
 if TYPE_CHECKING:
     from powerprof.cure.candidates import Candidate
-    from powerprof.cure.threads import SlackChange
+    from powerprof.cure.slack import SlackChange
 
 
 def word_cure(cure: Cure) -> Cure:

@@ -14,7 +14,8 @@ import msgspec
 from powerprof.reversible.groups import command_together, group_settings, name_together
 from powerprof.reversible.journal import Journal, JournalState, SavedSetting, write_state
 from powerprof.reversible.keeper import KeeperAnswer, KeeperOrder, Restoration
-from powerprof.reversible.kinds import AppliedChange, OtherVariablesMoved, Setting
+from powerprof.reversible.kinds import AppliedChange, Setting
+from powerprof.reversible.variables import OtherVariablesMoved
 from powerprof.system import files, programs
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError

@@ -29,7 +29,9 @@ from powerprof.database.base import Login
 from powerprof.database.option_files import read_password
 from powerprof.reversible.groups import command_together, group_settings, name_together
 from powerprof.reversible.host_settings import FileAway, HostFile, LatencyLimit, TunedProfile
-from powerprof.reversible.kinds import AppliedChange, Setting, TimerSlack, Variable, is_same_value, read_start_ticks
+from powerprof.reversible.kinds import AppliedChange, Setting, is_same_value
+from powerprof.reversible.timer_slack import TimerSlack, read_start_ticks
+from powerprof.reversible.variables import Variable
 from powerprof.system import paths
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError

@@ -22,7 +22,8 @@ import msgspec
 
 from powerprof.reversible.host_settings import FileAway, HostFile
 from powerprof.reversible.journal import JournalState, write_state
-from powerprof.reversible.kinds import AppliedChange, OtherVariablesMoved, Setting
+from powerprof.reversible.kinds import AppliedChange, Setting
+from powerprof.reversible.variables import OtherVariablesMoved
 from powerprof.system.errors import PowerprofError
 from powerprof.system.files import reason_of
 

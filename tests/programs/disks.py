@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from powerprof.database import runtree
+from powerprof.database import disk_limits
 from powerprof.system.errors import PowerprofError
 
 
@@ -22,6 +22,6 @@ def slows_loop_devices() -> bool:
 def slows_disks() -> bool:
     """Can a control group delay the disk that temporary files are on?"""
     try:
-        return bool(runtree.find_group_root() and runtree.find_disk(Path(tempfile.gettempdir())))
+        return bool(disk_limits.find_group_root() and disk_limits.find_disk(Path(tempfile.gettempdir())))
     except PowerprofError:
         return False

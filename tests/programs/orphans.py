@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from powerprof.database import sql
-from powerprof.database.preparation import ServerOptions
 from powerprof.database.private_server import PrivateServer
+from powerprof.database.server_options import ServerOptions
 from powerprof.database.topology import ServerTopology
 
 ORPHAN_ID = 99

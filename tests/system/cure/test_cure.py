@@ -18,12 +18,12 @@ import msgspec
 import psutil
 import pytest
 
-from powerprof.cure import session
-from powerprof.cure.judge import waits_by_wall_clock
+from powerprof.cure import windows
+from powerprof.cure.prediction import waits_by_wall_clock
 from powerprof.cure.records import Cure
 from powerprof.database import sql
-from powerprof.database.preparation import ServerOptions
 from powerprof.database.private_server import PrivateServer
+from powerprof.database.server_options import ServerOptions
 from powerprof.energy.request import NO_METER
 from powerprof.energy.windows import WindowEnergy
 from powerprof.model.runs import decode_record
@@ -88,7 +88,7 @@ def cure(truth: Truth, *more: str, window_s: float = 0.5, pairs: int = 3) -> lis
 def test_counters_and_trace_agree_with_the_program(truth: Truth, slack: str, monkeypatch: pytest.MonkeyPatch) -> None:
     own: list[int] = []
 
-    class Watched(session.SwitchCounter):
+    class Watched(windows.SwitchCounter):
         def begin(self) -> None:
             super().begin()
             own.append(truth.count())
@@ -97,10 +97,10 @@ def test_counters_and_trace_agree_with_the_program(truth: Truth, slack: str, mon
             own.append(truth.count())
             super().end()
 
-    monkeypatch.setattr(session, "SwitchCounter", Watched)
+    monkeypatch.setattr(windows, "SwitchCounter", Watched)
     truth.set_slack(slack)
     target = Target((truth.pid,), "truth")
-    with WindowEnergy(NO_METER) as energy, session.CureWindows(target, truth.tid, energy) as measuring:
+    with WindowEnergy(NO_METER) as energy, windows.CureWindows(target, truth.tid, energy) as measuring:
         assert measuring.untraced is None
         block = measuring.measure(2.0, 0, "before").block
     count = own[1] - own[0]

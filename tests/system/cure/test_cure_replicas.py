@@ -16,8 +16,8 @@ from powerprof.cure.remedies import CureRequest
 from powerprof.cure.replicas import COMMITTED, OWN_STATEMENTS, RECEIVED, ReplicaLag, ReplicaSampler
 from powerprof.database import sql
 from powerprof.database.builds import ServerBuild
-from powerprof.database.preparation import ServerOptions
 from powerprof.database.private_server import PrivateServer
+from powerprof.database.server_options import ServerOptions
 from powerprof.database.topology import ServerTopology
 from powerprof.experiment.claims import metric_named
 from powerprof.measure.window import run_window

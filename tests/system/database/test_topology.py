@@ -13,9 +13,9 @@ import pytest
 
 from powerprof.database import historical, sql
 from powerprof.database.base import ReplicationStatus
-from powerprof.database.performance import read_replication_status
-from powerprof.database.preparation import ServerOptions
 from powerprof.database.private_server import PrivateServer
+from powerprof.database.replication_status import read_replication_status
+from powerprof.database.server_options import ServerOptions
 from powerprof.database.topology import MemberOptions, ServerMember, ServerTopology
 from powerprof.system.errors import PowerprofError
 from tests.programs.waiting import wait_until

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from powerprof.database import sql
-from powerprof.database.preparation import ServerOptions
 from powerprof.database.private_server import PrivateServer
+from powerprof.database.server_options import ServerOptions
 from powerprof.database.topology import MemberOptions, ServerTopology
 from tests.conftest import REPOSITORY, Cli
 from tests.programs.option_files import write_options

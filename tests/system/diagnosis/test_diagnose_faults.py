@@ -16,8 +16,8 @@ import pytest
 
 from powerprof.database import sql
 from powerprof.database.builds import ServerBuild
-from powerprof.database.preparation import ServerOptions
 from powerprof.database.private_server import PrivateServer
+from powerprof.database.server_options import ServerOptions
 from powerprof.database.topology import ServerTopology
 from powerprof.system.errors import PowerprofError
 from tests.conftest import Cli, each_release

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from powerprof.attribution import capture
-from powerprof.database.performance import parse_status
+from powerprof.database.replication_status import parse_status
 from powerprof.energy.meters import meter_log
 from powerprof.measure import turbostat
 from powerprof.stacks import image

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database import runtree
+from powerprof.database import disk_limits
 from powerprof.measure import oslayer
 
 _READS, _READS_HZ = 40, 40
@@ -27,7 +27,7 @@ def slow_disk(tmp_path: Path) -> Iterator[Path]:
     """
     image = tmp_path / "image"
     image.write_bytes(os.urandom(_BLOCK) * 1024)
-    root, disk = runtree.find_group_root(), runtree.find_disk(image)
+    root, disk = disk_limits.find_group_root(), disk_limits.find_disk(image)
     group = root / f"powerprof-test-{os.getpid()}"
     made = subprocess.run(
         ["losetup", "--find", "--show", "--direct-io=on", image], capture_output=True, text=True, check=True
@@ -35,7 +35,7 @@ def slow_disk(tmp_path: Path) -> Iterator[Path]:
     device, home = Path(made.stdout.strip()), _group_of_this_process(root)
     group.mkdir()
     try:
-        for file, text in runtree.group_settings(root, disk, _READS_HZ).items():
+        for file, text in disk_limits.group_settings(root, disk, _READS_HZ).items():
             (group / file).write_text(text)
         (group / "cgroup.procs").write_text(str(os.getpid()))
         yield device
@@ -49,7 +49,7 @@ def _group_of_this_process(root: Path) -> Path:
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         group = root / path.lstrip("/")
-        if controllers == ("blkio" if runtree.is_version_1(root) else "") and (group / "cgroup.procs").exists():
+        if controllers == ("blkio" if disk_limits.is_version_1(root) else "") and (group / "cgroup.procs").exists():
             return group
     return root
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database import runtree
+from powerprof.database import disk_limits
 from powerprof.database.runtree import RunTree
 from powerprof.system.errors import CapabilityError
 
@@ -29,7 +29,8 @@ print(count / (time.monotonic() - start))
 _KILLED = """
 import os, pathlib, sys, time
 
-from powerprof.database.runtree import RunTree, limit_disk
+from powerprof.database.runtree import RunTree
+from powerprof.database.disk_limits import limit_disk
 with RunTree() as tree:
     limit_disk(tree, "server-1", pathlib.Path(sys.argv[1]), os.getpid(), 100)
     print(tree.path.name, flush=True)
@@ -41,8 +42,8 @@ with RunTree() as tree:
 def groups(tmp_path: Path) -> Path:
     """Where groups are made that limit the disk of the tests."""
     try:
-        runtree.find_disk(tmp_path)
-        return runtree.find_group_root()
+        disk_limits.find_disk(tmp_path)
+        return disk_limits.find_group_root()
     except CapabilityError as error:
         pytest.skip(f"no capability: {error.message} ({error.hint})")
 
@@ -63,7 +64,7 @@ def test_reads_wait_until_they_are_due(groups: Path, file: Path) -> None:
         reader = subprocess.Popen(
             [sys.executable, "-c", _READER, str(file), "150"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        runtree.limit_disk(tree, "server-1", file.parent, reader.pid, 100)
+        disk_limits.limit_disk(tree, "server-1", file.parent, reader.pid, 100)
         group = groups / f"{tree.path.name}-server-1"
         assert str(reader.pid) in (group / "cgroup.procs").read_text().split()
         said, _ = reader.communicate("go\n", timeout=30)
@@ -71,7 +72,7 @@ def test_reads_wait_until_they_are_due(groups: Path, file: Path) -> None:
         assert float(said) < 150
         # A second one of the same server, which was started again, joins it.
         other = subprocess.Popen(["sleep", "60"])
-        runtree.limit_disk(tree, "server-1", file.parent, other.pid, 100)
+        disk_limits.limit_disk(tree, "server-1", file.parent, other.pid, 100)
         other.kill()
         other.wait()
     assert not group.exists()

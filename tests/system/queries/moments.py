@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from powerprof.database.performance import merge_reports
+from powerprof.database.server_report import merge_reports
 from powerprof.queries.join import Parts
 from powerprof.queries.samples import join_moments
 from powerprof.queries.target import TracedServer, ask_server

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from psycopg import conninfo, pq
 
-from powerprof.database import postgresql, preparation, settings, sql
+from powerprof.database import postgresql, settings, sql, templates
 from powerprof.database.base import Login
 from powerprof.database.builds import ServerBuild, Steps
 from powerprof.database.private_server import PrivateServer
@@ -58,7 +58,7 @@ def initialised_with(monkeypatch: pytest.MonkeyPatch, statements: Sequence[str],
         return {name: text + hba for name, text in files(build, account).items()}
 
     monkeypatch.setattr(settings, "_POSTGRESQL_RESERVED", re.compile("(?!)"))
-    monkeypatch.setattr(preparation, "_shelf", lambda: None)
+    monkeypatch.setattr(templates, "find_shelf", lambda: None)
     monkeypatch.setattr(postgresql, "build_initialise_steps", build_steps)
     monkeypatch.setattr(postgresql, "build_files", build_files)
 

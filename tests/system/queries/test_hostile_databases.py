@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from powerprof.database import performance, sql
+from powerprof.database import pg_stat_statements, sql
 from powerprof.database.base import Login, StatementError
 from powerprof.database.builds import ServerBuild
-from powerprof.database.performance import find_statistics_database, read_statistics
+from powerprof.database.pg_stat_statements import find_statistics_database, read_statistics
 from powerprof.database.private_server import PrivateServer
 from powerprof.diagnosis import server_queries
 from tests.conftest import Cli, each_release
@@ -197,8 +197,8 @@ def test_statements_are_qualified_also_where_the_search_path_is_hostile(server: 
     with sql.connect(login) as connection:
         assert sql.fetch_scalar(connection, "SHOW search_path").startswith(("evil", "public"))
         assert bool(read_statistics(connection)) == (database == "ours")
-        assert ("ours",) in sql.fetch_rows(connection, performance._SUPERUSER_DATABASES)
-        assert sql.fetch_rows(connection, performance._EVENT_TRIGGERS)[0][1] == "on"
+        assert ("ours",) in sql.fetch_rows(connection, pg_stat_statements._SUPERUSER_DATABASES)
+        assert sql.fetch_rows(connection, pg_stat_statements._EVENT_TRIGGERS)[0][1] == "on"
         assert sql.dialect_of(connection).read_room(connection)[2] >= 2
         assert sql.fetch_rows(connection, sql._DATABASE.format(database)) == [("1",)]
         assert sql.fetch_rows(connection, sql._MARKED) == []

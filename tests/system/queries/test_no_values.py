@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from powerprof.database import sql
-from powerprof.database.performance import read_replication_status
-from powerprof.database.preparation import ServerOptions
 from powerprof.database.private_server import PrivateServer
+from powerprof.database.replication_status import read_replication_status
+from powerprof.database.server_options import ServerOptions
 from powerprof.database.topology import ServerTopology
 from powerprof.system.errors import PowerprofError
 from tests.conftest import Cli

@@ -19,8 +19,8 @@ import pytest
 
 from powerprof.database import sql
 from powerprof.database.builds import ServerBuild
-from powerprof.database.performance import ServerReport, merge_reports, read_report
 from powerprof.database.private_server import PrivateServer
+from powerprof.database.server_report import ServerReport, merge_reports, read_report
 from powerprof.database.settings import Setting
 from powerprof.queries.join import UNKNOWN_PREPARED, join_trace
 from powerprof.tracing import statements

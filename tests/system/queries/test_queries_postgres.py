@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from psycopg import pq
 
 from powerprof.database.builds import ServerBuild
-from powerprof.database.performance import find_statistics_database, merge_reports
+from powerprof.database.pg_stat_statements import find_statistics_database
 from powerprof.database.private_server import PrivateServer
+from powerprof.database.server_report import merge_reports
 from powerprof.measure.procfs import process_cpu_ns
 from powerprof.queries.join import BEGAN_BEFORE, Parts, join_trace
 from powerprof.queries.pricing import add_statistics

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from powerprof.database import runtree
+from powerprof.database import disk_limits
 from powerprof.database.builds import ServerBuild
-from powerprof.database.performance import ServerReport
 from powerprof.database.private_server import PrivateServer
 from powerprof.database.runtree import RunTree
+from powerprof.database.server_report import ServerReport
 from powerprof.measure.procfs import read_stat
 from powerprof.queries.join import join_trace
 from powerprof.queries.records import Statement
@@ -259,7 +259,7 @@ def test_waits_for_a_disk_are_those_that_its_control_group_makes() -> None:
             assert slow.pid is not None
             cursor.execute("SELECT TID FROM information_schema.PROCESSLIST WHERE ID = CONNECTION_ID()")
             thread = f"{slow.pid}/task/{cursor.fetchone()[0]}"
-            runtree.limit_disk(tree, "slow", slow.directory, slow.pid, 20)
+            disk_limits.limit_disk(tree, "slow", slow.directory, slow.pid, 20)
 
             def work() -> None:
                 for number in range(1, 31):
@@ -269,7 +269,7 @@ def test_waits_for_a_disk_are_those_that_its_control_group_makes() -> None:
             try:
                 one = rows_of(traced(slow, work))["SELECT b FROM big WHERE a = ?"]
             finally:
-                runtree.limit_disk(tree, "slow", slow.directory, slow.pid, None)
+                disk_limits.limit_disk(tree, "slow", slow.directory, slow.pid, None)
     truth_ms = sum(blocked) / len(blocked)
     assert truth_ms > 35  # the delay is there
     assert one.waits_ms is not None

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from powerprof.database import sql
-from powerprof.database.performance import read_replication_status
 from powerprof.database.private_server import PrivateServer
+from powerprof.database.replication_status import read_replication_status
 from powerprof.database.topology import ServerTopology
 from powerprof.diagnosis import server_queries
 from powerprof.diagnosis.collect import ServerReadings

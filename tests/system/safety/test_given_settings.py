@@ -18,7 +18,8 @@ from powerprof.database.given import GivenServer
 from powerprof.database.private_server import PrivateServer
 from powerprof.reversible import changed
 from powerprof.reversible.journal import Journal, SavedSetting, restore_orphaned_settings
-from powerprof.reversible.kinds import Variable, read_start_ticks
+from powerprof.reversible.timer_slack import read_start_ticks
+from powerprof.reversible.variables import Variable
 from powerprof.system import paths
 from powerprof.system.errors import PowerprofError
 from tests.conftest import Cli, CliResult

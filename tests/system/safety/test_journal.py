@@ -20,7 +20,8 @@ from powerprof.database import sql
 from powerprof.database.private_server import PrivateServer
 from powerprof.reversible.changed import ChangedSettings
 from powerprof.reversible.journal import Journal, JournalState, SavedSetting, restore_orphaned_settings, write_state
-from powerprof.reversible.kinds import TimerSlack, Variable, read_start_ticks
+from powerprof.reversible.timer_slack import TimerSlack, read_start_ticks
+from powerprof.reversible.variables import Variable
 from powerprof.system import paths
 from powerprof.system.errors import PowerprofError
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.cure.judge import StatementLatencies
+from powerprof.cure.latencies import StatementLatencies
 from powerprof.database.private_server import PrivateServer
 from powerprof.live.statements import ServedServer
 from powerprof.measure.window import OpenWindow

@@ -19,8 +19,9 @@ from powerprof.database import sql
 from powerprof.database.base import Login, StatementError
 from powerprof.database.builds import ServerBuild
 from powerprof.database.given import build_login, given_server
+from powerprof.database.plans import explain
 from powerprof.database.private_server import PrivateServer
-from powerprof.database.readers import ReadOnlyAccount, explain, may_only_read, read_only_login
+from powerprof.database.readers import ReadOnlyAccount, may_only_read, read_only_login
 from powerprof.database.runtree import RunTree
 from powerprof.queries.client_texts import StatementSample, add_plans
 from powerprof.queries.records import Statement

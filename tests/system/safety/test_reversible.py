@@ -19,7 +19,9 @@ from powerprof.database.base import Login
 from powerprof.database.private_server import PrivateServer
 from powerprof.reversible import changed
 from powerprof.reversible.changed import ChangedSettings
-from powerprof.reversible.kinds import NewConnections, Setting, Variable, has_session_copies, is_read_only, kept_text
+from powerprof.reversible.kinds import Setting
+from powerprof.reversible.session_copies import NewConnections, has_session_copies, is_read_only, kept_text
+from powerprof.reversible.variables import Variable
 from powerprof.system.errors import PowerprofError
 
 pytestmark = pytest.mark.usefixtures("root", "mariadbd")
@@ -28,7 +30,7 @@ SETTINGS = {"max_connect_errors": "777", "init_connect": "SET @x = 'a''b'", "log
 _HOLDER = """
 import json, os, sys, time
 from powerprof.reversible.changed import ChangedSettings
-from powerprof.reversible.kinds import Variable
+from powerprof.reversible.variables import Variable
 fields = json.loads(sys.stdin.readline())
 with ChangedSettings([Variable(fields, *word.split('=', 1), keeps_copies=True) for word in sys.argv[1:]]):
     if os.fork() == 0:  # a child of ours that holds our end of the pipe

@@ -18,9 +18,9 @@ import pytest
 
 from powerprof.database import preparation, sql
 from powerprof.database.mysql import find_build
-from powerprof.database.preparation import ServerOptions
 from powerprof.database.private_server import PrivateServer
 from powerprof.database.runtree import RunTree
+from powerprof.database.server_options import ServerOptions
 from powerprof.experiment import bench_data
 from powerprof.system import landlock
 from powerprof.system.errors import PowerprofError, UsageError

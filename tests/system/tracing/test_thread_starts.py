@@ -10,8 +10,8 @@ import pytest
 
 from powerprof.cure.records import Cure
 from powerprof.cure.threads import find_thread, read_thread_names
-from powerprof.database.preparation import ServerOptions
 from powerprof.database.private_server import PrivateServer
+from powerprof.database.server_options import ServerOptions
 from powerprof.model.attribution import Attribution
 from powerprof.stacks.thread_starts import read_thread_starts
 from tests.conftest import Cli

@@ -4,36 +4,23 @@
 from __future__ import annotations
 
 import random
-import re
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from statistics import fmean
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from powerprof.cure import judge, remedies, replicas, session
-from powerprof.cure.judge import (
-    LatencyRise,
-    LatencyWatch,
-    WindowLatencies,
-    choose_primary,
-    count_latencies,
-    explain_no_trial,
-    judge_blocks,
-    waits_by_wall_clock,
-)
-from powerprof.cure.records import Arm, CureBlock, CurePrediction, Remedy
-from powerprof.cure.remedies import CureRequest, PlannedChange, VariableChoice, parse_slack
-from powerprof.cure.replicas import COMMITTED, RECEIVED, ReplicaSampler, summarize_looks
-from powerprof.cure.session import SwitchCounter, _format_so_far, _order_windows, _Trial, estimate_seconds
-from powerprof.cure.threads import slack_text
-from powerprof.database.base import ReplicationStatus
+from powerprof.cure import judge, remedies, session
+from powerprof.cure.judge import choose_primary, judge_blocks
+from powerprof.cure.latencies import LatencyRise
+from powerprof.cure.records import Arm, CureBlock, Remedy
+from powerprof.cure.remedies import CureRequest, PlannedChange, VariableChoice
+from powerprof.cure.replicas import RECEIVED
+from powerprof.cure.session import _format_so_far, _order_windows, _Trial, estimate_seconds
 from powerprof.experiment.plan import block_order
 from powerprof.model.attribution import Thread
 from powerprof.model.records import EnergyReading, StateResidency, Window
@@ -42,8 +29,6 @@ from powerprof.reversible.host_settings import FileAway, HostFile
 from powerprof.reversible.journal import SavedSetting
 from powerprof.system.errors import PowerprofError
 from powerprof.system.targets import Target
-from powerprof.tracing.captures import RecordedText, StatementTrace, TraceCost, find_latency_class
-from powerprof.tracing.idle_data import CAUSE
 
 _NAMES: dict[str, Arm] = {"a": "before", "b": "cured"}
 _WINDOW_S = 5.0
@@ -113,48 +98,6 @@ def test_widen_intervals_of_constant_counts_by_one_count() -> None:
     assert first.verdict == "b_lower"
     low, high = first.difference.ci95 or (0.0, 0.0)
     assert 0.2 <= high - low <= 1.5  # The other rows scatter.
-
-
-def classes(median_ms: float, count: int, seed: int) -> Counter[int]:
-    generator = random.Random(seed)
-    return Counter(find_latency_class(round(median_ms * 1e6 * generator.lognormvariate(0, 0.5))) for _ in range(count))
-
-
-def window(median_ms: float, count: int = 1000, seed: int = 1, commits_ms: float | None = None) -> WindowLatencies:
-    commits = classes(commits_ms, count, seed + 1) if commits_ms is not None else Counter[int]()
-    return WindowLatencies(4.0, classes(median_ms, count, seed) + commits, commits)
-
-
-def test_find_a_rise_if_the_cured_window_came_first() -> None:
-    watch = LatencyWatch(10.0)
-    assert watch.add("cured", window(4.0)) is None
-    assert watch.add("before", window(2.0)) is not None
-
-
-def test_judge_commits_separately() -> None:
-    watch = LatencyWatch(10.0)
-    assert watch.add("before", window(2.0, 3000, commits_ms=1.0)) is None
-    rise = watch.add("cured", WindowLatencies(4.0, classes(2.0, 5000, 3), classes(3.0, 400, 4)))
-    assert rise is not None
-    assert rise.what == "commits"
-
-
-def test_accept_equal_latency_in_both_arms() -> None:
-    for seed in range(200):
-        watch = LatencyWatch(10.0)
-        for number in range(8):
-            arm = "before" if number % 4 in (0, 3) else "cured"
-            assert watch.add(arm, window(2.0, 300, seed * 100 + number)) is None
-
-
-def test_accept_allowed_rises_and_windows_with_few_statements() -> None:
-    watch = LatencyWatch(150.0)
-    assert watch.add("before", window(2.0)) is None
-    assert watch.add("cured", window(4.0, seed=7)) is None
-    few = LatencyWatch(10.0)
-    assert few.add("before", window(2.0, 40)) is None
-    assert few.add("cured", window(9.0, 40)) is None
-    assert few.add("cured", None) is None
 
 
 ARMS: tuple[Arm, Arm] = ("before", "cured")
@@ -322,241 +265,6 @@ def test_the_answer_is_by_the_thread_the_process_or_measured_power() -> None:
     assert choose_primary(plan("host"), []) == "c0_percent"
 
 
-@pytest.mark.parametrize(
-    ("now", "then", "reason"),
-    [
-        (98.0, 18.0, None),
-        (98.0, 97.1, "no_saving"),
-        (98.0, 97.0, None),
-        (2.0, 1.96, "no_saving"),
-        (2.0, 1.94, None),
-        (18.0, 98.0, "no_saving"),
-    ],
-)
-def test_a_trial_needs_a_saving(now: float, then: float, reason: str | None) -> None:
-    assert explain_no_trial(plan(), CurePrediction(now_hz=now, then_hz=then, is_bound=False)) == reason
-    assert explain_no_trial(plan(), None) is None
-    assert explain_no_trial(plan(before="ON", value="1"), None) == "same_value"
-
-
-# Latency.
-
-
-def spread(*median_ms: float, count: int = 400) -> dict[int, int]:
-    """Return classes with `count` statements around each of these times."""
-    classes: dict[int, int] = {}
-    for each in median_ms:
-        one = find_latency_class(round(each * 1e6))
-        classes[one] = classes.get(one, 0) + count
-    return classes
-
-
-def latencies_of(statements: Mapping[int, int], commits: Mapping[int, int] | None = None) -> WindowLatencies:
-    return WindowLatencies(4.0, statements, commits or {})
-
-
-def test_a_rise_is_in_percent_of_the_slowest_window_before() -> None:
-    assert LatencyRise("statements", 4.0, 5.0).percent == pytest.approx(25.0)
-    watch = LatencyWatch(10.0)
-    for before in (latencies_of(spread(2.0)), latencies_of(spread(6.0)), latencies_of(spread(3.0))):
-        assert watch.add("before", before) is None
-    # Above the quicker windows before, but not above the slowest.
-    assert watch.add("cured", latencies_of(spread(5.0))) is None
-    rise = watch.add("cured", latencies_of(spread(9.0)))
-    assert rise is not None and rise.what == "statements"
-    assert (rise.before_ms, rise.cured_ms) == (pytest.approx(6.0, rel=0.1), pytest.approx(9.0, rel=0.1))
-    assert rise.percent == pytest.approx(100 * (rise.cured_ms / rise.before_ms - 1))
-
-
-@pytest.mark.parametrize(("limit", "found"), [(20.0, True), (45.0, False)])
-def test_a_rise_must_exceed_the_limit_in_percent(limit: float, found: bool) -> None:
-    """The class of 2 ms ends at 2.10 ms and that of 2.8 ms begins at 2.75 ms: a rise of 31 % at least."""
-    watch = LatencyWatch(limit)
-    watch.add("before", latencies_of(spread(2.0)))
-    assert (watch.add("cured", latencies_of(spread(2.8))) is not None) is found
-
-
-@pytest.mark.parametrize(("percentile", "rises"), [(50, False), (95, True), (99, True)])
-def test_the_watched_percentile_is_the_requested_one(percentile: int, rises: bool) -> None:
-    """A tenth of the statements takes twenty times as long with the remedy."""
-    watch = LatencyWatch(10.0, percentile)
-    watch.add("before", latencies_of(spread(1.0, count=2000)))
-    rise = watch.add("cured", latencies_of({**spread(1.0, count=1800), **spread(20.0, count=200)}))
-    assert (rise is not None) is rises
-    slow = LatencyWatch(10.0, percentile)
-    slow.add("before", latencies_of(spread(1.0, count=2000)))
-    # One in fifty: above p99 only.
-    late = slow.add("cured", latencies_of({**spread(1.0, count=1960), **spread(20.0, count=40)}))
-    assert (late is not None) is (percentile == 99)
-
-
-def test_the_rank_of_a_statement_is_counted_over_all_classes() -> None:
-    classes = {100: 3, 104: 4, 112: 5}
-    for rank, latency_class in ((0.5, 100), (3, 100), (3.5, 104), (7, 104), (7.1, 112), (12, 112)):
-        octave, part = latency_class >> 3, latency_class & 7
-        width = 2.0 ** (octave - 3)
-        assert judge._class_range_ms(classes, rank) == pytest.approx(
-            ((8 + part) * width / 1e6, (9 + part) * width / 1e6)
-        )
-
-
-def test_a_percentile_is_known_to_its_standard_errors() -> None:
-    """Of 1,000 statements p95 is between the ranks 930.7 and 969.3: 2.8 √(0.95 × 0.05 ÷ 1,000) is 1.93 %."""
-    classes = {100: 930, 104: 20, 108: 19, 112: 31}
-    found = LatencyWatch(10.0)._range_ms(WindowLatencies(4.0, classes, {}), "statements")
-    assert found == (judge._class_range_ms({104: 1}, 1)[0], judge._class_range_ms({112: 1}, 1)[1])
-    few = {100: 94, 112: 5}
-    assert LatencyWatch(10.0)._range_ms(WindowLatencies(4.0, few, {}), "statements") is None
-    assert LatencyWatch(10.0, 50)._range_ms(WindowLatencies(4.0, {100: 5, 112: 5}, {}), "statements") is not None
-
-
-def test_own_statements_are_in_no_count() -> None:
-    trace = StatementTrace(
-        pid=1, window_s=4.0, symbol="d", ends_by="socket", process_cpu_ns=1, uses=[], threads=[], dispatches_count=9,
-        texts=[
-            RecordedText(1, 3, 8, b"SHOW ALL SLAVES STATUS"), RecordedText(2, 3, 6, b"COMMIT"),
-            RecordedText(3, 3, 6, b"SELECT 1"), RecordedText(4, 3, 6, b"replace into t"),
-        ],
-        latencies={1: {100: 50}, 2: {120: 3}, 3: {110: 7}, 4: {130: 2}}, lost_count=0, unreadable_count=0, cut_count=0,
-        cost=TraceCost(0.0, 0.0),
-    )  # fmt: skip
-    found = count_latencies(trace, replicas.OWN_STATEMENTS)
-    assert (found.window_s, found.statements, found.commits) == (4.0, {120: 3, 110: 7, 130: 2}, {120: 3, 130: 2})
-    assert count_latencies(trace).statements == {100: 50, 120: 3, 110: 7, 130: 2}
-    assert count_latencies(trace, re.compile(rb"COMMIT")).commits == {130: 2}
-
-
-@pytest.mark.parametrize(
-    ("text", "by_wall_clock"),
-    [("202 0x7f 0x189 0x0", True), ("202 0x7f 0x89 0x0", False), ("7 0x7f 0x189 0x0", None), ("202 0x7f ? 0x0", None)],
-)
-def test_a_wait_by_the_wall_clock_has_its_flag(
-    text: str,
-    by_wall_clock: bool | None,
-    fake_tree: Callable[[Mapping[str, str]], Path],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    fake_tree({"proc/71/task/72/syscall": f"{text}\n"})
-    monkeypatch.setattr(judge.platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(judge, "_MAX_READS", 2)
-    assert waits_by_wall_clock(71, 72) is by_wall_clock
-
-
-# Replicas.
-
-
-def channel(read: int | None, executed: int | None, behind: int | None = 3, **more: Any) -> ReplicationStatus:
-    known: dict[str, Any] = dict.fromkeys(ReplicationStatus.__struct_fields__)
-    return ReplicationStatus(
-        **{
-            **known, "channel": "", "ignored_server_ids": (), "seconds_behind": behind, "sql_running": True,
-            "read_position_bytes": read, "executed_position_bytes": executed, "source_log_file": "b.7",
-            "executed_log_file": "b.7", **more,
-        }
-    )  # fmt: skip
-
-
-def test_the_delay_is_the_backlog_by_the_rate_of_applying() -> None:
-    looks = [[channel(900, 100, 5)], [channel(1500, 900, 3)], [channel(2000, 1900, 2)]]
-    found = summarize_looks(looks, 4.5, None)
-    # Backlogs of 800, 600 and 100 bytes; 1,800 bytes applied in 4.5 s.
-    assert (found.looks_count, found.stopped_count, found.lag_s) == (3, 0, pytest.approx(10 / 3))
-    assert found.backlog_bytes == pytest.approx(500.0)
-    assert (found.delay_ms, found.delay_source) == (pytest.approx(1000 * 500 / 400), RECEIVED)
-    times = summarize_looks(looks, 4.5, [7.0, 90.0, 11.0])
-    assert (times.delay_ms, times.delay_source, times.backlog_bytes) == (11.0, COMMITTED, pytest.approx(500.0))
-    assert summarize_looks(looks, 4.5, []).delay_ms is None
-
-
-@pytest.mark.parametrize(
-    ("last", "lag", "backlog", "delay"),
-    [
-        (channel(2000, 1900, None), False, True, True),
-        (channel(None, 1900), True, False, False),
-        (channel(2000, None), True, False, False),
-        # The replica applies an older file than it receives.
-        (channel(2000, 1900, source_log_file="b.8"), True, False, False),
-        # The source began another file since the first look.
-        (channel(2000, 1900, source_log_file="b.8", executed_log_file="b.8"), True, True, False),
-        (channel(900, 100), True, True, False),
-    ],
-)
-def test_an_unknown_position_has_no_backlog_and_no_delay(
-    last: ReplicationStatus, lag: bool, backlog: bool, delay: bool
-) -> None:
-    found = summarize_looks([[channel(900, 100, 5)], [last]], 4.5, None)
-    assert (found.lag_s is not None, found.backlog_bytes is not None, found.delay_ms is not None) == (
-        lag,
-        backlog,
-        delay,
-    )
-    # The end of applying can be read before that of receiving.
-    assert summarize_looks([[channel(100, 130)]], 1.0, None).backlog_bytes == 0
-
-
-def test_several_channels_count_by_the_slowest() -> None:
-    looks: Sequence[Sequence[ReplicationStatus]] = [
-        [channel(900, 100, 5), channel(700, 650, 9)],
-        [channel(1000, 990, 1, sql_running=False), channel(800, 500, 4)],
-        [channel(1000, 990, 1, sql_running=None), channel(800, 500, 4)],
-    ]
-    found = summarize_looks(looks, 4.5, None)
-    assert (found.lag_s, found.backlog_bytes, found.delay_ms) == (pytest.approx(17 / 3), pytest.approx(1400 / 3), None)
-    assert (found.looks_count, found.stopped_count) == (3, 1)
-    unknown = summarize_looks([[channel(900, 100, 5), channel(700, 650, None)]], 4.5, None)
-    assert unknown.lag_s is None and summarize_looks([[]], 4.5, None).lag_s is None
-
-
-def test_a_sampler_collects_the_delays_that_are_new_in_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [("1", "c", "12:00:00.1", "2500"), ("2", "c", "12:00:00.2", "7500"), ("3", "c", "x", None)]
-    monkeypatch.setattr(replicas.sql, "fetch_rows", lambda *given, **more: rows)
-    assert replicas._read_delays(object()) == {("c", "1", "12:00:00.1"): 2.5, ("c", "2", "12:00:00.2"): 7.5}  # type: ignore[arg-type]
-    sampler = ReplicaSampler(71, REQUEST)
-    assert sampler.collect() is None
-    sampler._looks = [(10.0, [channel(900, 100)]), (14.5, [channel(2000, 1900)])]
-    lag = sampler.collect()
-    assert lag is not None and lag.delay_ms == pytest.approx(1000 * 450 / (1800 / 4.5))
-    sampler._has_times, old = True, {("c", "1", "a"): 3.0}
-    sampler._delays_before, sampler._delays = old, {**old, ("c", "1", "b"): 8.0}
-    lag = sampler.collect()
-    assert lag is not None and (lag.delay_ms, lag.delay_source) == (8.0, COMMITTED)
-
-
-# Windows, plans and the record.
-
-
-def test_switches_are_those_of_the_window() -> None:
-    counter = SwitchCounter(71)
-    counter._before, counter._after = {1: 10, 2: 20, 3: 5}, {1: 17, 2: 20, 4: 6}
-    counter._started_s, counter._ended_s = 3.5, 8.25
-    assert (counter.counts(), counter.counted_s) == ({1: 7, 2: 0, 4: 6}, 4.75)
-
-
-def test_a_window_is_without_the_thread_that_answers_powerprof() -> None:
-    replica: Any = SimpleNamespace(own_tid=9, collect=lambda: None, parts=())
-    windows = session.CureWindows(Target((71,), "x"), 8, None, None, replica)  # type: ignore[arg-type]
-    windows._counter._before, windows._counter._after = {}, {7: 3, 8: 5, 9: 100}
-    windows._counter._ended_s = 2.5
-    latencies = latencies_of(spread(2.0, count=70), spread(3.0, count=20))
-    block = windows._make_block(4, "cured", odd_block(0, "cured").window, latencies, {"traced_s": 1.5})
-    assert (block.pair, block.arm, block.counted_s, block.traced_s) == (4, "cured", 2.5, 1.5)
-    assert (block.thread_wakings_count, block.target_wakings_count) == (5, 8)
-    assert (block.statements_count, block.commits_count, block.statements_s) == (70, 20, 4.0)
-    assert block.latency_ms == latencies.statements_ms and block.commit_latency_ms == latencies.commits_ms
-    replica.collect = lambda: summarize_looks([[channel(900, 100, 5)], [channel(2000, 1900, 1)]], 4.5, None)
-    lagging = windows._make_block(4, "cured", block.window, None, {})
-    assert (lagging.replica_looks_count, lagging.replica_lag_s, lagging.replica_backlog_bytes) == (2, 3.0, 450.0)
-    assert (lagging.replica_delay_ms, lagging.replica_delay_source, lagging.statements_count) == (
-        1125.0,
-        RECEIVED,
-        None,
-    )
-    whole = session.CureWindows(Target((71,), "x"), None, None)  # type: ignore[arg-type]
-    whole._counter._after = {7: 3, 9: 100}
-    process = whole._make_block(0, "before", block.window, None, {})
-    assert (process.thread_wakings_count, process.target_wakings_count) == (None, 103)
-
-
 def test_windows_alternate_as_planned_with_their_pairs() -> None:
     names = {"a": "before", "b": "cured"}
     for first in (0, 4):
@@ -616,15 +324,6 @@ def test_the_record_of_a_cure_sums_its_windows() -> None:
     assert session._replication_text(replace(still, unsampled="not a replica")) == "not measured: not a replica"
 
 
-@pytest.mark.parametrize(
-    ("nanoseconds", "text"),
-    [(1_500_000_000, "1.5s"), (2_500_000, "2.5ms"), (7_300, "7.3us"), (12, "12ns"), (0, "0ns"), (999_999, "999.999us")],
-)
-def test_slack_is_printed_in_its_largest_unit(nanoseconds: int, text: str) -> None:
-    assert slack_text(nanoseconds) == text
-    assert nanoseconds == 0 or parse_slack(text) == nanoseconds
-
-
 def test_a_planned_variable_keeps_its_old_value(monkeypatch: pytest.MonkeyPatch) -> None:
     """The value before is read from the server; the remedy goes from it to the chosen one."""
     monkeypatch.setattr(remedies, "_check_server", lambda *given: None)
@@ -638,28 +337,6 @@ def test_a_planned_variable_keeps_its_old_value(monkeypatch: pytest.MonkeyPatch)
     assert (before, remedy.name, remedy.from_value, remedy.to_value) == ("1", "sync_binlog", "1", "0")
     assert (setting.name, setting.value, setting.keeps_copies) == ("sync_binlog", "0", True)
     assert remedy.lasting.endswith("sync_binlog = 0") and "keep 0 until they end" in remedy.delays
-
-
-def test_idle_exits_are_of_the_process_and_its_threads() -> None:
-    """Exits of thread 7 and 8 of process 71, of another process, of a woken thread, and of powerprof's own thread 9."""
-    rows = [  # thread that ran, its process, thread that was woken, count
-        (7, 71, 0, 30),
-        (8, 71, 0, 11),
-        (50, 5, 0, 400),
-        (0, 0, 8, 6),
-        (0, 0, 50, 900),
-        (9, 71, 0, 77),
-    ]
-    causes = np.zeros(len(rows), dtype=CAUSE)
-    for name, values in zip(("next_tid", "next_tgid", "woken_tid", "count"), zip(*rows, strict=True), strict=True):
-        causes[name] = values
-    replica: Any = SimpleNamespace(own_tid=9)
-    windows = session.CureWindows(Target((71,), "x"), 8, None, None, replica)  # type: ignore[arg-type]
-    windows._counter._after = {7: 1, 8: 1, 9: 1}
-    assert windows._count_exits(causes) == {"thread_exits_count": 17, "target_exits_count": 47}
-    whole = session.CureWindows(Target((71,), "x"), None, None)  # type: ignore[arg-type]
-    whole._counter._after = windows._counter._after
-    assert whole._count_exits(causes) == {"thread_exits_count": None, "target_exits_count": 124}
 
 
 def test_each_cpu_keeps_its_value_in_a_window(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 import powerprof.diagnosis
 from powerprof.cli.app import run_app
-from powerprof.cure import remedies, threads
+from powerprof.cure import remedies, slack
 from powerprof.cure.candidates import (
     choice_of,
     find_finding,
@@ -26,7 +26,8 @@ from powerprof.cure.candidates import (
     select_candidates,
 )
 from powerprof.cure.remedies import CureRequest, FindingChoice, VariableChoice, parse_choice, parse_guard, parse_slack
-from powerprof.cure.threads import SlackChoice, loop_warning, slack_text
+from powerprof.cure.slack import slack_text
+from powerprof.cure.threads import SlackChoice, loop_warning
 from powerprof.diagnosis.diagnose import diagnose
 from powerprof.diagnosis.evidence import (
     TRIED_RULES,
@@ -329,7 +330,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 def test_refuse_an_unknown_thread_after_the_wait(sleeper: subprocess.Popen[bytes]) -> None:
     with pytest.raises(UsageError, match="has no thread 'nobody'"):
-        threads.keep_slack(str(sleeper.pid), SlackChoice("nobody", 1), 0.1)
+        slack.keep_slack(str(sleeper.pid), SlackChoice("nobody", 1), 0.1)
 
 
 def test_command_keeps_slack_and_releases_it(
@@ -365,9 +366,9 @@ def test_warn_about_an_event_loop() -> None:
 
 
 def texts(monkeypatch: pytest.MonkeyPatch, unit: str | None, pid: str = "mysqld", name: str = "governor") -> str:
-    monkeypatch.setattr(threads, "service_of", lambda _pid: unit)
+    monkeypatch.setattr(slack, "service_of", lambda _pid: unit)
     thread = Thread(tid=7, comm="ib_log", server_name=None)
-    return threads.unit_text("/usr/bin/powerprof", pid, SlackChoice(name, 50_000_000), Target((5,), "mysqld"), thread)
+    return slack.unit_text("/usr/bin/powerprof", pid, SlackChoice(name, 50_000_000), Target((5,), "mysqld"), thread)
 
 
 def test_service_follows_its_server(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -391,7 +392,7 @@ def test_refuse_targets_unsuitable_for_a_service(monkeypatch: pytest.MonkeyPatch
 
 
 def test_drop_in_names_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "service_of", lambda _pid: "mysql.service")
-    text = threads.drop_in_text(CHOICE, Target((5,), "mysqld"))
+    monkeypatch.setattr(slack, "service_of", lambda _pid: "mysql.service")
+    text = slack.drop_in_text(CHOICE, Target((5,), "mysqld"))
     assert text.endswith("[Service]\nTimerSlackNSec=50ms\n")
     assert "systemctl edit mysql.service" in text

@@ -12,7 +12,7 @@ import pytest
 from powerprof.database import runtree, topology
 from powerprof.database.base import StatementError
 from powerprof.database.builds import ServerBuild
-from powerprof.database.preparation import ServerOptions
+from powerprof.database.server_options import ServerOptions
 from powerprof.database.topology import MemberOptions, ServerTopology, plan_topology, replication_settings
 from powerprof.system.errors import PowerprofError, UsageError
 from tests.programs.answers import Answers

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from powerprof.database.performance import parse_status
+from powerprof.database.replication_status import parse_status
 from powerprof.diagnosis.diagnose import diagnose
 from powerprof.diagnosis.evidence import Client, Evidence, Finding, ReplicationChannel, ThreadWakeups
 

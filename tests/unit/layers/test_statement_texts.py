@@ -27,11 +27,13 @@ _TEXTS = re.compile(
 # The modules that read such texts. Those without a reason pass them through `statements.normal`.
 _READERS = {
     "powerprof/cure/replicas.py": "the number of its own thread alone",
-    "powerprof/database/performance.py": "",
+    "powerprof/database/pg_stat_statements.py": "",
+    "powerprof/database/replication_status.py": "",
+    "powerprof/database/server_report.py": "",
     "powerprof/diagnosis/server_queries.py": "",
     "powerprof/diagnosis/rules_clients.py": "names of statements, as they are shown",
     "powerprof/diagnosis/evidence.py": "names of statements, as they are shown",
-    "powerprof/reversible/kinds.py": "numbers, users and hosts of connections alone",
+    "powerprof/reversible/session_copies.py": "numbers, users and hosts of connections alone",
 }
 _FIELDS = [
     (Client, "statement"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from powerprof.database.performance import parse_status
+from powerprof.database.replication_status import parse_status
 from powerprof.diagnosis.evidence import ReplicaHost, ReplicationChannel
 from powerprof.live.intervals import LiveFinding, ServerState
 from powerprof.live.servers import WatchedServers, _QueriedServer, _restrict_to_process

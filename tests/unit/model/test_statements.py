@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from powerprof.database.performance import ServerReport
+from powerprof.database.server_report import ServerReport
 from powerprof.model.identities import STATES, Family, build_tables
 from powerprof.model.statements import (
     LEFT_OUT,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from powerprof.database.performance import ServerReport, list_own_statements
+from powerprof.database.server_report import ServerReport, list_own_statements
 from powerprof.model.statements import normalise
 from powerprof.queries.client_texts import (
     LeftOutStatements,

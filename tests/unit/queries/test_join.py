@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from powerprof.database.performance import Account, CountedStatement, ServerReport, Statistics, merge_reports
+from powerprof.database.pg_stat_statements import CountedStatement, Statistics
+from powerprof.database.server_report import Account, ServerReport, merge_reports
 from powerprof.model.statements import normalise
 from powerprof.queries import pricing
 from powerprof.queries.askers import rank_askers

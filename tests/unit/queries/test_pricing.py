@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from powerprof.database.performance import CountedStatement, ServerReport
+from powerprof.database.pg_stat_statements import CountedStatement
+from powerprof.database.server_report import ServerReport
 from powerprof.energy.split import STOLEN
 from powerprof.energy.total import Total, host_energy
 from powerprof.model.records import EnergySplit, EstimateRange

@@ -6,7 +6,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from powerprof.database.performance import ServerReport
+from powerprof.database.server_report import ServerReport
 from powerprof.model.records import ToolCost
 from powerprof.queries.askers import group_statements
 from powerprof.queries.join import join_trace

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from powerprof.database.performance import CountedStatement, ServerReport, list_own_statements
+from powerprof.database.pg_stat_statements import CountedStatement
+from powerprof.database.server_report import ServerReport, list_own_statements
 from powerprof.model.identities import Family
 from powerprof.queries import pricing
 from powerprof.queries.pricing import build_record

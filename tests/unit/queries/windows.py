@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from powerprof.database.performance import ServerReport
+from powerprof.database.server_report import ServerReport
 from powerprof.energy.split import Consumer, split_host_energy
 from powerprof.energy.total import Total
 from powerprof.model.records import EnergyReading, EnergySource, EnergySplit, Window

@@ -14,7 +14,7 @@ import pytest
 
 from powerprof.database import sql
 from powerprof.database.base import Login, StatementError
-from powerprof.reversible.kinds import Variable
+from powerprof.reversible.variables import Variable
 from powerprof.system import paths
 from tests.conftest import Tree
 from tests.programs.answers import Answers

@@ -15,7 +15,9 @@ from powerprof.database.base import Login
 from powerprof.reversible import journal
 from powerprof.reversible.host_settings import HostFile, LatencyLimit, TunedProfile
 from powerprof.reversible.journal import Journal, JournalState, SavedSetting, restore_orphaned_settings, write_state
-from powerprof.reversible.kinds import Setting, TimerSlack, Variable, is_same_value
+from powerprof.reversible.kinds import Setting, is_same_value
+from powerprof.reversible.timer_slack import TimerSlack
+from powerprof.reversible.variables import Variable
 from powerprof.system.errors import PowerprofError
 from tests.conftest import Tree
 from tests.unit.reversible.conftest import VariableServer, thread_files

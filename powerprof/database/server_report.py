@@ -1,21 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server's reports about statements, threads and replication, from performance_schema and similar views."""
+"""What MariaDB and MySQL report about statements and threads: performance_schema and the list of processes."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from powerprof.database import sql
-from powerprof.database.base import Login, ReplicationStatus, StatementError
-from powerprof.database.postgres_wire import NO_LOGIN_TRIGGERS
-from powerprof.model.statements import normalise_replication_error
-from powerprof.system.errors import PowerprofError
-from powerprof.system.foreign_text import printable, whole
+from powerprof.database.base import StatementError
+from powerprof.database.pg_stat_statements import Statistics, subtract_statistics
+from powerprof.system.foreign_text import printable
 
 if TYPE_CHECKING:
     from powerprof.database.base import Sql
@@ -23,122 +19,6 @@ if TYPE_CHECKING:
 
 MOST_TEXT = 4096
 _MAX_ROWS, _MAX_NAME = 20_000, 128
-
-# PostgreSQL: pg_stat_statements.
-
-_MAX_STATISTICS_TEXT = 65_536
-_MAX_DATABASES = 4
-_FIRST_DATABASE = "postgres"
-# All names and operators are qualified. Otherwise the search_path of the database could choose other objects.
-_SUPERUSER_DATABASES = (
-    "SELECT d.datname FROM pg_catalog.pg_database d"
-    " JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) d.datdba WHERE r.rolsuper"
-)
-_EVENT_TRIGGERS = (
-    "SELECT pg_catalog.current_setting('event_triggers', true), pg_catalog.current_setting('is_superuser')"
-)
-# The view must belong to the extension and a superuser: its schema may belong to another account.
-_EXTENSION_SCHEMA = (
-    "SELECT n.nspname FROM pg_catalog.pg_extension e"
-    " JOIN pg_catalog.pg_depend d ON d.refobjid OPERATOR(pg_catalog.=) e.oid"
-    " JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) d.objid"
-    " JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace"
-    " JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) c.relowner"
-    " WHERE e.extname OPERATOR(pg_catalog.=) 'pg_stat_statements'"
-    " AND c.relname OPERATOR(pg_catalog.=) 'pg_stat_statements' AND c.relkind OPERATOR(pg_catalog.=) 'v'"
-    " AND d.deptype OPERATOR(pg_catalog.=) 'e' AND r.rolsuper"
-    " AND d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass"
-    " AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass"
-)
-_STATISTICS = (
-    "SELECT d.datname, pg_catalog.left(s.query, {text}), s.queryid, s.calls, s.rows"
-    " FROM {schema}.pg_stat_statements s"
-    " JOIN pg_catalog.pg_database d ON d.oid OPERATOR(pg_catalog.=) s.dbid ORDER BY s.calls DESC LIMIT {rows}"
-)
-
-
-class CountedStatement(NamedTuple):
-    """Counters of one statement for all users: calls, rows sent or changed, and the server's number of it."""
-
-    calls: int
-    rows: int
-    query_id: int | None
-
-
-Statistics = dict[tuple[str | None, str], CountedStatement]
-"""Counters by database and text; the text has parameters instead of values."""
-
-
-def find_statistics_database(login: Login, databases: Iterable[str]) -> Login | None:
-    """Return the login at the first of `postgres` and these databases that has pg_stat_statements; None without one.
-
-    Only databases of superusers are tried: the owner of a database can choose code that runs in each session.
-    """
-    try:
-        with sql.connect(login.in_database(_FIRST_DATABASE), limits=sql.WORD_LIMITS) as connection:
-            trusted = {str(name) for (name,) in sql.fetch_rows(connection, _SUPERUSER_DATABASES, columns=1)}
-            ((triggers, is_superuser),) = sql.fetch_rows(connection, _EVENT_TRIGGERS, columns=2)
-            if (triggers, is_superuser) == ("on", "on"):
-                login = login.with_session_options(NO_LOGIN_TRIGGERS)
-            if _FIRST_DATABASE in trusted and _find_extension_schema(connection) is not None:
-                return login.in_database(_FIRST_DATABASE)
-    except PowerprofError:
-        return None
-    for database in sorted(trusted & set(databases) - {_FIRST_DATABASE})[: _MAX_DATABASES - 1]:
-        try:
-            with sql.connect(login.in_database(database), limits=sql.WORD_LIMITS) as connection:
-                if _find_extension_schema(connection) is not None:
-                    return login.in_database(database)
-        except PowerprofError:
-            continue
-    return None
-
-
-def read_statistics(connection: Sql) -> Statistics:
-    """Return the counters since the last reset; empty if the server refuses.
-
-    Raise StatementError for a lost connection.
-    """
-    statistics: Statistics = {}
-    schema = _find_extension_schema(connection)
-    if schema is None:
-        return statistics
-    query = _STATISTICS.format(schema='"' + schema.replace('"', '""') + '"', text=_MAX_STATISTICS_TEXT, rows=_MAX_ROWS)
-    try:
-        rows = sql.fetch_rows(connection, query, columns=5)
-    except StatementError as error:
-        if not error.number:
-            raise
-        return statistics  # The extension exists and is not loaded, for example.
-    for database, text, number, calls, sent in rows:
-        name = (printable(str(database)[:_MAX_NAME]), str(text or ""))
-        old = statistics.get(name, CountedStatement(0, 0, None))
-        query_id = int(number) if number and str(number).lstrip("-").isdigit() else old.query_id
-        statistics[name] = CountedStatement(
-            old.calls + (sql.parse_count(calls) or 0), old.rows + (sql.parse_count(sent) or 0), query_id
-        )
-    return statistics
-
-
-def subtract_statistics(before: Statistics, after: Statistics) -> Statistics:
-    """Return the difference of two readings, for the statements that were executed in between."""
-    moved = {}
-    for name, now in after.items():
-        then = before.get(name, CountedStatement(0, 0, None))
-        if now.calls < then.calls:  # The counters were reset in between.
-            then = CountedStatement(0, 0, None)
-        if now.calls > then.calls:
-            moved[name] = CountedStatement(now.calls - then.calls, now.rows - then.rows, now.query_id)
-    return moved
-
-
-def _find_extension_schema(connection: Sql) -> str | None:
-    rows = sql.fetch_rows(connection, _EXTENSION_SCHEMA, columns=1)
-    return str(rows[0][0]) if rows else None
-
-
-# MariaDB and MySQL: performance_schema and the list of processes.
-
 # powerprof's own connection is excluded: it is in the middle of this statement.
 _THREADS = (
     "SELECT THREAD_OS_ID, NAME, PROCESSLIST_COMMAND, PROCESSLIST_DB, {info}, PROCESSLIST_ID,"
@@ -339,60 +219,3 @@ def _read_digests(connection: Sql) -> tuple[dict[tuple[str | None, str], tuple[i
         else:
             lost_count += numbers[0]
     return digests, lost_count
-
-
-def read_replication_status(connection: Sql) -> list[ReplicationStatus]:
-    """Return every channel of a server; empty without replication. Raise PowerprofError."""
-    return [parse_status(row) for row in read_status_rows(connection)]
-
-
-def read_status_rows(connection: Sql) -> list[dict[str, Any]]:
-    """Return the rows of `read_replication_status` as the server sends them."""
-    words = ("SHOW ALL SLAVES STATUS", "SHOW REPLICA STATUS", "SHOW SLAVE STATUS")
-    rows = sql.run_first_known(partial(sql.fetch_records, connection), *words)
-    if rows is None:
-        raise PowerprofError(
-            "the server has no statement that shows replication",
-            "a MariaDB or MySQL account with REPLICATION CLIENT sees it",
-        )
-    return rows
-
-
-def parse_status(row: Mapping[str, Any]) -> ReplicationStatus:
-    """Return the status of one row of SHOW … STATUS. MySQL 8.0.22 renamed master and slave; both are read."""
-    # Names such as Replicate_Ignore_Server_Ids were not renamed.
-    plain = {
-        re.sub("replica(?!te)", "slave", name.lower()).replace("source", "master"): value for name, value in row.items()
-    }
-
-    def text(name: str) -> str | None:
-        value = plain.get(name)
-        return None if value in (None, "") else str(value)[:1000]
-
-    def number(name: str) -> int | None:
-        value = text(name)
-        return whole(value)
-
-    running = text("slave_sql_running")
-    ignored = (text("replicate_ignore_server_ids") or "").replace(",", " ").split()
-    return ReplicationStatus(
-        channel=text("connection_name") or text("channel_name") or "",
-        source_host=text("master_host"),
-        source_port=number("master_port"),
-        source_server_id=number("master_server_id"),
-        io_running=text("slave_io_running"),
-        io_state=text("slave_io_state"),
-        sql_running=None if running is None else running == "Yes",
-        seconds_behind=number("seconds_behind_master"),
-        last_io_error_number=number("last_io_errno"),
-        last_io_error=text("last_io_error"),
-        last_sql_error_number=number("last_sql_errno"),
-        last_sql_error=None if (error := text("last_sql_error")) is None else normalise_replication_error(error),
-        relay_log_bytes=number("relay_log_space"),
-        read_position_bytes=number("read_master_log_pos"),
-        executed_position_bytes=number("exec_master_log_pos"),
-        source_log_file=text("master_log_file"),
-        executed_log_file=text("relay_master_log_file"),
-        connect_retry_s=number("connect_retry"),
-        ignored_server_ids=tuple(server_id for word in ignored if (server_id := whole(word)) is not None),
-    )
