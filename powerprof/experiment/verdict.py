@@ -135,15 +135,16 @@ def _metric(compared: Compared, result: PairedResult, *, paired: bool) -> Metric
     a, b = compared.a, compared.b
     # The values of the means: those of complete pairs, or all.
     of_a, of_b = zip(*_both_known(compared), strict=True) if paired else (a.known, b.known)
+    mean = _possible_range(a, of_a, result.a_interval)
     return Metric(
         name=a.name,
         unit=a.unit,
         kind=a.kind,
         source=a.source,
-        a=Side(mean=result.a_mean, ci95=_possible_range(a, of_a, result.a_interval), values=a.values),
+        a=Side(mean=result.a_mean, ci95=mean, values=a.values),
         b=Side(mean=result.b_mean, ci95=_possible_range(b, of_b, result.b_interval), values=b.values),
         difference=Difference(
-            b_minus_a=result.difference, ci95=interval_ends(result.difference_interval), percent=result.percent
+            b_minus_a=result.difference, ci95=_possible_difference(a, mean, result), percent=result.percent
         ),
         ratio=None if result.ratio is None else Ratio(b_over_a=result.ratio, ci95=interval_ends(result.ratio_interval)),
         verdict=result.verdict,
@@ -166,6 +167,20 @@ def _possible_range(figures: Figures, values: Sequence[float], of_mean: Interval
     if bent is None:
         return None
     return bent.low if below else min(bent.low, of_mean.low), bent.high if above else max(bent.high, of_mean.high)
+
+
+def _possible_difference(a: Figures, mean: Range | None, result: PairedResult) -> Range | None:
+    """Return the interval of b − a, cut where b would exceed the metric's limits; `mean` is the interval of mean(a)."""
+    ends = interval_ends(result.difference_interval)
+    if mean is None or ends is None:
+        return ends
+    floor, ceiling = a.limits
+    low, high = ends
+    if floor is not None:
+        low = max(low, min(floor - mean[1], result.difference, 0.0))
+    if ceiling is not None:
+        high = min(high, max(ceiling - mean[0], result.difference, 0.0))
+    return low, high
 
 
 def _widen(metric: Metric, others: Sequence[PairedResult]) -> Metric:

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 RESAMPLES = 9_999
 LEVEL = 0.95
-MOST_LOG = 300.0  # within the range of a float
+# An upper end of this many times the mean says nothing: the interval is unknown, from too few windows.
+WIDEST_FACTOR = 1_000.0
+_MOST_LOG = 300.0  # within the range of a float
 _NORMAL = NormalDist()
 MINIMUM_RESAMPLED = 6  # fewer values have too few distinct resamples for these tails
 
@@ -107,7 +109,31 @@ def student_interval(values: Sequence[float]) -> Interval | None:
 
 def _bounded_exp(power: float) -> float:
     """Return e^power within the range of a float. A mean next to its bound exceeds it."""
-    return math.exp(min(power, MOST_LOG))
+    return math.exp(min(power, _MOST_LOG))
+
+
+def exp_ends(low: float, centre: float, high: float) -> tuple[float, float] | None:
+    """Return the ends of a ratio from their logarithms; None if one is WIDEST_FACTOR times e^centre or its inverse.
+
+    So the ratio of b to a is known if that of a to b is.
+    """
+    furthest = max(high - centre, centre - low)
+    return None if furthest >= math.log(WIDEST_FACTOR) else (_bounded_exp(low), _bounded_exp(high))
+
+
+def _bend(centre: float, bound: float, reach: float) -> Interval:
+    """Return centre ± reach on the logarithm of the distance from `bound`, by the delta method."""
+    distance, factor = centre - bound, _bounded_exp(reach / abs(centre - bound))
+    ends = sorted((bound + distance / factor, bound + distance * factor))
+    return Interval(ends[0], ends[1], "student-log")
+
+
+def _bend_between(centre: float, floor: float, ceiling: float, reach: float) -> Interval:
+    """Return centre ± reach on the logarithm of the ratio of the distances from both bounds."""
+    low, high = centre - floor, ceiling - centre
+    odds, spread = low / high, _bounded_exp(reach * (1 / low + 1 / high))
+    ends = [floor + (ceiling - floor) * ratio / (1 + ratio) for ratio in (odds / spread, odds * spread)]
+    return Interval(ends[0], ends[1], "student-logit")
 
 
 def bounded_interval(
@@ -117,34 +143,27 @@ def bounded_interval(
 
     If the plain interval exceeds a bound, it is computed on the logarithm of the distance from that bound by the delta
     method. If it exceeds both bounds, then on the logarithm of the ratio of both distances. So it bends towards the
-    bound and is not cut there.
+    bound and is not cut there. None for a single value, and if the upper end is WIDEST_FACTOR times the mean or more.
     """
     plain = student_interval(values)
     if plain is None:
         return None
+    centre = fmean(values)
     if reach is not None:
-        plain = Interval(fmean(values) - reach, fmean(values) + reach, plain.method)
+        plain = Interval(centre - reach, centre + reach, plain.method)
     below, above = floor is not None and plain.low < floor, ceiling is not None and plain.high > ceiling
     if not (below or above):
         return plain
-    centre = fmean(values)
     if (floor is not None and centre <= floor) or (ceiling is not None and centre >= ceiling):
         return Interval(centre, centre, "constant")
-    reach = plain.half_width
-    if not above and floor is not None:
-        low, factor = centre - floor, _bounded_exp(reach / (centre - floor))
-        if ceiling is None or floor + low * factor <= ceiling:
-            return Interval(floor + low / factor, floor + low * factor, "student-log")
-    if not below and ceiling is not None:
-        high, factor = ceiling - centre, _bounded_exp(reach / (ceiling - centre))
-        if floor is None or ceiling - high * factor >= floor:
-            return Interval(ceiling - high * factor, ceiling - high / factor, "student-log")
-    assert floor is not None  # noqa: S101  for the type checker: it leaves both bounds
-    assert ceiling is not None  # noqa: S101
-    low, high = centre - floor, ceiling - centre
-    odds, spread = low / high, _bounded_exp(reach * (1 / low + 1 / high))
-    ends = [floor + (ceiling - floor) * ratio / (1 + ratio) for ratio in (odds / spread, odds * spread)]
-    return Interval(ends[0], ends[1], "student-logit")
+    found = plain
+    if floor is not None and below:
+        found = _bend(centre, floor, plain.half_width)
+    elif ceiling is not None:
+        found = _bend(centre, ceiling, plain.half_width)
+    if floor is not None and ceiling is not None and (below == above or found.low < floor or found.high > ceiling):
+        found = _bend_between(centre, floor, ceiling, plain.half_width)
+    return None if floor is not None and found.high - floor >= WIDEST_FACTOR * (centre - floor) else found
 
 
 def welch_error(
@@ -182,12 +201,12 @@ def welch_interval(
     return Interval(centre - reach, centre + reach, "welch")
 
 
-def _lognormal(logs: np.ndarray[Any, Any], centre: float) -> Interval:
+def _lognormal(logs: np.ndarray[Any, Any], centre: float) -> Interval | None:
     """Return D. R. Cox's interval of a mean of lognormal values.
 
     It includes the long tail that a few skewed values have not shown. The uncertainty of the variance of the logarithms
     counts twice as much as in Cox's formula, which is too small for five values. The interval contains `centre`, the
-    observed mean.
+    observed mean. None if its upper end is WIDEST_FACTOR times `centre` or more.
     """
     import numpy as np
 
@@ -195,11 +214,13 @@ def _lognormal(logs: np.ndarray[Any, Any], centre: float) -> Interval:
     reach = student_quantile(LEVEL, count - 1) * math.sqrt(variance / count + variance**2 / (count - 1))
     middle = float(logs.mean()) + variance / 2
     low, high = _bounded_exp(min(middle - reach, math.log(centre))), _bounded_exp(max(middle + reach, math.log(centre)))
-    return Interval(low, high, "lognormal")
+    return None if high >= WIDEST_FACTOR * centre else Interval(low, high, "lognormal")
 
 
 def mean_interval(values: Sequence[float], *, seed: int, least: float = 0.0) -> Interval | None:
-    """Return the interval of the mean of consecutive windows; None for fewer than three values, a point for equal ones.
+    """Return the interval of the mean of consecutive windows; a point for equal values.
+
+    None for fewer than three values, and if the tail of the lognormal interval says nothing.
 
     The bootstrap and Student's interval are joined from MINIMUM_RESAMPLED values. Both are longer by the serial factor.
     For positive values the interval includes the lognormal one. `least` is the smallest credible deviation of a window.
@@ -221,4 +242,7 @@ def mean_interval(values: Sequence[float], *, seed: int, least: float = 0.0) -> 
         resampled = _bca(data, seed)
         if resampled is not None:
             found = replace(found.with_ends(resampled.stretched(centre, factor)), method="bca+student")
-    return found.with_ends(_lognormal(np.log(data), centre)) if (data > 0).all() else found
+    if not (data > 0).all():
+        return found
+    lognormal = _lognormal(np.log(data), centre)
+    return None if lognormal is None else found.with_ends(lognormal)

@@ -11,7 +11,7 @@ from statistics import fmean
 import msgspec
 from msgspec.structs import replace
 
-from powerprof.statistics.intervals import LEVEL, MOST_LOG, Interval
+from powerprof.statistics.intervals import LEVEL, Interval, exp_ends
 from powerprof.statistics.pairs import INDEPENDENT, measure_difference
 from powerprof.statistics.scatter import step_of
 from powerprof.statistics.verdicts import survivors
@@ -53,12 +53,13 @@ def _compare(first: int, second: int, a: Sequence[float], b: Sequence[float], st
     tested = measure_difference(a, b, step, INDEPENDENT)
     tested = replace(tested, lognormal=None)  # Points are compared by their typical ratio.
     base, interval = abs(fmean(a)), tested.interval
-    if not tested.on_logs and not base:
+    if tested.on_logs:
+        ends, percent = exp_ends(interval.low, tested.mean, interval.high), 100 * math.expm1(tested.mean)
+        found = None if ends is None else Interval(100 * (ends[0] - 1), 100 * (ends[1] - 1), interval.method)
+        return PointPair(first, second, percent, found, tested.p_value)
+    if not base:
         return PointPair(first, second, p_value=tested.p_value)
-    low, percent, high = (
-        100 * (math.expm1(min(value, MOST_LOG)) if tested.on_logs else value / base)
-        for value in (interval.low, tested.mean, interval.high)
-    )
+    low, percent, high = (100 * value / base for value in (interval.low, tested.mean, interval.high))
     return PointPair(first, second, percent, Interval(low, high, interval.method), tested.p_value)
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from powerprof.statistics.distributions import student_p, student_quantile
-from powerprof.statistics.intervals import MOST_LOG, Interval, mean_interval, welch_error, welch_interval
+from powerprof.statistics.intervals import WIDEST_FACTOR, Interval, exp_ends, mean_interval, welch_error, welch_interval
 from powerprof.statistics.pairs import Noise, PairedTest, measure_difference, pool_noise
 from powerprof.statistics.scatter import effective_freedom
 
@@ -99,11 +99,11 @@ def judge_claim(
 def _minimum_detectable_percent(tested: PairedTest, a_mean: float) -> float | None:
     """Return the smallest difference in percent of mean(a) that these pairs detect in four of five cases.
 
-    It is (t[0.9925] + t[0.8]) standard errors, at the level of the primary metric.
+    It is (t[0.9925] + t[0.8]) standard errors, at the level of the primary metric. None if it is unknown.
     """
     reach = tested.reach(PRIMARY_LEVEL) + tested.reach(2 * POWER - 1)
     if tested.on_logs:
-        return 100 * math.expm1(min(reach, MOST_LOG))
+        return 100 * math.expm1(reach) if reach < math.log(WIDEST_FACTOR) else None
     return 100 * reach / abs(a_mean) if a_mean else None
 
 
@@ -125,9 +125,10 @@ def compare_pairs(
     tested, a_mean = measure_difference(a, b, step, noise), plain.a_mean
     interval, ratios = tested.interval, None
     if tested.on_logs:
-        low, high = (math.exp(min(max(end, -MOST_LOG), MOST_LOG)) for end in (interval.low, interval.high))
-        ratio = plain.b_mean / a_mean
-        ratios = Interval(min(low, ratio), max(high, ratio), interval.method)
+        ends, ratio = exp_ends(interval.low, tested.mean, interval.high), plain.b_mean / a_mean
+        if ends is None:
+            return msgspec.structs.replace(plain, pairs_count=len(a), p_value=tested.p_value)
+        ratios = Interval(min(ends[0], ratio), max(ends[1], ratio), interval.method)
         interval = Interval(a_mean * (ratios.low - 1), a_mean * (ratios.high - 1), interval.method)
     return msgspec.structs.replace(
         plain,

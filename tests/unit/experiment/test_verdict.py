@@ -100,13 +100,32 @@ def test_a_comparison_obeys_its_laws(a: list[float], b: list[float], other: list
         assert there.ratio.b_over_a * back.ratio.b_over_a == pytest.approx(1.0)
     for each in (there, back):
         ends, mean = each.difference.ci95, each.difference.b_minus_a
-        assert ends is not None and mean is not None and ends[0] <= mean <= ends[1]
+        if ends is None:
+            assert (each.verdict, each.ratio and each.ratio.ci95) == ("inconclusive", None)
+            continue
+        assert mean is not None and ends[0] <= mean <= ends[1]
+        assert each.a.ci95 is None or ends[0] >= -each.a.ci95[1]
         assert each.difference.less_than in (None, max(abs(end) for end in ends))
         assert each.verdict == "inconclusive" or (each.verdict == "b_lower") == (ends[1] < 0)
     scaled = judged([scale * x for x in a], [scale * x for x in b])
     assert scaled.difference.percent == pytest.approx(there.difference.percent)
     unpaired = judged(a, b, paired=False)
     assert unpaired.a.mean == pytest.approx(fmean([*a, 3.0])) and unpaired.b.mean == pytest.approx(fmean([*b, 4.0]))
+
+
+@pytest.mark.parametrize(("unit", "mirrored"), [("J", False), ("%", False), ("%", True)])
+def test_a_difference_ends_where_b_is_impossible(unit: str, mirrored: bool) -> None:
+    a, b = [4.0, 6.0, 5.0, 5.5], [0.0, 100.0, 40.0, 1.0]
+    if mirrored:
+        a, b = ([100 - value for value in values] for values in (a, b))
+    plain = compare_pairs(a, b, seed=1, step=0.0).difference_interval
+    row = Compared(*(replace(figures([*values]), unit=unit) for values in (a, b)), 0.0)
+    found = judge_metrics([row], row.a.name, 1)[0]
+    own, ends = found.a.ci95, found.difference.ci95
+    assert plain is not None and own is not None and ends is not None
+    assert plain.low < -own[1] or mirrored
+    high = plain.high if unit == "J" else 100 - own[0]
+    assert ends == (max(plain.low, -own[1]), min(plain.high, high))
 
 
 def test_a_metric_holds_the_figures_of_its_pairs() -> None:

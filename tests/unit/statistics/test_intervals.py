@@ -14,6 +14,7 @@ from scipy import stats
 
 from powerprof.statistics.distributions import student_p
 from powerprof.statistics.intervals import (
+    WIDEST_FACTOR,
     Interval,
     bounded_interval,
     mean_interval,
@@ -142,11 +143,26 @@ def test_a_bounded_interval_stays_within_its_bounds(values: list[float], floor: 
 
 
 def test_a_mean_next_to_its_bound_has_a_wide_interval() -> None:
-    """A clock read a little below 0: no overflow, and nothing beyond what is possible."""
-    found = bounded_interval([-0.1, 0.1001], 0.0, 100.0)
-    assert found is not None
-    assert 0.0 <= found.low < 0.0001
-    assert found.high == pytest.approx(100.0)
+    """Read a clock a little below 0: no overflow, and an end that says nothing is unknown."""
+    assert bounded_interval([-0.1, 0.1001], 0.0, 100.0) is None
+    found = bounded_interval([99.0, 100.9], 0.0, 100.0)
+    assert found is not None and found.low < 99.95 and found.high == pytest.approx(100.0)
+
+
+@given(
+    values=st.lists(st.floats(0.0, 100.0), min_size=1, max_size=9),
+    bounds=st.sampled_from([(None, None), (0.0, None), (0.0, 100.0), (None, 100.0)]),
+)
+def test_every_interval_within_bounds_is_possible(
+    values: list[float], bounds: tuple[float | None, float | None]
+) -> None:
+    floor, ceiling = bounds
+    found, mean = bounded_interval(values, floor, ceiling), fmean(values)
+    if found is None:
+        return
+    assert found.low <= mean * (1 + 1e-9) and mean <= found.high * (1 + 1e-9)
+    assert floor is None or (found.low >= floor and found.high <= max(WIDEST_FACTOR * mean, mean))
+    assert ceiling is None or found.high <= ceiling * (1 + 1e-9)
 
 
 def test_an_interval_clear_of_its_bounds_is_students() -> None:
@@ -275,4 +291,7 @@ def test_the_interval_of_positive_values_reaches_the_lognormal_ends() -> None:
 def test_every_interval_of_a_mean_contains_it(values: list[float], spread: float) -> None:
     for each in (values, [values[0] * (1 + spread * n) for n in range(4)], [values[0], values[0], values[0] + 1e-9]):
         found = mean_interval(each, seed=1)
-        assert found is not None and found.low <= fmean(each) <= found.high
+        if found is None:  # The tail of a lognormal distribution says nothing.
+            assert len(each) < 3 or max(each) > 3 * min(each) > 0
+        else:
+            assert found.low <= fmean(each) <= found.high and found.high <= WIDEST_FACTOR * fmean(each)
