@@ -20,7 +20,7 @@ from powerprof.energy.split import Consumer, split_host_energy
 from powerprof.energy.total import host_energy
 from powerprof.model.attribution import Attribution, RunningTime, StackCounts, Wakeup, Waking
 from powerprof.model.records import EnergyReading, EnergySplit, Note, ended_by_signal
-from powerprof.stacks import symbols
+from powerprof.stacks.runtimes import runtime_notes
 from powerprof.system.tasks import ENDED, Task, restore_traced
 from powerprof.tracing.bpf.shared_numbers import RunKind
 from powerprof.tracing.captures import Array
@@ -378,7 +378,7 @@ def _runtime_notes(capture: Capture, rows: Sequence[Wakeup | Waking]) -> list[No
     """Return how to get the names of code that runtimes generated."""
     images = {image.pid: image for image in capture.images}
     stacks = ((row.thread.pid, row.stack) for row in sorted(rows, key=lambda row: row.thread.pid or 0))
-    return symbols.runtime_notes(stacks, images)
+    return runtime_notes(stacks, images)
 
 
 def _notes(capture: Capture, exits: Array) -> Iterator[Note]:

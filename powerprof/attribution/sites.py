@@ -16,7 +16,7 @@ from powerprof.model.records import Notes
 from powerprof.stacks.image import ProcessImage
 from powerprof.stacks.registers import SavedStack
 from powerprof.stacks.store import TableStore
-from powerprof.stacks.symbols import Frame, Symbolizer
+from powerprof.stacks.symbolizer import Frame, Symbolizer
 from powerprof.stacks.unwind import Unwinder
 from powerprof.tracing.bpf.shared_numbers import CODE_NEWBORN, CODE_WORKER, StackKind
 from powerprof.tracing.idle_data import SavedSite

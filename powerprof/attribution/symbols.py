@@ -16,7 +16,7 @@ from powerprof.attribution.requests import AttributeRequest, ServerChoice
 from powerprof.model import text
 from powerprof.model.attribution import Attribution, StackFrame
 from powerprof.model.text import Say
-from powerprof.stacks import debuginfo
+from powerprof.stacks import debuginfod
 from powerprof.stacks.file_names import FileNames, is_complete, mapped_files, survey_names
 from powerprof.stacks.image import ProcessImage, snapshot
 from powerprof.stacks.remedies import Remedies
@@ -123,7 +123,7 @@ def find_symbols(chosen: TargetChoice, request: SymbolsRequest, say: Say, consen
 
     Raises UsageError, CapabilityError, PowerprofError.
     """
-    if request.fetch and not debuginfo.configured_servers():
+    if request.fetch and not debuginfod.configured_servers():
         raise UsageError(
             "--fetch needs a server in DEBUGINFOD_URLS",
             f"for the whole command, leave out --fetch: {command_line('doctor', same_target=True)}",
@@ -131,7 +131,7 @@ def find_symbols(chosen: TargetChoice, request: SymbolsRequest, say: Say, consen
     label, images, record = _read_images(chosen, request, say)
     files = _MappedFiles(images, record)
     fetched: dict[str, bool] = {}
-    downloads = debuginfo.FetchRequest(time.monotonic() + _PATIENCE_S)
+    downloads = debuginfod.FetchRequest(time.monotonic() + _PATIENCE_S)
     if request.fetch:
         fetched = _fetch(files, downloads, say, consent)
         files = _MappedFiles(images, record)
@@ -229,7 +229,7 @@ def _stacks(record: Attribution) -> Iterable[tuple[list[StackFrame], int]]:
             yield waking.stack, waking.wakings_count
 
 
-def _fetch(mapped: _MappedFiles, downloads: debuginfo.FetchRequest, say: Say, consent: Consent) -> dict[str, bool]:
+def _fetch(mapped: _MappedFiles, downloads: debuginfod.FetchRequest, say: Say, consent: Consent) -> dict[str, bool]:
     """Fetch the missing debug files; return for each build id whether a server had it.
 
     Raises PowerprofError without consent, or if servers failed and no file was fetched.
@@ -239,13 +239,13 @@ def _fetch(mapped: _MappedFiles, downloads: debuginfo.FetchRequest, say: Say, co
         return {}
     few = list(files.values())[:3]
     more = [text.plural(len(files) - 3, "more file")] if len(files) > 3 else []
-    hosts = text.join_words(debuginfo.configured_servers())
+    hosts = text.join_words(debuginfod.configured_servers())
     if not consent(f"{hosts}: debug files of {text.join_words([*few, *more])}, up to 1 GiB each"):
         raise PowerprofError("nothing was fetched", "answer y, or use --yes")
     fetched = {}
     for build_id, module in files.items():
         say(f"asking for the debug file of {module}")
-        fetched[build_id] = debuginfo.fetch(build_id, downloads) is not None
+        fetched[build_id] = debuginfod.fetch(build_id, downloads) is not None
     if downloads.problems and not any(fetched.values()):
         raise PowerprofError(
             f"nothing was fetched: {next(iter(downloads.problems))}", "name other servers, or try later"

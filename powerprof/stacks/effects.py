@@ -16,13 +16,11 @@ import msgspec
 
 from powerprof.stacks.registers import X86_64, Machine
 
-# Decoding of x86-64 and arm64: the only user of capstone.
-
 LONGEST_BYTES = 15
 
 
 @cache
-def _decoder(machine: Machine) -> Any:
+def _open_decoder(machine: Machine) -> Any:
     import capstone
 
     if machine is X86_64:
@@ -37,7 +35,7 @@ def decode_instructions(
 
     `most` is the greatest number of instructions; 0 means all.
     """
-    for address, size, mnemonic, operands in _decoder(machine).disasm_lite(code, vaddr, most):
+    for address, size, mnemonic, operands in _open_decoder(machine).disasm_lite(code, vaddr, most):
         yield address, size, mnemonic.split(), operands
 
 

@@ -282,29 +282,3 @@ def code_vaddr(elf: Elf, offset: int) -> int | None:
         if segment.flags & PF_X and start <= offset < segment.offset + max(segment.file_bytes, 1):
             return segment.vaddr - (segment.offset - offset)
     return None
-
-
-# LEB128, the variable-length numbers of DWARF and unwind tables: seven bits per byte (DWARF 5, section 7.6).
-#
-# Damaged data raise ValueError or IndexError.
-
-
-def uleb(data: bytes, at: int) -> tuple[int, int]:
-    """Return an unsigned LEB128 number and the offset of its end."""
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-        if shift > 63:
-            raise ValueError("number too long")
-
-
-def sleb(data: bytes, at: int) -> tuple[int, int]:
-    """Return a signed LEB128 number and the offset of its end."""
-    value, end = uleb(data, at)
-    bits = 7 * (end - at)
-    return value - (1 << bits) if data[end - 1] & 0x40 else value, end

@@ -10,9 +10,10 @@ import msgspec
 
 from powerprof.stacks.debuginfo import read_debug
 from powerprof.stacks.elf import SHT_DYNSYM, SHT_SYMTAB, Elf, read_elf
+from powerprof.stacks.go_functions import read_go_functions
 from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.store import ModuleTables, TableStore, open_module
-from powerprof.stacks.symtab import SymbolTable, read_go_functions
+from powerprof.stacks.symtab import SymbolTable
 from powerprof.system.errors import DataError
 from powerprof.system.reader_process import Opened
 

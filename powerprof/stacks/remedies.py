@@ -18,7 +18,7 @@ from pathlib import Path
 
 from powerprof.model import text
 from powerprof.model.records import Note
-from powerprof.stacks.debuginfo import configured_servers
+from powerprof.stacks.debuginfod import configured_servers
 from powerprof.stacks.file_names import FileNames, mapped_files, survey_names
 from powerprof.stacks.image import ProcessImage
 from powerprof.stacks.store import TableStore

@@ -20,7 +20,7 @@ from powerprof.stacks.elf import Elf, read_elf, section_bytes
 from powerprof.stacks.image import Mapping, ProcessImage, snapshot
 from powerprof.stacks.registers import X86_64, SavedStack, this_machine
 from powerprof.stacks.store import TableStore, open_module
-from powerprof.stacks.symbols import Frame, Symbolizer
+from powerprof.stacks.symbolizer import Frame, Symbolizer
 from powerprof.stacks.unwind import Unwinder
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError
 from powerprof.system.reader_process import Opened, shared

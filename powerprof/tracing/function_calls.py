@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from powerprof.stacks import unwind_tables
+from powerprof.stacks import function_ranges
 from powerprof.stacks.effects import decode_instructions
 from powerprof.stacks.elf import PF_X, Elf
 from powerprof.system.errors import DataError
@@ -41,11 +41,13 @@ class ProgramFunctions:
     def __init__(self, elf: Elf) -> None:
         self._elf = elf
         section = elf.section(".eh_frame")
-        self._table: unwind_tables.FunctionRanges | None = None
+        self._table: function_ranges.FunctionRanges | None = None
         if section is not None:
             try:
                 data = elf.read(section.offset, section.size)
-                self._table = unwind_tables.read_fde_functions(data, section.vaddr, elf.path, elf.machine.return_column)
+                self._table = function_ranges.read_fde_functions(
+                    data, section.vaddr, elf.path, elf.machine.return_column
+                )
             except DataError:
                 self._table = None
 

@@ -19,7 +19,7 @@ from powerprof.stacks.image import ProcessImage, find_code_ranges, merge_images,
 from powerprof.stacks.registers import X86_64, SavedStack
 from powerprof.stacks.remedies import missing_names
 from powerprof.stacks.store import TableStore
-from powerprof.stacks.symbols import Symbolizer
+from powerprof.stacks.symbolizer import Symbolizer
 from powerprof.stacks.time_budget import Budget
 from powerprof.stacks.unwind import Unwinder
 from powerprof.system.closeable import Closeable

@@ -28,8 +28,7 @@ from powerprof.measure import cpuidle_dumps, powertop, turbostat
 from powerprof.measure.residency_recordings import read_recording
 from powerprof.report.exports import export
 from powerprof.report.kinds import KIND_LOADERS, RecordKind, lines_of, load_saved
-from powerprof.stacks import demangle, elf, image, store, symtab, unwind_tables
-from powerprof.stacks import symbols as runtimes
+from powerprof.stacks import demangle, elf, image, perf_map, runtimes, store, symtab, unwind_tables
 from powerprof.system.errors import UsageError
 from powerprof.system.foreign_data import reading
 from powerprof.tracing.idle_data import IDLE_EXIT
@@ -284,7 +283,7 @@ def _read_workload(path: Path, data: bytes) -> object:
 
 def _read_perf_map(path: Path, data: bytes) -> object:
     with path.open("rb") as file:
-        found = runtimes._parse(file.fileno(), str(path))
+        found = perf_map._parse(file.fileno(), str(path))
     return [runtimes.translate_name(runtimes.NODE, name) for name in found.names]
 
 

@@ -19,7 +19,7 @@ from powerprof.database.replication_status import parse_status
 from powerprof.energy.meters import meter_log
 from powerprof.measure import turbostat
 from powerprof.stacks import image
-from powerprof.stacks.demangle import demangle_legacy, demangle_v0
+from powerprof.stacks.rust_names import demangle_legacy, demangle_v0
 from powerprof.system.errors import DataError
 from powerprof.system.foreign_data import loader, reading
 from powerprof.system.foreign_text import escape_formulas, printable, printable_lines, whole

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.stacks import debuginfo
+from powerprof.stacks import debuginfod
 from powerprof.system import fetching
 from tests.system.safety.conftest import UID, Attacker
 from tests.unit.stacks.elves import Part, make
@@ -71,9 +71,9 @@ def test_a_server_that_drips_is_left_at_the_deadline(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("DEBUGINFOD_URLS", serve(at_once, drops))
-    monkeypatch.setattr(debuginfo, "TOTAL_S", 1.0)
+    monkeypatch.setattr(debuginfod, "TOTAL_S", 1.0)
     begin = time.monotonic()
-    assert debuginfo.fetch(_ID) is None
+    assert debuginfod.fetch(_ID) is None
     # It never ends by itself; a loaded host takes its time to start the child.
     assert time.monotonic() - begin < 15.0
     assert [path.name for path in (tmp_path / "powerprof/debuginfod").iterdir()] == []
@@ -84,26 +84,26 @@ def test_what_is_fetched_is_kept_and_what_is_missing_is_remembered(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("DEBUGINFOD_URLS", serve(b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n", b""))
-    assert debuginfo.fetch(_ID) is None
+    assert debuginfod.fetch(_ID) is None
     assert [path.name for path in (tmp_path / "powerprof/debuginfod").iterdir()] == [f"{_ID}.missing"]
     other = "cd" * 20
     note = Part(".note.gnu.build-id", 7, struct.pack("<III4s", 4, 20, 3, b"GNU\0") + bytes.fromhex(other))
     elf = make([note])
     monkeypatch.setenv("DEBUGINFOD_URLS", serve(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(elf) + elf, b""))
     # The file of another build is not kept, whoever sent it.
-    assert debuginfo.fetch("ef" * 20) is None
-    path = debuginfo.fetch(other)
+    assert debuginfod.fetch("ef" * 20) is None
+    path = debuginfod.fetch(other)
     assert path is not None and path.read_bytes() == elf
     # What is in the cache needs no server.
     monkeypatch.delenv("DEBUGINFOD_URLS")
-    assert debuginfo.fetch(other) == path == debuginfo.find_cached(other)
+    assert debuginfod.fetch(other) == path == debuginfod.find_cached(other)
     # Asked for by name, a server is asked again though it did not have it today.
     elf = make([Part(note.name, 7, note.data[:16] + bytes.fromhex(_ID))])
     monkeypatch.setenv("DEBUGINFOD_URLS", serve(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(elf) + elf, b""))
-    assert debuginfo.fetch(_ID) is None
-    asked = debuginfo.FetchRequest(time.monotonic() + 60)
-    assert debuginfo.fetch(_ID, asked) is not None
-    assert debuginfo.fetch("ef" * 20, asked) is None
+    assert debuginfod.fetch(_ID) is None
+    asked = debuginfod.FetchRequest(time.monotonic() + 60)
+    assert debuginfod.fetch(_ID, asked) is not None
+    assert debuginfod.fetch("ef" * 20, asked) is None
     assert [problem.rpartition(": ")[2] for problem in asked.problems] == ["sent the debug file of another build"]
 
 

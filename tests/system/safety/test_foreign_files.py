@@ -21,7 +21,7 @@ import pytest
 
 from powerprof.stacks.elf import read_elf
 from powerprof.stacks.image import snapshot
-from powerprof.stacks.symbols import read_perf_map
+from powerprof.stacks.perf_map import read_perf_map
 from powerprof.system import processes, reader_child
 from powerprof.system.fork import SendPart, run_in_fork
 from powerprof.system.listeners import list_tcp_ports

@@ -26,7 +26,7 @@ from powerprof.database.base import Login
 from powerprof.database.postgres_wire import PostgresConnection as Connection
 from powerprof.diagnosis.collect import read_log_end
 from powerprof.stacks.image import ProcessImage, snapshot
-from powerprof.stacks.symbols import read_perf_map
+from powerprof.stacks.perf_map import read_perf_map
 from powerprof.system import reader_waits
 from powerprof.system.fork import SendPart, run_in_fork
 from powerprof.system.language_runtimes import language_of

@@ -31,7 +31,7 @@ def test_each_stage_of_attribute_imports_only_what_it_needs() -> None:
     # NumPy imports its masked arrays at the first `np.unique` without options.
     never = {"pymysql", "ssl", "rich", "jinja2", "scipy", "numpy.ma", "powerprof.experiment.bench", "tarfile"}
     assert not (never | {"numpy", "powerprof.attribution.window"}) & load
-    assert not (never | {"powerprof.stacks.symbols", "powerprof.report.attribution"}) & window
+    assert not (never | {"powerprof.stacks.symbolizer", "powerprof.report.attribution"}) & window
     assert not (never | {"powerprof.diagnosis.collect"}) & report
     limits = (MOST_BEFORE_LOAD, MOST_BEFORE_WINDOW, MOST_WITH_REPORT)
     counts = [sum(not name.startswith("powerprof.") for name in stage) for stage in (load, window, report)]

@@ -50,7 +50,7 @@ _OTHERS = {
     "report/queries.py": {"--method"},  # of `queries`, printed by `report` too
     "report/": {"--contents--", "--w", "--x", "--d"},  # variables of style sheets
     "report/notes.py": None,  # how other runtimes are started so that their functions have names
-    "stacks/symbols.py": {"--reuid", "--regid", "--clear-groups"},
+    "stacks/runtimes.py": {"--reuid", "--regid", "--clear-groups"},
 }
 # Options of other programs in the pages' prose.
 _OTHERS_IN_PAGES = {

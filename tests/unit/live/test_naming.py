@@ -18,7 +18,7 @@ from powerprof.attribution.sites import LEFT_OUT, SiteStacks, StackMemo
 from powerprof.live.naming import LEAST_S, MOST_S, PendingStacks, ProcessSite, TimeBudget, name_stacks, rank_sites
 from powerprof.stacks.image import snapshot
 from powerprof.stacks.store import TableStore
-from powerprof.stacks.symbols import Symbolizer
+from powerprof.stacks.symbolizer import Symbolizer
 from powerprof.tracing.bpf.shared_numbers import CODE_NEWBORN, Flag, StackKind
 from powerprof.tracing.idle_data import CAUSE, SavedSite
 from powerprof.tracing.idle_stacks import StackTrace

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from powerprof.stacks import unwind_tables
+from powerprof.stacks import function_ranges
 from powerprof.stacks.elf import code_vaddr, parse_elf, read_elf, section_bytes
 from powerprof.stacks.registers import X86_64, SavedStack
 from powerprof.stacks.store import TableStore
-from powerprof.stacks.symbols import Symbolizer
+from powerprof.stacks.symbolizer import Symbolizer
 from powerprof.stacks.symtab import read_symbols
 from powerprof.stacks.unwind import Unwinder
 from powerprof.stacks.unwind_tables import extract_table
@@ -111,21 +111,21 @@ def test_debugdata_bomb_is_refused(monkeypatch):
 
 
 def test_fde_covers_its_function():
-    found = unwind_tables.read_fde_functions(eh_frame((0x1000, 0x40, b"")), 0x8000, "x")
+    found = function_ranges.read_fde_functions(eh_frame((0x1000, 0x40, b"")), 0x8000, "x")
     assert (found.starts.tolist(), found.ends.tolist(), found.bottoms) == ([0x1000], [0x1040], ())
 
 
 def test_broken_unwind_entries_are_refused():
     with pytest.raises(DataError, match="broken at byte"):
-        unwind_tables.read_fde_functions(struct.pack("<I", 1 << 20) + b"x" * 64, 0, "x")
+        function_ranges.read_fde_functions(struct.pack("<I", 1 << 20) + b"x" * 64, 0, "x")
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=200))
 def test_random_unwind_bytes_are_read_or_refused(data):
     try:
-        unwind_tables.read_fde_functions(data, 0x1000, "x")
-        unwind_tables.convert_debug_frame(data, "x")
+        function_ranges.read_fde_functions(data, 0x1000, "x")
+        function_ranges.convert_debug_frame(data, "x")
     except DataError:
         pass
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.stacks import time_budget, unwind_tables
-from powerprof.stacks.debuginfo import find_debug_file
+from powerprof.stacks import function_ranges, time_budget
+from powerprof.stacks.debug_files import find_debug_file
 from powerprof.stacks.elf import parse_elf, read_elf
 from powerprof.stacks.image import Mapping as Mapped
 from powerprof.stacks.image import ProcessImage, parse_maps, snapshot
@@ -69,7 +69,7 @@ def test_fde_with_private_cie_is_refused_quickly() -> None:
 
     def read() -> None:
         with pytest.raises(DataError, match="unwind table"):
-            unwind_tables.read_fde_functions(bytes(table), 0x1000, "cies")
+            function_ranges.read_fde_functions(bytes(table), 0x1000, "cies")
 
     assert least_cpu_s(read, 1.0) < 1.0
 
@@ -78,7 +78,7 @@ def test_oversized_unwind_entry_is_refused() -> None:
     head = cie()
     table = head + entry(len(head), 0, 0x100, b"\x0a" * 100_000)
     with pytest.raises(DataError, match="an entry of 100"):
-        unwind_tables.read_fde_functions(table, 0x1000, "long")
+        function_ranges.read_fde_functions(table, 0x1000, "long")
 
 
 def test_half_a_million_functions_take_bounded_time_and_memory() -> None:
@@ -88,7 +88,7 @@ def test_half_a_million_functions_take_bounded_time_and_memory() -> None:
         one += struct.pack("<IIiIBBBB", 16, len(one) + 4, number, 16, 0, 0x07, 0x11, 0)
     data = bytes(one)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert least_cpu_s(lambda: unwind_tables.read_fde_functions(data, 0x1000, "many"), 2.0) < 2.0
+    assert least_cpu_s(lambda: function_ranges.read_fde_functions(data, 0x1000, "many"), 2.0) < 2.0
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
 
 

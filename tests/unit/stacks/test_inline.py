@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from powerprof.stacks.debuginfo import read_debug
+from powerprof.stacks.dwarf import Dwarf
 from powerprof.stacks.elf import read_elf
 from powerprof.stacks.image import snapshot
-from powerprof.stacks.inline import TOO_MUCH, Dwarf, InlineReader
+from powerprof.stacks.inline import TOO_MUCH, InlineReader
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.time_budget import DebugBudget
 from powerprof.system.programs import need

@@ -11,9 +11,9 @@ import pytest
 
 from powerprof.model.attribution import StackFrame
 from powerprof.report.notes import word_notes
-from powerprof.stacks import symbols
+from powerprof.stacks import perf_map, runtimes, symbolizer
 from powerprof.stacks.image import Mapping, ProcessImage
-from powerprof.stacks.unwind import Unwound
+from powerprof.stacks.walker import Unwound
 
 
 def process(*files: str, pid: int = 7, uid: int = 0, gid: int = 0) -> ProcessImage:
@@ -44,32 +44,33 @@ FILES = {
 
 @pytest.mark.parametrize(("file", "key"), FILES.items())
 def test_runtime_is_recognised_by_its_files(file, key):
-    found = symbols.runtime_of(process("/usr/bin/program", file))
+    found = runtimes.runtime_of(process("/usr/bin/program", file))
     assert found.key == key
 
 
 @pytest.mark.parametrize("file", ["/usr/lib/libjvm.so.bak", "/usr/bin/nodetool", "/opt/rubysomething", "/usr/bin/perl"])
 def test_similar_file_names_are_not_a_runtime(file):
-    assert symbols.runtime_of(process("/usr/bin/program", file)) is None
+    assert runtimes.runtime_of(process("/usr/bin/program", file)) is None
 
 
 def test_two_runtimes_are_ambiguous():
-    assert symbols.runtime_of(process("/usr/bin/node", "/usr/lib/libjvm.so")) is None
+    assert runtimes.runtime_of(process("/usr/bin/node", "/usr/lib/libjvm.so")) is None
     assert (
-        symbols.Symbolizer(process("/usr/bin/node", "/usr/lib/libjvm.so")).frames(0x900010)[0].module == "[anonymous]"
+        symbolizer.Symbolizer(process("/usr/bin/node", "/usr/lib/libjvm.so")).frames(0x900010)[0].module
+        == "[anonymous]"
     )
-    openj9 = symbols.runtime_of(process("/usr/bin/java", "/jre/lib/j9vm/libjvm.so", "/jre/lib/default/libj9vm29.so"))
-    assert openj9 is symbols.OPENJ9
+    openj9 = runtimes.runtime_of(process("/usr/bin/java", "/jre/lib/j9vm/libjvm.so", "/jre/lib/default/libj9vm29.so"))
+    assert openj9 is runtimes.OPENJ9
 
 
 def test_unnamed_code_has_the_runtimes_module():
-    frame = symbols.Symbolizer(process("/usr/bin/java", "/usr/lib/libjvm.so")).frames(0x900010)[0]
+    frame = symbolizer.Symbolizer(process("/usr/bin/java", "/usr/lib/libjvm.so")).frames(0x900010)[0]
     assert (frame.function, frame.module) == (None, "[Java code]")
 
 
 def test_a_stack_without_a_frame_has_no_names() -> None:
     """The walk of a thread whose first address is in no mapping has no frame."""
-    assert symbols.Symbolizer(process("/usr/bin/java")).stack(Unwound((), False, "no mapping", ())) == ()
+    assert symbolizer.Symbolizer(process("/usr/bin/java")).stack(Unwound((), False, "no mapping", ())) == ()
 
 
 JAVASCRIPT = {
@@ -91,19 +92,19 @@ JAVASCRIPT = {
 
 @pytest.mark.parametrize(("written", "told"), JAVASCRIPT.items())
 def test_javascript_names_are_split_into_function_and_line(written, told):
-    assert symbols.translate_name(symbols.NODE, written) == told
+    assert runtimes.translate_name(runtimes.NODE, written) == told
 
 
 def test_long_hostile_names_are_bounded():
     for name in ("JS:*" + " /" * 2000 + ":1:1", "JS:" + ":1" * 2000, "LazyCompile:" + "file:" * 800):
-        assert len(symbols.translate_name(symbols.NODE, name)[0]) <= 4096
+        assert len(runtimes.translate_name(runtimes.NODE, name)[0]) <= 4096
 
 
 def test_names_of_other_runtimes_stay_unchanged():
-    assert symbols.translate_name(None, "JS:*f /a.js:1:1") == ("JS:*f /a.js:1:1", None)
-    assert symbols.translate_name(None, "Interpreter") == ("Interpreter", None)
-    assert symbols.translate_name(symbols.JAVA, "Interpreter") == ("[Java interpreter]", None)
-    assert symbols.translate_name(symbols.JAVA, "int A.f(int)") == ("int A.f(int)", None)
+    assert runtimes.translate_name(None, "JS:*f /a.js:1:1") == ("JS:*f /a.js:1:1", None)
+    assert runtimes.translate_name(None, "Interpreter") == ("Interpreter", None)
+    assert runtimes.translate_name(runtimes.JAVA, "Interpreter") == ("[Java interpreter]", None)
+    assert runtimes.translate_name(runtimes.JAVA, "int A.f(int)") == ("int A.f(int)", None)
 
 
 def said(image: ProcessImage, *stacks: list[tuple[str | None, str]], looked_at: bool = True) -> list[str]:
@@ -111,7 +112,7 @@ def said(image: ProcessImage, *stacks: list[tuple[str | None, str]], looked_at: 
         (image.pid, [StackFrame(function=name, module=module, address="0x1") for name, module in stack])
         for stack in stacks
     ]
-    return word_notes(symbols.runtime_notes(called, {image.pid: image} if looked_at else {}))
+    return word_notes(runtimes.runtime_notes(called, {image.pid: image} if looked_at else {}))
 
 
 JVM = process("/usr/bin/java", "/usr/lib/libjvm.so", pid=4716, uid=1234, gid=1235)
@@ -166,7 +167,7 @@ def test_a_runtime_gets_a_note_if_its_names_are_missing(image, stack, part):
     assert part is None or part in found[0]
 
 
-@pytest.mark.parametrize("runtime", symbols.RUNTIMES, ids=lambda runtime: runtime.key)
+@pytest.mark.parametrize("runtime", runtimes.RUNTIMES, ids=lambda runtime: runtime.key)
 def test_every_runtime_has_a_note_text(runtime):
     file = next((file for file, key in FILES.items() if key == runtime.key), "/jre/libj9vm29.so")
     module = "libluajit-5.1.so.2" if runtime.key == "luajit" else runtime.code
@@ -186,9 +187,9 @@ def written(tmp_path, text: str | bytes):
     return path
 
 
-def parse_file(path: Path) -> symbols.PerfMap:
+def parse_file(path: Path) -> perf_map.PerfMap:
     with path.open("rb") as file:
-        return symbols._parse(file.fileno(), str(path))
+        return perf_map._parse(file.fileno(), str(path))
 
 
 def test_address_has_the_name_of_the_covering_entry(tmp_path):
@@ -221,11 +222,11 @@ def test_huge_map_is_read_within_limits(tmp_path, monkeypatch):
         file.write(b"1000 10 first\n")
         # A sparse gigabyte: one endless line.
         file.truncate(1 << 30)
-    monkeypatch.setattr(symbols, "MAX_BYTES", 8 << 20)
+    monkeypatch.setattr(perf_map, "MAX_BYTES", 8 << 20)
     found = parse_file(path)
     assert found.lookup(0x1000) == ("first", 0x1000)
     assert any("first 8 MiB" in note for note in found.notes)
-    monkeypatch.setattr(symbols, "MAX_ENTRIES", 1000)
+    monkeypatch.setattr(perf_map, "MAX_ENTRIES", 1000)
     many = parse_file(written(tmp_path, "".join(f"{at * 16:x} 10 f{at}\n" for at in range(1, 5000))))
     assert len(many.starts) == 1000
     assert any("1,000 entries" in note for note in many.notes)
@@ -244,7 +245,7 @@ def fake_process(tmp_path, monkeypatch, pid: int = 77):
 def test_map_is_found_in_the_root_by_namespace_pid(tmp_path, monkeypatch):
     image, path = fake_process(tmp_path, monkeypatch)
     path.write_text("1000 100 jitted\n")
-    frame = symbols.Symbolizer(image).frames(0x1010)[0]
+    frame = symbolizer.Symbolizer(image).frames(0x1010)[0]
     assert (frame.function, frame.module, frame.offset) == ("jitted", "perf-77.map", 0x10)
 
 
@@ -256,37 +257,37 @@ def test_link_or_fifo_is_not_read(tmp_path, monkeypatch, kind):
         path.symlink_to("secret")
     else:
         os.mkfifo(path)
-    found = symbols.read_perf_map(image)
+    found = perf_map.read_perf_map(image)
     assert found.starts == ()
     assert len(found.notes) == 1
 
 
 def test_map_of_another_account_is_not_read(tmp_path, monkeypatch):
-    assert symbols.owner_refusal(0, 1000) is None
-    assert symbols.owner_refusal(1000, 1000) is None
-    assert symbols.owner_refusal(12345, 1000) == "owned by user 12345, the process is of user 1000"
+    assert perf_map.owner_refusal(0, 1000) is None
+    assert perf_map.owner_refusal(1000, 1000) is None
+    assert perf_map.owner_refusal(12345, 1000) == "owned by user 12345, the process is of user 1000"
     image, path = fake_process(tmp_path, monkeypatch)
     path.write_text("1000 100 jitted\n")
     if os.geteuid() == 0:  # only root can give a file away
         os.chown(path, 12345, 12345)
-        assert "owned by user 12345" in symbols.read_perf_map(image).notes[0]
+        assert "owned by user 12345" in perf_map.read_perf_map(image).notes[0]
 
 
 def test_world_writable_map_is_not_read(tmp_path, monkeypatch):
     image, path = fake_process(tmp_path, monkeypatch)
     path.write_text("1000 100 jitted\n")
     path.chmod(0o666)
-    assert symbols.read_perf_map(image).starts == ()
-    assert "anybody may write it: chmod o-w" in symbols.read_perf_map(image).notes[0]
+    assert perf_map.read_perf_map(image).starts == ()
+    assert "anybody may write it: chmod o-w" in perf_map.read_perf_map(image).notes[0]
     path.chmod(0o664)
-    assert symbols.read_perf_map(image).names == ("jitted",)
+    assert perf_map.read_perf_map(image).names == ("jitted",)
 
 
 def test_map_of_a_reused_pid_is_not_read(tmp_path, monkeypatch):
     image, path = fake_process(tmp_path, monkeypatch)
     path.write_text("1000 100 jitted\n")
-    assert symbols.read_perf_map(image).names == ("jitted",)
-    assert symbols.read_perf_map(msgspec.structs.replace(image, started_ticks=2)) == symbols.NO_PERF_MAP
+    assert perf_map.read_perf_map(image).names == ("jitted",)
+    assert perf_map.read_perf_map(msgspec.structs.replace(image, started_ticks=2)) == perf_map.NO_PERF_MAP
 
 
 def test_owner_is_compared_with_the_effective_account(tmp_path, monkeypatch):
@@ -294,10 +295,10 @@ def test_owner_is_compared_with_the_effective_account(tmp_path, monkeypatch):
     path.write_text("1000 100 jitted\n")
     other = path.stat().st_uid + 1
     if other != 1:  # what root owns is believed of anybody
-        assert "not read" in symbols.read_perf_map(msgspec.structs.replace(image, uid=other)).notes[0]
-    assert symbols.read_perf_map(msgspec.structs.replace(image, uid=path.stat().st_uid)).names == ("jitted",)
+        assert "not read" in perf_map.read_perf_map(msgspec.structs.replace(image, uid=other)).notes[0]
+    assert perf_map.read_perf_map(msgspec.structs.replace(image, uid=path.stat().st_uid)).names == ("jitted",)
 
 
 def test_code_without_map_has_its_address_as_label(tmp_path, monkeypatch):
     image, _path = fake_process(tmp_path, monkeypatch)
-    assert symbols.Symbolizer(image).frames(0x1010)[0].label == "[anonymous]+0x10"
+    assert symbolizer.Symbolizer(image).frames(0x1010)[0].label == "[anonymous]+0x10"

@@ -9,12 +9,13 @@ import shutil
 import pytest
 
 from powerprof.stacks import symtab
-from powerprof.stacks.demangle import demangle, demangle_legacy, demangle_v0
+from powerprof.stacks.demangle import demangle
 from powerprof.stacks.elf import parse_elf
 from powerprof.stacks.image import snapshot
 from powerprof.stacks.registers import SavedStack
+from powerprof.stacks.rust_names import demangle_legacy, demangle_v0
 from powerprof.stacks.store import TableStore, decode_tables
-from powerprof.stacks.symbols import Frame, Symbolizer
+from powerprof.stacks.symbolizer import Frame, Symbolizer
 from powerprof.stacks.symtab import read_symbols
 from powerprof.stacks.unwind import Unwinder
 from powerprof.system.errors import DataError

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from powerprof.stacks.elf import parse_elf, read_elf
-from powerprof.stacks.symtab import SymbolTable, read_go_functions, read_symbols
+from powerprof.stacks.go_functions import read_go_functions
+from powerprof.stacks.symtab import SymbolTable, read_symbols
 from powerprof.system.errors import DataError
 from tests.unit.stacks.elves import Part, make, wide_go_table, with_go_table
 

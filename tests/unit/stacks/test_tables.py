@@ -13,21 +13,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from powerprof.stacks import debuginfo, dwarf_units
-from powerprof.stacks.dwarf_units import Lines
-from powerprof.stacks.elf import Elf, Segment, build_id_of_notes, code_vaddr, parse_elf, sleb, uleb
+from powerprof.stacks import debug_files, dwarf_units
+from powerprof.stacks.dwarf import Call
+from powerprof.stacks.dwarf_lines import Lines
+from powerprof.stacks.dwarf_values import sleb, uleb
+from powerprof.stacks.elf import Elf, Segment, build_id_of_notes, code_vaddr, parse_elf
 from powerprof.stacks.file_names import _covered, is_complete
+from powerprof.stacks.function_ranges import returns_nowhere
 from powerprof.stacks.image import Mapping as CodeMapping
 from powerprof.stacks.image import ProcessImage, find_code_ranges
-from powerprof.stacks.inline import Call, InlineReader
+from powerprof.stacks.inline import InlineReader
+from powerprof.stacks.perf_map import _refusal
 from powerprof.stacks.registers import X86_64
 from powerprof.stacks.store import TableStore
-from powerprof.stacks.symbols import Frame, Symbolizer, _NamedModule, _refusal
+from powerprof.stacks.symbolizer import Frame, Symbolizer, _NamedModule
 from powerprof.stacks.symtab import SymbolTable
 from powerprof.stacks.thread_starts import find_start_names
 from powerprof.stacks.time_budget import Budget, DebugBudget, DebugBudgetError
-from powerprof.stacks.unwind import _Module
-from powerprof.stacks.unwind_tables import extract_table, returns_nowhere
+from powerprof.stacks.unwind_tables import extract_table
+from powerprof.stacks.walker import _Module
 from powerprof.system.errors import DataError
 from tests.conftest import Tree
 from tests.unit.stacks.elves import Part, eh_frame, make
@@ -366,7 +370,7 @@ def test_debug_link_is_aligned(name: bytes) -> None:
     data = name + b"\0"
     data += bytes(-len(data) % 4) + struct.pack("<I", 0x12345678)
     elf = parse_elf(make([Part(".gnu_debuglink", 1, data)]), "x")
-    assert debuginfo._debuglink(elf) == (name.decode(), 0x12345678)
+    assert debug_files._debuglink(elf) == (name.decode(), 0x12345678)
 
 
 def test_checksum_covers_the_whole_file(tmp_path: Path) -> None:
@@ -375,9 +379,9 @@ def test_checksum_covers_the_whole_file(tmp_path: Path) -> None:
     path.write_bytes(data)
     with path.open("rb") as file:
         opened = SimpleNamespace(fd=file.fileno(), size_bytes=len(data), stored_bytes=len(data))
-        assert debuginfo._checksum(opened, 7, Budget()) == zlib.crc32(data)  # type: ignore[arg-type]
+        assert debug_files._checksum(opened, 7, Budget()) == zlib.crc32(data)  # type: ignore[arg-type]
         sparse = SimpleNamespace(fd=file.fileno(), size_bytes=len(data), stored_bytes=len(data) // 2 - 1)
-        assert debuginfo._checksum(sparse, 7, Budget()) is None  # type: ignore[arg-type]
+        assert debug_files._checksum(sparse, 7, Budget()) is None  # type: ignore[arg-type]
 
 
 # Names of threads by the keys of performance_schema.

@@ -8,11 +8,17 @@ import struct
 
 import pytest
 
+from powerprof.stacks.caller_candidates import (
+    MAX_INSTRUCTIONS,
+    FunctionBounds,
+    find_candidates,
+    follows_call,
+    is_restorer,
+)
 from powerprof.stacks.effects import Value
 from powerprof.stacks.image import snapshot
 from powerprof.stacks.registers import AARCH64, X86_64, SavedStack
-from powerprof.stacks.symbols import Symbolizer
-from powerprof.stacks.uncovered import MAX_INSTRUCTIONS, FunctionBounds, find_candidates, follows_call, is_restorer
+from powerprof.stacks.symbolizer import Symbolizer
 from powerprof.stacks.unwind import Unwinder
 from tests.programs.ground_truth import running
 from tests.unit.stacks.test_unwind import C_NAMES, expected, own, saved

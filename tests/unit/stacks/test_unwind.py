@@ -14,8 +14,9 @@ import pytest
 from powerprof.stacks.image import snapshot
 from powerprof.stacks.registers import X86_64, SavedStack, this_machine
 from powerprof.stacks.store import TableStore
-from powerprof.stacks.symbols import Frame, Symbolizer
-from powerprof.stacks.unwind import Unwinder, Walker
+from powerprof.stacks.symbolizer import Frame, Symbolizer
+from powerprof.stacks.unwind import Unwinder
+from powerprof.stacks.walker import Walker
 from powerprof.system.errors import DataError
 from tests.programs.ground_truth import running
 from tests.programs.ptracing import capture, wait_asleep
