@@ -135,7 +135,7 @@ def find_candidates(
     steps: list[CallerRegisters] = []
     forward = _CodeReading(read, bounds, machine)
     for state in forward.states(pc, None):
-        step = _caller_at_return(state, machine)
+        step = _find_caller_at_return(state, machine)
         if step is not None and step not in steps:
             steps.append(step)
         if len(steps) >= MAX_CANDIDATES:
@@ -143,14 +143,14 @@ def find_candidates(
     is_bottom = forward.met_end and not steps
     if bounds.start is not None and bounds.start <= pc:
         for state in _CodeReading(read, bounds, machine).states(bounds.start, pc):
-            step = _caller_since_entry(state, machine)
+            step = _find_caller_since_entry(state, machine)
             if step is not None and step not in steps:
                 steps.append(step)
             break
     return CallerCandidates(tuple(steps), is_bottom)
 
 
-def _caller_at_return(state: State, machine: Machine) -> CallerRegisters | None:
+def _find_caller_at_return(state: State, machine: Machine) -> CallerRegisters | None:
     names = convention_of(machine)
     kept = {name: state.registers[name] for name in names.kept if name in state.registers}
     sp = state.at(names.sp, 0 if names.link else WORD)
@@ -158,7 +158,7 @@ def _caller_at_return(state: State, machine: Machine) -> CallerRegisters | None:
     return None if sp is None or pc is None else CallerRegisters(pc, {**kept, names.sp: sp})
 
 
-def _caller_since_entry(state: State, machine: Machine) -> CallerRegisters | None:
+def _find_caller_since_entry(state: State, machine: Machine) -> CallerRegisters | None:
     """Return the caller's registers from the effects of the code since the function's entry."""
     names = convention_of(machine)
     # The stack pointer at entry, from a register at a known distance from it.

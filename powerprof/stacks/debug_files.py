@@ -48,14 +48,14 @@ def find_debug_file(
             if candidate is not None and _has_build_id(candidate, build_id):
                 return DebugFile(candidate, "build_id")
             _close(candidate)
-    link = _debuglink(elf) if elf is not None else None
+    link = _read_debuglink(elf) if elf is not None else None
     if link is not None:
         name, checksum = link
         folder = str(PurePosixPath(mapping.path).parent)
         for root in roots:
             for place in (f"{folder}/{name}", f"{folder}/.debug/{name}", f"{_DEBUG_ROOT}{folder}/{name}"):
                 candidate = _open(image.pid, root, place) if place != mapping.path else None
-                if candidate is not None and _checksum(candidate, image.pid, budget) == checksum:
+                if candidate is not None and _compute_checksum(candidate, image.pid, budget) == checksum:
                     return DebugFile(candidate, "debuglink")
                 _close(candidate)
     if build_id:
@@ -84,7 +84,7 @@ def _has_build_id(opened: Opened, build_id: str) -> bool:
         return False
 
 
-def _debuglink(elf: Elf) -> tuple[str, int] | None:
+def _read_debuglink(elf: Elf) -> tuple[str, int] | None:
     """Return file name and CRC-32 of .gnu_debuglink; None if it is missing or names a path."""
     section = elf.section(".gnu_debuglink")
     if section is None:
@@ -100,7 +100,7 @@ def _debuglink(elf: Elf) -> tuple[str, int] | None:
     return data[:end].decode("utf-8", "replace"), struct.unpack_from("<I", data, at)[0]
 
 
-def _checksum(opened: Opened, pid: int, budget: Budget) -> int | None:
+def _compute_checksum(opened: Opened, pid: int, budget: Budget) -> int | None:
     # Linkers do not write sparse files, and a sparse file can have any length.
     if opened.size_bytes > MAX_LINKED_BYTES or 2 * opened.stored_bytes < opened.size_bytes:
         return None

@@ -36,7 +36,7 @@ def read_debug(store: TableStore, image: ProcessImage, mapping: Mapping, *, inli
     Each file is read once per file system root. A process that has ended has no root: it shares what was read for the
     same file of another process, because a server may start hundreds of workers.
     """
-    key, root = (store.file_key(mapping), inline), _root_of(image.pid)
+    key, root = (store.file_key(mapping), inline), _find_root(image.pid)
     known: dict[object, DebugInfo] = store.debug_info.setdefault(key, {})
     shared_info = known.get(root) if root is not None or not known else next(reversed(known.values()))
     if shared_info is None:
@@ -44,7 +44,7 @@ def read_debug(store: TableStore, image: ProcessImage, mapping: Mapping, *, inli
     return shared_info
 
 
-def _root_of(pid: int) -> tuple[str, str] | None:
+def _find_root(pid: int) -> tuple[str, str] | None:
     """Return the mount namespace and root folder of a process; None if it has ended."""
     folder = process_folder(pid)
     namespace, root = link_of(folder / "ns/mnt"), link_of(folder / "root")

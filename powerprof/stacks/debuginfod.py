@@ -68,16 +68,16 @@ def fetch(build_id: str, request: FetchRequest | None = None) -> Path | None:
             with suppress(OSError):
                 if request is None and time.time() - folder.stat(missing).st_mtime < MISSING_S:
                     return None
-            return directory / name if _from_servers(build_id, folder, (name, missing), request) else None
+            return directory / name if _download_from_any(build_id, folder, (name, missing), request) else None
     except (PowerprofError, OSError) as error:
         if request is not None:
             request.problems[str(error)] = None
         return None
 
 
-def _from_servers(build_id: str, folder: Folder, names: tuple[str, str], request: FetchRequest | None) -> bool:
+def _download_from_any(build_id: str, folder: Folder, names: tuple[str, str], request: FetchRequest | None) -> bool:
     has_answer, (name, missing) = True, names
-    until_s = min(time.monotonic() + TOTAL_S, _end_of_all_s()) if request is None else request.until_s
+    until_s = min(time.monotonic() + TOTAL_S, _find_end_s()) if request is None else request.until_s
     for server in configured_servers():
         try:
             _download(server, build_id, folder, name, until_s)
@@ -108,6 +108,6 @@ def _download(server: str, build_id: str, folder: Folder, name: str, until_s: fl
 
 
 @cache
-def _end_of_all_s() -> float:
+def _find_end_s() -> float:
     """Return the end of all downloads of this process, counted from its first one: a server may be slow each time."""
     return time.monotonic() + ALL_S

@@ -39,23 +39,23 @@ class Dwarf:
         self._tables: dict[int, dict[int, Abbreviation]] = {}
         self._units: list[Unit] | None = None
         self._ranges: list[tuple[int, int, int]] | None = None
-        self._read: OrderedDict[int, OpenUnit] = OrderedDict()
+        self._opened: OrderedDict[int, OpenUnit] = OrderedDict()
 
     def calls(self, vaddr: int) -> tuple[list[Call], tuple[str, int] | None]:
         """Return the function at an address, then the calls inlined there, outermost first; and the source line."""
-        for unit in self._units_at(vaddr):
+        for unit in self._find_units(vaddr):
             opened = self._open(unit)
             chain = opened.chain(vaddr)
             if chain:
-                return [self._call(opened, entry) for entry in chain], opened.line(vaddr)
+                return [self._describe_call(opened, entry) for entry in chain], opened.line(vaddr)
         return [], None
 
-    def _call(self, unit: OpenUnit, entry: Entry) -> Call:
+    def _describe_call(self, unit: OpenUnit, entry: Entry) -> Call:
         file, line = entry.number(dwarf_entries.CALL_FILE), entry.number(dwarf_entries.CALL_LINE)
         name = unit.lines.file(file) if file is not None and unit.lines is not None else None
-        return Call(self._name(unit, entry), name, line)
+        return Call(self._find_name(unit, entry), name, line)
 
-    def _name(self, unit: OpenUnit, entry: Entry, depth: int = 0) -> str | None:
+    def _find_name(self, unit: OpenUnit, entry: Entry, depth: int = 0) -> str | None:
         """Return the linkage name, which contains the class, of an entry or its origin; else the plain name."""
         for name in (dwarf_entries.LINKAGE, dwarf_entries.OLD_LINKAGE):
             if (linkage_name := unit.string(entry, name)) is not None:
@@ -63,27 +63,29 @@ class Dwarf:
         for name in (dwarf_entries.ORIGIN, dwarf_entries.SPECIFICATION):
             place = entry.reference(name, unit.unit.at)
             if place is not None and depth < 4:
-                owner = unit if unit.unit.at <= place < unit.unit.end else self._open(self._unit_of(place))
+                owner = unit if unit.unit.at <= place < unit.unit.end else self._open(self._find_unit(place))
                 other = owner.entries.read(place - owner.unit.at)
-                if other is not None and (other_name := self._name(owner, other, depth + 1)) is not None:
+                if other is not None and (other_name := self._find_name(owner, other, depth + 1)) is not None:
                     return other_name
         return unit.string(entry, dwarf_entries.NAME)
 
     def _open(self, unit: Unit) -> OpenUnit:
-        opened = self._read.get(unit.at)
+        opened = self._opened.get(unit.at)
         if opened is None:
             if unit.end - unit.at > MAX_UNIT_BYTES:
                 raise ValueError("a unit is too large")
             self._budget.hold(unit.end - unit.at)
             data = self._sections.read(".debug_info", unit.at, unit.end - unit.at)
-            opened = self._read[unit.at] = OpenUnit(unit, Entries(data, self._table(unit)), self._sections)
-            if len(self._read) > _KEPT_UNITS:
-                _, evicted = self._read.popitem(last=False)
+            opened = self._opened[unit.at] = OpenUnit(
+                unit, Entries(data, self._find_abbreviations(unit)), self._sections
+            )
+            if len(self._opened) > _KEPT_UNITS:
+                _, evicted = self._opened.popitem(last=False)
                 self._budget.release(len(evicted.entries.data))
-        self._read.move_to_end(unit.at)
+        self._opened.move_to_end(unit.at)
         return opened
 
-    def _table(self, unit: Unit) -> dict[int, Abbreviation]:
+    def _find_abbreviations(self, unit: Unit) -> dict[int, Abbreviation]:
         at = unit.abbreviations_at
         if at not in self._tables:
             if len(self._tables) > 64:
@@ -92,7 +94,7 @@ class Dwarf:
             self._tables[at] = read_abbreviations(data)
         return self._tables[at]
 
-    def _all_units(self) -> list[Unit]:
+    def _read_units(self) -> list[Unit]:
         if self._units is None:
             units: list[Unit] = []
             at, size = 0, self._sections.size(".debug_info")
@@ -104,23 +106,23 @@ class Dwarf:
             self._units = units
         return self._units
 
-    def _unit_of(self, place: int) -> Unit:
-        units = self._all_units()
+    def _find_unit(self, place: int) -> Unit:
+        units = self._read_units()
         index = bisect_right(units, place, key=lambda unit: unit.at) - 1
         if index < 0 or place >= units[index].end:
             raise ValueError("a reference to nothing")
         return units[index]
 
-    def _units_at(self, vaddr: int) -> Iterator[Unit]:
+    def _find_units(self, vaddr: int) -> Iterator[Unit]:
         """Yield the units whose ranges contain an address."""
         if self._ranges is None:
-            self._ranges = self._ranges_by_aranges() or self._ranges_by_roots()
+            self._ranges = self._read_aranges() or self._read_root_ranges()
         low = bisect_right(self._ranges, (vaddr, 1 << 64, 1 << 64))
         for start, end, at in reversed(self._ranges[max(0, low - 8) : low]):
             if start <= vaddr < end:
-                yield self._unit_of(at)
+                yield self._find_unit(at)
 
-    def _ranges_by_aranges(self) -> list[tuple[int, int, int]]:
+    def _read_aranges(self) -> list[tuple[int, int, int]]:
         """Return (start, end, unit) from .debug_aranges, which gcc and rustc write."""
         size = self._sections.size(".debug_aranges")
         if not size:
@@ -144,12 +146,12 @@ class Dwarf:
         ranges.sort()
         return ranges
 
-    def _ranges_by_roots(self) -> list[tuple[int, int, int]]:
+    def _read_root_ranges(self) -> list[tuple[int, int, int]]:
         """Return (start, end, unit) from the root entry of each unit (clang writes no .debug_aranges)."""
         ranges: list[tuple[int, int, int]] = []
-        for unit in self._all_units():
+        for unit in self._read_units():
             data = self._sections.read(".debug_info", unit.at, min(unit.end - unit.at, 4096))
-            opened = OpenUnit(unit, Entries(data, self._table(unit)), self._sections)
+            opened = OpenUnit(unit, Entries(data, self._find_abbreviations(unit)), self._sections)
             root = opened.entries.read(unit.first)
             if root is not None:
                 opened.root = root

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import msgspec
 
 from powerprof.stacks.dwarf_values import (
-    _UNIT_REFERENCES,
     FIXED_SIZES,
     IMPLICIT_CONST,
     REF_ADDR,
+    UNIT_REFERENCES,
     read_value,
     skip_value,
     sleb,
@@ -92,7 +92,7 @@ class Entry(msgspec.Struct, frozen=True):
         if attribute is None:
             return None
         form, value = attribute
-        if form in _UNIT_REFERENCES:
+        if form in UNIT_REFERENCES:
             return unit_at + value
         return value if form == REF_ADDR else None
 

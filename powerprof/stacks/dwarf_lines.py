@@ -10,12 +10,11 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable
 
-from powerprof.stacks.dwarf_values import LINE_STRP, STRING, STRP, sleb, uleb, unpack_fixed
+from powerprof.stacks.dwarf_values import LINE_STRP, STRING, STRP, read_value, sleb, uleb, unpack_fixed
 
 _MAX_ROWS = 500_000
 _MAX_FILES = 100_000
 _PATH, _DIRECTORY = 1, 2
-_SIZES = {0x0B: 1, 0x05: 2, 0x06: 4, 0x07: 8, 0x1E: 16, 0x0E: 4, 0x1F: 4}
 
 
 class Lines:
@@ -58,32 +57,32 @@ class Lines:
         lengths = data[at + 3 : at + 2 + opcodes]
         at += 2 + opcodes
         if version == 5:
-            directories, at = self._names_v5(at)
-            files, at = self._names_v5(at)
-            self._files = [_joined(directories, name, place) for name, place in files]
+            directories, at = self._read_names_v5(at)
+            files, at = self._read_names_v5(at)
+            self._files = [_join_path(directories, name, place) for name, place in files]
         else:
-            self._files = self._names(at)
+            self._files = self._read_names(at)
         self._run(program, end, smallest, base, span, opcodes, lengths)
 
-    def _names(self, at: int) -> list[str]:
+    def _read_names(self, at: int) -> list[str]:
         data = self._data
         directories: list[tuple[str, int]] = [("", 0)]
         while data[at]:
-            name, at = _inline(data, at)
+            name, at = _read_string(data, at)
             directories.append((name, 0))
-            _limited(directories)
+            _check_count(directories)
         at += 1
         files = [""]
         while data[at]:
-            name, at = _inline(data, at)
+            name, at = _read_string(data, at)
             place, at = uleb(data, at)
             _, at = uleb(data, at)
             _, at = uleb(data, at)
-            files.append(_joined(directories, name, place))
-            _limited(files)
+            files.append(_join_path(directories, name, place))
+            _check_count(files)
         return files
 
-    def _names_v5(self, at: int) -> tuple[list[tuple[str, int]], int]:
+    def _read_names_v5(self, at: int) -> tuple[list[tuple[str, int]], int]:
         data = self._data
         formats = []
         count = data[at]
@@ -97,22 +96,16 @@ class Lines:
         for _ in range(count):
             name, place = "", 0
             for kind, form in formats:
-                if form == STRING:
-                    text, at = _inline(data, at)
-                    value = 0
-                elif form == 0x0F:
-                    text, (value, at) = "", uleb(data, at)
-                else:
-                    size = _SIZES[form]
-                    value = int.from_bytes(data[at : at + size], "little")
-                    at += size
-                    text = self._string(form, value) if form in (STRP, LINE_STRP) and kind == _PATH else ""
-                if kind == _PATH:
-                    name = text
-                elif kind == _DIRECTORY:
+                start = at
+                value, at = read_value(form, 0, data, at)
+                if kind == _DIRECTORY:
                     place = value
+                elif kind == _PATH and form == STRING:
+                    name, _ = _read_string(data, start)
+                elif kind == _PATH and form in (STRP, LINE_STRP):
+                    name = self._string(form, value)
             files.append((name, place))
-            _limited(files)
+            _check_count(files)
         return files, at
 
     def _run(self, at: int, end: int, smallest: int, base: int, span: int, opcodes: int, lengths: bytes) -> None:
@@ -163,17 +156,17 @@ class Lines:
             self._lines.append(max(line, 0))
 
 
-def _limited(names: list[tuple[str, int]] | list[str]) -> None:
+def _check_count(names: list[tuple[str, int]] | list[str]) -> None:
     if len(names) > _MAX_FILES:
         raise ValueError("too many files")
 
 
-def _inline(data: bytes, at: int) -> tuple[str, int]:
+def _read_string(data: bytes, at: int) -> tuple[str, int]:
     end = data.index(0, at)
     return data[at:end].decode("utf-8", "replace"), end + 1
 
 
-def _joined(directories: list[tuple[str, int]], name: str, place: int) -> str:
+def _join_path(directories: list[tuple[str, int]], name: str, place: int) -> str:
     # Directory 0 is the compiler's working directory.
     folder = directories[place][0] if 0 < place < len(directories) else ""
     return f"{folder}/{name}" if folder and not name.startswith("/") else name

@@ -38,11 +38,6 @@ from powerprof.stacks.elf import SHF_COMPRESSED, Elf, Section, section_bytes
 from powerprof.stacks.time_budget import DebugBudget
 from powerprof.system.errors import DataError
 
-# Source lines of addresses: the line program of one unit.
-#
-# Format: DWARF 2 to 5, section 6.2. Damaged data raise ValueError, IndexError or struct.error.
-
-
 MAX_UNIT_BYTES = 16 << 20
 MAX_DEPTH = 64
 _MAX_RANGES = 10_000
@@ -75,7 +70,7 @@ class Sections:
         section = self._elf.section(name)
         if section is None:
             return 0
-        return len(self._plain(section)) if section.flags & SHF_COMPRESSED else section.size
+        return len(self._decompress(section)) if section.flags & SHF_COMPRESSED else section.size
 
     def read(self, name: str, at: int, most: int) -> bytes:
         """Return up to `most` bytes from an offset. Raises ValueError outside of the section."""
@@ -83,13 +78,13 @@ class Sections:
         if section is None or at < 0:
             raise ValueError(f"no {name}")
         if section.flags & SHF_COMPRESSED:
-            return self._plain(section)[at : at + most]
+            return self._decompress(section)[at : at + most]
         size = min(most, section.size - at)
         if size <= 0:
             raise ValueError(f"{name} ends before {at:#x}")
         return self._elf.read(section.offset + at, size)
 
-    def _plain(self, section: Section) -> bytes:
+    def _decompress(self, section: Section) -> bytes:
         name = section.name
         if name not in self._whole:
             (size,) = unpack_fixed(self._elf.read(section.offset, 16), 8, "Q")
@@ -129,7 +124,7 @@ class OpenUnit:
             try:
                 length = int.from_bytes(self._sections.read(".debug_line", lines_at, 4), "little")
                 data = self._sections.read(".debug_line", lines_at, min(4 + length, MAX_UNIT_BYTES))
-                self.lines = Lines(data, self._text)
+                self.lines = Lines(data, self._read_text)
             except DAMAGE:
                 # Damaged line information loses the lines only.
                 self.lines = None
@@ -190,14 +185,14 @@ class OpenUnit:
         if form in INDEXED_STRINGS:
             base = self.root.number(STR_OFFSETS_BASE) or 8
             place = self._sections.read(".debug_str_offsets", base + 4 * value, 4)
-            return self._text(STRP, int.from_bytes(place, "little"))
-        return self._text(form, value) if form in (STRP, LINE_STRP) else None
+            return self._read_text(STRP, int.from_bytes(place, "little"))
+        return self._read_text(form, value) if form in (STRP, LINE_STRP) else None
 
-    def _text(self, form: int, at: int) -> str:
+    def _read_text(self, form: int, at: int) -> str:
         section = ".debug_str" if form == STRP else ".debug_line_str"
         return self._sections.read(section, at, _MAX_STRING_BYTES).partition(b"\0")[0].decode("utf-8", "replace")
 
-    def _address(self, form: int, value: int) -> int:
+    def _find_address(self, form: int, value: int) -> int:
         if form not in INDEXED_ADDRESSES:
             return value
         base = self.root.number(ADDR_BASE) or 8
@@ -207,18 +202,20 @@ class OpenUnit:
         """Return the link-time ranges [start, end) of an entry's code."""
         low, high = entry.attributes.get(LOW_PC), entry.attributes.get(HIGH_PC)
         if low is not None and high is not None:
-            start = self._address(*low)
-            end = self._address(*high) if high[0] in ADDRESS_FORMS else start + high[1]
+            start = self._find_address(*low)
+            end = self._find_address(*high) if high[0] in ADDRESS_FORMS else start + high[1]
             return [(start, end)] if 0 < start < end else []
         attribute = entry.attributes.get(RANGES)
         if attribute is None:
             return []
         root_low = self.root.attributes.get(LOW_PC)
-        base = 0 if root_low is None else self._address(*root_low)
-        ranges = self._list_v5(*attribute, base) if self.unit.version == 5 else self._list(attribute[1], base)
+        base = 0 if root_low is None else self._find_address(*root_low)
+        ranges = (
+            self._read_ranges_v5(*attribute, base) if self.unit.version == 5 else self._read_ranges(attribute[1], base)
+        )
         return [(start, end) for start, end in ranges if 0 < start < end]
 
-    def _list(self, at: int, base: int) -> list[tuple[int, int]]:
+    def _read_ranges(self, at: int, base: int) -> list[tuple[int, int]]:
         ranges: list[tuple[int, int]] = []
         while len(ranges) < _MAX_RANGES:
             start, end = unpack_fixed(self._sections.read(".debug_ranges", at, 16), 0, "QQ")
@@ -231,7 +228,7 @@ class OpenUnit:
                 ranges.append((base + start, base + end))
         return ranges
 
-    def _list_v5(self, form: int, value: int, base: int) -> list[tuple[int, int]]:
+    def _read_ranges_v5(self, form: int, value: int, base: int) -> list[tuple[int, int]]:
         if form == RNGLISTX:
             lists = self.root.number(RNGLISTS_BASE) or 12
             value = lists + int.from_bytes(self._sections.read(".debug_rnglists", lists + 4 * value, 4), "little")
@@ -249,7 +246,7 @@ class OpenUnit:
                 at += 8
             else:
                 start, at = uleb(data, at)
-                start = base + start if kind == 4 else self._address(_ADDRX, start)
+                start = base + start if kind == 4 else self._find_address(_ADDRX, start)
             if kind in (1, 5):
                 base = start
             elif kind == 6:
@@ -258,7 +255,7 @@ class OpenUnit:
             elif kind <= 7:
                 number, at = uleb(data, at)
                 if kind == 2:
-                    ranges.append((start, self._address(_ADDRX, number)))
+                    ranges.append((start, self._find_address(_ADDRX, number)))
                 else:
                     ranges.append((start, base + number if kind == 4 else start + number))
             else:

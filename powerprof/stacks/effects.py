@@ -159,7 +159,7 @@ _NUMBER = re.compile(r"-?(?:0x[0-9a-f]+|[0-9]+)")
 _READS = frozenset(("cmp", "test", "bt", "nop", "push", "endbr64", "ucomisd", "comisd", "ucomiss", "comiss", "ptest"))
 
 
-def _x86_place(operand: str) -> tuple[str, int] | None:
+def _parse_x86_place(operand: str) -> tuple[str, int] | None:
     match = _X86_PLACE.fullmatch(operand)
     if match is None:
         return None
@@ -216,7 +216,7 @@ def apply_x86(state: State, words: list[str], operands: str) -> Flow:
 def _write_x86(state: State, name: str, parts: list[str]) -> None:
     written, operand = parts[0], parts[1] if len(parts) == 2 else ""
     if written not in _X86_NAMES:
-        place = _x86_place(written)
+        place = _parse_x86_place(written)
         if place is not None and name == "mov":
             state.store(*place, operand)
         return
@@ -224,7 +224,7 @@ def _write_x86(state: State, name: str, parts: list[str]) -> None:
     if written == _X86_NAMES[written]:
         if name in ("add", "sub") and _NUMBER.fullmatch(operand):
             value = state.at(written, int(operand, 0) * (-1 if name == "sub" else 1))
-        elif name in ("lea", "mov") and (place := _x86_place(operand)) is not None:
+        elif name in ("lea", "mov") and (place := _parse_x86_place(operand)) is not None:
             value = state.at(*place) if name == "lea" else state.load(*place)
         elif name == "mov":
             value = state.registers.get(operand)
@@ -235,7 +235,7 @@ _ARM_PLACE = re.compile(r"\[(\w+)(?:, #(-?\w+))?\](!)?(?:, #(-?\w+))?")
 _ARM_SUM = re.compile(r"(\w+), #(-?\w+)(?:, lsl #(12))?")
 
 
-def _arm_name(name: str) -> str:
+def _expand_arm_name(name: str) -> str:
     name = {"fp": "x29", "lr": "x30", "wsp": "sp"}.get(name, name)
     return f"x{name[1:]}" if re.fullmatch(r"w[0-9]{1,2}", name) else name
 
@@ -257,7 +257,7 @@ def apply_arm(state: State, words: list[str], operands: str) -> Flow:
     if name == "svc":
         return _EXITS if state.number in _ARM_EXITS else _ON
     registers, bracket, rest = operands.partition("[")
-    names = [_arm_name(part.strip()) for part in registers.split(",") if part.strip()]
+    names = [_expand_arm_name(part.strip()) for part in registers.split(",") if part.strip()]
     if bracket and name.startswith(("ld", "st")):
         _access_arm_memory(state, name, names, _ARM_PLACE.fullmatch(bracket + rest))
     elif names and name not in ("cmp", "cmn", "tst", "ccmp", "msr", "fcmp", "nop", "dmb", "isb", "prfm"):
@@ -271,7 +271,7 @@ def _access_arm_memory(state: State, name: str, names: list[str], place: re.Matc
             state.set(register, None)
         return
     base, inside, before, after = place.groups()
-    base = _arm_name(base)
+    base = _expand_arm_name(base)
     offset = int(inside or "0", 0)
     if before:
         state.set(base, state.at(base, offset))
@@ -298,7 +298,7 @@ def _write_arm(state: State, name: str, written: str, operand: str) -> None:
     if name in ("add", "sub") and summed is not None:
         base, number, shift = summed.groups()
         distance = int(number, 0) << int(shift or 0)
-        value = state.at(_arm_name(base), -distance if name == "sub" else distance)
+        value = state.at(_expand_arm_name(base), -distance if name == "sub" else distance)
     elif name == "mov":
-        value = state.registers.get(_arm_name(operand))
+        value = state.registers.get(_expand_arm_name(operand))
     state.set(written, value)

@@ -96,7 +96,7 @@ class Elf(msgspec.Struct, frozen=True):
 
         Program headers can contain any number, so only offsets and sizes inside the file are passed on.
         """
-        if not _inside(offset, size, self.size):
+        if not _is_inside(offset, size, self.size):
             raise DataError(self.path, f"ends inside of what it promises ({size} bytes at {offset:#x})")
         if size > MAX_SECTION_BYTES:
             raise DataError(self.path, f"a part of it is larger than {MAX_SECTION_BYTES >> 20} MiB")
@@ -161,7 +161,7 @@ def _parse(raw: Elf) -> Elf:
         raise DataError(path, f"neither program nor library (e_type {kind})")
     segments: list[Segment] = []
     if phnum:
-        if phentsize != _PHDR.size or phnum > MAX_SEGMENTS or not _inside(phoff, phnum * _PHDR.size, size):
+        if phentsize != _PHDR.size or phnum > MAX_SEGMENTS or not _is_inside(phoff, phnum * _PHDR.size, size):
             raise DataError(path, "program headers out of range")
         for words in _PHDR.iter_unpack(raw.read(phoff, phnum * _PHDR.size)):
             p_type, p_flags, offset, vaddr, _paddr, filesz, memsz, align = words
@@ -172,53 +172,53 @@ def _parse(raw: Elf) -> Elf:
             ):
                 raise DataError(path, f"segment of impossible size ({memsz:#x} bytes at {vaddr:#x})")
             segments.append(segment)
-    sections = _sections(raw, shoff, shentsize, shnum, shstrndx)
+    sections = _read_sections(raw, shoff, shentsize, shnum, shstrndx)
     elf = replace(raw, kind=kind, entry=entry, segments=tuple(segments), sections=sections, machine=BY_ELF[e_machine])
-    return replace(elf, build_id=_build_id(elf))
+    return replace(elf, build_id=_find_build_id(elf))
 
 
-def _inside(offset: int, length: int, size: int) -> bool:
+def _is_inside(offset: int, length: int, size: int) -> bool:
     return 0 <= offset <= size and 0 <= length <= size - offset
 
 
-def _sections(raw: Elf, shoff: int, shentsize: int, shnum: int, shstrndx: int) -> tuple[Section, ...]:
+def _read_sections(raw: Elf, shoff: int, shentsize: int, shnum: int, shstrndx: int) -> tuple[Section, ...]:
     # A file that sstrip processed is valid although it has no section headers.
     if not shoff or (not shnum and shoff >= raw.size):
         return ()
-    if shentsize != _SHDR.size or not _inside(shoff, max(shnum, 1) * _SHDR.size, raw.size):
+    if shentsize != _SHDR.size or not _is_inside(shoff, max(shnum, 1) * _SHDR.size, raw.size):
         raise DataError(raw.path, "section headers out of range")
     first = _SHDR.unpack(raw.read(shoff, _SHDR.size))
     count = shnum or first[5]
     names_index = first[6] if shstrndx == 0xFFFF else shstrndx
-    if count > MAX_SECTIONS or not _inside(shoff, count * _SHDR.size, raw.size):
+    if count > MAX_SECTIONS or not _is_inside(shoff, count * _SHDR.size, raw.size):
         raise DataError(raw.path, f"section headers out of range ({count} of them)")
     headers = list(_SHDR.iter_unpack(raw.read(shoff, count * _SHDR.size)))
     names = b""
     if 0 < names_index < count:
         kind, offset, size = headers[names_index][1], headers[names_index][4], headers[names_index][5]
-        if kind == SHT_STRTAB and size <= 1 << 20 and _inside(offset, size, raw.size):
+        if kind == SHT_STRTAB and size <= 1 << 20 and _is_inside(offset, size, raw.size):
             names = raw.read(offset, size)
     sections = []
     for name, kind, flags, vaddr, offset, size, link, _info, _align, entry_bytes in headers:
-        if kind != SHT_NOBITS and not _inside(offset, size, raw.size):
+        if kind != SHT_NOBITS and not _is_inside(offset, size, raw.size):
             raise DataError(raw.path, f"a section lies outside of the file ({size:#x} bytes at {offset:#x})")
-        sections.append(Section(_string(names, name), kind, flags, vaddr, offset, size, link, entry_bytes))
+        sections.append(Section(_read_string(names, name), kind, flags, vaddr, offset, size, link, entry_bytes))
     return tuple(sections)
 
 
-def _string(table: bytes, offset: int) -> str:
+def _read_string(table: bytes, offset: int) -> str:
     if offset >= len(table):
         return ""
     return table[offset : offset + 256].partition(b"\0")[0].decode("utf-8", "replace")
 
 
-def _build_id(elf: Elf) -> str | None:
+def _find_build_id(elf: Elf) -> str | None:
     places = [(note.offset, note.size) for note in elf.sections if note.kind == SHT_NOTE]
     places += [(note.offset, note.file_bytes) for note in elf.segments if note.kind == PT_NOTE]
     bytes_left = MAX_NOTES_BYTES
     # Sections and segments may cover the same notes, or the whole file many times.
     for offset, size in list(dict.fromkeys(places))[:MAX_NOTES]:
-        if size <= min(bytes_left, 1 << 16) and _inside(offset, size, elf.size):
+        if size <= min(bytes_left, 1 << 16) and _is_inside(offset, size, elf.size):
             bytes_left -= size
             build_id = build_id_of_notes(elf.read(offset, size))
             if build_id:

@@ -71,7 +71,7 @@ def _read_names(image: ProcessImage, mapping: Mapping, store: TableStore) -> Fil
     count, named = _count_functions(tables, debug.symbols)
     return msgspec.structs.replace(
         file,
-        names_from=_names_from(image, mapping, store),
+        names_from=_find_names_source(image, mapping, store),
         debug_from=debug.source,
         functions_count=count,
         named_count=named,
@@ -79,18 +79,18 @@ def _read_names(image: ProcessImage, mapping: Mapping, store: TableStore) -> Fil
     )
 
 
-def _names_from(image: ProcessImage, mapping: Mapping, store: TableStore) -> NamesFrom | None:
+def _find_names_source(image: ProcessImage, mapping: Mapping, store: TableStore) -> NamesFrom | None:
     opened = open_module(image, mapping)
     if not isinstance(opened, Opened):
         return None
     try:
         with opened, store.budget.metered(image.pid, opened.is_trusted) as meter:
-            return _best_table(read_elf(opened.fd, mapping.path, meter))
+            return _choose_table(read_elf(opened.fd, mapping.path, meter))
     except DataError:
         return None
 
 
-def _best_table(elf: Elf) -> NamesFrom | None:
+def _choose_table(elf: Elf) -> NamesFrom | None:
     kinds = {section.kind for section in elf.sections if section.size}
     if SHT_SYMTAB in kinds:
         return "symtab"
@@ -111,11 +111,11 @@ def _count_functions(tables: ModuleTables, debug: SymbolTable | None) -> tuple[i
     named = np.zeros(len(starts), bool)
     for table in (tables.symbols, debug):
         if table is not None and table.count:
-            named |= _covered(table, starts)
+            named |= _find_covered(table, starts)
     return len(starts), int(named.sum())
 
 
-def _covered(table: SymbolTable, addresses: Any) -> Any:
+def _find_covered(table: SymbolTable, addresses: Any) -> Any:
     import numpy as np
 
     starts, ends = np.frombuffer(table.starts, "<u8"), np.frombuffer(table.ends, "<u8")

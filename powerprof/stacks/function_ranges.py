@@ -86,7 +86,7 @@ def returns_nowhere(code: bytes, encoding: int, column: int) -> bool:
     return False
 
 
-def _cie(data: bytes, at: int, end: int, column: int) -> _Cie:
+def _read_cie(data: bytes, at: int, end: int, column: int) -> _Cie:
     version = data[at]
     if version not in (1, 3, 4):
         raise ValueError(f"CIE version {version}")
@@ -176,11 +176,11 @@ def _decode_fdes(whole: Array, vaddr: int, cie: _Cie, body: Array, end: Array) -
     fits = body + 4 + 2 * size + cie.augmented <= end
     body, end = body[fits], end[fits]
     at = body + 4
-    start = _numbers(whole, at, shape)
+    start = _read_numbers(whole, at, shape)
     if base == 0x10:
         # Modulo 2^64, because the section's address can be any number.
         start = start + (at.astype(np.uint64) + np.uint64(vaddr))
-    length = _numbers(whole, at + size, shape.upper())
+    length = _read_numbers(whole, at + size, shape.upper())
     at = at + 2 * size
     if cie.augmented:
         # The length takes one byte in every table that a compiler writes.
@@ -209,7 +209,7 @@ def _find_bottoms(
     return are_bottoms
 
 
-def _numbers(whole: Array, at: Array, shape: str) -> Array:
+def _read_numbers(whole: Array, at: Array, shape: str) -> Array:
     """Return the numbers at these offsets as u64 (negative ones wrapped)."""
     import numpy as np
 
@@ -222,7 +222,7 @@ def _numbers(whole: Array, at: Array, shape: str) -> Array:
 
 def _try_cie(data: bytes, body: int, end: int, column: int) -> _Cie | None:
     try:
-        return _cie(data, body + 4, end, column)
+        return _read_cie(data, body + 4, end, column)
     except (ValueError, IndexError):
         return None
 

@@ -150,7 +150,7 @@ class ElfCache:
         return elf
 
 
-def _who_may() -> str:
+def _advise_account() -> str:
     if os.geteuid():
         return "run as root or as its user"
     return "root may not either: run outside of the container, or change the security policy that protects it"
@@ -184,7 +184,7 @@ def snapshot(
         maps, vdso = aside.maps(pid)
         text = maps.decode("utf-8", "surrogateescape")
         executable = link_of(base / "exe")
-        namespace_pid, uid, gid = _numbers(base)
+        namespace_pid, uid, gid = _read_ids(base)
         if stat is None or executable is None:
             raise FileNotFoundError
         executable = executable.removesuffix(_DELETED)
@@ -194,11 +194,11 @@ def snapshot(
         if error.errno in (errno.ENOENT, errno.ESRCH):
             raise ProcessGoneError(pid) from error
         if error.errno:
-            raise CapabilityError(error.message, _who_may()) from error
+            raise CapabilityError(error.message, _advise_account()) from error
         raise PowerprofError(error.message, error.hint) from error
     except (OSError, ValueError, IndexError) as error:
         why = reason_of(error) if isinstance(error, OSError) else str(error)
-        raise PowerprofError(f"cannot look at process {pid} ({why})", _who_may()) from error
+        raise PowerprofError(f"cannot look at process {pid} ({why})", _advise_account()) from error
     with (budget := budget or Budget()).metered(pid, _is_trusted(pid)) as meter:
         if meter is not None:
             meter.take(len(text), str(base / "maps"))
@@ -206,18 +206,21 @@ def snapshot(
         mappings = parse_maps(text, str(base / "maps"))
     aside.charge(pid, time.thread_time() - began_s)
     unchanged = (
-        {_line(mapping): mapping for mapping in before.mappings}
+        {_make_line_key(mapping): mapping for mapping in before.mappings}
         if before and before.started_ticks == stat.started_ticks
         else {}
     )
     fresh = {
-        _file(mapping): mapping for mapping in reversed(mappings) if mapping.inode and _line(mapping) not in unchanged
+        _make_file_key(mapping): mapping
+        for mapping in reversed(mappings)
+        if mapping.inode and _make_line_key(mapping) not in unchanged
     }
     headers = _read_files(pid, list(fresh.values())[::-1][:MAX_FILES], budget, aside, seen or ElfCache())
     described = [
         mapping
         if not mapping.inode
-        else unchanged.get(_line(mapping)) or _describe(mapping, headers.get(_file(mapping), _TOO_MANY))
+        else unchanged.get(_make_line_key(mapping))
+        or _describe(mapping, headers.get(_make_file_key(mapping), _TOO_MANY))
         for mapping in mappings
     ]
     vdso_at = next((mapping for mapping in described if mapping.path == "[vdso]"), None)
@@ -239,12 +242,12 @@ def snapshot(
     )
 
 
-def _line(mapping: Mapping) -> tuple[int, int, int, str, str, int]:
+def _make_line_key(mapping: Mapping) -> tuple[int, int, int, str, str, int]:
     """Return the fields of a mapping in /proc/PID/maps, as a key."""
     return mapping.start, mapping.end, mapping.offset, mapping.path, mapping.device, mapping.inode
 
 
-def _file(mapping: Mapping) -> tuple[str, int, str]:
+def _make_file_key(mapping: Mapping) -> tuple[str, int, str]:
     """Return a key of the mapping's file within its process."""
     return mapping.device, mapping.inode, mapping.path
 
@@ -255,7 +258,7 @@ def _is_trusted(pid: int) -> bool:
     return bool(uids) and {0, os.geteuid()}.issuperset(uids)
 
 
-def _numbers(base: Path) -> tuple[int | None, int | None, int | None]:
+def _read_ids(base: Path) -> tuple[int | None, int | None, int | None]:
     """Return pid in its own namespace, effective user and effective group."""
     fields = read_fields(base / "status")
     pids, users, groups = (fields.get(name, "").split() for name in ("NSpid", "Uid", "Gid"))
@@ -312,14 +315,14 @@ def _read_files(
     headers: dict[tuple[str, int, str], _FileHeaders] = {}
     for mapping, opened in zip(mappings, aside.open_all_mapped(pid, places), strict=True):
         if not isinstance(opened, Opened):
-            headers[_file(mapping)] = _FileHeaders(None, None, None, opened)
+            headers[_make_file_key(mapping)] = _FileHeaders(None, None, None, opened)
             continue
         with budget.metered(pid, opened.is_trusted) as meter:
             try:
                 elf, note = seen.elf(opened, mapping.path, meter), None
             except DataError as error:
                 elf, note = None, error.reason
-        headers[_file(mapping)] = _FileHeaders(elf, opened.size_bytes, opened.mtime_ns, note)
+        headers[_make_file_key(mapping)] = _FileHeaders(elf, opened.size_bytes, opened.mtime_ns, note)
     return headers
 
 

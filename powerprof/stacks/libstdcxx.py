@@ -18,7 +18,7 @@ _SHOWN = 4096
 
 
 @lru_cache(maxsize=1)
-def _libstdcxx() -> Any:
+def _load_library() -> Any:
     try:
         function = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
         free = ctypes.CDLL(None).free
@@ -32,7 +32,7 @@ def _libstdcxx() -> Any:
 
 def demangle(name: str) -> str | None:
     """Return the readable form by `__cxa_demangle` (Itanium C++ ABI); None for other names or without libstdc++."""
-    library = _libstdcxx()
+    library = _load_library()
     data = name.encode("utf-8", "replace")
     if library is None or b"\0" in data:
         return None

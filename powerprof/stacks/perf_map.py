@@ -67,18 +67,18 @@ def read_perf_map(image: ProcessImage) -> PerfMap:
         stat = read_process_stat(image.pid)
         if stat is None or stat.started_ticks != image.started_ticks:
             return NO_PERF_MAP  # The pid was reused, so the map belongs to another process.
-        refusal = owner_refusal(opened.uid, owner) or _refusal(opened, image)
+        refusal = find_owner_refusal(opened.uid, owner) or _find_refusal(opened, image)
         if refusal:
             return PerfMap((), (), (), (f"{path}: not read ({refusal})",))
         return _parse(opened.fd, path)
 
 
-def owner_refusal(file_uid: int, process_uid: int) -> str | None:
+def find_owner_refusal(file_uid: int, process_uid: int) -> str | None:
     """Return why a map's owner is refused: any account can create the name in /tmp before the process does."""
     return None if file_uid in (0, process_uid) else f"owned by user {file_uid}, the process is of user {process_uid}"
 
 
-def _refusal(opened: Opened, image: ProcessImage) -> str | None:
+def _find_refusal(opened: Opened, image: ProcessImage) -> str | None:
     """Return why a file of the right owner is refused."""
     if opened.mode & 0o002:
         return "anybody may write it: chmod o-w"
@@ -113,7 +113,7 @@ def _parse(fd: int, path: str) -> PerfMap:
             if skipping:
                 skipping = False
                 continue
-            entry = _entry(line)
+            entry = _parse_entry(line)
             if entry is None:
                 malformed += bool(line.strip())
                 continue
@@ -137,15 +137,15 @@ def _parse(fd: int, path: str) -> PerfMap:
             notes.append(f"{path}: read only the first {over}; later code has no names")
             rest = b""
             break
-    last = None if skipping else _entry(rest)
+    last = None if skipping else _parse_entry(rest)
     if last is not None:
         entries.append(last)
     if malformed:
         notes.append(f"{path}: {malformed:,} malformed lines were skipped")
-    return _disjoint(entries[:MAX_ENTRIES], notes)
+    return _make_disjoint(entries[:MAX_ENTRIES], notes)
 
 
-def _entry(line: bytes) -> tuple[int, int, str] | None:
+def _parse_entry(line: bytes) -> tuple[int, int, str] | None:
     if len(line) > MAX_LINE_BYTES:
         return None
     parts = line.split(None, 2)
@@ -161,7 +161,7 @@ def _entry(line: bytes) -> tuple[int, int, str] | None:
     return (start, start + size, name) if name else None
 
 
-def _disjoint(entries: list[tuple[int, int, str]], notes: list[str]) -> PerfMap:
+def _make_disjoint(entries: list[tuple[int, int, str]], notes: list[str]) -> PerfMap:
     """Return disjoint entries; later lines win, because a compiler reuses memory and appends the new entry."""
     ordered = sorted(range(len(entries)), key=lambda index: entries[index][0])
     if all(entries[a][1] <= entries[b][0] for a, b in pairwise(ordered)):

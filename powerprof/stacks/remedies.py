@@ -61,19 +61,19 @@ class Distribution:
     def debug_packages(self, build_ids: Collection[str]) -> dict[str, str]:
         """Return the words for apt of the packages in its indexes with the debug files of these build ids."""
         packages: dict[str, str] = {}
-        for name in self._index_names() if build_ids else ():
+        for name in self._list_indexes() if build_ids else ():
             if not any(word in name for word in _DEBUG_ARCHIVES):
                 continue
             data = self._read(f"{_APT}/{name}", _INDEX_BYTES) or b""
             for build_id in set(build_ids) - set(packages):
                 at = data.find(build_id.encode())
                 if at >= 0:
-                    package = _package_word(_stanza(data, at))
+                    package = _read_package(_find_stanza(data, at))
                     if package is not None:
                         packages[build_id] = package
         return packages
 
-    def _index_names(self) -> list[str]:
+    def _list_indexes(self) -> list[str]:
         names = shared().names(self._root, _APT, _MOST_LISTS) or []
         return sorted(name for name in names if name.endswith(("_Packages", "_Packages.gz")))
 
@@ -92,19 +92,19 @@ class Distribution:
                 return None
 
 
-def _stanza(data: bytes, at: int) -> bytes:
+def _find_stanza(data: bytes, at: int) -> bytes:
     begin, end = data.rfind(b"\n\n", 0, at), data.find(b"\n\n", at)
     return data[max(0, begin) : end if end >= 0 else len(data)]
 
 
-def _field(stanza: bytes, name: bytes) -> str:
+def _read_field(stanza: bytes, name: bytes) -> str:
     match = re.search(rb"^%s: ([^\n]{1,200})$" % name, stanza, re.MULTILINE)
     return match[1].decode("utf-8", "replace").strip() if match else ""
 
 
-def _package_word(stanza: bytes) -> str | None:
+def _read_package(stanza: bytes) -> str | None:
     """Return the argument of apt, NAME=VERSION; None for an invalid name, because users copy it into a command."""
-    name, version = _field(stanza, b"Package"), _field(stanza, b"Version")
+    name, version = _read_field(stanza, b"Package"), _read_field(stanza, b"Version")
     if not _NAME.fullmatch(name):
         return None
     return f"{name}={version}" if _VERSION.fullmatch(version) else name
@@ -182,11 +182,11 @@ def missing_names(frames: Iterable[tuple[str, bool]], images: Iterable[ProcessIm
             if not file.is_complete and file.note is None
         ]
         if lacking:
-            return _note(image.pid, sorted(lacking, key=lambda file: -unnamed[file.module]), unnamed, total)
+            return _build_note(image.pid, sorted(lacking, key=lambda file: -unnamed[file.module]), unnamed, total)
     return None
 
 
-def _note(pid: int, files: list[FileNames], unnamed: Counter[str], total: int) -> Note:
+def _build_note(pid: int, files: list[FileNames], unnamed: Counter[str], total: int) -> Note:
     names = list(dict.fromkeys(file.module for file in files))
     few = names[:_MOST_FILES]
     more = [text.plural(len(names) - len(few), "more file")] if len(names) > len(few) else []

@@ -46,32 +46,32 @@ class Runtime(msgspec.Struct, frozen=True):
         return f"[{self.name} interpreter]"
 
 
-def _runtime(key: str, name: str, files: str, *interpreter: str) -> Runtime:
+def _define_runtime(key: str, name: str, files: str, *interpreter: str) -> Runtime:
     return Runtime(key, name, re.compile(files), frozenset(interpreter))
 
 
 # OpenJ9 also has a file named libjvm.so.
-OPENJ9 = _runtime("openj9", "Java", r"libj9vm[0-9]*\.so")
-JAVA = _runtime("java", "Java", r"libjvm\.so", "Interpreter")
-NODE = _runtime(
+OPENJ9 = _define_runtime("openj9", "Java", r"libj9vm[0-9]*\.so")
+JAVA = _define_runtime("java", "Java", r"libjvm\.so", "Interpreter")
+NODE = _define_runtime(
     "node",
     "Node",
     r"node|nodejs|libnode\.so.*",
     "Builtins_InterpreterEntryTrampoline",
     "Builtin:InterpreterEntryTrampoline",
 )
-LUAJIT = _runtime("luajit", "LuaJIT", r"luajit.*|libluajit.*\.so.*")
+LUAJIT = _define_runtime("luajit", "LuaJIT", r"luajit.*|libluajit.*\.so.*")
 RUNTIMES = (
     OPENJ9,
     JAVA,
     NODE,
     LUAJIT,
-    _runtime("dotnet", ".NET", r"libcoreclr\.so"),
-    _runtime("mono", "Mono", r"mono|mono-sgen.*|libmono.*\.so.*"),
-    _runtime("ruby", "Ruby", r"ruby[0-9.]*|libruby.*\.so.*"),
-    _runtime("php", "PHP", r"php[0-9.]*|php-fpm.*|php-cgi.*|libphp.*\.so"),
-    _runtime("erlang", "Erlang", r"beam(\..*)?smp"),
-    _runtime("postgres_jit", "PostgreSQL JIT", r"llvmjit\.so"),
+    _define_runtime("dotnet", ".NET", r"libcoreclr\.so"),
+    _define_runtime("mono", "Mono", r"mono|mono-sgen.*|libmono.*\.so.*"),
+    _define_runtime("ruby", "Ruby", r"ruby[0-9.]*|libruby.*\.so.*"),
+    _define_runtime("php", "PHP", r"php[0-9.]*|php-fpm.*|php-cgi.*|libphp.*\.so"),
+    _define_runtime("erlang", "Erlang", r"beam(\..*)?smp"),
+    _define_runtime("postgres_jit", "PostgreSQL JIT", r"llvmjit\.so"),
 )
 
 
@@ -88,10 +88,10 @@ def translate_name(runtime: Runtime | None, name: str) -> tuple[str, str | None]
         return name, None
     if name in runtime.interpreter:
         return runtime.interpreting, None
-    return _javascript(name) if runtime is NODE else (name, None)
+    return _translate_javascript(name) if runtime is NODE else (name, None)
 
 
-def _javascript(name: str) -> tuple[str, str | None]:
+def _translate_javascript(name: str) -> tuple[str, str | None]:
     kind, colon, rest = name.partition(":")
     position = _POSITION.fullmatch(rest)
     if not colon or kind not in _V8_KINDS or position is None:
@@ -119,7 +119,10 @@ def runtime_notes(
         if key is not None and (is_missing or key not in pids):
             first = pids.get(key)
             pids[key] = first if first is not None and first[0] == "code" else ("code" if is_missing else "waits", pid)
-    return [Note(f"runtime_{key}_{kind}", _values(images.get(pid or 0))) for key, (kind, pid) in sorted(pids.items())]
+    return [
+        Note(f"runtime_{key}_{kind}", _collect_values(images.get(pid or 0)))
+        for key, (kind, pid) in sorted(pids.items())
+    ]
 
 
 def _classify(runtime: Runtime | None, frames: Sequence[StackFrame]) -> tuple[str | None, bool]:
@@ -144,7 +147,7 @@ def _is_mapped(module: str) -> bool:
     return module.startswith("perf-") and module.endswith(".map")
 
 
-def _values(image: ProcessImage | None) -> dict[str, float | str]:
+def _collect_values(image: ProcessImage | None) -> dict[str, float | str]:
     if image is None:
         return {"pid": "PID", "as_account": ""}
     # Numeric ids, because a container's account has no name here. Runtimes answer their own account only, not root.

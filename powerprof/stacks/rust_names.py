@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 _HASH = re.compile(r"h[0-9a-f]{16}")
 _ESCAPES = {"SP": "@", "BP": "*", "RF": "&", "LT": "<", "GT": ">", "LP": "(", "RP": ")", "C": ","}
@@ -69,7 +70,7 @@ def demangle_v0(name: str) -> str | None:
     if not name.startswith("_R"):
         return None
     try:
-        return _V0Reader(name[2:].partition(".")[0]).path(True)
+        return _V0Reader(name[2:].partition(".")[0]).read_path(True)
     except (ValueError, IndexError, OverflowError):
         return None
 
@@ -83,14 +84,14 @@ class _V0Reader:
         self.depth = 0
         self.made = 0
 
-    def _deeper(self) -> None:
+    def _enter(self) -> None:
         self.depth += 1
         # Every step counts, because back references can expand without bound.
         self.made += 1
         if self.depth > _MAX_DEPTH or self.made > _MAX_OUTPUT:
             raise ValueError("too deep")
 
-    def _shallower(self, text: str) -> str:
+    def _leave(self, text: str) -> str:
         self.depth -= 1
         # Each level copies the text of its parts.
         self.made += len(text) // 64
@@ -98,7 +99,7 @@ class _V0Reader:
             raise ValueError("too long")
         return text
 
-    def _next(self) -> str:
+    def _take(self) -> str:
         letter = self.text[self.at]
         self.at += 1
         return letter
@@ -109,11 +110,11 @@ class _V0Reader:
             return True
         return False
 
-    def _base62(self) -> int:
+    def _read_base62(self) -> int:
         if self._eat("_"):
             return 0
         value = 0
-        while (letter := self._next()) != "_":
+        while (letter := self._take()) != "_":
             if letter in _DIGITS:
                 digit = int(letter)
             elif "a" <= letter <= "z":
@@ -127,9 +128,9 @@ class _V0Reader:
                 raise ValueError("number")
         return value + 1
 
-    def _identifier(self) -> str:
+    def _read_identifier(self) -> str:
         if self._eat("s"):
-            self._base62()
+            self._read_base62()
         puny = self._eat("u")
         start = self.at
         # A length is 0 or has no leading zero, so a digit after 0 begins the next length.
@@ -147,143 +148,143 @@ class _V0Reader:
             return (f"{head}-{tail}" if head else tail).encode("ascii").decode("punycode")
         return name
 
-    def _back(self, reader: str) -> str:
-        target = self._base62()
+    def _read_reference(self, read: Callable[[], str]) -> str:
+        target = self._read_base62()
         start = self.at
         if target >= start - 1:
             raise ValueError("reference forward")
         self.at = target
-        text: str = getattr(self, reader)(False) if reader == "path" else getattr(self, reader)()
+        text = read()
         self.at = start
         return text
 
-    def path(self, value: bool) -> str:
+    def read_path(self, value: bool) -> str:
         """Return a path; with `value`, generics are written as `::<>`."""
-        self._deeper()
-        tag = self._next()
+        self._enter()
+        tag = self._take()
         if tag == "C":
-            text = self._identifier()
+            text = self._read_identifier()
         elif tag == "M":
-            self._impl()
-            text = f"<{self.type()}>"
+            self._skip_impl()
+            text = f"<{self.read_type()}>"
         elif tag in "XY":
             if tag == "X":
-                self._impl()
-            kind = self.type()
-            text = f"<{kind} as {self.path(False)}>"
+                self._skip_impl()
+            kind = self.read_type()
+            text = f"<{kind} as {self.read_path(False)}>"
         elif tag == "N":
-            space = self._next()
-            outer = self.path(value)
+            space = self._take()
+            outer = self.read_path(value)
             disambiguator = 0
             if self.text[self.at] == "s":
                 mark = self.at
                 self.at += 1
-                disambiguator = self._base62() + 1
+                disambiguator = self._read_base62() + 1
                 self.at = mark
-            name = self._identifier()
+            name = self._read_identifier()
             if space.isupper():
                 kind = {"C": "closure", "S": "shim"}.get(space, space)
                 text = f"{outer}::{{{kind}{':' + name if name else ''}#{disambiguator}}}"
             else:
                 text = f"{outer}::{name}" if name else outer
         elif tag == "I":
-            outer = self.path(value)
-            text = f"{outer}{'::' if value else ''}<{', '.join(self._arguments())}>"
+            outer = self.read_path(value)
+            text = f"{outer}{'::' if value else ''}<{', '.join(self._read_arguments())}>"
         elif tag == "B":
-            text = self._back("path")
+            text = self._read_reference(lambda: self.read_path(False))
         else:
             raise ValueError("path")
-        return self._shallower(text)
+        return self._leave(text)
 
-    def _impl(self) -> None:
+    def _skip_impl(self) -> None:
         if self._eat("s"):
-            self._base62()
-        self.path(False)
+            self._read_base62()
+        self.read_path(False)
 
-    def _arguments(self) -> list[str]:
+    def _read_arguments(self) -> list[str]:
         arguments = []
         while not self._eat("E"):
             if self._eat("L"):
-                self._base62()
+                self._read_base62()
                 arguments.append("'_")
             elif self._eat("K"):
-                arguments.append(self.constant())
+                arguments.append(self.read_constant())
             else:
-                arguments.append(self.type())
+                arguments.append(self.read_type())
         return arguments
 
-    def type(self) -> str:
+    def read_type(self) -> str:
         """Return a type."""
-        self._deeper()
-        tag = self._next()
+        self._enter()
+        tag = self._take()
         if tag in _BASIC:
             text = _BASIC[tag]
         elif tag == "A":
-            text = f"[{self.type()}; {self.constant()}]"
+            text = f"[{self.read_type()}; {self.read_constant()}]"
         elif tag == "S":
-            text = f"[{self.type()}]"
+            text = f"[{self.read_type()}]"
         elif tag == "T":
             parts = []
             while not self._eat("E"):
-                parts.append(self.type())
+                parts.append(self.read_type())
             text = f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
         elif tag in "RQ":
             if self._eat("L"):
-                self._base62()
-            text = f"&{'mut ' if tag == 'Q' else ''}{self.type()}"
+                self._read_base62()
+            text = f"&{'mut ' if tag == 'Q' else ''}{self.read_type()}"
         elif tag in "PO":
-            text = f"*{'const' if tag == 'P' else 'mut'} {self.type()}"
+            text = f"*{'const' if tag == 'P' else 'mut'} {self.read_type()}"
         elif tag == "F":
-            text = self._function()
+            text = self._read_function()
         elif tag == "D":
-            text = self._dynamic()
+            text = self._read_dynamic()
         elif tag == "B":
-            text = self._back("type")
+            text = self._read_reference(self.read_type)
         else:
             self.at -= 1
-            text = self.path(False)
-        return self._shallower(text)
+            text = self.read_path(False)
+        return self._leave(text)
 
-    def _function(self) -> str:
+    def _read_function(self) -> str:
         if self._eat("G"):
-            self._base62()
+            self._read_base62()
         unsafe = "unsafe " if self._eat("U") else ""
         abi = ""
         if self._eat("K"):
-            abi = 'extern "C" ' if self._eat("C") else f'extern "{self._identifier().replace("_", "-")}" '
+            abi = 'extern "C" ' if self._eat("C") else f'extern "{self._read_identifier().replace("_", "-")}" '
         parts = []
         while not self._eat("E"):
-            parts.append(self.type())
-        result = self.type()
+            parts.append(self.read_type())
+        result = self.read_type()
         arrow = "" if result == "()" else f" -> {result}"
         return f"{unsafe}{abi}fn({', '.join(parts)}){arrow}"
 
-    def _dynamic(self) -> str:
+    def _read_dynamic(self) -> str:
         if self._eat("G"):
-            self._base62()
+            self._read_base62()
         traits = []
         while not self._eat("E"):
-            trait = self.path(False)
+            trait = self.read_path(False)
             bound = []
             while self._eat("p"):
-                name = self._identifier()
-                bound.append(f"{name} = {self.type()}")
+                name = self._read_identifier()
+                bound.append(f"{name} = {self.read_type()}")
             if bound:
                 trait = (f"{trait[:-1]}, " if trait.endswith(">") else f"{trait}<") + ", ".join(bound) + ">"
             traits.append(trait)
         if self._eat("L"):
-            self._base62()
+            self._read_base62()
         return "dyn " + " + ".join(traits)
 
-    def constant(self) -> str:
+    def read_constant(self) -> str:
         """Return a constant."""
-        self._deeper()
+        self._enter()
         try:
             if self._eat("p"):
                 return "_"
             if self._eat("B"):
-                return self._back("constant")
-            kind = self._next()
+                return self._read_reference(self.read_constant)
+            kind = self._take()
             sign = "-" if self._eat("n") else ""
             end = self.text.index("_", self.at)
             digits = self.text[self.at : end]

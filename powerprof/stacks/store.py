@@ -67,7 +67,7 @@ def save_tables(kept: ModuleTables | SymbolTable, directory: Path, name: str) ->
         folder.write(name, msgspec.msgpack.encode(kept))
 
 
-def _size(module: ModuleTables | str) -> int:
+def _measure(module: ModuleTables | str) -> int:
     """Return the size of a module's tables in bytes; 0 for a failure reason."""
     if isinstance(module, str):
         return 0
@@ -111,7 +111,7 @@ class TableStore:
         tables = self._known.get(key)
         if tables is None:
             tables = self._known[key] = self._find(image, mapping)
-            self._held_bytes += _size(tables)
+            self._held_bytes += _measure(tables)
             self._evict_oldest()
         self._known.move_to_end(key)
         return tables
@@ -125,7 +125,7 @@ class TableStore:
     def _evict_oldest(self) -> None:
         """Evict the least recently used tables until within the limit. Keep the cached reasons for failures."""
         for key in list(self._known)[:-1] if self._held_bytes > _HELD_BYTES else ():
-            if (size := _size(self._known[key])) > 0:
+            if (size := _measure(self._known[key])) > 0:
                 del self._known[key]
                 self._held_bytes -= size
             if self._held_bytes <= _HELD_BYTES:
@@ -148,11 +148,11 @@ class TableStore:
             return (error.strerror or str(error)).lower()
 
     def _read_file(self, opened: Opened, mapping: Mapping, meter: BudgetMeter | None) -> ModuleTables:
-        directory = _cache_directory() if self._use_cache else None
+        directory = _find_cache_directory() if self._use_cache else None
         name = f"{mapping.build_id or 'none'}-{opened.key}.tables"
         if directory is not None:
             with suppress(DataError, OSError):
-                return decode_tables(_bounded(directory / name), name, opened.key, own=True)
+                return decode_tables(_read_bounded(directory / name), name, opened.key, own=True)
         module = _extract(read_elf(opened.fd, mapping.path, meter), opened.key)
         if directory is not None:
             with suppress(OSError):
@@ -163,7 +163,7 @@ class TableStore:
         """Return the symbols of a separate debug file, cached on disk. Raises DataError if it is damaged."""
         name = f"{elf.build_id or 'none'}-{opened.key}.debug"
         if name not in self._debug:
-            self._debug[name] = self._debug_table(elf, name)
+            self._debug[name] = self._read_debug_table(elf, name)
         return self._debug[name]
 
     def inline(self, opened: Opened, elf: Elf) -> InlineReader | None:
@@ -174,11 +174,11 @@ class TableStore:
             self._inline[opened.key] = open_inline(opened, elf, self.debug_budget)
         return self._inline[opened.key]
 
-    def _debug_table(self, elf: Elf, name: str) -> SymbolTable:
-        directory = _cache_directory() if self._use_cache else None
+    def _read_debug_table(self, elf: Elf, name: str) -> SymbolTable:
+        directory = _find_cache_directory() if self._use_cache else None
         if directory is not None:
             with suppress(DataError, OSError, msgspec.MsgspecError):
-                table = msgspec.msgpack.decode(_bounded(directory / name), type=SymbolTable)
+                table = msgspec.msgpack.decode(_read_bounded(directory / name), type=SymbolTable)
                 return symtab.check_symbols(table, name)
         table = symtab.read_symbols(elf)
         if directory is not None:
@@ -196,7 +196,7 @@ def _extract(elf: Elf, key: str) -> ModuleTables:
     return ModuleTables(schema=SCHEMA, key=key, unwind=unwind_tables.extract_table(elf, symbols), symbols=symbols)
 
 
-def _bounded(path: Path) -> bytes:
+def _read_bounded(path: Path) -> bytes:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(fd, "rb") as file:
         status = os.fstat(fd)
@@ -206,7 +206,7 @@ def _bounded(path: Path) -> bytes:
         return file.read(status.st_size)
 
 
-def _cache_directory() -> Path | None:
+def _find_cache_directory() -> Path | None:
     """Return the folder of tables that are kept between runs; None if other accounts could write it."""
     try:
         return cache_folder("symbols")

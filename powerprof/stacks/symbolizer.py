@@ -99,10 +99,10 @@ class Symbolizer:
         return tuple(
             frame
             for pc, exact, signal in zip(unwound.pcs, unwound.exact, signals, strict=True)
-            for frame in ((self._signal(pc),) if signal else self.frames(pc, exact))
+            for frame in ((self._make_signal_frame(pc),) if signal else self.frames(pc, exact))
         )
 
-    def _signal(self, pc: int) -> Frame:
+    def _make_signal_frame(self, pc: int) -> Frame:
         mapping = self.image.mapping_at(pc)
         return Frame(SIGNAL, mapping.module if mapping is not None else "[unmapped]", pc, None, None)
 
@@ -110,15 +110,15 @@ class Symbolizer:
         mapping = self.image.mapping_at(at)
         if mapping is None:
             return (Frame(None, "[unmapped]", pc, None, None),)
-        module = self._module(mapping)
+        module = self._find_module(mapping)
         if isinstance(module, str):
-            return (self._without_file(mapping, pc, at),)
+            return (self._resolve_without_file(mapping, pc, at),)
         vaddr = at - module.bias
         hit = module.tables.symbols.lookup(vaddr)
         if module.debug is not None:
             # The debug file's full table has local functions; .dynsym has only exported ones.
             hit = module.debug.lookup(vaddr) or hit
-        name, start = (self._name(hit[0]), hit[1]) if hit else (None, module.fde_start(vaddr))
+        name, start = (self._translate_symbol(hit[0]), hit[1]) if hit else (None, module.fde_start(vaddr))
         own = pc - module.bias
         offset = own - start if start is not None else None
         levels = module.inline.levels(vaddr) if module.inline else ()
@@ -131,11 +131,11 @@ class Symbolizer:
         )
         return (*inner, Frame(name, named, pc, offset, start, False, source, own))
 
-    def _name(self, symbol: str) -> str:
+    def _translate_symbol(self, symbol: str) -> str:
         runtime = self._runtime
         return runtime.interpreting if runtime and symbol in runtime.interpreter else demangle(symbol)
 
-    def _without_file(self, mapping: Mapping, pc: int, at: int) -> Frame:
+    def _resolve_without_file(self, mapping: Mapping, pc: int, at: int) -> Frame:
         vaddr = pc - mapping.bias if mapping.bias is not None else None
         if not mapping.is_file:
             if self._perf_map is None:
@@ -160,7 +160,7 @@ class Symbolizer:
                 return NO_PERF_MAP
             return read_perf_map(self.image)
 
-    def _module(self, mapping: Mapping) -> _NamedModule | str:
+    def _find_module(self, mapping: Mapping) -> _NamedModule | str:
         module = self._modules.get(mapping.start)
         if module is None:
             module = self._modules[mapping.start] = self._load(mapping)

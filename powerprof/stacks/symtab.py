@@ -69,7 +69,7 @@ class SymbolTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         at = int(starts.searchsorted(vaddr, "right")) - 1
         for index in range(at, max(at - _LOOK_BACK, -1), -1):
             if vaddr < ends[index]:
-                return self._name(int(offsets[index])), int(starts[index]), int(ends[index])
+                return self._read_name(int(offsets[index])), int(starts[index]), int(ends[index])
         return None
 
     def next_start(self, vaddr: int) -> int:
@@ -96,15 +96,15 @@ class SymbolTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             heads = whole[offsets[at : at + _BLOCK, None].astype(np.int64) + np.arange(_HEAD)]
             for name, key in keys.items():
                 for index in (at + (heads[:, : len(key)] == key).all(axis=1).nonzero()[0]).tolist():
-                    if len(ranges) < _MOST_NAMESAKES and self._name(int(offsets[index])) == name:
+                    if len(ranges) < _MOST_NAMESAKES and self._read_name(int(offsets[index])) == name:
                         ranges.add((int(starts[index]), int(ends[index])))
         return ranges
 
     def name_at(self, index: int) -> str:
         """Return the name of a symbol by its index."""
-        return self._name(int(self._arrays[2][index]))
+        return self._read_name(int(self._arrays[2][index]))
 
-    def _name(self, offset: int) -> str:
+    def _read_name(self, offset: int) -> str:
         end = self.names.find(b"\0", offset, offset + MAX_NAME_BYTES)
         name = self.names[offset : end if end >= 0 else offset + MAX_NAME_BYTES].decode("utf-8", "replace")
         return name.partition("@")[0] or name
@@ -135,14 +135,14 @@ def read_symbols(elf: Elf) -> SymbolTable:
 
     Raises DataError.
     """
-    symtab = _section_symbols(elf, SHT_SYMTAB, elf.meter)
-    tables = [symtab, _minidebuginfo(elf), _section_symbols(elf, SHT_DYNSYM, elf.meter)]
+    symtab = _read_section(elf, SHT_SYMTAB, elf.meter)
+    tables = [symtab, _read_debugdata(elf), _read_section(elf, SHT_DYNSYM, elf.meter)]
     if symtab is None:
-        tables.append(_go_symbols(elf))
+        tables.append(_read_go_symbols(elf))
     return _merge([table for table in tables if table is not None])
 
 
-def _go_symbols(elf: Elf) -> _RawSymbols | None:
+def _read_go_symbols(elf: Elf) -> _RawSymbols | None:
     import numpy as np
 
     functions = read_go_functions(elf)
@@ -160,7 +160,7 @@ class _RawSymbols(msgspec.Struct, frozen=True):
     strings: bytes
 
 
-def _section_symbols(elf: Elf, kind: int, meter: BudgetMeter | None) -> _RawSymbols | None:
+def _read_section(elf: Elf, kind: int, meter: BudgetMeter | None) -> _RawSymbols | None:
     import numpy as np
 
     section = next((candidate for candidate in elf.sections if candidate.kind == kind and candidate.size), None)
@@ -195,13 +195,13 @@ def _section_symbols(elf: Elf, kind: int, meter: BudgetMeter | None) -> _RawSymb
     return _RawSymbols(rows["value"], rows["size"], rows["name"], rows["info"] >> 4, strings)
 
 
-def _most_debugdata(elf: Elf, packed_bytes: int) -> int:
+def _find_debugdata_limit(elf: Elf, packed_bytes: int) -> int:
     # It compresses five times. Data that compress fifty times are not a symbol table.
     most = min(DEBUGDATA_LIMIT_BYTES, (8 << 20) + 50 * packed_bytes)
     return most if elf.meter is None else min(most, PROCESS_BYTES)
 
 
-def _minidebuginfo(elf: Elf) -> _RawSymbols | None:
+def _read_debugdata(elf: Elf) -> _RawSymbols | None:
     section = elf.section(".gnu_debugdata")
     if section is None:
         return None
@@ -209,14 +209,14 @@ def _minidebuginfo(elf: Elf) -> _RawSymbols | None:
     try:
         # The memory limit bounds the dictionary that a hostile xz header can request.
         worker = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=128 << 20)
-        plain = worker.decompress(packed, _most_debugdata(elf, len(packed)))
+        plain = worker.decompress(packed, _find_debugdata_limit(elf, len(packed)))
     except lzma.LZMAError as error:
         raise DataError(elf.path, f".gnu_debugdata cannot be decompressed ({error})") from error
     if elf.meter is not None:
         elf.meter.take(len(plain), elf.path)
     if not worker.eof:
         raise DataError(elf.path, f".gnu_debugdata is larger than {DEBUGDATA_LIMIT_BYTES >> 20} MiB or cut short")
-    return _section_symbols(parse_elf(plain, f"{elf.path}(.gnu_debugdata)"), SHT_SYMTAB, elf.meter)
+    return _read_section(parse_elf(plain, f"{elf.path}(.gnu_debugdata)"), SHT_SYMTAB, elf.meter)
 
 
 def _merge(tables: list[_RawSymbols]) -> SymbolTable:
@@ -240,7 +240,7 @@ def _merge(tables: list[_RawSymbols]) -> SymbolTable:
         tied = ~first
         tied[:-1] |= tied[1:]
         aliases = order[tied]
-        order[tied] = aliases[_by_preference(tables, names, aliases, offsets[aliases], starts[tied])]
+        order[tied] = aliases[_sort_aliases(tables, names, aliases, offsets[aliases], starts[tied])]
     chosen = order[first]
     starts = starts[first]
     del order, first
@@ -253,7 +253,7 @@ def _merge(tables: list[_RawSymbols]) -> SymbolTable:
     )
 
 
-def _by_preference(tables: list[_RawSymbols], names: bytes, rows: Any, offsets: Any, starts: Any) -> Any:
+def _sort_aliases(tables: list[_RawSymbols], names: bytes, rows: Any, offsets: Any, starts: Any) -> Any:
     """Return the order of aliases (the symbols `rows`): by address, the preferred one first.
 
     The earlier source comes first, then the name that a program calls (`nanosleep`, not `__nanosleep`), then global
@@ -264,11 +264,11 @@ def _by_preference(tables: list[_RawSymbols], names: bytes, rows: Any, offsets: 
     source = np.repeat(np.arange(len(tables), dtype=np.uint8), [len(table.starts) for table in tables])[rows]
     binding = np.concatenate([table.binding for table in tables])[rows]
     weak = ((binding == _STB_WEAK) + 2 * (binding == _STB_LOCAL)).astype(np.uint8)
-    underscores, lengths = _underscores_and_length(names, offsets)
+    underscores, lengths = _measure_names(names, offsets)
     return np.lexsort((offsets, lengths, weak, underscores, source, starts))
 
 
-def _underscores_and_length(names: bytes, offsets: Any) -> Any:
+def _measure_names(names: bytes, offsets: Any) -> Any:
     """Return two rows: the number of leading underscores of each name, and its length, up to _LONGEST_ALIAS."""
     import numpy as np
 

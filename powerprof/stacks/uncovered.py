@@ -73,12 +73,12 @@ class CodeUnwinder:
 
     def is_signal(self, pc: int) -> bool:
         """Return whether a frame is the kernel's return trampoline of a signal handler."""
-        return is_restorer(self._code(pc, 16), self._machine)
+        return is_restorer(self._read_code(pc, 16), self._machine)
 
     def caller(self, pc: int, exact: bool, registers: dict[str, int], word: ReadWord) -> Caller | str | None:
         """Return the frame above; None if this frame has no caller, or the reason why the caller is unknown."""
         if self.is_signal(pc):
-            return self._interrupted(registers, word) or "a signal's frame is damaged"
+            return self._read_interrupted(registers, word) or "a signal's frame is damaged"
         candidates = self._find_candidates(pc, exact)
         for step in candidates.steps:
             caller = self._follow(step, exact, registers, word)
@@ -86,9 +86,12 @@ class CodeUnwinder:
                 return caller
         if candidates.is_bottom:
             return None
-        return self._by_frame_pointer(registers, word) or "neither unwind table nor code nor frame pointer lead further"
+        return (
+            self._follow_frame_pointer(registers, word)
+            or "neither unwind table nor code nor frame pointer lead further"
+        )
 
-    def _interrupted(self, registers: dict[str, int], word: ReadWord) -> Caller | None:
+    def _read_interrupted(self, registers: dict[str, int], word: ReadWord) -> Caller | None:
         is_x86 = self._machine is X86_64
         at = registers.get(self._names.sp, 0) + (_X86_SAVED_AT if is_x86 else _ARM_SAVED_AT)
         saved: dict[str, int] = {}
@@ -104,20 +107,20 @@ class CodeUnwinder:
         # After a call the link register holds this frame's own place.
         if step.pc == Value(self._names.link or "", 0) and not exact:
             return None
-        pc = _number(step.pc, registers, word)
-        values = {name: _number(value, registers, word) for name, value in step.registers.items()}
-        return self._checked(pc, {name: value for name, value in values.items() if value is not None}, registers)
+        pc = _evaluate(step.pc, registers, word)
+        values = {name: _evaluate(value, registers, word) for name, value in step.registers.items()}
+        return self._check_caller(pc, {name: value for name, value in values.items() if value is not None}, registers)
 
-    def _by_frame_pointer(self, registers: dict[str, int], word: ReadWord) -> Caller | None:
+    def _follow_frame_pointer(self, registers: dict[str, int], word: ReadWord) -> Caller | None:
         frame, sp = registers.get(self._names.fp, 0), registers.get(self._names.sp, 0)
         if frame < sp or frame % WORD:
             return None
         above, pc = word(frame), word(frame + WORD)
         if above is None:
             return None
-        return self._checked(pc, {self._names.fp: above, self._names.sp: frame + 2 * WORD}, registers)
+        return self._check_caller(pc, {self._names.fp: above, self._names.sp: frame + 2 * WORD}, registers)
 
-    def _checked(self, pc: int | None, above: dict[str, int], registers: dict[str, int]) -> Caller | None:
+    def _check_caller(self, pc: int | None, above: dict[str, int], registers: dict[str, int]) -> Caller | None:
         sp, below = above.get(self._names.sp), registers.get(self._names.sp, 0)
         # On arm64 a function may use no stack.
         if pc is None or sp is None or sp < below + (WORD if self._names.link is None else 0):
@@ -126,7 +129,7 @@ class CodeUnwinder:
         if mapping is None:
             return None
         size = min(_CALL_BYTES, pc - mapping.start)
-        before = self._code(pc - size, size)
+        before = self._read_code(pc - size, size)
         if before and not follows_call(before, self._machine) and not self.is_signal(pc):
             return None
         return Caller({**above, "pc": pc}, False)
@@ -145,18 +148,20 @@ class CodeUnwinder:
 
     def _read_candidates(self, at: int, pc: int) -> CallerCandidates:
         mapping = self._image.mapping_at(at)
-        if mapping is None or not self._code(pc, 1):
+        if mapping is None or not self._read_code(pc, 1):
             return CallerCandidates(())
         bias = mapping.bias or 0
         tables = self._store.tables(self._image, mapping)
         bounds = (
-            _bounds(tables, at - bias)
+            _find_bounds(tables, at - bias)
             if not isinstance(tables, str)
             else FunctionBounds(None, 1 << 64, lambda _: False)
         )
-        return find_candidates(pc - bias, lambda vaddr, size: self._code(vaddr + bias, size), bounds, self._machine)
+        return find_candidates(
+            pc - bias, lambda vaddr, size: self._read_code(vaddr + bias, size), bounds, self._machine
+        )
 
-    def _code(self, at: int, size: int) -> bytes:
+    def _read_code(self, at: int, size: int) -> bytes:
         """Return up to `size` bytes of code; b"" if it cannot be read."""
         mapping = self._image.mapping_at(at)
         if mapping is None:
@@ -166,13 +171,13 @@ class CodeUnwinder:
         while at + len(out) < end:
             place = at + len(out)
             base = max(place - place % _CHUNK_BYTES, mapping.start)
-            part = self._chunk(mapping, base)[place - base : end - base]
+            part = self._find_chunk(mapping, base)[place - base : end - base]
             if not part:
                 break
             out += part
         return out
 
-    def _chunk(self, mapping: Mapping, base: int) -> bytes:
+    def _find_chunk(self, mapping: Mapping, base: int) -> bytes:
         if base not in self._chunks:
             self._chunks[base] = self._read_chunk(mapping, base)
             if len(self._chunks) > _MOST_CHUNKS:
@@ -197,7 +202,7 @@ class CodeUnwinder:
             return b""
 
 
-def _bounds(tables: ModuleTables, vaddr: int) -> FunctionBounds:
+def _find_bounds(tables: ModuleTables, vaddr: int) -> FunctionBounds:
     symbols = tables.symbols
     hit = symbols.lookup(vaddr)
     end = hit[2] if hit is not None else symbols.next_start(vaddr)
@@ -209,7 +214,7 @@ def _is_end(tables: ModuleTables, target: int) -> bool:
     return hit is not None and hit[1] == target and hit[0] in _ENDS_ALL
 
 
-def _number(value: Value, registers: dict[str, int], word: ReadWord) -> int | None:
+def _evaluate(value: Value, registers: dict[str, int], word: ReadWord) -> int | None:
     base = registers.get(value.register)
     if base is None:
         return None

@@ -55,7 +55,7 @@ class Unwinder:
         machine = machine_of(saved.registers)
         values = machine.words(saved.registers)
         stack = saved.stack[:STACK_LIMIT_BYTES]
-        walker, memo = self._walker(image, machine)
+        walker, memo = self._find_walker(image, machine)
         key = machine.stable(values)
         result = self._find_walk(memo.get(key, ()), stack)
         if result is None:
@@ -94,7 +94,7 @@ class Unwinder:
                 return seen.result
         return None
 
-    def _walker(self, image: ProcessImage, machine: Machine) -> tuple[Walker, _Memo]:
+    def _find_walker(self, image: ProcessImage, machine: Machine) -> tuple[Walker, _Memo]:
         """Return the walker of an image, and its walks."""
         entry = self._walkers.get(id(image))
         if entry is None:

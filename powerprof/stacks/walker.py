@@ -129,7 +129,7 @@ class Walker:
             return data
         return address.to_bytes(8, "little")
 
-    def _module(self, mapping: Mapping) -> _Module:
+    def _find_module(self, mapping: Mapping) -> _Module:
         module = self._modules.get(mapping.start)
         if module is None:
             began_s = time.thread_time()
@@ -180,9 +180,9 @@ class Walker:
             if mapping is None:
                 break
             if self._is_covered(mapping, frame.registers["pc"] - (not frame.exact)):
-                frame = self._by_tables(frames, frame)
+                frame = self._step_by_tables(frames, frame)
             else:
-                frame = self._by_code(frames, frame)
+                frame = self._step_by_code(frames, frame)
         return self._finish(frames)
 
     def _next_mapping(self, frames: _WalkFrames, pc: int, exact: bool) -> Mapping | None:
@@ -197,26 +197,28 @@ class Walker:
         return mapping
 
     def _is_covered(self, mapping: Mapping, at: int) -> bool:
-        module = self._module(mapping)
+        module = self._find_module(mapping)
         return module.table is not None and module.table.covers(at - (mapping.bias or 0))
 
-    def _by_code(self, frames: _WalkFrames, frame: Caller) -> Caller | None:
+    def _step_by_code(self, frames: _WalkFrames, frame: Caller) -> Caller | None:
         """Add a frame that no table covers, and return the frame above it."""
         pc = frame.registers["pc"]
         at = pc if frame.exact else pc - 1
         mapping = self.image.mapping_at(at)
         frames.add(pc, frame.exact, mapping)
-        if mapping is not None and self._module(mapping).is_bottom(at):
+        if mapping is not None and self._find_module(mapping).is_bottom(at):
             frames.complete = True
             return None
-        above = self._uncovered.caller(pc, frame.exact, frame.registers, self._word)
+        above = self._uncovered.caller(pc, frame.exact, frame.registers, self._read_word)
         if isinstance(above, Caller):
             return above
         frames.complete = above is None
-        frames.why = above if above is not None and mapping is not None and not self._module(mapping).why_not else None
+        frames.why = (
+            above if above is not None and mapping is not None and not self._find_module(mapping).why_not else None
+        )
         return None
 
-    def _by_tables(self, frames: _WalkFrames, frame: Caller) -> Caller | None:
+    def _step_by_tables(self, frames: _WalkFrames, frame: Caller) -> Caller | None:
         """Add the frames from this one on, and return the first frame above that no table covers."""
         # Drgn takes the innermost pc as exact. For a call it is moved one byte back, as drgn does for later frames.
         back = 0 if frame.exact else 1
@@ -231,7 +233,7 @@ class Walker:
             frames.why = f"cannot be unwound ({reason[:200]})"
             return None
         for index, above in enumerate(trace):
-            pc = _pc(above)
+            pc = _find_pc(above)
             exact = bool(above.interrupted)
             if index == 0:
                 pc, exact = pc + back, frame.exact
@@ -242,7 +244,7 @@ class Walker:
             if index and not self._is_covered(mapping, at):
                 return Caller({**above.registers(), "pc": pc}, exact)
             frames.add(pc, exact, mapping)
-            if self._module(mapping).is_bottom(at):
+            if self._find_module(mapping).is_bottom(at):
                 frames.complete = True
                 return None
         return None
@@ -251,22 +253,22 @@ class Walker:
         last = frames.last
         why = frames.why
         if not frames.complete and why is None:
-            why = self._why(last, len(frames.pcs))
-        elif not frames.complete and last is not None and self._module(last).why_not:
-            why = f"{why} after {last.module}: {self._module(last).why_not}"
+            why = self._explain_stop(last, len(frames.pcs))
+        elif not frames.complete and last is not None and self._find_module(last).why_not:
+            why = f"{why} after {last.module}: {self._find_module(last).why_not}"
         return Unwound(tuple(frames.pcs), frames.complete, None if frames.complete else why, tuple(frames.exact))
 
-    def _word(self, address: int) -> int | None:
+    def _read_word(self, address: int) -> int | None:
         """Return a word of the copied stack, as drgn reads it; None if it was not copied."""
         try:
             return int.from_bytes(self._read(address, 8, 0, False), "little")
         except self._fault_error:
             return None
 
-    def _why(self, last: Mapping | None, frames: int) -> str:
+    def _explain_stop(self, last: Mapping | None, frames: int) -> str:
         if last is None:
             return "no program counter"
-        module = self._module(last)
+        module = self._find_module(last)
         if frames >= MAX_FRAMES:
             return f"more than {MAX_FRAMES:,} frames"
         if module.why_not:
@@ -278,7 +280,7 @@ class Walker:
         return f"the unwind table of {last.module} leads no further"
 
 
-def _pc(frame: Any) -> int:
+def _find_pc(frame: Any) -> int:
     try:
         return int(frame.pc)
     except LookupError:

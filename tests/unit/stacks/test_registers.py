@@ -150,8 +150,8 @@ def test_code_of_the_vdso_is_that_of_its_place() -> None:
     image = ProcessImage(pid=1, started_ticks=1, executable="/x", mappings=(vdso,), vdso=code)
     unwinder = CodeUnwinder(image, TableStore(use_cache=False), X86_64)
     for at, size in ((0, 16), (0x2FF8, 16), (0x3100, 8), (0x4FFC, 4)):
-        assert unwinder._code(start + at, size) == code[at : at + size]
-    assert unwinder._code(start + 0x4FFC, 8) == code[-4:] and unwinder._code(start - 1, 8) == b""
+        assert unwinder._read_code(start + at, size) == code[at : at + size]
+    assert unwinder._read_code(start + 0x4FFC, 8) == code[-4:] and unwinder._read_code(start - 1, 8) == b""
 
 
 @pytest.mark.parametrize(

@@ -263,9 +263,9 @@ def test_link_or_fifo_is_not_read(tmp_path, monkeypatch, kind):
 
 
 def test_map_of_another_account_is_not_read(tmp_path, monkeypatch):
-    assert perf_map.owner_refusal(0, 1000) is None
-    assert perf_map.owner_refusal(1000, 1000) is None
-    assert perf_map.owner_refusal(12345, 1000) == "owned by user 12345, the process is of user 1000"
+    assert perf_map.find_owner_refusal(0, 1000) is None
+    assert perf_map.find_owner_refusal(1000, 1000) is None
+    assert perf_map.find_owner_refusal(12345, 1000) == "owned by user 12345, the process is of user 1000"
     image, path = fake_process(tmp_path, monkeypatch)
     path.write_text("1000 100 jitted\n")
     if os.geteuid() == 0:  # only root can give a file away

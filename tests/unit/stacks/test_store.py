@@ -24,7 +24,7 @@ def test_least_recently_used_tables_are_evicted(
     mappings = [mapping for mapping in image.mappings if mapping.is_file]
     whole = TableStore(use_cache=use_cache)
     expected = [whole.tables(image, mapping) for mapping in mappings]
-    sizes = [store._size(module) for module in expected]
+    sizes = [store._measure(module) for module in expected]
     assert sum(size > 0 for size in sizes) > 3
     limit = max(sizes) + sorted(sizes)[-2]
     assert whole._held_bytes > limit
@@ -34,7 +34,7 @@ def test_least_recently_used_tables_are_evicted(
         for mapping, module in zip(mappings, expected, strict=True):
             assert bounded.tables(image, mapping) == module
             assert bounded._held_bytes <= limit
-            assert bounded._held_bytes == sum(map(store._size, bounded._known.values()))
+            assert bounded._held_bytes == sum(map(store._measure, bounded._known.values()))
 
 
 def test_table_larger_than_the_limit_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,5 +61,5 @@ def test_ended_processes_share_one_reading_of_their_files(monkeypatch: pytest.Mo
 def test_forked_processes_share_one_walker() -> None:
     image = snapshot(os.getpid())
     unwinder = Unwinder(TableStore(use_cache=False, downloads=False))
-    walkers = {unwinder._walker(msgspec.structs.replace(image, pid=pid), X86_64)[0] for pid in (1, 2, 3)}
+    walkers = {unwinder._find_walker(msgspec.structs.replace(image, pid=pid), X86_64)[0] for pid in (1, 2, 3)}
     assert len(walkers) == 1

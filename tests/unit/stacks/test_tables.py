@@ -18,12 +18,12 @@ from powerprof.stacks.dwarf import Call
 from powerprof.stacks.dwarf_lines import Lines
 from powerprof.stacks.dwarf_values import sleb, uleb
 from powerprof.stacks.elf import Elf, Segment, build_id_of_notes, code_vaddr, parse_elf
-from powerprof.stacks.file_names import _covered, is_complete
+from powerprof.stacks.file_names import _find_covered, is_complete
 from powerprof.stacks.function_ranges import returns_nowhere
 from powerprof.stacks.image import Mapping as CodeMapping
 from powerprof.stacks.image import ProcessImage, find_code_ranges
 from powerprof.stacks.inline import InlineReader
-from powerprof.stacks.perf_map import _refusal
+from powerprof.stacks.perf_map import _find_refusal
 from powerprof.stacks.registers import X86_64
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.symbolizer import Frame, Symbolizer, _NamedModule
@@ -74,7 +74,7 @@ def test_symbols_at_their_edges(vaddr: int, name: str | None, following: int, si
 def test_named_functions_are_those_that_a_symbol_covers() -> None:
     """A short symbol inside of a long one does not end it."""
     starts = np.array([0xFF, 0x100, 0x150, 0x170, 0x1FF, 0x200, 0x32F, 0x330], "<u8")
-    assert _covered(NESTED, starts).tolist() == [False, True, True, True, True, False, True, False]
+    assert _find_covered(NESTED, starts).tolist() == [False, True, True, True, True, False, True, False]
 
 
 def test_bottoms_and_entries_end_before_the_next_function() -> None:
@@ -252,7 +252,7 @@ def test_maps_older_than_their_process_are_refused(fake_tree: Tree, mode: int, a
     fake_tree({"proc/stat": "cpu 1 2\nbtime 1700000000\n"})
     started_s = 1_700_000_000 + 5_000 / os.sysconf("SC_CLK_TCK")
     opened = SimpleNamespace(mode=mode, mtime_ns=round((started_s + age_s) * 1e9))
-    assert (_refusal(opened, image()) is not None) is refused  # type: ignore[arg-type]
+    assert (_find_refusal(opened, image()) is not None) is refused  # type: ignore[arg-type]
 
 
 # Numbers of variable length, notes and segments.
@@ -370,7 +370,7 @@ def test_debug_link_is_aligned(name: bytes) -> None:
     data = name + b"\0"
     data += bytes(-len(data) % 4) + struct.pack("<I", 0x12345678)
     elf = parse_elf(make([Part(".gnu_debuglink", 1, data)]), "x")
-    assert debug_files._debuglink(elf) == (name.decode(), 0x12345678)
+    assert debug_files._read_debuglink(elf) == (name.decode(), 0x12345678)
 
 
 def test_checksum_covers_the_whole_file(tmp_path: Path) -> None:
@@ -379,9 +379,9 @@ def test_checksum_covers_the_whole_file(tmp_path: Path) -> None:
     path.write_bytes(data)
     with path.open("rb") as file:
         opened = SimpleNamespace(fd=file.fileno(), size_bytes=len(data), stored_bytes=len(data))
-        assert debug_files._checksum(opened, 7, Budget()) == zlib.crc32(data)  # type: ignore[arg-type]
+        assert debug_files._compute_checksum(opened, 7, Budget()) == zlib.crc32(data)  # type: ignore[arg-type]
         sparse = SimpleNamespace(fd=file.fileno(), size_bytes=len(data), stored_bytes=len(data) // 2 - 1)
-        assert debug_files._checksum(sparse, 7, Budget()) is None  # type: ignore[arg-type]
+        assert debug_files._compute_checksum(sparse, 7, Budget()) is None  # type: ignore[arg-type]
 
 
 # Names of threads by the keys of performance_schema.

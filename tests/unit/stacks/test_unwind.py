@@ -262,7 +262,7 @@ def test_walker_frees_its_tables_without_garbage_collection():
     try:
         walker = Walker(image, TableStore(), this_machine())
         for mapping in image.mappings:
-            walker._module(mapping)
+            walker._find_module(mapping)
         assert tables() > before
         del walker
         assert tables() == before
