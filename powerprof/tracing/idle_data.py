@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The records and sums of the idle-exit program as numpy types, and pure functions over them.
 
-The layouts are those of probes/bpf/idle_period.h, causes.h, looks.bpf.h, running.bpf.h and filled.bpf.h. The kernel
+The layouts are those of probes/bpf/idle_period.h, causes.h, stacks.bpf.h, switch.bpf.h and filled.bpf.h. The kernel
 sums idle exits by cause (causes.h). `aggregate_exits` does the same for single records: periods that are open at the
 end of a window, and captures that were saved before the kernel summed.
 """
@@ -78,7 +78,7 @@ CPU_TOTAL = np.dtype(
     ]
 )
 
-# Running time of a thread, and struct run_time of running.bpf.h: `who` is the tid and, above it, the pid.
+# Running time of a thread, and struct run_time of switch.bpf.h: `who` is the tid and, above it, the pid.
 RUN_TIME = np.dtype([("tid", "<u4"), ("pid", "<u4"), ("ns", "<u8"), ("kind", "<u8")])
 RUN_SLOT = np.dtype([("who", "<u8"), ("ns", "<u8"), ("kind", "<u8"), ("gap", "V40")])
 
@@ -87,11 +87,11 @@ CPU_STATE = np.dtype(
     [("period", IDLE_EXIT)]
     + [(name, "<u4") for name in ("phase", "hardirq", "softirq", "softirq_by_irq")]
     + [(name, "<u4") for name in ("raised_by_irq", "vector")]
-    + [(name, "<u8") for name in ("timer_active", "looks_window_ns")]
-    + [(name, "<u4") for name in ("looks_count", "looks_loaded", "looks_skipped", "looks_brisk")]
-    + [("reviewed_ns", "<u8"), ("idled_ns", "<u8"), ("threaded", "<u4"), ("in_tid", "<u4")]
+    + [(name, "<u8") for name in ("timer_active", "meter_start_ns")]
+    + [(name, "<u4") for name in ("meter_captures", "was_loaded", "captures_skipped", "was_brisk")]
+    + [("busy_checked_ns", "<u8"), ("idled_ns", "<u8"), ("threaded", "<u4"), ("in_tid", "<u4")]
     + [(name, "<u8") for name in ("in_ns", "own_ns", "kernel_ns")]
-    + [("is_own", "<u4"), ("unmarked", "<u4"), ("down_ns", "<u8"), ("gap", "V128")]
+    + [("is_own", "<u4"), ("first_not_busy", "<u4"), ("down_ns", "<u8"), ("gap", "V128")]
 )
 
 # struct stack_record. The machine's registers and the stack follow.

@@ -108,7 +108,7 @@ def build_stack_definitions(btf: Btf, machine: Machine, target: Target) -> Defin
 
 
 def grows(target: Target) -> bool:
-    """Return whether new processes join the target while it is traced (joins.bpf.h)."""
+    """Return whether new processes join the target while it is traced (targets.bpf.h)."""
     return not target.system and (target.cgroup is not None or bool(target.roots))
 
 

@@ -67,8 +67,8 @@ class JoinedProcesses:
         """
         if not self._grows:
             return {}
-        keys, values = program.hash_bytes("joined")
-        program.delete("joined", keys)
+        keys, values = program.hash_bytes("new_processes")
+        program.delete("new_processes", keys)
         parents = dict(zip(np.frombuffer(keys, "<u4").tolist(), np.frombuffer(values, "<u4").tolist(), strict=True))
         joined: dict[int, list[ProcessImage]] = {}
         for child in parents:
@@ -424,7 +424,7 @@ class StackReader(WindowPart):
 
     def send_again(self) -> None:
         """Let the program send every stack again, because received ones were dropped."""
-        self._program.clear("seen")
+        self._program.clear("sent_sites")
         # After the clearing: a thread that sleeps at its place of this window is not looked up again.
         self._window += 1
         write_shared(self._program, Shared.WINDOW, self._window)
@@ -439,7 +439,7 @@ class StackReader(WindowPart):
         sleeping, self._sleeping = self._sleeping, []
         counted = [after - before for after, before in zip(self._counters, self._counters_before, strict=True)]
         self._counters_before = self._counters
-        self.members.note_unjoined(counted[Count.UNJOINED])
+        self.members.note_unjoined(counted[Count.LOST_PROCESSES])
         self._allow_bytes()
         return StackTrace(
             sites=sites,
@@ -449,7 +449,7 @@ class StackReader(WindowPart):
             lost_count=counted[Count.LOST_STACKS],
             loaded_count=counted[Count.LOADED],
             unsent_count=counted[Count.UNSENT],
-            uncounted_count=counted[Count.UNCOUNTED],
+            uncounted_count=counted[Count.LOST_WAKINGS],
             counted_from_ns=counted_from_ns,
             counted_to_ns=counted_to_ns,
             registers_found=self._direct

@@ -14,7 +14,7 @@ from powerprof.system.tasks import clean
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.btf import Btf, read_kernel_btf
 from powerprof.tracing.bpf.definitions import build_struct_definitions, build_switch_definitions, build_task_definitions
-from powerprof.tracing.bpf.shared_numbers import WHYS, OffCpuReason
+from powerprof.tracing.bpf.shared_numbers import REASONS, OffCpuReason
 from powerprof.tracing.bpf.summing_program import SummingProgram
 from powerprof.tracing.captures import OffCpuTrace, ThreadSums, WakingSum
 from powerprof.tracing.followed import FollowedProcesses
@@ -26,9 +26,9 @@ _OPTIONAL_TRACEPOINTS = ("local_timer_entry", "irq_work_entry", "call_function_s
 _THREAD = np.dtype(
     [
         *((name, "<u8") for name in ("out_ns", "woken_ns", "waker")),
-        ("counts", "<u8", WHYS),
-        ("off_ns", "<u8", WHYS),
-        *((name, "<u8") for name in ("sleep_max_ns", "waits", "wait_ns", "wait_max_ns", "why")),
+        ("counts", "<u8", REASONS),
+        ("off_ns", "<u8", REASONS),
+        *((name, "<u8") for name in ("sleep_max_ns", "waits", "wait_ns", "wait_max_ns", "reason")),
         ("comm", "S16"),
         ("waker_comm", "S16"),
     ]

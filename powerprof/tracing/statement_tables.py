@@ -27,7 +27,7 @@ TEXT_BYTES = 1024
 MOST_TEXT_BYTES = MOST_WALKS * WALKED_AT_ONCE * (TEXT_BYTES - 1)  # whole.bpf.h hashes and keeps so many
 _THREAD = struct.Struct("<12Q72s5QI4x160x5I8xI4B2xB")  # without `own` and its count, and what it prepares
 _PAST = struct.Struct("<5Q")
-_HELPERS = 2  # of `pasts`
+_HELPERS = 2  # of `exited_totals`
 _TEXT = struct.Struct("<4I2Q")
 _TOTAL = struct.Struct("<4Qq72sQ")
 _WAITS_FORMAT = "<9Q"  # by enum wait
@@ -151,7 +151,7 @@ def compute_thread_use(tid: int, comm: str, thread: ThreadCounters, base_ns: int
 
 
 def read_ended_threads(values: bytes) -> Iterator[ThreadUse]:
-    """Yield the sums of ended threads (ended.bpf.h): those without a statement, those with some, and helpers."""
+    """Yield the sums of ended threads (exited_threads.bpf.h): those without a statement, those with some, and helpers."""
     for kind, (threads, cpu, wakeups, statements, before) in enumerate(_PAST.iter_unpack(values)):
         if threads:
             yield ThreadUse(0, "ended threads", cpu, wakeups, statements, before, threads, kind == _HELPERS)

@@ -203,7 +203,7 @@ _TOGETHER_NS, _EACH_NS, _TRIES = 2_000_000, 100_000, 5
 # Programs that hash long texts (whole.bpf.h). Without them the beginning of each text represents it.
 WALKS, WALKS_SENT = ("uprobe__walk", "uprobe__walked"), ("called__walk", "called__walked")
 _TABLES = ("threads", "totals", "latencies", "texts", "pieces")
-_PAST = ("deaths", "pasts")
+_PAST = ("exited_count", "exited_totals")
 _OFF_CLOCK = struct.Struct("<32xQ")  # struct off_clock: the last of it
 _NUMBERED = ("prepared", "connections")  # of statements that are executed by number
 
@@ -415,7 +415,7 @@ class QueryTracer(Closeable, WindowPart):
         moved = [now - then for then, now in zip(self._before, self._counters(), strict=True)]
         entries = self.program.entries
         sums = read_sums(entries("totals"), entries("texts"), entries("latencies"), entries("pieces"))
-        threads = list(read_ended_threads(self.program.table_bytes("pasts")))
+        threads = list(read_ended_threads(self.program.table_bytes("exited_totals")))
         for tid, thread, text in read_threads(entries("threads")):
             threads.append(compute_thread_use(tid, read_comm(tid), thread, self._base.get(tid), self._ended_ns))
             add_open_statement(sums, tid, thread, text, self._ended_ns)

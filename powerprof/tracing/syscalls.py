@@ -21,7 +21,7 @@ from powerprof.system.reader_process import shared
 from powerprof.system.tasks import clean
 from powerprof.tracing.bpf.btf import Btf, read_kernel_btf
 from powerprof.tracing.bpf.definitions import build_struct_definitions, build_task_definitions
-from powerprof.tracing.bpf.shared_numbers import NAME_BYTES, NUMBERS, Abi, CallKind
+from powerprof.tracing.bpf.shared_numbers import NAME_BYTES, SYSCALL_SLOTS, Abi, CallKind
 from powerprof.tracing.bpf.summing_program import SummingProgram
 from powerprof.tracing.captures import CallSum, FileSum, SyscallTrace
 from powerprof.tracing.followed import FollowedProcesses
@@ -95,12 +95,12 @@ _CALL_KEY = np.dtype([("who", "<u8"), ("number", "<u4"), ("operation", "<u4"), (
 _CALL = np.dtype([(name, "<u8") for name in ("calls", "errors", "ns", "longest_ns")])
 _FILE_KEY = np.dtype([(name, "<u8") for name in ("who", "inode", "device")])
 _USE_NAMES = ("reads", "read_bytes", "writes", "write_bytes", "syncs", "sync_ns", "mode")
-_FILE_USE = np.dtype(
+_FILE_IO = np.dtype(
     [*((name, "<u8") for name in _USE_NAMES), ("name", f"S{NAME_BYTES}"), ("folder", f"S{NAME_BYTES}"), ("comm", "S16")]
 )
 _OPEN_CALL = np.dtype(
     [
-        *((name, "<u8") for name in ("began_ns", "file", "into")),
+        *((name, "<u8") for name in ("start_ns", "file", "destination")),
         *((name, "<u4") for name in ("number", "operation", "kind", "abi")),
     ]
 )
@@ -186,10 +186,10 @@ class SyscallTracer(SummingProgram):
         btf = read_kernel_btf()
         self._can_count_uring = can_count_uring(btf)
         kinds = {
-            abi * NUMBERS + number: _KIND_OF[name].to_bytes(4, "little")
+            abi * SYSCALL_SLOTS + number: _KIND_OF[name].to_bytes(4, "little")
             for abi in Abi
             for number, name in syscall_names(abi=abi).items()
-            if name in _KIND_OF and number < NUMBERS
+            if name in _KIND_OF and number < SYSCALL_SLOTS
         }
         definitions = build_syscall_definitions(btf, every_process=pids is None)
         tables = ("calls", "files", "open_calls")
@@ -279,7 +279,7 @@ class SyscallTracer(SummingProgram):
         own = own_pids()
         keys, values = self.rows("files")
         sums = []
-        for key, row in zip(np.frombuffer(keys, _FILE_KEY), np.frombuffer(values, _FILE_USE), strict=True):
+        for key, row in zip(np.frombuffer(keys, _FILE_KEY), np.frombuffer(values, _FILE_IO), strict=True):
             pid = int(key["who"]) >> 32
             if pid in own:
                 continue

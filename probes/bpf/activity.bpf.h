@@ -23,7 +23,7 @@ static __always_inline u32 message_of(u64 stack)
 }
 
 /* Whether a message goes on with the statement that its process is at. */
-static __always_inline int goes_on(struct thread *thread, u32 message, u64 id)
+static __always_inline int continues_statement(struct thread *thread, u32 message, u64 id)
 {
     u64 making = (id ^ PREPARING) | 256;
 
@@ -49,7 +49,7 @@ static __always_inline void report_idle(u32 tid)
     thread->ended_delay = delay_of(bpf_get_current_task());
     if (!LOAD_TIME(HAS_SEND)) {
         thread->ended_at = thread->sent_at;
-        thread->ended_ns = cpu_of(thread, thread->ended_at);
+        thread->ended_ns = cpu_time(thread, thread->ended_at);
         thread->ended_wakeups = thread->wakeups;
     }
 }
@@ -57,7 +57,7 @@ static __always_inline void report_idle(u32 tid)
 /* A process reports `id` at `now`. */
 static __always_inline void report(struct thread *thread, u32 tid, u32 message, u64 id, u64 now)
 {
-    if (goes_on(thread, message, id)) {
+    if (continues_statement(thread, message, id)) {
         if (message == BIND) {
             thread->command = COM_QUERY;
             thread->id = id;
@@ -65,7 +65,7 @@ static __always_inline void report(struct thread *thread, u32 tid, u32 message, 
         }
         return;
     }
-    finish(thread, tid, now, bpf_get_current_task());
+    end_statement(thread, tid, now, bpf_get_current_task());
     thread->command = message == PARSE ? COM_STMT_PREPARE
                     : message == EXECUTE || message == WORKER ? COM_PART : COM_QUERY;
     if (message == PARSE)
@@ -73,7 +73,7 @@ static __always_inline void report(struct thread *thread, u32 tid, u32 message, 
     thread->id = id;
     thread->is_over = 0;
     thread->began_at = now;
-    thread->began_ns = cpu_of(thread, now);
+    thread->began_ns = cpu_time(thread, now);
     if (message == WORKER) {
         thread->is_helper = 1;
         if (!thread->statements)
@@ -99,7 +99,7 @@ int uprobe__entry(u64 *ctx)
     }
     count(COUNT_DISPATCHES);
     now = bpf_ktime_get_ns();
-    thread = thread_of(tid, bpf_get_current_task(), now, 1);
+    thread = thread_state(tid, bpf_get_current_task(), now, 1);
     if (!thread)
         return 0;
     if (address) {

@@ -63,7 +63,7 @@ struct cpu_total {
     u64 count[CAUSE_STATES];
     u64 idle_ns[CAUSE_STATES];
     u64 last_tgid;        /* whose thread the last of them was for */
-    u64 unplaced_ns[2];   /* running time of threads that have no slot: others, the target's (running.bpf.h) */
+    u64 unplaced_ns[2];   /* running time of threads that have no slot: others, the target's (switch.bpf.h) */
     u8 gap[56];
 };
 
@@ -74,12 +74,12 @@ static __attribute__((always_inline)) inline int is_in_window(struct cpu_total *
 }
 
 /* Whether what runs on the CPU now is in its window. */
-static __attribute__((always_inline)) inline int is_counted_on(struct cpu_total *total)
+static __attribute__((always_inline)) inline int is_window_open_on(struct cpu_total *total)
 {
     return total->start_ns && !total->end_ns;
 }
 
-static __attribute__((always_inline)) inline void cause_key_of(struct idle_exit *period, struct cause_key *key)
+static __attribute__((always_inline)) inline void fill_cause_key(struct idle_exit *period, struct cause_key *key)
 {
     __builtin_memset(key, 0, sizeof(*key));
     key->timer_function = period->timer_function;
@@ -119,7 +119,7 @@ static __attribute__((always_inline)) inline void cause_key_of(struct idle_exit 
 }
 
 /* How many periods an interval is: 1 to 3, or 0 where it is no multiple within a tenth of a period. */
-static __attribute__((always_inline)) inline u32 periods_in(u64 gap, u64 period)
+static __attribute__((always_inline)) inline u32 count_periods(u64 gap, u64 period)
 {
     u64 tenth = period / 10;
 
@@ -134,7 +134,7 @@ static __attribute__((always_inline)) inline u32 periods_in(u64 gap, u64 period)
 
 /* One more interval. The candidate is the interval that a majority votes for: what fits it votes for it, what does not
  * votes against, and without votes left the next interval takes its place. */
-static __attribute__((always_inline)) inline void cause_interval(struct cause_sum *sum, u64 at_ns)
+static __attribute__((always_inline)) inline void add_cause_interval(struct cause_sum *sum, u64 at_ns)
 {
     u64 gap;
     u32 periods;
@@ -146,7 +146,7 @@ static __attribute__((always_inline)) inline void cause_interval(struct cause_su
     if (gap == at_ns)
         return;   /* the first */
     sum->gaps++;
-    periods = sum->period_ns ? periods_in(gap, sum->period_ns) : 0;
+    periods = sum->period_ns ? count_periods(gap, sum->period_ns) : 0;
     if (periods) {
         sum->votes++;
         sum->fitting_gaps++;
@@ -166,7 +166,7 @@ static __attribute__((always_inline)) inline void cause_interval(struct cause_su
     sum->fitting_ns = gap;
 }
 
-static __attribute__((always_inline)) inline void cause_add(struct cause_sum *sum, struct idle_exit *period)
+static __attribute__((always_inline)) inline void add_exit_to_cause(struct cause_sum *sum, struct idle_exit *period)
 {
     u32 state = period->state < CAUSE_STATES ? period->state : CAUSE_STATES - 1;
 
@@ -180,12 +180,12 @@ static __attribute__((always_inline)) inline void cause_add(struct cause_sum *su
     __builtin_memcpy(sum->next_comm, period->next_comm, COMM_BYTES);
     if (period->flags & IDLE_WAKER && period->waker_context == WAKER_TASK)
         __builtin_memcpy(sum->waker_comm, period->waker_comm, COMM_BYTES);
-    cause_interval(sum, period->exit_ns);
+    add_cause_interval(sum, period->exit_ns);
 }
 
 /* Who ran in the period that the CPU has just ended, and no longer than the CPU did: where a switch was not seen, a thread's count
  * holds what it ran elsewhere. */
-static __attribute__((always_inline)) inline void cause_ran(struct cause_sum *sum, struct cpu_state *cpu)
+static __attribute__((always_inline)) inline void add_run_time_to_cause(struct cause_sum *sum, struct cpu_state *cpu)
 {
     u64 ran = cpu->period.next_ns - cpu->period.exit_ns, kernel = cpu->kernel_ns, own = cpu->own_ns;
 
@@ -198,7 +198,7 @@ static __attribute__((always_inline)) inline void cause_ran(struct cause_sum *su
     __sync_fetch_and_add(&sum->kernel_ns, kernel);
 }
 
-static __attribute__((always_inline)) inline void total_add(struct cpu_total *total, struct idle_exit *period)
+static __attribute__((always_inline)) inline void add_exit_to_total(struct cpu_total *total, struct idle_exit *period)
 {
     u32 state = period->state < CAUSE_STATES ? period->state : CAUSE_STATES - 1;
     u64 from = period->enter_ns > total->start_ns ? period->enter_ns : total->start_ns;

@@ -44,7 +44,7 @@ static __always_inline void read_packet(u64 *ctx, struct packet *packet)
 }
 
 /* The statement begins; `id` is its text's, where it has one. */
-static __always_inline void start(struct thread *thread, u32 tid, struct packet *packet, u64 id)
+static __always_inline void start_statement(struct thread *thread, u32 tid, struct packet *packet, u64 id)
 {
     u64 now = thread->began_at, thd = packet->thd;
     u32 command = packet->command;
@@ -78,17 +78,17 @@ int uprobe__entry(u64 *ctx)
     task = bpf_get_current_task();
     now = bpf_ktime_get_ns();
     count(COUNT_DISPATCHES);
-    thread = thread_of(tid, task, now, 1);
+    thread = thread_state(tid, task, now, 1);
     if (!thread)
         return 0;
-    finish(thread, tid, now, task);
+    end_statement(thread, tid, now, task);
     read_packet(ctx, &packet);
     thread->command = packet.command;
     thread->length = 0;
     thread->answer_at = 0;
     thread->nameless = 0;
     thread->began_at = now;
-    thread->began_ns = cpu_of(thread, now);
+    thread->began_ns = cpu_time(thread, now);
     id = packet.command;
     if (packet.command == COM_QUERY || packet.command == COM_STMT_PREPARE) {
         thread->walk.ansi = ansi_of(place_of.lookup(&zero), packet.thd);
@@ -98,7 +98,7 @@ int uprobe__entry(u64 *ctx)
         }
         id = identify_text(thread, packet.address, packet.length);
     }
-    start(thread, tid, &packet, id);
+    start_statement(thread, tid, &packet, id);
     return 0;
 }
 
@@ -116,17 +116,17 @@ int uprobe__procedure(u64 *ctx)
         return 0;
     count(COUNT_ENDINGS);
     now = bpf_ktime_get_ns();
-    thread = thread_of(tid, bpf_get_current_task(), now, 1);
+    thread = thread_state(tid, bpf_get_current_task(), now, 1);
     if (!thread || thread->id)
         return 0;
     bpf_probe_read_user(text, sizeof(text), (void *)(ctx[REGISTER_SI] + place->text));
     if (!text[0] || !text[1])
         return 0;
-    finish(thread, tid, now, bpf_get_current_task());
+    end_statement(thread, tid, now, bpf_get_current_task());
     thread->command = COM_EVENT;
     thread->length = thread->answer_at = thread->nameless = 0;
     thread->began_at = now;
-    thread->began_ns = cpu_of(thread, now);
+    thread->began_ns = cpu_time(thread, now);
     thread->walk.ansi = ansi_of(place, ctx[REGISTER_SI]);
     walk_from(thread, text[0], text[1], now);
     walks.call(ctx, WALK_ON);
@@ -160,7 +160,7 @@ int uprobe__walked(u64 *ctx)
     } else {
         read_packet(ctx, &packet);
     }
-    start(thread, tid, &packet, id);
+    start_statement(thread, tid, &packet, id);
     return 0;
 }
 
@@ -181,7 +181,7 @@ int uprobe__exit(u64 *ctx)
             note_answer(thread);
         thread->answer_at = 0;
         thread->ended_at = now;
-        thread->ended_ns = cpu_of(thread, now);
+        thread->ended_ns = cpu_time(thread, now);
         thread->ended_wakeups = thread->wakeups;
         thread->ended_delay = delay_of(bpf_get_current_task());
     }

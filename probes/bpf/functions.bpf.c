@@ -63,7 +63,7 @@ struct thread {
 };
 
 #include "reading.bpf.h"
-#include "probed.bpf.h"
+#include "uprobes.bpf.h"
 
 BPF_TABLE("hash", struct frame_key, struct frame, frames, FRAMES);
 BPF_PERCPU_ARRAY(stats, struct totals, FUNCTIONS);
@@ -83,7 +83,7 @@ static __always_inline struct frame *frame_at(u32 tid, u32 depth)
 }
 
 /* Wall and CPU clock of the current thread. A preemption between the two reads would tear them: read again. */
-static __always_inline void clocks(struct thread *thread, u64 *wall_ns, u64 *cpu_ns)
+static __always_inline void read_clocks(struct thread *thread, u64 *wall_ns, u64 *cpu_ns)
 {
     u64 off = *(volatile u64 *)&thread->off_ns;
     u64 now = bpf_ktime_get_ns();
@@ -97,7 +97,7 @@ static __always_inline void clocks(struct thread *thread, u64 *wall_ns, u64 *cpu
 }
 
 /* Take the innermost open call off. */
-static __always_inline void pop(struct thread *thread, u32 tid, struct frame *frame, u64 wall_ns, u64 cpu_ns, int how)
+static __always_inline void pop_frame(struct thread *thread, u32 tid, struct frame *frame, u64 wall_ns, u64 cpu_ns, int ending)
 {
     u32 function = frame->function & (LOAD_TIME(FUNCTIONS) - 1);
     u64 wall = wall_ns - frame->wall_ns;
@@ -120,9 +120,9 @@ static __always_inline void pop(struct thread *thread, u32 tid, struct frame *fr
     }
     if (!stat)
         return;
-    if (how == ENDED_RETURN)
+    if (ending == ENDED_RETURN)
         add(stat, STAT_RETURNS, 1);
-    else if (how == ENDED_ABANDONED)
+    else if (ending == ENDED_ABANDONED)
         add(stat, STAT_ABANDONED, 1);
     else
         add(stat, STAT_UNFINISHED, 1);
@@ -144,19 +144,19 @@ int uprobe__entry(u64 *ctx)
     u32 tid = bpf_get_current_pid_tgid();
     u64 sp = ctx[REGISTER_SP], return_address = 0, wall, cpu;
     int zero = 0, key = function, i;
-    u32 *on = enabled.lookup(&zero);
+    u32 *is_enabled = enabled.lookup(&zero);
     struct totals *stat = stats.lookup(&key);
     struct thread *thread;
     struct frame *frame;
 
-    if (!on || !stat || (!*on && function < functions - 2))
+    if (!is_enabled || !stat || (!*is_enabled && function < functions - 2))
         return 0;
     count(COUNT_HITS);
     add(stat, STAT_CALLS, 1);
     thread = thread_entry(tid);
     if (!thread)
         return 0;
-    clocks(thread, &wall, &cpu);
+    read_clocks(thread, &wall, &cpu);
     bpf_probe_read_user(&return_address, sizeof(return_address), (void *)sp);
 #pragma nounroll
     for (i = 0; i < MAX_DEPTH; i++) {
@@ -169,7 +169,7 @@ int uprobe__entry(u64 *ctx)
          * already (the start of a page), else a new call after the older one was left by a jump. */
         if (frame->sp == sp && sp > thread->returned_sp && !(return_address & 0xfff))
             break;
-        pop(thread, tid, frame, wall, cpu, ENDED_ABANDONED);
+        pop_frame(thread, tid, frame, wall, cpu, ENDED_ABANDONED);
     }
     thread->returned_sp = 0;
     if (thread->depth >= MAX_DEPTH) {
@@ -204,7 +204,7 @@ int uprobe__entry(u64 *ctx)
 }
 
 /* A call of `function` whose return address lies at `sp` is over. */
-static __always_inline int leave(u32 function, u64 sp)
+static __always_inline int end_call(u32 function, u64 sp)
 {
     u32 tid = bpf_get_current_pid_tgid();
     u64 wall, cpu;
@@ -214,7 +214,7 @@ static __always_inline int leave(u32 function, u64 sp)
 
     if (!thread)
         return 0;   /* it was entered before the window */
-    clocks(thread, &wall, &cpu);
+    read_clocks(thread, &wall, &cpu);
 #pragma nounroll
     for (i = 0; i < MAX_DEPTH; i++) {
         int returns;
@@ -224,7 +224,7 @@ static __always_inline int leave(u32 function, u64 sp)
             break;
         }
         returns = frame->sp == sp && frame->function == function;
-        pop(thread, tid, frame, wall, cpu, returns ? ENDED_RETURN : ENDED_ABANDONED);
+        pop_frame(thread, tid, frame, wall, cpu, returns ? ENDED_RETURN : ENDED_ABANDONED);
         if (returns)
             break;
     }
@@ -235,13 +235,13 @@ static __always_inline int leave(u32 function, u64 sp)
 /* A return probe: the return address is off the stack already. */
 int uprobe__return(u64 *ctx)
 {
-    return leave(get_attach_cookie(ctx) & (LOAD_TIME(FUNCTIONS) - 1), ctx[REGISTER_SP] - 8);
+    return end_call(get_attach_cookie(ctx) & (LOAD_TIME(FUNCTIONS) - 1), ctx[REGISTER_SP] - 8);
 }
 
 /* On a `ret` or a tail jump, before it is executed. */
 int uprobe__exit(u64 *ctx)
 {
-    return leave(get_attach_cookie(ctx) & (LOAD_TIME(FUNCTIONS) - 1), ctx[REGISTER_SP]);
+    return end_call(get_attach_cookie(ctx) & (LOAD_TIME(FUNCTIONS) - 1), ctx[REGISTER_SP]);
 }
 
 RAW_TRACEPOINT_PROBE(sched_switch)
@@ -270,13 +270,13 @@ RAW_TRACEPOINT_PROBE(sched_process_exit)
 
     if (!thread)
         return 0;
-    clocks(thread, &wall, &cpu);
+    read_clocks(thread, &wall, &cpu);
 #pragma nounroll
     for (i = 0; i < MAX_DEPTH; i++) {
         struct frame *frame = thread->depth ? frame_at(tid, thread->depth - 1) : 0;
         if (!frame)
             break;
-        pop(thread, tid, frame, wall, cpu, ENDED_UNFINISHED);
+        pop_frame(thread, tid, frame, wall, cpu, ENDED_UNFINISHED);
     }
 #pragma nounroll
     for (i = 0; i < MAX_DEPTH; i++) {

@@ -5,17 +5,17 @@
 #ifndef POWERPROF_HANDLERS_H
 #define POWERPROF_HANDLERS_H
 
-static __attribute__((always_inline)) inline void idle_hardirq(struct cpu_state *cpu, u32 irq)
+static __attribute__((always_inline)) inline void idle_enter_hardirq(struct cpu_state *cpu, u32 irq)
 {
     cpu->hardirq = irq + 1;
     cpu->threaded = 0;
-    idle_evidence(cpu, EVIDENCE_DEVICE, irq);
+    idle_add_evidence(cpu, EVIDENCE_DEVICE, irq);
 }
 
 /* What a handler returns that has its thread woken: right behind it, still in the interrupt. */
 #define IRQ_WAKES_THREAD 2
 
-static __attribute__((always_inline)) inline void idle_hardirq_end(struct cpu_state *cpu, u32 returned)
+static __attribute__((always_inline)) inline void idle_exit_hardirq(struct cpu_state *cpu, u32 returned)
 {
     cpu->threaded = returned & IRQ_WAKES_THREAD ? cpu->hardirq : 0;
     cpu->hardirq = 0;
@@ -23,13 +23,13 @@ static __attribute__((always_inline)) inline void idle_hardirq_end(struct cpu_st
 
 /* A softirq is raised. What an interrupt raised is the interrupt's, wherever it runs: on the way out of it, or where the task that
  * it interrupted enables softirqs again. A softirq that raises another one passes on whose it is. */
-static __attribute__((always_inline)) inline void idle_raise(struct cpu_state *cpu, u32 number, int in_interrupt)
+static __attribute__((always_inline)) inline void idle_raise_softirq(struct cpu_state *cpu, u32 number, int in_interrupt)
 {
     if (in_interrupt || is_open(cpu) || (cpu->softirq && cpu->softirq_by_irq))
         cpu->raised_by_irq |= 1U << (number & 31);
 }
 
-static __attribute__((always_inline)) inline void idle_softirq(struct cpu_state *cpu, u32 number)
+static __attribute__((always_inline)) inline void idle_enter_softirq(struct cpu_state *cpu, u32 number)
 {
     u32 bit = 1U << (number & 31);
 
@@ -37,27 +37,27 @@ static __attribute__((always_inline)) inline void idle_softirq(struct cpu_state 
     cpu->softirq = number + 1;
     cpu->softirq_by_irq = (cpu->raised_by_irq & bit) != 0;
     cpu->raised_by_irq &= ~bit;
-    idle_evidence(cpu, EVIDENCE_SOFTIRQ, number);
+    idle_add_evidence(cpu, EVIDENCE_SOFTIRQ, number);
 }
 
-static __attribute__((always_inline)) inline void idle_softirq_end(struct cpu_state *cpu)
+static __attribute__((always_inline)) inline void idle_exit_softirq(struct cpu_state *cpu)
 {
     cpu->softirq = 0;
 }
 
-static __attribute__((always_inline)) inline void idle_timer_end(struct cpu_state *cpu)
+static __attribute__((always_inline)) inline void idle_exit_timer(struct cpu_state *cpu)
 {
     cpu->timer_active = 0;
 }
 
 /* A timer callback starts. The tick is only a flag: what else expires in the same interrupt is the better name. */
-static __attribute__((always_inline)) inline void idle_timer(struct cpu_state *cpu, u64 function, int is_tick, int is_wheel)
+static __attribute__((always_inline)) inline void idle_enter_timer(struct cpu_state *cpu, u64 function, int is_tick, int is_wheel)
 {
     cpu->timer_active = function;
     if (!is_open(cpu))
         return;
     if (!is_wheel)
-        idle_refine(cpu, cpu->period.evidence == EVIDENCE_DEVICE ? EVIDENCE_LOCAL_TIMER : EVIDENCE_HRTIMER, 0);
+        idle_refine_evidence(cpu, cpu->period.evidence == EVIDENCE_DEVICE ? EVIDENCE_LOCAL_TIMER : EVIDENCE_HRTIMER, 0);
     if (is_tick) {
         cpu->period.flags |= IDLE_TICK;
     } else if (!cpu->period.timer_function) {
@@ -70,7 +70,7 @@ static __attribute__((always_inline)) inline void idle_timer(struct cpu_state *c
 /* A task is woken from this CPU; says in whose context. `in_interrupt`: the kernel counts itself inside of one, whether a
  * tracepoint shows it or not: threaded handlers are woken behind irq_handler_exit, irq_work has no end, some vectors have
  * no tracepoint. */
-static __attribute__((always_inline)) inline u32 idle_context(struct cpu_state *cpu, u32 *irq, int in_interrupt)
+static __attribute__((always_inline)) inline u32 idle_waker_context(struct cpu_state *cpu, u32 *irq, int in_interrupt)
 {
     *irq = 0;
     if (cpu->timer_active)

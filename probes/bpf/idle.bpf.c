@@ -29,8 +29,8 @@ ALIGNED_ARRAY(wakings, struct waking, WAKING_SLOTS);
 BPF_RINGBUF_OUTPUT(exits, EXIT_PAGES);
 BPF_ARRAY(shared, s64, 12);
 enum counter {
-    COUNT_LOST_EXITS, COUNT_LOST_STACKS, COUNT_LOADED, COUNT_SLEEPS, COUNT_UNSENT, COUNT_UNCOUNTED, COUNT_LOST_SAMPLES,
-    COUNT_UNJOINED,
+    COUNT_LOST_EXITS, COUNT_LOST_STACKS, COUNT_LOADED, COUNT_SLEEPS, COUNT_UNSENT, COUNT_LOST_WAKINGS, COUNT_LOST_SAMPLES,
+    COUNT_LOST_PROCESSES,
     COUNTERS,
 };
 BPF_PERCPU_ARRAY(counters, u64, COUNTERS);
@@ -54,14 +54,14 @@ static __always_inline void count(int what)
 }
 
 /* What was counted, here or on another CPU, has not come to pass. */
-static __always_inline void count_back(int what)
+static __always_inline void uncount(int what)
 {
     u64 *value = counters.lookup(&what);
     if (value)
         *value -= 1;
 }
 
-static __always_inline struct cpu_state *cpu_here(int *number)
+static __always_inline struct cpu_state *this_cpu_and_number(int *number)
 {
     *number = bpf_get_smp_processor_id();
     return cpus.lookup(number);
@@ -70,7 +70,7 @@ static __always_inline struct cpu_state *cpu_here(int *number)
 static __always_inline struct cpu_state *this_cpu(void)
 {
     int number;
-    return cpu_here(&number);
+    return this_cpu_and_number(&number);
 }
 
 static __always_inline s64 *shared_at(int index)
@@ -85,7 +85,7 @@ static __always_inline struct cause_sum *cause_of(struct idle_exit *period)
     struct cause_sum *sum;
     s64 *half = shared_at(SHARED_CAUSE_HALF);
 
-    cause_key_of(period, &key);
+    fill_cause_key(period, &key);
     if (half)
         key.flags |= (u32)*half;
     sum = causes.lookup(&key);
@@ -109,11 +109,11 @@ static __always_inline void note_exit(struct cpu_state *cpu, int number)
 
     if (!total || !mask || !is_in_window(total, &cpu->period))
         return;
-    total_add(total, &cpu->period);
+    add_exit_to_total(total, &cpu->period);
     sum = cause_of(&cpu->period);
     if (sum) {
-        cause_add(sum, &cpu->period);
-        cause_ran(sum, cpu);
+        add_exit_to_cause(sum, &cpu->period);
+        add_run_time_to_cause(sum, cpu);
     } else {
         count(COUNT_LOST_EXITS);
     }
@@ -129,18 +129,7 @@ static __always_inline void note_exit(struct cpu_state *cpu, int number)
     note_filled(RING_EXITS, sizeof(*record));
 }
 
-/* The state that the thread which is switched out had set when it called schedule(), where the kernel tells. */
-#define PREV_STATE(ctx) (LOAD_TIME(HAS_PREV_STATE) ? (u32)(ctx)->args[ARG_sched_switch_prev_state] : 1)
-
-/* The thread that is switched out is the current one. */
-#if DIRECT
-#define WHO_SWITCHES_OUT(prev) pid_tgid_of(prev)
-#else
-#define WHO_SWITCHES_OUT(prev) bpf_get_current_pid_tgid()
-#endif
-
 #include "sites.bpf.h"
-#include "running.bpf.h"
 
 /* Whether a waking from this CPU can end an idle period: it idles, or not all others are busy. */
 static __always_inline int can_end_idle(struct cpu_state *cpu)
@@ -151,12 +140,12 @@ static __always_inline int can_end_idle(struct cpu_state *cpu)
 
 /* With every CPU busy no waking ends an idle period; under load none is counted either: the common case of a loaded
  * server ends here. */
-static __always_inline int is_watched(struct cpu_state *cpu)
+static __always_inline int is_waking_traced(struct cpu_state *cpu)
 {
     return can_end_idle(cpu) || is_counting(cpu);
 }
 
-#include "busy.bpf.h"
+#include "busy_cpus.bpf.h"
 
 RAW_TRACEPOINT_PROBE(cpu_idle)
 {
@@ -176,28 +165,13 @@ RAW_TRACEPOINT_PROBE(cpu_idle)
     if (idle_enter(cpu, now))
         note_exit(cpu, index);
     idle_restart(cpu, now, number, state, (u64)*polls >> (state & 63) & 1 ? IDLE_POLLED : 0);
-    note_idle(cpu, number, all_busy);
+    mark_idle(cpu, number, all_busy);
     return 0;
 }
 
 #include "interrupts.bpf.h"
-
-/* How often a thread was switched out. */
-static __always_inline u64 switches_of(u64 task)
-{
-    return FIELD_U64(task, OFFSET_task_struct_nvcsw) + FIELD_U64(task, OFFSET_task_struct_nivcsw);
-}
-
-/* Which thread ran, beside its number: its name, whether it is the kernel's, and when it began. */
-static __always_inline void note_who_ran(struct idle_exit *period, u64 task)
-{
-    u32 began = FIELD_U64(task, OFFSET_task_struct_start_time) >> 20;   /* milliseconds */
-
-    comm_of(task, period->next_comm);
-    period->flags |= began * 0x9e3779b1U & IDLE_LIFE;
-    if (is_kernel_thread(task))
-        period->flags |= IDLE_KERNEL;
-}
+#include "switch.bpf.h"
+#include "wakeup.bpf.h"
 
 /* A step of a CPU's way online or offline (kernel/cpu.c). Its own last ones have no event, for it is not online any more; those that
  * another takes for it when it is dead do. */
@@ -206,16 +180,7 @@ RAW_TRACEPOINT_IF(HAVE_cpuhp_enter, cpuhp_enter)
     int number = ctx->args[0], target = ctx->args[1], step = ctx->args[2];
     struct cpu_state *cpu = cpus.lookup(&number);
     if (cpu && step > target)
-        idle_down(cpu, bpf_ktime_get_ns());
-    return 0;
-}
-
-RAW_TRACEPOINT_IF(HAVE_sched_wake_idle_without_ipi, sched_wake_idle_without_ipi)
-{
-    int target = ctx->args[0];   /* runs on the waker's CPU: the CPU that is woken is the argument */
-    struct cpu_state *cpu = cpus.lookup(&target);
-    if (cpu)
-        idle_evidence(cpu, EVIDENCE_NO_IPI, 0);
+        idle_set_offline(cpu, bpf_ktime_get_ns());
     return 0;
 }
 
@@ -225,62 +190,5 @@ TYPED_TRACEPOINT_IF(HAVE_workqueue_execute_start, workqueue_execute_start)
     u32 tid = bpf_get_current_pid_tgid();
     if (cpu && cpu->phase == PHASE_RUNNING && cpu->period.next_tid == tid && !cpu->period.work_function)
         cpu->period.work_function = FIELD_U64(ctx->args[0], OFFSET_work_struct_func);
-    return 0;
-}
-
-#include "wakings.bpf.h"
-
-/* Whether a thread that is switched out is so for the last time. */
-static __always_inline int is_last(struct bpf_raw_tracepoint_args *ctx, u64 prev)
-{
-    u32 state;
-
-    if (LOAD_TIME(HAS_PREV_STATE))
-        state = (u32)ctx->args[ARG_sched_switch_prev_state];
-    else
-        state = FIELD_U32(prev, OFFSET_task_struct_state);
-    return (state & STATE_DEAD) != 0;
-}
-
-TYPED_TRACEPOINT_PROBE(sched_switch)
-{
-    int number, slot, preempted = (int)ctx->args[ARG_sched_switch_preempt];
-    struct cpu_state *cpu = cpu_here(&number);
-    u64 prev = ctx->args[ARG_sched_switch_prev], next = ctx->args[ARG_sched_switch_next];
-    u64 pid_tgid = WHO_SWITCHES_OUT(prev);
-    struct waking *waking;
-    u64 who;
-    u32 tid, tgid;
-
-    if (!cpu)
-        return 0;
-    if ((u32)pid_tgid != 0) {
-        /* A thread that injects idle time is switched to before and leaves afterwards: it is what ran. */
-        if (is_open(cpu)) {
-            idle_run(cpu, bpf_ktime_get_ns(), (u32)pid_tgid, pid_tgid >> 32);
-            note_who_ran(&cpu->period, prev);
-            cpu->in_tid = 0;   /* the scheduler takes the time that it injected for running time */
-        }
-        note_departure(cpu, number, prev, pid_tgid, preempted, !preempted && is_last(ctx, prev));
-        note_arrival(cpu, next);
-        if (LOAD_TIME(STACKS) && is_sleep(preempted, PREV_STATE(ctx)))
-            note_sleep(cpu, prev, pid_tgid);
-        return 0;
-    }
-    note_arrival(cpu, next);
-    if (!is_open(cpu))
-        return 0;
-    who = pid_tgid_of(next);
-    tid = (u32)who;
-    tgid = who >> 32;
-    if (!tid)
-        return 0;
-    slot = tid & (WAKING_SLOTS - 1);
-    waking = wakings.lookup(&slot);
-    /* The clock says how long the kernel needed until this thread runs. */
-    idle_switch(cpu, bpf_ktime_get_ns(), tid, tgid, switches_of(next), waking);
-    note_who_ran(&cpu->period, next);
-    if (LOAD_TIME(STACKS) && !(cpu->period.flags & IDLE_RUNNABLE))
-        note_site(cpu, next, tid, tgid);
     return 0;
 }

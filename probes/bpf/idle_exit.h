@@ -22,7 +22,7 @@ static __attribute__((always_inline)) inline int is_open(struct cpu_state *cpu)
 }
 
 /* What was seen so far did not end the period. */
-static __attribute__((always_inline)) inline void idle_forget(struct idle_exit *period)
+static __attribute__((always_inline)) inline void idle_clear_evidence(struct idle_exit *period)
 {
     period->evidence = EVIDENCE_NONE;
     period->irq = 0;
@@ -43,7 +43,7 @@ static __attribute__((always_inline)) inline int idle_enter(struct cpu_state *cp
         cpu->kernel_ns = now - cpu->period.exit_ns;
         /* Nobody set the flag that ends a poll: it came to its own end, whatever interrupts there were. */
         if (cpu->period.flags & IDLE_POLLED && cpu->period.evidence != EVIDENCE_NO_IPI)
-            idle_forget(&cpu->period);
+            idle_clear_evidence(&cpu->period);
     }
     cpu->is_own = 0;
     /* A CPU that was offline meanwhile ran until it went. */
@@ -84,20 +84,20 @@ static __attribute__((always_inline)) inline void idle_leave(struct cpu_state *c
 
 /* A poll goes on after an interrupt: the next one may be what ends it, and forgets the one before. Softirqs and hrtimers are part
  * of the interrupt that was seen already. */
-static __attribute__((always_inline)) inline int is_outlived(struct idle_exit *period, u32 by)
+static __attribute__((always_inline)) inline int can_replace_evidence(struct idle_exit *period, u32 by)
 {
     return period->flags & IDLE_POLLED && period->evidence != EVIDENCE_NO_IPI && by != EVIDENCE_HRTIMER && by != EVIDENCE_SOFTIRQ;
 }
 
 /* The first evidence wins: what comes later is a consequence, or came too late to matter. Polls are the exception. */
-static __attribute__((always_inline)) inline void idle_evidence(struct cpu_state *cpu, u32 evidence, u32 irq)
+static __attribute__((always_inline)) inline void idle_add_evidence(struct cpu_state *cpu, u32 evidence, u32 irq)
 {
     if (!is_open(cpu))
         return;
     if (cpu->period.evidence) {
-        if (!is_outlived(&cpu->period, evidence))
+        if (!can_replace_evidence(&cpu->period, evidence))
             return;
-        idle_forget(&cpu->period);
+        idle_clear_evidence(&cpu->period);
     }
     cpu->period.evidence = evidence;
     cpu->period.irq = irq;
@@ -106,7 +106,7 @@ static __attribute__((always_inline)) inline void idle_evidence(struct cpu_state
 /* What the device interrupt that is being handled really is. On arm64 the CPU's timer and its IPIs are interrupts
  * with numbers like any device's, and so are x86's timers beside the local one: an expiring hrtimer, or the IPI's own
  * tracepoint, tells them apart from within the handler. */
-static __attribute__((always_inline)) inline void idle_refine(struct cpu_state *cpu, u32 evidence, u32 irq)
+static __attribute__((always_inline)) inline void idle_refine_evidence(struct cpu_state *cpu, u32 evidence, u32 irq)
 {
     if (!is_open(cpu))
         return;
@@ -115,12 +115,12 @@ static __attribute__((always_inline)) inline void idle_refine(struct cpu_state *
         cpu->period.irq = irq;
         return;
     }
-    idle_evidence(cpu, evidence, irq);
+    idle_add_evidence(cpu, evidence, irq);
 }
 
 /* A task is woken from this CPU: everything about the waking that the CPU's state tells. Its own fields (ip, sp, code,
  * waker_comm) are the caller's. */
-static __attribute__((always_inline)) inline void idle_waking(struct cpu_state *cpu, struct waking *waking, u32 number, u32 wakee_tid,
+static __attribute__((always_inline)) inline void idle_fill_waking(struct cpu_state *cpu, struct waking *waking, u32 number, u32 wakee_tid,
                                                               u64 waker, u32 context, u32 irq)
 {
     waking->wakee_tid = wakee_tid;
@@ -158,7 +158,7 @@ static __attribute__((always_inline)) inline int is_waking_of(struct waking *wak
 }
 
 /* The CPU goes on from idle to a task. */
-static __attribute__((always_inline)) inline void idle_run(struct cpu_state *cpu, u64 now, u32 tid, u32 tgid)
+static __attribute__((always_inline)) inline void idle_start_task(struct cpu_state *cpu, u64 now, u32 tid, u32 tgid)
 {
     idle_leave(cpu, now);   /* where the exit event was not seen: the switch is the latest it can have been */
     cpu->phase = PHASE_RUNNING;
@@ -170,7 +170,7 @@ static __attribute__((always_inline)) inline void idle_run(struct cpu_state *cpu
 }
 
 /* A thread that ran for so long leaves the CPU. Of the thread that the period was ended for, all until it sleeps is because of that. */
-static __attribute__((always_inline)) inline void idle_ran(struct cpu_state *cpu, u32 tid, u64 ns, int preempted)
+static __attribute__((always_inline)) inline void idle_add_task_time(struct cpu_state *cpu, u32 tid, u64 ns, int preempted)
 {
     if (!cpu->is_own || cpu->period.next_tid != tid)
         return;
@@ -180,7 +180,7 @@ static __attribute__((always_inline)) inline void idle_ran(struct cpu_state *cpu
 
 /* What ended a poll is what set the flag: the interrupt that woke the thread that now runs, or another CPU, which sent no interrupt
  * where the poll's own did not come. Of other threads the last interrupt is the best that is known. */
-static __attribute__((always_inline)) inline void idle_poll_ended(struct idle_exit *period, struct waking *waking)
+static __attribute__((always_inline)) inline void idle_set_poll_evidence(struct idle_exit *period, struct waking *waking)
 {
     if (waking->waker_cpu == period->cpu) {
         if (waking->sequence != period->sequence || waking->evidence == period->evidence)
@@ -188,13 +188,13 @@ static __attribute__((always_inline)) inline void idle_poll_ended(struct idle_ex
         period->evidence = waking->evidence;
         period->irq = waking->evidence_irq;
     } else if (period->evidence != EVIDENCE_RESCHEDULE && period->evidence != EVIDENCE_CALL_FUNCTION) {
-        idle_forget(period);
+        idle_clear_evidence(period);
         period->evidence = EVIDENCE_NO_IPI;
     }
 }
 
 /* This CPU is being taken offline; called again until it is. */
-static __attribute__((always_inline)) inline void idle_down(struct cpu_state *cpu, u64 now)
+static __attribute__((always_inline)) inline void idle_set_offline(struct cpu_state *cpu, u64 now)
 {
     cpu->down_ns = now;
 }
@@ -208,10 +208,10 @@ static __attribute__((always_inline)) inline int idle_switch(struct cpu_state *c
 
     if (!is_open(cpu))
         return 0;
-    idle_run(cpu, now, tid, tgid);
+    idle_start_task(cpu, now, tid, tgid);
     if (is_waking_of(waking, tid, switches)) {
         if (period->flags & IDLE_POLLED)
-            idle_poll_ended(period, waking);
+            idle_set_poll_evidence(period, waking);
         period->flags |= IDLE_WAKER;
         if (waking->is_kernel && waking->context == WAKER_TASK)
             period->flags |= IDLE_WAKER_KERNEL;

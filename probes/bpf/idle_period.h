@@ -116,12 +116,12 @@ struct cpu_state {
     u32 raised_by_irq;       /* softirqs that interrupts raised and that have not run yet: a bit each */
     u32 vector;              /* in an interrupt without a handler of its own (IPIs), where the kernel's count is out of reach */
     u64 timer_active;        /* callback of the timer being run, else 0 */
-    u64 looks_window_ns;     /* load meter of looks at target threads */
-    u32 looks_count;
-    u32 looks_loaded;        /* the window before was above the limit */
-    u32 looks_skipped;
-    u32 looks_brisk;         /* … above the limit from which on not every call path is read */
-    u64 reviewed_ns;         /* when this CPU last looked whether all CPUs are busy */
+    u64 meter_start_ns;     /* load meter of looks at target threads */
+    u32 meter_captures;
+    u32 was_loaded;        /* the window before was above the limit */
+    u32 captures_skipped;
+    u32 was_brisk;         /* … above the limit from which on not every call path is read */
+    u64 busy_checked_ns;         /* when this CPU last looked whether all CPUs are busy */
     u64 idled_ns;            /* since the load meter last looked */
     u32 threaded;            /* 1 + number of the device interrupt whose handler asked for its thread to be woken, else 0 */
     u32 in_tid;              /* the thread that runs here, where its switch was seen */
@@ -129,7 +129,7 @@ struct cpu_state {
     u64 own_ns;              /* what the period's thread has run since, until it sleeps */
     u64 kernel_ns;           /* from the exit until a thread ran, or until the CPU idled again */
     u32 is_own;              /* it has not slept yet */
-    u32 unmarked;            /* the first group of CPUs that was not known to be busy (busy.bpf.h) */
+    u32 first_not_busy;            /* the first group of CPUs that was not known to be busy (busy_cpus.bpf.h) */
     u64 down_ns;             /* when this CPU was last seen going offline, 0: not since it idled */
     /* No two CPUs' states share a cache line, nor a pair of lines that are fetched together: the table begins
      * anywhere in a line, and the gap is a pair of lines. */

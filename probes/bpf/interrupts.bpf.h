@@ -5,7 +5,7 @@
     {                                                   \
         struct cpu_state *cpu = this_cpu();             \
         if (cpu)                                        \
-            idle_evidence(cpu, evidence, (u32)ctx->args[0]); \
+            idle_add_evidence(cpu, evidence, (u32)ctx->args[0]); \
         return 0;                                       \
     }
 
@@ -18,7 +18,7 @@
             return 0;                                   \
         if (LOAD_TIME(VECTORS_IN_PAIRS))                \
             cpu->vector = 1;                            \
-        idle_evidence(cpu, evidence, (u32)ctx->args[0]); \
+        idle_add_evidence(cpu, evidence, (u32)ctx->args[0]); \
         return 0;                                       \
     }                                                   \
     RAW_TRACEPOINT_IF_BOTH(HAVE_##name##_entry, VECTORS_IN_PAIRS, name##_exit) \
@@ -54,7 +54,7 @@ RAW_TRACEPOINT_IF(HAVE_ipi_entry, ipi_entry)
         evidence = EVIDENCE_IRQ_WORK;
     else if (first == 'T')
         evidence = EVIDENCE_LOCAL_TIMER;
-    idle_refine(cpu, evidence, 0);
+    idle_refine_evidence(cpu, evidence, 0);
     return 0;
 }
 
@@ -62,7 +62,7 @@ RAW_TRACEPOINT_PROBE(irq_handler_entry)
 {
     struct cpu_state *cpu = this_cpu();
     if (cpu)
-        idle_hardirq(cpu, (u32)ctx->args[0]);
+        idle_enter_hardirq(cpu, (u32)ctx->args[0]);
     return 0;
 }
 
@@ -70,7 +70,7 @@ RAW_TRACEPOINT_PROBE(irq_handler_exit)
 {
     struct cpu_state *cpu = this_cpu();
     if (cpu)
-        idle_hardirq_end(cpu, (u32)ctx->args[2]);
+        idle_exit_hardirq(cpu, (u32)ctx->args[2]);
     return 0;
 }
 
@@ -78,7 +78,7 @@ RAW_TRACEPOINT_PROBE(softirq_entry)
 {
     struct cpu_state *cpu = this_cpu();
     if (cpu)
-        idle_softirq(cpu, (u32)ctx->args[0]);
+        idle_enter_softirq(cpu, (u32)ctx->args[0]);
     return 0;
 }
 
@@ -86,7 +86,7 @@ RAW_TRACEPOINT_PROBE(softirq_raise)
 {
     struct cpu_state *cpu = this_cpu();
     if (cpu)
-        idle_raise(cpu, (u32)ctx->args[0], cpu->hardirq || cpu->timer_active || cpu->vector || in_interrupt());
+        idle_raise_softirq(cpu, (u32)ctx->args[0], cpu->hardirq || cpu->timer_active || cpu->vector || in_interrupt());
     return 0;
 }
 
@@ -94,7 +94,7 @@ RAW_TRACEPOINT_PROBE(softirq_exit)
 {
     struct cpu_state *cpu = this_cpu();
     if (cpu)
-        idle_softirq_end(cpu);
+        idle_exit_softirq(cpu);
     return 0;
 }
 
@@ -106,7 +106,7 @@ TYPED_TRACEPOINT_PROBE(hrtimer_expire_entry)
     if (!cpu || !tick)
         return 0;
     function = FIELD_U64(ctx->args[0], OFFSET_hrtimer_function);
-    idle_timer(cpu, function, function == (u64)*tick, 0);
+    idle_enter_timer(cpu, function, function == (u64)*tick, 0);
     return 0;
 }
 
@@ -114,7 +114,7 @@ RAW_TRACEPOINT_PROBE(hrtimer_expire_exit)
 {
     struct cpu_state *cpu = this_cpu();
     if (cpu)
-        idle_timer_end(cpu);
+        idle_exit_timer(cpu);
     return 0;
 }
 
@@ -123,7 +123,7 @@ TYPED_TRACEPOINT_PROBE(timer_expire_entry)
     struct cpu_state *cpu = this_cpu();
     if (!cpu)
         return 0;
-    idle_timer(cpu, FIELD_U64(ctx->args[0], OFFSET_timer_list_function), 0, 1);
+    idle_enter_timer(cpu, FIELD_U64(ctx->args[0], OFFSET_timer_list_function), 0, 1);
     return 0;
 }
 
@@ -131,6 +131,6 @@ RAW_TRACEPOINT_PROBE(timer_expire_exit)
 {
     struct cpu_state *cpu = this_cpu();
     if (cpu)
-        idle_timer_end(cpu);
+        idle_exit_timer(cpu);
     return 0;
 }

@@ -45,8 +45,8 @@ struct met {
 };
 
 #include "reading.bpf.h"
-#include "target.bpf.h"
-#include "counts.bpf.h"
+#include "server_processes.bpf.h"
+#include "counters.bpf.h"
 #include "texts.bpf.h"
 #include "whole.bpf.h"
 #include "place.bpf.h"
@@ -152,7 +152,7 @@ static __always_inline int met_at(struct thread *thread, struct place *place, u3
 
 int sample__moment(struct bpf_perf_event_data *ctx)
 {
-    u64 who = bpf_get_current_pid_tgid(), wanted = target_now(), task, address, id = 0;
+    u64 who = bpf_get_current_pid_tgid(), wanted = target_id(), task, address, id = 0;
     u32 tid = who, length = 0;
     struct thread *thread;
     struct place *place;

@@ -19,16 +19,16 @@
 #define STATE_NOLOAD 0x400
 
 /* Why a thread gave up its CPU. STATES of tracing/offcpu.py are in this order. */
-enum why { WHY_INTERRUPTIBLE, WHY_UNINTERRUPTIBLE, WHY_KILLABLE, WHY_IDLE, WHY_OTHER, WHY_PREEMPTED, WHYS = 8 };
+enum reason { REASON_INTERRUPTIBLE, REASON_UNINTERRUPTIBLE, REASON_KILLABLE, REASON_IDLE, REASON_OTHER, REASON_PREEMPTED, REASONS = 8 };
 
 struct thread {
     u64 out_ns;      /* when it was switched out; 0: it runs, or was switched out before the window */
     u64 woken_ns;    /* when it was woken last, 0: not since it ran */
     u64 waker;       /* process and thread; 0 is an interrupt */
-    u64 counts[WHYS];
-    u64 off_ns[WHYS];
+    u64 counts[REASONS];
+    u64 off_ns[REASONS];
     u64 sleep_max_ns, waits, wait_ns, wait_max_ns;
-    u64 why;
+    u64 reason;
     char comm[COMM_BYTES];
     char waker_comm[COMM_BYTES];
 };
@@ -51,7 +51,7 @@ struct interrupt {
 BPF_HASH(targets, u32, u64, 4096);
 BPF_HASH(threads, u64, struct thread, THREADS);
 BPF_HASH(wakers, struct waker_key, struct waker, WAKERS);
-BPF_ARRAY(is_open, u64, 1);
+BPF_ARRAY(window_open, u64, 1);
 BPF_PERCPU_ARRAY(interrupts, struct interrupt, 1);
 /* COUNT_UNSEEN: switches to a thread that this program was not called for, where the kernel calls none. */
 enum counter { COUNT_LOST, COUNT_UNSEEN, COUNTERS };
@@ -60,7 +60,7 @@ BPF_PERCPU_ARRAY(counters, u64, COUNTERS);
 static __always_inline int window_is_open(void)
 {
     int zero = 0;
-    u64 *open = is_open.lookup(&zero);
+    u64 *open = window_open.lookup(&zero);
     return open && *open;
 }
 
@@ -71,18 +71,18 @@ static __always_inline void count(int what)
         *value += 1;
 }
 
-static __always_inline struct interrupt *interrupt_here(void)
+static __always_inline struct interrupt *this_interrupt(void)
 {
     int zero = 0;
     return interrupts.lookup(&zero);
 }
 
-static __always_inline int is_interrupt(struct interrupt *here)
+static __always_inline int is_in_interrupt(struct interrupt *interrupt)
 {
-    return in_interrupt() || here->depth;
+    return in_interrupt() || interrupt->depth;
 }
 
-static __always_inline int is_wanted(u64 who)
+static __always_inline int is_traced(u64 who)
 {
     u32 tgid = who >> 32;
 
@@ -91,24 +91,24 @@ static __always_inline int is_wanted(u64 who)
     return targets.lookup(&tgid) != 0;
 }
 
-static __always_inline u64 why_of(int preempted, u32 state)
+static __always_inline u64 switch_reason(int preempted, u32 state)
 {
     if (preempted || !state)
-        return WHY_PREEMPTED;
+        return REASON_PREEMPTED;
     if (state & STATE_INTERRUPTIBLE)
-        return WHY_INTERRUPTIBLE;
+        return REASON_INTERRUPTIBLE;
     if (!(state & STATE_UNINTERRUPTIBLE))
-        return WHY_OTHER;
-    return state & STATE_WAKEKILL ? WHY_KILLABLE : state & STATE_NOLOAD ? WHY_IDLE : WHY_UNINTERRUPTIBLE;
+        return REASON_OTHER;
+    return state & STATE_WAKEKILL ? REASON_KILLABLE : state & STATE_NOLOAD ? REASON_IDLE : REASON_UNINTERRUPTIBLE;
 }
 
 static __always_inline void count_waker(struct thread *thread, u64 who)
 {
     struct waker_key key = { .sleeper = who, .waker = thread->waker };
-    struct waker *known = wakers.lookup(&key), fresh = {};
+    struct waker *entry = wakers.lookup(&key), fresh = {};
 
-    if (known) {
-        known->count += 1;   /* one thread is switched in at a time */
+    if (entry) {
+        entry->count += 1;   /* one thread is switched in at a time */
         return;
     }
     fresh.count = 1;
@@ -119,14 +119,14 @@ static __always_inline void count_waker(struct thread *thread, u64 who)
 
 /* A thread runs again since `now`; 0 where that is not known: then its sleep ended when it was woken, and what came after it until
  * it ran is in no sum. */
-static __always_inline void runs_again(struct thread *thread, u64 who, u64 now)
+static __always_inline void note_switch_in(struct thread *thread, u64 who, u64 now)
 {
-    u64 out = thread->out_ns, woken = thread->woken_ns, why = thread->why & (WHYS - 1), off = now ? now - out : 0;
+    u64 out = thread->out_ns, woken = thread->woken_ns, reason = thread->reason & (REASONS - 1), off = now ? now - out : 0;
 
     thread->out_ns = thread->woken_ns = 0;
     if (!out)
         return;
-    if (why != WHY_PREEMPTED && woken) {
+    if (reason != REASON_PREEMPTED && woken) {
         /* Woken in the instant between leaving and the switch: it slept for no time. */
         woken = woken < out ? out : now && woken > now ? now : woken;
         off = woken - out;
@@ -138,9 +138,9 @@ static __always_inline void runs_again(struct thread *thread, u64 who, u64 now)
         }
         count_waker(thread, who);
     }
-    thread->counts[why] += 1;
-    thread->off_ns[why] += off;
-    if (why != WHY_PREEMPTED && off > thread->sleep_max_ns)
+    thread->counts[reason] += 1;
+    thread->off_ns[reason] += off;
+    if (reason != REASON_PREEMPTED && off > thread->sleep_max_ns)
         thread->sleep_max_ns = off;
 }
 
@@ -155,7 +155,7 @@ TYPED_TRACEPOINT_PROBE(sched_switch)
         return 0;
     now = bpf_ktime_get_ns();
     who = pid_tgid_of(prev);
-    if (is_wanted(who)) {
+    if (is_traced(who)) {
         thread = threads.lookup(&who);
         if (!thread) {
             struct thread fresh = {};
@@ -170,18 +170,18 @@ TYPED_TRACEPOINT_PROBE(sched_switch)
         if (thread && thread->out_ns) {
             /* Switched out twice: it ran in between. */
             count(COUNT_UNSEEN);
-            runs_again(thread, who, 0);
+            note_switch_in(thread, who, 0);
         }
         if (thread && !(state & STATE_DEAD)) {
             thread->out_ns = now;
-            thread->why = why_of((int)ctx->args[ARG_sched_switch_preempt], state);
+            thread->reason = switch_reason((int)ctx->args[ARG_sched_switch_preempt], state);
             comm_of(prev, thread->comm);
         }
     }
     who = pid_tgid_of(next);
     thread = threads.lookup(&who);
     if (thread)
-        runs_again(thread, who, now);
+        note_switch_in(thread, who, now);
     return 0;
 }
 
@@ -189,7 +189,7 @@ TYPED_TRACEPOINT_PROBE(sched_waking)
 {
     u64 who, own;
     struct thread *thread;
-    struct interrupt *here;
+    struct interrupt *interrupt;
 
     if (!window_is_open())
         return 0;
@@ -197,10 +197,10 @@ TYPED_TRACEPOINT_PROBE(sched_waking)
     thread = threads.lookup(&who);
     if (!thread)
         return 0;
-    here = interrupt_here();
+    interrupt = this_interrupt();
     own = bpf_get_current_pid_tgid();
     thread->woken_ns = bpf_ktime_get_ns();
-    if (here && (is_interrupt(here) || here->soft))
+    if (interrupt && (is_in_interrupt(interrupt) || interrupt->soft))
         own = 0;
     thread->waker = own;
     if (own)
@@ -212,52 +212,52 @@ TYPED_TRACEPOINT_PROBE(sched_waking)
  * raised, wherever it runs; one that a thread raised is its own work: the loopback device hands a sender's packet on. */
 RAW_TRACEPOINT_PROBE(softirq_raise)
 {
-    struct interrupt *here = interrupt_here();
-    if (here && (is_interrupt(here) || here->soft))
-        here->raised |= 1ULL << (ctx->args[0] & 63);
+    struct interrupt *interrupt = this_interrupt();
+    if (interrupt && (is_in_interrupt(interrupt) || interrupt->soft))
+        interrupt->raised |= 1ULL << (ctx->args[0] & 63);
     return 0;
 }
 
 RAW_TRACEPOINT_PROBE(softirq_entry)
 {
-    struct interrupt *here = interrupt_here();
+    struct interrupt *interrupt = this_interrupt();
     u64 bit = 1ULL << (ctx->args[0] & 63);
-    if (here) {
-        here->soft = (here->raised & bit) != 0;
-        here->raised &= ~bit;
+    if (interrupt) {
+        interrupt->soft = (interrupt->raised & bit) != 0;
+        interrupt->raised &= ~bit;
     }
     return 0;
 }
 
 RAW_TRACEPOINT_PROBE(softirq_exit)
 {
-    struct interrupt *here = interrupt_here();
-    if (here)
-        here->soft = 0;
+    struct interrupt *interrupt = this_interrupt();
+    if (interrupt)
+        interrupt->soft = 0;
     return 0;
 }
 
-static __always_inline int enter(void)
+static __always_inline int enter_interrupt(void)
 {
-    struct interrupt *here = interrupt_here();
-    if (here)
-        here->depth += 1;
+    struct interrupt *interrupt = this_interrupt();
+    if (interrupt)
+        interrupt->depth += 1;
     return 0;
 }
 
-static __always_inline int leave(void)
+static __always_inline int leave_interrupt(void)
 {
-    struct interrupt *here = interrupt_here();
-    if (here)
-        here->depth -= here->depth ? 1 : 0;   /* the first exit may lack its entry */
+    struct interrupt *interrupt = this_interrupt();
+    if (interrupt)
+        interrupt->depth -= interrupt->depth ? 1 : 0;   /* the first exit may lack its entry */
     return 0;
 }
 
-RAW_TRACEPOINT_IF(VECTORS_IN_PAIRS, irq_handler_entry) { return enter(); }
-RAW_TRACEPOINT_IF(VECTORS_IN_PAIRS, irq_handler_exit) { return leave(); }
-RAW_TRACEPOINT_IF_BOTH(VECTORS_IN_PAIRS, HAVE_local_timer_entry, local_timer_entry) { return enter(); }
-RAW_TRACEPOINT_IF_BOTH(VECTORS_IN_PAIRS, HAVE_local_timer_entry, local_timer_exit) { return leave(); }
-RAW_TRACEPOINT_IF_BOTH(VECTORS_IN_PAIRS, HAVE_irq_work_entry, irq_work_entry) { return enter(); }
-RAW_TRACEPOINT_IF_BOTH(VECTORS_IN_PAIRS, HAVE_irq_work_entry, irq_work_exit) { return leave(); }
-RAW_TRACEPOINT_IF_BOTH(VECTORS_IN_PAIRS, HAVE_call_function_single_entry, call_function_single_entry) { return enter(); }
-RAW_TRACEPOINT_IF_BOTH(VECTORS_IN_PAIRS, HAVE_call_function_single_entry, call_function_single_exit) { return leave(); }
+RAW_TRACEPOINT_IF(VECTORS_IN_PAIRS, irq_handler_entry) { return enter_interrupt(); }
+RAW_TRACEPOINT_IF(VECTORS_IN_PAIRS, irq_handler_exit) { return leave_interrupt(); }
+RAW_TRACEPOINT_IF_BOTH(VECTORS_IN_PAIRS, HAVE_local_timer_entry, local_timer_entry) { return enter_interrupt(); }
+RAW_TRACEPOINT_IF_BOTH(VECTORS_IN_PAIRS, HAVE_local_timer_entry, local_timer_exit) { return leave_interrupt(); }
+RAW_TRACEPOINT_IF_BOTH(VECTORS_IN_PAIRS, HAVE_irq_work_entry, irq_work_entry) { return enter_interrupt(); }
+RAW_TRACEPOINT_IF_BOTH(VECTORS_IN_PAIRS, HAVE_irq_work_entry, irq_work_exit) { return leave_interrupt(); }
+RAW_TRACEPOINT_IF_BOTH(VECTORS_IN_PAIRS, HAVE_call_function_single_entry, call_function_single_entry) { return enter_interrupt(); }
+RAW_TRACEPOINT_IF_BOTH(VECTORS_IN_PAIRS, HAVE_call_function_single_entry, call_function_single_exit) { return leave_interrupt(); }

@@ -79,14 +79,14 @@ struct thread {
     char text[TEXT];
 };
 
-#include "target.bpf.h"
-#include "probed.bpf.h"
+#include "server_processes.bpf.h"
+#include "uprobes.bpf.h"
 #include "waits.bpf.h"
 #include "texts.bpf.h"
 #include "whole.bpf.h"
 #include "place.bpf.h"
-#include "uses.bpf.h"
-#include "ended.bpf.h"
+#include "statement_totals.bpf.h"
+#include "exited_threads.bpf.h"
 
 /* The statement that a thread executes; 0: none. */
 static __always_inline u64 what_runs(u32 tid)
@@ -116,7 +116,7 @@ RAW_TRACEPOINT_IF(HAS_SEND, sock_send_length)
         u64 now = bpf_ktime_get_ns();
 
         if (thread->ended_at)
-            goes_on_sending(thread, bpf_get_current_task(), now, cpu_of(thread, now));
+            goes_on_sending(thread, bpf_get_current_task(), now, cpu_time(thread, now));
         thread->sent_at = now;
         thread->ended_delay = delay_of(bpf_get_current_task());
         thread->ended_at = 0;
@@ -150,32 +150,32 @@ static __always_inline void switch_out(struct thread *thread, u32 tid, u64 task,
     /* Its last switch, not one on the way there: giving its memory back takes a while. */
     if (thread->dead && state & TASK_DEAD) {
 #if !IS_POSTGRESQL
-        note_end(task, ran);
+        note_exit_end(task, ran);
 #else
         if (thread->id)
-            finish(thread, tid, bpf_ktime_get_ns(), task);
+            end_statement(thread, tid, bpf_ktime_get_ns(), task);
 #endif
         thread->past_ns += ran - thread->first_ns;
         thread->before_ns -= thread->first_ns;   /* where it executed any: what it counts from is 0 now */
         thread->first_ns = thread->last_ns = 0;
         thread->dead = 0;
 #ifdef FAMILY
-        leave(tid);
+        remove_process(tid);
 #endif
-        let_go(thread, tid);
+        release_thread(thread, tid);
     }
 }
 
 RAW_TRACEPOINT_PROBE(sched_switch)
 {
-    u64 who = bpf_get_current_pid_tgid(), wanted = target_now(), now, next;
+    u64 who = bpf_get_current_pid_tgid(), wanted = target_id(), now, next;
     u64 task = ctx->args[ARG_sched_switch_prev], state;
     struct thread *thread;
 
     if (!wanted)
         return 0;
-    if (is_of(who, wanted)) {
-        thread = thread_of(who, task, 0, 1);
+    if (is_target_process(who, wanted)) {
+        thread = thread_state(who, task, 0, 1);
         state = LOAD_TIME(HAS_PREV_STATE) ? ctx->args[ARG_sched_switch_prev_state]
                                           : read_u64(task + OFFSET_task_struct_state);
         if (thread)
@@ -183,9 +183,9 @@ RAW_TRACEPOINT_PROBE(sched_switch)
     }
     task = ctx->args[ARG_sched_switch_next];
     next = pid_tgid_of(task);
-    if (is_of(next, wanted)) {
+    if (is_target_process(next, wanted)) {
         now = bpf_ktime_get_ns();
-        thread = thread_of(next, task, now, 0);
+        thread = thread_state(next, task, now, 0);
         if (thread) {
             thread->in_at = now;
             is_back(thread, now);
@@ -203,7 +203,7 @@ RAW_TRACEPOINT_PROBE(sched_process_fork)
     u32 parent = bpf_get_current_pid_tgid() >> 32;
     u32 child = pid_tgid_of(ctx->args[ARG_sched_process_fork_child]) >> 32;
 
-    join(parent, child);
+    add_child(parent, child);
     return 0;
 }
 #endif
@@ -220,10 +220,10 @@ RAW_TRACEPOINT_PROBE(sched_process_exit)
     if (thread) {
         /* What a worker gives back, its memory above all, is of its statement: that ends with its last switch. */
         if (!thread->is_helper)
-            finish(thread, tid, bpf_ktime_get_ns(), bpf_get_current_task());
+            end_statement(thread, tid, bpf_ktime_get_ns(), bpf_get_current_task());
         thread->dead = 1;
 #if !IS_POSTGRESQL
-        note_ending(bpf_get_current_task());
+        note_exit_begin(bpf_get_current_task());
 #endif
     }
     return 0;

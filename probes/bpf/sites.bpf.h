@@ -3,9 +3,9 @@
  *
  * Every waking of a target thread is counted by the site that it ends and by what woke it, idle or not.
  */
+#include "targets.bpf.h"
 #include "threads.bpf.h"
-#include "looks.bpf.h"
-#include "joins.bpf.h"
+#include "stacks.bpf.h"
 #include "units.bpf.h"
 
 #define WOKEN_SITES 32768
@@ -19,15 +19,15 @@ struct woken_key {
 BPF_TABLE("hash", struct woken_key, u64, woken, ENTRIES_IF(STACKS, WOKEN_SITES));
 
 /* One more sleep at a site has ended. A full table is a number, not a gap. */
-static __always_inline void count_waking(struct look *look, u32 tid, u32 tgid, u64 timer, u32 context, u32 irq, u64 waker)
+static __always_inline void count_waking(struct site *site, u32 tid, u32 tgid, u64 timer, u32 context, u32 irq, u64 waker)
 {
     struct woken_key key = {};
     u64 one = 1, *times;
     s64 *half = shared_at(SHARED_WOKEN_HALF);
 
-    key.ip = look->ip;
-    key.sp = look->sp;
-    key.code = look->code;
+    key.ip = site->ip;
+    key.sp = site->sp;
+    key.code = site->code;
     key.tid = tid;
     key.tgid = tgid;
     key.context = context | (half ? (u32)*half : 0);
@@ -41,7 +41,7 @@ static __always_inline void count_waking(struct look *look, u32 tid, u32 tgid, u
     if (times)
         __sync_fetch_and_add(times, 1);
     else if (woken.update(&key, &one))
-        count(COUNT_UNCOUNTED);
+        count(COUNT_LOST_WAKINGS);
     else
         note_filled(TABLE_WOKEN, 1);
 }
@@ -71,10 +71,10 @@ static __always_inline int is_asleep(u64 task)
 static __always_inline void note_waking(struct cpu_state *cpu, u64 task, u32 tid, u32 tgid, u32 context, u32 irq, u64 waker)
 {
     struct thread *thread = thread_at(tid);
-    struct look found = {};
+    struct site found = {};
     u64 registers;
 
-    if (!thread || (u32)waker == tid || !is_judged(tgid))
+    if (!thread || (u32)waker == tid || !is_process_measured(tgid))
         return;   /* the current thread does not sleep: a timer interrupted it */
     if (thread->tid == tid) {
         if (!thread->asleep)
@@ -88,9 +88,9 @@ static __always_inline void note_waking(struct cpu_state *cpu, u64 task, u32 tid
     registers = user_registers(task);
     if (!registers)
         return;
-    if (where_is(registers, &found.ip, &found.sp))
+    if (read_ip_sp(registers, &found.ip, &found.sp))
         send_registers(registers, found.ip, found.sp, tid, tgid, bpf_ktime_get_ns());
-    else if (!place_worker(&found, task))
+    else if (!set_worker_site(&found, task))
         return;
     count_waking(&found, tid, tgid, cpu->timer_active, context, irq, waker);
 }
@@ -113,17 +113,17 @@ static __always_inline void note_birth(u64 task, u32 tid, u32 tgid)
     if (!thread || !registers || tid == tgid || !is_target(tgid))
         return;
     take_slot(thread, tid, tgid);
-    where_is(registers, &thread->sleeper.ip, &thread->sleeper.sp);
+    read_ip_sp(registers, &thread->sleeper.ip, &thread->sleeper.sp);
     thread->sleeper.code = CODE_NEWBORN;
 }
 
 /* The slot of a thread of the target that is to be looked at now, whether it is the thread's own already or not; null for
  * all others. */
-static __always_inline struct thread *slot_to_look_at(struct cpu_state *cpu, u32 tid, u32 tgid, int *is_known)
+static __always_inline struct thread *slot_to_capture(struct cpu_state *cpu, u32 tid, u32 tgid, int *is_known)
 {
     struct thread *thread;
 
-    if (is_other(tgid) || is_skipped(cpu, tid, tgid))
+    if (is_not_target(tgid) || is_capture_skipped(cpu, tid, tgid))
         return 0;
     thread = thread_at(tid);
     if (!thread)
@@ -131,7 +131,7 @@ static __always_inline struct thread *slot_to_look_at(struct cpu_state *cpu, u32
     *is_known = thread->tid == tid && thread->tgid == tgid;
     if (!*is_known && !is_target(tgid))
         return 0;
-    note_look(cpu);
+    count_capture(cpu);
     return thread;
 }
 
@@ -144,16 +144,16 @@ static __always_inline void note_sleep(struct cpu_state *cpu, u64 task, u64 pid_
 
     /* Anybody's lie where the target's do, and the first thing that a quiet target does is to be woken. */
     find_registers(task);
-    thread = slot_to_look_at(cpu, tid, tgid, &is_known);
+    thread = slot_to_capture(cpu, tid, tgid, &is_known);
     if (!thread || !is_sleep(0, FIELD_U32(task, OFFSET_task_struct_state)))
         return;   /* or a signal was pending */
     count(COUNT_SLEEPS);
     if (!is_known)
         take_slot(thread, tid, tgid);
-    else if (thread->asleep && is_counting(cpu) && is_judged(tgid))
+    else if (thread->asleep && is_counting(cpu) && is_process_measured(tgid))
         /* Woken in the instant between the switch-out and this probe: by whom is not known. */
         count_waking(&thread->sleeper, tid, tgid, 0, WAKER_UNSEEN, 0, 0);
-    thread->asleep = look_at_current(cpu, &thread->sleeper, task, pid_tgid, STACK_SLEEPER) && is_judged(tgid);
+    thread->asleep = capture_current(cpu, &thread->sleeper, task, pid_tgid, STACK_SLEEPER) && is_process_measured(tgid);
 }
 
 /* A thread that an idle CPU switches to: where had it slept? Where its switch-out was not looked at (it slept before the
@@ -162,17 +162,17 @@ static __always_inline void note_site(struct cpu_state *cpu, u64 task, u32 tid, 
 {
     int slot = tid & (SITE_SLOTS - 1);
     struct thread *thread = thread_at(tid);
-    struct look worker = {};
+    struct site worker = {};
     u64 registers, ip, sp;
-    u32 *asked;
+    u32 *request;
 
     if (!is_target(tgid))
         return;
     registers = user_registers(task);
     if (!registers)
         return;
-    if (!where_is(registers, &ip, &sp)) {
-        if (!place_worker(&worker, task))
+    if (!read_ip_sp(registers, &ip, &sp)) {
+        if (!set_worker_site(&worker, task))
             return;
         cpu->period.site_ip = cpu->period.site_sp = 0;
         cpu->period.site_code = CODE_WORKER;
@@ -182,17 +182,17 @@ static __always_inline void note_site(struct cpu_state *cpu, u64 task, u32 tid, 
     cpu->period.site_ip = ip;
     cpu->period.site_sp = sp;
     cpu->period.flags |= IDLE_SITE;
-    asked = wanted.lookup(&slot);
-    if (LOAD_TIME(ON_DEMAND) && asked)
-        *asked = tid;
+    request = requested.lookup(&slot);
+    if (LOAD_TIME(ON_DEMAND) && request)
+        *request = tid;
     if (thread && thread->tid == tid && thread->sleeper.ip == cpu->period.site_ip &&
         thread->sleeper.sp == cpu->period.site_sp) {
         cpu->period.site_code = thread->sleeper.code;
         cpu->period.flags |= IDLE_SITE_FRESH;
         return;
     }
-    if (asked)
-        *asked = tid;
+    if (request)
+        *request = tid;
     send_registers(registers, cpu->period.site_ip, cpu->period.site_sp, tid, tgid, cpu->period.enter_ns);
 }
 
@@ -201,13 +201,13 @@ static __always_inline void note_waker(struct cpu_state *cpu, struct waking *wak
 {
     u32 tid = (u32)pid_tgid, tgid = pid_tgid >> 32;
     int is_known;
-    struct thread *thread = slot_to_look_at(cpu, tid, tgid, &is_known);
+    struct thread *thread = slot_to_capture(cpu, tid, tgid, &is_known);
 
     if (!thread)
         return;
     if (!is_known)
         take_slot(thread, tid, tgid);
-    if (!look_at_current(cpu, &thread->waker, CURRENT_TASK, pid_tgid, STACK_WAKER))
+    if (!capture_current(cpu, &thread->waker, CURRENT_TASK, pid_tgid, STACK_WAKER))
         return;
     waking->ip = thread->waker.ip;
     waking->sp = thread->waker.sp;

@@ -20,11 +20,11 @@ enum kind {
 };
 /* Whose numbers: the machine's own, those of 32-bit calls, those of x32. Each table has NUMBERS of them. */
 enum abi { ABI_NATIVE, ABI_COMPAT, ABI_X32, ABIS };
-#define NUMBERS 1024
+#define SYSCALL_SLOTS 1024
 #define X32_BIT 0x40000000
 #define FMODE_WRITE 2
-#define SUBMITTED_MOST 16
-#define PARTS_MOST 16
+#define MAX_IOCBS 16
+#define MAX_IOVECS 16
 
 struct call_key {
     u64 who;
@@ -43,7 +43,7 @@ struct file_key {
     u64 device;
 };
 
-struct file_use {
+struct file_io {
     u64 reads, read_bytes, writes, write_bytes, syncs, sync_ns, mode;
     char name[NAME_BYTES];
     char folder[NAME_BYTES];
@@ -51,9 +51,9 @@ struct file_use {
 };
 
 struct open_call {
-    u64 began_ns;
+    u64 start_ns;
     u64 file;        /* struct file; 0 where the call names none */
-    u64 into;        /* the file to which bytes are moved, else 0 */
+    u64 destination;        /* the file to which bytes are moved, else 0 */
     u32 number;
     u32 operation;
     u32 kind;
@@ -61,20 +61,20 @@ struct open_call {
 };
 
 BPF_HASH(targets, u32, u64, 4096);
-BPF_ARRAY(kinds, u32, ABIS * NUMBERS);
+BPF_ARRAY(kinds, u32, ABIS * SYSCALL_SLOTS);
 BPF_HASH(open_calls, u64, struct open_call, 65536);
 BPF_HASH(calls, struct call_key, struct call, CALLS);
-BPF_HASH(files, struct file_key, struct file_use, FILES);
-BPF_ARRAY(is_open, u64, 1);
+BPF_HASH(files, struct file_key, struct file_io, FILES);
+BPF_ARRAY(window_open, u64, 1);
 /* COUNT_LOST: no room in a table. COUNT_PARTS: requests in more parts than are looked at. */
-enum counter { COUNT_LOST, COUNT_PARTS, COUNTERS };
+enum counter { COUNT_LOST, COUNT_TRUNCATED, COUNTERS };
 BPF_PERCPU_ARRAY(counters, u64, COUNTERS);
-BPF_PERCPU_ARRAY(fresh_use, struct file_use, 1);
+BPF_PERCPU_ARRAY(new_file_io, struct file_io, 1);
 
 static __always_inline int window_is_open(void)
 {
     int zero = 0;
-    u64 *open = is_open.lookup(&zero);
+    u64 *open = window_open.lookup(&zero);
     return open && *open;
 }
 
@@ -85,7 +85,7 @@ static __always_inline void count(int what)
         *value += 1;
 }
 
-static __always_inline int is_wanted(u64 who)
+static __always_inline int is_traced(u64 who)
 {
     u32 tgid = who >> 32;
 
@@ -119,11 +119,11 @@ static __always_inline u64 file_of(u32 descriptor)
     return read_u64(read_u64(table + OFFSET_fdtable_fd) + 8ULL * descriptor);
 }
 
-static __always_inline struct file_use *use_of(u64 who, u64 file)
+static __always_inline struct file_io *file_io_of(u64 who, u64 file)
 {
     u64 inode = file ? read_u64(file + OFFSET_file_f_inode) : 0, entry;
     struct file_key key = { .who = who };
-    struct file_use *known, *fresh;
+    struct file_io *known, *fresh;
     int zero = 0;
 
     if (!inode)
@@ -133,7 +133,7 @@ static __always_inline struct file_use *use_of(u64 who, u64 file)
     known = files.lookup(&key);
     if (known)
         return known;
-    fresh = fresh_use.lookup(&zero);
+    fresh = new_file_io.lookup(&zero);
     if (!fresh)
         return 0;
     __builtin_memset(fresh, 0, sizeof(*fresh));
@@ -148,44 +148,44 @@ static __always_inline struct file_use *use_of(u64 who, u64 file)
     return files.lookup(&key);
 }
 
-static __always_inline void add_use(u64 who, u64 file, u32 kind, u64 bytes, u64 ns)
+static __always_inline void add_file_io(u64 who, u64 file, u32 kind, u64 bytes, u64 ns)
 {
-    struct file_use *use = use_of(who, file);
+    struct file_io *io = file_io_of(who, file);
 
-    if (!use)
+    if (!io)
         return;
     if (kind == KIND_READ) {
-        use->reads += 1;
-        use->read_bytes += bytes;
+        io->reads += 1;
+        io->read_bytes += bytes;
     } else if (kind == KIND_WRITE) {
-        use->writes += 1;
-        use->write_bytes += bytes;
+        io->writes += 1;
+        io->write_bytes += bytes;
     } else if (kind == KIND_SYNC) {
-        use->syncs += 1;
-        use->sync_ns += ns;
+        io->syncs += 1;
+        io->sync_ns += ns;
     }
 }
 
 /* The sum of the lengths of a request in several parts: struct iovec { void *base; size_t length; }, of words of 4 bytes
  * in a 32-bit call. */
-static __always_inline u64 bytes_of_parts(u64 parts, u32 many, u32 word)
+static __always_inline u64 sum_iovec_lengths(u64 iovecs, u32 entries, u32 word)
 {
     u64 bytes = 0;
 
-    if (many > PARTS_MOST)
-        count(COUNT_PARTS);
-    for (u32 i = 0; i < PARTS_MOST; i++) {
+    if (entries > MAX_IOVECS)
+        count(COUNT_TRUNCATED);
+    for (u32 i = 0; i < MAX_IOVECS; i++) {
         u64 length = 0;
-        if (i >= many)
+        if (i >= entries)
             break;
-        bpf_probe_read_user(&length, sizeof(length), (void *)(parts + (2ULL * i + 1) * word));
+        bpf_probe_read_user(&length, sizeof(length), (void *)(iovecs + (2ULL * i + 1) * word));
         bytes += word == 4 ? (u32)length : length;
     }
     return bytes;
 }
 
 /* io_submit(2): a table of pointers to struct iocb (include/uapi/linux/aio_abi.h). What is asked for counts. */
-struct request {
+struct aio_request {
     u64 data;
     u32 key, flags;
     u16 operation, priority;
@@ -193,15 +193,15 @@ struct request {
     u64 buffer, bytes;
 };
 
-static __always_inline void add_submitted(u64 who, u64 many, u64 table, u32 word)
+static __always_inline void add_iocbs(u64 who, u64 entries, u64 table, u32 word)
 {
-    if (many > SUBMITTED_MOST)
-        count(COUNT_PARTS);
-    for (u32 i = 0; i < SUBMITTED_MOST; i++) {
-        struct request one = {};
+    if (entries > MAX_IOCBS)
+        count(COUNT_TRUNCATED);
+    for (u32 i = 0; i < MAX_IOCBS; i++) {
+        struct aio_request one = {};
         u64 place = 0, bytes;
         u32 kind;
-        if (i >= many)
+        if (i >= entries)
             break;
         bpf_probe_read_user(&place, sizeof(place), (void *)(table + (u64)word * i));
         if (word == 4)
@@ -211,8 +211,8 @@ static __always_inline void add_submitted(u64 who, u64 many, u64 table, u32 word
                : one.operation == 1 || one.operation == 8 ? KIND_WRITE
                : one.operation == 2 || one.operation == 3 ? KIND_SYNC
                                                           : KIND_OTHER;
-        bytes = one.operation == 7 || one.operation == 8 ? bytes_of_parts(one.buffer, (u32)one.bytes, word) : one.bytes;
-        add_use(who, file_of(one.descriptor), kind, bytes, 0);
+        bytes = one.operation == 7 || one.operation == 8 ? sum_iovec_lengths(one.buffer, (u32)one.bytes, word) : one.bytes;
+        add_file_io(who, file_of(one.descriptor), kind, bytes, 0);
     }
 }
 
@@ -222,27 +222,27 @@ RAW_TRACEPOINT_PROBE(sys_enter)
     struct open_call call = {};
     u32 number = (u32)ctx->args[1], slot, *kind;
 
-    if (!window_is_open() || !is_wanted(who))
+    if (!window_is_open() || !is_traced(who))
         return 0;
-    call.began_ns = bpf_ktime_get_ns();
+    call.start_ns = bpf_ktime_get_ns();
     call.abi = abi_of(number);
     call.number = call.abi == ABI_X32 ? number & ~X32_BIT : number;
-    slot = call.abi * NUMBERS + call.number;
-    kind = call.number < NUMBERS ? kinds.lookup(&slot) : 0;
+    slot = call.abi * SYSCALL_SLOTS + call.number;
+    kind = call.number < SYSCALL_SLOTS ? kinds.lookup(&slot) : 0;
     call.kind = kind ? *kind : KIND_OTHER;
     if (call.kind == KIND_FUTEX) {
         call.operation = (u32)ARGUMENT(1) & 0x7f;
     } else if (call.kind == KIND_SUBMIT) {
-        add_submitted(who, ARGUMENT(1), ARGUMENT(2), call.abi == ABI_COMPAT ? 4 : 8);
+        add_iocbs(who, ARGUMENT(1), ARGUMENT(2), call.abi == ABI_COMPAT ? 4 : 8);
     } else if (call.kind == KIND_SEND) {
         call.file = file_of((u32)ARGUMENT(1));
-        call.into = file_of((u32)ARGUMENT(0));
+        call.destination = file_of((u32)ARGUMENT(0));
     } else if (call.kind != KIND_OTHER) {
         call.file = file_of((u32)ARGUMENT(0));
         if (call.kind == KIND_TEE)
-            call.into = file_of((u32)ARGUMENT(1));
+            call.destination = file_of((u32)ARGUMENT(1));
         else if (call.kind == KIND_SPLICE)
-            call.into = file_of((u32)ARGUMENT(2));
+            call.destination = file_of((u32)ARGUMENT(2));
         else if (call.kind == KIND_PIPE)
             call.kind = read_u32(call.file + OFFSET_file_f_mode) & FMODE_WRITE ? KIND_WRITE : KIND_READ;
     }
@@ -267,7 +267,7 @@ RAW_TRACEPOINT_PROBE(sys_exit)
     open_calls.delete(&who);
     if (!window_is_open())
         return 0;
-    ns = bpf_ktime_get_ns() - ended.began_ns;
+    ns = bpf_ktime_get_ns() - ended.start_ns;
     key.who = who;
     key.number = ended.number;
     key.operation = ended.operation;
@@ -288,30 +288,30 @@ RAW_TRACEPOINT_PROBE(sys_exit)
     if (failed)
         return 0;
     if (ended.file)
-        add_use(who, ended.file, ended.into ? KIND_READ : ended.kind, result, ns);
-    if (ended.into)
-        add_use(who, ended.into, KIND_WRITE, result, ns);
+        add_file_io(who, ended.file, ended.destination ? KIND_READ : ended.kind, result, ns);
+    if (ended.destination)
+        add_file_io(who, ended.destination, KIND_WRITE, result, ns);
     return 0;
 }
 
 /* A request of io_uring, once it is prepared: what is asked for counts, and whoever submits it. */
 RAW_TRACEPOINT_IF(HAVE_URING, io_uring_submit_req)
 {
-    u64 who = bpf_get_current_pid_tgid(), request = ctx->args[0], bytes;
+    u64 who = bpf_get_current_pid_tgid(), aio_request = ctx->args[0], bytes;
     u32 operation, kind;
 
-    if (!window_is_open() || !is_wanted(who))
+    if (!window_is_open() || !is_traced(who))
         return 0;
-    operation = read_u32(request + OFFSET_io_kiocb_opcode) & 0xff;
+    operation = read_u32(aio_request + OFFSET_io_kiocb_opcode) & 0xff;
     kind = operation == 1 || operation == 4 || operation == 22   ? KIND_READ
            : operation == 2 || operation == 5 || operation == 23 ? KIND_WRITE
            : operation == 3                                      ? KIND_SYNC
                                                                  : KIND_OTHER;
     if (kind == KIND_OTHER)
         return 0;
-    bytes = read_u32(request + OFFSET_io_rw_len);
+    bytes = read_u32(aio_request + OFFSET_io_rw_len);
     if (operation == 1 || operation == 2)
-        bytes = bytes_of_parts(read_u64(request + OFFSET_io_rw_addr), (u32)bytes, abi_of(0) == ABI_COMPAT ? 4 : 8);
-    add_use(who, file_of(read_u32(request + OFFSET_io_kiocb_cqe_fd)), kind, bytes, 0);
+        bytes = sum_iovec_lengths(read_u64(aio_request + OFFSET_io_rw_addr), (u32)bytes, abi_of(0) == ABI_COMPAT ? 4 : 8);
+    add_file_io(who, file_of(read_u32(aio_request + OFFSET_io_kiocb_cqe_fd)), kind, bytes, 0);
     return 0;
 }

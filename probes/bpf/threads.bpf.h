@@ -16,20 +16,12 @@
 /* More looks than this on one CPU: a thread that is where it always was need not show its call path each time. */
 #define BRISK_PER_100MS 100
 
-/* Where a process has code: its own text, and the hull of its libraries. `judged`: ON_DEMAND, it is looked at and its
- * wakings are counted while a window is open. */
-struct target {
-    u64 text_low, text_bytes;
-    u64 library_low, library_bytes;
-    u64 judged;
-};
-
 /* Where a thread was seen: a site. */
-struct look {
+struct site {
     u64 ip, sp, code;
     u64 window;       /* in which its stack was seen */
-    u32 alike;        /* looks at its call path that found it there, one after the other */
-    u32 unread;       /* looks since, at its registers alone */
+    u32 same_path_count;        /* looks at its call path that found it there, one after the other */
+    u32 skipped_reads;       /* looks since, at its registers alone */
 };
 
 /* A thread: a slot is another's as soon as that one sleeps. What its waker on another CPU needs is in the first cache line. */
@@ -37,54 +29,14 @@ struct thread {
     u32 tid, tgid;
     u32 asleep;       /* its waking has not been seen yet */
     u32 sent;         /* stacks of this thread that were copied … */
-    struct look sleeper;
+    struct site sleeper;
     u64 window;       /* … in this window */
-    struct look waker;
+    struct site waker;
     u8 gap[24];
 };
 
-BPF_HASH(targets, u32, struct target, ENTRIES_IF(STACKS, 8192));
 ALIGNED_ARRAY(threads, struct thread, ENTRIES_IF(STACKS, SITE_SLOTS));
-BPF_ARRAY(wanted, u32, ENTRIES_IF(STACKS, SITE_SLOTS));
-
-/* Whether a process cannot be of the target, before anything is looked up: where there is but one. */
-static __always_inline int is_other(u32 tgid)
-{
-    s64 *only;
-
-    if (!LOAD_TIME(STACKS))
-        return 1;
-    only = shared_at(SHARED_ONLY_TARGET);
-    return only && *only && (u32)*only != tgid;
-}
-
-static __always_inline struct target *target_of(u32 tgid)
-{
-    struct target *found;
-    u32 everyone = 0;
-    s64 *own;
-
-    if (is_other(tgid))
-        return 0;
-    found = targets.lookup(&tgid);
-    if (LOAD_TIME(TARGET_ALL) && !found) {
-        own = shared_at(SHARED_OWN_PID);
-        if (own && tgid != (u32)*own)
-            found = targets.lookup(&everyone);
-    }
-    return found;
-}
-
-/* As target_of(), where it does not matter what the process has: where the target is but one no table is asked. */
-static __always_inline int is_target(u32 tgid)
-{
-    s64 *only;
-
-    if (!LOAD_TIME(STACKS))
-        return 0;
-    only = shared_at(SHARED_ONLY_TARGET);
-    return only && *only ? (u32)*only == tgid : target_of(tgid) != 0;
-}
+BPF_ARRAY(requested, u32, ENTRIES_IF(STACKS, SITE_SLOTS));
 
 static __always_inline struct thread *thread_at(u32 tid)
 {
@@ -94,107 +46,92 @@ static __always_inline struct thread *thread_at(u32 tid)
 
 static __always_inline int is_loaded(struct cpu_state *cpu)
 {
-    return cpu->looks_loaded || cpu->looks_count > LOADED_PER_100MS;
+    return cpu->was_loaded || cpu->meter_captures > LOADED_PER_100MS;
 }
 
-/* Whether the wakings of a process are counted, where a window is open. */
-static __always_inline int is_judged(u32 tgid)
-{
-    s64 *counting;
-    struct target *target;
-
-    if (!LOAD_TIME(ON_DEMAND))
-        return 1;
-    counting = shared_at(SHARED_COUNTING);
-    if (!counting || !*counting)
-        return 0;
-    target = targets.lookup(&tgid);
-    return target && target->judged;
-}
-
-#define WAS_LOOKED_AT 0x80000000U   /* in `wanted`: above any thread id */
+#define REQUEST_SERVED 0x80000000U   /* in `wanted`: above any thread id */
 
 /* A sleep that is not looked at: it may be on another call path than the one before. */
-static __always_inline void forget_path(u32 tid)
+static __always_inline void clear_path(u32 tid)
 {
     struct thread *thread = thread_at(tid);
 
     if (!thread || thread->tid != tid)
         return;
     thread->sleeper.code = 0;
-    thread->sleeper.alike = 0;
+    thread->sleeper.same_path_count = 0;
 }
 
 /* ON_DEMAND: a thread is asked for by each idle exit that is blamed on it, which looks at its next sleep. Of all other sleeps on
  * the host nothing is read but this one word. */
-static __always_inline int is_unasked(struct cpu_state *cpu, u32 tid, u32 tgid)
+static __always_inline int is_not_requested(struct cpu_state *cpu, u32 tid, u32 tgid)
 {
     int slot = tid & (SITE_SLOTS - 1);
-    u32 *asked = wanted.lookup(&slot);
+    u32 *request = requested.lookup(&slot);
 
-    if (asked && *asked == tid) {
-        *asked = tid | WAS_LOOKED_AT;
+    if (request && *request == tid) {
+        *request = tid | REQUEST_SERVED;
         return 0;
     }
-    if (is_judged(tgid))
+    if (is_process_measured(tgid))
         return 0;
-    if (asked && *asked == (tid | WAS_LOOKED_AT)) {
-        *asked = 0;
-        forget_path(tid);
+    if (request && *request == (tid | REQUEST_SERVED)) {
+        *request = 0;
+        clear_path(tid);
     }
     return 1;
 }
 
 /* Under load: is this one of the looks that are left out? */
-static __always_inline int is_left_out(struct cpu_state *cpu, u32 tid, u32 tgid)
+static __always_inline int is_skipped_under_load(struct cpu_state *cpu, u32 tid, u32 tgid)
 {
     int slot = tid & (SITE_SLOTS - 1);
-    u32 *asked;
+    u32 *request;
 
-    if (!is_loaded(cpu) || ++cpu->looks_skipped % SAMPLE_1_IN == 0)
+    if (!is_loaded(cpu) || ++cpu->captures_skipped % SAMPLE_1_IN == 0)
         return 0;
-    asked = wanted.lookup(&slot);
-    if (!asked || *asked != tid)
+    request = requested.lookup(&slot);
+    if (!request || *request != tid)
         return 1;
-    *asked = 0;
+    *request = 0;
     return 0;
 }
 
 /* To be asked before anything that costs. */
-static __always_inline int is_skipped(struct cpu_state *cpu, u32 tid, u32 tgid)
+static __always_inline int is_capture_skipped(struct cpu_state *cpu, u32 tid, u32 tgid)
 {
     if (LOAD_TIME(ON_DEMAND))
-        return is_unasked(cpu, tid, tgid);
-    return is_left_out(cpu, tid, tgid);
+        return is_not_requested(cpu, tid, tgid);
+    return is_skipped_under_load(cpu, tid, tgid);
 }
 
 /* One look in so many asks for the time: fewer in a tenth of a second are no load. */
-#define LOOKS_PER_CLOCK 16
+#define CAPTURES_PER_CLOCK 16
 
 /* The load meter; a look under load stands for those that were left out before it. */
-static __always_inline void note_look(struct cpu_state *cpu)
+static __always_inline void count_capture(struct cpu_state *cpu)
 {
-    u64 now = cpu->looks_count % LOOKS_PER_CLOCK ? 0 : coarse_ns();
+    u64 now = cpu->meter_captures % CAPTURES_PER_CLOCK ? 0 : coarse_ns();
 
-    if (now > cpu->looks_window_ns + 100000000ULL) {
-        u64 span = now - cpu->looks_window_ns;
+    if (now > cpu->meter_start_ns + 100000000ULL) {
+        u64 span = now - cpu->meter_start_ns;
         u32 most = cpu->idled_ns * IDLE_1_IN > span ? LOADED_PER_100MS : SATURATED_PER_100MS;
 
-        cpu->looks_loaded = cpu->looks_count > most && span < 200000000ULL;
-        cpu->looks_brisk = cpu->looks_count > BRISK_PER_100MS && span < 200000000ULL;
+        cpu->was_loaded = cpu->meter_captures > most && span < 200000000ULL;
+        cpu->was_brisk = cpu->meter_captures > BRISK_PER_100MS && span < 200000000ULL;
         cpu->idled_ns = 0;
-        cpu->looks_window_ns = now;
-        cpu->looks_count = 0;
+        cpu->meter_start_ns = now;
+        cpu->meter_captures = 0;
     }
     if (is_loaded(cpu)) {
-        cpu->looks_count += SAMPLE_1_IN;
+        cpu->meter_captures += SAMPLE_1_IN;
         count(COUNT_LOADED);
     } else {
-        cpu->looks_count++;
+        cpu->meter_captures++;
     }
 }
 
 static __always_inline int is_brisk(struct cpu_state *cpu)
 {
-    return cpu->looks_brisk || cpu->looks_count > BRISK_PER_100MS;
+    return cpu->was_brisk || cpu->meter_captures > BRISK_PER_100MS;
 }

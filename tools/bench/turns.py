@@ -100,7 +100,7 @@ class _Stacks:
         # The programs' own meter of load looks back over a tenth of a second, and learns the load once a window: it
         # goes on where it stopped, instead of learning again in each turn.
         for cpu, state in enumerate(self._tracer.cpus.states().copy()):
-            state["looks_window_ns"], state["looks_count"], state["idled_ns"] = kernel_ns(), 0, 0
+            state["meter_start_ns"], state["meter_captures"], state["idled_ns"] = kernel_ns(), 0, 0
             self._tracer.program.put("cpus", cpu, state.tobytes())
         self._tracer.program.attach()
 

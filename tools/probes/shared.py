@@ -67,8 +67,8 @@ ENUMS = [
     Shared("idle_period.h", "evidence", "WakeEvidence", "First evidence for the end of an idle period", "EVIDENCE_"),
     Shared("idle_period.h", "idle_flags", "Flag", "Flags of an idle exit", "IDLE_", base="IntFlag"),
     Shared("idle_period.h", "waker_context", "WakerContext", "The context of a waking", "WAKER_"),
-    Shared("looks.bpf.h", "stack_kind", "StackKind", "The owner of a recorded stack", "STACK_"),
-    Shared("running.bpf.h", "run_kind", "RunKind", "The owner of a thread's running time", "RUN_"),
+    Shared("stacks.bpf.h", "stack_kind", "StackKind", "The owner of a recorded stack", "STACK_"),
+    Shared("switch.bpf.h", "run_kind", "RunKind", "The owner of a thread's running time", "RUN_"),
     Shared(
         *(
             "filled.bpf.h",
@@ -88,7 +88,7 @@ ENUMS = [
     Shared(
         "functions.bpf.c", "stat_field", "FunctionSum", "A function's sums, in this order", "STAT_", ("STAT_FIELDS",)
     ),
-    Shared("offcpu.bpf.c", "why", "OffCpuReason", "Reasons for leaving the CPU", "WHY_", ("WHYS",)),
+    Shared("offcpu.bpf.c", "reason", "OffCpuReason", "Reasons for leaving the CPU", "REASON_", ("REASONS",)),
     Shared("syscalls.bpf.c", "abi", "Abi", "The table of numbers of a system call", "ABI_", ("ABIS",)),
     Shared("syscalls.bpf.c", "kind", "CallKind", "The use of a file by a system call", "KIND_"),
     Shared("queries.bpf.c", "counter", "StatementCount", "Outcomes of packets", "COUNT_", ("COUNTERS",)),
@@ -104,14 +104,14 @@ ENUMS = [
 NUMBERS: Mapping[str, Sequence[str]] = {
     "idle_period.h": ("COMM_BYTES", "IDLE_LIFE"),
     "causes.h": ("CAUSE_STATES", "CAUSE_HALF"),
-    "looks.bpf.h": ("CODE_NEWBORN", "CODE_WORKER"),
-    "busy.bpf.h": ("GROUP_SPAN",),
+    "stacks.bpf.h": ("CODE_NEWBORN", "CODE_WORKER"),
+    "busy_cpus.bpf.h": ("GROUP_SPAN",),
     "functions.bpf.c": ("COOKIE_STEPPED",),
-    "offcpu.bpf.c": ("WHYS",),
-    "syscalls.bpf.c": ("NAME_BYTES", "NUMBERS"),
+    "offcpu.bpf.c": ("REASONS",),
+    "syscalls.bpf.c": ("NAME_BYTES", "SYSCALL_SLOTS"),
     "queries.bpf.c": ("COM_QUERY", "COM_STMT_PREPARE", "COM_PART", "PREPARING"),
     "dispatch.bpf.h": ("COM_STMT_EXECUTE", "COM_EVENT"),
-    "uses.bpf.h": ("SQUARED_NS_LOG",),
+    "statement_totals.bpf.h": ("SQUARED_NS_LOG",),
     "whole.bpf.h": ("MOST_WALKS", "WALKED_AT_ONCE"),
     "waitkinds.bpf.h": ("WAITS",),
     "activity.bpf.h": ("FASTPATH",),

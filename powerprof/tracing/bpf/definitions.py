@@ -24,7 +24,7 @@ def count_possible_cpus() -> int:
 
 
 def build_cpu_definitions(cpus: int) -> dict[str, int]:
-    """Return the definitions of the number of CPUs and of the groups that busy.bpf.h checks."""
+    """Return the definitions of the number of CPUs and of the groups that busy_cpus.bpf.h checks."""
     return {"NR_CPUS": cpus, "GROUP_CPUS": min(cpus, GROUP_SPAN), "CPU_GROUPS": -(-cpus // GROUP_SPAN)}
 
 

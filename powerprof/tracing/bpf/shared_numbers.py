@@ -16,22 +16,22 @@ IDLE_LIFE = 0xFFF00000
 CAUSE_STATES = 10  # CPUIDLE_STATE_MAX
 CAUSE_HALF = 0x10000
 
-# looks.bpf.h
+# stacks.bpf.h
 CODE_NEWBORN = 2
 CODE_WORKER = 3  # no user code: a worker of io_uring
 
-# busy.bpf.h
+# busy_cpus.bpf.h
 GROUP_SPAN = 64  # GROUP_CPUS: no more than the host has; CPU_GROUPS: groups of so many that hold all
 
 # functions.bpf.c
 COOKIE_STEPPED = 0x10000
 
 # offcpu.bpf.c
-WHYS = 8
+REASONS = 8
 
 # syscalls.bpf.c
 NAME_BYTES = 48
-NUMBERS = 1024
+SYSCALL_SLOTS = 1024
 
 # queries.bpf.c
 COM_QUERY = 3
@@ -43,7 +43,7 @@ PREPARING = 0x9E3779B97F4A7C15  # tells the making of a statement from its execu
 COM_STMT_EXECUTE = 23
 COM_EVENT = 1001  # no packet: an event of the server's own
 
-# uses.bpf.h
+# statement_totals.bpf.h
 SQUARED_NS_LOG = 8  # 256 ns: the square of 1,000 s is a u64
 
 # whole.bpf.h
@@ -82,9 +82,9 @@ class Count(IntEnum):
     LOADED = 2
     SLEEPS = 3
     UNSENT = 4
-    UNCOUNTED = 5
+    LOST_WAKINGS = 5
     LOST_SAMPLES = 6
-    UNJOINED = 7
+    LOST_PROCESSES = 7
 
 
 class CpuPhase(IntEnum):
@@ -141,7 +141,7 @@ class WakerContext(IntEnum):
 
 
 class StackKind(IntEnum):
-    """The owner of a recorded stack: enum stack_kind of looks.bpf.h."""
+    """The owner of a recorded stack: enum stack_kind of stacks.bpf.h."""
 
     SLEEPER = 0
     WAKER = 1
@@ -149,7 +149,7 @@ class StackKind(IntEnum):
 
 
 class RunKind(IntEnum):
-    """The owner of a thread's running time: enum run_kind of running.bpf.h."""
+    """The owner of a thread's running time: enum run_kind of switch.bpf.h."""
 
     OTHER = 0
     TARGET = 1
@@ -208,7 +208,7 @@ class FunctionSum(IntEnum):
 
 
 class OffCpuReason(IntEnum):
-    """Reasons for leaving the CPU: enum why of offcpu.bpf.c."""
+    """Reasons for leaving the CPU: enum reason of offcpu.bpf.c."""
 
     INTERRUPTIBLE = 0
     UNINTERRUPTIBLE = 1

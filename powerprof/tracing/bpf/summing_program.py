@@ -97,7 +97,7 @@ class SummingProgram(Closeable, WindowPart):
         return self._followed.notes() if self._followed is not None else []
 
     def _count(self, value: int) -> None:
-        self._program.put("is_open", 0, value.to_bytes(8, "little"))
+        self._program.put("window_open", 0, value.to_bytes(8, "little"))
 
     def rows(self, table: str) -> tuple[bytes, bytes]:
         """Return all keys and all values of a table as bytes."""

@@ -27,27 +27,27 @@ int enter(struct cpu_state *cpu, u64 now, u32 number, u32 state, struct idle_exi
 }
 
 void leave(struct cpu_state *cpu, u64 now) { idle_leave(cpu, now); }
-void evidence(struct cpu_state *cpu, u32 kind, u32 irq) { idle_evidence(cpu, kind, irq); }
-void refine(struct cpu_state *cpu, u32 kind, u32 irq) { idle_refine(cpu, kind, irq); }
-void hardirq(struct cpu_state *cpu, u32 irq) { idle_hardirq(cpu, irq); }
-void hardirq_end(struct cpu_state *cpu, u32 returned) { idle_hardirq_end(cpu, returned); }
-void raise_softirq(struct cpu_state *cpu, u32 number, int in_interrupt) { idle_raise(cpu, number, in_interrupt); }
-void softirq(struct cpu_state *cpu, u32 number) { idle_softirq(cpu, number); }
-u32 context(struct cpu_state *cpu, int in_interrupt) { u32 irq; return idle_context(cpu, &irq, in_interrupt); }
-void softirq_end(struct cpu_state *cpu) { idle_softirq_end(cpu); }
-void timer(struct cpu_state *cpu, u64 function, int tick, int wheel) { idle_timer(cpu, function, tick, wheel); }
-void down(struct cpu_state *cpu, u64 now) { idle_down(cpu, now); }
-void timer_end(struct cpu_state *cpu) { idle_timer_end(cpu); }
-void ran(struct cpu_state *cpu, u64 now, u32 tid) { idle_run(cpu, now, tid, tid); }
-void departs(struct cpu_state *cpu, u32 tid, u64 ns, int preempted) { idle_ran(cpu, tid, ns, preempted); }
+void evidence(struct cpu_state *cpu, u32 kind, u32 irq) { idle_add_evidence(cpu, kind, irq); }
+void refine(struct cpu_state *cpu, u32 kind, u32 irq) { idle_refine_evidence(cpu, kind, irq); }
+void hardirq(struct cpu_state *cpu, u32 irq) { idle_enter_hardirq(cpu, irq); }
+void hardirq_end(struct cpu_state *cpu, u32 returned) { idle_exit_hardirq(cpu, returned); }
+void raise_softirq(struct cpu_state *cpu, u32 number, int in_interrupt) { idle_raise_softirq(cpu, number, in_interrupt); }
+void softirq(struct cpu_state *cpu, u32 number) { idle_enter_softirq(cpu, number); }
+u32 context(struct cpu_state *cpu, int in_interrupt) { u32 irq; return idle_waker_context(cpu, &irq, in_interrupt); }
+void softirq_end(struct cpu_state *cpu) { idle_exit_softirq(cpu); }
+void timer(struct cpu_state *cpu, u64 function, int tick, int wheel) { idle_enter_timer(cpu, function, tick, wheel); }
+void down(struct cpu_state *cpu, u64 now) { idle_set_offline(cpu, now); }
+void timer_end(struct cpu_state *cpu) { idle_exit_timer(cpu); }
+void ran(struct cpu_state *cpu, u64 now, u32 tid) { idle_start_task(cpu, now, tid, tid); }
+void departs(struct cpu_state *cpu, u32 tid, u64 ns, int preempted) { idle_add_task_time(cpu, tid, ns, preempted); }
 int sleeps(int preempted, u32 state) { return is_sleep(preempted, state); }
 
 void waking(struct cpu_state *cpu, struct waking *out, u32 number, u32 tid, u32 waker)
 {
-    u32 irq, context = idle_context(cpu, &irq, 0);
+    u32 irq, context = idle_waker_context(cpu, &irq, 0);
 
     memset(out, 0, sizeof(*out));
-    idle_waking(cpu, out, number, tid, waker, context, irq);
+    idle_fill_waking(cpu, out, number, tid, waker, context, irq);
 }
 
 unsigned long waking_bytes(void) { return sizeof(struct waking); }
@@ -60,15 +60,15 @@ int switch_to(struct cpu_state *cpu, u64 now, u32 tid, u64 switches, struct waki
 unsigned long key_bytes(void) { return sizeof(struct cause_key); }
 unsigned long sum_bytes(void) { return sizeof(struct cause_sum); }
 unsigned long total_bytes(void) { return sizeof(struct cpu_total); }
-void key_of(struct idle_exit *period, struct cause_key *key) { cause_key_of(period, key); }
-void add(struct cause_sum *sum, struct idle_exit *period) { cause_add(sum, period); }
+void key_of(struct idle_exit *period, struct cause_key *key) { fill_cause_key(period, key); }
+void add(struct cause_sum *sum, struct idle_exit *period) { add_exit_to_cause(sum, period); }
 int ran_until(struct cause_sum *sum, struct cpu_state *cpu, u64 now)
 {
     int whole = idle_enter(cpu, now);
 
-    cause_ran(sum, cpu);
+    add_run_time_to_cause(sum, cpu);
     return whole;
 }
-void add_total(struct cpu_total *total, struct idle_exit *period) { total_add(total, period); }
+void add_total(struct cpu_total *total, struct idle_exit *period) { add_exit_to_total(total, period); }
 int in_window(struct cpu_total *total, struct idle_exit *period) { return is_in_window(total, period); }
 u32 chosen(u32 cpu, u32 sequence) { return sample_hash(cpu, sequence); }

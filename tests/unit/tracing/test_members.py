@@ -31,7 +31,7 @@ class Tables(FakeProgram):
 
     def tell(self, told: dict[int, int]) -> None:
         pairs = ((child.to_bytes(4, "little"), parent.to_bytes(4, "little")) for child, parent in told.items())
-        self.hashes["joined"] = dict(pairs)
+        self.hashes["new_processes"] = dict(pairs)
 
 
 class Group:
@@ -185,7 +185,7 @@ def test_losses_of_stacks_are_those_of_the_window() -> None:
     reader.read()
     trace = reader.collect()
     assert (trace.lost_count, trace.loaded_count, trace.unsent_count, trace.uncounted_count) == tuple(
-        11 + count for count in (Count.LOST_STACKS, Count.LOADED, Count.UNSENT, Count.UNCOUNTED)
+        11 + count for count in (Count.LOST_STACKS, Count.LOADED, Count.UNSENT, Count.LOST_WAKINGS)
     )
     assert not trace.registers_found  # threads slept, and no registers were found
     reader.read()

@@ -47,7 +47,7 @@ def query_tracer(**more: Any) -> Any:
     now = [100 + value for value in counters(len(StatementCount), *moved)]
     total = struct.pack("<4Qq9QQ", 3, 2, 1, 900, 500, *range(9), 77)
     program = FakeProgram(
-        arrays={"pasts": [bytes(120)], "off_clock": [struct.pack("<32xQ", 5 * MS)]},
+        arrays={"exited_totals": [bytes(120)], "off_clock": [struct.pack("<32xQ", 5 * MS)]},
         hashes={"threads": {struct.pack("<I", 42): thread()}, "totals": {struct.pack("<2Q", 0x1F00, 42): total}},
         counters={"counters": now},
     )

@@ -54,7 +54,7 @@ def test_rows_of_calls_and_files() -> None:
     key = entry(syscalls._FILE_KEY, who=thread_key(71), inode=7, device=(8 << 20) | 3)
     other = entry(syscalls._FILE_KEY, who=thread_key(71), inode=8, device=(8 << 20) | 3)
     own = entry(syscalls._FILE_KEY, who=thread_key(71, OWN), inode=8, device=0)
-    use = entry(syscalls._FILE_USE, mode=stat.S_IFREG, name=b"ibdata1", folder=b"mysql", comm=b"worker", **FILE)
+    use = entry(syscalls._FILE_IO, mode=stat.S_IFREG, name=b"ibdata1", folder=b"mysql", comm=b"worker", **FILE)
     waiting = {
         np.uint64(thread_key(71)).tobytes(): entry(
             syscalls._OPEN_CALL, number=number_of("futex"), operation=0, abi=Abi.NATIVE

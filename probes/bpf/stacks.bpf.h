@@ -16,8 +16,8 @@
 #define STACK_BYTES 0x4000
 /* A thread that was found on one call path so often is trusted to be on it again, where looks are many: then one in
  * eight is a look at the path, and one in TRUSTED_MOST the longer nothing else was found. Any other path ends the trust. */
-#define ALIKE_ENOUGH 16
-#define TRUSTED_MOST 64
+#define TRUSTED_AFTER 16
+#define MAX_SKIPPED_READS 64
 
 /* Values of a site's code that are no hash. */
 #define CODE_UNREADABLE 1
@@ -33,9 +33,9 @@ enum stack_kind { STACK_SLEEPER = 0, STACK_WAKER = 1, STACK_REGISTERS = 2 };
  * live for an instant the first is copied. A reader that stays knows stacks by their threads. */
 struct site_key {
     u64 ip, sp, code;
-    u32 whose, kind;
+    u32 owner, kind;
 };
-#define WHOSE(tid, tgid) (LOAD_TIME(ON_DEMAND) ? (tid) : (tgid))
+#define SITE_OWNER(tid, tgid) (LOAD_TIME(ON_DEMAND) ? (tid) : (tgid))
 
 struct stack_record {
     u64 at_ns;
@@ -46,7 +46,7 @@ struct stack_record {
     u8 stack[STACK_BYTES + 0x1000];
 };
 
-BPF_TABLE("lru_hash", struct site_key, u64, seen, ENTRIES_IF(STACKS, 32768));
+BPF_TABLE("lru_hash", struct site_key, u64, sent_sites, ENTRIES_IF(STACKS, 32768));
 BPF_PERCPU_ARRAY(scratch, struct stack_record, ENTRIES_IF(STACKS, 1));
 BPF_RINGBUF_OUTPUT(stacks, ENTRIES_IF(STACK_PAGES, 1));
 
@@ -56,7 +56,7 @@ static __always_inline int is_code(struct target *target, u64 word)
     return word - target->text_low < target->text_bytes || word - target->library_low < target->library_bytes;
 }
 
-static __always_inline u64 call_path(struct target *target, struct stack_record *record)
+static __always_inline u64 hash_call_path(struct target *target, struct stack_record *record)
 {
     u64 *words = (u64 *)record->stack;
     u64 hash = 0xcbf29ce484222325ULL;
@@ -164,7 +164,7 @@ static __always_inline u64 user_registers(u64 task)
 #endif
 
 /* The two registers that tell where a thread is. Returns 0 where it has none: a kernel thread. */
-static __always_inline int where_is(u64 registers, u64 *ip, u64 *sp)
+static __always_inline int read_ip_sp(u64 registers, u64 *ip, u64 *sp)
 {
 #if DIRECT
     *ip = FIELD_U64(registers, 8 * REGISTER_IP);
@@ -182,18 +182,18 @@ static __always_inline int where_is(u64 registers, u64 *ip, u64 *sp)
 
 /* The place of a thread that the kernel runs in a process (io_uring's workers): it has no user registers. Returns 0 for the
  * kernel's own threads. */
-static __always_inline int place_worker(struct look *look, u64 task)
+static __always_inline int set_worker_site(struct site *site, u64 task)
 {
     if (FIELD_U32(task, OFFSET_task_struct_flags) & PF_KTHREAD)
         return 0;
-    look->ip = look->sp = 0;
-    look->code = CODE_WORKER;
-    look->alike = 0;
+    site->ip = site->sp = 0;
+    site->code = CODE_WORKER;
+    site->same_path_count = 0;
     return 1;
 }
 
 /* The whole look: call path, and stack bytes of a new site. `record` has the registers. */
-static __always_inline void look_at_path(struct target *target, struct stack_record *record, u32 kind, u64 window, struct look *look,
+static __always_inline void capture_path(struct target *target, struct stack_record *record, u32 kind, u64 window, struct site *site,
                                          u64 task)
 {
     struct site_key key = {};
@@ -203,45 +203,45 @@ static __always_inline void look_at_path(struct target *target, struct stack_rec
     if (bpf_probe_read_user(record->stack, HASHED_BYTES, (void *)record->sp))
         record->code = CODE_UNREADABLE;
     else
-        record->code = call_path(target, record);
+        record->code = hash_call_path(target, record);
     /* Behind the loops, which the verifier walks again for each value that is known before them. */
-    is_there = look->ip == record->ip && look->sp == record->sp;
-    is_same = is_there && look->window == window;
-    was_lost = is_there && look->window == (window | WINDOW_NO_ROOM);
-    look->unread = 0;
-    if (is_same && look->code == record->code) {
-        look->alike++;
+    is_there = site->ip == record->ip && site->sp == record->sp;
+    is_same = is_there && site->window == window;
+    was_lost = is_there && site->window == (window | WINDOW_NO_ROOM);
+    site->skipped_reads = 0;
+    if (is_same && site->code == record->code) {
+        site->same_path_count++;
         return;
     }
-    was_lost = was_lost && look->code == record->code;
-    look->ip = record->ip;
-    look->sp = record->sp;
-    look->code = record->code;
-    look->window = window;
-    look->alike = 1;
+    was_lost = was_lost && site->code == record->code;
+    site->ip = record->ip;
+    site->sp = record->sp;
+    site->code = record->code;
+    site->window = window;
+    site->same_path_count = 1;
     key.ip = record->ip;
     key.sp = record->sp;
     key.code = record->code;
-    key.whose = record->code == CODE_UNREADABLE ? record->tid : WHOSE(record->tid, record->tgid);
+    key.owner = record->code == CODE_UNREADABLE ? record->tid : SITE_OWNER(record->tid, record->tgid);
     key.kind = kind;
-    if (!seen.lookup(&key)) {
-        seen.update(&key, &one);
+    if (!sent_sites.lookup(&key)) {
+        sent_sites.update(&key, &one);
         record->space = FIELD_U64(FIELD_U64(task, OFFSET_task_struct_mm), OFFSET_mm_struct_start_stack);
         if (!send_stack(record, window)) {
-            seen.delete(&key);
-            look->window |= WINDOW_NO_ROOM;
+            sent_sites.delete(&key);
+            site->window |= WINDOW_NO_ROOM;
             if (!was_lost)
                 count(COUNT_LOST_STACKS);
             return;
         }
     }
     if (was_lost)
-        count_back(COUNT_LOST_STACKS);
+        uncount(COUNT_LOST_STACKS);
 }
 
 /* Where is the current thread? Returns 0 where that cannot be read, and for the kernel's own threads. The usual case reads two registers and touches
  * nothing but the thread's slot: what is not in a CPU's cache costs more than any instruction here. */
-static __always_inline int look_at_current(struct cpu_state *cpu, struct look *look, u64 task, u64 pid_tgid, u32 kind)
+static __always_inline int capture_current(struct cpu_state *cpu, struct site *site, u64 task, u64 pid_tgid, u32 kind)
 {
     int zero = 0;
     s64 *window = shared_at(SHARED_WINDOW);
@@ -251,11 +251,11 @@ static __always_inline int look_at_current(struct cpu_state *cpu, struct look *l
 
     if (!window || !registers)
         return 0;
-    if (!where_is(registers, &ip, &sp))
-        return place_worker(look, task);
-    if (look->alike >= ALIKE_ENOUGH && look->ip == ip && look->sp == sp && look->window == *window &&
-        look->unread < look->alike / 2 && look->unread < TRUSTED_MOST && is_brisk(cpu)) {
-        look->unread++;
+    if (!read_ip_sp(registers, &ip, &sp))
+        return set_worker_site(site, task);
+    if (site->same_path_count >= TRUSTED_AFTER && site->ip == ip && site->sp == sp && site->window == *window &&
+        site->skipped_reads < site->same_path_count / 2 && site->skipped_reads < MAX_SKIPPED_READS && is_brisk(cpu)) {
+        site->skipped_reads++;
         return 1;
     }
     record = scratch.lookup(&zero);
@@ -268,7 +268,7 @@ static __always_inline int look_at_current(struct cpu_state *cpu, struct look *l
     record->tid = (u32)pid_tgid;
     record->tgid = pid_tgid >> 32;
     record->kind = kind;
-    look_at_path(target, record, kind, *window, look, task);
+    capture_path(target, record, kind, *window, site, task);
     return 1;
 }
 
@@ -282,11 +282,11 @@ static __always_inline void send_registers(u64 registers, u64 ip, u64 sp, u32 ti
 
     key.ip = ip;
     key.sp = sp;
-    key.whose = tid;
+    key.owner = tid;
     key.kind = STACK_REGISTERS;
-    if (!record || seen.lookup(&key))
+    if (!record || sent_sites.lookup(&key))
         return;
-    seen.update(&key, &one);
+    sent_sites.update(&key, &one);
     if (bpf_probe_read_kernel(record->registers, sizeof(record->registers), (void *)registers))
         return;
     record->at_ns = now;

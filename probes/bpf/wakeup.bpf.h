@@ -7,12 +7,12 @@ static __always_inline void note_wake(struct cpu_state *cpu, u32 number, u64 tas
     struct waking *waking;
     u64 pid_tgid, who = pid_tgid_of(task);
     u32 tid = (u32)who, irq, context;
-    int slot, is_counted = !is_other(who >> 32);
+    int slot, is_counted = !is_not_target(who >> 32);
 
     if (!ends_idle && !is_counted)
         return;
     pid_tgid = bpf_get_current_pid_tgid();
-    context = idle_context(cpu, &irq, cpu->vector || (!cpu->timer_active && !cpu->hardirq && in_interrupt()));
+    context = idle_waker_context(cpu, &irq, cpu->vector || (!cpu->timer_active && !cpu->hardirq && in_interrupt()));
     if (LOAD_TIME(STACKS) && is_counted) {
         if (newborn)
             note_birth(task, tid, who >> 32);
@@ -28,7 +28,7 @@ static __always_inline void note_wake(struct cpu_state *cpu, u32 number, u64 tas
     /* A thread is mostly woken by the same one, whose name then is there already. */
     if (waking->waker_tid != (u32)pid_tgid || !waking->waker_comm[0])
         own_comm(waking->waker_comm);
-    idle_waking(cpu, waking, number, tid, pid_tgid, context, irq);
+    idle_fill_waking(cpu, waking, number, tid, pid_tgid, context, irq);
     /* In this order: it is counted first and off the CPU afterwards. */
     if (LOAD_TIME(HAS_ON_CPU))
         /* A byte of its own or the low one of an int, by kernel: more than the member, the verifier refuses. */
@@ -42,15 +42,15 @@ static __always_inline void note_wake(struct cpu_state *cpu, u32 number, u64 tas
 TYPED_TRACEPOINT_PROBE(sched_waking)
 {
     int number;
-    struct cpu_state *cpu = cpu_here(&number);
+    struct cpu_state *cpu = this_cpu_and_number(&number);
     int ends_idle;
 
-    if (!cpu || !is_watched(cpu))
+    if (!cpu || !is_waking_traced(cpu))
         return 0;
     ends_idle = can_end_idle(cpu);
     /* First of all, while the verifier knows of one state only: it walks the loops again for each. */
     if (ends_idle && !is_open(cpu))
-        review_busy(cpu, coarse_ns(), number);
+        update_busy(cpu, coarse_ns(), number);
     note_wake(cpu, number, ctx->args[0], ends_idle, 0);
     return 0;
 }
@@ -59,8 +59,17 @@ TYPED_TRACEPOINT_PROBE(sched_waking)
 TYPED_TRACEPOINT_PROBE(sched_wakeup_new)
 {
     int number;
-    struct cpu_state *cpu = cpu_here(&number);
-    if (cpu && is_watched(cpu))
+    struct cpu_state *cpu = this_cpu_and_number(&number);
+    if (cpu && is_waking_traced(cpu))
         note_wake(cpu, number, ctx->args[0], can_end_idle(cpu), 1);
+    return 0;
+}
+
+RAW_TRACEPOINT_IF(HAVE_sched_wake_idle_without_ipi, sched_wake_idle_without_ipi)
+{
+    int target = ctx->args[0];   /* runs on the waker's CPU: the CPU that is woken is the argument */
+    struct cpu_state *cpu = cpus.lookup(&target);
+    if (cpu)
+        idle_add_evidence(cpu, EVIDENCE_NO_IPI, 0);
     return 0;
 }

@@ -6,7 +6,7 @@
  * A look is at two groups at most, for it is made under the lock of a run queue, and the verifier follows no more than some
  * thousand steps: 8,192 CPUs are 128 groups.
  */
-#define REVIEW_EVERY_NS 10000000ULL
+#define UPDATE_EVERY_NS 10000000ULL
 #define GROUP_SPAN 64   /* GROUP_CPUS: no more than the host has; CPU_GROUPS: groups of so many that hold all */
 
 /* Read at every idle entry of the group, and written seldom: no other shares its lines. */
@@ -20,7 +20,7 @@ BPF_ARRAY(groups, struct cpu_group, CPU_GROUPS);
 /* A CPU of the group idles. The barrier is on a line of the CPU that looks: whoever sets the second mark has seen the first
  * one gone, or is seen here. The nanosecond is nothing; adding 0 would become another instruction, which kernels before
  * 5.12 do not have. */
-static __always_inline void not_busy(struct cpu_group *group, s64 *all_busy, u64 *own_line)
+static __always_inline void clear_busy(struct cpu_group *group, s64 *all_busy, u64 *own_line)
 {
     if (group->is_busy) {
         group->is_busy = 0;
@@ -32,18 +32,18 @@ static __always_inline void not_busy(struct cpu_group *group, s64 *all_busy, u64
 
 /* CPU `number` has gone idle, which its state says already. The barrier: whoever marks its group either sees it or is seen
  * by it. */
-static __always_inline void note_idle(struct cpu_state *cpu, u32 number, s64 *all_busy)
+static __always_inline void mark_idle(struct cpu_state *cpu, u32 number, s64 *all_busy)
 {
     int place = number / GROUP_SPAN;
     struct cpu_group *group = groups.lookup(&place);
 
-    __sync_fetch_and_add(&cpu->reviewed_ns, 1);
+    __sync_fetch_and_add(&cpu->busy_checked_ns, 1);
     if (group)
-        not_busy(group, all_busy, &cpu->reviewed_ns);
+        clear_busy(group, all_busy, &cpu->busy_checked_ns);
 }
 
 /* Looks at the CPUs of a group from this one on: where any idles, one near is found at once. */
-static __always_inline int any_idle(u32 place, u32 from)
+static __always_inline int has_idle_cpu(u32 place, u32 from)
 {
     u32 step, cpus_of_group = LOAD_TIME(GROUP_CPUS);
 
@@ -60,7 +60,7 @@ static __always_inline int any_idle(u32 place, u32 from)
 
 /* The first group that has no mark; CPU_GROUPS where all have. The number goes by the CPU's state, where the verifier forgets it:
  * it would follow what comes next for each group. */
-static __always_inline u32 first_unmarked(struct cpu_state *cpu)
+static __always_inline u32 find_first_not_busy(struct cpu_state *cpu)
 {
     u32 place, groups_of_host = LOAD_TIME(CPU_GROUPS);
 
@@ -71,8 +71,8 @@ static __always_inline u32 first_unmarked(struct cpu_state *cpu)
         if (group && !group->is_busy)
             break;
     }
-    *(volatile u32 *)&cpu->unmarked = place;
-    return *(volatile u32 *)&cpu->unmarked;
+    *(volatile u32 *)&cpu->first_not_busy = place;
+    return *(volatile u32 *)&cpu->first_not_busy;
 }
 
 /* Whether a group has its mark, or can be given it. The second look is for a CPU that went idle during the first and found
@@ -86,31 +86,31 @@ static __always_inline int is_busy_group(u32 place, u32 from, s64 *all_busy, u64
         return 0;
     if (group->is_busy)
         return 1;
-    if (any_idle(place, from))
+    if (has_idle_cpu(place, from))
         return 0;
     __sync_fetch_and_add(&group->is_busy, 1);
-    if (!any_idle(place, from))
+    if (!has_idle_cpu(place, from))
         return 1;
-    not_busy(group, all_busy, own_line);
+    clear_busy(group, all_busy, own_line);
     return 0;
 }
 
 /* Looked at by each CPU that wakes others, at most every REVIEW_EVERY_NS: its own group, and where that is busy one that is
  * not known to be. */
-static __always_inline void review_busy(struct cpu_state *cpu, u64 now, u32 number)
+static __always_inline void update_busy(struct cpu_state *cpu, u64 now, u32 number)
 {
     s64 *all_busy = shared_at(SHARED_ALL_BUSY);
     u32 place, none = LOAD_TIME(CPU_GROUPS);
 
-    if (!all_busy || *all_busy || now - cpu->reviewed_ns < REVIEW_EVERY_NS)
+    if (!all_busy || *all_busy || now - cpu->busy_checked_ns < UPDATE_EVERY_NS)
         return;
-    cpu->reviewed_ns = now;
-    if (!is_busy_group(number / GROUP_SPAN, number, all_busy, &cpu->reviewed_ns))
+    cpu->busy_checked_ns = now;
+    if (!is_busy_group(number / GROUP_SPAN, number, all_busy, &cpu->busy_checked_ns))
         return;
-    place = first_unmarked(cpu);
-    if (place < none && (!is_busy_group(place, 0, all_busy, &cpu->reviewed_ns) || first_unmarked(cpu) < none))
+    place = find_first_not_busy(cpu);
+    if (place < none && (!is_busy_group(place, 0, all_busy, &cpu->busy_checked_ns) || find_first_not_busy(cpu) < none))
         return;
     __sync_fetch_and_add(all_busy, 1);
-    if (first_unmarked(cpu) < none)
+    if (find_first_not_busy(cpu) < none)
         *all_busy = 0;
 }

@@ -3,12 +3,12 @@
  * fill with them. The first ENDED_KEPT are kept as they are; what later ones used is added up, and their entries are given up.
  */
 
-struct past {
+struct exited_total {
     u64 threads, cpu_ns, wakeups, statements, before_ns;
 };
 
-BPF_ARRAY(pasts, struct past, 3);   /* of those that executed no statement, of those that did, and of helpers */
-BPF_ARRAY(deaths, u64, 1);
+BPF_ARRAY(exited_totals, struct exited_total, 3);   /* of those that executed no statement, of those that did, and of helpers */
+BPF_ARRAY(exited_count, u64, 1);
 
 #if !IS_POSTGRESQL
 /* What threads ran that is not on their process's clock: on a thread's way to its last switch the kernel adds to that clock
@@ -23,12 +23,12 @@ struct off_clock {
 
 BPF_ARRAY(off_clock, struct off_clock, 1);
 
-static __always_inline u64 added_to_clock(u64 task)
+static __always_inline u64 process_clock(u64 task)
 {
     return read_u64(read_u64(task + OFFSET_task_struct_signal) + OFFSET_signal_struct_sum_sched_runtime);
 }
 
-static __always_inline void note_ending(u64 task)
+static __always_inline void note_exit_begin(u64 task)
 {
     int zero = 0;
     struct off_clock *clock = off_clock.lookup(&zero);
@@ -37,12 +37,12 @@ static __always_inline void note_ending(u64 task)
         return;
     if (!clock->is_begun) {
         clock->is_begun = 1;
-        clock->first_ns = added_to_clock(task);
+        clock->first_ns = process_clock(task);
     }
     __sync_fetch_and_add(&clock->dying, 1);
 }
 
-static __always_inline void note_end(u64 task, u64 ran)
+static __always_inline void note_exit_end(u64 task, u64 ran)
 {
     int zero = 0;
     struct off_clock *clock = off_clock.lookup(&zero);
@@ -54,14 +54,14 @@ static __always_inline void note_end(u64 task, u64 ran)
     __sync_fetch_and_add(&clock->dying, -1);
     if (clock->dying)
         return;
-    added = added_to_clock(task) - clock->first_ns;
+    added = process_clock(task) - clock->first_ns;
     if (clock->ran_ns > added)
         clock->off_ns = clock->ran_ns - added;
 }
 #endif
 
 /* The sums of a thread for one statement, to those of all that have ended: thread 0 in `totals`. */
-static __always_inline void hand_over(u64 id, u32 tid)
+static __always_inline void merge_totals(u64 id, u32 tid)
 {
     struct total_key key = { .id = id, .tid = tid }, common = { .id = id };
     struct total *own = totals.lookup(&key), *all = totals.lookup(&common);
@@ -86,27 +86,27 @@ static __always_inline void hand_over(u64 id, u32 tid)
 }
 
 /* At a thread's last switch. */
-static __always_inline void let_go(struct thread *thread, u32 tid)
+static __always_inline void release_thread(struct thread *thread, u32 tid)
 {
     int zero = 0, kind = thread->is_helper ? 2 : thread->statements != 0, i;
-    u64 *died = deaths.lookup(&zero);
-    struct past *past = pasts.lookup(&kind);
+    u64 *died = exited_count.lookup(&zero);
+    struct exited_total *exited_total = exited_totals.lookup(&kind);
 
-    if (!died || !past)
+    if (!died || !exited_total)
         return;
     __sync_fetch_and_add(died, 1);
     if (*died <= LOAD_TIME(ENDED_KEPT))
         return;
-    __sync_fetch_and_add(&past->threads, 1);
-    __sync_fetch_and_add(&past->cpu_ns, thread->past_ns);
-    __sync_fetch_and_add(&past->wakeups, thread->wakeups);
-    __sync_fetch_and_add(&past->statements, thread->statements);
+    __sync_fetch_and_add(&exited_total->threads, 1);
+    __sync_fetch_and_add(&exited_total->cpu_ns, thread->past_ns);
+    __sync_fetch_and_add(&exited_total->wakeups, thread->wakeups);
+    __sync_fetch_and_add(&exited_total->statements, thread->statements);
     if (kind)
-        __sync_fetch_and_add(&past->before_ns, thread->before_ns);
+        __sync_fetch_and_add(&exited_total->before_ns, thread->before_ns);
 #pragma unroll
     for (i = 0; i < OWN_STATEMENTS; i++) {
         if (i < thread->own_count)
-            hand_over(thread->own[i], tid);
+            merge_totals(thread->own[i], tid);
     }
     threads.delete(&tid);
 }

@@ -36,7 +36,7 @@ static __always_inline u64 faults_of(u64 task)
 }
 
 /* The thread's entry, which begins with what the scheduler has counted of it. */
-static __always_inline struct thread *thread_of(u32 tid, u64 task, u64 now, int running)
+static __always_inline struct thread *thread_state(u32 tid, u64 task, u64 now, int running)
 {
     struct thread *thread = thread_entry(tid);
 
@@ -49,13 +49,13 @@ static __always_inline struct thread *thread_of(u32 tid, u64 task, u64 now, int 
     return thread;
 }
 
-static __always_inline u64 cpu_of(struct thread *thread, u64 now)
+static __always_inline u64 cpu_time(struct thread *thread, u64 now)
 {
     return thread->last_ns + (thread->in_at && now > thread->in_at ? now - thread->in_at : 0);
 }
 
 /* Eight classes of equal width in each octave: within 7 % of the value. */
-static __always_inline u64 class_of(u64 value)
+static __always_inline u64 latency_bucket(u64 value)
 {
     u32 octave = bpf_log2l(value);
     octave = octave > 3 ? octave - 1 : 3;   /* bcc counts from 1 */
@@ -73,7 +73,7 @@ static __always_inline struct total *total_entry(struct total_key *key)
 }
 
 /* The open statement is over: where it went to wait after its last packet, else here. */
-static __always_inline void finish(struct thread *thread, u32 tid, u64 now, u64 task)
+static __always_inline void end_statement(struct thread *thread, u32 tid, u64 now, u64 task)
 {
     struct total_key key = { .id = thread->id, .tid = tid };
     struct latency_key where = { .id = thread->id };
@@ -85,7 +85,7 @@ static __always_inline void finish(struct thread *thread, u32 tid, u64 now, u64 
 
     settle(thread, delay);
     if (thread->id) {
-        cpu = cpu_of(thread, now);
+        cpu = cpu_time(thread, now);
         if (thread->ended_at) {
             cpu = thread->ended_ns;
             end = thread->ended_at;
@@ -115,7 +115,7 @@ static __always_inline void finish(struct thread *thread, u32 tid, u64 now, u64 
             count(COUNT_NO_ROOM);
         }
         if (thread->command != COM_PART) {
-            where.bucket = class_of(end - thread->began_at);
+            where.bucket = latency_bucket(end - thread->began_at);
             calls = latencies.lookup(&where);
             if (calls)
                 __sync_fetch_and_add(calls, 1);

@@ -3,7 +3,7 @@
  *
  * The includer has defined enum counter, struct thread and the size of its table.
  */
-#include "counts.bpf.h"
+#include "counters.bpf.h"
 
 /* In struct pt_regs of x86-64. */
 #define REGISTER_CX 11

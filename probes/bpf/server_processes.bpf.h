@@ -9,7 +9,7 @@ BPF_HASH(members, u32, u64, FAMILY);
 #endif
 
 /* Its id, 0 while nothing is to be counted. */
-static __always_inline u64 target_now(void)
+static __always_inline u64 target_id(void)
 {
     int zero = 0;
     u64 *found = target.lookup(&zero);
@@ -17,7 +17,7 @@ static __always_inline u64 target_now(void)
 }
 
 /* Whether a thread (as bpf_get_current_pid_tgid() has it) is of the target that target_now() told. */
-static __always_inline int is_of(u64 pid_tgid, u64 wanted)
+static __always_inline int is_target_process(u64 pid_tgid, u64 wanted)
 {
 #ifdef FAMILY
     u32 tgid = pid_tgid >> 32;
@@ -30,12 +30,12 @@ static __always_inline int is_of(u64 pid_tgid, u64 wanted)
 /* ... and is to be counted. */
 static __always_inline int is_target(u64 pid_tgid)
 {
-    u64 wanted = target_now();
-    return wanted && is_of(pid_tgid, wanted);
+    u64 wanted = target_id();
+    return wanted && is_target_process(pid_tgid, wanted);
 }
 
 #ifdef FAMILY
-static __always_inline void join(u32 parent, u32 child)
+static __always_inline void add_child(u32 parent, u32 child)
 {
     u64 one = 1;
     if (parent != child && members.lookup(&parent))
@@ -43,7 +43,7 @@ static __always_inline void join(u32 parent, u32 child)
 }
 
 /* Its number may be another's from now on. */
-static __always_inline void leave(u32 tgid)
+static __always_inline void remove_process(u32 tgid)
 {
     members.delete(&tgid);
 }

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* How long each thread ran, by the scheduler's own count (sum_exec_runtime) at its switch-in and its switch-out.
+ *
+ * Each thread has a slot by its number while it lives. What has none is summed by CPU: threads that ended, and the later one
+ * of two that would share a slot. So nothing is lost, only told less well. A CPU counts between its window's edges: there we run on it,
+ * so that no other's time lies across an edge.
+ */
+#define RUN_SLOTS 16384
+
+enum run_kind { RUN_OTHER = 0, RUN_TARGET = 1, RUN_KERNEL = 2 };
+
+/* A line each: threads of one process have numbers that follow each other, and run on different CPUs. */
+struct run_time {
+    u64 who;          /* thread and, above it, process */
+    u64 ns;
+    u64 kind;
+    u8 gap[40];
+};
+
+ALIGNED_ARRAY(run_times, struct run_time, RUN_SLOTS);
+
+static __always_inline int is_kernel_thread(u64 task)
+{
+    return (FIELD_U32(task, OFFSET_task_struct_flags) & PF_KTHREAD) != 0;
+}
+
+static __always_inline u64 run_time_of(u64 task)
+{
+    return FIELD_U64(task, OFFSET_task_struct_se + OFFSET_sched_entity_sum_exec_runtime);
+}
+
+static __always_inline u64 run_kind_of(u64 task, u64 who)
+{
+    if (is_kernel_thread(task))
+        return RUN_KERNEL;
+    return is_target(who >> 32) ? RUN_TARGET : RUN_OTHER;
+}
+
+/* A thread comes onto this CPU; 0: the idle task. */
+static __always_inline void note_switch_in(struct cpu_state *cpu, u64 task)
+{
+    cpu->in_tid = FIELD_U32(task, OFFSET_task_struct_pid);
+    if (cpu->in_tid)
+        cpu->in_ns = run_time_of(task);
+}
+
+/* What has no slot. */
+static __always_inline void add_unplaced_time(struct cpu_total *total, u64 kind, u64 ns)
+{
+    total->unplaced_ns[kind == RUN_TARGET] += ns;
+}
+
+/* The thread leaves this CPU, `is_last`: for ever. Whoever came first has the slot; two that come at once may mix what they ran then,
+ * and no more. */
+static __always_inline void note_switch_out(struct cpu_state *cpu, int number, u64 task, u64 who, int preempted, int is_exiting)
+{
+    int place = (u32)who & (RUN_SLOTS - 1);
+    struct cpu_total *total = totals.lookup(&number);
+    struct run_time *slot = run_times.lookup(&place);
+    u64 ns = cpu->in_tid == (u32)who ? run_time_of(task) - cpu->in_ns : 0;
+
+    if (!total || !slot)
+        return;
+    idle_add_task_time(cpu, who, ns, preempted);
+    if (slot->who != who) {
+        if (!ns || !is_window_open_on(total))
+            return;
+        if (slot->who || is_exiting) {
+            add_unplaced_time(total, run_kind_of(task, who), ns);
+            return;
+        }
+        slot->kind = run_kind_of(task, who);
+        slot->ns = 0;
+        slot->who = who;
+    }
+    if (is_window_open_on(total))
+        slot->ns += ns;
+    if (is_exiting) {
+        add_unplaced_time(total, slot->kind, slot->ns);
+        slot->who = 0;
+    }
+}
+
+/* The state that the thread which is switched out had set when it called schedule(), where the kernel tells. */
+#define PREV_STATE(ctx) (LOAD_TIME(HAS_PREV_STATE) ? (u32)(ctx)->args[ARG_sched_switch_prev_state] : 1)
+
+/* The thread that is switched out is the current one. */
+#if DIRECT
+#define PREV_PID_TGID(prev) pid_tgid_of(prev)
+#else
+#define PREV_PID_TGID(prev) bpf_get_current_pid_tgid()
+#endif
+
+/* How often a thread was switched out. */
+static __always_inline u64 switches_of(u64 task)
+{
+    return FIELD_U64(task, OFFSET_task_struct_nvcsw) + FIELD_U64(task, OFFSET_task_struct_nivcsw);
+}
+
+/* Which thread ran, beside its number: its name, whether it is the kernel's, and when it began. */
+static __always_inline void note_next_task(struct idle_exit *period, u64 task)
+{
+    u32 began = FIELD_U64(task, OFFSET_task_struct_start_time) >> 20;   /* milliseconds */
+
+    comm_of(task, period->next_comm);
+    period->flags |= began * 0x9e3779b1U & IDLE_LIFE;
+    if (is_kernel_thread(task))
+        period->flags |= IDLE_KERNEL;
+}
+
+/* Whether a thread that is switched out is so for the last time. */
+static __always_inline int will_exit(struct bpf_raw_tracepoint_args *ctx, u64 prev)
+{
+    u32 state;
+
+    if (LOAD_TIME(HAS_PREV_STATE))
+        state = (u32)ctx->args[ARG_sched_switch_prev_state];
+    else
+        state = FIELD_U32(prev, OFFSET_task_struct_state);
+    return (state & STATE_DEAD) != 0;
+}
+
+TYPED_TRACEPOINT_PROBE(sched_switch)
+{
+    int number, slot, preempted = (int)ctx->args[ARG_sched_switch_preempt];
+    struct cpu_state *cpu = this_cpu_and_number(&number);
+    u64 prev = ctx->args[ARG_sched_switch_prev], next = ctx->args[ARG_sched_switch_next];
+    u64 pid_tgid = PREV_PID_TGID(prev);
+    struct waking *waking;
+    u64 who;
+    u32 tid, tgid;
+
+    if (!cpu)
+        return 0;
+    if ((u32)pid_tgid != 0) {
+        /* A thread that injects idle time is switched to before and leaves afterwards: it is what ran. */
+        if (is_open(cpu)) {
+            idle_start_task(cpu, bpf_ktime_get_ns(), (u32)pid_tgid, pid_tgid >> 32);
+            note_next_task(&cpu->period, prev);
+            cpu->in_tid = 0;   /* the scheduler takes the time that it injected for running time */
+        }
+        note_switch_out(cpu, number, prev, pid_tgid, preempted, !preempted && will_exit(ctx, prev));
+        note_switch_in(cpu, next);
+        if (LOAD_TIME(STACKS) && is_sleep(preempted, PREV_STATE(ctx)))
+            note_sleep(cpu, prev, pid_tgid);
+        return 0;
+    }
+    note_switch_in(cpu, next);
+    if (!is_open(cpu))
+        return 0;
+    who = pid_tgid_of(next);
+    tid = (u32)who;
+    tgid = who >> 32;
+    if (!tid)
+        return 0;
+    slot = tid & (WAKING_SLOTS - 1);
+    waking = wakings.lookup(&slot);
+    /* The clock says how long the kernel needed until this thread runs. */
+    idle_switch(cpu, bpf_ktime_get_ns(), tid, tgid, switches_of(next), waking);
+    note_next_task(&cpu->period, next);
+    if (LOAD_TIME(STACKS) && !(cpu->period.flags & IDLE_RUNNABLE))
+        note_site(cpu, next, tid, tgid);
+    return 0;
+}

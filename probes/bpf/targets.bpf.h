@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* Processes that the target starts while it is traced: they are of it from their first instant on.
+ *
+ * GROWS: they join. GROWS_BY_NAME: only those stay that run the same program; else all do, as in a control group.
+ * User space looks for what joins otherwise, and counts what it finds so late.
+ */
+/* Where a process has code: its own text, and the hull of its libraries. `judged`: ON_DEMAND, it is looked at and its
+ * wakings are counted while a window is open. */
+struct target {
+    u64 text_low, text_bytes;
+    u64 library_low, library_bytes;
+    u64 is_measured;
+};
+
+BPF_HASH(targets, u32, struct target, ENTRIES_IF(STACKS, 8192));
+
+/* Whether a process cannot be of the target, before anything is looked up: where there is but one. */
+static __always_inline int is_not_target(u32 tgid)
+{
+    s64 *only;
+
+    if (!LOAD_TIME(STACKS))
+        return 1;
+    only = shared_at(SHARED_ONLY_TARGET);
+    return only && *only && (u32)*only != tgid;
+}
+
+static __always_inline struct target *target_of(u32 tgid)
+{
+    struct target *found;
+    u32 everyone = 0;
+    s64 *own;
+
+    if (is_not_target(tgid))
+        return 0;
+    found = targets.lookup(&tgid);
+    if (LOAD_TIME(TARGET_ALL) && !found) {
+        own = shared_at(SHARED_OWN_PID);
+        if (own && tgid != (u32)*own)
+            found = targets.lookup(&everyone);
+    }
+    return found;
+}
+
+/* As target_of(), where it does not matter what the process has: where the target is but one no table is asked. */
+static __always_inline int is_target(u32 tgid)
+{
+    s64 *only;
+
+    if (!LOAD_TIME(STACKS))
+        return 0;
+    only = shared_at(SHARED_ONLY_TARGET);
+    return only && *only ? (u32)*only == tgid : target_of(tgid) != 0;
+}
+
+/* Whether the wakings of a process are counted, where a window is open. */
+static __always_inline int is_process_measured(u32 tgid)
+{
+    s64 *counting;
+    struct target *target;
+
+    if (!LOAD_TIME(ON_DEMAND))
+        return 1;
+    counting = shared_at(SHARED_COUNTING);
+    if (!counting || !*counting)
+        return 0;
+    target = targets.lookup(&tgid);
+    return target && target->is_measured;
+}
+
+/* Child and parent, until user space has taken them; no parent where it runs another program meanwhile. */
+BPF_HASH(new_processes, u32, u32, ENTRIES_IF(GROWS, 8192));
+
+TYPED_TRACEPOINT_IF(GROWS, sched_process_fork)
+{
+    u64 who = pid_tgid_of(ctx->args[ARG_sched_process_fork_child]);
+    u32 parent = bpf_get_current_pid_tgid() >> 32, child = who >> 32;
+    s64 *only = shared_at(SHARED_ONLY_TARGET);
+    struct target *found, copy;
+
+    if (parent == child)
+        return 0;   /* a thread */
+    found = targets.lookup(&parent);
+    if (!found)
+        return 0;
+    /* It has its parent's memory: code lies where the parent's does. */
+    copy = *found;
+    if (targets.update(&child, &copy) || new_processes.update(&child, &parent)) {
+        count(COUNT_LOST_PROCESSES);
+        return 0;
+    }
+    if (only)
+        *only = 0;
+    return 0;
+}
+
+/* Another program has its code elsewhere, and is of no family. */
+TYPED_TRACEPOINT_IF(GROWS, sched_process_exec)
+{
+    u64 task = CURRENT_TASK;
+    u32 tgid = bpf_get_current_pid_tgid() >> 32;
+    struct target *found = targets.lookup(&tgid);
+    u32 no_parent = 0;
+    char own[COMM_BYTES] = {}, parents[COMM_BYTES] = {};
+    u64 *mine = (u64 *)own, *theirs = (u64 *)parents;
+
+    if (!found)
+        return 0;
+    found->text_low = found->text_bytes = found->library_low = found->library_bytes = 0;
+    if (LOAD_TIME(GROWS_BY_NAME)) {
+        comm_of(task, own);
+        comm_of(FIELD_U64(task, OFFSET_task_struct_real_parent), parents);
+        if (new_processes.lookup(&tgid) && (mine[0] != theirs[0] || mine[1] != theirs[1])) {
+            targets.delete(&tgid);
+            new_processes.delete(&tgid);
+            return 0;
+        }
+    }
+    new_processes.update(&tgid, &no_parent);
+    return 0;
+}
+
+/* The number of a process that has ended may be another's. */
+TYPED_TRACEPOINT_IF(GROWS, sched_process_exit)
+{
+    u32 tgid = bpf_get_current_pid_tgid() >> 32;
+
+    if (targets.lookup(&tgid) && !FIELD_U32(FIELD_U64(CURRENT_TASK, OFFSET_task_struct_signal), OFFSET_signal_struct_live))
+        targets.delete(&tgid);
+    return 0;
+}
