@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* PostgreSQL: a process begins a message where pgstat_report_activity is entered with a text, and is done with none.
+/* PostgreSQL: a message begins at a call of pgstat_report_activity with a text, and ends at a call without one.
  *
- * Query is a statement by itself. Parse, Bind and Execute of one statement come one after the other, each with its text:
- * they are one call. A Parse alone is told as such; an Execute alone fetches more of a call that was counted. Which message
- * it is, the return address says (tracing/postgresql_places.py). A process that works for another's statement is part of it from
- * its birth.
+ * A message Query is a whole statement. Parse, Bind and Execute of one statement follow each other, each with its
+ * text; they are one call. A Parse without the others is counted as one; an Execute without them fetches more rows of
+ * a call that is counted already. The return address identifies the message (tracing/postgresql_places.py). A parallel
+ * worker is part of its leader's statement from its start.
  */
-#define FASTPATH 200         /* a function is called by its number: no text, and no packet of MySQL's */
+#define FASTPATH 200         /* call of a function by its number (fast path): it has no text, and MySQL has no packet with this number */
 
 enum message { WHOLE, PARSE, BIND, EXECUTE, WORKER, UNSURE };
 
@@ -22,7 +22,7 @@ static __always_inline u32 message_of(u64 stack)
     return kind ? *kind : WHOLE;
 }
 
-/* Whether a message goes on with the statement that its process is at. */
+/* Whether a message continues the open statement of its process. */
 static __always_inline int continues_statement(struct thread *thread, u32 message, u64 id)
 {
     u64 making = (id ^ PREPARING) | 256;
@@ -36,7 +36,7 @@ static __always_inline int continues_statement(struct thread *thread, u32 messag
     return message == UNSURE && thread->id == id;
 }
 
-/* All is done: the last packet follows, if there is a client. */
+/* The statement is finished. If there is a client, the last packet follows. */
 static __always_inline void report_idle(u32 tid)
 {
     struct thread *thread = threads.lookup(&tid);
@@ -81,7 +81,7 @@ static __always_inline void report(struct thread *thread, u32 tid, u32 message, 
     }
     if (!thread->statements++)
         thread->before_ns = thread->began_ns;
-    /* Now, because the next message of this statement brings its text again, and maybe another one's. */
+    /* Keep the text now: the next message of this statement has its own text, which may be a different one. */
     keep_text(thread, id, thread->command, tid, 0);
 }
 
@@ -115,7 +115,7 @@ int uprobe__entry(u64 *ctx)
     return 0;
 }
 
-/* A cursor's rows are its query's: the text that declared it, whenever that was. */
+/* Rows of a cursor belong to its query: the text that declared the cursor, at any earlier time. */
 static __always_inline void fetch_from(struct thread *thread, u32 tid, u64 id)
 {
     if (id < 256)
@@ -125,7 +125,7 @@ static __always_inline void fetch_from(struct thread *thread, u32 tid, u64 id)
     thread->id = id;
 }
 
-/* PortalRunFetch(Portal, …): FETCH and MOVE, and loops of functions, which are their caller's. */
+/* PortalRunFetch(Portal, …): FETCH and MOVE, and loops in functions. The latter belong to their caller. */
 int uprobe__fetch(u64 *ctx)
 {
     u64 who = bpf_get_current_pid_tgid(), address;
@@ -151,7 +151,7 @@ int uprobe__fetch(u64 *ctx)
     return 0;
 }
 
-/* A long text, or a cursor's. */
+/* A long text, or the text of a cursor. */
 int uprobe__walk(u64 *ctx)
 {
     u32 tid = bpf_get_current_pid_tgid();

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Whether all CPUs are busy: then no waking ends an idle period.
+/* Track whether all CPUs are busy. If they are, a waking does not end an idle period.
  *
- * A count of idle CPUs would be written at every idle entry and read at every waking. Instead each group of CPUs has a mark,
- * and all have one (SHARED_ALL_BUSY), which are set by looks at the CPUs, now and then, and taken away by whoever goes idle.
- * A look is at two groups at most, for it is made under the lock of a run queue, and the verifier follows no more than some
- * thousand steps: 8,192 CPUs are 128 groups.
+ * A count of idle CPUs would be written at every idle entry and read at every waking. Instead, each group of CPUs has
+ * a mark, and SHARED_ALL_BUSY is the mark of all groups. A CPU that wakes threads checks the others from time to time
+ * and sets marks; a CPU that goes idle clears them. A check covers at most two groups, because it runs under the lock
+ * of a run queue and the verifier follows only some thousand steps: 8,192 CPUs are 128 groups.
  */
 #define UPDATE_EVERY_NS 10000000ULL
-#define GROUP_SPAN 64   /* GROUP_CPUS: no more than the host has; CPU_GROUPS: groups of so many that hold all */
+#define GROUP_SPAN 64   /* GROUP_CPUS: CPUs per group, not more than the host has; CPU_GROUPS: number of groups that hold all CPUs */
 
-/* Read at every idle entry of the group, and written seldom: no other shares its lines. */
+/* Read at every idle entry of the group and written rarely, so it has its own cache lines. */
 struct cpu_group {
     u64 is_busy;
     u8 gap[2 * CACHE_GAP_BYTES - 8];
@@ -17,9 +17,9 @@ struct cpu_group {
 
 BPF_ARRAY(groups, struct cpu_group, CPU_GROUPS);
 
-/* A CPU of the group idles. The barrier is on a line of the CPU that looks: whoever sets the second mark has seen the first
- * one gone, or is seen here. The nanosecond is nothing; adding 0 would become another instruction, which kernels before
- * 5.12 do not have. */
+/* A CPU of the group idles. The barrier is on a cache line of the calling CPU: the CPU that sets the second mark
+ * either sees that the first one is cleared, or sees this CPU idle. It adds 1 ns, which does not matter: adding 0
+ * would compile to an instruction that kernels before 5.12 lack. */
 static __always_inline void clear_busy(struct cpu_group *group, s64 *all_busy, u64 *own_line)
 {
     if (group->is_busy) {
@@ -30,8 +30,8 @@ static __always_inline void clear_busy(struct cpu_group *group, s64 *all_busy, u
         *all_busy = 0;
 }
 
-/* CPU `number` has gone idle, which its state says already. The barrier: whoever marks its group either sees it or is seen
- * by it. */
+/* CPU `number` went idle; its state shows that already. The barrier: a CPU that marks the group either sees this CPU
+ * idle or is seen here. */
 static __always_inline void mark_idle(struct cpu_state *cpu, u32 number, s64 *all_busy)
 {
     int place = number / GROUP_SPAN;
@@ -42,7 +42,7 @@ static __always_inline void mark_idle(struct cpu_state *cpu, u32 number, s64 *al
         clear_busy(group, all_busy, &cpu->busy_checked_ns);
 }
 
-/* Looks at the CPUs of a group from this one on: where any idles, one near is found at once. */
+/* Check the CPUs of a group, starting with this one. An idle CPU nearby is then found first. */
 static __always_inline int has_idle_cpu(u32 place, u32 from)
 {
     u32 step, cpus_of_group = LOAD_TIME(GROUP_CPUS);
@@ -58,8 +58,8 @@ static __always_inline int has_idle_cpu(u32 place, u32 from)
     return 0;
 }
 
-/* The first group that has no mark; CPU_GROUPS where all have. The number goes by the CPU's state, where the verifier forgets it:
- * it would follow what comes next for each group. */
+/* The first group without a mark; CPU_GROUPS if all are marked. The result is stored in the CPU's state and read back,
+ * so that the verifier forgets it. Otherwise it would verify the following code once per group. */
 static __always_inline u32 find_first_not_busy(struct cpu_state *cpu)
 {
     u32 place, groups_of_host = LOAD_TIME(CPU_GROUPS);
@@ -75,8 +75,8 @@ static __always_inline u32 find_first_not_busy(struct cpu_state *cpu)
     return *(volatile u32 *)&cpu->first_not_busy;
 }
 
-/* Whether a group has its mark, or can be given it. The second look is for a CPU that went idle during the first and found
- * the mark not yet set. */
+/* Whether a group is marked, or can be marked now. The second check finds a CPU that went idle during the first check,
+ * before the mark was set. */
 static __always_inline int is_busy_group(u32 place, u32 from, s64 *all_busy, u64 *own_line)
 {
     int at = place;
@@ -95,8 +95,8 @@ static __always_inline int is_busy_group(u32 place, u32 from, s64 *all_busy, u64
     return 0;
 }
 
-/* Looked at by each CPU that wakes others, at most every REVIEW_EVERY_NS: its own group, and where that is busy one that is
- * not known to be. */
+/* Called by each CPU that wakes threads, at most once per UPDATE_EVERY_NS. It checks its own group, and if that is
+ * busy, one group that is not marked. */
 static __always_inline void update_busy(struct cpu_state *cpu, u64 now, u32 number)
 {
     s64 *all_busy = shared_at(SHARED_ALL_BUSY);

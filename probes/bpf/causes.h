@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Idle exits summed by what caused them: one entry a distinct cause, however often it happens.
+/* Sum idle exits by cause: one entry per distinct cause, however often it occurs.
  *
- * Question: how many idle exits had this evidence, thread, site and waker, how long did the CPUs run because of them, and
- * do they come regularly?
- * Plain C without helpers: the tests compile it natively, and hold it against the same sums made in Python. What is
- * judged is judged there: a key is evidence, not a verdict.
+ * Question: how many idle exits had this evidence, thread, site and waker, how long did the CPUs run because of them,
+ * and do they occur regularly?
+ *
+ * It is plain C without BPF helpers. The tests compile it natively and compare it with the same sums in Python. A key
+ * holds evidence only; powerprof/attribution/ judges it.
  */
 #ifndef POWERPROF_CAUSES_H
 #define POWERPROF_CAUSES_H
 
 #define CAUSE_STATES 10   /* CPUIDLE_STATE_MAX */
-/* In a key's flags: which half of the double buffer the entry is in. A reader that goes on counting turns to the other half
- * and empties this one, when no program can be adding to it any more. */
+/* A flag in a key: the half of the double buffer that holds the entry. The reader switches to the other half, and then
+ * empties this one when no program can still add to it. */
 #define CAUSE_HALF 0x10000
 #define CAUSE_FLAGS (IDLE_TICK | IDLE_NO_TASK | IDLE_WAKER | IDLE_TIMER_WHEEL | IDLE_SITE | IDLE_WAKER_SITE | IDLE_RUNNABLE | \
                      IDLE_KERNEL | IDLE_WAKER_KERNEL | IDLE_LIFE)
@@ -40,13 +41,13 @@ struct cause_key {
 
 struct cause_sum {
     u64 count;
-    u64 running_ns;       /* out of idle, until the CPUs idled again */
-    u64 idle_ns;          /* how long the periods had lasted */
-    u64 own_ns;           /* of running_ns, what the threads ran that the periods ended for, until they slept */
-    u64 kernel_ns;        /* … and the kernel until they ran, or until the CPUs idled again where nobody did */
-    u64 last_ns;          /* the latest of them */
-    u64 period_ns;        /* the interval that most of the intervals are, or twice or three times */
-    u64 fitting_ns;       /* the sum of those that are */
+    u64 running_ns;       /* from leaving idle until the CPUs idled again */
+    u64 idle_ns;          /* duration of the idle periods */
+    u64 own_ns;           /* part of running_ns: run time of the threads that the periods ended for, until they slept */
+    u64 kernel_ns;        /* part of running_ns: kernel time until those threads ran, or until the CPUs idled again without one */
+    u64 last_ns;          /* time of the latest exit */
+    u64 period_ns;        /* the interval that most intervals equal, or twice or three times it */
+    u64 fitting_ns;       /* sum of the intervals that fit it */
     u32 fitting_gaps;
     u32 fitting_periods;
     u32 gaps;             /* all intervals */
@@ -56,24 +57,25 @@ struct cause_sum {
     char waker_comm[COMM_BYTES];
 };
 
-/* Exits of one CPU in its window, by idle state. Filled up to whole pairs of cache lines: its CPU writes it at each exit. */
+/* Exits of one CPU in its window, by idle state. Padded to whole pairs of cache lines, because the CPU writes it at
+ * each exit. */
 struct cpu_total {
-    u64 start_ns;         /* the window's edges, set by the reader while it keeps the CPU awake; 0: not yet */
+    u64 start_ns;         /* edges of the window; the reader sets them while it keeps the CPU awake; 0: not yet */
     u64 end_ns;
     u64 count[CAUSE_STATES];
     u64 idle_ns[CAUSE_STATES];
-    u64 last_tgid;        /* whose thread the last of them was for */
-    u64 unplaced_ns[2];   /* running time of threads that have no slot: others, the target's (switch.bpf.h) */
+    u64 last_tgid;        /* process of the thread that the last exit was for */
+    u64 unplaced_ns[2];   /* run time of threads without a slot (switch.bpf.h): other threads, target threads */
     u8 gap[56];
 };
 
-/* The period that is open at the end's edge is the reader's, who looks at it there: here it is whole too late. */
+/* The reader handles the period that is open at the end of the window, because it completes too late here. */
 static __attribute__((always_inline)) inline int is_in_window(struct cpu_total *total, struct idle_exit *period)
 {
     return total->start_ns && period->exit_ns >= total->start_ns && (!total->end_ns || period->next_ns <= total->end_ns);
 }
 
-/* Whether what runs on the CPU now is in its window. */
+/* Whether the run time on this CPU counts now. */
 static __attribute__((always_inline)) inline int is_window_open_on(struct cpu_total *total)
 {
     return total->start_ns && !total->end_ns;
@@ -86,7 +88,8 @@ static __attribute__((always_inline)) inline void fill_cause_key(struct idle_exi
     key->work_function = period->work_function;
     key->evidence = period->evidence;
     key->irq = period->irq;
-    /* Where nothing was seen and nobody ran, the state tells a poll that came to its own end from what is unknown. */
+    /* Without evidence and without a thread, the idle state separates a poll that reached its limit from an unknown
+     * cause. */
     if (period->evidence == EVIDENCE_NONE && period->flags & IDLE_NO_TASK)
         key->irq = period->state;
     key->flags = period->flags & CAUSE_FLAGS;
@@ -106,7 +109,7 @@ static __attribute__((always_inline)) inline void fill_cause_key(struct idle_exi
     key->waker_context = period->waker_context;
     key->waker_irq = period->waker_irq;
     key->waker_timer_function = period->waker_timer_function;
-    /* An interrupt's waker is not the task that it happened to interrupt. */
+    /* If an interrupt is the waker, the interrupted task is unrelated. */
     if (period->waker_context == WAKER_TASK) {
         key->waker_tid = period->waker_tid;
         key->waker_tgid = period->waker_tgid;
@@ -118,7 +121,7 @@ static __attribute__((always_inline)) inline void fill_cause_key(struct idle_exi
     }
 }
 
-/* How many periods an interval is: 1 to 3, or 0 where it is no multiple within a tenth of a period. */
+/* The number of periods in an interval: 1 to 3, or 0 if it differs by more than a tenth of a period. */
 static __attribute__((always_inline)) inline u32 count_periods(u64 gap, u64 period)
 {
     u64 tenth = period / 10;
@@ -132,19 +135,19 @@ static __attribute__((always_inline)) inline u32 count_periods(u64 gap, u64 peri
     return 0;
 }
 
-/* One more interval. The candidate is the interval that a majority votes for: what fits it votes for it, what does not
- * votes against, and without votes left the next interval takes its place. */
+/* Add an interval. The candidate period is chosen by majority vote: an interval that fits votes for it, others vote
+ * against it. If no votes remain, the next interval becomes the candidate. */
 static __attribute__((always_inline)) inline void add_cause_interval(struct cause_sum *sum, u64 at_ns)
 {
     u64 gap;
     u32 periods;
 
     if (at_ns <= sum->last_ns)
-        return;   /* a period that another CPU ended first */
+        return;   /* another CPU ended this period first */
     gap = at_ns - sum->last_ns;
     sum->last_ns = at_ns;
     if (gap == at_ns)
-        return;   /* the first */
+        return;   /* the first exit */
     sum->gaps++;
     periods = sum->period_ns ? count_periods(gap, sum->period_ns) : 0;
     if (periods) {
@@ -170,21 +173,22 @@ static __attribute__((always_inline)) inline void add_exit_to_cause(struct cause
 {
     u32 state = period->state < CAUSE_STATES ? period->state : CAUSE_STATES - 1;
 
-    /* Several CPUs may add to one entry (a tick is one cause everywhere); the interval of such an entry means nothing. */
+    /* Several CPUs may add to one entry (the tick is one cause on all CPUs). The interval of such an entry has no
+     * meaning. */
     __sync_fetch_and_add(&sum->count, 1);
     if (period->next_ns > period->exit_ns)
         __sync_fetch_and_add(&sum->running_ns, period->next_ns - period->exit_ns);
     __sync_fetch_and_add(&sum->idle_ns, period->exit_ns - period->enter_ns);
     __sync_fetch_and_add(&sum->states[state], 1);
-    /* The latest name: a thread that runs another program has another one. */
+    /* Keep the latest name: a thread that executes another program changes it. */
     __builtin_memcpy(sum->next_comm, period->next_comm, COMM_BYTES);
     if (period->flags & IDLE_WAKER && period->waker_context == WAKER_TASK)
         __builtin_memcpy(sum->waker_comm, period->waker_comm, COMM_BYTES);
     add_cause_interval(sum, period->exit_ns);
 }
 
-/* Who ran in the period that the CPU has just ended, and no longer than the CPU did: where a switch was not seen, a thread's count
- * holds what it ran elsewhere. */
+/* Add the run time of the period that just ended, limited to the CPU's own. If a switch was missed, the thread's count
+ * includes run time on other CPUs. */
 static __attribute__((always_inline)) inline void add_run_time_to_cause(struct cause_sum *sum, struct cpu_state *cpu)
 {
     u64 ran = cpu->period.next_ns - cpu->period.exit_ns, kernel = cpu->kernel_ns, own = cpu->own_ns;
@@ -208,8 +212,8 @@ static __attribute__((always_inline)) inline void add_exit_to_total(struct cpu_t
     total->last_tgid = period->next_tgid;
 }
 
-/* A fair choice of periods, the same for every reader: of those chosen with a mask, the ones that a longer mask chooses
- * are an even sample again. */
+/* Select a fair sample of periods, the same for each reader. A mask with more bits selects an even sample of the
+ * sample. */
 static __attribute__((always_inline)) inline u32 sample_hash(u32 cpu, u32 sequence)
 {
     u32 hash = (sequence ^ cpu * 0x9e3779b1U) * 0x85ebca6bU;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Names of threads, COMM_BYTES long. Needs reading.bpf.h. */
+/* Read the names of threads: COMM_BYTES bytes, padded with NUL. Include reading.bpf.h first. */
 #if DIRECT
-/* A word up to its first NUL, the first byte lowest: what follows one is left of a longer name. */
+/* Clear all bytes after the first NUL of a word (the first byte is the lowest). They are left from a longer name. */
 static __always_inline u64 until_nul(u64 word)
 {
     u64 nuls = (word - 0x0101010101010101ULL) & ~word & 0x8080808080808080ULL;
@@ -9,7 +9,7 @@ static __always_inline u64 until_nul(u64 word)
 }
 #endif
 
-/* A task's name, zeros behind it: two loads, where the helper that reads strings costs more than the rest of a switch. */
+/* Copy the name of a task. Two loads are enough; the helper that reads strings costs more than the rest of a switch. */
 static __always_inline void comm_of(u64 task, char *comm)
 {
 #if DIRECT
@@ -22,7 +22,8 @@ static __always_inline void comm_of(u64 task, char *comm)
 #endif
 }
 
-/* The helper for the current one's copies byte by byte: with eight clients a tenth of all time in these programs. */
+/* Copy the name of the current task. The helper for it copies byte by byte and took a tenth of the time in these
+ * programs with eight clients. */
 static __always_inline void own_comm(char *comm)
 {
 #if DIRECT

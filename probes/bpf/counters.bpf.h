@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Counters of each CPU. Programs at uprobes can be preempted by another thread's on the same CPU: they need atomic adds.
+/* Counters per CPU. A program at a uprobe can be preempted by a program of another thread, so additions are atomic.
  *
- * The includer has defined enum counter, which ends with COUNTERS.
+ * The includer defines enum counter; its last member is COUNTERS.
  */
 BPF_PERCPU_ARRAY(counters, u64, COUNTERS);
 

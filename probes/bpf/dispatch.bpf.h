@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* MariaDB and MySQL: a statement begins where dispatch_command is entered. */
+/* MariaDB and MySQL: a statement begins at the entry of dispatch_command. */
 
-/* include/my_command.h: the same numbers in every MySQL and MariaDB. */
+/* include/my_command.h: the same numbers in all versions of MySQL and MariaDB. */
 #define COM_QUIT 1
 #define COM_CHANGE_USER 17
 #define COM_STMT_EXECUTE 23
 #define COM_STMT_CLOSE 25
 #define COM_RESET_CONNECTION 31
 #define COM_STMT_BULK_EXECUTE 250
-#define COM_EVENT 1001       /* no packet: an event of the server's own */
-#define LAST_PREPARED 0xffffffff   /* MariaDB: executes the one that was prepared last */
+#define COM_EVENT 1001       /* an event of the server's scheduler; it has no packet */
+#define LAST_PREPARED 0xffffffff   /* MariaDB: execute the statement that was prepared last */
 
 #include "prepared.bpf.h"
 
-/* What a client asks for: `length` is its text's, `number` its statement's. */
+/* A request of a client. `length` is the length of its text, `number` the id of its prepared statement. */
 struct packet {
     u64 thd, address;
     u32 command, length, number;
@@ -43,7 +43,7 @@ static __always_inline void read_packet(u64 *ctx, struct packet *packet)
         bpf_probe_read_user(&packet->number, sizeof(packet->number), (void *)packet->address);
 }
 
-/* The statement begins; `id` is its text's, where it has one. */
+/* Begin a statement. `id` is the hash of its text, or its command. */
 static __always_inline void start_statement(struct thread *thread, u32 tid, struct packet *packet, u64 id)
 {
     u64 now = thread->began_at, thd = packet->thd;
@@ -59,7 +59,7 @@ static __always_inline void start_statement(struct thread *thread, u32 tid, stru
         forget(thd);
     }
     if (thread->length >= TEXT && id > 255)
-        keep_text(thread, id, command, tid, 0);   /* the rest of it is kept already */
+        keep_text(thread, id, command, tid, 0);   /* the rest of the text is kept already */
     thread->id = id ? id : 256;
     if (!thread->statements++)
         thread->before_ns = thread->began_ns;
@@ -102,8 +102,9 @@ int uprobe__entry(u64 *ctx)
     return 0;
 }
 
-/* sp_head::execute_procedure(THD *, …): a client's CALL, which is a statement already, or an event. That is executed by a thread of
- * its own, which ends with it; its text is that of a procedure that the server makes of it. */
+/* sp_head::execute_procedure(THD *, …) runs for a client's CALL, which is a statement already, and for an event. The
+ * server runs an event in a separate thread, which exits afterwards. The text of an event is a procedure that the
+ * server makes of it. */
 int uprobe__procedure(u64 *ctx)
 {
     u64 who = bpf_get_current_pid_tgid(), text[2] = {}, now;
@@ -133,7 +134,7 @@ int uprobe__procedure(u64 *ctx)
     return 0;
 }
 
-/* A long text, or an event's. */
+/* A long text, or the text of an event. */
 int uprobe__walk(u64 *ctx)
 {
     u32 tid = bpf_get_current_pid_tgid();
@@ -164,7 +165,7 @@ int uprobe__walked(u64 *ctx)
     return 0;
 }
 
-/* do_command: the thread is about to wait for a packet. */
+/* do_command: the thread will wait for a packet. */
 int uprobe__exit(u64 *ctx)
 {
     u64 who = bpf_get_current_pid_tgid(), now;
@@ -188,7 +189,7 @@ int uprobe__exit(u64 *ctx)
     return 0;
 }
 
-/* Where the server calls thd_wait_begin(THD *, int): it is about to wait for something of that type. */
+/* The server calls thd_wait_begin(THD *, int) before a wait of that type. */
 int uprobe__wait(u64 *ctx)
 {
     u64 who = bpf_get_current_pid_tgid();
@@ -204,7 +205,7 @@ int uprobe__wait(u64 *ctx)
     return 0;
 }
 
-/* Where it calls thd_wait_end. */
+/* The server calls thd_wait_end. */
 int uprobe__waited(u64 *ctx)
 {
     u64 who = bpf_get_current_pid_tgid();

@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Threads that have ended: where a server makes one for each connection, and connections come and go, the tables would
- * fill with them. The first ENDED_KEPT are kept as they are; what later ones used is added up, and their entries are given up.
- */
+/* Limit the entries of exited threads. A server with one thread per connection and short connections would fill the
+ * tables. The first ENDED_KEPT exited threads keep their entries. The sums of later ones are merged, and their entries
+ * are deleted. */
 
 struct exited_total {
     u64 threads, cpu_ns, wakeups, statements, before_ns;
 };
 
-BPF_ARRAY(exited_totals, struct exited_total, 3);   /* of those that executed no statement, of those that did, and of helpers */
+BPF_ARRAY(exited_totals, struct exited_total, 3);   /* of threads without a statement, of threads with statements, and of helpers */
 BPF_ARRAY(exited_count, u64, 1);
 
 #if !IS_POSTGRESQL
-/* What threads ran that is not on their process's clock: on a thread's way to its last switch the kernel adds to that clock
- * what the scheduler had counted by then. No event tells when, but whenever no thread is on that way, the sum of all that
- * ended threads ran, less what the kernel has added since the first of them, is what it missed. */
+/* Run time of exited threads that is missing in the clock of their process. While a thread exits, the kernel adds its
+ * run time so far to that clock; the rest, until its last switch, is lost. No tracepoint shows the moment of the
+ * addition. While no thread exits, the missing time is the run time of all exited threads, minus the additions to the
+ * clock since the first of them. */
 struct off_clock {
-    u64 dying;               /* threads on that way */
-    u64 is_begun, first_ns;  /* what had been added before the first of them */
+    u64 exiting;             /* number of threads that exit now */
+    u64 is_begun, first_ns;  /* additions to the clock before the first of them */
     u64 ran_ns;
     u64 off_ns;
 };
@@ -39,7 +40,7 @@ static __always_inline void note_exit_begin(u64 task)
         clock->is_begun = 1;
         clock->first_ns = process_clock(task);
     }
-    __sync_fetch_and_add(&clock->dying, 1);
+    __sync_fetch_and_add(&clock->exiting, 1);
 }
 
 static __always_inline void note_exit_end(u64 task, u64 ran)
@@ -51,8 +52,8 @@ static __always_inline void note_exit_end(u64 task, u64 ran)
     if (!clock)
         return;
     __sync_fetch_and_add(&clock->ran_ns, ran);
-    __sync_fetch_and_add(&clock->dying, -1);
-    if (clock->dying)
+    __sync_fetch_and_add(&clock->exiting, -1);
+    if (clock->exiting)
         return;
     added = process_clock(task) - clock->first_ns;
     if (clock->ran_ns > added)
@@ -60,7 +61,7 @@ static __always_inline void note_exit_end(u64 task, u64 ran)
 }
 #endif
 
-/* The sums of a thread for one statement, to those of all that have ended: thread 0 in `totals`. */
+/* Add the sums of a thread for one statement to the common sums of exited threads: thread 0 in `totals`. */
 static __always_inline void merge_totals(u64 id, u32 tid)
 {
     struct total_key key = { .id = id, .tid = tid }, common = { .id = id };
@@ -72,7 +73,7 @@ static __always_inline void merge_totals(u64 id, u32 tid)
     if (!all)
         all = total_entry(&common);
     if (!all)
-        return;   /* full: it stays the thread's own */
+        return;   /* the table is full: the thread keeps its entry */
     __sync_fetch_and_add(&all->calls, own->calls);
     __sync_fetch_and_add(&all->wakeups, own->wakeups);
     __sync_fetch_and_add(&all->faults, own->faults);
@@ -85,7 +86,7 @@ static __always_inline void merge_totals(u64 id, u32 tid)
     totals.delete(&key);
 }
 
-/* At a thread's last switch. */
+/* Called at the last switch of a thread. */
 static __always_inline void release_thread(struct thread *thread, u32 tid)
 {
     int zero = 0, kind = thread->is_helper ? 2 : thread->statements != 0, i;

@@ -1,27 +1,29 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Calls and self time of chosen functions of a process.
+/* Count calls of selected functions of a process and measure their self time.
  *
- * Question: how often is each of these functions called, and how much CPU and wall time does it use itself, without
- *           the probed functions that it calls?
- * Cost: per call and return 1 µs where the function's first instruction is one that the kernel emulates (push,
- *       nop), 20 to 45 µs in a guest where it must be stepped over by a second trap, as each `ret` must; measured in
- *       place before each window, and printed. 0.2 µs per context switch of the whole system. Never part of an energy window.
- * Privileges: CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN for uprobes (or root). Uprobes by uprobe_multi links or by the
- *             uprobe PMU, never by tracefs; x86-64, because sp names the call: at the entry it points to the return
- *             address, at the return it lies 8 bytes above that.
- * Checked against a program with known call counts, recursion, nesting, tail calls and longjmp, and one that throws
- * (tests/system).
+ * Question: how often is each of these functions called, and how much CPU and wall time does it use, without the probed
+ *           functions that it calls?
+ * Cost: per call and return, 1 µs if the kernel emulates the first instruction of the function (push, nop). 20 to 45 µs
+ *       in a guest if the kernel single-steps it with a second trap, as for every `ret`. Measured on the host before
+ *       each window, and printed. 0.2 µs per context switch of the whole system. Never part of an energy window.
+ * Privileges: CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN for uprobes (or root). Uprobes by uprobe_multi links or by the uprobe
+ *             PMU, never by tracefs. x86-64, because sp identifies the call: on entry it points to the return address,
+ *             on return it is 8 bytes above it.
+ * Checked against a program with known call counts, recursion, nesting, tail calls and longjmp, and against one that
+ * throws exceptions (tests/system).
  *
- * Each thread has a stack of its open calls. CPU time is wall time without the time that the thread was switched
- * out, by sched_switch. A call that longjmp or an exception left without a return is found at the next probe of its
- * thread, because the stack pointer has passed it: it is popped and counted as abandoned. A function left by a tail
- * call returns together with the one that it jumped to (the kernel chains them): both are counted, and the time
- * after the jump is the second one's.
+ * Each thread has a stack of open calls. CPU time is wall time minus the time that the thread was switched out,
+ * measured at sched_switch. longjmp and exceptions leave calls without a return. The next probe of the thread finds
+ * such a call, because the stack pointer is above its frame; the call is popped and counted as abandoned. After a tail
+ * call both functions return together, because the kernel chains their return probes. Both are counted, and the time
+ * after the jump belongs to the second function.
  *
- * Where exceptions can pass, no return probe is placed: uprobe__exit is on the instructions that leave the function (`ret`,
- * tail jumps), which changes no stack. A tail call ends the call there.
+ * Return probes change the stack and end a process if an exception passes them. Where exceptions can pass,
+ * uprobe__exit is placed on the instructions that leave the function (`ret` and tail jumps) instead. A tail call then
+ * ends the call.
  *
- * The loader puts in front: FUNCTIONS (a power of two; the last two are the calibration's), THREADS, FRAMES, MAX_DEPTH, OFFSET_*.
+ * The loader defines FUNCTIONS (a power of two; the last two are for calibration), THREADS, FRAMES, MAX_DEPTH and
+ * OFFSET_*.
  */
 
 #define COOKIE_STEPPED 0x10000
@@ -44,7 +46,7 @@ struct frame {
     u64 child_wall_ns;
     u64 child_cpu_ns;
     u32 function;
-    u32 stepped;         /* the dear kind of probe */
+    u32 stepped;         /* the entry probe is single-stepped */
     u32 children;
     u32 stepped_children;
 };
@@ -54,12 +56,12 @@ struct frame_key {
 };
 
 struct thread {
-    u64 off_ns;          /* switched out until now, in all */
-    u64 out_ns;          /* since when, 0 while it runs */
-    u64 returned_sp;     /* of the last return with no entry after it: frames there and below are gone */
+    u64 off_ns;          /* total time switched out */
+    u64 out_ns;          /* time of the last switch-out; 0: it runs */
+    u64 returned_sp;     /* sp of the last return since the last entry: frames at or below it have ended */
     u32 depth;
     u32 deepest;
-    u16 active[FUNCTIONS];   /* how often each function is among the open calls */
+    u16 active[FUNCTIONS];   /* open calls of each function */
 };
 
 #include "reading.bpf.h"
@@ -82,7 +84,8 @@ static __always_inline struct frame *frame_at(u32 tid, u32 depth)
     return frames.lookup(&key);
 }
 
-/* Wall and CPU clock of the current thread. A preemption between the two reads would tear them: read again. */
+/* Read the wall and CPU clocks of the current thread. A preemption between both reads makes them inconsistent: read
+ * them again. */
 static __always_inline void read_clocks(struct thread *thread, u64 *wall_ns, u64 *cpu_ns)
 {
     u64 off = *(volatile u64 *)&thread->off_ns;
@@ -96,7 +99,7 @@ static __always_inline void read_clocks(struct thread *thread, u64 *wall_ns, u64
     *cpu_ns = now - off;
 }
 
-/* Take the innermost open call off. */
+/* Remove the innermost open call and add it to the sums of its function. */
 static __always_inline void pop_frame(struct thread *thread, u32 tid, struct frame *frame, u64 wall_ns, u64 cpu_ns, int ending)
 {
     u32 function = frame->function & (LOAD_TIME(FUNCTIONS) - 1);
@@ -127,7 +130,7 @@ static __always_inline void pop_frame(struct thread *thread, u32 tid, struct fra
     else
         add(stat, STAT_UNFINISHED, 1);
     if (!thread->active[function]) {
-        /* With recursion only the outermost call counts, or time would be counted twice. */
+        /* In a recursion, only the outermost call adds its time. Otherwise time would be counted twice. */
         add(stat, STAT_WALL, wall);
         add(stat, STAT_CPU, cpu);
     }
@@ -165,8 +168,8 @@ int uprobe__entry(u64 *ctx)
         frame = frame_at(tid, thread->depth - 1);
         if (!frame || (frame->sp > sp && frame->sp > thread->returned_sp))
             break;
-        /* Two calls with one stack pointer: a tail call where the return address is the kernel's trampoline
-         * already (the start of a page), else a new call after the older one was left by a jump. */
+        /* Two calls have the same stack pointer. It is a tail call if the return address is the kernel's trampoline
+         * (the start of a page). Otherwise a jump left the older call. */
         if (frame->sp == sp && sp > thread->returned_sp && !(return_address & 0xfff))
             break;
         pop_frame(thread, tid, frame, wall, cpu, ENDED_ABANDONED);
@@ -203,7 +206,7 @@ int uprobe__entry(u64 *ctx)
     return 0;
 }
 
-/* A call of `function` whose return address lies at `sp` is over. */
+/* End a call of `function` with its return address at `sp`. */
 static __always_inline int end_call(u32 function, u64 sp)
 {
     u32 tid = bpf_get_current_pid_tgid();
@@ -213,7 +216,7 @@ static __always_inline int end_call(u32 function, u64 sp)
     int i;
 
     if (!thread)
-        return 0;   /* it was entered before the window */
+        return 0;   /* the call began before the window */
     read_clocks(thread, &wall, &cpu);
 #pragma nounroll
     for (i = 0; i < MAX_DEPTH; i++) {
@@ -232,13 +235,13 @@ static __always_inline int end_call(u32 function, u64 sp)
     return 0;
 }
 
-/* A return probe: the return address is off the stack already. */
+/* A return probe. The return address has been popped off the stack. */
 int uprobe__return(u64 *ctx)
 {
     return end_call(get_attach_cookie(ctx) & (LOAD_TIME(FUNCTIONS) - 1), ctx[REGISTER_SP] - 8);
 }
 
-/* On a `ret` or a tail jump, before it is executed. */
+/* A probe on a `ret` or on a tail jump, before its execution. */
 int uprobe__exit(u64 *ctx)
 {
     return end_call(get_attach_cookie(ctx) & (LOAD_TIME(FUNCTIONS) - 1), ctx[REGISTER_SP]);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* What a CPU is in the middle of: a device's handler, a softirq, a timer's callback. Each marks the CPU's state while it runs, is
- * evidence about an idle period that is open, and says in whose context a waking is done.
- */
+/* Track the handler that a CPU runs: a device interrupt, a softirq or a timer callback. Each one marks the CPU's
+ * state, is evidence for an open idle period, and gives the context of wakings. */
 #ifndef POWERPROF_HANDLERS_H
 #define POWERPROF_HANDLERS_H
 
@@ -12,7 +11,7 @@ static __attribute__((always_inline)) inline void idle_enter_hardirq(struct cpu_
     idle_add_evidence(cpu, EVIDENCE_DEVICE, irq);
 }
 
-/* What a handler returns that has its thread woken: right behind it, still in the interrupt. */
+/* Return value of a handler with a threaded part. The kernel wakes the thread right after it, still in the interrupt. */
 #define IRQ_WAKES_THREAD 2
 
 static __attribute__((always_inline)) inline void idle_exit_hardirq(struct cpu_state *cpu, u32 returned)
@@ -21,8 +20,8 @@ static __attribute__((always_inline)) inline void idle_exit_hardirq(struct cpu_s
     cpu->hardirq = 0;
 }
 
-/* A softirq is raised. What an interrupt raised is the interrupt's, wherever it runs: on the way out of it, or where the task that
- * it interrupted enables softirqs again. A softirq that raises another one passes on whose it is. */
+/* A softirq is raised. If an interrupt raised it, it counts as the interrupt's wherever it runs: at the end of the
+ * interrupt, or when the interrupted task enables softirqs again. A softirq that it raises in turn counts too. */
 static __attribute__((always_inline)) inline void idle_raise_softirq(struct cpu_state *cpu, u32 number, int in_interrupt)
 {
     if (in_interrupt || is_open(cpu) || (cpu->softirq && cpu->softirq_by_irq))
@@ -50,7 +49,7 @@ static __attribute__((always_inline)) inline void idle_exit_timer(struct cpu_sta
     cpu->timer_active = 0;
 }
 
-/* A timer callback starts. The tick is only a flag: what else expires in the same interrupt is the better name. */
+/* A timer callback starts. The tick only sets a flag: any other callback in the same interrupt is a better name. */
 static __attribute__((always_inline)) inline void idle_enter_timer(struct cpu_state *cpu, u64 function, int is_tick, int is_wheel)
 {
     cpu->timer_active = function;
@@ -67,8 +66,8 @@ static __attribute__((always_inline)) inline void idle_enter_timer(struct cpu_st
     }
 }
 
-/* A task is woken from this CPU; says in whose context. `in_interrupt`: the kernel counts itself inside of one, whether a
- * tracepoint shows it or not: threaded handlers are woken behind irq_handler_exit, irq_work has no end, some vectors have
+/* The context of a waking on this CPU. `in_interrupt`: the kernel's own count. It also covers interrupts that
+ * tracepoints do not show: threaded handlers are woken after irq_handler_exit, irq_work has no end, some vectors have
  * no tracepoint. */
 static __attribute__((always_inline)) inline u32 idle_waker_context(struct cpu_state *cpu, u32 *irq, int in_interrupt)
 {
@@ -90,7 +89,7 @@ static __attribute__((always_inline)) inline u32 idle_waker_context(struct cpu_s
         *irq = cpu->softirq - 1;
         return WAKER_SOFTIRQ;
     }
-    /* `current` is the idle task, so the waker is an interrupt that no tracepoint shows. */
+    /* The current task is the idle task, so the waker is an interrupt without a tracepoint. */
     return is_open(cpu) ? WAKER_INTERRUPT : WAKER_TASK;
 }
 

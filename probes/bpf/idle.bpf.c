@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Idle exits: what ended them, which thread ran, and where that thread had slept.
+/* Count idle exits by cause: the event that ended the idle period, the thread that ran, and where it had slept.
  *
  * Question: which thread and call path made this CPU leave idle?
- * Cost: about 1 µs per idle exit; with stacks 0.5 µs more per sleep of a target thread while its CPU sees fewer
- *       than 10 × LOADED_PER_100MS of them a second, one in SAMPLE_1_IN above that; 0.1 µs per waking.
- * Privileges: CAP_BPF and CAP_PERFMON (or root). Raw tracepoints only; every offset comes from the running kernel's BTF.
- * Checked against programs that sleep at prime-numbered rates (tests/system).
+ * Cost: about 1 µs per idle exit. With stacks, 0.5 µs more per sleep of a target thread while its CPU has fewer than
+ *       10 × LOADED_PER_100MS of them per second; above that rate, one sleep in SAMPLE_1_IN. 0.1 µs per waking.
+ * Privileges: CAP_BPF and CAP_PERFMON (or root). Raw tracepoints only; all offsets come from the running kernel's BTF.
+ * Checked against programs that sleep at rates that are prime numbers (tests/system).
  *
- * The loader puts in front: NR_CPUS, OFFSET_*, HAVE_*, STACKS, and for it TARGET_ALL, ON_DEMAND, GROWS and GROWS_BY_NAME.
+ * The loader defines NR_CPUS, OFFSET_*, HAVE_* and STACKS. With STACKS, it also defines TARGET_ALL, ON_DEMAND, GROWS
+ * and GROWS_BY_NAME.
  */
 #include "reading.bpf.h"
 #include "idle_exit.h"
@@ -16,10 +17,10 @@
 #include "comms.bpf.h"
 #include "filled.bpf.h"
 
-#define WAKING_SLOTS 16384   /* direct-mapped by thread id: a collision loses one waker's name, never a count */
+#define WAKING_SLOTS 16384   /* direct-mapped by thread id: a collision loses the name of one waker, and all counts stay exact */
 #define EXIT_NONE ((u32)-1)
 
-/* A table that can be mapped begins at a page, so that entries of whole cache lines share none. */
+/* A table that can be mapped begins at a page, so entries of whole cache lines never share a line. */
 #define ALIGNED_ARRAY(name, type, count) BPF_F_TABLE("array", int, type, name, count, BPF_F_MMAPABLE)
 
 BPF_ARRAY(cpus, struct cpu_state, NR_CPUS);
@@ -34,12 +35,15 @@ enum counter {
     COUNTERS,
 };
 BPF_PERCPU_ARRAY(counters, u64, COUNTERS);
-/* SHARED_ALL_BUSY: no CPU idles. SHARED_COUNTING: a window is open. SHARED_STACK_BYTES: what may still be copied in it.
- * SHARED_SAMPLE_MASK: which periods are sent as records too. SHARED_CAUSE_HALF, SHARED_WOKEN_HALF: 0 or CAUSE_HALF.
- * SHARED_ONLY_TARGET: the target's process where it is but one, else 0. SHARED_WINDOW: numbers the windows.
- * SHARED_TICK_HANDLER: the kernel function that runs the tick. SHARED_OWN_PID: who reads. SHARED_POLLS: a bit for each idle state that
- * is a poll.
- * All are read often and written seldom: no CPU's line travels because another one idles. */
+/* SHARED_ALL_BUSY: all CPUs are busy. SHARED_REGS_OFFSET: see stacks.bpf.h. SHARED_COUNTING: a window is open.
+ * SHARED_STACK_BYTES: bytes of stacks that may still be copied in the window. SHARED_SAMPLE_MASK: selects the periods
+ * that are sent as records. SHARED_CAUSE_HALF and SHARED_WOKEN_HALF: 0 or CAUSE_HALF. SHARED_ONLY_TARGET: the target's
+ * pid if the target is a single process, else 0. SHARED_WINDOW: number of the window. SHARED_TICK_HANDLER: address of
+ * the kernel function that runs the tick. SHARED_OWN_PID: pid of the reader. SHARED_POLLS: one bit per idle state that
+ * polls.
+ *
+ * All of them are read often and written rarely, so their cache line stays shared while other CPUs idle.
+ */
 enum shared_value {
     SHARED_ALL_BUSY, SHARED_REGS_OFFSET, SHARED_COUNTING, SHARED_STACK_BYTES, SHARED_SAMPLE_MASK, SHARED_CAUSE_HALF,
     SHARED_WOKEN_HALF, SHARED_ONLY_TARGET, SHARED_WINDOW, SHARED_TICK_HANDLER, SHARED_OWN_PID,
@@ -53,7 +57,7 @@ static __always_inline void count(int what)
         *value += 1;
 }
 
-/* What was counted, here or on another CPU, has not come to pass. */
+/* Take back a count, made here or on another CPU, of an event that did not happen after all. */
 static __always_inline void uncount(int what)
 {
     u64 *value = counters.lookup(&what);
@@ -78,7 +82,7 @@ static __always_inline s64 *shared_at(int index)
     return shared.lookup(&index);
 }
 
-/* The entry of a period's cause; null where the table is full. */
+/* The entry of a period's cause; null if the table is full. */
 static __always_inline struct cause_sum *cause_of(struct idle_exit *period)
 {
     struct cause_key key;
@@ -90,16 +94,16 @@ static __always_inline struct cause_sum *cause_of(struct idle_exit *period)
         key.flags |= (u32)*half;
     sum = causes.lookup(&key);
     if (!sum) {
-        struct cause_sum fresh = {};   /* here, so that no exit of a known cause clears it */
+        struct cause_sum fresh = {};   /* declared here, so that exits with a known cause do not clear it */
 
-        if (!causes.insert(&key, &fresh))   /* or another CPU was quicker with the same one */
+        if (!causes.insert(&key, &fresh))   /* the insertion also fails if another CPU inserted the same cause first */
             note_filled(TABLE_CAUSES, 1);
         sum = causes.lookup(&key);
     }
     return sum;
 }
 
-/* A whole period: summed in any case, and sent as a record if it is one of the sample. */
+/* Add a complete period to the sums, and send it as a record if it is in the sample. */
 static __always_inline void note_exit(struct cpu_state *cpu, int number)
 {
     struct cpu_total *total = totals.lookup(&number);
@@ -131,15 +135,15 @@ static __always_inline void note_exit(struct cpu_state *cpu, int number)
 
 #include "sites.bpf.h"
 
-/* Whether a waking from this CPU can end an idle period: it idles, or not all others are busy. */
+/* Whether a waking on this CPU can end an idle period: this CPU idles, or another CPU may idle. */
 static __always_inline int can_end_idle(struct cpu_state *cpu)
 {
     s64 *all_busy = shared_at(SHARED_ALL_BUSY);
     return is_open(cpu) || !all_busy || !*all_busy;
 }
 
-/* With every CPU busy no waking ends an idle period; under load none is counted either: the common case of a loaded
- * server ends here. */
+/* While all CPUs are busy, wakings end no idle period, and under load they are not counted. On a loaded server most
+ * calls end here. */
 static __always_inline int is_waking_traced(struct cpu_state *cpu)
 {
     return can_end_idle(cpu) || is_counting(cpu);
@@ -173,8 +177,8 @@ RAW_TRACEPOINT_PROBE(cpu_idle)
 #include "switch.bpf.h"
 #include "wakeup.bpf.h"
 
-/* A step of a CPU's way online or offline (kernel/cpu.c). Its own last ones have no event, for it is not online any more; those that
- * another takes for it when it is dead do. */
+/* A step of a CPU towards online or offline (kernel/cpu.c). The last steps of a CPU that goes offline have no event,
+ * because the CPU is offline by then. The steps that another CPU takes for it do. */
 RAW_TRACEPOINT_IF(HAVE_cpuhp_enter, cpuhp_enter)
 {
     int number = ctx->args[0], target = ctx->args[1], step = ctx->args[2];

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* The idle-exit state machine: what ended each idle period of a CPU, and who ran because of it.
+/* The idle-exit state machine: the event that ended each idle period of a CPU, and the thread that ran afterwards.
  *
  * Question: why did this CPU leave idle, and which thread ran?
- * It is plain C without helpers, so that the very code that runs in the kernel is compiled natively by the tests
- * and fed with recorded event streams.
  *
- * One period runs from one idle entry to the next. Everything seen on the CPU between the entry and the first
- * switch to a task (or the next entry) is evidence about its end, whether it comes before the exit event (HLT:
- * handlers run inside the halt) or after it (MWAIT entered with interrupts off): no order is assumed.
- * The first piece of evidence names the mechanism. A period is reported when the CPU idles again, so that the
- * running time that followed is part of it. A CPU's first period is cut by the start and never reported.
+ * It is plain C without BPF helpers. The tests compile the same code natively and feed it with recorded events.
+ *
+ * A period lasts from one idle entry to the next. Everything that happens on the CPU between the entry and the first
+ * switch to a task (or the next entry) is evidence for the end of idle. It may come before the exit event (HLT:
+ * handlers run inside the halt) or after it (MWAIT with interrupts disabled), so no order is assumed. The first
+ * evidence names the mechanism. A period is reported when the CPU idles again, so it includes the running time after
+ * the exit. The first period of a CPU began before tracing and is not reported.
  */
 #ifndef POWERPROF_IDLE_EXIT_H
 #define POWERPROF_IDLE_EXIT_H
@@ -21,7 +21,7 @@ static __attribute__((always_inline)) inline int is_open(struct cpu_state *cpu)
     return cpu->phase == PHASE_IDLE || cpu->phase == PHASE_LEFT;
 }
 
-/* What was seen so far did not end the period. */
+/* Forget the evidence so far: it did not end the period. */
 static __attribute__((always_inline)) inline void idle_clear_evidence(struct idle_exit *period)
 {
     period->evidence = EVIDENCE_NONE;
@@ -31,8 +31,7 @@ static __attribute__((always_inline)) inline void idle_clear_evidence(struct idl
     period->flags &= ~(IDLE_TICK | IDLE_TIMER_WHEEL);
 }
 
-/* The CPU goes idle. Returns 1 when the period before is whole: the caller then takes a copy of cpu->period
- * before idle_restart(). */
+/* Enter idle. Returns 1 if the previous period is complete. The caller then copies cpu->period before idle_restart(). */
 static __attribute__((always_inline)) inline int idle_enter(struct cpu_state *cpu, u64 now)
 {
     int whole = cpu->phase == PHASE_LEFT || cpu->phase == PHASE_RUNNING;
@@ -41,18 +40,18 @@ static __attribute__((always_inline)) inline int idle_enter(struct cpu_state *cp
         cpu->period.flags |= IDLE_NO_TASK;
         cpu->own_ns = 0;
         cpu->kernel_ns = now - cpu->period.exit_ns;
-        /* Nobody set the flag that ends a poll: it came to its own end, whatever interrupts there were. */
+        /* No CPU set the flag that ends a poll. The poll ended at its own limit, independent of interrupts. */
         if (cpu->period.flags & IDLE_POLLED && cpu->period.evidence != EVIDENCE_NO_IPI)
             idle_clear_evidence(&cpu->period);
     }
     cpu->is_own = 0;
-    /* A CPU that was offline meanwhile ran until it went. */
+    /* A CPU that was taken offline ran until it went offline. */
     cpu->period.next_ns = cpu->down_ns > cpu->period.exit_ns ? cpu->down_ns : now;
     cpu->down_ns = 0;
     return whole;
 }
 
-/* Begin the next period; `flags` are IDLE_POLLED or none. */
+/* Begin the next period. `flags` is IDLE_POLLED or 0. */
 static __attribute__((always_inline)) inline void idle_restart(struct cpu_state *cpu, u64 now, u32 cpu_number, u32 state, u32 flags)
 {
     struct idle_exit *period = &cpu->period;
@@ -65,7 +64,7 @@ static __attribute__((always_inline)) inline void idle_restart(struct cpu_state 
     period->sequence = sequence;
     period->flags = flags;
     cpu->phase = PHASE_IDLE;
-    /* The idle loop is no handler: whatever was not seen to end has ended. */
+    /* The idle loop runs outside all handlers, so a handler without an exit event has ended. */
     cpu->hardirq = 0;
     cpu->softirq = 0;
     cpu->vector = 0;
@@ -82,14 +81,14 @@ static __attribute__((always_inline)) inline void idle_leave(struct cpu_state *c
     cpu->phase = PHASE_LEFT;
 }
 
-/* A poll goes on after an interrupt: the next one may be what ends it, and forgets the one before. Softirqs and hrtimers are part
- * of the interrupt that was seen already. */
+/* A poll continues after an interrupt. A later interrupt may end it, and then replaces the evidence of the earlier
+ * one. Softirqs and hrtimers belong to an interrupt that was seen already. */
 static __attribute__((always_inline)) inline int can_replace_evidence(struct idle_exit *period, u32 by)
 {
     return period->flags & IDLE_POLLED && period->evidence != EVIDENCE_NO_IPI && by != EVIDENCE_HRTIMER && by != EVIDENCE_SOFTIRQ;
 }
 
-/* The first evidence wins: what comes later is a consequence, or came too late to matter. Polls are the exception. */
+/* Keep the first evidence. Later events are its consequences, or came too late. Polls are the exception. */
 static __attribute__((always_inline)) inline void idle_add_evidence(struct cpu_state *cpu, u32 evidence, u32 irq)
 {
     if (!is_open(cpu))
@@ -103,9 +102,9 @@ static __attribute__((always_inline)) inline void idle_add_evidence(struct cpu_s
     cpu->period.irq = irq;
 }
 
-/* What the device interrupt that is being handled really is. On arm64 the CPU's timer and its IPIs are interrupts
- * with numbers like any device's, and so are x86's timers beside the local one: an expiring hrtimer, or the IPI's own
- * tracepoint, tells them apart from within the handler. */
+/* Set the kind of the device interrupt in progress. On arm64 the CPU's timer and its IPIs have interrupt numbers like
+ * devices, and x86 has such timers besides the local one. An expiring hrtimer or the IPI's own tracepoint, seen in the
+ * handler, gives the real kind. */
 static __attribute__((always_inline)) inline void idle_refine_evidence(struct cpu_state *cpu, u32 evidence, u32 irq)
 {
     if (!is_open(cpu))
@@ -118,8 +117,7 @@ static __attribute__((always_inline)) inline void idle_refine_evidence(struct cp
     idle_add_evidence(cpu, evidence, irq);
 }
 
-/* A task is woken from this CPU: everything about the waking that the CPU's state tells. Its own fields (ip, sp, code,
- * waker_comm) are the caller's. */
+/* A task is woken on this CPU. Copy the state of the CPU into `waking`. The caller sets ip, sp, code and waker_comm. */
 static __attribute__((always_inline)) inline void idle_fill_waking(struct cpu_state *cpu, struct waking *waking, u32 number, u32 wakee_tid,
                                                               u64 waker, u32 context, u32 irq)
 {
@@ -138,29 +136,29 @@ static __attribute__((always_inline)) inline void idle_fill_waking(struct cpu_st
         cpu->period.woken_tid = wakee_tid;
 }
 
-/* The state of a thread that is switched out for the last time (include/linux/sched.h, since Linux 4.14). */
+/* The state of a thread at its last switch-out (include/linux/sched.h, since Linux 4.14). */
 #define STATE_DEAD 0x80
 
-/* Whether a switch-out puts the thread to sleep. A thread that is preempted stays on the run queue, whatever state it
- * has set: between set_current_state() and schedule() it is no sleeper yet, and no waking follows. `state` is the
- * task's own: one that had a signal pending was set running again, and nothing wakes one that is dead. */
+/* Whether a switch-out puts the thread to sleep. A preempted thread stays on the run queue in any state: between
+ * set_current_state() and schedule() it does not sleep yet, and no waking follows. `state` is the state after
+ * schedule(): it is 0 for a thread with a pending signal, and dead threads are never woken. */
 static __attribute__((always_inline)) inline int is_sleep(int preempted, u32 state)
 {
     return !preempted && state && !(state & STATE_DEAD);
 }
 
-/* Whether a waking is what made the thread run now: it has not been switched out since. One that was woken on its way out may
- * have been counted once more. */
+/* Whether a waking made the thread run: the thread has not been switched out since. A thread that was woken during its
+ * switch-out may have one switch more. */
 static __attribute__((always_inline)) inline int is_waking_of(struct waking *waking, u32 tid, u64 switches)
 {
     return waking && waking->wakee_tid == tid &&
            (waking->switches == switches || (waking->on_cpu && waking->switches + 1 == switches));
 }
 
-/* The CPU goes on from idle to a task. */
+/* Switch from idle to a task. */
 static __attribute__((always_inline)) inline void idle_start_task(struct cpu_state *cpu, u64 now, u32 tid, u32 tgid)
 {
-    idle_leave(cpu, now);   /* where the exit event was not seen: the switch is the latest it can have been */
+    idle_leave(cpu, now);   /* if the exit event was missed, the switch is the latest possible time of the exit */
     cpu->phase = PHASE_RUNNING;
     cpu->period.next_tid = tid;
     cpu->period.next_tgid = tgid;
@@ -169,7 +167,8 @@ static __attribute__((always_inline)) inline void idle_start_task(struct cpu_sta
     cpu->kernel_ns = now - cpu->period.exit_ns;
 }
 
-/* A thread that ran for so long leaves the CPU. Of the thread that the period was ended for, all until it sleeps is because of that. */
+/* A thread leaves the CPU after it ran for `ns`. If the period ended because of it, all its time until it sleeps
+ * counts. */
 static __attribute__((always_inline)) inline void idle_add_task_time(struct cpu_state *cpu, u32 tid, u64 ns, int preempted)
 {
     if (!cpu->is_own || cpu->period.next_tid != tid)
@@ -178,8 +177,8 @@ static __attribute__((always_inline)) inline void idle_add_task_time(struct cpu_
     cpu->is_own = preempted;
 }
 
-/* What ended a poll is what set the flag: the interrupt that woke the thread that now runs, or another CPU, which sent no interrupt
- * where the poll's own did not come. Of other threads the last interrupt is the best that is known. */
+/* A poll ends when a flag is set: by the interrupt that woke the next thread, or by another CPU. In the second case the
+ * evidence is an IPI, or the other CPU sent no interrupt. For other threads, the last interrupt is the best evidence. */
 static __attribute__((always_inline)) inline void idle_set_poll_evidence(struct idle_exit *period, struct waking *waking)
 {
     if (waking->waker_cpu == period->cpu) {
@@ -193,14 +192,14 @@ static __attribute__((always_inline)) inline void idle_set_poll_evidence(struct 
     }
 }
 
-/* This CPU is being taken offline; called again until it is. */
+/* This CPU is going offline. Called at each step. */
 static __attribute__((always_inline)) inline void idle_set_offline(struct cpu_state *cpu, u64 now)
 {
     cpu->down_ns = now;
 }
 
-/* The CPU switches from the idle task to a task that had been switched out so often; `waking` may be null. Returns 1 if this
- * ended an idle period. A task that nothing woke since it last ran was runnable all the time. */
+/* Switch from the idle task to a task with `switches` switch-outs so far; `waking` may be null. Returns 1 if this
+ * ended an idle period. A task that was not woken since it last ran was runnable all the time. */
 static __attribute__((always_inline)) inline int idle_switch(struct cpu_state *cpu, u64 now, u32 tid, u32 tgid, u64 switches,
                                                              struct waking *waking)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Evidence of what ended an idle period that interrupts give: vectors, IPIs, devices, softirqs and timers. */
+/* Collect evidence from interrupts: vectors, IPIs, devices, softirqs and timers. */
 #define VECTOR_PROBE(tracepoint, evidence)              \
     RAW_TRACEPOINT_IF(HAVE_##tracepoint, tracepoint)    \
     {                                                   \
@@ -9,7 +9,7 @@
         return 0;                                       \
     }
 
-/* Vectors whose handlers wake threads and raise softirqs. */
+/* Vectors with handlers that wake threads and raise softirqs. */
 #define WAKING_VECTOR_PROBE(name, evidence)             \
     RAW_TRACEPOINT_IF(HAVE_##name##_entry, name##_entry) \
     {                                                   \
@@ -38,7 +38,7 @@ VECTOR_PROBE(x86_platform_ipi_entry, EVIDENCE_OTHER_VECTOR)
 VECTOR_PROBE(thermal_apic_entry, EVIDENCE_OTHER_VECTOR)
 VECTOR_PROBE(threshold_apic_entry, EVIDENCE_OTHER_VECTOR)
 VECTOR_PROBE(deferred_error_apic_entry, EVIDENCE_OTHER_VECTOR)
-/* arm64: one tracepoint for all IPIs, told apart by their names (arch/arm64/kernel/smp.c: ipi_types). */
+/* arm64 has one tracepoint for all IPIs. Their names differ (arch/arm64/kernel/smp.c: ipi_types). */
 RAW_TRACEPOINT_IF(HAVE_ipi_entry, ipi_entry)
 {
     struct cpu_state *cpu = this_cpu();

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Numbers that the loader fills in: what this kernel has, and what the command wants.
+/* Numbers that the loader fills in: features of the kernel and options of the command.
  *
- * The compiler knows nothing of such a number, and the kernel's verifier all of it. Of `if (LOAD_TIME(SWITCH))` it follows one branch
- * and removes the other, so that one compiled program serves every kernel and command.
+ * The compiler does not know such a number and keeps both branches of `if (LOAD_TIME(SWITCH))`. The kernel's verifier
+ * knows it, follows one branch and removes the other. So one compiled program serves every kernel and command.
  */
 #define LOAD_TIME(number)                                                                                          \
     ({                                                                                                             \
@@ -11,10 +11,11 @@
         value_;                                                                                                    \
     })
 
-/* The size of a table that is not created where the number is 0. (bcc creates tables when it compiles, and takes no size of 0.) */
+/* The size of a table that is created only if `number` is not 0. (bcc creates tables while it compiles, and needs a
+ * size above 0.) */
 #define ENTRIES_IF(number, entries) ((entries) * (number) + !(number))
 
-/* A function that is not loaded where the number is 0. The loader takes the condition from its name. */
+/* A function that is loaded only if `number` is not 0. The loader reads the condition from the function's name. */
 #define FUNCTION_IF(number, function) function##__if_##number
 #define RAW_TRACEPOINT_IF(number, tracepoint) \
     int raw_tracepoint__##tracepoint##__if_##number(struct bpf_raw_tracepoint_args *ctx)

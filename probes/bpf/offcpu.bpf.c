@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* How long threads sleep and wait for a CPU, and who wakes them: summed by thread, nothing is sent.
+/* Sum how long threads sleep and wait for a CPU, and count their wakers. Sums are kept per thread; no event is sent.
  *
- * Question: what does a thread that does not run wait for?
- * Cost: two looks at a table a switch, one a waking, a clock each; a count at each interrupt.
- * Privileges: CAP_BPF and CAP_PERFMON (or root). Raw tracepoints only; every offset comes from the running kernel's BTF.
+ * Question: what does a thread wait for while it does not run?
+ * Cost: per switch, two table look-ups and one clock read; per waking, one look-up and one clock read; per interrupt,
+ *       one counter.
+ * Privileges: CAP_BPF and CAP_PERFMON (or root). Raw tracepoints only; all offsets come from the running kernel's BTF.
  * Checked against a program that counts its own sleeps (tests/system).
  *
- * The loader puts in front: OFFSET_*, ARG_*, HAVE_*, DIRECT, EVERY_PROCESS, THREADS, WAKERS.
+ * The loader defines OFFSET_*, ARG_*, HAVE_*, DIRECT, EVERY_PROCESS, THREADS and WAKERS.
  */
 #define COMM_BYTES 16
 #include "reading.bpf.h"
@@ -18,13 +19,13 @@
 #define STATE_WAKEKILL 0x100
 #define STATE_NOLOAD 0x400
 
-/* Why a thread gave up its CPU. STATES of tracing/offcpu.py are in this order. */
+/* Why a thread left its CPU. OffCpuReason of shared_numbers.py is generated from this enum. */
 enum reason { REASON_INTERRUPTIBLE, REASON_UNINTERRUPTIBLE, REASON_KILLABLE, REASON_IDLE, REASON_OTHER, REASON_PREEMPTED, REASONS = 8 };
 
 struct thread {
-    u64 out_ns;      /* when it was switched out; 0: it runs, or was switched out before the window */
-    u64 woken_ns;    /* when it was woken last, 0: not since it ran */
-    u64 waker;       /* process and thread; 0 is an interrupt */
+    u64 out_ns;      /* time of the last switch-out; 0: it runs, or left its CPU before the window */
+    u64 woken_ns;    /* time of the last waking; 0: not woken since it ran */
+    u64 waker;       /* process and thread; 0: an interrupt */
     u64 counts[REASONS];
     u64 off_ns[REASONS];
     u64 sleep_max_ns, waits, wait_ns, wait_max_ns;
@@ -42,8 +43,8 @@ struct waker {
     char comm[COMM_BYTES];
 };
 
-/* `raised`: softirqs that interrupts raised and that have not run yet, a bit each. `soft`: such a one runs. `depth`: of
- * interrupts, where the kernel's own count is out of reach. */
+/* Interrupt state of one CPU. `raised`: one bit per softirq that an interrupt raised and that is still pending.
+ * `soft`: such a softirq is running. `depth`: nesting of interrupts, used if the kernel's own count is out of reach. */
 struct interrupt {
     u64 depth, raised, soft;
 };
@@ -53,7 +54,7 @@ BPF_HASH(threads, u64, struct thread, THREADS);
 BPF_HASH(wakers, struct waker_key, struct waker, WAKERS);
 BPF_ARRAY(window_open, u64, 1);
 BPF_PERCPU_ARRAY(interrupts, struct interrupt, 1);
-/* COUNT_UNSEEN: switches to a thread that this program was not called for, where the kernel calls none. */
+/* COUNT_UNSEEN: switches to a thread that did not call this program. Some kernels skip the call. */
 enum counter { COUNT_LOST, COUNT_UNSEEN, COUNTERS };
 BPF_PERCPU_ARRAY(counters, u64, COUNTERS);
 
@@ -108,7 +109,7 @@ static __always_inline void count_waker(struct thread *thread, u64 who)
     struct waker *entry = wakers.lookup(&key), fresh = {};
 
     if (entry) {
-        entry->count += 1;   /* one thread is switched in at a time */
+        entry->count += 1;   /* only one CPU at a time switches this thread in */
         return;
     }
     fresh.count = 1;
@@ -117,8 +118,8 @@ static __always_inline void count_waker(struct thread *thread, u64 who)
         count(COUNT_LOST);
 }
 
-/* A thread runs again since `now`; 0 where that is not known: then its sleep ended when it was woken, and what came after it until
- * it ran is in no sum. */
+/* A thread is switched in at `now`. 0: the time is unknown. The sleep then ends at the waking, and the time from the
+ * waking to the switch is left out of all sums. */
 static __always_inline void note_switch_in(struct thread *thread, u64 who, u64 now)
 {
     u64 out = thread->out_ns, woken = thread->woken_ns, reason = thread->reason & (REASONS - 1), off = now ? now - out : 0;
@@ -127,7 +128,7 @@ static __always_inline void note_switch_in(struct thread *thread, u64 who, u64 n
     if (!out)
         return;
     if (reason != REASON_PREEMPTED && woken) {
-        /* Woken in the instant between leaving and the switch: it slept for no time. */
+        /* The thread was woken after it decided to sleep and before the switch: the sleep took no time. */
         woken = woken < out ? out : now && woken > now ? now : woken;
         off = woken - out;
         if (now) {
@@ -168,7 +169,7 @@ TYPED_TRACEPOINT_PROBE(sched_switch)
         else
             state = FIELD_U32(prev, OFFSET_task_struct_state);
         if (thread && thread->out_ns) {
-            /* Switched out twice: it ran in between. */
+            /* Two switch-outs in sequence: the switch-in between them was missed. */
             count(COUNT_UNSEEN);
             note_switch_in(thread, who, 0);
         }
@@ -208,8 +209,9 @@ TYPED_TRACEPOINT_PROBE(sched_waking)
     return 0;
 }
 
-/* Who is woken within an interrupt is not woken by the thread that it came upon. Nor is he whom a softirq wakes that an interrupt
- * raised, wherever it runs; one that a thread raised is its own work: the loopback device hands a sender's packet on. */
+/* A thread that is woken in an interrupt was not woken by the interrupted thread. The same holds for a waking in a
+ * softirq that an interrupt raised, on any CPU and in any context. A softirq that a thread raised is the thread's own
+ * work: the loopback device, for example, delivers a sender's packet in one. */
 RAW_TRACEPOINT_PROBE(softirq_raise)
 {
     struct interrupt *interrupt = this_interrupt();
@@ -249,7 +251,7 @@ static __always_inline int leave_interrupt(void)
 {
     struct interrupt *interrupt = this_interrupt();
     if (interrupt)
-        interrupt->depth -= interrupt->depth ? 1 : 0;   /* the first exit may lack its entry */
+        interrupt->depth -= interrupt->depth ? 1 : 0;   /* the first exit may have no entry */
     return 0;
 }
 

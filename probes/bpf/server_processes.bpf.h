@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* The one process that is looked at; with FAMILY the one that started all the others that are.
+/* The traced process of a server. With FAMILY: the process that started all others, and these.
  *
- * FAMILY is how many there may be: user space fills in those that there are, and those that they start join by themselves.
+ * FAMILY is the maximum number of processes. User space adds the existing ones; fork adds new ones.
  */
 BPF_ARRAY(target, u64, 1);
 #ifdef FAMILY
 BPF_HASH(members, u32, u64, FAMILY);
 #endif
 
-/* Its id, 0 while nothing is to be counted. */
+/* The id of the process; 0 while counting is off. */
 static __always_inline u64 target_id(void)
 {
     int zero = 0;
@@ -16,7 +16,7 @@ static __always_inline u64 target_id(void)
     return found ? *found : 0;
 }
 
-/* Whether a thread (as bpf_get_current_pid_tgid() has it) is of the target that target_now() told. */
+/* Whether a thread (as in bpf_get_current_pid_tgid()) belongs to the server. `wanted` is the result of target_id(). */
 static __always_inline int is_target_process(u64 pid_tgid, u64 wanted)
 {
 #ifdef FAMILY
@@ -27,7 +27,7 @@ static __always_inline int is_target_process(u64 pid_tgid, u64 wanted)
 #endif
 }
 
-/* ... and is to be counted. */
+/* Whether a thread belongs to the server and counting is on. */
 static __always_inline int is_target(u64 pid_tgid)
 {
     u64 wanted = target_id();
@@ -42,7 +42,7 @@ static __always_inline void add_child(u32 parent, u32 child)
         members.update(&child, &one);
 }
 
-/* Its number may be another's from now on. */
+/* The id of an exited process may be reused. */
 static __always_inline void remove_process(u32 tgid)
 {
     members.delete(&tgid);

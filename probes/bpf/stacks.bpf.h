@@ -1,36 +1,39 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Where a thread is: user registers, call path and stack bytes.
+/* Capture the site of a thread: user registers, call path and stack bytes.
  *
- * A site is (thread, user ip, user sp, hash of the call path). The registers of a sleeper are read from the top of
- * its kernel stack when it ends an idle period; the call path is hashed and, for a new site, the stack copied at
- * the switch-out, while its memory is the current one. Two calls of sleep() from one frame share ip and sp, so the
- * return addresses near the top of the stack are hashed too: words that point into mapped code.
+ * A site is a thread, its user ip and sp, and a hash of its call path. The registers of a sleeper are read from the
+ * top of its kernel stack when it ends an idle period. The call path is hashed at the switch-out, while the memory of
+ * the thread is the current one; for a new site the stack is copied too. Two calls of sleep() from one frame have the
+ * same ip and sp, so return addresses are hashed as well: all words near the top of the stack that point into mapped
+ * code.
  *
- * The loader says where a register lies (REGISTER_*), how to tell a user's registers (REGISTERS_ARE_USERS) and which bits of
- * a word can be a code address (CODE_ADDRESS_MASK: pointer authentication signs return addresses in the upper ones).
+ * The loader defines the indexes of registers (REGISTER_*), a test for user registers (REGISTERS_ARE_USERS), and the
+ * bits of a word that can be a code address (CODE_ADDRESS_MASK: pointer authentication signs return addresses in the
+ * upper bits).
  */
-/* The two registers that tell where a thread is, and what lies between them. */
+/* ip and sp, and the registers between them. */
 #define REGISTER_FIRST (REGISTER_IP < REGISTER_SP ? REGISTER_IP : REGISTER_SP)
 #define REGISTER_SPAN ((REGISTER_IP < REGISTER_SP ? REGISTER_SP : REGISTER_IP) - REGISTER_FIRST + 1)
 #define HASHED_BYTES 1024
 #define STACK_BYTES 0x4000
-/* A thread that was found on one call path so often is trusted to be on it again, where looks are many: then one in
- * eight is a look at the path, and one in TRUSTED_MOST the longer nothing else was found. Any other path ends the trust. */
+/* After this many captures of the same call path, a thread is trusted to be on it if captures are frequent. At first
+ * every eighth capture reads the path, later one in MAX_SKIPPED_READS. A different path resets the trust. */
 #define TRUSTED_AFTER 16
 #define MAX_SKIPPED_READS 64
 
-/* Values of a site's code that are no hash. */
+/* Values of a site's code that are not hashes. */
 #define CODE_UNREADABLE 1
 #define CODE_NEWBORN 2
-#define CODE_WORKER 3       /* no user code: a worker of io_uring */
+#define CODE_WORKER 3       /* a worker of io_uring, without user code */
 
-/* In a look's window where its stack found no room: it is sent when the thread sleeps there again. */
+/* A flag in the window of a site: its stack did not fit into the ring buffer. It is sent at the thread's next sleep
+ * there. */
 #define WINDOW_NO_ROOM (1ULL << 63)
 
 enum stack_kind { STACK_SLEEPER = 0, STACK_WAKER = 1, STACK_REGISTERS = 2 };
 
-/* Threads of one process that stand at one address of its memory on one path have one stack, one after the other: of those that
- * live for an instant the first is copied. A reader that stays knows stacks by their threads. */
+/* Two threads of one process with the same ip, sp and call path use the same stack memory in sequence. For short-lived
+ * threads only the first stack is copied. With ON_DEMAND, the reader keeps stacks by thread. */
 struct site_key {
     u64 ip, sp, code;
     u32 owner, kind;
@@ -41,7 +44,7 @@ struct stack_record {
     u64 at_ns;
     u64 ip, sp, code;
     u32 tid, tgid, kind, bytes;
-    u64 space;        /* where the stack of the process begins, which tells its programs before and after an exec apart */
+    u64 space;        /* start of the stack of the process; it differs before and after an exec */
     u64 registers[REGISTER_COUNT];
     u8 stack[STACK_BYTES + 0x1000];
 };
@@ -71,18 +74,19 @@ static __always_inline u64 hash_call_path(struct target *target, struct stack_re
     return hash;
 }
 
-/* Returns 0 where the buffer is full: it may be sent later. */
+/* Returns 0 if the ring buffer is full. The stack may be sent later. */
 static __always_inline int send_stack(struct stack_record *record, u64 window)
 {
     s64 *budget = shared_at(SHARED_STACK_BYTES);
     struct thread *thread = thread_at(record->tid);
-    /* Kept in the record, whose values the verifier does not follow: it would try each way to come to each number. */
+    /* The number is stored in the record, because the verifier does not track values in memory. In a register it would
+     * verify each combination of paths to each number. */
     volatile u32 *bytes = &record->bytes;
     u32 read = 0;
     int i;
 
-    /* Leftovers of dead frames can make call paths look new without end: neither one thread nor all of them may
-     * fill the reader's memory. */
+    /* Stale return addresses can create an endless number of new call paths. The limits per thread and in total
+     * protect the reader's memory. */
     if (thread && thread->window != window) {
         thread->window = window;
         thread->sent = 0;
@@ -99,7 +103,8 @@ static __always_inline int send_stack(struct stack_record *record, u64 window)
         read += 1024;
     }
     *bytes = read;
-    /* The stack's end is seldom a round distance away, and the thread's start lies there. */
+    /* The remaining stack is rarely a multiple of 1024 bytes, and it contains the start of the thread. Read it in
+     * smaller and smaller pieces. */
 #pragma unroll
     for (i = 512; i >= 8; i >>= 1) {
         read = *bytes;
@@ -128,9 +133,9 @@ static __always_inline u64 user_registers(u64 task)
     return bpf_task_pt_regs((struct task_struct *)task);
 }
 #else
-/* Where pt_regs lies above the bottom of a kernel stack (THREAD_SIZE is in no BTF), where no helper tells: the sizes that
- * a kernel stack can have are tried on a thread that came from user space. REGISTERS_ARE_USERS tells its registers from
- * anything else. Not taken from the idle task: the boot CPU's has its stack elsewhere. */
+/* Find the offset of pt_regs in a kernel stack without bpf_task_pt_regs(). BTF has no THREAD_SIZE, so all possible
+ * stack sizes are tried on a thread that came from user space; REGISTERS_ARE_USERS recognises its registers. The idle
+ * task is not usable: the stack of the boot CPU's idle task is elsewhere. */
 static __always_inline void find_registers(u64 task)
 {
     int zero = 0;
@@ -163,7 +168,7 @@ static __always_inline u64 user_registers(u64 task)
 }
 #endif
 
-/* The two registers that tell where a thread is. Returns 0 where it has none: a kernel thread. */
+/* Read ip and sp. Returns 0 for kernel threads, which have no user registers. */
 static __always_inline int read_ip_sp(u64 registers, u64 *ip, u64 *sp)
 {
 #if DIRECT
@@ -180,8 +185,8 @@ static __always_inline int read_ip_sp(u64 registers, u64 *ip, u64 *sp)
     return *ip && !(*ip >> 56);
 }
 
-/* The place of a thread that the kernel runs in a process (io_uring's workers): it has no user registers. Returns 0 for the
- * kernel's own threads. */
+/* Set the site of a thread that the kernel runs in a process (a worker of io_uring); it has no user registers. Returns
+ * 0 for kernel threads. */
 static __always_inline int set_worker_site(struct site *site, u64 task)
 {
     if (FIELD_U32(task, OFFSET_task_struct_flags) & PF_KTHREAD)
@@ -192,7 +197,7 @@ static __always_inline int set_worker_site(struct site *site, u64 task)
     return 1;
 }
 
-/* The whole look: call path, and stack bytes of a new site. `record` has the registers. */
+/* Read the call path, and copy the stack of a new site. `record` contains the registers. */
 static __always_inline void capture_path(struct target *target, struct stack_record *record, u32 kind, u64 window, struct site *site,
                                          u64 task)
 {
@@ -204,7 +209,7 @@ static __always_inline void capture_path(struct target *target, struct stack_rec
         record->code = CODE_UNREADABLE;
     else
         record->code = hash_call_path(target, record);
-    /* Behind the loops, which the verifier walks again for each value that is known before them. */
+    /* These comparisons follow the loops, because the verifier repeats a loop for each value that is known before it. */
     is_there = site->ip == record->ip && site->sp == record->sp;
     is_same = is_there && site->window == window;
     was_lost = is_there && site->window == (window | WINDOW_NO_ROOM);
@@ -239,8 +244,8 @@ static __always_inline void capture_path(struct target *target, struct stack_rec
         uncount(COUNT_LOST_STACKS);
 }
 
-/* Where is the current thread? Returns 0 where that cannot be read, and for the kernel's own threads. The usual case reads two registers and touches
- * nothing but the thread's slot: what is not in a CPU's cache costs more than any instruction here. */
+/* Capture the site of the current thread. Returns 0 if it is unreadable, and for kernel threads. The usual case reads
+ * two registers and touches only the thread's slot, because a cache miss costs more than any instruction here. */
 static __always_inline int capture_current(struct cpu_state *cpu, struct site *site, u64 task, u64 pid_tgid, u32 kind)
 {
     int zero = 0;
@@ -272,7 +277,8 @@ static __always_inline int capture_current(struct cpu_state *cpu, struct site *s
     return 1;
 }
 
-/* The registers of a thread that sleeps, to be joined with stack bytes read otherwise; each once. */
+/* Send the registers of a sleeping thread once per site. User space reads the stack bytes by other means and joins
+ * both. */
 static __always_inline void send_registers(u64 registers, u64 ip, u64 sp, u32 tid, u32 tgid, u64 now)
 {
     int zero = 0;

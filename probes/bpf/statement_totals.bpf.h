@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* What threads use, and its sums by statement. */
+/* Sum the resources that threads use, by statement. */
 struct total_key {
     u64 id;
     u64 tid;
@@ -9,7 +9,7 @@ struct total {
     u64 calls, wakeups, faults, wall_ns;
     s64 cpu_ns;
     u64 waits[WAITS];
-    u64 squares;             /* of CPU time of a call, in units of 1 << SQUARED_NS_LOG */
+    u64 squares;             /* squares of the CPU time per call, in units of 1 << SQUARED_NS_LOG */
 };
 
 struct latency_key {
@@ -18,7 +18,7 @@ struct latency_key {
 };
 
 BPF_HASH(totals, struct total_key, struct total, TOTALS);
-#define SQUARED_NS_LOG 8      /* 256 ns: the square of 1,000 s is a u64 */
+#define SQUARED_NS_LOG 8      /* 256 ns: the square of 1,000 s fits a u64 */
 
 BPF_ARRAY(new_total, struct total, 1);   /* zeros */
 BPF_HASH(latencies, struct latency_key, u64, TOTALS);
@@ -35,7 +35,7 @@ static __always_inline u64 faults_of(u64 task)
     return faults[0] + faults[1];
 }
 
-/* The thread's entry, which begins with what the scheduler has counted of it. */
+/* The state of a thread. A new one begins with the scheduler's count of its run time. */
 static __always_inline struct thread *thread_state(u32 tid, u64 task, u64 now, int running)
 {
     struct thread *thread = thread_entry(tid);
@@ -54,11 +54,11 @@ static __always_inline u64 cpu_time(struct thread *thread, u64 now)
     return thread->last_ns + (thread->in_at && now > thread->in_at ? now - thread->in_at : 0);
 }
 
-/* Eight classes of equal width in each octave: within 7 % of the value. */
+/* Eight buckets of equal width per octave: within 7 % of the value. */
 static __always_inline u64 latency_bucket(u64 value)
 {
     u32 octave = bpf_log2l(value);
-    octave = octave > 3 ? octave - 1 : 3;   /* bcc counts from 1 */
+    octave = octave > 3 ? octave - 1 : 3;   /* bcc counts bits from 1 */
     return ((u64)octave << 3) | ((value >> (octave - 3)) & 7);
 }
 
@@ -72,7 +72,7 @@ static __always_inline struct total *total_entry(struct total_key *key)
     return totals.lookup(key);
 }
 
-/* The open statement is over: where it went to wait after its last packet, else here. */
+/* End the open statement: at the wait after its last packet if there was one, else now. */
 static __always_inline void end_statement(struct thread *thread, u32 tid, u64 now, u64 task)
 {
     struct total_key key = { .id = thread->id, .tid = tid };

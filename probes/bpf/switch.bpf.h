@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* How long each thread ran, by the scheduler's own count (sum_exec_runtime) at its switch-in and its switch-out.
+/* Handle sched_switch: end idle periods, and sum the run time of each thread by the scheduler's count
+ * (sum_exec_runtime).
  *
- * Each thread has a slot by its number while it lives. What has none is summed by CPU: threads that ended, and the later one
- * of two that would share a slot. So nothing is lost, only told less well. A CPU counts between its window's edges: there we run on it,
- * so that no other's time lies across an edge.
+ * A living thread has a slot by its id. Run time without a slot is summed by CPU: time of exited threads, and of a
+ * thread with an occupied slot. So the total is complete, and only its division is coarser. A CPU counts between the
+ * edges of its window. The reader runs on the CPU at each edge, so no other thread's time crosses it.
  */
 #define RUN_SLOTS 16384
 
 enum run_kind { RUN_OTHER = 0, RUN_TARGET = 1, RUN_KERNEL = 2 };
 
-/* A line each: threads of one process have numbers that follow each other, and run on different CPUs. */
+/* Each slot has its own cache line: the threads of a process have consecutive ids and run on different CPUs. */
 struct run_time {
-    u64 who;          /* thread and, above it, process */
+    u64 who;          /* process id in the upper half, thread id in the lower */
     u64 ns;
     u64 kind;
     u8 gap[40];
@@ -36,7 +37,7 @@ static __always_inline u64 run_kind_of(u64 task, u64 who)
     return is_target(who >> 32) ? RUN_TARGET : RUN_OTHER;
 }
 
-/* A thread comes onto this CPU; 0: the idle task. */
+/* A thread is switched in on this CPU; 0: the idle task. */
 static __always_inline void note_switch_in(struct cpu_state *cpu, u64 task)
 {
     cpu->in_tid = FIELD_U32(task, OFFSET_task_struct_pid);
@@ -44,14 +45,14 @@ static __always_inline void note_switch_in(struct cpu_state *cpu, u64 task)
         cpu->in_ns = run_time_of(task);
 }
 
-/* What has no slot. */
+/* Add run time of a thread without a slot. */
 static __always_inline void add_unplaced_time(struct cpu_total *total, u64 kind, u64 ns)
 {
     total->unplaced_ns[kind == RUN_TARGET] += ns;
 }
 
-/* The thread leaves this CPU, `is_last`: for ever. Whoever came first has the slot; two that come at once may mix what they ran then,
- * and no more. */
+/* A thread is switched out; `is_exiting`: for the last time. The first thread gets the slot. Two threads that take it
+ * at the same moment may mix their run time, at most once. */
 static __always_inline void note_switch_out(struct cpu_state *cpu, int number, u64 task, u64 who, int preempted, int is_exiting)
 {
     int place = (u32)who & (RUN_SLOTS - 1);
@@ -81,26 +82,26 @@ static __always_inline void note_switch_out(struct cpu_state *cpu, int number, u
     }
 }
 
-/* The state that the thread which is switched out had set when it called schedule(), where the kernel tells. */
+/* The state of the previous thread when it called schedule(), if the kernel provides it. */
 #define PREV_STATE(ctx) (LOAD_TIME(HAS_PREV_STATE) ? (u32)(ctx)->args[ARG_sched_switch_prev_state] : 1)
 
-/* The thread that is switched out is the current one. */
+/* The previous thread is still the current one. */
 #if DIRECT
 #define PREV_PID_TGID(prev) pid_tgid_of(prev)
 #else
 #define PREV_PID_TGID(prev) bpf_get_current_pid_tgid()
 #endif
 
-/* How often a thread was switched out. */
+/* The number of switch-outs of a thread. */
 static __always_inline u64 switches_of(u64 task)
 {
     return FIELD_U64(task, OFFSET_task_struct_nvcsw) + FIELD_U64(task, OFFSET_task_struct_nivcsw);
 }
 
-/* Which thread ran, beside its number: its name, whether it is the kernel's, and when it began. */
+/* Set the name of the thread that ran, whether it is a kernel thread, and a hash of its start time. */
 static __always_inline void note_next_task(struct idle_exit *period, u64 task)
 {
-    u32 began = FIELD_U64(task, OFFSET_task_struct_start_time) >> 20;   /* milliseconds */
+    u32 began = FIELD_U64(task, OFFSET_task_struct_start_time) >> 20;   /* about milliseconds */
 
     comm_of(task, period->next_comm);
     period->flags |= began * 0x9e3779b1U & IDLE_LIFE;
@@ -108,7 +109,7 @@ static __always_inline void note_next_task(struct idle_exit *period, u64 task)
         period->flags |= IDLE_KERNEL;
 }
 
-/* Whether a thread that is switched out is so for the last time. */
+/* Whether this is the last switch-out of the thread. */
 static __always_inline int will_exit(struct bpf_raw_tracepoint_args *ctx, u64 prev)
 {
     u32 state;
@@ -133,11 +134,11 @@ TYPED_TRACEPOINT_PROBE(sched_switch)
     if (!cpu)
         return 0;
     if ((u32)pid_tgid != 0) {
-        /* A thread that injects idle time is switched to before and leaves afterwards: it is what ran. */
+        /* A thread that injects idle time runs before and after it, so it is the thread that ran. */
         if (is_open(cpu)) {
             idle_start_task(cpu, bpf_ktime_get_ns(), (u32)pid_tgid, pid_tgid >> 32);
             note_next_task(&cpu->period, prev);
-            cpu->in_tid = 0;   /* the scheduler takes the time that it injected for running time */
+            cpu->in_tid = 0;   /* the scheduler counts the injected idle time as run time */
         }
         note_switch_out(cpu, number, prev, pid_tgid, preempted, !preempted && will_exit(ctx, prev));
         note_switch_in(cpu, next);
@@ -155,7 +156,7 @@ TYPED_TRACEPOINT_PROBE(sched_switch)
         return 0;
     slot = tid & (WAKING_SLOTS - 1);
     waking = wakings.lookup(&slot);
-    /* The clock says how long the kernel needed until this thread runs. */
+    /* The time shows how long the kernel took until this thread ran. */
     idle_switch(cpu, bpf_ktime_get_ns(), tid, tgid, switches_of(next), waking);
     note_next_task(&cpu->period, next);
     if (LOAD_TIME(STACKS) && !(cpu->period.flags & IDLE_RUNNABLE))

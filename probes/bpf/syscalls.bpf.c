@@ -1,35 +1,45 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* What threads ask of the kernel: calls by kind, waits for locks (futex), and bytes read and written by file.
+/* Count system calls by thread: calls by number, waits for locks (futex), and bytes read and written per file.
  *
- * Question: which thread calls what how often and how long, and which thread reads and writes which file?
- * Cost: two looks at a table and two clocks a call of the target's; of other processes one look.
- * Privileges: CAP_BPF and CAP_PERFMON (or root). Raw tracepoints only; every offset comes from the running kernel's BTF.
+ * Question: which thread makes which system calls, how often and how long, and which files does it read and write?
+ * Cost: per call of a target, two table look-ups and two clock reads; per call of another process, one look-up.
+ * Privileges: CAP_BPF and CAP_PERFMON (or root). Raw tracepoints only; all offsets come from the running kernel's BTF.
  * Checked against a program that counts its own calls and bytes, and against strace (tests/system).
  *
- * The loader puts in front: OFFSET_*, ARGUMENT_0 to 2 (of a call, in pt_regs; of a 32-bit call OFFSET_compat_argument_*),
- * COMPAT_MASK (a thread's bits in a 32-bit call), HAVE_URING, EVERY_PROCESS, CALLS, FILES.
+ * The loader defines OFFSET_*, ARGUMENT_0 to ARGUMENT_2 (offsets of arguments in pt_regs; OFFSET_compat_argument_* in
+ * a 32-bit call), COMPAT_MASK (the flag of a thread in a 32-bit call), HAVE_URING, EVERY_PROCESS, CALLS and FILES.
  */
 #define COMM_BYTES 16
 #define NAME_BYTES 48
 #include "reading.bpf.h"
 
-/* What is asked of a file. Calls that move bytes from one file to another: KIND_SEND (sendfile) to the first argument,
- * KIND_TEE to the second, KIND_SPLICE to the third. KIND_PIPE (vmsplice) writes to a pipe or reads it, by its open end. */
+/* The use of a file by a call. Calls that copy between files: KIND_SEND (sendfile) writes to its first argument,
+ * KIND_TEE to its second, KIND_SPLICE to its third. KIND_PIPE (vmsplice) writes or reads a pipe, as the open mode
+ * allows. */
 enum kind {
     KIND_OTHER, KIND_READ, KIND_WRITE, KIND_SYNC, KIND_FUTEX, KIND_SUBMIT, KIND_PIPE, KIND_SEND, KIND_TEE, KIND_SPLICE,
 };
-/* Whose numbers: the machine's own, those of 32-bit calls, those of x32. Each table has NUMBERS of them. */
+/* The numbering of a call: native, 32-bit or x32. `kinds` has SYSCALL_SLOTS entries for each. */
 enum abi { ABI_NATIVE, ABI_COMPAT, ABI_X32, ABIS };
 #define SYSCALL_SLOTS 1024
 #define X32_BIT 0x40000000
 #define FMODE_WRITE 2
+/* Of include/uapi/linux/aio_abi.h. */
+enum iocb_command {
+    IOCB_CMD_PREAD, IOCB_CMD_PWRITE, IOCB_CMD_FSYNC, IOCB_CMD_FDSYNC, IOCB_CMD_PREADV = 7, IOCB_CMD_PWRITEV = 8,
+};
+/* Of include/uapi/linux/io_uring.h: enum io_uring_op. */
+enum uring_operation {
+    IORING_OP_READV = 1, IORING_OP_WRITEV, IORING_OP_FSYNC, IORING_OP_READ_FIXED, IORING_OP_WRITE_FIXED,
+    IORING_OP_READ = 22, IORING_OP_WRITE,
+};
 #define MAX_IOCBS 16
 #define MAX_IOVECS 16
 
 struct call_key {
     u64 who;
     u32 number;
-    u32 operation;   /* of futex; else 0 */
+    u32 operation;   /* futex operation; 0 for other calls */
     u64 abi;
 };
 
@@ -52,8 +62,8 @@ struct file_io {
 
 struct open_call {
     u64 start_ns;
-    u64 file;        /* struct file; 0 where the call names none */
-    u64 destination;        /* the file to which bytes are moved, else 0 */
+    u64 file;        /* struct file, or 0 */
+    u64 destination;        /* struct file that receives copied bytes, else 0 */
     u32 number;
     u32 operation;
     u32 kind;
@@ -66,7 +76,7 @@ BPF_HASH(open_calls, u64, struct open_call, 65536);
 BPF_HASH(calls, struct call_key, struct call, CALLS);
 BPF_HASH(files, struct file_key, struct file_io, FILES);
 BPF_ARRAY(window_open, u64, 1);
-/* COUNT_LOST: no room in a table. COUNT_PARTS: requests in more parts than are looked at. */
+/* COUNT_LOST: a table was full. COUNT_TRUNCATED: requests with more parts than this program reads. */
 enum counter { COUNT_LOST, COUNT_TRUNCATED, COUNTERS };
 BPF_PERCPU_ARRAY(counters, u64, COUNTERS);
 BPF_PERCPU_ARRAY(new_file_io, struct file_io, 1);
@@ -94,7 +104,7 @@ static __always_inline int is_traced(u64 who)
     return targets.lookup(&tgid) != 0;
 }
 
-/* The ABI of the call that the current thread is in. No call has a negative number. */
+/* The ABI of the current thread's call. Negative numbers are not calls. */
 static __always_inline u32 abi_of(u32 number)
 {
     if (read_u32(bpf_get_current_task() + OFFSET_task_struct_compat) & LOAD_TIME(COMPAT_MASK))
@@ -102,7 +112,7 @@ static __always_inline u32 abi_of(u32 number)
     return number & X32_BIT && (s32)number > 0 ? ABI_X32 : ABI_NATIVE;
 }
 
-/* An argument of the call by its place in pt_regs. */
+/* An argument of the call, read at its offset in pt_regs. */
 static __always_inline u64 argument(u64 registers, u32 abi, u64 native, u64 compat)
 {
     return abi == ABI_COMPAT ? (u32)read_u64(registers + compat) : read_u64(registers + native);
@@ -110,7 +120,7 @@ static __always_inline u64 argument(u64 registers, u32 abi, u64 native, u64 comp
 
 #define ARGUMENT(number) argument(registers, call.abi, ARGUMENT_##number, OFFSET_compat_argument_##number)
 
-/* struct file of a descriptor of the current thread; 0 where there is none. */
+/* The struct file of a descriptor of the current thread; 0 if it is not open. */
 static __always_inline u64 file_of(u32 descriptor)
 {
     u64 table = read_u64(read_u64(bpf_get_current_task() + OFFSET_task_struct_files) + OFFSET_files_struct_fdt);
@@ -166,8 +176,8 @@ static __always_inline void add_file_io(u64 who, u64 file, u32 kind, u64 bytes, 
     }
 }
 
-/* The sum of the lengths of a request in several parts: struct iovec { void *base; size_t length; }, of words of 4 bytes
- * in a 32-bit call. */
+/* The sum of the lengths in an array of struct iovec { void *base; size_t length; }. `word` is the size of its
+ * members: 4 bytes in a 32-bit call, else 8. */
 static __always_inline u64 sum_iovec_lengths(u64 iovecs, u32 entries, u32 word)
 {
     u64 bytes = 0;
@@ -184,14 +194,24 @@ static __always_inline u64 sum_iovec_lengths(u64 iovecs, u32 entries, u32 word)
     return bytes;
 }
 
-/* io_submit(2): a table of pointers to struct iocb (include/uapi/linux/aio_abi.h). What is asked for counts. */
+/* The layout of struct iocb (include/uapi/linux/aio_abi.h). io_submit(2) takes an array of pointers to it. The
+ * requested bytes are counted, because the result is known later. */
 struct aio_request {
     u64 data;
     u32 key, flags;
-    u16 operation, priority;
+    u16 command, priority;
     u32 descriptor;
     u64 buffer, bytes;
 };
+
+static __always_inline u32 kind_of_iocb(u32 command)
+{
+    if (command == IOCB_CMD_PREAD || command == IOCB_CMD_PREADV)
+        return KIND_READ;
+    if (command == IOCB_CMD_PWRITE || command == IOCB_CMD_PWRITEV)
+        return KIND_WRITE;
+    return command == IOCB_CMD_FSYNC || command == IOCB_CMD_FDSYNC ? KIND_SYNC : KIND_OTHER;
+}
 
 static __always_inline void add_iocbs(u64 who, u64 entries, u64 table, u32 word)
 {
@@ -201,17 +221,16 @@ static __always_inline void add_iocbs(u64 who, u64 entries, u64 table, u32 word)
         struct aio_request one = {};
         u64 place = 0, bytes;
         u32 kind;
+        int is_vector;
         if (i >= entries)
             break;
         bpf_probe_read_user(&place, sizeof(place), (void *)(table + (u64)word * i));
         if (word == 4)
             place = (u32)place;
         bpf_probe_read_user(&one, sizeof(one), (void *)place);
-        kind = one.operation == 0 || one.operation == 7   ? KIND_READ
-               : one.operation == 1 || one.operation == 8 ? KIND_WRITE
-               : one.operation == 2 || one.operation == 3 ? KIND_SYNC
-                                                          : KIND_OTHER;
-        bytes = one.operation == 7 || one.operation == 8 ? sum_iovec_lengths(one.buffer, (u32)one.bytes, word) : one.bytes;
+        kind = kind_of_iocb(one.command);
+        is_vector = one.command == IOCB_CMD_PREADV || one.command == IOCB_CMD_PWRITEV;
+        bytes = is_vector ? sum_iovec_lengths(one.buffer, (u32)one.bytes, word) : one.bytes;
         add_file_io(who, file_of(one.descriptor), kind, bytes, 0);
     }
 }
@@ -294,24 +313,30 @@ RAW_TRACEPOINT_PROBE(sys_exit)
     return 0;
 }
 
-/* A request of io_uring, once it is prepared: what is asked for counts, and whoever submits it. */
+static __always_inline u32 kind_of_uring_operation(u32 operation)
+{
+    if (operation == IORING_OP_READV || operation == IORING_OP_READ_FIXED || operation == IORING_OP_READ)
+        return KIND_READ;
+    if (operation == IORING_OP_WRITEV || operation == IORING_OP_WRITE_FIXED || operation == IORING_OP_WRITE)
+        return KIND_WRITE;
+    return operation == IORING_OP_FSYNC ? KIND_SYNC : KIND_OTHER;
+}
+
+/* A prepared request of io_uring. The requested bytes are counted for the thread that submits it. */
 RAW_TRACEPOINT_IF(HAVE_URING, io_uring_submit_req)
 {
-    u64 who = bpf_get_current_pid_tgid(), aio_request = ctx->args[0], bytes;
+    u64 who = bpf_get_current_pid_tgid(), request = ctx->args[0], bytes;
     u32 operation, kind;
 
     if (!window_is_open() || !is_traced(who))
         return 0;
-    operation = read_u32(aio_request + OFFSET_io_kiocb_opcode) & 0xff;
-    kind = operation == 1 || operation == 4 || operation == 22   ? KIND_READ
-           : operation == 2 || operation == 5 || operation == 23 ? KIND_WRITE
-           : operation == 3                                      ? KIND_SYNC
-                                                                 : KIND_OTHER;
+    operation = read_u32(request + OFFSET_io_kiocb_opcode) & 0xff;
+    kind = kind_of_uring_operation(operation);
     if (kind == KIND_OTHER)
         return 0;
-    bytes = read_u32(aio_request + OFFSET_io_rw_len);
-    if (operation == 1 || operation == 2)
-        bytes = sum_iovec_lengths(read_u64(aio_request + OFFSET_io_rw_addr), (u32)bytes, abi_of(0) == ABI_COMPAT ? 4 : 8);
-    add_file_io(who, file_of(read_u32(aio_request + OFFSET_io_kiocb_cqe_fd)), kind, bytes, 0);
+    bytes = read_u32(request + OFFSET_io_rw_len);
+    if (operation == IORING_OP_READV || operation == IORING_OP_WRITEV)
+        bytes = sum_iovec_lengths(read_u64(request + OFFSET_io_rw_addr), (u32)bytes, abi_of(0) == ABI_COMPAT ? 4 : 8);
+    add_file_io(who, file_of(read_u32(request + OFFSET_io_kiocb_cqe_fd)), kind, bytes, 0);
     return 0;
 }

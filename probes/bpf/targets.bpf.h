@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Processes that the target starts while it is traced: they are of it from their first instant on.
+/* The processes of the target, and the processes that they start while tracing runs.
  *
- * GROWS: they join. GROWS_BY_NAME: only those stay that run the same program; else all do, as in a control group.
- * User space looks for what joins otherwise, and counts what it finds so late.
+ * With GROWS, a new process belongs to the target from its fork. With GROWS_BY_NAME, it leaves the target if it
+ * executes a program with another name; otherwise it stays, as in a control group. Without GROWS, user space searches
+ * for new processes and counts those that it finds late.
  */
-/* Where a process has code: its own text, and the hull of its libraries. `judged`: ON_DEMAND, it is looked at and its
- * wakings are counted while a window is open. */
+/* The code ranges of a process: its own text, and the range of its libraries. `is_measured`: with ON_DEMAND, the
+ * sleeps and wakings of the process are captured while a window is open. */
 struct target {
     u64 text_low, text_bytes;
     u64 library_low, library_bytes;
@@ -14,7 +15,7 @@ struct target {
 
 BPF_HASH(targets, u32, struct target, ENTRIES_IF(STACKS, 8192));
 
-/* Whether a process cannot be of the target, before anything is looked up: where there is but one. */
+/* Whether a process cannot be in the target. A target of one process needs no look-up. */
 static __always_inline int is_not_target(u32 tgid)
 {
     s64 *only;
@@ -42,7 +43,7 @@ static __always_inline struct target *target_of(u32 tgid)
     return found;
 }
 
-/* As target_of(), where it does not matter what the process has: where the target is but one no table is asked. */
+/* The same as target_of(), without the code ranges. A target of one process needs no look-up. */
 static __always_inline int is_target(u32 tgid)
 {
     s64 *only;
@@ -53,7 +54,7 @@ static __always_inline int is_target(u32 tgid)
     return only && *only ? (u32)*only == tgid : target_of(tgid) != 0;
 }
 
-/* Whether the wakings of a process are counted, where a window is open. */
+/* Whether the wakings of a process are counted while a window is open. */
 static __always_inline int is_process_measured(u32 tgid)
 {
     s64 *counting;
@@ -68,7 +69,7 @@ static __always_inline int is_process_measured(u32 tgid)
     return target && target->is_measured;
 }
 
-/* Child and parent, until user space has taken them; no parent where it runs another program meanwhile. */
+/* Child and parent, until user space reads them. The parent is 0 if the child executed another program. */
 BPF_HASH(new_processes, u32, u32, ENTRIES_IF(GROWS, 8192));
 
 TYPED_TRACEPOINT_IF(GROWS, sched_process_fork)
@@ -79,11 +80,11 @@ TYPED_TRACEPOINT_IF(GROWS, sched_process_fork)
     struct target *found, copy;
 
     if (parent == child)
-        return 0;   /* a thread */
+        return 0;   /* a new thread */
     found = targets.lookup(&parent);
     if (!found)
         return 0;
-    /* It has its parent's memory: code lies where the parent's does. */
+    /* The child has a copy of its parent's memory, so its code is at the same addresses. */
     copy = *found;
     if (targets.update(&child, &copy) || new_processes.update(&child, &parent)) {
         count(COUNT_LOST_PROCESSES);
@@ -94,7 +95,7 @@ TYPED_TRACEPOINT_IF(GROWS, sched_process_fork)
     return 0;
 }
 
-/* Another program has its code elsewhere, and is of no family. */
+/* A process executes another program. Its code is elsewhere, and its stacks are no longer the parent's. */
 TYPED_TRACEPOINT_IF(GROWS, sched_process_exec)
 {
     u64 task = CURRENT_TASK;
@@ -120,7 +121,7 @@ TYPED_TRACEPOINT_IF(GROWS, sched_process_exec)
     return 0;
 }
 
-/* The number of a process that has ended may be another's. */
+/* The id of an exited process may be reused. */
 TYPED_TRACEPOINT_IF(GROWS, sched_process_exit)
 {
     u32 tgid = bpf_get_current_pid_tgid() >> 32;

@@ -1,36 +1,37 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* The target's threads: which they are, what is remembered of each, and how often they may be looked at.
+/* The target's threads: the last known site of each, and the limit of captures under load.
  *
- * Under load (a CPU that saw more than LOADED_PER_100MS switch-outs and wakings by target threads in a tenth of a
- * second) only one in SAMPLE_1_IN is looked at, besides threads whose wake-up was blamed on a site not yet seen, and
- * wakings are not counted. The tenth before decides, so that a lasting load pays for the sample only. A CPU that hardly
- * idled in it has hardly an idle exit to be named, and is loaded from SATURATED_PER_100MS on: looks that nobody needs are
- * what tracing would cost it.
+ * A CPU is under load if it saw more than LOADED_PER_100MS switch-outs and wakings of target threads in a tenth of a
+ * second. It then captures one in SAMPLE_1_IN and does not count wakings. It still captures threads with a wake-up at
+ * an unknown site. The last tenth of a second decides, so a constant load costs the sample only. A CPU that was hardly
+ * idle has few idle exits to explain, and is under load from SATURATED_PER_100MS on, because captures would be pure
+ * overhead.
  *
- * ON_DEMAND is for readers that stay: a sleep is looked at only where the thread's last one ended an idle period, or where
- * the process is judged now. Then what a host pays goes by its idle exits, whatever else it does.
+ * ON_DEMAND is for readers that run permanently. A sleep is captured only if the thread's last sleep ended an idle
+ * period, or if its process is measured now. The cost on a host then depends on its idle exits only.
  */
 #define SITE_SLOTS 16384
-/* A CPU that idled for less than this part of a tenth of a second hardly idled. */
+/* A CPU was hardly idle if it idled for less than this part of a tenth of a second. */
 #define IDLE_1_IN 10
-/* More looks than this on one CPU: a thread that is where it always was need not show its call path each time. */
+/* Above this number of captures on one CPU, threads that stay on the same call path are not read each time. */
 #define BRISK_PER_100MS 100
 
-/* Where a thread was seen: a site. */
+/* The last known place of a thread. */
 struct site {
     u64 ip, sp, code;
-    u64 window;       /* in which its stack was seen */
-    u32 same_path_count;        /* looks at its call path that found it there, one after the other */
-    u32 skipped_reads;       /* looks since, at its registers alone */
+    u64 window;       /* window in which its stack was copied */
+    u32 same_path_count;        /* captures in sequence with this call path */
+    u32 skipped_reads;       /* captures since then that read the registers only */
 };
 
-/* A thread: a slot is another's as soon as that one sleeps. What its waker on another CPU needs is in the first cache line. */
+/* A slot of a thread. The next thread with the same slot number takes it when it sleeps. The first cache line has all
+ * members that a waker on another CPU reads. */
 struct thread {
     u32 tid, tgid;
-    u32 asleep;       /* its waking has not been seen yet */
-    u32 sent;         /* stacks of this thread that were copied … */
+    u32 asleep;       /* it sleeps and its waking was not seen yet */
+    u32 sent;         /* number of its stacks that were copied */
     struct site sleeper;
-    u64 window;       /* … in this window */
+    u64 window;       /* window of `sent` */
     struct site waker;
     u8 gap[24];
 };
@@ -49,9 +50,9 @@ static __always_inline int is_loaded(struct cpu_state *cpu)
     return cpu->was_loaded || cpu->meter_captures > LOADED_PER_100MS;
 }
 
-#define REQUEST_SERVED 0x80000000U   /* in `wanted`: above any thread id */
+#define REQUEST_SERVED 0x80000000U   /* a flag in `requested`, above any thread id */
 
-/* A sleep that is not looked at: it may be on another call path than the one before. */
+/* A sleep without a capture: the call path may differ from the last one. */
 static __always_inline void clear_path(u32 tid)
 {
     struct thread *thread = thread_at(tid);
@@ -62,8 +63,7 @@ static __always_inline void clear_path(u32 tid)
     thread->sleeper.same_path_count = 0;
 }
 
-/* ON_DEMAND: a thread is asked for by each idle exit that is blamed on it, which looks at its next sleep. Of all other sleeps on
- * the host nothing is read but this one word. */
+/* ON_DEMAND: each idle exit requests a capture of its thread at the next sleep. All other sleeps read only this word. */
 static __always_inline int is_not_requested(struct cpu_state *cpu, u32 tid, u32 tgid)
 {
     int slot = tid & (SITE_SLOTS - 1);
@@ -82,7 +82,7 @@ static __always_inline int is_not_requested(struct cpu_state *cpu, u32 tid, u32 
     return 1;
 }
 
-/* Under load: is this one of the looks that are left out? */
+/* Whether this capture is skipped because of load. */
 static __always_inline int is_skipped_under_load(struct cpu_state *cpu, u32 tid, u32 tgid)
 {
     int slot = tid & (SITE_SLOTS - 1);
@@ -97,7 +97,7 @@ static __always_inline int is_skipped_under_load(struct cpu_state *cpu, u32 tid,
     return 0;
 }
 
-/* To be asked before anything that costs. */
+/* Whether this capture is skipped. This check is cheap, so it comes first. */
 static __always_inline int is_capture_skipped(struct cpu_state *cpu, u32 tid, u32 tgid)
 {
     if (LOAD_TIME(ON_DEMAND))
@@ -105,10 +105,10 @@ static __always_inline int is_capture_skipped(struct cpu_state *cpu, u32 tid, u3
     return is_skipped_under_load(cpu, tid, tgid);
 }
 
-/* One look in so many asks for the time: fewer in a tenth of a second are no load. */
+/* One capture in this many reads the clock. Fewer in a tenth of a second are not a load. */
 #define CAPTURES_PER_CLOCK 16
 
-/* The load meter; a look under load stands for those that were left out before it. */
+/* Update the load meter. Under load, a capture also counts for the skipped ones before it. */
 static __always_inline void count_capture(struct cpu_state *cpu)
 {
     u64 now = cpu->meter_captures % CAPTURES_PER_CLOCK ? 0 : coarse_ns();

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* What programs at uprobes share: where registers lie, counters, and an entry for each thread.
+/* Shared parts of programs at uprobes: offsets of registers, counters, and one entry per thread.
  *
- * The includer has defined enum counter, struct thread and the size of its table.
+ * The includer defines enum counter, struct thread and THREADS.
  */
 #include "counters.bpf.h"
 
-/* In struct pt_regs of x86-64. */
+/* Indexes of registers in struct pt_regs of x86-64. */
 #define REGISTER_CX 11
 #define REGISTER_DX 12
 #define REGISTER_SI 13
@@ -13,9 +13,9 @@
 #define REGISTER_SP 19
 
 BPF_HASH(threads, u32, struct thread, THREADS);
-BPF_ARRAY(new_thread, struct thread, 1);   /* zeros: one is too large for a program's stack */
+BPF_ARRAY(new_thread, struct thread, 1);   /* zeros; struct thread does not fit on a program's stack */
 
-/* A thread's entry, made where there is none yet (all zeros); null where there is no room. */
+/* The entry of a thread. A new entry is all zeros; the result is null if the table is full. */
 static __always_inline struct thread *thread_entry(u32 tid)
 {
     struct thread *thread = threads.lookup(&tid), *empty;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Wakings: who wakes whom, in whose context, kept until the thread runs; those of the target counted by their sites. */
+/* Handle wakings: store the waker of a thread and its context until the thread runs, and count wakings of target
+ * threads by site. */
 
-/* `ends_idle`: it may end an idle period. */
+/* `ends_idle`: the waking may end an idle period. */
 static __always_inline void note_wake(struct cpu_state *cpu, u32 number, u64 task, int ends_idle, int newborn)
 {
     struct waking *waking;
@@ -25,13 +26,14 @@ static __always_inline void note_wake(struct cpu_state *cpu, u32 number, u64 tas
     waking = wakings.lookup(&slot);
     if (!waking)
         return;
-    /* A thread is mostly woken by the same one, whose name then is there already. */
+    /* Most threads are always woken by the same thread, so the name is mostly there already. */
     if (waking->waker_tid != (u32)pid_tgid || !waking->waker_comm[0])
         own_comm(waking->waker_comm);
     idle_fill_waking(cpu, waking, number, tid, pid_tgid, context, irq);
-    /* In this order: it is counted first and off the CPU afterwards. */
+    /* Read on_cpu before the switches: the kernel counts a switch first, and then clears on_cpu. */
     if (LOAD_TIME(HAS_ON_CPU))
-        /* A byte of its own or the low one of an int, by kernel: more than the member, the verifier refuses. */
+        /* on_cpu is a byte, or the low byte of an int, depending on the kernel. The verifier rejects reads beyond the
+         * member. */
         waking->on_cpu = FIELD_U8(task, OFFSET_task_struct_on_cpu);
     waking->switches = switches_of(task);
     waking->is_kernel = is_kernel_thread(CURRENT_TASK);
@@ -48,14 +50,14 @@ TYPED_TRACEPOINT_PROBE(sched_waking)
     if (!cpu || !is_waking_traced(cpu))
         return 0;
     ends_idle = can_end_idle(cpu);
-    /* First of all, while the verifier knows of one state only: it walks the loops again for each. */
+    /* This call comes first, because the verifier repeats its loops for each known state. */
     if (ends_idle && !is_open(cpu))
         update_busy(cpu, coarse_ns(), number);
     note_wake(cpu, number, ctx->args[0], ends_idle, 0);
     return 0;
 }
 
-/* A thread's first wake-up, by the one that created it: sched_waking does not see it. */
+/* The first waking of a new thread, by its creator. sched_waking does not report it. */
 TYPED_TRACEPOINT_PROBE(sched_wakeup_new)
 {
     int number;
@@ -67,7 +69,7 @@ TYPED_TRACEPOINT_PROBE(sched_wakeup_new)
 
 RAW_TRACEPOINT_IF(HAVE_sched_wake_idle_without_ipi, sched_wake_idle_without_ipi)
 {
-    int target = ctx->args[0];   /* runs on the waker's CPU: the CPU that is woken is the argument */
+    int target = ctx->args[0];   /* this runs on the waker's CPU; the argument is the woken CPU */
     struct cpu_state *cpu = cpus.lookup(&target);
     if (cpu)
         idle_add_evidence(cpu, EVIDENCE_NO_IPI, 0);

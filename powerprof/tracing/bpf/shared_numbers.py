@@ -18,10 +18,11 @@ CAUSE_HALF = 0x10000
 
 # stacks.bpf.h
 CODE_NEWBORN = 2
-CODE_WORKER = 3  # no user code: a worker of io_uring
+CODE_WORKER = 3  # a worker of io_uring, without user code
 
 # busy_cpus.bpf.h
-GROUP_SPAN = 64  # GROUP_CPUS: no more than the host has; CPU_GROUPS: groups of so many that hold all
+# GROUP_CPUS: CPUs per group, not more than the host has; CPU_GROUPS: number of groups that hold all CPUs
+GROUP_SPAN = 64
 
 # functions.bpf.c
 COOKIE_STEPPED = 0x10000
@@ -41,10 +42,10 @@ PREPARING = 0x9E3779B97F4A7C15  # tells the making of a statement from its execu
 
 # dispatch.bpf.h
 COM_STMT_EXECUTE = 23
-COM_EVENT = 1001  # no packet: an event of the server's own
+COM_EVENT = 1001  # an event of the server's scheduler; it has no packet
 
 # statement_totals.bpf.h
-SQUARED_NS_LOG = 8  # 256 ns: the square of 1,000 s is a u64
+SQUARED_NS_LOG = 8  # 256 ns: the square of 1,000 s fits a u64
 
 # whole.bpf.h
 MOST_WALKS = 32  # of 4 kB: 130 kB
@@ -54,7 +55,7 @@ WALKED_AT_ONCE = 4  # pieces
 WAITS = 9
 
 # activity.bpf.h
-FASTPATH = 200  # a function is called by its number: no text, and no packet of MySQL's
+FASTPATH = 200  # call of a function by its number (fast path): it has no text, and MySQL has no packet with this number
 
 
 class Shared(IntEnum):
@@ -103,12 +104,12 @@ class WakeEvidence(IntEnum):
     LOCAL_TIMER = 1  # the CPU's own timer interrupt
     DEVICE = 2  # irq_handler_entry: `irq` is its number
     RESCHEDULE = 3  # IPI
-    CALL_FUNCTION = 4  # IPI, single or many: remote wake-ups mostly come this way
+    CALL_FUNCTION = 4  # IPI, single or many: most remote wake-ups use it
     IRQ_WORK = 5  # self-IPI
     OTHER_VECTOR = 6  # another traced vector: `irq` is its number
-    NO_IPI = 7  # sched_wake_idle_without_ipi: the flag was set while the CPU polled or MWAITed
-    HRTIMER = 8  # an hrtimer expired though no timer vector was traced (paravirtual clocks)
-    SOFTIRQ = 9  # a softirq ran though no interrupt was traced: `irq` is its number
+    NO_IPI = 7  # sched_wake_idle_without_ipi: the flag was set while the CPU polled or was in MWAIT
+    HRTIMER = 8  # an hrtimer expired and no timer vector was traced (paravirtual clocks)
+    SOFTIRQ = 9  # a softirq ran and no interrupt was traced: `irq` is its number
 
 
 class Flag(IntFlag):
@@ -118,15 +119,15 @@ class Flag(IntFlag):
     NO_TASK = 2  # the CPU idled again without a switch to a task
     WAKER = 4  # the waker_* fields are known
     TIMER_WHEEL = 8  # timer_function comes from the timer wheel, not from an hrtimer
-    SITE = 16  # site_* name the sleeper's user registers
-    SITE_FRESH = 32  # site_code was hashed at the very switch-out that this wake-up ended
+    SITE = 16  # site_* are the sleeper's user registers
+    SITE_FRESH = 32  # site_code was hashed at the switch-out that this wake-up ended
     WAKER_SITE = 64  # waker_ip and waker_sp are known
     OPEN = 128  # the CPU had not idled again when the window was read
     REMOTE = 256  # of a cause: the waker ran on another CPU
-    RUNNABLE = 512  # the thread that ran had not slept: it was throttled, or moved from another CPU
-    KERNEL = 1024  # the thread that ran is the kernel's
-    WAKER_KERNEL = 2048  # so is the task that woke it
-    POLLED = 4096  # the CPU polled: no interrupt ended that, but what an interrupt did may have
+    RUNNABLE = 512  # the thread that ran was not asleep: it was throttled, or moved from another CPU
+    KERNEL = 1024  # the thread that ran is a kernel thread
+    WAKER_KERNEL = 2048  # the waker is a kernel thread
+    POLLED = 4096  # the CPU polled: an interrupt does not end a poll, but its handler can
 
 
 class WakerContext(IntEnum):
