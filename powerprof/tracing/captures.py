@@ -387,7 +387,7 @@ class StatementTrace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_latency_class(duration_ns: int) -> int:
-    """Return the class of a time as the BPF programs compute it (statement_totals.bpf.h): eight of equal width in each octave."""
+    """Return the bucket of a time as statement_totals.bpf.h computes it: eight of equal width in each octave."""
     octave = max(duration_ns.bit_length() - 1, 3)
     return octave << 3 | duration_ns >> (octave - 3) & 7
 

@@ -151,7 +151,7 @@ def compute_thread_use(tid: int, comm: str, thread: ThreadCounters, base_ns: int
 
 
 def read_ended_threads(values: bytes) -> Iterator[ThreadUse]:
-    """Yield the sums of ended threads (exited_threads.bpf.h): those without a statement, those with some, and helpers."""
+    """Yield the sums of exited threads (exited_threads.bpf.h): with no statement, with statements, and of helpers."""
     for kind, (threads, cpu, wakeups, statements, before) in enumerate(_PAST.iter_unpack(values)):
         if threads:
             yield ThreadUse(0, "ended threads", cpu, wakeups, statements, before, threads, kind == _HELPERS)

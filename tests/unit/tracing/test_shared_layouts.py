@@ -90,7 +90,12 @@ LAYOUTS = [
     Layout("functions.bpf.c", "frame_key", functions._PLACE),
     Layout("functions.bpf.c", "frame", functions._FRAME),
     Layout("queries.bpf.c", "thread", statement_tables._THREAD, statement_tables.ThreadCounters._fields, begins=True),
-    Layout("exited_threads.bpf.h", "exited_total", statement_tables._PAST, ["threads", "cpu_ns", "wakeups", "statements", "before_ns"]),
+    Layout(
+        "exited_threads.bpf.h",
+        "exited_total",
+        statement_tables._PAST,
+        ["threads", "cpu_ns", "wakeups", "statements", "before_ns"],
+    ),
     Layout("exited_threads.bpf.h", "off_clock", statements._OFF_CLOCK, ["off_ns"]),
     Layout(
         "texts.bpf.h",
