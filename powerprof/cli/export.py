@@ -69,13 +69,13 @@ class Options(CommandOptions, frozen=True, kw_only=True):
 def command(options: Options) -> None:
     """Measure and serve until a signal arrives."""
     watched, series = options.watched, options.series
-    from powerprof.live import exporter
+    from powerprof.live import exporter, systemd_unit
     from powerprof.report.recent_profiles import RecentProfiles
 
     if series.per_cpu not in ("auto", "yes", "no"):
         raise UsageError(f"--per-cpu {series.per_cpu} is not a choice", "auto, yes or no")
     if options.printed is not None:
-        print_text(exporter.format_unit(Path(sys.argv[0]).resolve()), end="")
+        print_text(systemd_unit.format_unit(Path(sys.argv[0]).resolve()), end="")
         return
     plan = exporter.ExportPlan(
         words=tuple(watched.pid or ()),

@@ -10,8 +10,8 @@ import time
 from powerprof.cure.records import CurePrediction, Untried
 from powerprof.cure.remedies import CureRequest, PlannedChange
 from powerprof.cure.threads import SlackChoice
-from powerprof.diagnosis.evidence import compute_timers_hz, list_thread_wakeups
 from powerprof.diagnosis.thread_pace import explain_no_slack, group_by_own_timer, predict_slack, sum_woken_hz
+from powerprof.diagnosis.thread_wakeups import compute_timers_hz, list_thread_wakeups
 from powerprof.measure.unseen_interrupts import read_timer_interrupts
 from powerprof.model.text import Say
 from powerprof.reversible.kinds import is_same_value

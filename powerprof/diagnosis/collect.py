@@ -28,11 +28,10 @@ from powerprof.diagnosis.evidence import (
     StatementWindow,
     Subscription,
     ThreadCpu,
-    compute_timers_hz,
-    list_thread_wakeups,
 )
 from powerprof.diagnosis.process_starts import WATCH_S, read_subscriptions, watch_starts
 from powerprof.diagnosis.statement_window import measure_statements
+from powerprof.diagnosis.thread_wakeups import compute_timers_hz, list_thread_wakeups
 from powerprof.measure.procfs import process_cpu_ns, reaped_cpu_ns
 from powerprof.measure.progress import announce
 from powerprof.measure.window import run_window

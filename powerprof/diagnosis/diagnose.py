@@ -11,20 +11,11 @@ from pathlib import Path
 
 import msgspec
 
-from powerprof.diagnosis import rules_clients, rules_processes, rules_replication, rules_threads
+from powerprof.diagnosis import rules_clients, rules_logins, rules_processes, rules_replication, rules_threads
 from powerprof.diagnosis.collect import Inspection, Subject, inspect_server
-from powerprof.diagnosis.evidence import (
-    SQL_FAMILIES,
-    DiagnosedServer,
-    Diagnosis,
-    Evidence,
-    Finding,
-    format_seconds,
-    has_replica_terms,
-    next_command,
-    use_replica_terms,
-)
+from powerprof.diagnosis.evidence import SQL_FAMILIES, DiagnosedServer, Diagnosis, Evidence, Finding
 from powerprof.diagnosis.statement_window import list_unknown_scans
+from powerprof.diagnosis.wording import format_seconds, has_replica_terms, next_command, use_replica_terms
 from powerprof.model.records import ended_by_signal
 from powerprof.model.text import number, plural
 from powerprof.system.errors import CapabilityError, UsageError
@@ -39,9 +30,9 @@ RULES: tuple[Callable[[Evidence], list[Finding]], ...] = (
     rules_replication.find_orphan_event,
     rules_replication.find_reconnect_loop,
     rules_replication.find_stopped_threads,
-    rules_processes.find_refused_replicas,
-    rules_processes.find_returning_replicas,
-    rules_processes.find_failed_logins,
+    rules_logins.find_refused_replicas,
+    rules_logins.find_returning_replicas,
+    rules_logins.find_failed_logins,
     rules_clients.find_monitoring,
     rules_clients.find_short_connections,
     rules_processes.find_restarted_workers,

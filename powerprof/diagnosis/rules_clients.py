@@ -8,22 +8,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from powerprof.diagnosis.evidence import (
-    SQL_FAMILIES,
-    Client,
-    Evidence,
-    Finding,
-    StatementCpu,
-    ThreadWakeups,
-    format_event_rate,
-    format_rate,
-    next_command,
-    select_stack,
-)
+from powerprof.diagnosis.evidence import SQL_FAMILIES, Client, Evidence, Finding, StatementCpu, ThreadWakeups
 from powerprof.diagnosis.rules_replication import compute_source_churn_hz
 from powerprof.diagnosis.server_queries import INTERNAL_USERS
 from powerprof.diagnosis.statement_window import INSPECTS, SELECTS, describe_share, describe_use, is_costly, select_uses
 from powerprof.diagnosis.thread_pace import POLLING_HZ
+from powerprof.diagnosis.wording import format_event_rate, format_rate, next_command, select_stack
 from powerprof.model.text import number, period
 
 # Counters of statements that only inspect the server, with the usual names of the statements. Drivers send other SHOW

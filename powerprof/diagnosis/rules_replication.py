@@ -8,17 +8,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from powerprof.database.base import ReplicationStatus
-from powerprof.diagnosis.evidence import (
-    Evidence,
-    Finding,
-    LogSummary,
-    ReplicationChannel,
-    ThreadWakeups,
-    format_event_rate,
-    format_rate,
-    format_seconds,
-    select_stack,
-)
+from powerprof.diagnosis.evidence import Evidence, Finding, LogSummary, ReplicationChannel, ThreadWakeups
+from powerprof.diagnosis.wording import format_event_rate, format_rate, format_seconds, select_stack
 
 # A replica waits Connect_Retry (60 s by default) before each attempt except the first, which is immediate. So only a
 # source that ends its connections repeatedly causes a higher rate.

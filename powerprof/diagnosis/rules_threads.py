@@ -5,20 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from powerprof.diagnosis.evidence import (
-    Evidence,
-    Finding,
-    LiveRemedy,
-    ScheduledEvent,
-    ThreadWakeups,
-    describe_live_try,
-    format_event_rate,
-    format_rate,
-    format_seconds,
-    next_command,
-    quote_event,
-    select_stack,
-)
+from powerprof.diagnosis.evidence import Evidence, Finding, LiveRemedy, ScheduledEvent, ThreadWakeups
 from powerprof.diagnosis.rules_replication import find_role
 from powerprof.diagnosis.thread_pace import (
     POLLING_HZ,
@@ -34,6 +21,15 @@ from powerprof.diagnosis.thread_pace import (
     rank_by_saving,
     reacts_to_slack,
     sum_woken_hz,
+)
+from powerprof.diagnosis.wording import (
+    describe_live_try,
+    format_event_rate,
+    format_rate,
+    format_seconds,
+    next_command,
+    quote_event,
+    select_stack,
 )
 from powerprof.model.text import number, period
 

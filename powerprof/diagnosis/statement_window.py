@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from powerprof.diagnosis.evidence import Evidence, StatementCpu, StatementWindow, format_rate
+from powerprof.diagnosis.evidence import Evidence, StatementCpu, StatementWindow
 from powerprof.diagnosis.server_queries import list_own_statements
+from powerprof.diagnosis.wording import format_rate
 from powerprof.measure.progress import announce
 from powerprof.model.statements import limit_texts, make_key
 from powerprof.model.text import number

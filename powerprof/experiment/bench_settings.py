@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from powerprof.database import sql
-from powerprof.model.statements import replace_strings
+from powerprof.model.statement_strings import replace_strings
 from powerprof.reversible.changed import ChangedSettings, change_temporarily
 from powerprof.reversible.journal import SavedSetting
 from powerprof.reversible.kinds import AppliedChange

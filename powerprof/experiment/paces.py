@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from powerprof.diagnosis import server_queries
-from powerprof.diagnosis.evidence import Evidence, ThreadWakeups, list_thread_wakeups
+from powerprof.diagnosis.evidence import Evidence, ThreadWakeups
 from powerprof.diagnosis.thread_pace import find_periodic_thread, list_settings
+from powerprof.diagnosis.thread_wakeups import list_thread_wakeups
 from powerprof.experiment.records import TraceSummary
 from powerprof.measure.means import interval
 from powerprof.model.metrics import unit_of

@@ -12,7 +12,8 @@ from powerprof.experiment.claims import ENERGY
 from powerprof.experiment.paces import WAKINGS, Pace, PaceWindow
 from powerprof.experiment.records import Block, ConditionRecord, Range
 from powerprof.experiment.sweep_functions import FunctionWindow
-from powerprof.model.records import OsRates, Record, RunMetric, Window
+from powerprof.model.records import Record, RunMetric, Window
+from powerprof.model.system_activity import OsRates
 from powerprof.statistics.intervals import interval_ends
 from powerprof.statistics.points import compare_points, which_differ
 from powerprof.statistics.verdicts import judge_claim

@@ -31,7 +31,8 @@ from powerprof.experiment.traced import trace_condition
 from powerprof.measure.progress import Countdown, announce, join_parts
 from powerprof.measure.window import wait_and_read
 from powerprof.model.metrics import unit_of
-from powerprof.model.records import Figures, Note, OsRates, ServerInfo, Window, ended_by_signal
+from powerprof.model.records import Figures, Note, ServerInfo, Window, ended_by_signal
+from powerprof.model.system_activity import OsRates
 from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError, UsageError
 from powerprof.workloads.definition import Value
 from powerprof.workloads.reading import Case

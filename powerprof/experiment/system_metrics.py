@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from powerprof.experiment.records import Block
 from powerprof.model.metrics import unit_of
-from powerprof.model.records import Estimate, Figures, OsRates, RunMetric, metric_name
+from powerprof.model.records import Estimate, Figures, RunMetric, metric_name
+from powerprof.model.system_activity import OsRates
 from powerprof.statistics.intervals import mean_interval
 
 # Fields of the rates of the system. Without `_hz` they are the names of the figures per query.

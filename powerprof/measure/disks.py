@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from powerprof.model.records import DiskRates
+from powerprof.model.system_activity import DiskRates
 from powerprof.system.files import try_text
 from powerprof.system.paths import sysfs
 from powerprof.system.reader_process import link_of, process_of, shared

@@ -11,17 +11,8 @@ from typing import Any
 from powerprof import __version__
 from powerprof.measure import oslayer
 from powerprof.measure.residency import merge_notes
-from powerprof.model.records import (
-    Estimate,
-    OsRates,
-    Phase,
-    Run,
-    StateResidency,
-    ToolCost,
-    Window,
-    ended_by_signal,
-    metric_name,
-)
+from powerprof.model.records import Estimate, Phase, Run, StateResidency, ToolCost, Window, ended_by_signal, metric_name
+from powerprof.model.system_activity import OsRates
 from powerprof.statistics.intervals import bounded_interval
 
 _METRICS: tuple[str, ...] = (

@@ -23,7 +23,7 @@ from powerprof.measure.pstates import (
     join_frequencies,
     read_frequencies,
 )
-from powerprof.model.records import CpuLoad, DeviceInterrupts, DiskRates, OsRates
+from powerprof.model.system_activity import CpuLoad, DeviceInterrupts, DiskRates, OsRates
 from powerprof.system.errors import PowerprofError
 from powerprof.system.files import try_text
 from powerprof.system.paths import is_this_host, procfs, sysfs

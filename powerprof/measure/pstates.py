@@ -21,7 +21,7 @@ import msgspec
 
 from powerprof.measure.cpuidle import format_cpu_list, parse_cpu_list
 from powerprof.measure.perf_events import open_counter, read_counter
-from powerprof.model.records import CpuFrequency, Frequencies, FrequencyLimits, PState
+from powerprof.model.system_activity import CpuFrequency, Frequencies, FrequencyLimits, PState
 from powerprof.system.errors import PowerprofError
 from powerprof.system.files import try_int, try_text
 from powerprof.system.foreign_text import whole

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from powerprof.model.system_activity import OsRates
 from powerprof.system.next_steps import command_line
 
 
@@ -21,131 +22,12 @@ def sum_known(amounts: Iterable[float | None]) -> float | None:
     return None if None in known else math.fsum(amount for amount in known if amount is not None)
 
 
-# System activity in a window: disks, network, faults, interrupts, CPUs.
-
-
 class AchievedResidency(msgspec.Struct, frozen=True, kw_only=True):
     """Mean residency counted by the hardware; cpuidle counts requests."""
 
     scope: Literal["cpu", "core", "package"]
     name: str
     residency_percent: float
-
-
-class DiskRates(msgspec.Struct, frozen=True, kw_only=True):
-    """One block device.
-
-    Attributes:
-        of_server: holds the server's files.
-        read_ms, write_ms: mean time of one.
-        service_ms: mean time of a request with its queue (iostat's await).
-        queue_count: mean number of outstanding requests.
-        busy_percent: time with an outstanding request.
-    """
-
-    name: str
-    of_server: bool = False
-    reads_hz: float
-    writes_hz: float
-    read_bytes_hz: float
-    write_bytes_hz: float
-    read_ms: float | None = None
-    write_ms: float | None = None
-    service_ms: float | None = None
-    queue_count: float | None = None
-    busy_percent: float
-
-
-class DeviceInterrupts(msgspec.Struct, frozen=True, kw_only=True):
-    """Interrupts of one device on all CPUs."""
-
-    device: str
-    rate_hz: float
-
-
-class PState(msgspec.Struct, frozen=True, kw_only=True):
-    """A requested frequency and its share of time, idle or not."""
-
-    mhz: float
-    residency_percent: float
-
-
-class CpuFrequency(msgspec.Struct, frozen=True, kw_only=True):
-    """One CPU: its P-states, and its mean frequency while it ran."""
-
-    cpu: int
-    states: list[PState] = []
-    busy_mhz: float | None = None
-
-
-class FrequencyLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The driver's and the hardware's range. `preference`: energy_performance_preference."""
-
-    cpus: str
-    driver: str | None = None
-    governor: str | None = None
-    preference: str | None = None
-    minimum_mhz: float | None = None
-    maximum_mhz: float | None = None
-    hardware_minimum_mhz: float | None = None
-    hardware_maximum_mhz: float | None = None
-    base_mhz: float | None = None
-
-
-class Frequencies(msgspec.Struct, frozen=True, kw_only=True):
-    """P-states and frequencies of a window.
-
-    Attributes:
-        states: means over all CPUs. Empty if the driver does not count.
-        busy_mhz: mean while CPUs ran.
-        status: mode of intel_pstate or amd-pstate.
-    """
-
-    states: list[PState] = []
-    cpus: list[CpuFrequency] = []
-    limits: list[FrequencyLimits] = []
-    busy_mhz: float | None = None
-    status: str | None = None
-    turbo: bool | None = None
-
-
-class CpuLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """One CPU, and the mean number of tasks that waited for it."""
-
-    cpu: int
-    busy_percent: float
-    waiting_tasks: float | None = None
-
-
-class OsRates(msgspec.Struct, frozen=True, kw_only=True):
-    """Rates of the host over one window.
-
-    Attributes:
-        disk_reads_hz: like all `disk_…` over all whole disks.
-        waiting_tasks: mean number of runnable tasks without a CPU.
-        cpu_pressure_percent, io_pressure_percent: time in which a task was delayed (PSI).
-        migrations_hz: moves of tasks to another CPU.
-        disks: whole disks, and devices of the server's files.
-    """
-
-    disk_reads_hz: float | None = None
-    disk_writes_hz: float | None = None
-    disk_read_bytes_hz: float | None = None
-    disk_write_bytes_hz: float | None = None
-    disk_busy_percent: float | None = None
-    network_receive_bytes_hz: float | None = None
-    network_send_bytes_hz: float | None = None
-    network_packets_hz: float | None = None
-    page_faults_hz: float | None = None
-    major_faults_hz: float | None = None
-    waiting_tasks: float | None = None
-    cpu_pressure_percent: float | None = None
-    io_pressure_percent: float | None = None
-    migrations_hz: float | None = None
-    disks: list[DiskRates] = []
-    interrupts: list[DeviceInterrupts] = []
-    cpus: list[CpuLoad] = []
-    frequencies: Frequencies | None = None
 
 
 Kind = Literal["measured", "estimated"]
@@ -516,9 +398,6 @@ class Run(Record, frozen=True, kw_only=True):
     phases: list[Phase]
 
 
-# The record of `powerprof idle`: `powerprof.run/1` with the differences of its phases.
-
-
 class IdleOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of `idle`."""
 
@@ -539,9 +418,6 @@ class IdleRun(Run, frozen=True, kw_only=True):
     deltas: list[Delta] = []
     drift: list[Delta] = []
     statements_hz: float | None = None
-
-
-# One metric over the windows of one condition, as judged and as saved.
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):

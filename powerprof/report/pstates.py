@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from powerprof.model.records import CpuFrequency, Frequencies, FrequencyLimits, Run
+from powerprof.model.records import Run
+from powerprof.model.system_activity import CpuFrequency, Frequencies, FrequencyLimits
 
 _CHOSEN_BY_HARDWARE = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 _SHOWN = 4

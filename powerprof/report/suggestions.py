@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from powerprof.diagnosis.evidence import Evidence, compute_timers_hz, list_thread_wakeups
+from powerprof.diagnosis.evidence import Evidence
 from powerprof.diagnosis.thread_pace import format_prediction, rank_by_saving
+from powerprof.diagnosis.thread_wakeups import compute_timers_hz, list_thread_wakeups
 from powerprof.model.attribution import Attribution
 from powerprof.model.text import number
 from powerprof.system.next_steps import command_line

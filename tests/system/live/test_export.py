@@ -20,7 +20,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from powerprof.database.private_server import PrivateServer
-from powerprof.live.exporter import list_capabilities
+from powerprof.live.systemd_unit import list_capabilities
 from powerprof.measure.cpuidle import CpuidleReader
 from powerprof.report.recent_profiles import PROFILES
 from tests.conftest import Cli

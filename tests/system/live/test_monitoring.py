@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from powerprof.live.exporter import MetricsServer
 from powerprof.live.intervals import LiveFinding, ServerState
 from powerprof.live.metrics import SharedTotals, StatementTotals, Totals, render_metrics
+from powerprof.live.metrics_server import MetricsServer
 from powerprof.measure.clock import format_now
 from tests.conftest import REPOSITORY
 from tests.system.live.engines import MONITORING, alertmanager, prometheus, wait_for

@@ -7,7 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from powerprof.live.exporter import format_unit
+from powerprof.live.systemd_unit import format_unit
 
 
 def test_the_exposure_score_of_the_unit_is_low(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from powerprof.cli.output import write_json
-from powerprof.live.exporter import MetricsServer
+from powerprof.live.metrics_server import MetricsServer
 from powerprof.model.runs import RunStore
 from powerprof.report.files import write_output
 from powerprof.system import paths

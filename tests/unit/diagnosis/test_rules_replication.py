@@ -11,14 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from powerprof.diagnosis.diagnose import diagnose
-from powerprof.diagnosis.evidence import (
-    Evidence,
-    LoggedEvent,
-    LogSummary,
-    ReplicaHost,
-    ReplicationChannel,
-    format_seconds,
-)
+from powerprof.diagnosis.evidence import Evidence, LoggedEvent, LogSummary, ReplicaHost, ReplicationChannel
 from powerprof.diagnosis.rules_replication import (
     compute_reconnects_hz,
     compute_source_churn_hz,
@@ -29,6 +22,7 @@ from powerprof.diagnosis.rules_replication import (
     find_reconnect_loop,
     find_role,
 )
+from powerprof.diagnosis.wording import format_seconds
 from powerprof.model.statements import normalise, normalise_replication_error
 from tests.unit.diagnosis.examples import channel, client, counted, evidence, fault_rules, faults, read_recorded
 from tests.unit.diagnosis.examples import row as thread_row

@@ -6,18 +6,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from powerprof.experiment.records import Arm, Block, MemberShare, Slices, StormShare
-from powerprof.model.records import (
-    CpuLoad,
-    DeviceInterrupts,
-    DiskRates,
-    EnergyReading,
-    Frequencies,
-    OsRates,
-    ProcessTime,
-    PState,
-    StateResidency,
-    Window,
-)
+from powerprof.model.records import EnergyReading, ProcessTime, StateResidency, Window
+from powerprof.model.system_activity import CpuLoad, DeviceInterrupts, DiskRates, Frequencies, OsRates, PState
 
 ARMS: tuple[Arm, Arm] = ("a", "b")
 

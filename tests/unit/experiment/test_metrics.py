@@ -22,7 +22,8 @@ from powerprof.experiment.metrics import (
 )
 from powerprof.experiment.records import Block, list_pairs
 from powerprof.experiment.system_metrics import split_cpu_time, system_of_blocks, system_values
-from powerprof.model.records import Figures, OsRates, RunMetric, Window
+from powerprof.model.records import Figures, RunMetric, Window
+from powerprof.model.system_activity import OsRates
 from tests.unit.experiment.builders import odd_block, odd_pairs, odd_rates, odd_window
 
 BASELINE = Baseline(c0_percent=2.9, wakeups_hz=37.0, watts=5.3)

@@ -39,8 +39,9 @@ from powerprof.experiment.sweep_rounds import (
     drop_incomplete_round,
 )
 from powerprof.experiment.trend import build_trend
-from powerprof.model.records import Ended, Estimate, OsRates, RunMetric, ServerInfo, ended_by_signal
+from powerprof.model.records import Ended, Estimate, RunMetric, ServerInfo, ended_by_signal
 from powerprof.model.runs import RunStore
+from powerprof.model.system_activity import OsRates
 from powerprof.report.wording import word_record
 from powerprof.system.errors import UsageError, WorseError
 from powerprof.workloads.definition import Value

@@ -32,7 +32,7 @@ _READERS = {
     "powerprof/database/server_report.py": "",
     "powerprof/diagnosis/server_queries.py": "",
     "powerprof/diagnosis/rules_clients.py": "names of statements, as they are shown",
-    "powerprof/diagnosis/evidence.py": "names of statements, as they are shown",
+    "powerprof/diagnosis/wording.py": "names of statements, as they are shown",
     "powerprof/reversible/session_copies.py": "numbers, users and hosts of connections alone",
 }
 _FIELDS = [

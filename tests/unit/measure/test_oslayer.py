@@ -15,7 +15,7 @@ from powerprof.measure import disks, oslayer
 from powerprof.measure.disks import DiskCounters, devices_of, parse_disks, whole_disks
 from powerprof.measure.oslayer import OsReading, compute_os_rates, parse_network, parse_run_delay, read_counters
 from powerprof.measure.procfs import parse_stat
-from powerprof.model.records import CpuLoad, DeviceInterrupts, DiskRates, OsRates
+from powerprof.model.system_activity import CpuLoad, DeviceInterrupts, DiskRates, OsRates
 from tests.unit.measure.odd_records import figures, odd
 
 

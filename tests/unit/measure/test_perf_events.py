@@ -14,7 +14,7 @@ from powerprof.measure import oslayer, pstates
 from powerprof.measure.means import make_run
 from powerprof.measure.pstates import FrequencyReading, Policy, compute_frequencies, join_frequencies
 from powerprof.measure.sampling import WindowMeter
-from powerprof.model.records import CpuFrequency, Frequencies, FrequencyLimits, PState
+from powerprof.model.system_activity import CpuFrequency, Frequencies, FrequencyLimits, PState
 from powerprof.report.kinds import lines_of
 from powerprof.report.pstates import frequency_sentences
 from tests.unit.measure.fake_cpu import C1, POLL, FakeCpus, fake_stat

@@ -20,7 +20,8 @@ from powerprof.measure import oslayer
 from powerprof.measure.joined_windows import join_two_windows, join_windows
 from powerprof.measure.means import average_states, estimate, make_phase, make_run
 from powerprof.measure.sampling import WindowInterrupted, WindowMeter
-from powerprof.model.records import EnergyReading, Estimate, OsRates, ProcessTime, StateResidency, Window
+from powerprof.model.records import EnergyReading, Estimate, ProcessTime, StateResidency, Window
+from powerprof.model.system_activity import OsRates
 from powerprof.system.errors import Interrupted, UsageError
 from tests.unit.measure.fake_cpu import C1, POLL, FakeCpus, fake_stat
 from tests.unit.measure.odd_records import figures, odd

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from powerprof.database.server_report import ServerReport
 from powerprof.model.identities import STATES, Family, build_tables
+from powerprof.model.statement_strings import replace_strings
 from powerprof.model.statements import (
     LEFT_OUT,
     MOST_WORDS,
@@ -23,7 +24,6 @@ from powerprof.model.statements import (
     normalise,
     normalise_logged_event,
     normalise_replication_error,
-    replace_strings,
 )
 from powerprof.queries.join import join_trace
 from powerprof.tracing.captures import RecordedText, StatementUse

@@ -54,7 +54,6 @@ from powerprof.model.records import (
     Estimate,
     IdleOptions,
     IdleRun,
-    OsRates,
     Phase,
     ProcessTime,
     RunMetric,
@@ -65,6 +64,7 @@ from powerprof.model.records import (
     ended_by_signal,
 )
 from powerprof.model.runs import RunStore
+from powerprof.model.system_activity import OsRates
 from powerprof.report.timeline import TimelineExit
 from powerprof.report.wording import word_record
 from tests.unit.attribution.idle_periods import FAST, MS, SLOW, WINDOW, capture, records

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exporter: pages, access, bounded work for connections, and the systemd unit."""
+"""The server of metrics: pages, access, and bounded work for connections."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ import psutil
 import pytest
 
 from powerprof.live import webconfig
-from powerprof.live.exporter import MetricsServer, check_exposure, list_capabilities, parse_address
 from powerprof.live.intervals import LiveInterval
+from powerprof.live.metrics_server import MetricsServer, check_exposure, parse_address
 from powerprof.live.webconfig import Admission, Authenticator, WebConfig, load_web_config
 from powerprof.system.errors import DataError, PowerprofError, UsageError
 
@@ -231,7 +231,7 @@ def hashed(password: bytes, rounds: int = 4) -> str:
 @pytest.fixture
 def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Refuse passwords at once."""
-    monkeypatch.setattr("powerprof.live.exporter._REFUSAL_DELAY_S", 0.0)
+    monkeypatch.setattr("powerprof.live.pages._REFUSAL_DELAY_S", 0.0)
 
 
 def test_passwords(tmp_path: Path, no_delay: None) -> None:
@@ -361,7 +361,7 @@ def test_a_network_address_needs_a_protection() -> None:
 _SERVE = """
 import sys, time
 from pathlib import Path
-from powerprof.live.exporter import MetricsServer
+from powerprof.live.metrics_server import MetricsServer
 from powerprof.live.webconfig import WebConfig, load_web_config
 config = load_web_config(Path(sys.argv[1])) if len(sys.argv) > 1 else WebConfig()
 with MetricsServer(("127.0.0.1", 0), lambda accept: (b"x" * 50_000, "text/plain"), config) as server:
@@ -520,15 +520,3 @@ def test_passwords_are_checked_one_at_a_time_with_equal_work(monkeypatch: pytest
     # Another test may have left a running loop in this thread.
     with ThreadPoolExecutor(1) as pool:
         pool.submit(asyncio.run, admit()).result()
-
-
-def test_the_capabilities_of_the_unit() -> None:
-    assert list_capabilities() == [
-        "CAP_BPF",
-        "CAP_CHECKPOINT_RESTORE",
-        "CAP_DAC_READ_SEARCH",
-        "CAP_PERFMON",
-        "CAP_SYSLOG",
-        "CAP_SYS_PTRACE",
-        "CAP_SYS_RESOURCE",
-    ]
