@@ -63,7 +63,7 @@ def set_filter(descriptor: int, condition: str) -> None:
 
 
 def set_program(descriptor: int, program: int) -> None:
-    """Run a BPF program at every overflow. Raise OSError."""
+    """Run a BPF program at every overflow, or at every hit of a uprobe. Raise OSError."""
     _send_request(descriptor, _SET_PROGRAM, ctypes.c_int(program))
 
 

@@ -57,6 +57,16 @@ static __always_inline u64 identity_of(struct thread *thread, u64 hash)
     return (hash & ~ANSI_QUOTES) | 256 | (thread->walk.ansi ? ANSI_QUOTES : 0);
 }
 
+/* The index of a byte's entry in a state. Before Linux 6.10 the verifier forgets the bounds of a bitwise OR; the barrier
+ * keeps the compiler from making one of this sum. */
+static __always_inline u64 entry_of(u64 state, u8 byte)
+{
+    u64 row = (state & (STATES - 1)) << 8;
+
+    asm volatile("" : "+r"(row));
+    return row + byte;
+}
+
 static __always_inline u64 hashed(struct thread *thread, u32 length)
 {
     int ansi = thread->walk.ansi;
@@ -68,10 +78,14 @@ static __always_inline u64 hashed(struct thread *thread, u32 length)
         return 1;
 #pragma nounroll
     for (i = 0; i < TEXT; i++) {
-        u32 at, mixed;
+        u64 at;
+        u32 mixed;
+
+        /* Keeps both ends of the loop: the verifier does not see that the smaller of them bounds `i`. */
+        asm volatile("" : "+r"(length));
         if (i >= length)
             break;
-        at = (state & (STATES - 1)) << 8 | (u8)thread->text[i];
+        at = entry_of(state, thread->text[i]);
         mixed = how->mixed[at];
         state = how->next[at];
         if (mixed)

@@ -97,7 +97,7 @@ static __always_inline enum next_walk walk_on(struct thread *thread)
             /* Of what would be branches the verifier goes both ways, for each byte. */
             u64 entry, mixed, is_begun = -any((hash ^ FNV_OFFSET) | state);
             start = (start & is_begun) | ((begin + i) & ~is_begun);
-            entry = (state & (STATES - 1)) << 8 | (u8)thread->text[i];
+            entry = entry_of(state, thread->text[i]);
             mixed = how->mixed[entry];
             state = how->next[entry];
             hash ^= (hash ^ (hash ^ mixed) * FNV_PRIME) & -any(mixed);
@@ -154,8 +154,9 @@ static __always_inline u64 walked(struct thread *thread)
     }
     if (is_new && known >= TEXT)
         kept = keep_pieces(thread, id, address, known);
-    asm volatile("" : "+r"(size));
-    if (size >= TEXT || !is_new)
+    asm volatile("" : "+r"(size));   /* or the compiler removes the mask as redundant */
+    size &= TEXT - 1;
+    if (!is_new)
         size = 0;
     else if (bpf_probe_read_user(thread->text, size, (void *)address))
         count(COUNT_UNREADABLE);

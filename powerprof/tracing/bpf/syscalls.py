@@ -16,7 +16,8 @@ _NUMBER = {"x86_64": 321, "aarch64": 280, "ppc64le": 361, "s390x": 351, "riscv64
 _MAP_CREATE, _LOOKUP, _UPDATE, _PROG_LOAD, _RUN_ONCE, _FREEZE = 0, 1, 2, 5, 10, 22
 _RAW_TRACEPOINT_OPEN, _LOOKUP_BATCH, _DELETE_BATCH, _LINK_CREATE, _ENABLE_STATS = 17, 24, 27, 28, 32
 _ATTR_BYTES = 120
-_LOG_BYTES = 1 << 20
+# Statistics, and messages without the instructions: the log of those of a loop is larger than any buffer (ENOSPC).
+_LOG_MESSAGES, _LOG_BYTES = 4, 1 << 20
 # Most tables are small. Allocating and scanning memory for a large batch takes longer than reading them.
 _FIRST_BATCH, _BATCH = 256, 4096
 
@@ -72,7 +73,7 @@ def load_program(name: str, kind: int, code: bytes, *, attach_type: int = 0, att
             len(code) // 8,
             ctypes.addressof(instructions),
             ctypes.addressof(terms),
-            1 if log is not None else 0,
+            _LOG_MESSAGES if log is not None else 0,
             len(log) if log is not None else 0,
             ctypes.addressof(log) if log is not None else 0,
             0,

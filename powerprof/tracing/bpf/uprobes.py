@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from powerprof.measure.perf_events import set_program
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.tracing.bpf import detacher, syscalls
 from powerprof.tracing.bpf.btf import Btf
@@ -157,10 +158,13 @@ class Uprobes:
     def _attach_one(order: _Order, place: tuple[int, int], program: int, is_return: bool) -> int:
         event = open_uprobe_event(order.path, place[0], order.pid, is_return=is_return)
         try:
-            # The link keeps the event; bpf_get_attach_cookie knows only events that were attached by a link.
-            return syscalls.create_link(program, event, syscalls.ATTACH_PERF_EVENT, struct.pack("=Q", place[1]))
-        finally:
+            attached = _attach_event(event, program, place[1])
+        except OSError:
             os.close(event)
+            raise
+        if attached != event:
+            os.close(event)
+        return attached
 
     def close(self) -> None:
         """Detach all. If a process that maps a file keeps its memory map locked, leave that to a helper process."""
@@ -184,6 +188,22 @@ class Uprobes:
             del self._links[first : first + detacher.CLOSERS]
             preludes = []
         detacher.close_all([*preludes, *self._prelude.take()])
+
+
+def _attach_event(event: int, program: int, cookie: int) -> int:
+    """Run a program at an event. Return the descriptor that keeps it attached: of a link, or of the event itself.
+
+    Raises OSError.
+    """
+    try:
+        # The link keeps the event; bpf_get_attach_cookie knows only events that were attached by a link.
+        return syscalls.create_link(program, event, syscalls.ATTACH_PERF_EVENT, struct.pack("=Q", cookie))
+    except OSError as error:
+        # Before Linux 5.15 there are neither links to events of perf nor cookies.
+        if error.errno != errno.EINVAL or cookie:
+            raise
+    set_program(event, program)
+    return event
 
 
 class _Order(NamedTuple):

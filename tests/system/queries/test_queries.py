@@ -497,8 +497,20 @@ def test_the_server_of_2011_is_counted_too(historical_build: ServerBuild) -> Non
     assert sum(thread.cpu_ns for thread in trace.threads) == pytest.approx(trace.process_cpu_ns, rel=0.01, abs=2e6)
 
 
-def test_older_kernels_count_the_same(server: PrivateServer) -> None:
-    """Without uprobe_multi links and the tracepoint of sockets, as before Linux 6.3: the next wait ends a statement."""
+@pytest.mark.parametrize("has_links", [True, False])
+def test_older_kernels_count_the_same(
+    server: PrivateServer, monkeypatch: pytest.MonkeyPatch, *, has_links: bool
+) -> None:
+    """Without uprobe_multi links and the tracepoint of sockets, as before Linux 6.3: the next wait ends a statement.
+
+    Before Linux 5.15 there are no links to single probes either.
+    """
+    if not has_links:
+
+        def invalid(*_: object) -> int:
+            raise OSError(errno.EINVAL, "Invalid argument")
+
+        monkeypatch.setattr(syscalls, "create_link", invalid)
     with server.connect() as connection, connection.cursor() as cursor:
 
         def work() -> None:

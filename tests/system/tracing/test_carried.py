@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import resource
 import subprocess
@@ -163,3 +164,19 @@ def test_without_a_compiler_the_refusal_is_what_is_said(
     monkeypatch.setattr(compiled_cache, "find_compiled", nothing)
     with pytest.raises(PowerprofError, match="R1 invalid mem access"), idle_program.LoadedProgram("trial.bpf.c", {}):
         pass
+
+
+def test_a_refusal_is_named_however_many_instructions_were_verified(root_bpf: None) -> None:
+    """A log of all of them would be larger than its buffer."""
+    words = (
+        (0xB7, 6, 0, 40_000),  # r6 = the turns
+        (0x07, 6, 0, -1),
+        (0x55, 6, -2, 0),  # back to the subtraction until r6 is 0
+        (0x79, 0x60, 0, 0),  # r0 = what lies at the address r6
+        (0x95, 0, 0, 0),
+    )
+    code = b"".join(syscalls.INSTRUCTION.pack(*word) for word in words)
+    with pytest.raises(syscalls.RefusedError) as refused:
+        syscalls.load_program("loop", syscalls.PROGRAM_RAW_TRACEPOINT, code)
+    assert refused.value.errno == errno.EACCES
+    assert "R6 invalid mem access" in refused.value.log
