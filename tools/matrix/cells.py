@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 # On the host's kernel others may load BPF programs too: that nothing is left can be told in a machine only.
-HERE_STEPS = ("doctor", "tick", "attribute", "functions", "on-cpu", "idle")
+HERE_STEPS = ("doctor", "tick", "attribute", "functions", "on-cpu", "queries", "idle")
 ALL_STEPS = (*HERE_STEPS, "nothing-left")
 # Where only CPUs and idle states are others: what counts calls and samples does not meet them.
 IDLE_STEPS = ("doctor", "tick", "attribute", "idle", "nothing-left")
@@ -108,7 +108,7 @@ CELLS: tuple[Cell, ...] = (
         name="5.10",
         why="Debian 11's kernel, where functions and profile are refused",
         kernel="bullseye",
-        steps=("doctor", "tick", "attribute", "refused", "idle", "nothing-left"),
+        steps=("doctor", "tick", "attribute", "refused", "queries", "idle", "nothing-left"),
     ),
     Cell(name="6.12", why="Debian 13", root="trixie", kernel="trixie", idle_states=1),
     Cell(
@@ -167,7 +167,7 @@ CELLS: tuple[Cell, ...] = (
         kernel="sid",
         arch="arm64",
         flavour="arm64",
-        steps=("attribute", "idle", "doctor", "tick", "refused", "nothing-left"),
+        steps=("attribute", "idle", "doctor", "tick", "refused", "queries", "nothing-left"),
         limit_s=1500.0,
     ),
     # One root under two kernels: what parts between their sweeps is the kernel's (`make matrix-kernels`).

@@ -23,6 +23,8 @@ kernel, or the root of a Debian suite on the kernel of the host. On each machine
   99 % of all idle exits have a cause, and their number equals the count of cpuidle if the driver counts.
 * `functions` counts calls exactly, and `profile` finds known shares of CPU time (not in cells that differ only in CPUs
   or idle states).
+* `queries` on a real mariadbd counts the statements of a client exactly by probes, and finds the shares of two long
+  texts by probes and by samples (samples only on arm64; not in cells that differ only in CPUs or idle states).
 * `idle --clients 4` with a real mariadbd finds wake-ups and the server among their causes.
 * BPF programs and links are removed at the end.
 * A row whose BPF programs differ from those of this version shows `not run with these programs`.

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tools.matrix import cells, page
-from tools.matrix.inside import truth
+from tools.matrix.inside import queries, truth
 from tools.matrix.outcome import Outcome, Step, load, outcome, save
 from tools.matrix.running import Ended, Running
 
@@ -50,6 +52,47 @@ def test_the_program_s_own_count_is_what_a_rate_is_held_against() -> None:
         ["wakings found of the program's own count: poll 180 of 190"],
     )
     assert truth.compare({"poll": 0, "futex": 0}, {"poll": 0, "futex": 0})[0] is None
+
+
+class Cursor:
+    """A server whose statements take as long as their rounds, in steps of a clock that only it moves."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 1000.0
+        monkeypatch.setattr(queries.time, "monotonic", lambda: self.now_s)
+
+    def execute(self, text: str) -> None:
+        found = re.search(r"BENCHMARK\((\d+),", text)
+        self.now_s += int(found[1]) / 1e6 if found else 0.001
+
+
+def test_statements_are_compared_with_the_client_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = queries.Client(Cursor(monkeypatch))
+    for _ in range(30):
+        client.execute()
+    assert client.heavy_percent() == pytest.approx(75)
+    assert sum(client.calls.values()) == 30 and len(client.calls) == 4
+
+    def rows(heavy_s: float = 0.75) -> list[dict[str, Any]]:
+        counts = [{"text": f"SELECT ? AS {slot}", "c0_s": 0.0, "calls_count": count} for slot, count in calls.items()]
+        long = {"heavy": heavy_s, "light": 0.25}
+        return counts + [{"text": f"SELECT … AS {name}", "c0_s": c0_s, "calls_count": 9} for name, c0_s in long.items()]
+
+    calls = dict(client.calls)
+    assert queries.compare(rows(), client, counts=True) == []
+    # The window may begin and end within a half second.
+    first, second, *_, last = calls
+    calls |= {first: 1, last: 1}
+    assert queries.compare(rows(), client, counts=True) == []
+    calls[second] -= 1
+    (wrong,) = queries.compare(rows(), client, counts=True)
+    assert wrong == f"{second} {calls[second]} of {client.calls[second]}"
+    assert queries.compare(rows(), client, counts=False) == []
+    (wrong,) = queries.compare(rows(heavy_s=0.25), client, counts=False)
+    assert wrong == "the heavy text is 50.0 % of both, by the client 75.0 %"
+    # Where the programs for long texts are refused, both texts are one row.
+    (wrong,) = queries.compare(rows()[:-2], client, counts=True)
+    assert wrong.startswith("not one row for each long text")
 
 
 def test_outcomes_are_kept_by_cell_and_the_page_says_why_one_is_red(

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tools.matrix.inside import bpf, deep, polls, truth, world
+from tools.matrix.inside import bpf, deep, polls, queries, truth, world
 from tools.matrix.inside.steps import StepError, Steps
 
 Job = Mapping[str, Any]
@@ -336,4 +336,5 @@ STEPS: Mapping[str, Callable[[Steps, Job], dict[str, Any]]] = {
     "sweep": sweep,
     "nothing-left": nothing_left,
     **deep.STEPS,
+    **queries.STEPS,
 }
