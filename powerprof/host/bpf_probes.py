@@ -18,6 +18,7 @@ from powerprof.tracing.bpf import carried, features
 from powerprof.tracing.bpf.btf import read_kernel_btf
 from powerprof.tracing.bpf.headers import find_kernel_headers
 from powerprof.tracing.bpf.loaded import LoadedProgram
+from powerprof.tracing.bpf.permission import may_load_programs, not_permitted_error
 from powerprof.tracing.idle_program import build_idle_definitions
 
 _INSTALL_BCC = "apt install python3-bpfcc"
@@ -36,7 +37,7 @@ def _mark_not_needed(name: str, capability: Capability) -> Capability:
     if capability.status != "missing":
         return capability
     detail = capability.detail
-    if not features.may_load_programs():
+    if not may_load_programs():
         return none(name, f"{detail}: not needed where carried programs fit, which this process may not try")
     if not has_carried_programs():
         return capability
@@ -102,7 +103,7 @@ def probe_stacks() -> Capability:
 
 def _make_not_permitted() -> Capability:
     # The seccomp profile of a container, or lockdown, refuse root too.
-    error, privileges = features.not_permitted_error(), probe_privileges()
+    error, privileges = not_permitted_error(), probe_privileges()
     return missing("tracing", error.message, privileges.remedy if privileges.status != "ok" else error.hint)
 
 
@@ -113,17 +114,17 @@ def probe_tracing() -> Capability:
     """
     if not paths.is_this_host():
         return other_host("tracing")
-    if not features.may_load_programs():
+    if not may_load_programs():
         return _make_not_permitted()
     is_carried = has_carried_programs()
     for needed in () if is_carried else (_find_bcc(), _find_headers()):
         if needed.status not in ("ok", "limited"):
             return missing("tracing", needed.detail, needed.remedy)
     try:
-        with LoadedProgram("trial.bpf.c", {}, cached=is_carried):
+        with LoadedProgram("trial.bpf.c", {**features.TRIAL_DEFINITIONS, "IS_ATTACHED": 1}, cached=is_carried):
             pass
     except PowerprofError as error:
-        if probe_privileges().status != "ok" or error.message == features.not_permitted_error().message:
+        if probe_privileges().status != "ok" or error.message == not_permitted_error().message:
             return _make_not_permitted()
         return missing("tracing", error.message, error.hint)
     try:

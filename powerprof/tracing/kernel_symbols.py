@@ -103,10 +103,8 @@ TICK_HANDLERS = ("tick_sched_timer", "tick_nohz_highres_handler", "tick_nohz_han
 
 def find_tick_handler() -> int:
     """Return the address of the function that the tick's hrtimer calls, or 0 if unknown."""
-    if is_this_host():
-        for name in TICK_HANDLERS:
-            if address := find_function_address(name):
-                return address
+    if is_this_host() and (address := find_function_address(*TICK_HANDLERS)):
+        return address
     # Kernels that cannot be queried, and those with suffixes of a compiler.
     return find_kernel_address(TICK_HANDLERS)
 

@@ -34,7 +34,7 @@ _RANGES: Mapping[str, tuple[int, int]] = {
     "THREADS": (1000, 60000),
     "ENDED_KEPT": (1000, 60000),
     # Tables are so many times as large.
-    **dict.fromkeys(("STACKS", "TARGET_ALL", "GROWS", "HAS_SEND", "SAMPLES"), (2, 16)),
+    **dict.fromkeys(("STACKS", "TARGET_ALL", "GROWS", "HAS_SEND", "SAMPLES", "NAMES_FUNCTIONS"), (2, 16)),
 }
 _CHOICES: Mapping[str, Sequence[int]] = {
     **dict.fromkeys(("EXIT_PAGES", "STACK_PAGES"), (2, 4, 8, 16, 32, 64, 128, 256, 512)),

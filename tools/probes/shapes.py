@@ -21,6 +21,7 @@ from powerprof.tracing import syscalls as syscalls_tracer
 from powerprof.tracing.bpf import carried, features, objects
 from powerprof.tracing.bpf.btf import Btf
 from powerprof.tracing.bpf.definitions import build_path_definitions
+from powerprof.tracing.bpf.kernel_memory import KERNEL_DEFINITIONS
 from powerprof.tracing.postgresql_places import POSTGRESQL_LAYOUT
 
 Definitions = dict[str, int | str]
@@ -62,8 +63,13 @@ def idle(btf: PaperBtf) -> Iterator[Definitions]:
 
 
 def trial(btf: PaperBtf) -> Iterator[Definitions]:
-    """trial.bpf.c, by which `doctor` tries whether any program is taken."""
-    yield {}
+    """trial.bpf.c: features of the kernel."""
+    yield {**features.TRIAL_DEFINITIONS}
+
+
+def kernel(btf: PaperBtf) -> Iterator[Definitions]:
+    """kernel.bpf.c: memory and functions of the kernel."""
+    yield {**KERNEL_DEFINITIONS}
 
 
 def oncpu(btf: PaperBtf) -> Iterator[Definitions]:
@@ -115,6 +121,7 @@ _CHOSEN = ("DIRECT", "IS_POSTGRESQL")
 _PROGRAMS: Mapping[str, Callable[[PaperBtf], Iterator[Definitions]]] = {
     "idle.bpf.c": idle,
     "trial.bpf.c": trial,
+    "kernel.bpf.c": kernel,
     "oncpu.bpf.c": oncpu,
     "offcpu.bpf.c": offcpu,
     "syscalls.bpf.c": syscalls,

@@ -18,8 +18,8 @@ from powerprof.system import paths, programs
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.folders import Folder
 from powerprof.system.next_steps import command_line
-from powerprof.tracing.bpf.features import not_permitted_error
 from powerprof.tracing.bpf.objects import Compiled, Definitions, build_source_text, pack_compiled, unpack_compiled
+from powerprof.tracing.bpf.permission import not_permitted_error
 
 _FORMAT = "2"
 _BTF = Path("/sys/kernel/btf/vmlinux")

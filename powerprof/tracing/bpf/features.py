@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the BPF features of this kernel by trial: create a map of the kind, or load a program that calls the helper.
+"""Find the BPF features of this kernel by trial: create a map of the kind, or load a program of trial.bpf.c.
 
 Distributions port features to older kernels, so the version is not tested. The numbers of the kernel's interface
 (include/uapi/linux/bpf.h) never change. The versions are those of the first Linux with the feature.
@@ -9,24 +9,37 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 
 import msgspec
 
-from powerprof.system.errors import CapabilityError
+from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.tracing.bpf import syscalls
 from powerprof.tracing.bpf.btf import Btf
-from powerprof.tracing.bpf.syscalls import INSTRUCTION, encode_instruction
+from powerprof.tracing.bpf.loaded import LoadedProgram
+from powerprof.tracing.bpf.permission import has_map_type
 
 # Messages of verifiers about a missing helper, or one for another kind of program.
 _NO_SUCH_HELPER = ("invalid func ", "unknown func ", "program of this type cannot use helper ")
+
+# The numbers of trial.bpf.c. It has a program for each of the first five.
+TRIAL_DEFINITIONS = {
+    "IS_ATTACHED": 0,
+    "HELPER": 0,
+    "KPROBE_HELPER": 0,
+    "OFFSET_task_struct_pid": 0,
+    "PREEMPT_COUNT": 0,
+    "OFFSET_preempt_count": 0,
+}
+_TYPED_READ, _INTERRUPT_READ = "btf_tracepoint__sched_waking", "called__read_preempt_count"
+_TRIALS = ("called__helper", "uprobe__helper", _TYPED_READ, _INTERRUPT_READ)
 
 
 class Feature(msgspec.Struct, frozen=True):
     """A feature: the `number` of a map type or helper, the first Linux with it, and its purpose.
 
-    `program`: the type of program in which a helper is tried, because some helpers are only for some types.
+    `program`: the number of trial.bpf.c that the helper has there, because some helpers are only for some programs.
     """
 
     name: str
@@ -34,13 +47,13 @@ class Feature(msgspec.Struct, frozen=True):
     number: int
     since: str
     purpose: str
-    program: int = syscalls.PROGRAM_RAW_TRACEPOINT
+    program: str = "HELPER"
 
 
-RING_BUFFER = Feature("BPF ring buffer", "map", 27, "5.8", "tracing")
+RING_BUFFER = Feature("BPF ring buffer", "map", syscalls.MAP_RING_BUFFER, "5.8", "tracing")
 TASK_REGISTERS = Feature("bpf_task_pt_regs", "helper", 175, "5.15", "user registers by the kernel's own helper")
 CURRENT_TASK = Feature("bpf_get_current_task_btf", "helper", 158, "5.11", "profile")
-ATTACH_COOKIE = Feature("bpf_get_attach_cookie", "helper", 174, "5.15", "functions", syscalls.PROGRAM_KPROBE)
+ATTACH_COOKIE = Feature("bpf_get_attach_cookie", "helper", 174, "5.15", "functions", "KPROBE_HELPER")
 COARSE_CLOCK = Feature("bpf_ktime_get_coarse_ns", "helper", 160, "5.11", "the time of the last tick")
 
 
@@ -52,92 +65,48 @@ def choose_coarse_clock() -> int:
     return _EXACT_CLOCK if has_feature(COARSE_CLOCK) is False else COARSE_CLOCK.number
 
 
-def not_permitted_error() -> CapabilityError:
-    """Return the error for a user who may not load programs."""
-    hint = "run as root"
-    if os.geteuid() == 0:
-        hint = (
-            "in a container: capabilities BPF, PERFMON and SYS_PTRACE, and a seccomp profile that allows bpf and "
-            "perf_event_open; else see /sys/kernel/security/lockdown"
-        )
-    return CapabilityError("cannot load BPF programs: not permitted", hint)
+def _load_trial(numbers: Mapping[str, int], btf: Btf | None = None) -> LoadedProgram:
+    """Load the programs of trial.bpf.c with these numbers. Raises PowerprofError if this process may not."""
+    definitions = {**TRIAL_DEFINITIONS, **numbers}
+    return LoadedProgram("trial.bpf.c", definitions, btf=btf, optional=_TRIALS, is_attached=False)
 
 
-def may_load_programs() -> bool:
-    """Return whether this process may load programs. Otherwise nothing is known about the kernel's features."""
-    return has_feature(RING_BUFFER) is not None
-
-
-class NotPermittedError(Exception):
-    """This process may not load programs."""
-
-
-def _has_map(number: int) -> bool:
+def _is_accepted(name: str, btf: Btf, **numbers: int) -> bool:
+    """Return whether the kernel accepts a program of trial.bpf.c."""
     try:
-        # A ring buffer of one page, without keys and values.
-        os.close(syscalls.create_map("trial", number, 0, 0, os.sysconf("SC_PAGESIZE"), 0))
-    except PermissionError as error:
-        raise NotPermittedError from error
-    except OSError:
+        with _load_trial(numbers, btf) as program:
+            return program.has(name)
+    except PowerprofError:
         return False
-    return True
 
 
-def _has_helper(number: int, kind: int) -> bool:
+def _has_helper(feature: Feature) -> bool | None:
     """Load a program that calls the helper without arguments. Only a missing helper is refused for that reason."""
-    program = encode_instruction(0x85, value=number) + encode_instruction(0x95)
     try:
-        os.close(syscalls.load_program("trial", kind, program))
-    except syscalls.RefusedError as error:
-        if error.errno == errno.EPERM:
-            raise NotPermittedError from error
-        return not any(phrase in error.log for phrase in _NO_SUCH_HELPER)
-    return True
+        with _load_trial({feature.program: feature.number}) as program:
+            refusal = next(iter(program.refused.values()), None)
+    except PowerprofError:
+        return None
+    if refusal is None:
+        return True
+    if refusal.errno == errno.EPERM:
+        return None
+    return not any(phrase in refusal.log for phrase in _NO_SUCH_HELPER)
 
 
 @lru_cache(maxsize=64)
 def has_feature(feature: Feature) -> bool | None:
     """Return whether this kernel has the feature, or None if this process may not try."""
-    try:
-        return _has_map(feature.number) if feature.kind == "map" else _has_helper(feature.number, feature.program)
-    except NotPermittedError:
-        return None
-
-
-def _is_taken(
-    words: Sequence[tuple[int, int, int, int]], kind: int, *, attach_type: int = 0, attach_to: int = 0
-) -> bool:
-    """Return whether the kernel loads a program of these instructions."""
-    code = b"".join(INSTRUCTION.pack(*word) for word in words)
-    try:
-        os.close(syscalls.load_program("trial", kind, code, attach_type=attach_type, attach_to=attach_to))
-    except OSError:
-        return False
-    return True
+    return has_map_type(feature.number) if feature.kind == "map" else _has_helper(feature)
 
 
 def can_read_directly(btf: Btf) -> bool:
-    """Return whether a typed program may read a thread's number and its registers (5.15).
-
-    The trial does the same as the programs: it loads the number, and reads the registers by their helper.
-    """
-    waking, number = btf.tracepoint_id("sched_waking"), btf.field_offset("task_struct", "pid")
-    words = (
-        (0x79, 0x16, 0, 0),  # r6 = the thread, by the first argument
-        (0x61, 0x67, number, 0),  # r7 = its number
-        (0xBF, 0x61, 0, 0),  # r1 = r6
-        (0x85, 0, 0, TASK_REGISTERS.number),
-        (0x79, 0x00, 0, 0),  # r0 = the first of its registers
-        (0xB7, 0, 0, 0),
-        (0x95, 0, 0, 0),
-    )
-    how = syscalls.ATTACH_TYPED_TRACEPOINT
-    return _is_taken(words, syscalls.PROGRAM_TRACING, attach_type=how, attach_to=waking or 0)
+    """Return whether a typed program may read a thread's number and its registers (5.15)."""
+    return _is_accepted(_TYPED_READ, btf, OFFSET_task_struct_pid=btf.field_offset("task_struct", "pid"))
 
 
 # The variable and field of the kernel's count of interrupts on x86-64: since 6.15 and before 6.2, and in between.
 _PREEMPT_COUNTS: tuple[tuple[str, str | None], ...] = (("__preempt_count", None), ("pcpu_hot", "preempt_count"))
-_THIS_CPU_POINTER = 154
 
 
 def build_interrupt_definitions(btf: Btf) -> dict[str, int]:
@@ -161,15 +130,7 @@ def _find_interrupt_count(btf: Btf) -> dict[str, int]:
         if variable is None or (field is not None and not btf.has_field(name, field)):
             continue
         offset = 0 if field is None else btf.field_offset(name, field)
-        words = (
-            (0x18, 0x31, 0, variable),  # r1 = the variable, by its type
-            (0x00, 0x00, 0, 0),
-            (0x85, 0, 0, _THIS_CPU_POINTER),
-            (0x61, 0x00, offset, 0),  # r0 = this CPU's
-            (0xB7, 0, 0, 0),
-            (0x95, 0, 0, 0),
-        )
-        if _is_taken(words, syscalls.PROGRAM_RAW_TRACEPOINT):
+        if _is_accepted(_INTERRUPT_READ, btf, PREEMPT_COUNT=variable, OFFSET_preempt_count=offset):
             return {"PREEMPT_COUNT": variable, "OFFSET_preempt_count": offset}
     return {}
 

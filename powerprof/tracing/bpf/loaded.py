@@ -4,7 +4,7 @@
 The beginning of a function's name is its purpose. `raw_tracepoint__NAME` is attached to that tracepoint at once, and so
 is `btf_tracepoint__NAME`, whose arguments the verifier knows by their types. `sample__NAME` runs at overflows of perf
 events and `uprobe__NAME` at places in programs (`uprobes.py`). `called__NAME` runs when a raw tracepoint's program
-calls it through a table of programs (`put_programs`).
+calls it through a table of programs (`put_programs`), or once (`run`), and so does `sleepable__NAME`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from powerprof.system.next_steps import command_line
 from powerprof.tracing.bpf import carried, compiled_cache, objects, syscalls
 from powerprof.tracing.bpf.btf import Btf, read_kernel_btf
 from powerprof.tracing.bpf.definitions import count_possible_cpus
-from powerprof.tracing.bpf.features import may_load_programs, not_permitted_error
 from powerprof.tracing.bpf.objects import Compiled, MapPlan, ProgramPlan, link_maps
+from powerprof.tracing.bpf.permission import may_load_programs, not_permitted_error
 
 _PAGE = mmap.PAGESIZE
 _HEADER, _LENGTH_BYTES = 8, 4
@@ -78,13 +78,14 @@ class RingBuffer:
         return self._shared[_PAGE + at : _PAGE + at + first] + self._shared[_PAGE : _PAGE + size - first]
 
 
-_TRACEPOINT, _TYPED, _UPROBE = "raw_tracepoint__", "btf_tracepoint__", "uprobe__"
+_TRACEPOINT, _TYPED, _UPROBE, _SLEEPABLE = "raw_tracepoint__", "btf_tracepoint__", "uprobe__", "sleepable__"
 _KINDS = {
     _TRACEPOINT: syscalls.PROGRAM_RAW_TRACEPOINT,
     _TYPED: syscalls.PROGRAM_TRACING,
     "sample__": syscalls.PROGRAM_PERF_EVENT,
     "called__": syscalls.PROGRAM_RAW_TRACEPOINT,
     _UPROBE: syscalls.PROGRAM_KPROBE,
+    _SLEEPABLE: syscalls.PROGRAM_SYSCALL,
 }
 _VERIFIERS = 4
 
@@ -123,13 +124,15 @@ class LoadedProgram(Closeable):
         cached: bool = True,
         may_compile: bool = True,
         optional: Collection[str] = (),
+        constants: Mapping[str, bytes] | None = None,
+        is_attached: bool = True,
     ) -> None:
-        """Load `probes/bpf/<name>` and attach its tracepoints.
+        """Load `probes/bpf/<name>` and attach its tracepoints, unless `is_attached` is False.
 
         `uprobe_type`: how its uprobe functions will be attached (`uprobes.choose_attach_type`). `btf`: the types in
         which tracepoints are looked up, by default the running kernel's. `cached` False: compile again.
         `may_compile` False: load a carried program only. `optional`: functions that may be missing if the kernel's
-        verifier gives up on them.
+        verifier gives up on them. `constants`: the only entry of tables that no program may change, by their names.
 
         Raises CapabilityError if this host cannot load it (not permitted; no bcc or headers and no fitting carried
         program), PowerprofError if the kernel refuses the program.
@@ -144,6 +147,9 @@ class LoadedProgram(Closeable):
         # Whether the loaded program is carried by powerprof, not compiled on this host.
         self.is_carried = False
         self._load_as: tuple[int, Btf | None, Collection[str]] = (uprobe_type, btf, optional)
+        self._constants = constants or {}
+        # The optional functions that the kernel refused.
+        self.refused: dict[str, syscalls.RefusedError] = {}
         # Kernels before 5.11 count maps as locked memory.
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
@@ -153,7 +159,8 @@ class LoadedProgram(Closeable):
                 raise CapabilityError(f"no carried program of {name} fits this kernel", "compile it")
             if not self.is_carried:
                 self._load_compiled(name, definitions, cached, refused)
-            self.attach()
+            if is_attached:
+                self.attach()
             if btf is not None:
                 btf.keep_answers()
         except OSError as error:
@@ -207,6 +214,9 @@ class LoadedProgram(Closeable):
             made = syscalls.create_map(plan.name, plan.kind, plan.key_bytes, plan.value_bytes, plan.entries, plan.flags)
             self._maps[plan.name] = (made, plan)
             descriptors[place] = made
+            if plan.name in self._constants:
+                self.put(plan.name, 0, self._constants[plan.name].ljust(plan.value_bytes, b"\0"))
+                syscalls.freeze_map(made)
 
         def load(program: ProgramPlan) -> None:
             beginning = next(kind for kind in _KINDS if program.name.startswith(kind))
@@ -217,12 +227,17 @@ class LoadedProgram(Closeable):
                     link_maps(program.code, descriptors),
                     attach_type=attach_types.get(beginning, 0),
                     attach_to=ids.get(program.name, 0),
+                    flags=syscalls.SLEEPABLE if beginning == _SLEEPABLE else 0,
                 )
-            except syscalls.RefusedError:
+            except syscalls.RefusedError as error:
                 if program.name not in optional:
                     raise
+                self.refused[program.name] = error
 
         # The verifier takes most of a second for all programs, on one CPU each. Start with the largest.
+        if len(programs) == 1:
+            load(programs[0])
+            return
         with ThreadPoolExecutor(min(_VERIFIERS, os.cpu_count() or 1)) as pool:
             list(pool.map(load, sorted(programs, key=lambda plan: -len(plan.code))))
 
@@ -285,9 +300,17 @@ class LoadedProgram(Closeable):
         """Return whether the object has such a function."""
         return program in self._programs
 
+    def run(self, program: str, *arguments: int) -> int:
+        """Run a function once with these arguments. Return the low 32 bits of its result. Raises OSError."""
+        return syscalls.run_program(self._programs[program], *arguments)
+
     def slots(self, name: str) -> int:
         """Return the capacity of a map."""
         return self._maps[name][1].entries
+
+    def value_bytes(self, name: str) -> int:
+        """Return the size of a map's values in bytes."""
+        return self._maps[name][1].value_bytes
 
     def table_bytes(self, name: str) -> bytes:
         """Return all values of an array as bytes."""

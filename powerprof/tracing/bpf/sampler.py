@@ -20,7 +20,7 @@ from powerprof.model.records import Note
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError
 from powerprof.system.files import reason_of
-from powerprof.tracing.bpf.features import not_permitted_error
+from powerprof.tracing.bpf.permission import not_permitted_error
 
 # PERF_COUNT_SW_… of include/uapi/linux/perf_event.h.
 _CPU_CLOCK, _MINOR_FAULTS, _MAJOR_FAULTS = 0, 5, 6

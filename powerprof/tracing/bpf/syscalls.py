@@ -221,8 +221,3 @@ def read_entries(descriptor: int, key_bytes: int, value_bytes: int, entries: int
 # Eight bytes: operation, registers, offset, number (kernel: instruction-set.rst). The lower four bits of the registers
 # are the destination, the upper four the source.
 INSTRUCTION = struct.Struct("=BBhi")
-
-
-def encode_instruction(operation: int, to: int = 0, source: int = 0, offset: int = 0, *, value: int = 0) -> bytes:
-    """Return the bytes of one instruction. Raises struct.error if a number does not fit."""
-    return INSTRUCTION.pack(operation, to | source << 4, offset, value)

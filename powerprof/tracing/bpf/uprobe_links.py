@@ -22,13 +22,13 @@ from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.files import read_int
 from powerprof.system.paths import sysfs
 from powerprof.tracing.bpf import syscalls
-from powerprof.tracing.bpf.syscalls import encode_instruction
 
 MULTI = syscalls.ATTACH_UPROBE_MULTI
 MULTI_RETURN = 1
 EVERY_PROCESS = -1
 _PERF_ATTR_BYTES = 128
-_RETURN_0 = encode_instruction(0xB7) + encode_instruction(0x95)
+# r0 = 0; exit
+_RETURN_0 = bytes.fromhex("b700000000000000 9500000000000000")
 # A process that sees the prelude, because its forks waited, has locked its map by then.
 _PAUSE_S, _AFTER_S = 0.002, 0.003
 

@@ -22,7 +22,7 @@ from powerprof.stacks.registers import X86_64, this_machine
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.targets import Target
 from powerprof.tracing import idle_program, offcpu
-from powerprof.tracing.bpf import carried, compiled_cache, syscalls
+from powerprof.tracing.bpf import carried, compiled_cache, features, syscalls
 from powerprof.tracing.bpf.btf import read_kernel_btf
 from powerprof.tracing.bpf.objects import Compiled, MapPlan
 from tests.conftest import Cli
@@ -128,6 +128,9 @@ def _with_an_entry(plan: MapPlan) -> MapPlan:
     return plan if plan.entries else structs.replace(plan, entries=ring_buffer_bytes)
 
 
+_TRIAL = {**features.TRIAL_DEFINITIONS, "IS_ATTACHED": 1}
+
+
 class _Refusing:
     """The kernel's verifier, which refuses the first object that it is shown."""
 
@@ -135,11 +138,11 @@ class _Refusing:
         self.refused = 0
         self._load = syscalls.load_program
 
-    def __call__(self, name: str, kind: int, code: bytes, *, attach_type: int = 0, attach_to: int = 0) -> int:
+    def __call__(self, name: str, kind: int, code: bytes, **more: int) -> int:
         if not self.refused:
             self.refused = 1
             raise syscalls.RefusedError(22, "R1 invalid mem access 'scalar'\n")
-        return self._load(name, kind, code, attach_type=attach_type, attach_to=attach_to)
+        return self._load(name, kind, code, **more)
 
 
 @pytest.fixture
@@ -151,7 +154,7 @@ def trial(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Refusing]:
 
 
 def test_a_carried_program_that_the_kernel_refuses_is_compiled(root_bpf: None, trial: _Refusing) -> None:
-    with idle_program.LoadedProgram("trial.bpf.c", {}) as program:
+    with idle_program.LoadedProgram("trial.bpf.c", _TRIAL) as program:
         assert not program.is_carried
 
 
@@ -162,7 +165,10 @@ def test_without_a_compiler_the_refusal_is_what_is_said(
         raise CapabilityError("bcc is not installed", "apt install python3-bpfcc")
 
     monkeypatch.setattr(compiled_cache, "find_compiled", nothing)
-    with pytest.raises(PowerprofError, match="R1 invalid mem access"), idle_program.LoadedProgram("trial.bpf.c", {}):
+    with (
+        pytest.raises(PowerprofError, match="R1 invalid mem access"),
+        idle_program.LoadedProgram("trial.bpf.c", _TRIAL),
+    ):
         pass
 
 
