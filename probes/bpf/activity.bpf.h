@@ -6,7 +6,7 @@
  * a call that is counted already. The return address identifies the message (tracing/postgresql_places.py). A parallel
  * worker is part of its leader's statement from its start.
  */
-#define FASTPATH 200         /* call of a function by its number (fast path): it has no text, and MySQL has no packet with this number */
+#define FASTPATH 200         /* fast-path call of a function: no text; not a packet of MySQL */
 
 enum message { WHOLE, PARSE, BIND, EXECUTE, WORKER, UNSURE };
 

@@ -14,8 +14,8 @@
 /* A flag in a key: the half of the double buffer that holds the entry. The reader switches to the other half, and then
  * empties this one when no program can still add to it. */
 #define CAUSE_HALF 0x10000
-#define CAUSE_FLAGS (IDLE_TICK | IDLE_NO_TASK | IDLE_WAKER | IDLE_TIMER_WHEEL | IDLE_SITE | IDLE_WAKER_SITE | IDLE_RUNNABLE | \
-                     IDLE_KERNEL | IDLE_WAKER_KERNEL | IDLE_LIFE)
+#define CAUSE_FLAGS (IDLE_TICK | IDLE_NO_TASK | IDLE_WAKER | IDLE_TIMER_WHEEL | IDLE_SITE | IDLE_WAKER_SITE | \
+                     IDLE_RUNNABLE | IDLE_KERNEL | IDLE_WAKER_KERNEL | IDLE_LIFE)
 
 struct cause_key {
     u64 timer_function;
@@ -44,7 +44,7 @@ struct cause_sum {
     u64 running_ns;       /* from leaving idle until the CPUs idled again */
     u64 idle_ns;          /* duration of the idle periods */
     u64 own_ns;           /* part of running_ns: run time of the threads that the periods ended for, until they slept */
-    u64 kernel_ns;        /* part of running_ns: kernel time until those threads ran, or until the CPUs idled again without one */
+    u64 kernel_ns;        /* part of running_ns: kernel time until those threads ran, or until the next idle entry */
     u64 last_ns;          /* time of the latest exit */
     u64 period_ns;        /* the interval that most intervals equal, or twice or three times it */
     u64 fitting_ns;       /* sum of the intervals that fit it */
@@ -70,18 +70,19 @@ struct cpu_total {
 };
 
 /* The reader handles the period that is open at the end of the window, because it completes too late here. */
-static __attribute__((always_inline)) inline int is_in_window(struct cpu_total *total, struct idle_exit *period)
+static __always_inline int is_in_window(struct cpu_total *total, struct idle_exit *period)
 {
-    return total->start_ns && period->exit_ns >= total->start_ns && (!total->end_ns || period->next_ns <= total->end_ns);
+    return total->start_ns && period->exit_ns >= total->start_ns &&
+           (!total->end_ns || period->next_ns <= total->end_ns);
 }
 
 /* Whether the run time on this CPU counts now. */
-static __attribute__((always_inline)) inline int is_window_open_on(struct cpu_total *total)
+static __always_inline int is_window_open_on(struct cpu_total *total)
 {
     return total->start_ns && !total->end_ns;
 }
 
-static __attribute__((always_inline)) inline void fill_cause_key(struct idle_exit *period, struct cause_key *key)
+static __always_inline void fill_cause_key(struct idle_exit *period, struct cause_key *key)
 {
     __builtin_memset(key, 0, sizeof(*key));
     key->timer_function = period->timer_function;
@@ -122,7 +123,7 @@ static __attribute__((always_inline)) inline void fill_cause_key(struct idle_exi
 }
 
 /* The number of periods in an interval: 1 to 3, or 0 if it differs by more than a tenth of a period. */
-static __attribute__((always_inline)) inline u32 count_periods(u64 gap, u64 period)
+static __always_inline u32 count_periods(u64 gap, u64 period)
 {
     u64 tenth = period / 10;
 
@@ -137,7 +138,7 @@ static __attribute__((always_inline)) inline u32 count_periods(u64 gap, u64 peri
 
 /* Add an interval. The candidate period is chosen by majority vote: an interval that fits votes for it, others vote
  * against it. If no votes remain, the next interval becomes the candidate. */
-static __attribute__((always_inline)) inline void add_cause_interval(struct cause_sum *sum, u64 at_ns)
+static __always_inline void add_cause_interval(struct cause_sum *sum, u64 at_ns)
 {
     u64 gap;
     u32 periods;
@@ -169,7 +170,7 @@ static __attribute__((always_inline)) inline void add_cause_interval(struct caus
     sum->fitting_ns = gap;
 }
 
-static __attribute__((always_inline)) inline void add_exit_to_cause(struct cause_sum *sum, struct idle_exit *period)
+static __always_inline void add_exit_to_cause(struct cause_sum *sum, struct idle_exit *period)
 {
     u32 state = period->state < CAUSE_STATES ? period->state : CAUSE_STATES - 1;
 
@@ -189,7 +190,7 @@ static __attribute__((always_inline)) inline void add_exit_to_cause(struct cause
 
 /* Add the run time of the period that just ended, limited to the CPU's own. If a switch was missed, the thread's count
  * includes run time on other CPUs. */
-static __attribute__((always_inline)) inline void add_run_time_to_cause(struct cause_sum *sum, struct cpu_state *cpu)
+static __always_inline void add_run_time_to_cause(struct cause_sum *sum, struct cpu_state *cpu)
 {
     u64 ran = cpu->period.next_ns - cpu->period.exit_ns, kernel = cpu->kernel_ns, own = cpu->own_ns;
 
@@ -202,7 +203,7 @@ static __attribute__((always_inline)) inline void add_run_time_to_cause(struct c
     __sync_fetch_and_add(&sum->kernel_ns, kernel);
 }
 
-static __attribute__((always_inline)) inline void add_exit_to_total(struct cpu_total *total, struct idle_exit *period)
+static __always_inline void add_exit_to_total(struct cpu_total *total, struct idle_exit *period)
 {
     u32 state = period->state < CAUSE_STATES ? period->state : CAUSE_STATES - 1;
     u64 from = period->enter_ns > total->start_ns ? period->enter_ns : total->start_ns;
@@ -214,7 +215,7 @@ static __attribute__((always_inline)) inline void add_exit_to_total(struct cpu_t
 
 /* Select a fair sample of periods, the same for each reader. A mask with more bits selects an even sample of the
  * sample. */
-static __attribute__((always_inline)) inline u32 sample_hash(u32 cpu, u32 sequence)
+static __always_inline u32 sample_hash(u32 cpu, u32 sequence)
 {
     u32 hash = (sequence ^ cpu * 0x9e3779b1U) * 0x85ebca6bU;
     hash ^= hash >> 13;

@@ -5,9 +5,9 @@
  */
 BPF_PERCPU_ARRAY(counters, u64, COUNTERS);
 
-static __always_inline void count(int what)
+static __always_inline void count(int counter)
 {
-    u64 *value = counters.lookup(&what);
+    u64 *value = counters.lookup(&counter);
     if (value)
         __sync_fetch_and_add(value, 1);
 }

@@ -5,7 +5,6 @@
 #define COM_QUIT 1
 #define COM_CHANGE_USER 17
 #define COM_STMT_EXECUTE 23
-#define COM_STMT_CLOSE 25
 #define COM_RESET_CONNECTION 31
 #define COM_STMT_BULK_EXECUTE 250
 #define COM_EVENT 1001       /* an event of the server's scheduler; it has no packet */

@@ -7,7 +7,8 @@ struct exited_total {
     u64 threads, cpu_ns, wakeups, statements, before_ns;
 };
 
-BPF_ARRAY(exited_totals, struct exited_total, 3);   /* of threads without a statement, of threads with statements, and of helpers */
+/* Of threads without a statement, of threads with statements, and of helpers. */
+BPF_ARRAY(exited_totals, struct exited_total, 3);
 BPF_ARRAY(exited_count, u64, 1);
 
 #if !IS_POSTGRESQL
@@ -90,13 +91,13 @@ static __always_inline void merge_totals(u64 id, u32 tid)
 static __always_inline void release_thread(struct thread *thread, u32 tid)
 {
     int zero = 0, kind = thread->is_helper ? 2 : thread->statements != 0, i;
-    u64 *died = exited_count.lookup(&zero);
+    u64 *exited = exited_count.lookup(&zero);
     struct exited_total *exited_total = exited_totals.lookup(&kind);
 
-    if (!died || !exited_total)
+    if (!exited || !exited_total)
         return;
-    __sync_fetch_and_add(died, 1);
-    if (*died <= LOAD_TIME(ENDED_KEPT))
+    __sync_fetch_and_add(exited, 1);
+    if (*exited <= LOAD_TIME(ENDED_KEPT))
         return;
     __sync_fetch_and_add(&exited_total->threads, 1);
     __sync_fetch_and_add(&exited_total->cpu_ns, thread->past_ns);

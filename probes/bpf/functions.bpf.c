@@ -100,7 +100,8 @@ static __always_inline void read_clocks(struct thread *thread, u64 *wall_ns, u64
 }
 
 /* Remove the innermost open call and add it to the sums of its function. */
-static __always_inline void pop_frame(struct thread *thread, u32 tid, struct frame *frame, u64 wall_ns, u64 cpu_ns, int ending)
+static __always_inline void pop_frame(struct thread *thread, u32 tid, struct frame *frame, u64 wall_ns, u64 cpu_ns,
+                                      int ending)
 {
     u32 function = frame->function & (LOAD_TIME(FUNCTIONS) - 1);
     u64 wall = wall_ns - frame->wall_ns;
@@ -181,10 +182,10 @@ int uprobe__entry(u64 *ctx)
     }
     frame = frame_at(tid, thread->depth);
     if (!frame) {
-        struct frame_key where = { .tid = tid, .depth = thread->depth };
-        struct frame fresh = {};
-        frames.update(&where, &fresh);
-        frame = frames.lookup(&where);
+        struct frame_key new_key = { .tid = tid, .depth = thread->depth };
+        struct frame new_frame = {};
+        frames.update(&new_key, &new_frame);
+        frame = frames.lookup(&new_key);
         if (!frame) {
             count(COUNT_NO_ROOM);
             return 0;

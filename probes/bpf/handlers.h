@@ -4,17 +4,17 @@
 #ifndef POWERPROF_HANDLERS_H
 #define POWERPROF_HANDLERS_H
 
-static __attribute__((always_inline)) inline void idle_enter_hardirq(struct cpu_state *cpu, u32 irq)
+static __always_inline void idle_enter_hardirq(struct cpu_state *cpu, u32 irq)
 {
     cpu->hardirq = irq + 1;
     cpu->threaded = 0;
     idle_add_evidence(cpu, EVIDENCE_DEVICE, irq);
 }
 
-/* Return value of a handler with a threaded part. The kernel wakes the thread right after it, still in the interrupt. */
+/* Return value of a handler with a threaded part. The kernel wakes the thread right after it, in the interrupt. */
 #define IRQ_WAKES_THREAD 2
 
-static __attribute__((always_inline)) inline void idle_exit_hardirq(struct cpu_state *cpu, u32 returned)
+static __always_inline void idle_exit_hardirq(struct cpu_state *cpu, u32 returned)
 {
     cpu->threaded = returned & IRQ_WAKES_THREAD ? cpu->hardirq : 0;
     cpu->hardirq = 0;
@@ -22,13 +22,13 @@ static __attribute__((always_inline)) inline void idle_exit_hardirq(struct cpu_s
 
 /* A softirq is raised. If an interrupt raised it, it counts as the interrupt's wherever it runs: at the end of the
  * interrupt, or when the interrupted task enables softirqs again. A softirq that it raises in turn counts too. */
-static __attribute__((always_inline)) inline void idle_raise_softirq(struct cpu_state *cpu, u32 number, int in_interrupt)
+static __always_inline void idle_raise_softirq(struct cpu_state *cpu, u32 number, int in_interrupt)
 {
     if (in_interrupt || is_open(cpu) || (cpu->softirq && cpu->softirq_by_irq))
         cpu->raised_by_irq |= 1U << (number & 31);
 }
 
-static __attribute__((always_inline)) inline void idle_enter_softirq(struct cpu_state *cpu, u32 number)
+static __always_inline void idle_enter_softirq(struct cpu_state *cpu, u32 number)
 {
     u32 bit = 1U << (number & 31);
 
@@ -39,18 +39,18 @@ static __attribute__((always_inline)) inline void idle_enter_softirq(struct cpu_
     idle_add_evidence(cpu, EVIDENCE_SOFTIRQ, number);
 }
 
-static __attribute__((always_inline)) inline void idle_exit_softirq(struct cpu_state *cpu)
+static __always_inline void idle_exit_softirq(struct cpu_state *cpu)
 {
     cpu->softirq = 0;
 }
 
-static __attribute__((always_inline)) inline void idle_exit_timer(struct cpu_state *cpu)
+static __always_inline void idle_exit_timer(struct cpu_state *cpu)
 {
     cpu->timer_active = 0;
 }
 
 /* A timer callback starts. The tick only sets a flag: any other callback in the same interrupt is a better name. */
-static __attribute__((always_inline)) inline void idle_enter_timer(struct cpu_state *cpu, u64 function, int is_tick, int is_wheel)
+static __always_inline void idle_enter_timer(struct cpu_state *cpu, u64 function, int is_tick, int is_wheel)
 {
     cpu->timer_active = function;
     if (!is_open(cpu))
@@ -69,7 +69,7 @@ static __attribute__((always_inline)) inline void idle_enter_timer(struct cpu_st
 /* The context of a waking on this CPU. `in_interrupt`: the kernel's own count. It also covers interrupts that
  * tracepoints do not show: threaded handlers are woken after irq_handler_exit, irq_work has no end, some vectors have
  * no tracepoint. */
-static __attribute__((always_inline)) inline u32 idle_waker_context(struct cpu_state *cpu, u32 *irq, int in_interrupt)
+static __always_inline u32 idle_waker_context(struct cpu_state *cpu, u32 *irq, int in_interrupt)
 {
     *irq = 0;
     if (cpu->timer_active)

@@ -17,7 +17,8 @@
 #include "comms.bpf.h"
 #include "filled.bpf.h"
 
-#define WAKING_SLOTS 16384   /* direct-mapped by thread id: a collision loses the name of one waker, and all counts stay exact */
+/* Direct-mapped by thread id: a collision loses the name of one waker, and all counts stay exact. */
+#define WAKING_SLOTS 16384
 #define EXIT_NONE ((u32)-1)
 
 /* A table that can be mapped begins at a page, so entries of whole cache lines never share a line. */
@@ -30,8 +31,8 @@ ALIGNED_ARRAY(wakings, struct waking, WAKING_SLOTS);
 BPF_RINGBUF_OUTPUT(exits, EXIT_PAGES);
 BPF_ARRAY(shared, s64, 12);
 enum counter {
-    COUNT_LOST_EXITS, COUNT_LOST_STACKS, COUNT_LOADED, COUNT_SLEEPS, COUNT_UNSENT, COUNT_LOST_WAKINGS, COUNT_LOST_SAMPLES,
-    COUNT_LOST_PROCESSES,
+    COUNT_LOST_EXITS, COUNT_LOST_STACKS, COUNT_LOADED, COUNT_SLEEPS, COUNT_UNSENT, COUNT_LOST_WAKINGS,
+    COUNT_LOST_SAMPLES, COUNT_LOST_PROCESSES,
     COUNTERS,
 };
 BPF_PERCPU_ARRAY(counters, u64, COUNTERS);
@@ -50,17 +51,17 @@ enum shared_value {
     SHARED_POLLS,
 };
 
-static __always_inline void count(int what)
+static __always_inline void count(int counter)
 {
-    u64 *value = counters.lookup(&what);
+    u64 *value = counters.lookup(&counter);
     if (value)
         *value += 1;
 }
 
 /* Take back a count, made here or on another CPU, of an event that did not happen after all. */
-static __always_inline void uncount(int what)
+static __always_inline void uncount(int counter)
 {
-    u64 *value = counters.lookup(&what);
+    u64 *value = counters.lookup(&counter);
     if (value)
         *value -= 1;
 }
@@ -94,9 +95,9 @@ static __always_inline struct cause_sum *cause_of(struct idle_exit *period)
         key.flags |= (u32)*half;
     sum = causes.lookup(&key);
     if (!sum) {
-        struct cause_sum fresh = {};   /* declared here, so that exits with a known cause do not clear it */
+        struct cause_sum new_sum = {};   /* declared here, so that exits with a known cause do not clear it */
 
-        if (!causes.insert(&key, &fresh))   /* the insertion also fails if another CPU inserted the same cause first */
+        if (!causes.insert(&key, &new_sum))   /* fails also if another CPU inserted it first */
             note_filled(TABLE_CAUSES, 1);
         sum = causes.lookup(&key);
     }

@@ -16,13 +16,13 @@
 
 #include "idle_period.h"
 
-static __attribute__((always_inline)) inline int is_open(struct cpu_state *cpu)
+static __always_inline int is_open(struct cpu_state *cpu)
 {
     return cpu->phase == PHASE_IDLE || cpu->phase == PHASE_LEFT;
 }
 
 /* Forget the evidence so far: it did not end the period. */
-static __attribute__((always_inline)) inline void idle_clear_evidence(struct idle_exit *period)
+static __always_inline void idle_clear_evidence(struct idle_exit *period)
 {
     period->evidence = EVIDENCE_NONE;
     period->irq = 0;
@@ -31,8 +31,8 @@ static __attribute__((always_inline)) inline void idle_clear_evidence(struct idl
     period->flags &= ~(IDLE_TICK | IDLE_TIMER_WHEEL);
 }
 
-/* Enter idle. Returns 1 if the previous period is complete. The caller then copies cpu->period before idle_restart(). */
-static __attribute__((always_inline)) inline int idle_enter(struct cpu_state *cpu, u64 now)
+/* Enter idle. Returns 1 if the previous period is complete: copy cpu->period before idle_restart(). */
+static __always_inline int idle_enter(struct cpu_state *cpu, u64 now)
 {
     int whole = cpu->phase == PHASE_LEFT || cpu->phase == PHASE_RUNNING;
 
@@ -52,7 +52,7 @@ static __attribute__((always_inline)) inline int idle_enter(struct cpu_state *cp
 }
 
 /* Begin the next period. `flags` is IDLE_POLLED or 0. */
-static __attribute__((always_inline)) inline void idle_restart(struct cpu_state *cpu, u64 now, u32 cpu_number, u32 state, u32 flags)
+static __always_inline void idle_restart(struct cpu_state *cpu, u64 now, u32 cpu_number, u32 state, u32 flags)
 {
     struct idle_exit *period = &cpu->period;
     u32 sequence = period->sequence + 1;
@@ -72,7 +72,7 @@ static __attribute__((always_inline)) inline void idle_restart(struct cpu_state 
     cpu->timer_active = 0;
 }
 
-static __attribute__((always_inline)) inline void idle_leave(struct cpu_state *cpu, u64 now)
+static __always_inline void idle_leave(struct cpu_state *cpu, u64 now)
 {
     if (cpu->phase != PHASE_IDLE)
         return;
@@ -83,13 +83,14 @@ static __attribute__((always_inline)) inline void idle_leave(struct cpu_state *c
 
 /* A poll continues after an interrupt. A later interrupt may end it, and then replaces the evidence of the earlier
  * one. Softirqs and hrtimers belong to an interrupt that was seen already. */
-static __attribute__((always_inline)) inline int can_replace_evidence(struct idle_exit *period, u32 by)
+static __always_inline int can_replace_evidence(struct idle_exit *period, u32 by)
 {
-    return period->flags & IDLE_POLLED && period->evidence != EVIDENCE_NO_IPI && by != EVIDENCE_HRTIMER && by != EVIDENCE_SOFTIRQ;
+    return period->flags & IDLE_POLLED && period->evidence != EVIDENCE_NO_IPI && by != EVIDENCE_HRTIMER &&
+           by != EVIDENCE_SOFTIRQ;
 }
 
 /* Keep the first evidence. Later events are its consequences, or came too late. Polls are the exception. */
-static __attribute__((always_inline)) inline void idle_add_evidence(struct cpu_state *cpu, u32 evidence, u32 irq)
+static __always_inline void idle_add_evidence(struct cpu_state *cpu, u32 evidence, u32 irq)
 {
     if (!is_open(cpu))
         return;
@@ -105,7 +106,7 @@ static __attribute__((always_inline)) inline void idle_add_evidence(struct cpu_s
 /* Set the kind of the device interrupt in progress. On arm64 the CPU's timer and its IPIs have interrupt numbers like
  * devices, and x86 has such timers besides the local one. An expiring hrtimer or the IPI's own tracepoint, seen in the
  * handler, gives the real kind. */
-static __attribute__((always_inline)) inline void idle_refine_evidence(struct cpu_state *cpu, u32 evidence, u32 irq)
+static __always_inline void idle_refine_evidence(struct cpu_state *cpu, u32 evidence, u32 irq)
 {
     if (!is_open(cpu))
         return;
@@ -118,8 +119,8 @@ static __attribute__((always_inline)) inline void idle_refine_evidence(struct cp
 }
 
 /* A task is woken on this CPU. Copy the state of the CPU into `waking`. The caller sets ip, sp, code and waker_comm. */
-static __attribute__((always_inline)) inline void idle_fill_waking(struct cpu_state *cpu, struct waking *waking, u32 number, u32 wakee_tid,
-                                                              u64 waker, u32 context, u32 irq)
+static __always_inline void idle_fill_waking(struct cpu_state *cpu, struct waking *waking, u32 number, u32 wakee_tid,
+                                             u64 waker, u32 context, u32 irq)
 {
     waking->wakee_tid = wakee_tid;
     waking->waker_tid = (u32)waker;
@@ -142,21 +143,21 @@ static __attribute__((always_inline)) inline void idle_fill_waking(struct cpu_st
 /* Whether a switch-out puts the thread to sleep. A preempted thread stays on the run queue in any state: between
  * set_current_state() and schedule() it does not sleep yet, and no waking follows. `state` is the state after
  * schedule(): it is 0 for a thread with a pending signal, and dead threads are never woken. */
-static __attribute__((always_inline)) inline int is_sleep(int preempted, u32 state)
+static __always_inline int is_sleep(int preempted, u32 state)
 {
     return !preempted && state && !(state & STATE_DEAD);
 }
 
 /* Whether a waking made the thread run: the thread has not been switched out since. A thread that was woken during its
  * switch-out may have one switch more. */
-static __attribute__((always_inline)) inline int is_waking_of(struct waking *waking, u32 tid, u64 switches)
+static __always_inline int is_waking_of(struct waking *waking, u32 tid, u64 switches)
 {
     return waking && waking->wakee_tid == tid &&
            (waking->switches == switches || (waking->on_cpu && waking->switches + 1 == switches));
 }
 
 /* Switch from idle to a task. */
-static __attribute__((always_inline)) inline void idle_start_task(struct cpu_state *cpu, u64 now, u32 tid, u32 tgid)
+static __always_inline void idle_start_task(struct cpu_state *cpu, u64 now, u32 tid, u32 tgid)
 {
     idle_leave(cpu, now);   /* if the exit event was missed, the switch is the latest possible time of the exit */
     cpu->phase = PHASE_RUNNING;
@@ -169,7 +170,7 @@ static __attribute__((always_inline)) inline void idle_start_task(struct cpu_sta
 
 /* A thread leaves the CPU after it ran for `ns`. If the period ended because of it, all its time until it sleeps
  * counts. */
-static __attribute__((always_inline)) inline void idle_add_task_time(struct cpu_state *cpu, u32 tid, u64 ns, int preempted)
+static __always_inline void idle_add_task_time(struct cpu_state *cpu, u32 tid, u64 ns, int preempted)
 {
     if (!cpu->is_own || cpu->period.next_tid != tid)
         return;
@@ -178,8 +179,9 @@ static __attribute__((always_inline)) inline void idle_add_task_time(struct cpu_
 }
 
 /* A poll ends when a flag is set: by the interrupt that woke the next thread, or by another CPU. In the second case the
- * evidence is an IPI, or the other CPU sent no interrupt. For other threads, the last interrupt is the best evidence. */
-static __attribute__((always_inline)) inline void idle_set_poll_evidence(struct idle_exit *period, struct waking *waking)
+ * evidence is an IPI, or the other CPU sent no interrupt. For other threads, the last interrupt is the best
+ * evidence. */
+static __always_inline void idle_set_poll_evidence(struct idle_exit *period, struct waking *waking)
 {
     if (waking->waker_cpu == period->cpu) {
         if (waking->sequence != period->sequence || waking->evidence == period->evidence)
@@ -193,15 +195,15 @@ static __attribute__((always_inline)) inline void idle_set_poll_evidence(struct 
 }
 
 /* This CPU is going offline. Called at each step. */
-static __attribute__((always_inline)) inline void idle_set_offline(struct cpu_state *cpu, u64 now)
+static __always_inline void idle_set_offline(struct cpu_state *cpu, u64 now)
 {
     cpu->down_ns = now;
 }
 
 /* Switch from the idle task to a task with `switches` switch-outs so far; `waking` may be null. Returns 1 if this
  * ended an idle period. A task that was not woken since it last ran was runnable all the time. */
-static __attribute__((always_inline)) inline int idle_switch(struct cpu_state *cpu, u64 now, u32 tid, u32 tgid, u64 switches,
-                                                             struct waking *waking)
+static __always_inline int idle_switch(struct cpu_state *cpu, u64 now, u32 tid, u32 tgid, u64 switches,
+                                       struct waking *waking)
 {
     struct idle_exit *period = &cpu->period;
 

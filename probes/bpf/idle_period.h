@@ -18,7 +18,7 @@ enum evidence {
     EVIDENCE_CALL_FUNCTION = 4,    /* IPI, single or many: most remote wake-ups use it */
     EVIDENCE_IRQ_WORK = 5,         /* self-IPI */
     EVIDENCE_OTHER_VECTOR = 6,     /* another traced vector: `irq` is its number */
-    EVIDENCE_NO_IPI = 7,           /* sched_wake_idle_without_ipi: the flag was set while the CPU polled or was in MWAIT */
+    EVIDENCE_NO_IPI = 7,           /* sched_wake_idle_without_ipi: the CPU polled or was in MWAIT */
     EVIDENCE_HRTIMER = 8,          /* an hrtimer expired and no timer vector was traced (paravirtual clocks) */
     EVIDENCE_SOFTIRQ = 9,          /* a softirq ran and no interrupt was traced: `irq` is its number */
 };
@@ -114,7 +114,7 @@ struct cpu_state {
     u32 softirq;             /* 1 + number of the softirq being handled, else 0 */
     u32 softirq_by_irq;      /* an interrupt raised that softirq */
     u32 raised_by_irq;       /* pending softirqs that interrupts raised, one bit each */
-    u32 vector;              /* in an interrupt without a traced handler (IPIs), if the kernel's own count is out of reach */
+    u32 vector;              /* in an interrupt without a traced handler (IPIs), if the kernel's count is unknown */
     u64 timer_active;        /* callback of the running timer, else 0 */
     u64 meter_start_ns;      /* load meter: start of the present tenth of a second */
     u32 meter_captures;

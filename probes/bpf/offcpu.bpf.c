@@ -20,7 +20,10 @@
 #define STATE_NOLOAD 0x400
 
 /* Why a thread left its CPU. OffCpuReason of shared_numbers.py is generated from this enum. */
-enum reason { REASON_INTERRUPTIBLE, REASON_UNINTERRUPTIBLE, REASON_KILLABLE, REASON_IDLE, REASON_OTHER, REASON_PREEMPTED, REASONS = 8 };
+enum reason {
+    REASON_INTERRUPTIBLE, REASON_UNINTERRUPTIBLE, REASON_KILLABLE, REASON_IDLE, REASON_OTHER, REASON_PREEMPTED,
+    REASONS = 8,
+};
 
 struct thread {
     u64 out_ns;      /* time of the last switch-out; 0: it runs, or left its CPU before the window */
@@ -65,9 +68,9 @@ static __always_inline int window_is_open(void)
     return open && *open;
 }
 
-static __always_inline void count(int what)
+static __always_inline void count(int counter)
 {
-    u64 *value = counters.lookup(&what);
+    u64 *value = counters.lookup(&counter);
     if (value)
         *value += 1;
 }
@@ -122,27 +125,28 @@ static __always_inline void count_waker(struct thread *thread, u64 who)
  * waking to the switch is left out of all sums. */
 static __always_inline void note_switch_in(struct thread *thread, u64 who, u64 now)
 {
-    u64 out = thread->out_ns, woken = thread->woken_ns, reason = thread->reason & (REASONS - 1), off = now ? now - out : 0;
+    u64 out_ns = thread->out_ns, woken_ns = thread->woken_ns, reason = thread->reason & (REASONS - 1);
+    u64 off_ns = now ? now - out_ns : 0;
 
     thread->out_ns = thread->woken_ns = 0;
-    if (!out)
+    if (!out_ns)
         return;
-    if (reason != REASON_PREEMPTED && woken) {
+    if (reason != REASON_PREEMPTED && woken_ns) {
         /* The thread was woken after it decided to sleep and before the switch: the sleep took no time. */
-        woken = woken < out ? out : now && woken > now ? now : woken;
-        off = woken - out;
+        woken_ns = woken_ns < out_ns ? out_ns : now && woken_ns > now ? now : woken_ns;
+        off_ns = woken_ns - out_ns;
         if (now) {
             thread->waits += 1;
-            thread->wait_ns += now - woken;
-            if (now - woken > thread->wait_max_ns)
-                thread->wait_max_ns = now - woken;
+            thread->wait_ns += now - woken_ns;
+            if (now - woken_ns > thread->wait_max_ns)
+                thread->wait_max_ns = now - woken_ns;
         }
         count_waker(thread, who);
     }
     thread->counts[reason] += 1;
-    thread->off_ns[reason] += off;
-    if (reason != REASON_PREEMPTED && off > thread->sleep_max_ns)
-        thread->sleep_max_ns = off;
+    thread->off_ns[reason] += off_ns;
+    if (reason != REASON_PREEMPTED && off_ns > thread->sleep_max_ns)
+        thread->sleep_max_ns = off_ns;
 }
 
 TYPED_TRACEPOINT_PROBE(sched_switch)
@@ -188,7 +192,7 @@ TYPED_TRACEPOINT_PROBE(sched_switch)
 
 TYPED_TRACEPOINT_PROBE(sched_waking)
 {
-    u64 who, own;
+    u64 who, waker;
     struct thread *thread;
     struct interrupt *interrupt;
 
@@ -199,12 +203,12 @@ TYPED_TRACEPOINT_PROBE(sched_waking)
     if (!thread)
         return 0;
     interrupt = this_interrupt();
-    own = bpf_get_current_pid_tgid();
+    waker = bpf_get_current_pid_tgid();
     thread->woken_ns = bpf_ktime_get_ns();
     if (interrupt && (is_in_interrupt(interrupt) || interrupt->soft))
-        own = 0;
-    thread->waker = own;
-    if (own)
+        waker = 0;
+    thread->waker = waker;
+    if (waker)
         own_comm(thread->waker_comm);
     return 0;
 }
@@ -261,5 +265,12 @@ RAW_TRACEPOINT_IF_BOTH(VECTORS_IN_PAIRS, HAVE_local_timer_entry, local_timer_ent
 RAW_TRACEPOINT_IF_BOTH(VECTORS_IN_PAIRS, HAVE_local_timer_entry, local_timer_exit) { return leave_interrupt(); }
 RAW_TRACEPOINT_IF_BOTH(VECTORS_IN_PAIRS, HAVE_irq_work_entry, irq_work_entry) { return enter_interrupt(); }
 RAW_TRACEPOINT_IF_BOTH(VECTORS_IN_PAIRS, HAVE_irq_work_entry, irq_work_exit) { return leave_interrupt(); }
-RAW_TRACEPOINT_IF_BOTH(VECTORS_IN_PAIRS, HAVE_call_function_single_entry, call_function_single_entry) { return enter_interrupt(); }
-RAW_TRACEPOINT_IF_BOTH(VECTORS_IN_PAIRS, HAVE_call_function_single_entry, call_function_single_exit) { return leave_interrupt(); }
+RAW_TRACEPOINT_IF_BOTH(VECTORS_IN_PAIRS, HAVE_call_function_single_entry, call_function_single_entry)
+{
+    return enter_interrupt();
+}
+
+RAW_TRACEPOINT_IF_BOTH(VECTORS_IN_PAIRS, HAVE_call_function_single_entry, call_function_single_exit)
+{
+    return leave_interrupt();
+}

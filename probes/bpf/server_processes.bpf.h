@@ -12,8 +12,8 @@ BPF_HASH(members, u32, u64, FAMILY);
 static __always_inline u64 target_id(void)
 {
     int zero = 0;
-    u64 *found = target.lookup(&zero);
-    return found ? *found : 0;
+    u64 *pid = target.lookup(&zero);
+    return pid ? *pid : 0;
 }
 
 /* Whether a thread (as in bpf_get_current_pid_tgid()) belongs to the server. `wanted` is the result of target_id(). */

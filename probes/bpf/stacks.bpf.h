@@ -198,21 +198,21 @@ static __always_inline int set_worker_site(struct site *site, u64 task)
 }
 
 /* Read the call path, and copy the stack of a new site. `record` contains the registers. */
-static __always_inline void capture_path(struct target *target, struct stack_record *record, u32 kind, u64 window, struct site *site,
-                                         u64 task)
+static __always_inline void capture_path(struct target *target, struct stack_record *record, u32 kind, u64 window,
+                                         struct site *site, u64 task)
 {
     struct site_key key = {};
     u64 one = 1;
-    int is_there, is_same, was_lost;
+    int is_same_place, is_same, was_lost;
 
     if (bpf_probe_read_user(record->stack, HASHED_BYTES, (void *)record->sp))
         record->code = CODE_UNREADABLE;
     else
         record->code = hash_call_path(target, record);
-    /* These comparisons follow the loops, because the verifier repeats a loop for each value that is known before it. */
-    is_there = site->ip == record->ip && site->sp == record->sp;
-    is_same = is_there && site->window == window;
-    was_lost = is_there && site->window == (window | WINDOW_NO_ROOM);
+    /* These comparisons follow the loops: the verifier repeats a loop for each value that is known before it. */
+    is_same_place = site->ip == record->ip && site->sp == record->sp;
+    is_same = is_same_place && site->window == window;
+    was_lost = is_same_place && site->window == (window | WINDOW_NO_ROOM);
     site->skipped_reads = 0;
     if (is_same && site->code == record->code) {
         site->same_path_count++;

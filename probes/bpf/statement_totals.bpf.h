@@ -76,12 +76,12 @@ static __always_inline struct total *total_entry(struct total_key *key)
 static __always_inline void end_statement(struct thread *thread, u32 tid, u64 now, u64 task)
 {
     struct total_key key = { .id = thread->id, .tid = tid };
-    struct latency_key where = { .id = thread->id };
+    struct latency_key latency = { .id = thread->id };
     u64 faults = faults_of(task), end = now, cpu, one = 1;
     u64 delay = delay_of(task);
     u32 wakeups = thread->wakeups;
     struct total *total = 0;
-    u64 *calls, used;
+    u64 *calls, cpu_units;
 
     settle(thread, delay);
     if (thread->id) {
@@ -105,8 +105,8 @@ static __always_inline void end_statement(struct thread *thread, u32 tid, u64 no
             total->calls += thread->command != COM_PART;
             total->cpu_ns += (s64)(cpu - thread->began_ns);
             if (thread->command != COM_PART && cpu > thread->began_ns) {
-                used = (cpu - thread->began_ns) >> SQUARED_NS_LOG;
-                total->squares += used * used;
+                cpu_units = (cpu - thread->began_ns) >> SQUARED_NS_LOG;
+                total->squares += cpu_units * cpu_units;
             }
             total->wall_ns += end - thread->began_at;
             total->wakeups += wakeups - thread->began_wakeups;
@@ -115,12 +115,12 @@ static __always_inline void end_statement(struct thread *thread, u32 tid, u64 no
             count(COUNT_NO_ROOM);
         }
         if (thread->command != COM_PART) {
-            where.bucket = latency_bucket(end - thread->began_at);
-            calls = latencies.lookup(&where);
+            latency.bucket = latency_bucket(end - thread->began_at);
+            calls = latencies.lookup(&latency);
             if (calls)
                 __sync_fetch_and_add(calls, 1);
             else
-                latencies.update(&where, &one);
+                latencies.update(&latency, &one);
         }
         thread->id = 0;
     }

@@ -53,7 +53,8 @@ static __always_inline void add_unplaced_time(struct cpu_total *total, u64 kind,
 
 /* A thread is switched out; `is_exiting`: for the last time. The first thread gets the slot. Two threads that take it
  * at the same moment may mix their run time, at most once. */
-static __always_inline void note_switch_out(struct cpu_state *cpu, int number, u64 task, u64 who, int preempted, int is_exiting)
+static __always_inline void note_switch_out(struct cpu_state *cpu, int number, u64 task, u64 who, int preempted,
+                                            int is_exiting)
 {
     int place = (u32)who & (RUN_SLOTS - 1);
     struct cpu_total *total = totals.lookup(&number);

@@ -88,9 +88,9 @@ static __always_inline int window_is_open(void)
     return open && *open;
 }
 
-static __always_inline void count(int what)
+static __always_inline void count(int counter)
 {
-    u64 *value = counters.lookup(&what);
+    u64 *value = counters.lookup(&counter);
     if (value)
         *value += 1;
 }
@@ -131,29 +131,29 @@ static __always_inline u64 file_of(u32 descriptor)
 
 static __always_inline struct file_io *file_io_of(u64 who, u64 file)
 {
-    u64 inode = file ? read_u64(file + OFFSET_file_f_inode) : 0, entry;
+    u64 inode = file ? read_u64(file + OFFSET_file_f_inode) : 0, dentry;
     struct file_key key = { .who = who };
-    struct file_io *known, *fresh;
+    struct file_io *sum, *new_entry;
     int zero = 0;
 
     if (!inode)
         return 0;
     key.inode = read_u64(inode + OFFSET_inode_i_ino);
     key.device = read_u32(read_u64(inode + OFFSET_inode_i_sb) + OFFSET_super_block_s_dev);
-    known = files.lookup(&key);
-    if (known)
-        return known;
-    fresh = new_file_io.lookup(&zero);
-    if (!fresh)
+    sum = files.lookup(&key);
+    if (sum)
+        return sum;
+    new_entry = new_file_io.lookup(&zero);
+    if (!new_entry)
         return 0;
-    __builtin_memset(fresh, 0, sizeof(*fresh));
-    fresh->mode = read_u32(inode + OFFSET_inode_i_mode) & 0xffff;
-    entry = read_u64(file + OFFSET_file_dentry);
-    bpf_probe_read_kernel_str(fresh->name, NAME_BYTES, (void *)read_u64(entry + OFFSET_dentry_name));
-    entry = read_u64(entry + OFFSET_dentry_d_parent);
-    bpf_probe_read_kernel_str(fresh->folder, NAME_BYTES, (void *)read_u64(entry + OFFSET_dentry_name));
-    bpf_get_current_comm(fresh->comm, COMM_BYTES);
-    if (files.update(&key, fresh))
+    __builtin_memset(new_entry, 0, sizeof(*new_entry));
+    new_entry->mode = read_u32(inode + OFFSET_inode_i_mode) & 0xffff;
+    dentry = read_u64(file + OFFSET_file_dentry);
+    bpf_probe_read_kernel_str(new_entry->name, NAME_BYTES, (void *)read_u64(dentry + OFFSET_dentry_name));
+    dentry = read_u64(dentry + OFFSET_dentry_d_parent);
+    bpf_probe_read_kernel_str(new_entry->folder, NAME_BYTES, (void *)read_u64(dentry + OFFSET_dentry_name));
+    bpf_get_current_comm(new_entry->comm, COMM_BYTES);
+    if (files.update(&key, new_entry))
         count(COUNT_LOST);
     return files.lookup(&key);
 }
@@ -218,20 +218,20 @@ static __always_inline void add_iocbs(u64 who, u64 entries, u64 table, u32 word)
     if (entries > MAX_IOCBS)
         count(COUNT_TRUNCATED);
     for (u32 i = 0; i < MAX_IOCBS; i++) {
-        struct aio_request one = {};
-        u64 place = 0, bytes;
+        struct aio_request request = {};
+        u64 address = 0, bytes;
         u32 kind;
         int is_vector;
         if (i >= entries)
             break;
-        bpf_probe_read_user(&place, sizeof(place), (void *)(table + (u64)word * i));
+        bpf_probe_read_user(&address, sizeof(address), (void *)(table + (u64)word * i));
         if (word == 4)
-            place = (u32)place;
-        bpf_probe_read_user(&one, sizeof(one), (void *)place);
-        kind = kind_of_iocb(one.command);
-        is_vector = one.command == IOCB_CMD_PREADV || one.command == IOCB_CMD_PWRITEV;
-        bytes = is_vector ? sum_iovec_lengths(one.buffer, (u32)one.bytes, word) : one.bytes;
-        add_file_io(who, file_of(one.descriptor), kind, bytes, 0);
+            address = (u32)address;
+        bpf_probe_read_user(&request, sizeof(request), (void *)address);
+        kind = kind_of_iocb(request.command);
+        is_vector = request.command == IOCB_CMD_PREADV || request.command == IOCB_CMD_PWRITEV;
+        bytes = is_vector ? sum_iovec_lengths(request.buffer, (u32)request.bytes, word) : request.bytes;
+        add_file_io(who, file_of(request.descriptor), kind, bytes, 0);
     }
 }
 
@@ -274,42 +274,42 @@ RAW_TRACEPOINT_PROBE(sys_exit)
 {
     u64 who = bpf_get_current_pid_tgid(), ns;
     s64 result = (s64)ctx->args[1];
-    struct open_call *open, ended;
+    struct open_call *open_call, call;
     struct call_key key = {};
-    struct call *known, fresh = {};
+    struct call *sum, new_entry = {};
     int failed = result < 0 && result >= -4095;
 
-    open = open_calls.lookup(&who);
-    if (!open)
+    open_call = open_calls.lookup(&who);
+    if (!open_call)
         return 0;
-    ended = *open;
+    call = *open_call;
     open_calls.delete(&who);
     if (!window_is_open())
         return 0;
-    ns = bpf_ktime_get_ns() - ended.start_ns;
+    ns = bpf_ktime_get_ns() - call.start_ns;
     key.who = who;
-    key.number = ended.number;
-    key.operation = ended.operation;
-    key.abi = ended.abi;
-    known = calls.lookup(&key);
-    if (!known) {
-        if (calls.update(&key, &fresh))
+    key.number = call.number;
+    key.operation = call.operation;
+    key.abi = call.abi;
+    sum = calls.lookup(&key);
+    if (!sum) {
+        if (calls.update(&key, &new_entry))
             count(COUNT_LOST);
-        known = calls.lookup(&key);
+        sum = calls.lookup(&key);
     }
-    if (known) {
-        known->calls += 1;
-        known->errors += failed;
-        known->ns += ns;
-        if (ns > known->longest_ns)
-            known->longest_ns = ns;
+    if (sum) {
+        sum->calls += 1;
+        sum->errors += failed;
+        sum->ns += ns;
+        if (ns > sum->longest_ns)
+            sum->longest_ns = ns;
     }
     if (failed)
         return 0;
-    if (ended.file)
-        add_file_io(who, ended.file, ended.destination ? KIND_READ : ended.kind, result, ns);
-    if (ended.destination)
-        add_file_io(who, ended.destination, KIND_WRITE, result, ns);
+    if (call.file)
+        add_file_io(who, call.file, call.destination ? KIND_READ : call.kind, result, ns);
+    if (call.destination)
+        add_file_io(who, call.destination, KIND_WRITE, result, ns);
     return 0;
 }
 

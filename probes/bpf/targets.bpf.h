@@ -28,19 +28,19 @@ static __always_inline int is_not_target(u32 tgid)
 
 static __always_inline struct target *target_of(u32 tgid)
 {
-    struct target *found;
+    struct target *target;
     u32 everyone = 0;
-    s64 *own;
+    s64 *own_pid;
 
     if (is_not_target(tgid))
         return 0;
-    found = targets.lookup(&tgid);
-    if (LOAD_TIME(TARGET_ALL) && !found) {
-        own = shared_at(SHARED_OWN_PID);
-        if (own && tgid != (u32)*own)
-            found = targets.lookup(&everyone);
+    target = targets.lookup(&tgid);
+    if (LOAD_TIME(TARGET_ALL) && !target) {
+        own_pid = shared_at(SHARED_OWN_PID);
+        if (own_pid && tgid != (u32)*own_pid)
+            target = targets.lookup(&everyone);
     }
-    return found;
+    return target;
 }
 
 /* The same as target_of(), without the code ranges. A target of one process needs no look-up. */
@@ -77,15 +77,15 @@ TYPED_TRACEPOINT_IF(GROWS, sched_process_fork)
     u64 who = pid_tgid_of(ctx->args[ARG_sched_process_fork_child]);
     u32 parent = bpf_get_current_pid_tgid() >> 32, child = who >> 32;
     s64 *only = shared_at(SHARED_ONLY_TARGET);
-    struct target *found, copy;
+    struct target *target, copy;
 
     if (parent == child)
         return 0;   /* a new thread */
-    found = targets.lookup(&parent);
-    if (!found)
+    target = targets.lookup(&parent);
+    if (!target)
         return 0;
     /* The child has a copy of its parent's memory, so its code is at the same addresses. */
-    copy = *found;
+    copy = *target;
     if (targets.update(&child, &copy) || new_processes.update(&child, &parent)) {
         count(COUNT_LOST_PROCESSES);
         return 0;
@@ -100,18 +100,18 @@ TYPED_TRACEPOINT_IF(GROWS, sched_process_exec)
 {
     u64 task = CURRENT_TASK;
     u32 tgid = bpf_get_current_pid_tgid() >> 32;
-    struct target *found = targets.lookup(&tgid);
+    struct target *target = targets.lookup(&tgid);
     u32 no_parent = 0;
-    char own[COMM_BYTES] = {}, parents[COMM_BYTES] = {};
-    u64 *mine = (u64 *)own, *theirs = (u64 *)parents;
+    char own_name[COMM_BYTES] = {}, parent_name[COMM_BYTES] = {};
+    u64 *own_words = (u64 *)own_name, *parent_words = (u64 *)parent_name;
 
-    if (!found)
+    if (!target)
         return 0;
-    found->text_low = found->text_bytes = found->library_low = found->library_bytes = 0;
+    target->text_low = target->text_bytes = target->library_low = target->library_bytes = 0;
     if (LOAD_TIME(GROWS_BY_NAME)) {
-        comm_of(task, own);
-        comm_of(FIELD_U64(task, OFFSET_task_struct_real_parent), parents);
-        if (new_processes.lookup(&tgid) && (mine[0] != theirs[0] || mine[1] != theirs[1])) {
+        comm_of(task, own_name);
+        comm_of(FIELD_U64(task, OFFSET_task_struct_real_parent), parent_name);
+        if (new_processes.lookup(&tgid) && (own_words[0] != parent_words[0] || own_words[1] != parent_words[1])) {
             targets.delete(&tgid);
             new_processes.delete(&tgid);
             return 0;
@@ -126,7 +126,8 @@ TYPED_TRACEPOINT_IF(GROWS, sched_process_exit)
 {
     u32 tgid = bpf_get_current_pid_tgid() >> 32;
 
-    if (targets.lookup(&tgid) && !FIELD_U32(FIELD_U64(CURRENT_TASK, OFFSET_task_struct_signal), OFFSET_signal_struct_live))
+    if (targets.lookup(&tgid) &&
+        !FIELD_U32(FIELD_U64(CURRENT_TASK, OFFSET_task_struct_signal), OFFSET_signal_struct_live))
         targets.delete(&tgid);
     return 0;
 }

@@ -63,7 +63,7 @@ static __always_inline void clear_path(u32 tid)
     thread->sleeper.same_path_count = 0;
 }
 
-/* ON_DEMAND: each idle exit requests a capture of its thread at the next sleep. All other sleeps read only this word. */
+/* ON_DEMAND: each idle exit requests a capture of its thread at the next sleep. Other sleeps read only this word. */
 static __always_inline int is_not_requested(struct cpu_state *cpu, u32 tid, u32 tgid)
 {
     int slot = tid & (SITE_SLOTS - 1);
@@ -115,9 +115,9 @@ static __always_inline void count_capture(struct cpu_state *cpu)
 
     if (now > cpu->meter_start_ns + 100000000ULL) {
         u64 span = now - cpu->meter_start_ns;
-        u32 most = cpu->idled_ns * IDLE_1_IN > span ? LOADED_PER_100MS : SATURATED_PER_100MS;
+        u32 limit = cpu->idled_ns * IDLE_1_IN > span ? LOADED_PER_100MS : SATURATED_PER_100MS;
 
-        cpu->was_loaded = cpu->meter_captures > most && span < 200000000ULL;
+        cpu->was_loaded = cpu->meter_captures > limit && span < 200000000ULL;
         cpu->was_brisk = cpu->meter_captures > BRISK_PER_100MS && span < 200000000ULL;
         cpu->idled_ns = 0;
         cpu->meter_start_ns = now;

@@ -21,8 +21,7 @@ CODE_NEWBORN = 2
 CODE_WORKER = 3  # a worker of io_uring, without user code
 
 # busy_cpus.bpf.h
-# GROUP_CPUS: CPUs per group, not more than the host has; CPU_GROUPS: number of groups that hold all CPUs
-GROUP_SPAN = 64
+GROUP_SPAN = 64  # GROUP_CPUS: CPUs per group, or fewer on a small host; CPU_GROUPS: number of groups
 
 # functions.bpf.c
 COOKIE_STEPPED = 0x10000
@@ -55,7 +54,7 @@ WALKED_AT_ONCE = 4  # pieces
 WAITS = 9
 
 # activity.bpf.h
-FASTPATH = 200  # call of a function by its number (fast path): it has no text, and MySQL has no packet with this number
+FASTPATH = 200  # fast-path call of a function: no text; not a packet of MySQL
 
 
 class Shared(IntEnum):
@@ -107,7 +106,7 @@ class WakeEvidence(IntEnum):
     CALL_FUNCTION = 4  # IPI, single or many: most remote wake-ups use it
     IRQ_WORK = 5  # self-IPI
     OTHER_VECTOR = 6  # another traced vector: `irq` is its number
-    NO_IPI = 7  # sched_wake_idle_without_ipi: the flag was set while the CPU polled or was in MWAIT
+    NO_IPI = 7  # sched_wake_idle_without_ipi: the CPU polled or was in MWAIT
     HRTIMER = 8  # an hrtimer expired and no timer vector was traced (paravirtual clocks)
     SOFTIRQ = 9  # a softirq ran and no interrupt was traced: `irq` is its number
 

@@ -5,6 +5,9 @@
 typedef uint64_t u64;
 typedef uint32_t u32;
 typedef uint8_t u8;
+#ifndef __always_inline
+#define __always_inline inline __attribute__((always_inline))
+#endif
 #include "idle_exit.h"
 #include "handlers.h"
 #include "causes.h"
