@@ -350,7 +350,7 @@ class HostMonitor(Closeable):
         self._refresh_target()
         if self._plan.ask_servers:
             self._servers.begin_window()
-            self._looks.judge(self._servers.queried_pids)
+            self._looks.measure(self._servers.queried_pids)
         if self._served is not None:
             self._served.begin()
         # The process wakes only if a buffer or table fills, or a meter's counter would wrap.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The target's processes in the idle-exit program, the stacks of their sleeping threads, and their wakings.
 
-`WindowStacks` looks at every sleep of the target, for one short window. `DemandStacks` is for a monitor, which would
-otherwise copy the stacks of every program that ever ran on the host: a sleep is looked at only if the thread's last
-sleep ended an idle period, a process only on request, and wakings are counted only of judged processes.
+`WindowStacks` captures every sleep of the target, for one short window. `DemandStacks` is for a monitor, which would
+otherwise copy the stacks of every program that ever ran on the host. It captures a sleep only if the thread's last
+sleep ended an idle period, reads a process only on request, and counts wakings only of measured processes.
 """
 
 from __future__ import annotations
@@ -141,9 +141,9 @@ def keep_latest_program(images: ProcessImages, image: ProcessImage) -> ProcessIm
     return [merge_images(images[-1], image) if images else image]
 
 
-def _pack_entry(image: ProcessImage, judged: bool) -> bytes:
-    """Return `struct target`: the process's code ranges, and whether it is judged."""
-    return _TARGET.pack(*find_code_ranges(image), judged)
+def _pack_entry(image: ProcessImage, is_measured: bool) -> bytes:
+    """Return `struct target`: the process's code ranges, and whether its wakings are counted."""
+    return _TARGET.pack(*find_code_ranges(image), is_measured)
 
 
 class TargetMembers:
@@ -162,7 +162,7 @@ class TargetMembers:
         self._budget, self._elf_cache, self._reader = Budget(), ElfCache(), shared()
         self._admitted, self._not_admitted = set[int](), set[int]()
         self._refused: PowerprofError | None = None
-        self._judged = frozenset[int]()
+        self._measured = frozenset[int]()
         # Entry 0 is for the processes that are not listed.
         self._capacity = program.slots("targets") - 1
         write_shared(program, Shared.OWN_PID, os.getpid())
@@ -204,7 +204,7 @@ class TargetMembers:
                 continue
             self.images[pid] = self._retain(images, image)
             self._set_only_target()
-            self._admit(pid, _pack_entry(image, pid in self._judged))
+            self._admit(pid, _pack_entry(image, pid in self._measured))
 
     def ended_groups(self) -> dict[int, int]:
         """Return the control groups, by number, of recently ended processes by pid. Only for a whole system."""
@@ -221,9 +221,9 @@ class TargetMembers:
             f"{self.target.label}: the process has ended", "ps -e lists the running ones; --system traces all"
         )
 
-    def judge(self, pids: Collection[int]) -> None:
+    def measure(self, pids: Collection[int]) -> None:
         """Count the wakings of these processes and of no others."""
-        changed, self._judged = self._judged ^ set(pids), frozenset(pids)
+        changed, self._measured = self._measured ^ set(pids), frozenset(pids)
         self.add(changed)
 
     def follow(self, target: Target) -> None:
@@ -511,9 +511,9 @@ class DemandStacks(StackReader):
         super().read()
         self._counted_to_ns = time.monotonic_ns()
 
-    def judge(self, pids: Collection[int]) -> None:
+    def measure(self, pids: Collection[int]) -> None:
         """Count every waking of these processes from now on, and of no others."""
-        self.members.judge(pids)
+        self.members.measure(pids)
         self.members.counts_wakings = bool(pids)
         write_shared(self._program, Shared.COUNTING, int(bool(pids)))
         self._counted_from_ns = self._counted_to_ns = time.monotonic_ns()

@@ -95,7 +95,7 @@ TYPED_TRACEPOINT_IF(GROWS, sched_process_fork)
     return 0;
 }
 
-/* A process executes another program. Its code is elsewhere, and its stacks are no longer the parent's. */
+/* A process executes another program. Its code is elsewhere, and its memory is unrelated to the parent. */
 TYPED_TRACEPOINT_IF(GROWS, sched_process_exec)
 {
     u64 task = CURRENT_TASK;

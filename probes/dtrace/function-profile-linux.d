@@ -1,25 +1,24 @@
 /*
- * function-profile-linux.d: calls and self time of chosen functions of one process.
+ * function-profile-linux.d: calls and self time of selected functions of one process.
  *
- * Question:   how often is each function called, and how much CPU time does it use itself?
- * Cost:       two traps per entry and per return (measured in a guest: 40 to 80 us a call); a function called 100,000
- *             times a second slows the process down visibly. Never part of an energy measurement. DTrace's own time is
- *             within the figures.
+ * Question:   how often is each function called, and how much CPU time does it use without its callees?
+ * Cost:       two traps per entry and per return (40 to 80 us per call in a guest). 100,000 calls per second slow the
+ *             process down noticeably. Never part of an energy measurement. The figures include DTrace's own time.
  * Privileges: root.
  * Runs on:    Linux with dtrace 2.x (Oracle's, on BPF) and raw tracepoints, x86-64; needs no fbt probe and no kprobe.
  * Executed:   Debian's dtrace 2.0.7 on Linux 6.18 (x86-64), by tests/system/tracing/test_dtrace_linux.py: calls exact over four
  *             threads with recursion, tail calls and longjmp, and with 10,000 exceptions. dtrace 2.0.1: an earlier form.
  *
- * powerprof puts the probes in: each function's entry, and the instructions that leave it (ret, tail jumps) by their
- * offsets. There are no return probes: a C++ exception that passes one (a uretprobe on Linux) ends the process.
+ * powerprof inserts the probes: the entry of each function, and the instructions that leave it (ret, tail jumps) by
+ * their offsets. There are no return probes: a C++ exception that passes one (a uretprobe on Linux) ends the process.
  *
- * The stack pointer names a call: at the entry and at the ret it points to the return address. `top` is the innermost
- * open call of a thread, `parent` the one around it; so recursion and threads are right, and a call that longjmp or an
- * exception left is passed over: up to four at the next entry, else all are. Its time is not counted.
+ * The stack pointer identifies a call: at the entry and at the ret it points to the return address. `top` is the
+ * innermost open call of a thread, `parent` its caller, so recursion and threads are handled. The next entry removes
+ * calls that longjmp or an exception left: up to four, or all open calls if there are more. Their time is not counted.
  *
- * CPU time is wall time without the time that the thread was switched out, by the raw tracepoint sched_switch, whose
- * arguments are (preempt, previous, next, ...): vtimestamp is not relied on, nor the sched probes that rest on fbt.
- * Nothing is set to 0: before 2.0.4 that deleted an element, and a later one could alias a live one. 1 means none.
+ * CPU time is wall time minus the time switched out, by the raw tracepoint sched_switch(preempt, previous, next, ...).
+ * vtimestamp and the sched probes are unreliable, because they depend on fbt. Variables are reset to 1, not to 0:
+ * before 2.0.4 a 0 deleted the element, and a later element could alias a live one.
  */
 #pragma D option quiet
 #pragma D option aggsize=8m

@@ -1,15 +1,15 @@
 /*
- * sleep-wake-latency-linux.d: how long the threads of one process sleep, and how long they wait to run once woken.
+ * sleep-wake-latency-linux.d: how long the threads of one process sleep, and how long they wait for a CPU after a waking.
  *
- * Question:   are sleeps short and many, and do woken threads get a CPU at once?
- * Cost:       a test per context switch of the system, a few us per sleep of the process.
+ * Question:   are sleeps short and frequent, and do woken threads get a CPU immediately?
+ * Cost:       one test per context switch of the system, a few us per sleep of the process.
  * Privileges: root.
- * Runs on:    Linux with dtrace 2.x (Oracle's, on BPF): raw tracepoints only. A preempted thread counts as asleep only
- *             when it is woken, which it never is; one that is woken before it is off its CPU has not slept.
+ * Runs on:    Linux with dtrace 2.x (Oracle's, on BPF): raw tracepoints only. A sleep is counted at its waking, so a
+ *             preempted thread does not count. A thread that is woken before its switch-out has not slept.
  * Executed:   Debian's dtrace 2.0.7 on Linux 6.18 (x86-64), by tests/system/tracing/test_dtrace_linux.py: sleeps counted against
  *             the kernel's count of waits, their mean against the program's clock.
  *
- * Nothing is set to 0: before 2.0.4 that deleted an element, and a later one could alias a live one. 1 means none.
+ * Variables are reset to 1, not to 0: before 2.0.4 a 0 deleted the element, and a later element could alias a live one.
  */
 #pragma D option quiet
 #pragma D option aggsize=8m

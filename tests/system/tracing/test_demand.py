@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stacks on demand: whoever is not judged costs nothing, and every waking of the judged is counted."""
+"""Stacks on demand: a process that is not measured costs nothing; all wakings of a measured one are counted."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ def sleepers() -> Iterator[list[subprocess.Popen[bytes]]]:
         one.communicate()
 
 
-def test_only_the_judged_are_looked_at_and_counted(root_bpf: None, sleepers: list[subprocess.Popen[bytes]]) -> None:
-    judged, other = (one.pid for one in sleepers)
+def test_only_measured_processes_are_captured_and_counted(root_bpf: None, sleepers: list[subprocess.Popen[bytes]]) -> None:
+    measured, other = (one.pid for one in sleepers)
     with trace_on_demand(resolve((), cgroup=None, system=True)) as (tracer, looks), TraceMonitor(tracer) as monitor:
         assert not looks.members.images
-        looks.judge([judged])
+        looks.measure([measured])
         # The first read takes its time: it finds the names of the kernel's functions.
         monitor.read()
-        before = read_switches(judged)[judged]
+        before = read_switches(measured)[measured]
         monitor.read()
         looks.collect()
         time.sleep(1.2)
-        slept = read_switches(judged)[judged] - before
+        slept = read_switches(measured)[measured] - before
         monitor.read()
         found = looks.collect()
-        assert {one.pid for one in found.wakings} == set(looks.members.images) == {judged}
+        assert {one.pid for one in found.wakings} == set(looks.members.images) == {measured}
         # Others may have the CPU between a look here and the read.
         assert sum(one.count for one in found.wakings) == pytest.approx(slept, rel=0.1, abs=10)
-        looks.judge([])
+        looks.measure([])
         looks.look_at([other])
         monitor.read()
         looks.collect()
         time.sleep(0.5)
         monitor.read()
         assert not looks.collect().wakings
-        assert set(looks.members.images) == {judged, other}
+        assert set(looks.members.images) == {measured, other}
         sleepers[0].kill()
         sleepers[0].wait()
         monitor.read()
