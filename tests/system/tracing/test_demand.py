@@ -28,7 +28,9 @@ def sleepers() -> Iterator[list[subprocess.Popen[bytes]]]:
         one.communicate()
 
 
-def test_only_measured_processes_are_captured_and_counted(root_bpf: None, sleepers: list[subprocess.Popen[bytes]]) -> None:
+def test_only_measured_processes_are_captured_and_counted(
+    root_bpf: None, sleepers: list[subprocess.Popen[bytes]]
+) -> None:
     measured, other = (one.pid for one in sleepers)
     with trace_on_demand(resolve((), cgroup=None, system=True)) as (tracer, looks), TraceMonitor(tracer) as monitor:
         assert not looks.members.images
