@@ -20,7 +20,8 @@ from powerprof.stacks.time_budget import DebugBudget
 
 _MAX_UNITS = 100_000
 _MAX_ABBREVIATION_BYTES = 1 << 20
-_KEPT_UNITS = 2
+_LEAST_KEPT_UNITS = 2
+_KEPT_BYTES = 8 << 20
 
 
 class Call(NamedTuple):
@@ -74,16 +75,24 @@ class Dwarf:
         if opened is None:
             if unit.end - unit.at > MAX_UNIT_BYTES:
                 raise ValueError("a unit is too large")
+            self._evict_oldest(unit.end - unit.at)
             self._budget.hold(unit.end - unit.at)
             data = self._sections.read(".debug_info", unit.at, unit.end - unit.at)
             opened = self._opened[unit.at] = OpenUnit(
                 unit, Entries(data, self._find_abbreviations(unit)), self._sections
             )
-            if len(self._opened) > _KEPT_UNITS:
-                _, evicted = self._opened.popitem(last=False)
-                self._budget.release(len(evicted.entries.data))
         self._opened.move_to_end(unit.at)
         return opened
+
+    def _evict_oldest(self, size: int) -> None:
+        """Evict the least recently used units, so that one of `size` bytes fits. The last one always stays."""
+        held = sum(opened.size_bytes for opened in self._opened.values())
+        # Other files need the rest of the budget.
+        most = min(_KEPT_BYTES, self._budget.bytes_left // 4)
+        while len(self._opened) >= _LEAST_KEPT_UNITS and held + size > most:
+            _, evicted = self._opened.popitem(last=False)
+            held -= evicted.size_bytes
+            self._budget.release(len(evicted.entries.data))
 
     def _find_abbreviations(self, unit: Unit) -> dict[int, Abbreviation]:
         at = unit.abbreviations_at

@@ -15,6 +15,7 @@ from powerprof.stacks.dwarf_values import LINE_STRP, STRING, STRP, read_value, s
 _MAX_ROWS = 500_000
 _MAX_FILES = 100_000
 _PATH, _DIRECTORY = 1, 2
+_ROW_BYTES = 16
 
 
 class Lines:
@@ -26,6 +27,11 @@ class Lines:
         self._files: list[str] = []
         self._read()
         self._data = b""
+
+    @property
+    def size_bytes(self) -> int:
+        """The approximate size in memory."""
+        return _ROW_BYTES * len(self._addresses)
 
     def file(self, index: int) -> str | None:
         """Return a file's name as the compiler got it."""

@@ -45,6 +45,7 @@ _MAX_STRING_BYTES = 4096
 _CODE = frozenset((SUBPROGRAM,))
 _PARTS = (INLINED, LEXICAL_BLOCK)
 _ADDRX = 0x1B
+_FUNCTION_BYTES = 160
 DAMAGE = (ValueError, LookupError, struct.error, OverflowError, DataError)
 
 
@@ -116,6 +117,12 @@ class OpenUnit:
         self.root = Entry(0, 0, False, {}, 0)
         self._functions: list[tuple[int, int, int]] | None = None
         self.lines: Lines | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """The approximate size in memory."""
+        functions = _FUNCTION_BYTES * len(self._functions or ())
+        return len(self.entries.data) + functions + (0 if self.lines is None else self.lines.size_bytes)
 
     def _begin(self) -> list[tuple[int, int, int]]:
         self.root = self.entries.read(self.unit.first) or self.root
