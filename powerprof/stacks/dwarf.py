@@ -76,11 +76,10 @@ class Dwarf:
             if unit.end - unit.at > MAX_UNIT_BYTES:
                 raise ValueError("a unit is too large")
             self._evict_oldest(unit.end - unit.at)
-            self._budget.hold(unit.end - unit.at)
-            data = self._sections.read(".debug_info", unit.at, unit.end - unit.at)
-            opened = self._opened[unit.at] = OpenUnit(
-                unit, Entries(data, self._find_abbreviations(unit)), self._sections
-            )
+            with self._budget.holding(unit.end - unit.at):
+                data = self._sections.read(".debug_info", unit.at, unit.end - unit.at)
+                entries = Entries(data, self._find_abbreviations(unit))
+            opened = self._opened[unit.at] = OpenUnit(unit, entries, self._sections)
         self._opened.move_to_end(unit.at)
         return opened
 
@@ -92,7 +91,13 @@ class Dwarf:
         while len(self._opened) >= _LEAST_KEPT_UNITS and held + size > most:
             _, evicted = self._opened.popitem(last=False)
             held -= evicted.size_bytes
-            self._budget.release(len(evicted.entries.data))
+            self._budget.release(evicted.unit.end - evicted.unit.at)
+
+    def release(self) -> None:
+        """Return all memory to the budget, for other files."""
+        self._budget.release(sum(opened.unit.end - opened.unit.at for opened in self._opened.values()))
+        self._opened.clear()
+        self._sections.release()
 
     def _find_abbreviations(self, unit: Unit) -> dict[int, Abbreviation]:
         at = unit.abbreviations_at

@@ -34,12 +34,16 @@ _MAX_ATTRIBUTES = 200
 
 
 class Abbreviation(NamedTuple):
-    """The attributes of one kind of entry; `size` in bytes if all of them have a fixed length."""
+    """The attributes of one kind of entry.
+
+    `skips` lead over an entry: fixed bytes, then a value of a form with a variable length. `tail` is the fixed rest.
+    """
 
     tag: int
     children: bool
     attributes: tuple[tuple[int, int, int], ...]
-    size: int | None
+    skips: tuple[tuple[int, int], ...]
+    tail: int
 
 
 def read_abbreviations(data: bytes) -> dict[int, Abbreviation]:
@@ -67,9 +71,17 @@ def read_abbreviations(data: bytes) -> dict[int, Abbreviation]:
             if len(attributes) >= _MAX_ATTRIBUTES:
                 raise ValueError("too many attributes")
             attributes.append((name, form, constant))
-        sizes = [FIXED_SIZES.get(form) for _, form, _ in attributes]
-        size = None if None in sizes else sum(size for size in sizes if size is not None)
-        table[code] = Abbreviation(tag, children, tuple(attributes), size)
+        table[code] = Abbreviation(tag, children, tuple(attributes), *_plan_skips(attributes))
+
+
+def _plan_skips(attributes: list[tuple[int, int, int]]) -> tuple[tuple[tuple[int, int], ...], int]:
+    skips, fixed = [], 0
+    for _, form, _ in attributes:
+        size = FIXED_SIZES.get(form)
+        if size is None:
+            skips.append((fixed, form))
+        fixed = 0 if size is None else fixed + size
+    return tuple(skips), fixed
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -118,9 +130,14 @@ class Entries:
             raise ValueError("an entry ends outside of its unit")
         return Entry(at, kind.tag, kind.children, attributes, place)
 
-    def places(self, at: int, wanted: frozenset[int]) -> list[int]:
-        """Return the offsets of entries with these tags from `at` to the end of the unit, in order, at any depth."""
+    def find_functions(self, at: int) -> list[int]:
+        """Return the offsets of functions with code from `at` to the end of the unit, in order, at any depth."""
         places: list[int] = []
+        wanted = {
+            code
+            for code, kind in self._table.items()
+            if kind.tag == SUBPROGRAM and any(name in (LOW_PC, RANGES) for name, _, _ in kind.attributes)
+        }
         data, table, size = self.data, self._table, len(self.data)
         while at < size:
             code = data[at]
@@ -129,12 +146,10 @@ class Entries:
                 code, place = uleb(data, at)
             if code:
                 kind = table[code]
-                if kind.tag in wanted:
+                if code in wanted:
                     places.append(at)
-                if kind.size is not None:
-                    place += kind.size
-                else:
-                    for _, form, _ in kind.attributes:
-                        place = skip_value(form, data, place)
+                for fixed, form in kind.skips:
+                    place = skip_value(form, data, place + fixed)
+                place += kind.tail
             at = place
         return places

@@ -18,7 +18,6 @@ from powerprof.stacks.dwarf_entries import (
     SIBLING,
     STMT_LIST,
     STR_OFFSETS_BASE,
-    SUBPROGRAM,
     Entries,
     Entry,
 )
@@ -42,11 +41,10 @@ MAX_UNIT_BYTES = 16 << 20
 MAX_DEPTH = 64
 _MAX_RANGES = 10_000
 _MAX_STRING_BYTES = 4096
-_CODE = frozenset((SUBPROGRAM,))
 _PARTS = (INLINED, LEXICAL_BLOCK)
 _ADDRX = 0x1B
 _FUNCTION_BYTES = 160
-DAMAGE = (ValueError, LookupError, struct.error, OverflowError, DataError)
+DAMAGE = (ValueError, LookupError, struct.error, OverflowError)
 
 
 class Unit(NamedTuple):
@@ -85,12 +83,17 @@ class Sections:
             raise ValueError(f"{name} ends before {at:#x}")
         return self._elf.read(section.offset + at, size)
 
+    def release(self) -> None:
+        """Return the memory of decompressed sections to the budget."""
+        self._budget.release(sum(map(len, self._whole.values())))
+        self._whole.clear()
+
     def _decompress(self, section: Section) -> bytes:
         name = section.name
         if name not in self._whole:
             (size,) = unpack_fixed(self._elf.read(section.offset, 16), 8, "Q")
-            self._budget.hold(size)
-            self._whole[name] = section_bytes(self._elf, section, size)
+            with self._budget.holding(size):
+                self._whole[name] = section_bytes(self._elf, section, size)
         return self._whole[name]
 
 
@@ -132,11 +135,11 @@ class OpenUnit:
                 length = int.from_bytes(self._sections.read(".debug_line", lines_at, 4), "little")
                 data = self._sections.read(".debug_line", lines_at, min(4 + length, MAX_UNIT_BYTES))
                 self.lines = Lines(data, self._read_text)
-            except DAMAGE:
+            except (*DAMAGE, DataError):
                 # Damaged line information loses the lines only.
                 self.lines = None
         functions: list[tuple[int, int, int]] = []
-        for at in self.entries.places(self.unit.first, _CODE):
+        for at in self.entries.find_functions(self.unit.first):
             entry = self.entries.read(at)
             if entry is not None:
                 functions += [(low, high, at) for low, high in self.ranges(entry)]

@@ -18,6 +18,7 @@ from powerprof.stacks.dwarf import Dwarf
 from powerprof.stacks.dwarf_units import DAMAGE
 from powerprof.stacks.elf import Elf
 from powerprof.stacks.time_budget import DebugBudget, DebugBudgetError
+from powerprof.system.errors import DataError
 from powerprof.system.reader_process import Opened
 
 TOO_MUCH = "inlined calls not shown (its debug information takes too much memory or time)"
@@ -47,14 +48,14 @@ class InlineReader:
         if self.note is not None:
             return ()
         if self._budget.seconds_left < 0:
-            self.note = TOO_MUCH
-            return ()
+            return self._give_up(TOO_MUCH)
         began_s = time.thread_time()
         try:
             calls, line = self._dwarf.calls(vaddr)
         except DebugBudgetError:
-            self.note = TOO_MUCH
-            return ()
+            return self._give_up(TOO_MUCH)
+        except DataError as error:
+            return self._give_up(f"inlined calls not shown ({error.reason})")
         except DAMAGE:
             # Damaged debug information loses the inlined frames and not the report.
             return ()
@@ -66,6 +67,11 @@ class InlineReader:
             levels.append(Inlined(demangle(call.name) if call.name else None, source, number > 0))
             source = f"{call.call_file}:{call.call_line}" if call.call_file and call.call_line else None
         return tuple(levels) if any(level.name or level.source for level in levels) else ()
+
+    def _give_up(self, note: str) -> tuple[Inlined, ...]:
+        self.note = note
+        self._dwarf.release()
+        return ()
 
 
 def open_inline(opened: Opened, elf: Elf, budget: DebugBudget) -> InlineReader | None:

@@ -9,8 +9,8 @@ left out, with a note.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import msgspec
 
@@ -79,11 +79,17 @@ class DebugBudget(msgspec.Struct):
     bytes_left: int = 64 << 20
     seconds_left: float = 5.0
 
-    def hold(self, size: int) -> None:
-        """Reserve bytes. Raises DebugBudgetError if too few are left."""
+    @contextmanager
+    def holding(self, size: int) -> Iterator[None]:
+        """Reserve bytes, which stay reserved unless the block fails. Raises DebugBudgetError if too few are left."""
         if size > self.bytes_left:
             raise DebugBudgetError("debug information", f"would take {size:,} bytes")
         self.bytes_left -= size
+        try:
+            yield
+        except BaseException:
+            self.release(size)
+            raise
 
     def release(self, size: int) -> None:
         """Return reserved bytes to the budget."""

@@ -14,6 +14,7 @@ import pytest
 
 from powerprof.stacks.debuginfo import read_debug
 from powerprof.stacks.dwarf import Dwarf
+from powerprof.stacks.dwarf_units import OpenUnit
 from powerprof.stacks.elf import read_elf
 from powerprof.stacks.image import snapshot
 from powerprof.stacks.inline import TOO_MUCH, InlineReader
@@ -187,6 +188,52 @@ def test_processes_share_debug_information_of_one_program(compiled):
         for program in programs:
             program.kill()
             program.wait()
+
+
+def test_units_are_read_once(compiled, monkeypatch):
+    """With two kept units, 100 addresses of Rust read ten units 33 times."""
+    opened: list[int] = []
+    begin = OpenUnit._begin
+    monkeypatch.setattr(OpenUnit, "_begin", lambda unit: opened.append(unit.unit.at) or begin(unit))
+    path = compiled("rust")
+    one = reader(path)
+    assert sum(map(bool, map(one.levels, calls_of(path, 100)))) >= 50
+    assert len(opened) == len(set(opened)) >= 5
+
+
+def test_kept_units_leave_memory_to_other_files(compiled):
+    path = compiled("rust")
+    addresses = calls_of(path, 100)
+    wanted = list(map(reader(path).levels, addresses))
+    budget = DebugBudget(bytes_left=3 << 20)
+    one = reader(path, budget)
+    assert list(map(one.levels, addresses)) == wanted
+    # The largest unit has 0.8 MB, and the last two units always stay.
+    assert budget.bytes_left >= 1 << 20
+
+
+def test_what_cannot_be_decompressed_is_told_and_takes_no_memory(compiled, tmp_path):
+    path, other = compiled("compressed"), tmp_path / "zstd"
+    data = bytearray(path.read_bytes())
+    info = read_elf(os.open(path, os.O_RDONLY), str(path)).section(".debug_info")
+    data[info.offset] = 2
+    other.write_bytes(data)
+    budget = DebugBudget()
+    one = reader(other, budget)
+    assert [one.levels(at) for at in calls_of(path, 3)] == [()] * 3
+    assert one.note == "inlined calls not shown (.debug_info is compressed by method 2; zlib (1) is understood)"
+    assert budget.bytes_left == DebugBudget().bytes_left
+
+
+def test_a_file_that_is_given_up_returns_its_memory(compiled):
+    path = compiled("compressed")
+    budget = DebugBudget()
+    assert any(map(reader(path, budget).levels, calls_of(path, 20)))
+    most = DebugBudget().bytes_left - budget.bytes_left
+    small = DebugBudget(bytes_left=most // 2)
+    one = reader(path, small)
+    assert not any(map(one.levels, calls_of(path, 20)))
+    assert (one.note, small.bytes_left) == (TOO_MUCH, most // 2)
 
 
 def test_debug_time_is_bounded_per_run(compiled):

@@ -336,11 +336,15 @@ def test_time_of_a_walk_is_charged_on_request() -> None:
 
 def test_debug_information_is_held_and_released() -> None:
     budget = DebugBudget(bytes_left=100)
-    budget.hold(70)
-    with pytest.raises(DebugBudgetError):
-        budget.hold(31)
+    with budget.holding(70):
+        pass
+    with pytest.raises(DebugBudgetError), budget.holding(31):
+        pass
     budget.release(20)
-    budget.hold(50)
+    with pytest.raises(KeyError), budget.holding(50):
+        raise KeyError
+    with budget.holding(50):
+        pass
     assert budget.bytes_left == 0
 
 
