@@ -91,8 +91,7 @@ def _known(source: str) -> str:
 @pytest.mark.parametrize("name", sorted({*PROGRAMS} - {"types-apart"}))
 def test_inlined_calls_match_addr2line(compiled, name):
     path = compiled(name)
-    # Each call of Rust's library is in another unit, which takes long to read.
-    addresses = calls_of(path, 200, "sleepers" if name == "rust" else "")
+    addresses = calls_of(path, 200)
     dwarf = Dwarf(read_elf(os.open(path, os.O_RDONLY), str(path)), DebugBudget(seconds_left=100))
     agreeing = several = compared = 0
     differing = []
