@@ -17,7 +17,7 @@ from typing import Any
 from powerprof.tracing.bpf.objects import Compiled, MapPlan, ProgramPlan, pack_compiled, replace_map_numbers
 
 
-def _map_plan(name: str, descriptor: int) -> MapPlan:
+def _describe_map(name: str, descriptor: int) -> MapPlan:
     """Return the map as the kernel created it: the pages of a ring buffer, for example, are bytes now."""
     lines = Path(f"/proc/self/fdinfo/{descriptor}").read_text().splitlines()
     fields = {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
@@ -53,7 +53,7 @@ def compile_source(source: str) -> Compiled:
         library.bpf_function_name(module.module, number) for number in range(library.bpf_num_functions(module.module))
     ]
     return Compiled(
-        maps=[_map_plan(*pair) for pair in zip(names, descriptors, strict=True)],
+        maps=[_describe_map(*pair) for pair in zip(names, descriptors, strict=True)],
         programs=[
             ProgramPlan(name=name.decode(), code=replace_map_numbers(bytes(module.dump_func(name)), places))
             for name in functions

@@ -51,10 +51,10 @@ def make_merged_tree(plan: dict[str, Path], target: Path) -> Path:
             link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             link.symlink_to(source)
 
-    return _made(target, fill)
+    return _fill_tree(target, fill)
 
 
-def _made(target: Path, fill: Callable[[Path], None]) -> Path:
+def _fill_tree(target: Path, fill: Callable[[Path], None]) -> Path:
     """Fill a temporary folder next to `target` and rename it. Raises PowerprofError."""
     temporary = target.parent / f".{target.name}.{secrets.token_hex(8)}"
     try:
@@ -98,7 +98,7 @@ def unpack_carried_headers(carried: Path, shelf: Path) -> Path:
         with tarfile.open(fileobj=io.BytesIO(packed), mode="r:xz") as archive:
             archive.extractall(temporary, [member for member in archive if member.isreg()])  # noqa: S202
 
-    return _made(target, fill)
+    return _fill_tree(target, fill)
 
 
 # The architecture in the -I flags of bcc's kbuild_helper.cc, and in Debian's package name.
@@ -121,27 +121,27 @@ class HeaderTree(msgspec.Struct, frozen=True):
     parts: tuple[Path, ...]
 
 
-def _architecture() -> tuple[str, str]:
+def _name_architecture() -> tuple[str, str]:
     machine = os.uname().machine
     return _ARCHITECTURES.get(machine, (machine, machine))
 
 
-def _package() -> str:
+def _name_package() -> str:
     release = os.uname().release
     system = try_text(Path("/etc/os-release")) or ""
     if re.search(r"^ID=\"?ubuntu", system, re.MULTILINE):
         return "linux-headers-generic"
     # A cloud kernel has separate headers. Their package keeps the kernel and its headers together.
-    return f"linux-headers-{'cloud-' if '-cloud-' in release else ''}{_architecture()[1]}"
+    return f"linux-headers-{'cloud-' if '-cloud-' in release else ''}{_name_architecture()[1]}"
 
 
 def install_command() -> str:
     """Return the command that installs headers on this host."""
-    return f"apt install {_package()}"
+    return f"apt install {_name_package()}"
 
 
-def _needed() -> tuple[str, ...]:
-    arch = _architecture()[0]
+def _list_required() -> tuple[str, ...]:
+    arch = _name_architecture()[0]
     return (
         "include/linux/kconfig.h",
         "include/generated/autoconf.h",
@@ -151,7 +151,7 @@ def _needed() -> tuple[str, ...]:
 
 
 def _is_complete(parts: Sequence[Path]) -> bool:
-    return all(any((part / name).exists() for part in parts) for name in _needed())
+    return all(any((part / name).exists() for part in parts) for name in _list_required())
 
 
 def find_installed_headers(modules: Path = Path("/lib/modules"), sources: Path = Path("/usr/src")) -> list[HeaderTree]:
@@ -171,7 +171,7 @@ def find_installed_headers(modules: Path = Path("/lib/modules"), sources: Path =
     return list(trees.values())
 
 
-def _distance(release: str, running: str) -> tuple[int, int, str]:
+def _measure_distance(release: str, running: str) -> tuple[int, int, str]:
     """Return a distance of two kernel versions. 6.0 follows 5.19; a major step counts as twenty minor ones."""
 
     def number(text: str) -> tuple[int, int]:
@@ -185,8 +185,8 @@ def _distance(release: str, running: str) -> tuple[int, int, str]:
     return abs(ours[0] - theirs[0]), abs(ours[1] - theirs[1]), release
 
 
-def _whole_plan(tree: HeaderTree) -> dict[str, Path]:
-    arch = _architecture()[0]
+def _plan_tree(tree: HeaderTree) -> dict[str, Path]:
+    arch = _name_architecture()[0]
     plan: dict[str, Path] = {}
     for name in ("include", f"arch/{arch}/include"):
         plan |= plan_links([part / name for part in tree.parts if (part / name).is_dir()], f"{name}/")
@@ -228,7 +228,7 @@ def find_kernel_headers(
     if _is_found_by_bcc(modules / running):
         return None
     if carried.exists():
-        return unpack_carried_headers(carried, _shelf(cache))
+        return unpack_carried_headers(carried, _open_cache(cache))
     trees = find_installed_headers(modules, sources)
     refused = {tree.release: reason for tree in trees if (reason := _may_be_compiled(tree)) is not None}
     usable = [tree for tree in trees if tree.release not in refused]
@@ -236,16 +236,16 @@ def find_kernel_headers(
         for release, reason in refused.items():
             raise CapabilityError(f"kernel headers {release} are not root's alone ({reason})", install_command())
         raise CapabilityError("kernel headers for bcc are not installed", install_command())
-    nearest = min(usable, key=lambda tree: _distance(tree.release, running))
+    nearest = min(usable, key=lambda tree: _measure_distance(tree.release, running))
     if len(nearest.parts) == 1:
         return nearest.parts[0]
     described = [f"{part} {part.stat().st_mtime_ns}" for part in nearest.parts]
     fingerprint = hashlib.sha256("\n".join([_LAYOUT, *described]).encode()).hexdigest()[:12]
-    target = _shelf(cache) / f"{nearest.release}-{fingerprint}"
-    return target if target.is_dir() else make_merged_tree(_whole_plan(nearest), target)
+    target = _open_cache(cache) / f"{nearest.release}-{fingerprint}"
+    return target if target.is_dir() else make_merged_tree(_plan_tree(nearest), target)
 
 
-def _shelf(cache: Path | None) -> Path:
+def _open_cache(cache: Path | None) -> Path:
     if cache is None:
         return paths.cache_folder("headers")
     try:

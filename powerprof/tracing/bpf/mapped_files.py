@@ -95,8 +95,8 @@ class MappedFile:
                     break
                 time.sleep(_PAUSE_S)
             except _TooManyError:
-                raise self._unfit(f"it is mapped more than {_MOST_MAPPINGS:,} times") from None
-        raise self._unfit("the processes that map it change all the time")
+                raise self._explain_unfit(f"it is mapped more than {_MOST_MAPPINGS:,} times") from None
+        raise self._explain_unfit("the processes that map it change all the time")
 
     def require_fit(self, pids: Collection[int], prelude: Callable[[], None] = lambda: None) -> None:
         """Return if a probe may be placed for the processes `pids` now; raise UnfitFileError otherwise.
@@ -117,14 +117,16 @@ class MappedFile:
             self._refuse_strangers(mappers, allowed)
         locked = next((mapper for mapper in mappers if mapper.is_locked), None)
         reason = None if locked is None else f"{_describe(locked)} maps it and keeps its memory map locked"
-        return bool(mappers), None if reason is None else self._unfit(reason)
+        return bool(mappers), None if reason is None else self._explain_unfit(reason)
 
     def _refuse_strangers(self, mappers: Sequence[Mapper], allowed: Collection[int]) -> None:
         for mapper in mappers:
             if any(uid not in allowed and not is_system_account(uid) for uid in mapper.uids):
-                raise self._unfit(f"{_describe(mapper)} maps it, and could stop all forks of this host meanwhile")
+                raise self._explain_unfit(
+                    f"{_describe(mapper)} maps it, and could stop all forks of this host meanwhile"
+                )
 
-    def _unfit(self, reason: str) -> UnfitFileError:
+    def _explain_unfit(self, reason: str) -> UnfitFileError:
         return UnfitFileError(self._name, reason)
 
 
@@ -196,7 +198,7 @@ class _Tree:
         # A new description sees an overlay's file as it is now.
         file = os.open(f"/proc/self/fd/{file_fd}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            with _mapped(file) as address:
+            with _map_file(file) as address:
                 mm = self._memory.word(self._memory.current_task() + self._mm_of_task)
                 vma = self._find_vma(mm, address)
                 return self._memory.word(self._memory.word(vma + self._file) + self._mapping)
@@ -284,7 +286,7 @@ class _Tree:
 
 
 @contextmanager
-def _mapped(file: int) -> Iterator[int]:
+def _map_file(file: int) -> Iterator[int]:
     """Map the first page of a file and yield its address. No page is read. Raise PowerprofError."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p

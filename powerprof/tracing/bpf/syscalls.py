@@ -140,7 +140,7 @@ def read_run_time_ns(program: int) -> int | None:
     return None
 
 
-def _element(descriptor: int, key: bytes, value: int) -> tuple[bytes, ctypes.Array[ctypes.c_char]]:
+def _pack_element(descriptor: int, key: bytes, value: int) -> tuple[bytes, ctypes.Array[ctypes.c_char]]:
     held = ctypes.create_string_buffer(key, len(key))
     return struct.pack("=IIQQQ", descriptor, 0, ctypes.addressof(held), value, 0), held
 
@@ -148,7 +148,7 @@ def _element(descriptor: int, key: bytes, value: int) -> tuple[bytes, ctypes.Arr
 def read_entry(descriptor: int, key: bytes, value_bytes: int) -> bytes:
     """Return the value of an entry. Raises OSError (ENOENT)."""
     value = ctypes.create_string_buffer(value_bytes)
-    attributes, _held = _element(descriptor, key, ctypes.addressof(value))
+    attributes, _held = _pack_element(descriptor, key, ctypes.addressof(value))
     call_bpf(_LOOKUP, attributes)
     return value.raw
 
@@ -156,7 +156,7 @@ def read_entry(descriptor: int, key: bytes, value_bytes: int) -> bytes:
 def write_entry(descriptor: int, key: bytes, value: bytes) -> None:
     """Set an entry. Raises OSError (E2BIG if the map is full)."""
     data = ctypes.create_string_buffer(value, len(value))
-    attributes, _held = _element(descriptor, key, ctypes.addressof(data))
+    attributes, _held = _pack_element(descriptor, key, ctypes.addressof(data))
     call_bpf(_UPDATE, attributes)
 
 

@@ -13,7 +13,7 @@ import pytest
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.tracing.bpf import headers
 
-ARCH = headers._architecture()[0]
+ARCH = headers._name_architecture()[0]
 
 
 def write(root: Path, *names: str) -> None:
@@ -140,7 +140,7 @@ def test_half_of_debians_packages_is_none(tmp_path: Path) -> None:
 )
 def test_the_nearest_version_is_chosen(running: str, nearest: str) -> None:
     installed = ["5.10.0-9-amd64", "6.12.9-amd64", "6.1.0-56-amd64"]
-    assert min(installed, key=lambda release: headers._distance(release, running)) == nearest
+    assert min(installed, key=lambda release: headers._measure_distance(release, running)) == nearest
 
 
 def test_the_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
