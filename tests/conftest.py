@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 
 from powerprof.database import historical
 from powerprof.database.builds import ServerBuild
-from powerprof.system import programs
+from powerprof.system import program_search
 from tests.programs.balance import counts_idle_exits, polls_before_it_halts
 from tests.programs.busy_host import OtherLoad, skip_on_busy_host
 from tests.programs.disks import slows_disks, slows_loop_devices
@@ -253,7 +253,7 @@ def powerprof_cli(tmp_path: Path, shared_cache: Path) -> Cli:
 @pytest.fixture(scope="session")
 def mariadbd() -> Path:
     """The server that the host has."""
-    found = programs.which("mariadbd") or programs.which("mysqld")
+    found = program_search.which("mariadbd") or program_search.which("mysqld")
     if found is None:
         pytest.skip("no capability: mariadbd (apt install mariadb-server)")
     return found
@@ -275,7 +275,7 @@ def each_release(*names: str) -> pytest.MarkDecorator:
 @pytest.fixture(scope="session")
 def sysbench() -> Path:
     """The load generator."""
-    found = programs.which("sysbench")
+    found = program_search.which("sysbench")
     if found is None:
         pytest.skip("no capability: sysbench (apt install sysbench)")
     return found

@@ -17,7 +17,7 @@ import pymysql
 from playwright.sync_api import sync_playwright
 
 from powerprof.database.private_server import PrivateServer
-from powerprof.system.programs import need
+from powerprof.system.program_search import need
 from tests.conftest import REPOSITORY
 from tests.programs import transcripts
 

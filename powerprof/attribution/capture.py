@@ -18,9 +18,9 @@ from powerprof.model.attribution import StackFrame, TargetInfo
 from powerprof.model.records import EnergyReading, EnergySource, Notes, ToolCost
 from powerprof.stacks.image import ProcessImage, check_image
 from powerprof.stacks.registers import machine_of
-from powerprof.system.errors import DataError
-from powerprof.system.files import open_regular, reason_of
+from powerprof.system.errors import DataError, reason_of
 from powerprof.system.foreign_data import loader
+from powerprof.system.outside_files import open_regular
 from powerprof.system.tasks import Task
 from powerprof.tracing.captures import CpuEdge
 from powerprof.tracing.idle_data import CAUSE, IDLE_EXIT, RUN_TIME, RunTimes, SavedSite, SiteWakings, SleepingStack

@@ -13,8 +13,8 @@ from io import BufferedReader, BufferedWriter, TextIOWrapper
 
 from powerprof.model.text import STAND_IN
 from powerprof.system import signals
-from powerprof.system.errors import Interrupted
-from powerprof.system.files import WaitingFile, reason_of
+from powerprof.system.descriptors import WaitingFile
+from powerprof.system.errors import Interrupted, reason_of
 
 
 def _prepare_streams() -> None:

@@ -34,7 +34,7 @@ def _read(path: Path) -> dict[str, str]:
     Raises DataError, and PowerprofError if other accounts can change the file.
     """
     from powerprof.system.caller import caller
-    from powerprof.system.files import open_regular
+    from powerprof.system.outside_files import open_regular
 
     try:
         handle = open_regular(path)

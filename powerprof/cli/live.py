@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from powerprof.cli.terminal import clear_progress, print_text, terminal_size, terminal_width
 from powerprof.model.runs import RunStore
 from powerprof.report.screen import ScreenView
-from powerprof.system import files
+from powerprof.system import descriptors
 from powerprof.system.errors import Interrupted, PowerprofError
 from powerprof.system.folders import write_all
 from powerprof.system.foreign_text import printable
@@ -96,7 +96,7 @@ class Screen:
 
     def _read(self) -> None:
         while True:
-            ready = files.readable([self._in, self._wake[0]])
+            ready = descriptors.readable([self._in, self._wake[0]])
             if self._wake[0] in ready:
                 if os.read(self._wake[0], 1) == b".":
                     return

@@ -347,7 +347,7 @@ def _within(value: float, low: float | None, high: float | None, unit: str = "")
 
 def readable_file(text: str) -> Path:
     """Return the path of a file that can be read. Raises DataError."""
-    from powerprof.system.files import check_outside
+    from powerprof.system.outside_files import check_outside
 
     path = Path(text)
     check_outside(path)

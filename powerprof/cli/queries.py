@@ -201,8 +201,8 @@ def _write(folder: Path, text: str) -> None:
 
     Only the caller may read it, since it contains values of clients.
     """
-    from powerprof.system.caller import as_caller
-    from powerprof.system.files import reason_of
+    from powerprof.system.acting import as_caller
+    from powerprof.system.errors import reason_of
     from powerprof.system.folders import Folder
 
     try:

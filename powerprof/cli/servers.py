@@ -40,7 +40,7 @@ def command(options: Options) -> None:
     clients: list[Connector] = []
     from powerprof.database import historical
     from powerprof.database.historical import is_fetched
-    from powerprof.report.servers import fetched_lines, server_lines, server_record
+    from powerprof.report.catalogues import fetched_lines, server_lines, server_record
 
     if action == "list":
         if name is not None:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from powerprof.system.errors import Declined, PowerprofError, UsageError
-from powerprof.system.files import reason_of
+from powerprof.system.errors import Declined, PowerprofError, UsageError, reason_of
 from powerprof.system.foreign_text import printable, printable_lines
 
 if TYPE_CHECKING:

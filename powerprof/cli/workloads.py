@@ -30,7 +30,7 @@ def command(options: Options) -> None:
     """List the workloads, or explain one."""
     name, json = options.name, options.json
     check_targets(json_output(json))
-    from powerprof.report.workloads import explain_workload, workload_lines, workload_records
+    from powerprof.report.catalogues import explain_workload, workload_lines, workload_records
     from powerprof.workloads.catalogue import find_workload, list_folders
     from powerprof.workloads.definition import json_schema
     from powerprof.workloads.reading import read_workload

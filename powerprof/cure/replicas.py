@@ -27,7 +27,7 @@ from powerprof.database.replication_status import read_replication_status
 from powerprof.measure.window import WindowPart
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError
-from powerprof.system.tasks import read_outer_ids
+from powerprof.system.pid_namespaces import read_outer_ids
 
 if TYPE_CHECKING:
     from powerprof.database.base import Sql

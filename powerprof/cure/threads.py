@@ -21,8 +21,7 @@ from powerprof.system import files, paths
 from powerprof.system.caller import caller, is_delegated
 from powerprof.system.errors import CapabilityError, SeveralThreadsError, UsageError
 from powerprof.system.foreign_text import printable, whole
-from powerprof.system.language_runtimes import language_of
-from powerprof.system.processes import label_of, name_of, owner_of
+from powerprof.system.processes import label_of, language_of, name_of, owner_of
 from powerprof.system.reader_process import shared
 from powerprof.system.server_names import is_mysql_program
 from powerprof.system.targets import Target, resolve_server

@@ -11,8 +11,8 @@ import os
 from pathlib import Path
 
 from powerprof.database.runtree import RunTree
-from powerprof.system.errors import CapabilityError, PowerprofError
-from powerprof.system.files import reason_of, try_text
+from powerprof.system.errors import CapabilityError, PowerprofError, reason_of
+from powerprof.system.files import try_text
 
 GROUPS_ROOT = Path("/sys/fs/cgroup")
 _DEVICES = Path("/sys/dev/block")

@@ -23,8 +23,7 @@ from powerprof.database.packages import DebianPackages
 from powerprof.database.runtree import RunTree
 from powerprof.model.text import Say
 from powerprof.system import paths
-from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
-from powerprof.system.files import reason_of
+from powerprof.system.errors import CapabilityError, PowerprofError, UsageError, reason_of
 from powerprof.system.next_steps import command_line
 
 

@@ -17,7 +17,7 @@ from powerprof.database.builds import USER, Family, ServerBuild, Steps, check_pr
 from powerprof.database.connections import SPARE_FILES
 from powerprof.database.sandbox import account_name, find_server_account
 from powerprof.database.settings import Setting, find_reserved_setting, format_value
-from powerprof.system import programs
+from powerprof.system import program_search
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.system.next_steps import command_line
 
@@ -42,7 +42,7 @@ def find_build(
     Raises CapabilityError if there is none or a library is missing, PowerprofError if it does not run.
     """
     if binary is None:
-        binary = programs.which("mariadbd") or programs.which("mysqld")
+        binary = program_search.which("mariadbd") or program_search.which("mysqld")
     if binary is None:
         raise CapabilityError("neither mariadbd nor mysqld is installed", "apt install mariadb-server")
     check_program(on_host(binary, root))
@@ -131,7 +131,7 @@ def build_initialise_steps(build: ServerBuild, datadir: Path) -> Steps:
         places = [build.basedir / folder / name for name in names for folder in ("scripts", "bin")]
         script = next((place for place in places if place.is_file()), None)
     else:
-        script = programs.which(names[0]) or programs.which(names[1])
+        script = program_search.which(names[0]) or program_search.which(names[1])
     if script is None:
         raise CapabilityError("mariadb-install-db is not installed", "apt install mariadb-server")
     # Root logs in by unix_socket, which only root of this host can use. powerprof has its own account.

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from powerprof.system import files
-from powerprof.system.caller import HostUser, acting_as
+from powerprof.system import errors, outside_files
+from powerprof.system.acting import acting_as
+from powerprof.system.caller import HostUser
 from powerprof.system.errors import DataError
 from powerprof.system.foreign_data import loader
 from powerprof.system.next_steps import system_command
@@ -61,7 +62,7 @@ def _read_into(path: Path, options: dict[str, OptionValue], left: list[int]) -> 
     if left[0] < 0:
         raise DataError(path, f"more than {_LIMIT_FILES} files include one another")
     _check_writers(path)
-    text = files.read_outside_text(path, _LIMIT_BYTES)
+    text = outside_files.read_outside_text(path, _LIMIT_BYTES)
     group: str | None = None
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.strip()
@@ -101,7 +102,7 @@ def _list_folder(place: Path, path: Path, number: int) -> list[Path]:
         with os.scandir(place) as entries:
             found = [Path(entry.path) for entry in islice(entries, _LIMIT_ENTRIES + 1)]
     except (OSError, ValueError) as error:
-        reason = files.reason_of(error) if isinstance(error, OSError) else "no such file"
+        reason = errors.reason_of(error) if isinstance(error, OSError) else "no such file"
         raise DataError(path, f"cannot read the directory {str(place)[:80]!r} ({reason})", number) from None
     if len(found) > _LIMIT_ENTRIES:
         raise DataError(path, f"more than {_LIMIT_ENTRIES:,} files in the directory {place}", number)

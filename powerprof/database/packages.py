@@ -26,9 +26,8 @@ from powerprof.database.builds import Family, ServerBuild
 from powerprof.database.runtree import RunTree
 from powerprof.database.templates import check_room_in
 from powerprof.model.text import Say
-from powerprof.system import fetching, paths, programs
-from powerprof.system.errors import CapabilityError, DataError, PowerprofError, UsageError
-from powerprof.system.files import reason_of
+from powerprof.system import fetching, paths, program_search, programs
+from powerprof.system.errors import CapabilityError, DataError, PowerprofError, UsageError, reason_of
 from powerprof.system.next_steps import command_line
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
@@ -95,7 +94,7 @@ class Suite:
     """
 
     def __init__(self, suite: str, tree: RunTree) -> None:
-        self._apt = programs.need("apt-get", "apt")
+        self._apt = program_search.need("apt-get", "apt")
         if not KEYRING.is_file():
             raise CapabilityError(f"{KEYRING} is not there", "apt install debian-archive-keyring")
         self._suite = suite
@@ -155,7 +154,7 @@ class Suite:
 
 
 def _read_host_options() -> list[str]:
-    done = programs.run([programs.need("apt-config", "apt"), "dump"], check=False)
+    done = programs.run([program_search.need("apt-config", "apt"), "dump"], check=False)
     return [line for line in done.stdout.splitlines() if _HOST_OPTION.fullmatch(line)]
 
 
@@ -187,7 +186,7 @@ def unpack_package(package: Path, root: Path) -> None:
     apt has verified the package. None of its scripts is read or run. Raises DataError for a damaged package,
     PowerprofError if the file system has no room.
     """
-    words: list[str | Path] = [programs.need("dpkg-deb", "dpkg"), "--fsys-tarfile", package]
+    words: list[str | Path] = [program_search.need("dpkg-deb", "dpkg"), "--fsys-tarfile", package]
     try:
         with programs.start(words, stdout=subprocess.PIPE) as child:
             assert child.stdout is not None  # noqa: S101  for the type checker

@@ -21,8 +21,7 @@ from powerprof.database.base import Limits, Login, StatementError
 from powerprof.database.wire import connect_socket
 from powerprof.model.identities import Family
 from powerprof.system.closeable import Closeable
-from powerprof.system.errors import CapabilityError
-from powerprof.system.files import reason_of
+from powerprof.system.errors import CapabilityError, reason_of
 from powerprof.system.foreign_text import printable
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from powerprof.database.base import Login, Sql
 from powerprof.database.builds import USER, ServerBuild, Steps, check_program, on_host, raise_missing_library
 from powerprof.database.settings import Setting, find_reserved_setting, format_value
 from powerprof.measure.procfs import list_children
-from powerprof.system import programs
+from powerprof.system import program_search
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.system.server_roles import read_roles
 
@@ -40,7 +40,7 @@ def find_build(binary: Path | None = None, root: Path | None = None) -> ServerBu
     """
     if binary is None:
         places = [place for place in _DEBIAN_FOLDER.glob("*/bin/postgres") if place.parts[-3].isdigit()]
-        binary = max(places, key=lambda place: int(place.parts[-3]), default=None) or programs.which("postgres")
+        binary = max(places, key=lambda place: int(place.parts[-3]), default=None) or program_search.which("postgres")
     if binary is None:
         raise CapabilityError("postgres is not installed", "apt install postgresql")
     check_program(on_host(binary, root), "postgres that is there, or apt install postgresql")

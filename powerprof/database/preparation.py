@@ -31,9 +31,8 @@ from powerprof.database.templates import (
     make_folders,
     measure_folder,
 )
-from powerprof.system.caller import acting_as
-from powerprof.system.errors import PowerprofError
-from powerprof.system.files import reason_of
+from powerprof.system.acting import acting_as
+from powerprof.system.errors import PowerprofError, reason_of
 from powerprof.system.folders import Folder, set_owner, write_all
 
 _ERROR_LOG = "error.log"

@@ -27,8 +27,7 @@ from powerprof.database.server_options import ServerOptions, choose_port, port_t
 from powerprof.database.templates import ROOM_HINT
 from powerprof.system import programs
 from powerprof.system.closeable import Closeable
-from powerprof.system.errors import PowerprofError, UsageError
-from powerprof.system.files import reason_of
+from powerprof.system.errors import PowerprofError, UsageError, reason_of
 from powerprof.system.foreign_text import printable
 
 if TYPE_CHECKING:

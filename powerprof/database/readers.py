@@ -26,8 +26,7 @@ from powerprof.database.option_files import read_password
 from powerprof.database.sql import read_version
 from powerprof.system import paths, signals
 from powerprof.system.closeable import Closeable
-from powerprof.system.errors import PowerprofError
-from powerprof.system.files import reason_of
+from powerprof.system.errors import PowerprofError, reason_of
 from powerprof.system.folders import Folder, write_all
 
 if TYPE_CHECKING:

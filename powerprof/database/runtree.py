@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from powerprof.database import janitor, sandbox
-from powerprof.system import files, programs
+from powerprof.system import descriptors, program_search, programs
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.system.folders import only_root_writes
@@ -84,7 +84,7 @@ class RunTree(Closeable):
             os.close(theirs)
             os.close(their_answer)
         with os.fdopen(answer, "rb") as stream:
-            line = stream.readline() if files.readable([stream.fileno()], _PATIENCE_S) else b""
+            line = stream.readline() if descriptors.readable([stream.fileno()], _PATIENCE_S) else b""
         if not line.endswith(b"\n") or line.startswith(b"!"):
             reason = line[1:].decode(errors="replace").strip().lower() or "its janitor process did not start"
             raise PowerprofError(
@@ -169,7 +169,7 @@ def may_enter(path: Path, uid: int, gid: int) -> Path | None:
 
 def find_refusal() -> str | None:
     """Return why this host cannot give servers their own networks; None if it can."""
-    if programs.which("ip") is None:
+    if program_search.which("ip") is None:
         return "ip is not installed (apt install iproute2)"
     if os.geteuid() != 0:
         return "it needs root"
@@ -320,4 +320,6 @@ def _open_new_namespace(prepare: Callable[[], None] = lambda: None) -> int:
 
 def _run_ip(namespace: int, lines: Sequence[str]) -> None:
     with enter_namespace(namespace):
-        programs.run([programs.need("ip", "iproute2"), "-batch", "-"], stdin="\n".join(lines) + "\n", timeout_s=20)
+        programs.run(
+            [program_search.need("ip", "iproute2"), "-batch", "-"], stdin="\n".join(lines) + "\n", timeout_s=20
+        )

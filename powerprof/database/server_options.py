@@ -17,8 +17,7 @@ from powerprof.database.builds import ServerBuild
 from powerprof.database.connections import check_clients
 from powerprof.database.settings import Setting
 from powerprof.model.identities import Family
-from powerprof.system.errors import PowerprofError, UsageError
-from powerprof.system.files import reason_of
+from powerprof.system.errors import PowerprofError, UsageError, reason_of
 
 Port = int | Literal["ephemeral"] | None
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from powerprof.database.base import Limits, Login, StatementError
 from powerprof.system.errors import PowerprofError
 from powerprof.system.foreign_text import printable, whole
-from powerprof.system.tasks import read_outer_ids
+from powerprof.system.pid_namespaces import read_outer_ids
 
 if TYPE_CHECKING:
     from powerprof.database.base import Server, Sql

@@ -19,8 +19,7 @@ from powerprof.database.builds import ServerBuild
 from powerprof.database.runtree import RunTree, may_enter
 from powerprof.database.sandbox import account_name, find_server_account
 from powerprof.system import paths
-from powerprof.system.errors import PowerprofError
-from powerprof.system.files import reason_of
+from powerprof.system.errors import PowerprofError, reason_of
 from powerprof.system.folder_copies import CopyRefused, CopyRules, copy_folder
 from powerprof.system.folders import Folder, set_owner
 from powerprof.system.next_steps import system_command

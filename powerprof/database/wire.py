@@ -28,7 +28,8 @@ from pymysql.protocol import FieldDescriptorPacket, MysqlPacket
 
 from powerprof.database.base import Limits
 from powerprof.system import paths
-from powerprof.system.caller import HostUser, connecting_as
+from powerprof.system.acting import connecting_as
+from powerprof.system.caller import HostUser
 from powerprof.system.files import try_text
 from powerprof.system.foreign_text import whole
 from powerprof.system.reader_process import account_ids, process_of, shared

@@ -41,9 +41,8 @@ from powerprof.system import signals
 from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError
 from powerprof.system.files import try_text
 from powerprof.system.foreign_text import whole
-from powerprof.system.language_runtimes import language_of
 from powerprof.system.paths import procfs
-from powerprof.system.processes import name_of
+from powerprof.system.processes import language_of, name_of
 from powerprof.system.reader_process import shared
 from powerprof.system.server_names import is_mysql_program, is_postgres_program
 from powerprof.system.targets import Target

@@ -25,7 +25,7 @@ from powerprof.diagnosis.evidence import (
 from powerprof.diagnosis.thread_pace import SETTINGS
 from powerprof.model.statements import NO_TEXT, NormalText, normalise, normalise_logged_event
 from powerprof.system.foreign_text import printable
-from powerprof.system.tasks import read_outer_ids
+from powerprof.system.pid_namespaces import read_outer_ids
 
 if TYPE_CHECKING:
     from powerprof.database.base import Sql

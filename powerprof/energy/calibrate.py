@@ -29,9 +29,8 @@ from powerprof.measure.clock import format_now
 from powerprof.measure.sampling import WindowMeter
 from powerprof.model.records import Window
 from powerprof.system import paths, programs
-from powerprof.system.caller import as_caller
-from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
-from powerprof.system.files import reason_of
+from powerprof.system.acting import as_caller
+from powerprof.system.errors import CapabilityError, PowerprofError, UsageError, reason_of
 from powerprof.system.folders import open_parent
 
 if TYPE_CHECKING:

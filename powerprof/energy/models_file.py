@@ -11,8 +11,9 @@ import msgspec
 from powerprof.model.records import EstimateRange
 from powerprof.system import paths
 from powerprof.system.errors import DataError
-from powerprof.system.files import read_outside_table, try_text
+from powerprof.system.files import try_text
 from powerprof.system.foreign_data import loader, parse_toml
+from powerprof.system.outside_files import read_outside_table
 
 
 class CpuIdentity(msgspec.Struct, frozen=True):

@@ -21,9 +21,9 @@ from powerprof.measure.powertop import looks_like_powertop
 from powerprof.measure.turbostat import TurbostatLog, looks_like_turbostat, parse_turbostat
 from powerprof.model.records import EnergyReading
 from powerprof.system.errors import DataError, UsageError
-from powerprof.system.files import read_outside_table
 from powerprof.system.foreign_data import reading
 from powerprof.system.next_steps import command_line
+from powerprof.system.outside_files import read_outside_table
 
 _LONGEST_LINE = 1 << 20
 # The part of a text that shows its format.

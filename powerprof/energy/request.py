@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from powerprof.system.errors import UsageError
-from powerprof.system.files import check_outside
+from powerprof.system.outside_files import check_outside
 
 Vcpu = Literal["thread", "core"]
 

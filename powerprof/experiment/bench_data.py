@@ -12,7 +12,7 @@ from powerprof.database import sql
 from powerprof.database import topology as routing
 from powerprof.system import signals
 from powerprof.system.errors import PowerprofError, UsageError
-from powerprof.system.files import read_outside_text
+from powerprof.system.outside_files import read_outside_text
 from powerprof.workloads import dataset as world
 from powerprof.workloads.definition import Dataset, Explain, PlanStep, Topology
 from powerprof.workloads.reading import SQL_LIMIT_BYTES, Case, LoadedWorkload, read_sql

@@ -14,7 +14,7 @@ from pathlib import Path
 from powerprof.database import historical
 from powerprof.experiment.command_client import parse_command
 from powerprof.experiment.load import STDIN, Context, LoadFailed, LoadOrder, ProcessLoad
-from powerprof.system import programs
+from powerprof.system import program_search
 from powerprof.system.errors import UsageError
 from powerprof.system.paths import data_dir
 from powerprof.workloads.definition import Load
@@ -35,9 +35,9 @@ def start_connector(load: Load, statements: Sequence[str], context: Context, ord
 
     Raises CapabilityError without a JDK or the connector, and LoadFailed if the clients do not connect.
     """
-    java = programs.need("java", "default-jdk-headless")
+    java = program_search.need("java", "default-jdk-headless")
     # `java FILE.java` needs the compiler (JEP 330), which a mere runtime lacks.
-    programs.need("javac", "default-jdk-headless")
+    program_search.need("javac", "default-jdk-headless")
     jar = context.file("connector.jar", historical.read_jar(load.connector))
     program = context.file(_SOURCE, (data_dir("workloads") / "lib" / _SOURCE).read_bytes())
     argv: list[str | Path] = [java, *_JAVA, "-cp", jar, program, STDIN]

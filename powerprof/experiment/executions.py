@@ -18,7 +18,7 @@ from powerprof.experiment.records import Arm, Block
 from powerprof.measure.sampling import WindowMeter
 from powerprof.measure.window import OpenWindow
 from powerprof.model.records import ProcessTime, Window
-from powerprof.system import programs
+from powerprof.system import descendants, programs
 from powerprof.system.errors import Interrupted, PowerprofError
 
 # Shorter commands run up to this many times per window.
@@ -85,7 +85,7 @@ class _Execution(msgspec.Struct, frozen=True):
 def _execute(command: Command, running: OpenWindow) -> _Execution:
     """Run the command and end its leftover processes."""
     with tempfile.TemporaryFile() as stderr:
-        others = programs.list_children()
+        others = descendants.list_children()
         start_s = time.monotonic()
         process = programs.start_typed(command.argv, stderr=stderr)
         try:

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from powerprof.experiment.load import STDIN, Context, LoadFailed, LoadOrder, LoadResult, ProcessLoad
-from powerprof.system import programs
+from powerprof.system import program_search
 from powerprof.system.errors import UsageError
 from powerprof.workloads.definition import Load
 from powerprof.workloads.reading import Case
@@ -17,9 +17,9 @@ _DELIMITER = ";\n"
 
 def start_mariadb_slap(case: Case, context: Context, order: LoadOrder) -> ProcessLoad:
     """Start mariadb-slap with `order.queries` queries. Raise CapabilityError if it is not installed."""
-    program = programs.which("mariadb-slap") or programs.which("mysqlslap")
+    program = program_search.which("mariadb-slap") or program_search.which("mysqlslap")
     if program is None:
-        program = programs.need("mariadb-slap", "mariadb-client")
+        program = program_search.need("mariadb-slap", "mariadb-client")
     if order.queries is None:
         raise UsageError("mariadb-slap runs a number of queries, not a rate", "use --design work")
     load = case.load

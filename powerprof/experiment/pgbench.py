@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from powerprof.database import postgresql
 from powerprof.experiment.load import Context, LoadFailed, LoadOrder, LoadResult, ProcessLoad
-from powerprof.system import programs
+from powerprof.system import program_search
 from powerprof.system.errors import UsageError
 from powerprof.system.folders import Folder
 from powerprof.workloads.definition import Load
@@ -70,7 +70,7 @@ def _find_pgbench(context: Context) -> Path:
         # All releases use the same client.
         build = postgresql.find_build()
     beside = build.binary.with_name("pgbench") if build is not None else None
-    return beside if beside is not None and beside.is_file() else programs.need("pgbench", "postgresql")
+    return beside if beside is not None and beside.is_file() else program_search.need("pgbench", "postgresql")
 
 
 def write_pgbench_scripts(statements: Sequence[str], load: Load) -> list[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from powerprof.database.base import Login
 from powerprof.experiment.load import STDIN, Context, LoadFailed, LoadOrder, LoadResult, ProcessLoad
-from powerprof.system import programs
+from powerprof.system import program_search
 from powerprof.system.paths import data_dir
 from powerprof.workloads.definition import Load
 from powerprof.workloads.reading import Case
@@ -24,7 +24,7 @@ _BUCKET = re.compile(r"^\s+(\d+\.\d+) \|.*?\s(\d+)$", re.MULTILINE)
 
 def start_sysbench(load: Load, statements: Sequence[str], context: Context, order: LoadOrder) -> ProcessLoad:
     """Start sysbench on these statements. Raise CapabilityError if it is not installed."""
-    program = programs.need("sysbench", "sysbench")
+    program = program_search.need("sysbench", "sysbench")
     pacing = [
         f"--time={math.ceil(order.duration_s) if order.duration_s else 0}",
         f"--events={order.queries or 0}",
@@ -39,7 +39,7 @@ def start_tpcc(case: Case, context: Context, order: LoadOrder) -> ProcessLoad:
     """Start TPC-C's transactions at full speed. Raise CapabilityError if sysbench is not installed."""
     load = case.load
     argv: list[str | Path] = [
-        programs.need("sysbench", "sysbench"),
+        program_search.need("sysbench", "sysbench"),
         f"--config-file={STDIN}",
         f"--threads={load.clients}",
         f"--rand-seed={order.seed}",

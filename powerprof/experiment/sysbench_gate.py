@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from powerprof.experiment.load import Context, LoadFailed, LoadOrder, LoadResult, ProcessLoad
 from powerprof.experiment.sysbench import build_command_line, find_percentile, write_config
 from powerprof.measure.window import wait_and_read
-from powerprof.system import programs
+from powerprof.system import program_search
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.folders import Folder
@@ -100,7 +100,7 @@ class GatedLoad(Closeable):
     """
 
     def __init__(self, load: Load, statements: Sequence[str], context: Context, rate_hz: float, seed: int) -> None:
-        program = programs.need("sysbench", "sysbench")
+        program = program_search.need("sysbench", "sysbench")
         size = _GATE_BYTES + load.clients * _CLIENT.itemsize
         path = context.file("gate", bytes(size))
         self._turn = 0

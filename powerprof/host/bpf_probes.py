@@ -13,7 +13,7 @@ from powerprof.host.kernel_probes import probe_privileges
 from powerprof.stacks.registers import this_machine
 from powerprof.system import paths
 from powerprof.system.errors import CapabilityError, PowerprofError
-from powerprof.system.tasks import check_process_ids
+from powerprof.system.pid_namespaces import check_process_ids
 from powerprof.tracing.bpf import carried, features
 from powerprof.tracing.bpf.btf import read_kernel_btf
 from powerprof.tracing.bpf.headers import find_kernel_headers

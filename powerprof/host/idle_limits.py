@@ -31,7 +31,8 @@ from powerprof.measure.idle_counters import StateInfo
 from powerprof.model.text import join_words
 from powerprof.system import paths
 from powerprof.system.cgroups import service_of
-from powerprof.system.files import reason_of, try_text
+from powerprof.system.errors import reason_of
+from powerprof.system.files import try_text
 from powerprof.system.foreign_text import whole
 from powerprof.system.processes import label_of, list_pids, name_of
 from powerprof.system.reader_process import link_of

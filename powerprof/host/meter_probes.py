@@ -15,7 +15,7 @@ from powerprof.energy.meters.perf_power import open_perf_power
 from powerprof.energy.meters.rapl import open_rapl
 from powerprof.host.capabilities import Capability, is_root, limited, missing, none, ok, other_host
 from powerprof.host.describe import read_virtualisation
-from powerprof.system import paths, programs
+from powerprof.system import paths, program_search
 from powerprof.system.errors import CapabilityError
 from powerprof.system.files import try_text
 from powerprof.system.next_steps import command_line
@@ -109,7 +109,7 @@ def probe_ipmi() -> Capability:
         return none("ipmi", "no management controller in this guest")
     if not devices:
         return none("ipmi", "no management controller that the kernel knows (modprobe ipmi_devintf ipmi_si)")
-    if programs.which("ipmitool") is None:
+    if program_search.which("ipmitool") is None:
         return missing("ipmi", f"optional: {devices[0]} is there, ipmitool is not", "apt install ipmitool")
     if not is_root():
         return limited("ipmi", f"only root may use {devices[0]}", command_line("doctor"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from powerprof.host.capabilities import Capability, is_root, limited, missing, none, ok, other_host
 from powerprof.host.describe import read_virtualisation
-from powerprof.system import paths, programs
+from powerprof.system import paths, program_search, programs
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.next_steps import command_line
 from powerprof.tracing.dtrace import find_dtrace
@@ -26,13 +26,13 @@ def _read_version(program: Path, option: str = "--version") -> str:
 
 def probe_program(name: str, absent: str) -> Capability:
     """Return whether a program is installed. `absent` explains its use."""
-    program = programs.which(name)
+    program = program_search.which(name)
     return ok(name, _read_version(program)) if program is not None else missing(name, absent, f"apt install {name}")
 
 
 def probe_server() -> Capability:
     """Return whether there is a server to start privately: mariadbd, or mysqld of MySQL."""
-    program = programs.which("mariadbd") or programs.which("mysqld")
+    program = program_search.which("mariadbd") or program_search.which("mysqld")
     if program is None:
         return missing("mariadbd", "neither mariadbd nor mysqld is installed", "apt install mariadb-server")
     return ok("mariadbd", _read_version(program))
@@ -40,7 +40,7 @@ def probe_server() -> Capability:
 
 def probe_powertop() -> Capability:
     """Return whether PowerTOP can report residency and wake-ups."""
-    program = programs.which("powertop")
+    program = program_search.which("powertop")
     if program is None:
         return missing("powertop", "optional: not installed", "apt install powertop")
     if not is_root():
@@ -50,7 +50,7 @@ def probe_powertop() -> Capability:
 
 def probe_turbostat() -> Capability:
     """Return whether turbostat prints the residency that the hardware achieved. It is run once."""
-    program = programs.which("turbostat")
+    program = program_search.which("turbostat")
     if program is None:
         return missing("turbostat", "optional: not installed", "apt install linux-cpupower")
     if not paths.is_this_host():

@@ -17,8 +17,7 @@ from powerprof.host.meter_probes import (
     probe_rapl,
 )
 from powerprof.host.program_probes import probe_dtrace, probe_powertop, probe_program, probe_server, probe_turbostat
-from powerprof.system.errors import PowerprofError
-from powerprof.system.files import reason_of
+from powerprof.system.errors import PowerprofError, reason_of
 
 
 def _try(name: str, probe: Callable[[], Capability]) -> Capability:

@@ -9,7 +9,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from powerprof.system.caller import as_caller
+from powerprof.system.acting import as_caller
 from powerprof.system.errors import PowerprofError
 from powerprof.system.folders import Folder
 

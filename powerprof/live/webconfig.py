@@ -23,8 +23,8 @@ from pathlib import Path
 
 import msgspec
 
-from powerprof.system import files
-from powerprof.system.caller import as_caller
+from powerprof.system import outside_files
+from powerprof.system.acting import as_caller
 from powerprof.system.errors import DataError
 
 _MAX_BYTES = 64 << 10
@@ -71,7 +71,7 @@ def load_web_config(path: Path) -> WebConfig:
 
     # Use the rights of the caller of sudo. Errors could otherwise show parts of files that the caller may not read.
     with as_caller():
-        text = files.read_outside_text(path)
+        text = outside_files.read_outside_text(path)
     if len(text) > _MAX_BYTES:
         raise DataError(path, f"more than {_MAX_BYTES} bytes")
     try:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from powerprof.measure.clock import kernel_ns
 from powerprof.measure.idle_counters import CpuReading, Snapshot, StateInfo, is_polling
-from powerprof.system import files, paths
+from powerprof.system import errors, files, paths
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError
 from powerprof.system.foreign_text import whole
@@ -49,7 +49,7 @@ def _list_numbered(folder: Path, pattern: re.Pattern[str]) -> list[tuple[int, Pa
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise PowerprofError(f"cannot list {folder} ({files.reason_of(error)})", "run as root") from error
+        raise PowerprofError(f"cannot list {folder} ({errors.reason_of(error)})", "run as root") from error
     folders = [(int(match[1]), entry) for entry in entries if (match := pattern.fullmatch(entry.name))]
     return sorted(folders)
 
@@ -185,7 +185,7 @@ class CpuidleReader(Closeable):
         except OSError as error:
             if error.errno in _GONE:
                 raise _CpuGone from error
-            raise PowerprofError(f"cannot read {path} ({files.reason_of(error)})", "run as root") from error
+            raise PowerprofError(f"cannot read {path} ({errors.reason_of(error)})", "run as root") from error
         try:
             return int(data)
         except ValueError:

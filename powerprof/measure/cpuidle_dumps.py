@@ -24,9 +24,9 @@ from powerprof.measure.cpuidle import COUNTERS
 from powerprof.measure.idle_counters import CpuReading, Snapshot, StateInfo, is_polling
 from powerprof.measure.program_output import numbered_lines
 from powerprof.system.errors import DataError, UsageError
-from powerprof.system.files import read_outside_table
 from powerprof.system.foreign_data import loader, parse_toml
 from powerprof.system.foreign_text import whole
+from powerprof.system.outside_files import read_outside_table
 
 _HEADING = re.compile(r"==>\s*(.+?)\s*<==")
 _SEPARATOR = r"(?:\s*[|=]|\s*:(?:1:)?|\s)\s*"

@@ -20,8 +20,7 @@ from powerprof.measure.idle_edges import pin_to_cpu, restore_affinity
 from powerprof.measure.perf_events import TYPE_TRACEPOINT, open_counter, read_counter, set_filter, tracepoint_number
 from powerprof.system import paths
 from powerprof.system.closeable import Closeable
-from powerprof.system.errors import CapabilityError
-from powerprof.system.files import reason_of
+from powerprof.system.errors import CapabilityError, reason_of
 from powerprof.system.next_steps import command_line
 
 _SWITCH, _TO_IDLE = "sched/sched_switch", "next_pid==0"

@@ -20,7 +20,8 @@ import msgspec
 from powerprof.model.records import Window
 from powerprof.system import paths
 from powerprof.system.errors import DataError, PowerprofError
-from powerprof.system.programs import need, start, stop
+from powerprof.system.program_search import need
+from powerprof.system.programs import start, stop
 
 # The program writes its report here.
 OUTPUT = "/dev/fd/0"

@@ -11,8 +11,8 @@ from powerprof.measure.cpuidle_dumps import check_pair, parse_dump, read_dump, z
 from powerprof.measure.residency import compute_residency
 from powerprof.model.records import Window
 from powerprof.system.errors import DataError, UsageError
-from powerprof.system.files import read_outside_table
 from powerprof.system.foreign_data import loader
+from powerprof.system.outside_files import read_outside_table
 
 _LIMIT_BYTES = 64 << 20
 # Idle periods that were open at the dumps explain a sum of some points above the wall time.

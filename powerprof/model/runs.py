@@ -19,12 +19,12 @@ import msgspec
 
 from powerprof.model.records import Ended
 from powerprof.system import paths
-from powerprof.system.caller import as_caller
-from powerprof.system.errors import DataError, PowerprofError, UsageError
-from powerprof.system.files import read_outside, reason_of
+from powerprof.system.acting import as_caller
+from powerprof.system.errors import DataError, PowerprofError, UsageError, reason_of
 from powerprof.system.folders import Folder
 from powerprof.system.foreign_data import check_json, loader
 from powerprof.system.next_steps import command_line
+from powerprof.system.outside_files import read_outside
 
 T = TypeVar("T", bound=msgspec.Struct)
 

@@ -11,9 +11,9 @@ import select
 import stat
 import sys
 
-from powerprof.system.caller import as_caller, caller, is_delegated
-from powerprof.system.errors import PowerprofError
-from powerprof.system.files import reason_of
+from powerprof.system.acting import as_caller
+from powerprof.system.caller import caller, is_delegated
+from powerprof.system.errors import PowerprofError, reason_of
 from powerprof.system.folders import Folder, check_free, open_parent, write_all
 from powerprof.system.foreign_text import printable_lines
 

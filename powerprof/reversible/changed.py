@@ -16,7 +16,7 @@ from powerprof.reversible.journal import Journal, JournalState, SavedSetting, wr
 from powerprof.reversible.keeper import KeeperAnswer, KeeperOrder, Restoration
 from powerprof.reversible.kinds import AppliedChange, Setting
 from powerprof.reversible.variables import OtherVariablesMoved
-from powerprof.system import files, programs
+from powerprof.system import descriptors, programs
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError
 from powerprof.system.folders import write_all
@@ -143,7 +143,7 @@ class ChangedSettings(Closeable):
         assert self._keeper.stdout is not None  # noqa: S101  a pipe
         pipe = self._keeper.stdout.fileno()
         while b"\n" not in self._received:
-            ready = files.readable([pipe], until_s - time.monotonic())
+            ready = descriptors.readable([pipe], until_s - time.monotonic())
             piece = os.read(pipe, 1 << 16) if ready and len(self._received) < _MAX_BYTES else b""
             if not piece:
                 return None

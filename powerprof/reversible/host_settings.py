@@ -20,7 +20,7 @@ from typing import ClassVar, Literal
 import msgspec
 
 from powerprof.measure.cpuidle import LATENCY_DEVICE, read_latency_us
-from powerprof.system import files, programs
+from powerprof.system import errors, programs
 from powerprof.system.errors import PowerprofError
 
 NO_LIMIT = "none"
@@ -70,8 +70,8 @@ class HostFile(msgspec.Struct, frozen=True, tag="host_file"):
             # A policy of cpufreq without an online CPU answers EBUSY (drivers/cpufreq/cpufreq.c, show).
             if error.errno in _AWAY or error.errno == errno.EBUSY:
                 remedy = "load its module" if self.cpu is None else f"set CPU {self.cpu} online"
-                raise FileAway(f"{self.name} is missing ({self.path}: {files.reason_of(error)})", remedy) from error
-            raise PowerprofError(f"cannot read {self.path} ({files.reason_of(error)})", "run as root") from error
+                raise FileAway(f"{self.name} is missing ({self.path}: {errors.reason_of(error)})", remedy) from error
+            raise PowerprofError(f"cannot read {self.path} ({errors.reason_of(error)})", "run as root") from error
 
     def write(self, value: str) -> str | None:
         """Write a value, and return what the file reads then. Raise FileAway, or PowerprofError for a refusal."""
@@ -84,7 +84,7 @@ class HostFile(msgspec.Struct, frozen=True, tag="host_file"):
         except OSError as error:
             self.read()  # FileAway, if the CPU went offline just now
             raise PowerprofError(
-                f"the kernel refuses {value} for {self.name} ({self.path}: {files.reason_of(error)})",
+                f"the kernel refuses {value} for {self.name} ({self.path}: {errors.reason_of(error)})",
                 "choose another value; run as root",
             ) from error
         return self.read()
@@ -111,7 +111,7 @@ class LatencyLimit(msgspec.Struct, frozen=True, tag="latency_limit"):
         try:
             value = read_latency_us()
         except OSError as error:
-            raise PowerprofError(f"cannot read {self.name} ({files.reason_of(error)})", "run as root") from error
+            raise PowerprofError(f"cannot read {self.name} ({errors.reason_of(error)})", "run as root") from error
         return NO_LIMIT if value is None else str(value)
 
     def write(self, value: str) -> str | None:
@@ -126,7 +126,7 @@ class LatencyLimit(msgspec.Struct, frozen=True, tag="latency_limit"):
                 _held.append(handle)
                 os.write(handle, struct.pack("i", int(value)))
             except OSError as error:
-                raise PowerprofError(f"cannot set {self.name} ({files.reason_of(error)})", "run as root") from error
+                raise PowerprofError(f"cannot set {self.name} ({errors.reason_of(error)})", "run as root") from error
         return self.read()
 
     def by_hand(self, value: str) -> str:

@@ -34,8 +34,8 @@ from powerprof.reversible.timer_slack import TimerSlack, read_start_ticks
 from powerprof.reversible.variables import Variable
 from powerprof.system import paths
 from powerprof.system.closeable import Closeable
-from powerprof.system.errors import PowerprofError
-from powerprof.system.files import reason_of, try_text
+from powerprof.system.errors import PowerprofError, reason_of
+from powerprof.system.files import try_text
 from powerprof.system.folders import Folder, write_all
 
 _SUFFIX = ".json"

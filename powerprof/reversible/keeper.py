@@ -24,8 +24,7 @@ from powerprof.reversible.host_settings import FileAway, HostFile
 from powerprof.reversible.journal import JournalState, write_state
 from powerprof.reversible.kinds import AppliedChange, Setting
 from powerprof.reversible.variables import OtherVariablesMoved
-from powerprof.system.errors import PowerprofError
-from powerprof.system.files import reason_of
+from powerprof.system.errors import PowerprofError, reason_of
 
 # A server that restarts, or has no free connection, may answer later.
 _PATIENCE_S, _RETRY_S = 60.0, 0.5

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 
 from powerprof.reversible.host_settings import Lasting
-from powerprof.system import files, paths
+from powerprof.system import errors, files, paths
 from powerprof.system.errors import PowerprofError
 from powerprof.system.process_stat import read_process_stat
 
@@ -50,7 +50,7 @@ class TimerSlack(msgspec.Struct, frozen=True, tag="timer_slack"):
             (paths.procfs() / str(self.tid) / "timerslack_ns").write_text(value)
         except OSError as error:
             raise PowerprofError(
-                f"cannot change {self.name} ({files.reason_of(error)})", "run as root, with CAP_SYS_NICE"
+                f"cannot change {self.name} ({errors.reason_of(error)})", "run as root, with CAP_SYS_NICE"
             ) from error
         return self.read()
 

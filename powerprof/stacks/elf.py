@@ -17,8 +17,7 @@ from msgspec.structs import replace
 
 from powerprof.stacks.registers import BY_ELF, X86_64, Machine
 from powerprof.stacks.time_budget import BudgetMeter
-from powerprof.system.errors import DataError
-from powerprof.system.files import reason_of
+from powerprof.system.errors import DataError, reason_of
 from powerprof.system.foreign_data import loader
 
 ET_EXEC, ET_DYN = 2, 3

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from powerprof.stacks.elf import PF_X, Elf, code_vaddr, read_elf
 from powerprof.stacks.time_budget import Budget, BudgetMeter
-from powerprof.system.errors import CapabilityError, DataError, PowerprofError
-from powerprof.system.files import read_fields, reason_of, try_text
+from powerprof.system.errors import CapabilityError, DataError, PowerprofError, reason_of
+from powerprof.system.files import read_fields, try_text
 from powerprof.system.foreign_data import loader
 from powerprof.system.paths import procfs
 from powerprof.system.process_stat import read_process_stat

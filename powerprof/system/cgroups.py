@@ -23,8 +23,9 @@ import msgspec
 
 from powerprof.system import paths
 from powerprof.system.errors import DataError
-from powerprof.system.files import read_outside_text, try_text
+from powerprof.system.files import try_text
 from powerprof.system.foreign_text import printable
+from powerprof.system.outside_files import read_outside_text
 
 NO_UNIT = "no unit"
 _MAX_NAME = 120

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 
 _MOST_SERVERS = 8
@@ -111,3 +112,11 @@ class DataError(PowerprofError):
         self.path = str(path)
         self.line = line
         self.reason = reason
+
+
+_REASONS = {errno.ENOENT: "no such file", errno.EACCES: "permission denied", errno.EPERM: "permission denied"}
+
+
+def reason_of(error: OSError) -> str:
+    """Return the reason of an OSError in plain words."""
+    return _REASONS.get(error.errno or 0) or (error.strerror or str(error)).lower()

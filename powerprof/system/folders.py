@@ -3,7 +3,7 @@
 
 A path is opened name by name. A symbolic link is followed only if root or the acting user made it. The kernel's
 `fs.protected_symlinks` does the same, but for sticky directories only (proc_sys_fs(5)). Every later action is relative
-to the descriptor, so that renamed directories have no effect. `caller.acting_as` selects the rights.
+to the descriptor, so that renamed directories have no effect. `acting.acting_as` selects the rights.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from powerprof.system.files import writable
+from powerprof.system.descriptors import writable
 
 _WALK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_LINKS = 40  # the kernel's limit (path_resolution(7))

@@ -16,7 +16,7 @@ from contextlib import suppress
 
 import msgspec
 
-from powerprof.system import files
+from powerprof.system import descriptors
 from powerprof.system.child import die_with_parent
 from powerprof.system.errors import PowerprofError
 from powerprof.system.own_processes import add_helper
@@ -115,7 +115,7 @@ def reap(pid: int, timeout_s: float | None) -> tuple[int, float] | None:
     """
     try:
         with os.fdopen(os.pidfd_open(pid), "rb", buffering=0) as ended:
-            files.readable([ended.fileno()], timeout_s)
+            descriptors.readable([ended.fileno()], timeout_s)
         ended_pid, status, usage = os.wait4(pid, os.WNOHANG)
     except (ProcessLookupError, ChildProcessError):
         return signal.SIGKILL, 0.0

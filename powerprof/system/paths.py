@@ -14,9 +14,9 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from powerprof.system.caller import as_caller, caller, is_delegated
-from powerprof.system.errors import PowerprofError, UsageError
-from powerprof.system.files import reason_of
+from powerprof.system.acting import as_caller
+from powerprof.system.caller import caller, is_delegated
+from powerprof.system.errors import PowerprofError, UsageError, reason_of
 from powerprof.system.folders import Folder, only_root_writes
 
 # FHS 3.0, 5.5: application data that can be made again.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of this host: their names, and their owners, with the reasons against trust in them.
+"""The processes of this host: names, language run-times, and owners with the reasons against trust in them.
 
 Any account can run a program called mariadbd. A database server is trusted without being named if its process and its
 program belong to root, to us, or to the account of the server's package. The account of a web server is not trusted,
@@ -9,6 +9,7 @@ because an intruder there can start a server too.
 from __future__ import annotations
 
 import os
+import re
 import stat
 
 import msgspec
@@ -17,7 +18,7 @@ from powerprof.system.caller import account_of, is_system_account
 from powerprof.system.files import try_text
 from powerprof.system.foreign_text import printable, whole
 from powerprof.system.paths import procfs
-from powerprof.system.reader_process import FileStatus, account_ids, link_of, shared
+from powerprof.system.reader_process import FileStatus, Unreadable, account_ids, link_of, shared
 from powerprof.system.server_names import is_server_program
 from powerprof.system.tasks import clean, process_folder
 
@@ -134,3 +135,29 @@ def label_of(pid: int) -> str:
     program = name_of(pid) or ""
     has_name_of_program = program.startswith(comm) or is_server_program(program) or is_server_program(comm)
     return (program if has_name_of_program else comm) or str(pid)
+
+
+# Libraries and program names of run-times. Go has no library, but a note at the start of each program.
+_LIBRARIES = {"libjvm.so": "Java", "libnode.so": "Node", "libcoreclr.so": ".NET"}
+_PROGRAM_NAMES = {"java": "Java", "node": "Node", "nodejs": "Node", "dotnet": ".NET", "beam.smp": "Erlang"}
+_GO_NOTE = re.compile(rb"\x04\0\0\0.{4}\x04\0\0\0Go\0\0", re.DOTALL)
+_HEAD_BYTES = 1 << 16
+
+
+def language_of(pid: int) -> str | None:
+    """Return the language run-time whose own timers run on a few threads of a process; None if there is none.
+
+    Timer slack of such a thread delays the timers of the whole application.
+    """
+    exe = process_folder(pid) / "exe"
+    program = (link_of(exe) or "").rpartition("/")[2]
+    if program in _PROGRAM_NAMES:
+        return _PROGRAM_NAMES[program]
+    try:
+        maps, _ = shared().maps(pid)
+    except Unreadable:
+        return None
+    for library, name in _LIBRARIES.items():
+        if b"/" + library.encode() in maps:
+            return name
+    return "Go" if _GO_NOTE.search(shared().read(pid, exe, _HEAD_BYTES) or b"") else None

@@ -7,7 +7,6 @@ programs that only root can have written.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import resource
@@ -15,111 +14,23 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import msgspec
 
 from powerprof.system.caller import SYSTEM_PATH, account_of, caller, is_delegated
 from powerprof.system.child import Child, die_with_parent
-from powerprof.system.errors import CapabilityError, PowerprofError
+from powerprof.system.descendants import Leftovers, adopt_orphans, end_descendants
+from powerprof.system.errors import PowerprofError
 from powerprof.system.folders import only_root_writes
 from powerprof.system.fork import reap
 from powerprof.system.own_processes import add_ended_cost, add_helper
+from powerprof.system.program_search import explain_not_found, find_program, list_folders
 from powerprof.system.sandbox import Confinement
-from powerprof.system.tasks import has_ended, parent_of
 
-if TYPE_CHECKING:
-    import psutil
-
-_PR_SET_CHILD_SUBREAPER = 36
-_POLL_INTERVAL_S = 0.02
-_KILL_PATIENCE_S = 5.0
-
-
-def adopt_orphans(is_adopting: bool) -> None:
-    """Make future orphans of our descendants our children, or those of init again.
-
-    While this process is a subreaper (prctl(2)), all descendants that a started command leaves running are found from
-    here, in any session or process group.
-    """
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(is_adopting), 0, 0, 0)
-
-
-class Leftovers(msgspec.Struct, frozen=True):
-    """The descendants that a command left: whether one was still running, and the CPU seconds of all."""
-
-    were_running: bool
-    cpu_s: float
-
-
-def end_descendants(list_kept: Callable[[], Collection[int]], patience_s: float) -> Leftovers:
-    """End every descendant except the children in `list_kept()` and their descendants, and return their cost.
-
-    Each gets SIGTERM, and SIGKILL if it still runs after `patience_s` seconds. Ended children are waited for.
-    """
-    were_running, cpu_s = False, 0.0
-    terminated: set[psutil.Process] = set()
-    kill_s = time.monotonic() + patience_s
-    while True:
-        processes, ended_s = _list_descendants(list_kept())
-        cpu_s += ended_s
-        if not processes:
-            break
-        were_running = True
-        now_s = time.monotonic()
-        if now_s > kill_s + _KILL_PATIENCE_S:  # A process sleeps in the kernel, or we may not signal its account.
-            break
-        for process in processes:
-            if now_s >= kill_s:
-                _send_signal(process, signal.SIGKILL)
-            elif process not in terminated:
-                terminated.add(process)
-                _send_signal(process, signal.SIGTERM)
-        time.sleep(_POLL_INTERVAL_S)
-    return Leftovers(were_running, cpu_s)
-
-
-def _list_descendants(kept: Collection[int]) -> tuple[list[psutil.Process], float]:
-    """Return the running descendants, without the children in `kept` and their descendants.
-
-    Also wait for the children that have ended, and return their CPU seconds.
-    """
-    import psutil
-
-    processes: list[psutil.Process] = []
-    ended_s = 0.0
-    children_of = _children_by_parent()
-    for child in children_of.get(os.getpid(), []):
-        if child in kept:
-            continue
-        if (ended := reap(child, 0.0)) is not None:
-            ended_s += ended[1]
-            continue
-        family = [child]
-        for pid in family:
-            family += children_of.get(pid, [])
-            with suppress(psutil.NoSuchProcess):
-                processes.append(psutil.Process(pid))
-    return [process for process in processes if not has_ended(process.pid)], ended_s
-
-
-def _send_signal(process: psutil.Process, number: int) -> None:
-    """Signal a process through a pidfd. psutil's own method could signal a process that reuses the number."""
-    with suppress(OSError):
-        handle = os.pidfd_open(process.pid)
-        try:
-            # The descriptor keeps the process. The creation time shows whether it is still the intended one.
-            if process.is_running():
-                signal.pidfd_send_signal(handle, number)
-        finally:
-            os.close(handle)
-
-
-_SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 _PASSED_VARIABLES = ("TZ", "TERM")
 _ROOT_FOLDER = "/"
 _STARTED: list[subprocess.Popen[bytes]] = []
@@ -137,42 +48,6 @@ class Finished(msgspec.Struct, frozen=True):
         """Return the last lines of stderr (or stdout) in one line, for an error message."""
         text = (self.stderr.strip() or self.stdout.strip()).splitlines()
         return " / ".join(line.strip() for line in text[-lines:])[:400]
-
-
-def which(name: str) -> Path | None:
-    """Return the program on PATH or in the sbin folders, which an ordinary PATH lacks; None if it is missing.
-
-    Root accepts only programs that only root can have written.
-    """
-    return _find_program(name)[0]
-
-
-def need(name: str, package: str) -> Path:
-    """Return the program as `which` does. Raise CapabilityError with the apt command if it is missing."""
-    program, refused = _find_program(name)
-    if program is None:
-        raise CapabilityError(refused or f"{name} is not installed", f"apt install {package}")
-    return program
-
-
-def _find_program(name: str) -> tuple[Path | None, str | None]:
-    """Return the program, or the reason against a program of this name."""
-    refused = None
-    for folder in _list_folders():
-        path = folder / name
-        # This order matters: is_file() raises an error for a path in an unreadable folder.
-        if os.access(path, os.X_OK) and path.is_file():
-            reason = only_root_writes(path) if os.geteuid() == 0 else None
-            if reason is None:
-                return path, None
-            refused = refused or f"{path} is not run as root ({reason})"
-    return None, refused
-
-
-def _list_folders() -> list[Path]:
-    # A relative or empty entry is the working directory, which may belong to another account.
-    entries = [*os.environ.get("PATH", os.defpath).split(os.pathsep), *_SBIN]
-    return [Path(entry) for entry in dict.fromkeys(entries) if entry.startswith("/")]
 
 
 def python_command(*words: str | Path, site: bool = True) -> list[str | Path]:
@@ -196,7 +71,7 @@ def build_environment(user: tuple[int, int] | None = None, extra: Mapping[str, s
     is_self = uid == os.geteuid() and uid != 0
     passed = {name: os.environ[name] for name in _PASSED_VARIABLES if name in os.environ}
     return {
-        "PATH": os.pathsep.join(map(str, _list_folders())) if is_self else SYSTEM_PATH,
+        "PATH": os.pathsep.join(map(str, list_folders())) if is_self else SYSTEM_PATH,
         "HOME": os.environ.get("HOME", "/") if is_self else str(account.home if account else "/"),
         "LC_ALL": "C.UTF-8",
         **passed,
@@ -212,7 +87,7 @@ def _check_program(
     if confinement is not None and confinement.root is not None:
         return words
     if "/" not in words[0]:
-        path, refused = _find_program(words[0])
+        path, refused = find_program(words[0])
         if path is None:
             hint = "install it where only root may write" if refused else "is it installed, and on PATH?"
             raise PowerprofError(refused or f"cannot run {words[0]} (no such program)", hint)
@@ -234,15 +109,6 @@ def _cannot_run(program: str, error: OSError) -> PowerprofError:
     if error.errno == errno.EAGAIN:  # fork(2)
         reason, hint = "too many processes of this account", "raise the limit: ulimit -u, or TasksMax of its service"
     return PowerprofError(f"cannot run {program} ({reason})", hint)
-
-
-def _explain_not_found(word: str) -> PowerprofError:
-    """Return the error for a word that a shell would not run."""
-    if "/" not in word or not os.path.lexists(word):
-        return PowerprofError(f"cannot run {word!r} (no such program)", "is it installed, and on PATH?")
-    if os.path.isdir(word):  # noqa: PTH112 - Path's raises where a name is too long
-        return PowerprofError(f"cannot run {word} (it is a directory)", "name a program")
-    return PowerprofError(f"cannot run {word} (not executable)", "if it is a script, make it executable: chmod +x")
 
 
 @contextmanager
@@ -393,7 +259,7 @@ def start_typed(argv: Sequence[str], *, stderr: int | IO[Any]) -> subprocess.Pop
     account = caller() if is_delegated() else None
     program = shutil.which(argv[0])
     if program is None:
-        raise _explain_not_found(argv[0])
+        raise explain_not_found(argv[0])
     words = (program, *argv[1:]) if account else _check_program((str(Path(program).absolute()), *argv[1:]), None)
     env = {name: value for name, value in os.environ.items() if account is None or not name.startswith("SUDO_")}
     if account:
@@ -430,20 +296,6 @@ def wait_for_cost(process: subprocess.Popen[bytes], timeout_s: float | None = No
     status, cpu_s = ended
     process.returncode = os.waitstatus_to_exitcode(status)
     return cpu_s
-
-
-def list_children() -> set[int]:
-    """Return the children of this process."""
-    return set(_children_by_parent().get(os.getpid(), []))
-
-
-def _children_by_parent() -> dict[int, list[int]]:
-    """Return the children of each process. psutil reads the stat of each, which an account's exec can stop."""
-    children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            children.setdefault(parent_of(int(name)), []).append(int(name))
-    return children
 
 
 def end_session(

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from powerprof.system import files, programs, reader_child, signals
+from powerprof.system import descriptors, errors, files, programs, reader_child, signals
 from powerprof.system.caller import is_system_account
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError
@@ -386,7 +386,7 @@ class ReaderProcess(Closeable):
         waited = None
         while len(self._buffer) < size:
             is_over = time.monotonic() >= end_s
-            if is_over or not files.readable([self._channel.fileno()], _LOOK_S):
+            if is_over or not descriptors.readable([self._channel.fileno()], _LOOK_S):
                 waited = waited or ChildSleep(child.pid)
                 if waited.slept_s() >= patience * PATIENCE_S or sleep.slept_s() >= patience * ANSWER_S:
                     raise TimeoutError
@@ -417,7 +417,7 @@ class ReaderProcess(Closeable):
             with theirs:
                 child = programs.start(argv, stdin=theirs.fileno(), stdout=theirs.fileno())
             self._channel = ours
-            if not files.readable([ours.fileno()], _START_S):
+            if not descriptors.readable([ours.fileno()], _START_S):
                 self._hang_up()
                 _end(child)
                 raise PowerprofError(
@@ -484,7 +484,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def _reason(number: int) -> str:
-    return _REASONS.get(number) or files.reason_of(OSError(number, os.strerror(number)))
+    return _REASONS.get(number) or errors.reason_of(OSError(number, os.strerror(number)))
 
 
 def account_of_process(pid: int) -> int:

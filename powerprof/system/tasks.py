@@ -9,7 +9,6 @@ from pathlib import Path
 
 import msgspec
 
-from powerprof.system.errors import CapabilityError
 from powerprof.system.files import read_fields, try_text
 from powerprof.system.foreign_text import printable, whole
 from powerprof.system.paths import procfs
@@ -151,43 +150,3 @@ def _ended(tid: int, pid: int | None, comm: str, is_kernel: bool) -> Task:
     pid = pid if pid is not None and pid < ENDED else None
     leader = try_text(procfs() / str(pid) / "comm") if pid is not None else None
     return Task(tid, pid, name, "kernel" if is_kernel else clean(leader) if leader else name, is_kernel)
-
-
-_INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO, include/linux/proc_ns.h
-
-
-def is_in_pid_namespace() -> bool:
-    """Return whether this process is in a pid namespace other than the kernel's first one, as in most containers."""
-    try:
-        return (procfs() / "self/ns/pid").stat().st_ino != _INITIAL_PID_NAMESPACE
-    except OSError:
-        return False  # The kernel has no such namespaces, or /proc is not readable.
-
-
-def check_process_ids() -> None:
-    """Raise CapabilityError if tracepoints use other process ids than /proc and the user.
-
-    Without this check, a program that slept 119 times a second got no wake-ups, and no message appeared.
-    """
-    if is_in_pid_namespace():
-        raise CapabilityError(
-            "process ids in this pid namespace differ from the ids in the kernel's tracepoints",
-            "run powerprof on the host (--cgroup takes a container), or with its namespace: docker run --pid=host",
-        )
-
-
-def read_outer_ids(pid: int | None) -> dict[int, int]:
-    """Return the id on this host by the thread's own id for all threads; empty if both are the same.
-
-    A server in a container reports its own ids (THREAD_OS_ID, TID). The kernel's tracepoints report the host's.
-    """
-    outer_by_inner: dict[int, int] = {}
-    if pid is None:
-        return outer_by_inner
-    for tid in list_threads(pid):
-        numbers = read_fields(procfs() / str(pid) / "task" / str(tid) / "status").get("NSpid", "").split()
-        if len(numbers) < 2:
-            return {}
-        if (inner := whole(numbers[-1])) is not None:
-            outer_by_inner[inner] = tid
-    return outer_by_inner

@@ -20,7 +20,7 @@ from typing import IO, Literal
 import msgspec
 
 from powerprof.measure.window import WindowPart, run_window
-from powerprof.system import programs
+from powerprof.system import program_search, programs
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.system.next_steps import command_line
@@ -69,7 +69,7 @@ def find_dtrace() -> Dtrace:
 
     Raises CapabilityError if there is none, an old one, or only SystemTap's generator of that name.
     """
-    path = programs.which("dtrace")
+    path = program_search.which("dtrace")
     if path is None:
         raise CapabilityError("dtrace is not installed", _REMEDY)
     if _is_script(path):

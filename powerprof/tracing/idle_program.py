@@ -17,8 +17,8 @@ from powerprof.stacks.registers import MACHINES, X86_64, Machine, this_machine
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError
 from powerprof.system.paths import is_this_host
+from powerprof.system.pid_namespaces import check_process_ids
 from powerprof.system.targets import Target
-from powerprof.system.tasks import check_process_ids
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.btf import Btf, read_kernel_btf
 from powerprof.tracing.bpf.definitions import (

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from powerprof.system.errors import CapabilityError
-from powerprof.system.files import reason_of, try_text
+from powerprof.system.errors import CapabilityError, reason_of
+from powerprof.system.files import try_text
 from powerprof.system.paths import is_this_host, procfs
 from powerprof.tracing.bpf.kernel_functions import find_function_address, read_function_texts
 

@@ -27,9 +27,10 @@ from powerprof.system.errors import CapabilityError, DataError, PowerprofError, 
 from powerprof.system.files import try_text
 from powerprof.system.next_steps import command_line
 from powerprof.system.paths import procfs
+from powerprof.system.pid_namespaces import check_process_ids
 from powerprof.system.process_stat import read_process_stat
 from powerprof.system.reader_process import shared
-from powerprof.system.tasks import check_process_ids, clean
+from powerprof.system.tasks import clean
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.definitions import STACK_RING_PAGES, build_path_definitions
 from powerprof.tracing.bpf.loaded import LoadedProgram

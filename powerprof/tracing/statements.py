@@ -23,8 +23,9 @@ from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.files import try_text
 from powerprof.system.paths import procfs
+from powerprof.system.pid_namespaces import check_process_ids
 from powerprof.system.reader_process import Opened
-from powerprof.system.tasks import check_process_ids, clean, list_threads
+from powerprof.system.tasks import clean, list_threads
 from powerprof.tracing import mysql_places, postgresql_places
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.btf import Btf, read_kernel_btf

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from powerprof.system.errors import DataError
-from powerprof.system.files import read_outside_text
 from powerprof.system.foreign_data import loader, parse_toml
+from powerprof.system.outside_files import read_outside_text
 from powerprof.workloads.definition import (
     DATASETS,
     FOREIGN,

@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Meta
 
 from powerprof.system.errors import DataError, UsageError
-from powerprof.system.files import read_outside_text
 from powerprof.system.foreign_data import loader, parse_toml
+from powerprof.system.outside_files import read_outside_text
 from powerprof.system.paths import data_dir
 from powerprof.workloads.definition import Name, StrictTable, Value
 

@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from powerprof.database.settings import does_setting_need_trust, does_variable_need_trust
-from powerprof.system.caller import as_caller
-from powerprof.system.errors import DataError, UsageError
-from powerprof.system.files import read_outside_text, reason_of
+from powerprof.system.acting import as_caller
+from powerprof.system.errors import DataError, UsageError, reason_of
 from powerprof.system.folder_copies import CopyRefused, CopyRules, copy_folder
 from powerprof.system.folders import Folder
 from powerprof.system.foreign_data import parse_toml
+from powerprof.system.outside_files import read_outside_text
 from powerprof.system.paths import data_dir, state_dir
 from powerprof.workloads.definition import ServerDefinition, TopologyMember
 from powerprof.workloads.reading import WORKLOAD_LIMIT_BYTES, Case

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from powerprof.system.programs import need, start, stop
+from powerprof.system.program_search import need
+from powerprof.system.programs import start, stop
 from tests.system.attribution.conftest import Attributed, attribute
 
 __all__ = ["attribute"]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from powerprof.system.programs import which
+from powerprof.system.program_search import which
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ import pytest
 
 from powerprof.cli import app
 from powerprof.measure.sampling import WindowMeter
-from powerprof.system import capabilities, programs, signals
+from powerprof.system import capabilities, program_search, signals
 from powerprof.tracing.bpf.btf import Btf
 from powerprof.tracing.bpf.loaded import LoadedProgram
 
@@ -97,8 +97,8 @@ def up_to_the_first_window(the_commands: object, monkeypatch: pytest.MonkeyPatch
             raise Began("waits")
         return waits(event, timeout)
 
-    find, waits = programs._find_program, threading.Event.wait
-    monkeypatch.setattr(programs, "_find_program", lambda name: (None, None) if name in _METERS else find(name))
+    find, waits = program_search.find_program, threading.Event.wait
+    monkeypatch.setattr(program_search, "find_program", lambda name: (None, None) if name in _METERS else find(name))
     monkeypatch.setattr(app, "build_root", lambda: the_commands)
     monkeypatch.setattr(WindowMeter, "begin", begins("a window"))
     monkeypatch.setattr(Btf, "__init__", begins("a trace"))

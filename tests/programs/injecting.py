@@ -8,7 +8,7 @@ import time
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from powerprof.system.programs import need
+from powerprof.system.program_search import need
 from powerprof.tracing.bpf.definitions import count_possible_cpus
 from powerprof.tracing.idle import IdleTracer, trace_exits
 

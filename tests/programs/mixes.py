@@ -15,7 +15,7 @@ from pathlib import Path
 
 from powerprof.database import sql
 from powerprof.database.private_server import PrivateServer
-from powerprof.system import programs
+from powerprof.system import program_search, programs
 
 _LUA = Path(__file__).with_name("mix.lua")
 _TEXTS = (
@@ -51,7 +51,7 @@ class Mix:
     """The table, and sysbench on it."""
 
     def __init__(self, server: PrivateServer, account: Path) -> None:
-        words = [programs.need("sysbench", "sysbench"), f"--config-file={account}", f"--pid={server.pid}"]
+        words = [program_search.need("sysbench", "sysbench"), f"--config-file={account}", f"--pid={server.pid}"]
         self._words = [*words, f"--times={','.join(map(str, TIMES))}", "--threads=1"]
 
     def run(self, *how: str) -> Known:

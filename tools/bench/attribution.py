@@ -21,7 +21,7 @@ from pathlib import Path
 from powerprof.database import sql
 from powerprof.database.private_server import PrivateServer
 from powerprof.measure.sampling import WindowMeter
-from powerprof.system import programs
+from powerprof.system import program_search, programs
 from powerprof.system.targets import resolve
 from powerprof.tracing.idle import WindowTracer, trace_stacks
 from tools.bench import observer
@@ -63,13 +63,13 @@ def _tools(pid: int) -> list[Tool]:
         ),
         "perf",
     )
-    return [Tool("nothing", ()), ours, *([perf] if programs.which("perf") else [])]
+    return [Tool("nothing", ()), ours, *([perf] if program_search.which("perf") else [])]
 
 
 @contextmanager
 def prepared(server: PrivateServer) -> Iterator[list[str]]:
     """What a server is asked with: sysbench's command, and its tables in the server."""
-    sysbench = programs.need("sysbench", "sysbench")
+    sysbench = program_search.need("sysbench", "sysbench")
     with server.connect() as connection:
         sql.execute(connection, f"CREATE DATABASE {_SCHEMA}")
     with tempfile.TemporaryDirectory() as folder:

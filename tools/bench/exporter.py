@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from powerprof.measure.sampling import WindowMeter
-from powerprof.system import programs
+from powerprof.system import program_search
 from tests.system.live.engines import free_port
 from tools.bench.figures import Verdict, spread
 
@@ -160,7 +160,7 @@ def short_lived() -> Iterator[None]:
 def _run(title: str, quick: bool) -> Verdict:
     count, scrapes = (1, 1) if quick else (3, 4)
     order, found = random.Random(3), {name: list[Figures]() for name in _commands(0)}
-    if not programs.which("prometheus-node-exporter"):
+    if not program_search.which("prometheus-node-exporter"):
         del found["node_exporter"]
     for _ in range(count):
         for name in order.sample(sorted(found), len(found)):

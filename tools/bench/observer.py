@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from powerprof.measure.sampling import WindowMeter
-from powerprof.system import programs
+from powerprof.system import program_search
 from tools.bench.figures import Verdict, half_range, spread
 
 TARGET_HZ = 2.0
@@ -130,7 +130,7 @@ def rounds(tools: list[Tool], count: int, seconds: float) -> dict[str, list[tupl
 def run(quick: bool) -> Verdict:
     """The table and what it says of powerprof."""
     count, seconds = (2, 2.0) if quick else (7, 10.0)
-    tools = [tool for tool in TOOLS if tool.needs is None or programs.which(tool.needs)]
+    tools = [tool for tool in TOOLS if tool.needs is None or program_search.which(tool.needs)]
     found = rounds(tools, count, seconds)
     print(f"observer effect, {count} rounds of {seconds:g} s, medians (range)")
     print(f"  {'':<18}{'idle exits/s':>24}{'added in a round':>24}{'C0 %':>8}")

@@ -19,7 +19,7 @@ import time
 from datetime import datetime
 from pathlib import Path
 
-from powerprof.system import programs
+from powerprof.system import program_search
 from powerprof.system.targets import resolve
 from powerprof.tracing.idle import trace_stacks
 from powerprof.tracing.monitor import TraceMonitor
@@ -92,7 +92,7 @@ def run(quick: bool) -> Verdict:
     print(f"  {'powerprof attribute':<26}{command_s:12.2f}")
     print(f"  {'a tracer, first use':<26}{first[0]:12.2f}{first[1]:8.0f}")
     print(f"  {'afterwards, median':<26}{seconds:12.2f}{megabytes:8.0f}")
-    if programs.which("bpftrace"):
+    if program_search.which("bpftrace"):
         began = time.monotonic()
         done = subprocess.run(_BPFTRACE, check=False, capture_output=True, text=True)
         why = "" if done.returncode == 0 else f"  failed: {(done.stderr.strip().splitlines() or ['?'])[-1]}"

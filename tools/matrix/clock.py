@@ -12,7 +12,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from powerprof.system.programs import need, run
+from powerprof.system.program_search import need
+from powerprof.system.programs import run
 
 _SOURCE = r"""
 #include <stdint.h>

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from powerprof.system.programs import need, run
+from powerprof.system.program_search import need
+from powerprof.system.programs import run
 
 _FETCH_S = 600.0
 

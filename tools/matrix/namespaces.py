@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from powerprof.system.programs import need
+from powerprof.system.program_search import need
 from tools.matrix.cells import Cell
 from tools.matrix.roots import Root
 from tools.matrix.running import RESULTS

@@ -7,7 +7,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from powerprof.system.programs import need, run
+from powerprof.system.program_search import need
+from powerprof.system.programs import run
 from tools.matrix import cache
 from tools.matrix.roots import COMPILE, REPOSITORY, Root, compile_foreign, run_inside
 

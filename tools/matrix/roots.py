@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from powerprof.system.programs import need, run
+from powerprof.system.program_search import need
+from powerprof.system.programs import run
 from tools.matrix import cache, debian
 from tools.matrix.arches import ARCHES, Arch
 

@@ -23,9 +23,9 @@ from powerprof.measure.counters import CounterSample, Missing
 from powerprof.measure.energy_series import EnergySeries, counter_energy
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.fetching import fetch
-from powerprof.system.files import read_outside_table
 from powerprof.system.foreign_text import printable
 from powerprof.system.next_steps import command_line
+from powerprof.system.outside_files import read_outside_table
 
 # Exporters refresh every 5 s (Kepler), some every 30 s.
 _INTERVAL_S = 5.0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from powerprof.energy.meters.meter import DomainEnergy, SampledMeter, UnusableMeterError, require_this_host
 from powerprof.measure.energy_series import PowerSample, power_energy
-from powerprof.system import programs
+from powerprof.system import program_search, programs
 from powerprof.system.errors import CapabilityError, PowerprofError
 
 _IPMI_INTERVAL_S = 5.0  # the controllers' sampling period (DCMI 1.5, 6.6.1)
@@ -66,7 +66,7 @@ def _read_power(program: Path) -> str:
 def open_ipmi() -> IpmiMeter:
     """Open the management controller. Raise CapabilityError without ipmitool, the device or a reading."""
     require_this_host("ipmi: it reads the running machine")
-    program = programs.need("ipmitool", "ipmitool")
+    program = program_search.need("ipmitool", "ipmitool")
     try:
         text = _read_power(program)
     except PowerprofError as error:

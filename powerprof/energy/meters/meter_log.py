@@ -23,9 +23,9 @@ from powerprof.measure.clock import WallOffset
 from powerprof.measure.energy_series import EnergySeries, PowerSample, power_energy
 from powerprof.measure.program_output import median_step_s, numbered_lines, parse_number
 from powerprof.system.errors import CapabilityError, DataError
-from powerprof.system.files import read_outside_table
 from powerprof.system.foreign_data import loader
 from powerprof.system.next_steps import command_line
+from powerprof.system.outside_files import read_outside_table
 
 _TIMES = (
     *("t", "time", "timestamp", "epoch", "date", "datetime", "date time", "ts", "unix", "unixtime", "unix time"),

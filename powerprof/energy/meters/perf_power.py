@@ -30,8 +30,8 @@ from powerprof.measure.energy_series import counter_energy
 from powerprof.measure.perf_events import open_counter, read_counter
 from powerprof.model.records import Scope
 from powerprof.system import paths
-from powerprof.system.errors import CapabilityError, PowerprofError
-from powerprof.system.files import read_int, read_text, reason_of, try_int, try_text
+from powerprof.system.errors import CapabilityError, PowerprofError, reason_of
+from powerprof.system.files import read_int, read_text, try_int, try_text
 
 _EVENT_DOMAINS = {
     "energy-pkg": "package",

@@ -15,7 +15,7 @@ from powerprof.energy.meters.meter import DomainEnergy, distinct_names, require_
 from powerprof.measure.clock import WallOffset
 from powerprof.measure.energy_series import EnergySeries, PowerInterval, interval_energy
 from powerprof.measure.turbostat import TurbostatInterval, TurbostatLog, TurbostatRow, parse_turbostat
-from powerprof.system import programs
+from powerprof.system import program_search, programs
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError
 
 # The domain of a package in each column.
@@ -164,7 +164,7 @@ class TurbostatMeter:
 def open_turbostat() -> TurbostatMeter:
     """Start turbostat. Raise CapabilityError if it is not installed, may not run, or shows no watts."""
     require_this_host("turbostat: it reads the running machine")
-    program = programs.need("turbostat", "linux-cpupower")
+    program = program_search.need("turbostat", "linux-cpupower")
     base: list[str | Path] = [program, "--quiet", "--show", _SHOW]
     try:
         trial = programs.run([*base, "--interval", "0.3", "--num_iterations", "1"], timeout_s=10)

@@ -21,8 +21,7 @@ import msgspec
 
 from powerprof import __version__
 from powerprof.system import paths
-from powerprof.system.errors import CapabilityError, PowerprofError
-from powerprof.system.files import reason_of
+from powerprof.system.errors import CapabilityError, PowerprofError, reason_of
 from powerprof.system.folders import Folder
 from powerprof.system.foreign_data import reading
 from powerprof.system.next_steps import command_line

@@ -23,8 +23,8 @@ from pathlib import Path
 import msgspec
 
 from powerprof.system import paths
-from powerprof.system.errors import CapabilityError, PowerprofError
-from powerprof.system.files import reason_of, try_text
+from powerprof.system.errors import CapabilityError, PowerprofError, reason_of
+from powerprof.system.files import try_text
 from powerprof.system.folders import only_root_writes
 
 

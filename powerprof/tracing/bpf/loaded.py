@@ -19,8 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from powerprof.system.closeable import Closeable
-from powerprof.system.errors import CapabilityError, PowerprofError
-from powerprof.system.files import reason_of
+from powerprof.system.errors import CapabilityError, PowerprofError, reason_of
 from powerprof.system.next_steps import command_line
 from powerprof.tracing.bpf import carried, compiled_cache, objects, syscalls
 from powerprof.tracing.bpf.btf import Btf, read_kernel_btf

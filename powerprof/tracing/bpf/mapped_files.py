@@ -26,8 +26,7 @@ from contextlib import contextmanager
 import msgspec
 
 from powerprof.system.caller import caller, is_system_account
-from powerprof.system.errors import CapabilityError, PowerprofError
-from powerprof.system.files import reason_of
+from powerprof.system.errors import CapabilityError, PowerprofError, reason_of
 from powerprof.system.foreign_text import printable
 from powerprof.system.next_steps import command_line
 from powerprof.system.processes import account_name

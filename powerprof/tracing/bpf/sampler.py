@@ -18,8 +18,7 @@ from powerprof.measure.cpuidle import format_cpu_list, online_cpus
 from powerprof.measure.perf_events import TYPE_SOFTWARE, open_counter, open_sampler, set_program
 from powerprof.model.records import Note
 from powerprof.system.closeable import Closeable
-from powerprof.system.errors import PowerprofError
-from powerprof.system.files import reason_of
+from powerprof.system.errors import PowerprofError, reason_of
 from powerprof.tracing.bpf.permission import not_permitted_error
 
 # PERF_COUNT_SW_… of include/uapi/linux/perf_event.h.

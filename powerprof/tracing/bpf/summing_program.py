@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from powerprof.measure.window import WindowPart
 from powerprof.system.closeable import Closeable
-from powerprof.system.tasks import check_process_ids
+from powerprof.system.pid_namespaces import check_process_ids
 from powerprof.tracing.bpf.btf import Btf
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.followed import LOOK_S, FollowedProcesses

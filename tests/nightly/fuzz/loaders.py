@@ -61,7 +61,7 @@ def _text(parse: Callable[[str, Path], object]) -> Callable[[Path, bytes], objec
     """A parser of text that was decoded strictly before: as `read_outside_table` would."""
 
     def read(path: Path, data: bytes) -> object:
-        from powerprof.system.files import read_outside_table
+        from powerprof.system.outside_files import read_outside_table
 
         return parse(read_outside_table(path), path)
 

@@ -19,7 +19,8 @@ import numpy.typing as npt
 import pytest
 
 from powerprof.attribution import capture
-from powerprof.system.programs import need, start, stop
+from powerprof.system.program_search import need
+from powerprof.system.programs import start, stop
 from tests.conftest import Cli, CliResult
 from tests.programs import ground_truth
 from tests.programs.built import build_once

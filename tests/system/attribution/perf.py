@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from powerprof.system.programs import need, start, stop
+from powerprof.system.program_search import need
+from powerprof.system.programs import start, stop
 
 # The largest that perf takes: our own copies are 16 KiB.
 _DUMP_BYTES = 65528

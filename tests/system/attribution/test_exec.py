@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.system.programs import need
+from powerprof.system.program_search import need
 from tests.conftest import Cli
 from tests.system.attribution.conftest import HERE, Attributed, running
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from powerprof.database.private_server import PrivateServer
-from powerprof.system.programs import need, start, stop
+from powerprof.system.program_search import need
+from powerprof.system.programs import start, stop
 from tests.programs.waiting import wait_until
 from tests.system.attribution import perf
 from tests.system.attribution.conftest import Attributed, functions_of, slept

@@ -22,7 +22,7 @@ from powerprof.database import packages as apt
 from powerprof.database.historical import HistoricalServer
 from powerprof.database.packages import DebianPackages
 from powerprof.database.private_server import PrivateServer
-from powerprof.system import paths, programs
+from powerprof.system import paths, program_search, programs
 from powerprof.system.errors import PowerprofError
 from powerprof.system.sandbox import Confinement
 from tests.programs.debs import Archive, Link, make_deb
@@ -43,7 +43,7 @@ def server_package(mariadbd: Path) -> bytes:
     """This host's server with all that it needs, as one package."""
     files: dict[str, bytes | Link] = {"./bin/sh": Link("dash")}
     for name in ("dash", "my_print_defaults", "mariadb-install-db", *_SCRIPT_USES):
-        program = programs.which(name)
+        program = program_search.which(name)
         assert program is not None, name
         files[f"./usr/bin/{name}"] = program.read_bytes()
         if name != "mariadb-install-db":
@@ -127,7 +127,7 @@ def test_an_archive_without_empty_data_makes_them_where_the_servers_account_may_
     # As Debian's mariadb-install-db looks for them.
     programs_of_it = {"sbin/mariadbd": mariadbd.resolve()}
     for name in ("my_print_defaults", "mariadb-install-db"):
-        found = programs.which(name)
+        found = program_search.which(name)
         assert found is not None, name
         programs_of_it[f"bin/{name}"] = found
     jar = tmp_path / "server.jar"

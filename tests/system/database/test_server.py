@@ -144,7 +144,7 @@ def test_settings_that_would_open_the_server_are_refused(settings: dict[str, str
 
 def test_without_a_server_the_remedy_is_said(room: Room, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("powerprof.system.programs._SBIN", ())
+    monkeypatch.setattr("powerprof.system.program_search._SBIN", ())
     with pytest.raises(CapabilityError) as caught:
         PrivateServer().__enter__()
     assert caught.value.exit_code == 3

@@ -11,7 +11,8 @@ from types import FrameType
 
 import pytest
 
-from powerprof.system.caller import account_of, acting_as
+from powerprof.system.acting import acting_as
+from powerprof.system.caller import account_of
 from tests.system.safety.conftest import UID, Attacker
 
 

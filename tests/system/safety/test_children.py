@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.stacks import demangle
-from powerprof.system import programs
+from powerprof.system import program_search, programs
 from powerprof.system.errors import CapabilityError, PowerprofError
 from tests.conftest import REPOSITORY
 from tests.system.safety.conftest import UID, Attacker
@@ -76,10 +76,10 @@ def test_root_takes_no_program_that_others_could_have_put_on_path(
         program.chmod(0o755)
         attacker.owns(program)
     monkeypatch.setenv("PATH", f"{place}:{os.environ['PATH']}")
-    assert programs.which("mariadbd") != place / "mariadbd"
-    assert programs.which("powertop-of-nobody") is None
+    assert program_search.which("mariadbd") != place / "mariadbd"
+    assert program_search.which("powertop-of-nobody") is None
     with pytest.raises(CapabilityError, match=r"powertop-of-nobody is not run as root \(.* belongs to user 65534\)"):
-        programs.need("powertop-of-nobody", "powertop")
+        program_search.need("powertop-of-nobody", "powertop")
     with pytest.raises(PowerprofError, match="is not run as root"):
         programs.run([place / "mariadbd"])
     # As that account it may.

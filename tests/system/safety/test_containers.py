@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from powerprof.system.tasks import is_in_pid_namespace
+from powerprof.system.pid_namespaces import is_in_pid_namespace
 from tests.conftest import REPOSITORY
 from tests.programs.balance import check_balance
 from tests.programs.ground_truth import build

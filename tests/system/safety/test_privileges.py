@@ -21,7 +21,8 @@ from tests.programs.own_library import own_libc
 _SETTLED = """
 import os, sys
 from powerprof.system import capabilities as privileges
-from powerprof.system.caller import account_of, acting_as
+from powerprof.system.caller import account_of
+from powerprof.system.acting import acting_as
 from powerprof.system.errors import PowerprofError
 privileges.drop_capabilities(privileges.TRACING)
 with acting_as(account_of(65534)):

@@ -25,7 +25,8 @@ from powerprof.database.readers import ReadOnlyAccount, may_only_read, read_only
 from powerprof.database.runtree import RunTree
 from powerprof.queries.client_texts import StatementSample, add_plans
 from powerprof.queries.records import Statement
-from powerprof.system.caller import account_of, connecting_as
+from powerprof.system.acting import connecting_as
+from powerprof.system.caller import account_of
 from powerprof.system.errors import DataError, PowerprofError
 from tests.conftest import each_release
 from tests.programs.option_files import write_options

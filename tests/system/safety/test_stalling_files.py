@@ -29,8 +29,7 @@ from powerprof.stacks.image import ProcessImage, snapshot
 from powerprof.stacks.perf_map import read_perf_map
 from powerprof.system import reader_waits
 from powerprof.system.fork import SendPart, run_in_fork
-from powerprof.system.language_runtimes import language_of
-from powerprof.system.processes import owner_of
+from powerprof.system.processes import language_of, owner_of
 from powerprof.system.reader_child import MAX_MAPPINGS
 from powerprof.system.reader_process import Opened, ReaderProcess, link_of, shared
 from powerprof.system.reader_waits import OF_PEOPLE, ReaderWaits
@@ -459,7 +458,7 @@ def test_no_other_module_opens_a_path_of_another_process() -> None:
     [
         '(paths.procfs() / str(pid) / "exe").stat()',
         'os.open(base / "map_files" / f"{start:x}-{end:x}", os.O_RDONLY)',
-        'files.open_regular(base / "fd/2")',
+        'outside_files.open_regular(base / "fd/2")',
         'open(f"/proc/{pid}/root/etc/passwd")',
         'place = base / "root" / name\n    return place.read_bytes()',
         'channel.connect(str(base / "root" / name))',

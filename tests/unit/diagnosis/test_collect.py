@@ -32,7 +32,7 @@ from powerprof.diagnosis.collect import (
 from powerprof.diagnosis.evidence import CpuShares, LogSummary, ServerFacts, StartsWatch
 from powerprof.system import reader_child
 from powerprof.system.errors import DataError
-from powerprof.system.files import read_outside_text
+from powerprof.system.outside_files import read_outside_text
 from tests.programs.cpu_time import least_cpu_s
 from tests.unit.diagnosis.recorded_server import RecordedServer, Table
 from tests.unit.live.records import attribution, cause, wakeup

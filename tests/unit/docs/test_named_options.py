@@ -44,7 +44,7 @@ _OTHERS = {
     "energy/replay.py": _TURBOSTAT,
     "host/program_probes.py": {"--quiet", "--num", "--interval"},
     "host/": {"--cap-add", "--pid", "--privileged"},
-    "system/tasks.py": {"--pid"},
+    "system/pid_namespaces.py": {"--pid"},
     "live/webconfig.py": {"--web"},
     "report/comparison_words.py": {"--pairs"},  # of `compare`, printed by `report` too
     "report/queries.py": {"--method"},  # of `queries`, printed by `report` too

@@ -12,7 +12,7 @@ import pytest
 from powerprof.energy import choice
 from powerprof.energy.choice import open_meters
 from powerprof.energy.meters import ipmi
-from powerprof.system import paths, programs
+from powerprof.system import paths, program_search, programs
 from tests.unit.energy.meter_trees import Tree
 
 _ROOT_ONLY = "<unreadable>"
@@ -223,7 +223,7 @@ class _Machine:
 def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The only folder of programs, on a machine that stands for this one."""
     made = tmp_path_factory.mktemp("programs")
-    monkeypatch.setattr(programs, "_list_folders", lambda: [made])
+    monkeypatch.setattr(program_search, "list_folders", lambda: [made])
     monkeypatch.setattr(programs, "only_root_writes", lambda path: None)
     monkeypatch.setattr(paths, "is_this_host", lambda: True)
     yield made

@@ -30,7 +30,7 @@ def test_no_file_has_a_new_scar() -> None:
         ("from a import b\n\n\ndef f():\n    import a.b\n    from a import b as c\n", {6: "a.b is imported"}),
         ("def f():\n    g(1)\n    g(1)\n    a, b = g(b)\n    a, b = g(b)\n", {3: "the statement before is equal"}),
         ('"""See `system.files`, `system.nowhere` and `word.other`."""\n', {1: "there is no module system.nowhere"}),
-        ("x = 1  # powerprof.system.files.reason_of, powerprof.nothing.at_all\n", {1: "there is no module nothing"}),
+        ("x = 1  # powerprof.system.errors.reason_of, powerprof.nothing.at_all\n", {1: "there is no module nothing"}),
         ("x = 1  # system/files.py and nowhere/at_all.py\n", {1: "there is no file nowhere/at_all.py"}),
     ],
 )

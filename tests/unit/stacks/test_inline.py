@@ -20,7 +20,7 @@ from powerprof.stacks.image import snapshot
 from powerprof.stacks.inline import TOO_MUCH, InlineReader
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.time_budget import DebugBudget
-from powerprof.system.programs import need
+from powerprof.system.program_search import need
 from tests.programs.built import build_once
 from tests.programs.ground_truth import HERE
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import Tree
 
 
@@ -25,3 +27,9 @@ def add_process(
     if exe:
         (folder / "exe").symlink_to(exe)
     return folder
+
+
+@pytest.fixture
+def procfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("POWERPROF_PROCFS", str(tmp_path))
+    return tmp_path

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from powerprof.system import next_steps, programs
+from powerprof.system import next_steps, program_search, programs
 from powerprof.system.caller import SYSTEM_PATH, HostUser
+from powerprof.system.descendants import end_descendants
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError, SeveralServersError
 from powerprof.system.next_steps import command_line, find_commands, this_command_line
-from powerprof.system.programs import Finished, build_environment, end_descendants
+from powerprof.system.programs import Finished, build_environment
 
 
 def test_an_error_has_the_last_lines_of_its_program() -> None:
@@ -60,11 +61,11 @@ def test_programs_are_found_on_absolute_entries(tmp_path: Path, monkeypatch: pyt
         (tmp_path / name / "tool").chmod(mode)
     monkeypatch.chdir(tmp_path / "second")
     monkeypatch.setenv("PATH", f".:{tmp_path}/first:{tmp_path}/second")
-    assert programs.which("tool") == tmp_path / "second/tool"
+    assert program_search.which("tool") == tmp_path / "second/tool"
     monkeypatch.setenv("PATH", ".")
-    assert programs.which("tool") is None
+    assert program_search.which("tool") is None
     with pytest.raises(CapabilityError, match="tool is not installed") as error:
-        programs.need("tool", "tools")
+        program_search.need("tool", "tools")
     assert error.value.hint == "apt install tools"
 
 
@@ -72,7 +73,7 @@ def test_root_runs_no_program_of_another_account(root: None, tmp_path: Path, mon
     (tmp_path / "tool").touch(0o755)
     os.chown(tmp_path / "tool", 1001, 0)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert programs.which("tool") is None
+    assert program_search.which("tool") is None
     with pytest.raises(PowerprofError, match=r"tool is not run as root \(.*belongs to user 1001"):
         programs.run(["tool"])
 

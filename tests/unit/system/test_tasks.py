@@ -7,15 +7,13 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from powerprof.stacks.image import snapshot
 from powerprof.system import process_stat, processes, targets, tasks
-from powerprof.system.errors import CapabilityError
-from powerprof.system.language_runtimes import language_of
+from powerprof.system.processes import language_of
 from powerprof.system.reader_process import shared
 from powerprof.system.server_roles import read_titles
 from powerprof.system.targets import resolve
@@ -25,12 +23,6 @@ from tests.conftest import Tree
 FIELDS = "S 1 7 8 0 -1 2097216 11 12 13 14 15 16 17 -2 20 0 1 0 4242 43 44 45 46 47 140720 49 50"
 
 KERNEL, USER = 0x00208040, 0x00400000
-
-
-@pytest.fixture
-def procfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("POWERPROF_PROCFS", str(tmp_path))
-    return tmp_path
 
 
 def add_thread(procfs: Path, tid: int, comm: str, flags: int = USER, tgid: int | None = None) -> None:
@@ -112,48 +104,11 @@ def test_all_ended_threads_of_one_name_have_a_process_only_if_it_is_real(procfs:
     assert tasks.look_up(0) == tasks.Task(0, 0, "idle", "kernel", True)
 
 
-@pytest.mark.parametrize(("number", "is_inside"), [(0xEFFFFFFC, False), (0xEFFFFFFD, True), (None, False)])
-def test_a_pid_namespace_has_its_own_number(
-    fake_tree: Tree, monkeypatch: pytest.MonkeyPatch, number: int | None, is_inside: bool
-) -> None:
-    fake_tree({"proc/self/ns/pid": ""} if number else {})
-    real = Path.stat
-
-    def stat(path: Path) -> os.stat_result:
-        fields = list(real(path))
-        fields[1] = number
-        return os.stat_result(fields)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "stat", stat)
-        assert tasks.is_in_pid_namespace() is is_inside
-        with pytest.raises(CapabilityError, match="process ids in this pid namespace") if is_inside else nullcontext():
-            tasks.check_process_ids()
-
-
 @pytest.mark.parametrize("text", ["", "7", "7 (x", "7 (x) S 1 7", f"7 (x) {FIELDS}".replace("4242", "soon")])
 def test_unknown_stat_format_is_none(text: str, fake_tree: Tree) -> None:
     fake_tree({"proc/7/stat": text})
     assert process_stat.read_process_stat(7) is None
     assert process_stat.read_process_stat(8) is None
-
-
-def add_container_thread(procfs: Path, tid: int, status: str) -> None:
-    folder = procfs / "4711/task" / str(tid)
-    folder.mkdir(parents=True)
-    (folder / "status").write_text(f"Name:\tmysqld\n{status}")
-
-
-def test_container_threads_are_found_by_their_own_ids(procfs: Path) -> None:
-    add_container_thread(procfs, 4711, "NSpid:\t4711\t1\n")
-    add_container_thread(procfs, 4730, "NSpid:\t4730\t30\t19\n")
-    assert tasks.read_outer_ids(4711) == {1: 4711, 19: 4730}
-
-
-@pytest.mark.parametrize("status", ["NSpid:\t4711\n", "", "NSpid:\tx\n"])
-def test_threads_of_this_namespace_need_no_other_ids(status: str, procfs: Path) -> None:
-    add_container_thread(procfs, 4711, status)
-    assert tasks.read_outer_ids(4711) == tasks.read_outer_ids(4712) == tasks.read_outer_ids(None) == {}
 
 
 def start_without_first_thread() -> subprocess.Popen[str]:
