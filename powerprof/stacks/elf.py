@@ -32,9 +32,9 @@ MAX_NOTES = 64
 MAX_NOTES_BYTES = 256 << 10
 MAX_SEGMENTS = 512
 MAX_SECTION_BYTES = 512 << 20
-_EHDR = struct.Struct("<16sHHIQQQIHHHHHH")
-_PHDR = struct.Struct("<IIQQQQQQ")
-_SHDR = struct.Struct("<IIQQQQIIQQ")
+EHDR = struct.Struct("<16sHHIQQQIHHHHHH")
+PHDR = struct.Struct("<IIQQQQQQ")
+SHDR = struct.Struct("<IIQQQQIIQQ")
 _CHDR = struct.Struct("<IIQQ")
 _ADDRESS_LIMIT = 1 << 63
 
@@ -145,9 +145,9 @@ def parse_elf(data: bytes, path: str) -> Elf:
 
 def _parse(raw: Elf) -> Elf:
     path, size = raw.path, raw.size
-    if size < _EHDR.size:
+    if size < EHDR.size:
         raise DataError(path, "too short for an ELF file")
-    ident, kind, e_machine, _, entry, phoff, shoff, *sizes = _EHDR.unpack(raw.read(0, _EHDR.size))
+    ident, kind, e_machine, _, entry, phoff, shoff, *sizes = EHDR.unpack(raw.read(0, EHDR.size))
     _flags, _ehsize, phentsize, phnum, shentsize, shnum, shstrndx = sizes
     if ident[:4] != b"\x7fELF":
         raise DataError(path, "not an ELF file")
@@ -160,9 +160,9 @@ def _parse(raw: Elf) -> Elf:
         raise DataError(path, f"neither program nor library (e_type {kind})")
     segments: list[Segment] = []
     if phnum:
-        if phentsize != _PHDR.size or phnum > MAX_SEGMENTS or not _is_inside(phoff, phnum * _PHDR.size, size):
+        if phentsize != PHDR.size or phnum > MAX_SEGMENTS or not _is_inside(phoff, phnum * PHDR.size, size):
             raise DataError(path, "program headers out of range")
-        for words in _PHDR.iter_unpack(raw.read(phoff, phnum * _PHDR.size)):
+        for words in PHDR.iter_unpack(raw.read(phoff, phnum * PHDR.size)):
             p_type, p_flags, offset, vaddr, _paddr, filesz, memsz, align = words
             segment = Segment(p_type, p_flags, offset, vaddr, filesz, memsz, align)
             # A separate debug file keeps the program headers of its program without the bytes.
@@ -184,14 +184,14 @@ def _read_sections(raw: Elf, shoff: int, shentsize: int, shnum: int, shstrndx: i
     # A file that sstrip processed is valid although it has no section headers.
     if not shoff or (not shnum and shoff >= raw.size):
         return ()
-    if shentsize != _SHDR.size or not _is_inside(shoff, max(shnum, 1) * _SHDR.size, raw.size):
+    if shentsize != SHDR.size or not _is_inside(shoff, max(shnum, 1) * SHDR.size, raw.size):
         raise DataError(raw.path, "section headers out of range")
-    first = _SHDR.unpack(raw.read(shoff, _SHDR.size))
+    first = SHDR.unpack(raw.read(shoff, SHDR.size))
     count = shnum or first[5]
     names_index = first[6] if shstrndx == 0xFFFF else shstrndx
-    if count > MAX_SECTIONS or not _is_inside(shoff, count * _SHDR.size, raw.size):
+    if count > MAX_SECTIONS or not _is_inside(shoff, count * SHDR.size, raw.size):
         raise DataError(raw.path, f"section headers out of range ({count} of them)")
-    headers = list(_SHDR.iter_unpack(raw.read(shoff, count * _SHDR.size)))
+    headers = list(SHDR.iter_unpack(raw.read(shoff, count * SHDR.size)))
     names = b""
     if 0 < names_index < count:
         kind, offset, size = headers[names_index][1], headers[names_index][4], headers[names_index][5]

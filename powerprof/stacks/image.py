@@ -73,7 +73,6 @@ class Mapping(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     device: str
     inode: int
-    deleted: bool = False
     build_id: str | None = None
     bias: int | None = None
     size_bytes: int | None = None
@@ -279,7 +278,6 @@ def parse_maps(text: str, path: str) -> tuple[Mapping, ...]:
         low, high, permissions, offset, major, minor, inode, name = match.groups("")
         if "x" not in permissions:
             continue
-        deleted = name.endswith(_DELETED)
         clean = name.removesuffix(_DELETED).replace("\\012", "\n").encode("utf-8", "surrogateescape")
         mappings.append(
             Mapping(
@@ -289,7 +287,6 @@ def parse_maps(text: str, path: str) -> tuple[Mapping, ...]:
                 path=clean.decode("utf-8", "replace"),
                 device=f"{major}:{minor}",
                 inode=int(inode),
-                deleted=deleted,
             )
         )
         if len(mappings) > MAX_MAPPINGS:

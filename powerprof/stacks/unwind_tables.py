@@ -16,7 +16,7 @@ from functools import cached_property
 
 import msgspec
 
-from powerprof.stacks.elf import ET_DYN, PF_X, PT_LOAD, Elf, section_bytes
+from powerprof.stacks.elf import EHDR, ET_DYN, PF_X, PHDR, PT_LOAD, SHDR, Elf, section_bytes
 from powerprof.stacks.function_ranges import convert_debug_frame, read_fde_functions
 from powerprof.stacks.registers import BY_ELF, X86_64
 from powerprof.stacks.symtab import SymbolTable, read_symbols
@@ -33,9 +33,6 @@ _GO_BOTTOMS = frozenset(
     for name in ("goexit", "mcall", "mstart", "rt0_go", "systemstack_switch")
     for abi in ("", ".abi0")
 )
-_EHDR = struct.Struct("<16sHHIQQQIHHHHHH")
-_PHDR = struct.Struct("<IIQQQQQQ")
-_SHDR = struct.Struct("<IIQQQQIIQQ")
 _SEALS = 0x0001 | 0x0002 | 0x0004 | 0x0008  # F_SEAL_SEAL, _SHRINK, _GROW, _WRITE
 _F_ADD_SEALS = 1033
 
@@ -143,30 +140,30 @@ def build_elf_image(table: UnwindTable) -> bytes:
     if table.build_id:
         raw = bytes.fromhex(table.build_id)
         note = struct.pack("<III", 4, len(raw), 3) + b"GNU\0" + raw + bytes(-len(raw) % 4)
-    frame_at = _EHDR.size + _PHDR.size
+    frame_at = EHDR.size + PHDR.size
     # A terminator ends the table for readers that do not stop at the end of the section.
     frame = table.eh_frame + b"\0\0\0\0"
     note_at = (frame_at + len(frame) + 7) & ~7
     names_at = note_at + len(note)
     sections_at = (names_at + len(names) + 7) & ~7
     ident = b"\x7fELF\x02\x01\x01" + bytes(9)
-    header = _EHDR.pack(
-        ident, ET_DYN, table.elf_machine, 1, 0, _EHDR.size, sections_at, 0, _EHDR.size, _PHDR.size, 1, _SHDR.size, 5, 3
+    header = EHDR.pack(
+        ident, ET_DYN, table.elf_machine, 1, 0, EHDR.size, sections_at, 0, EHDR.size, PHDR.size, 1, SHDR.size, 5, 3
     )
-    segment = _PHDR.pack(PT_LOAD, PF_X | 4, 0, table.low, table.low, 0, table.high - table.low, 0x1000)
+    segment = PHDR.pack(PT_LOAD, PF_X | 4, 0, table.low, table.low, 0, table.high - table.low, 0x1000)
     sections = b"".join(
         (
-            bytes(_SHDR.size),
+            bytes(SHDR.size),
             # Drgn takes a file as loadable only if an allocated section has bytes: .eh_frame below.
-            _SHDR.pack(1, 8, 6, table.low, frame_at, table.high - table.low, 0, 0, 16, 0),
-            _SHDR.pack(7, 1, 2, table.eh_frame_vaddr, frame_at, len(frame), 0, 0, 8, 0),
-            _SHDR.pack(17, 3, 0, 0, names_at, len(names), 0, 0, 1, 0),
-            _SHDR.pack(27, 7, 0, 0, note_at, len(note), 0, 0, 4, 0),
+            SHDR.pack(1, 8, 6, table.low, frame_at, table.high - table.low, 0, 0, 16, 0),
+            SHDR.pack(7, 1, 2, table.eh_frame_vaddr, frame_at, len(frame), 0, 0, 8, 0),
+            SHDR.pack(17, 3, 0, 0, names_at, len(names), 0, 0, 1, 0),
+            SHDR.pack(27, 7, 0, 0, note_at, len(note), 0, 0, 4, 0),
         )
     )
     out = bytearray(sections_at + len(sections))
-    out[: _EHDR.size] = header
-    out[_EHDR.size : frame_at] = segment
+    out[: EHDR.size] = header
+    out[EHDR.size : frame_at] = segment
     out[frame_at : frame_at + len(frame)] = frame
     out[note_at : note_at + len(note)] = note
     out[names_at : names_at + len(names)] = names
