@@ -211,7 +211,7 @@ def test_kept_units_leave_memory_to_other_files(compiled):
     assert budget.bytes_left >= 1 << 20
 
 
-def test_what_cannot_be_decompressed_is_told_and_takes_no_memory(compiled, tmp_path):
+def test_undecodable_section_gets_a_note_and_takes_no_memory(compiled, tmp_path):
     path, other = compiled("compressed"), tmp_path / "zstd"
     data = bytearray(path.read_bytes())
     info = read_elf(os.open(path, os.O_RDONLY), str(path)).section(".debug_info")
@@ -224,7 +224,7 @@ def test_what_cannot_be_decompressed_is_told_and_takes_no_memory(compiled, tmp_p
     assert budget.bytes_left == DebugBudget().bytes_left
 
 
-def test_a_file_that_is_given_up_returns_its_memory(compiled):
+def test_abandoned_file_releases_its_memory(compiled):
     path = compiled("compressed")
     budget = DebugBudget()
     assert any(map(reader(path, budget).levels, calls_of(path, 20)))
