@@ -89,9 +89,9 @@ CPU_STATE = np.dtype(
     + [(name, "<u4") for name in ("raised_by_irq", "vector")]
     + [(name, "<u8") for name in ("timer_active", "meter_start_ns")]
     + [(name, "<u4") for name in ("meter_captures", "was_loaded", "captures_skipped", "was_brisk")]
-    + [("busy_checked_ns", "<u8"), ("idled_ns", "<u8"), ("threaded", "<u4"), ("in_tid", "<u4")]
-    + [(name, "<u8") for name in ("in_ns", "own_ns", "kernel_ns")]
-    + [("is_own", "<u4"), ("first_not_busy", "<u4"), ("down_ns", "<u8"), ("gap", "V128")]
+    + [("busy_checked_ns", "<u8"), ("idled_ns", "<u8"), ("threaded_irq", "<u4"), ("running_tid", "<u4")]
+    + [(name, "<u8") for name in ("switch_in_ns", "own_ns", "kernel_ns")]
+    + [("is_task_awake", "<u4"), ("first_not_busy", "<u4"), ("offline_ns", "<u8"), ("gap", "V128")]
 )
 
 # struct stack_record. The machine's registers and the stack follow.

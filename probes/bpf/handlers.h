@@ -7,7 +7,7 @@
 static __always_inline void idle_enter_hardirq(struct cpu_state *cpu, u32 irq)
 {
     cpu->hardirq = irq + 1;
-    cpu->threaded = 0;
+    cpu->threaded_irq = 0;
     idle_add_evidence(cpu, EVIDENCE_DEVICE, irq);
 }
 
@@ -16,7 +16,7 @@ static __always_inline void idle_enter_hardirq(struct cpu_state *cpu, u32 irq)
 
 static __always_inline void idle_exit_hardirq(struct cpu_state *cpu, u32 returned)
 {
-    cpu->threaded = returned & IRQ_WAKES_THREAD ? cpu->hardirq : 0;
+    cpu->threaded_irq = returned & IRQ_WAKES_THREAD ? cpu->hardirq : 0;
     cpu->hardirq = 0;
 }
 
@@ -32,7 +32,7 @@ static __always_inline void idle_enter_softirq(struct cpu_state *cpu, u32 number
 {
     u32 bit = 1U << (number & 31);
 
-    cpu->threaded = 0;
+    cpu->threaded_irq = 0;
     cpu->softirq = number + 1;
     cpu->softirq_by_irq = (cpu->raised_by_irq & bit) != 0;
     cpu->raised_by_irq &= ~bit;
@@ -78,9 +78,9 @@ static __always_inline u32 idle_waker_context(struct cpu_state *cpu, u32 *irq, i
         *irq = cpu->hardirq - 1;
         return WAKER_DEVICE;
     }
-    if (cpu->threaded) {
-        *irq = cpu->threaded - 1;
-        cpu->threaded = 0;
+    if (cpu->threaded_irq) {
+        *irq = cpu->threaded_irq - 1;
+        cpu->threaded_irq = 0;
         return WAKER_DEVICE;
     }
     if (in_interrupt)

@@ -44,10 +44,10 @@ static __always_inline int idle_enter(struct cpu_state *cpu, u64 now)
         if (cpu->period.flags & IDLE_POLLED && cpu->period.evidence != EVIDENCE_NO_IPI)
             idle_clear_evidence(&cpu->period);
     }
-    cpu->is_own = 0;
+    cpu->is_task_awake = 0;
     /* A CPU that was taken offline ran until it went offline. */
-    cpu->period.next_ns = cpu->down_ns > cpu->period.exit_ns ? cpu->down_ns : now;
-    cpu->down_ns = 0;
+    cpu->period.next_ns = cpu->offline_ns > cpu->period.exit_ns ? cpu->offline_ns : now;
+    cpu->offline_ns = 0;
     return whole;
 }
 
@@ -68,7 +68,7 @@ static __always_inline void idle_restart(struct cpu_state *cpu, u64 now, u32 cpu
     cpu->hardirq = 0;
     cpu->softirq = 0;
     cpu->vector = 0;
-    cpu->threaded = 0;
+    cpu->threaded_irq = 0;
     cpu->timer_active = 0;
 }
 
@@ -164,7 +164,7 @@ static __always_inline void idle_start_task(struct cpu_state *cpu, u64 now, u32 
     cpu->period.next_tid = tid;
     cpu->period.next_tgid = tgid;
     cpu->own_ns = 0;
-    cpu->is_own = 1;
+    cpu->is_task_awake = 1;
     cpu->kernel_ns = now - cpu->period.exit_ns;
 }
 
@@ -172,10 +172,10 @@ static __always_inline void idle_start_task(struct cpu_state *cpu, u64 now, u32 
  * counts. */
 static __always_inline void idle_add_task_time(struct cpu_state *cpu, u32 tid, u64 ns, int preempted)
 {
-    if (!cpu->is_own || cpu->period.next_tid != tid)
+    if (!cpu->is_task_awake || cpu->period.next_tid != tid)
         return;
     cpu->own_ns += ns;
-    cpu->is_own = preempted;
+    cpu->is_task_awake = preempted;
 }
 
 /* A poll ends when a flag is set: by the interrupt that woke the next thread, or by another CPU. In the second case the
@@ -197,7 +197,7 @@ static __always_inline void idle_set_poll_evidence(struct idle_exit *period, str
 /* This CPU is going offline. Called at each step. */
 static __always_inline void idle_set_offline(struct cpu_state *cpu, u64 now)
 {
-    cpu->down_ns = now;
+    cpu->offline_ns = now;
 }
 
 /* Switch from the idle task to a task with `switches` switch-outs so far; `waking` may be null. Returns 1 if this

@@ -123,14 +123,14 @@ struct cpu_state {
     u32 was_brisk;           /* it was above BRISK_PER_100MS (threads.bpf.h) */
     u64 busy_checked_ns;     /* time of this CPU's last check whether all CPUs are busy */
     u64 idled_ns;            /* idle time since the load meter's last reading */
-    u32 threaded;            /* 1 + number of the device interrupt with a handler that requested its thread, else 0 */
-    u32 in_tid;              /* the running thread, if its switch-in was seen */
-    u64 in_ns;               /* its run time at the switch-in */
+    u32 threaded_irq;        /* 1 + number of the device interrupt with a handler that requested its thread, else 0 */
+    u32 running_tid;         /* the running thread, if its switch-in was seen */
+    u64 switch_in_ns;        /* its run time at the switch-in */
     u64 own_ns;              /* run time of the period's thread until it sleeps */
     u64 kernel_ns;           /* time from the exit until a thread ran or the CPU idled again */
-    u32 is_own;              /* the period's thread has not slept yet */
+    u32 is_task_awake;       /* the period's thread has not slept yet */
     u32 first_not_busy;      /* the first group of CPUs that is not marked busy (busy_cpus.bpf.h) */
-    u64 down_ns;             /* time of the last event of this CPU going offline, 0: idled since then */
+    u64 offline_ns;          /* time of the last event of this CPU going offline, 0: idled since then */
     /* The states of two CPUs never share a cache line or a prefetched pair of lines. The table may begin anywhere in a
      * line, so the gap is a whole pair. */
     u8 gap[CACHE_GAP_BYTES];

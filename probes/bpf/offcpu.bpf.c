@@ -109,15 +109,15 @@ static __always_inline u64 switch_reason(int preempted, u32 state)
 static __always_inline void count_waker(struct thread *thread, u64 who)
 {
     struct waker_key key = { .sleeper = who, .waker = thread->waker };
-    struct waker *entry = wakers.lookup(&key), fresh = {};
+    struct waker *entry = wakers.lookup(&key), new_waker = {};
 
     if (entry) {
         entry->count += 1;   /* only one CPU at a time switches this thread in */
         return;
     }
-    fresh.count = 1;
-    __builtin_memcpy(fresh.comm, thread->waker_comm, COMM_BYTES);
-    if (wakers.update(&key, &fresh))
+    new_waker.count = 1;
+    __builtin_memcpy(new_waker.comm, thread->waker_comm, COMM_BYTES);
+    if (wakers.update(&key, &new_waker))
         count(COUNT_LOST);
 }
 
@@ -163,8 +163,8 @@ TYPED_TRACEPOINT_PROBE(sched_switch)
     if (is_traced(who)) {
         thread = threads.lookup(&who);
         if (!thread) {
-            struct thread fresh = {};
-            if (threads.update(&who, &fresh))
+            struct thread new_thread = {};
+            if (threads.update(&who, &new_thread))
                 count(COUNT_LOST);
             thread = threads.lookup(&who);
         }

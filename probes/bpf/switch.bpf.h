@@ -40,9 +40,9 @@ static __always_inline u64 run_kind_of(u64 task, u64 who)
 /* A thread is switched in on this CPU; 0: the idle task. */
 static __always_inline void note_switch_in(struct cpu_state *cpu, u64 task)
 {
-    cpu->in_tid = FIELD_U32(task, OFFSET_task_struct_pid);
-    if (cpu->in_tid)
-        cpu->in_ns = run_time_of(task);
+    cpu->running_tid = FIELD_U32(task, OFFSET_task_struct_pid);
+    if (cpu->running_tid)
+        cpu->switch_in_ns = run_time_of(task);
 }
 
 /* Add run time of a thread without a slot. */
@@ -59,7 +59,7 @@ static __always_inline void note_switch_out(struct cpu_state *cpu, int number, u
     int place = (u32)who & (RUN_SLOTS - 1);
     struct cpu_total *total = totals.lookup(&number);
     struct run_time *slot = run_times.lookup(&place);
-    u64 ns = cpu->in_tid == (u32)who ? run_time_of(task) - cpu->in_ns : 0;
+    u64 ns = cpu->running_tid == (u32)who ? run_time_of(task) - cpu->switch_in_ns : 0;
 
     if (!total || !slot)
         return;
@@ -139,7 +139,7 @@ TYPED_TRACEPOINT_PROBE(sched_switch)
         if (is_open(cpu)) {
             idle_start_task(cpu, bpf_ktime_get_ns(), (u32)pid_tgid, pid_tgid >> 32);
             note_next_task(&cpu->period, prev);
-            cpu->in_tid = 0;   /* the scheduler counts the injected idle time as run time */
+            cpu->running_tid = 0;   /* the scheduler counts the injected idle time as run time */
         }
         note_switch_out(cpu, number, prev, pid_tgid, preempted, !preempted && will_exit(ctx, prev));
         note_switch_in(cpu, next);
