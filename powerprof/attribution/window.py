@@ -142,7 +142,7 @@ def build_capture(
         states=states,
         functions=window.trace.addresses,
         interrupts=context.interrupts,
-        tasks=_add_units(_name_ended(tasks, stacks.images), context.units, stacks.ended_groups),
+        tasks=_add_units(_name_ended(tasks, stacks.images), context.units, stacks.exited_cgroups),
         server_names=names,
         sites=stacks.sites,
         sleeping=stacks.sleeping,
@@ -236,14 +236,16 @@ def _unseen_time_notes(used_ns: int | None, ran: RunTimes, pids: Collection[int]
     return [Note("group_unseen", {"missing_ms": missing_ns / 1e6, "used_ms": (used_ns or 0) / 1e6})]
 
 
-def _add_units(tasks: list[Task], units: Units, ended_groups: Mapping[int, int]) -> list[Task]:
+def _add_units(tasks: list[Task], units: Units, exited_cgroups: Mapping[int, int]) -> list[Task]:
     """Add the systemd units of processes; the unit of an ended process is that of its last control group."""
     by_pid: dict[int, str | None] = {}
     for task in tasks:
         if task.is_kernel or task.unit is not None or task.pid is None or task.pid in by_pid:
             continue
         unit = units.of(task.pid)
-        by_pid[task.pid] = units.of_group(ended_groups[task.pid]) if unit is None and task.pid in ended_groups else unit
+        by_pid[task.pid] = (
+            units.of_group(exited_cgroups[task.pid]) if unit is None and task.pid in exited_cgroups else unit
+        )
     return [
         msgspec.structs.replace(task, unit=by_pid[task.pid]) if task.unit is None and task.pid in by_pid else task
         for task in tasks

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The records and sums of the idle-exit program as numpy types, and pure functions over them.
 
-The layouts are those of probes/bpf/idle_period.h, causes.h, stacks.bpf.h, switch.bpf.h and filled.bpf.h. The kernel
-sums idle exits by cause (causes.h). `aggregate_exits` does the same for single records: periods that are open at the
-end of a window, and captures that were saved before the kernel summed.
+The layouts are those of probes/bpf/idle_period.h, causes.h, stacks.bpf.h, switch.bpf.h and reader_wakeup.bpf.h. The
+kernel sums idle exits by cause (causes.h). `aggregate_exits` does the same for single records: periods that are open at
+the end of a window, and captures that were saved before the kernel summed.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ CAUSE = np.dtype([*((name, CAUSE_KEY[name]) for name in CAUSE_KEY.names or ()), 
 # The fields that only grow. The others hold regularity and names.
 SUMS = ("count", "running_ns", "idle_ns", "own_ns", "kernel_ns", "states")
 
-# struct woken_key of sites.bpf.h, and its count.
+# struct woken_key of sleep_sites.bpf.h, and its count.
 WOKEN_KEY = np.dtype(
     [(name, "<u8") for name in ("ip", "sp", "code", "timer_function")]
     + [(name, "<u4") for name in ("tid", "pid", "context", "irq", "waker_pid", "waker_tid")]
@@ -101,7 +101,8 @@ STACK_HEADER = np.dtype(
     + [("space", "<u8")]
 )
 
-# What a table got since it was emptied, or a ring buffer ever: struct filled of filled.bpf.h, one for each Filling.
+# Entries of a table since it was emptied, or bytes of a ring buffer since its start: struct fill_level of
+# reader_wakeup.bpf.h, one per FilledTable.
 FILL_LEVEL = np.dtype([(name, "<u8") for name in ("amount", "limit", "is_called")])
 
 SOFTIRQS = ("HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU")

@@ -206,11 +206,11 @@ class TargetMembers:
             self._set_only_target()
             self._admit(pid, _pack_entry(image, pid in self._measured))
 
-    def ended_groups(self) -> dict[int, int]:
+    def exited_cgroups(self) -> dict[int, int]:
         """Return the control groups, by number, of recently ended processes by pid. Only for a whole system."""
         if not self.target.system:
             return {}
-        keys, values = self._program.hash_bytes("ended_groups")
+        keys, values = self._program.hash_bytes("exited_cgroups")
         return dict(zip(np.frombuffer(keys, "<u4").tolist(), np.frombuffer(values, "<u8").tolist(), strict=True))
 
     def require_one(self) -> None:
@@ -354,7 +354,7 @@ class StackTrace(msgspec.Struct, frozen=True):
     because of load. `unsent_count`: stacks not copied because there were too many. `uncounted_count`: wakings not
     counted because of too many sites. Wakings were counted from `counted_from_ns` to `counted_to_ns` (CLOCK_MONOTONIC).
     `registers_found` is False if threads went to sleep and their registers were not at the expected place.
-    `ended_groups`: control groups of ended processes by pid, if the whole system is traced.
+    `exited_cgroups`: control groups of ended processes by pid, if the whole system is traced.
     """
 
     sites: list[SavedSite]
@@ -368,7 +368,7 @@ class StackTrace(msgspec.Struct, frozen=True):
     counted_from_ns: int
     counted_to_ns: int
     registers_found: bool = True
-    ended_groups: dict[int, int] = msgspec.field(default_factory=dict)
+    exited_cgroups: dict[int, int] = msgspec.field(default_factory=dict)
 
 
 class StackReader(WindowPart):
@@ -455,7 +455,7 @@ class StackReader(WindowPart):
             registers_found=self._direct
             or bool(read_shared(self._program, Shared.REGS_OFFSET))
             or not counted[Count.SLEEPS],
-            ended_groups=self.members.ended_groups(),
+            exited_cgroups=self.members.exited_cgroups(),
         )
 
     def _allow_bytes(self) -> None:

@@ -161,7 +161,7 @@ _NO_LIMIT = 1 << 62
 
 
 class FillLimits:
-    """Fill levels of a program's tables and ring buffers at which the kernel wakes the reader (filled.bpf.h)."""
+    """Fill levels of a program's tables and ring buffers at which the kernel wakes the reader (reader_wakeup.bpf.h)."""
 
     def __init__(self, program: LoadedProgram, count_living: Callable[[], Mapping[FilledTable, int]]) -> None:
         """Set the first limits.
@@ -189,14 +189,14 @@ class FillLimits:
             self._set_limits(levels)
 
     def _read(self) -> Array:
-        return np.frombuffer(self._program.table_bytes("filled"), dtype=FILL_LEVEL)
+        return np.frombuffer(self._program.table_bytes("fill_levels"), dtype=FILL_LEVEL)
 
     def _set_limits(self, levels: Array) -> None:
         living = self._count_living()
         for table in FilledTable:
             level = levels[table].copy()
             level["limit"], level["is_called"] = self._limit(table, int(level["amount"]), living), 0
-            self._program.put("filled", table, level.tobytes())
+            self._program.put("fill_levels", table, level.tobytes())
 
     def _limit(self, table: FilledTable, amount: int, living: Mapping[FilledTable, int]) -> int:
         if table not in living:

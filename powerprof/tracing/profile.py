@@ -46,7 +46,7 @@ _MOST_LOOKS = 20  # at one process: an address in none of its mappings has it lo
 # Processes are looked at when their first stack arrives. One that has ended by then cannot be named.
 _MAX_CAPTURE_BYTES = 256 << 20
 _TARGET = struct.Struct("<4Q")
-_SAMPLE = np.dtype([("user", "<u8"), ("kernel", "<u8"), ("what", "<u8"), ("pid", "<u4"), ("tid", "<u4")])
+_SAMPLE = np.dtype([("user", "<u8"), ("kernel", "<u8"), ("statement", "<u8"), ("pid", "<u4"), ("tid", "<u4")])
 _HEADER = struct.Struct("<IIQII16s168s")
 _KERNEL_HEADER = struct.Struct("<IIQ")
 
@@ -318,7 +318,12 @@ class OnCpuTracer(Closeable, WindowPart):
         keys, counts = self.program.hash_bytes("samples")
         rows = [
             SampleRow(
-                int(key["user"]), int(key["kernel"]), int(key["pid"]), int(key["tid"]), int(count), int(key["what"])
+                int(key["user"]),
+                int(key["kernel"]),
+                int(key["pid"]),
+                int(key["tid"]),
+                int(count),
+                int(key["statement"]),
             )
             for key, count in zip(np.frombuffer(keys, dtype=_SAMPLE), np.frombuffer(counts, dtype="<u8"), strict=True)
         ]

@@ -68,7 +68,7 @@ def open_program(image: ProcessImage, remedy: str) -> Iterator[tuple[Elf, Mappin
 
 
 class TextPlace(msgspec.Struct, frozen=True):
-    """The addresses of struct place in place.bpf.h. Negative numbers count backwards.
+    """The addresses of struct place in text_places.bpf.h. Negative numbers count backwards.
 
     `version`: of the program of PostgreSQL; None if it does not show it, and for MariaDB and MySQL.
     """

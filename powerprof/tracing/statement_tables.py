@@ -13,10 +13,10 @@ from powerprof.tracing.bpf.shared_numbers import (
     COM_PART,
     COM_STMT_EXECUTE,
     COM_STMT_PREPARE,
-    MOST_WALKS,
+    MAX_HASH_CALLS,
+    PIECES_PER_CALL,
     PREPARING,
     SQUARED_NS_LOG,
-    WALKED_AT_ONCE,
     StatementWait,
 )
 from powerprof.tracing.captures import RecordedText, StatementUse, ThreadUse, find_latency_class
@@ -24,7 +24,7 @@ from powerprof.tracing.captures import RecordedText, StatementUse, ThreadUse, fi
 Entries = Iterable[tuple[bytes, bytes]]
 
 TEXT_BYTES = 1024
-MOST_TEXT_BYTES = MOST_WALKS * WALKED_AT_ONCE * (TEXT_BYTES - 1)  # whole.bpf.h hashes and keeps so many
+MOST_TEXT_BYTES = MAX_HASH_CALLS * PIECES_PER_CALL * (TEXT_BYTES - 1)  # long_texts.bpf.h hashes and keeps so many
 _THREAD = struct.Struct("<12Q72s5QI4x160x5I8xI4B2xB")  # without `own` and its count, and what it prepares
 _PAST = struct.Struct("<5Q")
 _HELPERS = 2  # of `exited_totals`
@@ -51,12 +51,12 @@ class ThreadCounters(NamedTuple):
     began_faults: int
     before_ns: int
     waits: bytes
-    out_at: int
-    out_delay: int
+    wait_began_at: int
+    wait_delay: int
     began_delay: int
     ended_delay: int
-    slept: int
-    why: int
+    wait_ns: int
+    wait_kind: int
     wakeups: int
     began_wakeups: int
     ended_wakeups: int
@@ -66,7 +66,7 @@ class ThreadCounters(NamedTuple):
     first_seen_running: int
     dead: int
     is_known: int
-    is_over: int
+    is_done: int
     is_helper: int
 
     def ran_until(self, at_ns: int) -> int:
@@ -79,8 +79,8 @@ class ThreadCounters(NamedTuple):
         if self.ended_at:
             waits[StatementWait.RUN_QUEUE] = max(self.ended_delay - self.began_delay, 0)
             return waits
-        if self.why < len(waits):
-            waits[self.why] += self.slept + (max(at_ns - self.out_at, 0) if self.out_at else 0)
+        if self.wait_kind < len(waits):
+            waits[self.wait_kind] += self.wait_ns + (max(at_ns - self.wait_began_at, 0) if self.wait_began_at else 0)
         # The remaining time: the scheduler counts a wait for a CPU when it is over, and this one may not be.
         ran = self.ran_until(at_ns) - self.began_ns
         waits[StatementWait.RUN_QUEUE] = max(at_ns - self.began_at - ran - sum(waits), 0)
@@ -112,7 +112,7 @@ def read_sums(totals: Entries, texts: Entries, latencies: Entries, pieces: Entri
 
 
 def read_texts(texts: Entries, pieces: Entries) -> Iterator[RecordedText]:
-    """Yield the texts (texts.bpf.h), with the pieces of long ones (whole.bpf.h)."""
+    """Yield the texts (texts.bpf.h), with the pieces of long ones (long_texts.bpf.h)."""
     parts = {_PAIR.unpack(key): value for key, value in pieces}
     for key, data in texts:
         id = int.from_bytes(key, "little")

@@ -201,8 +201,9 @@ _LEAST_THREADS, _MOST_THREADS = 2048, 65_536
 _MEMBER = (1).to_bytes(8, "little")
 # The readings at the beginning of a window are repeated if they took longer than this, plus the time per thread.
 _TOGETHER_NS, _EACH_NS, _TRIES = 2_000_000, 100_000, 5
-# Programs that hash long texts (whole.bpf.h). Without them the beginning of each text represents it.
-WALKS, WALKS_SENT = ("uprobe__walk", "uprobe__walked"), ("called__walk", "called__walked")
+# Programs that hash long texts (long_texts.bpf.h). Without them the beginning of each text represents it.
+_HASH_PROGRAMS = ("uprobe__hash_pieces", "uprobe__finish_hash")
+_SENT_HASH_PROGRAMS = ("called__hash_pieces", "called__finish_hash")
 _TABLES = ("threads", "totals", "latencies", "texts", "pieces")
 _PAST = ("exited_count", "exited_totals")
 _OFF_CLOCK = struct.Struct("<32xQ")  # struct off_clock: the last of it
@@ -259,18 +260,18 @@ class QueryTracer(Closeable, WindowPart):
         server = self.dispatch.layout, self.dispatch.version
         wanted = build_query_definitions(btf, *server, threads, sends=self._has_send, stacks=self._has_stacks)
         self.program = self._stack.enter_context(
-            LoadedProgram("queries.bpf.c", wanted, uprobe_type=how, optional=(*WALKS, *WALKS_SENT))
+            LoadedProgram("queries.bpf.c", wanted, uprobe_type=how, optional=(*_HASH_PROGRAMS, *_SENT_HASH_PROGRAMS))
         )
         self._probes = Uprobes(self.program, how, btf)
         self._stack.callback(self._probes.close)
         for slot, table in enumerate(build_tables(self.family)):
-            self.program.put("table", slot, table)
-        self.program.put_programs("walks", WALKS)
+            self.program.put("hash_rules", slot, table)
+        self.program.put_programs("hash_programs", _HASH_PROGRAMS)
         if not self.members.is_family and (place := self._place()) is not None:
-            self.program.put("place_of", 0, pack_text_place(place))
+            self.program.put("text_places", 0, pack_text_place(place))
             if self._has_send:
-                self.program.put_programs("walks_sent", WALKS_SENT)
-        for name, waits in (("wait_of_call", WAIT_OF_SYSCALL), ("wait_of_type", WAIT_OF_TYPE)):
+                self.program.put_programs("sent_hash_programs", _SENT_HASH_PROGRAMS)
+        for name, waits in (("wait_of_syscall", WAIT_OF_SYSCALL), ("wait_of_type", WAIT_OF_TYPE)):
             for number, value in pack_waits(waits).items():
                 self.program.put(name, number, value)
         if self.dispatch.event_address is not None:
@@ -453,7 +454,7 @@ def _hits_of(counters: list[int]) -> int:
 
 
 SAMPLE_HZ = 149
-_WALKS = ("sample__walk", "sample__walked")
+_SAMPLE_HASH_PROGRAMS = ("sample__hash_pieces", "sample__finish_hash")
 _MOMENT, _MET = struct.Struct("<Q2I"), struct.Struct("<Q16s")
 # An interrupt shows as a gap in a loop that reads the clock.
 _TRIED_HZ, _TRIED_S, _HOLE = 1_999, 0.05, 4
@@ -519,12 +520,12 @@ class MomentSampler(Closeable, WindowPart):
         place = find_text(snapshot(pid))
         self.version = place.version
         definitions = build_moment_definitions(read_kernel_btf(), machine, postgresql=family == "postgresql")
-        self.program = LoadedProgram("moments.bpf.c", definitions, optional=_WALKS)
+        self.program = LoadedProgram("moments.bpf.c", definitions, optional=_SAMPLE_HASH_PROGRAMS)
         try:
             for slot, table in enumerate(build_tables(family)):
-                self.program.put("table", slot, table)
-            self.program.put("place_of", 0, pack_text_place(place))
-            self.program.put_programs("walks", _WALKS)
+                self.program.put("hash_rules", slot, table)
+            self.program.put("text_places", 0, pack_text_place(place))
+            self.program.put_programs("hash_programs", _SAMPLE_HASH_PROGRAMS)
             self._sampler = Sampler(self.program.descriptor("sample__moment"))
             self._sample_ns = self._tried()
         except BaseException:

@@ -27,7 +27,7 @@ static __always_inline int continues_statement(struct thread *thread, u32 messag
 {
     u64 making = (id ^ PREPARING) | 256;
 
-    if (!thread->id || thread->is_over)
+    if (!thread->id || thread->is_done)
         return 0;
     if (message == BIND)
         return thread->command == COM_STMT_PREPARE && thread->id == making;
@@ -42,9 +42,9 @@ static __always_inline void report_idle(u32 tid)
     struct thread *thread = threads.lookup(&tid);
 
     count(COUNT_ENDINGS);
-    if (!thread || !thread->id || thread->is_over)
+    if (!thread || !thread->id || thread->is_done)
         return;
-    thread->is_over = 1;
+    thread->is_done = 1;
     thread->sent_at = bpf_ktime_get_ns();
     thread->ended_delay = delay_of(bpf_get_current_task());
     if (!LOAD_TIME(HAS_SEND)) {
@@ -71,7 +71,7 @@ static __always_inline void report(struct thread *thread, u32 tid, u32 message, 
     if (message == PARSE)
         id = (id ^ PREPARING) | 256;
     thread->id = id;
-    thread->is_over = 0;
+    thread->is_done = 0;
     thread->began_at = now;
     thread->began_ns = cpu_time(thread, now);
     if (message == WORKER) {
@@ -106,8 +106,8 @@ int uprobe__entry(u64 *ctx)
         message = message_of(ctx[REGISTER_SP]);
         id = identify_string(thread, address);
         if (id > 255 && thread->length >= TEXT) {
-            walk_from(thread, address, 0, now);
-            walks.call(ctx, WALK_ON);
+            start_hash(thread, address, 0, now);
+            hash_programs.call(ctx, HASH_PIECES);
             count(COUNT_CUT);
         }
     }
@@ -137,7 +137,7 @@ int uprobe__fetch(u64 *ctx)
         return 0;
     count(COUNT_ENDINGS);
     thread = threads.lookup(&tid);
-    if (!thread || !thread->id || thread->is_over || thread->command == COM_PART)
+    if (!thread || !thread->id || thread->is_done || thread->command == COM_PART)
         return 0;
     first = thread->text[0] & ~0x20;
     if ((first != 'F' || (thread->text[1] & ~0x20) != 'E') && (first != 'M' || (thread->text[2] & ~0x20) != 'V'))
@@ -146,32 +146,32 @@ int uprobe__fetch(u64 *ctx)
     if (!address)
         return 0;
     thread->length = 0;
-    walk_from(thread, address, 0, 0);
-    walks.call(ctx, WALK_ON);
+    start_hash(thread, address, 0, 0);
+    hash_programs.call(ctx, HASH_PIECES);
     return 0;
 }
 
 /* A long text, or the text of a cursor. */
-int uprobe__walk(u64 *ctx)
+int uprobe__hash_pieces(u64 *ctx)
 {
     u32 tid = bpf_get_current_pid_tgid();
     struct thread *thread = threads.lookup(&tid);
 
     if (thread)
-        walks.call(ctx, walk_on(thread));
+        hash_programs.call(ctx, hash_pieces(thread));
     return 0;
 }
 
-int uprobe__walked(u64 *ctx)
+int uprobe__finish_hash(u64 *ctx)
 {
     u32 tid = bpf_get_current_pid_tgid();
     struct thread *thread = threads.lookup(&tid);
 
     if (!thread)
         return 0;
-    if (thread->walk.since)
-        report(thread, tid, message_of(ctx[REGISTER_SP]), walked(thread), thread->walk.since);
+    if (thread->progress.began_at)
+        report(thread, tid, message_of(ctx[REGISTER_SP]), finish_hash(thread), thread->progress.began_at);
     else
-        fetch_from(thread, tid, walked(thread));
+        fetch_from(thread, tid, finish_hash(thread));
     return 0;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Read the names of threads: COMM_BYTES bytes, padded with NUL. Include reading.bpf.h first. */
+/* Read the names of threads: COMM_BYTES bytes, padded with NUL. Include kernel_memory.bpf.h first. */
 #if DIRECT
 /* Clear all bytes after the first NUL of a word (the first byte is the lowest). They are left from a longer name. */
 static __always_inline u64 until_nul(u64 word)

@@ -49,13 +49,13 @@ static __always_inline void start_statement(struct thread *thread, u32 tid, stru
     u32 command = packet->command;
 
     if (command == COM_STMT_PREPARE) {
-        remember(thd, thread, tid, id, packet->address, now);
+        note_prepare(thd, thread, tid, id, packet->address, now);
         if (id > 255)
             id = (id ^ PREPARING) | 256;
     } else if (command == COM_STMT_EXECUTE || command == COM_STMT_BULK_EXECUTE) {
-        id = recall(thd, thread, tid, packet->number, now);
+        id = find_prepared(thd, thread, tid, packet->number, now);
     } else if (command == COM_QUIT || command == COM_CHANGE_USER || command == COM_RESET_CONNECTION) {
-        forget(thd);
+        forget_connection(thd);
     }
     if (thread->length >= TEXT && id > 255)
         keep_text(thread, id, command, tid, 0);   /* the rest of the text is kept already */
@@ -84,16 +84,16 @@ int uprobe__entry(u64 *ctx)
     read_packet(ctx, &packet);
     thread->command = packet.command;
     thread->length = 0;
-    thread->answer_at = 0;
-    thread->nameless = 0;
+    thread->answer_address = 0;
+    thread->unnamed_connection = 0;
     thread->began_at = now;
     thread->began_ns = cpu_time(thread, now);
     id = packet.command;
     if (packet.command == COM_QUERY || packet.command == COM_STMT_PREPARE) {
-        thread->walk.ansi = ansi_of(place_of.lookup(&zero), packet.thd);
+        thread->progress.has_ansi_quotes = has_ansi_quotes(text_places.lookup(&zero), packet.thd);
         if (packet.length >= TEXT) {
-            walk_from(thread, packet.address, packet.length, now);
-            walks.call(ctx, WALK_ON);
+            start_hash(thread, packet.address, packet.length, now);
+            hash_programs.call(ctx, HASH_PIECES);
         }
         id = identify_text(thread, packet.address, packet.length);
     }
@@ -109,7 +109,7 @@ int uprobe__procedure(u64 *ctx)
     u64 who = bpf_get_current_pid_tgid(), text[2] = {}, now;
     u32 tid = who;
     int zero = 0;
-    struct place *place = place_of.lookup(&zero);
+    struct place *place = text_places.lookup(&zero);
     struct thread *thread;
 
     if (!place || !place->text || !is_target(who))
@@ -124,27 +124,27 @@ int uprobe__procedure(u64 *ctx)
         return 0;
     end_statement(thread, tid, now, bpf_get_current_task());
     thread->command = COM_EVENT;
-    thread->length = thread->answer_at = thread->nameless = 0;
+    thread->length = thread->answer_address = thread->unnamed_connection = 0;
     thread->began_at = now;
     thread->began_ns = cpu_time(thread, now);
-    thread->walk.ansi = ansi_of(place, ctx[REGISTER_SI]);
-    walk_from(thread, text[0], text[1], now);
-    walks.call(ctx, WALK_ON);
+    thread->progress.has_ansi_quotes = has_ansi_quotes(place, ctx[REGISTER_SI]);
+    start_hash(thread, text[0], text[1], now);
+    hash_programs.call(ctx, HASH_PIECES);
     return 0;
 }
 
 /* A long text, or the text of an event. */
-int uprobe__walk(u64 *ctx)
+int uprobe__hash_pieces(u64 *ctx)
 {
     u32 tid = bpf_get_current_pid_tgid();
     struct thread *thread = threads.lookup(&tid);
 
     if (thread)
-        walks.call(ctx, walk_on(thread));
+        hash_programs.call(ctx, hash_pieces(thread));
     return 0;
 }
 
-int uprobe__walked(u64 *ctx)
+int uprobe__finish_hash(u64 *ctx)
 {
     u32 tid = bpf_get_current_pid_tgid();
     struct thread *thread = threads.lookup(&tid);
@@ -153,7 +153,7 @@ int uprobe__walked(u64 *ctx)
 
     if (!thread)
         return 0;
-    id = walked(thread);
+    id = finish_hash(thread);
     if (thread->command == COM_EVENT) {
         packet.command = COM_EVENT;
         keep_text(thread, id, COM_EVENT, tid, 0);
@@ -177,9 +177,9 @@ int uprobe__exit(u64 *ctx)
     thread = threads.lookup(&tid);
     count(COUNT_ENDINGS);
     if (thread && thread->id && !thread->ended_at) {
-        if (thread->answer_at)
-            note_answer(thread);
-        thread->answer_at = 0;
+        if (thread->answer_address)
+            read_prepare_answer(thread);
+        thread->answer_address = 0;
         thread->ended_at = now;
         thread->ended_ns = cpu_time(thread, now);
         thread->ended_wakeups = thread->wakeups;
@@ -200,7 +200,7 @@ int uprobe__wait(u64 *ctx)
     count(COUNT_ENDINGS);
     thread = threads.lookup(&tid);
     if (thread)
-        thread->waits_for = ctx[REGISTER_SI];
+        thread->server_wait = ctx[REGISTER_SI];
     return 0;
 }
 
@@ -216,6 +216,6 @@ int uprobe__waited(u64 *ctx)
     count(COUNT_ENDINGS);
     thread = threads.lookup(&tid);
     if (thread)
-        thread->waits_for = 0;
+        thread->server_wait = 0;
     return 0;
 }

@@ -108,7 +108,7 @@ static __always_inline void release_thread(struct thread *thread, u32 tid)
 #pragma unroll
     for (i = 0; i < OWN_STATEMENTS; i++) {
         if (i < thread->own_count)
-            merge_totals(thread->own[i], tid);
+            merge_totals(thread->own_ids[i], tid);
     }
     threads.delete(&tid);
 }

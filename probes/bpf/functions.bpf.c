@@ -64,7 +64,7 @@ struct thread {
     u16 active[FUNCTIONS];   /* open calls of each function */
 };
 
-#include "reading.bpf.h"
+#include "kernel_memory.bpf.h"
 #include "uprobes.bpf.h"
 
 BPF_TABLE("hash", struct frame_key, struct frame, frames, FRAMES);

@@ -10,12 +10,12 @@
  * The loader defines NR_CPUS, OFFSET_*, HAVE_* and STACKS. With STACKS, it also defines TARGET_ALL, ON_DEMAND, GROWS
  * and GROWS_BY_NAME.
  */
-#include "reading.bpf.h"
+#include "kernel_memory.bpf.h"
 #include "idle_exit.h"
 #include "handlers.h"
 #include "causes.h"
 #include "comms.bpf.h"
-#include "filled.bpf.h"
+#include "reader_wakeup.bpf.h"
 
 /* Direct-mapped by thread id: a collision loses the name of one waker, and all counts stay exact. */
 #define WAKING_SLOTS 16384
@@ -134,7 +134,7 @@ static __always_inline void note_exit(struct cpu_state *cpu, int number)
     note_filled(RING_EXITS, sizeof(*record));
 }
 
-#include "sites.bpf.h"
+#include "sleep_sites.bpf.h"
 
 /* Whether a waking on this CPU can end an idle period: this CPU idles, or another CPU may idle. */
 static __always_inline int can_end_idle(struct cpu_state *cpu)

@@ -1,35 +1,35 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Which statement the threads of a server were met at, on a CPU, many times a second.
+/* Sample the statements that a server's threads execute on CPUs.
  *
- * Question: which statements use the server's CPU time, where a probe at each of them is too dear?
- * Cost: SAMPLE_HZ timer interrupts a second on every CPU, also on one that idles (it is woken for them): 2 to 20 µs each in a
- *       guest. Where one meets the server, 3 µs more for the reading and hashing of the statement's text (of 1,023 bytes; 3 µs for each 1,000 more, at
- *       most). Nothing is sent in the window. The scheduler's own ticks would cost no interrupt, and meet long statements
- *       more often than short ones where CPUs idle in between (tried).
- * Privileges: CAP_BPF and CAP_PERFMON (or root). No tracepoint, no probe: perf software events. x86-64, arm64.
- * Checked against statements of known CPU time (tests/system).
+ * Question: which statements use the server's CPU time, if a probe at each statement is too expensive?
+ * Cost: SAMPLE_HZ timer interrupts per second on every CPU, which also wake an idle CPU: 2 to 20 µs each in a guest. A
+ *       sample of the server needs 3 µs more to read and hash the text (1,023 bytes; at most 3 µs per further 1,000
+ *       bytes). The programs send no data in the window. The scheduler's own ticks would need no extra interrupts, but
+ *       they sample long statements more often than short ones if CPUs idle in between (measured).
+ * Privileges: CAP_BPF and CAP_PERFMON (or root). It uses only perf software events. x86-64, arm64.
+ * Tests compare the samples with statements of known CPU time (tests/system).
  *
- * A server has the text of what a thread executes in its memory: PostgreSQL's processes at an address that is the same in
- * all (debug_query_string); MariaDB's and MySQL's in the object of the connection, whose address each thread has in
- * memory of its own. Where exactly is told by user space (tracing/statement_places.py). The thread is the one that was
- * interrupted, so its text does not change meanwhile.
+ * A server has the texts of its running statements in its memory. In PostgreSQL's processes the address is the same in
+ * all (debug_query_string). In MariaDB and MySQL the text is in the object of the connection, and each thread has its
+ * address in thread-local memory. User space finds the places (tracing/statement_places.py). A sampled thread is
+ * interrupted, so its text does not change while it is read.
  *
- * The loader puts in front: TEXT and STATES (powers of two), TEXTS, MOMENTS, LAYOUT, OFFSET_*.
+ * The loader defines: TEXT and STATES (powers of two), TEXTS, MOMENTS, LAYOUT, OFFSET_*.
  */
 #define COM_QUERY 3          /* include/my_command.h */
 #define COM_STMT_PREPARE 22
-#define GENERATIONS 3        /* a program that a server's process starts may start another */
+#define GENERATIONS 3        /* a child of a server's process can have children */
 
 enum counter { COUNT_EVENTS, COUNT_NO_ROOM, COUNT_UNREADABLE, COUNT_CUT, COUNTERS };
 
-#include "walk.bpf.h"
+#include "hash_progress.bpf.h"
 
-/* A text on its way to the hash. */
+/* The buffer of a text that is being hashed. */
 struct thread {
     u32 command;
     u32 length;
-    u32 hashed, kept;        /* texts.bpf.h */
-    struct walk walk;
+    u32 hashed_bytes, kept_bytes;        /* texts.bpf.h */
+    struct hash_progress progress;
     char text[TEXT];
 };
 
@@ -39,23 +39,23 @@ struct moment {
     u32 is_client;
 };
 
-struct met {
+struct sample_count {
     u64 count;
     char comm[16];
 };
 
-#include "reading.bpf.h"
+#include "kernel_memory.bpf.h"
 #include "server_processes.bpf.h"
 #include "counters.bpf.h"
 #include "texts.bpf.h"
-#include "whole.bpf.h"
-#include "place.bpf.h"
+#include "long_texts.bpf.h"
+#include "text_places.bpf.h"
 
-BPF_HASH(moments, struct moment, struct met, MOMENTS);
-BPF_PERCPU_ARRAY(looked_at, struct thread, 1);
+BPF_HASH(moments, struct moment, struct sample_count, MOMENTS);
+BPF_PERCPU_ARRAY(thread_scratch, struct thread, 1);
 
 #if IS_POSTGRESQL
-/* How many generations a process is below the first of the server; -1: it is none of its. */
+/* Return the generations between a process and the server's first process; -1: it is not a descendant. */
 static __always_inline int generation_of(u64 who, u64 task, u64 first)
 {
     int generation;
@@ -71,13 +71,14 @@ static __always_inline int generation_of(u64 who, u64 task, u64 first)
     return -1;
 }
 
-/* Where the text is that the interrupted thread executes, 0: nowhere; and its length where it does not end with a zero. */
-static __always_inline u64 text_of(struct thread *thread, struct place *place, u64 task, u32 *length)
+/* Return the address of the text that the interrupted thread executes (0: none), and set its length if it does not end
+ * with a zero byte. */
+static __always_inline u64 find_text(struct thread *thread, struct place *place, u64 task, u32 *length)
 {
     return read_user(place->text);
 }
 #else
-static __always_inline u64 text_of(struct thread *thread, struct place *place, u64 task, u32 *length)
+static __always_inline u64 find_text(struct thread *thread, struct place *place, u64 task, u32 *length)
 {
     u64 text[2] = {}, connection;
 
@@ -86,21 +87,21 @@ static __always_inline u64 text_of(struct thread *thread, struct place *place, u
         return 0;
     bpf_probe_read_user(text, sizeof(text), (void *)(connection + place->text));
     *length = text[1];
-    thread->walk.ansi = ansi_of(place, connection);
+    thread->progress.has_ansi_quotes = has_ansi_quotes(place, connection);
     return text[1] ? text[0] : 0;
 }
 #endif
 
-/* The long text that a thread was met at last. To hash one takes 3 µs for each 1,000 bytes, with interrupts off, and a thread is
- * met at one again and again: if address, length, both ends of 512 bytes are the same, the text is. */
-struct memo {
+/* The last long text of a thread. Hashing takes 3 µs per 1,000 bytes with interrupts off, and consecutive samples often
+ * meet the same text. A text with the same address, length, first and last 512 bytes counts as the same. */
+struct last_text {
     u64 address, ends, id;
     u32 length, unused;
 };
 
-BPF_TABLE("lru_hash", u32, struct memo, memos, 4096);
+BPF_TABLE("lru_hash", u32, struct last_text, last_texts, 4096);
 
-static __always_inline u64 ends_of(struct thread *thread, u64 address, u32 length)
+static __always_inline u64 hash_ends(struct thread *thread, u64 address, u32 length)
 {
     u64 *words = (u64 *)thread->text, hash = length;
     int i;
@@ -114,35 +115,35 @@ static __always_inline u64 ends_of(struct thread *thread, u64 address, u32 lengt
     return hash;
 }
 
-/* The statement that it was met at last, if it is at that text still; else 0. */
-static __always_inline u64 same_again(struct thread *thread, u32 tid, u64 address, u32 length)
+/* Return the thread's last statement if the text at this address is still the same, else 0. */
+static __always_inline u64 find_last_text(struct thread *thread, u32 tid, u64 address, u32 length)
 {
-    struct memo *memo = memos.lookup(&tid);
+    struct last_text *last = last_texts.lookup(&tid);
 
-    if (!memo || memo->address != address || (length && memo->length != length))
+    if (!last || last->address != address || (length && last->length != length))
         return 0;
-    return ends_of(thread, address, memo->length) == memo->ends ? memo->id : 0;
+    return hash_ends(thread, address, last->length) == last->ends ? last->id : 0;
 }
 
-/* The interrupted thread is at this statement. */
-static __always_inline int met_at(struct thread *thread, struct place *place, u32 tid, u64 id)
+/* Count a sample of a thread in this statement. */
+static __always_inline int count_sample(struct thread *thread, struct place *place, u32 tid, u64 id)
 {
     struct moment moment = { .id = id, .tid = tid };
-    struct met *met;
+    struct sample_count *row;
 
 #if IS_POSTGRESQL
     moment.is_client = place->client && read_user(place->client);
 #endif
     if (id > 255)
         keep_text(thread, id, COM_QUERY, tid, 0);
-    met = moments.lookup(&moment);
-    if (met) {
+    row = moments.lookup(&moment);
+    if (row) {
         /* A thread is on one CPU at a time. */
-        met->count++;
+        row->count++;
         return 0;
     }
     {
-        struct met fresh = { .count = 1 };
+        struct sample_count fresh = { .count = 1 };
         bpf_get_current_comm(fresh.comm, sizeof(fresh.comm));
         if (moments.update(&moment, &fresh))
             count(COUNT_NO_ROOM);
@@ -162,8 +163,8 @@ int sample__moment(struct bpf_perf_event_data *ctx)
     if (!wanted || !tid)
         return 0;
     task = bpf_get_current_task();
-    place = place_of.lookup(&zero);
-    thread = looked_at.lookup(&zero);
+    place = text_places.lookup(&zero);
+    thread = thread_scratch.lookup(&zero);
     if (!place || !thread)
         return 0;
     thread->command = COM_QUERY;
@@ -173,17 +174,17 @@ int sample__moment(struct bpf_perf_event_data *ctx)
         int generation = generation_of(who, task, wanted);
         if (generation < 0)
             return 0;
-        /* What a process of the server starts is another program, with something else at that address. */
+        /* A child of a server's process is another program, with other data at that address. */
         if (generation > 1) {
             struct place nowhere = {};
-            return met_at(thread, &nowhere, tid, 0);
+            return count_sample(thread, &nowhere, tid, 0);
         }
     }
 #else
     if (who >> 32 != wanted)
         return 0;
 #endif
-    address = text_of(thread, place, task, &length);
+    address = find_text(thread, place, task, &length);
     if (address) {
 #if IS_POSTGRESQL
         id = identify_string(thread, address);
@@ -191,11 +192,11 @@ int sample__moment(struct bpf_perf_event_data *ctx)
 #else
         if (length >= TEXT) {
 #endif
-            id = same_again(thread, tid, address, length);
+            id = find_last_text(thread, tid, address, length);
             if (id)
-                return met_at(thread, place, tid, id);
-            walk_from(thread, address, length, 0);
-            walks.call(ctx, WALK_ON);
+                return count_sample(thread, place, tid, id);
+            start_hash(thread, address, length, 0);
+            hash_programs.call(ctx, HASH_PIECES);
 #if IS_POSTGRESQL
             count(COUNT_CUT);
 #endif
@@ -204,38 +205,38 @@ int sample__moment(struct bpf_perf_event_data *ctx)
         id = identify_text(thread, address, length);
 #endif
     }
-    return met_at(thread, place, tid, id);
+    return count_sample(thread, place, tid, id);
 }
 
-/* ... at one with a long text, which is hashed by and by: nothing else runs on this CPU meanwhile. */
-int sample__walk(struct bpf_perf_event_data *ctx)
+/* Hash a long text in several calls. They run in one interrupt, so no other sample changes the buffer. */
+int sample__hash_pieces(struct bpf_perf_event_data *ctx)
 {
     int zero = 0;
-    struct thread *thread = looked_at.lookup(&zero);
+    struct thread *thread = thread_scratch.lookup(&zero);
 
     if (thread)
-        walks.call(ctx, walk_on(thread));
+        hash_programs.call(ctx, hash_pieces(thread));
     return 0;
 }
 
-int sample__walked(struct bpf_perf_event_data *ctx)
+int sample__finish_hash(struct bpf_perf_event_data *ctx)
 {
     u32 tid = bpf_get_current_pid_tgid();
     int zero = 0;
-    struct place *place = place_of.lookup(&zero);
-    struct thread *thread = looked_at.lookup(&zero);
-    struct memo memo = {};
+    struct place *place = text_places.lookup(&zero);
+    struct thread *thread = thread_scratch.lookup(&zero);
+    struct last_text last = {};
 
     if (!place || !thread)
         return 0;
-    memo.id = walked(thread);
-    met_at(thread, place, tid, memo.id);
-    if (thread->walk.goes_on)
+    last.id = finish_hash(thread);
+    count_sample(thread, place, tid, last.id);
+    if (thread->progress.has_more)
         return 0;
-    memo.address = thread->walk.address;
-    memo.length = thread->walk.at;
-    memo.ends = ends_of(thread, memo.address, memo.length);
-    if (memo.ends)
-        memos.update(&tid, &memo);
+    last.address = thread->progress.address;
+    last.length = thread->progress.position;
+    last.ends = hash_ends(thread, last.address, last.length);
+    if (last.ends)
+        last_texts.update(&tid, &last);
     return 0;
 }

@@ -10,7 +10,7 @@
  * The loader defines OFFSET_*, ARG_*, HAVE_*, DIRECT, EVERY_PROCESS, THREADS and WAKERS.
  */
 #define COMM_BYTES 16
-#include "reading.bpf.h"
+#include "kernel_memory.bpf.h"
 #include "comms.bpf.h"
 
 #define STATE_INTERRUPTIBLE 0x1

@@ -14,4 +14,4 @@
  *
  * The loader defines SAMPLES, EVERY_PROCESS, HASHED_CHUNKS and STACK_PAGES.
  */
-#include "paths.bpf.h"
+#include "sampled_stacks.bpf.h"

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Prepared statements: which text a connection's number means.
+/* Find the text of a prepared statement by the number that its connection executes.
  *
- * The server tells the number in the first packet of its answer, which it puts together where the request had been, before
- * anything is encrypted: it is read there when the answer is sent. A number that was not seen is no guess: a pooled connection has
- * statements of before the window, and a new one may lie where a dead one lay. What such a one executes the server's memory has:
- * it is read there when its answer is sent, and is known by its number from then on.
+ * The server sends the number in the first packet of its answer to a prepare request. It builds the packet in the
+ * buffer of the request and encrypts it later, so the number is read there at the time of sending. Numbers that were
+ * not seen are not guessed: connections of a pool have statements from before the window, and a new connection can have
+ * the address of a closed one. The text of such a statement is read from the server's memory at the time of its answer,
+ * and is remembered by its number.
  */
 #define ANSWER_BYTES 16
-#define ANSWER_OK 12         /* its least length: status, number, columns, parameters, filler, warnings */
+#define ANSWER_OK 12         /* its minimum length: status, number, columns, parameters, filler, warnings */
 #define ANSWER_ERROR 0xff
 
 struct prepared_key {
@@ -16,19 +17,19 @@ struct prepared_key {
     u64 epoch;
 };
 
-/* What is at an address of a connection: `epoch` is another one where what was known there may be another client's. */
+/* The connection at an address. A new `epoch` invalidates its numbers when they can be those of another client. */
 struct connection {
     u64 epoch;
     u64 last_id;
-    u64 unanswered;          /* the answer to its last prepare was not seen */
+    u64 unanswered;          /* the answer to its last prepare request was not seen */
 };
 
-/* Where they are full the oldest go: their statements are unknown then. */
+/* If a table is full, the oldest entries are evicted, and their statements become unknown. */
 BPF_TABLE("lru_hash", struct prepared_key, u64, prepared, PREPARED);
 BPF_TABLE("lru_hash", u64, struct connection, connections, PREPARED);
 
-/* A connection prepares the statement `id` (255 at most: its text is not known), whose text lies at `address`. */
-static __always_inline void remember(u64 thd, struct thread *thread, u32 tid, u64 id, u64 address, u64 now)
+/* Note that a connection prepares the statement `id`, with its text at `address`. Up to 255: the text is unknown. */
+static __always_inline void note_prepare(u64 thd, struct thread *thread, u32 tid, u64 id, u64 address, u64 now)
 {
     struct connection *connection = connections.lookup(&thd);
     struct connection next = { .epoch = now, .last_id = id, .unanswered = 1 };
@@ -38,22 +39,22 @@ static __always_inline void remember(u64 thd, struct thread *thread, u32 tid, u6
     if (connections.update(&thd, &next))
         count(COUNT_NO_ROOM);
     thread->connection = thd;
-    thread->answer_at = address - 1;   /* the request begins with its command's byte */
-    thread->prepares = id;
+    thread->answer_address = address - 1;   /* the request begins with its command's byte */
+    thread->prepared_id = id;
     if (id > 255)
         keep_text(thread, id, COM_QUERY, tid, 0);
 }
 
-/* The answer to the thread's COM_STMT_PREPARE is there. */
-static __always_inline void note_answer(struct thread *thread)
+/* Read the answer to the thread's COM_STMT_PREPARE. */
+static __always_inline void read_prepare_answer(struct thread *thread)
 {
     struct connection *connection = connections.lookup(&thread->connection);
     struct prepared_key key = { .connection = thread->connection };
-    u64 id = thread->prepares;
+    u64 id = thread->prepared_id;
     u8 answer[ANSWER_BYTES] = {};
     u32 number;
 
-    if (!connection || bpf_probe_read_user(answer, sizeof(answer), (void *)thread->answer_at))
+    if (!connection || bpf_probe_read_user(answer, sizeof(answer), (void *)thread->answer_address))
         return;
     /* Length (3 bytes), number of the packet, status, number of the statement. */
     if (answer[3] != 1)
@@ -73,7 +74,8 @@ static __always_inline void note_answer(struct thread *thread)
     }
 }
 
-static __always_inline u64 recall(u64 thd, struct thread *thread, u32 tid, u64 statement, u64 now)
+/* Return the identity of the statement that a connection executes by its number. */
+static __always_inline u64 find_prepared(u64 thd, struct thread *thread, u32 tid, u64 statement, u64 now)
 {
     struct connection *connection = connections.lookup(&thd);
     struct prepared_key key = { .connection = thd, .statement = statement };
@@ -83,7 +85,7 @@ static __always_inline u64 recall(u64 thd, struct thread *thread, u32 tid, u64 s
     if (connection && statement == LAST_PREPARED && connection->last_id > 255)
         return connection->last_id;
     if (connection) {
-        if (connection->unanswered) {   /* whose the numbers are that were seen here is not known */
+        if (connection->unanswered) {   /* the numbers that were seen here can be another client's */
             connection->unanswered = 0;
             connection->epoch = now;
         }
@@ -93,75 +95,77 @@ static __always_inline u64 recall(u64 thd, struct thread *thread, u32 tid, u64 s
             return *id;
     }
     unknown = ((statement << 32 | tid) * FNV_PRIME) | 256;
-    thread->length = thread->hashed = thread->kept = 0;
+    thread->length = thread->hashed_bytes = thread->kept_bytes = 0;
     keep_text(thread, unknown, COM_STMT_EXECUTE, tid, statement);
     if (!connection) {
         next.epoch = now;
         connections.update(&thd, &next);
     }
-    thread->nameless = thd;
-    thread->number = statement;
-    thread->walk.address = 0;
+    thread->unnamed_connection = thd;
+    thread->unnamed_number = statement;
+    thread->progress.address = 0;
     return unknown;
 }
 
-/* The text of what it executes is known: the last one where it sends several packets, as procedures have texts within. */
-static __always_inline void name(struct thread *thread, u32 tid, u64 id)
+/* Name the open statement by its text. With several packets the last text is used, because procedures contain texts. */
+static __always_inline void name_statement(struct thread *thread, u32 tid, u64 id)
 {
-    struct connection *connection = connections.lookup(&thread->nameless);
-    struct prepared_key key = { .connection = thread->nameless, .statement = thread->number };
+    struct connection *connection = connections.lookup(&thread->unnamed_connection);
+    struct prepared_key key = { .connection = thread->unnamed_connection, .statement = thread->unnamed_number };
 
     if (id < 256)
         return;
     keep_text(thread, id, COM_QUERY, tid, 0);
     thread->id = id;
-    if (connection && !connection->unanswered && thread->number != LAST_PREPARED) {
+    if (connection && !connection->unanswered && thread->unnamed_number != LAST_PREPARED) {
         key.epoch = connection->epoch;
         prepared.update(&key, &id);
     }
 }
 
-BPF_TABLE("prog", u32, int, walks_sent, ENTRIES_IF(HAS_SEND, 2));
+BPF_TABLE("prog", u32, int, sent_hash_programs, ENTRIES_IF(HAS_SEND, 2));
 
+/* Read the text of a statement that was executed by an unknown number. */
 static __always_inline void name_executed(void *ctx, struct thread *thread, u32 tid)
 {
     u64 text[2] = {};
     int zero = 0;
-    struct place *place = place_of.lookup(&zero);
+    struct place *place = text_places.lookup(&zero);
 
     if (!place || !place->text)
         return;
-    bpf_probe_read_user(text, sizeof(text), (void *)(thread->nameless + place->text));
-    if (!text[0] || !text[1] || (text[0] == thread->walk.address && (u32)text[1] == thread->walk.length))
+    bpf_probe_read_user(text, sizeof(text), (void *)(thread->unnamed_connection + place->text));
+    if (!text[0] || !text[1] || (text[0] == thread->progress.address && (u32)text[1] == thread->progress.length))
         return;
-    thread->walk.ansi = ansi_of(place, thread->nameless);
-    walk_from(thread, text[0], text[1], 0);
+    thread->progress.has_ansi_quotes = has_ansi_quotes(place, thread->unnamed_connection);
+    start_hash(thread, text[0], text[1], 0);
     if ((u32)text[1] >= TEXT)
-        walks_sent.call(ctx, WALK_ON);
-    name(thread, tid, identify_text(thread, text[0], text[1]));
+        sent_hash_programs.call(ctx, HASH_PIECES);
+    name_statement(thread, tid, identify_text(thread, text[0], text[1]));
 }
 
-int FUNCTION_IF(HAS_SEND, called__walk)(struct bpf_raw_tracepoint_args *ctx)
+int FUNCTION_IF(HAS_SEND, called__hash_pieces)(struct bpf_raw_tracepoint_args *ctx)
 {
     u32 tid = bpf_get_current_pid_tgid();
     struct thread *thread = threads.lookup(&tid);
 
     if (thread)
-        walks_sent.call(ctx, walk_on(thread));
+        sent_hash_programs.call(ctx, hash_pieces(thread));
     return 0;
 }
 
-int FUNCTION_IF(HAS_SEND, called__walked)(struct bpf_raw_tracepoint_args *ctx)
+int FUNCTION_IF(HAS_SEND, called__finish_hash)(struct bpf_raw_tracepoint_args *ctx)
 {
     u32 tid = bpf_get_current_pid_tgid();
     struct thread *thread = threads.lookup(&tid);
 
     if (thread)
-        name(thread, tid, walked(thread));
+        name_statement(thread, tid, finish_hash(thread));
     return 0;
 }
 
-static __always_inline void forget(u64 thd)
+/* A connection ends, or resets its statements. */
+static __always_inline void forget_connection(u64 thd)
 {
     connections.delete(&thd);
 }

@@ -83,7 +83,7 @@ static __always_inline void end_statement(struct thread *thread, u32 tid, u64 no
     struct total *total = 0;
     u64 *calls, cpu_units;
 
-    settle(thread, delay);
+    settle_wait(thread, delay);
     if (thread->id) {
         cpu = cpu_time(thread, now);
         if (thread->ended_at) {
@@ -97,7 +97,7 @@ static __always_inline void end_statement(struct thread *thread, u32 tid, u64 no
         if (!total) {
             total = total_entry(&key);
             if (total && thread->own_count < OWN_STATEMENTS)
-                thread->own[thread->own_count++ & (OWN_STATEMENTS - 1)] = thread->id;
+                thread->own_ids[thread->own_count++ & (OWN_STATEMENTS - 1)] = thread->id;
             if (thread->command == COM_QUERY || thread->command == COM_STMT_PREPARE)
                 keep_text(thread, thread->id, thread->command, tid, 0);
         }
@@ -124,8 +124,8 @@ static __always_inline void end_statement(struct thread *thread, u32 tid, u64 no
         }
         thread->id = 0;
     }
-    hand_waits(thread, total ? total->waits : 0, delay);
-    begin_waits(thread, delay);
+    move_waits(thread, total ? total->waits : 0, delay);
+    reset_waits(thread, delay);
     thread->began_wakeups = wakeups;
     thread->began_faults = faults;
     thread->ended_at = 0;

@@ -11,7 +11,7 @@
  */
 #define COMM_BYTES 16
 #define NAME_BYTES 48
-#include "reading.bpf.h"
+#include "kernel_memory.bpf.h"
 
 /* The use of a file by a call. Calls that copy between files: KIND_SEND (sendfile) writes to its first argument,
  * KIND_TEE to its second, KIND_SPLICE to its third. KIND_PIPE (vmsplice) writes or reads a pipe, as the open mode

@@ -1,39 +1,40 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* What a statement waits for while its thread does not run.
+/* Classify and sum the waits of a statement while its thread does not run.
  *
- * For a CPU: the scheduler's own count (sched_info.run_delay), which it keeps for each thread. For anything else: by the system call in
- * which the thread left its CPU, and where the server says what it waits for, by that: MariaDB and MySQL call thd_wait_begin before they
- * wait for a lock or for the group that commits, PostgreSQL writes its wait event where my_wait_event_info points to. A thread that waits
- * uninterruptibly waits for a disk. What it waited for the CPU after it was woken is no part of the sleep.
+ * The time in the run queue is the scheduler's count (sched_info.run_delay). Other waits are classified by the system
+ * call in which the thread left its CPU, and by the server's own report if there is one: MariaDB and MySQL call
+ * thd_wait_begin before they wait for a lock or for a group commit, and PostgreSQL writes its wait event to the address
+ * in my_wait_event_info. An uninterruptible wait is a wait for a disk. Time in the run queue after a wakeup is not part
+ * of the wait before it.
  */
 #define CALLS 512            /* system calls of x86-64 */
 #define SERVER_WAITS 16      /* enum thd_wait_type: include/mysql/service_thd_wait.h */
 #define STATE_UNINTERRUPTIBLE 0x2
-#define STATE_NOLOAD 0x400   /* include/linux/sched.h: an idle one of the kernel */
+#define STATE_NOLOAD 0x400   /* include/linux/sched.h: idle kernel threads */
 #define REGISTER_CALL 15     /* orig_ax of struct pt_regs */
 
-BPF_ARRAY(wait_of_call, u32, CALLS);
+BPF_ARRAY(wait_of_syscall, u32, CALLS);
 BPF_ARRAY(wait_of_type, u32, SERVER_WAITS);
 BPF_ARRAY(event_place, u64, 1);   /* PostgreSQL: the address of my_wait_event_info */
 
-/* What the thread waited for a CPU since it was born, until it got the last one. */
+/* Return the time in ns that a thread has waited for a CPU since it was created, until its last switch-in. */
 static __always_inline u64 delay_of(u64 task)
 {
     return LOAD_TIME(HAS_RUN_DELAY) ? read_u64(task + OFFSET_task_struct_sched_info + OFFSET_sched_info_run_delay) : 0;
 }
 
-/* CALLS where it is not known. */
-static __always_inline u64 current_call(void)
+/* Return the number of the current system call; CALLS if it is unknown. */
+static __always_inline u64 current_syscall(void)
 {
     if (!LOAD_TIME(HAS_REGISTERS))
         return CALLS;
     return read_u64((u64)bpf_task_pt_regs(bpf_get_current_task_btf()) + 8 * REGISTER_CALL);
 }
 
-static __always_inline u32 by_call(u32 state)
+static __always_inline u32 classify_by_syscall(u32 state)
 {
-    u64 call = current_call();
-    u32 at = call < CALLS ? call : 0, *wait = wait_of_call.lookup(&at);
+    u64 call = current_syscall();
+    u32 at = call < CALLS ? call : 0, *wait = wait_of_syscall.lookup(&at);
 
     if ((state & STATE_UNINTERRUPTIBLE) && !(state & STATE_NOLOAD))
         return wait && *wait == WAIT_SYNC ? WAIT_SYNC : WAIT_DISK;
@@ -41,8 +42,9 @@ static __always_inline u32 by_call(u32 state)
 }
 
 #if IS_POSTGRESQL
-/* src/include/utils/wait_event.h: the class in the highest byte, since 9.6; of locks the kind (enum LockTagType) in the low ones. */
-static __always_inline u32 by_event(void)
+/* The wait event of src/include/utils/wait_event.h (since 9.6) has its class in the highest byte, and for locks the
+ * enum LockTagType in the low bytes. */
+static __always_inline u32 classify_by_event(void)
 {
     int zero = 0;
     u64 *place = event_place.lookup(&zero), address = 0;
@@ -54,7 +56,7 @@ static __always_inline u32 by_event(void)
     kind = event & 0xffff;
     switch (event >> 24) {
     case 0x01:               /* lightweight locks */
-    case 0x04:               /* buffers that another one has pinned */
+    case 0x04:               /* buffers that another process has pinned */
         return WAIT_LATCH;
     case 0x03:
         return kind == 4 || kind == 5 || kind == 7 ? WAIT_ROW_LOCK : WAIT_LOCK;   /* tuple, transaction, token */
@@ -69,67 +71,67 @@ static __always_inline u32 by_event(void)
 }
 #endif
 
-/* What a thread goes to wait for, in its own context. */
-static __always_inline u32 why_out(struct thread *thread, u32 state)
+/* Return the kind of the wait that the current thread begins. */
+static __always_inline u32 classify_wait(struct thread *thread, u32 state)
 {
-    u32 why = by_call(state), *told, type;
+    u32 kind = classify_by_syscall(state), *reported, type;
 
 #if IS_POSTGRESQL
-    told = 0;
-    type = by_event();
-    return why == WAIT_SYNC || type == WAIT_OTHER ? why : type;
+    reported = 0;
+    type = classify_by_event();
+    return kind == WAIT_SYNC || type == WAIT_OTHER ? kind : type;
 #else
-    type = thread->waits_for;
-    told = type && type < SERVER_WAITS ? wait_of_type.lookup(&type) : 0;
-    return told && *told != WAIT_OTHER ? *told : why;
+    type = thread->server_wait;
+    reported = type && type < SERVER_WAITS ? wait_of_type.lookup(&type) : 0;
+    return reported && *reported != WAIT_OTHER ? *reported : kind;
 #endif
 }
 
-static __always_inline void add_wait(struct thread *thread, u32 why, u64 ns)
+static __always_inline void add_wait(struct thread *thread, u32 kind, u64 ns)
 {
-    if (why < WAITS)
-        thread->waits[why] += ns;
+    if (kind < WAITS)
+        thread->waits[kind] += ns;
     thread->has_waited = 1;
 }
 
-/* A sleep is over, and the scheduler has counted what came between it and the CPU. */
-static __always_inline void settle(struct thread *thread, u64 delay)
+/* Add the last wait, without the time in the run queue after it, which the scheduler has counted by now. */
+static __always_inline void settle_wait(struct thread *thread, u64 delay)
 {
-    u64 queued = delay - thread->out_delay;
+    u64 queued = delay - thread->wait_delay;
 
-    if (thread->slept > queued)
-        add_wait(thread, thread->why, thread->slept - queued);
-    thread->slept = 0;
+    if (thread->wait_ns > queued)
+        add_wait(thread, thread->wait_kind, thread->wait_ns - queued);
+    thread->wait_ns = 0;
 }
 
-/* Within a statement. */
-static __always_inline void goes_to_wait(struct thread *thread, u64 delay, u32 state)
+/* The thread leaves its CPU within a statement. */
+static __always_inline void begin_wait(struct thread *thread, u64 delay, u32 state)
 {
-    thread->out_delay = delay;
+    thread->wait_delay = delay;
     if (!state)
         return;              /* preempted: the scheduler counts that */
-    thread->why = why_out(thread, state);
-    thread->out_at = bpf_ktime_get_ns();
+    thread->wait_kind = classify_wait(thread, state);
+    thread->wait_began_at = bpf_ktime_get_ns();
 }
 
-static __always_inline void is_back(struct thread *thread, u64 now)
+static __always_inline void end_wait(struct thread *thread, u64 now)
 {
-    if (thread->out_at)
-        thread->slept = now - thread->out_at;
-    thread->out_at = 0;
+    if (thread->wait_began_at)
+        thread->wait_ns = now - thread->wait_began_at;
+    thread->wait_began_at = 0;
 }
 
-/* It sends more after all: what came since the packet before was a wait within it. */
-static __always_inline void goes_on_sending(struct thread *thread, u64 task, u64 now, u64 ran)
+/* The statement sends another packet: the time since its last packet, without CPU time, was a wait within it. */
+static __always_inline void add_send_pause(struct thread *thread, u64 task, u64 now, u64 ran)
 {
     u64 past = now - thread->ended_at, used = ran - thread->ended_ns + delay_of(task) - thread->ended_delay;
 
     if (past > used)
-        add_wait(thread, thread->why, past - used);
+        add_wait(thread, thread->wait_kind, past - used);
 }
 
-/* To the sums of its statement; the next one begins here. */
-static __always_inline void hand_waits(struct thread *thread, u64 *sums, u64 delay)
+/* Add the waits to the totals of the statement, and clear them for the next one. */
+static __always_inline void move_waits(struct thread *thread, u64 *sums, u64 delay)
 {
     u64 until = thread->ended_at || thread->sent_at ? thread->ended_delay : delay;
     int i;
@@ -147,9 +149,9 @@ static __always_inline void hand_waits(struct thread *thread, u64 *sums, u64 del
     thread->has_waited = 0;
 }
 
-static __always_inline void begin_waits(struct thread *thread, u64 delay)
+static __always_inline void reset_waits(struct thread *thread, u64 delay)
 {
-    thread->began_delay = thread->out_delay = delay;
-    thread->out_at = thread->slept = 0;
-    thread->waits_for = 0;
+    thread->began_delay = thread->wait_delay = delay;
+    thread->wait_began_at = thread->wait_ns = 0;
+    thread->server_wait = 0;
 }

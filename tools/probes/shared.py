@@ -71,7 +71,7 @@ ENUMS = [
     Shared("switch.bpf.h", "run_kind", "RunKind", "The owner of a thread's running time", "RUN_"),
     Shared(
         *(
-            "filled.bpf.h",
+            "reader_wakeup.bpf.h",
             "filling",
             "FilledTable",
             "Tables, then ring buffers, that fill between reads",
@@ -80,10 +80,10 @@ ENUMS = [
         sizes=("FILLINGS",),
     ),
     Shared(
-        *("paths.bpf.h", "path_counter", "PathCount", "Outcomes of samples and page faults", "PATH_"),
+        *("sampled_stacks.bpf.h", "path_counter", "PathCount", "Outcomes of samples and page faults", "PATH_"),
         sizes=("PATH_COUNTERS",),
     ),
-    Shared("paths.bpf.h", "record_kind", "RecordKind", "The half of a path in a record", "RECORD_"),
+    Shared("sampled_stacks.bpf.h", "record_kind", "RecordKind", "The half of a path in a record", "RECORD_"),
     Shared("functions.bpf.c", "counter", "FunctionCount", "Outcomes of hits", "COUNT_", ("COUNTERS",)),
     Shared(
         "functions.bpf.c", "stat_field", "FunctionSum", "A function's sums, in this order", "STAT_", ("STAT_FIELDS",)
@@ -93,7 +93,7 @@ ENUMS = [
     Shared("syscalls.bpf.c", "kind", "CallKind", "The use of a file by a system call", "KIND_"),
     Shared("queries.bpf.c", "counter", "StatementCount", "Outcomes of packets", "COUNT_", ("COUNTERS",)),
     Shared(
-        *("waitkinds.bpf.h", "wait", "StatementWait", "The wait of a thread that does not run", "WAIT_"),
+        *("wait_kinds.bpf.h", "wait", "StatementWait", "The wait of a thread that does not run", "WAIT_"),
         sizes=("WAITS",),
     ),
     Shared("moments.bpf.c", "counter", "MomentCount", "Outcomes of samples", "COUNT_", ("COUNTERS",)),
@@ -112,8 +112,8 @@ NUMBERS: Mapping[str, Sequence[str]] = {
     "queries.bpf.c": ("COM_QUERY", "COM_STMT_PREPARE", "COM_PART", "PREPARING"),
     "dispatch.bpf.h": ("COM_STMT_EXECUTE", "COM_EVENT"),
     "statement_totals.bpf.h": ("SQUARED_NS_LOG",),
-    "whole.bpf.h": ("MOST_WALKS", "WALKED_AT_ONCE"),
-    "waitkinds.bpf.h": ("WAITS",),
+    "long_texts.bpf.h": ("MAX_HASH_CALLS", "PIECES_PER_CALL"),
+    "wait_kinds.bpf.h": ("WAITS",),
     "activity.bpf.h": ("FASTPATH",),
 }
 

@@ -69,7 +69,7 @@ def build_switch_definitions(btf: Btf) -> dict[str, int]:
 def build_path_definitions(
     every_process: bool = False, event: str = "cpu-clock", ring_pages: int = STACK_RING_PAGES
 ) -> dict[str, int | str]:
-    """Return the definitions of paths.bpf.h."""
+    """Return the definitions of sampled_stacks.bpf.h."""
     return {
         "SAMPLES": 1,
         "EVERY_PROCESS": int(every_process),
@@ -79,7 +79,7 @@ def build_path_definitions(
     }
 
 
-# A program with paths.bpf.h whose paths are not wanted.
+# A program with sampled_stacks.bpf.h whose paths are not wanted.
 NO_PATHS = {"SAMPLES": 0, "EVERY_PROCESS": 0, "HASHED_CHUNKS": 0, "STACK_PAGES": 0}
 
 

@@ -110,7 +110,7 @@ _PREEMPT_COUNTS: tuple[tuple[str, str | None], ...] = (("__preempt_count", None)
 
 
 def build_interrupt_definitions(btf: Btf) -> dict[str, int]:
-    """Return the definitions for reading whether a CPU is in an interrupt (reading.bpf.h).
+    """Return the definitions for reading whether a CPU is in an interrupt (kernel_memory.bpf.h).
 
     If it cannot be read, VECTORS_IN_PAIRS is 1. arm64 keeps the count with the running thread; x86-64 for each CPU,
     readable since 5.10 and tried here.

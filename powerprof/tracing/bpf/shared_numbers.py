@@ -36,8 +36,8 @@ SYSCALL_SLOTS = 1024
 # queries.bpf.c
 COM_QUERY = 3
 COM_STMT_PREPARE = 22
-COM_PART = 1000  # of a statement that was counted when it began, or that another process executes
-PREPARING = 0x9E3779B97F4A7C15  # tells the making of a statement from its execution
+COM_PART = 1000  # of a call that is counted elsewhere: at its beginning, or in another process
+PREPARING = 0x9E3779B97F4A7C15  # separates preparing a statement from executing it
 
 # dispatch.bpf.h
 COM_STMT_EXECUTE = 23
@@ -46,11 +46,11 @@ COM_EVENT = 1001  # an event of the server's scheduler; it has no packet
 # statement_totals.bpf.h
 SQUARED_NS_LOG = 8  # 256 ns: the square of 1,000 s fits a u64
 
-# whole.bpf.h
-MOST_WALKS = 32  # of 4 kB: 130 kB
-WALKED_AT_ONCE = 4  # pieces
+# long_texts.bpf.h
+MAX_HASH_CALLS = 32  # of 4 kB: 130 kB
+PIECES_PER_CALL = 4
 
-# waitkinds.bpf.h
+# wait_kinds.bpf.h
 WAITS = 9
 
 # activity.bpf.h
@@ -157,7 +157,7 @@ class RunKind(IntEnum):
 
 
 class FilledTable(IntEnum):
-    """Tables, then ring buffers, that fill between reads: enum filling of filled.bpf.h."""
+    """Tables, then ring buffers, that fill between reads: enum filling of reader_wakeup.bpf.h."""
 
     CAUSES = 0
     WOKEN = 1
@@ -166,7 +166,7 @@ class FilledTable(IntEnum):
 
 
 class PathCount(IntEnum):
-    """Outcomes of samples and page faults: enum path_counter of paths.bpf.h."""
+    """Outcomes of samples and page faults: enum path_counter of sampled_stacks.bpf.h."""
 
     EVENTS = 0
     IDLE = 1
@@ -177,7 +177,7 @@ class PathCount(IntEnum):
 
 
 class RecordKind(IntEnum):
-    """The half of a path in a record: enum record_kind of paths.bpf.h."""
+    """The half of a path in a record: enum record_kind of sampled_stacks.bpf.h."""
 
     USER = 0
     KERNEL = 1
@@ -252,7 +252,7 @@ class StatementCount(IntEnum):
 
 
 class StatementWait(IntEnum):
-    """The wait of a thread that does not run: enum wait of waitkinds.bpf.h."""
+    """The wait of a thread that does not run: enum wait of wait_kinds.bpf.h."""
 
     RUN_QUEUE = 0
     ROW_LOCK = 1

@@ -259,7 +259,7 @@ def test_where_the_kernel_refuses_the_hash_of_long_texts_their_beginning_stands_
     load = syscalls.load_program
 
     def refused(name: str, *words: Any, **options: Any) -> int:
-        if name == "walk":
+        if name == "hash_pieces":
             raise syscalls.RefusedError(errno.E2BIG, "BPF program is too large")
         return load(name, *words, **options)
 

@@ -163,17 +163,17 @@ def test_every_period_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("living", "limit"), [(0, 250), (100, 350), (900, 750)])
 def test_tables_wake_the_reader_at_a_quarter_of_dead_entries(living: int, limit: int) -> None:
-    program = FakeProgram({"filled": [bytes(idle_data.FILL_LEVEL.itemsize)] * len(FilledTable)})
+    program = FakeProgram({"fill_levels": [bytes(idle_data.FILL_LEVEL.itemsize)] * len(FilledTable)})
     counts = {FilledTable.CAUSES: living, FilledTable.EXITS: 0}
     limits = FillLimits(program.as_loaded(), lambda: counts)
-    levels = np.frombuffer(program.table_bytes("filled"), dtype=idle_data.FILL_LEVEL)
+    levels = np.frombuffer(program.table_bytes("fill_levels"), dtype=idle_data.FILL_LEVEL)
     assert levels["limit"].tolist() == [limit, 1 << 62, 250, 1 << 62]
     gathered: list[int] = []
     levels = levels.copy()
     levels["amount"] = limit, 0, 400, 0
-    program.arrays["filled"] = [level.tobytes() for level in levels]
+    program.arrays["fill_levels"] = [level.tobytes() for level in levels]
     limits.drain(lambda: gathered.append(1))
-    levels = np.frombuffer(program.table_bytes("filled"), dtype=idle_data.FILL_LEVEL)
+    levels = np.frombuffer(program.table_bytes("fill_levels"), dtype=idle_data.FILL_LEVEL)
     # A ring buffer is emptied, so its limit is a quarter above its present level.
     assert gathered == [1] and levels["limit"].tolist()[2] == 250 + int(levels["amount"][2])
 
@@ -222,7 +222,7 @@ def test_losses_of_a_trace_are_those_of_its_window(monkeypatch: pytest.MonkeyPat
             "totals": [total()],
             "cpus": [state(CpuPhase.RUNNING, 40, 70)],
             "run_times": [bytes(idle_data.RUN_SLOT.itemsize)],
-            "filled": [bytes(idle_data.FILL_LEVEL.itemsize)] * len(FilledTable),
+            "fill_levels": [bytes(idle_data.FILL_LEVEL.itemsize)] * len(FilledTable),
             "shared": [bytes(8)] * len(Shared),
         },
         counters={"counters": counters},

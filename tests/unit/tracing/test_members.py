@@ -160,7 +160,7 @@ def stack_reader(kind: type[Any]) -> tuple[Any, FakeProgram]:
     members = SimpleNamespace(
         images={},
         note_unjoined=lambda count: None,
-        ended_groups=lambda: {},
+        exited_cgroups=lambda: {},
         add=lambda pids: None,
         drop_ended=lambda: None,
         read=lambda: None,

@@ -37,7 +37,7 @@ def test_missing_and_contradicting_numbers_are_refused(folder: Path) -> None:
     ("name", "number"), [("REGISTER_COUNT", len(X86_64.names)), ("REGISTER_IP", X86_64.ip), ("REGISTER_SP", X86_64.sp)]
 )
 def test_register_numbers_of_the_programs_are_those_of_the_unwinder(name: str, number: int) -> None:
-    assert number_of((PROBES / "paths.bpf.h").read_text(), name).number == number
+    assert number_of((PROBES / "sampled_stacks.bpf.h").read_text(), name).number == number
 
 
 def test_comments_and_members_of_every_form_are_read() -> None:

@@ -142,17 +142,21 @@ def test_one_that_goes_on_is_counted_as_open_until_the_windows_end() -> None:
 
 
 @pytest.mark.parametrize("sent_at", [0, 6_000_000])
-@pytest.mark.parametrize(("in_at", "out_at"), [(0, 0), (_ENDED - 100, 0), (0, 9_000_000)])
-def test_cpu_and_waits_of_one_that_goes_on_are_its_time(sent_at: int, in_at: int, out_at: int) -> None:
+@pytest.mark.parametrize(("in_at", "wait_began_at"), [(0, 0), (_ENDED - 100, 0), (0, 9_000_000)])
+def test_cpu_and_waits_of_one_that_goes_on_are_its_time(sent_at: int, in_at: int, wait_began_at: int) -> None:
     """It waits for a CPU at the window's end, which nothing has counted, runs, or sleeps; its answer may be sent."""
     sums = read_sums([], [], [])
     thread = _thread(began_at=1_000_000, began_ns=2_000, last_ns=9_000, in_at=in_at, sent_at=sent_at)._replace(
-        out_at=out_at, why=StatementWait.DISK, began_delay=500, out_delay=400_500, ended_delay=300_500
+        wait_began_at=wait_began_at,
+        wait_kind=StatementWait.DISK,
+        began_delay=500,
+        wait_delay=400_500,
+        ended_delay=300_500,
     )
     add_open_statement(sums, _TID, thread, _TEXT, _ENDED)
     use = sums.uses[_ID, _TID]
     assert use.cpu_ns + sum(use.waits_ns) == use.wall_ns == _ENDED - 1_000_000
-    assert use.waits_ns[StatementWait.DISK] == (_ENDED - out_at if out_at else 0)
+    assert use.waits_ns[StatementWait.DISK] == (_ENDED - wait_began_at if wait_began_at else 0)
 
 
 def test_parts_are_no_calls_and_commands_have_no_text() -> None:
@@ -168,16 +172,16 @@ def test_parts_are_no_calls_and_commands_have_no_text() -> None:
 
 def test_waits_of_an_ended_statement_are_those_until_its_end() -> None:
     """The scheduler's wait for a CPU is a growing sum of the thread, and a later sleep belongs to no statement."""
-    thread = _thread(ended_at=9, why=StatementWait.DISK)._replace(
-        waits=struct.pack("<9Q", *range(100, 109)), began_delay=500, ended_delay=300_500, slept=70, out_at=3
+    thread = _thread(ended_at=9, wait_kind=StatementWait.DISK)._replace(
+        waits=struct.pack("<9Q", *range(100, 109)), began_delay=500, ended_delay=300_500, wait_ns=70, wait_began_at=3
     )
     assert thread.waited_until(_ENDED) == [300_000, *range(101, 109)]
     assert thread._replace(ended_delay=400).waited_until(_ENDED)[0] == 0
 
 
 def test_waits_of_an_open_statement_include_the_present_one() -> None:
-    thread = _thread(began_at=1_000, began_ns=40, last_ns=240, why=StatementWait.DISK)._replace(
-        waits=struct.pack("<9Q", *range(9)), slept=70, out_at=5_000
+    thread = _thread(began_at=1_000, began_ns=40, last_ns=240, wait_kind=StatementWait.DISK)._replace(
+        waits=struct.pack("<9Q", *range(9)), wait_ns=70, wait_began_at=5_000
     )
     waits = thread.waited_until(9_000)
     assert waits[1:] == [1, 2, 3, 4 + 70 + 4_000, 5, 6, 7, 8]

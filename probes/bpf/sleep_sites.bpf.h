@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Where the target's threads sleep and from where they wake others.
+/* Record the call sites where target threads sleep, and where they wake other threads.
  *
- * Every waking of a target thread is counted by the site that it ends and by what woke it, idle or not.
+ * Every waking of a target thread is counted by its sleep site and its waker, on idle and on busy CPUs.
  */
 #include "targets.bpf.h"
 #include "threads.bpf.h"
 #include "stacks.bpf.h"
-#include "units.bpf.h"
+#include "exited_cgroups.bpf.h"
 
 #define WOKEN_SITES 32768
 
-/* One site and what ended the sleep there, as in struct waking; CAUSE_HALF is in `context`. */
+/* A sleep site and the cause of the waking, as in struct waking. `context` includes CAUSE_HALF. */
 struct woken_key {
     u64 ip, sp, code, timer_function;
     u32 tid, tgid, context, irq, waker_tgid, waker_tid;
@@ -18,11 +18,11 @@ struct woken_key {
 
 BPF_TABLE("hash", struct woken_key, u64, woken, ENTRIES_IF(STACKS, WOKEN_SITES));
 
-/* One more sleep at a site has ended. A full table is a number, not a gap. */
+/* Count the end of a sleep at a site. If the table is full, COUNT_LOST_WAKINGS counts it. */
 static __always_inline void count_waking(struct site *site, u32 tid, u32 tgid, u64 timer, u32 context, u32 irq, u64 waker)
 {
     struct woken_key key = {};
-    u64 one = 1, *times;
+    u64 one = 1, *wakings;
     s64 *half = shared_at(SHARED_WOKEN_HALF);
 
     key.ip = site->ip;
@@ -37,9 +37,9 @@ static __always_inline void count_waking(struct site *site, u32 tid, u32 tgid, u
         key.waker_tid = (u32)waker;
         key.waker_tgid = waker >> 32;
     }
-    times = woken.lookup(&key);
-    if (times)
-        __sync_fetch_and_add(times, 1);
+    wakings = woken.lookup(&key);
+    if (wakings)
+        __sync_fetch_and_add(wakings, 1);
     else if (woken.update(&key, &one))
         count(COUNT_LOST_WAKINGS);
     else
@@ -56,18 +56,18 @@ static __always_inline int is_counting(struct cpu_state *cpu)
     return counting && *counting && !is_loaded(cpu);
 }
 
-/* Whether a thread sleeps: off its CPU and out of the run queue, or left in it only to be dequeued later (sched_delayed,
- * since 6.12). A thread whose time-out has passed before it calls schedule() is woken without having slept. */
+/* Return whether a thread sleeps: it is off its CPU and not in the run queue, or remains there only until a delayed
+ * dequeue (sched_delayed, since 6.12). If its timeout expires before it calls schedule(), a thread is woken without a
+ * sleep. */
 static __always_inline int is_asleep(u64 task)
 {
     if (LOAD_TIME(HAS_ON_CPU) && FIELD_U8(task, OFFSET_task_struct_on_cpu))
         return 0;
-    /* A byte of its own or the low one of an int, by kernel. */
+    /* By kernel, on_rq is a byte or the low byte of an int. */
     return !FIELD_U8(task, OFFSET_task_struct_on_rq) || FIELD_U8(task, OFFSET_task_struct_sched_delayed);
 }
 
-/* A thread is being woken. One that was not seen going to sleep (it slept when the trace began) is known by its
- * registers alone. */
+/* Note that a thread is being woken. If it slept when the trace began, only its registers show the site. */
 static __always_inline void note_waking(struct cpu_state *cpu, u64 task, u32 tid, u32 tgid, u32 context, u32 irq, u64 waker)
 {
     struct thread *thread = thread_at(tid);
@@ -78,7 +78,7 @@ static __always_inline void note_waking(struct cpu_state *cpu, u64 task, u32 tid
         return;   /* the current thread does not sleep: a timer interrupted it */
     if (thread->tid == tid) {
         if (!thread->asleep)
-            return;   /* it had not gone to sleep yet */
+            return;   /* it was not asleep yet */
         thread->asleep = 0;
         count_waking(&thread->sleeper, tid, thread->tgid, cpu->timer_active, context, irq, waker);
         return;
@@ -95,7 +95,7 @@ static __always_inline void note_waking(struct cpu_state *cpu, u64 task, u32 tid
     count_waking(&found, tid, tgid, cpu->timer_active, context, irq, waker);
 }
 
-/* A slot is this thread's from now on. */
+/* Assign a slot to a thread. */
 static __always_inline void take_slot(struct thread *thread, u32 tid, u32 tgid)
 {
     __builtin_memset(thread, 0, sizeof(*thread));
@@ -103,8 +103,8 @@ static __always_inline void take_slot(struct thread *thread, u32 tid, u32 tgid)
     thread->tgid = tgid;
 }
 
-/* A thread that was created and is woken for the first time stands where threads start: it has no stack to copy. A new
- * process has its parent's. */
+/* Note the first waking of a new thread. It is at the start of threads and has no stack to copy. A new process has its
+ * parent's stack. */
 static __always_inline void note_birth(u64 task, u32 tid, u32 tgid)
 {
     struct thread *thread = thread_at(tid);
@@ -117,8 +117,8 @@ static __always_inline void note_birth(u64 task, u32 tid, u32 tgid)
     thread->sleeper.code = CODE_NEWBORN;
 }
 
-/* The slot of a thread of the target that is to be looked at now, whether it is the thread's own already or not; null for
- * all others. */
+/* Return the slot of a target thread whose stack is to be captured now, or null. `is_known`: the slot is assigned to
+ * it. */
 static __always_inline struct thread *slot_to_capture(struct cpu_state *cpu, u32 tid, u32 tgid, int *is_known)
 {
     struct thread *thread;
@@ -135,14 +135,14 @@ static __always_inline struct thread *slot_to_capture(struct cpu_state *cpu, u32
     return thread;
 }
 
-/* A target thread goes to sleep. */
+/* Note that a target thread goes to sleep. */
 static __always_inline void note_sleep(struct cpu_state *cpu, u64 task, u64 pid_tgid)
 {
     u32 tid = (u32)pid_tgid, tgid = pid_tgid >> 32;
     struct thread *thread;
     int is_known;
 
-    /* Anybody's lie where the target's do, and the first thing that a quiet target does is to be woken. */
+    /* Any process shows where registers are. Do this first, because the first event of a quiet target is a waking. */
     find_registers(task);
     thread = slot_to_capture(cpu, tid, tgid, &is_known);
     if (!thread || !is_sleep(0, FIELD_U32(task, OFFSET_task_struct_state)))
@@ -151,13 +151,14 @@ static __always_inline void note_sleep(struct cpu_state *cpu, u64 task, u64 pid_
     if (!is_known)
         take_slot(thread, tid, tgid);
     else if (thread->asleep && is_counting(cpu) && is_process_measured(tgid))
-        /* Woken in the instant between the switch-out and this probe: by whom is not known. */
+        /* It was woken between the switch-out and this probe, by an unknown waker. */
         count_waking(&thread->sleeper, tid, tgid, 0, WAKER_UNSEEN, 0, 0);
     thread->asleep = capture_current(cpu, &thread->sleeper, task, pid_tgid, STACK_SLEEPER) && is_process_measured(tgid);
 }
 
-/* A thread that an idle CPU switches to: where had it slept? Where its switch-out was not looked at (it slept before the
- * trace began, or the CPU was loaded) its registers are sent, to be joined with stack bytes read otherwise. */
+/* Record the sleep site of a thread that an idle CPU switches to. If its switch-out was not captured (it slept before
+ * the trace began, or the CPU was loaded), send its registers. User space joins them with stack bytes from another
+ * source. */
 static __always_inline void note_site(struct cpu_state *cpu, u64 task, u32 tid, u32 tgid)
 {
     int slot = tid & (SITE_SLOTS - 1);
@@ -196,7 +197,7 @@ static __always_inline void note_site(struct cpu_state *cpu, u64 task, u32 tid, 
     send_registers(registers, cpu->period.site_ip, cpu->period.site_sp, tid, tgid, cpu->period.enter_ns);
 }
 
-/* The current thread wakes another: from where? */
+/* Record the site where the current thread wakes another thread. */
 static __always_inline void note_waker(struct cpu_state *cpu, struct waking *waking, u64 pid_tgid)
 {
     u32 tid = (u32)pid_tgid, tgid = pid_tgid >> 32;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Words of kernel memory, and who a task is.
+/* Read words of kernel memory and fields of tasks.
  *
- * DIRECT: what a tracepoint passes is known to the verifier by its type, and a field is one load. The helper that reads any
- * address is four nested calls, each of which costs ten times a load where returns are guarded against speculation.
+ * DIRECT: the verifier knows the types of a tracepoint's arguments, so reading a field is one load. The helper that
+ * reads any address makes four nested calls. Each costs ten times as much as a load if returns are protected against
+ * speculation.
  */
 #include "load_time.bpf.h"
 
@@ -28,11 +29,11 @@ static __always_inline u64 read_u64(u64 address)
 }
 
 #if DIRECT
-/* A program whose arguments are typed: in `ctx->args[N]` lies a task, not a number. */
+/* Programs with typed arguments: `ctx->args[N]` is a task, not a number. */
 #define TYPED_TRACEPOINT_PROBE(tracepoint) int btf_tracepoint__##tracepoint(struct bpf_raw_tracepoint_args *ctx)
 #define TYPED_TRACEPOINT_IF(number, tracepoint) \
     int btf_tracepoint__##tracepoint##__if_##number(struct bpf_raw_tracepoint_args *ctx)
-/* In assembler, because bcc makes calls of what looks like a pointer's field. `offset` is a constant. */
+/* Assembler, because bcc replaces the access to a pointer's field by a call. `offset` is a constant. */
 #define FIELD_AS(width, structure, offset)                                                                        \
     ({                                                                                                             \
         u64 value_;                                                                                                \
@@ -54,18 +55,19 @@ static __always_inline u64 read_u64(u64 address)
 #endif
 
 #ifdef COARSE_CLOCK
-/* The time of the last tick: a fifth of what the exact one costs, and enough to count by hundredths of a second. COARSE_CLOCK: the
- * helper that tells it, bpf_ktime_get_ns() before Linux 5.11. */
+/* The time of the last tick. It costs a fifth of the exact time, and is precise enough for hundredths of a second.
+ * COARSE_CLOCK: the number of its helper; before Linux 5.11, the number of bpf_ktime_get_ns(). */
 static u64 (*coarse_ns)(void) = (void *)COARSE_CLOCK;
 #endif
 
-/* Whether this CPU is in an interrupt: the kernel's own count (include/linux/preempt.h: HARDIRQ_MASK, NMI_MASK), a variable of each
- * CPU on x86-64, the running thread's on arm64. PREEMPT_COUNT: the variable in BTF. Out of reach before 5.10 and
- * where the kernel keeps no names of variables (CONFIG_KALLSYMS_ALL): then the tracepoints tell, in pairs (VECTORS_IN_PAIRS). */
+/* The kernel counts interrupts in progress (include/linux/preempt.h: HARDIRQ_MASK, NMI_MASK) in a per-CPU variable on
+ * x86-64, and in the running thread on arm64. PREEMPT_COUNT: the variable's number in BTF. It cannot be read before
+ * Linux 5.10, nor without CONFIG_KALLSYMS_ALL. Then pairs of tracepoints are used (VECTORS_IN_PAIRS). */
 #define IN_INTERRUPT 0xff0000
 #ifdef PREEMPT_COUNT
 extern u64 typed_variable(u64 kind, u64 type) asm("llvm.bpf.pseudo");   /* kind 3: BPF_PSEUDO_BTF_ID */
 static void *(*this_cpu_variable)(u64 variable) = (void *)154;         /* bpf_this_cpu_ptr */
+/* Return whether this CPU handles an interrupt. */
 static __always_inline int in_interrupt(void)
 {
     u32 depth = 0;
@@ -80,8 +82,8 @@ static __always_inline int in_interrupt(void)
 }
 #endif
 
-/* Thread and, above it, process: as bpf_get_current_pid_tgid() has them, of any task. The two lie side by side, but on
- * kernels whose structs are shuffled. */
+/* Return the ids of any task like bpf_get_current_pid_tgid(): the process in the upper half, the thread in the lower.
+ * The two fields are adjacent unless the kernel shuffles its structs. */
 static __always_inline u64 pid_tgid_of(u64 task)
 {
 #if !DIRECT

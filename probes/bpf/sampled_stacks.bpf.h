@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Call paths of sampled threads, each copied once and then counted (oncpu.bpf.c says how).
+/* Count the call paths of sampled threads. Each path is copied once (oncpu.bpf.c explains how).
  *
- * The loader puts in front: SAMPLES (none of this is loaded without), EVERY_PROCESS, HASHED_CHUNKS (a multiple of 4), STACK_PAGES. The program that includes this
- * may say what a thread is at (WHAT_RUNS), which then is part of a row.
+ * The loader defines: SAMPLES (0: not loaded), EVERY_PROCESS, HASHED_CHUNKS (a multiple of 4), STACK_PAGES. The
+ * including program can define STATEMENT_OF, so that samples are counted by statement too.
  */
 #include "load_time.bpf.h"
 
@@ -15,14 +15,14 @@
 #define REGISTER_SP 19
 #define RB_NO_WAKEUP 1
 
-#ifndef WHAT_RUNS
-#define WHAT_RUNS(tid) 0
+#ifndef STATEMENT_OF
+#define STATEMENT_OF(tid) 0
 #endif
 
 enum path_counter { PATH_EVENTS, PATH_IDLE, PATH_TARGET, PATH_STACKS, PATH_LOST_STACKS, PATH_LOST_ROWS, PATH_COUNTERS };
 enum record_kind { RECORD_USER, RECORD_KERNEL };
 
-/* Where a process has code: its own text, and the hull of its libraries. All 0: not known yet. */
+/* The code of a process: its own text, and the range that contains its libraries. All 0: not known yet. */
 struct target {
     u64 text_low, text_bytes;
     u64 library_low, library_bytes;
@@ -30,7 +30,7 @@ struct target {
 
 struct sample {
     u64 user, kernel;   /* hashes, 0 for none */
-    u64 what;
+    u64 statement;
     u32 tgid, tid;
 };
 
@@ -54,7 +54,7 @@ struct kernel_record {
     u64 addresses[KERNEL_DEPTH];
 };
 
-/* Of a host that starts programs all the time the latest are enough: the others have ended. */
+/* On a host that starts programs continuously, the latest are enough: older ones have exited. */
 BPF_TABLE("lru_hash", u32, struct target, targets, ENTRIES_IF(SAMPLES, 8192));
 BPF_HASH(samples, struct sample, u64, ENTRIES_IF(SAMPLES, 65536));
 BPF_TABLE("lru_hash", struct path, u32, seen, ENTRIES_IF(SAMPLES, 65536));
@@ -70,12 +70,13 @@ static __always_inline void count_path(int what)
         *value += 1;
 }
 
-static __always_inline u64 mix(u64 hash, u64 word)
+static __always_inline u64 hash_word(u64 hash, u64 word)
 {
     return (hash ^ word) * 0x100000001b3ULL;
 }
 
-static __always_inline int is_new(struct path *path)
+/* Add a path. Return whether it is new. */
+static __always_inline int add_path(struct path *path)
 {
     u32 one = 1;
 
@@ -85,17 +86,18 @@ static __always_inline int is_new(struct path *path)
     return 1;
 }
 
-static __always_inline void send(void *record, u32 bytes, struct path *path)
+static __always_inline void send_record(void *record, u32 bytes, struct path *path)
 {
     count_path(PATH_STACKS);
     if (stacks.ringbuf_output(record, bytes, RB_NO_WAKEUP)) {
         count_path(PATH_LOST_STACKS);
-        seen.delete(path);   /* the next sample there tries again */
+        seen.delete(path);   /* the next sample of this path retries */
     }
 }
 
-/* Copy the next `size` bytes. The count lives in memory, where the verifier does not follow each of its values. */
-static __always_inline int copy_more(struct user_record *record, u32 size)
+/* Copy the next `size` bytes of the stack. The count is in memory, so the verifier does not track each of its values.
+ */
+static __always_inline int copy_stack(struct user_record *record, u32 size)
 {
     u32 read = *(volatile u32 *)&record->bytes & (STACK_BYTES - 1);
 
@@ -105,17 +107,18 @@ static __always_inline int copy_more(struct user_record *record, u32 size)
     return 1;
 }
 
-/* All ones where word lies in [low, low + bytes), both below 2^63, else 0: branches would multiply the states that
- * the verifier has to walk. */
-static __always_inline u64 within(u64 word, u64 low, u64 bytes)
+/* Return all ones if a word is in [low, low + bytes), else 0. Both limits are below 2^63. Branches would multiply the
+ * states of the verifier. */
+static __always_inline u64 mask_within(u64 word, u64 low, u64 bytes)
 {
     u64 at = word - low;
     return (u64)((s64)(~at & (at - bytes)) >> 63);
 }
 
-static __always_inline u64 user_path(struct user_record *record, struct target *target)
+/* Hash the words of the stack that point to code. */
+static __always_inline u64 hash_user_stack(struct user_record *record, struct target *target)
 {
-    u64 hash = mix(0xcbf29ce484222325ULL, record->registers[REGISTER_IP]);
+    u64 hash = hash_word(0xcbf29ce484222325ULL, record->registers[REGISTER_IP]);
     u64 text_low = 0, text_bytes = ~0ULL >> 1, library_low = 0, library_bytes = 0;
     u64 *words = (u64 *)record->stack;
     u32 chunk, chunks = LOAD_TIME(HASHED_CHUNKS);
@@ -130,33 +133,34 @@ static __always_inline u64 user_path(struct user_record *record, struct target *
     *(volatile u32 *)&record->bytes = 0;
 #pragma nounroll
     for (chunk = 0; chunk < chunks; chunk++) {
-        if (!copy_more(record, HASHED_CHUNK))
+        if (!copy_stack(record, HASHED_CHUNK))
             break;
 #pragma nounroll
         for (i = 0; i < HASHED_CHUNK / 8; i++) {
             u64 word = *(volatile u64 *)&words[chunk * (HASHED_CHUNK / 8) + i];
-            u64 code = within(word, text_low, text_bytes) | within(word, library_low, library_bytes);
+            u64 code = mask_within(word, text_low, text_bytes) | mask_within(word, library_low, library_bytes);
             hash = (hash ^ (word & code)) * (1 + (0x100000001b2ULL & code));
         }
     }
     return hash ? hash : 1;
 }
 
-/* Up to STACK_BYTES - 1 KiB, or to the stack's end, which is seldom a round distance away: the thread's start lies there. */
-static __always_inline void copy_rest(struct user_record *record)
+/* Copy the rest, up to STACK_BYTES - 1 KiB or to the end of the stack. The end has the frames of the thread's start,
+ * and is seldom at a round distance. */
+static __always_inline void copy_stack_end(struct user_record *record)
 {
     u32 rest = STACK_BYTES / 1024 - 1 - LOAD_TIME(HASHED_CHUNKS) / (1024 / HASHED_CHUNK), i;
 
 #pragma nounroll
     for (i = 0; i < rest; i++)
-        if (!copy_more(record, 1024))
+        if (!copy_stack(record, 1024))
             break;
 #pragma unroll
     for (i = 512; i >= 8; i >>= 1)
-        copy_more(record, i);
+        copy_stack(record, i);
 }
 
-static __always_inline u64 look_at_user(struct target *target, u32 tgid, u32 tid)
+static __always_inline u64 sample_user_stack(struct target *target, u32 tgid, u32 tid)
 {
     int zero = 0;
     struct user_record *record = user_scratch.lookup(&zero);
@@ -170,24 +174,24 @@ static __always_inline u64 look_at_user(struct target *target, u32 tgid, u32 tid
         return 0;
     if ((record->registers[REGISTER_CS] & 3) != 3)
         return 0;   /* a kernel thread has no user registers */
-    path.hash = user_path(record, target);
+    path.hash = hash_user_stack(record, target);
     path.tgid = tgid;
     path.kind = RECORD_USER;
-    if (is_new(&path)) {
+    if (add_path(&path)) {
         record->kind = RECORD_USER;
         record->user = path.hash;
         record->tgid = tgid;
         record->tid = tid;
         bpf_get_current_comm(record->comm, sizeof(record->comm));
-        copy_rest(record);
+        copy_stack_end(record);
         bytes = *(volatile u32 *)&record->bytes;
         if (bytes <= STACK_BYTES)
-            send(record, offsetof(struct user_record, stack) + bytes, &path);
+            send_record(record, offsetof(struct user_record, stack) + bytes, &path);
     }
     return path.hash;
 }
 
-static __always_inline u64 look_at_kernel(void *ctx)
+static __always_inline u64 sample_kernel_stack(void *ctx)
 {
     int zero = 0, i;
     struct kernel_record *record = kernel_scratch.lookup(&zero);
@@ -204,18 +208,18 @@ static __always_inline u64 look_at_kernel(void *ctx)
     depth = bytes / 8;
     if (depth > KERNEL_DEPTH)
         depth = KERNEL_DEPTH;
-    /* All of it, straight on: the helper clears what it does not fill, and a loop that ends at the depth is too much for
-     * the verifier of 6.1. */
+    /* Hash all entries: the helper clears the unused ones, and the verifier of 6.1 gives up on a loop that ends at the
+     * depth. */
 #pragma unroll
     for (i = 0; i < KERNEL_DEPTH; i++)
-        hash = mix(hash, record->addresses[i]);
+        hash = hash_word(hash, record->addresses[i]);
     path.hash = hash ? hash : 1;
     path.kind = RECORD_KERNEL;
-    if (is_new(&path)) {
+    if (add_path(&path)) {
         record->kind = RECORD_KERNEL;
         record->depth = depth;
         record->kernel = path.hash;
-        send(record, sizeof(*record), &path);
+        send_record(record, sizeof(*record), &path);
     }
     return path.hash;
 }
@@ -240,15 +244,15 @@ int FUNCTION_IF(SAMPLES, sample__path)(u64 *ctx)
     count_path(PATH_TARGET);
     sample.tgid = tgid;
     sample.tid = (u32)pid_tgid;
-    sample.what = WHAT_RUNS((u32)pid_tgid);
-    sample.user = look_at_user(target, tgid, (u32)pid_tgid);
+    sample.statement = STATEMENT_OF((u32)pid_tgid);
+    sample.user = sample_user_stack(target, tgid, (u32)pid_tgid);
     if ((ctx[REGISTER_CS] & 3) != 3)
-        sample.kernel = look_at_kernel(ctx);
+        sample.kernel = sample_kernel_stack(ctx);
     rows = samples.lookup(&sample);
     if (rows)
         __sync_fetch_and_add(rows, 1);
     else if (samples.insert(&sample, &one)) {
-        rows = samples.lookup(&sample);   /* another CPU was quicker with the same row */
+        rows = samples.lookup(&sample);   /* another CPU has inserted the same row */
         if (rows)
             __sync_fetch_and_add(rows, 1);
         else
