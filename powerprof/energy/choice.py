@@ -10,8 +10,9 @@ from pathlib import Path
 from powerprof.energy.layouts import SUMMED, read_topology
 from powerprof.energy.meter_set import MeterSet
 from powerprof.energy.meters.meter import Meter, UnusableMeterError
-from powerprof.energy.readings import find_energy_flaws
+from powerprof.energy.readings import find_energy_flaws, make_readings
 from powerprof.energy.request import AUTO, HOST_PREFIX, parse_choice
+from powerprof.model.records import Scope
 from powerprof.system import paths
 from powerprof.system.errors import CapabilityError, PowerprofError
 
@@ -22,6 +23,8 @@ _CHECKED = ("rapl", "perf_power", "hwmon", "battery")
 _PROBE_S = 0.4
 # A window that shows the domains of an open meter.
 _CHECK_S = 0.1
+# The scopes of which one alone stands for the machine.
+_WHOLE_SCOPES = tuple(scope for scope in SUMMED if scope != "dram")
 
 
 def _list_openers(meter_log: Path | None, is_auto: bool) -> dict[str, Callable[[], Meter]]:
@@ -99,7 +102,7 @@ def _open_best(openers: dict[str, Callable[[], Meter]], meters: list[Meter]) -> 
             if isinstance(error, UnusableMeterError) and error.hint:
                 remedies.append(f"{name}: {error.hint}")
             continue
-        flaw, is_host = find_open_flaw(meter)
+        flaw, is_host = (None, True) if name not in _CHECKED else find_meter_flaw(openers[name])
         if flaw is not None:
             reasons.append(f"{name}: {flaw}")
             if flawed is None and is_host:
@@ -120,16 +123,33 @@ def _open_best(openers: dict[str, Callable[[], Meter]], meters: list[Meter]) -> 
     return f"no meter on this host: {'; '.join(reasons)}{remedy}"
 
 
-def find_open_flaw(meter: Meter) -> tuple[str | None, bool]:
-    """Return why the domains of an open meter can have no total (None if they can), and if any is of the machine."""
-    if meter.name not in _CHECKED:
-        return None, True
-    now_s = time.monotonic()
-    domains = meter.energies(now_s, now_s + _CHECK_S)
-    if all(item.scope not in SUMMED for item in domains):
+def find_meter_flaw(open_meter: Callable[[], Meter]) -> tuple[str | None, bool]:
+    """Return why a meter can have no total (None if it can), and if any of its domains is of the machine.
+
+    Two samples show whether its power readings are possible. Whether counters move is not tested.
+    """
+    meter = open_meter()
+    try:
+        now_s = time.monotonic()
+        meter.sample(now_s)
+        meter.sample(now_s + _CHECK_S)
+        domains = meter.energies(now_s, now_s + _CHECK_S)
+    finally:
+        meter.close()
+    outer = [item for item in domains if item.scope in SUMMED and item.inside is None]
+    if not outer:
         return "it shows no package, supply or other part that covers the whole machine", False
-    flaws = find_energy_flaws(meter.name, domains, read_topology())
-    return next(iter(flaws.values()), None), True
+    flaws: dict[Scope, str] = dict(find_energy_flaws(meter.name, domains, read_topology()))
+    readings, _ = make_readings(meter.name, domains, now_s, now_s + _CHECK_S, read_topology())
+    for item, reading in zip(domains, readings, strict=True):
+        if item in outer and not item.energy.is_count:
+            lost = [*item.energy.notes, "reads 0"][0] if reading.watts is None else None
+            flaw = reading.unsummed or (lost and f"{item.domain} {lost}")
+            if flaw:
+                flaws.setdefault(item.scope, flaw)
+    if any(item.scope in _WHOLE_SCOPES and item.scope not in flaws for item in outer):
+        return None, True
+    return next((flaws[item.scope] for item in outer if item.scope in flaws), None), True
 
 
 def _open_counting(name: str, openers: dict[str, Callable[[], Meter]]) -> Meter:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from powerprof.energy.layouts import LAYOUTS, SUMMED, Layout, Topology
+from powerprof.energy.layouts import LAYOUTS, MIRRORED_VENDORS, SUMMED, Layout, Topology
 from powerprof.model.records import Scope
 from powerprof.model.text import join_words
 
@@ -54,21 +54,30 @@ def _check_count(
     sockets = len(topology.dies)
     if row is None or row.count == "any":
         return None
-    if row.count == "one" and scope != "rail":
-        return None if len(names) == 1 else f"{len(names)} meters each measure a whole machine"
+    if row.count == "one":
+        what = "counters of a platform, which has one" if scope == "psys" else "meters each measure a whole machine"
+        return None if len(names) == 1 else f"{len(names)} {what}"
     if scope == "package" and len(set(names)) == len(names):
         return _check_packages(names, topology)
     if scope == "dram":
         sockets = len(by_scope.get("package", ())) or sockets
-    elif scope == "psys":
-        sockets = sockets or len({re.sub(r"-die-\d+", "", name) for name in by_scope.get("package", ())})
     counts = {names.count(name) for name in names} if scope == "rail" else {len(names)}
-    expected = 1 if row.count == "one" else sockets
-    if len(counts) > 1 or (expected and counts != {expected}):
+    if len(counts) > 1 or (sockets and counts != {sockets}):
         shown = min(counts)
-        if expected and shown < expected:
-            return f"{scope} is shown for {shown} of {expected} sockets"
-        return f"{max(counts)} {scope} channels for {expected or shown} sockets"
+        if sockets and shown < sockets:
+            return f"{scope} is shown for {shown} of {sockets} sockets"
+        return f"{max(counts)} {scope} channels for {sockets or shown} sockets"
+    return _find_missing_rail(source, names) if scope == "rail" else None
+
+
+def _find_missing_rail(source: str, names: Sequence[str]) -> str | None:
+    """Return the reason if a driver shows some rails of a socket and no other ones."""
+    drivers = {row.driver for name in names if (row := _row_of(source, "rail", name)) is not None}
+    for driver in sorted(drivers):
+        rails = [row.domain for row in LAYOUTS if row.driver == driver and row.scope == "rail" and row.count != "-"]
+        missing = [rail for rail in rails if rail not in names]
+        if missing:
+            return f"{driver} shows no {join_words(missing)}, a part of the socket"
     return None
 
 
@@ -87,6 +96,8 @@ def _check_packages(names: Sequence[str], topology: Topology) -> str | None:
         return f"{join_words([f'package-{n}' for n in extra])} is not a socket of this host"
     for package, numbers in dies.items():
         if numbers == [None]:
+            continue
+        if len(numbers) == 1 and re.fullmatch(MIRRORED_VENDORS, topology.vendor or ""):
             continue
         wanted = topology.dies.get(package) or frozenset(range(len(numbers)))
         if set(numbers) != wanted:

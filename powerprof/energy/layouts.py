@@ -54,6 +54,10 @@ ALL_PACKAGES = "packages"
 _HWMON = ("hwmon",)
 _RAPL = ("rapl", "perf_power", "turbostat")
 _POWERCAP = "drivers/powercap/intel_rapl_common.c (rapl_add_package_cpuslocked, rapl_init_domains)"
+_PSYS = (
+    "powercap/intel_rapl: enumerate Psys RAPL domain together with package RAPL domain (Linux 838342a6d6b7): "
+    "the register is valid in one master package; turbostat(8): SysWatt"
+)
 _PERF = "perf/x86/rapl: Fix the energy-pkg event for AMD CPUs: one counter per socket; codecarbon issue 1274"
 _DIES = r"package-(\d+)-die-(\d+)"
 # One counter per socket (Linux, "perf/x86/rapl: Fix the energy-pkg event for AMD CPUs"; a Threadripper 1950X in
@@ -70,15 +74,22 @@ _SUPPLY_DRIVERS = (
     "crps.c, bpa-rs600.c, aps-379.c, d1u74t.c, hac300s.c"
 )
 _AMD_CORES = "Documentation/hwmon/amd_energy.rst"
-_AMD_ENERGY = f"{_AMD_CORES} (Linux 5.8 to 5.17)"
+_AMD_ENERGY = f"{_AMD_CORES} (Linux 5.8 to 5.17); zenergy.c of github.com/BoukeHaarsma23/zenergy"
 _FAM15H = "drivers/hwmon/fam15h_power.c (fam15h_power_is_internal_node0): the first node of a socket"
 _BATTERY = "Documentation/power/power_supply_class.rst; Documentation/ABI/testing/sysfs-class-power"
 _ACPI_METER = "Documentation/hwmon/acpi_power_meter.rst"
 _WHOLE_METER = "names no part in power1_oem_info or measures/, and is not a battery's"
 _NO_BATTERY = "no Total System Power, and no battery that it may charge"
 _TEGRA = "the device tree names nvidia,tegra"
+_TEGRA264 = "the device tree names nvidia,tegra264"
 _DISCHARGING = "all discharge, no supply is online, serial numbers differ"
 _SMPRO = "drivers/hwmon/smpro-hwmon.c: independent regulators of a socket, 3 and 4 feed the memory"
+_XGENE = "Documentation/hwmon/xgene-hwmon.rst; drivers/hwmon/xgene-hwmon.c (acpi_hwmon_match: Altra's AMPC0005)"
+_GRACE = (
+    "NVIDIA Grace Performance Tuning Guide, Power Telemetry: a socket with its memory, by power1_oem_info; "
+    "SysIO and CPU Power are inside, Module Power includes the GPU"
+)
+_THOR = "github.com/rbonghi/jetson_stats pull request 900: INA238 on VIN of the carrier board"
 _JETSON = "NVIDIA Jetson Linux Developer Guide, Platform Power and Performance; SYS_VIN_HV is one of two inputs"
 _MACSMC = "Documentation/hwmon/macsmc-hwmon.rst; arch/arm64/boot/dts/apple/hwmon-common.dtsi and hwmon-laptop.dtsi"
 LAYOUTS: tuple[Layout, ...] = (
@@ -86,21 +97,22 @@ LAYOUTS: tuple[Layout, ...] = (
     Layout(_RAPL, "intel-rapl, power PMU", _DIES, "", "package", "one per die", _POWERCAP),
     Layout(_RAPL, "intel-rapl, power PMU", _DIES, "", "package", "one per socket", _PERF, vendor=MIRRORED_VENDORS),
     Layout(_RAPL, "intel-rapl, power PMU", "dram", "", "dram", "one per socket", "Intel SDM 15.10.1: outside package"),
-    Layout(_RAPL, "intel-rapl, power PMU", r"psys(-(\d+|%d))?", "", "psys", "one per socket", _POWERCAP),
+    Layout(_RAPL, "intel-rapl, power PMU", r"psys(-(\d+|%d))?", "", "psys", "one", _PSYS),
     Layout(
         _RAPL, "intel-rapl, power PMU", "core|uncore", "", "core", "-", "Intel SDM 15.10.1: PP0 and PP1", "package-N"
     ),
     Layout(("turbostat",), "summary row", ALL_PACKAGES, "", "package", "one", "turbostat(8): the row of all CPUs"),
+    Layout(_HWMON, "power_meter", r"Grace Power Socket (\d+)", "package-{}", "package", "one per socket", _GRACE),
     Layout(_HWMON, "power_meter", "#1", "server", "server", "one", _ACPI_METER, condition=_WHOLE_METER),
-    Layout(_HWMON, "amd_energy", r"Esocket(\d+)", "package-{}", "package", "one per socket", _AMD_ENERGY),
-    Layout(_HWMON, "amd_energy", r"Ecore(\d+)", "core{}", "core", "-", _AMD_CORES, "package-0"),
+    Layout(_HWMON, "amd_energy|zenergy", r"Esocket(\d+)", "package-{}", "package", "one per socket", _AMD_ENERGY),
+    Layout(_HWMON, "amd_energy|zenergy", r"Ecore(\d+)", "core{}", "core", "-", _AMD_CORES, "package-0"),
     Layout(_HWMON, "fam15h_power", "#1", "package-0", "package", "one per socket", _FAM15H),
     *(
         Layout(_HWMON, "zenpower", label, label, "rail", "one per socket", "zenpower's README: independent supplies")
         for label in ("SVI2_P_Core", "SVI2_P_SoC")
     ),
     *(
-        Layout(_HWMON, "apm_xgene", f"#{n}", name, "rail", "one", "Documentation/hwmon/xgene-hwmon.rst")
+        Layout(_HWMON, "apm_xgene", f"#{n}", name, "rail", "one per socket", _XGENE)
         for n, name in enumerate(("CPU power", "IO power"), 1)
     ),
     *(
@@ -118,6 +130,7 @@ LAYOUTS: tuple[Layout, ...] = (
     Layout(_HWMON, "ibmpowernv", ".+", "{}", "rail", "-", "Documentation/hwmon/ibmpowernv.rst", "server"),
     Layout(_HWMON, "ina3221", "VDD_IN|POM_5V_IN", "server", "server", "one", _JETSON, condition=_TEGRA),
     Layout(_HWMON, "ina3221", ".+", "{}", "rail", "-", _JETSON, "server", condition="as above"),
+    Layout(_HWMON, "ina238", "#1", "server", "server", "one", _THOR, condition=_TEGRA264),
     Layout(_HWMON, SUPPLIES, r"pin\d*", "supply", "supply", "any", _SUPPLY_DRIVERS),
     Layout(_HWMON, SUPPLIES, r"pout\d*", "supply {}", "supply", "any", _SUPPLY_DRIVERS, "supply", condition="no pin"),
     Layout(("battery",), "power_supply", ".+", "", "battery", "any", _BATTERY, condition=_DISCHARGING),

@@ -14,10 +14,13 @@ from powerprof.energy.layouts import MIRRORED_VENDORS, SUMMED, Topology
 from powerprof.energy.meters.meter import DomainEnergy
 from powerprof.measure.counters import PACKAGE_WATTS, CounterSample, step_units
 
-# One counter that is read twice differs by its power over the time between the reads: some µs, or with many dies and a
-# busy host some ms.
+# One counter that is read twice differs by its power over the time between the reads: some µs, with many dies some ms,
+# on a busy host up to 20 ms.
 _READ_S = 50e-6
+_SERIES_READ_S = 5e-3
 _SLOW_READ_S = 20e-3
+# The time between the two reads varies by less than this. Two counters that are so close drift apart faster.
+_JITTER_S = 1e-3
 _UNIT_JOULES = 1e-4
 DIE = re.compile(r"(package-\d+)-(?:die|cpu)-\d+")
 
@@ -32,17 +35,18 @@ def merge_mirrored(
     *,
     is_absolute: bool = True,
 ) -> list[DomainEnergy]:
-    """Return the energies without those of dies that repeat the counter of their socket.
+    """Return the energies without those that repeat the counter of another domain.
 
-    `packages` has the label of each domain's own package. AMD and Hygon have one counter per socket. For other vendors
-    equal values from the first sample to the last are the evidence (`is_absolute`: the values, otherwise their growth).
-    If the evidence is unclear, the domains have a flaw, and so have equal counters of two packages or platforms, unless
-    the topology shows that there are several sockets.
+    `packages` has the label of each domain's own package. AMD and Hygon have one counter per socket. Otherwise equal
+    values from the first sample to the last are one counter, whatever the topology says: a guest may show one socket
+    per CPU. With the growth alone (`is_absolute` false) that is evidence for the dies of one socket only. If the
+    evidence is unclear, the domains have a flaw.
     """
     merged: dict[int, int] = {}
     flaws: dict[int, str] = {}
-    doubtful = ("psys",) if len(topology.dies) > 1 else ("psys", "package")
+    # Of two domains with one counter the first with a figure remains.
     numbers = [n for n, item in enumerate(energies) if item.scope in SUMMED and item.inside is None]
+    numbers.sort(key=lambda n: energies[n].energy.joules is None)
     for first, second in itertools.combinations(numbers, 2):
         a, b = energies[first], energies[second]
         if a.scope != b.scope or first in merged or second in merged:
@@ -55,9 +59,9 @@ def merge_mirrored(
         alike = compare_counters(
             samples_of[first], samples_of[second], joules_per_unit, moduli[first], is_absolute=is_absolute
         )
-        if alike == "one" and one_socket:
+        if alike == "one" and (one_socket or is_absolute):
             merged[second] = first
-        elif (alike == "one" and a.scope in doubtful) or (alike == "unclear" and one_socket):
+        elif alike == "one" or (alike == "unclear" and (one_socket or is_absolute)):
             flaws[first] = f"{a.domain} and {b.domain} count alike: one counter or two"
     return _rename_merged(energies, merged, flaws)
 
@@ -87,7 +91,8 @@ def _rename_merged(
             die, *rest = item.domain.split("/")
             note = f"is one counter for all of {', '.join([item.domain, *repeated])}: counted once"
             energy = replace(item.energy, notes=(*item.energy.notes, note))
-            kept = replace(kept, domain="/".join([names.get(die, die), *rest]), energy=energy)
+            others = () if die in names else tuple(repeated)
+            kept = replace(kept, domain="/".join([names.get(die, die), *rest]), energy=energy, repeats=others)
         remaining.append(kept)
     return remaining
 
@@ -118,4 +123,7 @@ def compare_counters(
     gaps = [(unit if modulus is None else min(unit, abs(modulus - unit))) * joules_per_unit for unit in units]
     if all(gap <= max(_UNIT_JOULES, watts * _READ_S) for gap in gaps):
         return "one"
-    return "unclear" if all(gap <= watts * _SLOW_READ_S for gap in gaps) else "two"
+    if any(gap > watts * _SLOW_READ_S for gap in gaps):
+        return "two"
+    is_steady = max(gaps) <= watts * _SERIES_READ_S and max(gaps) - min(gaps) <= watts * _JITTER_S
+    return "one" if is_absolute and is_steady else "unclear"

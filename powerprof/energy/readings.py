@@ -93,4 +93,8 @@ def find_energy_flaws(source: str, energies: Sequence[DomainEnergy], topology: T
     """Return by scope why these domains have no total: the meter's own reasons, or a set that is in no layout."""
     outer = [item for item in energies if item.inside is None]
     flaws = {item.scope: item.flaw for item in reversed(outer) if item.flaw is not None}
-    return {**find_flaws(source, [(item.domain, item.scope) for item in outer], topology), **flaws}
+    # A psys that repeats another one is no second platform.
+    names = [
+        (name, item.scope) for item in outer for name in (item.domain, *(() if item.scope == "psys" else item.repeats))
+    ]
+    return {**find_flaws(source, names, topology), **flaws}

@@ -172,20 +172,22 @@ def host_meters(windows: Windows) -> HostMeters | None:
 
     None without any figure.
 
-    Of the sets with a figure in more than half of the windows, take the outermost; otherwise the set with figures in
-    most windows. A set that draws less than its content is not believed. Measured figures are preferred to estimated
-    ones and never added to them.
+    Of the sets that are complete in more than half of the windows, take the outermost: an incomplete layer does not
+    hide a complete one inside it. Without a complete set take the outermost with figures, whose flaw is the reason for
+    no total. A set that draws less than its content is not believed. Measured figures are preferred to estimated ones
+    and never added to them.
     """
     # Cores without their package do not stand for a host: AMD's zone of that name counts a single core.
     sets = {name: meters for name in TIERS[:-1] if (meters := _choose_tier_meters(name, windows)) is not None}
     believed = [meters for name, meters in sets.items() if not _is_refuted(name, sets, windows)]
     if not believed:
         return _choose_estimate(windows)
-    counts = [sum(_has_figure(window, meters) for window in windows) for meters in believed]
-    return next(
-        (meters for meters, count in zip(believed, counts, strict=True) if 2 * count > len(windows)),
-        believed[counts.index(max(counts))],
-    )
+    for is_usable in (_is_complete, _has_figure):
+        counts = [sum(is_usable(window, meters) for window in windows) for meters in believed]
+        for meters, count in zip(believed, counts, strict=True):
+            if 2 * count > len(windows):
+                return meters
+    return believed[counts.index(max(counts))]
 
 
 def note_unmetered_windows(windows: Windows, meters: HostMeters | None) -> list[str]:
@@ -268,7 +270,7 @@ def _is_refuted(name: str, sets: Mapping[str, HostMeters], windows: Windows) -> 
             continue
         error = _COUNTER_ERROR if name == "psys" else METER_ERROR
         error = _SUPPLY_LOSS if (name, inner_name) == ("server", "supply") else error
-        both = [(_sum_watts(w, sets[name]), _sum_watts(w, inner)) for w in windows]
+        both = [(_sum_watts(w, sets[name]), _find_least_watts(w, inner)) for w in windows]
         pairs = [(a, b) for a, b in both if a is not None and b is not None]
         if pairs and sum(a for a, _ in pairs) < (1 - error) * sum(b for _, b in pairs):
             return True
@@ -278,6 +280,17 @@ def _is_refuted(name: str, sets: Mapping[str, HostMeters], windows: Windows) -> 
 def _sum_watts(window: Sequence[EnergyReading], meters: HostMeters) -> float | None:
     """Return the watts of a set, of a recognised layout or not. None if one of them has no figure."""
     return sum_known(None if reading is None else reading.watts for reading in _select_readings(window, meters))
+
+
+def _find_least_watts(window: Sequence[EnergyReading], meters: HostMeters) -> float | None:
+    """Return what the domains of a set draw at least: their sum, or the largest of a set with a flaw.
+
+    Domains of a set with a flaw may repeat one counter.
+    """
+    if _is_complete(window, meters):
+        return _sum_watts(window, meters)
+    watts = [r.watts for r in _select_readings(window, meters) if r is not None and r.watts is not None]
+    return max(watts, default=None)
 
 
 def _choose_estimate(windows: Windows) -> HostMeters | None:

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from powerprof.energy.choice import find_open_flaw
-from powerprof.energy.meters.battery import open_battery
+from powerprof.energy.choice import find_meter_flaw
+from powerprof.energy.meters.battery import find_batteries, open_battery
 from powerprof.energy.meters.hwmon import find_channels, open_hwmon
 from powerprof.energy.meters.meter import Meter
 from powerprof.energy.meters.perf_power import open_perf_power
@@ -40,15 +40,11 @@ def probe_rapl() -> Capability:
 
 
 def _judge_total(name: str, detail: str, open_meter: Callable[[], Meter]) -> Capability:
-    """Return whether a meter with figures has a total: its domains are a recognised layout."""
+    """Return whether a meter with figures has a total, or the reason that `energy` gives too."""
     try:
-        meter = open_meter()
+        flaw, _ = find_meter_flaw(open_meter)
     except CapabilityError as error:
-        return limited(name, error.message.removeprefix(f"{name}: "))
-    try:
-        flaw, _ = find_open_flaw(meter)
-    finally:
-        meter.close()
+        return limited(name, error.message.removeprefix(f"{name}: "), error.hint)
     return ok(name, detail) if flaw is None else limited(name, f"{detail}: no total, {flaw}")
 
 
@@ -90,14 +86,11 @@ def probe_hwmon() -> Capability:
 
 def probe_battery() -> Capability:
     """Return whether a battery discharges: only then it measures the whole machine."""
-    supplies = sorted((paths.sysfs() / "class/power_supply").glob("*/type"))
-    batteries = [path.parent for path in supplies if try_text(path) == "Battery"]
+    batteries = find_batteries(paths.sysfs() / "class/power_supply")
     if not batteries:
         return none("battery", "no battery")
     names = ", ".join(folder.name for folder in batteries)
-    if any(try_text(folder / "status") == "Discharging" for folder in batteries):
-        return _judge_total("battery", f"{names}, discharging", open_battery)
-    return limited("battery", f"{names} counts only while it discharges", "unplug the power supply")
+    return _judge_total("battery", f"{names}, discharging", open_battery)
 
 
 def probe_ipmi() -> Capability:

@@ -50,10 +50,16 @@ class Drop(msgspec.Struct, frozen=True):
 
 
 class CounterSteps(msgspec.Struct):
-    """The steps of a counter in order. There may be gaps between them."""
+    """The steps of a counter in order. There may be gaps between them.
+
+    Attributes:
+        late: steps that were joined with a too large one after them or before them. Their `units` are the excess of the
+            large step, whose time is uncertain.
+    """
 
     steps: list[CounterStep] = msgspec.field(default_factory=list)
     drops: list[Drop] = msgspec.field(default_factory=list)
+    late: list[CounterStep] = msgspec.field(default_factory=list)
 
 
 def step_units(old: int, new: int, modulus: int | None) -> int | None:
@@ -74,6 +80,7 @@ def count_steps(
     """Return the steps between the readable samples of one counter, which are ordered by time."""
     counted = CounterSteps()
     readings = [(s.time_s, s.value) for s in samples if s.value is not None]
+    readings, counted.late = _join_late_steps(readings, joules_per_unit, limit_watts)
     usual_watts = _find_usual_watts(readings, joules_per_unit, limit_watts)
 
     def step(old: _Reading, new: _Reading) -> CounterStep | None:
@@ -118,6 +125,39 @@ def count_steps(
 _Reading = tuple[float, int]
 
 
+def _join_late_steps(
+    readings: list[_Reading], joules_per_unit: float, limit_watts: float
+) -> tuple[list[_Reading], list[CounterStep]]:
+    """Return the readings without those before a late update of the counter, and the steps that are thereby joined.
+
+    One step is then too large by what its neighbour lacks. Joined they are possible, and near the power of the others.
+    """
+    late: list[CounterStep] = []
+    if len(readings) <= 2:
+        return readings, late
+
+    def find_watts(old: _Reading, new: _Reading) -> float:
+        return (new[1] - old[1]) * joules_per_unit / max(new[0] - old[0], _SHORTEST_S)
+
+    rates = [find_watts(old, new) for old, new in itertools.pairwise(readings)]
+    skipped: set[int] = set()
+    for number in [n for n, watts in enumerate(rates) if watts > limit_watts]:
+        for first, last in ((number - 1, number), (number, number + 1), (number - 2, number)):
+            if first < 0 or last >= len(rates) or skipped & set(range(first, last + 2)):
+                continue
+            # A sample that the next one takes back is a spike.
+            low = min(rates[first : last + 2])
+            joined = find_watts(readings[first], readings[last + 1])
+            others = sorted(w for n, w in enumerate(rates) if not first <= n <= last and 0 <= w <= limit_watts)
+            most = _LATE * others[len(others) // 2] if len(others) >= _LEAST_OTHERS else limit_watts
+            if low >= 0 and joined <= min(most, limit_watts):
+                skipped |= set(range(first + 1, last + 1))
+                excess = (rates[number] - low) * (readings[number + 1][0] - readings[number][0])
+                late.append(CounterStep(readings[first][0], readings[last + 1][0], round(excess / joules_per_unit)))
+                break
+    return [reading for n, reading in enumerate(readings) if n not in skipped], late
+
+
 def _find_usual_watts(readings: Sequence[_Reading], joules_per_unit: float, limit_watts: float) -> float | None:
     """Return the largest possible power of a forward step. None without one."""
     watts = [
@@ -158,6 +198,8 @@ _SLOW_SHARE = 0.2
 # A step with this many times the power of any other one is a jump of the counter or a burst.
 _JUMP = 4.0
 _LEAST_OTHERS = 4
+# Steps of a late update have together no more than this many times the power of the other steps.
+_LATE = 1.25
 _FIRST_SAMPLES = 50
 
 

@@ -179,6 +179,11 @@ def counter_energy(
         notes.append(
             f"is refreshed every {refresh.period_s:.1f} s: its figure is known to one step, {step_joules:.1f} J"
         )
+    late = [step for step in counted.late if step.end_s > begin]
+    if late:
+        late_joules = max(step.units for step in late) * joules_per_unit
+        step_joules += late_joules
+        notes.append(f"is updated late: {late_joules:.0f} J came with a later sample, and the interval holds them")
     jump = find_jump(steps, joules_per_unit)
     if jump is not None:
         excess, step = jump

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from powerprof.energy.meters.battery import find_batteries
-from powerprof.energy.meters.hwmon_roles import find_roles, is_supply, is_unknown_supply
+from powerprof.energy.meters.hwmon_roles import find_roles, is_listed, is_supply, is_unknown_supply
 from powerprof.energy.meters.meter import POWER_INTERVAL_S, DomainEnergy, distinct_names, is_any_moving
 from powerprof.measure.counters import CounterSample, choose_interval_s
 from powerprof.measure.energy_series import (
@@ -110,17 +110,23 @@ def _find_other_use(chip: str, folder: Path, sysfs: Path) -> str | None:
     drivers/hwmon/acpi_power_meter.c), or describe itself: Grace has meters of "CPU Power Socket 0". An INA3221 has the
     labels that a board gives it. The input of a laptop charges its battery too.
     """
-    if chip == "ina3221" and "nvidia,tegra" not in (try_text(sysfs / "firmware/devicetree/base/compatible") or ""):
+    board = {"ina3221": "nvidia,tegra", "ina238": "nvidia,tegra264"}.get(chip, "")
+    if board not in (try_text(sysfs / "firmware/devicetree/base/compatible") or ""):
         return "the rails of an unknown board"
     if chip != "power_meter":
         return None
     devices = [link.name for parent in (folder, folder / "device") for link in parent.glob("measures/*")]
-    described = (try_text(folder / "power1_oem_info") or try_text(folder / "device/power1_oem_info") or "").strip()
+    described = _read_description(folder)
     if try_int(folder / "power1_is_battery"):
         return "a battery"
-    if described and not _WHOLE_MACHINE.fullmatch(described):
+    if described and not _WHOLE_MACHINE.fullmatch(described) and not is_listed(chip, described):
         return described[:60]
     return None if not devices or any(name.startswith(_WHOLE_SYSTEM) for name in devices) else "some devices"
+
+
+def _read_description(folder: Path) -> str:
+    """Return how an ACPI meter describes itself."""
+    return (try_text(folder / "power1_oem_info") or try_text(folder / "device/power1_oem_info") or "").strip()
 
 
 def _find_chip_channels(folder: Path, chip: str, sysfs: Path) -> list[SensorChannel]:
@@ -133,7 +139,10 @@ def _find_chip_channels(folder: Path, chip: str, sysfs: Path) -> list[SensorChan
     other_use = _find_other_use(chip, folder, sysfs)
     channels: dict[str, SensorChannel] = {}
     for prefix, files in (("in", volts), ("power", powers), ("energy", energies)):
-        roles = find_roles(chip, {n: try_text(folder / f"{prefix}{n}_label") for n in files}, doubt=other_use)
+        labels = {n: try_text(folder / f"{prefix}{n}_label") for n in files}
+        if chip == "power_meter":
+            labels = {n: _read_description(folder)[:60] or label for n, label in labels.items()}
+        roles = find_roles(chip, labels, doubt=other_use)
         for number, file in files.items():
             role = roles[number]
             kind: Literal["energy", "power", "product"] = "power"

@@ -62,10 +62,6 @@ def find_roles(chip: str, labels: Mapping[str, str | None], *, doubt: str | None
     for row, numbers in matches.items():
         for number in numbers:
             roles[number] = _make_role(row, rows, number, labels, matches)
-    missing = [row for row in rows if row.scope == "rail" and row.count != "-" and row not in matches]
-    if missing and len(missing) < len(rows):
-        flaw = f"{chip} shows no {join_words([row.domain for row in missing])}, a part of the socket"
-        roles = {n: Role(r.domain, r.scope, r.inside, r.flaw or flaw) for n, r in roles.items()}
     return roles
 
 
@@ -122,6 +118,12 @@ def _make_unlisted_role(chip: str, number: str, label: str | None) -> Role:
         return Role(f"device/{label or chip}", "device")
     name = f"{chip} {label}" if label else chip if number == "1" else f"{chip} {number}"
     return Role(f"other/{name}", "other")
+
+
+def is_listed(chip: str, label: str) -> bool:
+    """Return whether a row of the table names this label of a chip."""
+    rows = (row for row in LAYOUTS if "hwmon" in row.sources and re.fullmatch(row.driver, chip))
+    return any(re.fullmatch(row.channel, label) for row in rows)
 
 
 def is_supply(chip: str) -> bool:

@@ -24,6 +24,7 @@ class DomainEnergy(msgspec.Struct, frozen=True):
         scope: the measured part of the host. Sums select domains by scope, never by name.
         inside: the domain of the same meter that includes this one.
         flaw: the reason why the domains of this scope have no total, if the meter knows one.
+        repeats: further domains that show the same counter, which counts once.
     """
 
     domain: str
@@ -31,6 +32,7 @@ class DomainEnergy(msgspec.Struct, frozen=True):
     energy: EnergySeries
     inside: str | None = None
     flaw: str | None = None
+    repeats: tuple[str, ...] = ()
 
 
 class Meter(Protocol):

@@ -461,10 +461,10 @@ def test_a_ups_or_a_peripheral_is_no_battery_of_this_machine(tree: Tree, name: s
 @pytest.mark.parametrize(
     ("names", "watts"),
     [
-        (("psys", "psys-1"), 310.0),
-        (("psys", "psys-%d"), 310.0),
-        (("psys", "psys"), 310.0),
-        (("psys-0", "psys-1"), 310.0),
+        (("psys",), 159.0),
+        (("psys-%d",), 159.0),
+        (("psys", "psys-1"), None),
+        (("psys", "psys"), None),
         (("psys", "mmio"), None),
         (("package-0-die-0", "package-0-die-1"), 310.0),
         (("package-0-die-0", "package-0-die-1", "package-1-die-0", "package-1-die-1"), 618.0),

@@ -65,6 +65,7 @@ def test_rapl_of_a_host_and_of_a_guest(fake_tree: Make) -> None:
             "proc/cpuinfo": METAL,
             f"{RAPL}/name": "package-0\n",
             f"{RAPL}/energy_uj": "12\n",
+            f"{RAPL}/max_energy_range_uj": "262143328850\n",
             f"{RAPL}:0/name": "core\n",
             f"{RAPL}:0/energy_uj": "3\n",
         }
