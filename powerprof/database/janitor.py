@@ -101,7 +101,7 @@ def _count_attached(number: str, maker: str, owner: int) -> int | None:
     return None
 
 
-def _remove_segments(tree: str) -> None:
+def remove_segments(tree: str) -> None:
     """Remove the shared memory by which a killed PostgreSQL marks its data as in use.
 
     Its number is in postmaster.pid (line 7: key, id). The server can write that file. A segment is therefore removed
@@ -127,14 +127,19 @@ def _remove_segments(tree: str) -> None:
 def remove_trees(trees: list[str]) -> None:
     """Kill the processes of the first tree and remove all trees. A second call does nothing."""
     kill_marked(trees[0])
-    _remove_segments(trees[0])
+    remove_segments(trees[0])
     for tree in trees:
-        for _ in range(50):
-            with contextlib.suppress(OSError):
-                _remove_tree(tree)
-            if not os.path.lexists(tree):
-                break
-            time.sleep(0.02)
+        remove_folder(tree)
+
+
+def remove_folder(path: str) -> None:
+    """Remove a folder; processes that are just ending may still add files."""
+    for _ in range(50):
+        with contextlib.suppress(OSError):
+            _remove_tree(path)
+        if not os.path.lexists(path):
+            break
+        time.sleep(0.02)
 
 
 def _remove_tree(tree: str) -> None:

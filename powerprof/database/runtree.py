@@ -100,6 +100,11 @@ class RunTree(Closeable):
         self._extra.append(path)
         self._notify(b"+" + os.fsencode(path) + b"\n")
 
+    def remove(self, name: str) -> None:
+        """Remove a folder of the tree whose programs have ended, such as that of a stopped server."""
+        janitor.remove_segments(str(self.path))
+        janitor.remove_folder(str(self.path / name))
+
     def keep(self, path: Path) -> None:
         """Keep `path`: it is complete, or already removed."""
         self._extra.remove(path)

@@ -35,11 +35,12 @@ _SPARE_CONNECTIONS = 8
 
 
 class Node(msgspec.Struct):
-    """One server, or a topology with its first server, and the changes made in it."""
+    """One server, or a topology with its first server, and the changes made in it; `stack` removes private ones."""
 
     server: Server
     settings: ServerSettings
     members: Mapping[str, Server]
+    stack: ExitStack
     asleep: bool = False
     generation: int = 1
     made: list[str] = msgspec.field(default_factory=list)
@@ -101,6 +102,7 @@ def start_servers(
     )
     wanted = case.topology
     if wanted.kind == "standalone":
+        stack.callback(tree.remove, name)
         return {name: stack.enter_context(PrivateServer(wanted_options, tree=tree))}, ()
     affinities = {member.name: member_cpus(member, options) for member in plan_topology(wanted.kind, wanted.count)}
     declared = {**{name: TopologyMember() for name in affinities}, **wanted.members}
@@ -223,10 +225,10 @@ class Bench(Closeable):
         return self._failures.get(case.qualified) or self._failures.get(self._key(case))
 
     def _start(self, case: Case) -> None:
-        key = self._key(case)
-        members = self._members(case, f"server-{len(self._nodes) + len(self._failures) + 1}")
+        key, stack = self._key(case), self._stack.enter_context(ExitStack())
+        members = self._members(case, f"server-{len(self._nodes) + len(self._failures) + 1}", stack)
         server = next(iter(members.values()))
-        self._nodes[key] = Node(server, self._settings(server), members)
+        self._nodes[key] = Node(server, self._settings(server), members, stack)
         self._stack.callback(self._close_node, key)
         self._fill(case, self._nodes[key])
 
@@ -235,10 +237,10 @@ class Bench(Closeable):
             return PrivateSettings(server.connect)
         return GivenSettings(server)
 
-    def _members(self, case: Case, name: str) -> Mapping[str, Server]:
+    def _members(self, case: Case, name: str, stack: ExitStack) -> Mapping[str, Server]:
         if self._options.given is not None:
             return {"given": self._options.given}
-        members, notes = start_servers(case, self._cases, name, self._options, self._stack, self._private_tree())
+        members, notes = start_servers(case, self._cases, name, self._options, stack, self._private_tree())
         for note in notes:
             self._note(note)
         return members
@@ -331,6 +333,15 @@ class Bench(Closeable):
         """Return whether one server serves all these conditions."""
         return len({self._key(case) for case in cases}) == 1
 
+    def restartable(self, cases: Sequence[Case]) -> bool:
+        """Return whether `restart` prepares these conditions in a second: private servers under load, no topologies.
+
+        An idle server recomputes statistics ten seconds after its tables were filled.
+        """
+        nodes = [self._node(case) for case in cases]
+        alone = all(node.server.private and len(node.members) == 1 for node in nodes)
+        return alone and not self.shared(cases) and not any(case.load.is_silent for case in cases)
+
     def switchable(self, cases: Sequence[Case]) -> bool:
         """Return whether these conditions can alternate quickly.
 
@@ -360,13 +371,23 @@ class Bench(Closeable):
                 time.sleep(0.25)
         if not server.private:
             raise PowerprofError("the server did not come back", "the partial results are saved")
+        self._replace(case)
+        return True
+
+    def restart(self, case: Case) -> None:
+        """Replace the private servers of this condition by new ones with new tables: one more start as a sample."""
+        self._node(case).wake()
+        self._replace(case)
+
+    def _replace(self, case: Case) -> None:
+        node, index = self._node(case), list(self._nodes).index(self._key(case)) + 1
+        node.stack.close()
         node.generation += 1
-        index = list(self._nodes).index(self._key(case)) + 1
-        node.members = self._members(case, f"server-{index}-{node.generation}")
+        node.members = self._members(case, f"server-{index}-{node.generation}", node.stack)
         node.server = next(iter(node.members.values()))
         node.settings = self._settings(node.server)
+        node.made.clear()
         self._fill(case, node)
-        return True
 
     def rest(self) -> None:
         """Prepare an idle baseline: the first server awake with its own settings, the others stopped.

@@ -21,6 +21,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         run: the saved run that it was read from; empty if it is new.
         series: equal for two conditions that alternated: their n-th values are a pair.
+        starts: how often its own servers were started; 0 if both conditions share their servers.
         system: figures of the system, judged as a separate family.
         by_model: the metrics by every other possible model of the estimate.
         steps: resolution of a count, by metric.
@@ -32,6 +33,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     metrics: Sequence[Figures]
     run: str = ""
     series: str | Path | None = None
+    starts: int = 0
     system: Sequence[Figures] = ()
     by_model: Sequence[Sequence[Figures]] = ()
     steps: Mapping[str, float] = {}
@@ -45,14 +47,18 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(a: Measurement, b: Measurement, seed: int) -> Comparison:
-    """Compare two measurements of equal work, in pairs if they alternated. Host and server are those of B."""
+    """Compare two measurements of equal work, in pairs if they alternated. Host and server are those of B.
+
+    Starts of one setting differ. So two conditions with one start each are judged as two runs.
+    """
     paired = a.series is not None and a.series == b.series
+    in_pairs = paired and a.starts != 1
     both = match_figures(a.metrics, b.metrics, a.steps)
     # If one run had a meter, its answer is in joules. Choose a primary metric that both have.
     names = {each.a.name for each in both}
     primary = next((side.primary for side in (a, b) if side.primary in names), a.primary)
     by_model = [match_figures(*model, a.steps) for model in zip(a.by_model, b.by_model, strict=False)]
-    metrics = judge_metrics(both, primary, seed, paired=paired, by_model=by_model)
+    metrics = judge_metrics(both, primary, seed, paired=in_pairs, by_model=by_model)
     return Comparison(
         command="compare",
         started_at=max(a.started_at, b.started_at),
@@ -62,7 +68,7 @@ def judge(a: Measurement, b: Measurement, seed: int) -> Comparison:
         order=[],
         blocks_count=0,
         metrics=metrics,
-        system=judge_saved(a.system, b.system, "", seed, paired=paired),
+        system=judge_saved(a.system, b.system, "", seed, paired=in_pairs),
         verdict=answer_for(metrics, primary),
         control=a.control if paired else None,
         seed=seed,

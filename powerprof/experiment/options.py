@@ -25,6 +25,10 @@ BASELINE_WINDOWS = 3
 # A command runs in a window as often as it fits, at least once.
 COMMAND_WINDOW_S = 2.0
 RAMP_S = 0.4
+# The load of a server that was started again, before its windows.
+WARM_UP_S = 1.0
+# With the start itself and the filling of tables.
+START_AGAIN_S = WARM_UP_S + 1.5
 # With --quick: (1 + 4) × 2 × 2 s, ten seconds of calibration and baselines, and the server's start: within 40 s.
 QUICK_WINDOW_S = 1.2
 QUICK_PAIRS = 4

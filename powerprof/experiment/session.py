@@ -28,7 +28,17 @@ from powerprof.experiment.metrics import (
 from powerprof.experiment.model_uncertainty import apply_other_models
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.plan import Offer
-from powerprof.experiment.records import Arm, Block, BlockPair, ConditionRecord, Design, Plan, TraceSummary, list_pairs
+from powerprof.experiment.records import (
+    Arm,
+    Block,
+    BlockPair,
+    ConditionRecord,
+    Design,
+    Plan,
+    Threat,
+    TraceSummary,
+    list_pairs,
+)
 from powerprof.experiment.system_metrics import system_of_blocks
 from powerprof.experiment.threats import find_threats
 from powerprof.experiment.verdict import SampledWindow
@@ -37,7 +47,10 @@ from powerprof.model.records import EnergySource, Figures, Note, Notes, ServerIn
 
 
 class Session(msgspec.Struct):
-    """One condition, or two that alternate, while they are measured. `asked`: the metric of the workload's answer."""
+    """One condition, or two that alternate, while they are measured. `asked`: the metric of the workload's answer.
+
+    `starts` counts the starts of the servers of each condition; 0 if both conditions share their servers.
+    """
 
     conditions: tuple[ConditionRecord, ...]
     asked: str
@@ -49,6 +62,7 @@ class Session(msgspec.Struct):
     blocks: list[Block] = msgspec.field(default_factory=list)
     control: list[Block] = msgspec.field(default_factory=list)
     turn_s: float | None = None
+    starts: int = 0
     traced: list[TraceSummary] = msgspec.field(default_factory=list)
     sampled: list[SampledWindow] = msgspec.field(default_factory=list)
     plans: list[Plan] = msgspec.field(default_factory=list)
@@ -134,6 +148,8 @@ class Session(msgspec.Struct):
         by_model = [pair_figures(*model) for model in apply_other_models(pairs, baseline)]
         steps = {each.a.name: each.step for each in compared if each.step is not None}
         threats = find_threats(self.blocks, pairs, self.before, self.after, self.design)
+        if self.starts == 1:
+            threats.append(Threat(name="one_start"))
 
         def measurement(side: int) -> Measurement:
             def figures(of: Sequence[Compared]) -> list[Figures]:
@@ -142,6 +158,7 @@ class Session(msgspec.Struct):
             return msgspec.structs.replace(
                 self._measurement(side, figures(compared), [pair[side] for pair in pairs], host),
                 series=self.started_at,
+                starts=self.starts,
                 by_model=list(map(figures, by_model)),
                 steps=steps,
                 plans=[plan for plan in self.plans if plan.arm == "ab"[side]],

@@ -71,6 +71,9 @@ def describe_windows(comparison: Comparison) -> str:
         parts.append(f"{comparison.offered_hz:,.0f} queries/s in both")
     if windows:
         parts.append(f"{sum(windows) / len(windows):.1f} s each{turns_of(comparison)}")
+    starts = comparison.options.get("starts_count")
+    if isinstance(starts, int):
+        parts.append(f"{text.plural(starts, 'start')} of each server")
     server = comparison.server
     if server is not None and server.version:
         parts.append(f"{server.version}{', private' if server.private else ''}")

@@ -29,6 +29,8 @@ WORDS = {
     "saturated": "{condition} completed only {percent:.0f} % of the offered load",
     "repeats": "{count} {count:block|blocks} failed and {count:was|were} repeated",
     "unpaired": UNPAIRED,
+    "one_start": "the servers of each condition were started once; starts of one setting differ, so the conditions are "
+    "judged like two runs",
     "interrupted": "{run} ended early",
     "unfinished": "{run} is unfinished",
     "others": "{run}: {percent:.0f} % of the CPUs were used by other programs than the server and the client",

@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -29,6 +30,7 @@ from powerprof.experiment.threats import find_threats
 from powerprof.experiment.verdict import judge_metrics, judge_saved
 from powerprof.model.records import EnergySource, Estimate, Figures, ServerExits, ServerInfo, ended_by_signal
 from powerprof.model.runs import RunStore
+from powerprof.statistics.verdicts import Verdict
 from powerprof.workloads.catalogue import find_condition, find_workload
 from powerprof.workloads.reading import resolve
 from tests.unit.experiment.builders import odd_block, odd_pairs, odd_window
@@ -207,6 +209,24 @@ def test_unpaired_measurements_have_their_serious_threats_and_no_control() -> No
     ]
     paired = judge(replace(side, series="x"), replace(side, series="x"), 1)
     assert (paired.control, paired.threats) == (control, threats)
+
+
+@pytest.mark.parametrize("pairs", [3, 5, 6, 10, 20])
+def test_starts_that_differ_are_no_difference_of_settings(pairs: int) -> None:
+    """The levels of starts scatter twice as much as windows of one start, and pairs of one start do not show that."""
+    generator = np.random.default_rng(pairs)
+
+    def judge_starts(starts: int, difference: float) -> Verdict:
+        values = 100 + generator.normal(0, 1, (2, pairs)) + generator.normal(0, 2, (2, 1 if starts == 1 else pairs))
+        values[1] += difference
+        plain = measurement(PRIMARY, series="x", starts=starts)
+        a, b = (replace(plain, metrics=[replace(plain.metrics[0], values=of.tolist())]) for of in values)
+        return judge(a, b, 1).metrics[0].verdict
+
+    for starts in (1, pairs):
+        found = [judge_starts(starts, 0.0) for _ in range(400)]
+        assert sum(verdict != "inconclusive" for verdict in found) <= 10, starts
+        assert [judge_starts(starts, 60.0) for _ in range(40)].count("b_higher") > 20
 
 
 def test_a_sweep_is_worse_at_any_value() -> None:
