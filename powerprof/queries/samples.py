@@ -54,7 +54,10 @@ _ENDED = "ended processes"
 
 
 class SampleCounts(msgspec.Struct):
-    """Numbers of samples by statement, background thread and account."""
+    """Numbers of samples by statement, background thread and account.
+
+    `between` has the samples without a text of the threads that executed a statement, by statement and thread.
+    """
 
     family: Family = "mysql"
     several: set[tuple[str, str | None]] = msgspec.field(default_factory=set)
@@ -66,6 +69,7 @@ class SampleCounts(msgspec.Struct):
         default_factory=lambda: defaultdict(Counter)
     )
     connections: int = 0
+    between: dict[tuple[str, str | None], dict[int, int]] = msgspec.field(default_factory=lambda: defaultdict(dict))
     _keys: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
@@ -86,8 +90,12 @@ class SampleCounts(msgspec.Struct):
         *,
         account: Account | None = None,
         may_be_several: bool = False,
+        between: tuple[int, int] | None = None,
     ) -> None:
-        """Count samples of a thread that executes a statement for this account."""
+        """Count samples of a thread that executes a statement for this account.
+
+        `between` is the thread with its samples without a text, any of which may belong to this statement.
+        """
         if text not in self._keys:
             self._keys[text] = make_key(text, self.family)
         which = self._keys[text], schema
@@ -96,6 +104,8 @@ class SampleCounts(msgspec.Struct):
         self.askers[which][account] += count
         if may_be_several:
             self.several.add(which)
+        if between is not None:
+            self.between[which].update([between])
 
     def add_background(self, name: str, tid: int, count: int) -> None:
         """Count samples of a thread that executes no client's statement."""
@@ -118,6 +128,7 @@ def _build_parts(
     statements = []
     for (name, schema), count in counts.statements.items():
         share = proportion(count, inside, of=total)
+        most = min(count + sum(counts.between[name, schema].values()), inside)
         statement = Statement(
             text=counts.texts[name, schema],
             id=make_row_id(name, schema),
@@ -126,7 +137,7 @@ def _build_parts(
             c0_s=part_s(count),
             c0_percent=share.percent,
             low_percent=share.low_percent,
-            high_percent=share.high_percent,
+            high_percent=proportion(most, inside, of=total).high_percent,
             askers=rank_askers({account: (part_s(met), None) for account, met in counts.askers[name, schema].items()}),
         )
         if made := names.calls_of(name, schema):
@@ -155,13 +166,17 @@ def join_moments(moments: StatementSamples, known: ServerReport, cpu_s: float, w
     several = {text.id for text in moments.texts if text.may_be_several}
     # A parallel worker has no text in its memory before and after the statement that it works for.
     workers = {met.tid: met.id for met in moments.met if met.id and met.tid not in clients}
+    # PostgreSQL clears the text at the end of each message. Its commit at a later Sync has none.
+    between = {met.tid: met.count for met in moments.met if not met.id and met.tid in clients}
     for met in moments.met:
         id = met.id or (workers.get(met.tid, 0) if family == "postgresql" else 0)
         # Background threads of MariaDB and MySQL execute statements too, such as those of a replica.
         if id and (met.tid in clients or family == "postgresql"):
             who = known.accounts.get(met.tid)
-            is_several = id in several
-            counts.add_statement(*names.name(id, met.tid), met.count, account=who, may_be_several=is_several)
+            own = (met.tid, between[met.tid]) if family == "postgresql" and met.tid in between else None
+            counts.add_statement(
+                *names.name(id, met.tid), met.count, account=who, may_be_several=id in several, between=own
+            )
         elif met.tid in clients:
             counts.connections += met.count
         else:

@@ -21,6 +21,7 @@ from powerprof.queries.probes import ProbeTrial
 from powerprof.queries.records import Share, Statement
 from powerprof.queries.samples import Samples, _count_all_calls, join_moments
 from powerprof.queries.target import ServerTime, TracedServer
+from powerprof.statistics.counts import proportion
 from powerprof.system.errors import PowerprofError
 from powerprof.tracing.bpf.shared_numbers import COM_QUERY
 from powerprof.tracing.captures import RecordedText
@@ -56,6 +57,23 @@ def moments(met: list[SampledThread], family: Family = "mysql") -> StatementSamp
 
 def met(id: int, tid: int, count: int, is_client: bool = False) -> SampledThread:
     return SampledThread(id, tid, is_client, count, "mysqld")
+
+
+def test_samples_between_messages_may_belong_to_the_statements_of_their_thread() -> None:
+    rows = [met(POINT, 11, 60, True), met(0, 11, 30, True), met(BURN, 12, 100, True), met(0, 12, 0, True)]
+    rows += [met(POINT, 13, 10, True), met(0, 13, 20, True), met(0, 14, 80, True)]
+    parts, count = join_moments(moments(rows, "postgresql"), ServerReport(), 3.0, 4.0)
+    burn, point = parts.statements
+    assert (count, parts.connections.c0_s) == (300, pytest.approx(1.3))
+    assert (point.c0_percent, burn.c0_percent) == (pytest.approx(70 / 3), pytest.approx(100 / 3))
+    # 70 samples are its own; 50 more are of its two threads.
+    assert point.high_percent == proportion(120, 300).high_percent
+    assert (point.low_percent, burn.high_percent) == (
+        proportion(70, 300).low_percent,
+        proportion(100, 300).high_percent,
+    )
+    plain, _ = join_moments(moments(rows), ServerReport(), 3.0, 4.0)
+    assert plain.statements[1].high_percent == proportion(70, 220, of=300).high_percent
 
 
 def test_percentages_sum_to_all_and_none_is_beyond_its_interval_or_the_server() -> None:
