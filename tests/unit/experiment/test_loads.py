@@ -191,10 +191,10 @@ def test_a_missing_jdk_or_connector_has_a_hint(tmp_path: Path, monkeypatch: pyte
         connector_client.start_connector(load, load.sql, _java_context(tmp_path), LoadOrder(duration_s=1.0))
     assert caught.value.hint == "apt install default-jdk-headless"
     # A runtime alone cannot run a source file.
-    monkeypatch.setattr(connector_client.programs, "need", _only_java)
+    monkeypatch.setattr(connector_client.program_search, "need", _only_java)
     with pytest.raises(CapabilityError, match=r"^javac is not installed"):
         connector_client.start_connector(load, load.sql, _java_context(tmp_path), LoadOrder(duration_s=1.0))
-    monkeypatch.setattr(connector_client.programs, "need", lambda name, package: Path("/bin/false"))
+    monkeypatch.setattr(connector_client.program_search, "need", lambda name, package: Path("/bin/false"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(CapabilityError, match="mysql-connector-j has not been fetched") as caught:
         connector_client.start_connector(load, load.sql, _java_context(tmp_path), LoadOrder(duration_s=1.0))
