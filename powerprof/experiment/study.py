@@ -17,7 +17,6 @@ from powerprof.database import historical
 from powerprof.energy.request import DEFAULT_REQUEST, EnergyRequest
 from powerprof.experiment import sweep
 from powerprof.experiment.bench_options import BenchOptions
-from powerprof.experiment.claims import claim_of
 from powerprof.experiment.compare import compare_conditions
 from powerprof.experiment.ending import Ending
 from powerprof.experiment.host_settings import is_possible
@@ -36,12 +35,12 @@ from powerprof.model.records import Estimate, IdleRun, Kind, Phase, Record, RunM
 from powerprof.model.text import Say, approximate_time
 from powerprof.statistics.counts import difference_of_rates
 from powerprof.statistics.intervals import Interval
-from powerprof.statistics.verdicts import Verdict
+from powerprof.statistics.verdicts import Claim, Verdict, judge_claim
 from powerprof.system import signals
 from powerprof.system.errors import Interrupted, PowerprofError
 from powerprof.workloads.catalogue import find_one
 from powerprof.workloads.reading import resolve
-from powerprof.workloads.studies import Expected, PublishedFinding, Study, StudyCommand
+from powerprof.workloads.studies import Basis, Expected, Study, StudyCommand, StudyFinding
 
 StepRecord = IdleRun | LoadRun | Comparison | Sweep
 Outcome = Literal["confirmed", "contradicted", "inconclusive", "not measured", "no claim"]
@@ -64,8 +63,9 @@ class StudyRow(msgspec.Struct, frozen=True, kw_only=True):
     """One finding, with today's figures.
 
     Attributes:
-        expected: the published relation.
-        within: for `same`, the bound on the interval of the difference.
+        expected: the published or expected relation.
+        basis: whether somebody published the relation as a finding.
+        within: for `same`, the tolerance: the bound on the interval of the difference.
         runs: source of the figures.
         hint: direction of an inconclusive difference that may be chance, among the `judged_count` figures.
     """
@@ -80,6 +80,7 @@ class StudyRow(msgspec.Struct, frozen=True, kw_only=True):
     difference: Estimate | None = None
     ratio: Estimate | None = None
     expected: Expected | None = None
+    basis: Basis = "finding"
     within: float | None = None
     outcome: Outcome = "not measured"
     runs: list[str] = []
@@ -108,13 +109,14 @@ def build_rows(study: Study, measured: Mapping[str, StepRecord], seed: int) -> l
     return [_study_row(finding, measured, seed) for finding in study.findings]
 
 
-def _study_row(finding: PublishedFinding, measured: Mapping[str, StepRecord], seed: int) -> StudyRow:
+def _study_row(finding: StudyFinding, measured: Mapping[str, StepRecord], seed: int) -> StudyRow:
     empty = StudyRow(
         label=finding.label,
         then=finding.then,
         metric=finding.metric,
         unit=_unit_of(finding.metric),
         expected=finding.expected,
+        basis=finding.basis,
         within=finding.within,
     )
     b = _figures_of_side(finding.b, finding.metric, measured)
@@ -128,52 +130,74 @@ def _study_row(finding: PublishedFinding, measured: Mapping[str, StepRecord], se
     if a is None:
         return msgspec.structs.replace(row, outcome="no claim")
     between = _compare_sides(finding, a, b, measured, seed)
-    outcome = judge_outcome(finding.expected, finding.within, between.difference, is_found=between.is_found)
-    if outcome == "confirmed" and b.unit == "%" and a.estimate.mean > 100 - (finding.within or 0.0):
-        outcome = "inconclusive"  # A host that is busy already shows no rise.
-    return msgspec.structs.replace(
-        row,
-        a=a.estimate,
-        difference=between.difference,
-        ratio=between.ratio,
-        outcome=outcome,
-        hint=None if between.is_found or finding.expected in (None, "same") else between.hint,
-        judged_count=between.judged_count,
+    row = msgspec.structs.replace(
+        row, a=a.estimate, difference=between.difference, ratio=between.ratio, judged_count=between.judged_count
     )
+    judged = judge_row(row, is_found=between.is_found)
+    return msgspec.structs.replace(row, outcome=judged.outcome, hint=judged.claim.hint)
 
 
-def judge_outcome(
-    expected: Expected | None, within: float | None, difference: Estimate | None, *, is_found: bool = True
-) -> Outcome:
-    """Return whether a difference with its interval confirms the published relation.
+Reason = Literal["", "interval", "chance", "wide", "few windows", "within", "beyond", "no room"]
 
-    `is_found` is false if the interval excludes 0, but the family of figures of its comparison makes that chance.
+
+class JudgedRow(NamedTuple):
+    """The outcome of a finding, the rule that decided, and what its interval permits to say.
+
+    The rules: the `interval` of the difference has a direction; that may be `chance`; it contains 0 or exceeds the
+    tolerance (`wide`); there is none (`few windows`); it is `within` or `beyond` the tolerance; the figure has
+    `no room` to rise by the tolerance.
     """
-    if expected is None:
-        return "no claim"
+
+    outcome: Outcome
+    reason: Reason = ""
+    claim: Claim = Claim(unknown=True)
+
+
+def judge_row(row: StudyRow, *, is_found: bool | None = None) -> JudgedRow:
+    """Judge a finding by the interval of its difference.
+
+    `is_found` is false if the interval excludes 0, but the family of figures of its comparison makes that chance; None
+    is what the row says.
+    """
+    if row.b is None:
+        return JudgedRow("not measured")
+    if row.expected is None:
+        return JudgedRow("no claim")
+    difference = row.difference
     if difference is None or difference.low is None or difference.high is None:
-        return "inconclusive"
+        return JudgedRow("inconclusive", "few windows")
     low, high = difference.low, difference.high
-    if expected == "same":
-        most = within or 0.0
-        if -most <= low and high <= most:
-            return "confirmed"
-        return "contradicted" if low > most or high < -most else "inconclusive"
-    if is_found and (low > 0 or high < 0):
-        return "confirmed" if (low > 0) == (expected == "higher") else "contradicted"
-    return "inconclusive"
+    if row.expected == "same":
+        return _judge_same(row, low, high)
+    found = row.outcome != "inconclusive" if is_found is None else is_found
+    verdict: Verdict = "inconclusive" if not found or low <= 0 <= high else "b_higher" if low > 0 else "b_lower"
+    claim = judge_claim(verdict, (low, high))
+    if claim.verdict == "inconclusive":
+        return JudgedRow("inconclusive", "chance" if claim.hint else "wide", claim)
+    return JudgedRow("confirmed" if claim.verdict == f"b_{row.expected}" else "contradicted", "interval", claim)
+
+
+def _judge_same(row: StudyRow, low: float, high: float) -> JudgedRow:
+    """Judge whether the interval of a difference is within the tolerance; a busy host shows no rise of a share."""
+    most = row.within or 0.0
+    if low > most or high < -most:
+        return JudgedRow("contradicted", "beyond")
+    if low < -most or high > most:
+        return JudgedRow("inconclusive", "wide")
+    if row.unit == "%" and row.a is not None and row.a.mean > 100 - most:
+        return JudgedRow("inconclusive", "no room")
+    return JudgedRow("confirmed", "within")
 
 
 class _SideDifference(NamedTuple):
     difference: Estimate | None = None
     ratio: Estimate | None = None
     is_found: bool = True
-    hint: Verdict | None = None
     judged_count: int | None = None
 
 
 def _compare_sides(
-    finding: PublishedFinding, a: RunMetric, b: RunMetric, measured: Mapping[str, StepRecord], seed: int
+    finding: StudyFinding, a: RunMetric, b: RunMetric, measured: Mapping[str, StepRecord], seed: int
 ) -> _SideDifference:
     """Return the difference b − a and the ratio b / a with their intervals."""
     first, second = (str(side).partition(":") for side in (finding.a, finding.b))
@@ -206,8 +230,7 @@ def _judged(metric: Metric, family: int) -> _SideDifference:
     found, ratio = metric.difference, metric.ratio
     difference = None if found.b_minus_a is None else _estimate(found.b_minus_a, found.ci95)
     times = None if ratio is None else _estimate(ratio.b_over_a, ratio.ci95)
-    claim = claim_of(metric)
-    return _SideDifference(difference, times, claim.verdict != "inconclusive", claim.hint, family)
+    return _SideDifference(difference, times, metric.verdict != "inconclusive", family)
 
 
 def _estimate(mean: float, ends: Range | None) -> Estimate:

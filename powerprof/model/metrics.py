@@ -89,7 +89,7 @@ _METRICS = (
         "CPU time of the host / queries",
     ),
     _M(
-        *("c0_ms_per_query_net", "ms", "C0 per query, net of idle", "  net of idle"),
+        *("c0_ms_per_query_net", "ms", "C0 per query, net of idle", "C0 ms/query, net of idle"),
         *("the CPU time per query, net of idle", *_of_use("CPU time per query, net of idle,")),
         "CPU time of the host without that of the idle baseline in an equal time / queries",
     ),
@@ -102,7 +102,7 @@ _METRICS = (
         "energy of the host / queries",
     ),
     _M(
-        *("joules_per_query_net", "J", "energy per query, net of idle", "  net of idle"),
+        *("joules_per_query_net", "J", "energy per query, net of idle", "joules/query, net of idle"),
         *("the energy per query, net of idle", *_of_use("energy per query, net of idle,")),
         "energy of the host without that of the idle baseline in an equal time / queries",
     ),
@@ -158,7 +158,7 @@ _METRICS = (
         *("the energy of an execution", *_of_use("energy")),
     ),
     _M(
-        *("joules_per_execution_net", "J", "energy per execution, net of idle", "  net of idle"),
+        *("joules_per_execution_net", "J", "energy per execution, net of idle", "joules/execution, net of idle"),
         *("the energy of an execution, net of idle", *_of_use("energy, net of idle,")),
     ),
     _M(
@@ -204,7 +204,7 @@ _METRICS = (
     _M("server_cpu_ms_per_s", "ms/s", "CPU time of the server", "its CPU, ms/s", "the CPU time of the server"),
     _M("write_bytes_hz", "B/s", "written by the server", "written, B/s", "the bytes written by the server per second"),
     _M(
-        *("write_bytes_peak_hz", "B/s", "written by the server, slice with most", "  most in a slice"),
+        *("write_bytes_peak_hz", "B/s", "written by the server, slice with most", "written, B/s, most"),
         "the bytes written by the server per second in the slice with most",
     ),
     _M(
@@ -222,7 +222,7 @@ _METRICS = (
         "the wake-ups of the thread per second",
     ),
     _M(
-        *("thread_wakings_traced_hz", "1/s", "wake-ups of the thread, by the trace", "  by the trace"),
+        *("thread_wakings_traced_hz", "1/s", "wake-ups of the thread, by the trace", "thread's wake-ups/s, traced"),
         "the traced wake-ups of the thread per second",
     ),
     _M(

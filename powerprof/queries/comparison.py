@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from powerprof.model.records import Note, Record
+from powerprof.model.records import Kind, Note, Record
 from powerprof.model.statements import NormalText
 from powerprof.queries.records import Method, Queries, Statement
 from powerprof.statistics.distributions import student_quantile
@@ -79,6 +79,7 @@ class QueriesSide(msgspec.Struct, frozen=True, kw_only=True):
     method: Method
     percent_of_cpu: float
     calls_hz: float | None
+    kind: Kind | None = None  # of its joules
 
 
 class QueriesComparison(Record, frozen=True, kw_only=True):
@@ -180,6 +181,7 @@ def _side(record: Queries) -> QueriesSide:
         method=record.method,
         percent_of_cpu=100 * record.server_c0_s / record.window_s,
         calls_hz=None if record.calls_count is None else record.calls_count / record.window_s,
+        kind=record.kind,
     )
 
 

@@ -303,7 +303,7 @@ def _list_lead(cure: Cure) -> list[Sentence]:
 def _list_parts(cure: Cure) -> Iterator[Part]:
     places = Places(cure)
     both = cure_table(cure, places)
-    metrics: list[Part] = [Shown(both, metric_lines, "metrics", names=False), Sentence(both.caption, forms=TERMINAL)]
+    metrics: list[Part] = [Shown(both, metric_lines, "metrics"), Sentence(both.caption, forms=TERMINAL)]
     yield Section("Before and with the change", metrics, name="metrics")
     yield Section("Effects of the change", [] if cure.verdict.untried else _list_effects(cure), name="keep")
     windows = Shown(without_empty(cure_windows_table(cure, places)), look="windows", what="windows", names=False)

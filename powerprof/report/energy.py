@@ -70,9 +70,10 @@ def meters_table(result: EnergyResult) -> Table:
 
 def _inside(meter: EnergyReading) -> Words:
     """Return the domain that includes this one, or why it is in no sum."""
+    estimated = "estimated" if meter.kind == "estimated" else ""
     if meter.scope in ("device", "other") or meter.unsummed:
-        return Words("not summed", ours=True)
-    return Words("estimated", ours=True) if meter.kind == "estimated" else Words(meter.contained_in or "")
+        return Words(", ".join(filter(None, ("not summed", estimated))), ours=True)
+    return Words(estimated, ours=True) if estimated else Words(meter.contained_in or "")
 
 
 def answer_of(result: EnergyResult) -> str:

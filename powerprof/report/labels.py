@@ -53,6 +53,24 @@ def format_significant(value: float | None) -> str:
     return text.number(value, 4 if 0 < abs(value) < 0.1 else places)
 
 
+def format_together(values: Iterable[float]) -> list[str]:
+    """Return a value and the ends of its interval with equal decimals, those of `follow_interval`."""
+    mean, low, high = values
+    if max(map(abs, (mean, low, high))) < 0.0001:
+        return [format_significant(value) for value in (mean, low, high)]
+    decimals = follow_interval(low, high)
+    if decimals is None:
+        return [format_significant(value) for value in (mean, low, high)]
+    return [text.number(value, decimals) for value in (mean, low, high)]
+
+
+def spaced(unit: str) -> str:
+    """Return a unit as it follows a figure: ` ms`, `/s`, or nothing for a pure number."""
+    if unit in ("", "1"):
+        return ""
+    return unit.removeprefix("1") if unit.startswith(("1/", "/")) else f" {unit}"
+
+
 def choose_prefix(unit: str, largest: float) -> tuple[str, float]:
     """Return the unit with m or µ if the figures are small, and the factor for them."""
     if unit not in _PREFIXED or not 0 < abs(largest) < 0.1:
@@ -71,6 +89,28 @@ def separate(decimals: int, values: Iterable[float]) -> int:
     """Return as many decimals as different values need to be printed differently; `decimals` if four are too few."""
     distinct = set(values)
     enough = (more for more in range(decimals, 5) if len({round(each, more) for each in distinct}) == len(distinct))
+    return next(enough, decimals)
+
+
+_MOST_DECIMALS = 9
+
+
+def follow_interval(low: float, high: float, equal: float = 0.0) -> int | None:
+    """Return the decimals of a figure with this interval: two significant digits of half of its length.
+
+    They are at most four significant digits of the larger end, but both ends differ, and an interval that excludes
+    `equal`, the value of no difference, is printed so that it does. None for equal ends.
+    """
+    half, largest = (high - low) / 2, max(abs(low), abs(high))
+    if half <= _NOTHING * max(1.0, largest):
+        return None
+    decimals = min(count_decimals(half, 2), count_decimals(largest, 4))
+    apart = [(low, high)] if low <= equal <= high else [(low, high), (low, equal), (equal, high)]
+    enough = (
+        more
+        for more in range(decimals, _MOST_DECIMALS + 1)
+        if all(round(one, more) != round(other, more) for one, other in apart)
+    )
     return next(enough, decimals)
 
 

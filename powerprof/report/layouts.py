@@ -23,10 +23,7 @@ def metric_lines(table: Table, width: int) -> list[str]:
     is_judged = any(isinstance(cell, JudgedCell) for row in shown.rows for cell in row.cells.values())
     for count in (True, False):
         rows = [["", *map(_heading, shown.columns[1:])]]
-        rows += [
-            [row.short, *(_significant(row.cells.get(column.key), column, count) for column in shown.columns[1:])]
-            for row in shown.rows
-        ]
+        rows += [[row.short, *(_significant(row, column, count) for column in shown.columns[1:])] for row in shown.rows]
         for gap in (2, 1):
             lines = text.columns(rows, gap=gap)
             if max(map(len, lines)) <= width:
@@ -65,17 +62,22 @@ def _heading(column: Column) -> str:
     return f"{heading} ({column.interval})" if column.interval else heading
 
 
-def _significant(cell: Cell | None, column: Column, count: bool) -> str:
+def _significant(row: TableRow, column: Column, count: bool) -> str:
+    cell = row.cells.get(column.key)
     if isinstance(cell, JudgedCell):
         return cell.text if count else cell.word
     if not isinstance(cell, Figure):
         return cell.text if isinstance(cell, Words) else ""
-    span = f" [{', '.join(map(_three, cell.ends))}]" if column.interval and cell.ends else ""
-    return _three(cell) + span
+    if not row.unit and cell.unit:
+        return cell.whole + (f" [{', '.join(end.text for end in cell.ends)}]" if column.interval and cell.ends else "")
+    if not column.interval or cell.ends is None or cell.value is None:
+        return _signed(labels.format_significant(cell.value), cell)
+    shown = labels.format_together(end.value or 0.0 for end in (cell, *cell.ends))
+    mean, low, high = (_signed(each, cell) for each in shown)
+    return f"{mean} [{low}, {high}]"
 
 
-def _three(figure: Figure) -> str:
-    shown = labels.format_significant(figure.value)
+def _signed(shown: str, figure: Figure) -> str:
     return f"+{shown}" if figure.sign and figure.value is not None and not shown.startswith("−") else shown
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from powerprof.experiment.claims import claim_of, percent_base
+from powerprof.model.records import Kind
 from powerprof.report import labels
 from powerprof.report.answers import MAY_BE_CHANCE, explain_chance, explain_metrics, outcome_of, word_claim
 from powerprof.report.table import (
@@ -132,7 +133,7 @@ def _compared(places: Places, index: int, metric: Metric, family: int, under: st
     fine = max(shown.decimals, labels.count_decimals(change * shown.factor, 2))
     detectable, outcome = metric.minimum_detectable_percent, outcome_of(metric, family)
     sides = {
-        arm: places.figure(f"{at}/{arm}/mean", shown.decimals, ends=f"{at}/{arm}/ci95", scale=shown.factor)
+        arm: places.figure(f"{at}/{arm}/mean", shown.decimals, shown.unit, ends=f"{at}/{arm}/ci95", scale=shown.factor)
         for arm in ("a", "b")
     }
     return _row(
@@ -141,7 +142,12 @@ def _compared(places: Places, index: int, metric: Metric, family: int, under: st
         {
             **sides,
             "difference": places.figure(
-                f"{at}/difference/b_minus_a", fine, ends=f"{at}/difference/ci95", scale=shown.factor, sign=True
+                f"{at}/difference/b_minus_a",
+                fine,
+                shown.unit,
+                ends=f"{at}/difference/ci95",
+                scale=shown.factor,
+                sign=True,
             ),
             "percent": Words("–", ours=True)  # no meaning, which is not unknown
             if percent_base(metric) is None
@@ -184,11 +190,11 @@ def functions_table(record: Comparison, places: Places, limit: int) -> Table:
         function, at = functions[number], f"/on_cpu/functions/{number}"
         cells: dict[str, Cell] = {
             "name": Words(function.function, "kernel" if function.kernel else function.module),
-            "a": places.figure(f"{at}/a_percent", 2),
-            "b": places.figure(f"{at}/b_percent", 2),
-            "difference": places.figure(f"{at}/b_minus_a_percent", 2, ends=f"{at}/ci95", sign=True),
-            "a_total": places.figure(f"{at}/a_total_percent", 2),
-            "b_total": places.figure(f"{at}/b_total_percent", 2),
+            "a": places.figure(f"{at}/a_percent", 2, "%"),
+            "b": places.figure(f"{at}/b_percent", 2, "%"),
+            "difference": places.figure(f"{at}/b_minus_a_percent", 2, "%", ends=f"{at}/ci95", sign=True),
+            "a_total": places.figure(f"{at}/a_total_percent", 2, "%"),
+            "b_total": places.figure(f"{at}/b_total_percent", 2, "%"),
         }
         rows.append(TableRow(cells, key=function.function, short=function.function, exact_unit="%"))
     return Table(
@@ -218,7 +224,8 @@ def states_table(record: Comparison, places: Places) -> Table:
             "b": places.figure(f"{at}/b/mean", 2),
             "difference": places.figure(f"{at}/difference/b_minus_a", 2, ends=f"{at}/difference/ci95", sign=True),
         }
-        rows.append(TableRow(cells, unit="%", look=f"s{min(number - 1, 5)}" if number else "c0"))
+        kind = record.metrics[named[name]].kind
+        rows.append(TableRow(cells, unit="%", kind=kind, look=f"s{min(number - 1, 5)}" if number else "c0"))
     columns = [Column("a", "A", record.a.name), Column("b", "B", record.b.name), Column("difference", "B − A")]
     return Table([Column("name", "state", left=True), *columns], rows, "idle states")
 
@@ -262,7 +269,8 @@ def sweep_table(record: Sweep, places: Places) -> Table:
             cells[str(number)] = places.figure(
                 where and f"{where}/mean", shown.decimals, ends=where, scale=shown.factor
             )
-        rows.append(_row(same[0], shown, cells))
+        first = next((metric for metric in same if metric.kind == "estimated"), same[0])
+        rows.append(_row(first, shown, cells))
     return Table([Column("name", name=record.parameter, left=True), *columns], rows, "metrics")
 
 
@@ -318,7 +326,8 @@ def points_table(record: SweepComparison, places: Places) -> Table:
         outcome = word_claim(record.metric, claim, len(record.points), "values")
         hints.append(claim.hint is not None)
         cells: dict[str, Cell] = {"name": Words(str(point.value)), "verdict": JudgedCell(outcome.word, outcome.count)}
-        rows.append(replace(row, short=str(point.value), cells={**row.cells, **cells}, unit=""))
+        short = f"{point.value}{_estimated(row.kind)}"
+        rows.append(replace(row, short=short, cells={**row.cells, **cells}, unit=""))
     return Table(
         [
             Column("name", record.parameter, left=True),
@@ -375,13 +384,16 @@ def _index(metrics: Sequence[RunMetric], name: str) -> int | None:
     return next((index for index, metric in enumerate(metrics) if metric.name == name), None)
 
 
+def _estimated(kind: Kind) -> str:
+    return ", est." if kind == "estimated" else ""
+
+
 def _row(metric: Metric | RunMetric | PartingWith, shown: labels.NumberFormat, cells: Mapping[str, Cell]) -> TableRow:
-    estimated = ", est." if metric.kind == "estimated" else ""
     defined = labels.define_metric(metric.name)
     return TableRow(
         {"name": Words(defined.label, ours=True), **cells},
         key=metric.name,
-        short=defined.short + estimated,
+        short=defined.short + _estimated(metric.kind),
         unit=shown.unit,
         exact_unit=metric.unit,
         kind=metric.kind,

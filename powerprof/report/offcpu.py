@@ -57,9 +57,9 @@ def threads_table(profile: OffCpuProfile, top: int) -> Table:
             "states": Words(_states_text(row), ours=True),
         }
         rows.append(TableRow(cells))
-    headings = {"sleeps": "sleeps/s", "mean": "mean ms", "longest": "longest", "wait": "wait ms"}
+    headings = {"sleeps": "sleeps/s", "mean": "mean ms", "longest": "longest ms", "wait": "wait ms"}
     columns = [
-        *figure_columns(**headings, longest_wait="longest"),
+        *figure_columns(**headings, longest_wait="longest wait ms"),
         *word_columns("thread"),
         Column("states", left=True, beside="thread", forms=TERMINAL),
         Column("states", "states", left=True, forms=NOT_TERMINAL),

@@ -240,11 +240,11 @@ def changes_table(deltas: Sequence[Delta], places: Places, at: str, heading: str
     """Return one row per figure that changed between two phases."""
     rows = []
     for index, delta in enumerate(deltas):
-        place = f"{at}/{index}/difference"
+        place, unit = f"{at}/{index}/difference", labels.define_metric(delta.metric).unit
         cells: dict[str, Cell] = {
             "name": Words(labels.metric_words(delta.metric), ours=True),
             "of": Words(f"{delta.to_phase} − {delta.from_phase}"),
-            "mean": places.figure(f"{place}/mean", 2, ends=place, sign=True),
+            "mean": places.figure(f"{place}/mean", 2, unit, ends=place, sign=True),
         }
         rows.append(TableRow(cells))
     columns = [

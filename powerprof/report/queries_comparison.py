@@ -220,10 +220,15 @@ def _list_rows(record: QueriesComparison) -> Iterator[Line]:
     """Return one line per statement."""
     names = ("id", "text", "schema_name", "became", "change_percent_of_cpu", "ratio", "low", "high")
     sides = ("percent_of_cpu", "calls_hz", "c0_ms_per_call", "latency_p95_ms", "joules_per_call")
-    heads = (name.removesuffix("_name") for name in names)
-    yield [*heads, *(f"{name}_{side}" for side in ("a", "b") for name in sides)]
+    heads = (f"ratio_{name}" if name in ("low", "high") else name.removesuffix("_name") for name in names)
+    yield [*heads, *(f"{name}_{side}" for side in ("a", "b") for name in (*sides, "kind"))]
+    kinds = {"a": record.a.kind, "b": record.b.kind}
     for change in record.statements:
-        values = (getattr(side, name, None) for side in (change.a, change.b) for name in sides)
+        values = [
+            value
+            for side, measured in (("a", change.a), ("b", change.b))
+            for value in (*(getattr(measured, name, None) for name in sides), kinds[side])
+        ]
         yield [*(getattr(change, name) for name in names), *values]
 
 
@@ -236,7 +241,7 @@ def statements_table(record: QueriesComparison, places: Places) -> Table:
     columns = [
         Column("text", "statement", left=True),
         *word_columns("id", "schema", "became"),
-        *figure_columns(a="% of a CPU, A", b="% of a CPU, B", change="change"),
+        *figure_columns(a="% of a CPU, A", b="% of a CPU, B", change="change, % of a CPU"),
         *figure_columns(each_a="ms CPU/call, A", each_b="ms CPU/call, B"),
         Column("ratio", "ratio", interval="95 %"),
         *figure_columns(p95_a="p95 ms, A", p95_b="p95 ms, B", rate_a="calls/s, A", rate_b="calls/s, B"),

@@ -8,16 +8,14 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from powerprof.experiment.study import StudyRow, StudyRun
+from powerprof.experiment.study import StudyRow, StudyRun, judge_row
 from powerprof.model import text
 from powerprof.report import labels
-from powerprof.report.answers import MAY_BE_CHANCE, explain_chance, interval_text, word_claim
+from powerprof.report.answers import MAY_BE_CHANCE, bound_text, explain_chance, interval_text, word_claim
 from powerprof.report.document import MARKDOWN, NOT_MARKDOWN, TERMINAL, Document, Part, Section, Sentence, Shown, View
-from powerprof.report.table import CSV, Cell, Column, Figure, Line, Places, Table, TableRow, Words, word_columns
-from powerprof.statistics.verdicts import Claim, judge_claim
+from powerprof.report.table import Cell, Column, Figure, Line, Places, Table, TableRow, Words, word_columns
 from powerprof.system.next_steps import command_line
-
-_EXPECTED = {"higher": "higher", "lower": "lower", "same": "the same"}
+from powerprof.workloads.studies import Basis
 
 
 def findings_table(record: StudyRun, places: Places) -> Table:
@@ -30,8 +28,8 @@ def findings_table(record: StudyRun, places: Places) -> Table:
             Column("b", "to", interval="95 %"),
             Column("difference", "difference", interval="95 %"),
             Column("ratio", "times", interval="95 %"),
+            Column("within", "tolerance"),
             *word_columns(outcome="verdict", runs="runs"),
-            Column("expected", "published", left=True, forms=CSV),
         ],
         [_finding_row(row, number, places) for number, row in enumerate(record.rows)],
         "findings",
@@ -45,95 +43,95 @@ def _finding_row(row: StudyRow, number: int, places: Places) -> TableRow:
     shown = labels.choose_format(row.unit, sides)
     clear = labels.separate(shown.decimals, [shown.factor * side for side in sides if side is not None])
     shown = replace(shown, decimals=clear)
+    change_unit = "points" if shown.unit == "%" else shown.unit
+    scale = shown.factor
 
-    def estimate(
-        name: str, *, sign: bool = False, unit: str = shown.unit, scale: float = shown.factor
-    ) -> Figure | None:
-        value = getattr(row, name)
-        if value is None:
-            return None
-        digits = shown.decimals
-        if name == "ratio":
-            ends = [end for end in (value.low, value.high) if end is not None]
-            digits = labels.separate(labels.count_decimals(value.mean), [1.0, *ends])
+    def estimate(name: str, unit: str, scale: float, *, sign: bool = False, equal: float = 0.0) -> Figure | None:
         place = f"{at}/{name}"
-        return places.figure(f"{place}/mean", digits, unit, ends=place, scale=scale, sign=sign)
+        figure = places.figure(f"{place}/mean", shown.decimals, unit, ends=place, scale=scale, sign=sign, equal=equal)
+        return None if figure.value is None else figure
 
+    kind = ", estimated" if row.kind == "estimated" else ""
+    within = None if row.within is None else places.figure(f"{at}/within", None, change_unit, scale=scale)
     cells: dict[str, Cell | None] = {
         "name": Words(row.label, ours=True),
         "then": Words(row.then, ours=True),
-        "metric": Words(labels.metric_words(row.metric), ours=True),
-        "a": estimate("a"),
-        "b": estimate("b"),
-        "difference": estimate("difference", sign=True),
-        "ratio": estimate("ratio", unit="", scale=1.0),
-        "outcome": Words(_outcome_of(row), ours=True, strong=True),
+        "metric": Words(labels.metric_words(row.metric) + kind, ours=True),
+        "a": estimate("a", shown.unit, scale),
+        "b": estimate("b", shown.unit, scale),
+        # A line without intervals has the same decimals on both sides.
+        "from": places.figure(f"{at}/a/mean", shown.decimals, shown.unit, scale=scale) if row.a else None,
+        "to": places.figure(f"{at}/b/mean", shown.decimals, shown.unit, scale=scale) if row.b else None,
+        "difference": estimate("difference", change_unit, scale, sign=True),
+        "ratio": estimate("ratio", "", 1.0, equal=1.0),
+        "within": within,
+        "outcome": Words(_outcome_of(row), _reason_of(row, shown), ours=True, strong=True),
         "runs": Words(", ".join(row.runs)),
-        "expected": Words(_EXPECTED.get(row.expected or "", "")),
-        "doubt": Words(_doubt_of(row, shown)),
     }
     return TableRow({key: cell for key, cell in cells.items() if cell is not None})
 
 
-def _claim_of(row: StudyRow) -> Claim:
-    """Return the permitted statements about an inconclusive finding; a finding of `the same` has no hint."""
-    difference = row.difference
-    if row.outcome != "inconclusive" or difference is None or difference.low is None or difference.high is None:
-        return Claim(unknown=True)
-    claim = judge_claim("inconclusive", (difference.low, difference.high))
-    return Claim(bound=max(abs(difference.low), abs(difference.high))) if row.expected == "same" else claim
-
-
 def _outcome_of(row: StudyRow) -> str:
     """Return the outcome of a finding in words."""
-    claim = _claim_of(row)
-    return word_claim(row.metric, claim, row.judged_count or 1).text if claim.hint else row.outcome
+    judged = judge_row(row)
+    if judged.claim.hint is None:
+        return judged.outcome
+    return word_claim(row.metric, judged.claim, row.judged_count or 1).text
+
+
+def _reason_of(row: StudyRow, shown: labels.NumberFormat) -> str:
+    """Return the rule that decided a finding in words; empty if the interval and the verdict tell it."""
+    judged, unit = judge_row(row), labels.spaced("points" if shown.unit == "%" else shown.unit)
+
+    def scaled(value: float) -> str:
+        return labels.format_significant(shown.factor * value) + unit
+
+    match judged.reason:
+        case "few windows":
+            return "too few windows for an interval"
+        case "within" | "beyond":
+            return f"{judged.reason} the tolerance of {scaled(row.within or 0.0)}"
+        case "no room":
+            busy = labels.format_significant(row.a.mean if row.a else None)
+            return f"at {busy} % it cannot rise by the tolerance of {scaled(row.within or 0.0)}"
+        case "wide" if row.expected == "same":
+            return f"the interval exceeds the tolerance of {scaled(row.within or 0.0)}"
+        case "wide":
+            bound = judged.claim.bound
+            return f"a difference of up to {scaled(bound)} is possible" if bound else bound_text(0.0, "")
+        case _:
+            return ""
 
 
 def explain_findings(record: StudyRun) -> str:
     """Return the explanation of `may be chance` if a finding has it; empty otherwise."""
-    hints = [row for row in record.rows if _claim_of(row).hint]
+    hints = [row for row in record.rows if judge_row(row).claim.hint]
     return explain_chance([bool(hints)], max((row.judged_count or 1 for row in hints), default=1))
-
-
-def _doubt_of(row: StudyRow, shown: labels.NumberFormat) -> str:
-    """Return the largest possible difference of an inconclusive finding; empty if it is unknown or may be chance."""
-    bound = _claim_of(row).bound
-    if bound is None:
-        return ""
-    unit = {"1/s": "/s", "%": " points"}.get(shown.unit, f" {shown.unit}")
-    if not bound:
-        return "all windows measured the same value"
-    most = shown.factor * bound
-    figure = text.number(most, shown.decimals)
-    if not round(most, shown.decimals):
-        figure = labels.format_significant(most)
-    return f"a difference of up to {figure}{unit} is possible"
 
 
 def today(row: TableRow) -> str:
     """Return today's figures of a finding in one line, or `not measured`."""
-    doubt = row.words("doubt").text
-    return f"{_figures_text(row)}; {doubt}" if doubt else _figures_text(row)
+    reason = row.words("outcome").more
+    return f"{_figures_text(row)}; {reason}" if reason else _figures_text(row)
 
 
 def _figures_text(row: TableRow) -> str:
     figures = {key: cell for key, cell in row.cells.items() if isinstance(cell, Figure)}
-    if "b" not in figures:
+    sides = [figures[key] for key in ("from", "to") if key in figures]
+    if not sides:
         return "not measured"
-    sides = [figures[key] for key in ("a", "b") if key in figures]
-    line = f"{row.words('metric').text}: {' → '.join(side.text for side in sides)}"
-    unit = sides[-1].unit
-    line += f"{'' if unit.startswith('/') else ' '}{unit}" if unit and unit != "1/s" else " /s" if unit else ""
-    between = [figures[key] for key in ("ratio", "difference") if key in figures]
+    line = f"{row.words('metric').text}: {' → '.join([*(side.text for side in sides[:-1]), sides[-1].whole])}"
+    # The tolerance is one of the difference. Otherwise a ratio is clearer.
+    order = ("difference",) if "within" in figures else ("ratio", "difference")
+    between = [figures[key] for key in order if key in figures]
     shown = next((figure for figure in between if figure.ends), next(iter(between), None))
-    if shown is not None:
-        is_ratio = shown is figures.get("ratio")
-        in_unit = " times" if is_ratio else {"1/s": "/s", "": ""}.get(unit, f" {unit}")
-        change = f"{'' if is_ratio else 'difference '}{shown.text}{in_unit}"
-        ends = f" {interval_text((shown.ends[0].text, shown.ends[1].text + in_unit))}" if shown.ends else ""
-        return f"{line}; {change}{ends}"
-    return line
+    if shown is None:
+        return line
+    is_ratio = shown is figures.get("ratio")
+    unit = " times" if is_ratio else labels.spaced(shown.unit)
+    change = f"{'' if is_ratio else 'difference '}{shown.text}{unit}"
+    ends = f" {interval_text((shown.ends[0].text, shown.ends[1].text + unit))}" if shown.ends else ""
+    return f"{line}; {change}{ends}"
 
 
 def steps_table(record: StudyRun, places: Places) -> Table:
@@ -152,15 +150,23 @@ def steps_table(record: StudyRun, places: Places) -> Table:
 
 
 def answer_of(record: StudyRun) -> str:
-    """Return the answer: the number of published findings that are confirmed today."""
-    claims = [row for row in record.rows if row.expected is not None]
-    counts = {name: sum(row.outcome == name for row in claims) for name in ("confirmed", "contradicted")}
-    counts[MAY_BE_CHANCE] = sum(_claim_of(row).hint is not None for row in claims)
-    counts["inconclusive"] = sum(row.outcome == "inconclusive" for row in claims) - counts[MAY_BE_CHANCE]
-    counts["not measured"] = sum(row.outcome == "not measured" for row in claims)
-    hold = f"{counts['confirmed']} of {len(claims)} published finding{'s' if len(claims) != 1 else ''} confirmed"
-    others = [f"{count} {name}" for name, count in counts.items() if count and name != "confirmed"]
-    return f"{record.title}: {', '.join([hold, *others])}."
+    """Return the answer: how many published findings are confirmed today, and how many expectations."""
+    named: tuple[tuple[Basis, str], ...] = (("finding", "published finding"), ("expectation", "expectation"))
+    counted = [_count_outcomes(record, basis, name) for basis, name in named]
+    return f"{record.title}: {'; '.join(filter(None, counted)) or 'no published finding to confirm'}."
+
+
+def _count_outcomes(record: StudyRun, basis: Basis, name: str) -> str:
+    """Return `3 of 4 published findings confirmed, 1 inconclusive`; empty without any."""
+    rows = [row for row in record.rows if row.expected is not None and row.basis == basis]
+    judged = [judge_row(row) for row in rows]
+    counts = {name: sum(row.outcome == name for row in judged) for name in ("confirmed", "contradicted")}
+    counts[MAY_BE_CHANCE] = sum(row.claim.hint is not None for row in judged)
+    counts["inconclusive"] = sum(row.outcome == "inconclusive" for row in judged) - counts[MAY_BE_CHANCE]
+    counts["not measured"] = sum(row.outcome == "not measured" for row in judged)
+    hold = f"{counts['confirmed']} of {text.plural(len(rows), name)} confirmed"
+    others = [f"{count} {outcome}" for outcome, count in counts.items() if count and outcome != "confirmed"]
+    return ", ".join([hold, *others]) if rows else ""
 
 
 def context_of(record: StudyRun) -> str:
@@ -241,7 +247,8 @@ def _list_rows(record: StudyRun) -> Iterator[Line]:
     """Return one line per finding, after the head."""
     yield [
         *("finding", "then", "metric", "unit", "kind", "a", "a_low", "a_high", "b", "b_low", "b_high"),
-        *("difference", "low", "high", "ratio", "ratio_low", "ratio_high", "published", "verdict", "runs"),
+        *("difference", "low", "high", "ratio", "ratio_low", "ratio_high", "expected", "basis", "within"),
+        *("verdict", "reason", "runs"),
     ]
     for row in record.rows:
         figures = [
@@ -250,4 +257,8 @@ def _list_rows(record: StudyRun) -> Iterator[Line]:
             for value in ((estimate.mean, estimate.low, estimate.high) if estimate else (None, None, None))
         ]
         identity = (row.label, row.then, row.metric, row.unit, row.kind)
-        yield [*identity, *figures, row.expected, row.outcome, " ".join(row.runs)]
+        judged = judge_row(row)
+        yield [
+            *(*identity, *figures, row.expected, row.basis, row.within),
+            *(judged.outcome, judged.reason, " ".join(row.runs)),
+        ]

@@ -124,10 +124,10 @@ def parting_functions_table(record: SweepComparison, places: Places, limit: int 
         function, at = record.functions[number], f"/functions/{number}"
         cells: dict[str, Cell] = {
             "name": Words(function.function, "kernel" if function.kernel else function.module),
-            "a": places.figure(f"{at}/a_percent", 2),
-            "b": places.figure(f"{at}/b_percent", 2),
-            "difference": places.figure(f"{at}/b_minus_a_percent", 2, ends=f"{at}/ci95", sign=True),
-            "elsewhere": places.figure(f"{at}/elsewhere_percent", 2, sign=True),
+            "a": places.figure(f"{at}/a_percent", 2, "%"),
+            "b": places.figure(f"{at}/b_percent", 2, "%"),
+            "difference": places.figure(f"{at}/b_minus_a_percent", 2, "%", ends=f"{at}/ci95", sign=True),
+            "elsewhere": places.figure(f"{at}/elsewhere_percent", 2, "%", sign=True),
             "verdict": judged_cell(function.verdict, function.ci95, family, "functions"),
         }
         rows.append(TableRow(cells, key=function.function, short=function.function, exact_unit="%"))

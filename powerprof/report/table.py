@@ -65,8 +65,7 @@ class Figure(msgspec.Struct, frozen=True):
         """The rounded value with its unit."""
         if self.value is None and self.words:
             return self.words
-        gap = "" if self.value is None or not self.unit or self.unit.startswith("/") else " "
-        return self.text + (gap + self.unit if self.value is not None else "")
+        return self.text + (labels.spaced(self.unit) if self.value is not None else "")
 
     @property
     def exact(self) -> tuple[float | int | None, float | int | None, float | int | None]:
@@ -79,7 +78,7 @@ class Figure(msgspec.Struct, frozen=True):
         """The value with half of its interval, in its unit: `+6.8 ± 0.5 W`."""
         mean, low, high = self.exact
         estimate = Estimate(mean=mean or 0.0, low=low, high=high)
-        return f"{text.plus_minus(estimate, self.digits or 0, sign=self.sign)} {self.unit}"
+        return text.plus_minus(estimate, self.digits or 0, sign=self.sign) + labels.spaced(self.unit)
 
 
 class Words(msgspec.Struct, frozen=True):
@@ -286,18 +285,22 @@ class Places(msgspec.Struct, frozen=True):
         scale: float = 1.0,
         sign: bool = False,
         wording: str = "",
+        equal: float = 0.0,
     ) -> Figure:
         """Return the figure at a place.
 
-        `ends` is the place of its interval, or the places of the two ends.
+        `ends` is the place of its interval, or the places of the two ends. The interval determines the decimals;
+        `digits` are those of a figure without one. `equal` is the value that means no difference.
         """
-        low, high = ends if isinstance(ends, tuple) else _ends(self.at(ends) if ends else None, ends)
-        both = [
-            Figure(value, place, digits, unit, scale, sign)
-            for place in (low, high)
-            if place and (value := _number(self.at(place))) is not None
-        ]
-        interval = (both[0], both[1]) if len(both) == 2 else None
+        places = ends if isinstance(ends, tuple) else _ends(self.at(ends) if ends else None, ends)
+        known = [(value, place) for place in places if place and (value := _number(self.at(place))) is not None]
+        interval = None
+        if len(known) == 2:
+            (low, _), (high, _) = known
+            followed = labels.follow_interval(scale * low, scale * high, scale * equal)
+            digits = digits if followed is None else followed
+            both = [Figure(value, place, digits, unit, scale, sign) for value, place in known]
+            interval = (both[0], both[1])
         return Figure(_number(self.at(at)), at, digits, unit, scale, sign, interval, wording)
 
 

@@ -13,10 +13,11 @@ from msgspec.structs import replace
 from powerprof.experiment.claims import describe_direction, metric_named
 from powerprof.experiment.trend import Trend, TrendPoint, TrendStep
 from powerprof.model import text
+from powerprof.model.records import Kind
 from powerprof.report.answers import Outcome, explain_chance, noun_of, word_claim
 from powerprof.report.document import NOT_TERMINAL, TERMINAL, Document, Drawing, Part, Section, Sentence, Shown, View
 from powerprof.report.html.charts import draw_metrics, one_curve, place_charts
-from powerprof.report.labels import format_significant, metric_words
+from powerprof.report.labels import metric_words
 from powerprof.report.sweep_comparison import largest_bound
 from powerprof.report.table import HTML, Column, Figure, JudgedCell, Line, Places, Table, TableRow, Words
 from powerprof.statistics.verdicts import Claim, judge_claim
@@ -81,19 +82,25 @@ def _run_name(point: TrendPoint) -> str:
 
 def document(trend: Trend, view: View) -> Document:
     """Return the report of a trend: one row per run, with the steps between them."""
-    first = next((one for point in trend.points if (one := metric_named(point.metrics, trend.metric))), None)
-    unit = f", {first.unit}" if first is not None and first.unit not in ("1", "") else ""
-    kind = ", estimated" if first is not None and first.kind == "estimated" else ""
+    unit, kind = _unit_of(trend)
+    parts = [metric_words(trend.metric), unit.removeprefix("1") and unit, "estimated" if kind == "estimated" else ""]
     return Document(
         record=trend,
         answer=trend.text,
-        context=f"{metric_words(trend.metric)}{unit}{kind}",
+        context=", ".join(filter(None, parts)),
         lead=[Sentence(_CORRECTED, forms=NOT_TERMINAL)],
         parts=partial(_list_parts, trend),
         rows=partial(_list_rows, trend),
         setup=(("Condition", "/condition"),),
         derived=view.extras.derived,
     )
+
+
+def _unit_of(trend: Trend) -> tuple[str, Kind]:
+    """Return the unit and the kind of the judged metric; estimated if it is in one run."""
+    known = [one for point in trend.points if (one := metric_named(point.metrics, trend.metric))]
+    kind: Kind = "estimated" if any(one.kind == "estimated" for one in known) else "measured"
+    return (known[0].unit if known else ""), kind
 
 
 _CORRECTED = "Steps are corrected for multiple comparisons: one in twenty histories without a change has a false step."
@@ -110,16 +117,17 @@ def _list_parts(trend: Trend) -> Iterator[Part]:
 
 def run_lines(table: Table, width: int) -> list[str]:
     """Return one line per run: its mean with the interval, the step to it, and its labels."""
-    rows = [["run", "day", "mean", "95 %", "since previous run", "label"]]
+    heading = next(column.heading for column in table.columns if column.key == "mean")
+    rows = [["run", "day", heading, "95 %", "since previous run", "label"]]
     for row in table.rows:
         mean, step, run = row.cells["mean"], row.cells["step"], row.words("run")
         ends = ""
         if isinstance(mean, Figure) and mean.ends is not None:
-            ends = f"[{', '.join(format_significant(end.value) for end in mean.ends)}]"
-        value = mean.value if isinstance(mean, Figure) else None
+            ends = f"[{', '.join(end.text for end in mean.ends)}]"
         verdict = row.words("verdict").text
         since = f"{step.whole}, {verdict}" if isinstance(step, Figure) and verdict else ""
-        rows.append([run.text, row.words("day").text[:10], format_significant(value), ends, since, run.more])
+        value = mean.whole if isinstance(mean, Figure) else ""
+        rows.append([run.text, row.words("day").text[:10], value, ends, since, run.more])
     return text.fit_columns(rows, width, left=2)
 
 
@@ -152,7 +160,7 @@ def _draw_charts(record: Trend) -> Markup:
 
 def runs_table(record: Trend, places: Places) -> Table:
     """Return one row per run with the judged metric and its step."""
-    rows = []
+    rows, (unit, kind) = [], _unit_of(record)
     for number, point in enumerate(record.points):
         index = next((i for i, metric in enumerate(point.metrics) if metric.name == record.metric), None)
         at = f"/points/{number}/metrics/{index}/estimate" if index is not None else ""
@@ -162,7 +170,7 @@ def runs_table(record: Trend, places: Places) -> Table:
                 {
                     "run": Words(point.run, " ".join(point.labels), strong=True),
                     "day": Words(point.started_at[:16].replace("T", " "), ours=True),
-                    "mean": places.figure(at and f"{at}/mean", None, ends=at),
+                    "mean": places.figure(at and f"{at}/mean", None, unit, ends=at),
                     "step": places.figure(step and f"{step}/percent", 1, "%", sign=True),
                     "verdict": _judged_step(record, point),
                     "else": Words("; ".join(point.differences)),
@@ -172,7 +180,7 @@ def runs_table(record: Trend, places: Places) -> Table:
     columns = [
         Column("run", "run", left=True),
         Column("day", "measured", left=True),
-        Column("mean", "mean", interval="95 %"),
+        Column("mean", f"mean{', estimated' if kind == 'estimated' else ''}", interval="95 %"),
         Column("step", "since previous run"),
         Column("verdict", "verdict", left=True),
         Column("else", "other changes", left=True),

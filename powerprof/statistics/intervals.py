@@ -28,6 +28,7 @@ RESAMPLES = 9_999
 LEVEL = 0.95
 # An upper end of this many times the mean says nothing: the interval is unknown, from too few windows.
 WIDEST_FACTOR = 1_000.0
+_WHOLE_RANGE = 1 - 1 / WIDEST_FACTOR
 _MOST_LOG = 300.0  # within the range of a float
 _NORMAL = NormalDist()
 MINIMUM_RESAMPLED = 6  # fewer values have too few distinct resamples for these tails
@@ -133,7 +134,7 @@ def _bend_between(centre: float, floor: float, ceiling: float, reach: float) -> 
     low, high = centre - floor, ceiling - centre
     odds, spread = low / high, _bounded_exp(reach * (1 / low + 1 / high))
     ends = [floor + (ceiling - floor) * ratio / (1 + ratio) for ratio in (odds / spread, odds * spread)]
-    return Interval(ends[0], ends[1], "student-logit")
+    return Interval(ends[0], min(ends[1], ceiling), "student-logit")
 
 
 def bounded_interval(
@@ -143,7 +144,8 @@ def bounded_interval(
 
     If the plain interval exceeds a bound, it is computed on the logarithm of the distance from that bound by the delta
     method. If it exceeds both bounds, then on the logarithm of the ratio of both distances. So it bends towards the
-    bound and is not cut there. None for a single value, and if the upper end is WIDEST_FACTOR times the mean or more.
+    bound and is not cut there. None for a single value, if the upper end is WIDEST_FACTOR times the mean or more, and
+    if the interval is the whole range.
     """
     plain = student_interval(values)
     if plain is None:
@@ -163,6 +165,8 @@ def bounded_interval(
         found = _bend(centre, ceiling, plain.half_width)
     if floor is not None and ceiling is not None and (below == above or found.low < floor or found.high > ceiling):
         found = _bend_between(centre, floor, ceiling, plain.half_width)
+    if floor is not None and ceiling is not None and found.high - found.low >= _WHOLE_RANGE * (ceiling - floor):
+        return None
     return None if floor is not None and found.high - floor >= WIDEST_FACTOR * (centre - floor) else found
 
 

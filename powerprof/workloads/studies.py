@@ -23,6 +23,7 @@ _SUFFIX = ".toml"
 Text = Annotated[str, Meta(min_length=1, max_length=300)]
 Side = Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9-]{0,62}(:[A-Za-z0-9_.-]{1,63})?$")]
 Expected = Literal["higher", "lower", "same"]
+Basis = Literal["finding", "expectation"]
 
 
 class StudyCommand(StrictTable, frozen=True, kw_only=True):
@@ -65,12 +66,13 @@ class StudyCommand(StrictTable, frozen=True, kw_only=True):
         return " ".join(["powerprof", *words, *(["--on-cpu"] if self.on_cpu else [])])
 
 
-class PublishedFinding(StrictTable, frozen=True, kw_only=True):
-    """A published finding and the place of today's figures: `b` compared with `a`, or `b` alone.
+class StudyFinding(StrictTable, frozen=True, kw_only=True):
+    """A finding and the place of today's figures: `b` compared with `a`, or `b` alone.
 
     A side is `STEP:PART`: a phase of idle, a or b of compare, a value of sweep. For run it is `STEP` alone. `then` is
-    the published figures in words. `expected` is the published relation of b to a, if there is one. A difference up to
-    `within`, in the metric's unit, counts as the same.
+    the published figures in words. `expected` is the relation of b to a, if there is one. Its `basis` is a finding
+    that somebody measured and published, or an expectation: a promise of documentation, or a finding about another
+    server. A difference up to `within`, in the metric's unit, counts as the same.
     """
 
     label: Text
@@ -79,6 +81,7 @@ class PublishedFinding(StrictTable, frozen=True, kw_only=True):
     b: Side
     a: Side | None = None
     expected: Expected | None = None
+    basis: Basis = "finding"
     within: Annotated[float, Meta(gt=0)] | None = None
 
 
@@ -89,7 +92,7 @@ class Study(StrictTable, frozen=True, kw_only=True):
     published: Annotated[str, Meta(min_length=1, max_length=1000)]
     page: Annotated[str, Meta(pattern=r"^[a-z0-9-]{1,60}\.md$")]
     steps: Annotated[list[StudyCommand], Meta(min_length=1, max_length=50)]
-    findings: Annotated[list[PublishedFinding], Meta(min_length=1, max_length=200)]
+    findings: Annotated[list[StudyFinding], Meta(min_length=1, max_length=200)]
 
 
 def list_studies() -> list[str]:

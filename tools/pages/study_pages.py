@@ -74,7 +74,7 @@ def anonymous(record: StudyRun) -> StudyRun:
 def reworded(record: StudyRun, study: Study) -> StudyRun:
     """Return the record with the current words of its study. Raise ValueError if the findings changed."""
     rows = [
-        msgspec.structs.replace(row, label=finding.label, then=finding.then)
+        msgspec.structs.replace(row, label=finding.label, then=finding.then, basis=finding.basis)
         for row, finding in zip(record.rows, study.findings, strict=True)
         if row.metric == finding.metric
     ]

@@ -91,7 +91,7 @@ def table_html(shown: Table, kind: str = "plain", drawn: DrawnColumn | None = No
         cells = []
         for index, column in enumerate(columns):
             here = row.cells.get(column.key)
-            if names and index == 0:
+            if index == 0 and names:
                 cells.append(Markup('<th scope="row">{}</th>').format(_draw_name(row, here)))
                 continue
             other = beside.get(column.key)

@@ -112,7 +112,8 @@ def _draw_cells(row: TableRow, column: Column) -> Iterator[str]:
 
 def _draw_cell(cell: Cell | None, *, unit: bool) -> str:
     if isinstance(cell, Figure):
-        return cell.words.removeprefix("every ") or (cell.whole if unit else cell.text)
+        # The unit of a saved record comes from outside.
+        return cell.words.removeprefix("every ") or (escape(cell.whole) if unit else cell.text)
     if isinstance(cell, JudgedCell):
         return f"**{cell.text}**" if cell.is_decided else cell.text
     if isinstance(cell, Path):

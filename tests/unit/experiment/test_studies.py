@@ -12,6 +12,7 @@ from powerprof.experiment.plan import check_comparable, check_options
 from powerprof.experiment.study import (
     StepRecord,
     StudyOptions,
+    StudyRow,
     StudyRun,
     _compare_sides,
     _figures_of_side,
@@ -19,7 +20,7 @@ from powerprof.experiment.study import (
     _subtract,
     build_rows,
     describe_plan,
-    judge_outcome,
+    judge_row,
     measure_study,
 )
 from powerprof.model.records import Estimate, ServerExits
@@ -28,7 +29,7 @@ from powerprof.report.kinds import lines_of
 from powerprof.system.errors import Interrupted, PowerprofError, UsageError
 from powerprof.workloads.catalogue import find_one
 from powerprof.workloads.reading import resolve
-from powerprof.workloads.studies import PublishedFinding, Study, StudyCommand, find_study, list_studies
+from powerprof.workloads.studies import Study, StudyCommand, StudyFinding, find_study, list_studies
 from tests.unit.experiment.test_sweeps import swept
 from tests.unit.report.sample_records import comparison, idle_run, load_run, sweep
 
@@ -38,8 +39,8 @@ POINTS = StudyCommand(name="points", command="sweep", conditions=["city:index"],
 RUN = StudyCommand(name="run", command="run", conditions=["city:index"])
 
 
-def finding(metric: str, a: str | None, b: str, **more: object) -> PublishedFinding:
-    return PublishedFinding(label=f"{metric} of {b}", then="then", metric=metric, a=a, b=b, **more)  # type: ignore[arg-type]
+def finding(metric: str, a: str | None, b: str, **more: object) -> StudyFinding:
+    return StudyFinding(label=f"{metric} of {b}", then="then", metric=metric, a=a, b=b, **more)  # type: ignore[arg-type]
 
 
 STUDY = Study(
@@ -125,26 +126,42 @@ def test_a_busy_host_confirms_no_equal_c0(c0_percent: float, outcome: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("expected", "within", "ends", "found", "said"),
+    ("expected", "within", "ends", "found", "said", "reason"),
     [
-        ("higher", None, (0.1, 2.0), True, "confirmed"),
-        ("higher", None, (-2.0, -0.1), True, "contradicted"),
-        ("lower", None, (-2.0, -0.1), True, "confirmed"),
-        ("lower", None, (-2.0, 0.1), True, "inconclusive"),
-        ("lower", None, (-2.0, -0.1), False, "inconclusive"),
-        ("same", 1.0, (-0.5, 0.9), True, "confirmed"),
-        ("same", 1.0, (0.2, 0.9), True, "confirmed"),
-        ("same", 1.0, (-0.5, 1.1), True, "inconclusive"),
-        ("same", 1.0, (1.1, 2.0), True, "contradicted"),
-        ("same", 1.0, None, True, "inconclusive"),
-        (None, None, (1.0, 2.0), True, "no claim"),
+        ("higher", None, (0.1, 2.0), True, "confirmed", "interval"),
+        ("higher", None, (-2.0, -0.1), True, "contradicted", "interval"),
+        ("lower", None, (-2.0, -0.1), True, "confirmed", "interval"),
+        ("lower", None, (-2.0, 0.1), True, "inconclusive", "wide"),
+        ("lower", None, (-2.0, -0.1), False, "inconclusive", "chance"),
+        ("lower", None, None, True, "inconclusive", "few windows"),
+        ("same", 1.0, (-0.5, 0.9), True, "confirmed", "within"),
+        ("same", 1.0, (0.2, 0.9), True, "confirmed", "within"),
+        ("same", 1.0, (-0.5, 1.1), True, "inconclusive", "wide"),
+        ("same", 1.0, (1.1, 2.0), True, "contradicted", "beyond"),
+        ("same", 1.0, None, True, "inconclusive", "few windows"),
+        (None, None, (1.0, 2.0), True, "no claim", ""),
     ],
 )
-def test_the_outcome_follows_from_the_interval(
-    expected: str, within: float, ends: tuple[float, float] | None, found: bool, said: str
+def test_the_outcome_and_its_reason_follow_from_the_interval(
+    expected: Any, within: float, ends: tuple[float, float] | None, found: bool, said: str, reason: str
 ) -> None:
     low, high = ends or (None, None)
-    assert judge_outcome(expected, within, Estimate(mean=1.0, low=low, high=high), is_found=found) == said  # type: ignore[arg-type]
+    row = StudyRow(
+        label="l",
+        then="t",
+        metric="wakeups_hz",
+        unit="1/s",
+        a=Estimate(mean=1.0, low=None, high=None),
+        b=Estimate(mean=2.0, low=None, high=None),
+        difference=Estimate(mean=1.0, low=low, high=high),
+        expected=expected,
+        within=within,
+    )
+    judged = judge_row(row, is_found=found)
+    assert (judged.outcome, judged.reason) == (said, reason)
+    # A saved row is judged by the same rule.
+    again = judge_row(replace(row, outcome=judged.outcome))
+    assert again == judged
 
 
 def test_a_step_that_fails_is_noted_and_the_next_is_measured() -> None:
@@ -245,7 +262,7 @@ def test_a_quick_study_has_fewer_and_shorter_windows() -> None:
 def test_the_sides_of_a_sweep_are_paired_by_round() -> None:
     points = swept({1: [10.0, 10.4, 9.8, 10.2], 8: [13.0, 13.8, 12.6, 13.4]}, {1: [], 8: []})
     record = replace(sweep(), points=points)
-    wanted = PublishedFinding(label="l", then="t", metric="queries_hz", a="s:1", b="s:8")
+    wanted = StudyFinding(label="l", then="t", metric="queries_hz", a="s:1", b="s:8")
     sides = [_figures_of_side(f"s:{value}", "queries_hz", {"s": record}) for value in (1, 8)]
     found = _compare_sides(wanted, sides[0], sides[1], {"s": record}, 1)  # type: ignore[arg-type]
     assert found.difference is not None and found.ratio is not None and found.is_found

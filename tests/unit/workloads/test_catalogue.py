@@ -16,7 +16,7 @@ from powerprof.system.errors import DataError, UsageError
 from powerprof.workloads import studies
 from powerprof.workloads.catalogue import find_condition, find_one, find_workload, list_folders
 from powerprof.workloads.reading import read_workload, resolve
-from powerprof.workloads.studies import PublishedFinding, Study, StudyCommand, find_study, list_studies, read_study
+from powerprof.workloads.studies import Study, StudyCommand, StudyFinding, find_study, list_studies, read_study
 
 
 def _write(root: Path, name: str, *conditions: str) -> Path:
@@ -208,7 +208,7 @@ STUDY = Study(
     published="2009.",
     page="a.md",
     steps=[StudyCommand(name="i", command="idle"), StudyCommand(name="r", command="run", conditions=["x"])],
-    findings=[PublishedFinding(label="l", then="t", metric="m", a="i:server", b="i:clients", expected="higher")],
+    findings=[StudyFinding(label="l", then="t", metric="m", a="i:server", b="i:clients", expected="higher")],
 )
 
 
