@@ -1,18 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find scars of merged and renamed code in the sources: `python -m tools.scars`, part of `make lint`.
-
-tools/scars.json has the number of scars that a file may still have.
-"""
+"""Find scars of merged and renamed code in the sources: `python -m tools.scars`, part of `make lint`."""
 
 from __future__ import annotations
 
 import ast
-import json
 import re
 import sys
 import tokenize
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -195,28 +191,17 @@ def find_scars(path: Path) -> Iterator[Scar]:
         yield from find_repeated(nodes)
 
 
-def find_new_scars(left: Mapping[str, int]) -> list[str]:
-    """Return the scars of all files with more than `left` allows."""
-    found = []
-    for path in _paths():
-        name, scars = str(path.relative_to(REPOSITORY)), list(find_scars(path))
-        if len(scars) > left.get(name, 0):
-            found += [f"{name}:{line}: {text}" for line, text in scars]
-    return found
+def find_all_scars() -> list[str]:
+    """Return the scars of all files, each with its file and line."""
+    return [f"{path.relative_to(REPOSITORY)}:{line}: {text}" for path in _paths() for line, text in find_scars(path)]
 
 
 def main() -> None:
-    """Print the new scars, and exit with 1 if there are any; `--write` makes the list of those that are left."""
-    if sys.argv[1:] == ["--write"]:
-        counts = {str(path.relative_to(REPOSITORY)): sum(1 for _ in find_scars(path)) for path in _paths()}
-        left = {name: count for name, count in counts.items() if count}
-        LEFT.write_text(json.dumps(left, indent=1) + "\n")
-    scars = find_new_scars(json.loads(LEFT.read_text()))
-    print("".join(f"{scar}\n" for scar in scars), end="")
-    sys.exit(bool(scars))
+    """Print all scars, and exit with 1 if there are any."""
+    found = find_all_scars()
+    print("".join(f"{scar}\n" for scar in found), end="")
+    sys.exit(bool(found))
 
-
-LEFT = Path(__file__).with_suffix(".json")
 
 if __name__ == "__main__":
     main()

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scars of merged and renamed code: none is new, and each kind is found if it is planted."""
+"""Scars of merged and renamed code: there is none, and each kind is found if it is planted."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,8 @@ import pytest
 from tools import scars
 
 
-def test_no_file_has_a_new_scar() -> None:
-    assert scars.find_new_scars(json.loads(scars.LEFT.read_text())) == []
+def test_no_file_has_a_scar() -> None:
+    assert scars.find_all_scars() == []
 
 
 @pytest.mark.parametrize(
