@@ -49,7 +49,7 @@ DURATIONS = REPOSITORY / "tests/durations.json"
 
 def _needs_a_server_that_is_not_fetched(item: pytest.Item) -> bool:
     marker = item.get_closest_marker("historical")
-    return marker is not None and not all(historical.is_fetched(historical.find_release(name)) for name in marker.args)
+    return marker is not None and not all(historical.find_server(name).is_fetched for name in marker.args)
 
 
 # A hypervisor decides whether its guests have a cpuidle driver: what judges that driver needs one.

@@ -19,7 +19,7 @@ from powerprof.system.errors import UsageError
 from powerprof.system.next_steps import command_line
 
 if TYPE_CHECKING:
-    from powerprof.database.historical import Connector, HistoricalServer
+    from powerprof.database.historical import Fetchable
 
 
 class Options(CommandOptions, frozen=True, kw_only=True):
@@ -36,10 +36,8 @@ def command(options: Options) -> None:
     """List the servers and connectors, or fetch or remove one."""
     action, name, yes, json, quiet = options.action, options.name, options.yes, options.json, options.quiet
     check_targets(json_output(json))
-    servers: list[HistoricalServer] = []
-    clients: list[Connector] = []
+    entries: list[Fetchable] = []
     from powerprof.database import historical
-    from powerprof.database.historical import is_fetched
     from powerprof.report.catalogues import fetched_lines, server_lines, server_record
 
     if action == "list":
@@ -47,40 +45,30 @@ def command(options: Options) -> None:
             raise UsageError("list takes no name", command_line("servers fetch NAME"))
         if yes:
             raise UsageError("--yes has no effect on list", command_line("servers fetch NAME --yes"))
-        servers = list(historical.CATALOGUE.values())
-        clients = list(historical.CONNECTORS.values())
-        lines = server_lines([*servers, *clients])
-    elif action == "remove" and name is not None:
-        thing = historical.find_fetchable(name)
-        place = historical.find_fetched(thing)
-        if not yes:
-            confirm(f"Delete {place}?", without_terminal="add --yes", declined=f"{name} was kept")
-        historical.remove_fetched(thing)
-        lines = [f"{name} was removed. To fetch it again: {command_line('servers fetch {}', name)}"]
-        servers = [thing] if isinstance(thing, historical.HistoricalServer) else []
-        clients = [thing] if isinstance(thing, historical.Connector) else []
+        entries = list(historical.load_catalogue().values())
+        lines = server_lines(entries)
     elif action in ("fetch", "remove") and name is None:
         raise UsageError(f"{action} needs a name", command_line("servers list"))
-    elif action == "fetch" and name in historical.CONNECTORS:
-        clients = [
-            historical.fetch_connector(
-                name, lambda question: ask_consent(question, yes), lambda text: print_progress(text, quiet)
-            )
-        ]
-        lines = [f"{name}: {clients[0].place}"]
+    elif action == "remove" and name is not None:
+        entries = [historical.find_entry(name)]
+        place = historical.find_fetched(entries[0])
+        if not yes:
+            confirm(f"Delete {place}?", without_terminal="add --yes", declined=f"{name} was kept")
+        historical.remove_fetched(entries[0])
+        lines = [f"{name} was removed. To fetch it again: {command_line('servers fetch {}', name)}"]
     elif action == "fetch" and name is not None:
-        servers = [historical.find_release(name)]
-        state = "is already fetched" if is_fetched(servers[0]) else "fetched, checked and started once"
-        historical.fetch_release(
-            name, lambda question: ask_consent(question, yes), lambda text: print_progress(text, quiet)
+        entries = [historical.find_entry(name)]
+        state = "is already fetched" if entries[0].is_fetched else "fetched, checked and started once"
+        historical.fetch_entry(
+            entries[0], lambda question: ask_consent(question, yes), lambda text: print_progress(text, quiet)
         )
-        lines = fetched_lines(servers[0], state)
+        lines = fetched_lines(entries[0], state)
     else:
         raise UsageError(f"servers {action} is not an action", "list, fetch or remove")
     record = {
         "schema": "powerprof.servers/1",
-        "servers": [server_record(server) for server in servers],
-        "connectors": [server_record(connector) for connector in clients],
+        "servers": [server_record(entry) for entry in entries if entry.scheme is None],
+        "connectors": [server_record(entry) for entry in entries if entry.scheme is not None],
     }
     write_json(record, json)
     if json != "-" and not quiet:

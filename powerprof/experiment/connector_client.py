@@ -70,7 +70,8 @@ def format_connector_properties(load: Load, statements: Sequence[str], context: 
     text = _UNIFORM.sub("?", statements[0])
     if "{{" in text:
         raise UsageError(f"{statements[0][:40]!r}: connector-j knows {{{{uniform A B}}}} only", "write it so")
-    login, connector = context.login, historical.CONNECTORS[load.connector]
+    login, connector = context.login, historical.find_entry(load.connector)
+    database = load.database or login.database or ""
     on_server, kept = _PREPARING[load.protocol]
     options = {
         "user": login.user,
@@ -80,7 +81,7 @@ def format_connector_properties(load: Load, statements: Sequence[str], context: 
         **connector.options,
     }
     values = {
-        "url": connector.url(login.host or "127.0.0.1", login.port or 3306, load.database or login.database or ""),
+        "url": f"jdbc:{connector.scheme}://{login.host or '127.0.0.1'}:{login.port or 3306}/{database}",
         "sql": text,
         "bounds": " ".join(bound for pair in _UNIFORM.findall(statements[0]) for bound in pair),
         "clients": str(load.clients),

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 from powerprof.database import historical
-from powerprof.database.historical import Connector, HistoricalServer, format_size, is_fetched
+from powerprof.database.historical import Fetchable
 from powerprof.model import text
 from powerprof.report.answers import noun_of
 from powerprof.system.next_steps import command_line
@@ -109,37 +109,33 @@ def _case_lines(case: Case) -> list[str]:
     return printed
 
 
-def server_record(thing: HistoricalServer | Connector) -> dict[str, object]:
+def server_record(entry: Fetchable) -> dict[str, object]:
     """Return a server or a connector of `powerprof.servers/1`."""
-    fetched = is_fetched(thing)
-    machine = {"machine": thing.source.machine} if isinstance(thing, HistoricalServer) else {}
     return {
-        "name": thing.name,
-        "version": thing.version,
-        "description": thing.description,
-        "licence": thing.licence,
-        "download_bytes": thing.download_bytes,
-        **machine,
-        "fetched": fetched,
-        "path": str(thing.place) if fetched else None,
+        "name": entry.name,
+        "version": entry.version,
+        "description": entry.description,
+        "licence": entry.licence,
+        "download_bytes": entry.source.download_bytes,
+        **({"machine": entry.machine} if entry.scheme is None else {}),
+        "fetched": entry.is_fetched,
+        "path": str(entry.place) if entry.is_fetched else None,
     }
 
 
-def server_lines(things: Sequence[HistoricalServer | Connector]) -> list[str]:
+def server_lines(entries: Iterable[Fetchable]) -> list[str]:
     """Return two lines per server or connector: description and availability."""
     printed = []
-    for thing in things:
-        machine = thing.source.machine if isinstance(thing, HistoricalServer) else None
-        size = f"{machine}, {format_size(thing)}" if machine else format_size(thing)
-        state = f"fetched: {thing.place}" if is_fetched(thing) else command_line("servers fetch {}", thing.name)
-        printed += [f"{thing.name}  {thing.description}", f"  {size} to download, {thing.licence} · {state}"]
+    for entry in entries:
+        size = f"{entry.machine}, {entry.size_text}" if entry.machine else entry.size_text
+        state = f"fetched: {entry.place}" if entry.is_fetched else command_line("servers fetch {}", entry.name)
+        printed += [f"{entry.name}  {entry.description}", f"  {size} to download, {entry.licence} · {state}"]
     return printed
 
 
-def fetched_lines(server: HistoricalServer, state: str) -> list[str]:
-    """Return the location and the licence of a fetched server."""
-    build = historical.load_build(server.name)
-    return [
-        f"{server.name} {state}: {server.place}",
-        f"{build.name}, licence {server.licence} ({server.licence_text}). {server.doubt}.",
-    ]
+def fetched_lines(entry: Fetchable, state: str) -> list[str]:
+    """Return the location of a fetched server or connector, and the licence of a server."""
+    if entry.scheme is not None:
+        return [f"{entry.name}: {entry.place}"]
+    build = historical.load_build(entry.name)
+    return [f"{entry.name} {state}: {entry.place}", f"{build.name}, licence {entry.terms}."]

@@ -17,10 +17,10 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from powerprof.database import historical, sql
-from powerprof.database import packages as apt
-from powerprof.database.historical import HistoricalServer
-from powerprof.database.packages import DebianPackages
+from powerprof.database import debian_packages, historical, sql
+from powerprof.database.debian_packages import DebianPackages
+from powerprof.database.historical import Fetchable
+from powerprof.database.maven import ArchiveMember, MavenJar
 from powerprof.database.private_server import PrivateServer
 from powerprof.system import paths, program_search, programs
 from powerprof.system.errors import PowerprofError
@@ -63,10 +63,21 @@ def public() -> Iterator[Path]:
         yield Path(folder)
 
 
+def _list(name: str, source: DebianPackages | MavenJar, monkeypatch: pytest.MonkeyPatch) -> Fetchable:
+    """Add a server to the catalogue."""
+    listed = Fetchable(name=name, version="1", description=name, licence="GPL-2.0-only", source=source)
+    monkeypatch.setitem(historical.load_catalogue(), name, listed)
+    return listed
+
+
+def _fetch(name: str) -> None:
+    historical.fetch_entry(historical.find_server(name), lambda question: True)
+
+
 @pytest.fixture
 def archive(server_package: bytes, public: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Archive]:
     """An archive on loopback with the host's server in it, which the catalogue knows as `tiny`."""
-    packages = {name: make_deb({f"./usr/share/{name}": b"x"}, name=name) for name in apt.TOOLS}
+    packages = {name: make_deb({f"./usr/share/{name}": b"x"}, name=name) for name in debian_packages.TOOLS}
     made = Archive(public / "archive", {**packages, "tiny-server": server_package})
 
     class Quiet(SimpleHTTPRequestHandler):
@@ -79,10 +90,16 @@ def archive(server_package: bytes, public: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("POWERPROF_DEBIAN_MIRROR", f"http://127.0.0.1:{web.server_port}")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setenv("XDG_CACHE_HOME", str(public / "cache"))
-    monkeypatch.setattr(apt, "KEYRING", made.keyring)
-    source = DebianPackages("test", ("tiny-server",), "mariadb", (), Path("/usr/sbin/mariadbd"))
-    tiny = HistoricalServer("tiny", "1", "tiny", source, 1, "GPL-2.0-only", "")
-    monkeypatch.setitem(historical.CATALOGUE, "tiny", tiny)
+    monkeypatch.setattr(debian_packages, "KEYRING", made.keyring)
+    source = DebianPackages(
+        suite="test",
+        packages=("tiny-server",),
+        family="mariadb",
+        version=(),
+        binary="/usr/sbin/mariadbd",
+        download_bytes=1,
+    )
+    _list("tiny", source, monkeypatch)
     yield made
     web.shutdown()
     thread.join()
@@ -97,8 +114,9 @@ def _left_behind() -> list[str]:
 
 @pytest.mark.usefixtures("archive")
 def test_a_release_is_fetched_and_runs_with_its_own_libraries_as_nobody_special() -> None:
-    build = historical.fetch_release("tiny", lambda question: True)
-    place = historical.find_release("tiny").place
+    _fetch("tiny")
+    build = historical.load_build("tiny")
+    place = historical.find_server("tiny").place
     assert not (place / "root/ran").exists() and not Path("/ran").exists()
     with PrivateServer(build=build) as server:
         proc = Path(f"/proc/{server.pid}")
@@ -117,8 +135,10 @@ def test_a_release_is_fetched_and_runs_with_its_own_libraries_as_nobody_special(
                 sql.execute(connection, f"SELECT 1 INTO OUTFILE '{server.directory.parent}/x'")
         assert server.thread_names()
         assert str(server.directory) not in Path("/proc/self/mounts").read_text()
-    packages = json.loads((place / apt.MANIFEST).read_bytes())["packages"]
-    assert {one["name"]: one["version"] for one in packages} == dict.fromkeys((*apt.TOOLS, "tiny-server"), "1.0")
+    packages = json.loads((place / debian_packages.MANIFEST).read_bytes())["packages"]
+    assert {one["name"]: one["version"] for one in packages} == dict.fromkeys(
+        (*debian_packages.TOOLS, "tiny-server"), "1.0"
+    )
 
 
 def test_an_archive_without_empty_data_makes_them_where_the_servers_account_may_come(
@@ -140,19 +160,21 @@ def test_an_archive_without_empty_data_makes_them_where_the_servers_account_may_
     # As a cache of root's: nobody else may enter.
     (tmp_path / "cache").mkdir(0o700)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(apt, "download_artifact", lambda artifact, tree: jar)
-    runnable = [apt.ArchiveMember(name, name, executable=True) for name in programs_of_it]
-    members = (*runnable, apt.ArchiveMember("share/", "share/"))
-    source = historical.MavenArchive(
-        artifact=apt.Artifact("org.example", "server", "1", jar.stat().st_size, ""),
+    monkeypatch.setattr(MavenJar, "download", lambda self, tree: jar)
+    runnable = [ArchiveMember(name, name, executable=True) for name in programs_of_it]
+    members = (*runnable, ArchiveMember("share/", "share/"))
+    source = MavenJar(
+        group="org.example",
+        artifact="server",
+        release="1",
+        download_bytes=1,
+        sha256="",
         members=members,
         binary="sbin/mariadbd",
-        data=None,
-        machine=None,
     )
-    jarred = HistoricalServer("jarred", "1", "jarred", source, 1, "GPL-2.0-only", "")
-    monkeypatch.setitem(historical.CATALOGUE, "jarred", jarred)
-    build = historical.fetch_release("jarred", lambda question: True)
+    jarred = _list("jarred", source, monkeypatch)
+    _fetch("jarred")
+    build = historical.load_build("jarred")
     with PrivateServer(build=build) as server, server.connect() as connection:
         assert sql.fetch_scalar(connection, "SELECT COUNT(*) > 0 FROM mysql.help_topic") == 1
         assert os.readlink(f"/proc/{server.pid}/exe") == str(jarred.place / "sbin/mariadbd")
@@ -163,9 +185,9 @@ def test_an_archive_without_empty_data_makes_them_where_the_servers_account_may_
 def test_another_key_is_refused(archive: Archive, public: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = Archive(public / "other", {})
     other.close()
-    monkeypatch.setattr(apt, "KEYRING", other.keyring)
+    monkeypatch.setattr(debian_packages, "KEYRING", other.keyring)
     with pytest.raises(PowerprofError, match="cannot download packages of Debian test"):
-        historical.fetch_release("tiny", lambda question: True)
+        _fetch("tiny")
     assert _left_behind() == []
 
 
@@ -175,7 +197,7 @@ def test_lists_and_packages_that_were_changed_are_refused(archive: Archive) -> N
     # The same size, another content.
     package.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(PowerprofError, match="cannot download packages"):
-        historical.fetch_release("tiny", lambda question: True)
+        _fetch("tiny")
     # What was whole by then is taken again, and a file that was changed on the shelf is not.
     shelf = paths.cache_dir() / "packages"
     kept = shelf / "tiny-server_1.0_all.deb"
@@ -186,10 +208,10 @@ def test_lists_and_packages_that_were_changed_are_refused(archive: Archive) -> N
     written = lists.read_text()
     lists.write_text(written.replace("Description: x", "Description: y"))
     with pytest.raises(PowerprofError, match="cannot download packages"):
-        historical.fetch_release("tiny", lambda question: True)
+        _fetch("tiny")
     assert _left_behind() == []
     lists.write_text(written)
-    historical.fetch_release("tiny", lambda question: True)
+    _fetch("tiny")
     assert _left_behind() == ["tiny"]
     assert list(shelf.iterdir()) == []
 

@@ -381,7 +381,7 @@ def test_output_of_a_client_is_read_from_no_other_file(attacker: Attacker, tmp_p
 _STARTERS = {
     "database/runtree.py": "the janitor and ip",
     "database/sandbox.py": "the owner",
-    "database/packages.py": "apt and dpkg-deb, of packages whose signatures or digests were compared",
+    "database/debian_packages.py": "apt and dpkg-deb, of packages whose signatures were compared",
     "energy/calibrate.py": "a loop of ours",
     "system/fetching.py": "a download, under an account without rights",
     "host/program_probes.py": "tools of the host",

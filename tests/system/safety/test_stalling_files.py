@@ -406,7 +406,7 @@ OWNERS = {"system/reader_child.py"}
 # dtrace's keeper reads and writes its own child's memory.
 EXCEPTIONS = {*(("tracing/dtrace_keeper.py", name) for name in ("mem", "maps", "auxv"))}
 # Folders of fetched servers are called that.
-EXCEPTIONS.add(("database/packages.py", "root"))
+EXCEPTIONS.add(("database/debian_packages.py", "root"))
 # For system accounts, and for the reader itself.
 EXCEPTIONS |= {("system/process_stat.py", "stat"), ("system/reader_waits.py", "stat")}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packages of other releases: Debian packages unpacked into their own root, and archives of Maven Central.
+"""Servers of other releases of Debian, whose packages are unpacked into their own root.
 
 All Debian builds are built alike and run with their own libraries, so that only the releases differ.
 """
@@ -7,7 +7,6 @@ All Debian builds are built alike and run with their own libraries, so that only
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import posixpath
 import re
@@ -15,7 +14,6 @@ import shutil
 import subprocess
 import tarfile
 import urllib.parse
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,7 +24,7 @@ from powerprof.database.builds import Family, ServerBuild
 from powerprof.database.runtree import RunTree
 from powerprof.database.templates import check_room_in
 from powerprof.model.text import Say
-from powerprof.system import fetching, paths, program_search, programs
+from powerprof.system import paths, program_search, programs
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError, UsageError, reason_of
 from powerprof.system.next_steps import command_line
 
@@ -266,35 +264,23 @@ def _make_open_folder(path: Path) -> None:
         path.chmod(0o755)
 
 
+# For people, next to the root.
 MANIFEST = "packages.json"
 # initdb and mariadb-install-db start a shell and these programs, which are no dependencies of a server package.
 TOOLS = ("coreutils", "dash", "grep", "hostname", "sed")
 
 
-class UnpackedPackage(msgspec.Struct, frozen=True, kw_only=True):
-    """An unpacked package."""
-
-    name: str
-    version: str
-    sha256: str
-
-
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The packages of a root, for people, in `packages.json` next to it."""
-
-    suite: str
-    packages: list[UnpackedPackage]
-
-
-class DebianPackages(msgspec.Struct, frozen=True):
+class DebianPackages(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="debian"
+):
     """A server of a suite: its packages, and the program with the expected family and version."""
 
     suite: str
     packages: tuple[str, ...]
     family: Family
     version: tuple[int, ...]
-    binary: Path
-    machine: str | None = None
+    binary: str
+    download_bytes: int
 
     @property
     def origin(self) -> str:
@@ -317,113 +303,16 @@ class DebianPackages(msgspec.Struct, frozen=True):
         unpacked = []
         for package in wanted:
             name, version = package.name_and_version
-            unpacked.append(UnpackedPackage(name=name, version=version, sha256=package.sha256))
-        manifest = Manifest(suite=self.suite, packages=unpacked)
-        (place / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
-        for package in wanted:
+            unpacked.append({"name": name, "version": version, "sha256": package.sha256})
             (shelf / package.file_name).unlink(missing_ok=True)
+        manifest = {"suite": self.suite, "packages": unpacked}
+        (place / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
         shutil.rmtree(tree.path / "apt")
 
     def load_build(self, place: Path) -> ServerBuild:
         """Return the program. Raise PowerprofError if it does not run here, DataError for another version."""
         find = postgresql.find_build if self.family == "postgresql" else mysql.find_build
-        build = find(self.binary, root=place / "root")
+        build = find(Path(self.binary), root=place / "root")
         if (build.family, build.version[: len(self.version)]) != (self.family, self.version):
             raise DataError(place, f"Debian's {self.suite} has {build.name} now")
         return build
-
-
-_MAVEN_CENTRAL = "https://repo.maven.apache.org/maven2"
-_INDEX_VARIABLE = "POWERPROF_MAVEN_INDEX"
-
-
-class Artifact(msgspec.Struct, frozen=True):
-    """A jar with its Maven coordinates, size and digest."""
-
-    group: str
-    name: str
-    version: str
-    size_bytes: int
-    sha256: str
-
-    @property
-    def file_name(self) -> str:
-        """The name of the file in the repository."""
-        return f"{self.name}-{self.version}.jar"
-
-
-class ArchiveMember(msgspec.Struct, frozen=True):
-    """A file, or with a final / a folder, of an archive and its target. `inner.jar!path` is in a nested jar."""
-
-    source: str
-    target: str
-    executable: bool = False
-
-
-def read_repository_address() -> str:
-    """Return the repository: $POWERPROF_MAVEN_INDEX, else Maven Central. Raise UsageError for an invalid address."""
-    chosen = os.environ.get(_INDEX_VARIABLE) or _MAVEN_CENTRAL
-    if urllib.parse.urlsplit(chosen).scheme not in ("http", "https"):
-        raise UsageError(f"{_INDEX_VARIABLE}={chosen!r} is not an http(s) address", _MAVEN_CENTRAL)
-    return chosen.rstrip("/")
-
-
-def download_artifact(artifact: Artifact, tree: RunTree) -> Path:
-    """Return the verified jar in the tree. Raise PowerprofError if the download fails, DataError for another digest."""
-    place = tree.path / "download"
-    place.mkdir(0o700)
-    check_room_in(place, 2 * artifact.size_bytes)
-    path = place / artifact.file_name
-    address = "/".join(
-        [read_repository_address(), artifact.group.replace(".", "/"), artifact.name, artifact.version, path.name]
-    )
-    try:
-        with path.open("xb") as file:
-            fetching.fetch(address, file.fileno(), limit_bytes=artifact.size_bytes, total_s=_DOWNLOAD_S)
-    except OSError as error:
-        raise PowerprofError(
-            f"cannot download {address} ({str(error)[:200]})", f"check the network, or set {_INDEX_VARIABLE}"
-        ) from error
-    digest = _sha256(path)
-    if digest != artifact.sha256:
-        raise DataError(
-            path.name,
-            f"its SHA-256 is {digest}, not {artifact.sha256}: refused",
-            hint="somebody changed the file on its way, or the repository did; try again from another network",
-        )
-    return path
-
-
-def unpack_archive(jar: Path, members: tuple[ArchiveMember, ...], target: Path) -> None:
-    """Unpack the named members of a verified archive below `target`, which must not exist.
-
-    Raises PowerprofError if the file system has no room.
-    """
-    try:
-        target.mkdir(0o755)
-        with zipfile.ZipFile(jar) as outer:
-            for member in members:
-                nested, bang, path = member.source.partition("!")
-                if bang:
-                    with zipfile.ZipFile(io.BytesIO(outer.read(nested))) as inner:
-                        _unpack_member(inner, member, path, target)
-                else:
-                    _unpack_member(outer, member, nested, target)
-    except OSError as error:
-        raise PowerprofError(
-            f"cannot unpack into {target} ({reason_of(error)})",
-            "make room there, or set XDG_CACHE_HOME to another place",
-        ) from error
-
-
-def _unpack_member(archive: zipfile.ZipFile, member: ArchiveMember, prefix: str, target: Path) -> None:
-    for info in archive.infolist():
-        is_it = info.filename.startswith(prefix) if prefix.endswith("/") else info.filename == prefix
-        if info.is_dir() or not is_it:
-            continue
-        path = target / (member.target + info.filename[len(prefix) :])
-        _check_below(target, path, info.filename)
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        with archive.open(info) as given, path.open("xb") as made:
-            shutil.copyfileobj(given, made)
-        path.chmod(0o755 if member.executable else 0o644)
