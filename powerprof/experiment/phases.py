@@ -28,6 +28,7 @@ from powerprof.model.records import (
     metric_name,
 )
 from powerprof.statistics.intervals import welch_interval
+from powerprof.statistics.verdicts import Claim, judge_claim
 
 COMPARED = ("c0_percent", "wakeups_hz")
 
@@ -178,12 +179,19 @@ Finding = Literal["costs", "nothing", "drift", "single"]
 _DRIFT_SHARE = 1 / 3
 
 
-class Claim(msgspec.Struct, frozen=True):
+class Cost(msgspec.Struct, frozen=True):
     """One figure of the last phase compared with the first, and its verdict."""
 
     metric: str
     difference: Estimate
     finding: Finding
+
+    @property
+    def claim(self) -> Claim:
+        """What the interval permits to say; a cost that the drift explains has a hint only."""
+        low, high = self.difference.low, self.difference.high
+        ends = None if low is None or high is None else (low, high)
+        return judge_claim("b_higher" if self.finding == "costs" else "inconclusive", ends)
 
 
 def find_delta(run: IdleRun, before: str, after: str, metric: str) -> Delta | None:
@@ -191,7 +199,7 @@ def find_delta(run: IdleRun, before: str, after: str, metric: str) -> Delta | No
     return next((d for d in run.deltas if (d.from_phase, d.to_phase, d.metric) == (before, after, metric)), None)
 
 
-def judge_costs(run: IdleRun, first: Phase, last: Phase) -> list[Claim]:
+def judge_costs(run: IdleRun, first: Phase, last: Phase) -> list[Cost]:
     """Return the verdicts on wake-ups and C0, if both phases have them."""
     after = next((phase for phase in run.phases if phase.name == "baseline-after"), None)
     judged = []
@@ -200,9 +208,11 @@ def judge_costs(run: IdleRun, first: Phase, last: Phase) -> list[Claim]:
         if delta is not None:
             at_end = window_values(after.windows, metric) if after is not None and first.name == "baseline" else []
             before, measured = (window_values(phase.windows, metric) for phase in (first, last))
-            # A record without windows has only their summary.
-            whole = judge_cost(before, measured, at_end) if before and measured else _judge_interval(delta.difference)
-            judged.append(Claim(metric, delta.difference, whole))
+            # A record without windows has only their summary. The printed interval decides whether 0 is possible.
+            found = _judge_interval(delta.difference)
+            if found == "costs" and before and measured and judge_cost(before, measured, at_end) != "costs":
+                found = "drift"
+            judged.append(Cost(metric, delta.difference, found))
     return judged
 
 

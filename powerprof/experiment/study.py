@@ -35,7 +35,7 @@ from powerprof.model.records import Estimate, IdleRun, Kind, Phase, Record, RunM
 from powerprof.model.text import Say, approximate_time
 from powerprof.statistics.counts import difference_of_rates
 from powerprof.statistics.intervals import Interval
-from powerprof.statistics.verdicts import Claim, Verdict, judge_claim
+from powerprof.statistics.verdicts import UNKNOWN_CLAIM, Claim, Verdict, judge_claim
 from powerprof.system import signals
 from powerprof.system.errors import Interrupted, PowerprofError
 from powerprof.workloads.catalogue import find_one
@@ -150,7 +150,7 @@ class JudgedRow(NamedTuple):
 
     outcome: Outcome
     reason: Reason = ""
-    claim: Claim = Claim(unknown=True)
+    claim: Claim = UNKNOWN_CLAIM
 
 
 def judge_row(row: StudyRow, *, is_found: bool | None = None) -> JudgedRow:

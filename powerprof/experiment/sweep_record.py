@@ -14,9 +14,9 @@ from powerprof.experiment.records import Block, ConditionRecord, Range
 from powerprof.experiment.sweep_functions import FunctionWindow
 from powerprof.model.records import Record, RunMetric, Window
 from powerprof.model.system_activity import OsRates
-from powerprof.statistics.intervals import interval_ends
+from powerprof.statistics.intervals import Interval, interval_ends
 from powerprof.statistics.points import compare_points, which_differ
-from powerprof.statistics.verdicts import judge_claim
+from powerprof.statistics.verdicts import Claim, judge_claim, verdict_of
 from powerprof.workloads.definition import Value
 
 
@@ -31,9 +31,10 @@ class PointsCompared(msgspec.Struct, frozen=True, kw_only=True):
     differ: bool
 
     @property
-    def less_than_percent(self) -> float | None:
-        """The largest possible absolute difference; None if the interval alone excludes 0."""
-        return None if self.differ else judge_claim("inconclusive", self.ci95).bound
+    def claim(self) -> Claim:
+        """What may be said about the difference, in percent."""
+        verdict = verdict_of(None if self.ci95 is None else Interval(*self.ci95, ""))
+        return judge_claim(verdict if self.differ else "inconclusive", self.ci95)
 
 
 def compare_metrics(metrics: Mapping[str, Mapping[Value, Mapping[int, float]]]) -> list[PointsCompared]:
@@ -55,13 +56,10 @@ def compare_metrics(metrics: Mapping[str, Mapping[Value, Mapping[int, float]]]) 
     ]
 
 
-def similar_points(compared: Sequence[PointsCompared], metric: str, value: Value) -> dict[Value, float | None]:
-    """Return the points that do not differ significantly from this one, each with its bound in percent.
-
-    The bound is None if it is unknown.
-    """
+def similar_points(compared: Sequence[PointsCompared], metric: str, value: Value) -> dict[Value, Claim]:
+    """Return the points that do not differ significantly from this one, each with its claim, in percent."""
     return {
-        pair.b if pair.a == value else pair.a: pair.less_than_percent
+        pair.b if pair.a == value else pair.a: pair.claim
         for pair in compared
         if pair.metric == metric and value in (pair.a, pair.b) and not pair.differ
     }

@@ -92,11 +92,24 @@ def half_width(estimate: Estimate) -> float | None:
     return (estimate.high - estimate.low) / 2
 
 
+_MOST_DIGITS = 6
+
+
 def plus_minus(estimate: Estimate, digits: int = 2, *, sign: bool = False) -> str:
-    """Return `6.8 ± 0.5`; without an interval the mean alone."""
-    mean = signed(estimate.mean, digits) if sign else number(estimate.mean, digits)
+    """Return `6.8 ± 0.5`; without an interval the mean alone.
+
+    Return `6.8 (0.5 to 20.0)` if half of the interval is more than the mean although the interval has no negative
+    value. A small half has as many digits as it needs.
+    """
     half = half_width(estimate)
-    return mean if half is None else f"{mean} ± {number(half, digits)}"
+    while half and digits < _MOST_DIGITS and not round(half, digits):
+        digits += 1
+    mean = signed(estimate.mean, digits) if sign else number(estimate.mean, digits)
+    if half is None or estimate.low is None or estimate.high is None:
+        return mean
+    if estimate.low >= 0 > estimate.mean - half:
+        return f"{mean} ({number(estimate.low, digits)} to {number(estimate.high, digits)})"
+    return f"{mean} ± {number(half, digits)}"
 
 
 def period(milliseconds: float | None) -> str:

@@ -14,7 +14,7 @@ from powerprof.model.records import Kind, Note, Record
 from powerprof.model.statements import NormalText
 from powerprof.queries.records import Method, Queries, Statement
 from powerprof.statistics.distributions import student_quantile
-from powerprof.statistics.verdicts import Claim, judge_claim
+from powerprof.statistics.verdicts import UNKNOWN_CLAIM, Claim, judge_claim
 from powerprof.statistics.verdicts import Verdict as IntervalVerdict
 from powerprof.system.errors import UsageError
 
@@ -96,9 +96,22 @@ class QueriesComparison(Record, frozen=True, kw_only=True):
 def claim_of_change(record: QueriesComparison, change: StatementChange) -> Claim:
     """Return the permitted statements about the ratio of a statement compared with the common ratio, minus 1."""
     if change.low is None or change.high is None or record.common_ratio is None:
-        return Claim(unknown=True)
+        return UNKNOWN_CLAIM
     ends = (change.low / record.common_ratio - 1, change.high / record.common_ratio - 1)
     return judge_claim(_VERDICTS.get(change.became, "inconclusive"), ends)
+
+
+def judge_change(record: QueriesComparison, change: StatementChange) -> Verdict:
+    """Return the outcome of a statement, as its claim permits; `unchanged` if its interval is within 10 %."""
+    claim = claim_of_change(record, change)
+    if change.a is None or change.b is None:
+        return change.became
+    if claim.ends is None:
+        return "unknown"
+    if claim.verdict != "inconclusive":
+        return "more expensive" if claim.verdict == "b_higher" else "cheaper"
+    is_alike = max(abs(math.log1p(end)) for end in claim.ends) <= _ALIKE * (1 + 1e-9)
+    return "unchanged" if claim.hint is None and is_alike else "inconclusive"
 
 
 def is_common_change(record: QueriesComparison) -> bool:
@@ -269,4 +282,4 @@ def _counted(*records: Queries) -> Iterable[Statement]:
 
 def select_changes(record: QueriesComparison, what: Verdict) -> Sequence[StatementChange]:
     """Return the changes with this verdict, the largest change of CPU time per second first."""
-    return [one for one in record.statements if one.became == what]
+    return [one for one in record.statements if judge_change(record, one) == what]

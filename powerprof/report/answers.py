@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from powerprof.experiment.claims import SPEED, claim_of, describe_direction, percent_base
+from powerprof.experiment.claims import NO_BOUND_PERCENT, SPEED, claim_of, describe_direction, percent_base
 from powerprof.experiment.records import Metric
 from powerprof.model import text
 from powerprof.report import labels
-from powerprof.statistics.verdicts import PRIMARY_LEVEL, Claim
+from powerprof.statistics.verdicts import PRIMARY_LEVEL, UNKNOWN_CLAIM, Claim
 
 
 def noun_of(name: str) -> str:
@@ -25,7 +25,7 @@ _CORRECTED = "the 95 % interval excludes 0, but the difference is not significan
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The words for a claim.
+    """The words for a claim. Only this module makes them.
 
     Attributes:
         word: better, worse, higher, lower, `may be chance`, inconclusive, or unknown.
@@ -63,13 +63,55 @@ def outcome_of(metric: Metric, family: int) -> Outcome:
     if outcome.word != "inconclusive":
         return outcome
     if claim.bound is None:
-        return replace(outcome, bound="the interval is too wide for a bound")
+        return replace(outcome, bound=_TOO_WIDE)
     return replace(outcome, bound=bound_text(claim.bound, _Scale(metric).text(claim.bound)), is_bounded=True)
+
+
+def of_each(what: str) -> str:
+    """Return the words after the largest bound of several figures."""
+    return f" of {what} (95 % interval at each)"
 
 
 def bound_text(bound: float, shown: str) -> str:
     """Return `less than 9.5 %`. The step of a meter is unknown, so equal readings may hide a difference."""
     return f"less than {shown}" if bound else "all windows measured the same value"
+
+
+_TOO_WIDE = "the interval is too wide for a bound"
+
+
+def _percent_text(percent: float) -> str:
+    """Return a percentage that is not 0 so that it does not look like 0."""
+    return text.number(percent, 1) if percent >= 0.1 or not percent else labels.format_significant(percent)
+
+
+def outcome_in_percent(claim: Claim, base: float | None, of: str = "") -> Outcome:
+    """Return the outcome of a claim without a metric of its own, with its bound in percent of `base`."""
+    outcome = word_claim("", claim, 1)
+    if outcome.word != "inconclusive":
+        return outcome
+    if claim.bound is None or not base:
+        return replace(outcome, bound=_TOO_WIDE)
+    shown = _percent_text(100 * claim.bound / abs(base))
+    return replace(outcome, bound=bound_text(claim.bound, f"{shown} %{of}"), is_bounded=True)
+
+
+def join_outcomes(
+    claims: Sequence[Claim], bases: Sequence[float | None], places: Sequence[str], of: str = ""
+) -> Outcome:
+    """Return the outcome of undecided claims at several places, with their largest bound; `of` follows its percent."""
+    unknown = sum(claim.unknown or not base for claim, base in zip(claims, bases, strict=True))
+    hints = [place for place, claim in zip(places, claims, strict=True) if claim.hint is not None]
+    if hints:
+        at = f"at {text.join_words(hints)} ({len(hints)} of {len(claims)})"
+        return Outcome(MAY_BE_CHANCE, f" {at}")
+    if unknown:
+        return Outcome("unknown", bound=f"the bound of a difference is unknown at {unknown} of {len(claims)}")
+    known = [(claim, base) for claim, base in zip(claims, bases, strict=True) if claim.bound is not None and base]
+    claim, base = max(known, key=lambda each: (each[0].bound or 0.0) / abs(each[1]), default=(UNKNOWN_CLAIM, None))
+    if len(known) < len(claims) or not base or 100 * (claim.bound or 0.0) > NO_BOUND_PERCENT * abs(base):
+        return Outcome("inconclusive", bound="the intervals are too wide for a bound")
+    return outcome_in_percent(claim, base, of)
 
 
 def explain_chance(hints: Iterable[bool], family: int, things: str = "metrics") -> str:
@@ -106,8 +148,7 @@ class _Scale:
     def text(self, value: float, *, signed: bool = False) -> str:
         """Return a difference with its unit."""
         shown = value * self.factor
-        is_plain = self.is_percent and (abs(shown) >= 0.1 or not shown)
-        figure = text.number(abs(shown), 1) if is_plain else labels.format_significant(abs(shown))
+        figure = _percent_text(abs(shown)) if self.is_percent else labels.format_significant(abs(shown))
         sign = "−" if shown < 0 else "+" if signed else ""
         return f"{sign}{figure}{self.unit}"
 
@@ -134,13 +175,14 @@ def word_difference(metric: Metric, a: str, b: str, family: int) -> str:
     is_estimated = metric.kind == "estimated"
     within = interval_text((scale.text(end, signed=True) for end in ends), is_estimated=is_estimated)
     if claim.hint is not None:
-        shown = f"{scale.text(difference, signed=True)} {within} {outcome.word}{outcome.count}"
-        return f"Inconclusive whether {a} and {b} differ in {what}: {shown}."
-    if outcome.is_bounded:
-        shown = f"{outcome.bound} {within}" if claim.bound else outcome.bound
-        return f"No measurable difference between {a} and {b} in {what}: {shown}."
+        outcome = replace(
+            outcome, bound=f"{scale.text(difference, signed=True)} {within} {outcome.word}{outcome.count}"
+        )
+    elif not outcome.is_bounded or claim.bound:
+        outcome = replace(outcome, bound=f"{outcome.bound} {within}")
     if claim.verdict == "inconclusive":
-        return f"Inconclusive whether {a} and {b} differ in {what}: {outcome.bound} {within}."
+        about, asked = f"between {a} and {b} in {what}", f"{a} and {b} differ in {what}"
+        return f"{word_undecided(outcome, 'difference', about, asked)}."
     least, most = sorted(abs(end) for end in ends)
     more = "more" if difference > 0 else "less"
     within = interval_text((scale.text(least), scale.text(most)), is_estimated=is_estimated)
@@ -159,14 +201,15 @@ def word_difference(metric: Metric, a: str, b: str, family: int) -> str:
     return f"{b} {shown} {a} {within}."
 
 
-def word_undecided(metric: Metric, of: str, family: int) -> str:
-    """Return the beginning of a sentence about the undecided change `of` something, with its bound if it has one."""
-    outcome = outcome_of(metric, family)
+def word_undecided(outcome: Outcome, noun: str, about: str, asked: str) -> str:
+    """Return the sentence about an undecided outcome, without a full stop.
+
+    It is `No measurable NOUN ABOUT: less than …`, or `Inconclusive whether ASKED: …` with the reason.
+    """
     if outcome.is_bounded:
-        return f"No measurable change of {of}: {outcome.bound}"
-    if claim_of(metric).hint is not None:
-        return f"Inconclusive: the change of {of} {outcome.text}"
-    return f"Inconclusive whether {of} changed: {outcome.bound}"
+        return f"No measurable {noun} {about}: {outcome.bound}"
+    reason = outcome.bound or f"the {noun} {outcome.word}{outcome.count}"
+    return f"Inconclusive whether {asked}: {reason}"
 
 
 def word_side(metric: Metric, b: str, family: int) -> str:

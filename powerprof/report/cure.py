@@ -16,12 +16,13 @@ from powerprof.diagnosis.thread_pace import DEFAULT_NS, format_prediction
 from powerprof.experiment.claims import NO_BOUND_PERCENT, claim_of, metric_named
 from powerprof.experiment.records import Metric
 from powerprof.model import text
-from powerprof.report.answers import interval_text, word_undecided
+from powerprof.report.answers import interval_text, outcome_of, word_undecided
 from powerprof.report.document import NOT_TERMINAL, TERMINAL, Document, Part, Section, Sentence, Shown, View
 from powerprof.report.labels import format_significant
 from powerprof.report.layouts import metric_lines
 from powerprof.report.metrics import JUDGED_HEADS, cure_table, cure_windows_table, judged_cells
 from powerprof.report.table import Line, Places, without_empty
+from powerprof.statistics.verdicts import UNKNOWN_CLAIM
 from powerprof.system.cgroups import service_of
 from powerprof.system.next_steps import command_line
 
@@ -60,10 +61,14 @@ def answer_of(cure: Cure) -> str:
     difference = metric.difference.b_minus_a or 0.0
     claim = claim_of(metric)
     if claim.verdict == "inconclusive":
-        return f"{word_undecided(metric, f'the wake-ups of {who}', len(cure.metrics))}: {change}{_power_text(metric)}."
+        return f"{_undecided(cure, metric, f'the wake-ups of {who}')}: {change}{_power_text(metric)}."
     word = "less often" if claim.verdict == "b_lower" else "more often"
     saving = f"{who} wakes up {text.number(abs(difference), 1)} times a second {word}: {change}."
     return " ".join([saving, *_latency_sentences(cure)])
+
+
+def _undecided(cure: Cure, metric: Metric, what: str) -> str:
+    return word_undecided(outcome_of(metric, len(cure.metrics)), "change", f"of {what}", f"{what} changed")
 
 
 def _power_text(metric: Metric) -> str:
@@ -89,7 +94,7 @@ def _host_answer(cure: Cure, metric: Metric) -> str:
     link = " of " if value.endswith((" µs", " ns")) else " at " if value.isdigit() else " "
     remedy = f"{cure.remedy.name}{link}{value}"
     if verb is None:
-        saving = f"{word_undecided(metric, f'{subject} by {remedy}', len(cure.metrics))}: {change}."
+        saving = f"{_undecided(cure, metric, f'{subject} by {remedy}')}: {change}."
     else:
         saving = f"{remedy[0].upper()}{remedy[1:]} {verb} {subject}: {change}."
     if metric.name != "watts":
@@ -101,10 +106,11 @@ def _host_answer(cure: Cure, metric: Metric) -> str:
 
 def word_latency(metric: Metric | None, what: str) -> str:
     """Return the sentence about the change of a latency: its direction and its largest rise."""
-    if metric is None or metric.difference.ci95 is None or not metric.a.mean:
+    claim, base = (UNKNOWN_CLAIM, None) if metric is None else (claim_of(metric), metric.a.mean)
+    if claim.ends is None or not base:
         return f"The effect on {what} is unknown."
-    claim, (low, most) = claim_of(metric), metric.difference.ci95
-    percent = 100 * most / metric.a.mean
+    low, most = claim.ends
+    percent = 100 * most / base
     rise = f"at most {format_significant(most)} ms, {format_significant(percent)} % (95 %)"
     is_bounded = percent <= NO_BOUND_PERCENT
     if claim.verdict == "b_higher":

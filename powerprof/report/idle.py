@@ -184,15 +184,14 @@ def _list_tiles(run: IdleRun) -> list[Tile]:
     if len(shown) < 2:
         return []
     tiles = _server_tiles(run, places)
-    for claim in judge_costs(run, shown[0], shown[-1]):
-        heading, unit, digits = _ADDED[claim.metric]
-        delta = find_delta(run, shown[0].name, shown[-1].name, claim.metric)
-        index = run.deltas.index(delta) if delta is not None else 0
-        value = figure_html(places.figure(f"/deltas/{index}/difference/mean", digits, unit, sign=True))
-        half = text.half_width(claim.difference)
-        spread = "" if half is None else f"± {text.number(half, digits)}, "
-        look = "" if claim.finding == "costs" else "inconclusive"
-        tiles.append(Tile(f"{heading}, whole host, added", value, f"{spread}{_FINDINGS[claim.finding]}", look))
+    for cost in judge_costs(run, shown[0], shown[-1]):
+        heading, unit, digits = _ADDED[cost.metric]
+        delta = find_delta(run, shown[0].name, shown[-1].name, cost.metric)
+        at = f"/deltas/{run.deltas.index(delta) if delta is not None else 0}/difference"
+        value = places.figure(f"{at}/mean", digits, unit, ends=at, sign=True)
+        look = "" if cost.finding == "costs" else "inconclusive"
+        note = f"{value.half_width}{', ' if value.ends else ''}{_FINDINGS[cost.finding]}"
+        tiles.append(Tile(f"{heading}, whole host, added", figure_html(value), note, look))
     windows = max((len(phase.windows) for phase in run.phases), default=0)
     if not tiles:
         return []
@@ -204,10 +203,9 @@ def _server_tiles(run: IdleRun, places: Places) -> list[Tile]:
     for index, phase in enumerate(run.phases):
         if phase.server_exits is not None:
             at = f"/phases/{index}/server_exits/wakeups_hz"
-            half = text.half_width(phase.server_exits.wakeups_hz)
-            note = "" if half is None else f"± {text.number(half, 1)}, counted in {phase.server_exits.window_s:.0f} s"
-            value = figure_html(places.figure(f"{at}/mean", 1, "/s"))
+            value = places.figure(f"{at}/mean", 1, "/s", ends=at)
+            note = f"{value.half_width}, counted in {phase.server_exits.window_s:.0f} s" if value.ends else ""
             # If the headline gives no answer, the count is inconclusive too.
             look = "inconclusive" if find_obstacle(run) is not None else ""
-            return [Tile("Idle periods ended by the server", value, note, look)]
+            return [Tile("Idle periods ended by the server", figure_html(value), note, look)]
     return []

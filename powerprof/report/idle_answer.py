@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Sequence
 
-from powerprof.experiment.phases import Claim, judge_costs
+from powerprof.experiment.phases import Cost, judge_costs
 from powerprof.experiment.server_cost import ServerCost, find_obstacle, server_cost
 from powerprof.model import text
 from powerprof.model.records import Estimate, IdleRun, Phase
@@ -68,15 +68,15 @@ def check(run: IdleRun) -> str:
     claimed = judge_costs(run, shown[0], shown[-1])
     if not claimed:
         return ""
-    findings = {claim.finding for claim in claimed}
-    figures = " and ".join(_claimed_figure(claim, sign=True) for claim in claimed)
+    findings = {cost.finding for cost in claimed}
+    figures = " and ".join(_claimed_figure(cost, sign=True) for cost in claimed)
     words = {"costs": "", "drift": " (the baseline drifted as far)", "single": " (one window: no interval)"}
     if findings == {"nothing"}:
         if _is_useless(claimed, shown[0]):
             return f"Whole host: its own noise hides the server ({_claimed_figure(claimed[0], sign=True)})."
-        if any((claim.difference.high or 0.0) <= 0 for claim in claimed):
+        if any((cost.difference.high or 0.0) <= 0 for cost in claimed):
             return f"Whole host: other programs changed during the run ({figures})."
-        bounds = " and ".join(_upper_bound(claim) for claim in claimed)
+        bounds = " and ".join(_upper_bound(cost) for cost in claimed)
         return f"Whole host: no measurable difference, less than {bounds} (95 %)."
     remarks = "".join(words[finding] for finding in ("drift", "single") if finding in findings)
     return f"Whole host: {figures}{remarks}."
@@ -162,24 +162,24 @@ def _host_answer(run: IdleRun) -> str:
     claimed = judge_costs(run, first, last)
     if not claimed:
         return "C0 and wake-ups are unknown on this host."
-    kinds = {claim.finding for claim in claimed}
-    costs = [_claimed_figure(claim) for claim in claimed if claim.finding == "costs"]
-    rest = " and ".join(_claimed_figure(claim) for claim in claimed if claim.finding != "costs")
+    kinds = {cost.finding for cost in claimed}
+    costs = [_claimed_figure(cost) for cost in claimed if cost.finding == "costs"]
+    rest = " and ".join(_claimed_figure(cost) for cost in claimed if cost.finding != "costs")
     if not costs and "single" in kinds:
         return f"One window per phase gives no interval: {rest} more. Measure two or more (--repeat)."
     if not costs and "drift" in kinds:
-        drifted = " and ".join(_claimed_figure(claim) for claim in claimed if claim.finding == "drift")
-        others = [_claimed_figure(claim) for claim in claimed if claim.finding != "drift"]
+        drifted = " and ".join(_claimed_figure(cost) for cost in claimed if cost.finding == "drift")
+        others = [_claimed_figure(cost) for cost in claimed if cost.finding != "drift"]
         unsure = f"; the rest is inconclusive: {' and '.join(others)}" if others else ""
         return (
             f"No answer: the host changed during the run: {drifted}, but the baseline drifted as far{unsure}. "
             "Measure again when it is quiet."
         )
-    if not costs and any((claim.difference.high or 0.0) <= 0 for claim in claimed):
-        less = " and ".join(_claimed_figure(claim, sign=True) for claim in claimed)
+    if not costs and any((cost.difference.high or 0.0) <= 0 for cost in claimed):
+        less = " and ".join(_claimed_figure(cost, sign=True) for cost in claimed)
         return f"No answer: the rest of the host changed during the run: {less}. Measure again when it is quiet."
     if not costs:
-        bounds = " and ".join(_upper_bound(claim) for claim in claimed)
+        bounds = " and ".join(_upper_bound(cost) for cost in claimed)
         if _is_useless(claimed, first):
             return (
                 f"No answer: the host's windows differ too much: up to {bounds} are possible (95 %). Measure again "
@@ -192,10 +192,10 @@ def _host_answer(run: IdleRun) -> str:
     return f"{who} {verb} {costs[0]}; {reason}: {rest}."
 
 
-def _upper_bound(claim: Claim) -> str:
+def _upper_bound(cost: Cost) -> str:
     """Return the highest possible cost. An undetected cost is not a zero cost."""
-    unit = "wake-ups/s" if claim.metric == "wakeups_hz" else "points of C0"
-    return f"+{_bound(claim.difference.high)} {unit}"
+    unit = "wake-ups/s" if cost.metric == "wakeups_hz" else "points of C0"
+    return f"+{_bound(cost.difference.high)} {unit}"
 
 
 def _bound(value: float | None) -> str:
@@ -204,14 +204,14 @@ def _bound(value: float | None) -> str:
     return text.number(value, digits)
 
 
-def _is_useless(claimed: Sequence[Claim], first: Phase) -> bool:
+def _is_useless(claimed: Sequence[Cost], first: Phase) -> bool:
     """Return whether an interval is so wide that it excludes nothing."""
-    most = {claim.metric: claim.difference.high or 0.0 for claim in claimed}
+    most = {cost.metric: cost.difference.high or 0.0 for cost in claimed}
     points = max((high for metric, high in most.items() if metric != "wakeups_hz"), default=0.0)
     return most.get("wakeups_hz", 0.0) > max(_USELESS_HZ, first.wakeups_hz or 0.0) or points > _USELESS_POINTS
 
 
-def _claimed_figure(claim: Claim, *, sign: bool = False) -> str:
-    if claim.metric == "wakeups_hz":
-        return f"{text.plus_minus(claim.difference, 1, sign=sign)} wake-ups/s"
-    return f"{text.plus_minus(claim.difference, sign=sign)} points of C0"
+def _claimed_figure(cost: Cost, *, sign: bool = False) -> str:
+    if cost.metric == "wakeups_hz":
+        return f"{text.plus_minus(cost.difference, 1, sign=sign)} wake-ups/s"
+    return f"{text.plus_minus(cost.difference, sign=sign)} points of C0"

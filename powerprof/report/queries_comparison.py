@@ -16,6 +16,7 @@ from powerprof.queries.comparison import (
     StatementSide,
     claim_of_change,
     is_common_change,
+    judge_change,
     select_changes,
 )
 from powerprof.report.answers import MAY_BE_CHANCE, explain_chance, word_claim
@@ -80,7 +81,9 @@ def _answer(record: QueriesComparison, than: str) -> str:
     hints = sum(claim.hint is not None for claim in claims)
     if hints:
         return f"{answer}; {hints} of {compared} {MAY_BE_CHANCE}."
-    open_count = len(select_changes(record, "inconclusive"))
+    if not compared:
+        return "No statement is in both windows."
+    open_count = compared - len(select_changes(record, "unchanged"))
     if open_count:
         return f"{answer}; for {open_count} of {compared} a change of over 10 % is possible."
     return f"{answer}; each changed by less than 10 %{' compared with the median' if than else ''}."
@@ -93,7 +96,10 @@ def _count(changes: Sequence[StatementChange]) -> str:
 def became_text(record: QueriesComparison, change: StatementChange) -> str:
     """Return the outcome of a statement in words."""
     claim = claim_of_change(record, change)
-    return word_claim("", claim, _count_compared(record), "statements").text if claim.hint else change.became
+    is_hint = claim.hint is not None
+    return (
+        word_claim("", claim, _count_compared(record), "statements").text if is_hint else judge_change(record, change)
+    )
 
 
 def explain_statements(record: QueriesComparison) -> str:
@@ -145,13 +151,7 @@ def _list_parts(record: QueriesComparison, view: View) -> Iterator[Part]:
             Sentence(_CHART, look="muted", forms=HTML),
             Shown(few, layout, what="statements", forms=NOT_HTML),
             Sentence(few.caption, forms=TERMINAL),
-            Shown(
-                many,
-                look="plain sortable wide",
-                what="statements",
-                drawn=partial(_draw_ratios, record.statements[:MAX_ROWS]),
-                forms=HTML,
-            ),
+            Shown(many, look="plain sortable wide", what="statements", drawn=partial(_draw_ratios, record), forms=HTML),
         ],
         "statements",
     )
@@ -233,7 +233,6 @@ def _list_rows(record: QueriesComparison) -> Iterator[Line]:
 
 
 MAX_ROWS = 500
-_LOOKS = {"more expensive": "worse", "cheaper": "better"}
 
 
 def statements_table(record: QueriesComparison, places: Places) -> Table:
@@ -280,16 +279,17 @@ def _row(record: QueriesComparison, change: StatementChange, number: int, places
     return TableRow(cells)
 
 
-def _drawn_interval(change: StatementChange) -> DrawnInterval | None:
+def _drawn_interval(record: QueriesComparison, change: StatementChange) -> DrawnInterval | None:
     if change.ratio is None or change.low is None or change.high is None:
         return None
     low, middle, high = (100 * (ratio - 1) for ratio in (change.low, change.ratio, change.high))
-    return DrawnInterval(middle, low, high, change.became in _LOOKS)
+    return DrawnInterval(middle, low, high, claim_of_change(record, change).verdict != "inconclusive")
 
 
-def _draw_ratios(changes: Sequence[StatementChange]) -> DrawnColumn | None:
+def _draw_ratios(record: QueriesComparison) -> DrawnColumn | None:
     """Draw the ratios on one axis; return None if no interval is known."""
-    intervals = [_drawn_interval(change) for change in changes]
+    changes = record.statements[:MAX_ROWS]
+    intervals = [_drawn_interval(record, change) for change in changes]
     known = [interval for interval in intervals if interval is not None]
     if not known:
         return None

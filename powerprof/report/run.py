@@ -133,10 +133,9 @@ def _list_tiles(run: LoadRun) -> list[Tile]:
     for index, metric in _choose_metrics(run.metrics):
         shown = labels.choose_format(metric.unit, [metric.estimate.mean])
         at = f"/metrics/{index}/estimate"
-        value = figure_html(places.figure(f"{at}/mean", shown.decimals, shown.unit, scale=shown.factor))
-        half = text.half_width(metric.estimate)
-        note = "one window: no interval" if half is None else f"± {text.number(half * shown.factor, shown.decimals)}"
-        tiles.append(Tile(f"{labels.metric_words(metric.name)}{kind_words(metric)}", value, note))
+        value = places.figure(f"{at}/mean", shown.decimals, shown.unit, ends=at, scale=shown.factor)
+        note = value.half_width or "one window: no interval"
+        tiles.append(Tile(f"{labels.metric_words(metric.name)}{kind_words(metric)}", figure_html(value), note))
     if not tiles:
         return []
     count = Markup("{} windows").format(text.count(run.options.windows_count))

@@ -11,7 +11,7 @@ import msgspec
 from powerprof.experiment.claims import NO_BOUND_PERCENT
 from powerprof.experiment.sweep_until import Limit, Saturated, Saturation, Trial
 from powerprof.model import text
-from powerprof.report.answers import bound_text, interval_text
+from powerprof.report.answers import interval_text, outcome_in_percent, word_undecided
 from powerprof.report.document import NOT_TERMINAL, Document, Part, Section, Sentence, Shown, View
 from powerprof.report.labels import format_significant
 from powerprof.report.layouts import block_rows
@@ -73,11 +73,9 @@ def answer_of(record: Saturation) -> str:
     if claim.verdict != "inconclusive":
         times = f"{format_significant(record.ratio.b_over_a)} times the load of {record.a.name}"
         return f"{record.b.name} takes {times} within {limit} {interval}; {first}."
-    if claim.bound is not None:
-        bound = bound_text(claim.bound, f"{100 * claim.bound:,.1f} %")
-        return f"No measurable difference between {both} {where}: {bound} {interval}; {first}."
-    reason = "the interval is too wide for a bound" if claim.hint is None else "the difference may be chance"
-    return f"Inconclusive whether {both} differ {where}: {reason} {interval}; {first}."
+    outcome = outcome_in_percent(claim, 1.0)
+    said = word_undecided(outcome, "difference", f"between {both} {where}", f"{both} differ {where}")
+    return f"{said} {interval}; {first}."
 
 
 def _capacity_text(condition: Saturated, limit: str) -> str:

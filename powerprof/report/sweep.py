@@ -9,13 +9,14 @@ from functools import partial
 
 import msgspec
 
-from powerprof.experiment.claims import ENERGY, NO_BOUND_PERCENT, metric_named
+from powerprof.experiment.claims import ENERGY, metric_named
 from powerprof.experiment.paces import EXITS, WAKINGS
 from powerprof.experiment.sweep_functions import mean_shares
 from powerprof.experiment.sweep_record import Point, Sweep, similar_points
 from powerprof.model import text
 from powerprof.model.records import RunMetric
 from powerprof.report import labels
+from powerprof.report.answers import MAY_BE_CHANCE, join_outcomes
 from powerprof.report.document import NOT_TERMINAL, TERMINAL, Document, Drawing, Part, Section, Sentence, Shown, View
 from powerprof.report.html.sweep import draw_charts, draw_tradeoff
 from powerprof.report.labels import format_significant
@@ -264,13 +265,12 @@ def _best(sweep: Sweep, points: Sequence[Point], name: str, *, least: bool) -> _
         return None
     point, best = (min if least else max)(known, key=lambda pair: pair[1].estimate.mean)
     others = similar_points(sweep.compared, name, point.value)
-    bounds = [bound for bound in others.values() if bound is not None]
     as_good = ""
     if others:
-        bounded = len(bounds) == len(others) and max(bounds) <= NO_BOUND_PERCENT
-        sure = "no measurable difference" if bounded else "inconclusive"
-        bound = f", less than {format_significant(max(bounds))} %" if bounded else ""
-        as_good = f" (or {text.join_words([str(value) for value in others], 'or')}: {sure}{bound})"
+        outcome = join_outcomes(list(others.values()), [100.0] * len(others), [str(value) for value in others])
+        undecided = outcome.word if outcome.word == MAY_BE_CHANCE else "inconclusive"
+        shown = outcome.text if outcome.is_bounded else undecided
+        as_good = f" (or {text.join_words([str(value) for value in others], 'or')}: {shown})"
     return _BestPoint(point, best, as_good)
 
 

@@ -9,12 +9,11 @@ from functools import partial
 from markupsafe import Markup
 from msgspec.structs import replace
 
-from powerprof.experiment.claims import NO_BOUND_PERCENT
 from powerprof.experiment.records import Metric
 from powerprof.experiment.sweep_comparison import SweepComparison, SweepSide, Value, claim_of_point, judged_metrics
 from powerprof.model import text
 from powerprof.report import labels, layouts
-from powerprof.report.answers import MAY_BE_CHANCE, bound_text, interval_text, noun_of
+from powerprof.report.answers import MAY_BE_CHANCE, interval_text, join_outcomes, noun_of, of_each, word_undecided
 from powerprof.report.comparison_words import word_threats
 from powerprof.report.document import (
     NOT_TERMINAL,
@@ -32,7 +31,6 @@ from powerprof.report.document import (
 from powerprof.report.html.charts import draw_legend, draw_metrics, place_charts
 from powerprof.report.metrics import JUDGED_HEADS, judged_cell, judged_cells, parted_table, points_table
 from powerprof.report.table import ALL, HTML, Cell, Column, Figure, JudgedCell, Line, Places, Table, TableRow, Words
-from powerprof.statistics.verdicts import Claim
 
 
 def word_sweep_comparison(record: SweepComparison) -> SweepComparison:
@@ -58,13 +56,12 @@ def _sweeps_answer(record: SweepComparison) -> str:
         at = f" at {most.value}" if len(moved) > 1 else ""
         parts.append(f"{where}, {what} {verb} {way} with {b} than with {a}: {_percent_change(most.metric)}{at}")
     if not parts:
-        where = f"between {a} and {b} in {what} at any of {len(points)} values of {parameter}"
+        where = f"in {what} at any of {len(points)} values of {parameter}"
         claims = [claim_of_point(point, point.metric) for point in points]
         places = [f"{parameter} {point.value}" for point in points]
-        bound, reason = largest_bound(claims, [point.metric.a.mean for point in points], places, what)
-        if bound is None:
-            return f"Inconclusive {where}: {reason}."
-        return f"No measurable difference {where}: {bound}."
+        outcome = join_outcomes(claims, [point.metric.a.mean for point in points], places, of_each(what))
+        about, asked = f"between {a} and {b} {where}", f"{a} and {b} differ {where}"
+        return f"{word_undecided(outcome, 'difference', about, asked)}."
     sentence = "; ".join(parts)
     return f"{sentence[:1].upper()}{sentence[1:]}."
 
@@ -81,26 +78,6 @@ def _place_text(points: Sequence[Value], every: Sequence[Value], parameter: str)
 
 def _change(metric: Metric) -> float:
     return metric.difference.b_minus_a or 0.0
-
-
-def largest_bound(
-    claims: Sequence[Claim], bases: Sequence[float | None], places: Sequence[str], what: str
-) -> tuple[str | None, str]:
-    """Return the largest bound of undecided claims about `what` in percent of their bases, or None and the reason."""
-    unknown = sum(claim.unknown or not base for claim, base in zip(claims, bases, strict=True))
-    hints = [place for place, claim in zip(places, claims, strict=True) if claim.hint is not None]
-    bounds = [
-        100 * claim.bound / abs(base)
-        for claim, base in zip(claims, bases, strict=True)
-        if claim.bound is not None and base
-    ]
-    if hints:
-        return None, f"{MAY_BE_CHANCE} at {text.join_words(hints)} ({len(hints)} of {len(claims)})"
-    if unknown:
-        return None, f"the bound of a difference is unknown at {unknown} of {len(claims)}"
-    if len(bounds) < len(claims) or max(bounds) > NO_BOUND_PERCENT:
-        return None, "the intervals are too wide for a bound"
-    return bound_text(max(bounds), f"{max(bounds):,.1f} % of {what} (95 % interval at each)"), ""
 
 
 def _percent_change(metric: Metric) -> str:

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from powerprof.model import text
-from powerprof.model.records import Estimate, Kind
+from powerprof.model.records import Kind
 from powerprof.report import labels
 
 if TYPE_CHECKING:
@@ -76,9 +76,22 @@ class Figure(msgspec.Struct, frozen=True):
     @property
     def plus_minus(self) -> str:
         """The value with half of its interval, in its unit: `+6.8 ± 0.5 W`."""
-        mean, low, high = self.exact
-        estimate = Estimate(mean=mean or 0.0, low=low, high=high)
-        return text.plus_minus(estimate, self.digits or 0, sign=self.sign) + labels.spaced(self.unit)
+        return f"{self.text} {self.half_width}".rstrip() + labels.spaced(self.unit)
+
+    @property
+    def half_width(self) -> str:
+        """Half of its interval: `± 0.5`, or both ends if it would reach below a possible value; empty without one."""
+        if self.ends is None or self.value is None:
+            return ""
+        low, high = (end.value or 0.0 for end in self.ends)
+        half = (high - low) / 2
+        if low >= 0 > self.value - half:
+            return f"({self.ends[0].text} to {self.ends[1].text})"
+        # A small half has as many digits as it needs.
+        digits = self.digits or 0
+        if half and not round(half * self.scale, digits):
+            digits = labels.count_decimals(half * self.scale, 1)
+        return f"± {text.number(half * self.scale, digits)}"
 
 
 class Words(msgspec.Struct, frozen=True):

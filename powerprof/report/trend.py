@@ -14,13 +14,20 @@ from powerprof.experiment.claims import describe_direction, metric_named
 from powerprof.experiment.trend import Trend, TrendPoint, TrendStep
 from powerprof.model import text
 from powerprof.model.records import Kind
-from powerprof.report.answers import Outcome, explain_chance, noun_of, word_claim
+from powerprof.report.answers import (
+    Outcome,
+    explain_chance,
+    join_outcomes,
+    noun_of,
+    of_each,
+    word_claim,
+    word_undecided,
+)
 from powerprof.report.document import NOT_TERMINAL, TERMINAL, Document, Drawing, Part, Section, Sentence, Shown, View
 from powerprof.report.html.charts import draw_metrics, one_curve, place_charts
 from powerprof.report.labels import metric_words
-from powerprof.report.sweep_comparison import largest_bound
 from powerprof.report.table import HTML, Column, Figure, JudgedCell, Line, Places, Table, TableRow, Words
-from powerprof.statistics.verdicts import Claim, judge_claim
+from powerprof.statistics.verdicts import UNKNOWN_CLAIM, Claim, judge_claim
 
 
 def word_trend(record: Trend) -> Trend:
@@ -46,11 +53,10 @@ def _trend_answer(record: Trend) -> str:
         measured = [metric_named(before.metrics, record.metric) for before, _, _ in every]
         bases = [None if base is None else base.estimate.mean for base in measured]
         claims = [_claim_of_step(step) for _, _, step in every]
-        bound, reason = largest_bound(claims, bases, [after.run for _, after, _ in every], metric)
+        outcome = join_outcomes(claims, bases, [after.run for _, after, _ in every], of_each(metric))
         where = f"in {metric} between neighbouring runs"
-        if bound is None:
-            return f"{name}, {len(points)} runs: inconclusive whether there is a step {where}: {reason}."
-        return f"{name}, {len(points)} runs: no measurable step {where}: {bound}."
+        said = word_undecided(outcome, "step", where, f"there is a step {where}")
+        return f"{name}, {len(points)} runs: {said[:1].lower()}{said[1:]}."
     before, after, step = max(steps, key=lambda step: abs(step[2].difference.percent or 0.0))
     percent = step.difference.percent or 0.0
     direction_text = "rose" if percent > 0 else "fell"
@@ -63,7 +69,7 @@ def _trend_answer(record: Trend) -> str:
 
 
 def _claim_of_step(step: TrendStep | None) -> Claim:
-    return Claim(unknown=True) if step is None else judge_claim(step.verdict, step.difference.ci95)
+    return UNKNOWN_CLAIM if step is None else judge_claim(step.verdict, step.difference.ci95)
 
 
 def _step_outcome(trend: Trend, point: TrendPoint) -> Outcome:

@@ -55,7 +55,7 @@ def verdict_of(interval: Interval | None, equal: float = 0.0) -> Verdict:
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """The statements that a verdict and its intervals permit; every report words this.
+    """The statements that a verdict and its intervals permit; every report words this. Only `judge_claim` makes it.
 
     Attributes:
         verdict: The verdict, if the interval of the difference has the same direction.
@@ -64,6 +64,7 @@ class Claim(msgspec.Struct, frozen=True):
             0 if all readings are equal.
         times: The interval of the ratio, if it has the direction of the verdict.
         unknown: Whether there is no interval.
+        ends: The interval of the difference.
     """
 
     verdict: Verdict = "inconclusive"
@@ -71,6 +72,7 @@ class Claim(msgspec.Struct, frozen=True):
     bound: float | None = None
     times: tuple[float, float] | None = None
     unknown: bool = False
+    ends: tuple[float, float] | None = None
 
 
 def judge_claim(
@@ -89,11 +91,14 @@ def judge_claim(
     direction = verdict_of(Interval(*ends, ""))
     if direction == "inconclusive":
         most = max(abs(end) for end in ends)
-        return Claim(bound=most if most <= widest else None)
+        return Claim(bound=most if most <= widest else None, ends=ends)
     if verdict != direction:
-        return Claim(hint=direction)
+        return Claim(hint=direction, ends=ends)
     agrees = ratio_ends is not None and ratio_ends[0] > 0 and verdict_of(Interval(*ratio_ends, ""), 1.0) == verdict
-    return Claim(verdict, times=ratio_ends if agrees else None)
+    return Claim(verdict, times=ratio_ends if agrees else None, ends=ends)
+
+
+UNKNOWN_CLAIM = judge_claim("inconclusive", None)
 
 
 def _minimum_detectable_percent(tested: PairedTest, a_mean: float) -> float | None:

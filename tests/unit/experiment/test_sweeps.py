@@ -174,7 +174,7 @@ def test_points_are_compared_by_their_rounds() -> None:
     assert compare_sweep_points(replace(record, key="load.rate_hz")) == []
     found = compare_metrics({"x": {"a": {0: 1.0, 1: 1.1, 2: 0.9}, "b": {0: 8.0, 1: 8.3, 2: 7.6}}})
     assert [(each.a, each.b, each.differ) for each in found] == [("a", "b", True)]
-    assert found[0].ci95 is not None and found[0].less_than_percent is None
+    assert found[0].ci95 is not None and found[0].claim.verdict == "b_higher"
 
 
 def test_similar_points_have_a_bound() -> None:
@@ -189,7 +189,8 @@ def test_similar_points_have_a_bound() -> None:
         pair("y", 1, 8, (-1.0, 1.0), False),
         pair("x", 1, 16, None, False),
     ]
-    assert similar_points(compared, "x", 1) == {2: 5.0, 4: 7.0, 16: None}
+    bounds = {value: claim.bound for value, claim in similar_points(compared, "x", 1).items()}
+    assert bounds == {2: 5.0, 4: 7.0, 16: None}
 
 
 def test_a_continued_sweep_keeps_its_points() -> None:

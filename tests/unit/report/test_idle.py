@@ -9,10 +9,10 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from powerprof.experiment.phases import Claim
+from powerprof.experiment.phases import Cost
 from powerprof.experiment.server_cost import server_cost
 from powerprof.model.records import Conservation, Estimate, IdleRun, ServerExits
-from powerprof.report import idle, idle_answer
+from powerprof.report import idle_answer
 from tests.unit.report import sample_records
 from tests.unit.report.sample_records import filled
 
@@ -24,10 +24,10 @@ def test_no_answer_proves_a_zero_or_misuses_a_number(monkeypatch: pytest.MonkeyP
     for _ in range(400):
         ends = [sorted(draw.choice((-1, 1)) * 10 ** draw.uniform(-4, 2) for _ in range(2)) for _ in range(2)]
         claims = [
-            Claim(metric, Estimate(mean=(low + high) / 2, low=low, high=high), "costs" if low > 0 else "nothing")
+            Cost(metric, Estimate(mean=(low + high) / 2, low=low, high=high), "costs" if low > 0 else "nothing")
             for metric, (low, high) in zip(("wakeups_hz", "c0_percent"), ends, strict=True)
         ]
-        monkeypatch.setattr(idle, "judge_costs", lambda *_, claims=claims: claims)
+        monkeypatch.setattr(idle_answer, "judge_costs", lambda *_, claims=claims: claims)
         count = draw.choice((1, 2, 16))
         answer = idle_answer.answer_of(replace(given, options=replace(given.options, clients_count=count)))
         assert not re.search(r"less than [+−]?0(\.0+)? |less than [+]?−", answer), answer

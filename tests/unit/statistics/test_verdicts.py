@@ -185,14 +185,14 @@ def test_the_deciding_number_of_pairs_detects_the_difference(percent: float) -> 
 @pytest.mark.parametrize(
     ("verdict", "ends", "ratios", "widest", "claim"),
     [
-        ("b_lower", (-5.0, -2.0), (0.4, 0.8), math.inf, Claim("b_lower", times=(0.4, 0.8))),
-        ("b_lower", (-5.0, -2.0), (0.4, 1.1), math.inf, Claim("b_lower")),
-        ("b_higher", (2.0, 5.0), (1.2, 3.0), math.inf, Claim("b_higher", times=(1.2, 3.0))),
-        ("b_higher", (2.0, 5.0), (0.0, 3.0), math.inf, Claim("b_higher")),
-        ("inconclusive", (2.0, 5.0), (1.2, 3.0), math.inf, Claim(hint="b_higher")),
-        ("inconclusive", (-5.0, -2.0), None, math.inf, Claim(hint="b_lower")),
-        ("inconclusive", (-5.0, 2.0), None, 5.0, Claim(bound=5.0)),
-        ("inconclusive", (-2.0, 5.0), None, 4.9, Claim()),
+        ("b_lower", (-5.0, -2.0), (0.4, 0.8), math.inf, Claim("b_lower", times=(0.4, 0.8), ends=(-5.0, -2.0))),
+        ("b_lower", (-5.0, -2.0), (0.4, 1.1), math.inf, Claim("b_lower", ends=(-5.0, -2.0))),
+        ("b_higher", (2.0, 5.0), (1.2, 3.0), math.inf, Claim("b_higher", times=(1.2, 3.0), ends=(2.0, 5.0))),
+        ("b_higher", (2.0, 5.0), (0.0, 3.0), math.inf, Claim("b_higher", ends=(2.0, 5.0))),
+        ("inconclusive", (2.0, 5.0), (1.2, 3.0), math.inf, Claim(hint="b_higher", ends=(2.0, 5.0))),
+        ("inconclusive", (-5.0, -2.0), None, math.inf, Claim(hint="b_lower", ends=(-5.0, -2.0))),
+        ("inconclusive", (-5.0, 2.0), None, 5.0, Claim(bound=5.0, ends=(-5.0, 2.0))),
+        ("inconclusive", (-2.0, 5.0), None, 4.9, Claim(ends=(-2.0, 5.0))),
         ("b_higher", None, (1.2, 3.0), math.inf, Claim(unknown=True)),
     ],
 )
