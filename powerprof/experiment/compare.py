@@ -86,7 +86,7 @@ def build_comparison(session: Session) -> Comparison:
         baseline_after=session.after,
         blocks=session.blocks,
         traced=session.traced,
-        on_cpu=compare_functions(session.sampled, seed) if session.sampled else None,
+        on_cpu=compare_functions(session.sampled, seed, own_servers=session.starts > 0) if session.sampled else None,
         tool=session.tool,
         options=_options(session),
         energy_source=session.energy_source,

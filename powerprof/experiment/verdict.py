@@ -288,11 +288,12 @@ class SampledWindow(msgspec.Struct, frozen=True):
     functions: Sequence[FunctionShare]
 
 
-def compare_functions(windows: Sequence[SampledWindow], seed: int) -> FunctionChanges:
+def compare_functions(windows: Sequence[SampledWindow], seed: int, *, own_servers: bool = False) -> FunctionChanges:
     """Judge every function in both conditions, in percent of one CPU; the largest change first.
 
     The n-th windows of A and B are a pair. The verdicts are those of a family. A function that is missing in a window
-    counts as 0. The self time is judged; the total time is reported with it.
+    counts as 0. The self time is judged; the total time is reported with it. With `own_servers` all windows of a
+    condition are of one start, so that no change is proven.
     """
     a, b = ([_percents_by_key(window) for window in windows if window.arm == arm] for arm in ("a", "b"))
     pairs = list(zip(a, b, strict=False))
@@ -306,6 +307,8 @@ def compare_functions(windows: Sequence[SampledWindow], seed: int) -> FunctionCh
     noises = pool_sampling_noise([_own_percents(key, pairs) for key in keys], sample_percent)
     judged = [_change(key, pairs, seed, sample_percent, noise) for key, noise in zip(keys, noises, strict=True)]
     changes = keep_surviving_verdicts(judged, FUNCTIONS_LEVEL)
+    if own_servers:
+        changes = [msgspec.structs.replace(change, verdict="inconclusive") for change in changes]
     changes.sort(
         key=lambda change: (-abs(change.b_minus_a_percent), -abs(change.b_total_percent - change.a_total_percent))
     )
