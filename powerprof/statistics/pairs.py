@@ -30,7 +30,7 @@ _PRIOR = 5
 _TYPICAL, _TYPICAL_SIDE = 2.0, 0.36
 # The typical deviation has this many degrees of freedom more than pairs.
 _TYPICAL_FREEDOM = 5
-# A row follows its own correlation only if the rows differ by more than this multiple of chance.
+# The correlations of rows differ only if their variance is more than this multiple of chance.
 _CHANCE = 1.25
 _MANY = 60
 _COEFFICIENTS = tuple(0.05 * step for step in range(20))
@@ -49,31 +49,21 @@ def _deviation(values: Sequence[float]) -> float:
 class Noise(msgspec.Struct, frozen=True):
     """The noise of all rows of a report of pairs, which a few pairs of one row do not show.
 
-    `lag` is the mean correlation of neighbouring pairs in `rows` rows; NaN if it is unknown. A row's own correlation
-    has the weight `own`. `scatter` is the typical deviation of b − a and `side` that of one side's windows, relative to
-    the figure.
+    `lag` is the correlation of neighbouring pairs that `rows` rows show; NaN if it is unknown. `scatter` is the typical
+    deviation of b − a and `side` that of one side's windows, relative to the figure.
     """
 
     lag: float
     rows: int
-    own: float
     scatter: float
     side: float
 
-    def serial(self, each: Sequence[float]) -> tuple[float, float]:
-        """Return the factor of the standard error of the mean, at least 1, and the degrees of freedom of the scatter.
-
-        `each` are the differences of one row in the order of time.
-        """
-        count = len(each)
+    def serial(self, count: int) -> tuple[float, float]:
+        """Return the factor of the standard error of a mean of pairs, at least 1, and the degrees of freedom."""
         if count < 3 or math.isnan(self.lag):
             return 1.0, count - 1.0
-        lag = self.lag
-        if self.own:
-            own = lag_of(each)
-            lag += 0.0 if math.isnan(own) else self.own * max(own - lag, 0.0)
         shown = self.rows * count
-        return _factor_and_freedom(count, lag, shown / (shown + _PRIOR))
+        return _factor_and_freedom(count, self.lag, shown / (shown + _PRIOR))
 
     def least(self, count: int) -> float:
         """Return the smallest credible deviation of b − a over `count` pairs, relative to the figure."""
@@ -84,11 +74,15 @@ class Noise(msgspec.Struct, frozen=True):
         return self.side * math.sqrt(_TYPICAL_SIDE / (count - 1)) if count > 1 else 0.0
 
 
-INDEPENDENT = Noise(math.nan, 0, 0.0, 0.0, 0.0)
+INDEPENDENT = Noise(math.nan, 0, 0.0, 0.0)
 
 
 def pool_noise(rows: Sequence[Pairs]) -> Noise:
-    """Return the noise of the rows of a report; rows with fewer pairs than the others show none."""
+    """Return the noise of the rows of a report; rows with fewer pairs than the others show none.
+
+    The correlation is the mean of all rows. The more the rows differ beyond chance, the nearer it is to the largest:
+    a few pairs do not show which rows have it.
+    """
     most = max((len(a) for a, _ in rows), default=0)
     lags, scatters, sides = [], [], []
     for a, b in rows:
@@ -106,13 +100,13 @@ def pool_noise(rows: Sequence[Pairs]) -> Noise:
         ]
     if not lags:
         return INDEPENDENT
-    own = 0.0
+    lag = fmean(lags)
     if len(lags) > 2:
         # The variance of the correlation of independent values.
         chance = _CHANCE * (most - 2) ** 2 / (most**2 * (most - 1))
         variance = _variance(lags)
-        own = max(1 - chance / variance, 0.0) if variance else 0.0
-    return Noise(fmean(lags), len(lags), own, statistics.median(scatters), statistics.median(sides or [0.0]))
+        lag += max(1 - chance / variance, 0.0) * (max(lags) - lag) if variance else 0.0
+    return Noise(lag, len(lags), statistics.median(scatters), statistics.median(sides or [0.0]))
 
 
 # Functions with fewer samples per window show hardly more than the chance of sampling.
@@ -268,7 +262,7 @@ def measure_difference(a: Sequence[float], b: Sequence[float], step: float | Non
     if min(*a, *b) > 0:
         logs = [math.log(y) - math.log(x) for x, y in zip(a, b, strict=True)]
         step_least = each_step * math.sqrt(fmean([1 / x**2 + 1 / y**2 for x, y in zip(a, b, strict=True)]))
-        factor, freedom = noise.serial(logs)
+        factor, freedom = noise.serial(count)
         error = max(factor * _deviation(logs), step_least) / math.sqrt(count)
         typical = factor * noise.least(count) / math.sqrt(count), float(count + _TYPICAL_FREEDOM)
         if student_quantile(LEVEL, count - 1) * error <= _MOST_REACH:
@@ -279,7 +273,7 @@ def measure_difference(a: Sequence[float], b: Sequence[float], step: float | Non
             lognormal = mean + (variances[1] - variances[0]) / 2, further
             return PairedTest(mean, error, freedom, on_logs=True, lognormal=lognormal, typical=typical)
     differences = [y - x for x, y in zip(a, b, strict=True)]
-    factor, freedom = noise.serial(differences)
+    factor, freedom = noise.serial(count)
     level = abs(fmean(a) + fmean(b)) / 2
     error = max(factor * _deviation(differences), math.sqrt(2) * each_step) / math.sqrt(count)
     typical = factor * noise.least(count) * level / math.sqrt(count), float(count + _TYPICAL_FREEDOM)

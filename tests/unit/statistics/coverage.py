@@ -184,16 +184,20 @@ ROWS: dict[str, tuple[Callable[[Generator, int], tuple[Values, Values]], tuple[b
 
 
 def _report(
-    kind: str, generator: Generator, count: int, effects: Sequence[float], *, paired: bool = True
+    kind: str | Sequence[str], generator: Generator, count: int, effects: Sequence[float], *, paired: bool = True
 ) -> list[Metric]:
-    """Judge a report whose row n has B multiplied by the n-th effect; the first row is the headline."""
-    rows = [ROWS[kind][0](generator, count) for _ in effects]
+    """Judge a report whose row n has B multiplied by the n-th effect; the first row is the headline.
+
+    `kind` is that of all rows, or of each.
+    """
+    kinds = [kind] * len(effects) if isinstance(kind, str) else kind
+    rows = [ROWS[each][0](generator, count) for each in kinds]
     a = [_figures(f"row{number}", row[0]) for number, row in enumerate(rows)]
     b = [_figures(f"row{number}", row[1] * effects[number]) for number, row in enumerate(rows)]
     return judge_saved(a, b, "row0", 1, paired=paired)
 
 
-def false_words(kind: str, count: int, trials: int, *, paired: bool = True, seed: int = 7) -> float:
+def false_words(kind: str | Sequence[str], count: int, trials: int, *, paired: bool = True, seed: int = 7) -> float:
     """The share of reports with a false word anywhere, headline included: 20 rows of a condition and itself."""
     generator, wrong = np.random.default_rng(seed), 0
     for _ in range(trials):

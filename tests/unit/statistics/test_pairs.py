@@ -27,7 +27,7 @@ FIRST = ([2.3, 2.9, 2.1, 2.6], [3.4, 3.1, 3.9, 3.3])
 SECOND = ([710.0, 640.0, 690.0, 735.0], [655.0, 702.0, 618.0, 671.0])
 NOUGHT = ([0.0, 1.7, 0.4, 0.9], [2.2, 2.9, 1.1, 3.6])
 SHORT = ([9.0, 11.0, 8.0], [5.0, 5.5, 4.0])
-NOISE = Noise(lag=math.nan, rows=3, own=0.0, scatter=0.31, side=0.13)
+NOISE = Noise(lag=math.nan, rows=3, scatter=0.31, side=0.13)
 
 
 def t(level: float, freedom: float) -> float:
@@ -43,15 +43,23 @@ def test_the_noise_of_a_report_is_relative_to_each_row() -> None:
     differences = [y - x for x, y in zip(*NOUGHT, strict=True)]
     level = (fmean(NOUGHT[0]) + fmean(NOUGHT[1])) / 2
     assert found.rows == 3
-    assert found.lag == pytest.approx(fmean([lag_of(logs(FIRST)), lag_of(logs(SECOND)), lag_of(differences)]))
+    lags = [lag_of(logs(FIRST)), lag_of(logs(SECOND)), lag_of(differences)]
+    assert found.lag == pytest.approx(fmean(lags))
     assert found.scatter == pytest.approx(median([stdev(logs(FIRST)), stdev(logs(SECOND)), stdev(differences) / level]))
     assert pool_noise([NOUGHT]).scatter == pytest.approx(stdev(differences) / level)
     sides = [stdev(side) / fmean(side) for row in (FIRST, SECOND, NOUGHT) for side in row]
     assert found.side == pytest.approx(median(sides))
-    # Rows that differ no more than by chance have no correlation of their own.
-    chance = 1.25 * (4 - 2) ** 2 / (4**2 * 3)
-    spread = variance([lag_of(logs(FIRST)), lag_of(logs(SECOND)), lag_of(differences)])
-    assert found.own == pytest.approx(max(1 - chance / spread, 0.0))
+
+
+def test_the_correlation_of_a_report_nears_that_of_its_most_correlated_row() -> None:
+    """The more the rows differ beyond chance, the nearer."""
+    steady = [1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0]
+    rising = [1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 5.5]
+    rows = [([1.0] * 10, values) for values in (steady, steady, rising)]
+    lags = [lag_of(logs(row)) for row in rows]
+    share = 1 - 1.25 * 8**2 / (10**2 * 9) / variance(lags)
+    assert 0.5 < share < 1.0
+    assert pool_noise(rows).lag == pytest.approx(fmean(lags) + share * (max(lags) - fmean(lags)))
 
 
 @given(scale=st.floats(0.001, 5000.0))
@@ -69,17 +77,13 @@ def test_more_windows_need_less_of_the_typical_deviation() -> None:
 
 
 def test_a_correlated_report_has_longer_errors_and_less_freedom() -> None:
-    none, some, more = (Noise(lag, 40, 0.0, 0.2, 0.1).serial([1.0, 2.0, 0.5, 1.5]) for lag in (-0.3, -0.15, 0.0))
+    none, some, more = (Noise(lag, 40, 0.2, 0.1).serial(4) for lag in (-0.3, -0.15, 0.0))
     assert none == (1.0, 3.0)
     assert 1.0 < some[0] < more[0]
     assert 3.0 > some[1] > more[1] > 1.0
     # One row counts little, a hundred rows much.
-    few, many = (Noise(-0.1, rows, 0.0, 0.2, 0.1).serial([1.0, 2.0, 0.5, 1.5])[0] for rows in (1, 100))
+    few, many = (Noise(-0.1, rows, 0.2, 0.1).serial(4)[0] for rows in (1, 100))
     assert few < many
-    # A row that follows its own, larger correlation is widened more.
-    rising = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
-    plain, own = (Noise(-0.05, 40, weight, 0.2, 0.1).serial(rising)[0] for weight in (0.0, 1.0))
-    assert own > plain
 
 
 def test_the_noise_of_samples_is_their_chance_and_the_servers() -> None:

@@ -111,7 +111,7 @@ def t(level: float, freedom: float) -> float:
 @given(a=SIDE, b=SIDE, scale=st.floats(0.01, 900.0))
 @settings(max_examples=40, deadline=None)
 def test_a_result_of_pairs_obeys_its_laws(a: list[float], b: list[float], scale: float) -> None:
-    noise = Noise(-0.2, 9, 0.0, 0.1, 0.05)
+    noise = Noise(-0.2, 9, 0.1, 0.05)
     there, back = (compare_pairs(*sides, seed=1, step=0.0, noise=noise) for sides in ((a, b), (b, a)))
     assert (there.pairs_count, there.a_mean, there.b_mean) == (4, pytest.approx(fmean(a)), pytest.approx(fmean(b)))
     assert there.difference == pytest.approx(there.b_mean - there.a_mean)
@@ -141,7 +141,7 @@ def test_a_result_of_pairs_obeys_its_laws(a: list[float], b: list[float], scale:
 
 
 def test_a_result_of_pairs_holds_the_figures_of_its_test() -> None:
-    noise = Noise(math.nan, 3, 0.0, 0.2, 0.4)
+    noise = Noise(math.nan, 3, 0.2, 0.4)
     found, tested = compare_pairs(A, B, seed=1, step=0.01, noise=noise), measure_difference(A, B, 0.01, noise)
     ends, ratio = tested.interval, fmean(B) / fmean(A)
     assert found.ratio_interval is not None and found.p_value == tested.p_value
