@@ -55,8 +55,8 @@ _HWMON = ("hwmon",)
 _RAPL = ("rapl", "perf_power", "turbostat")
 _POWERCAP = "drivers/powercap/intel_rapl_common.c (rapl_add_package_cpuslocked, rapl_init_domains)"
 _PSYS = (
-    "powercap/intel_rapl: enumerate Psys RAPL domain together with package RAPL domain (Linux 838342a6d6b7): "
-    "the register is valid in one master package; turbostat(8): SysWatt"
+    "powercap/intel_rapl: enumerate Psys RAPL domain together with package RAPL domain (Linux f1e8d7560d30), "
+    "perf/x86/rapl: Fix psys-energy event on Intel SPR platform (838342a6d6b7): valid in one master package"
 )
 _PERF = "perf/x86/rapl: Fix the energy-pkg event for AMD CPUs: one counter per socket; codecarbon issue 1274"
 _DIES = r"package-(\d+)-die-(\d+)"
@@ -92,6 +92,12 @@ _GRACE = (
 _THOR = "github.com/rbonghi/jetson_stats pull request 900: INA238 on VIN of the carrier board"
 _JETSON = "NVIDIA Jetson Linux Developer Guide, Platform Power and Performance; SYS_VIN_HV is one of two inputs"
 _MACSMC = "Documentation/hwmon/macsmc-hwmon.rst; arch/arm64/boot/dts/apple/hwmon-common.dtsi and hwmon-laptop.dtsi"
+# Sensors of servers and of power supplies on controllers without DCMI: Dell, HPE, Lenovo, IBM, Intel, Huawei, MegaRAC.
+_IPMI_SERVER = r"System Level|Pwr Consumption|Total[ _]Power|Sys(tem)?[ _]Power|Power Meter|Power|Current Power"
+_IPMI_SUPPLIES = r"P(S|SU|MB)\d[ _]?(Input[ _]Power|Power([ _]In)?|PIN|Input)|Power\d"
+IPMI_SENSORS: tuple[tuple[Scope, str], ...] = (("server", _IPMI_SERVER), ("supply", _IPMI_SUPPLIES))
+_IPMI = "home-assistant-ipmi issues 13, 25, 27; go-ipmi issue 33; check_ipmi_sensor_v3 issue 26"
+_NO_DCMI = "no DCMI power reading"
 LAYOUTS: tuple[Layout, ...] = (
     Layout(_RAPL, "intel-rapl, power PMU", r"package-(\d+)", "", "package", "one per socket", _POWERCAP),
     Layout(_RAPL, "intel-rapl, power PMU", _DIES, "", "package", "one per die", _POWERCAP),
@@ -134,7 +140,9 @@ LAYOUTS: tuple[Layout, ...] = (
     Layout(_HWMON, SUPPLIES, r"pin\d*", "supply", "supply", "any", _SUPPLY_DRIVERS),
     Layout(_HWMON, SUPPLIES, r"pout\d*", "supply {}", "supply", "any", _SUPPLY_DRIVERS, "supply", condition="no pin"),
     Layout(("battery",), "power_supply", ".+", "", "battery", "any", _BATTERY, condition=_DISCHARGING),
-    Layout(("ipmi",), "ipmitool", ".+", "", "server", "one", "DCMI 1.5, 6.6.1 Get Power Reading"),
+    Layout(("ipmi",), "ipmitool, ipmi-dcmi", "server", "", "server", "one", "DCMI 1.5, 6.6.1 Get Power Reading"),
+    Layout(("ipmi",), "ipmitool sensor", _IPMI_SERVER, "server", "server", "one", _IPMI, condition=_NO_DCMI),
+    Layout(("ipmi",), "ipmitool sensor", _IPMI_SUPPLIES, "supply {}", "supply", "any", _IPMI, condition=_NO_DCMI),
     Layout(("host",), "exporter", ".+", "", "server", "one", "powerprof's and Kepler's documentation"),
     Layout(("meter_log",), "CSV", ".+", "", "wall", "one", "the user names the log"),
 )

@@ -102,7 +102,7 @@ def probe_ipmi() -> Capability:
         return none("ipmi", "no management controller in this guest")
     if not devices:
         return none("ipmi", "no management controller that the kernel knows (modprobe ipmi_devintf ipmi_si)")
-    if program_search.which("ipmitool") is None:
+    if all(program_search.which(name) is None for name in ("ipmitool", "ipmi-dcmi")):
         return missing("ipmi", f"optional: {devices[0]} is there, ipmitool is not", "apt install ipmitool")
     if not is_root():
         return limited("ipmi", f"only root may use {devices[0]}", command_line("doctor"))

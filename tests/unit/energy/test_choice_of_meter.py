@@ -19,7 +19,18 @@ _ROOT_ONLY = "<unreadable>"
 _MASKED = "<dangling link>"
 _DCMI = "#!/bin/sh\necho '    Instantaneous power reading:     {} Watts'\necho '    Power reading state is: {}'\n"
 _TURBOSTAT = "#!/bin/sh\nprintf 'Package\\tCPU\\tPkgWatt\\n-\\t-\\t{0}\\n0\\t0\\t{0}\\n'\nexec sleep {1}\n"
-_REFUSED = "#!/bin/sh\necho 'DCMI request failed because: Invalid command (c1)' >&2\nexit 1\n"
+_FREEIPMI = (
+    "#!/bin/sh\necho 'Current Power                        : 164 Watts'\n"
+    "echo 'Power Measurement                    : Active'\n"
+)
+_SENSORS = """#!/bin/sh
+case "$1" in
+dcmi) echo 'DCMI request failed because: Invalid command (c1)' >&2; exit 1 ;;
+sdr) echo 'PS1_Power        | 52h | ok  | 10.1 | 132 Watts'; echo 'PS2_Power        | 53h | ok  | 10.2 | 160 Watts' ;;
+sensor) echo 'PS1_Power        | 132'; echo 'PS2_Power        | 160' ;;
+esac
+"""
+_REFUSED = "#!/bin/sh\n[ $1 = sdr ] && exit 0\necho 'DCMI request failed because: Invalid command (c1)' >&2\nexit 1\n"
 _CLOSED = (
     "#!/bin/sh\necho 'Could not open device at /dev/ipmi0 or /dev/ipmi/0 or /dev/ipmidev/0: Permission denied' >&2\n"
     "exit 1\n"
@@ -109,8 +120,10 @@ HOSTS = [
         programs={"ipmitool": "#!/bin/sh\nexec sleep 20\n"},
         reasons=("ipmi: ", "did not finish in"),
     ),
+    Host("a controller without DCMI and with sensors of its supplies", "ipmi", programs={"ipmitool": _SENSORS}),
+    Host("FreeIPMI's program alone", "ipmi", programs={"ipmi-dcmi": _FREEIPMI}),
     Host(
-        "a controller with supplies and no total",
+        "a controller without DCMI and with unknown sensors",
         None,
         programs={"ipmitool": _REFUSED},
         reasons=("ipmi: the controller has no DCMI power reading", "a CSV log", "--meter FILE"),

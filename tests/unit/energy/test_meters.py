@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from powerprof.energy.choice import open_meters
 from powerprof.energy.meter_set import MeterSet
-from powerprof.energy.meters.ipmi import find_server_watts
+from powerprof.energy.meters.ipmi import choose_sensors, find_server_watts, parse_sensors
 from powerprof.energy.meters.perf_power import OpenCounter, PerfPowerMeter, list_events
 from powerprof.energy.meters.rapl import Zone, select_domains
 from powerprof.energy.request import NAMES
@@ -701,6 +701,37 @@ def test_live_ipmi(program: Path) -> None:
         readings = meters.readings(start_s, end_s)
     assert readings[0].domain == "server"
     assert readings[0].watts == pytest.approx(220.0)
+
+
+# Lists of public reports, the right scope, and its sensors.
+SENSORS = {
+    "Dell R610": ("System Level     | 98h | ok  |  7.1 | 105 Watts", "server", ["System Level"]),
+    "Dell": ("Current 2 | 6Bh | ok | 10.2 | 0 Amps\nPwr Consumption  | 77h | ok  |  7.1 | 98 Watts", "server",
+             ["Pwr Consumption"]),
+    "IBM": ("PS1 Power In     | 52h | ok  | 10.1 | 132 Watts\nPS2 Power In     | 53h | ok  | 10.2 | 160 Watts",
+            "supply", ["PS1 Power In", "PS2 Power In"]),
+    "Intel": ("PS1 Input Power  | 54h | ok  | 10.1 | 96 Watts\nPS2 Input Power  | 55h | ok  | 10.2 | 100 Watts",
+              "supply", ["PS1 Input Power", "PS2 Input Power"]),
+    "Huawei": ("Power            | 25h | ok  |  7.96 | 258 Watts\nPower1           | 21h | ok  | 10.96 | 126 Watts\n"
+               "Power2           | 22h | ok  | 10.97 | 132 Watts", "server", ["Power"]),
+    "MegaRAC": ("PMB1Power        | 21h | ok  | 10.1 | 60 Watts\nPMB2Power        | 22h | ok  | 10.2 | 0 Watts",
+                "supply", ["PMB1Power", "PMB2Power"]),
+    "two supplies": ("PS1_Power        | 52h | ok  | 10.1 | 110 Watts\nPS2_Power        | 53h | ok  | 10.2 | 90 Watts",
+                     "supply", ["PS1_Power", "PS2_Power"]),
+    "fans only": ("Fan1             | 30h | ok  |  7.1 | 6840 RPM", "server", []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("title", SENSORS)
+def test_sensors_of_a_controller_without_dcmi(title: str) -> None:
+    text, scope, names = SENSORS[title]
+    assert choose_sensors(text + "\n") == (scope, names, None)
+
+
+def test_a_supply_without_a_reading_leaves_no_total() -> None:
+    text = "PS1_Power | 52h | ok  | 10.1 | 110 Watts\nPS2_Power | 53h | ns  | 10.2 | No Reading\n"
+    assert choose_sensors(text) == ("supply", ["PS1_Power"], "PS2_Power has no reading")
+    assert parse_sensors("PS1_Power        | 110\nPS2_Power        | na\n") == {"PS1_Power": 110.0}
 
 
 @pytest.mark.parametrize(
