@@ -36,7 +36,7 @@ def make_readings(
             EnergyReading(
                 source=source,
                 domain=item.domain,
-                kind="measured",
+                kind=item.kind,
                 joules=joules,
                 watts=watts,
                 low_watts=None if watts is None or edge is None else max(watts - edge, 0.0),

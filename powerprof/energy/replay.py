@@ -64,9 +64,39 @@ _OTHERS: tuple[tuple[Callable[[str], object], str, Callable[[], str], str], ...]
         _CSV_LOG,
     ),
     (
+        re.compile(r"\bJoules\s+(?:power/|energy-)|power/energy-\w+/|,Joules,(?:power/)?energy-").search,
+        "an output of perf stat",
+        lambda: command_line("energy --meter perf_power"),
+        _TURBOSTAT_LOG,
+    ),
+    (
+        re.compile(r'^Adapter: |"Adapter": ?"|^ {2}(?:power|temp|in|fan|energy)\d+_input:', re.M).search,
+        "an output of sensors (lm-sensors)",
+        lambda: command_line("energy --meter hwmon"),
+        _CSV_LOG,
+    ),
+    (
+        re.compile(r'"@odata\.(?:id|type)"|"PowerConsumedWatts"|"PowerControl"').search,
+        "an answer of Redfish",
+        lambda: command_line("energy --meter ipmi"),
+        _CSV_LOG,
+    ),
+    (
+        re.compile(r"^Current Power +: +\d+ Watts", re.M).search,
+        "an output of ipmi-dcmi",
+        lambda: command_line("energy --meter ipmi"),
+        _CSV_LOG,
+    ),
+    (
         re.compile(r"^(?:# (?:HELP|TYPE) )?scaph_", re.M).search,
         "a page of Scaphandre",
         lambda: command_line("energy"),
+        _CSV_LOG,
+    ),
+    (
+        re.compile(r"^# (?:HELP|TYPE) \w+", re.M).search,
+        "a page of an exporter",
+        lambda: command_line("energy --meter host:FILE"),
         _CSV_LOG,
     ),
 )

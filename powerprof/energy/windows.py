@@ -91,10 +91,11 @@ class WindowEnergy(Closeable):
         generation.
         """
         model = self._find_pricing_model(whole.kind)
-        if model is not None:
+        is_other_model = whole.kind == "estimated" and whole.source != "model"
+        if model is not None and not is_other_model:
             watts = estimate(model, cpus, 1.0, 0.0, []).watts
             return None if watts is None else IdleFloor(watts)
-        if self._model is None or whole.kind != "measured" or whole.watts is None or c0_percent is None:
+        if self._model is None or whole.source == "model" or whole.watts is None or c0_percent is None:
             return None
         typical, least, most = estimate_active_share(self._model, max(c0_percent - (steal_percent or 0.0), 0.0))
         note = (

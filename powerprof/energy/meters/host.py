@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A guest's share of its host's energy, as the host offers it on a metrics page.
 
-Kepler offers counters in joules in Prometheus' text format for guests and for the node (its docs/user/metrics.md), and
-powerprof offers one of its host (docs/reference/metrics.md). Figures without a guest are the whole host's and are kept
-separate.
+Kepler offers counters in joules in Prometheus' text format for guests and for the node (its docs/user/metrics.md),
+node_exporter offers the zones of RAPL (collector/rapl_linux.go), and powerprof offers one sum of its host
+(docs/reference/metrics.md). Figures without a guest are the whole host's and are kept separate. Kepler also offers
+figures of a trained model: they are estimated.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from powerprof.energy.meters.meter import DomainEnergy, SampledMeter, is_any_mov
 from powerprof.energy.mirrors import compare_counters
 from powerprof.measure.counters import CounterSample, Missing
 from powerprof.measure.energy_series import EnergySeries, counter_energy
+from powerprof.model.records import Kind
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.fetching import fetch
 from powerprof.system.foreign_text import printable
@@ -41,7 +43,6 @@ _LABEL = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*"([^"\\]*(?:\\.[^"\\]*)*
 _VALUE = re.compile(r"\s+([0-9.eE+-]{1,64})(?:\s+-?\d{1,20})?")
 # The relevant lines of a page.
 _JOULES = "joules_total"
-_SCAPHANDRE = re.compile(r"^(?:# (?:HELP|TYPE) )?scaph_", re.M)
 _MOST_SAMPLES = 100_000
 # More than the dies of the largest hosts, with Kepler's two modes each.
 _MOST_ZONES = 256
@@ -49,6 +50,28 @@ _MOST_ZONES = 256
 _SUM = "powerprof_host_energy_joules_total"
 # Kepler's counters, of 0.9 and before by zone, of 0.10 and later with the label `zone`.
 _KEPLER = re.compile(r"kepler_(vm|node)_(?:(cpu|package|core|uncore|dram|other|gpu|platform)_)?joules_total")
+# node_exporter's zones of powercap. The number at the end of a zone's name is the label `index`.
+_NODE_EXPORTER = re.compile(r"node_rapl_(\w+)_joules_total")
+# Sources of Kepler's figures that a model computes, in the label `source` and in kepler_node_info.
+_MODEL = re.compile(r"model|estimat|train", re.I)
+_KEPLER_INFO = re.compile(r'^kepler_node_info\{[^}\n]{0,2000}\bcomponents_power_source="([^"\n]{0,80})"', re.M)
+# Other exporters by the beginning of their metrics.
+_OTHER_EXPORTERS = (
+    (r"scaph_", "Scaphandre"),
+    (r"DCGM_FI_", "dcgm-exporter"),
+    (r"nvidia_(smi|gpu)_", "an exporter of NVIDIA's cards"),
+    (r"ipmi_", "ipmi_exporter"),
+    (r"redfish_|idrac_", "a Redfish exporter"),
+    (r"node_", "node_exporter without its collector rapl"),
+    (r"windows_", "windows_exporter"),
+    (r"container_|machine_", "cAdvisor"),
+    (r"kube_", "kube-state-metrics"),
+    (r"shelly|tasmota|tplink|kasa_", "a smart plug's exporter"),
+    (r"snmp_|pdu|ups|nut_|apcupsd", "an exporter of a PDU or UPS"),
+    (r"mysql_", "mysqld_exporter"),
+    (r"pg_", "postgres_exporter"),
+)
+_FIRST_METRIC = re.compile(r"^([A-Za-z_:][A-Za-z0-9_:]{0,199})(?:\{|[ \t])", re.M)
 # Kepler's zones from the outside in: the first level on a page includes all later ones. `other` is the platform without
 # package and dram, so the three add up to it. A card is not part of the host's figure.
 _LEVELS = (
@@ -58,7 +81,7 @@ _LEVELS = (
     re.compile(r"package(-\d+(-die-\d+)?)?|dram(-\d+)?|other"),
     re.compile(r"(core|uncore|pp[01])(-\d+)?|gpu"),
 )
-_CPUS = 3
+_PSYS, _CPUS = 2, 3
 _PACKAGE = re.compile(r"package.*")
 # The control types of powercap repeat each other's zones.
 _CONTROL_TYPES = ("intel-rapl:", "intel-rapl-tpmi:", "intel-rapl-mmio:")
@@ -121,12 +144,14 @@ class HostFigures(msgspec.Struct, frozen=True):
     Attributes:
         inside: counters that the figure includes. They draw no more than the figure.
         zones: the zone of each counter in `joules`, for an exporter of zones.
+        kind: `estimated` for figures of Kepler's trained model.
     """
 
     domain: str
     joules: Mapping[str, float]
     inside: Mapping[str, float] = msgspec.field(default_factory=dict)
     zones: Mapping[str, str] = msgspec.field(default_factory=dict)
+    kind: Kind = "measured"
 
 
 def choose_figures(samples: Sequence[MetricSample], guest: str | None) -> HostFigures:
@@ -144,16 +169,18 @@ def choose_figures(samples: Sequence[MetricSample], guest: str | None) -> HostFi
     if guests or guest is not None:
         return _sum_zones("share of host", _choose_guest(list(guests.values()), guest))
     nodes = [sample for sample, kind in kepler if kind == "node"]
+    zones = [sample for sample in samples if _NODE_EXPORTER.fullmatch(sample.name)]
     sums = [sample for sample in samples if sample.name == _SUM]
-    hosts = sorted({(sample.name == _SUM, _host_of(sample)) for sample in (*nodes, *sums)})
+    exporters = {"Kepler": nodes, "node_exporter": zones, "powerprof": sums}
+    hosts = sorted({(exporter, _host_of(sample)) for exporter, of in exporters.items() for sample in of})
     if len(hosts) > 1:
-        names = ", ".join(f"{'powerprof' if is_sum else 'Kepler'} {name}".strip() for is_sum, name in hosts[:8])
+        names = ", ".join(f"{exporter} {name}".strip() for exporter, name in hosts[:8])
         raise CapabilityError(
             f"host: its page has the figures of {len(hosts)} hosts or exporters ({names})",
             "name the page of this guest's host alone: host:URL",
         )
-    if nodes:
-        return _sum_zones("host", nodes)
+    if nodes or zones:
+        return _sum_zones("host", nodes or zones)
     measured = [sample for sample in sums if sample.labels.get("kind") == "measured"]
     if measured:
         return HostFigures("host", {str(sample): sample.value for sample in measured})
@@ -161,7 +188,7 @@ def choose_figures(samples: Sequence[MetricSample], guest: str | None) -> HostFi
         "host: its page has only an estimate of the host's energy"
         if sums
         else "host: its page has no joules of a guest or of the host",
-        f"it should have kepler_vm_…_joules_total, kepler_node_…_joules_total or a measured {_SUM}",
+        f"it should have kepler_vm_…, kepler_node_… or node_rapl_…_joules_total, or a measured {_SUM}",
     )
 
 
@@ -208,8 +235,12 @@ def _sum_zones(domain: str, samples: Sequence[MetricSample]) -> HostFigures:
                 "use another meter (--meter FILE), or the estimate (--meter model)",
             )
         levels[level].append(sample)
+    packages = [s for s in levels[_CPUS] if _PACKAGE.fullmatch(_zone_of(s))]
+    # A platform has one psys. Two of them may contain each other.
+    if len({_zone_of(s) for s in levels[_PSYS]}) > 1 and packages:
+        levels[_PSYS] = []
     used = next((index for index, level in enumerate(levels) if level), len(levels))
-    chosen, packages = levels[min(used, _CPUS)], [s for s in levels[_CPUS] if _PACKAGE.fullmatch(_zone_of(s))]
+    chosen = levels[min(used, _CPUS)]
     if used >= _CPUS and not packages:
         raise CapabilityError(
             "host: its page has parts of the CPUs (dram, core), and no package or platform that contains them",
@@ -227,10 +258,14 @@ def _sum_zones(domain: str, samples: Sequence[MetricSample]) -> HostFigures:
             "let the exporter use one of them",
         )
     inside = packages if used < _CPUS else []
-    return HostFigures(domain, _map_labels(chosen), _map_labels(inside), {str(s): _zone_of(s) for s in chosen})
+    kind: Kind = "estimated" if any(_MODEL.search(s.labels.get("source", "")) for s in chosen) else "measured"
+    return HostFigures(domain, _map_labels(chosen), _map_labels(inside), {str(s): _zone_of(s) for s in chosen}, kind)
 
 
 def _zone_of(sample: MetricSample) -> str:
+    if (zone := _NODE_EXPORTER.fullmatch(sample.name)) is not None:
+        number = f"-{sample.labels['index']}" if zone[1].startswith("package") and "index" in sample.labels else ""
+        return zone[1].replace("_", "-") + number
     match = _KEPLER.fullmatch(sample.name)
     by_name = (match[2] or "") if match else sample.name
     return sample.labels.get("zone", by_name).rsplit("/", 1)[-1] if by_name == "cpu" else by_name
@@ -268,7 +303,7 @@ class HostMeter(SampledMeter[CounterSample]):
         # One channel per counter of the figure, and one for all that it includes.
         super().__init__(
             len(self._first.joules) + 1,
-            [f"host: measured there, {scope}, as {where} reports; seconds old: use windows of 30 s and more"],
+            [f"host: {self._first.kind} there, {scope}, as {where} reports; seconds old: use windows of 30 s and more"],
         )
         self._read = read
 
@@ -300,7 +335,7 @@ class HostMeter(SampledMeter[CounterSample]):
         if watts is not None and inner_watts is not None and watts < (1 - _COUNTER_ERROR) * inner_watts:
             note = f"its platform counter shows {watts:.1f} W and its packages {inner_watts:.1f} W: no figure"
             energy = EnergySeries(None, start_s, end_s, energy.dropped, (note,))
-        return [DomainEnergy(self._first.domain, "server", energy, flaw=flaw)]
+        return [DomainEnergy(self._first.domain, "server", energy, flaw=flaw, kind=self._first.kind)]
 
     def _select_distinct(self) -> tuple[list[CounterSample], str | None]:
         """Return the sum of the figure's counters, one of those that move alike, and a reason for no total."""
@@ -310,9 +345,9 @@ class HostMeter(SampledMeter[CounterSample]):
         for first, second in itertools.combinations(range(len(zones)), 2):
             alike = compare_counters(self._samples[first], self._samples[second], 1e-6, None, is_absolute=True)
             sockets = {re.sub(r"-die-\d+", "", zones[number]) for number in (first, second)}
-            if alike == "one" and len(sockets) == 1:
+            if alike == "one":
                 repeated.add(second)
-            elif alike == "one" or (alike == "unclear" and len(sockets) == 1):
+            elif alike == "unclear" and len(sockets) == 1:
                 flaw = f"{zones[first]} and {zones[second]} count alike: one counter or two"
         kept = [samples for number, samples in enumerate(self._samples[:-1]) if number not in repeated]
         columns = list(zip(*kept, strict=True))
@@ -343,16 +378,34 @@ def open_host(where: str) -> HostMeter:
 
 def _read_figures(text: str, guest: str | None) -> HostFigures:
     samples = parse_metrics(text)
-    if not samples and _SCAPHANDRE.search(text):
-        raise _unread_error("its page is Scaphandre's")
-    return choose_figures(samples, guest)
+    is_known = any(s.name == _SUM or _KEPLER.fullmatch(s.name) or _NODE_EXPORTER.fullmatch(s.name) for s in samples)
+    exporter = None if is_known else _name_exporter(text)
+    if exporter is not None:
+        raise _unread_error(f"its page is of {exporter}")
+    figures = choose_figures(samples, guest)
+    info = _KEPLER_INFO.search(text)
+    if info is not None and _MODEL.search(info[1]) and any(_KEPLER.match(name) for name in figures.joules):
+        figures = msgspec.structs.replace(figures, kind="estimated")
+    return figures
+
+
+def _name_exporter(text: str) -> str | None:
+    """Return the exporter of a page by its metrics. None for Kepler's, for powerprof's and for an empty page."""
+    names = dict.fromkeys(match[1] for match in itertools.islice(_FIRST_METRIC.finditer(text), _MOST_SAMPLES))
+    if not names or any(name.startswith(("kepler_", "powerprof_")) for name in names):
+        return None
+    for pattern, title in _OTHER_EXPORTERS:
+        if any(re.match(pattern, name) for name in names):
+            return title
+    return f"an unknown exporter ({next(iter(names))})"
 
 
 def _unread_error(what: str) -> CapabilityError:
-    """Return the error for an export that only Scaphandre writes."""
+    """Return the error for an export that powerprof cannot read."""
     return CapabilityError(
         f"host: {what}, which powerprof does not read",
-        f"run Kepler or {command_line('export')} on the host, and name that page: host:URL",
+        f"run Kepler, node_exporter --collector.rapl or {command_line('export')} on the host, and name that page: "
+        "host:URL",
     )
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from powerprof.measure.counters import CounterSample
 from powerprof.measure.energy_series import EnergySeries, PowerSample, drop_old_samples
-from powerprof.model.records import Scope
+from powerprof.model.records import Kind, Scope
 from powerprof.system import paths
 from powerprof.system.errors import CapabilityError
 
@@ -25,6 +25,7 @@ class DomainEnergy(msgspec.Struct, frozen=True):
         inside: the domain of the same meter that includes this one.
         flaw: the reason why the domains of this scope have no total, if the meter knows one.
         repeats: further domains that show the same counter, which counts once.
+        kind: `estimated` for a figure that another program computed with a model.
     """
 
     domain: str
@@ -33,6 +34,7 @@ class DomainEnergy(msgspec.Struct, frozen=True):
     inside: str | None = None
     flaw: str | None = None
     repeats: tuple[str, ...] = ()
+    kind: Kind = "measured"
 
 
 class Meter(Protocol):

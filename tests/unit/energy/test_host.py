@@ -53,6 +53,11 @@ def total(joules: float, kind: str = "measured") -> str:
     return line("powerprof_host_energy", joules, {"kind": kind})
 
 
+def rapl(zone: str, index: int, joules: float, inner: str = "") -> str:
+    """A line of node_exporter's collector rapl."""
+    return line(f"node_rapl_{zone}", joules, {"index": str(index), "path": f"{RAPL}{index}{inner}"})
+
+
 RAPL, MMIO = "/sys/class/powercap/intel-rapl:", "/sys/class/powercap/intel-rapl-mmio:"
 TWO_DB1 = vm("package", 30) + vm("package", 40, vm_id="b2")
 PAGES = {
@@ -91,7 +96,28 @@ PAGES = {
     ),
     "mmio repeats a package": (node("package", 100, path=f"{RAPL}0") + node("package", 99, path=f"{MMIO}0"), None, 100),
     "psys includes the packages": (node("package", 100) + node("dram", 10) + node("psys", 180), None, 180),
-    "psys of two sockets": (node("package", 100) + node("psys", 180) + node("psys-1", 170), None, 350),
+    "two psys, which may contain each other": (
+        node("package", 100) + node("psys", 180) + node("psys-1", 170),
+        None,
+        100,
+    ),
+    "node_exporter's RAPL": (
+        rapl("package", 0, 60)
+        + rapl("package", 1, 50)
+        + rapl("dram", 0, 6, ":0")
+        + rapl("dram", 1, 5, ":0")
+        + rapl("core", 0, 30, ":1")
+        + rapl("core", 1, 25, ":1"),
+        None,
+        121,
+    ),
+    "node_exporter's RAPL with MMIO": (
+        rapl("package", 0, 60) + line("node_rapl_package", 60, {"index": "0", "path": f"{MMIO}0"}),
+        None,
+        60,
+    ),
+    "node_exporter's psys": (rapl("package", 0, 60) + rapl("psys", 0, 90), None, 90),
+    "node_exporter's dies": (rapl("package_0_die", 0, 60) + rapl("package_0_die", 1, 70), None, 130),
     "idle and dynamic shares": (
         old("node", "package", 60, mode="idle") + old("node", "package", 40, mode="dynamic") + old("node", "dram", 10),
         None,
@@ -223,9 +249,47 @@ def test_a_counter_that_goes_or_comes_leaves_no_figure(tmp_path: Path) -> None:
     assert replay_pages(tmp_path / "page", both, node("package-0", 200) + node("package-1", 180)).energy.joules == 190
 
 
-def test_sockets_that_count_alike_have_no_total(tmp_path: Path) -> None:
+def test_sockets_of_one_counter_count_once(tmp_path: Path) -> None:
     pages = dies((31000, 31000), (31680, 31680), names=("package-0", "package-1"))
-    assert replay_pages(tmp_path / "page", *pages).flaw == "package-0 and package-1 count alike: one counter or two"
+    assert replay_pages(tmp_path / "page", *pages).energy.joules == pytest.approx(680)
+    pages = [rapl("package", 0, joules) + rapl("package", 1, joules + 1e4) for joules in (100, 700)]
+    assert replay_pages(tmp_path / "page", *pages).energy.joules == pytest.approx(1200)
+
+
+ESTIMATOR = 'kepler_node_info{components_power_source="estimator",platform_power_source="none",source="os"} 1\n'
+KINDS = {
+    "a trained model": ([old("node", "package", n, source="trained_power_model") for n in (5, 55)], "estimated"),
+    "an estimator on the whole page": ([ESTIMATOR + old("node", "package", n) for n in (5, 55)], "estimated"),
+    "registers": ([old("node", "package", n, source="rapl-sysfs") for n in (5, 55)], "measured"),
+    "node_exporter": ([rapl("package", 0, n) for n in (5, 55)], "measured"),
+}
+
+
+@pytest.mark.parametrize("title", KINDS)
+def test_the_figures_of_a_model_are_estimated(tmp_path: Path, title: str) -> None:
+    pages, kind = KINDS[title]
+    energy = replay_pages(tmp_path / "page", *pages)
+    readings, _ = make_readings("host", [energy], 0.0, 10.0)
+    assert (host_energy(readings).kind, host_energy(readings).watts) == (kind, pytest.approx(5.0))
+
+
+EXPORTERS = {
+    "scaph_host_power_microwatts 5e6": "Scaphandre",
+    'DCGM_FI_DEV_POWER_USAGE{gpu="0"} 71.2': "dcgm-exporter",
+    'ipmi_power_watts{id="9",name="PSU1"} 110': "ipmi_exporter",
+    'redfish_chassis_power_powersupply_last_power_output_watts{chassis_id="1"} 110': "Redfish",
+    'node_hwmon_power_average_watt{chip="x"} 5': "node_exporter without its collector rapl",
+    "mysql_up 1": "mysqld_exporter",
+    "acme_power_watts 5": r"an unknown exporter \(acme_power_watts\)",
+}
+
+
+@pytest.mark.parametrize("page", EXPORTERS)
+def test_every_other_exporter_is_named_and_refused(tmp_path: Path, page: str) -> None:
+    path = tmp_path / "page.prom"
+    path.write_text(f"# HELP x y\n{page}\n")
+    with pytest.raises(CapabilityError, match=f"its page is of .*{EXPORTERS[page]}.*, which powerprof does not read"):
+        open_host(str(path))
 
 
 def dies(*joules: tuple[float, float], names: tuple[str, str] = ("package-0-die-0", "package-0-die-1")) -> list[str]:
@@ -263,7 +327,7 @@ def test_scaphandres_page_and_tree_are_refused_by_name(tmp_path: Path) -> None:
     counter.parent.mkdir(parents=True)
     counter.write_text("5000000\n")
     for where in (page, tmp_path / "vm"):
-        with pytest.raises(CapabilityError, match=r"Scaphandre's.*which powerprof does not read") as caught:
+        with pytest.raises(CapabilityError, match=r"Scaphandre.*which powerprof does not read") as caught:
             open_meters(f"host:{where}")
         assert "Kepler" in str(caught.value.hint) and "host:URL" in str(caught.value.hint)
 

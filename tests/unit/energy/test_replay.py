@@ -60,6 +60,28 @@ OTHERS = {
     "powercap with bars": ("/sys/class/powercap/intel-rapl/enabled|1\nintel-rapl-mmio:0/energy_uj|7\n", "powercap"),
     "powercap with times": ("Timestamp | 1764000000\n/sys/class/powercap/intel-rapl:0/energy_uj|5\n", "powercap"),
     "a page of Scaphandre": ("# HELP scaph_self_cpu_usage CPU\nscaph_self_cpu_usage 5\n", "Scaphandre"),
+    "perf stat": (
+        " Performance counter stats for 'system wide':\n\n    152.30 Joules power/energy-pkg/\n\n"
+        "   5.001 seconds time elapsed\n",
+        "perf stat",
+    ),
+    "perf stat -x,": ("152.30,Joules,power/energy-pkg/,5001234567,100.00,,\n", "perf stat"),
+    "perf stat -I": ("     1.001057 29.40 Joules power/energy-pkg/\n", "perf stat"),
+    "sensors": (
+        "power_meter-acpi-0\nAdapter: ACPI interface\npower1:       210.00 W  (interval =   1.00 s)\n",
+        "lm-sensors",
+    ),
+    "sensors -u": ("amdgpu-pci-0300\nAdapter: PCI adapter\nslowPPT:\n  power1_average: 9.000\n", "lm-sensors"),
+    "sensors -j": ('{\n   "power_meter-acpi-0":{\n      "Adapter": "ACPI interface",\n', "lm-sensors"),
+    "Redfish": (
+        '{"@odata.id": "/redfish/v1/Chassis/1/Power", "PowerControl": [{"PowerConsumedWatts": 210}]}',
+        "Redfish",
+    ),
+    "ipmi-dcmi": ("Current Power                        : 164 Watts\n", "ipmi-dcmi"),
+    "a page of node_exporter": (
+        '# HELP node_rapl_package_joules_total Current RAPL value\nnode_rapl_package_joules_total{index="0"} 5\n',
+        "exporter",
+    ),
     "PowerTOP's CSV": ("PowerTOP Version;v2.14 ran at Fri\n * * *   Top 10 Power Consumers   * * *\n", "PowerTOP"),
     "PowerTOP's page": ("<!DOCTYPE html>\n<html><head><title>PowerTOP report</title></head></html>\n", "PowerTOP"),
 }
