@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from powerprof.system.fork import reap
+from powerprof.system.own_processes import own_pids
 from powerprof.system.tasks import has_ended, parent_of
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def _list_descendants(kept: Collection[int]) -> tuple[list[psutil.Process], floa
     ended_s = 0.0
     children_of = _map_children()
     for child in children_of.get(os.getpid(), []):
-        if child in kept:
+        if child in kept or _is_helpers(child):
             continue
         if (ended := reap(child, 0.0)) is not None:
             ended_s += ended[1]
@@ -89,6 +90,17 @@ def _list_descendants(kept: Collection[int]) -> tuple[list[psutil.Process], floa
             with suppress(psutil.NoSuchProcess):
                 processes.append(psutil.Process(pid))
     return [process for process in processes if not has_ended(process.pid)], ended_s
+
+
+def _is_helpers(pid: int) -> bool:
+    """Return whether a child is powerprof's helper or an orphan of one, such as of a meter's program.
+
+    Helpers run in the session of powerprof or lead their own. A started command has a session of its own.
+    """
+    try:
+        return os.getsid(pid) in {os.getsid(0), *own_pids()}
+    except ProcessLookupError:
+        return False
 
 
 def _send_signal(process: psutil.Process, number: int) -> None:

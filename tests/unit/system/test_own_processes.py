@@ -145,3 +145,26 @@ def test_a_helper_costs_its_time_on_a_cpu_and_its_voluntary_switches(
     assert {77} == own_processes._RUNNING
     (folder / "status").write_text(f"Name:\tx\nPPid:\t1\n{switches}")
     assert 77 not in read_own_cost().spent
+
+
+# A meter's program that burns CPU time itself and in a child that outlives it.
+_METER = (
+    "burn() { n=0; while [ $n -lt 200000 ]; do n=$((n + 1)); done; }; burn; (burn; sleep 1) >/dev/null 2>&1 & echo 5"
+)
+
+
+@pytest.mark.parametrize("is_command", [True, False], ids=["command", "load"])
+def test_the_cpu_time_of_a_meters_program_is_in_no_command_and_no_load(tmp_path: Path, is_command: bool) -> None:
+    """The meter is sampled while a sleeping command or load is measured."""
+    with (tmp_path / "errors").open("w") as errors:
+        if is_command:
+            process = programs.start_typed(["/bin/sleep", "0.2"], stderr=errors)
+        else:
+            process = programs.start(["/bin/sleep", "0.2"], stderr=errors, measured=True)
+        spent_s = read_own_cost()
+        programs.run(["/bin/sh", "-c", _METER])
+        cpu_s = programs.wait_for_cost(process) or 0.0
+        leftovers = programs.end_session(process) if is_command else None
+    assert read_own_cost().since(spent_s)[0] > 0.05
+    assert cpu_s + (leftovers.cpu_s if leftovers else 0.0) < 0.05
+    assert leftovers is None or not leftovers.were_running
