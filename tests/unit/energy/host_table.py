@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import get_args
 
 from tests.conftest import REPOSITORY
@@ -195,18 +196,21 @@ class _Builder:
         made = ["scope==System", "voltage_now==11400000", f"serial_number=={name} 00412", "energy_now==40000000"]
         self._cell(name, power, status, *made, *files)
 
+    def _from(self, *words: str) -> None:
+        self._host.source = " ".join(words)
+
     def _file(self, path: str, text: str) -> None:
         self._put(path, text)
 
 
-def list_families() -> list[str]:
+def list_families(table: Path = TABLE) -> list[str]:
     """Return the headings of the table."""
-    return re.findall(r"^\[(\w+)\]$", TABLE.read_text(encoding="utf-8"), re.MULTILINE)
+    return re.findall(r"^\[(\w+)\]$", table.read_text(encoding="utf-8"), re.MULTILINE)
 
 
-def read_hosts(family: str) -> list[Host]:
+def read_hosts(family: str, table: Path = TABLE) -> list[Host]:
     """Return the hosts below a heading, in order."""
-    rows = TABLE.read_text(encoding="utf-8").partition(f"\n[{family}]\n")[2].partition("\n[")[0]
+    rows = table.read_text(encoding="utf-8").partition(f"\n[{family}]\n")[2].partition("\n[")[0]
     rows = re.sub(r"^#.*\n", "", rows, flags=re.MULTILINE)
     return [_read_host(family, paragraph) for paragraph in re.split(r"\n(?=\S)", rows.strip())]
 

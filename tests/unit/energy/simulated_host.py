@@ -87,6 +87,7 @@ class Host:
             has no right figure.
         whole: the exact watts of the machine by any tier. It replaces `truth`.
         is_breakable: a fault of a channel leaves the truth right. A lost sample at the moment of a step does not.
+        source: the public listing of a real host.
         sensors: counters of the perf `power` PMU in joules, by event and CPU. None: the event cannot be opened.
     """
 
@@ -99,6 +100,7 @@ class Host:
     processes: dict[str, str] = field(default_factory=dict)
     is_breakable: bool = True
     sensors: dict[tuple[str, int], Callable[[float], float] | None] = field(default_factory=dict)
+    source: str = ""
 
     def is_steady(self) -> bool:
         """Return whether a fault may be added: all files exist during the whole window."""
