@@ -182,6 +182,9 @@ def host_meters(windows: Windows) -> HostMeters | None:
     believed = [meters for name, meters in sets.items() if not _is_refuted(name, sets, windows)]
     if not believed:
         return _choose_estimate(windows)
+    # Rails are parts of a socket. They stand for a host without any outer meter only.
+    if "rail" in sets and len(believed) > 1 and believed[-1] is sets["rail"]:
+        believed.pop()
     for is_usable in (_is_complete, _has_figure):
         counts = [sum(is_usable(window, meters) for window in windows) for meters in believed]
         for meters, count in zip(believed, counts, strict=True):

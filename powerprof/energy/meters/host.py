@@ -404,8 +404,8 @@ def _unread_error(what: str) -> CapabilityError:
     """Return the error for an export that powerprof cannot read."""
     return CapabilityError(
         f"host: {what}, which powerprof does not read",
-        f"run Kepler, node_exporter --collector.rapl or {command_line('export')} on the host, and name that page: "
-        "host:URL",
+        f"run Kepler, node_exporter (with its collector rapl) or {command_line('export')} on the host, and name that "
+        "page: host:URL",
     )
 
 

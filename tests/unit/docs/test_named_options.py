@@ -40,6 +40,7 @@ _OTHERS = {
     "measure/powertop_residency.py": _POWERTOP,
     "measure/turbostat.py": _TURBOSTAT,
     "measure/turbostat_residency.py": _TURBOSTAT,
+    "energy/meters/ipmi.py": {"--get-system-power-statistics"},  # of ipmi-dcmi
     "energy/meters/turbostat.py": _TURBOSTAT,
     "energy/replay.py": _TURBOSTAT,
     "host/program_probes.py": {"--quiet", "--num", "--interval"},
