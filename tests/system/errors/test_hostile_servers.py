@@ -286,6 +286,8 @@ THEFTS = {
     "dialog": switch_to(b"dialog", b"\x02Password: "),
     "dialog at once": switch_to(b"dialog"),
     "old": switch_to(b"mysql_old_password"),
+    "old from the beginning": first_plugin("mysql_old_password", b"\x01x"),
+    "one that PyMySQL lacks": switch_to(b"auth_gssapi_client"),
     "sha256": switch_to(b"sha256_password", b"\x01-----BEGIN PUBLIC KEY-----\n"),
     "caching sha2, forgotten": switch_to(b"caching_sha2_password", b"\x01\x04"),
     "clear from the beginning": first_plugin("mysql_clear_password", b"\xfemysql_clear_password\0"),
