@@ -1,5 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MySQL option files (my.cnf), read as hostile input and with the rights of the account that named them."""
+"""MySQL option files (my.cnf), read as hostile input and with the rights of the account that named them.
+
+Two other parsers were tried on 21 files with groups, quotes, comments, includes and damage. PyMySQL's, which is
+Python's configparser, agrees on 6 of them: it has no includes, no escapes and no comments after a value. It refuses a
+group or an option that is there twice. `my_print_defaults` agrees on 13. It waits for a named pipe without end, skips
+a missing file, prints a line break in a value like the end of an option, and names no place of a value for errors. In
+the sandbox it could not read a file that only its owner may read, and a host without a client of MariaDB lacks it.
+"""
 
 from __future__ import annotations
 
