@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from powerprof.cure.records import Cure
+from powerprof.experiment.study import StudyRun
+from powerprof.model.runs import decode_record
+from powerprof.report.cure import answer_of
 from tests.conftest import REPOSITORY
 from tests.unit.docs.test_reference import table_of
 
@@ -74,3 +78,13 @@ def test_a_limitation_appears_once(page: Path) -> None:
     section = page.read_text(encoding="utf-8").partition("## Limitations")[2].partition("\n## ")[0]
     starts = [item[:24] for item in re.findall(r"^- (.+)$", section, re.MULTILINE)]
     assert len(starts) == len(set(starts))
+
+
+def test_the_figures_of_the_readme_are_saved_runs() -> None:
+    readme, studies = _flat("../README.md"), DOCS / "studies/runs"
+    idle = decode_record(studies / "releases.json", StudyRun).rows[-1]
+    assert idle.metric == "server_wakings_hz" and idle.a is not None and idle.b is not None
+    rates = f"wake {idle.b.mean:.1f} times a second, those of MySQL 5.5.9 {idle.a.mean:.1f} times"
+    assert f"The threads of an idle MySQL 9.7 {rates}" in readme
+    cure = answer_of(decode_record(DOCS / "runs/cure.json", Cure))
+    assert cure in readme and cure in _flat("how-to/cure.md")

@@ -8,6 +8,7 @@ import io
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator
+from html.parser import HTMLParser
 from typing import Any
 
 import msgspec
@@ -83,7 +84,9 @@ def unit_at(record: Any, pointer: str) -> str:
             return _SUFFIX_UNITS.get(suffix[1], suffix[1])
         if (unit := getattr(holder, "unit", None)) is not None:
             return str(unit)
-        if (metric := getattr(holder, "metric", None)) is not None and (known := find_metric(metric)) is not None:
+        is_named = pointer.rpartition("/")[2] not in ("mean", "low", "high", "within")
+        metric = None if is_named else getattr(holder, "metric", None)
+        if metric is not None and (known := find_metric(metric)) is not None:
             return known.unit
     return ""
 
@@ -174,6 +177,55 @@ def test_every_figure_has_its_unit_and_its_kind(name: str, form: Form) -> None:
     record = _RECORDS[name]()
     found = list(figure_faults(record, document_of(record, View(everything=True)), form))
     assert not found, (len(found), found[:12])
+
+
+class _Outside(HTMLParser):
+    """Collects the figures of a page outside its tables, each with the text of its block: a tile, or a fact."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.figures: list[tuple[str, str]] = []
+        self._open: list[tuple[str, list[str], list[str]]] = []
+        self._tables, self._term = 0, ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        named = dict(attrs)
+        self._tables += tag == "table"
+        is_block = tag in ("dt", "dd", "li", "h1") or (tag in ("p", "div") and not self._in_tile())
+        if is_block:
+            self._open.append(("tile" if "tile " in f"{named.get('class')} " else tag, [], []))
+        if tag == "data" and not self._tables and self._open:
+            self._open[-1][2].append(str(named["data-at"]))
+
+    def _in_tile(self) -> bool:
+        return bool(self._open) and self._open[-1][0] == "tile"
+
+    def handle_data(self, data: str) -> None:
+        if self._open:
+            self._open[-1][1].append(data)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._tables -= tag == "table"
+        if not self._open or (self._open[-1][0] != tag and not (self._in_tile() and tag == "div")):
+            return
+        _, words, places = self._open.pop()
+        text = "".join(words)
+        self._term = text if tag == "dt" else self._term
+        self.figures += [(place, f"{self._term} {text}" if tag == "dd" else text) for place in places]
+
+
+@pytest.mark.parametrize("name", _RECORDS)
+def test_every_figure_beside_the_tables_of_a_page_has_its_unit_and_its_kind(name: str) -> None:
+    record, page = _RECORDS[name](), _Outside()
+    page.feed(export(record, "html").decode())
+    found = []
+    for place, text in page.figures:
+        unit = unit_at(record, place)
+        if unit in _SHOWN and not place.endswith("/pid") and not re.search(f"{_SHOWN[unit]}|percent", text):
+            found.append(f"{place}: no {unit}: {text!r}")
+        if kind_at(record, place) == "estimated" and "est" not in text:
+            found.append(f"{place}: not estimated: {text!r}")
+    assert not found, found[:8]
 
 
 @pytest.mark.parametrize("name", _RECORDS)
