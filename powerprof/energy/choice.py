@@ -17,7 +17,7 @@ from powerprof.system import paths
 from powerprof.system.errors import CapabilityError, PowerprofError
 
 # Meters with the same domains from opening on. Others show them in their first samples.
-_CHECKED = ("rapl", "perf_power", "hwmon", "battery")
+_CHECKED = ("rapl", "perf_power", "hwmon", "battery", "ipmi")
 # RAPL counters move every millisecond. Some firmware and hypervisors take longer, but a working counter moves in this
 # time.
 _PROBE_S = 0.4

@@ -29,8 +29,12 @@ def reconcile(readings: Sequence[EnergyReading]) -> list[str]:
         pairs.append((levels[-1], levels[0]))
     lines += [_compare_tiers(inner, outer) for inner, outer in pairs]
     # Without any figure the notes on each domain are the reason.
-    reason = host_energy(readings).reason if any(r.joules is not None for r in readings) else None
+    chosen = host_energy(readings)
+    reason = chosen.reason if any(r.joules is not None for r in readings) else None
     lines += [] if reason is None else [f"no total: {reason}"]
+    if reason is None and chosen.source is not None:
+        flawed = [r for r in readings if r.unsummed is not None and r.domain not in chosen.domains]
+        lines += list(dict.fromkeys(f"{tier(r)} by {r.source} is not used: {r.unsummed}" for r in flawed))
     return lines + _note_two_server_meters(readings) + _note_oversized_parts(readings) + _note_repeated(readings)
 
 

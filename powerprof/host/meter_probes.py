@@ -10,6 +10,7 @@ from pathlib import Path
 from powerprof.energy.choice import find_meter_flaw
 from powerprof.energy.meters.battery import find_batteries, open_battery
 from powerprof.energy.meters.hwmon import find_channels, open_hwmon
+from powerprof.energy.meters.ipmi import open_ipmi
 from powerprof.energy.meters.meter import Meter
 from powerprof.energy.meters.perf_power import open_perf_power
 from powerprof.energy.meters.rapl import open_rapl
@@ -103,7 +104,7 @@ def probe_ipmi() -> Capability:
         return missing("ipmi", f"optional: {devices[0]} is there, ipmitool is not", "apt install ipmitool")
     if not is_root():
         return limited("ipmi", f"only root may use {devices[0]}", command_line("doctor"))
-    return ok("ipmi", f"{devices[0]}; seconds old when it is read")
+    return _judge_total("ipmi", f"{devices[0]}; seconds old when it is read", open_ipmi)
 
 
 def judge_energy(meters: Sequence[Capability]) -> Capability:

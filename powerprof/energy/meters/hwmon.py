@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from powerprof.energy.meters.battery import find_batteries
 from powerprof.energy.meters.hwmon_roles import find_roles, is_listed, is_supply, is_unknown_supply
 from powerprof.energy.meters.meter import POWER_INTERVAL_S, DomainEnergy, distinct_names, is_any_moving
+from powerprof.energy.mirrors import compare_counters
 from powerprof.measure.counters import CounterSample, choose_interval_s
 from powerprof.measure.energy_series import (
     AT_EDGE_S,
@@ -250,13 +251,26 @@ class HwmonMeter:
             elif averaging_s > POWER_INTERVAL_S:
                 watts = [s.watts for s in powers if s.watts is not None and s.time_s >= start_s]
                 energy = replace(energy, edge_joules=(max(watts) - min(watts)) * averaging_s if watts else 0.0)
-            domains.append(DomainEnergy(channel.domain, channel.scope, energy, channel.inside, channel.flaw))
+            flaw = channel.flaw or self._find_repeated(channel)
+            domains.append(DomainEnergy(channel.domain, channel.scope, energy, channel.inside, flaw))
         for came_s, channel in self._appeared.values():
             if came_s <= end_s + AT_EDGE_S and all(channel.domain != item.domain for item in domains):
                 note = "appeared after measuring began: no figure"
                 none = EnergySeries(None, start_s, end_s, 0, (note,), is_absent=True)
                 domains.append(DomainEnergy(channel.domain, channel.scope, none, channel.inside))
         return domains
+
+    def _find_repeated(self, channel: SensorChannel) -> str | None:
+        """Return the reason if another socket's counter is equal: drivers take a node for a socket."""
+        if not channel.is_energy or channel.scope != "package":
+            return None
+        own = self._counters[self._channels.index(channel)]
+        for other, counters in zip(self._channels, self._counters, strict=True):
+            if other is channel or not other.is_energy or other.scope != "package":
+                continue
+            if compare_counters(own, counters, 1e-6, None, is_absolute=True) != "two":
+                return f"{channel.domain} and {other.domain} count alike: one counter or two"
+        return None
 
     def drop_samples(self, before_s: float) -> None:
         for counters, powers in zip(self._counters, self._powers, strict=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from powerprof.energy.layouts import IPMI_SENSORS
@@ -143,10 +144,14 @@ def open_ipmi() -> IpmiMeter:
     return IpmiMeter(lambda: {"server": find_server_watts(read())})
 
 
+@cache
+def _list_sensors(program: Path) -> str:
+    return programs.run([program, "sdr", "elist", "full"], timeout_s=_LIST_TIMEOUT_S).stdout
+
+
 def _open_sensors(program: Path, refusal: str) -> IpmiMeter:
     """Open the power sensors of a controller without DCMI. Raise UnusableMeterError without a known sensor."""
-    text = programs.run([program, "sdr", "elist", "full"], timeout_s=_LIST_TIMEOUT_S).stdout
-    scope, names, flaw = choose_sensors(text)
+    scope, names, flaw = choose_sensors(_list_sensors(program))
     if not names:
         raise UnusableMeterError(
             f"ipmi: the controller has no DCMI power reading ({refusal}), and no power sensor of a known name",

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
 import msgspec
+from msgspec.structs import replace
 
 from powerprof.energy.layouts import ALL_PACKAGES, rapl_scope
 from powerprof.energy.meters.meter import DomainEnergy, distinct_names, require_this_host
@@ -29,12 +31,16 @@ _Domain = tuple[str, str | None]  # the domain, and the domain that includes it
 
 
 class DomainIntervals(msgspec.Struct, frozen=True):
-    """The mean watts of one domain in each table of a log. Without intervals it has no figure, for the reason `why`."""
+    """The mean watts of one domain in each table of a log. Without intervals it has no figure, for the reason `why`.
+
+    `flaw` is the reason why its scope has no total.
+    """
 
     domain: str
     inside: str | None
     intervals: tuple[PowerInterval, ...]
     why: str | None = None
+    flaw: str | None = None
 
 
 def has_length(log: TurbostatLog) -> bool:
@@ -73,7 +79,23 @@ def read_domain_intervals(log: TurbostatLog, offset_s: float = 0.0) -> list[Doma
             if value is not None and why is None
         ]
         made.append(DomainIntervals(label, key[1] if key[0] in ("core", "uncore") else None, tuple(intervals), why))
-    return made
+    return [replace(domain, flaw=_find_repeated(domain, made)) for domain in made]
+
+
+# Two sockets do not draw the same hundredth of a watt in so many tables.
+_LEAST_TABLES = 3
+
+
+def _find_repeated(domain: DomainIntervals, domains: Sequence[DomainIntervals]) -> str | None:
+    """Return the reason if another package has the same watts in each table: a guest shows one counter per socket."""
+    watts = [interval.watts for interval in domain.intervals]
+    if not domain.domain.startswith("package-") or "/" in domain.domain or len(watts) < _LEAST_TABLES:
+        return None
+    for other in domains:
+        is_peer = other is not domain and other.domain.startswith("package-") and "/" not in other.domain
+        if is_peer and len(set(watts)) > 1 and watts == [interval.watts for interval in other.intervals]:
+            return f"{domain.domain} and {other.domain} show the same watts in {len(watts)} tables: one counter or two"
+    return None
 
 
 def _table_watts(interval: TurbostatInterval) -> dict[_Domain, float | None]:
@@ -125,7 +147,7 @@ def sum_log_energies(log: TurbostatLog, start_s: float, end_s: float, offset_s: 
         series = interval_energy(domain.intervals, start_s, end_s)
         if domain.why is not None:
             series = EnergySeries(None, start_s, end_s, notes=(domain.why,))
-        energies.append(DomainEnergy(domain.domain, scope, series, domain.inside))
+        energies.append(DomainEnergy(domain.domain, scope, series, domain.inside, domain.flaw))
     return energies
 
 

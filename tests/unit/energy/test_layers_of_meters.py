@@ -18,6 +18,7 @@ from powerprof.energy.readings import make_readings
 from powerprof.energy.total import host_energy
 from powerprof.measure.counters import CounterSample
 from powerprof.measure.energy_series import counter_energy
+from powerprof.model.records import EnergyReading, Scope
 
 _RANGE_UJ = 262_143_328_850
 _SECONDS = 10
@@ -144,3 +145,43 @@ def test_a_late_update_is_joined_and_the_interval_holds_the_truth(
     if watts * (1 + late_s - 2 * swing) > limit_watts:
         assert energy.edge_joules >= 0.9 * watts * late_s
         assert any("updated late" in note for note in energy.notes)
+
+
+_LAYERS: tuple[tuple[str, Scope, str, tuple[str, ...]], ...] = (
+    ("wall", "wall", "meter_log", ("wall",)),
+    ("server", "server", "ipmi", ("server",)),
+    ("supply", "supply", "hwmon", ("hwmon0/supply", "hwmon1/supply")),
+    ("psys", "psys", "rapl", ("psys",)),
+    ("package", "package", "rapl", ("package-0", "package-1")),
+    ("rail", "rail", "hwmon", ("VDD_CPU",)),
+)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(states=st.lists(st.sampled_from(["absent", "complete", "flawed", "lost"]), min_size=6, max_size=6))
+def test_the_outermost_complete_meter_counts_whatever_is_around_it(states: list[str]) -> None:
+    """Each layer draws 10 % more than the next one inside it. A rail counts only if no other layer has a figure."""
+    readings: list[EnergyReading] = []
+    right: float | None = None
+    for depth, ((layer, scope, source, names), state) in enumerate(zip(_LAYERS, states, strict=True)):
+        watts = 100.0 * 1.1 ** (len(_LAYERS) - depth)
+        figures = [None if state == "lost" and name == names[-1] else watts / len(names) for name in names]
+        is_silent = all(reading.joules is None for reading in readings)
+        if state == "complete" and right is None and (layer != "rail" or is_silent):
+            right = watts
+        readings += [
+            EnergyReading(
+                source=source,
+                domain=name,
+                kind="measured",
+                joules=figure,
+                watts=figure,
+                scope=scope,
+                dropped_samples_count=5 if figure is None else 0,
+                unsummed="it has a flaw" if state == "flawed" else None,
+            )
+            for name, figure in zip(names, figures, strict=True)
+            if state != "absent"
+        ]
+    total = host_energy(readings)
+    assert total.watts == (None if right is None else pytest.approx(right)), (states, total)

@@ -20,6 +20,7 @@ from powerprof.energy.meter_set import MeterSet
 from powerprof.energy.meters.ipmi import choose_sensors, find_server_watts, parse_sensors
 from powerprof.energy.meters.perf_power import OpenCounter, PerfPowerMeter, list_events
 from powerprof.energy.meters.rapl import Zone, select_domains
+from powerprof.energy.replay import replay
 from powerprof.energy.request import NAMES
 from powerprof.energy.total import EnergyResult, host_energy
 from powerprof.measure import energy_series
@@ -687,6 +688,21 @@ def test_a_turbostat_without_watts_is_refused(program: Path, text: str, reason: 
     script(program, "turbostat", text)
     with pytest.raises(CapabilityError, match=reason):
         open_meters("turbostat")
+
+
+def test_packages_of_equal_watts_in_every_table_have_no_total(tmp_path: Path) -> None:
+    """A guest shows one socket per CPU, and turbostat the counter of the host's socket in each row."""
+    tables = [
+        "Time_Of_Day_Seconds\tPackage\tCPU\tPkgWatt\n"
+        f"{1764000000 + n}.0\t-\t-\t{2 * watts:.2f}\n{1764000000 + n}.0\t0\t0\t{watts:.2f}\n"
+        f"{1764000000 + n}.0\t1\t1\t{watts + apart:.2f}\n"
+        for apart in (0.0, 0.07)
+        for n, watts in enumerate((135.12, 134.71, 135.4, 134.02))
+    ]
+    for part, watts in ((tables[:4], None), (tables[4:], pytest.approx(269.5, rel=0.01))):
+        path = tmp_path / "log.txt"
+        path.write_text("".join(part))
+        assert replay([path]).total.watts == watts
 
 
 def test_live_ipmi(program: Path) -> None:
