@@ -42,7 +42,7 @@ class Leftovers(msgspec.Struct, frozen=True):
 
 
 def end_descendants(list_kept: Callable[[], Collection[int]], patience_s: float) -> Leftovers:
-    """End every descendant except the children in `list_kept()` and their descendants, and return their cost.
+    """End every descendant except the children in `list_kept()`, helpers, and their descendants. Return the cost.
 
     Each gets SIGTERM, and SIGKILL if it still runs after `patience_s` seconds. Ended children are waited for.
     """

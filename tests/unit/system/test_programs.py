@@ -96,7 +96,11 @@ def test_a_program_that_fails_is_an_error_of_one_line(words: list[str], reason: 
 
 def test_kept_children_are_not_ended_and_stubborn_ones_are_killed() -> None:
     kept, stubborn = (
-        subprocess.Popen(["/bin/sh", "-c", f"{trap} echo ready; while :; do sleep 0.1; done"], stdout=subprocess.PIPE)
+        subprocess.Popen(
+            ["/bin/sh", "-c", f"{trap} echo ready; while :; do sleep 0.1; done"],
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # as `start_typed` does
+        )
         for trap in ("", "trap '' TERM;")
     )
     others = {child.pid for child in _children()} - {stubborn.pid}
