@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 from powerprof.database import historical
 from powerprof.database.builds import ServerBuild
@@ -29,6 +30,8 @@ RECORDINGS = REPOSITORY / "tests/fixtures/recordings"
 
 # Properties use the same examples in every run: a failure is a change of the code, and can be repeated.
 # No verdict of its clock: a busy host draws slowly.
+# Else hypothesis also draws the constants of all modules that were imported before: others in another order of tests.
+vars(providers)["is_local_module_file"] = lambda path: False
 settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("repeatable")
 
