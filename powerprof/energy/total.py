@@ -15,8 +15,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from powerprof.energy.layouts import rapl_scope
-from powerprof.model.records import EnergyReading, Kind, Record, Scope, sum_known
+from powerprof.model.records import EnergyReading, Kind, Record, sum_known
 from powerprof.model.text import join_words
 
 # From the outside in. Readings of one tier are next to each other and may be summed.
@@ -29,8 +28,6 @@ _COUNTER_ERROR = 0.02
 METER_ERROR = 0.05
 # The largest loss of a power supply: a server's own meter may be behind it.
 _SUPPLY_LOSS = 0.25
-# Rails of chips in recordings before the field `scope`.
-_OLD_RAILS = re.compile(r"SVI2_P_(Core|SoC)|(CPU|IO) power|(Core|SoC|RCA) VRD|DIMM VRD[12]")
 
 
 class Total(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,30 +63,7 @@ Windows = Sequence[Sequence[EnergyReading]]
 
 def tier(reading: EnergyReading) -> str:
     """Return the tier of a reading: one of TIERS (dram counts as package), `device`, `other` (in no sum) or `model`."""
-    scope = reading.scope or _infer_scope(reading)
-    return "package" if scope == "dram" else scope
-
-
-def _infer_scope(reading: EnergyReading) -> Scope:
-    """Return the scope of a reading in a record before that field, by names; `other` in doubt."""
-    by_source: dict[str, Scope] = {
-        "model": "model",
-        "meter_log": "wall",
-        "ipmi": "server",
-        "host": "server",
-        "battery": "battery",
-    }
-    if reading.source in by_source:
-        return by_source[reading.source]
-    name = reading.domain.rsplit("/", 1)[-1].split("@", 1)[0]
-    if reading.source != "hwmon":
-        return rapl_scope(name)
-    if "device/" in reading.domain or "other/" in reading.domain:
-        return "other"
-    if name == "server":
-        return "server"
-    scope = rapl_scope(name)
-    return "rail" if scope == "other" and (reading.contained_in or _OLD_RAILS.fullmatch(name)) else scope
+    return "package" if reading.scope == "dram" else reading.scope
 
 
 def host_energy(readings: Sequence[EnergyReading], meters: HostMeters | None = None) -> Total:
@@ -262,7 +236,7 @@ def _is_dead(reading: EnergyReading) -> bool:
 
 
 def _is_dram(reading: EnergyReading) -> bool:
-    return (reading.scope or _infer_scope(reading)) == "dram"
+    return reading.scope == "dram"
 
 
 def _is_refuted(name: str, sets: Mapping[str, HostMeters], windows: Windows) -> bool:

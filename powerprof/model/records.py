@@ -111,7 +111,7 @@ class EnergyReading(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     dropped_samples_count: int = 0
     range: EstimateRange | None = None
-    scope: Scope | None = None
+    scope: Scope
     unsummed: str | None = None
 
 

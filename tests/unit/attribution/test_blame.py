@@ -378,7 +378,11 @@ def test_kernel_threads_of_the_target_s_process_are_others() -> None:
 
 # Energy of the host, split over its rows.
 
-POWER = {"energy": [EnergyReading(source="rapl", domain="package-0", kind="measured", joules=40.0, watts=16.0)]}
+POWER = {
+    "energy": [
+        EnergyReading(source="rapl", domain="package-0", scope="package", kind="measured", joules=40.0, watts=16.0)
+    ]
+}
 EDGES = [CpuEdge(0, 0, 10_000 * MS, None), CpuEdge(1, 0, 10_000 * MS, None)]
 
 

@@ -52,7 +52,14 @@ def blocks(generator: random.Random, before_hz: float, cured_hz: float, pairs: i
                 wakeups_hz=300 * level + generator.gauss(0, 30),
                 states=[],
                 energy=[
-                    EnergyReading(source="rapl", domain="package-0", kind="measured", joules=50.0, watts=10 + level)
+                    EnergyReading(
+                        source="rapl",
+                        domain="package-0",
+                        scope="package",
+                        kind="measured",
+                        joules=50.0,
+                        watts=10 + level,
+                    )
                 ],
             )
             made.append(
@@ -124,7 +131,14 @@ def odd_block(pair: int, arm: Arm) -> CureBlock:
         wakeups_hz=311.0 * k,
         states=[state("POLL", 1.1 * k), state("POLL2", 0.7 * k), state("C1")],
         energy=[
-            EnergyReading(source="rapl", domain="package-0", kind="measured", joules=17 * k * length_s, watts=17 * k)
+            EnergyReading(
+                source="rapl",
+                domain="package-0",
+                scope="package",
+                kind="measured",
+                joules=17 * k * length_s,
+                watts=17 * k,
+            )
         ],
         notes=["odd"] if pair == 1 else [],
     )

@@ -277,7 +277,9 @@ def metered(**changes: object) -> Window:
             name=name, residency_percent=percent, average_residency_ms=None, entries_hz=1.0, polling=polling
         )
 
-    reading = EnergyReading(source="rapl", domain="package-0", kind="measured", joules=91.0, watts=13.0)
+    reading = EnergyReading(
+        source="rapl", domain="package-0", scope="package", kind="measured", joules=91.0, watts=13.0
+    )
     values = {
         "started_at": "",
         "window_s": 7.0,
@@ -297,8 +299,8 @@ def test_a_metered_window_counts_cpus() -> None:
     assert made == MeteredWindow(
         "a level", 7.0, 91.0, pytest.approx(0.9), {"C1": 1.5, "C6": pytest.approx(3.6), "C8": 0.0}, 1234.5
     )
-    estimated = EnergyReading(source="model", domain="cpus", kind="estimated", joules=91.0, watts=13.0)
-    lost = EnergyReading(source="rapl", domain="package-0", kind="measured", joules=None, watts=None)
+    estimated = EnergyReading(source="model", domain="cpus", scope="model", kind="estimated", joules=91.0, watts=13.0)
+    lost = EnergyReading(source="rapl", domain="package-0", scope="package", kind="measured", joules=None, watts=None)
     for changes in (
         {"energy": [estimated]},
         {"energy": [lost]},

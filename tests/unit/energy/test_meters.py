@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from powerprof.energy.choice import open_meters
+from powerprof.energy.layouts import rapl_scope
 from powerprof.energy.meter_set import MeterSet
 from powerprof.energy.meters.ipmi import choose_sensors, find_server_watts, parse_sensors
 from powerprof.energy.meters.perf_power import OpenCounter, PerfPowerMeter, list_events
@@ -238,6 +239,7 @@ def test_order_and_numbering_of_zones_have_no_effect(order: list[int], numbers: 
             joules=watts[d.zone.id],
             watts=watts[d.zone.id],
             contained_in=d.inside,
+            scope=rapl_scope(d.zone.name),
         )
         for d in domains
     ]

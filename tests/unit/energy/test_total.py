@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from powerprof.attribution.blame import energy_split
 from powerprof.energy.energy import make_result
+from powerprof.energy.layouts import rapl_scope
 from powerprof.energy.mirrors import compare_counters
 from powerprof.energy.request import EnergyRequest
 from powerprof.energy.total import (
@@ -34,6 +35,13 @@ from powerprof.report import idle as idle_report
 from tests.unit.experiment import builders
 
 WINDOW_S = 2.0
+_SCOPES: dict[str, Scope] = {
+    "meter_log": "wall",
+    "ipmi": "server",
+    "host": "server",
+    "battery": "battery",
+    "model": "model",
+}
 
 
 def reading(
@@ -47,7 +55,7 @@ def reading(
         watts=None if joules is None else joules / WINDOW_S,
         contained_in=inside,
         dropped_samples_count=dropped,
-        scope="rail" if domain == "VDD_CPU" else None,
+        scope=_SCOPES.get(source) or ("rail" if domain == "VDD_CPU" else rapl_scope(domain.rpartition("/")[2])),
     )
 
 

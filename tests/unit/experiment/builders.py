@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from powerprof.energy.layouts import rapl_scope
 from powerprof.experiment.records import Arm, Block, MemberShare, Slices, StormShare
 from powerprof.model.records import EnergyReading, ProcessTime, StateResidency, Window
 from powerprof.model.system_activity import CpuLoad, DeviceInterrupts, DiskRates, Frequencies, OsRates, PState
@@ -27,7 +28,9 @@ def window(
     energy = []
     if watts is not None:
         energy.append(
-            EnergyReading(source="model", domain="cpus", kind="estimated", joules=watts * window_s, watts=watts)
+            EnergyReading(
+                source="model", domain="cpus", scope="model", kind="estimated", joules=watts * window_s, watts=watts
+            )
         )
     processes = [
         ProcessTime(name=name, cpu_s=cpu_s, percent=100 * cpu_s / (2 * window_s))
@@ -109,7 +112,13 @@ def odd_window(number: int = 0, arm: Arm = "a") -> Window:
 
     def reading(domain: str, watts: float, inside: str | None = None) -> EnergyReading:
         return EnergyReading(
-            source="rapl", domain=domain, kind="measured", watts=watts, joules=watts * length_s, contained_in=inside
+            source="rapl",
+            domain=domain,
+            kind="measured",
+            watts=watts,
+            joules=watts * length_s,
+            contained_in=inside,
+            scope=rapl_scope(domain),
         )
 
     def state(name: str, percent: float, *, polling: float | None = None) -> StateResidency:

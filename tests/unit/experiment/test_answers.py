@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
+from powerprof.energy.layouts import rapl_scope
 from powerprof.experiment import metrics
 from powerprof.experiment.block import add_client_time
 from powerprof.experiment.claims import answer_for as answer_of
@@ -50,7 +51,13 @@ def _metric(metrics: list[Metric], name: str) -> Metric:
 def test_overlapping_domains_and_a_second_meter_are_not_added() -> None:
     def reading(source: str, domain: str, joules: float, inside: str | None = None) -> EnergyReading:
         return EnergyReading(
-            source=source, domain=domain, kind="measured", joules=joules, watts=joules / 2, contained_in=inside
+            source=source,
+            domain=domain,
+            kind="measured",
+            joules=joules,
+            watts=joules / 2,
+            contained_in=inside,
+            scope=rapl_scope(domain),
         )
 
     one = msgspec.structs.replace(

@@ -60,6 +60,7 @@ def estimated(window: Window, watts: float, **more: object) -> Window:
     reading = EnergyReading(
         source="model",
         domain="cpus",
+        scope="model",
         kind="estimated",
         watts=watts,
         joules=watts * length_s,

@@ -271,7 +271,9 @@ def test_another_model_changes_idle_watts_and_slope_of_every_reading() -> None:
     # 8.6 W are 3.1 W and half of 11 W.
     assert estimate_with(8.6, SPAN, (2.3, 19.0)) == pytest.approx(2.3 + 9.5)
     assert estimate_with(8.6, replace(SPAN, slope_watts=0.0), (2.3, 19.0)) == pytest.approx(2.3)
-    reading = EnergyReading(source="model", domain="cpus", kind="estimated", watts=8.6, joules=21.5, range=SPAN)
+    reading = EnergyReading(
+        source="model", domain="cpus", scope="model", kind="estimated", watts=8.6, joules=21.5, range=SPAN
+    )
     # A CPU went offline: two thirds of the idle watts and of the slope.
     fewer = replace(SPAN, idle_watts=SPAN.idle_watts * 2 / 3, slope_watts=SPAN.slope_watts * 2 / 3)
     small = replace(reading, watts=6.0, joules=12.0, range=fewer)
@@ -345,7 +347,13 @@ def model_blocks(queries_b: int = 100) -> list[Block]:
             share = (c0 + 0.1 * (pair % 3)) / 100
             watts = WIDE_SPAN.idle_watts + WIDE_SPAN.slope_watts * share
             reading = EnergyReading(
-                source="model", domain="cpus", kind="estimated", joules=2 * watts, watts=watts, range=WIDE_SPAN
+                source="model",
+                domain="cpus",
+                scope="model",
+                kind="estimated",
+                joules=2 * watts,
+                watts=watts,
+                range=WIDE_SPAN,
             )
             window = msgspec.structs.replace(builders.window(100 * share, watts=None), energy=[reading])
             found.append(builders.block(pair, "a" if arm == "a" else "b", queries=queries, one=window))

@@ -246,7 +246,17 @@ def build(record: Attribution, span: intervals.Span, **more: Any) -> intervals.L
 
 def meter(domain: str, joules: float | None, **more: Any) -> EnergyReading:
     watts = None if joules is None else joules / 4.0
-    return EnergyReading(source="rapl", domain=domain, kind="measured", joules=joules, watts=watts, **more)
+    return EnergyReading(
+        **{
+            "scope": "package",
+            "source": "rapl",
+            "domain": domain,
+            "kind": "measured",
+            "joules": joules,
+            "watts": watts,
+            **more,
+        }
+    )
 
 
 def test_an_interval_has_the_kernels_counters_and_the_energy_of_its_whole_time() -> None:

@@ -83,7 +83,12 @@ class CountingMeters:
         watts = 2.0
         return [
             EnergyReading(
-                source="rapl", domain="package-0", kind="measured", watts=watts, joules=watts * (end_s - start_s)
+                source="rapl",
+                domain="package-0",
+                scope="package",
+                kind="measured",
+                watts=watts,
+                joules=watts * (end_s - start_s),
             )
         ]
 

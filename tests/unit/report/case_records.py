@@ -81,7 +81,8 @@ def _idle_run(phases: Sequence[_Phase] = _QUIET, *, wide: bool = True, exits: An
             make(
                 Window, known=False, c0_percent=c0, wakeups_hz=woken, window_s=8.5, cpus=3, notes=[], achieved=[],
                 energy=[EnergyReading(
-                    source="model", domain="cpus", kind="estimated", joules=8.5 * (watts + c0), watts=watts + c0,
+                    source="model", domain="cpus", scope="model", kind="estimated",
+                    joules=8.5 * (watts + c0), watts=watts + c0,
                     low_watts=watts * (0.25 if wide else 0.75), high_watts=watts * 1.75, model="EPYC", range=_SPAN,
                 )],
             )
@@ -352,7 +353,9 @@ def _diagnosis() -> Cases:
 
 
 def _energy() -> Cases:
-    package = EnergyReading(source="rapl", domain="package-0", kind="measured", joules=83.25, watts=33.5)
+    package = EnergyReading(
+        source="rapl", domain="package-0", scope="package", kind="measured", joules=83.25, watts=33.5
+    )
     core = replace(package, domain="core", joules=41.5, watts=16.75, contained_in="package-0")
     psys = replace(package, domain="psys", joules=None, watts=None)
     total = Total(source="rapl", domains=["package-0", "package-1"], joules=83.25, watts=33.5, kind="measured")

@@ -150,6 +150,7 @@ def window(
             EnergyReading(
                 source="model",
                 domain="cpus",
+                scope="model",
                 kind="estimated",
                 joules=watts * length_s,
                 watts=watts,
@@ -299,7 +300,13 @@ def _phase(name: str, at_s: float, c0: float, wakeups: float) -> Phase:
         energy=[
             *windows[0].energy,
             EnergyReading(
-                source="rapl", domain="core", kind="measured", joules=41.7, watts=5.2, contained_in="package-0"
+                source="rapl",
+                domain="core",
+                scope="core",
+                kind="measured",
+                joules=41.7,
+                watts=5.2,
+                contained_in="package-0",
             ),
         ],
     )
