@@ -46,21 +46,21 @@ _ANY = re.compile("")
 
 def is_costly(percent: float | None, evidence: Evidence) -> bool:
     """Return whether work with this CPU use, in percent of one CPU, is a problem: a tenth of the server's CPU time."""
-    return percent is not None and _is_costly_of(percent, _server_percent(evidence) or 0.0)
+    return percent is not None and _is_costly_of(percent, _compute_server_percent(evidence) or 0.0)
 
 
 def _is_costly_of(percent: float, server_percent: float) -> bool:
     return percent >= max(_COSTLY_PERCENT, _COSTLY_SHARE * server_percent)
 
 
-def _server_percent(evidence: Evidence) -> float | None:
+def _compute_server_percent(evidence: Evidence) -> float | None:
     window = evidence.statement_window
     return evidence.cpu_percent if window is None else window.percent
 
 
 def describe_share(percent: float, evidence: Evidence) -> str:
     """Return `27 % of this server's CPU time (0.7 % of one CPU)`."""
-    whole = _server_percent(evidence)
+    whole = _compute_server_percent(evidence)
     one = f"{number(percent, 0 if percent >= 10 else 1)} % of one CPU"
     return f"{number(100.0 * min(1.0, percent / whole), 0)} % of this server's CPU time ({one})" if whole else one
 
@@ -122,7 +122,7 @@ def build_window(record: Queries) -> StatementWindow:
 
     uses, own_s = [], 0.0
     for statement in record.statements:
-        if statement.text.startswith(OWN) or make_key(statement.text) in _own_keys():
+        if statement.text.startswith(OWN) or make_key(statement.text) in _list_own_keys():
             own_s += statement.c0_s
             continue
         first = next((asker for asker in statement.askers if asker.user is not None), None)
@@ -181,7 +181,7 @@ def join_windows(windows: Sequence[StatementWindow]) -> StatementWindow | None:
 
 
 @cache
-def _own_keys() -> frozenset[str]:
+def _list_own_keys() -> frozenset[str]:
     return frozenset(make_key(text) for text in list_own_statements())
 
 

@@ -73,7 +73,7 @@ def find_kind(text: str) -> CpuKind:
     named, colon, size = text.rpartition(":")
     if not colon:
         named = text
-    kind = _load_kinds().get(_model_number(named)) if len(text) <= _LONGEST else None
+    kind = _load_kinds().get(_extract_model_number(named)) if len(text) <= _LONGEST else None
     if kind is None or not _has_brand_of(named, kind.generation):
         raise UsageError(
             f'--meter "model:{shown}": no published result is of such a CPU', _suggest_kinds(named[:_LONGEST])
@@ -95,7 +95,7 @@ def find_kind(text: str) -> CpuKind:
 def identify_kind(cpu: CpuIdentity) -> CpuKind | None:
     """Return the kind of a CPU by its name. None if a guest hides the name, or no result is published."""
     name = (cpu.name or "")[:_LONGEST]
-    kind = _load_kinds().get(_model_number(name))
+    kind = _load_kinds().get(_extract_model_number(name))
     if kind is None or not _has_brand_of(name, kind.generation) or kind.doubts_on(cpu):
         return None
     return kind
@@ -105,7 +105,7 @@ def _split_words(text: str) -> list[str]:
     return _NOISE.sub(" ", text).upper().split()
 
 
-def _model_number(text: str) -> str:
+def _extract_model_number(text: str) -> str:
     """Return a CPU's name without its brand: `E5-2699V4`, `7763`."""
     brands = {word for words in _BRANDS.values() for word in words}
     # Intel wrote a 0 after the number where later CPUs have a v2, and a class before it (Core Ultra 7 255H).
@@ -129,7 +129,7 @@ def _format_name(name: str, generation: str) -> str:
 def _suggest_kinds(text: str) -> str:
     """Return a remedy that names CPUs with a similar number, or of the named generation."""
     kinds = _load_kinds()
-    similar = difflib.get_close_matches(_model_number(text), list(kinds), _SHOWN, 0.5)
+    similar = difflib.get_close_matches(_extract_model_number(text), list(kinds), _SHOWN, 0.5)
     words = set(_split_words(text))
     matches: Sequence[CpuKind] = [kinds[name] for name in similar if _has_brand_of(text, kinds[name].generation)]
     if not matches:

@@ -117,14 +117,16 @@ def model_generation(
     idle = predict_new_kind(results, "idle", known)
     full, slope, odds = (predict_new_kind(results, what, known) for what in ("full", "slope", "odds"))
     high = max(idle.high, min(delivered_ratio() * idle.typical, full.high))
-    return _model(name, results, Spread(idle.typical, idle.low, high), slope, odds, threads_per_core, cpus)
+    return _build_model(name, results, Spread(idle.typical, idle.low, high), slope, odds, threads_per_core, cpus)
 
 
 def model_kind(name: str, results: Sequence[PowerResult]) -> PowerModel:
     """Return the model of one kind of CPU. Delivered servers may idle at `delivered_excess` times the typical watts."""
     deviations = published_deviations()
     idle, slope, odds = (predict_known_kind(results, what, deviations) for what in ("idle", "slope", "odds"))
-    return _model(name, results, _widen_as_delivered(idle), slope, odds, max(result.threads for result in results), [])
+    return _build_model(
+        name, results, _widen_as_delivered(idle), slope, odds, max(result.threads for result in results), []
+    )
 
 
 def _widen_as_delivered(idle: Spread) -> Spread:
@@ -136,7 +138,7 @@ def _widen_as_delivered(idle: Spread) -> Spread:
     return Spread(idle.typical, idle.low, idle.typical * math.exp(doubt))
 
 
-def _model(
+def _build_model(
     name: str,
     results: Sequence[PowerResult],
     idle: Spread,

@@ -80,7 +80,7 @@ def fit_windows(windows: Sequence[MeteredWindow]) -> Fit:
     names = _choose_solvable(windows, names, notes)
     zero: dict[str, Coefficient] = {}
     while True:
-        values, errors, quantile = _solve_least_squares(_design(windows, names), watts)
+        values, errors, quantile = _solve_least_squares(_build_design(windows, names), watts)
         worst = int(np.argmin(values))
         if values[worst] >= 0:
             break
@@ -117,7 +117,7 @@ def _choose_columns(windows: Sequence[MeteredWindow], notes: list[str]) -> list[
     return [RUNNING, *observed, WAKEUP]
 
 
-def _design(windows: Sequence[MeteredWindow], names: Sequence[str]) -> Matrix:
+def _build_design(windows: Sequence[MeteredWindow], names: Sequence[str]) -> Matrix:
     import numpy as np
 
     rows = []
@@ -132,10 +132,10 @@ def _choose_solvable(windows: Sequence[MeteredWindow], names: list[str], notes: 
 
     Raise PowerprofError if others cannot be either.
     """
-    if _condition(_design(windows, names)) <= _WORST_CONDITION:
+    if _condition(_build_design(windows, names)) <= _WORST_CONDITION:
         return names
     without = [name for name in names if name != WAKEUP]
-    if _condition(_design(windows, without)) <= _WORST_CONDITION:
+    if _condition(_build_design(windows, without)) <= _WORST_CONDITION:
         notes.append("the levels do not separate wake-ups from the states' own watts: wake-ups are part of these")
         return without
     raise PowerprofError(f"the levels do not separate {', '.join(without)}", "add levels, or a longer --step")
@@ -174,12 +174,12 @@ def _cross_validate(windows: Sequence[MeteredWindow], names: Sequence[str]) -> f
     errors: list[float] = []
     for level in levels:
         rest: list[Any] = [w for w in windows if w.level != level]
-        design = _design(rest, names)
+        design = _build_design(rest, names)
         if len(rest) < len(names) or np.linalg.matrix_rank(design) < len(names):
             continue  # a state that only this level enters cannot be predicted
         values, *_ = np.linalg.lstsq(design, np.array([w.joules / w.window_s for w in rest]), rcond=None)
         for window in (w for w in windows if w.level == level):
             actual = window.joules / window.window_s
-            predicted = float((_design([window], names) @ values)[0])
+            predicted = float((_build_design([window], names) @ values)[0])
             errors.append(abs(predicted - actual) / actual * 100)
     return sum(errors) / len(errors) if errors else None

@@ -22,7 +22,7 @@ def find_flaws(source: str, domains: Sequence[tuple[str, Scope]], topology: Topo
             by_scope.setdefault(scope, []).append(_strip_parents(domain))
     flaws: dict[Scope, str] = {}
     for scope, names in by_scope.items():
-        unlisted = [name for name in names if _row_of(source, scope, name) is None]
+        unlisted = [name for name in names if _find_row(source, scope, name) is None]
         flaw = f"{join_words(unlisted)} by {source} is in no recognised layout" if unlisted else None
         flaw = flaw or _check_count(source, scope, names, by_scope, topology)
         if flaw is not None:
@@ -38,7 +38,7 @@ def _strip_parents(domain: str) -> str:
     return domain.rsplit("/", 1)[-1].split("@", 1)[0]
 
 
-def _row_of(source: str, scope: Scope, name: str) -> Layout | None:
+def _find_row(source: str, scope: Scope, name: str) -> Layout | None:
     for row in LAYOUTS:
         pattern = re.escape(row.domain).replace(r"\{\}", ".+") + r"( \S+)?" if row.domain else row.channel
         if source in row.sources and row.scope == scope and re.fullmatch(pattern, name):
@@ -50,7 +50,7 @@ def _row_of(source: str, scope: Scope, name: str) -> Layout | None:
 def _check_count(
     source: str, scope: Scope, names: Sequence[str], by_scope: Mapping[Scope, Sequence[str]], topology: Topology
 ) -> str | None:
-    row = _row_of(source, scope, names[0])
+    row = _find_row(source, scope, names[0])
     sockets = len(topology.dies)
     if row is None or row.count == "any":
         return None
@@ -72,7 +72,7 @@ def _check_count(
 
 def _find_missing_rail(source: str, names: Sequence[str]) -> str | None:
     """Return the reason if a driver shows some rails of a socket and no other ones."""
-    drivers = {row.driver for name in names if (row := _row_of(source, "rail", name)) is not None}
+    drivers = {row.driver for name in names if (row := _find_row(source, "rail", name)) is not None}
     for driver in sorted(drivers):
         rails = [row.domain for row in LAYOUTS if row.driver == driver and row.scope == "rail" and row.count != "-"]
         missing = [rail for rail in rails if rail not in names]

@@ -294,7 +294,7 @@ def measure_span(before: Snapshot, after: Snapshot) -> Span:
             idle_s[cpu, state.name] = seconds
             misses = ((new.above, old.above), (new.below, old.below), (new.rejected, old.rejected))
             counts[cpu, state.name] = IdleCounts(
-                new.usage[index] - old.usage[index], *(_difference(now[index], then[index]) for now, then in misses)
+                new.usage[index] - old.usage[index], *(_subtract(now[index], then[index]) for now, then in misses)
             )
             infos.setdefault(state.name, state)
             if state.polling:
@@ -318,7 +318,7 @@ def measure_span(before: Snapshot, after: Snapshot) -> Span:
     )
 
 
-def _difference(now: int | None, then: int | None) -> int | None:
+def _subtract(now: int | None, then: int | None) -> int | None:
     return None if now is None or then is None else now - then
 
 
@@ -341,7 +341,7 @@ def build_rows(record: Attribution, processes: Mapping[int, str]) -> list[Interv
     """
     rows = [
         IntervalRow(
-            key=_key_of(wakeup, processes),
+            key=_build_key(wakeup, processes),
             exits_count=wakeup.count,
             c0_s=wakeup.c0_ms / 1e3,
             mechanism=wakeup.mechanism,
@@ -354,7 +354,7 @@ def build_rows(record: Attribution, processes: Mapping[int, str]) -> list[Interv
     ]
     rows += [
         IntervalRow(
-            key=_key_of(waking, processes),
+            key=_build_key(waking, processes),
             exits_count=0,
             c0_s=waking.own_ms / 1e3,
             mechanism=UNTRACED,
@@ -366,10 +366,10 @@ def build_rows(record: Attribution, processes: Mapping[int, str]) -> list[Interv
         if waking.own_ms
     ]
     is_other = not record.target.system
-    return rows + [_row_of_cause(cause, is_other) for cause in record.other_causes]
+    return rows + [_build_row(cause, is_other) for cause in record.other_causes]
 
 
-def _key_of(wakeup: Wakeup | Waking, processes: Mapping[int, str]) -> RowKey:
+def _build_key(wakeup: Wakeup | Waking, processes: Mapping[int, str]) -> RowKey:
     process = processes.get(wakeup.thread.pid or 0)
     # A process that ended before its name could be read is called "pid N".
     if process is None or process.startswith("pid "):
@@ -377,7 +377,7 @@ def _key_of(wakeup: Wakeup | Waking, processes: Mapping[int, str]) -> RowKey:
     return RowKey(process, wakeup.thread.label, name_function(wakeup))
 
 
-def _row_of_cause(cause: Cause, is_other: bool) -> IntervalRow:
+def _build_row(cause: Cause, is_other: bool) -> IntervalRow:
     process = cause.process or "kernel"
     return IntervalRow(
         key=RowKey(process, cause.thread or process, cause.name or cause.mechanism.replace("_", "-")),

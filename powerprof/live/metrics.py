@@ -120,7 +120,7 @@ class Ranking(Generic[K], msgspec.Struct):
             energy: The joules of each key, if known.
             joules: Joules in total.
         """
-        self._age(window_s, costs)
+        self._fade(window_s, costs)
         counted_exits, counted_c0_s, counted_joules = 0, 0.0, 0.0
         for key, cost in costs.items():
             place = self.places.get(key)
@@ -145,7 +145,7 @@ class Ranking(Generic[K], msgspec.Struct):
             place.read_count, place.read_c0_s = place.exits_count, place.c0_s
             place.read_joules = place.joules
 
-    def _age(self, window_s: float, costs: Mapping[K, Cost]) -> None:
+    def _fade(self, window_s: float, costs: Mapping[K, Cost]) -> None:
         """Fade the costs, add the new ones, and drop the stale keys."""
         fade = exp(-log(2.0) * window_s / _HALF_LIFE_S)
         exits = sum(cost[0] for cost in costs.values()) or 1
@@ -435,7 +435,7 @@ class _Collector:
         yield _gauge("powerprof_build_info", "Version of powerprof.", tuple(build), {tuple(build.values()): 1.0})
 
 
-def _counter(name: str, help_text: str, labels: tuple[str, ...], rows: Rows, *, is_gauge: bool = False) -> Metric:
+def _build_counter(name: str, help_text: str, labels: tuple[str, ...], rows: Rows, *, is_gauge: bool = False) -> Metric:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     family = (GaugeMetricFamily if is_gauge else CounterMetricFamily)(name, help_text, labels=labels)
@@ -444,7 +444,7 @@ def _counter(name: str, help_text: str, labels: tuple[str, ...], rows: Rows, *, 
     return family
 
 
-_gauge = partial(_counter, is_gauge=True)
+_gauge = partial(_build_counter, is_gauge=True)
 
 
 def _label(value: int | None) -> str:
@@ -456,10 +456,10 @@ def _list_counters(totals: Totals) -> Iterator[Metric]:
     places[(REST.process, REST.thread, REST.function)] = totals.rows.rest
     units = {(unit,): place for unit, place in totals.units.places.items()}
     units[(OTHER,)] = totals.units.rest
-    yield _counter("powerprof_idle_seconds", "Time in an idle state.", ("cpu", "state"), totals.idle_s)
+    yield _build_counter("powerprof_idle_seconds", "Time in an idle state.", ("cpu", "state"), totals.idle_s)
     for counter, meaning in _IDLE_COUNTERS.items():
         if counter in totals.idle_counts:
-            yield _counter(f"powerprof_idle_{counter}", meaning, ("cpu", "state"), totals.idle_counts[counter])
+            yield _build_counter(f"powerprof_idle_{counter}", meaning, ("cpu", "state"), totals.idle_counts[counter])
     infos: Rows = {
         (state.name, *map(_label, (state.latency_us, state.target_us, int(state.disabled)))): 1.0
         for state in totals.idle_states
@@ -467,26 +467,28 @@ def _list_counters(totals: Totals) -> Iterator[Metric]:
     labels = ("state", "latency_us", "target_us", "disabled")
     yield _gauge("powerprof_idle_state_info", "Exit latency and target residency of an idle state.", labels, infos)
     exits = {(name,): float(count) for name, count in totals.mechanisms.items()}
-    yield _counter("powerprof_idle_exits", "Idle exits of the host by cause.", ("mechanism",), exits)
+    yield _build_counter("powerprof_idle_exits", "Idle exits of the host by cause.", ("mechanism",), exits)
     wakeups = {key: float(place.exits_count) for key, place in places.items()}
-    yield _counter(
+    yield _build_counter(
         "powerprof_wakeups", "Idle exits by blamed thread; all rows together are the host.", _ROW_LABELS, wakeups
     )
     running = {key: place.c0_s for key, place in places.items()}
-    yield _counter("powerprof_c0_seconds", "CPU time in C0 by cause of the wake-up.", _ROW_LABELS, running)
+    yield _build_counter("powerprof_c0_seconds", "CPU time in C0 by cause of the wake-up.", _ROW_LABELS, running)
     unit_exits = {key: float(place.exits_count) for key, place in units.items()}
-    yield _counter("powerprof_unit_wakeups", "Idle exits by service, container or pod.", ("unit",), unit_exits)
+    yield _build_counter("powerprof_unit_wakeups", "Idle exits by service, container or pod.", ("unit",), unit_exits)
     unit_c0_s = {key: place.c0_s for key, place in units.items()}
-    yield _counter("powerprof_unit_c0_seconds", "CPU time in C0 by service, container or pod.", ("unit",), unit_c0_s)
+    yield _build_counter(
+        "powerprof_unit_c0_seconds", "CPU time in C0 by service, container or pod.", ("unit",), unit_c0_s
+    )
     energy_labels = ("source", "domain", "kind")
-    yield _counter("powerprof_energy_joules", "Energy by meter and domain.", energy_labels, totals.joules)
+    yield _build_counter("powerprof_energy_joules", "Energy by meter and domain.", energy_labels, totals.joules)
     # A counter that stands still would show a host without power. While the total is unknown the series is absent.
     host = {(kind,): value for kind, value in totals.host_joules.items() if totals.is_host_known}
-    yield _counter("powerprof_host_energy_joules", "Energy of the host: one sum of domains.", ("kind",), host)
+    yield _build_counter("powerprof_host_energy_joules", "Energy of the host: one sum of domains.", ("kind",), host)
     if totals.statements is not None and totals.statements.server:
         yield from _list_statement_counters(totals.statements)
     queries = {(name,): float(count) for name, count in totals.queries.items()}
-    yield _counter("powerprof_server_queries", "Statements that a server answered.", ("server",), queries)
+    yield _build_counter("powerprof_server_queries", "Statements that a server answered.", ("server",), queries)
     for name, help_text, value in (
         ("powerprof_lost_events", "Idle exits with a lost cause (full buffer).", totals.lost_count),
         ("powerprof_lost_stacks", "Stacks that did not fit into their buffer.", totals.lost_stacks_count),
@@ -505,13 +507,13 @@ def _list_counters(totals: Totals) -> Iterator[Metric]:
         ),
         ("powerprof_tool_wakeups", "Idle exits that powerprof itself caused.", totals.own_wakeups_count),
     ):
-        yield _counter(name, help_text, (), {(): float(value)})
+        yield _build_counter(name, help_text, (), {(): float(value)})
 
 
 def _list_statement_counters(statements: StatementTotals) -> Iterator[Metric]:
     """Return the counters of the served statements. Those that the last interval did not measure are left out."""
     server = statements.server
-    yield _counter(
+    yield _build_counter(
         "powerprof_statements_measured_seconds",
         "Time in which statements were measured.",
         ("server", "method"),
@@ -520,7 +522,7 @@ def _list_statement_counters(statements: StatementTotals) -> Iterator[Metric]:
     if not statements.up:
         return
     places = {(server, id): place for id, place in statements.places().items()}
-    yield _counter(
+    yield _build_counter(
         "powerprof_statement_cpu_seconds",
         "CPU time by statement; all rows together are the server.",
         _STATEMENT_LABELS,
@@ -529,9 +531,9 @@ def _list_statement_counters(statements: StatementTotals) -> Iterator[Metric]:
     if statements.has_wakeups:
         wakeups = {key: float(place.exits_count) for key, place in places.items()}
         help_text = "Idle periods that a statement ended."
-        yield _counter("powerprof_statement_wakeups", help_text, _STATEMENT_LABELS, wakeups)
+        yield _build_counter("powerprof_statement_wakeups", help_text, _STATEMENT_LABELS, wakeups)
     if statements.kind is not None:
-        yield _counter(
+        yield _build_counter(
             "powerprof_statement_joules",
             "Energy above the idle floor by statement.",
             (*_STATEMENT_LABELS, "kind"),

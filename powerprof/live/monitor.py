@@ -361,8 +361,8 @@ class HostMonitor(Closeable):
         percent = None if self._target_clock is None else self._target_clock.take_percent(self._target)
         window = self._monitor.read()
         # Read the time before naming and blaming, which take up to a second if programs are new.
-        ended_at = format_now(_age_s(window))
-        window = self._with_energy(window)
+        ended_at = format_now(_compute_age_s(window))
+        window = self._add_energy(window)
         stacks = self._pending.add_earlier(self._looks.collect())
         sites = naming.rank_sites(window.trace.causes)
         self._naming_budget.earn(window.window_s)
@@ -396,7 +396,7 @@ class HostMonitor(Closeable):
         if self._target_clock is not None:
             interval = msgspec.structs.replace(interval, target=self._target.label, target_percent=percent)
         if self._served is not None:
-            interval = self._with_statements(interval, self._served, window)
+            interval = self._add_statements(interval, self._served, window)
         elif self._trouble:
             interval = msgspec.structs.replace(interval, notes=(*interval.notes, self._trouble))
         # The counters already have a note on removed CPUs. Without a cpuidle driver there are no counters.
@@ -413,7 +413,7 @@ class HostMonitor(Closeable):
         self._adapt(stacks, online)
         return interval
 
-    def _with_statements(self, interval: LiveInterval, served: ServedServer, window: TracedWindow) -> LiveInterval:
+    def _add_statements(self, interval: LiveInterval, served: ServedServer, window: TracedWindow) -> LiveInterval:
         statements = served.collect(window.residency, self._energy)
         if statements.by_cost is None:
             self._windows.clear()  # The server was away.
@@ -425,7 +425,7 @@ class HostMonitor(Closeable):
         notes = (*interval.notes, f"statements: {served.trouble}") if served.trouble else interval.notes
         return msgspec.structs.replace(interval, statements=statements, own=own, notes=notes)
 
-    def _with_energy(self, window: TracedWindow) -> TracedWindow:
+    def _add_energy(self, window: TracedWindow) -> TracedWindow:
         meters = self._energy.meters
         if meters is None:
             return window
@@ -531,7 +531,7 @@ def _find_database_server(target: Target) -> int | None:
     return servers[0] if len(servers) == 1 else None
 
 
-def _age_s(window: TracedWindow) -> float:
+def _compute_age_s(window: TracedWindow) -> float:
     """Return the seconds since the last reading of the counters of a window."""
     ends_ns = [edge.end_ns for edge in window.edges.values()]
     return (kernel_ns() - max(ends_ns)) / 1e9 if ends_ns else 0.0

@@ -69,7 +69,7 @@ class _QueriedServer:
         self.asked: ServerReadings | None = None
         self.notes: list[str] = []
         self.thread_names: dict[int, str] = {}
-        self.state = self._down_state()
+        self.state = self._build_down_state()
         self.findings: tuple[LiveFinding, ...] = ()
         self.queries: int | None = None
 
@@ -98,9 +98,9 @@ class _QueriedServer:
         """Close the connection, and drop the state and the findings."""
         self.close()
         self.findings, self.queries = (), None
-        self.state = self._down_state()
+        self.state = self._build_down_state()
 
-    def _down_state(self) -> ServerState:
+    def _build_down_state(self) -> ServerState:
         return ServerState(name=self.name, up=False, account=self.owner.account, program=self.owner.program)
 
     def end_window(self, record: Attribution, statements: StatementWindow | None) -> None:

@@ -166,7 +166,7 @@ class StatementHistory:
         if window is not None:
             self.windows.append(window)
             self._shares.append(
-                {_key(statement): 100.0 * statement.c0_s / window.window_s for statement in window.statements}
+                {_make_key(statement): 100.0 * statement.c0_s / window.window_s for statement in window.statements}
             )
 
     @property
@@ -187,13 +187,13 @@ class StatementHistory:
             StatementTrend(
                 statement,
                 100.0 * statement.c0_s / newest.window_s,
-                tuple(shares.get(_key(statement), 0.0) for shares in self._shares),
+                tuple(shares.get(_make_key(statement), 0.0) for shares in self._shares),
             )
             for statement in newest.statements
         ]
 
 
-def _key(statement: Statement) -> StatementKey:
+def _make_key(statement: Statement) -> StatementKey:
     return statement.text, statement.schema_name
 
 
@@ -277,7 +277,7 @@ class ServedServer(Closeable):
     def collect(self, window: Window, energy: WindowEnergy) -> ServedStatements:
         """Return the statements of the interval. `window` is the host's."""
         if self._method is None or not self._is_on:
-            return self._nothing()
+            return self._make_empty()
         try:
             with limit_texts():
                 measured = self._method.finish_window(energy.complete(window)).measured
@@ -290,7 +290,7 @@ class ServedServer(Closeable):
                 record = build_record(self._server, whole, energy)
         except PowerprofError as error:
             self._drop_server(error)
-            return self._nothing()
+            return self._make_empty()
         self.trouble = ""
         cost_s = measured.cost_s if measured.bpf_s is not None else measured.seen_count * self._statement_cost_s
         self._choose_method(
@@ -298,7 +298,7 @@ class ServedServer(Closeable):
         )
         return _build_served(self._label, record, measured)
 
-    def _nothing(self) -> ServedStatements:
+    def _make_empty(self) -> ServedStatements:
         return ServedStatements(server=self._label or printable(self._name)[:_MAX_SERVER])
 
     def _find(self) -> TracedServer:

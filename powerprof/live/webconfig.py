@@ -150,13 +150,13 @@ class Authenticator:
         """Check the header of a request. Everyone is admitted if there are no users."""
         if not self._users:
             return Admission.ADMITTED
-        credentials = _credentials(header)
+        credentials = _parse_credentials(header)
         if credentials is None:
             return Admission.REFUSED
         user, password = credentials
         message = f"{len(user)}:{user}:".encode() + password
         digest = hmac.digest(self._key, message, hashlib.sha256)
-        if result := self._earlier_result(digest):
+        if result := self._find_earlier_result(digest):
             return result
         if self._pending[peer] >= _MAX_CHECKS_OF_PEER or self._pending.total() >= _MAX_CHECKS:
             return Admission.LATER
@@ -167,7 +167,7 @@ class Authenticator:
         check.add_done_callback(self._checks.discard)
         return await asyncio.shield(check)
 
-    def _earlier_result(self, digest: bytes) -> Admission | None:
+    def _find_earlier_result(self, digest: bytes) -> Admission | None:
         if digest in self._admitted:
             return Admission.ADMITTED
         return Admission.REFUSED if digest in self._refused else None
@@ -175,7 +175,7 @@ class Authenticator:
     async def _check_in_turn(self, digest: bytes, user: str, password: bytes, peer: str) -> Admission:
         try:
             async with self._turn:
-                if result := self._earlier_result(digest):
+                if result := self._find_earlier_result(digest):
                     return result
                 await asyncio.sleep(max(0.0, self._next_s - time.monotonic()))
                 began_s = time.monotonic()
@@ -203,7 +203,7 @@ class Authenticator:
         return bool(hashed) and any(results)
 
 
-def _credentials(header: str | None) -> tuple[str, bytes] | None:
+def _parse_credentials(header: str | None) -> tuple[str, bytes] | None:
     """Return the name, and the bytes of the password that bcrypt reads; None for an invalid header."""
     kind, _, value = (header or "").partition(" ")
     if kind.lower() != "basic":

@@ -70,7 +70,7 @@ class MetricDefinition(msgspec.Struct, frozen=True):
         return self.percent.format(percent, more) if self.percent else f"has {percent} % {more} {self.thing} than"
 
 
-def _of_use(thing: str, verb: str = "uses") -> tuple[str, str]:
+def _word_use(thing: str, verb: str = "uses") -> tuple[str, str]:
     """Return the phrases of something that is used."""
     return f"{verb} {{}} times as much {thing} as", f"{verb} {{}} % {{}} {thing} than"
 
@@ -80,17 +80,17 @@ _METRICS = (
     # The work of queries.
     _M(
         *("c0_ms_per_query_server", "ms", "C0 per query, server", "C0 ms/query, server"),
-        *("the server's CPU time per query", *_of_use("server CPU time per query")),
+        *("the server's CPU time per query", *_word_use("server CPU time per query")),
         "CPU time of the servers / queries",
     ),
     _M(
         *("c0_ms_per_query", "ms", "C0 per query, all", "C0 ms/query, host"),
-        *("the CPU time per query", *_of_use("CPU time per query")),
+        *("the CPU time per query", *_word_use("CPU time per query")),
         "CPU time of the host / queries",
     ),
     _M(
         *("c0_ms_per_query_net", "ms", "C0 per query, net of idle", "C0 ms/query, net of idle"),
-        *("the CPU time per query, net of idle", *_of_use("CPU time per query, net of idle,")),
+        *("the CPU time per query, net of idle", *_word_use("CPU time per query, net of idle,")),
         "CPU time of the host without that of the idle baseline in an equal time / queries",
     ),
     _M(
@@ -98,12 +98,12 @@ _METRICS = (
     ),
     _M(
         *("joules_per_query", "J", "energy per query", "joules/query"),
-        *("the energy per query", *_of_use("energy per query")),
+        *("the energy per query", *_word_use("energy per query")),
         "energy of the host / queries",
     ),
     _M(
         *("joules_per_query_net", "J", "energy per query, net of idle", "joules/query, net of idle"),
-        *("the energy per query, net of idle", *_of_use("energy per query, net of idle,")),
+        *("the energy per query, net of idle", *_word_use("energy per query, net of idle,")),
         "energy of the host without that of the idle baseline in an equal time / queries",
     ),
     _M("energy_to_solution_joules", "J", "energy to solution", "joules to solution", "the energy to solution"),
@@ -155,15 +155,15 @@ _METRICS = (
     # The work of commands.
     _M(
         *("joules_per_execution", "J", "energy per execution", "joules/execution"),
-        *("the energy of an execution", *_of_use("energy")),
+        *("the energy of an execution", *_word_use("energy")),
     ),
     _M(
         *("joules_per_execution_net", "J", "energy per execution, net of idle", "joules/execution, net of idle"),
-        *("the energy of an execution, net of idle", *_of_use("energy, net of idle,")),
+        *("the energy of an execution, net of idle", *_word_use("energy, net of idle,")),
     ),
     _M(
         *("cpu_s_per_execution", "s", "CPU time per execution", "CPU s/execution"),
-        *("the CPU time of an execution", *_of_use("CPU time")),
+        *("the CPU time of an execution", *_word_use("CPU time")),
         "CPU time of the command's processes / executions",
     ),
     _M(
@@ -190,7 +190,7 @@ _METRICS = (
         "wakes the CPUs {} % {} often than",
         is_count=True,
     ),
-    _M("watts", "W", "power", "watts", "the power", *_of_use("power", "draws"), basis="watts"),
+    _M("watts", "W", "power", "watts", "the power", *_word_use("power", "draws"), basis="watts"),
     # Servers and the load.
     _M("server_wakeups_hz", "1/s", "wake-ups by the server", "wake-ups/s, server", "the server's wake-ups per second"),
     _M(

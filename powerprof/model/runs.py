@@ -126,12 +126,12 @@ class RunStore:
             if self.directory.exists() and not self.directory.is_dir():
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         except OSError as error:  # also for another user's closed home
-            raise self._cannot(error) from error
+            raise self._explain_failure(error) from error
         paths.private_directory(self.directory)
         with as_caller():
             # The effective ids include those that write files. Plain access(2) checks the real ids.
             if not os.access(self.directory, os.W_OK | os.X_OK, effective_ids=True):
-                raise self._cannot(PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+                raise self._explain_failure(PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
 
     def check(self) -> None:
         """Create the directory and check that a run can be saved now. Raise PowerprofError."""
@@ -140,7 +140,7 @@ class RunStore:
             with as_caller(), Folder.open(self.directory) as store:
                 store.check_room(_NEEDED_BYTES)
         except OSError as error:
-            raise self._cannot(error) from error
+            raise self._explain_failure(error) from error
 
     def create(self, command: str) -> tuple[str, Path]:
         """Create an empty run and return its id, such as idle-0042, and its folder. Raise PowerprofError on failure."""
@@ -158,7 +158,7 @@ class RunStore:
                     else:
                         return name, self.directory / name
         except OSError as error:
-            raise self._cannot(error) from error
+            raise self._explain_failure(error) from error
 
     def write(self, folder: Path, name: str, data: bytes) -> Path:
         """Write one file of a run, completely or not at all. Raise PowerprofError (disk full, no permission)."""
@@ -166,7 +166,7 @@ class RunStore:
             with as_caller(), Folder.open(folder) as run:
                 run.write(name, data)
         except OSError as error:
-            raise self._cannot(error) from error
+            raise self._explain_failure(error) from error
         return folder / name
 
     def save(self, command: str, record: T, extra: dict[str, bytes] | None = None, about: About | None = None) -> T:
@@ -323,7 +323,7 @@ class RunStore:
             ) from error
         yield from (name for name in names if _NAME.fullmatch(name))
 
-    def _cannot(self, error: OSError) -> PowerprofError:
+    def _explain_failure(self, error: OSError) -> PowerprofError:
         return PowerprofError(
             f"cannot save the run in {self.directory} ({reason_of(error)})",
             "make room there, or use --runs-dir DIR"

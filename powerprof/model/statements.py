@@ -160,7 +160,7 @@ def limit_texts(words: int = MOST_WORDS) -> Iterator[TextBudget]:
 
 
 @lru_cache
-def _tokenizer(family: Family) -> Any:
+def _make_tokenizer(family: Family) -> Any:
     from sqlglot.dialects.mysql import MySQL
     from sqlglot.dialects.postgres import Postgres
 
@@ -267,7 +267,7 @@ class _Word(NamedTuple):
 def _read_words(text: str, family: Family) -> Iterator[_Word]:
     """Yield the words of a text without strings and comments."""
     end = -1
-    for token in _tokenizer(family).tokenize(text):
+    for token in _make_tokenizer(family).tokenize(text):
         kind, raw, apart = token.token_type.name, text[token.start : token.end + 1], token.start > end + 1
         end = token.end
         if raw == "?::":  # sqlglot reads it as an operator of another dialect.

@@ -90,11 +90,11 @@ def unit_of(path: str, containers: Mapping[str, str]) -> str:
     if inner is not None:
         name = _name(parts[: inner + 1], containers if inner == owner else {})
         return _cut(name) if inner == owner else f"{_cut(_name_owner(parts, owner, containers))}: {_cut(name)}"
-    user = _user(parts, owner)
+    user = _find_user(parts, owner)
     if user is not None and parts[owner + 1 : owner + 2] == [f"user@{user}.service"]:
         owner += 1
     below = parts[owner + 1 :]
-    unit = _outermost(below)
+    unit = _find_outermost(below)
     if user is None or unit == len(below):
         return _cut(_name(parts[: owner + 1], containers))
     return f"user {_cut(user)}: {_cut(_name(below[: unit + 1], {}))}"
@@ -103,7 +103,7 @@ def unit_of(path: str, containers: Mapping[str, str]) -> str:
 def is_made_by_root(path: str) -> bool:
     """Return whether only root (systemd, a runtime) can make this control group: no parent is a unit or user."""
     parts = _split(path)
-    return _outermost(parts) >= len(parts) - 1
+    return _find_outermost(parts) >= len(parts) - 1
 
 
 def _split(path: str) -> list[str]:
@@ -117,7 +117,7 @@ def _split(path: str) -> list[str]:
     return parts
 
 
-def _outermost(parts: Sequence[str]) -> int:
+def _find_outermost(parts: Sequence[str]) -> int:
     """Return the index of the first part that belongs to a user, unit, container or machine; else their number.
 
     pam_cgfs makes /user/NAME for LXC without root.
@@ -136,13 +136,13 @@ def _find_owners(parts: Sequence[str]) -> tuple[int, int | None]:
     """
     numbers = range(len(parts))
     inner = max((number for number in numbers if _name_container(parts[: number + 1], {})), default=None)
-    owner = _outermost(parts)
+    owner = _find_outermost(parts)
     while inner is not None and owner < inner and _RUNTIME_UNIT.fullmatch(parts[owner]):
-        owner += 1 + _outermost(parts[owner + 1 :])
+        owner += 1 + _find_outermost(parts[owner + 1 :])
     return owner, inner
 
 
-def _user(parts: Sequence[str], at: int) -> str | None:
+def _find_user(parts: Sequence[str], at: int) -> str | None:
     """Return the number (with pam_cgfs the name) of the user of the outermost part; None if it is not a user's."""
     if at >= len(parts):
         return None
@@ -153,12 +153,12 @@ def _user(parts: Sequence[str], at: int) -> str | None:
 
 def _name_owner(parts: Sequence[str], at: int, containers: Mapping[str, str]) -> str:
     """Return the short name of the outermost owner: `user 1001`, `container web`, `machine db1`, `app.service`."""
-    user = _user(parts, at)
+    user = _find_user(parts, at)
     name = _name(parts[: at + 1], containers)
     return f"user {user}" if user is not None else re.sub(r" \([^()]*\)$", "", name)
 
 
-def _container_of(path: str) -> str | None:
+def _find_container(path: str) -> str | None:
     """Return the container id of a control group that only root can make; None if it has no container."""
     parts = _split(path)
     owner, inner = _find_owners(parts)
@@ -176,7 +176,7 @@ def _name(parts: Sequence[str], containers: Mapping[str, str]) -> str:
     if (pod := _find_pod(parts)) is not None:
         return f"pod {pod}"
     is_unit = last.endswith(_UNITS) or all(part.endswith(".slice") for part in parts)
-    return _unescaped(last) if is_unit else "/".join(parts)
+    return _unescape(last) if is_unit else "/".join(parts)
 
 
 def _name_container(parts: Sequence[str], containers: Mapping[str, str]) -> str | None:
@@ -186,15 +186,15 @@ def _name_container(parts: Sequence[str], containers: Mapping[str, str]) -> str 
     match = _CONTAINER.fullmatch(last)
     if match or (is_ecs and _FARGATE.fullmatch(last)):
         number, prefix = (match[2], match[1] or "") if match else (last, "")
-        return _container(number, prefix, folders, containers)
+        return _word_container(number, prefix, folders, containers)
     if match := _LXC.fullmatch(last):
-        return f"lxc {_unescaped(match[1])}"
+        return f"lxc {_unescape(match[1])}"
     if len(folders) == 1 and folders[0] in ("lxc", "lxc.payload"):
         return f"lxc {last}"
     if "nomad.slice" in folders or folders[:1] == ["nomad"]:
         match = _NOMAD.fullmatch(last)
-        return f"nomad {_unescaped(match[2])} ({match[1]})" if match else None
-    plain = _unescaped(last)
+        return f"nomad {_unescape(match[2])} ({match[1]})" if match else None
+    plain = _unescape(last)
     for form in _MACHINES:
         if match := form.fullmatch(plain):
             kind = match.groupdict().get("kind")
@@ -207,7 +207,7 @@ def _find_pod(folders: Sequence[str]) -> str | None:
     return next((match[1].replace("_", "-") for part in reversed(folders) if (match := _POD.fullmatch(part))), None)
 
 
-def _container(number: str, prefix: str, folders: Sequence[str], containers: Mapping[str, str]) -> str:
+def _word_container(number: str, prefix: str, folders: Sequence[str], containers: Mapping[str, str]) -> str:
     name, shown = containers.get(number), number[:_SHORT_ID]
     # Pods of an outer container are not those of this one.
     nearest = next((n + 1 for n in reversed(range(len(folders))) if _CONTAINER.fullmatch(folders[n])), 0)
@@ -221,7 +221,7 @@ def _container(number: str, prefix: str, folders: Sequence[str], containers: Map
     return f"container {name or shown}{f' ({runtime})' if runtime else ''}"
 
 
-def _unescaped(name: str) -> str:
+def _unescape(name: str) -> str:
     r"""Return a unit's name without systemd's escapes such as \x2d."""
     return re.sub(r"\\x([0-9a-f]{2})", lambda match: chr(int(match[1], 16)), name)
 
@@ -237,11 +237,11 @@ def container_names(root: Path = Path("/")) -> dict[str, str]:
         if match := _KUBELET.fullmatch(link):
             names[match[4]] = f"{match[2]}/{match[1]}: {match[3]}"
     for number in _names_in(root / "var/lib/docker/containers"):
-        container = _json(root / "var/lib/docker/containers" / number / "config.v2.json")
+        container = _read_json(root / "var/lib/docker/containers" / number / "config.v2.json")
         if isinstance(container, dict) and isinstance(name := container.get("Name"), str):
             names[number] = name.removeprefix("/")
     for folder in ("var/lib/containers/storage", "run/containers/storage"):
-        for container in _listed(_json(root / folder / "overlay-containers/containers.json")):
+        for container in _select_entries(_read_json(root / folder / "overlay-containers/containers.json")):
             ident, labels = container.get("id"), container.get("names")
             if isinstance(ident, str) and isinstance(labels, list) and labels and isinstance(labels[0], str):
                 names[ident] = labels[0]
@@ -256,7 +256,7 @@ def _names_in(folder: Path) -> list[str]:
         return []
 
 
-def _json(path: Path) -> Any:
+def _read_json(path: Path) -> Any:
     if not path.exists():
         return None
     try:
@@ -265,7 +265,7 @@ def _json(path: Path) -> Any:
         return None
 
 
-def _listed(value: Any) -> list[dict[str, Any]]:
+def _select_entries(value: Any) -> list[dict[str, Any]]:
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 
@@ -329,7 +329,7 @@ def groups_below(root: Path) -> Iterator[tuple[str, int]]:
 
 
 @lru_cache(maxsize=1)
-def _unified() -> Path | None:
+def _find_unified() -> Path | None:
     """Return the folder of the unified hierarchy: BPF programs see the numbers (inodes) of its groups."""
     for folder in (paths.sysfs() / "fs/cgroup", paths.sysfs() / "fs/cgroup/unified"):
         if (folder / "cgroup.controllers").exists():
@@ -337,9 +337,9 @@ def _unified() -> Path | None:
     return None
 
 
-def _path_of(number: int) -> str | None:
+def _find_path(number: int) -> str | None:
     """Return the path of a control group by its number; None if it was removed, or if the kernel refuses the call."""
-    root = _unified()
+    root = _find_unified()
     if root is None:
         return None
     libc, handle = ctypes.CDLL(None), ctypes.create_string_buffer(_HANDLE.pack(8, _FILEID_KERNFS, number))
@@ -373,7 +373,7 @@ class Units:
 
     def scan(self) -> None:
         """Remember the present control groups, because a removed group has no name."""
-        root, began_s = _unified(), time.monotonic()
+        root, began_s = _find_unified(), time.monotonic()
         if root is not None:
             self._remember({number: path for path, number in groups_below(root)})
         self._next_scan_s = time.monotonic() + _PAUSE_FACTOR * (time.monotonic() - began_s)
@@ -389,7 +389,7 @@ class Units:
         The kernel resolves the number of a group that exists. Groups are scanned only for the numbers that it does not
         resolve, and not more often than the pause after a scan allows: thousands may have been removed.
         """
-        if number not in self._groups and (path := _path_of(number)) is not None:
+        if number not in self._groups and (path := _find_path(number)) is not None:
             self._remember({number: path})
         if number not in self._groups and time.monotonic() >= self._next_scan_s:
             self.scan()
@@ -409,7 +409,7 @@ class Units:
         name = self._by_path.get(path)
         if name is not None:
             return name
-        container = _container_of(path)
+        container = _find_container(path)
         if container is not None and container not in self._containers:
             began_s = time.monotonic()
             if began_s < self._next_names_s:

@@ -22,7 +22,7 @@ _WALK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_LINKS = 40  # the kernel's limit (path_resolution(7))
 
 
-def _acting_uid() -> int:
+def _read_acting_uid() -> int:
     uid: int = ctypes.CDLL(None).setfsuid(-1)
     return uid
 
@@ -62,16 +62,16 @@ class Folder:
 
     def make(self, name: str) -> None:
         """Create a directory in it with mode 0700."""
-        os.mkdir(_single(name), 0o700, dir_fd=self.handle)
+        os.mkdir(_check_single(name), 0o700, dir_fd=self.handle)
 
     def folder(self, name: str) -> Folder:
         """Open a directory in it. A symbolic link is an error."""
-        return Folder(os.open(_single(name), _WALK | os.O_DIRECTORY, dir_fd=self.handle))
+        return Folder(os.open(_check_single(name), _WALK | os.O_DIRECTORY, dir_fd=self.handle))
 
     def create(self, name: str, mode: int = 0o600) -> int:
         """Create a file in it. Return a descriptor for reading and writing."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        return os.open(_single(name), flags, mode, dir_fd=self.handle)
+        return os.open(_check_single(name), flags, mode, dir_fd=self.handle)
 
     @contextmanager
     def replacing(self, name: str, mode: int = 0o600) -> Iterator[int]:
@@ -80,7 +80,7 @@ class Folder:
         handle = self.create(temporary, mode)
         try:
             yield handle
-            os.replace(temporary, _single(name), src_dir_fd=self.handle, dst_dir_fd=self.handle)
+            os.replace(temporary, _check_single(name), src_dir_fd=self.handle, dst_dir_fd=self.handle)
         except BaseException:
             with suppress(OSError):
                 self.remove(temporary)
@@ -109,7 +109,9 @@ class Folder:
 
     def read(self, name: str, limit_bytes: int) -> bytes:
         """Return the content of a regular file of at most `limit_bytes`. A link is an error. Never block."""
-        handle = os.open(_single(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.handle)
+        handle = os.open(
+            _check_single(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.handle
+        )
         with os.fdopen(handle, "rb") as file:
             info = os.fstat(handle)
             if not stat.S_ISREG(info.st_mode):
@@ -120,11 +122,11 @@ class Folder:
 
     def remove(self, name: str) -> None:
         """Remove a file."""
-        os.unlink(_single(name), dir_fd=self.handle)
+        os.unlink(_check_single(name), dir_fd=self.handle)
 
     def remove_folder(self, name: str) -> None:
         """Remove an empty directory."""
-        os.rmdir(_single(name), dir_fd=self.handle)
+        os.rmdir(_check_single(name), dir_fd=self.handle)
 
 
 def check_free(handle: int, needed_bytes: int) -> None:
@@ -192,7 +194,7 @@ def _check(info: os.stat_result, here: str) -> None:
         raise _Writable(errno.EPERM, f"others than root may write to {here}")
 
 
-def _single(name: str) -> str:
+def _check_single(name: str) -> str:
     if not name or "/" in name or name in (".", ".."):
         raise OSError(errno.EINVAL, "not a single name")
     return name
@@ -217,7 +219,7 @@ def _walk(
         while pending:
             name = pending.pop()
             at_end = last and not pending
-            step = _step(here, name, make=make, may_lack=at_end)
+            step = _open_step(here, name, make=make, may_lack=at_end)
             if step is None:
                 return here, name
             try:
@@ -226,7 +228,7 @@ def _walk(
                     _check(info, "/".join([*walked, name]))
                 if stat.S_ISLNK(info.st_mode):
                     links += 1
-                    target = _target(step, info, links)
+                    target = _read_target(step, info, links)
                     pending += _names(target)
                     if target.startswith("/"):
                         step, link, walked = os.open("/", _WALK | os.O_DIRECTORY), step, [""]
@@ -259,7 +261,7 @@ def _names(path: str) -> list[str]:
     return [part for part in reversed(path.split("/")) if part not in ("", ".")]
 
 
-def _step(here: int, name: str, *, make: bool, may_lack: bool) -> int | None:
+def _open_step(here: int, name: str, *, make: bool, may_lack: bool) -> int | None:
     """Open `name` without following it. Return None if it is missing and `may_lack` is set."""
     try:
         return os.open(name, _WALK, dir_fd=here)
@@ -273,10 +275,10 @@ def _step(here: int, name: str, *, make: bool, may_lack: bool) -> int | None:
     return os.open(name, _WALK | os.O_DIRECTORY, dir_fd=here)
 
 
-def _target(link: int, info: os.stat_result, links: int) -> str:
+def _read_target(link: int, info: os.stat_result, links: int) -> str:
     """Return the target of an open link. Raise OSError if it must not be followed."""
     if links > _MAX_LINKS:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-    if info.st_uid not in (0, _acting_uid()):
+    if info.st_uid not in (0, _read_acting_uid()):
         raise OSError(errno.ELOOP, f"a symbolic link of user {info.st_uid} is in the path")
     return os.readlink("", dir_fd=link)

@@ -80,13 +80,13 @@ def reading(path: object) -> Iterator[None]:
         # A name in the data may be too long, contain a link loop, or be on a broken disk.
         raise DataError(path, f"cannot be read ({(error.strerror or str(error)).lower()})") from None
     except Exception as error:
-        if not isinstance(error, _data_errors()):
+        if not isinstance(error, _list_data_errors()):
             raise
         reason = printable(str(error))[:_SHOWN] or type(error).__name__
         raise DataError(path, f"damaged ({reason})") from None
 
 
-def _data_errors() -> tuple[type[Exception], ...]:
+def _list_data_errors() -> tuple[type[Exception], ...]:
     """Return the exceptions that invalid bytes cause. TypeError and AttributeError are our own bugs and stay."""
     import csv
     import lzma

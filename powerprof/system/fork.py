@@ -53,7 +53,7 @@ def run_in_fork(work: Callable[[SendPart], None], timeout_s: float) -> ForkResul
         add_helper(pid)
         status, cpu_s = _wait(pid, timeout_s)
         pid = 0
-        return ForkResult(_parts(results), status == 0, cpu_s)
+        return ForkResult(_read_parts(results), status == 0, cpu_s)
     except OSError as error:
         raise PowerprofError(
             f"cannot fork ({(error.strerror or str(error)).lower()})",
@@ -122,7 +122,7 @@ def reap(pid: int, timeout_s: float | None) -> tuple[int, float] | None:
     return (status, usage.ru_utime + usage.ru_stime) if ended_pid else None
 
 
-def _parts(results: int) -> list[bytes]:
+def _read_parts(results: int) -> list[bytes]:
     """Return the complete parts of the memory file."""
     data = os.pread(results, os.fstat(results).st_size, 0)
     parts, at = [], 0

@@ -22,7 +22,7 @@ _MAX_OPEN_FILES = 20_000
 _MAX_PATH = 60
 
 
-def _socket_inodes(pid: int) -> set[str]:
+def _list_socket_inodes(pid: int) -> set[str]:
     """Return the inodes of the sockets that a process has open; empty if they are not readable."""
     inodes = set()
     try:
@@ -37,7 +37,7 @@ def _socket_inodes(pid: int) -> set[str]:
 
 def list_unix_sockets(pid: int) -> list[str]:
     """Return the paths of the unix sockets on which a process listens, in its own file system."""
-    inodes = _socket_inodes(pid)
+    inodes = _list_socket_inodes(pid)
     sockets = []
     for line in (try_text(process_folder(pid) / "net/unix") or "").split("\n")[1:]:
         words = line.split(maxsplit=7)
@@ -48,7 +48,7 @@ def list_unix_sockets(pid: int) -> list[str]:
 
 def list_tcp_ports(pid: int) -> list[int]:
     """Return the TCP ports on which a process listens."""
-    inodes = _socket_inodes(pid)
+    inodes = _list_socket_inodes(pid)
     ports = set()
     for table in ("net/tcp", "net/tcp6"):
         for line in (try_text(process_folder(pid) / table) or "").splitlines()[1:]:

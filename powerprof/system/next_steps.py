@@ -68,9 +68,9 @@ def command_line(
     with_sudo = _needs_root(words) and os.geteuid() != 0
     if is_delegated():
         with_sudo = command not in _READING and "--help" not in words
-    target = f" {_typed_target(command)}" if same_target else ""
+    target = f" {_find_typed_target(command)}" if same_target else ""
     variable = f"{environment} " if environment else ""
-    return f"{'sudo ' if with_sudo else ''}{variable}{_program(with_sudo)} {' '.join(words)}{target}".rstrip()
+    return f"{'sudo ' if with_sudo else ''}{variable}{_name_program(with_sudo)} {' '.join(words)}{target}".rstrip()
 
 
 def system_command(template: str, *values: object) -> str:
@@ -104,7 +104,7 @@ def this_command_line(*options: str, as_root: bool = False) -> str:
     import shlex
 
     with_sudo = is_delegated() or (as_root and os.geteuid() != 0)
-    return f"{'sudo ' if with_sudo else ''}{_program(with_sudo)} {shlex.join([*options, *_RUNNING[1:]])}"
+    return f"{'sudo ' if with_sudo else ''}{_name_program(with_sudo)} {shlex.join([*options, *_RUNNING[1:]])}"
 
 
 def find_commands(text: str) -> list[tuple[int, int]]:
@@ -119,7 +119,7 @@ def find_commands(text: str) -> list[tuple[int, int]]:
     return [match.span() for match in re.finditer(rf"{program}{before} (?:{names})\b{words}", text)]
 
 
-def _program(with_sudo: bool) -> str:
+def _name_program(with_sudo: bool) -> str:
     import shlex
     import shutil
 
@@ -133,7 +133,7 @@ def _program(with_sudo: bool) -> str:
     return "powerprof"
 
 
-def _typed_target(command: str) -> str:
+def _find_typed_target(command: str) -> str:
     """Return the options of the running command line that name its target and that `command` has too."""
     import shlex
 

@@ -40,7 +40,7 @@ def is_own(pid: int) -> bool:
     if pid == os.getpid() or pid not in _HELPERS:
         return pid == os.getpid()
     try:
-        parent = int(_field(Path("/proc", str(pid), "status").read_text(), "PPid"))
+        parent = int(_read_field(Path("/proc", str(pid), "status").read_text(), "PPid"))
     except (OSError, ValueError, IndexError):
         return True
     if parent != os.getpid():
@@ -71,15 +71,15 @@ def read_own_cost() -> OwnCost:
             folder = Path("/proc", str(pid))
             cpu_s = int((folder / "schedstat").read_text().split()[0]) / 1e9
             status = (folder / "status").read_text()
-            if int(_field(status, "PPid")) != os.getpid():
+            if int(_read_field(status, "PPid")) != os.getpid():
                 raise ProcessLookupError  # another process has the number now
-            spent[pid] = (cpu_s, int(_field(status, "voluntary_ctxt_switches")))
+            spent[pid] = (cpu_s, int(_read_field(status, "voluntary_ctxt_switches")))
         except (OSError, ValueError, IndexError):
             _RUNNING.discard(pid)
     return OwnCost(spent | _ENDED)
 
 
-def _field(status: str, name: str) -> str:
+def _read_field(status: str, name: str) -> str:
     return status.partition(f"\n{name}:")[2].split()[0]
 
 

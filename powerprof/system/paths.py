@@ -96,7 +96,7 @@ def private_directory(path: Path) -> Path:
         ) from error
 
 
-def _xdg(variable: str, default: str) -> Path:
+def _find_xdg_folder(variable: str, default: str) -> Path:
     base = os.environ.get(variable)
     root = Path(base) if base and Path(base).is_absolute() else caller().home / default
     return root / "powerprof"
@@ -112,12 +112,12 @@ def _refuse_missing_home(path: Path) -> None:
 
 def state_dir() -> Path:
     """Return the directory of saved runs. It is the caller's and is written with the caller's rights."""
-    return _xdg("XDG_STATE_HOME", _STATE)
+    return _find_xdg_folder("XDG_STATE_HOME", _STATE)
 
 
 def config_dir() -> Path:
     """Return the directory of the user's power models and defaults."""
-    return _xdg("XDG_CONFIG_HOME", _CONFIG)
+    return _find_xdg_folder("XDG_CONFIG_HOME", _CONFIG)
 
 
 def changed_dir(*, outlasts: bool = False) -> Path:
@@ -154,7 +154,7 @@ def cache_dir() -> Path:
     """
     if os.geteuid() == 0 and (is_delegated() or not Path(os.environ.get("XDG_CACHE_HOME") or ".").is_absolute()):
         return ROOT_CACHE
-    return _xdg("XDG_CACHE_HOME", _CACHE)
+    return _find_xdg_folder("XDG_CACHE_HOME", _CACHE)
 
 
 def cache_folder(kind: str) -> Path:

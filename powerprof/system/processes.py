@@ -49,11 +49,11 @@ def owner_of(pid: int, *, any_service: bool = False) -> ProcessOwner:
     return ProcessOwner(
         account_name(max(uids, default=None)),
         printable(program)[:_MAX_ACCOUNT],
-        _distrust(uids, shared().status(exe), trusted, any_service),
+        _find_distrust(uids, shared().status(exe), trusted, any_service),
     )
 
 
-def _distrust(uids: set[int], program: FileStatus | None, trusted: set[int], any_service: bool) -> str | None:
+def _find_distrust(uids: set[int], program: FileStatus | None, trusted: set[int], any_service: bool) -> str | None:
     if not uids or not uids <= trusted:
         return f"runs as {account_name(max(uids, default=None))}"
     if program is None:

@@ -103,7 +103,7 @@ def _check_program(
     return words
 
 
-def _cannot_run(program: str, error: OSError) -> PowerprofError:
+def _explain_failed_start(program: str, error: OSError) -> PowerprofError:
     reason = "no such program" if isinstance(error, FileNotFoundError) else (error.strerror or str(error)).lower()
     hint = "run it directly: is it a program for this machine?"
     if error.errno == errno.EAGAIN:  # fork(2)
@@ -112,12 +112,12 @@ def _cannot_run(program: str, error: OSError) -> PowerprofError:
 
 
 @contextmanager
-def _starting(program: str, confinement: Confinement | None) -> Iterator[None]:
+def _convert_start_errors(program: str, confinement: Confinement | None) -> Iterator[None]:
     """Convert errors of the start to PowerprofError."""
     try:
         yield
     except OSError as error:
-        raise _cannot_run(program, error) from error
+        raise _explain_failed_start(program, error) from error
     except subprocess.SubprocessError as error:
         # subprocess reports only that something failed before exec.
         if confinement is None or isinstance(error, subprocess.TimeoutExpired):
@@ -134,7 +134,7 @@ def _starting(program: str, confinement: Confinement | None) -> Iterator[None]:
 
 
 @contextmanager
-def _helper_cost(confinement: Confinement | None) -> Iterator[None]:
+def _count_helper_cost(confinement: Confinement | None) -> Iterator[None]:
     """Count the program that runs and ends inside as powerprof's own, unless it is confined like a server."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     try:
@@ -168,7 +168,7 @@ def run(
     words = _check_program(argv, user, confinement)
     child = Child(user, confinement, own_mounts=own_mounts, mark=mark)
     try:
-        with _starting(words[0], confinement), _helper_cost(confinement):
+        with _convert_start_errors(words[0], confinement), _count_helper_cost(confinement):
             process = subprocess.Popen(
                 words,
                 stdin=subprocess.PIPE,
@@ -229,7 +229,7 @@ def start(
     """
     words = _check_program(argv, user, confinement)
     child = Child(user, confinement, dies_with_us, affinity, own_mounts, mark)
-    with _starting(words[0], confinement):
+    with _convert_start_errors(words[0], confinement):
         process = subprocess.Popen(
             words,
             stdin=stdin,
@@ -281,7 +281,7 @@ def start_typed(argv: Sequence[str], *, stderr: int | IO[Any]) -> subprocess.Pop
         )
     except OSError as error:
         adopt_orphans(False)
-        raise _cannot_run(argv[0], error) from error
+        raise _explain_failed_start(argv[0], error) from error
 
 
 def wait_for_cost(process: subprocess.Popen[bytes], timeout_s: float | None = None) -> float | None:

@@ -199,7 +199,7 @@ class ReaderProcess(Closeable):
                     if part[:1] == b"f":
                         results.append(Opened(*(*reader_child.FILE.unpack(part[1:]), self._received.pop(0))))
                     elif part[:1] == b"n":
-                        results.append(_reason(struct.unpack("<i", part[1:])[0]))
+                        results.append(_word_reason(struct.unpack("<i", part[1:])[0]))
             except Unreadable as error:
                 return [error.reason] * count
         return results if len(results) == count else ["not a regular file"] * count
@@ -354,7 +354,7 @@ class ReaderProcess(Closeable):
             self.waits.add(is_person, slept_s if slept_s > _LEAST_SLEEP_S else 0.0, worked_s)
             if parts and parts[-1][:1] == b"e":
                 number = struct.unpack("<i", parts[-1][1:])[0]
-                why = _reason(number)
+                why = _word_reason(number)
                 raise Unreadable(f"process {pid} cannot be read ({why})", max(number, 0), reason=why)
             return parts
 
@@ -483,7 +483,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
         child.wait(_END_S)
 
 
-def _reason(number: int) -> str:
+def _word_reason(number: int) -> str:
     return _REASONS.get(number) or errors.reason_of(OSError(number, os.strerror(number)))
 
 

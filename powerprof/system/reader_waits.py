@@ -103,11 +103,11 @@ class ChildSleep:
 
     def __init__(self, pid: int) -> None:
         self._base = Path(f"/proc/{pid}")
-        self._began_s, self._awake_s = time.monotonic(), self._awake()
+        self._began_s, self._awake_s = time.monotonic(), self._read_awake_s()
 
     def slept_s(self) -> float:
         """Return the seconds asleep; 0 while the child is on a CPU or waits for one."""
-        asleep_s = time.monotonic() - self._began_s - (self._awake() - self._awake_s)
+        asleep_s = time.monotonic() - self._began_s - (self._read_awake_s() - self._awake_s)
         return 0.0 if self._runs() else asleep_s
 
     def _runs(self) -> bool:
@@ -116,7 +116,7 @@ class ChildSleep:
         except OSError:
             return False
 
-    def _awake(self) -> float:
+    def _read_awake_s(self) -> float:
         """Return the seconds on a CPU or waiting for one (Documentation/scheduler/sched-stats.rst); 0 if unknown."""
         try:
             return sum(int(word) for word in (self._base / "schedstat").read_bytes().split()[:2]) / 1e9

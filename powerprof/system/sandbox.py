@@ -68,7 +68,7 @@ def confine(confinement: Confinement, user: tuple[int, int] | None) -> None:
     if confinement.view:
         check(libc.mount(b"none", b"/", None, _REC | _PRIVATE, None))
         mask = os.umask(0o022)
-        _furnish(libc, confinement, user)
+        _build_root(libc, confinement, user)
         os.umask(mask)
         os.chdir(confinement.place or "/")
     _restrict(confinement, user)
@@ -98,7 +98,7 @@ def map_account(uid: int, gid: int) -> None:
 
 
 @contextmanager
-def _rights_of(user: tuple[int, int] | None) -> Iterator[None]:
+def _use_rights(user: tuple[int, int] | None) -> Iterator[None]:
     """Act with the rights of `user`, so that root opens only files that the account can reach."""
     if user is None or os.geteuid() != 0:
         yield
@@ -142,7 +142,7 @@ def _open_place(confinement: Confinement) -> list[tuple[Path, int]]:
 def _restrict(confinement: Confinement, user: tuple[int, int] | None) -> None:
     changeable = _open_own(confinement)
     # The files of a private view were opened with the account's rights when it was made.
-    with _rights_of(None if confinement.view else user):
+    with _use_rights(None if confinement.view else user):
         reads = _open([*confinement.reads, *([Path("/etc")] if confinement.root else [])])
     system, devices, place = _open(_SYSTEM), _open(_WRITABLE), _open_place(confinement)
 
@@ -160,14 +160,14 @@ def _restrict(confinement: Confinement, user: tuple[int, int] | None) -> None:
         os.close(handle)
 
 
-def _furnish(libc: ctypes.CDLL, confinement: Confinement, user: tuple[int, int] | None) -> None:
+def _build_root(libc: ctypes.CDLL, confinement: Confinement, user: tuple[int, int] | None) -> None:
     """Build the private file system and make it this process's root."""
     source = confinement.root or Path("/")
     # Any folder can hold the new root. Everything visible is opened before the mount covers it.
     root = confinement.root or Path("/usr")
     # The system's own paths are shown as they are: /bin may be a link.
     changeable, place = _open_own(confinement), [] if _is_system(confinement.place) else _open_place(confinement)
-    with _rights_of(user):
+    with _use_rights(user):
         reads = _open([path for path in confinement.reads if not _is_system(path)])
     system = [Path("/proc"), Path("/sys"), *_DEVICES]
     links = {}

@@ -49,7 +49,7 @@ class _SignalState(msgspec.Struct):
 _state = _SignalState()
 
 
-def _error(number: int | None, hint: str | None = None) -> Interrupted:
+def _make_error(number: int | None, hint: str | None = None) -> Interrupted:
     return HungUp("hung up", hint) if number == signal.SIGHUP else Interrupted("interrupted", hint)
 
 
@@ -69,7 +69,7 @@ def _handle(number: int, frame: FrameType | None) -> None:
         _call_when_safe(lambda: signal.raise_signal(number))  # signals may be waiting by then
     else:
         _state.start_waiting(raised=number)
-        raise _error(number)
+        raise _make_error(number)
 
 
 def _call_when_safe(action: Callable[[], None]) -> None:
@@ -97,7 +97,7 @@ def _raise_again(number: int) -> None:
     # The signal itself would only be recorded: signals have been waiting since it was raised.
     if not _state.is_waiting:
         _state.start_waiting(raised=number)
-    raise _error(number)
+    raise _make_error(number)
 
 
 def install() -> None:
@@ -169,7 +169,7 @@ def uninterrupted() -> Iterator[None]:
 
 def interruption(hint: str | None = None) -> Interrupted:
     """Return the error of an interrupted command: HungUp after SIGHUP, else Interrupted."""
-    return _error((_state.raised or _state.arrived) if _state.is_waiting else None, hint)
+    return _make_error((_state.raised or _state.arrived) if _state.is_waiting else None, hint)
 
 
 def has_arrived() -> bool:
@@ -191,4 +191,4 @@ def release() -> None:
     if _state.is_waiting:
         install()
         if _state.arrived is not None:
-            raise _error(_state.arrived)
+            raise _make_error(_state.arrived)

@@ -133,25 +133,25 @@ def _read_status(pid: int) -> dict[str, str]:
 
 def list_family(root: int) -> list[int]:
     """Return a process and its descendants of the same program: a server with several processes (PostgreSQL, nginx)."""
-    program, members, pending = _program_of(root), [], [root]
+    program, members, pending = _find_program(root), [], [root]
     while pending:
         pid = pending.pop()
-        if _program_of(pid) != program or is_own(pid):
+        if _find_program(pid) != program or is_own(pid):
             continue
         members.append(pid)
         pending += _list_children(pid)
     return sorted(members)
 
 
-def _program_of(pid: int) -> str | None:
+def _find_program(pid: int) -> str | None:
     """Return the path of the program, also of a renamed process; its comm if the path is not readable."""
     return link_of(process_folder(pid) / "exe") or try_text(procfs() / str(pid) / "comm")
 
 
 def _find_first_process(pid: int) -> int:
     """Return the topmost ancestor with the same name; the process itself if its parent has another name."""
-    program = _program_of(pid)
-    while (parent := int(_read_status(pid).get("PPid") or 0)) and _program_of(parent) == program:
+    program = _find_program(pid)
+    while (parent := int(_read_status(pid).get("PPid") or 0)) and _find_program(parent) == program:
         pid = parent
     return pid
 
@@ -226,7 +226,7 @@ def _find_root_by_name(word: str) -> tuple[int, str]:
             f"--pid {word}: only private servers of powerprof have this name: {listed}", "choose one by its process id"
         )
     if not public:
-        raise _unknown_name(word)
+        raise _explain_unknown_name(word)
     # Any account can run a process of that name. Services are preferred.
     trusted = select_trusted(public) if len(public) > 1 else public
     if len(trusted) > 1:
@@ -256,7 +256,7 @@ def word_for(pid: int) -> str:
     return name if selected == pid else str(pid)
 
 
-def _unknown_name(word: str) -> UsageError:
+def _explain_unknown_name(word: str) -> UsageError:
     """Return the error for a name without a process. The name may be a thread's."""
     for pid in list_pids():
         for tid in list_threads(pid):

@@ -35,20 +35,20 @@ def process_folder(pid: int) -> Path:
     name of a process (comm), its accounts and its control group stay in /proc/PID.
     """
     folder = procfs() / str(pid)
-    if _state(folder) in ("Z", "X"):
-        living = (tid for tid in list_threads(pid) if _state(folder / "task" / str(tid)) not in ("", "Z", "X"))
+    if _read_state(folder) in ("Z", "X"):
+        living = (tid for tid in list_threads(pid) if _read_state(folder / "task" / str(tid)) not in ("", "Z", "X"))
         return procfs() / str(next(living, pid))
     return folder
 
 
-def _state(folder: Path) -> str:
+def _read_state(folder: Path) -> str:
     """Return the state of a thread, one letter; "" if it has ended."""
     return (try_text(folder / "status") or "").partition("\nState:\t")[2][:1]
 
 
 def is_stopped(pid: int) -> bool:
     """Return whether a signal (SIGSTOP) or a debugger has stopped the process."""
-    return _state(process_folder(pid)) in ("T", "t")
+    return _read_state(process_folder(pid)) in ("T", "t")
 
 
 _SWITCHES = "voluntary_ctxt_switches"
@@ -105,11 +105,11 @@ def look_up(tid: int, pid: int | None = None, comm: str = "", is_kernel: bool | 
         return Task(0, 0, "idle", "kernel", True)
     root = procfs()
     if tid >= ENDED:
-        return _ended(tid, pid, comm, bool(is_kernel))
+        return _build_ended_tasks(tid, pid, comm, bool(is_kernel))
     status = read_fields(root / str(tid) / "status")
     is_kernel_now = _is_of_kernel(tid, status)
     if not status or (is_kernel is not None and is_kernel != is_kernel_now):
-        return _gone(tid, pid, comm, bool(is_kernel))
+        return _build_gone_task(tid, pid, comm, bool(is_kernel))
     if pid is None:
         pid = whole(status.get("Tgid", "")) or tid
     name = clean(comm) or clean(try_text(root / str(tid) / "comm") or "")
@@ -134,17 +134,17 @@ def restore_traced(task: Task, pid: int | None, comm: str, is_kernel: bool) -> T
     if not name or name == task.comm:
         return task
     if is_kernel != task.is_kernel or pid != task.pid or task.tid == pid:
-        return _gone(task.tid, pid, comm, is_kernel)
+        return _build_gone_task(task.tid, pid, comm, is_kernel)
     return msgspec.structs.replace(task, comm=name)
 
 
-def _gone(tid: int, pid: int | None, comm: str, is_kernel: bool) -> Task:
+def _build_gone_task(tid: int, pid: int | None, comm: str, is_kernel: bool) -> Task:
     """Return a task for an ended thread from its traced values."""
     name = clean(comm)
     return Task(tid, pid, name or f"thread {tid}", "kernel" if is_kernel else name or f"pid {pid or tid}", is_kernel)
 
 
-def _ended(tid: int, pid: int | None, comm: str, is_kernel: bool) -> Task:
+def _build_ended_tasks(tid: int, pid: int | None, comm: str, is_kernel: bool) -> Task:
     """Return a task for all ended threads of one name, of one process or of several."""
     name = clean(comm) or "threads that have ended"
     pid = pid if pid is not None and pid < ENDED else None

@@ -165,14 +165,14 @@ def choose_figures(samples: Sequence[MetricSample], guest: str | None) -> HostFi
     for sample, kind in kepler:
         # Kepler shows the energy of ended guests for a while.
         if kind == "vm" and sample.labels.get("state", "running") == "running":
-            guests.setdefault((_host_of(sample), *_list_guest_names(sample)[:1]), []).append(sample)
+            guests.setdefault((_name_host(sample), *_list_guest_names(sample)[:1]), []).append(sample)
     if guests or guest is not None:
         return _sum_zones("share of host", _choose_guest(list(guests.values()), guest))
     nodes = [sample for sample, kind in kepler if kind == "node"]
     zones = [sample for sample in samples if _NODE_EXPORTER.fullmatch(sample.name)]
     sums = [sample for sample in samples if sample.name == _SUM]
     exporters = {"Kepler": nodes, "node_exporter": zones, "powerprof": sums}
-    hosts = sorted({(exporter, _host_of(sample)) for exporter, of in exporters.items() for sample in of})
+    hosts = sorted({(exporter, _name_host(sample)) for exporter, of in exporters.items() for sample in of})
     if len(hosts) > 1:
         names = ", ".join(f"{exporter} {name}".strip() for exporter, name in hosts[:8])
         raise CapabilityError(
@@ -192,7 +192,7 @@ def choose_figures(samples: Sequence[MetricSample], guest: str | None) -> HostFi
     )
 
 
-def _host_of(sample: MetricSample) -> str:
+def _name_host(sample: MetricSample) -> str:
     return " ".join(sample.labels[key] for key in _HOST_LABELS if key in sample.labels)
 
 
@@ -227,7 +227,7 @@ def _sum_zones(domain: str, samples: Sequence[MetricSample]) -> HostFigures:
     """Return the outermost level of zones. Raise CapabilityError for zones of unknown containment."""
     levels: list[list[MetricSample]] = [[] for _ in _LEVELS]
     for sample in samples:
-        zone = _zone_of(sample)
+        zone = _name_zone(sample)
         level = next((index for index, pattern in enumerate(_LEVELS) if pattern.fullmatch(zone)), None)
         if level is None:
             raise CapabilityError(
@@ -235,9 +235,9 @@ def _sum_zones(domain: str, samples: Sequence[MetricSample]) -> HostFigures:
                 "use another meter (--meter FILE), or the estimate (--meter model)",
             )
         levels[level].append(sample)
-    packages = [s for s in levels[_CPUS] if _PACKAGE.fullmatch(_zone_of(s))]
+    packages = [s for s in levels[_CPUS] if _PACKAGE.fullmatch(_name_zone(s))]
     # A platform has one psys. Two of them may contain each other.
-    if len({_zone_of(s) for s in levels[_PSYS]}) > 1 and packages:
+    if len({_name_zone(s) for s in levels[_PSYS]}) > 1 and packages:
         levels[_PSYS] = []
     used = next((index for index, level in enumerate(levels) if level), len(levels))
     chosen = levels[min(used, _CPUS)]
@@ -259,10 +259,10 @@ def _sum_zones(domain: str, samples: Sequence[MetricSample]) -> HostFigures:
         )
     inside = packages if used < _CPUS else []
     kind: Kind = "estimated" if any(_MODEL.search(s.labels.get("source", "")) for s in chosen) else "measured"
-    return HostFigures(domain, _map_labels(chosen), _map_labels(inside), {str(s): _zone_of(s) for s in chosen}, kind)
+    return HostFigures(domain, _map_labels(chosen), _map_labels(inside), {str(s): _name_zone(s) for s in chosen}, kind)
 
 
-def _zone_of(sample: MetricSample) -> str:
+def _name_zone(sample: MetricSample) -> str:
     if (zone := _NODE_EXPORTER.fullmatch(sample.name)) is not None:
         number = f"-{sample.labels['index']}" if zone[1].startswith("package") and "index" in sample.labels else ""
         return zone[1].replace("_", "-") + number
@@ -381,7 +381,7 @@ def _read_figures(text: str, guest: str | None) -> HostFigures:
     is_known = any(s.name == _SUM or _KEPLER.fullmatch(s.name) or _NODE_EXPORTER.fullmatch(s.name) for s in samples)
     exporter = None if is_known else _name_exporter(text)
     if exporter is not None:
-        raise _unread_error(f"its page is of {exporter}")
+        raise _explain_unread(f"its page is of {exporter}")
     figures = choose_figures(samples, guest)
     info = _KEPLER_INFO.search(text)
     if info is not None and _MODEL.search(info[1]) and any(_KEPLER.match(name) for name in figures.joules):
@@ -400,7 +400,7 @@ def _name_exporter(text: str) -> str | None:
     return f"an unknown exporter ({next(iter(names))})"
 
 
-def _unread_error(what: str) -> CapabilityError:
+def _explain_unread(what: str) -> CapabilityError:
     """Return the error for an export that powerprof cannot read."""
     return CapabilityError(
         f"host: {what}, which powerprof does not read",
@@ -411,7 +411,7 @@ def _unread_error(what: str) -> CapabilityError:
 
 def _read_page(file: str) -> str:
     if Path(file).is_dir():
-        raise _unread_error(f"{file} is a folder, such as Scaphandre's tree of counters")
+        raise _explain_unread(f"{file} is a folder, such as Scaphandre's tree of counters")
     return read_outside_table(Path(file), _LIMIT_BYTES)
 
 

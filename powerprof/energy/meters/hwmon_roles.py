@@ -58,7 +58,7 @@ def find_roles(chip: str, labels: Mapping[str, str | None], *, doubt: str | None
         roles[number] = Role(f"other/{chip} {label or number}", "other")
         if label is None and _needs_labels(rows):
             flaw = f"channel {number} of {chip} has no label, so its part of the machine is unknown"
-            roles[number] = Role(f"{chip} channel {number}", _summed_rows(rows)[0].scope, flaw=flaw)
+            roles[number] = Role(f"{chip} channel {number}", _select_summed_rows(rows)[0].scope, flaw=flaw)
     for row, numbers in matches.items():
         for number in numbers:
             roles[number] = _make_role(row, rows, number, labels, matches)
@@ -105,12 +105,12 @@ def _is_channel(row: Layout, number: str, label: str | None, needs_label: bool) 
     return re.fullmatch(row.channel, label or ("" if needs_label else number)) is not None
 
 
-def _summed_rows(rows: Sequence[Layout]) -> list[Layout]:
+def _select_summed_rows(rows: Sequence[Layout]) -> list[Layout]:
     return [row for row in rows if row.count != "-"]
 
 
 def _needs_labels(rows: Sequence[Layout]) -> bool:
-    return bool(_summed_rows(rows)) and not any(row.channel.startswith("#") for row in rows)
+    return bool(_select_summed_rows(rows)) and not any(row.channel.startswith("#") for row in rows)
 
 
 def _make_unlisted_role(chip: str, number: str, label: str | None) -> Role:

@@ -64,7 +64,7 @@ def read_domain_intervals(log: TurbostatLog, offset_s: float = 0.0) -> list[Doma
             continue  # the duration of the first table may be unknown
         clock_s = interval.time_s - offset_s if interval.time_s is not None else clock_s + length_s
         spans.append((clock_s - length_s, clock_s, interval))
-    tables = [_table_watts(interval) for _, _, interval in spans]
+    tables = [_read_table_watts(interval) for _, _, interval in spans]
     if not any(tables):
         raise DataError(log.path, "joules, but its tables contain no durations")
     keys = list(dict.fromkeys(key for watts in tables for key in watts))
@@ -98,7 +98,7 @@ def _find_repeated(domain: DomainIntervals, domains: Sequence[DomainIntervals]) 
     return None
 
 
-def _table_watts(interval: TurbostatInterval) -> dict[_Domain, float | None]:
+def _read_table_watts(interval: TurbostatInterval) -> dict[_Domain, float | None]:
     """Return watts by (domain, package) of one table.
 
     They are by package if the rows add up to the system row, otherwise they are the system row's: turbostat may repeat
@@ -193,7 +193,7 @@ def open_turbostat() -> TurbostatMeter:
         log = parse_turbostat(trial.stdout, "turbostat's output")
     except (PowerprofError, DataError) as error:
         raise CapabilityError(f"turbostat: it cannot run here ({error.message})", _HINT) from error
-    if not any(any(_table_watts(interval).values()) for interval in log.intervals):
+    if not any(any(_read_table_watts(interval).values()) for interval in log.intervals):
         raise CapabilityError("turbostat: it runs and shows no watts (PkgWatt is absent or 0)", _HINT)
     output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by the meter
     process = programs.start([*base, "--interval", str(_INTERVAL_S)], stdout=output)

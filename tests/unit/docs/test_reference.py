@@ -88,7 +88,7 @@ def _is_environ(node: ast.expr) -> bool:
 
 
 def _read_variables(tree: ast.Module) -> Iterator[str]:
-    """What a module takes from os.environ: by a string, a name of the module, or through `_xdg`."""
+    """What a module takes from os.environ: by a string, a name of the module, or through `_find_xdg_folder`."""
     names = _names(tree)
     for node in ast.walk(tree):
         key: ast.expr | None = None
@@ -98,7 +98,7 @@ def _read_variables(tree: ast.Module) -> Iterator[str]:
             isinstance(node, ast.Call)
             and node.args
             and (
-                (isinstance(node.func, ast.Name) and node.func.id == "_xdg")
+                (isinstance(node.func, ast.Name) and node.func.id == "_find_xdg_folder")
                 or (isinstance(node.func, ast.Attribute) and node.func.attr == "get" and _is_environ(node.func.value))
             )
         ):

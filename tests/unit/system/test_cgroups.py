@@ -296,8 +296,8 @@ def test_a_scan_is_followed_by_twenty_times_its_duration(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(cgroups, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
     monkeypatch.setattr(cgroups, "groups_below", scan)
-    monkeypatch.setattr(cgroups, "_unified", lambda: tmp_path)
-    monkeypatch.setattr(cgroups, "_path_of", lambda _: None)
+    monkeypatch.setattr(cgroups, "_find_unified", lambda: tmp_path)
+    monkeypatch.setattr(cgroups, "_find_path", lambda _: None)
     units = cgroups.Units()
     assert units.of_group(7) == "x.service"
     assert units._next_scan_s == 101.5 + 30.0

@@ -96,8 +96,8 @@ def test_a_part_that_is_cut_is_left_out() -> None:
     handle = os.memfd_create("parts")
     try:
         os.write(handle, b"\x03\0\0\0one\0\0\0\0\x05\0\0\0cut")
-        assert fork._parts(handle) == [b"one", b""]
+        assert fork._read_parts(handle) == [b"one", b""]
         os.truncate(handle, 9)
-        assert fork._parts(handle) == [b"one"]
+        assert fork._read_parts(handle) == [b"one"]
     finally:
         os.close(handle)

@@ -41,14 +41,14 @@ def test_a_server_is_trusted_with_its_accounts_and_program(
     monkeypatch: pytest.MonkeyPatch, uids: set[int], program: FileStatus | None, reason: str | None
 ) -> None:
     monkeypatch.setattr(processes, "account_of", lambda _: None)
-    assert processes._distrust(uids, program, {0, 112}, False) == reason
+    assert processes._find_distrust(uids, program, {0, 112}, False) == reason
 
 
 def test_the_program_of_any_service_is_trusted_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "is_system_account", lambda uid: uid < 1000)
     monkeypatch.setattr(processes, "account_of", lambda _: None)
-    assert processes._distrust({113}, _status(113), {0, 113}, True) is None
-    assert processes._distrust({113}, _status(1001), {0, 113}, True) == "its program belongs to 1001"
+    assert processes._find_distrust({113}, _status(113), {0, 113}, True) is None
+    assert processes._find_distrust({113}, _status(1001), {0, 113}, True) == "its program belongs to 1001"
 
 
 _PASSWD = (
