@@ -218,12 +218,16 @@ def json_schema() -> dict[str, Any]:
 
 
 def clean_descriptions(schema: Any) -> Any:
-    """Return a JSON Schema whose descriptions have no common indentation. Python 3.13 removes it from docstrings."""
+    """Return a JSON Schema that is the same for all versions of Python and msgspec.
+
+    Python 3.13 removes the common indentation from docstrings. msgspec 0.23 adds the names of literal keys.
+    """
     if isinstance(schema, dict):
         return {
             key: inspect.cleandoc(value)
             if key == "description" and isinstance(value, str)
             else clean_descriptions(value)
             for key, value in schema.items()
+            if key != "propertyNames" or "enum" not in value
         }
     return [clean_descriptions(part) for part in schema] if isinstance(schema, list | tuple) else schema

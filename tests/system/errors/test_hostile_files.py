@@ -58,7 +58,9 @@ def phase(name: str) -> dict[str, Any]:
         "windows": [copy.deepcopy(WINDOW)],
         "causes": [dict(CAUSE)],
         "conservation": dict(BALANCE),
-        "energy": [{"source": "model", "domain": "cpus", "kind": "estimated", "joules": 1.0, "watts": 1.0}],
+        "energy": [
+            {"source": "model", "domain": "cpus", "kind": "estimated", "scope": "model", "joules": 1.0, "watts": 1.0}
+        ],
     }
 
 
