@@ -31,7 +31,7 @@ from powerprof.report.kinds import KIND_LOADERS, RecordKind, lines_of, load_save
 from powerprof.stacks import demangle, elf, image, perf_map, runtimes, store, symtab, unwind_tables
 from powerprof.system.errors import UsageError
 from powerprof.system.foreign_data import reading
-from powerprof.tracing.idle_data import IDLE_EXIT
+from powerprof.tracing.idle_data import CAUSE, IDLE_EXIT, RUN_TIME
 from powerprof.workloads.reading import read_workload
 from powerprof.workloads.statements import split_statements
 from tests.nightly.fuzz.records import made, several
@@ -258,6 +258,7 @@ def _capture_seeds() -> list[bytes]:
         raw = made(capture.Capture, random.Random(seed))
         raw.update(window_s=1.0, version=capture._VERSION, counted_from_ns=1, counted_to_ns=2_000_000_000, named=None)
         raw["exits"] = bytes(IDLE_EXIT.itemsize * 2)
+        raw["causes"], raw["ran"] = bytes(CAUSE.itemsize * 2), bytes(RUN_TIME.itemsize * 2)
         raw["edges"] = [[0, 1, 2, 3]]
         raw["idle_cpus"] = []
         raw["sites"] = [[1, 7, 7, 0, 0x1000, 0x2000, 0, bytes(168), bytes(64)]]
