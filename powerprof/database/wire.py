@@ -218,6 +218,11 @@ class BoundedConnection(_Connection):  # type: ignore[misc]
         self._force_close()
         return copy
 
+    def close(self) -> None:
+        """Close the connection, even after an error has closed it."""
+        with contextlib.suppress(err.Error):
+            super().close()
+
     def _force_close(self) -> None:
         # PyMySQL's version has a bare `except` that swallowed interrupts: powerprof then ran to its end.
         rfile, sock = self._rfile, self._sock

@@ -104,6 +104,8 @@ def test_an_answer_has_at_most_its_bytes(opened: Callable[..., tuple[BoundedConn
     with pytest.raises(err.OperationalError, match="answer is larger than 0 MiB"):
         connection._read_bytes(2)
     assert connection._sock is None
+    for _ in range(2):
+        connection.close()
 
 
 def test_an_answer_has_at_most_its_rows(opened: Callable[..., tuple[BoundedConnection, socket.socket]]) -> None:
