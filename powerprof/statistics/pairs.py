@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from powerprof.statistics.distributions import student_p, student_quantile
 from powerprof.statistics.intervals import LEVEL, Interval
-from powerprof.statistics.scatter import lag_of, rounding, step_of
+from powerprof.statistics.scatter import CORRELATED_FROM, lag_of, rounding, step_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -80,8 +80,8 @@ INDEPENDENT = Noise(math.nan, 0, 0.0, 0.0)
 def pool_noise(rows: Sequence[Pairs]) -> Noise:
     """Return the noise of the rows of a report; rows with fewer pairs than the others show none.
 
-    The correlation is the mean of all rows. The more the rows differ beyond chance, the nearer it is to the largest:
-    a few pairs do not show which rows have it.
+    The correlation is the mean of all rows. From CORRELATED_FROM pairs on, it is the nearer to the largest the more the
+    rows differ beyond chance: a few pairs do not show which rows have it.
     """
     most = max((len(a) for a, _ in rows), default=0)
     lags, scatters, sides = [], [], []
@@ -101,7 +101,7 @@ def pool_noise(rows: Sequence[Pairs]) -> Noise:
     if not lags:
         return INDEPENDENT
     lag = fmean(lags)
-    if len(lags) > 2:
+    if len(lags) > 2 and most >= CORRELATED_FROM:
         # The variance of the correlation of independent values.
         chance = _CHANCE * (most - 2) ** 2 / (most**2 * (most - 1))
         variance = _variance(lags)
