@@ -151,9 +151,7 @@ def host_meters(windows: Windows) -> HostMeters | None:
     no total. A set that draws less than its content is not believed. Measured figures are preferred to estimated ones
     and never added to them.
     """
-    # A rail or a core inside a metered package does not stand for the host.
-    windows = [fill_containers(window) for window in windows]
-    # Nor do cores without their package: AMD's zone of that name counts a single core.
+    # Cores without their package do not stand for a host: AMD's zone of that name counts a single core.
     sets = {name: meters for name in TIERS[:-1] if (meters := _choose_tier_meters(name, windows)) is not None}
     believed = [meters for name, meters in sets.items() if not _is_refuted(name, sets, windows)]
     if not believed:
