@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -68,7 +68,3 @@ def check_by(by: str | None, choices: Sequence[str], *, lines: bool = False, def
         raise UsageError(f"--lines has no effect on rows by {by or default}", "add --by stack")
     if by is not None and by not in choices:
         raise UsageError(f"--by {by} is not a choice here", f"one of {', '.join(choices)}")
-
-
-if TYPE_CHECKING:
-    pass

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import groupby
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -38,10 +37,6 @@ from powerprof.system.errors import PowerprofError
 from powerprof.system.processes import name_of
 from powerprof.system.targets import Target
 from powerprof.system.tasks import list_threads
-
-if TYPE_CHECKING:
-    pass
-
 
 # A sleep that began under the other value ends by it. Servers poll often enough to be worth a cure with periods of at
 # most 0.1 s, so 0.5 s are five of the longest periods.

@@ -13,18 +13,12 @@ A new kind is a class in this package and a name in `Setting`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from powerprof.reversible.host_settings import HostFile, HostSetting
 from powerprof.reversible.timer_slack import TimerSlack
 from powerprof.reversible.variables import Variable
 from powerprof.system.errors import PowerprofError
-
-if TYPE_CHECKING:
-    pass
-
 
 Setting = Variable | TimerSlack | HostSetting
 

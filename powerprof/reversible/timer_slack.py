@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import msgspec
 
@@ -11,10 +11,6 @@ from powerprof.reversible.host_settings import Lasting
 from powerprof.system import errors, files, paths
 from powerprof.system.errors import PowerprofError
 from powerprof.system.process_stat import read_process_stat
-
-if TYPE_CHECKING:
-    pass
-
 
 _PF_EXITING = 0x4  # include/linux/sched.h
 
