@@ -92,14 +92,18 @@ def half_width(estimate: Estimate) -> float | None:
     return (estimate.high - estimate.low) / 2
 
 
+def is_lopsided(mean: float, low: float, half: float) -> bool:
+    """Return whether `mean ± half` reaches below 0 although the interval from `low` does not: print both ends then."""
+    return low >= 0 > mean - half
+
+
 _MOST_DIGITS = 6
 
 
 def plus_minus(estimate: Estimate, digits: int = 2, *, sign: bool = False) -> str:
     """Return `6.8 ± 0.5`; without an interval the mean alone.
 
-    Return `6.8 (0.5 to 20.0)` if half of the interval is more than the mean although the interval has no negative
-    value. A small half has as many digits as it needs.
+    Return `6.8 (0.5 to 20.0)` for a lopsided interval. A small half has as many digits as it needs.
     """
     half = half_width(estimate)
     while half and digits < _MOST_DIGITS and not round(half, digits):
@@ -107,7 +111,7 @@ def plus_minus(estimate: Estimate, digits: int = 2, *, sign: bool = False) -> st
     mean = signed(estimate.mean, digits) if sign else number(estimate.mean, digits)
     if half is None or estimate.low is None or estimate.high is None:
         return mean
-    if estimate.low >= 0 > estimate.mean - half:
+    if is_lopsided(estimate.mean, estimate.low, half):
         return f"{mean} ({number(estimate.low, digits)} to {number(estimate.high, digits)})"
     return f"{mean} ± {number(half, digits)}"
 

@@ -80,12 +80,12 @@ class Figure(msgspec.Struct, frozen=True):
 
     @property
     def half_width(self) -> str:
-        """Half of its interval: `± 0.5`, or both ends if it would reach below a possible value; empty without one."""
+        """Half of its interval: `± 0.5`, or both ends of a lopsided one; empty without one."""
         if self.ends is None or self.value is None:
             return ""
         low, high = (end.value or 0.0 for end in self.ends)
         half = (high - low) / 2
-        if low >= 0 > self.value - half:
+        if text.is_lopsided(self.value, low, half):
             return f"({self.ends[0].text} to {self.ends[1].text})"
         # A small half has as many digits as it needs.
         digits = self.digits or 0
