@@ -213,21 +213,19 @@ class Workload(StrictTable, frozen=True, kw_only=True):
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of a workload.toml."""
-    made: dict[str, Any] = clean_descriptions(msgspec.json.schema(Workload))
+    made: dict[str, Any] = normalise_schema(msgspec.json.schema(Workload))
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": SCHEMA, **made}
 
 
-def clean_descriptions(schema: Any) -> Any:
+def normalise_schema(schema: Any) -> Any:
     """Return a JSON Schema that is the same for all versions of Python and msgspec.
 
     Python 3.13 removes the common indentation from docstrings. msgspec 0.23 adds the names of literal keys.
     """
     if isinstance(schema, dict):
         return {
-            key: inspect.cleandoc(value)
-            if key == "description" and isinstance(value, str)
-            else clean_descriptions(value)
+            key: inspect.cleandoc(value) if key == "description" and isinstance(value, str) else normalise_schema(value)
             for key, value in schema.items()
             if key != "propertyNames" or "enum" not in value
         }
-    return [clean_descriptions(part) for part in schema] if isinstance(schema, list | tuple) else schema
+    return [normalise_schema(part) for part in schema] if isinstance(schema, list | tuple) else schema

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from powerprof.report.kinds import KIND_LOADERS
-from powerprof.workloads.definition import clean_descriptions
+from powerprof.workloads.definition import normalise_schema
 from tests.conftest import REPOSITORY
 
 FOLDER = REPOSITORY / "docs/reference/schemas"
@@ -32,7 +32,7 @@ def json_schema(name: str) -> dict[str, Any]:
     schemas, parts = msgspec.json.schema_components(list(dict.fromkeys(records)), ref_template=_REFERENCE)
     # Notes are sentences in every written record.
     parts.pop("Note", None)
-    schemas, parts = (clean_descriptions(_without_notes(found)) for found in (schemas, parts))
+    schemas, parts = (normalise_schema(_without_notes(found)) for found in (schemas, parts))
     body: dict[str, Any] = schemas[0] if len(schemas) == 1 else {"anyOf": list(schemas)}
     return {"$schema": _DRAFT, "title": name, **body, "$defs": dict(sorted(parts.items()))}
 
