@@ -102,7 +102,8 @@ def test_what_is_fetched_is_kept_and_what_is_missing_is_remembered(
     monkeypatch.setenv("DEBUGINFOD_URLS", serve(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(elf) + elf, b""))
     assert debuginfod.fetch(_ID) is None
     asked = debuginfod.FetchRequest(time.monotonic() + 60)
-    assert debuginfod.fetch(_ID, asked) is not None
+    path = debuginfod.fetch(_ID, asked)
+    assert path is not None and path.read_bytes() == elf
     assert debuginfod.fetch("ef" * 20, asked) is None
     assert [problem.rpartition(": ")[2] for problem in asked.problems] == ["sent the debug file of another build"]
 

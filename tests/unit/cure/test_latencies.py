@@ -28,7 +28,8 @@ def window(median_ms: float, count: int = 1000, seed: int = 1, commits_ms: float
 def test_find_a_rise_if_the_cured_window_came_first() -> None:
     watch = LatencyWatch(10.0)
     assert watch.add("cured", window(4.0)) is None
-    assert watch.add("before", window(2.0)) is not None
+    rise = watch.add("before", window(2.0))
+    assert rise is not None and rise.what == "statements"
 
 
 def test_judge_commits_separately() -> None:
@@ -122,7 +123,8 @@ def test_a_percentile_is_known_to_its_standard_errors() -> None:
     assert found == (latencies._class_range_ms({104: 1}, 1)[0], latencies._class_range_ms({112: 1}, 1)[1])
     few = {100: 94, 112: 5}
     assert LatencyWatch(10.0)._range_ms(WindowLatencies(4.0, few, {}), "statements") is None
-    assert LatencyWatch(10.0, 50)._range_ms(WindowLatencies(4.0, {100: 5, 112: 5}, {}), "statements") is not None
+    median = LatencyWatch(10.0, 50)._range_ms(WindowLatencies(4.0, {100: 5, 112: 5}, {}), "statements")
+    assert median == (latencies._class_range_ms({100: 1}, 1)[0], latencies._class_range_ms({112: 1}, 1)[1])
 
 
 def test_own_statements_are_in_no_count() -> None:
