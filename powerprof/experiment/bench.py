@@ -19,6 +19,7 @@ from powerprof.experiment.bench_options import BenchOptions, check_supported
 from powerprof.experiment.bench_settings import GivenSettings, PrivateSettings, ServerSettings
 from powerprof.experiment.host_settings import ConditionHost, plan_host_settings
 from powerprof.experiment.load import Context
+from powerprof.model.text import Say
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.workloads import trust
@@ -35,13 +36,17 @@ _SPARE_CONNECTIONS = 8
 
 
 class Node(msgspec.Struct):
-    """One server, or a topology with its first server, and the changes made in it; `stack` removes private ones."""
+    """One server, or a topology with its first server, and the changes made in it; `stack` removes private ones.
+
+    `is_sampled`: a repetition used this start.
+    """
 
     server: Server
     settings: ServerSettings
     members: Mapping[str, Server]
     stack: ExitStack
     asleep: bool = False
+    is_sampled: bool = False
     generation: int = 1
     made: list[str] = msgspec.field(default_factory=list)
 
@@ -334,13 +339,13 @@ class Bench(Closeable):
         return len({self._key(case) for case in cases}) == 1
 
     def restartable(self, cases: Sequence[Case]) -> bool:
-        """Return whether `restart` prepares these conditions in a second: private servers under load, no topologies.
+        """Return whether `take_start` prepares these conditions in a second: private servers under load, no topologies.
 
         An idle server recomputes statistics ten seconds after its tables were filled.
         """
-        nodes = [self._node(case) for case in cases]
-        alone = all(node.server.private and len(node.members) == 1 for node in nodes)
-        return alone and not self.shared(cases) and not any(case.load.is_silent for case in cases)
+        if self._options.given is not None or self.shared(cases):
+            return False
+        return not any(case.load.is_silent or case.topology.kind != "standalone" for case in cases)
 
     def switchable(self, cases: Sequence[Case]) -> bool:
         """Return whether these conditions can alternate quickly.
@@ -374,14 +379,19 @@ class Bench(Closeable):
         self._replace(case)
         return True
 
-    def restart(self, case: Case) -> None:
-        """Replace the private servers of this condition by new ones with new tables: one more start as a sample."""
-        self._node(case).wake()
-        self._replace(case)
+    def take_start(self, case: Case, say: Say) -> None:
+        """Give a repetition a start of this condition's servers that no other repetition used."""
+        node = self._node(case)
+        if node.is_sampled:
+            say(f"starting {case.name} again")
+            node.wake()
+            self._replace(case)
+        node.is_sampled = True
 
     def _replace(self, case: Case) -> None:
         node, index = self._node(case), list(self._nodes).index(self._key(case)) + 1
         node.stack.close()
+        node.members = {}  # If the next start fails, the other conditions continue.
         node.generation += 1
         node.members = self._members(case, f"server-{index}-{node.generation}", node.stack)
         node.server = next(iter(node.members.values()))

@@ -46,6 +46,14 @@ def describe_direction(name: str, verdict: Verdict) -> str:
     return "better" if (verdict == "b_lower") == (good == "less") else "worse"
 
 
+def are_starts_repeated(starts: int, repetitions: int) -> bool:
+    """Return whether the repetitions show how far starts of one setting differ; otherwise they are like one run.
+
+    `starts` counts the starts of each condition's own server; 0 if all conditions share one.
+    """
+    return not starts or starts >= repetitions
+
+
 def is_worse(metrics: Sequence[Metric], primary: str | None) -> bool:
     """Return whether B is worse by the primary metric, beyond its interval."""
     metric = metric_named(metrics, primary)

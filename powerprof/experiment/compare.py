@@ -30,21 +30,14 @@ from powerprof.experiment.executions import Command, fit_executions, measure_exe
 from powerprof.experiment.function_samples import sample_functions
 from powerprof.experiment.measurement import judge
 from powerprof.experiment.metrics import pair_figures
-from powerprof.experiment.options import (
-    AROUND_S,
-    MINIMUM_PAIRS,
-    REPLACED_SHARE,
-    START_AGAIN_S,
-    WARM_UP_S,
-    ExperimentOptions,
-    condition_record,
-)
+from powerprof.experiment.options import AROUND_S, MINIMUM_PAIRS, REPLACED_SHARE, ExperimentOptions, condition_record
 from powerprof.experiment.plan import Offer, block_order, calibrate, check_comparable, check_options
 from powerprof.experiment.records import Arm, Block, Comparison, ControlRecord, Metric, Plan
 from powerprof.experiment.saved import are_runs, compare_saved
 from powerprof.experiment.session import Session
+from powerprof.experiment.starts import Starts
 from powerprof.experiment.sweep_comparison import SweepComparison, are_sweeps, compare_sweeps
-from powerprof.experiment.traced import run_load, trace_condition
+from powerprof.experiment.traced import trace_condition
 from powerprof.experiment.verdict import (
     compare_functions,
     control_from_blocks,
@@ -53,7 +46,6 @@ from powerprof.experiment.verdict import (
     judge_metrics,
 )
 from powerprof.measure.progress import Countdown
-from powerprof.measure.window import wait_and_read
 from powerprof.model.records import ServerInfo
 from powerprof.model.text import Say
 from powerprof.system import signals
@@ -242,6 +234,7 @@ class _PairRun:
         self._apparatus = Apparatus(
             bench, options, offer, meters, energy.complete, say, session.notes, horizon_s=self._horizon(offer)
         )
+        self._starts = Starts(bench, cases, say)
 
     def run(self) -> None:
         session, options = self._session, self._options
@@ -285,12 +278,16 @@ class _PairRun:
         warming = block_order(warm_up, seed + 1_000_003) if warm_up else []
         order = [*((pair, True) for pair in warming), *((pair, False) for pair in block_order(pairs, seed))]
         each_s, total, rest_s = self._options.window_s + AROUND_S, 2 * len(order), self._options.rest_s
-        each_s += START_AGAIN_S * self._apparatus.bench.restartable(cases)
+        starts = self._starts if cases is self._cases else Starts(self._apparatus.bench, cases, self._say)
+        each_s += starts.seconds
         rest_s += 2 * (self._options.attribute_s or 0.0)
         if self._options.control and blocks is not self._session.control:
             rest_s += 2 * self._control_pairs * each_s
         for number, (pair, dropped) in enumerate(order, first):
-            self._start_again(cases)
+            starts.begin_repetition()
+            for case in cases:
+                starts.renew(case, self._apparatus.offer.easy_rate_hz)
+            self._session.starts = max(self._session.starts, starts.count)
             counted = number - (self._options.warm_up_pairs if first else warm_up) + 1
             of = "" if counted > pairs else f" of {pairs}"
             control = "control, " if blocks is self._session.control else ""
@@ -308,26 +305,6 @@ class _PairRun:
                 case = cases[0 if slot.arm == "a" else 1]
                 self._say.step(f"{label} · {figures or case.name}", done + half, total, each_s, rest_s)
                 blocks.append(self._block(case, slot))
-
-    def _start_again(self, cases: Sequence[Case]) -> None:
-        """Start the servers of different start-up settings again for each pair after the first.
-
-        Starts of one setting differ: layout of memory, hash seeds. Pairs of one start show none of it.
-        """
-        session, bench = self._session, self._apparatus.bench
-        if bench.shared(cases):
-            return
-        if not session.starts or not bench.restartable(cases):
-            session.starts = 1  # the first pair has the servers of the calibration
-            return
-        session.starts += 1
-        for case in cases:
-            self._say(f"starting {case.name} again")
-            bench.restart(case)
-            bench.enter(case)
-            with run_load(bench, case, self._apparatus.offer.easy_rate_hz):
-                wait_and_read((), WARM_UP_S)
-            bench.leave(case)
 
     def _taking_turns(self, cases: Sequence[Case], slots: Sequence[Slot], turn_s: float) -> list[Block]:
         apparatus = self._apparatus
@@ -376,7 +353,7 @@ def judge_primary(session: Session) -> Metric | None:
     """Return the metric of the answer over the pairs so far; None if it has no value."""
     every, primary = pair_figures(session.pairs, session.baseline), session.primary
     asked = [each for each in every if each.a.name == primary]
-    return next(iter(judge_metrics(asked, primary, session.options.seed, paired=session.starts != 1)), None)
+    return next(iter(judge_metrics(asked, primary, session.options.seed, paired=session.are_starts_repeated)), None)
 
 
 def format_so_far(session: Session) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from powerprof.experiment.claims import answer_for
+from powerprof.experiment.claims import answer_for, are_starts_repeated
 from powerprof.experiment.records import Comparison, ConditionRecord, ControlRecord, Plan, Threat
 from powerprof.experiment.verdict import judge_metrics, judge_saved, match_figures
 from powerprof.model.records import Ended, Figures, ServerInfo
@@ -52,7 +52,8 @@ def judge(a: Measurement, b: Measurement, seed: int) -> Comparison:
     Starts of one setting differ. So two conditions with one start each are judged as two runs.
     """
     paired = a.series is not None and a.series == b.series
-    in_pairs = paired and a.starts != 1
+    windows_count = max((len(each.values) for each in a.metrics), default=0)
+    in_pairs = paired and are_starts_repeated(a.starts, windows_count)
     both = match_figures(a.metrics, b.metrics, a.steps)
     # If one run had a meter, its answer is in joules. Choose a primary metric that both have.
     names = {each.a.name for each in both}

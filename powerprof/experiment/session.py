@@ -13,7 +13,7 @@ import msgspec
 from powerprof import __version__
 from powerprof.energy.total import note_unmetered_windows
 from powerprof.energy.windows import WindowEnergy
-from powerprof.experiment.claims import choose_primary_metric
+from powerprof.experiment.claims import are_starts_repeated, choose_primary_metric
 from powerprof.experiment.ending import Ending
 from powerprof.experiment.measurement import Measurement
 from powerprof.experiment.metrics import (
@@ -99,6 +99,11 @@ class Session(msgspec.Struct):
         return list_pairs(self.blocks)
 
     @property
+    def are_starts_repeated(self) -> bool:
+        """Whether the pairs show how far starts of one setting differ."""
+        return are_starts_repeated(self.starts, len(self.pairs))
+
+    @property
     def control_pairs(self) -> list[BlockPair]:
         """The pairs of A with itself."""
         return list_pairs(self.control)
@@ -148,7 +153,7 @@ class Session(msgspec.Struct):
         by_model = [pair_figures(*model) for model in apply_other_models(pairs, baseline)]
         steps = {each.a.name: each.step for each in compared if each.step is not None}
         threats = find_threats(self.blocks, pairs, self.before, self.after, self.design)
-        if self.starts == 1:
+        if not self.are_starts_repeated:
             threats.append(Threat(name="one_start"))
 
         def measurement(side: int) -> Measurement:

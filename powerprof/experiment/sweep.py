@@ -21,7 +21,7 @@ from powerprof.experiment.bench import Bench
 from powerprof.experiment.bench_options import BenchOptions
 from powerprof.experiment.ending import Ending
 from powerprof.experiment.function_samples import SAMPLED_S
-from powerprof.experiment.options import AROUND_S, ExperimentOptions, condition_record
+from powerprof.experiment.options import AROUND_S, START_AGAIN_S, ExperimentOptions, condition_record
 from powerprof.experiment.plan import Offer, check_options, measure_capacity, offer_share
 from powerprof.experiment.sweep_record import SERVER, Sweep
 from powerprof.experiment.sweep_rounds import START_S, Progress, measure_rounds
@@ -192,36 +192,42 @@ def continue_sweep(
     }
     if not cases:
         return save(progress.record(Ending()))
-    say(_plan(sweep.parameter, len(cases), options, baseline=sweep.parameter == SERVER))
+    servers = Bench(list(cases.values()), bench_options, progress.note, apart=True)
+    again = servers.restartable(list(cases.values()))
+    say(_plan(sweep.parameter, len(cases), options, baseline=sweep.parameter == SERVER, starts_again=again))
     ending = Ending()
     # If a sweep is resumed, an error of the command line or of the host is no result of its old points.
     keeping = ending.keeping(progress.has_result, always_raised=(UsageError, CapabilityError))
     with keeping, WindowEnergy(options.energy) as energy:
         say("starting the server" if sweep.parameter != SERVER else f"starting {len(cases)} servers")
-        with Bench(list(cases.values()), bench_options, progress.note, apart=True) as bench:
-            progress.began(bench, cases)
+        with servers as bench:
+            starts = progress.began(bench, cases, say)
             up = {value: case for value, case in cases.items() if bench.failure(case) is None}
             apparatus = {
                 value: Apparatus(bench, options, offer, energy.meters, energy.complete, say, progress.notes)
                 for value, offer in _offers(sweep, up, options, bench, say).items()
             }
             baseline = progress.baseline if sweep.parameter == SERVER else None
-            measure_rounds(apparatus, up, progress.gathered, baseline, lambda: save(progress.record()))
+            measure_rounds(apparatus, up, progress.gathered, starts, baseline, lambda: save(progress.record()))
     if ending.ended is not None and ending.ended.how == "failed":
         progress.failed(cases, ending.ended.why)
     return save(progress.record(ending))
 
 
-def estimate_seconds(points: int, options: ExperimentOptions, *, baseline: bool) -> float:
-    """Return the approximate duration of a sweep in s; `baseline` adds windows without a server."""
+def estimate_seconds(points: int, options: ExperimentOptions, *, baseline: bool, starts_again: bool = False) -> float:
+    """Return the approximate duration of a sweep in s.
+
+    `baseline` adds windows without a server, `starts_again` new starts in each round.
+    """
     windows = options.pairs * (points + baseline)
     traced_s = options.pairs * points * ((options.attribute_s or 0.0) + (SAMPLED_S if options.on_cpu else 0.0))
-    return windows * (options.window_s + AROUND_S) + traced_s + START_S
+    started_s = options.pairs * points * START_AGAIN_S * starts_again
+    return windows * (options.window_s + AROUND_S) + traced_s + started_s + START_S
 
 
-def _plan(parameter: str, points: int, options: ExperimentOptions, *, baseline: bool) -> str:
+def _plan(parameter: str, points: int, options: ExperimentOptions, *, baseline: bool, starts_again: bool) -> str:
     rounds = f"{options.pairs} rounds of windows of {options.window_s:g} s"
-    seconds = estimate_seconds(points, options, baseline=baseline)
+    seconds = estimate_seconds(points, options, baseline=baseline, starts_again=starts_again)
     return f"{points} values of {parameter} in {rounds}: {approximate_time(seconds)}"
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from powerprof.experiment.claims import ENERGY
+from powerprof.experiment.claims import ENERGY, are_starts_repeated
 from powerprof.experiment.paces import WAKINGS, Pace, PaceWindow
 from powerprof.experiment.records import Block, ConditionRecord, Range
 from powerprof.experiment.sweep_functions import FunctionWindow
@@ -37,10 +37,19 @@ class PointsCompared(msgspec.Struct, frozen=True, kw_only=True):
         return judge_claim(verdict if self.differ else "inconclusive", self.ci95)
 
 
-def compare_metrics(metrics: Mapping[str, Mapping[Value, Mapping[int, float]]]) -> list[PointsCompared]:
-    """Compare every two points by each metric, given by point and round. The verdicts are one family."""
+def compare_metrics(
+    metrics: Mapping[str, Mapping[Value, Mapping[int, float]]], starts: int = 0
+) -> list[PointsCompared]:
+    """Compare every two points by each metric, given by point and round. The verdicts are one family.
+
+    `starts` counts the starts of each point's own server; 0 if all points share one.
+    """
+    rounds = max((len(values) for points in metrics.values() for values in points.values()), default=0)
+    repeated = are_starts_repeated(starts, rounds)
     pairs = [
-        (name, list(points), pair) for name, points in metrics.items() for pair in compare_points(list(points.values()))
+        (name, list(points), pair)
+        for name, points in metrics.items()
+        for pair in compare_points(list(points.values()), in_rounds=repeated)
     ]
     sure = which_differ([pair.p_value for _, _, pair in pairs])
     return [
@@ -83,7 +92,10 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sweep(Record, frozen=True, kw_only=True):
-    """A sweep. `baseline`: windows without a server. `compared`: every two points."""
+    """A sweep. `baseline`: windows without a server. `compared`: every two points.
+
+    `starts_count`: of the server of each point; 0 if all points share one.
+    """
 
     workload: str
     condition: ConditionRecord
@@ -92,6 +104,7 @@ class Sweep(Record, frozen=True, kw_only=True):
     values: list[Value]
     points: list[Point]
     baseline: list[Window] = []
+    starts_count: int = 0
     compared: list[PointsCompared] = []
     started_at: str
     schema: Literal["powerprof.sweep/1"] = "powerprof.sweep/1"
@@ -112,7 +125,8 @@ def compare_sweep_points(sweep: Sweep) -> list[PointsCompared]:
         wanted.append("queries_hz")
     elif "queries_hz" not in names and WAKINGS in names:
         wanted = [WAKINGS]
-    return compare_metrics({name: {point.value: _read_rounds(point, name) for point in good} for name in wanted})
+    rounds = {name: {point.value: _read_rounds(point, name) for point in good} for name in wanted}
+    return compare_metrics(rounds, sweep.starts_count)
 
 
 def _read_rounds(point: Point, name: str) -> dict[int, float]:

@@ -24,6 +24,7 @@ from powerprof.experiment.options import AROUND_S
 from powerprof.experiment.paces import PaceWindow, build_pace_window, pace_metrics, read_pace_settings, summarise_paces
 from powerprof.experiment.plan import round_order
 from powerprof.experiment.records import Block
+from powerprof.experiment.starts import Starts
 from powerprof.experiment.sweep_functions import FunctionWindow, build_function_window
 from powerprof.experiment.sweep_record import SERVER, Point, Sweep, compare_sweep_points
 from powerprof.experiment.system_metrics import split_cpu_time
@@ -33,6 +34,7 @@ from powerprof.measure.window import wait_and_read
 from powerprof.model.metrics import unit_of
 from powerprof.model.records import Figures, Note, ServerInfo, Window, ended_by_signal
 from powerprof.model.system_activity import OsRates
+from powerprof.model.text import Say
 from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError, UsageError
 from powerprof.workloads.definition import Value
 from powerprof.workloads.reading import Case
@@ -91,21 +93,23 @@ def measure_rounds(
     apparatus: Mapping[Value, Apparatus],
     cases: Mapping[Value, Case],
     gathered: Mapping[Value, PointMeasurements],
+    starts: Starts,
     baseline: list[Window] | None,
     save: Callable[[], object],
 ) -> None:
     """Measure the missing rounds, and save after each. A failed point is noted and the others continue.
 
-    With a `baseline` each round starts with a window without running servers, which is appended to it. Raises
-    UsageError, CapabilityError, and PowerprofError if the shared server of all points is lost.
+    Points with other start-up settings get new starts in each round. With a `baseline` each round starts with a window
+    without running servers, which is appended to it. Raises UsageError, CapabilityError, and PowerprofError if the
+    shared server of all points is lost.
     """
     one = next(iter(apparatus.values()))
     bench, options, say = one.bench, one.options, one.say
     values, shared = list(cases), baseline is None and bench.shared(list(cases.values()))
-    start_s = _settle_s(cases, shared=shared)
+    start_s = _READY_S if starts.are_repeated else _settle_s(cases, shared=shared)
     announce(say, f"letting {'the server' if shared else f'{len(cases)} servers'} settle", start_s)
     wait_and_read((), start_s)
-    each_s, done = options.window_s + AROUND_S, 0
+    each_s, done = options.window_s + AROUND_S + starts.seconds, 0
     progress = Countdown(say, each_s * _count_missing(gathered, options.pairs))
     for number, order in enumerate(round_order(len(values), options.pairs, options.seed)):
         missing = [
@@ -115,6 +119,7 @@ def measure_rounds(
         ]
         if not missing:
             continue
+        starts.begin_repetition()
         label = f"round {number + 1} of {options.pairs}"
         if baseline is not None:
             progress(f"{label} · no server")
@@ -125,6 +130,7 @@ def measure_rounds(
             progress.step(join_parts(label, str(value), so_far), done, done + left, each_s)
             done += 1
             try:
+                starts.renew(cases[value], apparatus[value].offer.rate_hz)
                 _measure_point(apparatus[value], cases[value], gathered[value], number, woken=not shared)
             except (UsageError, CapabilityError):
                 raise
@@ -196,11 +202,12 @@ class Progress:
         for measured in self.gathered.values():
             measured.error = None
         self.baseline = list(sweep.baseline)
+        self.starts: Starts | None = None
         self.notes: list[str | Note] = list(sweep.notes)
         self._sweep, self._server = sweep, sweep.server
 
-    def began(self, bench: Bench, cases: Mapping[Value, Case]) -> None:
-        """Note the servers that did not start, and the version of the first one."""
+    def began(self, bench: Bench, cases: Mapping[Value, Case], say: Say) -> Starts:
+        """Note the servers that did not start, and the version of the first one. Return the counter of starts."""
         for value, case in cases.items():
             if (error := bench.failure(case)) is not None:
                 self.gathered[value].error = error.message
@@ -211,6 +218,9 @@ class Progress:
             if self._sweep.parameter == SERVER
             else ServerInfo(version=server.version, private=server.private, pid=server.pid)
         )
+        up = [case for case in cases.values() if bench.failure(case) is None]
+        self.starts = Starts(bench, up, say, count=self._sweep.starts_count)
+        return self.starts
 
     def note(self, text: str) -> None:
         """Keep a note once."""
@@ -245,6 +255,7 @@ class Progress:
             points=points,
             server=self._server,
             baseline=self.baseline,
+            starts_count=self.starts.count if self.starts else self._sweep.starts_count,
             notes=[*dict.fromkeys([*self.notes, *early])],
             ended=ending.ended,
         )

@@ -17,16 +17,19 @@ from powerprof.experiment.apparatus import Apparatus, Slot
 from powerprof.experiment.bench import Bench
 from powerprof.experiment.bench_options import BenchOptions
 from powerprof.experiment.block import measure_block
+from powerprof.experiment.claims import are_starts_repeated
 from powerprof.experiment.ending import Ending
 from powerprof.experiment.options import AROUND_S, ExperimentOptions, condition_record
 from powerprof.experiment.plan import Offer, check_comparable, check_options, measure_capacity
-from powerprof.experiment.records import Block, ConditionRecord, Range, Ratio
+from powerprof.experiment.records import Block, ConditionRecord, Ratio
+from powerprof.experiment.starts import Starts
 from powerprof.measure.clock import format_now
 from powerprof.measure.means import interval
 from powerprof.measure.progress import Countdown, join_parts
 from powerprof.model.records import Estimate, Record, ServerInfo
 from powerprof.model.text import Say, approximate_time
-from powerprof.statistics.verdicts import Verdict, compare_pairs
+from powerprof.statistics.intervals import interval_ends
+from powerprof.statistics.verdicts import Verdict, compare_pairs, compare_unpaired, primary_verdict
 from powerprof.system.errors import Retryable, UsageError
 from powerprof.workloads.reading import Case
 
@@ -149,16 +152,26 @@ def condition_rate(
     )
 
 
-def compare_rates(a: Saturated, b: Saturated, seed: int) -> tuple[Ratio | None, Verdict | None]:
-    """Compare the rates b / a over the rounds that both have; None for fewer than two such rounds."""
+def compare_rates(
+    a: Saturated, b: Saturated, seed: int, *, in_rounds: bool = True
+) -> tuple[Ratio | None, Verdict | None]:
+    """Compare the rates b / a over the rounds that both have; None for fewer than two such rounds.
+
+    Conditions that are not `in_rounds` are judged like two saved runs.
+    """
     both = [(x, y) for x, y in zip(a.values, b.values, strict=False) if x is not None and y is not None]
     if len(both) < 2:
         return None, None
-    result = compare_pairs([x for x, _ in both], [y for _, y in both], seed=seed)
-    ends: Range | None = None
-    if result.ratio_interval is not None:
-        ends = (result.ratio_interval.low, result.ratio_interval.high)
-    return (None if result.ratio is None else Ratio(b_over_a=result.ratio, ci95=ends)), result.verdict
+    of_a, of_b = ([pair[side] for pair in both] for side in (0, 1))
+    step = max(a.resolution_hz, b.resolution_hz)
+    result = (compare_pairs if in_rounds else compare_unpaired)(of_a, of_b, seed=seed, step=step)
+    if result.ratio is None:
+        return None, None
+    ends = interval_ends(result.ratio_interval)
+    if ends is None and result.difference_interval is not None:
+        low, high = (1 + end / result.a_mean for end in interval_ends(result.difference_interval) or ())
+        ends = max(low, 0.0), high
+    return Ratio(b_over_a=result.ratio, ci95=ends), primary_verdict(result.verdict, result.p_value)
 
 
 # Loads with a rate.
@@ -200,24 +213,29 @@ def search_highest_rate(
     sides, started_at, ending = [_SaturatedSide(case) for case in cases], format_now(), Ending()
     notes: list[str] = []
     server: ServerInfo | None = None
-    seconds = options.pairs * len(cases) * steps * (options.window_s + AROUND_S)
+    each_s = steps * (options.window_s + AROUND_S)
+    seconds = options.pairs * len(cases) * each_s
     say(f"{options.pairs} rounds of {steps} windows of {options.window_s:g} s a condition: {approximate_time(seconds)}")
     progress = Countdown(say, seconds)
+    starts_count = 0
     with ending.keeping(lambda: _whole(sides)), Bench(list(cases), bench_options, notes.append) as bench:
         one = bench.server(cases[0])
         server = ServerInfo(version=one.version, private=one.private, pid=one.pid)
         for side in sides:
             progress(f"{side.case.name}: at full speed")
             side.capacity_hz = measure_capacity(bench, side.case, options.calibrate_s)
-        done = 0
+        done, starts = 0, Starts(bench, cases, say)
         for number in range(options.pairs):
+            starts.begin_repetition()
+            starts_count = starts.count
             # Alternate the order, so that a drift affects both conditions.
             for side in sides if number % 2 == 0 else sides[::-1]:
                 label = join_parts(f"{side.case.name}: round {number + 1} of {options.pairs}", side.format_so_far())
-                progress.step(label, done, options.pairs * len(sides), steps * (options.window_s + AROUND_S))
+                progress.step(label, done, options.pairs * len(sides), each_s + starts.seconds)
                 done += 1
+                starts.renew(side.case, None)
                 side.rounds.append(_round(bench, side, limit, steps, options, number, progress))
-    return _record(sides, limit, started_at, server, notes, options, steps, ending)
+    return _record(sides, limit, started_at, server, notes, options, steps, ending, starts_count)
 
 
 def _whole(sides: Sequence[_SaturatedSide]) -> int:
@@ -250,12 +268,16 @@ def _record(
     options: ExperimentOptions,
     steps: int,
     ending: Ending,
+    starts_count: int,
 ) -> Saturation:
     from powerprof.host.describe import host_record
 
     rounds = _whole(sides)
     found = [side.record(rounds) for side in sides]
-    ratio, verdict = compare_rates(found[0], found[1], options.seed) if len(found) == 2 else (None, None)
+    ratio, verdict = None, None
+    if len(found) == 2:
+        repeated = are_starts_repeated(starts_count, rounds)
+        ratio, verdict = compare_rates(found[0], found[1], options.seed, in_rounds=repeated)
     return Saturation(
         command="sweep",
         started_at=started_at,
@@ -267,7 +289,12 @@ def _record(
         rounds_count=rounds,
         host=host_record(),
         server=server,
-        options={"window_s": options.window_s, "steps_count": steps, "seed": options.seed},
+        options={
+            "window_s": options.window_s,
+            "steps_count": steps,
+            "seed": options.seed,
+            **({"starts_count": starts_count} if starts_count else {}),
+        },
         notes=notes,
         ended=ending.ended,
     )

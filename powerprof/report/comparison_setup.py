@@ -11,6 +11,7 @@ from powerprof.experiment.bench_data import plan_text
 from powerprof.experiment.metrics import rest_percent
 from powerprof.experiment.records import Block, Comparison
 from powerprof.model import text
+from powerprof.report.comparison_words import describe_starts
 from powerprof.report.document import Drawing, Part, Section, Shown
 from powerprof.report.html.text import clean_name
 from powerprof.report.run import executions_of
@@ -71,9 +72,7 @@ def describe_windows(comparison: Comparison) -> str:
         parts.append(f"{comparison.offered_hz:,.0f} queries/s in both")
     if windows:
         parts.append(f"{sum(windows) / len(windows):.1f} s each{turns_of(comparison)}")
-    starts = comparison.options.get("starts_count")
-    if isinstance(starts, int):
-        parts.append(f"{text.plural(starts, 'start')} of each server")
+    parts += describe_starts(comparison.options.get("starts_count"), pairs)
     server = comparison.server
     if server is not None and server.version:
         parts.append(f"{server.version}{', private' if server.private else ''}")

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from powerprof.experiment.claims import find_answer_metrics, metric_named, with_claim
+from powerprof.experiment.claims import are_starts_repeated, find_answer_metrics, metric_named, with_claim
 from powerprof.experiment.records import Answer, Comparison, ControlRecord, Metric, Threat
 from powerprof.experiment.threats import find_doubts
+from powerprof.model.text import plural
 from powerprof.report.answers import noun_of, outcome_of, word_difference, word_side
 from powerprof.report.notes import UNPAIRED, fill_template
 from powerprof.system.next_steps import command_line
@@ -126,3 +127,11 @@ def count_deciding_pairs(comparison: Comparison) -> str:
     names = [f"{side.workload}:{side.name}" for side in sides if side.workload != "command"]
     command = command_line("compare {} --pairs {}", names, count) if names else f"--pairs {count}"
     return f"If the difference is as measured, about {count} pairs decide: {command}"
+
+
+def describe_starts(starts: object, repetitions: int) -> list[str]:
+    """Return the number of starts of each condition's server, and its consequence; empty for a common server."""
+    if not isinstance(starts, int) or not starts:
+        return []
+    judged = "" if are_starts_repeated(starts, repetitions) else ", so they are judged like saved runs"
+    return [f"{plural(starts, 'start')} of each server{judged}"]

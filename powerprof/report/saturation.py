@@ -12,6 +12,7 @@ from powerprof.experiment.claims import NO_BOUND_PERCENT
 from powerprof.experiment.sweep_until import Limit, Saturated, Saturation, Trial
 from powerprof.model import text
 from powerprof.report.answers import interval_text, outcome_in_percent, word_undecided
+from powerprof.report.comparison_words import describe_starts
 from powerprof.report.document import NOT_TERMINAL, Document, Part, Section, Sentence, Shown, View
 from powerprof.report.labels import format_significant
 from powerprof.report.layouts import block_rows
@@ -28,6 +29,7 @@ def document(record: Saturation, view: View) -> Document:
     parts = [
         text.plural(record.rounds_count, "round"),
         f"windows of {window_s:g} s" if isinstance(window_s, int | float) else "",
+        *describe_starts(record.options.get("starts_count"), record.rounds_count),
         str(version or ""),
     ]
     return Document(

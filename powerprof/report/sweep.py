@@ -17,6 +17,7 @@ from powerprof.model import text
 from powerprof.model.records import RunMetric
 from powerprof.report import labels
 from powerprof.report.answers import MAY_BE_CHANCE, join_outcomes
+from powerprof.report.comparison_words import describe_starts
 from powerprof.report.document import NOT_TERMINAL, TERMINAL, Document, Drawing, Part, Section, Sentence, Shown, View
 from powerprof.report.html.sweep import draw_charts, draw_tradeoff
 from powerprof.report.labels import format_significant
@@ -110,13 +111,19 @@ def document(sweep: Sweep, view: View) -> Document:
     return Document(
         record=sweep,
         answer=answer_of(sweep),
-        context=" · ".join([f"{measured} of {len(sweep.values)} points", *([version] if version else [])]),
+        context=" · ".join(
+            [f"{measured} of {len(sweep.values)} points", *_describe_starts(sweep), *([version] if version else [])]
+        ),
         parts=partial(_list_parts, sweep),
         rows=partial(_list_rows, sweep),
         setup=(("Condition", "/condition"), ("Options", "/options"), ("Server", "/server"), ("Host", "/host")),
         derived=view.extras.derived,
         next_step=unfinished if sweep.ended else "",
     )
+
+
+def _describe_starts(sweep: Sweep) -> list[str]:
+    return describe_starts(sweep.starts_count, max((len(point.blocks) for point in sweep.points), default=0))
 
 
 def _list_parts(sweep: Sweep) -> Iterator[Part]:

@@ -223,13 +223,19 @@ def compare_unpaired(a: Sequence[float], b: Sequence[float], *, seed: int, step:
     """
     if not a or not b:
         raise ValueError("two runs need values each")
-    interval = welch_interval(a, b, RUN_LEVELS, step) if min(len(a), len(b)) >= 3 else None
-    return msgspec.structs.replace(_result(a, b, interval, seed), p_value=_p_of_runs(a, b, step))
+    interval, p_value = measure_runs(a, b, step)
+    return msgspec.structs.replace(_result(a, b, interval, seed), p_value=p_value)
 
 
-def _p_of_runs(a: Sequence[float], b: Sequence[float], step: float | None) -> float | None:
-    """Return the probability of this difference between two runs of equal conditions; None for few windows."""
+def measure_runs(
+    a: Sequence[float], b: Sequence[float], step: float | None = None
+) -> tuple[Interval | None, float | None]:
+    """Return the interval of mean(b) − mean(a) of two runs, and its p-value for equal conditions.
+
+    Both are None for fewer than three windows.
+    """
     if min(len(a), len(b)) < 3:
-        return None
+        return None, None
     difference, (error, _) = statistics.fmean(b) - statistics.fmean(a), welch_error(a, b, RUN_LEVELS, step)
-    return student_p(difference / error, min(map(effective_freedom, (a, b)))) if error else 1.0
+    p_value = student_p(difference / error, min(map(effective_freedom, (a, b)))) if error else 1.0
+    return welch_interval(a, b, RUN_LEVELS, step), p_value

@@ -27,6 +27,7 @@ from tests.unit.statistics.coverage import (
     false_words,
     power,
     report_coverage,
+    starts_told_apart,
     told_apart,
 )
 from tests.unit.statistics.function_noise import KINDS, judge_tables
@@ -99,8 +100,19 @@ def test_a_table_of_equal_functions_has_a_false_word_in_one_of_a_hundred(kind: s
 
 
 @pytest.mark.parametrize("drift", DRIFTS)
-def test_eight_equal_points_of_a_sweep_are_told_apart_in_one_of_twenty(drift: str) -> None:
+def test_eight_equal_points_of_a_sweep_are_told_apart_in_one_of_forty(drift: str) -> None:
     shares = {rounds: told_apart(drift, rounds, TRIALS_COUNT // 2) for rounds in (3, 5)}
     unequal = told_apart(drift, 5, TRIALS_COUNT // 2, scatters=(0.01,) * 4 + (0.1,) * 4)
     print(f"| {drift} | {shares[3]:.3f} | {shares[5]:.3f} | {unequal:.3f} |")
-    assert max(*shares.values(), unequal) <= 0.05 + math.sqrt(2) * _three_deviations(0.05), shares
+    assert max(*shares.values(), unequal) <= 0.025 + math.sqrt(2) * _three_deviations(0.025), shares
+
+
+@pytest.mark.parametrize("points", [2, 8])
+def test_starts_that_differ_are_no_difference_of_points(points: int) -> None:
+    for repeated in (False, True):
+        shares = [
+            starts_told_apart(count, TRIALS_COUNT, starts=count if repeated else 1, points=points)
+            for count in (3, 5, 6, 10, 20)
+        ]
+        print(f"| {points} points, {'a start per round' if repeated else 'one start'} | {shares} |")
+        assert max(shares) <= 0.025 + _three_deviations(0.025), shares

@@ -125,6 +125,22 @@ def test_an_interrupted_sweep_continues(powerprof_cli: Cli, mariadbd: Path, sysb
     assert ("wakeups_hz" in names) == counted
 
 
+def test_a_start_up_setting_gets_a_start_per_round(
+    powerprof_cli: Cli, mariadbd: Path, sysbench: Path, plain: list[str], tmp_path: Path
+) -> None:
+    buffers = (
+        '[parameters]\nbuffers = { key = "server.my_cnf.innodb_buffer_pool_size", values = [16777216, 33554432] }\n'
+    )
+    (tmp_path / "plain/workload.toml").write_text(PLAIN + buffers)
+    words = ["plain:one", *plain, "--set", "buffers", "--repeat", "3", "--rate", "100", *QUICK, "--json", "-"]
+    done = powerprof_cli(["sweep", *words])
+    assert done.code == 0, done.err
+    record = json.loads(done.out)
+    assert record["starts_count"] == 3
+    assert [len(point["blocks"]) for point in record["points"]] == [3, 3]
+    assert "3 starts of each server" in powerprof_cli(["report", record["id"]]).out
+
+
 def test_transactions_are_swept_and_two_sweeps_compared(
     powerprof_cli: Cli, mariadbd: Path, sysbench: Path, tmp_path: Path
 ) -> None:

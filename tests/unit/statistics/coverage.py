@@ -290,3 +290,24 @@ def told_apart(
         sure = [pair.differ for pair in compare_metrics({"queries_hz": measured})]
         told += (all if every else any)(sure)
     return told / trials
+
+
+def starts_told_apart(
+    repetitions: int, trials: int, *, starts: int, points: int = 2, apart: float = 0.0, judged: int | None = None
+) -> float:
+    """The share of sweeps over a start-up setting with a false (or right) difference between any two points.
+
+    Starts of one setting scatter by 2 %, windows of one start by 1 %. `starts` is 1, or that of each repetition;
+    `judged` is another number of starts by which the points are judged.
+    """
+    generator, told = np.random.default_rng(repetitions), 0
+    for _ in range(trials):
+        levels = generator.normal(1, 0.02, (points, 1 if starts == 1 else repetitions))
+        values = 1000 * (levels + apart * np.arange(points)[:, None] + generator.normal(0, 0.01, (points, repetitions)))
+        measured: dict[Value, dict[int, float]] = {
+            point: dict(enumerate(of)) for point, of in enumerate(values.tolist())
+        }
+        told += any(
+            pair.differ for pair in compare_metrics({"queries_hz": measured}, starts if judged is None else judged)
+        )
+    return told / trials
