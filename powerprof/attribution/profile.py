@@ -25,7 +25,7 @@ from powerprof.measure.progress import announce
 from powerprof.model.records import Record, ended_by_signal
 from powerprof.model.text import Say
 from powerprof.statistics.counts import proportion
-from powerprof.system.errors import CapabilityError, UsageError
+from powerprof.system.errors import CapabilityError, UnknownNameError, UsageError
 from powerprof.system.targets import Target, TargetChoice, resolve_target
 from powerprof.tracing.captures import Event, FunctionCounts, FunctionTrace, OnCpuCapture, estimate_cpu_time
 from powerprof.tracing.profile import OnCpuFrame, PathNames
@@ -116,7 +116,7 @@ def profile_target(chosen: TargetChoice, server: ServerChoice, request: ProfileR
     event = next((event for event in _EVENTS if event == request.event), None)
     read_names = thread_name_reader(server, target)
     if event is None:
-        raise UsageError(f"--event {request.event} is not a choice", f"one of {', '.join(_EVENTS)}")
+        raise UnknownNameError(f"--event {request.event} is not a choice", request.event, _EVENTS)
     names = dict(read_names())
     say("loading the sampler")
     pids = None if target.system else target.pids

@@ -15,7 +15,7 @@ import msgspec
 from powerprof.energy.request import DEFAULT_REQUEST, EnergyRequest
 from powerprof.model.records import Note, Notes
 from powerprof.model.text import Say
-from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
+from powerprof.system.errors import CapabilityError, PowerprofError, UnknownNameError, UsageError
 from powerprof.system.processes import label_of
 from powerprof.system.server_names import is_mysql_program
 from powerprof.system.targets import Target, TargetChoice, is_server, resolve_server, resolve_target
@@ -158,7 +158,7 @@ def read_own_names(tids: Iterable[int], server_names: Mapping[int, str]) -> dict
 def check_backend(name: str) -> None:
     """Raise UsageError for an unknown backend."""
     if name not in ("auto", "bpf", "dtrace"):
-        raise UsageError(f"--backend {name} is not a choice", "auto, bpf or dtrace")
+        raise UnknownNameError(f"--backend {name} is not a choice", name, ("auto", "bpf", "dtrace"))
 
 
 def has_dtrace() -> bool:

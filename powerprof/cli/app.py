@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import difflib
 import errno
 import os
 import re
@@ -23,10 +22,19 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from powerprof import __version__
-from powerprof.cli.commands import COMMANDS
-from powerprof.cli.parameters import EXPERT_HEADING, OWN_HEADING, check_effects, read_options, walk_parameters
-from powerprof.cli.terminal import leave_terminal, print_text, terminal_width
-from powerprof.model.text import approximate_time, join_words
+from powerprof.cli.commands import COMMANDS, file_stem, module_name
+from powerprof.cli.parameters import (
+    EXPERT_HEADING,
+    OWN_HEADING,
+    ParserError,
+    check_effects,
+    help_command,
+    read_options,
+    walk_parameters,
+)
+from powerprof.cli.remedies import BEFORE_COMMAND, find_command, find_remedy
+from powerprof.cli.terminal import leave_terminal, print_sentence, print_text, terminal_width
+from powerprof.model.text import approximate_time
 from powerprof.system import paths
 from powerprof.system.errors import (
     DataError,
@@ -54,14 +62,8 @@ class Invocation(msgspec.Struct, frozen=True):
     command_words: tuple[str, ...] = ()
 
 
-# Options of the program that have a value.
-_WITH_VALUE = ("--runs-dir",)
-# Options of the program that users may type after the command.
-_BEFORE_COMMAND = ("--quiet", "--runs-dir", "--debug")
 # Key of a context for the typed values: option → texts.
 _TYPED = "powerprof.typed"
-# Similarity of two options by difflib: --duraton and --duration have 0.95, --keep and --help 0.67.
-_SIMILARITY = 0.75
 _MOST_SERVERS = 8
 # Files: Python, its libraries and two child processes. Memory: the address space of the libraries.
 _LEAST_FILES, _LEAST_MIB = 64, 640
@@ -85,7 +87,7 @@ def _option_named(context: typer.Context) -> Iterator[None]:
             if any(Path(value) == Path(error.path) for value in values) and not error.message.startswith(option):
                 error.message = f"{option} {error.message}"
                 break
-        error.hint = error.hint or _help_of(context)
+        error.hint = error.hint or help_command(context.info_name or "")
         raise
 
 
@@ -114,7 +116,7 @@ class ModuleCommand(TyperCommand):
             error.ctx = error.ctx or ctx  # some errors of the parser lack it
             raise
         if ctx.args and not ctx.resilient_parsing:
-            raise UsageError(f"unexpected argument: {' '.join(ctx.args)}", _help_of(ctx))
+            raise ParserError(f"unexpected argument: {' '.join(ctx.args)}", "argument", ctx.args, str(ctx.info_name))
         return []
 
     def _checked_values(self, ctx: typer.Context, args: list[str]) -> dict[str, list[str]]:
@@ -141,7 +143,7 @@ class ModuleCommand(TyperCommand):
             if not option or option not in with_value:
                 continue
             if value is None:
-                raise UsageError(f"{option} has no value", _help_of(ctx))
+                raise UsageError(f"{option} has no value", with_value[option].remedy)
             if not equals and value in options:
                 raise UsageError(f"{option} has no value: {value} is the next option", f"give {option} its value first")
             if not value.strip():
@@ -153,6 +155,11 @@ class ModuleCommand(TyperCommand):
 
     def invoke(self, ctx: typer.Context) -> None:  # type: ignore[override]
         """Read the options and run the command."""
+        with _option_named(ctx):
+            self._module.command(self.read(ctx))
+
+    def read(self, ctx: typer.Context) -> Any:
+        """Return the options of a parsed command line. Raises UsageError, DataError."""
         typed = {
             field: parameter.flag
             for _, field, parameter in self.parameters
@@ -160,16 +167,16 @@ class ModuleCommand(TyperCommand):
         }
         invocation = ctx.obj or Invocation()
         self._check_effects(ctx.params, typed.values(), invocation.command_words)
-        with _option_named(ctx):
-            options = read_options(
-                self._module.Options,
-                ctx.params,
-                str(ctx.info_name),
-                invocation.program,
-                typed=typed,
-                command_words=invocation.command_words,
-            )
-            self._module.command(options)
+        options = read_options(
+            self._module.Options,
+            ctx.params,
+            str(ctx.info_name),
+            invocation.program,
+            typed=typed,
+            command_words=invocation.command_words,
+        )
+        options.check()
+        return options
 
     def _check_effects(self, values: Mapping[str, Any], typed: Collection[str], command_words: Sequence[str]) -> None:
         """Raise UsageError if an option has no effect without, or with, another word of the command line."""
@@ -243,7 +250,7 @@ class CommandGroup(TyperGroup):
         name = args[0]
         if name in COMMANDS or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
-        raise UsageError(f"no such command {name!r}", _similar(name, list(COMMANDS), ""))
+        raise ParserError(f"no such command {name!r}", "command", [name])
 
     def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
         """Write the commands in panels. Their texts are read from the files: importing all modules takes longer."""
@@ -253,22 +260,8 @@ class CommandGroup(TyperGroup):
                 formatter.write_dl([(name.ljust(width), _first_sentence(_docstring_of(name))) for name in names])
 
 
-def module_name(command: str) -> str:
-    """Return the module of a command."""
-    return f"powerprof.cli.{_stem(command)}"
-
-
-def _stem(command: str) -> str:
-    """Return the name of a command's file without its suffix."""
-    return command.replace("-", "_")
-
-
-def _help_of(context: typer.Context) -> str:
-    return _help_command(context.info_name or "")
-
-
 def _docstring_of(name: str) -> str:
-    text = (Path(__file__).parent / f"{_stem(name)}.py").read_text(encoding="utf-8")
+    text = (Path(__file__).parent / f"{file_stem(name)}.py").read_text(encoding="utf-8")
     match = re.search(r'^"""(.*?)"""', text, re.MULTILINE | re.DOTALL)
     return match[1] if match else ""
 
@@ -349,9 +342,10 @@ def _print_error(error: PowerprofError | Interrupted, arguments: Sequence[str] =
         if isinstance(error, Declined):
             print_text(error.message, error=True)
             return
-        for kind, text in (("error", error.message), ("hint", _limit_hint(error) or _root_hint(error.hint))):
+        remedy = find_remedy(error, arguments, _accepts) if isinstance(error, UsageError) else error.hint
+        for kind, text in (("error", error.message), ("hint", _limit_hint(error) or _root_hint(remedy))):
             if text:
-                print_text(_shortened(printable(f"{kind}: {text}")), error=True)
+                print_sentence(_shortened(printable(f"{kind}: {text}")))
             if kind == "error" and isinstance(error, SeveralThreadsError):
                 for line in error.lines:
                     print_text(printable(line), error=True)
@@ -462,36 +456,36 @@ def _end_without_reader() -> int:
 
 def _usage_error(error: typer.BadParameter) -> UsageError:
     """Return the parser's error as one line with a hint."""
-    name = (error.ctx and error.ctx.parent and error.ctx.info_name) or ""
+    context = error.ctx
+    name = (context and context.parent and context.info_name) or ""
     if hasattr(error, "possibilities"):  # an unknown option
         option = str(getattr(error, "option_name", ""))
-        options = [name for parameter in error.ctx.command.params for name in parameter.opts] if error.ctx else []
-        if name and option in _BEFORE_COMMAND:
-            value = ["DIR"] if option in _WITH_VALUE else []
-            return UsageError(
-                f"{option} is an option before the command", command_line("{} {} …", [option, *value], name)
-            )
-        return UsageError(f"no such option: {option}", _similar(option, options, name))
+        reason = f"{option} is an option before the command" if name and option in BEFORE_COMMAND else ""
+        return ParserError(reason or f"no such option: {option}", "option", [option], name)
     message = " ".join(error.format_message().split()).rstrip(".")
-    return UsageError(message[:1].lower() + message[1:], _help_command(name))
+    return UsageError(message[:1].lower() + message[1:], help_command(name))
 
 
-def _similar(word: str, names: Sequence[str], name: str) -> str:
-    """Return the hint with the most similar names, if any, and with the help."""
-    similar = {*difflib.get_close_matches(word, names, cutoff=_SIMILARITY), *(n for n in names if n.startswith(word))}
-    meant = f"did you mean {join_words(sorted(similar), 'or')}? " if similar and len(word) > len("--") else ""
-    return f"{meant}{_help_command(name)}"
-
-
-def _help_command(name: str) -> str:
-    return command_line("{} --help", name) if name else command_line("--help")
+def _accepts(arguments: Sequence[str]) -> bool:
+    """Return whether the parser accepts a command line, and each option has a possible value and an effect."""
+    try:
+        own_words, command_words = _split_words(arguments)
+        at = find_command(own_words)
+        if {"--help", "--version"} & set(own_words):
+            return True
+        command = build_root().get_command(cast(Any, None), own_words[at]) if at < len(own_words) else None
+        if command is None:
+            return False
+        command.read(command.make_context(own_words[at], own_words[at + 1 :], obj=Invocation({}, command_words)))
+    except (_ParserError, PowerprofError):
+        return False
+    return True
 
 
 def _split_words(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     """Return powerprof's own arguments, and the words after -- if the command runs them. Raises UsageError."""
-    name = next(
-        (word for before, word in pairwise(["", *arguments]) if word[:1] != "-" and before not in _WITH_VALUE), ""
-    )
+    at = find_command(arguments)
+    name = arguments[at] if at < len(arguments) else ""
     if name not in COMMANDS or not COMMANDS[name].runs_words or "--" not in arguments:
         return list(arguments), ()
     at = list(arguments).index("--")
@@ -519,7 +513,7 @@ def run_app(arguments: Sequence[str]) -> int:
         if not arguments:
             error.show()  # the help
         else:
-            _print_error(_usage_error(error))
+            _print_error(_usage_error(error), arguments)
         return UsageError.exit_code
     except SystemExit as end:
         # Typer turns BrokenPipeError into an exit.

@@ -55,7 +55,8 @@ class PrivateServerOptions(msgspec.Struct, frozen=True, kw_only=True):
         try:
             return historical.load_build(self.server_build)
         except UsageError as error:
-            raise UsageError(f"--server-build: {error.message}", error.hint) from error
+            error.message = f"--server-build: {error.message}"
+            raise
 
 
 def workload_folders() -> Any:

@@ -29,6 +29,16 @@ class Command(msgspec.Struct, frozen=True):
         return documented(self.example)
 
 
+def module_name(command: str) -> str:
+    """Return the module of a command."""
+    return f"powerprof.cli.{file_stem(command)}"
+
+
+def file_stem(command: str) -> str:
+    """Return the name of a command's file without its suffix."""
+    return command.replace("-", "_")
+
+
 # Commands of the help in their order: name → command. A module of the same name has its options and its function.
 COMMANDS = {
     "idle": Command("Idle", "idle --clients 16"),

@@ -37,7 +37,7 @@ from powerprof.experiment.options import (
     WINDOW_S,
     ExperimentOptions,
 )
-from powerprof.system.errors import UsageError, WorseError
+from powerprof.system.errors import MissingArgumentError, UsageError, WorseError
 from powerprof.system.next_steps import command_line
 
 if TYPE_CHECKING:
@@ -117,6 +117,19 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     outputs: Outputs = output_files(*TABLES)
     saving: Saving = group(Saving)
 
+    def check(self) -> None:
+        """Raise UsageError unless two sides are given."""
+        words = self.command_words
+        if self.other is not None:
+            if words or self.a is None or self.b is not None:
+                raise UsageError("--with needs one saved run", f"such as {command_line('compare RUN --with last')}")
+        elif words:
+            _split_commands(words, self.a)
+        elif self.a is None or self.b is None:
+            message = "compare needs two conditions, two saved runs, or -- COMMAND… -- COMMAND…"
+            example = "no-index" if self.a == "index" else "index no-index" if self.a is None else ""
+            raise MissingArgumentError(message, example, command_line("compare --help"))
+
 
 def estimate_s(options: Options) -> float:
     """Return the approximate duration in s of a measured comparison."""
@@ -152,17 +165,11 @@ def command(options: Options) -> None:
     load, verdict = options.load, options.verdict
     saving = check_saving(options.saving, options.outputs, judged=verdict.fail_if_worse)
     if options.other is not None:
-        if words or a is None or b is not None:
-            raise UsageError("--with needs one saved run", f"such as {command_line('compare RUN --with last')}")
         from powerprof.model.runs import RunStore
 
-        a, b = RunStore(saving.runs_dir).find_earlier(a, options.other), a
+        a, b = RunStore(saving.runs_dir).find_earlier(str(a), options.other), a
     if words:
         first, second = _split_commands(words, a)
-    elif a is None or b is None:
-        raise UsageError(
-            "compare needs two conditions, two saved runs, or -- COMMAND… -- COMMAND…", command_line("compare --help")
-        )
     from powerprof.experiment.compare import compare
     from powerprof.experiment.saved import are_runs
 
@@ -214,7 +221,7 @@ def _split_commands(words: tuple[str, ...], a: str | None) -> tuple[tuple[str, .
     if a is not None:
         raise UsageError(f"{a} cannot be compared with a command", "compare two conditions, or two commands")
     if at < 0 or not first or not second:
-        raise UsageError("compare needs two commands, each after --", "compare -- COMMAND… -- COMMAND…")
+        raise UsageError("compare needs two commands, each after --", command_line("compare -- COMMAND… -- COMMAND…"))
     return first, second
 
 

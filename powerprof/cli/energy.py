@@ -24,6 +24,7 @@ from powerprof.cli.outputs import TABLES, OutputFile, Outputs, check_targets, js
 from powerprof.cli.parameters import (
     EXPERT_HEADING,
     Mode,
+    ParserError,
     argument,
     flag,
     group,
@@ -35,7 +36,6 @@ from powerprof.cli.parameters import (
 from powerprof.cli.terminal import print_progress, print_report, print_text, report_lines
 from powerprof.cli.window_options import duration, seed
 from powerprof.system.errors import Interrupted, PowerprofError, UsageError
-from powerprof.system.next_steps import command_line
 
 if TYPE_CHECKING:
     from powerprof.energy.total import EnergyResult
@@ -75,6 +75,11 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     json: str | None = json_file()
     quiet: bool = program_value("quiet", False)
 
+    def check(self) -> None:
+        """Raise UsageError for recordings without --from."""
+        if self.more and not self.recordings:
+            raise ParserError(f"{self.more[0]} needs --from FILE", "argument", [*map(str, self.more)], "energy")
+
 
 def command(options: Options) -> None:
     """Measure, read recordings or calibrate, and print the result."""
@@ -84,8 +89,6 @@ def command(options: Options) -> None:
     recordings, more = options.recordings, options.more
     quiet, files = options.quiet, [*json_output(options.json), *options.outputs]
     check_targets(files)
-    if more and not recordings:
-        raise UsageError(f"{more[0]} needs --from FILE", command_line("energy --help"))
     if recordings:
         from powerprof.energy.replay import replay
 

@@ -20,7 +20,7 @@ from powerprof.cli.options import CommandOptions
 from powerprof.cli.parameters import Mode, flag, group, option, program_value, whole_number
 from powerprof.cli.targets import MonitorOptions, interval
 from powerprof.cli.terminal import print_progress, print_text
-from powerprof.system.errors import Interrupted, UsageError
+from powerprof.system.errors import Interrupted, UnknownNameError
 
 
 class ExporterOptions(MonitorOptions, frozen=True, kw_only=True):
@@ -73,7 +73,7 @@ def command(options: Options) -> None:
     from powerprof.report.recent_profiles import RecentProfiles
 
     if series.per_cpu not in ("auto", "yes", "no"):
-        raise UsageError(f"--per-cpu {series.per_cpu} is not a choice", "auto, yes or no")
+        raise UnknownNameError(f"--per-cpu {series.per_cpu} is not a choice", series.per_cpu, ("auto", "yes", "no"))
     if options.printed is not None:
         print_text(systemd_unit.format_unit(Path(sys.argv[0]).resolve()), end="")
         return

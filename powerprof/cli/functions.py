@@ -46,7 +46,7 @@ class ProbeOptions(msgspec.Struct, frozen=True, kw_only=True):
 class Options(CommandOptions, frozen=True, kw_only=True):
     """The options of `functions`."""
 
-    pattern: str = argument("GLOB", "Functions to count: GLOB or MODULE:GLOB.", is_required=True)
+    pattern: str = argument("GLOB", "Functions to count: GLOB or MODULE:GLOB.", is_required=True, example="handle_*")
     target: TargetOptions = group(TargetOptions)
     duration: float = duration(10.0)
     probes: ProbeOptions = group(ProbeOptions)

@@ -18,7 +18,8 @@ def _check_source(text: str) -> str:
     try:
         check_name(text)
     except UsageError as error:
-        raise UsageError(f"--residency-source: {error.message}", error.hint) from error
+        error.message = f"--residency-source: {error.message}"
+        raise
     return text
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from powerprof.cli.parameters import EXPERT_HEADING, Mode, flag, no_effect, option, whole_number
-from powerprof.system.errors import UsageError
+from powerprof.system.errors import UnknownNameError, UsageError
 
 
 class CommandOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +24,9 @@ class CommandOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     typed: Mapping[str, str] = msgspec.field(default_factory=dict)
     command_words: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """Raise UsageError for words that contradict each other, before any file, process or server is read."""
 
     def refuse_without_effect(
         self, circumstance: str, names: Collection[str] | None = None, *, but: Collection[str] = ()
@@ -67,4 +70,4 @@ def check_by(by: str | None, choices: Sequence[str], *, lines: bool = False, def
     if lines and (by or default) != "stack":
         raise UsageError(f"--lines has no effect on rows by {by or default}", "add --by stack")
     if by is not None and by not in choices:
-        raise UsageError(f"--by {by} is not a choice here", f"one of {', '.join(choices)}")
+        raise UnknownNameError(f"--by {by} is not a choice here", by, choices)

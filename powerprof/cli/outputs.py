@@ -100,6 +100,8 @@ def check_targets(outputs: Outputs) -> None:
         if os.path.isdir(target):  # noqa: PTH112
             raise UsageError(f"{typed} is a directory", "name a file, or - for stdout")
         if not os.path.isdir(folder):  # noqa: PTH112
+            if os.path.lexists(folder):
+                raise UsageError(f"{typed}: {folder} is not a directory", "name a file in another place")
             raise UsageError(f"{typed}: no such directory {folder}", "create it first")
         other = by_path.setdefault(os.path.realpath(target), output)
         if other is not output:

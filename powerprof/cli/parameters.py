@@ -18,7 +18,7 @@ import msgspec
 from typer.core import TyperArgument, TyperOption
 
 from powerprof.model.text import join_words, parse_time
-from powerprof.system.errors import UsageError
+from powerprof.system.errors import MissingArgumentError, UsageError
 from powerprof.system.next_steps import command_line
 
 R = TypeVar("R")
@@ -38,6 +38,7 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
         heading: its heading in the help; empty for that of its group.
         needs: options of which one must be typed too.
         excludes: options that must not be typed too.
+        example: a usual value, for the hint if a required argument is missing.
     """
 
     flag: str = ""
@@ -50,6 +51,7 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
     heading: str = ""
     needs: tuple[str, ...] = ()
     excludes: tuple[str, ...] = ()
+    example: str = ""
     default: object = None
     is_flag: bool = False
     is_repeatable: bool = False
@@ -83,6 +85,13 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
         extra = "; ".join(part for part in (default, self.limits, required) if part)
         return f"{self.flag} {self.metavar}".strip(), f"{self.help}  [{extra}]" if extra else self.help
 
+    @property
+    def remedy(self) -> str:
+        """The way to type it: `--clients N takes 0 to 60,000; default 16`, or its purpose if it has no limits."""
+        limits = f" takes {self.limits}" if self.limits else f": {self.help.rstrip('.')}"
+        default = f"; default {self.shown_default}" if self.shown_default else ""
+        return f"{self.flag} {self.metavar}".strip() + limits + default
+
     def as_typer(self, name: str) -> TyperOption | TyperArgument:
         """Return the parameter for Typer's parser, which reads texts only."""
         if not self.flag:
@@ -102,7 +111,7 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
         if typed is None or typed == ():
             if self.is_required:
                 kind = f"option '{self.flag}'" if self.flag else f"argument '{self.metavar}'"
-                raise UsageError(f"missing {kind}", command_line("{} --help", command))
+                raise MissingArgumentError(f"missing {kind}", self.example, command_line("{} --help", command))
             return self.default
         if self.is_repeatable:
             return [self._converted(text, command) for text in typed]
@@ -113,7 +122,26 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
             return self.convert(text)
         except ValueError as error:
             word = self.flag or self.metavar
-            raise UsageError(f"{word} {text.strip()}: {error}", command_line("{} --help", command)) from None
+            raise UsageError(f"{word} {text.strip()}: {error}", self.remedy) from None
+
+
+class ParserError(UsageError):
+    """A word of the command line that the parser does not know.
+
+    Attributes:
+        kind: `command`, `option` or `argument`.
+        words: the words.
+        command: the command; empty for the program.
+    """
+
+    def __init__(self, message: str, kind: str, words: Sequence[str], command: str = "") -> None:
+        super().__init__(message, help_command(command))
+        self.kind, self.words, self.command = kind, tuple(words), command
+
+
+def help_command(name: str) -> str:
+    """Return the command that prints the help of a command, or of the program."""
+    return command_line("{} --help", name) if name else command_line("--help")
 
 
 class Mode(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,7 +227,7 @@ def program_value(name: str, default: object = None) -> Any:
 
 
 def _grouped(limit: float) -> str:
-    return f"{limit:,}" if isinstance(limit, int) and limit >= 10_000 else f"{limit:g}"
+    return f"{limit:,.0f}" if limit >= 10_000 and limit == int(limit) else f"{limit:g}"
 
 
 def option(
@@ -244,9 +272,10 @@ def argument(
     default: object = None,
     is_repeatable: bool = False,
     is_required: bool = False,
+    example: str = "",
 ) -> Any:
     """Return the field of an argument."""
-    more = {"default": default, "is_repeatable": is_repeatable, "is_required": is_required}
+    more = {"default": default, "is_repeatable": is_repeatable, "is_required": is_required, "example": example}
     return option("", metavar, help, convert=convert, **more)  # type: ignore[arg-type]
 
 
@@ -339,9 +368,9 @@ def _parsed(kind: Callable[[str], Any], text: str, reason: str) -> Any:
 def _within(value: float, low: float | None, high: float | None, unit: str = "") -> float:
     unit = f" {unit}" if unit else ""
     if low is not None and value < low:
-        raise ValueError(f"must be at least {low}{unit}")
+        raise ValueError(f"must be at least {_grouped(low)}{unit}")
     if high is not None and value > high:
-        raise ValueError(f"must be at most {high}{unit}")
+        raise ValueError(f"must be at most {_grouped(high)}{unit}")
     return value
 
 

@@ -17,11 +17,9 @@ from powerprof.cli.meter_options import residency_source
 from powerprof.cli.options import CommandOptions
 from powerprof.cli.output import check_saving, deliver
 from powerprof.cli.outputs import TABLES, Outputs, Saving, output_files
-from powerprof.cli.parameters import EXPERT_HEADING, Mode, argument, group, option, time_span
+from powerprof.cli.parameters import EXPERT_HEADING, Mode, ParserError, argument, group, option, time_span
 from powerprof.cli.terminal import progress_printer
 from powerprof.cli.window_options import duration
-from powerprof.system.errors import UsageError
-from powerprof.system.next_steps import command_line
 
 
 class Options(CommandOptions, frozen=True, kw_only=True):
@@ -45,6 +43,11 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     outputs: Outputs = output_files(*TABLES)
     saving: Saving = group(Saving)
 
+    def check(self) -> None:
+        """Raise UsageError for a second dump without the first one."""
+        if self.after is not None and self.before is None:
+            raise ParserError(f"{self.after} needs --from BEFORE", "argument", [str(self.after)], "residency")
+
 
 def command(options: Options) -> None:
     """Measure or read a recording, save and print."""
@@ -54,8 +57,6 @@ def command(options: Options) -> None:
         _replay(options.before, options, check_saving(replace(saving, no_save=True), options.outputs))
         return
     saving = check_saving(saving, options.outputs)
-    if options.after is not None:
-        raise UsageError(f"{options.after} needs --from BEFORE", command_line("residency --help"))
     _measure(options.duration, options.residency_source or "cpuidle", saving)
 
 

@@ -35,7 +35,7 @@ from powerprof.experiment.options import (
     WINDOW_S,
     ExperimentOptions,
 )
-from powerprof.system.errors import UsageError
+from powerprof.system.errors import MissingArgumentError, UsageError
 from powerprof.system.next_steps import command_line
 
 
@@ -82,6 +82,13 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     outputs: Outputs = output_files(*TABLES)
     saving: Saving = group(Saving)
 
+    def check(self) -> None:
+        """Raise UsageError unless exactly a condition or a command is given."""
+        if self.name is not None and self.command_words:
+            raise UsageError(f"{self.name} and a command after -- exclude each other", "run one of them")
+        if self.name is None and not self.command_words:
+            raise MissingArgumentError("run needs a condition, or -- COMMAND…", "index", command_line("run --help"))
+
 
 def estimate_s(options: Options) -> float:
     """Return the approximate duration in s."""
@@ -109,10 +116,6 @@ def command(options: Options) -> None:
     """Measure a condition or a command, save and print."""
     saving = check_saving(options.saving, options.outputs)
     name, words = options.name, options.command_words
-    if name is not None and words:
-        raise UsageError(f"{name} and a command after -- exclude each other", "run one of them")
-    if name is None and not words:
-        raise UsageError("run needs a condition, or -- COMMAND…", command_line("run --help"))
     if words:
         from powerprof.experiment.run import run_command
 

@@ -16,7 +16,7 @@ from powerprof.cli.outputs import TABLES, Outputs, Saving, output_files
 from powerprof.cli.parameters import EXPERT_HEADING, Mode, argument, flag, group, option
 from powerprof.cli.terminal import print_report, progress_printer, terminal_width
 from powerprof.cli.window_options import seed
-from powerprof.system.errors import UsageError
+from powerprof.system.errors import UnknownNameError
 
 if TYPE_CHECKING:
     from powerprof.experiment.study import StepRecord, StudyOptions
@@ -75,7 +75,7 @@ def command(options: Options) -> None:
     steps = [step.name for step in study.steps]
     unknown = next((step for step in only if step not in steps), None)
     if unknown is not None:
-        raise UsageError(f"--only {unknown}: {name} has no such step", f"steps: {', '.join(steps)}")
+        raise UnknownNameError(f"--only {unknown}: {name} has no such step", unknown, steps)
     from powerprof.experiment.study import measure_study
 
     record = measure_study(

@@ -28,7 +28,7 @@ from powerprof.cli.terminal import progress_printer
 from powerprof.cli.window_options import rate, seed, trace_after, windows_repeat
 from powerprof.experiment.options import MINIMUM_PAIRS, QUICK_WINDOW_S
 from powerprof.model.text import parse_time
-from powerprof.system.errors import UsageError
+from powerprof.system.errors import MissingArgumentError, UsageError
 from powerprof.system.next_steps import command_line
 
 if TYPE_CHECKING:
@@ -193,6 +193,29 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     outputs: Outputs = output_files(*TABLES)
     saving: Saving = group(Saving)
 
+    def check(self) -> None:
+        """Raise UsageError unless a condition or a sweep to resume is given, and nothing without an effect."""
+        name, until, parameter = self.name, self.search.until, self.varied.parameter[0]
+        if name is None and (until is not None or self.resume is None):
+            or_resume = "" if until is not None else ", or --resume RUN"
+            raise MissingArgumentError(
+                f"sweep needs a condition{or_resume}", "city:index", command_line("sweep --help")
+            )
+        if self.other is not None and until is None:
+            raise UsageError(f"{self.other} has no effect without --until", "such as --until p95=5ms")
+        if name is not None and self.resume is not None:
+            raise UsageError(
+                f"{name} has no effect with --resume, which keeps the original condition", f"leave {name} out"
+            )
+        if self.load is not None and (self.rate is not None or parameter in ("rate", "server")):
+            raise UsageError("--load has no effect with --rate, --set rate=… and --set server=…", "leave --load out")
+        if parameter == "rate" and self.rate is not None:
+            raise UsageError("--rate and --set rate=… set the same parameter", "leave one of the two out")
+        if self.attribute is not None and parameter != "server":
+            raise UsageError(
+                "--attribute has no effect without a sweep over servers", "--set server=mariadb-10.11,mariadb-11.8"
+            )
+
 
 def estimate_s(options: Options) -> float:
     """Return the approximate duration in s, without --until."""
@@ -225,24 +248,8 @@ def command(options: Options) -> None:
     name, resume, varied = options.name, options.resume, options.varied
     saving = check_saving(options.saving, options.outputs)
     if options.search.until is not None:
-        if name is None:
-            raise UsageError("sweep needs a condition", command_line("sweep --help"))
-        _search(name, parse_limit(options.search.until), options, saving)
+        _search(str(name), parse_limit(options.search.until), options, saving)
         return
-    if options.other is not None:
-        raise UsageError(f"{options.other} has no effect without --until", "such as --until p95=5ms")
-    if name is None and resume is None:
-        raise UsageError("sweep needs a condition, or --resume RUN", command_line("sweep --help"))
-    if name is not None and resume is not None:
-        raise UsageError(f"{name} has no effect with --resume, which keeps the original condition", f"leave {name} out")
-    if options.load is not None and (options.rate is not None or varied.parameter[0] in ("rate", "server")):
-        raise UsageError("--load has no effect with --rate, --set rate=… and --set server=…", "leave --load out")
-    if varied.parameter[0] == "rate" and options.rate is not None:
-        raise UsageError("--rate and --set rate=… set the same parameter", "leave one of the two out")
-    if options.attribute is not None and varied.parameter[0] != "server":
-        raise UsageError(
-            "--attribute has no effect without a sweep over servers", "--set server=mariadb-10.11,mariadb-11.8"
-        )
     from powerprof.experiment import sweep
 
     store = sweep.SweepStore(saving.runs_dir, keep=not saving.no_save)

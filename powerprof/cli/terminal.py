@@ -106,6 +106,24 @@ def print_text(text: str, *, error: bool = False, end: str = "\n") -> None:
         print(printable_lines(text), file=sys.stderr if error else sys.stdout, end=end, flush=error)
 
 
+def print_sentence(sentence: str) -> None:
+    """Print a sentence on stderr, on a terminal in lines of its width."""
+    from powerprof.model.text import fit_lines
+
+    lines = fit_lines([sentence], max(_LEAST_COLUMNS, _error_width())) if sys.stderr.isatty() else [sentence]
+    print_text("\n".join(lines), error=True)
+
+
+def _error_width() -> int:
+    """Return the columns of the terminal of stderr."""
+    if "COLUMNS" in os.environ or sys.stdout.isatty():
+        return terminal_size()[0]
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80
+
+
 @contextmanager
 def writing_to(stream: str) -> Iterator[None]:
     """Name the stream in the error of a full disk. A reader that has left (head) stays a BrokenPipeError."""

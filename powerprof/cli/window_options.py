@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, cast
 import msgspec
 
 from powerprof.cli.parameters import EXPERT_HEADING, finite_number, flag, option, time_span, whole_number
-from powerprof.system.errors import UsageError
+from powerprof.system.errors import UnknownNameError
 
 _MAX_DURATION_S = 7 * 24 * 3600.0
 # No server of today answers more; calculations need a limit.
@@ -85,5 +85,5 @@ class OfferedLoadOptions(msgspec.Struct, frozen=True, kw_only=True):
     def chosen(self) -> Literal["rate", "work"] | None:
         """The design; None if the options leave it open. Raises UsageError."""
         if self.design not in (None, "rate", "work"):
-            raise UsageError(f"--design {self.design} is not a choice", "rate or work")
+            raise UnknownNameError(f"--design {self.design} is not a choice", str(self.design), ("rate", "work"))
         return cast(Literal["rate", "work"] | None, self.design or ("work" if self.queries is not None else None))

@@ -22,7 +22,7 @@ from powerprof.database.maven import MavenJar
 from powerprof.database.runtree import RunTree
 from powerprof.model.text import Say
 from powerprof.system import paths
-from powerprof.system.errors import CapabilityError, PowerprofError, UsageError, reason_of
+from powerprof.system.errors import CapabilityError, PowerprofError, UnknownNameError, reason_of
 from powerprof.system.next_steps import command_line
 
 _CATALOGUE = Path(__file__).with_name("catalogue.toml")
@@ -90,7 +90,7 @@ def find_server(name: str) -> Fetchable:
     """Return the server of that name. Raise UsageError."""
     servers = {entry.name: entry for entry in load_catalogue().values() if entry.scheme is None}
     if name not in servers:
-        raise UsageError(f"no server is called {name!r}", f"one of {', '.join(servers)}")
+        raise UnknownNameError(f"no server is called {name!r}", name, servers)
     return servers[name]
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from powerprof.system.errors import UsageError
+from powerprof.system.errors import UnknownNameError, UsageError
 from powerprof.system.outside_files import check_outside
 
 Vcpu = Literal["thread", "core"]
@@ -64,8 +64,10 @@ def parse_choice(choice: str) -> dict[str, tuple[str, ...]]:
     alone = len(words) > 1 and {"auto", "none", "model"} & set(words)
     if unknown or alone:
         reason = f"{min(alone)} stands alone" if alone else f"{unknown} is not a choice"
-        raise UsageError(
+        raise UnknownNameError(
             f"--meter {choice}: {reason}",
+            unknown or "",
+            known,
             f"auto, none, model, or one or more of {', '.join(NAMES)}, host:URL, the CSV log of a meter "
             "(a comma between); NAME:DOMAIN+DOMAIN sums these domains",
         )

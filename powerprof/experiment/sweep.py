@@ -29,7 +29,14 @@ from powerprof.measure.clock import format_now
 from powerprof.model.records import ended_by_signal
 from powerprof.model.runs import RunStore, decode_record, encode_record, read_schema
 from powerprof.model.text import Say, approximate_time
-from powerprof.system.errors import CapabilityError, DataError, Interrupted, PowerprofError, UsageError
+from powerprof.system.errors import (
+    CapabilityError,
+    DataError,
+    Interrupted,
+    PowerprofError,
+    UnknownNameError,
+    UsageError,
+)
 from powerprof.system.next_steps import command_line
 from powerprof.workloads.catalogue import find_one
 from powerprof.workloads.definition import Load, Value
@@ -45,10 +52,8 @@ def resolve_point(workload: LoadedWorkload, condition: str, key: str, value: Val
     elif value in workload.definition.conditions:
         case = resolve(workload, str(value))
     else:
-        raise UsageError(
-            f"{workload.definition.name} has no condition {value}",
-            f"it has: {', '.join(workload.definition.conditions)}",
-        )
+        message = f"{workload.definition.name} has no condition {value}"
+        raise UnknownNameError(message, str(value), workload.definition.conditions)
     return replace(case, load=Load(kind="idle", clients=case.load.clients)) if options.load_percent == 0 else case
 
 
@@ -64,8 +69,8 @@ def find_key(workload: LoadedWorkload, parameter: str) -> tuple[str, list[Value]
     known = {"clients": "load.clients", "rate": "load.rate_hz", SERVER: "server.build", CONDITION: CONDITION}
     if parameter in known:
         return known[parameter], list(workload.definition.conditions) if parameter == CONDITION else []
-    choices = ", ".join(sorted({*declared, *known}))
-    raise UsageError(f"--set {parameter}: {workload.definition.name} has no such parameter", f"it has: {choices}")
+    message = f"--set {parameter}: {workload.definition.name} has no such parameter"
+    raise UnknownNameError(message, parameter, sorted({*declared, *known}))
 
 
 def start_sweep(

@@ -17,7 +17,7 @@ from powerprof.measure.idle_events import IdleEvents
 from powerprof.measure.residency import compute_residency, note_unknown_cpus
 from powerprof.model.records import Window
 from powerprof.system import paths
-from powerprof.system.errors import CapabilityError, UsageError
+from powerprof.system.errors import CapabilityError, UnknownNameError, UsageError
 
 _NO_DRIVER = "no cpuidle driver: idle states are unknown, C0 is /proc/stat's"
 SourceName = Literal["cpuidle", "procfs", "powertop", "turbostat"]
@@ -124,7 +124,7 @@ class ProcfsResidency:
 def check_name(name: str) -> None:
     """Raise UsageError for an unknown source."""
     if name not in get_args(SourceName):
-        raise UsageError(f"no residency source {name!r}", f"one of: {', '.join(get_args(SourceName))}")
+        raise UnknownNameError(f"no residency source {name!r}", name, get_args(SourceName))
 
 
 def open_source(name: str) -> ResidencySource:

@@ -20,7 +20,7 @@ import msgspec
 from powerprof.model.records import Ended
 from powerprof.system import paths
 from powerprof.system.acting import as_caller
-from powerprof.system.errors import DataError, PowerprofError, UsageError, reason_of
+from powerprof.system.errors import DataError, PowerprofError, UnknownNameError, UsageError, reason_of
 from powerprof.system.folders import Folder
 from powerprof.system.foreign_data import check_json, loader
 from powerprof.system.next_steps import command_line
@@ -250,7 +250,7 @@ class RunStore:
             # The name may be too long for a file.
         self._require_directory()
         shown = name if len(name) <= _SHOWN_NAME else name[:_SHOWN_NAME] + "…"
-        raise UsageError(f"no run {shown!r} in {self.directory}", self.listing)
+        raise UnknownNameError(f"no run {shown!r} in {self.directory}", name, self._names(), self.listing)
 
     def find_earlier(self, name: str, label: str) -> str:
         """Return the id of the newest other run of the same command and target with a label.

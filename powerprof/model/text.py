@@ -240,6 +240,8 @@ def join_words(words: Sequence[str], last: str = "and") -> str:
 # Units of time that are typed, in ns.
 _TIME_UNITS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9}
 _TIME_UNITS |= {"m": 60 * 10**9, "min": 60 * 10**9, "h": 3600 * 10**9, "d": 86_400 * 10**9}
+_SPELLED_UNITS = {"sec": "s", "second": "s", "minute": "m", "hour": "h", "day": "d", "msec": "ms", "usec": "us"}
+_TIME_UNITS |= {f"{word}{end}": _TIME_UNITS[unit] for word, unit in _SPELLED_UNITS.items() for end in ("", "s")}
 _TIME = re.compile(
     r"([+-]?(?:[0-9]{1,15}(?:\.[0-9]{0,12})?|\.[0-9]{1,12}))(?:e([+-]?[0-9]{1,2}))? ?([a-zµ]*)", re.ASCII
 )
@@ -261,6 +263,8 @@ def parse_time(text: str, unit: str = "") -> float:
 _BLANKS = str.maketrans("\t\n\x0b\x0c\r", "     ")
 # A mark at which a line may end. It is a blank for textwrap, and it is in no text (`printable`).
 _MAY_BREAK = "\x0b"
+# A blank at which no line may end. It is no blank for textwrap, and it is in no text.
+_MUST_NOT_BREAK = "\x01"
 _WORD = re.compile(r"\S+")
 _AFTER_PUNCTUATION = re.compile(r"(?<=[:/,<>.=&|()\-+])(?=[^:/,<>.=&|()\-+])")
 
@@ -268,14 +272,31 @@ _AFTER_PUNCTUATION = re.compile(r"(?<=[:/,<>.=&|()\-+])(?=[^:/,<>.=&|()\-+])")
 def wrap(text: str, width: int, indent: str = "") -> list[str]:
     """Return a sentence in lines of at most `width` characters.
 
-    A wrapped command can still be pasted. A word longer than a line is broken after a punctuation mark if it has one,
-    except in a command: the terminal wraps it, and it can be pasted.
+    A command has one line. One that is longer than a line has its own lines, which can be pasted together. A word
+    longer than a line is broken after a punctuation mark if it has one, except in a command: the terminal wraps it.
     """
+    lines: list[str] = []
+    text, at = text.translate(_BLANKS), 0
+    for start, end in _with_punctuation(text):
+        if end - start <= width - len(indent):
+            continue
+        *broken, last = _wrap_prose(text[start:end], width - 2, indent, is_command=True)
+        lines += [*_wrap_prose(text[at:start], width, indent), *(f"{line} \\" for line in broken), last]
+        at = end
+    return [*lines, *_wrap_prose(text[at:], width, indent)] or [""]
+
+
+def _with_punctuation(text: str) -> list[tuple[int, int]]:
+    """Return the places of commands, each with the punctuation that follows it."""
+    return [(start, end + len(text[end:].split(" ", maxsplit=1)[0])) for start, end in find_commands(text)]
+
+
+def _wrap_prose(text: str, width: int, indent: str, *, is_command: bool = False) -> list[str]:
+    """Return the lines of words and of commands that each fit in a line; or those of one long command."""
     import textwrap
 
-    commands = find_commands(text)
-    room = width - 2 if commands else width
-    most = max(1, room - len(indent))
+    commands = [(0, len(text))] if is_command else _with_punctuation(text)
+    most = max(1, width - len(indent))
 
     def breakable(word: re.Match[str]) -> str:
         if len(word[0]) <= most or any(start <= word.start() < end for start, end in commands):
@@ -283,23 +304,18 @@ def wrap(text: str, width: int, indent: str = "") -> list[str]:
         parts = [part[at : at + most] for part in _AFTER_PUNCTUATION.split(word[0]) for at in range(0, len(part), most)]
         return _MAY_BREAK.join(parts)
 
-    marked = _WORD.sub(breakable, text.translate(_BLANKS))
+    for start, end in [] if is_command else commands:
+        text = f"{text[:start]}{text[start:end].replace(' ', _MUST_NOT_BREAK)}{text[end:]}"
     lines = textwrap.wrap(
-        marked,
-        room,
+        _WORD.sub(breakable, text),
+        width,
         initial_indent=indent,
         subsequent_indent=indent,
         break_on_hyphens=False,
         break_long_words=False,
         replace_whitespace=False,
     )
-    lines = [line.replace(_MAY_BREAK, "") for line in lines]
-    at = 0
-    for place, line in enumerate(lines[:-1] if commands else []):
-        at = text.find(line.strip(), at) + len(line.strip())
-        if any(start < at < end for start, end in commands):
-            lines[place] += " \\"
-    return lines or [""]
+    return [line.replace(_MAY_BREAK, "").replace(_MUST_NOT_BREAK, " ") for line in lines]
 
 
 def fit_lines(lines: Iterable[str], width: int) -> list[str]:

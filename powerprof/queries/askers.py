@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import msgspec
 
 from powerprof.queries.records import Asker, Queries, Statement
-from powerprof.system.errors import UsageError
+from powerprof.system.errors import UnknownNameError
 
 if TYPE_CHECKING:
     from powerprof.database.server_report import Account
@@ -28,7 +28,7 @@ def parse_grouping(value: str) -> Grouping:
     for known in GROUPINGS:
         if value == known:
             return known
-    raise UsageError(f"--by {value[:40]} is not a choice", f"one of {', '.join(GROUPINGS)}")
+    raise UnknownNameError(f"--by {value[:40]} is not a choice", value, GROUPINGS)
 
 
 class AskerGroup(msgspec.Struct):

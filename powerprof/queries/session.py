@@ -25,7 +25,7 @@ from powerprof.queries.statement_stacks import add_stacks
 from powerprof.queries.target import TracedServer, find_server
 from powerprof.queries.windows import TracedWindow
 from powerprof.queries.workload_file import format_workload
-from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
+from powerprof.system.errors import CapabilityError, PowerprofError, UnknownNameError, UsageError
 from powerprof.tracing.bpf.mapped_files import UnfitFileError
 from powerprof.tracing.profile import SAMPLE_HZ
 
@@ -72,7 +72,7 @@ def run(request: QueriesRequest, say: Say, consent: Callable[[str], None]) -> Qu
 
 def _run(request: QueriesRequest, say: Say, consent: Callable[[str], None]) -> QueriesResult:
     if request.method not in _METHODS:
-        raise UsageError(f"--method {request.method} is not a choice", f"one of {', '.join(_METHODS)}")
+        raise UnknownNameError(f"--method {request.method} is not a choice", request.method, _METHODS)
     server = find_server(
         request.pid, request.server_url, request.socket, request.defaults_file, only=request.only, say=say
     )

@@ -7,7 +7,7 @@ from powerprof.model import text
 from powerprof.queries.askers import UNKNOWN, Grouping, group_statements, name_asker
 from powerprof.queries.records import Background, Queries, Statement
 from powerprof.report.table import ALL, Cell, Column, Figure, Form, Places, Table, TableRow, Words, figure_columns
-from powerprof.system.errors import UsageError
+from powerprof.system.errors import UnknownNameError
 from powerprof.system.next_steps import command_line
 
 _NOT_TERMINAL = ALL - {"terminal"}
@@ -78,7 +78,9 @@ def columns_of(names: str) -> tuple[str, ...]:
     for word in names.split(","):
         name = word.strip().replace("_", "-")
         if name not in _KEYS_OF:
-            raise UsageError(f"--columns: no column is called {name[:40]!r}", f"some of {', '.join(COLUMNS)}")
+            raise UnknownNameError(
+                f"--columns: no column is called {name[:40]!r}", name, COLUMNS, f"some of {', '.join(COLUMNS)}"
+            )
         keys |= dict.fromkeys(_KEYS_OF[name])
     return tuple(keys)
 

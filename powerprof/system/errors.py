@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 _MOST_SERVERS = 8
 
@@ -37,6 +37,35 @@ class UsageError(PowerprofError):
     """A command line that is wrong or contradicts itself."""
 
     exit_code = 2
+
+
+class UnknownNameError(UsageError):
+    """A name of the command line that does not exist. The command line proposes the most similar one.
+
+    Attributes:
+        word: the name, or the wrong part of it, as typed.
+        names: all names that it could be.
+    """
+
+    def __init__(self, message: str, word: str, names: Iterable[str], hint: str | None = None) -> None:
+        self.word, self.names = word, tuple(names)
+        super().__init__(message, hint or f"one of {', '.join(self.names)}")
+
+
+class SeveralNamesError(UsageError):
+    """A name of the command line means several things. The command line shows the first one of `choices`."""
+
+    def __init__(self, message: str, word: str, choices: Sequence[str]) -> None:
+        super().__init__(message, f"one of {', '.join(choices)}")
+        self.word, self.choices = word, tuple(choices)
+
+
+class MissingArgumentError(UsageError):
+    """A required argument is missing. The command line shows how to add `example` to it."""
+
+    def __init__(self, message: str, example: str, hint: str) -> None:
+        super().__init__(message, hint)
+        self.example = example
 
 
 class Declined(PowerprofError):

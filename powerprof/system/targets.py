@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from powerprof.system import paths
 from powerprof.system.cgroups import groups_below, is_made_by_root, unit_of
-from powerprof.system.errors import PowerprofError, SeveralServersError, UsageError
+from powerprof.system.errors import PowerprofError, SeveralServersError, UnknownNameError, UsageError
 from powerprof.system.files import read_fields, try_text
 from powerprof.system.foreign_text import printable, whole
 from powerprof.system.next_steps import command_line
@@ -28,6 +28,7 @@ from powerprof.system.processes import label_of, list_pids, name_of, owner_of, s
 from powerprof.system.reader_process import link_of
 from powerprof.system.server_names import is_postgres_program, is_server_program, is_starter, list_meant_programs
 from powerprof.system.server_roles import read_titles
+from powerprof.system.similar_names import find_similar
 from powerprof.system.tasks import has_ended, is_ended, is_stopped, list_threads, look_up, process_folder
 
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -266,7 +267,14 @@ def _explain_unknown_name(word: str) -> UsageError:
                     f"choose the process: --pid {pid}",
                 )
     visible = "visible " if _hides_processes() else ""
-    return UsageError(f"--pid {word}: no {visible}process is called {word}", _list_hint())
+    names = {try_text(procfs() / str(pid) / "comm") or "": pid for pid in list_pids() if not is_own(pid)}
+    # A name that another account chose is not proposed to root.
+    trusted = [
+        name
+        for name in find_similar(word, names)
+        if os.geteuid() or owner_of(names[name], any_service=True).distrust is None
+    ]
+    return UnknownNameError(f"--pid {word}: no {visible}process is called {word}", word, trusted, _list_hint())
 
 
 def _list_hint() -> str:

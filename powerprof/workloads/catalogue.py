@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from powerprof.system.errors import UsageError
+from powerprof.system.errors import SeveralNamesError, UnknownNameError, UsageError
 from powerprof.system.next_steps import command_line
 from powerprof.system.paths import data_dir
 from powerprof.workloads.definition import DEFAULT_KIND
@@ -46,7 +46,18 @@ def find_workload(name: str, extra: Sequence[Path] = ()) -> LoadedWorkload:
     for folder in list_folders(extra):
         if folder.name == name:
             return read_workload(folder)
-    raise UsageError(f"no workload is called {name}", _hint(name))
+    raise UnknownNameError(f"no workload is called {name}", name, _list_names(extra), _hint(name))
+
+
+def _list_names(extra: Sequence[Path]) -> list[str]:
+    """Return the names of the workloads."""
+    return [folder.name for folder in list_folders(extra)]
+
+
+def _list_conditions(extra: Sequence[Path]) -> list[str]:
+    """Return the names of the conditions of all workloads."""
+    loaded = map(read_workload, list_folders(extra))
+    return list(dict.fromkeys(condition for each in loaded for condition in each.definition.conditions))
 
 
 def _hint(name: str) -> str:
@@ -64,8 +75,8 @@ def find_one(name: str, extra: Sequence[Path] = ()) -> tuple[LoadedWorkload, str
     if name in conditions:
         return loaded, name
     if len(conditions) > 1:
-        choices = ", ".join(f"{loaded.definition.name}:{condition}" for condition in conditions)
-        raise UsageError(f"{name} has several conditions", f"say which: {choices}")
+        choices = [f"{loaded.definition.name}:{condition}" for condition in conditions]
+        raise SeveralNamesError(f"{name} has several conditions", name, choices)
     return loaded, conditions[0]
 
 
@@ -79,10 +90,8 @@ def find_condition(name: str, extra: Sequence[Path] = (), beside: str | None = N
     if separator:
         loaded = find_workload(prefix, extra)
         if last not in loaded.definition.conditions:
-            raise UsageError(
-                f"workload {loaded.definition.name} has no condition {last}",
-                "it has: " + ", ".join(loaded.definition.conditions),
-            )
+            message = f"workload {loaded.definition.name} has no condition {last}"
+            raise UnknownNameError(message, last, loaded.definition.conditions)
         return loaded, last
     matches = [loaded for loaded in map(read_workload, list_folders(extra)) if name in loaded.definition.conditions]
     if len(matches) > 1 and beside is not None:
@@ -91,8 +100,9 @@ def find_condition(name: str, extra: Sequence[Path] = (), beside: str | None = N
     # Workloads of other products can have the same condition names. They need the name of the workload.
     matches = [loaded for loaded in matches if loaded.definition.server.kind == DEFAULT_KIND] or matches
     if not matches:
-        raise UsageError(f"no workload has a condition {name}", _hint(name))
+        names = [*_list_conditions(extra), *_list_names(extra)]
+        raise UnknownNameError(f"no workload has a condition {name}", name, names, _hint(name))
     if len(matches) > 1:
-        choices = ", ".join(f"{loaded.definition.name}:{name}" for loaded in matches)
-        raise UsageError(f"{name} is a condition of several workloads", f"say which: {choices}")
+        choices = [f"{loaded.definition.name}:{name}" for loaded in matches]
+        raise SeveralNamesError(f"{name} is a condition of several workloads", name, choices)
     return matches[0], name

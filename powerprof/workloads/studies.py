@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from powerprof.system.errors import DataError, UsageError
+from powerprof.system.errors import DataError, UnknownNameError
 from powerprof.system.foreign_data import loader, parse_toml
 from powerprof.system.outside_files import read_outside_text
 from powerprof.system.paths import data_dir
@@ -103,7 +103,7 @@ def list_studies() -> list[str]:
 def find_study(name: str) -> Study:
     """Return a study by name. Raise UsageError if there is none."""
     if name not in list_studies():
-        raise UsageError(f"no study is called {name}", f"there are: {', '.join(list_studies())}")
+        raise UnknownNameError(f"no study is called {name}", name, list_studies())
     return read_study(data_dir("workloads") / "studies" / f"{name}{_SUFFIX}")
 
 

@@ -10,8 +10,8 @@ from importlib import import_module
 from typing import Any
 
 from powerprof.cli import parameters
-from powerprof.cli.app import ModuleCommand, module_name
-from powerprof.cli.commands import COMMANDS
+from powerprof.cli.app import ModuleCommand
+from powerprof.cli.commands import COMMANDS, module_name
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from importlib import import_module
 
 import pytest
 
-from powerprof.cli.app import module_name
-from powerprof.cli.commands import COMMANDS
+from powerprof.cli.commands import COMMANDS, module_name
 from powerprof.cli.parameters import Parameter, _shown, walk_parameters
 from tests.programs.in_process import Run, the_commands, up_to_the_first_window
 from tools.pages.options import option_places, unguided_places

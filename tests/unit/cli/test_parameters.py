@@ -80,21 +80,21 @@ def test_values_are_converted_and_groups_are_filled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "message"),
+    ("name", "text", "message", "hint"),
     [
-        ("count", "0", "--count 0: must be at least 1"),
-        ("count", "20001", "--count 20001: must be at most 20000"),
-        ("count", "1.5", "--count 1.5: not a whole number"),
-        ("count", "1_0", "--count 1_0: not a whole number"),
-        ("size", "٣", "--size ٣: not a number"),
-        ("size", "nan", "--size nan: not a finite number"),
-        ("word", None, "missing argument 'WORD'"),
+        ("count", "0", "--count 0: must be at least 1", "--count N takes 1 to 20,000; default 3"),
+        ("count", "20001", "--count 20001: must be at most 20,000", "--count N takes 1 to 20,000; default 3"),
+        ("count", "1.5", "--count 1.5: not a whole number", "--count N takes 1 to 20,000; default 3"),
+        ("count", "1_0", "--count 1_0: not a whole number", "--count N takes 1 to 20,000; default 3"),
+        ("size", "٣", "--size ٣: not a number", "--size S takes from 0.5"),
+        ("size", "nan", "--size nan: not a finite number", "--size S takes from 0.5"),
+        ("word", None, "missing argument 'WORD'", "powerprof x --help"),
     ],
 )
-def test_a_wrong_value_is_named_as_typed(name: str, text: str | None, message: str) -> None:
+def test_a_wrong_value_is_named_as_typed(name: str, text: str | None, message: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
         read(**{name: text})
-    assert (caught.value.message, caught.value.hint) == (message, "powerprof x --help")
+    assert (caught.value.message, caught.value.hint) == (message, hint)
 
 
 @pytest.mark.parametrize(("typed", "seconds"), [("5", 5.0), ("500ms", 0.5), ("2 min", 120.0), ("1e1", 10.0)])

@@ -30,7 +30,7 @@ def _each(words: Sequence[str], option: str, values: Sequence[str], error: str, 
 
 # Exit code, start of the error, a part of the remedy, command line.
 Row = tuple[int, str, str, tuple[str, ...]]
-NO_TIME = r"--duration \S+: (must be at (least 0\.05|most 604800\.0) s|not a time)"
+NO_TIME = r"--duration \S+: (must be at (least 0\.05|most 604,800) s|not a time)"
 VALUES: list[Row] = [
     *(
         row
@@ -39,7 +39,7 @@ VALUES: list[Row] = [
     ),
     # 0 clients are allowed: the server alone is measured.
     *_each(["idle"], "--clients", ["-1"], r"--clients -1: must be at least 0"),
-    *_each(["idle"], "--clients", ["10000000", "60001"], r"--clients \S+: must be at most 60000"),
+    *_each(["idle"], "--clients", ["10000000", "60001"], r"--clients \S+: must be at most 60,000"),
     *_each(["idle"], "--clients", ["1.5", "many"], r"--clients \S+: not a whole number"),
     *_each(["idle"], "--clients", ["9" * 400], r"--clients 99"),
     *_each(["idle"], "--repeat", ["0", "-1", "1001", "x"], r"--repeat"),
@@ -219,7 +219,7 @@ TABLE: list[tuple[int, str, tuple[str, ...]]] = [
 MEANT: list[tuple[str, str, tuple[str, ...]]] = [
     # A value that was forgotten.
     (r"-o has no value: --quick is the next option", "give -o its value first", ("idle", "-o", "--quick")),
-    (r"--label has no value", "powerprof run --help", ("run", "city:index", "--label")),
+    (r"--label has no value", "--label NAME: Label of the run", ("run", "city:index", "--label")),
     # A name that there is not: only those that are nearly the same are proposed.
     (r"no such option: --duraton", r"did you mean --duration\?", ("attribute", "--duraton", "5")),
     (r"no such option: --dur", r"did you mean --duration\?", ("attribute", "--dur", "5")),
@@ -235,7 +235,7 @@ MEANT: list[tuple[str, str, tuple[str, ...]]] = [
     (r"--step 00.1: must be at least 0.2", "", ("energy", "--calibrate", "--step=00.1")),
     # What is swept.
     (r"--set server needs values", "--set server=mariadb", ("sweep", "city:index", "--set", "server")),
-    (r"--set nosuch: city has no such parameter", "it has: clients", ("sweep", "city:index", "--set", "nosuch=1,2")),
+    (r"--set nosuch: city has no such parameter", "one of clients", ("sweep", "city:index", "--set", "nosuch=1,2")),
     (r"--clients 1-4: must be a whole number", "such as --clients 1,2,4", ("sweep", "city:index", "--clients", "1-4")),
     # Meters.
     (r"--meter rapl,rapl names rapl twice", "once", ("energy", "--meter", "rapl,rapl")),

@@ -159,6 +159,27 @@ def test_every_command_has_its_right() -> None:
     assert set(COMMANDS) == next_steps._AS_ROOT | next_steps._UNPRIVILEGED | next_steps._READING
 
 
+@pytest.mark.parametrize("width", range(30, 121, 6))
+def test_a_command_is_not_broken_inside_a_sentence(width: int) -> None:
+    """A command has one line; one that is longer than a line has lines without other words."""
+    commands = [
+        "powerprof idle",
+        "sudo powerprof attribute --pid 4711",
+        "powerprof compare index no-index --duration 5s",
+    ]
+    for count in range(4):
+        before, after = ("word " * count, " then wait" * count)
+        for command in commands:
+            lines = wrap(f"{before}to see it: {command}.{after}", width)
+            first = next(at for at, line in enumerate(lines) if command.split()[0] in line.split())
+            if len(command) < width:
+                assert f"{command}." in lines[first]
+                continue
+            last = next(at for at, line in enumerate(lines[first:], first) if not line.endswith(" \\"))
+            pasted = " ".join(line.removesuffix(" \\") for line in lines[first : last + 1])
+            assert pasted == f"{command}."
+
+
 def test_a_wrapped_command_can_be_pasted() -> None:
     command = "sudo /opt/powerprof/.venv/bin/powerprof cure --pid 4711 --thread 7 --slack 50ms"
     for width in range(50, 100):

@@ -118,13 +118,15 @@ def test_a_time_is_round(seconds: float, text: str) -> None:
         ("-3s", "", -3.0),
         ("7", "ms", 0.007),
         ("7s", "ms", 7.0),
+        ("5 days", "", 432_000.0),
+        ("2minutes", "", 120.0),
     ],
 )
 def test_a_typed_time_is_in_seconds(typed: str, unit: str, seconds: float) -> None:
     assert parse_time(typed, unit) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("typed", ["", "7", "s", "5 days", "1_000s", "5s5", "1e999s", "--5s"])
+@pytest.mark.parametrize("typed", ["", "7", "s", "5 weeks", "1_000s", "5s5", "1e999s", "--5s"])
 def test_what_is_no_time_is_refused(typed: str) -> None:
     with pytest.raises(ValueError, match="not a time"):
         parse_time(typed)

@@ -70,7 +70,7 @@ def test_an_ambiguous_name_lists_the_choices(tmp_path: Path) -> None:
     _write(tmp_path, "second", "on", "other")
     with pytest.raises(UsageError) as error:
         find_condition("on", [tmp_path])
-    assert error.value.hint == "say which: first:on, second:on"
+    assert error.value.hint == "one of first:on, second:on"
     assert find_condition("on", [tmp_path], beside="off")[0].definition.name == "first"
     assert find_condition("second:on", [tmp_path])[0].definition.name == "second"
 
