@@ -362,7 +362,8 @@ def count_syscalls(chosen: TargetChoice, server: ServerChoice, request: SyscallR
         announce(say, f"counting system calls of {target.label}", request.duration_s)
         trace = tracer.measure(request.duration_s, settle=request.settle)
     tids = {row.tid for row in trace.calls} | {row.tid for row in trace.files}
-    names = {row.tid: row.comm for row in trace.files} | read_own_names(tids, {**names, **read_names()})
+    own = {row.tid: row.comm for row in trace.files} | trace.exited_names
+    names = own | read_own_names(tids, {**names, **read_names()})
     return label_record(build_syscall_profile(trace, names), target, started_at)
 
 

@@ -104,7 +104,7 @@ def build_capture(
     states = dict(window.state_names)
     states.update({cpu: list(DRIVERLESS_STATES) for cpu in window.edges if cpu not in states})
     causes = window.trace.causes
-    tasks = _traced_tasks(causes, stacks.wakings, context.look_up)
+    tasks = _traced_tasks(causes, stacks.wakings, window.trace.last_names, context.look_up)
     own = sorted(own_pids())
     own_count = int(causes["count"][np.isin(causes["next_tgid"], own)].sum())
     # No CPU has edges if the idle governor changed just then: its change makes the counters anew.
@@ -188,13 +188,19 @@ def _growth(old: Sequence[int | None], new: Sequence[int | None]) -> list[int | 
     return [None if then is None or now is None else now - then for then, now in zip(old, new, strict=True)]
 
 
-def _traced_tasks(exits: Array, wakings: list[SiteWakings], find_task: LookUp) -> list[Task]:
-    """Return every thread of the trace, by its present entry in /proc and its traced name."""
+def _traced_tasks(
+    exits: Array, wakings: list[SiteWakings], last_names: Mapping[tuple[int, int], bytes], find_task: LookUp
+) -> list[Task]:
+    """Return every thread of the trace, by its present entry in /proc and its newest traced name.
+
+    `last_names`: names of exited threads by process and thread id.
+    """
     facts: dict[int, tuple[int | None, str, bool | None]] = {}
     for waking in wakings:
-        facts[waking.tid] = (waking.pid, "", None)
-        if waking.waker_tid:
-            facts[waking.waker_tid] = (waking.waker_pid, "", None)
+        for pid, tid in ((waking.pid, waking.tid), (waking.waker_pid, waking.waker_tid)):
+            if tid:
+                facts[tid] = (pid, last_names.get((pid, tid), b"").decode("utf-8", "replace"), None)
+    exits = exits[np.argsort(exits["last_ns"], kind="stable")]
     for prefix, kernel_flag in (("waker", Flag.WAKER_KERNEL), ("next", Flag.KERNEL)):
         threads = zip(
             exits[f"{prefix}_tid"].tolist(),
@@ -203,7 +209,7 @@ def _traced_tasks(exits: Array, wakings: list[SiteWakings], find_task: LookUp) -
             (exits["flags"] & np.uint32(kernel_flag) != 0).tolist(),
             strict=True,
         )
-        for tid, pid, comm, is_kernel in set(threads):
+        for tid, pid, comm, is_kernel in threads:
             if tid:
                 facts[tid] = (pid, comm.decode("utf-8", "replace"), is_kernel)
     for tid in set(exits["woken_tid"].tolist()) - set(facts) - {0}:

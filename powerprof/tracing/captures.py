@@ -435,6 +435,8 @@ class FileSum(msgspec.Struct, frozen=True, kw_only=True):
 class SyscallTrace(msgspec.Struct, frozen=True, kw_only=True):
     """A window of system calls. `waiting`: calls that were open at its end, by name and operation.
 
+    `exited_names`: names of threads that exited in it, by thread id.
+
     `lost_count`: entries for which a table had no room. `parts_count`: requests with more parts than were examined.
     """
 
@@ -443,6 +445,7 @@ class SyscallTrace(msgspec.Struct, frozen=True, kw_only=True):
     calls: list[CallSum]
     files: list[FileSum]
     waiting: dict[str, int]
+    exited_names: dict[int, str]
     lost_count: int
     parts_count: int
     notes: list[str]

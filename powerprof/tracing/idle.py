@@ -64,7 +64,7 @@ class IdleTrace(msgspec.Struct, frozen=True):
     `lost_count`: exits that found no place in the table of causes. `sample`: an even sample of one in `sample_1_in`
     single periods (IDLE_EXIT) by time, open ones last, less `sample_lost_count` that did not fit into the ring buffer.
     `totals`: each CPU's own sums (CPU_TOTAL). `ran`: running time of threads. `run_time_s`: CPU time of the program.
-    `addresses`: names of kernel functions by address.
+    `addresses`: names of kernel functions by address. `last_names`: names of exited threads by process and thread id.
     """
 
     causes: Array
@@ -76,6 +76,7 @@ class IdleTrace(msgspec.Struct, frozen=True):
     ran: RunTimes
     run_time_s: float | None = None
     addresses: dict[int, str] = msgspec.field(default_factory=dict)
+    last_names: dict[tuple[int, int], bytes] = msgspec.field(default_factory=dict)
 
 
 class IdleTracer(WindowPart):
@@ -175,6 +176,7 @@ class IdleTracer(WindowPart):
             ran=ran,
             run_time_s=self.program.run_time_s(),
             addresses={address: self._functions[address] for address in addresses if self._functions[address]},
+            last_names=self._sums.last_names(),
         )
 
 

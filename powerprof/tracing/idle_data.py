@@ -42,7 +42,7 @@ def _struct(words: tuple[str, ...], halves: tuple[str, ...], *others: tuple[str,
 
 
 IDLE_EXIT = _struct(
-    ("enter_ns", "exit_ns", "next_ns", *_PLACES, "waking_ns", *_WAKER_PLACES),
+    ("enter_ns", "exit_ns", "next_ns", *_PLACES, *_WAKER_PLACES),
     ("cpu", "state", *_THREADS, "waker_cpu", *_WAKING, "sequence"),
     ("next_comm", f"S{COMM_BYTES}"),
     ("waker_comm", f"S{COMM_BYTES}"),
@@ -78,9 +78,13 @@ CPU_TOTAL = np.dtype(
     ]
 )
 
-# Running time of a thread, and struct run_time of switch.bpf.h: `who` is the tid and, above it, the pid.
+# Running time of a thread, and struct run_time of switch.bpf.h: `who` is the tid and, above it, the pid. `exited` is the
+# latest thread of the slot that exited, with its last name.
 RUN_TIME = np.dtype([("tid", "<u4"), ("pid", "<u4"), ("ns", "<u8"), ("kind", "<u8")])
-RUN_SLOT = np.dtype([("who", "<u8"), ("ns", "<u8"), ("kind", "<u8"), ("gap", "V40")])
+RUN_SLOT = np.dtype(
+    [(name, "<u8") for name in ("who", "ns", "kind", "exited")]
+    + [("exited_comm", f"S{COMM_BYTES}"), ("exited_life", "<u4"), ("gap", "V12")]
+)
 
 # struct cpu_state. It begins with the open period.
 CPU_STATE = np.dtype(
@@ -210,6 +214,24 @@ def _set_names(entry: Any, idle_exit: Any) -> None:
         entry["waker_comm"] = idle_exit["waker_comm"]
 
 
+def set_last_names(causes: Array, exited: Array) -> None:
+    """Set the names of exited threads to their last names, in place.
+
+    A short-lived thread may name itself after its last waking. `exited`: slots (RUN_SLOT) of threads that exited.
+    """
+    if not len(exited):
+        return
+    exited = exited[np.argsort(exited["exited"])]
+    lives = causes["flags"] & np.uint32(IDLE_LIFE)
+    for role in ("next", "waker"):
+        who = causes[f"{role}_tgid"].astype(np.uint64) << np.uint64(32) | causes[f"{role}_tid"]
+        slots = exited[np.minimum(np.searchsorted(exited["exited"], who), len(exited) - 1)]
+        same = slots["exited"] == who
+        if role == "next":
+            same &= slots["exited_life"] == lives
+        causes[f"{role}_comm"][same] = slots["exited_comm"][same]
+
+
 def hash_periods(cpus: Array, sequences: Array) -> Array:
     """Return a hash of each period. A period is sampled if its hash is 0 under the mask.
 
@@ -276,9 +298,16 @@ class EndedThreads:
         self._recent_names: dict[int, bytes] = {}
 
     def fold(
-        self, causes: Array, wakings: Array, kept: Collection[int] = (), target: Collection[int] = ()
+        self,
+        causes: Array,
+        wakings: Array,
+        kept: Collection[int] = (),
+        target: Collection[int] = (),
+        last_names: Mapping[int, bytes] | None = None,
     ) -> tuple[Array, Array]:
         """Return causes (CAUSE) and wakings (WOKEN) with ended threads grouped by name.
+
+        `last_names`: names by thread id of threads that are in no cause.
 
         A living process keeps its number. So does a process of `kept`, together with the places where its threads
         slept, because its stacks are known. For other ended processes only the name stays, and whether the process was
@@ -291,7 +320,7 @@ class EndedThreads:
                 seen[tid] = tid >= ENDED or self._is_there(tid)
             return seen[tid]
 
-        names: dict[int, bytes] = {}
+        names = dict(last_names or {})
         for who in ("waker", "next"):
             names.update(zip(causes[f"{who}_tid"].tolist(), causes[f"{who}_comm"].tolist(), strict=True))
         before, self._recent_names = self._recent_names, {}

@@ -119,7 +119,6 @@ def _build_kernel_definitions(btf: Btf, machine: Machine) -> Definitions:
     return {
         **build_cpu_definitions(count_possible_cpus()),
         "DIRECT": int(features.can_read_directly(btf)),
-        "COARSE_CLOCK": features.choose_coarse_clock(),
         **build_task_definitions(btf),
         **build_switch_definitions(btf),
         **build_argument_definitions(btf, "sched_process_fork", ("parent", "child")),

@@ -33,6 +33,7 @@ from powerprof.tracing.idle_data import (
     EndedThreads,
     RunTimes,
     hash_periods,
+    set_last_names,
     subtract_run_times,
     sum_causes,
     sum_wakings,
@@ -279,7 +280,7 @@ class IdleSums:
 
     def __init__(self, program: LoadedProgram, members: TargetMembers | None = None) -> None:
         """Read `program`. `members`: the target's processes, if wakings are counted by sleeper."""
-        self._members = members
+        self._program, self._members = program, members
         self._causes = DoubleBufferedTable(
             program,
             "causes",
@@ -305,6 +306,7 @@ class IdleSums:
         """Drop the sums that were read and are kept here."""
         self._kept, self._wakings = np.zeros(0, dtype=CAUSE), np.zeros(0, dtype=WOKEN)
         self._had_many = False
+        self.exited = np.zeros(0, dtype=RUN_SLOT)
 
     def clear(self) -> None:
         """Empty the kernel's tables and drop the sums that are kept here."""
@@ -329,6 +331,9 @@ class IdleSums:
         if self._woken is not None and self._members is not None and self._members.counts_wakings:
             self._wakings = np.concatenate([self._wakings, self._woken.since(emptied=emptied)])
         self._kept = np.concatenate([self._kept, self._causes.since(emptied=emptied, after_read=after_read)])
+        slots = np.frombuffer(self._program.table_bytes("run_times"), dtype=RUN_SLOT)
+        self.exited = slots[slots["exited"] != 0]
+        set_last_names(self._kept, self.exited)
         self._group_ended_threads()
 
     def take_causes(self, after_read: Callable[[], object]) -> Array:
@@ -341,6 +346,11 @@ class IdleSums:
         """Return the wakings (WOKEN) since `clear` or the last call, up to the last `take_causes`."""
         wakings, self._wakings = self._wakings, self._wakings[:0]
         return wakings
+
+    def last_names(self) -> dict[tuple[int, int], bytes]:
+        """Return the last name of each thread that exited, by process and thread id."""
+        who = [(number >> 32, number & 0xFFFFFFFF) for number in self.exited["exited"].tolist()]
+        return dict(zip(who, self.exited["exited_comm"].tolist(), strict=True))
 
     def functions_in(self, causes: Array) -> set[int]:
         """Return the addresses of kernel functions in these causes and in the kept wakings."""
@@ -358,12 +368,14 @@ class IdleSums:
         self._had_many = self._had_many or max(len(self._kept), len(self._wakings)) > MOST_CAUSES
         if not self._had_many:
             return
-        members = self._members
+        members, last_names = self._members, {tid: comm for (_, tid), comm in self.last_names().items()}
         if members is None:
-            self._kept, self._wakings = self._ended.fold(self._kept, self._wakings)
+            self._kept, self._wakings = self._ended.fold(self._kept, self._wakings, last_names=last_names)
             return
         named_pids = frozenset(members.target.pids)
-        self._kept, self._wakings = self._ended.fold(self._kept, self._wakings, named_pids, members.images)
+        self._kept, self._wakings = self._ended.fold(
+            self._kept, self._wakings, named_pids, members.images, last_names
+        )
         pids = np.concatenate([self._kept["next_tgid"], self._kept["waker_tgid"], self._wakings["pid"]])
         members.drop_ended_joined(set(pids.tolist()))
 
@@ -378,7 +390,8 @@ class RunTimeReader:
     def clear(self) -> None:
         """Reset all sums. No CPU's window may be open, so that the kernel adds nothing meanwhile."""
         empty = bytes(RUN_SLOT.itemsize)
-        for slot in np.flatnonzero(self._read()["who"]).tolist():
+        slots = self._read()
+        for slot in np.flatnonzero(slots["who"] | slots["exited"]).tolist():
             self._program.put("run_times", slot, empty)
         self._last = np.zeros_like(self._last)
 

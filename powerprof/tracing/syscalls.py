@@ -192,7 +192,7 @@ class SyscallTracer(SummingProgram):
             if name in _KIND_OF and number < SYSCALL_SLOTS
         }
         definitions = build_syscall_definitions(btf, every_process=pids is None)
-        tables = ("calls", "files", "open_calls")
+        tables = ("calls", "files", "open_calls", "exited")
         super().__init__(
             "syscalls.bpf.c",
             definitions,
@@ -235,6 +235,7 @@ class SyscallTracer(SummingProgram):
             calls=calls,
             files=files,
             waiting=waiting,
+            exited_names=self._exited_names(),
             lost_count=lost,
             parts_count=parts,
             notes=[*passed.notes, *notes, *self.notes()],
@@ -265,6 +266,11 @@ class SyscallTracer(SummingProgram):
                 longest_ns=max(longest_ns, known.longest_ns if known else 0),
             )
         return list(sums.values())
+
+    def _exited_names(self) -> dict[int, str]:
+        keys, values = self.rows("exited")
+        names = zip(np.frombuffer(keys, "<u8").tolist(), np.frombuffer(values, "S16").tolist(), strict=True)
+        return {who & 0xFFFFFFFF: clean(comm) for who, comm in names}
 
     def _waiting(self) -> dict[str, int]:
         own = own_pids()

@@ -83,7 +83,6 @@ struct idle_exit {
     u64 site_ip;          /* user registers of the thread that ran */
     u64 site_sp;
     u64 site_code;
-    u64 waking_ns;        /* unused (0); set in saved runs */
     u64 waker_timer_function;
     u64 waker_ip;
     u64 waker_sp;

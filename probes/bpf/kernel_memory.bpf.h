@@ -54,12 +54,6 @@ static __always_inline u64 read_u64(u64 address)
 #define FIELD_U64(structure, offset) read_u64((structure) + (offset))
 #endif
 
-#ifdef COARSE_CLOCK
-/* The time of the last tick. It costs a fifth of the exact time, and is precise enough for hundredths of a second.
- * COARSE_CLOCK: the number of its helper; before Linux 5.11, the number of bpf_ktime_get_ns(). */
-static u64 (*coarse_ns)(void) = (void *)COARSE_CLOCK;
-#endif
-
 /* The kernel counts interrupts in progress (include/linux/preempt.h: HARDIRQ_MASK, NMI_MASK) in a per-CPU variable on
  * x86-64, and in the running thread on arm64. PREEMPT_COUNT: the variable's number in BTF. It cannot be read before
  * Linux 5.10, nor without CONFIG_KALLSYMS_ALL. Then pairs of tracepoints are used (VECTORS_IN_PAIRS). */

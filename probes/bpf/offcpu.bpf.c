@@ -177,10 +177,11 @@ TYPED_TRACEPOINT_PROBE(sched_switch)
             count(COUNT_UNSEEN);
             note_switch_in(thread, who, 0);
         }
+        if (thread)
+            comm_of(prev, thread->comm);   /* a thread may name itself after its last sleep */
         if (thread && !(state & STATE_DEAD)) {
             thread->out_ns = now;
             thread->reason = switch_reason((int)ctx->args[ARG_sched_switch_preempt], state);
-            comm_of(prev, thread->comm);
         }
     }
     who = pid_tgid_of(next);

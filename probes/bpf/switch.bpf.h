@@ -15,7 +15,10 @@ struct run_time {
     u64 who;          /* process id in the upper half, thread id in the lower */
     u64 ns;
     u64 kind;
-    u8 gap[40];
+    u64 exited;       /* the latest thread of this slot that exited, as in `who` */
+    char exited_comm[COMM_BYTES];   /* its last name: a short thread may name itself after its last waking */
+    u32 exited_life;  /* IDLE_LIFE of its start time */
+    u8 gap[12];
 };
 
 ALIGNED_ARRAY(run_times, struct run_time, RUN_SLOTS);
@@ -45,6 +48,21 @@ static __always_inline void note_switch_in(struct cpu_state *cpu, u64 task)
         cpu->switch_in_ns = run_time_of(task);
 }
 
+/* Bits of a thread's start time, in about milliseconds. */
+static __always_inline u32 life_of(u64 task)
+{
+    u32 began = FIELD_U64(task, OFFSET_task_struct_start_time) >> 20;
+    return began * 0x9e3779b1U & IDLE_LIFE;
+}
+
+/* Keep the name of a thread at its last switch-out. /proc does not have it any more. */
+static __always_inline void note_last_name(struct run_time *slot, u64 task, u64 who)
+{
+    slot->exited = who;
+    slot->exited_life = life_of(task);
+    comm_of(task, slot->exited_comm);
+}
+
 /* Add run time of a thread without a slot. */
 static __always_inline void add_unplaced_time(struct cpu_total *total, u64 kind, u64 ns)
 {
@@ -64,6 +82,8 @@ static __always_inline void note_switch_out(struct cpu_state *cpu, int number, u
     if (!total || !slot)
         return;
     idle_add_task_time(cpu, who, ns, preempted);
+    if (is_exiting && is_window_open_on(total))
+        note_last_name(slot, task, who);
     if (slot->who != who) {
         if (!ns || !is_window_open_on(total))
             return;
@@ -74,6 +94,8 @@ static __always_inline void note_switch_out(struct cpu_state *cpu, int number, u
         slot->kind = run_kind_of(task, who);
         slot->ns = 0;
         slot->who = who;
+        if (slot->exited == who)
+            slot->exited = 0;   /* another thread with the same id */
     }
     if (is_window_open_on(total))
         slot->ns += ns;
@@ -102,10 +124,8 @@ static __always_inline u64 switches_of(u64 task)
 /* Set the name of the thread that ran, whether it is a kernel thread, and a hash of its start time. */
 static __always_inline void note_next_task(struct idle_exit *period, u64 task)
 {
-    u32 began = FIELD_U64(task, OFFSET_task_struct_start_time) >> 20;   /* about milliseconds */
-
     comm_of(task, period->next_comm);
-    period->flags |= began * 0x9e3779b1U & IDLE_LIFE;
+    period->flags |= life_of(task);
     if (is_kernel_thread(task))
         period->flags |= IDLE_KERNEL;
 }

@@ -75,6 +75,10 @@ BPF_ARRAY(kinds, u32, ABIS * SYSCALL_SLOTS);
 BPF_HASH(open_calls, u64, struct open_call, 65536);
 BPF_HASH(calls, struct call_key, struct call, CALLS);
 BPF_HASH(files, struct file_key, struct file_io, FILES);
+struct thread_name {
+    char comm[COMM_BYTES];
+};
+BPF_HASH(exited, u64, struct thread_name, 16384);   /* threads that exited: /proc does not have their names any more */
 BPF_ARRAY(window_open, u64, 1);
 /* COUNT_LOST: a table was full. COUNT_TRUNCATED: requests with more parts than this program reads. */
 enum counter { COUNT_LOST, COUNT_TRUNCATED, COUNTERS };
@@ -310,6 +314,18 @@ RAW_TRACEPOINT_PROBE(sys_exit)
         add_file_io(who, call.file, call.destination ? KIND_READ : call.kind, result, ns);
     if (call.destination)
         add_file_io(who, call.destination, KIND_WRITE, result, ns);
+    return 0;
+}
+
+RAW_TRACEPOINT_PROBE(sched_process_exit)
+{
+    u64 who = bpf_get_current_pid_tgid();
+    struct thread_name name = {};
+
+    if (!window_is_open() || !is_traced(who))
+        return 0;
+    bpf_get_current_comm(name.comm, COMM_BYTES);
+    exited.update(&who, &name);
     return 0;
 }
 

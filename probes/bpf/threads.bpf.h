@@ -111,7 +111,7 @@ static __always_inline int is_capture_skipped(struct cpu_state *cpu, u32 tid, u3
 /* Update the load meter. Under load, a capture also counts for the skipped ones before it. */
 static __always_inline void count_capture(struct cpu_state *cpu)
 {
-    u64 now = cpu->meter_captures % CAPTURES_PER_CLOCK ? 0 : coarse_ns();
+    u64 now = cpu->meter_captures % CAPTURES_PER_CLOCK ? 0 : bpf_ktime_get_ns();
 
     if (now > cpu->meter_start_ns + 100000000ULL) {
         u64 span = now - cpu->meter_start_ns;

@@ -52,7 +52,7 @@ TYPED_TRACEPOINT_PROBE(sched_waking)
     ends_idle = can_end_idle(cpu);
     /* This call comes first, because the verifier repeats its loops for each known state. */
     if (ends_idle && !is_open(cpu))
-        update_busy(cpu, coarse_ns(), number);
+        update_busy(cpu, bpf_ktime_get_ns(), number);
     note_wake(cpu, number, ctx->args[0], ends_idle, 0);
     return 0;
 }

@@ -30,7 +30,6 @@ _RANGES: Mapping[str, tuple[int, int]] = {
     "CAUSE_SLOTS": (1000, 60000),
     "PT_REGS_BYTES": (100, 300),
     "PREEMPT_COUNT": (20000, 200000),
-    "COARSE_CLOCK": (5, 200),
     "THREADS": (1000, 60000),
     "ENDED_KEPT": (1000, 60000),
     # Tables are so many times as large.

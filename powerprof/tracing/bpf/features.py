@@ -54,15 +54,6 @@ RING_BUFFER = Feature("BPF ring buffer", "map", syscalls.MAP_RING_BUFFER, "5.8",
 TASK_REGISTERS = Feature("bpf_task_pt_regs", "helper", 175, "5.15", "user registers by the kernel's own helper")
 CURRENT_TASK = Feature("bpf_get_current_task_btf", "helper", 158, "5.11", "profile")
 ATTACH_COOKIE = Feature("bpf_get_attach_cookie", "helper", 174, "5.15", "functions", "KPROBE_HELPER")
-COARSE_CLOCK = Feature("bpf_ktime_get_coarse_ns", "helper", 160, "5.11", "the time of the last tick")
-
-
-_EXACT_CLOCK = 5  # bpf_ktime_get_ns, in every kernel
-
-
-def choose_coarse_clock() -> int:
-    """Return the number of the helper for the time of the last tick, or for the exact time if there is none."""
-    return _EXACT_CLOCK if has_feature(COARSE_CLOCK) is False else COARSE_CLOCK.number
 
 
 def _load_trial(numbers: Mapping[str, int], btf: Btf | None = None) -> LoadedProgram:

@@ -32,7 +32,7 @@ def exits(*rows: dict[str, Any]) -> np.ndarray:
     for number, row in enumerate(rows):
         one = found[number]
         at = (number + 1) * 10 * MS
-        one["enter_ns"], one["exit_ns"], one["next_ns"], one["waking_ns"] = at - MS, at, at + MS // 5, at
+        one["enter_ns"], one["exit_ns"], one["next_ns"] = at - MS, at, at + MS // 5
         one["flags"] = Flag.WAKER | Flag.SITE
         for name, value in row.items():
             one[name] = value

@@ -219,6 +219,7 @@ def syscalls(calls: list[CallSum], files: list[FileSum], **more: Any) -> Syscall
         "pids": [70],
         "window_s": 2.5,
         "waiting": {"futex WAIT": 3},
+        "exited_names": {},
         "lost_count": 6,
         "parts_count": 0,
         "notes": ["a note"],

@@ -45,7 +45,6 @@ def stream(rows: list[tuple[int, int, int, int, int, int, int]]) -> np.ndarray:
     for one, (gap, slept, ran, thread, flags, evidence, cpu) in zip(found, rows, strict=True):
         at += gap * 1000
         one["enter_ns"], one["exit_ns"], one["next_ns"] = at - slept * 1000, at, at + ran * 1000
-        one["waking_ns"] = at - 300
         one["next_tid"], one["next_tgid"] = (0, 0) if flags & Flag.NO_TASK else (100 + thread, 100)
         one["woken_tid"], one["evidence"], one["cpu"], one["state"] = 100 + thread, evidence, cpu, thread % 3
         one["flags"] = flags
@@ -168,3 +167,19 @@ def test_a_number_that_is_used_again_is_another_thread_s(library: ctypes.CDLL) -
     rows = causes.group_causes(found, causes.classify_exits(found), 1.0, nobody, functions={}, interrupts={})
     # A thread has the name that it had last.
     assert sorted((row.process, row.count) for row in rows) == [("first", 1), ("second-exec", 2)]
+
+
+def test_exited_threads_have_their_last_names() -> None:
+    """By process, thread and start: another thread with the same id keeps its own name."""
+    entries = np.zeros(3, dtype=idle_data.CAUSE)
+    entries["next_tid"], entries["next_tgid"], entries["next_comm"] = [11, 11, 12], 10, b"old"
+    entries["flags"] = [1 << 20, 2 << 20, 1 << 20]
+    entries["waker_tid"], entries["waker_tgid"], entries["waker_comm"] = [12, 11, 13], 10, b"before"
+    exited = np.zeros(2, dtype=idle_data.RUN_SLOT)
+    exited["exited"], exited["exited_comm"] = [10 << 32 | 12, 10 << 32 | 11], [b"twelve", b"eleven"]
+    exited["exited_life"] = 1 << 20
+    idle_data.set_last_names(entries, exited)
+    assert entries["next_comm"].tolist() == [b"eleven", b"old", b"twelve"]
+    assert entries["waker_comm"].tolist() == [b"twelve", b"eleven", b"before"]
+    idle_data.set_last_names(entries, exited[:0])
+    assert entries["next_comm"].tolist() == [b"eleven", b"old", b"twelve"]
